@@ -1,0 +1,60 @@
+# Packages of the system first; where one is missing, a pinned source release.
+include(FetchContent)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+find_package(absl QUIET)
+if(NOT absl_FOUND)
+  message(STATUS "vmmshare: no Abseil package here; fetching the pinned release")
+  set(ABSL_PROPAGATE_CXX_STD ON)
+  set(ABSL_ENABLE_INSTALL ON)
+  FetchContent_Declare(
+    absl
+    URL https://github.com/abseil/abseil-cpp/archive/refs/tags/20220623.1.tar.gz
+    URL_HASH SHA256=91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8)
+  FetchContent_MakeAvailable(absl)
+endif()
+
+# Only the driver API's header is needed: nothing of CUDA is linked.
+find_path(
+  VMMSHARE_CUDA_INCLUDE_DIR cuda.h
+  HINTS ENV CUDA_HOME ENV CUDA_PATH
+  PATHS /usr/local/cuda
+  PATH_SUFFIXES include
+  DOC "Folder that holds the CUDA driver API's cuda.h")
+if(NOT VMMSHARE_CUDA_INCLUDE_DIR)
+  message(
+    FATAL_ERROR
+      "vmmshare needs the CUDA driver API's header cuda.h and found none. Install the CUDA "
+      "Toolkit, or pass -DVMMSHARE_CUDA_INCLUDE_DIR=FOLDER (./dev fetches the headers alone).")
+endif()
+add_library(vmmshare_cuda_headers INTERFACE)
+add_library(vmmshare::cuda_headers ALIAS vmmshare_cuda_headers)
+set_target_properties(vmmshare_cuda_headers PROPERTIES EXPORT_NAME cuda_headers)
+target_include_directories(vmmshare_cuda_headers SYSTEM
+                           INTERFACE $<BUILD_INTERFACE:${VMMSHARE_CUDA_INCLUDE_DIR}>)
+
+if(VMMSHARE_BUILD_TESTS)
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND)
+    message(STATUS "vmmshare: no GoogleTest package here; fetching the pinned release")
+    FetchContent_Declare(
+      googletest
+      URL https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
+      URL_HASH SHA256=81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2)
+    FetchContent_MakeAvailable(googletest)
+  endif()
+endif()
+if(VMMSHARE_BUILD_BENCH)
+  find_package(benchmark QUIET)
+  if(NOT benchmark_FOUND)
+    message(STATUS "vmmshare: no Google Benchmark package here; fetching the pinned release")
+    set(BENCHMARK_ENABLE_TESTING OFF)
+    set(BENCHMARK_ENABLE_INSTALL OFF)
+    FetchContent_Declare(
+      benchmark
+      URL https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz
+      URL_HASH SHA256=6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7)
+    FetchContent_MakeAvailable(benchmark)
+  endif()
+endif()

@@ -1,0 +1,22 @@
+include(CMakePackageConfigHelpers)
+set(VMMSHARE_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/vmmshare")
+install(
+  TARGETS vmmshare_cuda_headers vmmshare_platform vmmshare_fabric vmmshare_vmm
+  EXPORT vmmshareTargets
+  FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
+if(TARGET vmmshare_hostdriver)
+  install(TARGETS vmmshare_hostdriver EXPORT vmmshareTargets)
+endif()
+install(
+  EXPORT vmmshareTargets
+  NAMESPACE vmmshare::
+  DESTINATION "${VMMSHARE_CMAKE_DIR}")
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/.cmake/vmmshare-config.cmake.in"
+  "${PROJECT_BINARY_DIR}/vmmshare-config.cmake"
+  INSTALL_DESTINATION "${VMMSHARE_CMAKE_DIR}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/vmmshare-config-version.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/vmmshare-config.cmake"
+              "${PROJECT_BINARY_DIR}/vmmshare-config-version.cmake"
+        DESTINATION "${VMMSHARE_CMAKE_DIR}")

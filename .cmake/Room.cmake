@@ -1,0 +1,39 @@
+# vmmshare_room(NAME SOURCES ... HEADERS ... DEPENDS ...)
+#
+# One library target a room: vmmshare_NAME, known to users as vmmshare::NAME.
+# HEADERS are public: they install under one private include root
+# (include/vmmshare), so that users write #include <vmm/allocation.h> and no
+# generic folder name lands on their include path.
+function(vmmshare_room name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPENDS" ${ARGN})
+  set(target vmmshare_${name})
+  add_library(${target})
+  add_library(vmmshare::${name} ALIAS ${target})
+  target_sources(
+    ${target}
+    PRIVATE ${ARG_SOURCES}
+    PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES
+           ${ARG_HEADERS})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPENDS})
+  set_target_properties(
+    ${target}
+    PROPERTIES EXPORT_NAME ${name}
+               OUTPUT_NAME vmmshare_${name}
+               POSITION_INDEPENDENT_CODE ON
+               CXX_EXTENSIONS OFF
+               VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
+  vmmshare_warnings(${target})
+endfunction()
+
+# The warnings every target of the project is compiled with.
+function(vmmshare_warnings target)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-unused-parameter)
+    if(PROJECT_IS_TOP_LEVEL)
+      target_compile_options(${target} PRIVATE -Werror)
+    endif()
+  elseif(MSVC)
+    target_compile_options(${target} PRIVATE /W4 /permissive-)
+  endif()
+endfunction()

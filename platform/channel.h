@@ -1,0 +1,186 @@
+// Channel: messages and handles to one known peer process on this machine.
+//
+// A Listener waits at an address; Channel::Connect dials it. Both ends know
+// who the other is before the first byte is read: the operating system says
+// so, not the peer. Messages keep their boundaries, carry at most
+// kMaxHandles handles, and arrive whole or not at all.
+//
+// Bytes from a peer are hostile: a message that breaks a rule closes the
+// connection, it is never repaired. Every call that waits takes a deadline.
+//
+//   absl::StatusOr<Listener> listener = Listener::Bind({}, PeerPolicy{});
+//   ... hand listener->address() to the peer ...
+//   absl::StatusOr<Channel> channel = listener->Accept(deadline);
+//   absl::StatusOr<Message> message = channel->Receive(deadline);
+//
+// Linux: pathname sockets (SOCK_SEQPACKET) in a directory of mode 0700, and
+// SCM_RIGHTS. Windows: named pipes, and DuplicateHandle into the client.
+// docs/porting.md states the contract; docs/security.md the threats.
+#ifndef VMMSHARE_PLATFORM_CHANNEL_H_
+#define VMMSHARE_PLATFORM_CHANNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "platform/os_handle.h"
+#include "platform/process.h"
+
+namespace vmm::platform {
+
+inline constexpr std::size_t kMaxHandles = 16;        // Of one message.
+inline constexpr std::size_t kMaxPayload = 32 << 10;  // Bytes of one message.
+
+// Who may be at the other end. The user of this process always may.
+struct PeerPolicy {
+  std::vector<UserId> also_allowed;
+};
+
+// What the operating system said about the peer when it connected.
+struct PeerCredentials {
+  UserId user;
+  std::int64_t pid = 0;  // For messages; 0 when it is in a hidden namespace.
+};
+
+struct Message {
+  std::uint16_t type = 0;  // Meaning is the caller's; echoed as sent.
+  std::vector<std::uint8_t> payload;
+  std::vector<OsHandle> handles;  // Owned, not inherited by children.
+};
+
+// Wakes calls that wait on a channel or listener, from any thread. Once
+// notified it stays so. Thread-safe.
+class CancelEvent {
+ public:
+  static absl::StatusOr<CancelEvent> Create();
+  void Notify() const;
+  const OsHandle& handle() const { return handle_; }
+
+ private:
+  explicit CancelEvent(OsHandle handle) : handle_(std::move(handle)) {}
+  OsHandle handle_;
+};
+
+// One connection. Move-only. One thread may send while another receives;
+// two threads must not do the same at once.
+class Channel {
+ public:
+  // Connects to `address` (Listener::address()). Before connecting, the
+  // socket's directory and the socket must belong to an allowed user or root
+  // and the directory must not be writable by others (PERMISSION_DENIED);
+  // after it, the server's credentials must be allowed too. NOT_FOUND when
+  // nobody listens there; INVALID_ARGUMENT for an address that is none.
+  static absl::StatusOr<Channel> Connect(const std::string& address,
+                                         const PeerPolicy& policy,
+                                         absl::Time deadline);
+
+  // Two connected ends in this process, for tests and for passing one end to
+  // a child.
+  static absl::StatusOr<std::pair<Channel, Channel>> Pair();
+
+  // Takes over a connected socket that the caller made (inherited from a
+  // parent, say). It must be of the kind Pair() makes (INVALID_ARGUMENT), and
+  // its peer allowed by `policy` (PERMISSION_DENIED).
+  static absl::StatusOr<Channel> Adopt(OsHandle socket,
+                                       const PeerPolicy& policy);
+
+  // Sends one message. The handles stay the caller's and may be closed when
+  // the call returns. INVALID_ARGUMENT above kMaxPayload or kMaxHandles;
+  // DEADLINE_EXCEEDED when the peer does not read; UNAVAILABLE when it hung
+  // up. After any error but INVALID_ARGUMENT the channel is closed.
+  absl::Status Send(std::uint16_t type, absl::Span<const std::uint8_t> payload,
+                    absl::Span<const OsHandle* const> handles,
+                    absl::Time deadline, const CancelEvent* cancel = nullptr);
+
+  // Receives one message. DEADLINE_EXCEEDED when none came (the channel stays
+  // usable); UNAVAILABLE when the peer hung up; CANCELLED by `cancel`;
+  // DATA_LOSS when the message breaks the wire format, was cut, states
+  // another number of handles than came, or handles were dropped because this
+  // process is at its descriptor limit. After DATA_LOSS and UNAVAILABLE the
+  // channel is closed and every handle that came is closed.
+  absl::StatusOr<Message> Receive(absl::Time deadline,
+                                  const CancelEvent* cancel = nullptr);
+
+  // Returns once the peer has hung up; DEADLINE_EXCEEDED otherwise.
+  absl::Status WaitForHangUp(absl::Time deadline,
+                             const CancelEvent* cancel = nullptr) const;
+
+  const PeerCredentials& peer() const { return peer_; }
+
+  // A reference to the peer's process that outlives the connection. Taken from
+  // the connection itself where the system can (SO_PEERPIDFD, Linux 6.5),
+  // otherwise from its process id. UNIMPLEMENTED where neither works.
+  absl::StatusOr<Process> OpenPeer() const;
+
+  bool is_open() const { return socket_.has_value(); }
+  void Close() { socket_.Reset(); }
+  const OsHandle& handle() const { return socket_; }
+
+ private:
+  friend class Listener;
+  Channel(OsHandle socket, PeerCredentials peer)
+      : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+  OsHandle socket_;
+  PeerCredentials peer_;
+};
+
+struct ListenerOptions {
+  // The directory for the socket. Must exist, belong to this user or root, and
+  // not be writable by others. Empty: DefaultChannelDirectory().
+  std::string directory;
+  // The socket's name in it. Empty: 128 random bits.
+  std::string name;
+};
+
+// The directory for sockets: $NVIDIA_DRA_LOCAL_IPC_DIR if set (shared between
+// containers), else $XDG_RUNTIME_DIR/vmmshare, else /tmp/vmmshare-UID; made
+// with mode 0700 if absent and checked as ListenerOptions says. Variables are
+// ignored in a set-user-id program. PERMISSION_DENIED when the directory
+// belongs to somebody else or others may write to it.
+absl::StatusOr<std::string> DefaultChannelDirectory();
+
+// Waits for connections. Removes its socket file when destroyed, but not in a
+// forked child. Move-only; Accept from one thread at a time.
+class Listener {
+ public:
+  // ALREADY_EXISTS when the name is taken by a live listener (a dead one's
+  // file is replaced); INVALID_ARGUMENT when the path is too long for a socket
+  // or the name has a directory part; PERMISSION_DENIED as above.
+  static absl::StatusOr<Listener> Bind(const ListenerOptions& options,
+                                       PeerPolicy policy);
+
+  Listener(Listener&&) noexcept;
+  Listener& operator=(Listener&&) noexcept;
+  ~Listener();
+
+  // The next connection from an allowed peer. Others are closed before a byte
+  // of theirs is read; the call goes on waiting and counts them.
+  // DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED at the descriptor limit.
+  absl::StatusOr<Channel> Accept(absl::Time deadline,
+                                 const CancelEvent* cancel = nullptr);
+
+  // What peers pass to Channel::Connect.
+  const std::string& address() const { return address_; }
+  // How many peers Accept turned away.
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  Listener(OsHandle socket, std::string address, PeerPolicy policy);
+
+  OsHandle socket_;
+  std::string address_;
+  PeerPolicy policy_;
+  std::uint64_t refused_ = 0;
+  std::int64_t owner_pid_ = 0;  // Only this process removes the file.
+};
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_CHANNEL_H_

@@ -1,0 +1,27 @@
+// What this process holds open, so that a test can assert that nothing is left.
+#ifndef VMMSHARE_TESTS_SUPPORT_OPEN_HANDLES_H_
+#define VMMSHARE_TESTS_SUPPORT_OPEN_HANDLES_H_
+
+#include <map>
+#include <string>
+
+namespace vmm::testing {
+
+// Every open descriptor of this process and what it refers to, less those that
+// a driver keeps for itself from cuInit on if taken after loading it.
+std::map<int, std::string> OpenHandles();
+
+// Asserts on destruction that the same descriptors are open as when it was
+// made, and names those that are not. Make it after the driver is loaded.
+class ExpectNoNewHandles {
+ public:
+  ExpectNoNewHandles();
+  ~ExpectNoNewHandles();
+
+ private:
+  std::map<int, std::string> before_;
+};
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_SUPPORT_OPEN_HANDLES_H_

@@ -1,0 +1,27 @@
+// The driver that driver tests run on.
+//
+// VMMSHARE_TEST_DRIVER=host (the default) is the host-memory driver, =system
+// the installed NVIDIA driver. The choice is explicit: a machine with a GPU
+// does not silently change what a test run means.
+#ifndef VMMSHARE_TESTS_SUPPORT_TEST_DRIVER_H_
+#define VMMSHARE_TESTS_SUPPORT_TEST_DRIVER_H_
+
+#include <string>
+
+#include "platform/driver.h"
+
+namespace vmm::testing {
+
+// The driver under test, loaded once. Ends the program when it cannot load.
+const platform::Driver& TestDriver();
+
+// Whether TestDriver() is (will be) the host-memory driver.
+bool OnHostMemoryDriver();
+
+// The host-memory driver's file: $VMMSHARE_HOSTDRIVER, else the one built
+// beside the tests.
+std::string HostDriverPath();
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_SUPPORT_TEST_DRIVER_H_
