@@ -1,0 +1,68 @@
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "platform/check.h"
+#include "platform/os_error.h"
+#include "platform/process.h"
+#include "platform/wait_posix.h"
+
+namespace vmm::platform {
+
+UserId CurrentUser() { return UserId(absl::StrCat(::geteuid())); }
+
+std::int64_t CurrentProcessId() { return ::getpid(); }
+
+bool IsForkedChild() {
+  // Recorded at first use and not when the program starts: a launcher that
+  // forks its workers before it touches vmmshare has shared nothing with them.
+  static std::atomic<std::int64_t> first_user{0};
+  const std::int64_t self = ::getpid();
+  std::int64_t recorded = 0;
+  return !first_user.compare_exchange_strong(recorded, self) &&
+         recorded != self;
+}
+
+const char* SystemDriverName() { return "libcuda.so.1"; }
+
+absl::StatusOr<Process> Process::Open(std::int64_t pid) {
+  if (pid <= 0 || pid > std::numeric_limits<pid_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process id ", pid, " is none; ids start at 1"));
+  }
+  // By number: the C library has a wrapper only from glibc 2.36 on. The
+  // descriptor is close-on-exec without a flag.
+  const long fd = ::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0U);
+  if (fd < 0) {
+    return OsError(errno, absl::StrCat("pidfd_open(", pid, ")"),
+                   errno == ENOSYS ? "Linux has it since 5.3." : "");
+  }
+  return Process(OsHandle::Adopt(fd), pid);
+}
+
+Process Process::FromHandle(OsHandle handle, std::int64_t pid) {
+  Check(handle.has_value(), "Process::FromHandle() needs an open handle");
+  return Process(std::move(handle), pid);
+}
+
+absl::StatusOr<bool> Process::HasExited() const {
+  const absl::Status status = WaitForExit(absl::InfinitePast());
+  if (absl::IsDeadlineExceeded(status)) return false;
+  if (!status.ok()) return status;
+  return true;
+}
+
+absl::Status Process::WaitForExit(absl::Time deadline) const {
+  Check(handle_.has_value(), "this Process was moved from");
+  // A pidfd becomes readable when the process ends, reaped or not.
+  return WaitForEvents(handle_, POLLIN, deadline, nullptr,
+                       absl::StrCat("exit of process ", pid_))
+      .status();
+}
+
+}  // namespace vmm::platform
