@@ -1,0 +1,51 @@
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "platform/check.h"
+#include "tests/support/open_handles.h"
+
+namespace vmm::testing {
+
+std::map<int, std::string> OpenHandles() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  platform::Check(directory != nullptr, "cannot read /proc/self/fd");
+  std::map<int, std::string> handles;
+  while (const dirent* entry = ::readdir(directory)) {
+    if (entry->d_name[0] == '.') continue;
+    const int fd = std::atoi(entry->d_name);
+    if (fd == ::dirfd(directory)) continue;
+    char target[4096];
+    const ssize_t length =
+        ::readlinkat(::dirfd(directory), entry->d_name, target, sizeof(target));
+    handles[fd] =
+        length < 0 ? "?" : std::string(target, static_cast<size_t>(length));
+  }
+  ::closedir(directory);
+  return handles;
+}
+
+ExpectNoNewHandles::ExpectNoNewHandles() : before_(OpenHandles()) {}
+
+ExpectNoNewHandles::~ExpectNoNewHandles() {
+  const std::map<int, std::string> after = OpenHandles();
+  for (const auto& [fd, target] : after) {
+    const auto before = before_.find(fd);
+    if (before == before_.end()) {
+      ADD_FAILURE() << "descriptor " << fd << " is left open: " << target;
+    } else if (before->second != target) {
+      ADD_FAILURE() << "descriptor " << fd << " was " << before->second
+                    << " and is now " << target;
+    }
+  }
+  for (const auto& [fd, target] : before_) {
+    if (!after.contains(fd)) {
+      ADD_FAILURE() << "descriptor " << fd << " was closed: " << target;
+    }
+  }
+}
+
+}  // namespace vmm::testing
