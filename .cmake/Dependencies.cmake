@@ -1,17 +1,26 @@
 # Packages of the system first; where one is missing, a pinned source release.
+#
+# GLOBAL: a project that nests this one links vmmshare::vmm from its own folder
+# and must see the imported targets behind it there.
 include(FetchContent)
+# Let the plain variables below set the options of the fetched projects.
+set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
-find_package(Threads REQUIRED)
+find_package(Threads REQUIRED GLOBAL)
 
-find_package(absl QUIET)
-if(NOT absl_FOUND)
+if(NOT TARGET absl::status)
+  find_package(absl QUIET GLOBAL)
+endif()
+if(NOT TARGET absl::status)
   message(STATUS "vmmshare: no Abseil package here; fetching the pinned release")
   set(ABSL_PROPAGATE_CXX_STD ON)
-  set(ABSL_ENABLE_INSTALL ON)
+  set(ABSL_ENABLE_INSTALL ${VMMSHARE_INSTALL})
   FetchContent_Declare(
     absl
+    SYSTEM
     URL https://github.com/abseil/abseil-cpp/archive/refs/tags/20220623.1.tar.gz
-    URL_HASH SHA256=91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8)
+    URL_HASH SHA256=91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8
+    DOWNLOAD_EXTRACT_TIMESTAMP ON)
   FetchContent_MakeAvailable(absl)
 endif()
 
@@ -38,11 +47,17 @@ if(VMMSHARE_BUILD_TESTS)
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)
     message(STATUS "vmmshare: no GoogleTest package here; fetching the pinned release")
+    set(INSTALL_GTEST OFF)
     FetchContent_Declare(
       googletest
+      SYSTEM
       URL https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
-      URL_HASH SHA256=81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2)
+      URL_HASH SHA256=81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2
+      DOWNLOAD_EXTRACT_TIMESTAMP ON)
     FetchContent_MakeAvailable(googletest)
+    if(NOT TARGET GTest::gmock)
+      add_library(GTest::gmock ALIAS gmock)
+    endif()
   endif()
 endif()
 if(VMMSHARE_BUILD_BENCH)
@@ -53,8 +68,10 @@ if(VMMSHARE_BUILD_BENCH)
     set(BENCHMARK_ENABLE_INSTALL OFF)
     FetchContent_Declare(
       benchmark
+      SYSTEM
       URL https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz
-      URL_HASH SHA256=6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7)
+      URL_HASH SHA256=6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7
+      DOWNLOAD_EXTRACT_TIMESTAMP ON)
     FetchContent_MakeAvailable(benchmark)
   endif()
 endif()

@@ -1,0 +1,153 @@
+# What ./dev needs from the machine: packages and the CUDA headers.
+# Sourced by ./dev; uses its say and fail.
+
+missing=() # Debian packages that the next install_missing installs.
+
+# need PACKAGE PROBE WHY...: notes that PACKAGE is missing unless PROBE finds it.
+# PROBE is command:NAME, header:PATH or module:NAME.
+need() {
+  local package=$1 probe=$2 folder
+  shift 2
+  case $probe in
+    command:*) command -v "${probe#command:}" >/dev/null && return ;;
+    header:*)
+      for folder in /usr /usr/local ${CMAKE_PREFIX_PATH//[:;]/ }; do
+        [ -e "$folder/include/${probe#header:}" ] && return
+      done
+      ;;
+    module:*) python3 -c "import ${probe#module:}" 2>/dev/null && return ;;
+  esac
+  missing+=("$package")
+  say "missing: $package ($*)"
+}
+
+# What the machine lacks for building the library, the examples and the tests.
+need_build() {
+  [ -n "${CXX:-}" ] || need g++ command:g++ "the C++20 compiler"
+  need cmake command:cmake "generates the build, 3.25 or newer"
+  need ninja-build command:ninja "runs the build"
+  need libabsl-dev header:absl/status/statusor.h "Abseil: Status, strings, time"
+  need libgtest-dev header:gtest/gtest.h "GoogleTest"
+  need libgmock-dev header:gmock/gmock.h "GoogleTest's matchers"
+  need libbenchmark-dev header:benchmark/benchmark.h "Google Benchmark"
+  need python3 command:python3 "runs the checks in tests/lint"
+  if [ -z "$(cuda_headers)" ]; then
+    need python3-pip module:pip "downloads the CUDA headers"
+  fi
+}
+
+# Versions are named because their output differs; Debian 12 and Ubuntu 24.04
+# both package these.
+need_lint() {
+  need git command:git "lists the sources"
+  need clang-format-14 command:clang-format-14 "checks the layout of the code"
+  need clang-tidy-16 command:clang-tidy-16 "looks for mistakes"
+  need cppcheck command:cppcheck "looks for mistakes"
+}
+
+# Installs what need() found missing. As root or by sudo; otherwise prints the
+# line to run and stops. A machine without apt goes on: CMake fetches sources.
+install_missing() {
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local line="apt-get install -y --no-install-recommends ${missing[*]}" as_root=()
+  if ! command -v apt-get >/dev/null; then
+    say "this machine has no apt-get. Please install by its own means: ${missing[*]}"
+    local tool
+    for tool in "${CXX:-g++}" cmake ninja; do
+      command -v "${tool%% *}" >/dev/null || fail "cannot go on without $tool"
+    done
+    say "going on: CMake fetches the libraries that it does not find"
+    return 0
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    # On a terminal sudo itself may ask for the password; elsewhere it must not.
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      as_root=(sudo)
+    else
+      fail "these packages are missing and this user may not install them. Run as root:
+    apt-get update && $line"
+    fi
+  fi
+  say "installing: $line"
+  mkdir -p build/log
+  local quiet=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+  logged build/log/packages.log "${as_root[@]}" "${quiet[@]}" update
+  logged build/log/packages.log "${as_root[@]}" "${quiet[@]}" install -y --no-install-recommends "${missing[@]}"
+  missing=()
+}
+
+check_versions() {
+  local version
+  version=$(cmake --version | sed -n '1s/[^0-9]*//p')
+  if [ "$(printf '%s\n' 3.25 "$version" | sort -V | head -n 1)" != 3.25 ]; then
+    fail "CMake $version is too old: 3.25 is needed (Debian 12, Ubuntu 24.04, or: pip install cmake)"
+  fi
+}
+
+# Prints the folder that holds cuda.h, or nothing.
+cuda_headers() {
+  local folder version
+  version=$(sed -n 's/^nvidia-cuda-runtime==\([0-9.]*\).*/\1/p' .dev/cuda-headers.txt)
+  for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda "$PWD/build/cuda-headers/$version"; do
+    if [ -n "$folder" ] && [ -e "$folder/include/cuda.h" ]; then
+      echo "$folder/include"
+      return
+    fi
+  done
+}
+
+# Downloads NVIDIA's own wheel of the CUDA runtime and keeps only its headers,
+# in build/cuda-headers/VERSION/include. pip checks version and SHA-256.
+fetch_cuda_headers() {
+  [ -z "$(cuda_headers)" ] || return 0
+  local version machine target
+  version=$(sed -n 's/^nvidia-cuda-runtime==\([0-9.]*\).*/\1/p' .dev/cuda-headers.txt)
+  machine=$(uname -m)
+  target=build/cuda-headers/$version
+  case $machine in
+    x86_64 | aarch64) ;;
+    *) fail "there are no CUDA headers for $machine to fetch; set CUDA_HOME to a CUDA Toolkit" ;;
+  esac
+  say "no CUDA Toolkit here (CUDA_HOME, CUDA_PATH, /usr/local/cuda): fetching only its headers,
+    from NVIDIA's Python wheel nvidia-cuda-runtime $version, into $target (NVIDIA's licence applies)"
+  rm -rf "$target.new"
+  mkdir -p "$target.new/include" build/log
+  if ! python3 -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
+    --platform "manylinux2014_$machine" --dest "$target.new" -r .dev/cuda-headers.txt \
+    >build/log/cuda-headers.log 2>&1; then
+    tail -n 20 build/log/cuda-headers.log
+    fail "could not fetch the CUDA headers. With the CUDA Toolkit installed elsewhere, set CUDA_HOME to it"
+  fi
+  python3 - "$target.new" <<'PYTHON'
+import pathlib, sys, zipfile
+target = pathlib.Path(sys.argv[1])
+(wheel,) = target.glob("*.whl")
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        if name.endswith(("/include/cuda.h", "License.txt", "LICENSE")):
+            folder = target / "include" if name.endswith(".h") else target
+            (folder / pathlib.PurePosixPath(name).name).write_bytes(archive.read(name))
+wheel.unlink()
+PYTHON
+  [ -s "$target.new/include/cuda.h" ] || fail "the wheel holds no cuda.h: see $target.new"
+  rm -rf "$target"
+  mv "$target.new" "$target"
+}
+
+# Says nothing and succeeds when an NVIDIA driver with a device is here;
+# otherwise prints what is not here.
+why_no_gpu() {
+  if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
+    echo "no GPU here: /dev/nvidiactl does not exist"
+    return 1
+  fi
+  local folder folders
+  IFS=: read -r -a folders <<<"${LD_LIBRARY_PATH:-}"
+  for folder in "${folders[@]}" /usr/lib/wsl/lib; do
+    [ -n "$folder" ] && [ -e "$folder/libcuda.so.1" ] && return 0
+  done
+  if ! PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+    echo "no NVIDIA driver here: the loader knows no libcuda.so.1"
+    return 1
+  fi
+}

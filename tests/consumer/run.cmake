@@ -1,0 +1,67 @@
+# One consumer test: cmake -DCASE=... -DBUILD_DIR=... -P run.cmake
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "exit ${result} from: ${command}")
+  endif()
+endfunction()
+
+function(expect_entries folder)
+  file(GLOB found RELATIVE "${folder}" "${folder}/*")
+  list(SORT found)
+  set(expected ${ARGN})
+  list(SORT expected)
+  if(NOT found STREQUAL expected)
+    message(FATAL_ERROR "${folder} holds '${found}', expected '${expected}'")
+  endif()
+endfunction()
+
+set(options -G "${GENERATOR}" "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DCMAKE_CXX_COMPILER=${CXX}"
+    "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}" "-DVMMSHARE_CUDA_INCLUDE_DIR=${CUDA_INCLUDE_DIR}")
+set(work "${WORK_DIR}/${CASE}")
+file(REMOVE_RECURSE "${work}")
+file(MAKE_DIRECTORY "${work}")
+
+if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
+  # Moved after the installation: an installed tree may not know where it was.
+  run("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --config "${CONFIG}" --prefix "${work}/first")
+  file(RENAME "${work}/first" "${work}/prefix")
+
+  # A generic name such as include/platform would shadow other people's headers.
+  expect_entries("${work}/prefix/${INCLUDE_DIR}" vmmshare)
+  expect_entries("${work}/prefix/${INCLUDE_DIR}/vmmshare" fabric platform vmm)
+
+  file(GLOB_RECURSE package "${work}/prefix/*.cmake")
+  if(NOT package)
+    message(FATAL_ERROR "no CMake package was installed")
+  endif()
+  foreach(file IN LISTS package)
+    file(READ "${file}" text)
+    foreach(leak IN ITEMS "${BUILD_DIR}" "${SOURCE_DIR}" "${CUDA_INCLUDE_DIR}" "${work}")
+      string(FIND "${text}" "${leak}" at)
+      # A toolkit in its usual place is also where the package looks for it.
+      if(NOT at EQUAL -1 AND NOT leak STREQUAL "/usr/local/cuda/include")
+        message(FATAL_ERROR "${file} names a path of the machine it was built on: ${leak}")
+      endif()
+    endforeach()
+  endforeach()
+
+  run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/installed" -B "${work}/build" ${options}
+      "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")
+  run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")
+  run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}" --target run_consumer)
+elseif(CASE STREQUAL "NestedProjectBuildsTheLibraryAlone")
+  run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/nested" -B "${work}/build" ${options}
+      "-DVMMSHARE_SOURCE_DIR=${SOURCE_DIR}" "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}")
+  file(READ "${work}/build/vmmshare/cmake_install.cmake" install)
+  if(install MATCHES "vmmshare-config|libvmmshare")
+    message(FATAL_ERROR "a nested vmmshare adds install rules")
+  endif()
+  run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")
+  run("${work}/build/nested")
+else()
+  message(FATAL_ERROR "unknown CASE '${CASE}'")
+endif()
