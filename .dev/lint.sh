@@ -1,0 +1,57 @@
+# ./dev lint, after build/dev is configured. Sourced by ./dev.
+# Every part runs, so that one run shows everything; then it fails if one did.
+
+lint() {
+  local failed=0 log=build/dev/log
+  lint_part "the project's own rules" rules python3 -B tests/lint/check.py
+  lint_part "the rules catch spoilt trees" rules-test python3 -B tests/lint/check_test.py
+  lint_part "layout (clang-format 14; mend it with ./dev format)" format lint_format
+  lint_part "cppcheck" cppcheck lint_cppcheck
+  lint_part "clang-tidy 16" tidy lint_tidy
+  [ $failed = 0 ] || fail "lint found something (whole logs: $log/lint-*.log)"
+  say "lint found nothing"
+}
+
+lint_part() {
+  local what=$1 log=build/dev/log/lint-$2.log started=$SECONDS
+  shift 2
+  if "$@" >"$log" 2>&1; then
+    say "passed: $what ($((SECONDS - started)) s)"
+  else
+    say "FAILED: $what ($((SECONDS - started)) s)"
+    tail -n 60 "$log"
+    failed=1
+  fi
+}
+
+lint_format() {
+  git ls-files -z '*.cc' '*.h' | xargs -0 -P "$(nproc)" -n 16 clang-format-14 --dry-run -Werror
+}
+
+# Without the system's headers: cppcheck then checks our code, not theirs. What
+# needs them is clang-tidy's.
+lint_cppcheck() {
+  git ls-files '*.cc' >build/dev/log/cppcheck-files.txt
+  cppcheck --quiet --std=c++20 --language=c++ --library=googletest -I . -j "$(nproc)" \
+    --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+    --suppress=missingInclude --suppress=missingIncludeSystem --suppress=unmatchedSuppression \
+    --template='{file}:{line}: {severity}: {message} [{id}]' \
+    --file-list=build/dev/log/cppcheck-files.txt
+}
+
+# One process a file; the longest first, so that no core is left waiting.
+lint_tidy() {
+  python3 - build/dev/compile_commands.json <<'PYTHON' >build/dev/log/tidy-files.txt
+import json, os, sys
+root = os.getcwd()
+files = {os.path.normpath(os.path.join(c["directory"], c["file"]))
+         for c in json.load(open(sys.argv[1]))}
+ours = [f for f in files if f.startswith(root + "/") and not f.startswith(root + "/build/")]
+print("\n".join(sorted(ours, key=os.path.getsize, reverse=True)))
+PYTHON
+  # GCC's own warning flags mean nothing to clang; its noise lines neither.
+  xargs -P "$(nproc)" -n 1 -d '\n' clang-tidy-16 -p build/dev --quiet \
+    --extra-arg=-Wno-unknown-warning-option <build/dev/log/tidy-files.txt 2> >(
+      grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed ' || true
+    )
+}

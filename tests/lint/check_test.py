@@ -1,0 +1,90 @@
+"""Negative controls: a sound tree passes every rule, each spoilt one is caught."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+
+from check import RULES
+from tree import Tree
+
+SOUND = {
+    "README.md": "# Title\n\nSee [the guide](docs/guide.md#first-steps--more) and `vmm/a.h`.\n",
+    "docs/guide.md": "# Guide\n\n## First steps & more\n\nRun ./dev test. [up](../README.md)\n",
+    "dev": "task_test() {\n}\n",
+    "platform/CMakeLists.txt": "vmmshare_room(platform SOURCES os_${os}.cc)\n",
+    "platform/os_posix.cc": "#ifdef __linux__\n#endif\n",
+    "platform/hostdriver/CMakeLists.txt": "add_library(h driver.cc)\n",
+    "platform/hostdriver/driver.cc": "#include <cuda.h>\n#include <sys/mman.h>\n",
+    "fabric/CMakeLists.txt": "vmmshare_room(fabric)\n",
+    "vmm/CMakeLists.txt": "vmmshare_room(vmm SOURCES a.cc)\n",
+    "vmm/a.h": "// A.\n#ifndef VMMSHARE_VMM_A_H_\n#define VMMSHARE_VMM_A_H_\n"
+               "#endif  // VMMSHARE_VMM_A_H_\n",
+    "vmm/a.cc": "#include \"vmm/a.h\"\n\n#include \"absl/status/status.h\"\n"
+                "int x;  // NOLINT(misc-something)\n",
+}
+
+# A rule, a file that breaks it (None removes the file), and a part of the report.
+SPOILT = [
+    ("IncludesPointOneWay", {"platform/b.h": '#include "vmm/a.h"\n'}, "may not include vmm/a.h"),
+    ("IncludesPointOneWay", {"fabric/b.h": "#include <vmm/a.h>\n"}, "may not include vmm/a.h"),
+    ("IncludesPointOneWay",
+     {"tests/t.h": "", "vmm/b.h": '#include "tests/t.h"\n'}, "may not include tests/t.h"),
+    ("IncludesPointOneWay", {"vmm/b.h": '#include "a.h"\n'}, "from the repository's root"),
+    ("IncludesPointOneWay", {"vmm/b.h": '#include "../vmm/a.h"\n'}, "from the repository's root"),
+    ("IncludesPointOneWay",
+     {"platform/hostdriver/driver.cc": '#include "absl/status/status.h"\n'},
+     "includes only itself"),
+    ("IncludesPointOneWay",
+     {"platform/hostdriver/l.h": "", "platform/b.h": '#include "platform/hostdriver/l.h"\n'},
+     "only tests may look"),
+    ("NoPlatformConditionals", {"vmm/a.cc": "#if defined(_WIN32)\n#endif\n"}, "vmm/a.cc:1: _WIN32"),
+    ("NoPlatformConditionals", {"vmm/a.cc": "#if 0 || \\\n  __linux__\n#endif\n"}, "__linux__"),
+    ("NoPlatformConditionals", {"vmm/a.cc": "#if 0\n#elif _MSC_VER > 1\n#endif\n"}, "_MSC_VER"),
+    ("HeaderGuards", {"vmm/a.h": "#pragma once\n"}, "VMMSHARE_VMM_A_H_"),
+    ("HeaderGuards",
+     {"vmm/a.h": "#ifndef VMM_A_H_\n#define VMM_A_H_\n#endif  // VMM_A_H_\n"},
+     "VMMSHARE_VMM_A_H_"),
+    ("TopLevelEntries", {"scripts/run.sh": ""}, "scripts"),
+    ("FileLength", {"vmm/a.cc": "\n" * 501}, "501 lines"),
+    ("NoMarks", {"vmm/a.cc": "// TODO: more\n"}, "unfinished"),
+    ("NoMarks", {"vmm/a.cc": "int x;  // NOLINT\n"}, "names no check"),
+    ("NoMarks", {"vmm/a.cc": "__attribute__((no_sanitize(\"thread\"))) int f();\n"}, "hides"),
+    ("EverySourceIsBuilt", {"vmm/forgotten.cc": ""}, "vmm/forgotten.cc"),
+    ("EverySourceIsBuilt", {"vmm/CMakeLists.txt": "aa.cc\n"}, "vmm/a.cc"),
+    ("LinksResolve", {"README.md": "[gone](docs/gone.md)\n"}, "leads nowhere"),
+    ("LinksResolve", {"README.md": "[g](docs/guide.md#second)\n"}, "lacks"),
+    ("LinksResolve", {"README.md": "[g]\n\n[g]: docs/gone.md\n"}, "leads nowhere"),
+    ("NamedFilesExist", {"README.md": "```c++\n#include <vmm/gone.h>\n```\n"}, "vmm/gone.h"),
+    ("NamedTasksExist", {"docs/guide.md": "Run `./dev fly`.\n"}, "no task fly"),
+]
+
+
+class CheckTest(unittest.TestCase):
+    def findings(self, changes):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**SOUND, **changes}.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            tree = Tree(folder)
+            return {rule: list(check(tree)) for rule, check in RULES.items()}
+
+    def test_sound_tree_passes_every_rule(self):
+        for rule, found in self.findings({}).items():
+            self.assertEqual(found, [], rule)
+
+    def test_every_rule_has_a_spoilt_tree(self):
+        self.assertEqual({rule for rule, _, _ in SPOILT}, set(RULES))
+
+    def test_spoilt_trees_are_caught(self):
+        for rule, changes, part in SPOILT:
+            with self.subTest(rule=rule, changes=changes):
+                found = self.findings(changes)[rule]
+                self.assertTrue(any(part in f for f in found), f"{part!r} not in {found}")
+
+
+if __name__ == "__main__":
+    unittest.main()
