@@ -5,6 +5,7 @@ lint() {
   local failed=0 log=build/dev/log
   lint_part "the project's own rules" rules python3 -B tests/lint/check.py
   lint_part "the rules catch spoilt trees" rules-test python3 -B tests/lint/check_test.py
+  lint_part "the tools catch a spoilt file" tools-test lint_tools_test
   lint_part "layout (clang-format 14; mend it with ./dev format)" format lint_format
   lint_part "cppcheck" cppcheck lint_cppcheck
   lint_part "clang-tidy 16" tidy lint_tidy
@@ -28,13 +29,22 @@ lint_format() {
   git ls-files -z '*.cc' '*.h' | xargs -0 -P "$(nproc)" -n 16 clang-format-14 --dry-run -Werror
 }
 
+# A negative control: each tool must report a file that breaks its rules.
+lint_tools_test() {
+  local spoilt=build/dev/log/spoilt.cc
+  printf 'int First( ) { int a[2] = {}; return a[2]; }\nint* Second() { return 0; }\n' >$spoilt
+  ! clang-format-14 --dry-run -Werror $spoilt || return 1
+  ! clang-tidy-16 --quiet --config-file=.clang-tidy $spoilt -- -std=c++20 || return 1
+  ! cppcheck --quiet --error-exitcode=1 $spoilt
+}
+
 # Without the system's headers: cppcheck then checks our code, not theirs. What
-# needs them is clang-tidy's.
+# needs them is clang-tidy's, and so is passing by value.
 lint_cppcheck() {
   git ls-files '*.cc' >build/dev/log/cppcheck-files.txt
   cppcheck --quiet --std=c++20 --language=c++ --library=googletest -I . -j "$(nproc)" \
     --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-    --suppress=missingInclude --suppress=missingIncludeSystem --suppress=unmatchedSuppression \
+    --suppress=passedByValue --suppress=missingInclude --suppress=missingIncludeSystem --suppress=unmatchedSuppression \
     --template='{file}:{line}: {severity}: {message} [{id}]' \
     --file-list=build/dev/log/cppcheck-files.txt
 }

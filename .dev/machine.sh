@@ -6,12 +6,12 @@ missing=() # Debian packages that the next install_missing installs.
 # need PACKAGE PROBE WHY...: notes that PACKAGE is missing unless PROBE finds it.
 # PROBE is command:NAME, header:PATH or module:NAME.
 need() {
-  local package=$1 probe=$2 folder
+  local package=$1 probe=$2 folder prefixes=${CMAKE_PREFIX_PATH:-}
   shift 2
   case $probe in
     command:*) command -v "${probe#command:}" >/dev/null && return ;;
     header:*)
-      for folder in /usr /usr/local ${CMAKE_PREFIX_PATH//[:;]/ }; do
+      for folder in /usr /usr/local ${prefixes//[:;]/ }; do
         [ -e "$folder/include/${probe#header:}" ] && return
       done
       ;;
