@@ -5,7 +5,12 @@ install(
   EXPORT vmmshareTargets
   FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 if(TARGET vmmshare_hostdriver)
-  install(TARGETS vmmshare_hostdriver EXPORT vmmshareTargets)
+  # A module library, loaded by path; a DLL counts as RUNTIME.
+  install(
+    TARGETS vmmshare_hostdriver
+    EXPORT vmmshareTargets
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 install(
   EXPORT vmmshareTargets
