@@ -19,6 +19,7 @@
 #ifndef VMMSHARE_PLATFORM_CHANNEL_H_
 #define VMMSHARE_PLATFORM_CHANNEL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -37,7 +38,8 @@ namespace vmm::platform {
 inline constexpr std::size_t kMaxHandles = 16;        // Of one message.
 inline constexpr std::size_t kMaxPayload = 32 << 10;  // Bytes of one message.
 
-// Who may be at the other end. The user of this process always may.
+// Who may be at the other end. The effective user of this process always may;
+// nobody else may unless named, root included.
 struct PeerPolicy {
   std::vector<UserId> also_allowed;
 };
@@ -59,6 +61,7 @@ struct Message {
 class CancelEvent {
  public:
   static absl::StatusOr<CancelEvent> Create();
+  // REQUIRES: not moved from.
   void Notify() const;
   const OsHandle& handle() const { return handle_; }
 
@@ -68,38 +71,50 @@ class CancelEvent {
 };
 
 // One connection. Move-only. One thread may send while another receives;
-// two threads must not do the same at once.
+// two threads must not do the same at once, and Close() and moves need every
+// other call to have returned.
+//
+// After an error that ends the connection the channel is closed: the peer sees
+// a hang-up, unread messages and the handles in them are dropped, and is_open()
+// is false. Every later call answers UNAVAILABLE. (The socket's own descriptor
+// stays until Close() or destruction, for another thread may be using it.)
 class Channel {
  public:
   // Connects to `address` (Listener::address()). Before connecting, the
   // socket's directory and the socket must belong to an allowed user or root
-  // and the directory must not be writable by others (PERMISSION_DENIED);
-  // after it, the server's credentials must be allowed too. NOT_FOUND when
-  // nobody listens there; INVALID_ARGUMENT for an address that is none.
+  // and the directory must not be writable by others, unless it is sticky
+  // (PERMISSION_DENIED); after it, the server's credentials must be allowed
+  // too, and there root is no exception. NOT_FOUND when nobody listens there;
+  // INVALID_ARGUMENT for an address that is none; DEADLINE_EXCEEDED when the
+  // listener's queue stays full.
   static absl::StatusOr<Channel> Connect(const std::string& address,
                                          const PeerPolicy& policy,
                                          absl::Time deadline);
 
   // Two connected ends in this process, for tests and for passing one end to
-  // a child.
+  // a child. Each end's peer() is the process that made the pair.
   static absl::StatusOr<std::pair<Channel, Channel>> Pair();
 
   // Takes over a connected socket that the caller made (inherited from a
   // parent, say). It must be of the kind Pair() makes (INVALID_ARGUMENT), and
-  // its peer allowed by `policy` (PERMISSION_DENIED).
+  // its peer allowed by `policy` (PERMISSION_DENIED). Children started later
+  // do not inherit it. Closed when it is refused.
   static absl::StatusOr<Channel> Adopt(OsHandle socket,
                                        const PeerPolicy& policy);
 
   // Sends one message. The handles stay the caller's and may be closed when
-  // the call returns. INVALID_ARGUMENT above kMaxPayload or kMaxHandles;
-  // DEADLINE_EXCEEDED when the peer does not read; UNAVAILABLE when it hung
-  // up. After any error but INVALID_ARGUMENT the channel is closed.
+  // the call returns. INVALID_ARGUMENT above kMaxPayload or kMaxHandles and
+  // for a handle that is not open; DEADLINE_EXCEEDED when the peer does not
+  // read; CANCELLED by `cancel`; UNAVAILABLE when the peer hung up or this end
+  // is closed. After any error but INVALID_ARGUMENT the channel is closed.
+  // Tried before it waits: a message that fits is sent whatever `deadline` is.
   absl::Status Send(std::uint16_t type, absl::Span<const std::uint8_t> payload,
                     absl::Span<const OsHandle* const> handles,
                     absl::Time deadline, const CancelEvent* cancel = nullptr);
 
   // Receives one message. DEADLINE_EXCEEDED when none came (the channel stays
-  // usable); UNAVAILABLE when the peer hung up; CANCELLED by `cancel`;
+  // usable); CANCELLED by `cancel` (it stays usable too); UNAVAILABLE when the
+  // peer hung up and all it sent before was received, or this end is closed;
   // DATA_LOSS when the message breaks the wire format, was cut, states
   // another number of handles than came, or handles were dropped because this
   // process is at its descriptor limit. After DATA_LOSS and UNAVAILABLE the
@@ -107,7 +122,8 @@ class Channel {
   absl::StatusOr<Message> Receive(absl::Time deadline,
                                   const CancelEvent* cancel = nullptr);
 
-  // Returns once the peer has hung up; DEADLINE_EXCEEDED otherwise.
+  // Returns once the peer has hung up; DEADLINE_EXCEEDED otherwise, CANCELLED
+  // by `cancel`, UNAVAILABLE when this end is closed.
   absl::Status WaitForHangUp(absl::Time deadline,
                              const CancelEvent* cancel = nullptr) const;
 
@@ -115,10 +131,15 @@ class Channel {
 
   // A reference to the peer's process that outlives the connection. Taken from
   // the connection itself where the system can (SO_PEERPIDFD, Linux 6.5),
-  // otherwise from its process id. UNIMPLEMENTED where neither works.
+  // otherwise from its process id while the connection stands. UNIMPLEMENTED
+  // where neither works; NOT_FOUND or UNAVAILABLE when the peer has ended.
   absl::StatusOr<Process> OpenPeer() const;
 
-  bool is_open() const { return socket_.has_value(); }
+  Channel(Channel&& other) noexcept;
+  Channel& operator=(Channel&& other) noexcept;
+
+  bool is_open() const { return socket_.has_value() && !broken_; }
+  // Hangs up. Handles in messages that were not received are closed.
   void Close() { socket_.Reset(); }
   const OsHandle& handle() const { return socket_; }
 
@@ -126,33 +147,48 @@ class Channel {
   friend class Listener;
   Channel(OsHandle socket, PeerCredentials peer)
       : socket_(std::move(socket)), peer_(std::move(peer)) {}
+  // Ends the connection after an error.
+  void Break();
+  bool PeerIsGone() const;
 
   OsHandle socket_;
   PeerCredentials peer_;
+  std::atomic<bool> broken_ = false;
 };
 
 struct ListenerOptions {
-  // The directory for the socket. Must exist, belong to this user or root, and
-  // not be writable by others. Empty: DefaultChannelDirectory().
+  // The directory for the socket, an absolute path. Must exist, be a directory
+  // and no link to one, belong to this user or root, and not be writable by
+  // others unless it is sticky, where others can add files but not replace
+  // ours. Empty: DefaultChannelDirectory().
   std::string directory;
   // The socket's name in it. Empty: 128 random bits.
   std::string name;
 };
 
 // The directory for sockets: $NVIDIA_DRA_LOCAL_IPC_DIR if set (shared between
-// containers), else $XDG_RUNTIME_DIR/vmmshare, else /tmp/vmmshare-UID; made
-// with mode 0700 if absent and checked as ListenerOptions says. Variables are
-// ignored in a set-user-id program. PERMISSION_DENIED when the directory
-// belongs to somebody else or others may write to it.
+// containers by Kubernetes' NVIDIA driver, mode 1777), else
+// $XDG_RUNTIME_DIR/vmmshare, else /tmp/vmmshare-UID; the last two are made with
+// mode 0700 if absent. Checked as ListenerOptions says: PERMISSION_DENIED when
+// the directory belongs to somebody else or others may write to it. A variable
+// that is set and does not serve is an error; none is passed over. Variables
+// are ignored in a set-user-id program.
 absl::StatusOr<std::string> DefaultChannelDirectory();
 
 // Waits for connections. Removes its socket file when destroyed, but not in a
 // forked child. Move-only; Accept from one thread at a time.
+//
+// The socket file has mode 0600. When the policy names other users it has mode
+// 0666, for they must reach it: the directory then keeps out everybody else,
+// and the check of who connects decides.
 class Listener {
  public:
-  // ALREADY_EXISTS when the name is taken by a live listener (a dead one's
-  // file is replaced); INVALID_ARGUMENT when the path is too long for a socket
-  // or the name has a directory part; PERMISSION_DENIED as above.
+  // ALREADY_EXISTS when the name is taken by a live listener, another user's
+  // socket or another kind of file (the socket of a dead listener of this
+  // user's is replaced); INVALID_ARGUMENT when the path is too long for a
+  // socket or not absolute, or the name has a directory part;
+  // PERMISSION_DENIED as above; UNAVAILABLE when another process holds the
+  // directory's lock (flock) for a second, which only chosen names need.
   static absl::StatusOr<Listener> Bind(const ListenerOptions& options,
                                        PeerPolicy policy);
 
@@ -162,7 +198,8 @@ class Listener {
 
   // The next connection from an allowed peer. Others are closed before a byte
   // of theirs is read; the call goes on waiting and counts them.
-  // DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED at the descriptor limit.
+  // DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED at the descriptor limit
+  // (the peer goes on waiting). REQUIRES: not moved from.
   absl::StatusOr<Channel> Accept(absl::Time deadline,
                                  const CancelEvent* cancel = nullptr);
 
@@ -173,12 +210,14 @@ class Listener {
 
  private:
   Listener(OsHandle socket, std::string address, PeerPolicy policy);
+  void RemoveFile();
 
   OsHandle socket_;
   std::string address_;
   PeerPolicy policy_;
   std::uint64_t refused_ = 0;
-  std::int64_t owner_pid_ = 0;  // Only this process removes the file.
+  std::int64_t owner_pid_ = 0;  // Only this process removes the file,
+  std::uint64_t file_id_ = 0;   // and only while it is this one.
 };
 
 }  // namespace vmm::platform
