@@ -1,15 +1,12 @@
 # Packages of the system first; where one is missing, a pinned source release.
-#
-# GLOBAL: a project that nests this one links vmmshare::vmm from its own folder
-# and must see the imported targets behind it there.
 include(FetchContent)
 # Let the plain variables below set the options of the fetched projects.
 set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
-find_package(Threads REQUIRED GLOBAL)
+find_package(Threads REQUIRED)
 
 if(NOT TARGET absl::status)
-  find_package(absl QUIET GLOBAL)
+  find_package(absl QUIET)
 endif()
 if(NOT TARGET absl::status)
   message(STATUS "vmmshare: no Abseil package here; fetching the pinned release")
