@@ -1,0 +1,127 @@
+#include "tests/support/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "platform/check.h"
+#include "platform/hostdriver/host_driver.h"
+#include "platform/library.h"
+#include "tests/support/test_driver.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::Check;
+using platform::Driver;
+
+using ReadLedger = decltype(&::vmmshareHostLedger);
+
+ReadLedger FindLedger() {
+  const absl::StatusOr<platform::Library> library =
+      platform::Library::OpenPath(HostDriverPath());
+  if (!library.ok()) platform::Die(library.status().ToString());
+  void* const found = library->Find("vmmshareHostLedger");
+  Check(found != nullptr, "the host-memory driver has no vmmshareHostLedger");
+  return reinterpret_cast<ReadLedger>(found);
+}
+
+void AddHostLedger(Inventory& inventory) {
+  static const ReadLedger read = FindLedger();
+  VmmshareHostLedger ledger = {};
+  Check(read(&ledger, sizeof ledger) == 0, "vmmshareHostLedger failed");
+  inventory["handles"] = ledger.handles;
+  inventory["imported handles"] = ledger.imported_handles;
+  inventory["references to handles"] = ledger.references;
+  inventory["mappings"] = ledger.mappings;
+  inventory["address reservations"] = ledger.reservations;
+  inventory["bytes"] = ledger.bytes;
+  inventory["streams"] = ledger.streams;
+  inventory["events"] = ledger.events;
+  inventory["primary context retains"] = ledger.contexts;
+  inventory["device blocks"] = ledger.device_blocks;
+  inventory["host blocks"] = ledger.host_blocks;
+}
+
+// Free memory of `device`, in `inventory` if its primary context is active.
+void AddFreeMemory(const Driver& driver, int ordinal, Inventory& inventory) {
+  CUdevice device = 0;
+  unsigned flags = 0;
+  int active = 0;
+  if (driver->cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
+      driver->cuDevicePrimaryCtxGetState(device, &flags, &active) !=
+          CUDA_SUCCESS ||
+      active == 0) {
+    return;
+  }
+  CUcontext context = nullptr;
+  if (driver->cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) {
+    return;
+  }
+  std::size_t free = 0, total = 0;
+  if (driver->cuCtxPushCurrent(context) == CUDA_SUCCESS) {
+    if (driver->cuMemGetInfo(&free, &total) == CUDA_SUCCESS) {
+      inventory[absl::StrCat("free bytes of device ", ordinal)] = free;
+    }
+    driver->cuCtxPopCurrent(&context);
+  }
+  driver->cuDevicePrimaryCtxRelease(device);
+}
+
+}  // namespace
+
+Inventory TakeInventory(const Driver& driver) {
+  Inventory inventory;
+  if (driver.is_host_memory()) {
+    AddHostLedger(inventory);
+  } else {
+    int count = 0;
+    driver->cuDeviceGetCount(&count);
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+      AddFreeMemory(driver, ordinal, inventory);
+    }
+    static bool told = false;
+    if (inventory.empty() && !std::exchange(told, true)) {
+      std::printf(
+          "no ledger: a real driver keeps none, and no device has a context "
+          "from which to ask its free memory\n");
+    }
+  }
+  CUcontext current = nullptr;
+  if (driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
+    inventory["current context"] = reinterpret_cast<std::uintptr_t>(current);
+  }
+  return inventory;
+}
+
+std::vector<std::string> Differences(const Inventory& before,
+                                     const Inventory& after) {
+  std::vector<std::string> lines;
+  const auto count = [](const Inventory& inventory, const std::string& name) {
+    const auto found = inventory.find(name);
+    return found == inventory.end() ? "none" : absl::StrCat(found->second);
+  };
+  Inventory names = before;
+  names.insert(after.begin(), after.end());
+  for (const auto& [name, unused] : names) {
+    const std::string then = count(before, name);
+    const std::string now = count(after, name);
+    if (then != now) {
+      lines.push_back(
+          absl::StrCat(name, ": ", then, " before, ", now, " after"));
+    }
+  }
+  return lines;
+}
+
+ExpectLedgerUnchanged::ExpectLedgerUnchanged(const Driver& driver)
+    : driver_(driver), before_(TakeInventory(driver)) {}
+
+ExpectLedgerUnchanged::~ExpectLedgerUnchanged() {
+  for (const std::string& line : Differences(before_, TakeInventory(driver_))) {
+    ADD_FAILURE() << "the driver holds something else than before: " << line;
+  }
+}
+
+}  // namespace vmm::testing

@@ -1,0 +1,46 @@
+// What a driver holds for this process, so that a test can assert that nothing
+// is left.
+#ifndef VMMSHARE_TESTS_SUPPORT_LEDGER_H_
+#define VMMSHARE_TESTS_SUPPORT_LEDGER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "platform/driver.h"
+
+namespace vmm::testing {
+
+// Counts by name: "handles", "mapped bytes".
+using Inventory = std::map<std::string, std::uint64_t>;
+
+// What `driver` holds now.
+//
+// The host-memory driver keeps a ledger, which is answered whole. A real
+// driver is asked for each device's free memory, but only for devices whose
+// primary context is active: asking must create no context and take no memory.
+// When there is none, the inventory is empty and one line says so, once.
+// Either way the calling thread's current context is part of it.
+Inventory TakeInventory(const platform::Driver& driver);
+
+// One line for each difference: "handles: 0 before, 1 after".
+std::vector<std::string> Differences(const Inventory& before,
+                                     const Inventory& after);
+
+// Asserts on destruction that `driver` holds what it held when this was made.
+class ExpectLedgerUnchanged {
+ public:
+  explicit ExpectLedgerUnchanged(const platform::Driver& driver);
+  ExpectLedgerUnchanged(const ExpectLedgerUnchanged&) = delete;
+  ExpectLedgerUnchanged& operator=(const ExpectLedgerUnchanged&) = delete;
+  ~ExpectLedgerUnchanged();
+
+ private:
+  platform::Driver driver_;
+  Inventory before_;
+};
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_SUPPORT_LEDGER_H_
