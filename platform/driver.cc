@@ -19,8 +19,9 @@ namespace {
 // first one alone.
 using GetProcAddress11 = CUresult(CUDAAPI*)(const char*, void**, int,
                                             cuuint64_t);
-using GetProcAddress12 = CUresult(CUDAAPI*)(
-    const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+using GetProcAddress12 = CUresult(CUDAAPI*)(const char*, void**, int,
+                                            cuuint64_t,
+                                            CUdriverProcAddressQueryResult*);
 
 // A symbol that only the host-memory driver has (hostdriver/host_driver.h).
 constexpr char kHostDriverMark[] = "vmmshareHostDriverVersion";
@@ -34,15 +35,16 @@ class Resolver {
   static absl::StatusOr<Resolver> Make(const std::string& origin,
                                        const Driver::Lookup& lookup) {
     Resolver resolver;
-    resolver.v12_ = reinterpret_cast<GetProcAddress12>(
-        lookup("cuGetProcAddress_v2"));
+    resolver.v12_ =
+        reinterpret_cast<GetProcAddress12>(lookup("cuGetProcAddress_v2"));
     if (resolver.v12_ == nullptr) {
       resolver.v11_ =
           reinterpret_cast<GetProcAddress11>(lookup("cuGetProcAddress"));
     }
     if (resolver.v12_ == nullptr && resolver.v11_ == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
-          origin, " has no entry point cuGetProcAddress: it is no CUDA driver, "
+          origin,
+          " has no entry point cuGetProcAddress: it is no CUDA driver, "
           "or one older than CUDA 11.3, the oldest that vmmshare works with. "
           "Install NVIDIA driver 465 or newer."));
     }
@@ -53,8 +55,8 @@ class Resolver {
     void* address = nullptr;
     CUresult result;
     if (v12_ != nullptr) {
-      result = v12_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT,
-                    nullptr);
+      result =
+          v12_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
     } else {
       result = v11_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT);
     }
@@ -107,15 +109,14 @@ absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
     slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(
         resolver->Resolve(entry.name, entry.version));
     if (slot == nullptr && entry.need == EntryNeed::kRequired) {
-      missing.push_back(absl::StrCat(entry.name, " (CUDA ",
-                                     VersionText(entry.version), ")"));
+      missing.push_back(
+          absl::StrCat(entry.name, " (CUDA ", VersionText(entry.version), ")"));
     }
   });
   if (!missing.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " lacks ", missing.size(),
-                     " entry points that vmmshare needs: ",
-                     absl::StrJoin(missing, ", "), ". Install a newer driver."));
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, " lacks ", missing.size(), " entry points that vmmshare needs: ",
+        absl::StrJoin(missing, ", "), ". Install a newer driver."));
   }
 
   state->origin = std::move(name);
@@ -138,8 +139,8 @@ absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
 
 std::string Driver::Describe() const {
   return absl::StrCat(
-      is_host_memory() ? "host-memory driver (no GPU)" : "CUDA driver", ", CUDA ",
-      VersionText(version()), ", from ", state_->origin);
+      is_host_memory() ? "host-memory driver (no GPU)" : "CUDA driver",
+      ", CUDA ", VersionText(version()), ", from ", state_->origin);
 }
 
 absl::Status Driver::Missing(EntryInfo entry) const {
@@ -207,7 +208,7 @@ absl::StatusCode CodeOf(CUresult result) {
 }
 
 std::optional<CUresult> ResultOf(const absl::Status& status) {
-  std::optional<absl::Cord> payload = status.GetPayload(kResultPayload);
+  const auto payload = status.GetPayload(kResultPayload);
   int number = 0;
   if (!payload || !absl::SimpleAtoi(std::string(*payload), &number)) {
     return std::nullopt;

@@ -24,8 +24,11 @@ struct DriverTable {
   decltype(&::cuDeviceGetCount) cuDeviceGetCount = nullptr;
   decltype(&::cuDeviceGet) cuDeviceGet = nullptr;
   decltype(&::cuDeviceGetName) cuDeviceGetName = nullptr;
-  decltype(&::cuDeviceGetUuid) cuDeviceGetUuid = nullptr;
-  decltype(&::cuDeviceGetUuid_v2) cuDeviceGetUuid_v2 = nullptr;
+  // Not under the driver's name: newer toolkits make that a macro for the
+  // second version. The first answers the UUID of a whole GPU, the second that
+  // of a MIG instance where the device is one.
+  CUresult(CUDAAPI* device_get_gpu_uuid)(CUuuid*, CUdevice) = nullptr;
+  CUresult(CUDAAPI* device_get_mig_uuid)(CUuuid*, CUdevice) = nullptr;
   decltype(&::cuDeviceTotalMem) cuDeviceTotalMem = nullptr;
   decltype(&::cuDeviceGetAttribute) cuDeviceGetAttribute = nullptr;
   decltype(&::cuDeviceCanAccessPeer) cuDeviceCanAccessPeer = nullptr;
@@ -130,39 +133,54 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   constexpr EntryNeed kRequired = EntryNeed::kRequired;
   constexpr EntryNeed kOptional = EntryNeed::kOptional;
   visit(DriverEntry<&T::cuInit>{"cuInit", 2000, kRequired});
-  visit(DriverEntry<&T::cuDriverGetVersion>{"cuDriverGetVersion", 2020, kRequired});
+  visit(DriverEntry<&T::cuDriverGetVersion>{"cuDriverGetVersion", 2020,
+                                            kRequired});
   visit(DriverEntry<&T::cuGetErrorName>{"cuGetErrorName", 6000, kRequired});
   visit(DriverEntry<&T::cuGetErrorString>{"cuGetErrorString", 6000, kRequired});
   visit(DriverEntry<&T::cuDeviceGetCount>{"cuDeviceGetCount", 2000, kRequired});
   visit(DriverEntry<&T::cuDeviceGet>{"cuDeviceGet", 2000, kRequired});
   visit(DriverEntry<&T::cuDeviceGetName>{"cuDeviceGetName", 2000, kRequired});
-  visit(DriverEntry<&T::cuDeviceGetUuid>{"cuDeviceGetUuid", 9020, kRequired});
-  visit(DriverEntry<&T::cuDeviceGetUuid_v2>{"cuDeviceGetUuid", 11040, kOptional});
+  visit(
+      DriverEntry<&T::device_get_gpu_uuid>{"cuDeviceGetUuid", 9020, kRequired});
+  visit(DriverEntry<&T::device_get_mig_uuid>{"cuDeviceGetUuid", 11040,
+                                             kOptional});
   visit(DriverEntry<&T::cuDeviceTotalMem>{"cuDeviceTotalMem", 3020, kRequired});
-  visit(DriverEntry<&T::cuDeviceGetAttribute>{"cuDeviceGetAttribute", 2000, kRequired});
-  visit(DriverEntry<&T::cuDeviceCanAccessPeer>{"cuDeviceCanAccessPeer", 4000, kRequired});
-  visit(DriverEntry<&T::cuDevicePrimaryCtxRetain>{"cuDevicePrimaryCtxRetain", 7000, kRequired});
-  visit(DriverEntry<&T::cuDevicePrimaryCtxRelease>{"cuDevicePrimaryCtxRelease", 11000, kRequired});
-  visit(DriverEntry<&T::cuDevicePrimaryCtxGetState>{"cuDevicePrimaryCtxGetState", 7000, kRequired});
+  visit(DriverEntry<&T::cuDeviceGetAttribute>{"cuDeviceGetAttribute", 2000,
+                                              kRequired});
+  visit(DriverEntry<&T::cuDeviceCanAccessPeer>{"cuDeviceCanAccessPeer", 4000,
+                                               kRequired});
+  visit(DriverEntry<&T::cuDevicePrimaryCtxRetain>{"cuDevicePrimaryCtxRetain",
+                                                  7000, kRequired});
+  visit(DriverEntry<&T::cuDevicePrimaryCtxRelease>{"cuDevicePrimaryCtxRelease",
+                                                   11000, kRequired});
+  visit(DriverEntry<&T::cuDevicePrimaryCtxGetState>{
+      "cuDevicePrimaryCtxGetState", 7000, kRequired});
   visit(DriverEntry<&T::cuCtxGetCurrent>{"cuCtxGetCurrent", 4000, kRequired});
   visit(DriverEntry<&T::cuCtxSetCurrent>{"cuCtxSetCurrent", 4000, kRequired});
   visit(DriverEntry<&T::cuCtxPushCurrent>{"cuCtxPushCurrent", 4000, kRequired});
   visit(DriverEntry<&T::cuCtxPopCurrent>{"cuCtxPopCurrent", 4000, kRequired});
   visit(DriverEntry<&T::cuCtxGetDevice>{"cuCtxGetDevice", 2000, kRequired});
   visit(DriverEntry<&T::cuCtxSynchronize>{"cuCtxSynchronize", 2000, kRequired});
-  visit(DriverEntry<&T::cuMemGetAllocationGranularity>{"cuMemGetAllocationGranularity", 10020, kRequired});
+  visit(DriverEntry<&T::cuMemGetAllocationGranularity>{
+      "cuMemGetAllocationGranularity", 10020, kRequired});
   visit(DriverEntry<&T::cuMemCreate>{"cuMemCreate", 10020, kRequired});
   visit(DriverEntry<&T::cuMemRelease>{"cuMemRelease", 10020, kRequired});
-  visit(DriverEntry<&T::cuMemRetainAllocationHandle>{"cuMemRetainAllocationHandle", 11000, kRequired});
-  visit(DriverEntry<&T::cuMemGetAllocationPropertiesFromHandle>{"cuMemGetAllocationPropertiesFromHandle", 10020, kRequired});
-  visit(DriverEntry<&T::cuMemAddressReserve>{"cuMemAddressReserve", 10020, kRequired});
-  visit(DriverEntry<&T::cuMemAddressFree>{"cuMemAddressFree", 10020, kRequired});
+  visit(DriverEntry<&T::cuMemRetainAllocationHandle>{
+      "cuMemRetainAllocationHandle", 11000, kRequired});
+  visit(DriverEntry<&T::cuMemGetAllocationPropertiesFromHandle>{
+      "cuMemGetAllocationPropertiesFromHandle", 10020, kRequired});
+  visit(DriverEntry<&T::cuMemAddressReserve>{"cuMemAddressReserve", 10020,
+                                             kRequired});
+  visit(
+      DriverEntry<&T::cuMemAddressFree>{"cuMemAddressFree", 10020, kRequired});
   visit(DriverEntry<&T::cuMemMap>{"cuMemMap", 10020, kRequired});
   visit(DriverEntry<&T::cuMemUnmap>{"cuMemUnmap", 10020, kRequired});
   visit(DriverEntry<&T::cuMemSetAccess>{"cuMemSetAccess", 10020, kRequired});
   visit(DriverEntry<&T::cuMemGetAccess>{"cuMemGetAccess", 10020, kRequired});
-  visit(DriverEntry<&T::cuMemExportToShareableHandle>{"cuMemExportToShareableHandle", 10020, kRequired});
-  visit(DriverEntry<&T::cuMemImportFromShareableHandle>{"cuMemImportFromShareableHandle", 10020, kRequired});
+  visit(DriverEntry<&T::cuMemExportToShareableHandle>{
+      "cuMemExportToShareableHandle", 10020, kRequired});
+  visit(DriverEntry<&T::cuMemImportFromShareableHandle>{
+      "cuMemImportFromShareableHandle", 10020, kRequired});
   visit(DriverEntry<&T::cuMemGetInfo>{"cuMemGetInfo", 3020, kRequired});
   visit(DriverEntry<&T::cuMemAlloc>{"cuMemAlloc", 3020, kRequired});
   visit(DriverEntry<&T::cuMemFree>{"cuMemFree", 3020, kRequired});
@@ -170,15 +188,21 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   visit(DriverEntry<&T::cuMemFreeHost>{"cuMemFreeHost", 2000, kRequired});
   visit(DriverEntry<&T::cuMemAllocAsync>{"cuMemAllocAsync", 11020, kOptional});
   visit(DriverEntry<&T::cuMemFreeAsync>{"cuMemFreeAsync", 11020, kOptional});
-  visit(DriverEntry<&T::cuMemGetAddressRange>{"cuMemGetAddressRange", 3020, kRequired});
-  visit(DriverEntry<&T::cuPointerGetAttribute>{"cuPointerGetAttribute", 4000, kRequired});
-  visit(DriverEntry<&T::cuPointerGetAttributes>{"cuPointerGetAttributes", 7000, kRequired});
+  visit(DriverEntry<&T::cuMemGetAddressRange>{"cuMemGetAddressRange", 3020,
+                                              kRequired});
+  visit(DriverEntry<&T::cuPointerGetAttribute>{"cuPointerGetAttribute", 4000,
+                                               kRequired});
+  visit(DriverEntry<&T::cuPointerGetAttributes>{"cuPointerGetAttributes", 7000,
+                                                kRequired});
   visit(DriverEntry<&T::cuMemcpyHtoD>{"cuMemcpyHtoD", 3020, kRequired});
   visit(DriverEntry<&T::cuMemcpyDtoH>{"cuMemcpyDtoH", 3020, kRequired});
   visit(DriverEntry<&T::cuMemcpyDtoD>{"cuMemcpyDtoD", 3020, kRequired});
-  visit(DriverEntry<&T::cuMemcpyHtoDAsync>{"cuMemcpyHtoDAsync", 3020, kRequired});
-  visit(DriverEntry<&T::cuMemcpyDtoHAsync>{"cuMemcpyDtoHAsync", 3020, kRequired});
-  visit(DriverEntry<&T::cuMemcpyDtoDAsync>{"cuMemcpyDtoDAsync", 3020, kRequired});
+  visit(
+      DriverEntry<&T::cuMemcpyHtoDAsync>{"cuMemcpyHtoDAsync", 3020, kRequired});
+  visit(
+      DriverEntry<&T::cuMemcpyDtoHAsync>{"cuMemcpyDtoHAsync", 3020, kRequired});
+  visit(
+      DriverEntry<&T::cuMemcpyDtoDAsync>{"cuMemcpyDtoDAsync", 3020, kRequired});
   visit(DriverEntry<&T::cuMemsetD8>{"cuMemsetD8", 3020, kRequired});
   visit(DriverEntry<&T::cuMemsetD32>{"cuMemsetD32", 3020, kRequired});
   visit(DriverEntry<&T::cuMemsetD8Async>{"cuMemsetD8Async", 3020, kRequired});
@@ -186,25 +210,37 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   visit(DriverEntry<&T::cuStreamCreate>{"cuStreamCreate", 2000, kRequired});
   visit(DriverEntry<&T::cuStreamDestroy>{"cuStreamDestroy", 4000, kRequired});
   visit(DriverEntry<&T::cuStreamQuery>{"cuStreamQuery", 2000, kRequired});
-  visit(DriverEntry<&T::cuStreamSynchronize>{"cuStreamSynchronize", 2000, kRequired});
-  visit(DriverEntry<&T::cuStreamWaitEvent>{"cuStreamWaitEvent", 3020, kRequired});
+  visit(DriverEntry<&T::cuStreamSynchronize>{"cuStreamSynchronize", 2000,
+                                             kRequired});
+  visit(
+      DriverEntry<&T::cuStreamWaitEvent>{"cuStreamWaitEvent", 3020, kRequired});
   visit(DriverEntry<&T::cuStreamGetCtx>{"cuStreamGetCtx", 9020, kRequired});
-  visit(DriverEntry<&T::cuStreamWriteValue64>{"cuStreamWriteValue64", 11070, kRequired});
-  visit(DriverEntry<&T::cuStreamWaitValue64>{"cuStreamWaitValue64", 11070, kRequired});
-  visit(DriverEntry<&T::cuLaunchHostFunc>{"cuLaunchHostFunc", 10000, kRequired});
+  visit(DriverEntry<&T::cuStreamWriteValue64>{"cuStreamWriteValue64", 11070,
+                                              kRequired});
+  visit(DriverEntry<&T::cuStreamWaitValue64>{"cuStreamWaitValue64", 11070,
+                                             kRequired});
+  visit(
+      DriverEntry<&T::cuLaunchHostFunc>{"cuLaunchHostFunc", 10000, kRequired});
   visit(DriverEntry<&T::cuEventCreate>{"cuEventCreate", 2000, kRequired});
   visit(DriverEntry<&T::cuEventRecord>{"cuEventRecord", 2000, kRequired});
   visit(DriverEntry<&T::cuEventQuery>{"cuEventQuery", 2000, kRequired});
-  visit(DriverEntry<&T::cuEventSynchronize>{"cuEventSynchronize", 2000, kRequired});
+  visit(DriverEntry<&T::cuEventSynchronize>{"cuEventSynchronize", 2000,
+                                            kRequired});
   visit(DriverEntry<&T::cuEventDestroy>{"cuEventDestroy", 4000, kRequired});
-  visit(DriverEntry<&T::cuIpcGetEventHandle>{"cuIpcGetEventHandle", 4010, kOptional});
-  visit(DriverEntry<&T::cuIpcOpenEventHandle>{"cuIpcOpenEventHandle", 4010, kOptional});
-  visit(DriverEntry<&T::cuIpcGetMemHandle>{"cuIpcGetMemHandle", 4010, kOptional});
-  visit(DriverEntry<&T::cuIpcOpenMemHandle>{"cuIpcOpenMemHandle", 11000, kOptional});
-  visit(DriverEntry<&T::cuIpcCloseMemHandle>{"cuIpcCloseMemHandle", 4010, kOptional});
+  visit(DriverEntry<&T::cuIpcGetEventHandle>{"cuIpcGetEventHandle", 4010,
+                                             kOptional});
+  visit(DriverEntry<&T::cuIpcOpenEventHandle>{"cuIpcOpenEventHandle", 4010,
+                                              kOptional});
+  visit(
+      DriverEntry<&T::cuIpcGetMemHandle>{"cuIpcGetMemHandle", 4010, kOptional});
+  visit(DriverEntry<&T::cuIpcOpenMemHandle>{"cuIpcOpenMemHandle", 11000,
+                                            kOptional});
+  visit(DriverEntry<&T::cuIpcCloseMemHandle>{"cuIpcCloseMemHandle", 4010,
+                                             kOptional});
   visit(DriverEntry<&T::cuModuleLoadData>{"cuModuleLoadData", 2000, kOptional});
   visit(DriverEntry<&T::cuModuleUnload>{"cuModuleUnload", 2000, kOptional});
-  visit(DriverEntry<&T::cuModuleGetFunction>{"cuModuleGetFunction", 2000, kOptional});
+  visit(DriverEntry<&T::cuModuleGetFunction>{"cuModuleGetFunction", 2000,
+                                             kOptional});
   visit(DriverEntry<&T::cuLaunchKernel>{"cuLaunchKernel", 4000, kOptional});
 }
 
