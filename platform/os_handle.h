@@ -14,6 +14,10 @@
 
 namespace vmm::platform {
 
+// Which kind of object this system's handles are: a constant, so that portable
+// code can say which CUDA handle kind is the native one.
+extern const bool kNativeHandleIsPosixFd;
+
 struct OsHandleTraits {
   using Value = std::intptr_t;
   static Value Nothing() { return -1; }

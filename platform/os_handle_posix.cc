@@ -10,6 +10,8 @@
 
 namespace vmm::platform {
 
+const bool kNativeHandleIsPosixFd = true;
+
 bool OsHandleTraits::Holds(Value value) { return value >= 0; }
 
 void OsHandleTraits::Close(Value value) {
