@@ -1,0 +1,47 @@
+#include "fabric/access.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "platform/imex.h"
+
+namespace vmm::fabric {
+namespace {
+
+std::string Channels() {
+  const std::vector<platform::ImexChannel> channels = platform::ImexChannels();
+  if (channels.empty()) {
+    return absl::StrCat("This process finds no IMEX channel node (",
+                        platform::ImexChannelPattern(), ")");
+  }
+  return absl::StrCat(
+      "IMEX channel nodes: ",
+      absl::StrJoin(
+          channels, ", ", [](std::string* out, const platform::ImexChannel& c) {
+            absl::StrAppend(out, c.path, c.usable ? "" : " (not accessible)");
+          }));
+}
+
+}  // namespace
+
+std::string AdviceFor(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_NOT_PERMITTED:
+      return absl::StrCat(
+          Channels(),
+          ". Fabric handles need a multi-node NVLink machine, a running "
+          "nvidia-imex daemon, and an IMEX channel node that this process may "
+          "open (in a container: one that was passed in). The device attribute "
+          "says nothing of this.");
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_DEVICE:
+      return "This device or driver has no fabric handles: they came with "
+             "CUDA 12.4 and multi-node NVLink.";
+    default:
+      return "";
+  }
+}
+
+}  // namespace vmm::fabric

@@ -1,0 +1,20 @@
+// Why this machine does or does not hand out fabric handles.
+#ifndef VMMSHARE_FABRIC_ACCESS_H_
+#define VMMSHARE_FABRIC_ACCESS_H_
+
+#include <cuda.h>
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace vmm::fabric {
+
+// What to do about `result`, with which a driver call that asked for a fabric
+// handle failed. Names the IMEX channel nodes that this process finds. Empty
+// when there is nothing particular to fabric handles to say.
+std::string AdviceFor(CUresult result);
+
+}  // namespace vmm::fabric
+
+#endif  // VMMSHARE_FABRIC_ACCESS_H_
