@@ -1,0 +1,24 @@
+#include "vmm/exporter.h"
+
+#include "absl/strings/str_cat.h"
+#include "platform/os_handle.h"
+
+namespace vmm {
+
+absl::Span<const Exporter> Exporters() {
+  static const Exporter all[] = {exporters::kPosixFd, exporters::kFabric};
+  return all;
+}
+
+absl::StatusOr<const Exporter*> FindExporter(HandleKind kind) {
+  std::string known;
+  for (const Exporter& exporter : Exporters()) {
+    if (exporter.kind == kind) return &exporter;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", NameOf(exporter.kind));
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("memory cannot be shared as ", NameOf(kind),
+                   " by this build of vmmshare; it can as ", known));
+}
+
+}  // namespace vmm
