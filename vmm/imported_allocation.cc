@@ -1,0 +1,91 @@
+#include "vmm/imported_allocation.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "platform/annotate.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+// The device the memory lives on, if this process sees it.
+absl::StatusOr<std::optional<Device>> FindOwner(const Driver& driver,
+                                                const DeviceUuid& uuid) {
+  absl::StatusOr<Device> device = Device::ByUuid(driver, uuid);
+  if (device.ok()) return std::optional<Device>(*std::move(device));
+  if (absl::IsNotFound(device.status())) return std::optional<Device>();
+  return device.status();
+}
+
+std::optional<Location> WhereOf(const Ticket& ticket,
+                                const std::optional<Device>& owner) {
+  if (ticket.host_numa_node.has_value()) {
+    return Location::HostNuma(static_cast<int>(*ticket.host_numa_node));
+  }
+  if (owner.has_value()) return Location::On(*owner);
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<AccessGrant>> GrantsFor(
+    const Ticket& ticket, const std::optional<Device>& owner,
+    const ImportOptions& options) {
+  if (!options.grants.empty()) return options.grants;
+  if (owner.has_value()) {
+    return std::vector<AccessGrant>{{Location::On(*owner), options.access}};
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("this process does not see ", ticket.device.ToString(),
+                   ", with which the memory was created, so it cannot map it "
+                   "there. Name the "
+                   "device that shall access it in ImportOptions::grants."));
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
+    const Driver& driver, const Ticket& ticket,
+    absl::Span<const ExportedHandle> handles, const ImportOptions& options) {
+  absl::Status usable = CheckUsableHere(ticket, driver);
+  if (!usable.ok()) return usable;
+  if (handles.size() != ticket.layout.count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(handles.size(), " handles came for ", ticket.Describe(),
+                     "; expected ", ticket.layout.count()));
+  }
+  absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
+  if (!exporter.ok()) return exporter.status();
+  absl::StatusOr<std::optional<Device>> owner =
+      FindOwner(driver, ticket.device);
+  if (!owner.ok()) return owner.status();
+  absl::StatusOr<std::vector<AccessGrant>> grants =
+      GrantsFor(ticket, *owner, options);
+  if (!grants.ok()) return grants.status();
+  const std::optional<Location> where = WhereOf(ticket, *owner);
+  if (where.has_value()) {
+    absl::Status reachable = CheckReachable(*where, *grants);
+    if (!reachable.ok()) return reachable;
+  }
+
+  std::vector<OwnedMemoryHandle> chunks;
+  chunks.reserve(handles.size());
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    absl::StatusOr<OwnedMemoryHandle> chunk =
+        (*exporter)->open(driver, handles[i], ticket.layout.SizeOf(i));
+    if (!chunk.ok()) {
+      return platform::Annotate(
+          chunk.status(), absl::StrCat("chunk ", i + 1, " of ", handles.size(),
+                                       " of ", ticket.Describe()));
+    }
+    chunks.push_back(*std::move(chunk));
+  }
+  absl::StatusOr<MappedRegion> region = MappedRegion::Create(
+      driver,
+      PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {}),
+      options.alignment, *std::move(grants));
+  if (!region.ok()) return region.status();
+  return ImportedAllocation(ticket, *std::move(region));
+}
+
+}  // namespace vmm

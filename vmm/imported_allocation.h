@@ -1,0 +1,79 @@
+// ImportedAllocation: memory that another process created, mapped here.
+//
+// It keeps the memory alive even after its creator has died, and cannot be
+// exported again: the driver does not allow it (measured). The importing
+// process need not see the device that the memory lives on (measured with
+// CUDA_VISIBLE_DEVICES hiding it).
+//
+// Read access is a guard against stray writes, not a wall: who holds the
+// handle can raise its own access, and so can SetAccess() below. Give a
+// process that is not trusted a copy.
+#ifndef VMMSHARE_VMM_IMPORTED_ALLOCATION_H_
+#define VMMSHARE_VMM_IMPORTED_ALLOCATION_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "vmm/device.h"
+#include "vmm/exporter.h"
+#include "vmm/location.h"
+#include "vmm/mapped_region.h"
+#include "vmm/ticket.h"
+
+namespace vmm {
+
+struct ImportOptions {
+  // Who maps the memory. Empty: the device it lives on, with `access`;
+  // FAILED_PRECONDITION when this process does not see that device.
+  std::vector<AccessGrant> grants;
+  // For the device chosen by an empty `grants`.
+  Access access = Access::kRead;
+  // Bytes, a power of two; 0 is the driver's own.
+  std::uint64_t alignment = 0;
+};
+
+// Move-only, thread-compatible.
+class ImportedAllocation {
+ public:
+  // Imports the chunks that `ticket` describes from `handles`, one a chunk,
+  // and maps them side by side. The handles may be closed afterwards. On
+  // failure nothing stays imported.
+  //   FAILED_PRECONDITION  the ticket is of another machine or driver; no
+  //                        device to map it; no peer access
+  //   INVALID_ARGUMENT     another number of handles than chunks; a handle
+  //                        that is not GPU memory of the stated size
+  static absl::StatusOr<ImportedAllocation> Open(
+      const platform::Driver& driver, const Ticket& ticket,
+      absl::Span<const ExportedHandle> handles, const ImportOptions& options);
+
+  CUdeviceptr address() const { return region_.address(); }
+  std::uint64_t size() const { return region_.size(); }
+  std::uint64_t requested_size() const { return ticket_.requested_size; }
+  // What the owner said of the memory.
+  const Ticket& ticket() const { return ticket_; }
+
+  // As in Allocation.
+  absl::Status SetAccess(absl::Span<const AccessGrant> grants) {
+    return region_.SetAccess(grants);
+  }
+  absl::Status Unmap() { return region_.Unmap(); }
+  absl::Status Remap() { return region_.Remap(); }
+  bool is_mapped() const { return region_.is_mapped(); }
+
+ private:
+  ImportedAllocation(Ticket ticket, MappedRegion region)
+      : ticket_(std::move(ticket)), region_(std::move(region)) {}
+
+  Ticket ticket_;
+  MappedRegion region_;
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_IMPORTED_ALLOCATION_H_

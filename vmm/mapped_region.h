@@ -1,0 +1,64 @@
+// MappedRegion: what Allocation and ImportedAllocation have in common.
+//
+// Memory, the addresses it lives at, and who may access it there. The
+// addresses stay reserved while the region lives, so that memory can be
+// unmapped and mapped again at the same address.
+#ifndef VMMSHARE_VMM_MAPPED_REGION_H_
+#define VMMSHARE_VMM_MAPPED_REGION_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "vmm/address_range.h"
+#include "vmm/location.h"
+#include "vmm/mapping.h"
+#include "vmm/physical_memory.h"
+
+namespace vmm {
+
+// Move-only, thread-compatible. Internal: users see the two classes above.
+class MappedRegion {
+ public:
+  // Reserves addresses, maps `memory` there and sets access.
+  static absl::StatusOr<MappedRegion> Create(const platform::Driver& driver,
+                                             PhysicalMemory memory,
+                                             std::uint64_t alignment,
+                                             std::vector<AccessGrant> grants);
+
+  CUdeviceptr address() const { return range_->base(); }
+  std::uint64_t size() const { return range_->size(); }
+  bool is_mapped() const { return mapping_.has_value(); }
+  // REQUIRES: has_memory().
+  const PhysicalMemory& memory() const;
+  bool has_memory() const { return memory_ != nullptr; }
+
+  absl::Status SetAccess(absl::Span<const AccessGrant> grants);
+  absl::Status Unmap();
+  absl::Status Remap();
+  // REQUIRES: !is_mapped(), and Replace: the same size.
+  void DropMemory();
+  void ReplaceMemory(PhysicalMemory memory);
+
+ private:
+  MappedRegion(std::shared_ptr<const AddressRange> range,
+               std::shared_ptr<const PhysicalMemory> memory)
+      : range_(std::move(range)), memory_(std::move(memory)) {}
+
+  void Remember(absl::Span<const AccessGrant> grants);
+
+  std::shared_ptr<const AddressRange> range_;
+  std::shared_ptr<const PhysicalMemory> memory_;
+  std::optional<Mapping> mapping_;
+  std::vector<AccessGrant> grants_;  // Applied again by Remap().
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_MAPPED_REGION_H_
