@@ -1,0 +1,131 @@
+// Endpoint: serves the handles of published memory to whoever holds a ticket
+// string.
+//
+//   // The owner:
+//   auto endpoint = Endpoint::Start({});
+//   auto published = (*endpoint)->Publish(weights.shareable());
+//   WriteFile("weights.ticket", published->ticket());
+//   // Any process of the same user, later:
+//   auto weights = OpenTicket(driver, ReadFile("weights.ticket"), {},
+//   deadline);
+//
+// A background thread accepts connections and each is served on a thread of
+// its own, so that a slow or silent peer delays nobody. None of these threads
+// calls the CUDA driver: handles are exported when memory is published, on the
+// publisher's thread.
+#ifndef VMMSHARE_VMM_ENDPOINT_H_
+#define VMMSHARE_VMM_ENDPOINT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "platform/channel.h"
+#include "platform/driver.h"
+#include "vmm/imported_allocation.h"
+#include "vmm/shareable.h"
+
+namespace vmm {
+
+struct EndpointOptions {
+  platform::ListenerOptions listener;  // Where it listens.
+  platform::PeerPolicy peers;          // Who may ask: this user, and these.
+  // A peer that has said nothing for so long is disconnected.
+  absl::Duration request_timeout = absl::Seconds(5);
+  // A peer that has not imported for so long after its request is too.
+  absl::Duration transfer_timeout = absl::Seconds(30);
+  // Peers served at once; more are told RESOURCE_EXHAUSTED and disconnected.
+  std::size_t max_sessions = 64;
+};
+
+// What an endpoint has done since it started. A snapshot.
+struct EndpointStatistics {
+  std::uint64_t served = 0;   // Sessions that ended well.
+  std::uint64_t failed = 0;   // Sessions that ended with an error.
+  std::uint64_t refused = 0;  // Peers turned away: too many at once.
+  absl::Status last_error;    // Why the last failed one did.
+};
+
+class EndpointRegistry;
+
+// Memory that can be had from an endpoint while this object lives. It holds
+// exported handles: the memory lives until it is withdrawn, even if its
+// Allocation is gone. Move-only; may outlive its endpoint, then serves nobody.
+class Publication {
+ public:
+  Publication(Publication&&) noexcept = default;
+  Publication& operator=(Publication&&) noexcept;
+  ~Publication();
+
+  // Text for the importer: see ticket_string.h.
+  const std::string& ticket() const { return ticket_; }
+
+ private:
+  friend class Endpoint;
+  Publication(std::shared_ptr<EndpointRegistry> registry, const MemoryId& id,
+              std::string ticket)
+      : registry_(std::move(registry)), id_(id), ticket_(std::move(ticket)) {}
+
+  std::shared_ptr<EndpointRegistry> registry_;
+  MemoryId id_;
+  std::string ticket_;
+};
+
+// Thread-safe. Destroying it ends all sessions; in a forked child it does
+// nothing, since the threads are the parent's.
+class Endpoint {
+ public:
+  // Errors as platform::Listener::Bind; RESOURCE_EXHAUSTED when no thread can
+  // be had.
+  static absl::StatusOr<std::unique_ptr<Endpoint>> Start(
+      const EndpointOptions& options);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Exports `memory` and serves it. ALREADY_EXISTS when it is published here
+  // already; FAILED_PRECONDITION for private memory; otherwise as the driver
+  // answers the export.
+  absl::StatusOr<Publication> Publish(const Shareable& memory);
+  // All or nothing, in the order given.
+  absl::StatusOr<std::vector<Publication>> PublishAll(
+      absl::Span<const Shareable> memory);
+
+  const std::string& address() const;
+  EndpointStatistics statistics() const;
+
+ private:
+  class Server;
+  explicit Endpoint(std::unique_ptr<Server> server);
+  std::unique_ptr<Server> server_;
+};
+
+// Imports what `ticket` (Publication::ticket()) names: dials the owner's
+// endpoint, whose user must be allowed by `owners`, and maps the memory.
+//   INVALID_ARGUMENT     text that is no ticket, or damaged
+//   FAILED_PRECONDITION  a ticket of another machine or driver, or no device
+//                        to map it
+//   NOT_FOUND            withdrawn, or nobody serves it: the owner is gone
+//   PERMISSION_DENIED    the endpoint is not an allowed user's
+//   DEADLINE_EXCEEDED, UNAVAILABLE, DATA_LOSS as in ReceiveAllocations
+absl::StatusOr<ImportedAllocation> OpenTicket(
+    const platform::Driver& driver, absl::string_view ticket,
+    const ImportOptions& options, absl::Time deadline,
+    const platform::PeerPolicy& owners = {});
+// Many at once, with one connection to each endpoint. All or nothing, in the
+// order given.
+absl::StatusOr<std::vector<ImportedAllocation>> OpenTickets(
+    const platform::Driver& driver, absl::Span<const std::string> tickets,
+    const ImportOptions& options, absl::Time deadline,
+    const platform::PeerPolicy& owners = {});
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_ENDPOINT_H_

@@ -1,0 +1,44 @@
+// What an endpoint has published; internal to vmm/.
+#ifndef VMMSHARE_VMM_ENDPOINT_REGISTRY_H_
+#define VMMSHARE_VMM_ENDPOINT_REGISTRY_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "vmm/exporter.h"
+#include "vmm/memory_id.h"
+#include "vmm/protocol.h"
+#include "vmm/ticket.h"
+
+namespace vmm {
+
+// Thread-safe.
+class EndpointRegistry {
+ public:
+  // ALREADY_EXISTS when `ticket`'s id is there.
+  absl::Status Add(const Ticket& ticket, std::vector<ExportedHandle> handles);
+  void Remove(const MemoryId& id);
+
+  // What to send for `ids`. Each answer keeps its handles open, so that a
+  // withdrawal meanwhile does no harm. NOT_FOUND names the first unknown id.
+  absl::StatusOr<std::vector<protocol::Outgoing>> Find(
+      absl::Span<const MemoryId> ids) const;
+
+ private:
+  struct Entry {
+    Ticket ticket;
+    std::vector<ExportedHandle> handles;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<MemoryId, std::shared_ptr<const Entry>> entries_;
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_ENDPOINT_REGISTRY_H_

@@ -1,0 +1,162 @@
+#include "vmm/endpoint_server.h"
+
+#include <chrono>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/process.h"
+#include "vmm/protocol.h"
+
+namespace vmm {
+namespace {
+
+// How long the acceptor waits before it tries again when the process is out of
+// descriptors: nothing tells it when there is one again.
+constexpr std::chrono::milliseconds kRetryAfterExhaustion{20};
+
+// How long a peer that is turned away may take to read why.
+constexpr absl::Duration kRefusalTimeout = absl::Milliseconds(100);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Endpoint::Server>> Endpoint::Server::Start(
+    const EndpointOptions& options) {
+  absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
+  if (!stop.ok()) return stop.status();
+  absl::StatusOr<platform::Listener> listener =
+      platform::Listener::Bind(options.listener, options.peers);
+  if (!listener.ok()) return listener.status();
+  std::unique_ptr<Server> server(
+      new Server(options, *std::move(listener), *std::move(stop)));
+  try {
+    server->acceptor_ =
+        std::thread([raw = server.get()] { raw->AcceptLoop(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start the endpoint's thread: ", error.what()));
+  }
+  return server;
+}
+
+Endpoint::Server::Server(const EndpointOptions& options,
+                         platform::Listener listener,
+                         platform::CancelEvent stop)
+    : options_(options),
+      listener_(std::move(listener)),
+      address_(listener_.address()),
+      stop_(std::move(stop)),
+      owner_pid_(platform::CurrentProcessId()),
+      registry_(std::make_shared<EndpointRegistry>()) {}
+
+Endpoint::Server::~Server() {
+  if (platform::CurrentProcessId() != owner_pid_) {
+    // Forked: these threads run in the parent only, and joining them here
+    // would wait for ever. Notifying would reach the parent's threads.
+    if (acceptor_.joinable()) acceptor_.detach();
+    for (Session& session : sessions_) session.thread.detach();
+    return;
+  }
+  stop_.Notify();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_asked_ = true;
+  }
+  stopping_.notify_all();
+  if (acceptor_.joinable()) acceptor_.join();
+  for (Session& session : sessions_) session.thread.join();
+}
+
+EndpointStatistics Endpoint::Server::statistics() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return statistics_;
+}
+
+void Endpoint::Server::AcceptLoop() {
+  for (;;) {
+    absl::StatusOr<platform::Channel> channel =
+        listener_.Accept(absl::InfiniteFuture(), &stop_);
+    JoinFinished();
+    if (channel.ok()) {
+      Admit(*std::move(channel));
+      continue;
+    }
+    if (absl::IsCancelled(channel.status())) return;
+    Record(channel.status());
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (stopping_.wait_for(lock, kRetryAfterExhaustion,
+                           [this] { return stop_asked_; })) {
+      return;
+    }
+  }
+}
+
+void Endpoint::Server::Admit(platform::Channel channel) {
+  absl::Status refusal;
+  if (sessions_.size() >= options_.max_sessions) {
+    refusal = absl::ResourceExhaustedError(absl::StrCat(
+        "the owner serves ", sessions_.size(), " peers already, its limit"));
+  } else {
+    Session& session = sessions_.emplace_back(std::move(channel));
+    try {
+      session.thread = std::thread([this, &session] { Serve(session); });
+      return;
+    } catch (const std::system_error& error) {
+      refusal = absl::ResourceExhaustedError(
+          absl::StrCat("the owner cannot start a thread: ", error.what()));
+      channel = std::move(session.channel);
+      sessions_.pop_back();
+    }
+  }
+  protocol::SendError(channel, protocol::kAbort, refusal,
+                      absl::Now() + kRefusalTimeout)
+      .IgnoreError();  // It is told by the hang-up otherwise.
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++statistics_.refused;
+}
+
+void Endpoint::Server::Serve(Session& session) {
+  absl::Status ended = ServeRequest(session.channel);
+  session.channel.Close();
+  Record(ended);
+  session.done = true;
+}
+
+absl::Status Endpoint::Server::ServeRequest(platform::Channel& channel) {
+  absl::StatusOr<platform::Message> message =
+      channel.Receive(absl::Now() + options_.request_timeout, &stop_);
+  if (!message.ok()) return message.status();
+  const absl::Time deadline = absl::Now() + options_.transfer_timeout;
+  absl::StatusOr<std::vector<MemoryId>> ids = protocol::DecodeRequest(*message);
+  absl::StatusOr<std::vector<protocol::Outgoing>> outgoing =
+      ids.ok() ? registry_->Find(*ids) : ids.status();
+  if (!outgoing.ok()) {
+    protocol::SendError(channel, protocol::kAbort, outgoing.status(), deadline)
+        .IgnoreError();  // The hang-up tells it otherwise.
+    return outgoing.status();
+  }
+  return protocol::SendAll(channel, *outgoing, deadline, &stop_);
+}
+
+void Endpoint::Server::JoinFinished() {
+  for (auto session = sessions_.begin(); session != sessions_.end();) {
+    if (session->done) {
+      session->thread.join();
+      session = sessions_.erase(session);
+    } else {
+      ++session;
+    }
+  }
+}
+
+void Endpoint::Server::Record(const absl::Status& ended) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ended.ok()) {
+    ++statistics_.served;
+  } else {
+    ++statistics_.failed;
+    statistics_.last_error = ended;
+  }
+}
+
+}  // namespace vmm

@@ -1,0 +1,70 @@
+// The threads behind an Endpoint; internal to vmm/.
+#ifndef VMMSHARE_VMM_ENDPOINT_SERVER_H_
+#define VMMSHARE_VMM_ENDPOINT_SERVER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/channel.h"
+#include "vmm/endpoint.h"
+#include "vmm/endpoint_registry.h"
+
+namespace vmm {
+
+class Endpoint::Server {
+ public:
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const EndpointOptions& options);
+  ~Server();
+
+  const std::shared_ptr<EndpointRegistry>& registry() const {
+    return registry_;
+  }
+  const std::string& address() const { return address_; }
+  EndpointStatistics statistics() const;
+
+ private:
+  struct Session {
+    explicit Session(platform::Channel c) : channel(std::move(c)) {}
+    platform::Channel channel;
+    std::thread thread;
+    std::atomic<bool> done{false};
+  };
+
+  Server(const EndpointOptions& options, platform::Listener listener,
+         platform::CancelEvent stop);
+
+  void AcceptLoop();
+  void Admit(platform::Channel channel);
+  void Serve(Session& session);
+  absl::Status ServeRequest(platform::Channel& channel);
+  void JoinFinished();
+  void Record(const absl::Status& ended);
+
+  const EndpointOptions options_;
+  platform::Listener listener_;
+  const std::string address_;
+  const platform::CancelEvent stop_;
+  const std::int64_t owner_pid_;
+  const std::shared_ptr<EndpointRegistry> registry_;
+  std::thread acceptor_;
+  std::list<Session> sessions_;  // Touched by the acceptor, and after it.
+
+  mutable std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stop_asked_ = false;        // Guarded by mutex_.
+  EndpointStatistics statistics_;  // Guarded by mutex_.
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_ENDPOINT_SERVER_H_

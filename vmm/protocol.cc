@@ -1,0 +1,91 @@
+#include "vmm/protocol.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "platform/check.h"
+#include "vmm/wire.h"
+
+namespace vmm::protocol {
+namespace {
+
+constexpr std::size_t kMaxErrorText = 1024;
+constexpr std::size_t kRequestedIdBytes = 16 + 8 + 4;
+
+absl::string_view Text(absl::Span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+absl::Status SendError(platform::Channel& channel, MessageType type,
+                       const absl::Status& error, absl::Time deadline) {
+  const absl::string_view text = error.message().substr(0, kMaxErrorText);
+  std::vector<std::uint8_t> payload;
+  WireWriter out(payload);
+  out.Put<std::uint32_t>(static_cast<std::uint32_t>(error.raw_code()));
+  out.PutBytes(
+      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  return channel.Send(type, payload, {}, deadline);
+}
+
+absl::Status DecodeError(absl::Span<const std::uint8_t> payload,
+                         absl::string_view who) {
+  WireReader in(payload);
+  const auto code = in.Take<std::uint32_t>();
+  if (in.overrun() || code == 0 ||
+      code > static_cast<std::uint32_t>(absl::StatusCode::kUnauthenticated)) {
+    return absl::DataLossError(
+        absl::StrCat(who, " refused with an error that cannot be read"));
+  }
+  std::string text(
+      Text(payload.subspan(sizeof(code))).substr(0, kMaxErrorText));
+  for (char& c : text) {
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      absl::StrCat(who, " refused: ", text));
+}
+
+absl::Status SendRequest(platform::Channel& channel,
+                         absl::Span<const MemoryId> ids, absl::Time deadline) {
+  platform::Check(!ids.empty() && ids.size() <= kMaxRequested,
+                  "a request names 1 to kMaxRequested allocations");
+  std::vector<std::uint8_t> payload;
+  WireWriter out(payload);
+  for (const MemoryId& id : ids) {
+    out.PutBytes(id.owner.bytes);
+    out.Put<std::uint64_t>(id.number);
+    out.Put<std::uint32_t>(id.generation);
+  }
+  return channel.Send(kRequest, payload, {}, deadline);
+}
+
+absl::StatusOr<std::vector<MemoryId>> DecodeRequest(
+    const platform::Message& message) {
+  const std::size_t size = message.payload.size();
+  if (message.type != kRequest || !message.handles.empty() || size == 0 ||
+      size % kRequestedIdBytes != 0 ||
+      size / kRequestedIdBytes > kMaxRequested) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message of type 0x", absl::Hex(message.type), " with ", size,
+        " bytes and ", message.handles.size(),
+        " handles is no request for memory; expected 1 to ", kMaxRequested,
+        " ids of ", kRequestedIdBytes, " bytes and no handle"));
+  }
+  WireReader in(message.payload);
+  std::vector<MemoryId> ids;
+  while (in.left() > 0) {
+    MemoryId id;
+    in.TakeBytes(absl::MakeSpan(id.owner.bytes));
+    id.number = in.Take<std::uint64_t>();
+    id.generation = in.Take<std::uint32_t>();
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace vmm::protocol
