@@ -1,0 +1,24 @@
+// All of vmmshare: share GPU memory between processes.
+//
+// Allocate (allocation.h), send over a channel (transfer.h) or publish as a
+// string (endpoint.h), import (imported_allocation.h). Begin with
+// platform::Driver::LoadSystem() and Device::ByOrdinal().
+#ifndef VMMSHARE_VMM_VMM_H_
+#define VMMSHARE_VMM_VMM_H_
+
+#include "platform/channel.h"
+#include "platform/driver.h"
+#include "vmm/allocation.h"
+#include "vmm/device.h"
+#include "vmm/endpoint.h"
+#include "vmm/handle_kind.h"
+#include "vmm/imported_allocation.h"
+#include "vmm/location.h"
+#include "vmm/pointer.h"
+#include "vmm/primary_context.h"
+#include "vmm/retire.h"
+#include "vmm/ticket.h"
+#include "vmm/ticket_string.h"
+#include "vmm/transfer.h"
+
+#endif  // VMMSHARE_VMM_VMM_H_
