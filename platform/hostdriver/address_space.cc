@@ -1,0 +1,146 @@
+#include "platform/hostdriver/address_space.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "platform/hostdriver/physical_memory.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// The last entry of `map` that starts at or before `address`, or end().
+template <typename Map>
+auto LastAtOrBefore(Map& map, CUdeviceptr address) {
+  auto next = map.upper_bound(address);
+  return next == map.begin() ? map.end() : std::prev(next);
+}
+
+bool Allows(const Mapping& mapping, int ordinal, CUmemAccess_flags needed) {
+  const auto found = mapping.access.find(ordinal);
+  return found != mapping.access.end() &&
+         (static_cast<unsigned>(found->second) &
+          static_cast<unsigned>(needed)) == static_cast<unsigned>(needed);
+}
+
+}  // namespace
+
+std::map<CUdeviceptr, Mapping>::iterator MappingAt(State& state,
+                                                   CUdeviceptr address) {
+  const auto found = LastAtOrBefore(state.mappings, address);
+  return found != state.mappings.end() &&
+                 address - found->first < found->second.memory->size
+             ? found
+             : state.mappings.end();
+}
+
+std::map<CUdeviceptr, Block>::iterator BlockAt(State& state,
+                                               CUdeviceptr address) {
+  const auto found = LastAtOrBefore(state.blocks, address);
+  return found != state.blocks.end() &&
+                 address - found->first < found->second.size
+             ? found
+             : state.blocks.end();
+}
+
+std::map<CUdeviceptr, std::size_t>::const_iterator ReservationAt(
+    const State& state, CUdeviceptr address) {
+  const auto found = LastAtOrBefore(state.reservations, address);
+  return found != state.reservations.end() &&
+                 address - found->first < found->second
+             ? found
+             : state.reservations.end();
+}
+
+CUresult Resolve(State& state, CUdeviceptr address, std::size_t size,
+                 int ordinal, CUmemAccess_flags needed,
+                 std::vector<Piece>* pieces) {
+  while (size > 0) {
+    Memory* memory = nullptr;
+    std::size_t offset = 0;
+    std::size_t end = 0;
+    if (const auto mapping = MappingAt(state, address);
+        mapping != state.mappings.end()) {
+      if (!Allows(mapping->second, ordinal, needed)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      memory = mapping->second.memory.get();
+      offset = address - mapping->first;
+      end = memory->size;
+    } else if (const auto block = BlockAt(state, address);
+               block != state.blocks.end()) {
+      memory = block->second.memory.get();
+      offset = address - block->first;
+      end = block->second.size;
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
+    if (shadow == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
+    const std::size_t length = std::min(size, end - offset);
+    pieces->push_back({shadow->data() + offset, length, shadow});
+    address += length;
+    size -= length;
+  }
+  return CUDA_SUCCESS;
+}
+
+bool CpuMayUse(State& state, const void* data, std::size_t size, bool write) {
+  const auto start = reinterpret_cast<CUdeviceptr>(data);
+  const CUdeviceptr end = start + size;
+  for (const auto& [at, length] : state.reservations) {
+    if (at >= end || at + length <= start) continue;
+    for (CUdeviceptr p = std::max(start, at); p < std::min(end, at + length);) {
+      const auto mapping = MappingAt(state, p);
+      if (mapping == state.mappings.end() ||
+          mapping->second.cpu == CpuAccess::kNone ||
+          (write && mapping->second.cpu != CpuAccess::kReadWrite)) {
+        return false;
+      }
+      p = mapping->first + mapping->second.memory->size;
+    }
+  }
+  for (const auto& [at, block] : state.blocks) {
+    if (!block.on_host && at < end && at + block.reserved > start) return false;
+  }
+  return true;
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* address, std::size_t size,
+                                     std::size_t alignment, CUdeviceptr hint,
+                                     unsigned long long flags) {
+  if (CUresult r = Enter("cuMemAddressReserve"); r != CUDA_SUCCESS) return r;
+  if (address == nullptr || flags != 0 || size == 0 ||
+      size % kGranularity != 0 || (alignment & (alignment - 1)) != 0 ||
+      hint % kGranularity != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const CUdeviceptr start =
+      ReserveAddresses(size, std::max(alignment, kGranularity), hint);
+  if (start == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  state.reservations[start] = size;
+  *address = start;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, std::size_t size) {
+  if (CUresult r = Enter("cuMemAddressFree"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const auto found = state.reservations.find(address);
+  if (found == state.reservations.end() || found->second != size) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto mapping = state.mappings.lower_bound(address);
+  if (mapping != state.mappings.end() && mapping->first < address + size) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  state.reservations.erase(found);
+  FreeAddresses(address, size);
+  return CUDA_SUCCESS;
+}

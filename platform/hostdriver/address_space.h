@@ -1,0 +1,44 @@
+// Reservations, mappings, and what a device may reach through them.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_ADDRESS_SPACE_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_ADDRESS_SPACE_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "platform/hostdriver/state.h"
+
+namespace vmm::hostdriver {
+
+// A run of bytes that a copy may touch, kept mapped meanwhile.
+struct Piece {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  std::shared_ptr<void> keep;
+};
+
+// All of these REQUIRE that the lock is held.
+
+// The mapping that contains `address`, or end().
+std::map<CUdeviceptr, Mapping>::iterator MappingAt(State& state,
+                                                   CUdeviceptr address);
+// The block that contains `address`, or end().
+std::map<CUdeviceptr, Block>::iterator BlockAt(State& state,
+                                               CUdeviceptr address);
+// The reservation that contains `address`, or end().
+std::map<CUdeviceptr, std::size_t>::const_iterator ReservationAt(
+    const State& state, CUdeviceptr address);
+
+// The bytes [address, address + size) as the device `ordinal` may use them.
+// INVALID_VALUE when some are not mapped, or lack the access `needed`.
+CUresult Resolve(State& state, CUdeviceptr address, std::size_t size,
+                 int ordinal, CUmemAccess_flags needed,
+                 std::vector<Piece>* pieces);
+
+// Whether the calling program may use `size` bytes at `data`: false only for
+// addresses of the driver's that the CPU cannot read, or, for `write`, write.
+bool CpuMayUse(State& state, const void* data, std::size_t size, bool write);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_ADDRESS_SPACE_H_

@@ -1,0 +1,143 @@
+#include "platform/hostdriver/blocks.h"
+
+#include "platform/hostdriver/context.h"
+#include "platform/hostdriver/physical_memory.h"
+#include "platform/hostdriver/stream.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+using BlockIterator = std::map<CUdeviceptr, Block>::iterator;
+
+BlockIterator Free(State& state, BlockIterator block) {
+  if (!block->second.on_host) {
+    FreeAddresses(block->first, block->second.reserved);
+  }
+  return state.blocks.erase(block);
+}
+
+// Frees the block that starts at `address`, after the context's work.
+CUresult FreeAt(CUdeviceptr address, bool on_host) {
+  State& state = GetState();
+  Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  auto block = state.blocks.find(address);
+  if (block == state.blocks.end() || block->second.on_host != on_host) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // Work in the block's context may still use it: the real call waits too.
+  const CUresult result = WaitForContext(state, lock, block->second.context);
+  block = state.blocks.find(address);
+  if (block == state.blocks.end()) return CUDA_ERROR_INVALID_VALUE;
+  Free(state, block);
+  return result;
+}
+
+}  // namespace
+
+void FreeBlocksOf(State& state, const Context& context) {
+  for (auto at = state.blocks.begin(); at != state.blocks.end();) {
+    at = at->second.context.get() == &context ? Free(state, at) : std::next(at);
+  }
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemGetInfo(std::size_t* free, std::size_t* total) {
+  if (CUresult r = Enter("cuMemGetInfo"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  std::uint64_t budget = 0;
+  Uuid uuid{};
+  {
+    const Lock lock(state.mu);
+    std::shared_ptr<Context> context;
+    if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) {
+      return r;
+    }
+    if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    budget = state.config.memory;
+    uuid = state.config.uuids[state.visible[context->device]];
+  }
+  const std::uint64_t held = BytesHeld(state.config.instance, uuid);
+  *total = budget;
+  *free = held < budget ? budget - held : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, std::size_t size) {
+  if (CUresult r = Enter("cuMemAlloc"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size > state.config.memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  Block block;
+  block.size = size;
+  block.reserved = (size + kGranularity - 1) / kGranularity * kGranularity;
+  block.context = context;
+  if (CUresult r =
+          CreateOnDevice(state, context->device, MemoryLabel::Kind::kBlock,
+                         false, 0, block.reserved, &block.memory);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  block.memory->buffer_id = state.next_buffer_id++;
+  const CUdeviceptr start = ReserveAddresses(block.reserved, kGranularity, 0);
+  if (start == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  state.blocks[start] = std::move(block);
+  *address = start;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
+  if (CUresult r = Enter("cuMemFree"); r != CUDA_SUCCESS) return r;
+  if (address == 0) return CUDA_SUCCESS;
+  return FreeAt(address, /*on_host=*/false);
+}
+
+CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
+                                unsigned int flags) {
+  if (CUresult r = Enter("cuMemHostAlloc"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  constexpr unsigned int kKnownFlags = CU_MEMHOSTALLOC_PORTABLE |
+                                       CU_MEMHOSTALLOC_DEVICEMAP |
+                                       CU_MEMHOSTALLOC_WRITECOMBINED;
+  if (data == nullptr || size == 0 || (flags & ~kKnownFlags) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  constexpr std::size_t kPage = 4096;
+  if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
+  Block block;
+  block.size = size;
+  block.reserved = (size + kPage - 1) / kPage * kPage;
+  block.on_host = true;
+  block.context = context;
+  auto memory = std::make_shared<Memory>();
+  memory->size = block.reserved;
+  memory->label.instance = state.config.instance;
+  memory->label.kind = MemoryLabel::Kind::kHost;
+  const std::optional<OsMemory> os =
+      CreateMemory(memory->label, block.reserved);
+  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
+  memory->os = *os;
+  memory->buffer_id = state.next_buffer_id++;
+  const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
+  if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  block.memory = std::move(memory);
+  *data = shadow->data();
+  state.blocks[reinterpret_cast<CUdeviceptr>(*data)] = std::move(block);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* data) {
+  if (CUresult r = Enter("cuMemFreeHost"); r != CUDA_SUCCESS) return r;
+  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return FreeAt(reinterpret_cast<CUdeviceptr>(data), /*on_host=*/true);
+}

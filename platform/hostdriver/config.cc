@@ -1,0 +1,178 @@
+#include "platform/hostdriver/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/misuse.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// The value of an environment variable; nullptr when unset or empty.
+const char* Value(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+[[noreturn]] void BadValue(const char* name, const std::string& value,
+                           const char* expected) {
+  Stop(std::string("the environment has ") + name + "=" + value +
+       "; expected " + expected);
+}
+
+// The number that all of `text` spells.
+template <typename Number>
+std::optional<Number> ParseNumber(std::string_view text) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  return number;
+}
+
+std::optional<std::uint64_t> ParseBytes(std::string_view text) {
+  int shift = 0;
+  switch (text.empty() ? '\0' : text.back()) {
+    case 'K':
+      shift = 10;
+      break;
+    case 'M':
+      shift = 20;
+      break;
+    case 'G':
+      shift = 30;
+      break;
+  }
+  if (shift != 0) text.remove_suffix(1);
+  const auto number = ParseNumber<std::uint64_t>(text);
+  if (!number || *number > (UINT64_MAX >> 1 >> shift)) return std::nullopt;
+  return *number << shift;
+}
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::uint64_t Mix(std::uint64_t x) {  // splitmix64's finaliser.
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+Uuid MakeUuid(const std::string& instance, int device) {
+  const std::string seed = "vmmshare host device " + std::to_string(UserId()) +
+                           "/" + instance + "/" + std::to_string(device);
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
+  for (const char c : seed) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  Uuid uuid{};
+  for (int half = 0; half < 2; ++half) {
+    hash = Mix(hash);
+    for (int i = 0; i < 8; ++i) {
+      uuid[half * 8 + i] = static_cast<std::uint8_t>(hash >> (8 * i));
+    }
+  }
+  uuid[6] = (uuid[6] & 0x0f) | 0x80;  // RFC 9562: version 8, made our own way.
+  uuid[8] = (uuid[8] & 0x3f) | 0x80;
+  return uuid;
+}
+
+void ReadPeers(Config* config) {
+  const char* value = Value("VMMSHARE_HOST_PEERS");
+  if (value == nullptr || std::string_view(value) == "all") return;
+  config->all_peers = false;
+  if (std::string_view(value) == "none") return;
+  for (const std::string_view pair : Split(value, ',')) {
+    const std::size_t dash = pair.find('-');
+    const auto a = ParseNumber<int>(pair.substr(0, dash));
+    const auto b = dash == std::string_view::npos
+                       ? std::nullopt
+                       : ParseNumber<int>(pair.substr(dash + 1));
+    if (!a || !b || *a < 0 || *b < 0 || *a == *b) {
+      BadValue("VMMSHARE_HOST_PEERS", value,
+               "all, none, or pairs of device numbers such as 0-1,1-2");
+    }
+    config->peers.insert({*a, *b});
+    config->peers.insert({*b, *a});
+  }
+}
+
+}  // namespace
+
+std::string UuidText(const Uuid& uuid) {
+  const std::string hex = UuidHex(uuid);
+  return "GPU-" + hex.substr(0, 8) + "-" + hex.substr(8, 4) + "-" +
+         hex.substr(12, 4) + "-" + hex.substr(16, 4) + "-" + hex.substr(20);
+}
+
+Config ReadConfig() {
+  Config config;
+  if (const char* value = Value("VMMSHARE_HOST_INSTANCE")) {
+    if (!IsInstanceName(value)) {
+      BadValue("VMMSHARE_HOST_INSTANCE", value,
+               "1 to 32 letters, digits, '-' and '_'");
+    }
+    config.instance = value;
+  }
+  if (const char* value = Value("VMMSHARE_HOST_DEVICES")) {
+    const auto number = ParseNumber<int>(value);
+    if (!number || *number < 0 || *number > kMaxDevices) {
+      BadValue("VMMSHARE_HOST_DEVICES", value, "a number from 0 to 64");
+    }
+    config.devices = *number;
+  }
+  if (const char* value = Value("VMMSHARE_HOST_MEMORY")) {
+    const auto bytes = ParseBytes(value);
+    if (!bytes) {
+      BadValue("VMMSHARE_HOST_MEMORY", value, "bytes, or such as 512M or 4G");
+    }
+    config.memory = *bytes;
+  }
+  ReadPeers(&config);
+  if (const char* value = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    config.visible = value;
+  }
+  for (int i = 0; i < config.devices; ++i) {
+    config.uuids.push_back(MakeUuid(config.instance, i));
+  }
+  return config;
+}
+
+std::optional<std::vector<int>> VisibleDevices(const Config& config) {
+  std::vector<int> devices;
+  if (!config.visible) {
+    for (int i = 0; i < config.devices; ++i) devices.push_back(i);
+    return devices;
+  }
+  for (const std::string_view item : Split(*config.visible, ',')) {
+    int device = -1;
+    if (item.substr(0, 4) == "GPU-") {
+      for (int i = 0; i < config.devices; ++i) {
+        if (UuidText(config.uuids[i]).compare(0, item.size(), item) != 0) {
+          continue;
+        }
+        device = device == -1 ? i : -2;  // -2: the prefix fits several.
+      }
+    } else if (const auto number = ParseNumber<int>(item)) {
+      if (*number >= 0 && *number < config.devices) device = *number;
+    }
+    if (device < 0) break;
+    if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
+      return std::nullopt;
+    }
+    devices.push_back(device);
+  }
+  return devices;
+}
+
+}  // namespace vmm::hostdriver

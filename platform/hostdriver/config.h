@@ -1,0 +1,46 @@
+// What the environment says of the machine to model.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "platform/hostdriver/memory_label.h"
+
+namespace vmm::hostdriver {
+
+inline constexpr int kMaxDevices = 64;
+
+struct Config {
+  std::string instance = "default";
+  int devices = 2;  // Physical ones.
+  std::uint64_t memory = std::uint64_t{4} << 30;
+  bool all_peers = true;
+  std::set<std::pair<int, int>> peers;  // Physical numbers, both orders.
+  std::optional<std::string> visible;   // CUDA_VISIBLE_DEVICES.
+  std::vector<Uuid> uuids;              // By physical number.
+
+  bool ArePeers(int a, int b) const {
+    return all_peers || peers.count({a, b}) != 0;
+  }
+};
+
+// Reads the environment; Stop()s on a value that cannot be understood.
+Config ReadConfig();
+
+// The physical numbers of the devices that `visible` leaves, in its order: it
+// lists numbers or prefixes of "GPU-..." UUIDs, and the first unknown one ends
+// the list. nullopt when one device is named twice.
+std::optional<std::vector<int>> VisibleDevices(const Config& config);
+
+// "GPU-01234567-89ab-...": how nvidia-smi and CUDA_VISIBLE_DEVICES spell it.
+std::string UuidText(const Uuid& uuid);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_

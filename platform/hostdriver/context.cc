@@ -1,0 +1,178 @@
+#include "platform/hostdriver/context.h"
+
+#include <cstdint>
+
+#include "platform/hostdriver/blocks.h"
+#include "platform/hostdriver/stream.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// A plain array: a thread_local object would be destroyed before the static
+// objects of the program, whose destructors may still call the driver.
+struct ContextStack {
+  static constexpr int kDepth = 64;
+  CUcontext items[kDepth];
+  int depth;
+};
+thread_local ContextStack stack;
+
+std::uint64_t Number(CUcontext context) {
+  return reinterpret_cast<std::uint64_t>(context);
+}
+
+// The live context `id`, or null if it was destroyed. Stops on other values.
+std::shared_ptr<Context> Find(State& state, const char* call, CUcontext id) {
+  const auto found = state.contexts.find(id);
+  if (found != state.contexts.end()) return found->second;
+  if (!state.WasIssued(Number(id))) {
+    StopOnHandle(state, call, "context", Number(id));
+  }
+  return nullptr;
+}
+
+// Ends the context: its streams abandon their work, its blocks are freed.
+void Destroy(State& state, const std::shared_ptr<Context>& context) {
+  context->destroyed = true;
+  AbandonStreams(state, *context);
+  FreeBlocksOf(state, *context);
+  state.contexts.erase(context->id);
+  state.primaries.erase(context->device);
+  state.progress.notify_all();
+}
+
+bool IsDevice(const State& state, CUdevice device) {
+  return device >= 0 && device < static_cast<int>(state.visible.size());
+}
+
+}  // namespace
+
+CUresult CurrentContext(State& state, std::shared_ptr<Context>* context) {
+  if (stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto found = state.contexts.find(stack.items[stack.depth - 1]);
+  if (found == state.contexts.end()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *context = found->second;
+  return found->second->error;
+}
+
+int CurrentDeviceOr(State& state, int otherwise) {
+  if (stack.depth == 0) return otherwise;
+  const auto found = state.contexts.find(stack.items[stack.depth - 1]);
+  return found == state.contexts.end() ? otherwise : found->second->device;
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  if (CUresult r = Enter("cuDevicePrimaryCtxRetain"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::shared_ptr<Context>& primary = state.primaries[device];
+  if (primary == nullptr) {
+    primary = std::make_shared<Context>();
+    primary->id = reinterpret_cast<CUcontext>(state.NewHandle());
+    primary->device = device;
+    state.contexts[primary->id] = primary;
+  }
+  ++primary->retains;
+  *context = primary->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
+  if (CUresult r = Enter("cuDevicePrimaryCtxRelease"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  const auto found = state.primaries.find(device);
+  if (found == state.primaries.end()) return CUDA_ERROR_INVALID_CONTEXT;
+  const std::shared_ptr<Context> context = found->second;
+  if (--context->retains == 0) Destroy(state, context);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device,
+                                            unsigned int* flags, int* active) {
+  if (CUresult r = Enter("cuDevicePrimaryCtxGetState"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = state.primaries.count(device) != 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
+  if (CUresult r = Enter("cuCtxGetCurrent"); r != CUDA_SUCCESS) return r;
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *context = stack.depth == 0 ? nullptr : stack.items[stack.depth - 1];
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
+  if (CUresult r = Enter("cuCtxSetCurrent"); r != CUDA_SUCCESS) return r;
+  if (context == nullptr) {
+    if (stack.depth > 0) --stack.depth;
+    return CUDA_SUCCESS;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (Find(state, "cuCtxSetCurrent", context) == nullptr) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  if (stack.depth == 0) stack.depth = 1;
+  stack.items[stack.depth - 1] = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
+  if (CUresult r = Enter("cuCtxPushCurrent"); r != CUDA_SUCCESS) return r;
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (Find(state, "cuCtxPushCurrent", context) == nullptr) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  if (stack.depth == ContextStack::kDepth) return CUDA_ERROR_OUT_OF_MEMORY;
+  stack.items[stack.depth++] = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {
+  if (CUresult r = Enter("cuCtxPopCurrent"); r != CUDA_SUCCESS) return r;
+  if (stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  --stack.depth;
+  if (context != nullptr) *context = stack.items[stack.depth];
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
+  if (CUresult r = Enter("cuCtxGetDevice"); r != CUDA_SUCCESS) return r;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize() {
+  if (CUresult r = Enter("cuCtxSynchronize"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  return WaitForContext(state, lock, context);
+}

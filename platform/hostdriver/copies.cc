@@ -1,0 +1,233 @@
+// Copies and fills: cuMemcpy*, cuMemset*.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/context.h"
+#include "platform/hostdriver/stream.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+constexpr CUmemAccess_flags kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
+constexpr CUmemAccess_flags kWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+
+// A range of device addresses and what is done to it.
+struct Range {
+  CUdeviceptr address = 0;
+  std::size_t size = 0;
+  CUmemAccess_flags needed = kRead;
+};
+
+void CopyPieces(std::vector<Piece> to, std::vector<Piece> from) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < to.size() && j < from.size()) {
+    const std::size_t size = std::min(to[i].size, from[j].size);
+    std::memmove(to[i].data, from[j].data, size);
+    for (Piece* piece : {&to[i], &from[j]}) {
+      piece->data += size;
+      piece->size -= size;
+    }
+    if (to[i].size == 0) ++i;
+    if (from[j].size == 0) ++j;
+  }
+}
+
+Piece HostPiece(void* data, std::size_t size) {
+  return {static_cast<std::byte*>(data), size, nullptr};
+}
+
+// Fills `pieces` with the `unit` bytes at `value`, over and over. Starts at a
+// multiple of `unit` from the first byte in every piece: pieces are granular.
+void FillPieces(const std::vector<Piece>& pieces, std::uint32_t value,
+                std::size_t unit) {
+  for (const Piece& piece : pieces) {
+    if (unit == 1) {
+      std::memset(piece.data, static_cast<int>(value), piece.size);
+      continue;
+    }
+    for (std::size_t at = 0; at + unit <= piece.size; at += unit) {
+      std::memcpy(piece.data + at, &value, unit);
+    }
+  }
+}
+
+// A transfer that touches `ranges` and is done by `transfer`, given the pieces
+// of each. `stream_id` as the call got it. Waits for it if `wait`.
+template <typename Transfer>
+CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
+                 std::vector<Range> ranges, bool wait, Transfer transfer) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = FindStream(state, call, stream_id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  const int device = stream->context->device;
+  for (const Range& range : ranges) {
+    std::vector<Piece> pieces;
+    if (CUresult r = Resolve(state, range.address, range.size, device,
+                             range.needed, &pieces);
+        r != CUDA_SUCCESS) {
+      return r;
+    }
+  }
+  Work work = [ranges = std::move(ranges), device, transfer](State& now,
+                                                             Lock& held) {
+    std::vector<std::vector<Piece>> all;
+    for (const Range& range : ranges) {
+      // Valid when submitted; if it is no more, the memory was unmapped under
+      // the work, which on a GPU is a fault.
+      if (Resolve(now, range.address, range.size, device, range.needed,
+                  &all.emplace_back()) != CUDA_SUCCESS) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      }
+    }
+    held.unlock();
+    transfer(all);
+    all.clear();
+    held.lock();
+    return CUDA_SUCCESS;
+  };
+  return wait ? RunAndWait(state, lock, stream, std::move(work))
+              : Submit(state, stream, std::move(work));
+}
+
+// Whether [data, data + size) is memory the device reads in its own time.
+bool IsPinned(State& state, const void* data, std::size_t size) {
+  const auto address = reinterpret_cast<CUdeviceptr>(data);
+  if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
+    return block->second.on_host &&
+           size <= block->second.size - (address - block->first);
+  }
+  return MappingAt(state, address) != state.mappings.end();
+}
+
+// The start of every call here: there is a context, in good order.
+CUresult Begin(State& state) {
+  std::shared_ptr<Context> context;
+  return CurrentContext(state, &context);
+}
+
+CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
+                      std::size_t size, CUstream stream, bool wait) {
+  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  Lock lock(state.mu);
+  if (CUresult r = Begin(state); r != CUDA_SUCCESS || size == 0) return r;
+  if (from == nullptr || !CpuMayUse(state, from, size, /*write=*/false)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto* source = static_cast<std::byte*>(const_cast<void*>(from));
+  // Pageable memory may be reused as soon as the call returns.
+  std::shared_ptr<std::vector<std::byte>> staged;
+  if (!wait && !IsPinned(state, from, size)) {
+    staged = std::make_shared<std::vector<std::byte>>(source, source + size);
+    source = staged->data();
+  }
+  return Perform(state, lock, call, stream, {{to, size, kWrite}}, wait,
+                 [source, size, staged](const auto& pieces) {
+                   CopyPieces(pieces[0], {HostPiece(source, size)});
+                 });
+}
+
+CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
+                      std::size_t size, CUstream stream, bool wait) {
+  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  Lock lock(state.mu);
+  if (CUresult r = Begin(state); r != CUDA_SUCCESS || size == 0) return r;
+  if (to == nullptr || !CpuMayUse(state, to, size, /*write=*/true)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // Documented: to pageable memory, the call returns when the copy is done.
+  wait = wait || !IsPinned(state, to, size);
+  return Perform(state, lock, call, stream, {{from, size, kRead}}, wait,
+                 [to, size](const auto& pieces) {
+                   CopyPieces({HostPiece(to, size)}, pieces[0]);
+                 });
+}
+
+CUresult DeviceToDevice(const char* call, CUdeviceptr to, CUdeviceptr from,
+                        std::size_t size, CUstream stream, bool wait) {
+  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  Lock lock(state.mu);
+  if (CUresult r = Begin(state); r != CUDA_SUCCESS || size == 0) return r;
+  return Perform(state, lock, call, stream,
+                 {{to, size, kWrite}, {from, size, kRead}}, wait,
+                 [](const auto& pieces) { CopyPieces(pieces[0], pieces[1]); });
+}
+
+CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
+              std::size_t unit, std::size_t count, CUstream stream, bool wait) {
+  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  Lock lock(state.mu);
+  if (CUresult r = Begin(state); r != CUDA_SUCCESS || count == 0) {
+    return r;
+  }
+  if (to % unit != 0 || count > SIZE_MAX / unit) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return Perform(state, lock, call, stream, {{to, count * unit, kWrite}}, wait,
+                 [value, unit](const auto& pieces) {
+                   FillPieces(pieces[0], value, unit);
+                 });
+}
+
+}  // namespace
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from,
+                              std::size_t size) {
+  return HostToDevice("cuMemcpyHtoD", to, from, size, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from,
+                                   std::size_t size, CUstream stream) {
+  return HostToDevice("cuMemcpyHtoDAsync", to, from, size, stream, false);
+}
+
+CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t size) {
+  return DeviceToHost("cuMemcpyDtoH", to, from, size, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size,
+                                   CUstream stream) {
+  return DeviceToHost("cuMemcpyDtoHAsync", to, from, size, stream, false);
+}
+
+CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from,
+                              std::size_t size) {
+  return DeviceToDevice("cuMemcpyDtoD", to, from, size, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from,
+                                   std::size_t size, CUstream stream) {
+  return DeviceToDevice("cuMemcpyDtoDAsync", to, from, size, stream, false);
+}
+
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value,
+                            std::size_t count) {
+  return Fill("cuMemsetD8", to, value, 1, count, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value,
+                                 std::size_t count, CUstream stream) {
+  return Fill("cuMemsetD8Async", to, value, 1, count, stream, false);
+}
+
+CUresult CUDAAPI cuMemsetD32(CUdeviceptr to, unsigned int value,
+                             std::size_t count) {
+  return Fill("cuMemsetD32", to, value, 4, count, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr to, unsigned int value,
+                                  std::size_t count, CUstream stream) {
+  return Fill("cuMemsetD32Async", to, value, 4, count, stream, false);
+}

@@ -1,0 +1,191 @@
+// cuInit and the cuDevice* calls.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "platform/hostdriver/event.h"
+#include "platform/hostdriver/failures.h"
+#include "platform/hostdriver/state.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// As measured on an H100 (driver 580) where the model has the feature; 0 for
+// what it lacks (memory pools, multicast) and for sizes of things it has not.
+int AttributeValue(CUdevice_attribute attribute) {
+  switch (static_cast<int>(attribute)) {
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    // 1 although cuMemCreate answers NOT_PERMITTED: so does the real driver on
+    // a machine without an IMEX channel.
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      return 1;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return 9;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return 132;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return 1024;
+    default:
+      return 0;
+  }
+}
+
+void OnFork() {
+  if (CurrentPhase() == Phase::kReady) SetPhase(Phase::kForked);
+}
+
+// Ends the workers, so that none runs into torn-down memory. One that is in a
+// host function cannot be ended; exit goes on without it after a moment.
+void OnExit() {
+  if (CurrentPhase() != Phase::kReady) return;
+  SetPhase(Phase::kExiting);
+  State& state = GetState();
+  Lock lock(state.mu);
+  state.stopping = true;
+  state.progress.notify_all();
+  state.progress.wait_for(lock, std::chrono::milliseconds(500),
+                          [&state] { return state.workers == 0; });
+}
+
+CUresult CheckDevice(const State& state, CUdevice device) {
+  return device >= 0 && device < static_cast<int>(state.visible.size())
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult GetUuid(const char* entry, CUuuid* uuid, CUdevice device) {
+  if (CUresult r = Enter(entry); r != CUDA_SUCCESS) return r;
+  if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  if (CUresult r = CheckDevice(state, device); r != CUDA_SUCCESS) return r;
+  const Uuid& value = state.config.uuids[state.visible[device]];
+  std::memcpy(uuid->bytes, value.data(), value.size());
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+  static std::mutex initialising;
+  const std::lock_guard<std::mutex> once(initialising);
+  switch (CurrentPhase()) {
+    case Phase::kForked:
+      return CUDA_ERROR_NOT_INITIALIZED;
+    case Phase::kExiting:
+      return CUDA_ERROR_DEINITIALIZED;
+    case Phase::kNew:
+    case Phase::kReady:
+      break;
+  }
+  if (CUresult r = Failures::Get().Count("cuInit"); r != CUDA_SUCCESS) return r;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CurrentPhase() == Phase::kReady) return CUDA_SUCCESS;
+
+  Config config = ReadConfig();
+  const std::optional<std::vector<int>> visible = VisibleDevices(config);
+  if (!visible) return CUDA_ERROR_INVALID_DEVICE;
+  if (visible->empty()) return CUDA_ERROR_NO_DEVICE;
+  State& state = GetState();
+  {
+    const Lock lock(state.mu);
+    state.config = std::move(config);
+    state.visible = *visible;
+  }
+  RemoveDeadEventFiles(state.config.instance);
+  WatchProcess(&OnFork, &OnExit);
+  SetPhase(Phase::kReady);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+  if (CUresult r = Enter("cuDeviceGetCount"); r != CUDA_SUCCESS) return r;
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *count = static_cast<int>(GetState().visible.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  if (CUresult r = Enter("cuDeviceGet"); r != CUDA_SUCCESS) return r;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = CheckDevice(GetState(), ordinal); r != CUDA_SUCCESS) {
+    return r;
+  }
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
+  if (CUresult r = Enter("cuDeviceGetName"); r != CUDA_SUCCESS) return r;
+  if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  std::snprintf(name, static_cast<std::size_t>(length),
+                "vmmshare host-memory device %d", GetState().visible[device]);
+  return CUDA_SUCCESS;
+}
+
+// cuda.h may make one name a macro for the other; the exports are both.
+#undef cuDeviceGetUuid
+extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
+cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return GetUuid("cuDeviceGetUuid", uuid, device);
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  return GetUuid("cuDeviceGetUuid", uuid, device);
+}
+
+CUresult CUDAAPI cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
+  if (CUresult r = Enter("cuDeviceTotalMem"); r != CUDA_SUCCESS) return r;
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  *bytes = GetState().config.memory;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
+                                      CUdevice device) {
+  if (CUresult r = Enter("cuDeviceGetAttribute"); r != CUDA_SUCCESS) return r;
+  if (value == nullptr || attribute < 1 ||
+      attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  *value = AttributeValue(attribute);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
+                                       CUdevice peer) {
+  if (CUresult r = Enter("cuDeviceCanAccessPeer"); r != CUDA_SUCCESS) return r;
+  if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const State& state = GetState();
+  if (CUresult r = CheckDevice(state, device); r != CUDA_SUCCESS) return r;
+  if (CUresult r = CheckDevice(state, peer); r != CUDA_SUCCESS) return r;
+  *can = device != peer &&
+         state.config.ArePeers(state.visible[device], state.visible[peer]);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,135 @@
+// cuGetProcAddress: entry points by name and version.
+#include <cstring>
+
+#include "platform/hostdriver/cuda_api.h"
+
+// The signature of CUDA 11.3, which cuda.h no longer declares: its name is a
+// macro for the one of CUDA 12.
+#undef cuGetProcAddress
+extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
+cuGetProcAddress(const char* symbol, void** function, int version,
+                 cuuint64_t flags);
+#undef cuDeviceGetUuid
+extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
+cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
+
+namespace vmm::hostdriver {
+namespace {
+
+struct Entry {
+  const char* name;
+  int version;  // The CUDA version that brought this signature.
+  void* function;
+};
+
+template <typename Function>
+Entry Make(const char* name, int version, Function* function) {
+  return {name, version, reinterpret_cast<void*>(function)};
+}
+
+// Newer signatures of a name stand after older ones.
+const Entry kEntries[] = {
+    Make("cuInit", 2000, &cuInit),
+    Make("cuDriverGetVersion", 2020, &cuDriverGetVersion),
+    Make("cuGetErrorName", 6000, &cuGetErrorName),
+    Make("cuGetErrorString", 6000, &cuGetErrorString),
+    Make("cuDeviceGetCount", 2000, &cuDeviceGetCount),
+    Make("cuDeviceGet", 2000, &cuDeviceGet),
+    Make("cuDeviceGetName", 2000, &cuDeviceGetName),
+    Make("cuDeviceGetUuid", 9020, &cuDeviceGetUuid),
+    Make("cuDeviceGetUuid", 11040, &cuDeviceGetUuid_v2),
+    Make("cuDeviceTotalMem", 3020, &cuDeviceTotalMem),
+    Make("cuDeviceGetAttribute", 2000, &cuDeviceGetAttribute),
+    Make("cuDeviceCanAccessPeer", 4000, &cuDeviceCanAccessPeer),
+    Make("cuCtxGetCurrent", 4000, &cuCtxGetCurrent),
+    Make("cuCtxSetCurrent", 4000, &cuCtxSetCurrent),
+    Make("cuCtxPushCurrent", 4000, &cuCtxPushCurrent),
+    Make("cuCtxPopCurrent", 4000, &cuCtxPopCurrent),
+    Make("cuCtxGetDevice", 2000, &cuCtxGetDevice),
+    Make("cuCtxSynchronize", 2000, &cuCtxSynchronize),
+    Make("cuMemCreate", 10020, &cuMemCreate),
+    Make("cuMemRelease", 10020, &cuMemRelease),
+    Make("cuMemAddressReserve", 10020, &cuMemAddressReserve),
+    Make("cuMemAddressFree", 10020, &cuMemAddressFree),
+    Make("cuMemMap", 10020, &cuMemMap),
+    Make("cuMemUnmap", 10020, &cuMemUnmap),
+    Make("cuMemSetAccess", 10020, &cuMemSetAccess),
+    Make("cuMemGetAccess", 10020, &cuMemGetAccess),
+    Make("cuMemGetInfo", 3020, &cuMemGetInfo),
+    Make("cuMemAlloc", 3020, &cuMemAlloc),
+    Make("cuMemFree", 3020, &cuMemFree),
+    Make("cuMemHostAlloc", 2020, &cuMemHostAlloc),
+    Make("cuMemFreeHost", 2000, &cuMemFreeHost),
+    Make("cuMemGetAddressRange", 3020, &cuMemGetAddressRange),
+    Make("cuPointerGetAttribute", 4000, &cuPointerGetAttribute),
+    Make("cuPointerGetAttributes", 7000, &cuPointerGetAttributes),
+    Make("cuMemcpyHtoD", 3020, &cuMemcpyHtoD),
+    Make("cuMemcpyDtoH", 3020, &cuMemcpyDtoH),
+    Make("cuMemcpyDtoD", 3020, &cuMemcpyDtoD),
+    Make("cuMemcpyHtoDAsync", 3020, &cuMemcpyHtoDAsync),
+    Make("cuMemcpyDtoHAsync", 3020, &cuMemcpyDtoHAsync),
+    Make("cuMemcpyDtoDAsync", 3020, &cuMemcpyDtoDAsync),
+    Make("cuMemsetD8", 3020, &cuMemsetD8),
+    Make("cuMemsetD32", 3020, &cuMemsetD32),
+    Make("cuMemsetD8Async", 3020, &cuMemsetD8Async),
+    Make("cuMemsetD32Async", 3020, &cuMemsetD32Async),
+    Make("cuStreamCreate", 2000, &cuStreamCreate),
+    Make("cuStreamDestroy", 4000, &cuStreamDestroy),
+    Make("cuStreamQuery", 2000, &cuStreamQuery),
+    Make("cuStreamSynchronize", 2000, &cuStreamSynchronize),
+    Make("cuStreamWaitEvent", 3020, &cuStreamWaitEvent),
+    Make("cuStreamGetCtx", 9020, &cuStreamGetCtx),
+    Make("cuStreamWriteValue64", 11070, &cuStreamWriteValue64),
+    Make("cuStreamWaitValue64", 11070, &cuStreamWaitValue64),
+    Make("cuLaunchHostFunc", 10000, &cuLaunchHostFunc),
+    Make("cuEventCreate", 2000, &cuEventCreate),
+    Make("cuEventRecord", 2000, &cuEventRecord),
+    Make("cuEventQuery", 2000, &cuEventQuery),
+    Make("cuEventSynchronize", 2000, &cuEventSynchronize),
+    Make("cuEventDestroy", 4000, &cuEventDestroy),
+    Make("cuIpcGetEventHandle", 4010, &cuIpcGetEventHandle),
+    Make("cuIpcOpenEventHandle", 4010, &cuIpcOpenEventHandle),
+    Make("cuGetProcAddress", 11030, &cuGetProcAddress),
+    Make("cuGetProcAddress", 12000, &cuGetProcAddress_v2),
+};
+
+// The newest signature of `symbol` that `version` has. `known` tells whether
+// any version has one.
+void* Find(const char* symbol, int version, bool* known) {
+  void* found = nullptr;
+  *known = false;
+  for (const Entry& entry : kEntries) {
+    if (std::strcmp(entry.name, symbol) != 0) continue;
+    *known = true;
+    if (entry.version <= version) found = entry.function;
+  }
+  return found;
+}
+
+}  // namespace
+}  // namespace vmm::hostdriver
+
+CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function,
+                                     int version, cuuint64_t flags,
+                                     CUdriverProcAddressQueryResult* status) {
+  if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *function = nullptr;
+  // There are no per-thread default streams here.
+  if (flags != CU_GET_PROC_ADDRESS_DEFAULT &&
+      flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  bool known = false;
+  *function = vmm::hostdriver::Find(symbol, version, &known);
+  if (status != nullptr) {
+    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+              : known              ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function,
+                                  int version, cuuint64_t flags) {
+  return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
+}

@@ -1,0 +1,157 @@
+#include "platform/hostdriver/event.h"
+
+#include <utility>
+
+#include "platform/hostdriver/context.h"
+#include "platform/hostdriver/ipc_event.h"
+#include "platform/hostdriver/stream.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+constexpr unsigned int kKnownFlags =
+    CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+
+// The live event `id`; null for a null one; stops on any other value.
+std::shared_ptr<Event> FindEvent(State& state, const char* call, CUevent id) {
+  if (id == nullptr) return nullptr;
+  const auto found = state.events.find(id);
+  if (found == state.events.end()) {
+    StopOnHandle(state, call, "event", reinterpret_cast<std::uint64_t>(id));
+  }
+  return found->second;
+}
+
+void WaitUntilReached(State& state, Lock& lock, const Event& event,
+                      std::uint64_t target,
+                      const std::function<bool()>& give_up) {
+  const auto done = [&] { return event.Reached(target) || give_up(); };
+  if (event.file == nullptr) {
+    state.progress.wait(lock, done);
+  } else {
+    PollUntil(state, lock, done);
+  }
+}
+
+}  // namespace
+
+bool Event::Reached(std::uint64_t target) const {
+  if (slot->completed.load() >= target) return true;
+  if (is_maker) return false;
+  return slot->generation.load() != generation || !file->MakerLives();
+}
+
+Event::~Event() {
+  if (file != nullptr && is_maker) ReleaseSlot(index);
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuEventCreate(CUevent* id, unsigned int flags) {
+  if (CUresult r = Enter("cuEventCreate"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+  if (id == nullptr || (flags & ~kKnownFlags) != 0 ||
+      (shared && (flags & CU_EVENT_DISABLE_TIMING) == 0)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto event = std::make_shared<Event>();
+  event->context = context;
+  if (shared) {
+    if (CUresult r = TakeSlot(state, event.get()); r != CUDA_SUCCESS) return r;
+  }
+  event->id = reinterpret_cast<CUevent>(state.NewHandle());
+  *id = event->id;
+  state.events[event->id] = std::move(event);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventDestroy(CUevent id) {
+  if (CUresult r = Enter("cuEventDestroy"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (FindEvent(state, "cuEventDestroy", id) == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  state.events.erase(id);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventRecord(CUevent id, CUstream stream_id) {
+  if (CUresult r = Enter("cuEventRecord"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Event> event = FindEvent(state, "cuEventRecord", id);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = FindStream(state, "cuEventRecord", stream_id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
+  const std::uint64_t target = event->slot->recorded.fetch_add(1) + 1;
+  return SubmitAlways(state, stream, [event, target](State&, Lock&) {
+    std::atomic<std::uint64_t>& completed = event->slot->completed;
+    std::uint64_t now = completed.load();
+    while (now < target && !completed.compare_exchange_weak(now, target)) {
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent id) {
+  if (CUresult r = Enter("cuEventQuery"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Event> event = FindEvent(state, "cuEventQuery", id);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->context->error != CUDA_SUCCESS) return event->context->error;
+  return event->Reached(event->slot->recorded.load()) ? CUDA_SUCCESS
+                                                      : CUDA_ERROR_NOT_READY;
+}
+
+CUresult CUDAAPI cuEventSynchronize(CUevent id) {
+  if (CUresult r = Enter("cuEventSynchronize"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  Lock lock(state.mu);
+  const std::shared_ptr<Event> event =
+      FindEvent(state, "cuEventSynchronize", id);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  WaitUntilReached(state, lock, *event, event->slot->recorded.load(),
+                   [&] { return state.stopping || event->context->destroyed; });
+  if (state.stopping) return CUDA_ERROR_DEINITIALIZED;
+  return event->context->error;
+}
+
+CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
+                                   unsigned int flags) {
+  if (CUresult r = Enter("cuStreamWaitEvent"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Event> event =
+      FindEvent(state, "cuStreamWaitEvent", id);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = FindStream(state, "cuStreamWaitEvent", stream_id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  // The record that counts is the latest one at this moment.
+  const std::uint64_t target = event->slot->recorded.load();
+  if (event->Reached(target)) return CUDA_SUCCESS;
+  return Submit(state, stream,
+                [event, target, weak = std::weak_ptr<Stream>(stream)](
+                    State& now, Lock& held) {
+                  const std::shared_ptr<Stream> self = weak.lock();
+                  WaitUntilReached(now, held, *event, target, [&] {
+                    return self == nullptr || MustAbandon(now, *self);
+                  });
+                  return CUDA_SUCCESS;
+                });
+}

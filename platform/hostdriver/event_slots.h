@@ -1,0 +1,61 @@
+// Events that several processes share: slots in a file of the process that
+// made them.
+//
+// Per-OS: event_slots_posix.cc keeps the files in /dev/shm. A process locks
+// its file as long as it lives, so that others can tell the files of the dead,
+// in whatever PID namespace, and remove them.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace vmm::hostdriver {
+
+// An event is complete when `completed` has reached `recorded`. All zero bytes
+// are a free slot that was never used.
+struct EventSlot {
+  std::atomic<std::uint64_t> generation;  // Odd while an event lives here.
+  std::atomic<std::uint64_t> recorded;
+  std::atomic<std::uint64_t> completed;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+class EventFile {
+ public:
+  // Measured: a process can make 4,096 interprocess events.
+  static constexpr std::uint32_t kSlots = 4096;
+
+  // Makes the file of this process. Null when the system does not let us.
+  static std::shared_ptr<EventFile> Make(const std::string& instance);
+  // Opens the file of another process. Null when there is none.
+  static std::shared_ptr<EventFile> Open(const std::string& instance,
+                                         std::uint64_t id);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  std::uint64_t id() const { return id_; }
+  // REQUIRES: index < kSlots.
+  EventSlot& slot(std::uint32_t index) const { return slots_[index]; }
+  // Whether the process that made the file lives. Of an opened file only.
+  bool MakerLives() const;
+
+ private:
+  EventFile(int fd, std::uint64_t id, EventSlot* slots, std::string own_path)
+      : fd_(fd), id_(id), slots_(slots), own_path_(std::move(own_path)) {}
+
+  int fd_;
+  std::uint64_t id_;
+  EventSlot* slots_;
+  std::string own_path_;  // Removed at the end; empty for an opened file.
+};
+
+// Removes the files that processes which ended left behind.
+void RemoveDeadEventFiles(const std::string& instance);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_

@@ -1,0 +1,107 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <utility>
+
+#include "platform/hostdriver/event_slots.h"
+#include "platform/hostdriver/memory_os.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+constexpr char kFolder[] = "/dev/shm";
+constexpr std::size_t kBytes = EventFile::kSlots * sizeof(EventSlot);
+
+std::string Prefix(const std::string& instance) {
+  return "vmmhost1-events." + std::to_string(UserId()) + "." + instance + ".";
+}
+
+std::string PathOf(const std::string& instance, std::uint64_t id) {
+  char digits[20];
+  std::snprintf(digits, sizeof(digits), "%016" PRIx64, id);
+  return std::string(kFolder) + "/" + Prefix(instance) + digits;
+}
+
+EventSlot* MapSlots(int fd) {
+  void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<EventSlot*>(data);
+}
+
+}  // namespace
+
+std::shared_ptr<EventFile> EventFile::Make(const std::string& instance) {
+  std::uint64_t id = 0;
+  if (getrandom(&id, sizeof(id), 0) != sizeof(id)) return nullptr;
+  std::string path = PathOf(instance, id);
+  // Without a name until it is locked: nobody can take it for a dead one's.
+  const int fd = open(kFolder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0) return nullptr;
+  const std::string self = "/proc/self/fd/" + std::to_string(fd);
+  EventSlot* slots = nullptr;
+  if (ftruncate(fd, kBytes) != 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ||
+      (slots = MapSlots(fd)) == nullptr ||
+      linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(),
+             AT_SYMLINK_FOLLOW) != 0) {
+    if (slots != nullptr) munmap(slots, kBytes);
+    close(fd);
+    return nullptr;
+  }
+  return std::shared_ptr<EventFile>(
+      new EventFile(fd, id, slots, std::move(path)));
+}
+
+std::shared_ptr<EventFile> EventFile::Open(const std::string& instance,
+                                           std::uint64_t id) {
+  const int fd =
+      open(PathOf(instance, id).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return nullptr;
+  struct stat info {};
+  EventSlot* slots = nullptr;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) ||
+      info.st_uid != geteuid() || info.st_size != kBytes ||
+      (slots = MapSlots(fd)) == nullptr) {
+    close(fd);
+    return nullptr;
+  }
+  return std::shared_ptr<EventFile>(new EventFile(fd, id, slots, ""));
+}
+
+EventFile::~EventFile() {
+  if (!own_path_.empty()) unlink(own_path_.c_str());
+  munmap(slots_, kBytes);
+  close(fd_);
+}
+
+bool EventFile::MakerLives() const {
+  if (flock(fd_, LOCK_SH | LOCK_NB) != 0) return true;
+  flock(fd_, LOCK_UN);
+  return false;
+}
+
+void RemoveDeadEventFiles(const std::string& instance) {
+  const std::string prefix = Prefix(instance);
+  DIR* dir = opendir(kFolder);
+  if (dir == nullptr) return;
+  while (const dirent* entry = readdir(dir)) {
+    if (std::string(entry->d_name).compare(0, prefix.size(), prefix) != 0) {
+      continue;
+    }
+    const int fd =
+        openat(dirfd(dir), entry->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    close(fd);
+  }
+  closedir(dir);
+}
+
+}  // namespace vmm::hostdriver

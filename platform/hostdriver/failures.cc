@@ -1,0 +1,81 @@
+#include "platform/hostdriver/failures.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "platform/hostdriver/error_names.h"
+#include "platform/hostdriver/misuse.h"
+
+namespace vmm::hostdriver {
+
+Failures& Failures::Get() {
+  static Failures& failures = *[] {
+    auto* made = new Failures;
+    const char* rules = std::getenv("VMMSHARE_HOST_FAIL");
+    if (rules != nullptr && !made->Set(rules)) {
+      Stop(std::string("the environment has VMMSHARE_HOST_FAIL=") + rules +
+           "; expected rules such as cuMemMap:3:OUT_OF_MEMORY, separated by "
+           "';'");
+    }
+    return made;
+  }();
+  return failures;
+}
+
+bool Failures::Parse(std::string_view text, Rule* rule) {
+  const std::size_t first = text.find(':');
+  const std::size_t second =
+      first == std::string_view::npos ? first : text.find(':', first + 1);
+  if (second == std::string_view::npos) return false;
+  rule->entry = std::string(text.substr(0, first));
+  if (rule->entry != "*" && rule->entry.substr(0, 2) != "cu") return false;
+  std::string_view nth = text.substr(first + 1, second - first - 1);
+  if (!nth.empty() && nth.back() == '+') {
+    rule->onwards = true;
+    nth.remove_suffix(1);
+  }
+  const char* end = nth.data() + nth.size();
+  const auto [rest, error] = std::from_chars(nth.data(), end, rule->nth);
+  if (error != std::errc() || rest != end || rule->nth == 0) return false;
+  return FindResult("CUDA_ERROR_" + std::string(text.substr(second + 1)),
+                    &rule->result);
+}
+
+bool Failures::Set(std::string_view rules) {
+  std::vector<Rule> parsed;
+  while (!rules.empty()) {
+    const std::size_t end = rules.find(';');
+    Rule rule;
+    if (!Parse(rules.substr(0, end), &rule)) return false;
+    parsed.push_back(std::move(rule));
+    rules.remove_prefix(end == std::string_view::npos ? rules.size() : end + 1);
+  }
+  const std::lock_guard<std::mutex> lock(mu_);
+  rules_ = std::move(parsed);
+  calls_.clear();
+  all_ = 0;
+  return true;
+}
+
+CUresult Failures::Count(const char* entry) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  auto found = calls_.find(std::string_view(entry));
+  if (found == calls_.end()) found = calls_.emplace(entry, 0).first;
+  const std::uint64_t own = ++found->second;
+  const std::uint64_t all = ++all_;
+  for (const Rule& rule : rules_) {
+    if (rule.entry != "*" && rule.entry != entry) continue;
+    const std::uint64_t n = rule.entry == "*" ? all : own;
+    if (n == rule.nth || (rule.onwards && n > rule.nth)) return rule.result;
+  }
+  return CUDA_SUCCESS;
+}
+
+std::uint64_t Failures::Calls(const std::string& entry) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (entry == "*") return all_;
+  const auto found = calls_.find(entry);
+  return found == calls_.end() ? 0 : found->second;
+}
+
+}  // namespace vmm::hostdriver

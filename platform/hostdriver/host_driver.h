@@ -1,0 +1,94 @@
+// The host-memory driver: the CUDA driver calls that vmmshare uses, on host
+// memory, for machines without a GPU.
+//
+// A shared library of our own (libvmmshare_hostdriver.so, never named libcuda)
+// that a program loads explicitly, by its path:
+//
+//   absl::StatusOr<Driver> driver =
+//   Driver::LoadFrom("/.../libvmmshare_hostdriver.so");
+//
+// It models NVIDIA's driver 580 (CUDA 13.0) on an H100: error codes included,
+// as measured; tests/conformance runs the same suite on both. It works across
+// unrelated processes, because device memory is a sealed memfd and an exported
+// handle is a descriptor of it. There are no kernels and no memory pools.
+//
+// Environment, read once, at the first cuInit that succeeds. A value that
+// cannot be understood ends the program with a line that names it.
+//   VMMSHARE_HOST_DEVICES   number of devices, 0 to 64; default 2
+//   VMMSHARE_HOST_MEMORY    bytes of each device; suffix K, M or G; default 4G
+//   VMMSHARE_HOST_PEERS     "all" (default), "none", or pairs of device numbers
+//                           that can reach each other: "0-1,1-2"
+//   VMMSHARE_HOST_INSTANCE  letters, digits, '-' and '_', at most 32. Processes
+//                           of one user with the same instance (default
+//                           "default") see the same devices and share their
+//                           memory budgets; other instances are other machines.
+//   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
+//   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
+//
+// What CUDA leaves undefined ends the program with one line on standard error
+// and abort(): a handle released twice or never issued, unmapping addresses
+// where nothing is mapped, a stream or event destroyed twice. Handle values
+// are never reused, so a stale one is always found.
+//
+// Known differences from the real driver:
+//   - cuMemMap past the end of a reservation is refused (580 accepts it).
+//   - cuMemUnmap where nothing is mapped ends the program (580 answers
+//     CUDA_SUCCESS), and so does a second cuMemRelease (580: INVALID_VALUE, or
+//     a crash).
+//   - Access for a device that is no peer of the memory's device:
+//     CUDA_ERROR_INVALID_DEVICE, which no measurement backs.
+//   - Every allocation takes a descriptor of the process.
+//   - Memory whose only reference is a descriptor in flight in a socket is not
+//     counted against the budget.
+//   - A stream that waits for a value when it is destroyed goes on waiting in
+//     the background, until its context or the process ends.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_HOST_DRIVER_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_HOST_DRIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+// What this process holds of the driver at present, and did not give back.
+struct VmmshareHostLedger {
+  std::uint64_t handles;  // Allocation handles, imported ones included.
+  std::uint64_t imported_handles;  // Those that came from an import.
+  std::uint64_t references;        // Releases that are still owed.
+  std::uint64_t mappings;
+  std::uint64_t reservations;
+  std::uint64_t bytes;  // Of created memory that a handle or mapping keeps.
+  std::uint64_t streams;
+  std::uint64_t events;
+  std::uint64_t contexts;       // Primary context retains not yet released.
+  std::uint64_t device_blocks;  // cuMemAlloc.
+  std::uint64_t host_blocks;    // cuMemHostAlloc.
+};
+
+// These are looked up by name in the library (dlsym), not through
+// cuGetProcAddress. All are thread-safe.
+extern "C" {
+
+// The version of this driver. Its presence tells it from NVIDIA's.
+int vmmshareHostDriverVersion();
+
+// Writes the first `size` bytes of the ledger (sizeof(VmmshareHostLedger)).
+// Answers 0, or 1 (CUDA_ERROR_INVALID_VALUE) for null or a larger size.
+int vmmshareHostLedger(VmmshareHostLedger* ledger, std::size_t size);
+
+// Replaces the failures to inject, and counts calls anew from here. Rules are
+// separated by ';':
+//   cuMemMap:3:OUT_OF_MEMORY    the third call of cuMemMap answers that
+//   cuMemMap:3+:OUT_OF_MEMORY   the third and every later one
+//   *:7:UNKNOWN                 the seventh driver call, whichever it is
+// A call that fails so does nothing else. cuGetErrorName, cuGetErrorString,
+// cuDriverGetVersion and cuGetProcAddress do not fail and are not counted.
+// Null or "" injects nothing. Answers 0, or 1 (CUDA_ERROR_INVALID_VALUE, and
+// nothing changes) when `rules` cannot be understood.
+int vmmshareHostFail(const char* rules);
+
+// The number of calls of the entry `name` ("*": of all) since the last
+// vmmshareHostFail(), or since the library was loaded.
+std::uint64_t vmmshareHostCalls(const char* name);
+
+}  // extern "C"
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_HOST_DRIVER_H_

@@ -1,0 +1,127 @@
+#include "platform/hostdriver/ipc_event.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "platform/hostdriver/context.h"
+#include "platform/hostdriver/misuse.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// What travels in a CUipcEventHandle. Comes back from anywhere: every field is
+// checked.
+struct WireHandle {
+  std::uint64_t magic;
+  std::uint64_t file;
+  std::uint64_t generation;
+  std::uint32_t slot;
+  std::uint32_t zero;
+};
+static_assert(sizeof(WireHandle) <= sizeof(CUipcEventHandle));
+constexpr std::uint64_t kMagic = 0x3174766568736d76;  // "vmshevt1"
+
+// The file with this process's slots, and the slots not in use.
+struct OwnSlots {
+  std::shared_ptr<EventFile> file;
+  std::vector<std::uint32_t> free;
+};
+
+OwnSlots& Own() {
+  static OwnSlots& own = *new OwnSlots;
+  return own;
+}
+
+}  // namespace
+
+CUresult TakeSlot(State& state, Event* event) {
+  OwnSlots& own = Own();
+  if (own.file == nullptr) {
+    own.file = EventFile::Make(state.config.instance);
+    if (own.file == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
+    for (std::uint32_t i = EventFile::kSlots; i > 0; --i) {
+      own.free.push_back(i - 1);
+    }
+  }
+  if (own.free.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
+  event->index = own.free.back();
+  own.free.pop_back();
+  event->file = own.file;
+  event->slot = &own.file->slot(event->index);
+  event->generation = event->slot->generation.fetch_add(1) + 1;
+  return CUDA_SUCCESS;
+}
+
+void ReleaseSlot(std::uint32_t index) {
+  OwnSlots& own = Own();
+  EventSlot& slot = own.file->slot(index);
+  slot.generation.fetch_add(1);
+  slot.completed.store(slot.recorded.load());
+  own.free.push_back(index);
+  // With the last event goes the file, so that a program that ends tidily
+  // leaves nothing in /dev/shm.
+  if (own.free.size() == EventFile::kSlots) {
+    own.free.clear();
+    own.file = nullptr;
+  }
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent id) {
+  if (CUresult r = Enter("cuIpcGetEventHandle"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (handle == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = state.events.find(id);
+  if (found == state.events.end()) {
+    StopOnHandle(state, "cuIpcGetEventHandle", "event",
+                 reinterpret_cast<std::uint64_t>(id));
+  }
+  const Event& event = *found->second;
+  if (event.file == nullptr || !event.is_maker)
+    return CUDA_ERROR_INVALID_HANDLE;
+  const WireHandle wire{kMagic, event.file->id(), event.generation, event.index,
+                        0};
+  std::memset(handle, 0, sizeof(*handle));
+  std::memcpy(handle, &wire, sizeof(wire));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* id, CUipcEventHandle handle) {
+  if (CUresult r = Enter("cuIpcOpenEventHandle"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  WireHandle wire{};
+  std::memcpy(&wire, &handle, sizeof(wire));
+  if (wire.magic != kMagic || wire.slot >= EventFile::kSlots) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (Own().file != nullptr && wire.file == Own().file->id()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  std::shared_ptr<EventFile> file =
+      EventFile::Open(state.config.instance, wire.file);
+  if (file == nullptr ||
+      file->slot(wire.slot).generation.load() != wire.generation) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  auto event = std::make_shared<Event>();
+  event->context = context;
+  event->slot = &file->slot(wire.slot);
+  event->file = std::move(file);
+  event->index = wire.slot;
+  event->generation = wire.generation;
+  event->is_maker = false;
+  event->id = reinterpret_cast<CUevent>(state.NewHandle());
+  *id = event->id;
+  state.events[event->id] = std::move(event);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,91 @@
+// What the driver needs of the operating system: shared memory objects, address
+// space, a count of what other processes hold, and notice of fork and exit.
+//
+// The only interface with per-OS sources: memory_os_posix.cc (memfd and mmap),
+// usage_posix.cc, process_posix.cc. Sizes are bytes and multiples of
+// kGranularity. Functions that can fail answer false, null or nullopt.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "platform/hostdriver/memory_label.h"
+
+namespace vmm::hostdriver {
+
+inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
+
+// A descriptor or HANDLE of a memory object; -1 is none.
+using OsMemory = std::intptr_t;
+
+// How the CPU may use the memory at its device address.
+enum class CpuAccess { kNone, kRead, kReadWrite };
+
+// --- Memory objects ---------------------------------------------------------
+
+// Makes an object of `size` zero bytes that can never change its size and
+// carries `label`, so that any process that receives it learns what it is.
+std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
+                                     std::size_t size);
+void CloseMemory(OsMemory memory);
+// A new handle of `memory`, for the caller to give away and close.
+std::optional<OsMemory> DuplicateMemory(OsMemory memory);
+
+struct OpenedMemory {
+  OsMemory memory;  // A handle of its own.
+  MemoryLabel label;
+  std::size_t size;
+};
+// Opens what another driver exported. nullopt for anything that CreateMemory()
+// did not make; `handle` may be any number.
+std::optional<OpenedMemory> OpenExported(std::intptr_t handle);
+
+// All of `memory`, readable and writable, at an address of the system's choice.
+void* MapWhole(OsMemory memory, std::size_t size);
+void UnmapWhole(void* data, std::size_t size);
+
+// --- Addresses --------------------------------------------------------------
+
+// Reserves addresses that fault on every use, at a multiple of `alignment` (a
+// power of two, at least kGranularity); at `hint` if it is not 0 and free.
+// Answers 0 when there is no room.
+std::uint64_t ReserveAddresses(std::size_t size, std::size_t alignment,
+                               std::uint64_t hint);
+void FreeAddresses(std::uint64_t address, std::size_t size);
+// Makes `memory` visible to the CPU at reserved addresses.
+bool ExposeMemory(OsMemory memory, std::uint64_t address, std::size_t size,
+                  CpuAccess access);
+// Makes the addresses fault again.
+bool HideMemory(std::uint64_t address, std::size_t size);
+
+// --- Use of the devices by all processes ------------------------------------
+
+// The bytes that this user's processes hold of the device `uuid` of `instance`.
+// Reads /proc: costs milliseconds.
+std::uint64_t BytesHeld(const std::string& instance, const Uuid& uuid);
+
+// Creates memory only if the device's `budget` allows it. `slot` is the number
+// of the device in the instance. An upper bound of the use is kept in a file
+// that all processes share, and the exact use is looked up when that bound is
+// not good enough. Sets `over_budget` when that is why it failed.
+std::optional<OsMemory> CreateWithinBudget(const MemoryLabel& label,
+                                           std::size_t size, int slot,
+                                           std::uint64_t budget,
+                                           bool* over_budget);
+
+// --- The process ------------------------------------------------------------
+
+// The user, as a number.
+std::uint64_t UserId();
+// From now on, in a forked child `on_fork` runs, and at exit `on_exit`.
+void WatchProcess(void (*on_fork)(), void (*on_exit)());
+// Runs `main` on a thread that takes no signals. False when there is none.
+bool StartThread(std::function<void()> main);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_

@@ -1,0 +1,150 @@
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "platform/hostdriver/memory_os.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+void* Pointer(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);
+}
+
+std::uint64_t MapNothing(std::uint64_t hint, std::size_t size) {
+  void* data = mmap(Pointer(hint), size, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return data == MAP_FAILED ? 0 : reinterpret_cast<std::uint64_t>(data);
+}
+
+// Reserves exactly at `address`, or answers false. A plain hint, not
+// MAP_FIXED_NOREPLACE: sanitizers turn addresses they cannot serve into 0.
+bool ReserveAt(std::uint64_t address, std::size_t size) {
+  const std::uint64_t got = MapNothing(address, size);
+  if (got == address) return true;
+  if (got != 0) FreeAddresses(got, size);
+  return false;
+}
+
+// The label of the memory object behind `fd`.
+std::optional<MemoryLabel> LabelOf(int fd) {
+  char link[64];
+  char target[PATH_MAX];
+  std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, target, sizeof(target));
+  if (length <= 0) return std::nullopt;
+  std::string_view text(target, static_cast<std::size_t>(length));
+  constexpr std::string_view kPrefix = "/memfd:";
+  constexpr std::string_view kSuffix = " (deleted)";
+  if (text.size() < kPrefix.size() + kSuffix.size() ||
+      text.substr(0, kPrefix.size()) != kPrefix ||
+      text.substr(text.size() - kSuffix.size()) != kSuffix) {
+    return std::nullopt;
+  }
+  text.remove_prefix(kPrefix.size());
+  text.remove_suffix(kSuffix.size());
+  return ParseLabel(text);
+}
+
+}  // namespace
+
+std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
+                                     std::size_t size) {
+  const int fd =
+      memfd_create(LabelText(label).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return std::nullopt;
+  if (ftruncate(fd, static_cast<off_t>(size)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
+    close(fd);
+    return std::nullopt;
+  }
+  return fd;
+}
+
+void CloseMemory(OsMemory memory) { close(static_cast<int>(memory)); }
+
+std::optional<OsMemory> DuplicateMemory(OsMemory memory) {
+  const int fd = fcntl(static_cast<int>(memory), F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return std::nullopt;
+  return fd;
+}
+
+std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
+  if (handle < 0 || handle > INT_MAX) return std::nullopt;
+  // Every check is on our own duplicate: the caller's number may be closed and
+  // reused by another thread meanwhile.
+  const std::optional<OsMemory> memory = DuplicateMemory(handle);
+  if (!memory) return std::nullopt;
+  const int fd = static_cast<int>(*memory);
+  const std::optional<MemoryLabel> label = LabelOf(fd);
+  struct stat info {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  const int flags = fcntl(fd, F_GETFL);
+  if (!label || seals < 0 || (seals & kSeals) != kSeals ||
+      (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0 || flags < 0 ||
+      (flags & O_ACCMODE) != O_RDWR || fstat(fd, &info) != 0 ||
+      info.st_size <= 0 ||
+      static_cast<std::uint64_t>(info.st_size) % kGranularity != 0) {
+    close(fd);
+    return std::nullopt;
+  }
+  return OpenedMemory{*memory, *label, static_cast<std::size_t>(info.st_size)};
+}
+
+void* MapWhole(OsMemory memory, std::size_t size) {
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED,
+                    static_cast<int>(memory), 0);
+  return data == MAP_FAILED ? nullptr : data;
+}
+
+void UnmapWhole(void* data, std::size_t size) { munmap(data, size); }
+
+std::uint64_t ReserveAddresses(std::size_t size, std::size_t alignment,
+                               std::uint64_t hint) {
+  if (hint != 0 && hint % alignment == 0 && ReserveAt(hint, size)) return hint;
+  // Over-reserving finds a place at once, unless alignment is a large part of
+  // the address space; then a few aligned places are tried first.
+  if (alignment >= std::size_t{1} << 40) {
+    for (std::uint64_t at = alignment; at < std::uint64_t{1} << 47;
+         at += alignment) {
+      if (ReserveAt(at, size)) return at;
+    }
+  }
+  if (size > SIZE_MAX - alignment) return 0;
+  const std::size_t span = size + alignment;
+  const std::uint64_t start = MapNothing(0, span);
+  if (start == 0) return 0;
+  const std::uint64_t address = (start + alignment - 1) / alignment * alignment;
+  if (address > start) FreeAddresses(start, address - start);
+  const std::uint64_t end = start + span;
+  if (end > address + size) FreeAddresses(address + size, end - address - size);
+  return address;
+}
+
+void FreeAddresses(std::uint64_t address, std::size_t size) {
+  munmap(Pointer(address), size);
+}
+
+bool ExposeMemory(OsMemory memory, std::uint64_t address, std::size_t size,
+                  CpuAccess access) {
+  int protection = PROT_NONE;
+  if (access != CpuAccess::kNone) protection |= PROT_READ;
+  if (access == CpuAccess::kReadWrite) protection |= PROT_WRITE;
+  return mmap(Pointer(address), size, protection, MAP_SHARED | MAP_FIXED,
+              static_cast<int>(memory), 0) != MAP_FAILED;
+}
+
+bool HideMemory(std::uint64_t address, std::size_t size) {
+  return mmap(Pointer(address), size, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+              0) != MAP_FAILED;
+}
+
+}  // namespace vmm::hostdriver

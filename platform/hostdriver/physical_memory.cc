@@ -1,0 +1,269 @@
+#include "platform/hostdriver/physical_memory.h"
+
+#include <cstring>
+
+namespace vmm::hostdriver {
+namespace {
+
+constexpr unsigned long long kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr unsigned long long kWindows =
+    CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT;
+constexpr unsigned long long kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
+
+// What the requested place and handle types alone decide. Measured.
+CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop) {
+  const auto types = static_cast<unsigned long long>(prop.requestedHandleTypes);
+  if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  switch (static_cast<int>(prop.location.type)) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      if (prop.location.id < 0 ||
+          prop.location.id >= static_cast<int>(state.visible.size())) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+      if (types != 0) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      if (prop.location.id != 0) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((types & kWindows) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((types & kFabric) != 0) return CUDA_ERROR_NOT_PERMITTED;
+  return CUDA_SUCCESS;
+}
+
+// Gives the memory its handle and a first reference.
+CUmemGenericAllocationHandle Register(State& state,
+                                      const std::shared_ptr<Memory>& memory) {
+  memory->handle = state.NewHandle();
+  memory->buffer_id = state.next_buffer_id++;
+  memory->references = 1;
+  state.memories[memory->handle] = memory;
+  return memory->handle;
+}
+
+// Sets where labelled memory is, as this process sees it.
+void Locate(const State& state, Memory* memory) {
+  if (!memory->label.OnDevice()) {
+    memory->location.type = memory->label.kind == MemoryLabel::Kind::kHostNuma
+                                ? CU_MEM_LOCATION_TYPE_HOST_NUMA
+                                : CU_MEM_LOCATION_TYPE_HOST;
+    memory->location.id = 0;
+    return;
+  }
+  memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  memory->location.id = -2;  // Measured: a device hidden from this process.
+  for (std::size_t i = 0; i < state.config.uuids.size(); ++i) {
+    if (state.config.uuids[i] == memory->label.uuid) {
+      memory->physical = static_cast<int>(i);
+    }
+  }
+  for (std::size_t i = 0; i < state.visible.size(); ++i) {
+    if (state.visible[i] == memory->physical) {
+      memory->location.id = static_cast<int>(i);
+    }
+  }
+}
+
+}  // namespace
+
+CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
+                        bool rdma, unsigned char compression, std::size_t size,
+                        std::shared_ptr<Memory>* memory) {
+  auto made = std::make_shared<Memory>();
+  made->size = size;
+  made->label = {state.config.instance,
+                 state.config.uuids[state.visible[ordinal]], kind, rdma,
+                 compression};
+  bool over_budget = false;
+  const std::optional<OsMemory> os =
+      CreateWithinBudget(made->label, size, state.visible[ordinal],
+                         state.config.memory, &over_budget);
+  if (!os) {
+    return over_budget ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  made->os = *os;
+  Locate(state, made.get());
+  *memory = std::move(made);
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Memory> FindMemory(State& state, const char* call,
+                                   CUmemGenericAllocationHandle handle) {
+  if (handle == 0) return nullptr;
+  const auto found = state.memories.find(handle);
+  // Memory that only mappings keep has no valid handle, until one is retained.
+  if (found == state.memories.end() || found->second->references == 0) {
+    StopOnHandle(state, call, "handle", handle);
+  }
+  return found->second;
+}
+
+void DropIfUnused(State& state, const std::shared_ptr<Memory>& memory) {
+  if (memory->references == 0 && memory->mappings == 0) {
+    state.memories.erase(memory->handle);
+  }
+}
+
+std::shared_ptr<Shadow> ShadowOf(Memory& memory) {
+  if (memory.shadow == nullptr) {
+    void* data = MapWhole(memory.os, memory.size);
+    if (data == nullptr) return nullptr;
+    memory.shadow =
+        std::make_shared<Shadow>(static_cast<std::byte*>(data), memory.size);
+  }
+  return memory.shadow;
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemGetAllocationGranularity(
+    std::size_t* granularity, const CUmemAllocationProp* prop,
+    CUmemAllocationGranularity_flags option) {
+  if (CUresult r = Enter("cuMemGetAllocationGranularity"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (granularity == nullptr || prop == nullptr ||
+      (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+       option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *granularity = kGranularity;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
+                             std::size_t size, const CUmemAllocationProp* prop,
+                             unsigned long long flags) {
+  if (CUresult r = Enter("cuMemCreate"); r != CUDA_SUCCESS) return r;
+  if (handle == nullptr || prop == nullptr || flags != 0 || size == 0 ||
+      size % kGranularity != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (CUresult r = CheckProperties(state, *prop); r != CUDA_SUCCESS) return r;
+  std::shared_ptr<Memory> memory;
+  const bool rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
+  const unsigned char compression = prop->allocFlags.compressionType;
+  if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (CUresult r =
+            CreateOnDevice(state, prop->location.id, MemoryLabel::Kind::kDevice,
+                           rdma, compression, size, &memory);
+        r != CUDA_SUCCESS) {
+      return r;
+    }
+  } else {
+    memory = std::make_shared<Memory>();
+    memory->size = size;
+    memory->label.instance = state.config.instance;
+    memory->label.kind = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
+                             ? MemoryLabel::Kind::kHostNuma
+                             : MemoryLabel::Kind::kHost;
+    const std::optional<OsMemory> os = CreateMemory(memory->label, size);
+    if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
+    memory->os = *os;
+    Locate(state, memory.get());
+  }
+  memory->handle_types =
+      static_cast<unsigned long long>(prop->requestedHandleTypes);
+  *handle = Register(state, memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (CUresult r = Enter("cuMemRelease"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Memory> memory =
+      FindMemory(state, "cuMemRelease", handle);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  --memory->references;
+  DropIfUnused(state, memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  if (CUresult r = Enter("cuMemGetAllocationPropertiesFromHandle");
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::shared_ptr<Memory> memory =
+      FindMemory(state, "cuMemGetAllocationPropertiesFromHandle", handle);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(prop, 0, sizeof(*prop));
+  prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop->requestedHandleTypes =
+      static_cast<CUmemAllocationHandleType>(memory->handle_types);
+  prop->location = memory->location;
+  prop->allocFlags.gpuDirectRDMACapable = memory->label.rdma;
+  prop->allocFlags.compressionType = memory->label.compression;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemExportToShareableHandle(
+    void* shareable, CUmemGenericAllocationHandle handle,
+    CUmemAllocationHandleType type, unsigned long long flags) {
+  if (CUresult r = Enter("cuMemExportToShareableHandle"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Memory> memory =
+      FindMemory(state, "cuMemExportToShareableHandle", handle);
+  if (shareable == nullptr || memory == nullptr || flags != 0 ||
+      static_cast<unsigned long long>(type) != kFd ||
+      (memory->handle_types & kFd) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::optional<OsMemory> copy = DuplicateMemory(memory->os);
+  if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(shareable) = static_cast<int>(*copy);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemImportFromShareableHandle(
+    CUmemGenericAllocationHandle* handle, void* os_handle,
+    CUmemAllocationHandleType type) {
+  if (CUresult r = Enter("cuMemImportFromShareableHandle"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_WIN32 ||
+      type == CU_MEM_HANDLE_TYPE_WIN32_KMT ||
+      type == CU_MEM_HANDLE_TYPE_FABRIC) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (static_cast<unsigned long long>(type) != kFd) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::optional<OpenedMemory> opened =
+      OpenExported(reinterpret_cast<std::intptr_t>(os_handle));
+  if (!opened) return CUDA_ERROR_UNKNOWN;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  auto memory = std::make_shared<Memory>();
+  memory->os = opened->memory;  // Closed with it from here on.
+  memory->size = opened->size;
+  memory->label = opened->label;
+  memory->imported = true;
+  // Another instance is another machine: its handles mean nothing here.
+  if (memory->label.instance != state.config.instance ||
+      memory->label.kind == MemoryLabel::Kind::kBlock) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+  Locate(state, memory.get());
+  *handle = Register(state, memory);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,30 @@
+// Physical memory: what cuMemCreate and cuMemImportFromShareableHandle make.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_PHYSICAL_MEMORY_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_PHYSICAL_MEMORY_H_
+
+#include <memory>
+
+#include "platform/hostdriver/state.h"
+
+namespace vmm::hostdriver {
+
+// All of these REQUIRE that the lock is held.
+
+// Makes memory on the visible device `ordinal`, within its budget.
+CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
+                        bool rdma, unsigned char compression, std::size_t size,
+                        std::shared_ptr<Memory>* memory);
+
+// The live handle `handle`. Null for 0; stops on any other value.
+std::shared_ptr<Memory> FindMemory(State& state, const char* call,
+                                   CUmemGenericAllocationHandle handle);
+
+// Forgets the memory if neither a reference nor a mapping is left.
+void DropIfUnused(State& state, const std::shared_ptr<Memory>& memory);
+
+// The memory's bytes; null when the system cannot map them.
+std::shared_ptr<Shadow> ShadowOf(Memory& memory);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_PHYSICAL_MEMORY_H_

@@ -1,0 +1,206 @@
+// What a pointer is: cuPointerGetAttribute(s), cuMemGetAddressRange,
+// cuMemRetainAllocationHandle. The answers are those measured on an H100.
+#include <cstddef>
+#include <cstring>
+
+#include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/context.h"
+#include "platform/hostdriver/physical_memory.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// A pointer into a mapping or a block.
+struct Found {
+  Memory* memory = nullptr;
+  const Mapping* mapping = nullptr;  // Null for a block.
+  CUcontext context = nullptr;
+  bool on_host = false;
+  bool legacy_ipc = false;
+  CUdeviceptr range_start = 0;  // The whole reservation, for a mapping.
+  std::size_t range_size = 0;
+  CUdeviceptr part_start = 0;  // The one mapping.
+  std::size_t part_size = 0;
+};
+
+bool Find(State& state, CUdeviceptr address, Found* found) {
+  if (const auto mapping = MappingAt(state, address);
+      mapping != state.mappings.end()) {
+    const auto reservation = ReservationAt(state, address);
+    found->memory = mapping->second.memory.get();
+    found->mapping = &mapping->second;
+    found->on_host = !found->memory->label.OnDevice();
+    found->range_start = reservation->first;
+    found->range_size = reservation->second;
+    found->part_start = mapping->first;
+    found->part_size = found->memory->size;
+    return true;
+  }
+  if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
+    found->memory = block->second.memory.get();
+    found->context = block->second.context->id;
+    found->on_host = block->second.on_host;
+    found->legacy_ipc = !found->on_host;
+    found->range_start = found->part_start = block->first;
+    found->range_size = found->part_size = block->second.size;
+    return true;
+  }
+  return false;
+}
+
+int OrdinalOf(State& state, const Found& found) {
+  // Measured: host memory answers the current device.
+  return found.on_host ? CurrentDeviceOr(state, 0) : found.memory->location.id;
+}
+
+int AccessOf(State& state, const Found& found) {
+  if (found.mapping == nullptr) return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const int device =
+      CurrentDeviceOr(state, found.on_host ? 0 : found.memory->location.id);
+  const auto access = found.mapping->access.find(device);
+  return access == found.mapping->access.end()
+             ? 0
+             : static_cast<int>(access->second);
+}
+
+template <typename T>
+CUresult Put(void* out, const T& value) {
+  std::memcpy(out, &value, sizeof(value));
+  return CUDA_SUCCESS;
+}
+
+CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
+                const Found& found, CUdeviceptr address) {
+  switch (static_cast<int>(attribute)) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return Put(out, found.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return Put(out,
+                 static_cast<unsigned>(found.on_host ? CU_MEMORYTYPE_HOST
+                                                     : CU_MEMORYTYPE_DEVICE));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return Put(out, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (!found.on_host) return CUDA_ERROR_INVALID_VALUE;
+      return Put(out, address);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return Put(out, static_cast<unsigned long long>(found.memory->buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return Put(out, false);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return Put(out, OrdinalOf(state, found));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return Put(out, found.legacy_ipc);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return Put(out, found.range_start);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return Put(out, found.range_size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return Put(out, true);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return Put(out, found.memory->handle_types);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return Put(out, AccessOf(state, found));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return Put(out, static_cast<void*>(nullptr));
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// The bytes that an attribute takes; 0 for one that is not known.
+std::size_t SizeOf(CUpointer_attribute attribute) {
+  switch (static_cast<int>(attribute)) {
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return 1;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return 4;
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuPointerGetAttribute(void* out, CUpointer_attribute attribute,
+                                       CUdeviceptr address) {
+  if (CUresult r = Enter("cuPointerGetAttribute"); r != CUDA_SUCCESS) return r;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  Found found;
+  if (!Find(state, address, &found)) return CUDA_ERROR_INVALID_VALUE;
+  return GetOne(state, out, attribute, found, address);
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int count,
+                                        CUpointer_attribute* attributes,
+                                        void** out, CUdeviceptr address) {
+  if (CUresult r = Enter("cuPointerGetAttributes"); r != CUDA_SUCCESS) return r;
+  if (count == 0 || attributes == nullptr || out == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  for (unsigned int i = 0; i < count; ++i) {
+    if (out[i] == nullptr || SizeOf(attributes[i]) == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  Found found;
+  const bool known = Find(state, address, &found);
+  for (unsigned int i = 0; i < count; ++i) {
+    // Unlike the call for one, this answers zeros where there is no answer.
+    std::memset(out[i], 0, SizeOf(attributes[i]));
+    if (known) GetOne(state, out[i], attributes[i], found, address);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, std::size_t* size,
+                                      CUdeviceptr address) {
+  if (CUresult r = Enter("cuMemGetAddressRange"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  Found found;
+  if (!Find(state, address, &found)) return CUDA_ERROR_NOT_FOUND;
+  // Measured: the base of host memory made by cuMemCreate is answered as 0.
+  const bool no_base = found.on_host && found.mapping != nullptr;
+  if (base != nullptr) *base = no_base ? 0 : found.part_start;
+  if (size != nullptr) *size = found.part_size;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI
+cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* data) {
+  if (CUresult r = Enter("cuMemRetainAllocationHandle"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const auto mapping = MappingAt(state, reinterpret_cast<CUdeviceptr>(data));
+  if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+  Memory& memory = *mapping->second.memory;
+  ++memory.references;
+  *handle = memory.handle;
+  return CUDA_SUCCESS;
+}

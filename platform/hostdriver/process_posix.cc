@@ -1,0 +1,36 @@
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "platform/hostdriver/memory_os.h"
+
+namespace vmm::hostdriver {
+
+std::uint64_t UserId() { return geteuid(); }
+
+void WatchProcess(void (*on_fork)(), void (*on_exit)()) {
+  pthread_atfork(nullptr, nullptr, on_fork);
+  std::atexit(on_exit);
+}
+
+bool StartThread(std::function<void()> main) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool started = true;
+  try {
+    std::thread(std::move(main)).detach();
+  } catch (const std::system_error&) {
+    started = false;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+}  // namespace vmm::hostdriver

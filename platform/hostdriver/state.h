@@ -1,0 +1,140 @@
+// Everything the driver knows of this process, under one lock.
+//
+// One lock for all, because this is a model: what must be right is the order
+// and the answer of calls. Copies run without it.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "platform/hostdriver/config.h"
+#include "platform/hostdriver/cuda_api.h"
+#include "platform/hostdriver/memory_os.h"
+
+namespace vmm::hostdriver {
+
+struct Event;
+struct Stream;
+
+using Lock = std::unique_lock<std::mutex>;
+
+// A primary context, from its first retain to its last release.
+struct Context {
+  CUcontext id = nullptr;
+  int device = 0;  // Visible ordinal.
+  int retains = 0;
+  bool destroyed = false;
+  CUresult error = CUDA_SUCCESS;  // Sticky, once a fault occurred.
+  std::shared_ptr<Stream>
+      default_stream;  // The NULL stream; made on first use.
+};
+
+// All of a memory object, mapped for the driver's own reads and writes.
+class Shadow {
+ public:
+  Shadow(std::byte* data, std::size_t size) : data_(data), size_(size) {}
+  ~Shadow() { UnmapWhole(data_, size_); }
+  Shadow(const Shadow&) = delete;
+  Shadow& operator=(const Shadow&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+  std::size_t size_;
+};
+
+// Physical memory, as long as a handle, a mapping or a block refers to it.
+struct Memory {
+  ~Memory() { CloseMemory(os); }
+
+  CUmemGenericAllocationHandle handle = 0;
+  OsMemory os = -1;
+  std::size_t size = 0;
+  MemoryLabel label;
+  CUmemLocation location{};  // id -2: a device this process does not see.
+  int physical = -1;         // The device's number; -1 for host or unknown.
+  unsigned long long handle_types = 0;  // 0 for imported memory.
+  bool imported = false;
+  std::uint64_t buffer_id = 0;
+  int references = 0;  // Releases still owed.
+  int mappings = 0;
+  std::shared_ptr<Shadow> shadow;  // Made on first use.
+};
+
+struct Mapping {
+  std::shared_ptr<Memory> memory;
+  std::map<int, CUmemAccess_flags> access;  // By visible ordinal.
+  CpuAccess cpu = CpuAccess::kNone;
+};
+
+// cuMemAlloc or cuMemHostAlloc.
+struct Block {
+  std::size_t size = 0;      // As asked for.
+  std::size_t reserved = 0;  // Of addresses.
+  bool on_host = false;
+  std::shared_ptr<Memory> memory;
+  std::shared_ptr<Context> context;
+};
+
+struct State {
+  std::mutex mu;
+  std::condition_variable progress;  // Any change a worker may wait for.
+
+  Config config;
+  std::vector<int> visible;  // Physical number by ordinal.
+
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> memories;
+  std::map<CUdeviceptr, std::size_t> reservations;  // Size by start.
+  std::map<CUdeviceptr, Mapping> mappings;          // By start.
+  std::map<CUdeviceptr, Block> blocks;              // By start.
+  std::map<CUcontext, std::shared_ptr<Context>> contexts;
+  std::map<int, std::shared_ptr<Context>> primaries;  // By ordinal.
+  std::map<CUstream, std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Stream>> draining;  // Destroyed, still at work.
+  std::map<CUevent, std::shared_ptr<Event>> events;
+
+  int workers = 0;        // Threads that run streams.
+  bool stopping = false;  // The process exits.
+  // Handles count up and never repeat, so a stale one is never taken for a
+  // live one.
+  std::uint64_t next_handle = 0x76000000'00001000;
+  std::uint64_t next_buffer_id = 1;
+
+  std::uint64_t NewHandle() { return next_handle += 16; }
+  // Whether this driver gave out `handle` at some time.
+  bool WasIssued(std::uint64_t handle) const {
+    return handle > 0x76000000'00001000 && handle <= next_handle &&
+           handle % 16 == 0;
+  }
+};
+
+// Never destroyed: worker threads may outlive static destruction.
+State& GetState();
+
+// Begins a call of the entry `name`: counts it, and answers what it must
+// answer at once, if so: an injected failure, or that there is no driver
+// (before cuInit, after fork in the child, during exit).
+CUresult Enter(const char* name);
+
+// Where the driver stands.
+enum class Phase { kNew, kReady, kForked, kExiting };
+Phase CurrentPhase();
+void SetPhase(Phase phase);
+
+// Marks the thread as running a host function: driver calls are not permitted.
+void SetInHostFunction(bool in_host_function);
+
+// The text for a handle that must be live and is not: released before, or
+// never issued.
+[[noreturn]] void StopOnHandle(const State& state, const char* call,
+                               const char* what, std::uint64_t handle);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_STATE_H_

@@ -1,0 +1,80 @@
+// Streams: queues of work, each with a thread that does it in order.
+//
+// A context's NULL stream is a stream like others, whose work begins after all
+// earlier work of the context's blocking streams, and before which their later
+// work does not begin.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_STREAM_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_STREAM_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "platform/hostdriver/state.h"
+
+namespace vmm::hostdriver {
+
+// One piece of work. Called with the lock held and returns so; may let go of
+// it meanwhile. A result other than CUDA_SUCCESS becomes the context's sticky
+// error.
+using Work = std::function<CUresult(State&, Lock&)>;
+
+struct Stream {
+  struct Point {  // In a stream: after its first `count` operations.
+    std::shared_ptr<Stream> stream;
+    std::uint64_t count;
+  };
+  struct Operation {
+    Work work;
+    std::vector<Point> after;
+    bool always = false;  // Even when the context failed or ends.
+  };
+
+  CUstream id = nullptr;
+  std::shared_ptr<Context> context;
+  bool blocking = true;     // Orders itself with the NULL stream.
+  bool is_default = false;  // Is the NULL stream.
+  bool closed = false;      // Destroyed: ends when the queue is empty.
+  bool has_worker = false;
+  std::deque<Operation> queue;
+  std::uint64_t submitted = 0;
+  std::uint64_t completed = 0;
+};
+
+// All of these REQUIRE that the lock is held.
+
+// The stream `id` stands for, in the calling thread's context if it is NULL.
+// Stops on a stream that was destroyed or never made.
+CUresult FindStream(State& state, const char* call, CUstream id,
+                    std::shared_ptr<Stream>* stream);
+
+// Queues `work`. OUT_OF_MEMORY when no thread can be had.
+CUresult Submit(State& state, const std::shared_ptr<Stream>& stream, Work work);
+
+// The same for work that does not touch memory and must not be left out, even
+// when the context failed or ends: others may wait for its effect.
+CUresult SubmitAlways(State& state, const std::shared_ptr<Stream>& stream,
+                      Work work);
+
+// Does `work` in the stream's turn and returns when it is done.
+CUresult RunAndWait(State& state, Lock& lock,
+                    const std::shared_ptr<Stream>& stream, Work work);
+
+// Waits for all work of the stream, or of the context. Answers the context's
+// sticky error.
+CUresult WaitForStream(State& state, Lock& lock,
+                       const std::shared_ptr<Stream>& stream);
+CUresult WaitForContext(State& state, Lock& lock,
+                        const std::shared_ptr<Context>& context);
+
+// Whether a wait inside work of the stream must be given up.
+bool MustAbandon(const State& state, const Stream& stream);
+
+// Closes all streams of a context that ends.
+void AbandonStreams(State& state, Context& context);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_STREAM_H_
