@@ -58,6 +58,9 @@ struct SweepPlan {
   // them: "cuMemGetInfo", "getsockopt", or with one error alone:
   // "getsockopt:ENOPROTOOPT". A reason belongs in a comment beside each.
   std::vector<std::string> may_fail_silently = {};
+  // Calls whose failure a status tells in words of its own, written in the
+  // same way: "sendmsg:EPIPE", which says that the peer hung up.
+  std::vector<std::string> told_in_words = {};
   // Whether an error status names the failed call. False where another thread
   // or process meets the failure, and the status says what came of it.
   bool status_names_call = true;

@@ -1,6 +1,7 @@
 // The functions on files, memory, processes and threads that the linker
 // puts in place of the system's: ld --wrap=NAME sends calls of NAME to
 // __wrap_NAME, and calls of __real_NAME to NAME.
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <system_error>
 
 #include "tests/support/syscall_table_posix.h"
 
@@ -29,6 +31,11 @@ int __real_fstat(int fd, struct stat* result);
 int __real_fstatat(int directory, const char* path, struct stat* result,
                    int flags);
 int __real_fstatfs(int fd, struct statfs* result);
+DIR* __real_opendir(const char* path);
+DIR* __real_fdopendir(int fd);
+dirent* __real_readdir(DIR* directory);
+int __real_closedir(DIR* directory);
+int __real_gethostname(char* name, size_t size);
 int __real_access(const char* path, int mode);
 ssize_t __real_readlink(const char* path, char* text, size_t size);
 ssize_t __real_readlinkat(int directory, const char* path, char* text,
@@ -102,6 +109,31 @@ int __wrap_fstatat(int directory, const char* path, struct stat* result,
 int __wrap_fstatfs(int fd, struct statfs* result) {
   return Intercept(RowOf("fstatfs"), -1,
                    [&] { return __real_fstatfs(fd, result); });
+}
+
+DIR* __wrap_opendir(const char* path) {
+  return Intercept(RowOf("opendir"), static_cast<DIR*>(nullptr),
+                   [&] { return __real_opendir(path); });
+}
+
+DIR* __wrap_fdopendir(int fd) {
+  return Intercept(RowOf("fdopendir"), static_cast<DIR*>(nullptr),
+                   [&] { return __real_fdopendir(fd); });
+}
+
+dirent* __wrap_readdir(DIR* directory) {
+  return Intercept(RowOf("readdir"), static_cast<dirent*>(nullptr),
+                   [&] { return __real_readdir(directory); });
+}
+
+int __wrap_closedir(DIR* directory) {
+  return Intercept(RowOf("closedir"), -1,
+                   [&] { return __real_closedir(directory); });
+}
+
+int __wrap_gethostname(char* name, size_t size) {
+  return Intercept(RowOf("gethostname"), -1,
+                   [&] { return __real_gethostname(name, size); });
 }
 
 int __wrap_access(const char* path, int mode) {
@@ -317,6 +349,21 @@ int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
       vmm::testing::internal::DecideSyscall(RowOf("pthread_create"));
   if (!decision.perform) return decision.error;
   return __real_pthread_create(thread, attributes, run, argument);
+}
+
+// std::thread's own start, which throws as it does when the system has no
+// thread left. Its second parameter is a unique_ptr, which goes by reference.
+void __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
+    void* thread, void* state, void (*depend)());
+void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
+    void* thread, void* state, void (*depend)()) {
+  const auto decision =
+      vmm::testing::internal::DecideSyscall(RowOf("std::thread"));
+  if (!decision.perform) {
+    throw std::system_error(decision.error, std::generic_category());
+  }
+  __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
+      thread, state, depend);
 }
 
 // Calls compiled with _FORTIFY_SOURCE: see syscall_wraps_sockets_posix.cc.

@@ -3,6 +3,7 @@
 // __wrap_NAME, and calls of __real_NAME to NAME.
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -55,6 +56,8 @@ int __real_dup3(int fd, int to, int flags);
 int __real_pipe(int* ends);
 int __real_pipe2(int* ends, int flags);
 int __real_eventfd(unsigned value, int flags);
+int __real_eventfd_read(int fd, eventfd_t* value);
+int __real_eventfd_write(int fd, eventfd_t value);
 int __real_memfd_create(const char* name, unsigned flags);
 ssize_t __real_read(int fd, void* data, size_t size);
 ssize_t __real_pread(int fd, void* data, size_t size, off_t offset);
@@ -229,6 +232,16 @@ int __wrap_pipe2(int* ends, int flags) {
 int __wrap_eventfd(unsigned value, int flags) {
   return Intercept(RowOf("eventfd"), -1,
                    [&] { return __real_eventfd(value, flags); });
+}
+
+int __wrap_eventfd_read(int fd, eventfd_t* value) {
+  return Intercept(RowOf("eventfd_read"), -1,
+                   [&] { return __real_eventfd_read(fd, value); });
+}
+
+int __wrap_eventfd_write(int fd, eventfd_t value) {
+  return Intercept(RowOf("eventfd_write"), -1,
+                   [&] { return __real_eventfd_write(fd, value); });
 }
 
 int __wrap_memfd_create(const char* name, unsigned flags) {

@@ -131,8 +131,9 @@ TEST_F(DriverFaultsTest, LeavesAbsentEntriesAbsent) {
   EXPECT_EQ(driver_->cuMemAllocAsync, nullptr);
   EXPECT_EQ(driver_.Need<&platform::DriverTable::cuMemAllocAsync>().code(),
             absl::StatusCode::kUnimplemented);
-  // Two signatures share the name cuDeviceGetUuid; only the old one is there.
-  EXPECT_NE(driver_->cuDeviceGetUuid, nullptr);
+  // Two entries share the name cuDeviceGetUuid; only the older is there.
+  EXPECT_EQ(driver_->device_get_mig_uuid, nullptr);
+  EXPECT_NE(driver_->device_get_gpu_uuid, nullptr);
 }
 
 TEST_F(DriverFaultsTest, PassesCallsOnWhenItsFaultsAreGone) {

@@ -1,0 +1,239 @@
+// Proves that the sweep leaves no system call out: every function of the C
+// library that vmmshare's own archives call is either replaced by one that can
+// fail, or on the list below of functions that make no failing system call.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "platform/check.h"
+#include "tests/support/syscall_faults.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+
+using Names = std::set<std::string>;
+
+// Functions that make no system call that can fail, by why.
+constexpr const char* kHarmless[] = {
+    // Memory and text. When memory runs out the program ends: C++ without
+    // exceptions has no other answer.
+    "malloc calloc realloc free aligned_alloc posix_memalign memchr memcmp",
+    "memcpy memmove memset explicit_bzero strchr strrchr strcmp strncmp strlen",
+    "strnlen strstr strtol strtoul strtoull strtoll strerror_r strdup strspn",
+    "strcspn strncpy strcpy qsort bcmp bsearch snprintf vsnprintf sscanf",
+    "__isoc99_sscanf __isoc23_sscanf __isoc23_strtol __isoc23_strtoul",
+    "__isoc23_strtoull atoi __cmsg_nxthdr",
+    // Cannot fail, says each manual.
+    "getpid getppid getuid geteuid getgid getegid umask gnu_dev_major",
+    "gnu_dev_minor gnu_dev_makedev sched_yield pthread_self",
+    // Fail only for arguments that a program fixes when it is written.
+    "clock_gettime sysconf pthread_sigmask sigemptyset sigfillset",
+    // The environment, which is memory.
+    "getenv secure_getenv environ getauxval",
+    // Locks.
+    "pthread_mutex_lock pthread_mutex_unlock pthread_mutex_trylock",
+    "pthread_once pthread_cond_wait pthread_cond_broadcast",
+    "pthread_cond_signal pthread_join pthread_detach pthread_atfork",
+    "__register_atfork",
+    // Printing a last line: nobody can be told that it failed.
+    "fprintf vfprintf fwrite fputs fputc fflush stderr abort __assert_fail",
+    // The dynamic loader makes its own calls, which no linker replaces. The
+    // driver is loaded before anything that is swept.
+    "dlopen dlsym dlerror dlinfo dladdr",
+    // What the compiler adds.
+    "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",
+    "__tls_get_addr __stack_chk_fail __libc_single_threaded",
+};
+
+const Names& HarmlessNames() {
+  static const Names names = [] {
+    Names all;
+    for (const char* line : kHarmless) {
+      all.merge(Names(absl::StrSplit(line, ' ')));
+    }
+    return all;
+  }();
+  return names;
+}
+
+bool IsHarmless(std::string name) {
+  for (const char* prefix :
+       {"__cxa_", "__gxx_", "_Unwind_", "__asan_", "__tsan_", "__ubsan_",
+        "__sanitizer_", "__gcov_", "__llvm_", "__sanitizer", "__lsan_",
+        "__emutls_", "__atomic_"}) {
+    if (absl::StartsWith(name, prefix)) return true;
+  }
+  // "__memcpy_chk" is memcpy, compiled with _FORTIFY_SOURCE.
+  if (absl::StartsWith(name, "__") && absl::EndsWith(name, "_chk")) {
+    name = name.substr(2, name.size() - 6);
+  }
+  // Abseil's sleep, which takes up again what was interrupted. A packaged one
+  // adds its distribution's name.
+  if (absl::StartsWith(name, "AbslInternalSleepFor")) return true;
+  return HarmlessNames().contains(name);
+}
+
+// Parts of the C++ library that enter the kernel on their own, where nothing
+// can be replaced. Their use would make the sweep blind.
+bool IsCxxThatEntersTheKernel(const std::string& mangled) {
+  for (const char* part :
+       {"St10filesystem", "basic_filebuf", "basic_ifstream", "basic_ofstream",
+        "basic_fstream", "random_device", "sleep_for"}) {
+    if (absl::StrContains(mangled, part)) return true;
+  }
+  return false;
+}
+
+// Where the C++ library's own system calls are accepted, which cannot fail
+// here: what they answer is advice, and the code goes on without it.
+struct Exception {
+  const char* file;
+  const char* part;  // Of the mangled name.
+};
+constexpr Exception kExceptions[] = {
+    // IMEX channels are listed for people; a directory that cannot be read
+    // counts as one without channels.
+    {"imex_posix.cc", "St10filesystem"},
+    // /proc/devices; if it cannot be read, the customary number is used.
+    {"memory_handle_posix.cc", "basic_ifstream"},
+};
+
+bool IsExcepted(const std::string& file, const std::string& name) {
+  for (const Exception& exception : kExceptions) {
+    if (absl::StartsWith(file, exception.file) &&
+        absl::StrContains(name, exception.part)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What `nm` says of `archive`: lines "ADDRESS KIND NAME" or "KIND NAME".
+std::vector<std::string> Nm(const std::string& archive) {
+  const std::string command =
+      absl::StrCat("'", VMMSHARE_NM, "' '", archive, "' 2>&1");
+  std::FILE* const output = ::popen(command.c_str(), "r");
+  platform::Check(output != nullptr, "cannot run nm");
+  std::string text;
+  char piece[4096];
+  while (const std::size_t size = std::fread(piece, 1, sizeof piece, output)) {
+    text.append(piece, size);
+  }
+  EXPECT_EQ(::pclose(output), 0) << command << ": " << text;
+  return absl::StrSplit(text, '\n');
+}
+
+// Names of `archive` of the kinds in `kinds`, as nm writes kinds.
+Names NamesOf(const std::string& archive, const std::string& kinds) {
+  Names names;
+  std::string file;  // The part of the archive, "driver.cc.o".
+  for (const std::string& line : Nm(archive)) {
+    if (absl::EndsWith(line, ":")) file = line.substr(0, line.size() - 1);
+    const std::vector<std::string> fields =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (fields.size() < 2) continue;
+    const std::string& kind = fields[fields.size() - 2];
+    if (IsExcepted(file, fields.back())) continue;
+    if (kind.size() == 1 && absl::StrContains(kinds, kind)) {
+      names.insert(fields.back());
+    }
+  }
+  return names;
+}
+
+Names Wrapped() { return absl::StrSplit(VMMSHARE_WRAPPED, ','); }
+
+std::vector<std::string> Archives() {
+  return absl::StrSplit(VMMSHARE_ARCHIVES, ',');
+}
+
+// The names among `undefined` that would escape the sweep.
+std::vector<std::string> Escaping(const Names& undefined) {
+  std::vector<std::string> escaping;
+  const Names wrapped = Wrapped();
+  for (const std::string& name : undefined) {
+    const bool is_cxx = absl::StartsWith(name, "_Z");
+    if (is_cxx ? IsCxxThatEntersTheKernel(name)
+               : !wrapped.contains(name) && !IsHarmless(name)) {
+      escaping.push_back(name);
+    }
+  }
+  return escaping;
+}
+
+TEST(SyscallCoverage, NothingOfVmmshareEntersTheKernelUnseen) {
+  Names undefined, defined;
+  for (const std::string& archive : Archives()) {
+    undefined.merge(NamesOf(archive, "Uw"));
+    defined.merge(NamesOf(archive, "TDBRVWu"));
+  }
+  for (const std::string& name : defined) undefined.erase(name);
+  // It has looked at something: these calls are certainly made.
+  EXPECT_THAT(undefined, IsSupersetOf({"close", "fstat", "ppoll"}));
+  EXPECT_THAT(Escaping(undefined), IsEmpty())
+      << "wrap them (tests/support/CMakeLists.txt, syscall_table_posix.h, "
+         "syscall_wraps_posix.cc), or list them here if they cannot fail";
+}
+
+TEST(SyscallCoverage, ACallThatIsNeitherWrappedNorHarmlessEscapes) {
+  EXPECT_THAT(Escaping({"close", "memcpy", "__read_chk", "__memcpy_chk",
+                        "_ZN4absl3NowEv"}),
+              IsEmpty());
+  EXPECT_THAT(Escaping({"renameat2"}), ElementsAre("renameat2"));
+  EXPECT_THAT(Escaping({"__pread64_chk"}), ElementsAre("__pread64_chk"));
+  EXPECT_TRUE(IsExcepted("imex_posix.cc.o", "_ZNSt10filesystem1"));
+  EXPECT_FALSE(IsExcepted("driver.cc.o", "_ZNSt10filesystem1"));
+  EXPECT_FALSE(IsExcepted("imex_posix.cc.o", "mkdirat"));
+  const std::string mkdir = "_ZNSt10filesystem16create_directoryERKNS_4pathE";
+  EXPECT_THAT(Escaping({mkdir}), ElementsAre(mkdir));
+}
+
+TEST(SyscallCoverage, EveryWrappedNameHasItsFunction) {
+  Names defined;
+  for (const std::string& name : NamesOf(VMMSHARE_FAULTS_ARCHIVE, "T")) {
+    if (absl::StartsWith(name, "__wrap_")) defined.insert(name.substr(7));
+  }
+  EXPECT_EQ(defined, Wrapped());
+}
+
+TEST(SyscallCoverage, EveryRowOfTheTableBelongsToAWrappedName) {
+  Names rows;
+  for (const SyscallRow& row : SyscallTable()) {
+    EXPECT_THAT(row.errors, Not(IsEmpty())) << row.name;
+    // A thread that cannot be started is not asked for again.
+    EXPECT_TRUE(!IsTransient(row.errors.front()) ||
+                absl::StrContains(row.name, "thread"))
+        << row.name << ": failing for ever with it would be an endless wait";
+    if (row.name == "std::thread") {
+      EXPECT_THAT(Wrapped(), Contains(HasSubstr("_M_start_thread")));
+      continue;
+    }
+    if (!absl::StartsWith(row.name, "syscall(")) rows.insert(row.name);
+  }
+  Names wrapped = Wrapped();
+  // Those made of others, given rows by number, or C++.
+  for (auto name = wrapped.begin(); name != wrapped.end();) {
+    const bool special = absl::StartsWith(*name, "_");
+    name =
+        special || *name == "syscall" ? wrapped.erase(name) : std::next(name);
+  }
+  EXPECT_EQ(rows, wrapped);
+}
+
+}  // namespace
+}  // namespace vmm::testing
