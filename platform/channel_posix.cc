@@ -192,13 +192,18 @@ absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
   if (!type.ok()) return type.status();
   sockaddr_un name;
   socklen_t size = sizeof(name);
-  if (*domain != AF_UNIX || *type != SOCK_SEQPACKET ||
-      ::getpeername(Fd(socket), reinterpret_cast<sockaddr*>(&name), &size) !=
-          0) {
+  const int error =
+      ::getpeername(Fd(socket), reinterpret_cast<sockaddr*>(&name), &size) == 0
+          ? 0
+          : errno;
+  if (*domain != AF_UNIX || *type != SOCK_SEQPACKET || error == ENOTCONN) {
     return absl::InvalidArgumentError(absl::StrCat(
         "descriptor ", socket.get(), " is a socket of domain ", *domain,
         " and type ", *type, ", and must be a connected one of domain ",
         AF_UNIX, " (AF_UNIX) and type ", SOCK_SEQPACKET, " (SOCK_SEQPACKET)"));
+  }
+  if (error != 0) {
+    return OsError(error, absl::StrCat("getpeername(", socket.get(), ")"));
   }
   if (::fcntl(Fd(socket), F_SETFD, FD_CLOEXEC) != 0) {
     return OsError(errno, absl::StrCat("fcntl(", socket.get(), ", F_SETFD)"));
