@@ -16,6 +16,8 @@ cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
 namespace vmm::hostdriver {
 namespace {
 
+constexpr int kDriverVersion = 13000;  // As cuDriverGetVersion answers.
+
 struct Entry {
   const char* name;
   int version;  // The CUDA version that brought this signature.
@@ -114,6 +116,8 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function,
                                      CUdriverProcAddressQueryResult* status) {
   if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
+  if (version > vmm::hostdriver::kDriverVersion)
+    return CUDA_ERROR_INVALID_VALUE;
   // There are no per-thread default streams here.
   if (flags != CU_GET_PROC_ADDRESS_DEFAULT &&
       flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM) {
@@ -126,7 +130,9 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function,
               : known              ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  // Measured: with a status to say it in, not finding is no error.
+  return *function != nullptr || status != nullptr ? CUDA_SUCCESS
+                                                   : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function,

@@ -102,7 +102,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* id, CUipcEventHandle handle) {
   WireHandle wire{};
   std::memcpy(&wire, &handle, sizeof(wire));
   if (wire.magic != kMagic || wire.slot >= EventFile::kSlots) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return CUDA_ERROR_MAP_FAILED;  // Measured, for a handle of other bytes.
   }
   if (Own().file != nullptr && wire.file == Own().file->id()) {
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -111,7 +111,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* id, CUipcEventHandle handle) {
       EventFile::Open(state.config.instance, wire.file);
   if (file == nullptr ||
       file->slot(wire.slot).generation.load() != wire.generation) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return CUDA_ERROR_MAP_FAILED;
   }
   auto event = std::make_shared<Event>();
   event->context = context;
