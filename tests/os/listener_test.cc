@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -305,6 +306,17 @@ TEST_F(ListenerTest, ManyWhoWantOneNameGetItOnce) {
   EXPECT_EQ(won, 1);
 }
 
+TEST_F(ListenerTest, WhoHoldsTheDirectorysLockDelaysChosenNamesOneSecond) {
+  OsHandle directory = OsHandle::Adopt(
+      ::open(temp_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(RawFd(directory), LOCK_EX), 0);
+  const absl::Time start = absl::Now();
+  const absl::Status status = BindStatus(temp_.path(), "name");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  EXPECT_TRUE(BindStatus(temp_.path(), "").ok());  // Needs no lock.
+}
+
 TEST_F(ListenerTest, RemovesItsSocketWhenDestroyed) {
   std::string address;
   {
@@ -527,6 +539,33 @@ TEST_F(ListenerTest, AVariableThatDoesNotServeIsAnErrorAndNotPassedOver) {
             code(absl::StatusCode::kPermissionDenied));
   EXPECT_EQ(DefaultWith("", temp_.path(), ""),
             code(absl::StatusCode::kPermissionDenied));
+}
+
+// Runs this program as user kStranger by its set-user-id bit, which makes the
+// system call it secure, with variables that must not be believed.
+TEST_F(ListenerTest, VariablesAreIgnoredInASetUserIdProgram) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make such a program";
+  Chmod(temp_.path(), 01777);
+  const std::string program = temp_.File("program");
+  std::filesystem::copy_file("/proc/self/exe", program);
+  ASSERT_EQ(::chown(program.c_str(), kStranger, kStranger), 0);
+  Chmod(program, 04755);
+  const std::string expected = "/tmp/vmmshare-" + std::to_string(kStranger);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", temp_.path().c_str(), 1);
+    ::setenv("XDG_RUNTIME_DIR", temp_.path().c_str(), 1);
+    ::setenv("VMMSHARE_CHILD_PARENT", std::to_string(::getppid()).c_str(), 1);
+    ::execl(program.c_str(), program.c_str(), "--vmmshare_child=show_default",
+            expected.c_str(), nullptr);
+    ::_exit(126);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  std::error_code ignored;
+  std::filesystem::remove_all(expected, ignored);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace
