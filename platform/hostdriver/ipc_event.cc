@@ -82,6 +82,8 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent id) {
     StopOnHandle(state, "cuIpcGetEventHandle", "event",
                  reinterpret_cast<std::uint64_t>(id));
   }
+  // StopOnHandle() does not return, which cppcheck does not see here.
+  // cppcheck-suppress derefInvalidIteratorRedundantCheck
   const Event& event = *found->second;
   if (event.file == nullptr || !event.is_maker)
     return CUDA_ERROR_INVALID_HANDLE;
