@@ -44,11 +44,11 @@ namespace {
 
 using examples::CommandLine;
 using examples::Print;
+using examples::TextMessage;
 using vmm::platform::Channel;
 using vmm::platform::Driver;
 using vmm::platform::DriverTable;
 using vmm::platform::Listener;
-using vmm::platform::Message;
 
 // Messages of this program. Payload of both: text for people.
 constexpr std::uint16_t kDone = 1;     // The values were changed.
@@ -121,12 +121,6 @@ absl::StatusOr<TicketFile> ReadTicketFile(const std::string& path) {
   return file;
 }
 
-absl::Status Say(Channel& channel, std::uint16_t type, absl::string_view text,
-                 absl::Time deadline) {
-  const std::vector<std::uint8_t> payload(text.begin(), text.end());
-  return channel.Send(type, payload, {}, deadline);
-}
-
 // Prints the first values. An error when they are not all the same.
 absl::Status Show(const Driver& driver, const vmm::Allocation& memory,
                   absl::string_view after) {
@@ -192,16 +186,15 @@ absl::Status Main(const vmm::Device& device, const std::string& path,
   for (std::string visitor; visitor != "rtc";) {
     absl::StatusOr<Channel> channel = listener->Accept(deadline);
     if (!channel.ok()) return channel.status();
-    absl::StatusOr<Message> message = channel->Receive(deadline);
+    absl::StatusOr<TextMessage> message = examples::Hear(*channel, deadline);
     if (!message.ok()) return message.status();
-    const std::string text(message->payload.begin(), message->payload.end());
-    visitor = text.substr(0, text.find(' '));
+    visitor = message->text.substr(0, message->text.find(' '));
     if (message->type == kSkipped) {
       Print(absl::StrCat("main: ", visitor, " skipped its step"));
     }
     shown = Show(driver, *memory, visitor);
     if (!shown.ok()) return shown;
-    absl::Status answered = Say(*channel, kSeen, "", deadline);
+    absl::Status answered = examples::Say(*channel, {kSeen, ""}, deadline);
     if (!answered.ok()) return answered;
   }
   return absl::OkStatus();
@@ -281,10 +274,9 @@ absl::Status Visit(const vmm::Device& device, const std::string& mode,
   absl::StatusOr<Channel> channel =
       Channel::Connect(file->address, {}, deadline);
   if (!channel.ok()) return channel.status();
-  absl::Status told = Say(*channel, outcome, text, deadline);
+  absl::Status told = examples::Say(*channel, {outcome, text}, deadline);
   if (!told.ok()) return told;
-  absl::StatusOr<Message> seen = channel->Receive(deadline);
-  return seen.status();
+  return examples::Hear(*channel, deadline).status();
 }
 
 absl::Status Run(int argc, char** argv) {

@@ -45,10 +45,11 @@ using examples::ChildProcess;
 using examples::CommandLine;
 using examples::Pattern;
 using examples::Print;
+using examples::Say;
+using examples::TextMessage;
 using vmm::platform::Channel;
 using vmm::platform::Driver;
 using vmm::platform::Listener;
-using vmm::platform::Message;
 
 // Messages between a rank and the launcher; payloads are text.
 constexpr std::uint16_t kTicket = 1;   // Both ways, one message a ticket.
@@ -59,24 +60,17 @@ constexpr std::uint16_t kFailed = 4;   // A rank cannot go on, and why.
 // What the owner of rank `rank` fills its buffer with.
 Pattern PatternOf(std::uint64_t rank) { return {.seed = 1000 + rank}; }
 
-absl::Status Say(Channel& channel, std::uint16_t type, absl::string_view text,
-                 absl::Time deadline) {
-  const std::vector<std::uint8_t> payload(text.begin(), text.end());
-  return channel.Send(type, payload, {}, deadline);
-}
-
 // The text of the next message, which must be a `type`.
-absl::StatusOr<std::string> Hear(Channel& channel, std::uint16_t type,
-                                 absl::Time deadline) {
-  absl::StatusOr<Message> message = channel.Receive(deadline);
+absl::StatusOr<std::string> Expect(Channel& channel, std::uint16_t type,
+                                   absl::Time deadline) {
+  absl::StatusOr<TextMessage> message = examples::Hear(channel, deadline);
   if (!message.ok()) return message.status();
-  const std::string text(message->payload.begin(), message->payload.end());
-  if (message->type == kFailed) return absl::AbortedError(text);
+  if (message->type == kFailed) return absl::AbortedError(message->text);
   if (message->type != type) {
     return absl::DataLossError(absl::StrCat("a message of type ", message->type,
                                             " came; expected ", type));
   }
-  return text;
+  return message->text;
 }
 
 // ---- A rank ---------------------------------------------------------------
@@ -167,14 +161,14 @@ absl::Status RunRank(const vmm::Device& device, const Rank& me,
       (*endpoint)->Publish(buffer->shareable());
   if (!mine.ok()) return mine.status();
   absl::Status told =
-      Say(launcher, kTicket, absl::StrCat(me.rank, " ", mine->ticket()),
+      Say(launcher, {kTicket, absl::StrCat(me.rank, " ", mine->ticket())},
           me.deadline);
   if (!told.ok()) return told;
 
   std::vector<std::uint64_t> owners;
   std::vector<std::string> tickets;
   for (std::uint64_t rank = 0; rank < me.ranks; ++rank) {
-    absl::StatusOr<std::string> ticket = Hear(launcher, kTicket, me.deadline);
+    absl::StatusOr<std::string> ticket = Expect(launcher, kTicket, me.deadline);
     if (!ticket.ok()) return ticket.status();
     if (rank == me.rank) continue;
     owners.push_back(rank);
@@ -200,15 +194,16 @@ absl::Status RunRank(const vmm::Device& device, const Rank& me,
   }
   absl::Status only_own = CheckOnlyOwnContext(device);
   if (!only_own.ok()) return only_own;
-  told = Say(launcher, kResult, row, me.deadline);
+  told = Say(launcher, {kResult, row}, me.deadline);
   if (!told.ok()) return told;
   // This endpoint serves until everybody has had what it needs.
-  return Hear(launcher, kAllDone, me.deadline).status();
+  return Expect(launcher, kAllDone, me.deadline).status();
 }
 
 absl::Status StartRank(const Driver& driver, const CommandLine& line,
                        absl::Time deadline) {
-  Rank me{.deadline = deadline};
+  Rank me;
+  me.deadline = deadline;
   std::uint64_t ordinal = 0;
   for (auto [flag, value] : {std::pair{"rank", &me.rank},
                              {"processes", &me.ranks},
@@ -231,7 +226,7 @@ absl::Status StartRank(const Driver& driver, const CommandLine& line,
       device.ok() ? RunRank(*device, me, *launcher) : device.status();
   if (!status.ok()) {
     // Best effort: the launcher also sees this process end.
-    Say(*launcher, kFailed, status.ToString().substr(0, 2048), deadline)
+    Say(*launcher, {kFailed, status.ToString().substr(0, 2048)}, deadline)
         .IgnoreError();
   }
   return status;
@@ -276,7 +271,7 @@ absl::Status HandRoundTickets(std::vector<Launched>& all, Listener& listener,
   for (std::size_t i = 0; i < all.size(); ++i) {
     absl::StatusOr<Channel> channel = all[i].process.Accept(listener, deadline);
     if (!channel.ok()) return channel.status();
-    absl::StatusOr<std::string> text = Hear(*channel, kTicket, deadline);
+    absl::StatusOr<std::string> text = Expect(*channel, kTicket, deadline);
     if (!text.ok()) return text.status();
     const std::pair<std::string, std::string> words =
         absl::StrSplit(*text, absl::MaxSplits(' ', 1));
@@ -292,7 +287,7 @@ absl::Status HandRoundTickets(std::vector<Launched>& all, Listener& listener,
   for (Launched& receiver : all) {
     for (const Launched& owner : all) {
       absl::Status sent =
-          Say(*receiver.channel, kTicket, owner.ticket, deadline);
+          Say(*receiver.channel, {kTicket, owner.ticket}, deadline);
       if (!sent.ok()) return sent;
     }
   }
@@ -359,12 +354,12 @@ absl::Status Launch(const Driver& driver, const CommandLine& line,
   std::size_t failed = 0;
   for (std::size_t rank = 0; rank < all->size(); ++rank) {
     absl::StatusOr<std::string> row =
-        Hear(*(*all)[rank].channel, kResult, deadline);
+        Expect(*(*all)[rank].channel, kResult, deadline);
     if (!row.ok()) return row.status();
     failed += PrintRow(rank, all->size(), *row);
   }
   for (Launched& rank : *all) {
-    absl::Status told = Say(*rank.channel, kAllDone, "", deadline);
+    absl::Status told = Say(*rank.channel, {kAllDone, ""}, deadline);
     if (!told.ok()) return told;
   }
   for (Launched& rank : *all) {
@@ -385,7 +380,7 @@ absl::Status Run(int argc, char** argv) {
   absl::StatusOr<CommandLine> line =
       CommandLine::Parse(argc, argv,
                          {"driver", "processes", "isolate", "size", "timeout",
-                          "launcher", "rank", "device"});
+                          "launcher", "rank", "device", "corrupt"});
   if (!line.ok()) return line.status();
   absl::StatusOr<absl::Time> deadline = line->Deadline();
   if (!deadline.ok()) return deadline.status();

@@ -37,10 +37,10 @@ using examples::CommandLine;
 using examples::Pattern;
 using examples::Print;
 using examples::Steps;
+using examples::TextMessage;
 using vmm::platform::Channel;
 using vmm::platform::Driver;
 using vmm::platform::Listener;
-using vmm::platform::Message;
 
 constexpr Pattern kData{.seed = 2024};
 
@@ -87,11 +87,11 @@ absl::Status Corrupt(const Driver& driver, const vmm::Allocation& data,
 }
 
 absl::Status WaitForReply(Channel& channel, absl::Time deadline) {
-  absl::StatusOr<Message> message = channel.Receive(deadline);
+  absl::StatusOr<TextMessage> message = examples::Hear(channel, deadline);
   if (!message.ok()) return message.status();
-  const std::string text(message->payload.begin(), message->payload.end());
   if (message->type == kFailed) {
-    return absl::AbortedError(absl::StrCat("the consumer failed: ", text));
+    return absl::AbortedError(
+        absl::StrCat("the consumer failed: ", message->text));
   }
   if (message->type != kReplyReady) {
     return absl::DataLossError(
@@ -224,10 +224,10 @@ absl::Status Consume(const Driver& driver, const CommandLine& line,
   if (!channel.ok()) return channel.status();
   absl::Status status = ConsumeFrom(*channel, driver, line, deadline);
   // The producer is told either way, so that it never waits for nothing.
-  const std::string text = status.ToString().substr(0, 1024);
-  const std::vector<std::uint8_t> payload(text.begin(), text.end());
-  absl::Status told =
-      channel->Send(status.ok() ? kReplyReady : kFailed, payload, {}, deadline);
+  absl::Status told = examples::Say(
+      *channel,
+      {status.ok() ? kReplyReady : kFailed, status.ToString().substr(0, 1024)},
+      deadline);
   return status.ok() ? told : status;
 }
 

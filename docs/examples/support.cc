@@ -14,7 +14,9 @@
 
 namespace examples {
 
+using vmm::platform::Channel;
 using vmm::platform::Driver;
+using vmm::platform::Message;
 
 absl::StatusOr<CommandLine> CommandLine::Parse(
     int argc, char** argv, std::initializer_list<absl::string_view> known) {
@@ -115,6 +117,20 @@ void Print(absl::string_view text) {
   const std::string line = absl::StrCat(text, "\n");
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
+}
+
+absl::Status Say(Channel& channel, const TextMessage& message,
+                 absl::Time deadline) {
+  const std::vector<std::uint8_t> payload(message.text.begin(),
+                                          message.text.end());
+  return channel.Send(message.type, payload, {}, deadline);
+}
+
+absl::StatusOr<TextMessage> Hear(Channel& channel, absl::Time deadline) {
+  absl::StatusOr<Message> message = channel.Receive(deadline);
+  if (!message.ok()) return message.status();
+  return TextMessage{message->type,
+                     {message->payload.begin(), message->payload.end()}};
 }
 
 void Steps::Done(absl::string_view step, std::uint64_t bytes) {

@@ -1,5 +1,5 @@
 // What the examples have in common and is not about sharing memory: the
-// command line, loading the driver, and printing how long each step took.
+// command line, loading the driver, messages of text, and printing.
 #ifndef VMMSHARE_DOCS_EXAMPLES_SUPPORT_H_
 #define VMMSHARE_DOCS_EXAMPLES_SUPPORT_H_
 
@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "platform/channel.h"
 #include "platform/driver.h"
 
 namespace examples {
@@ -53,6 +54,16 @@ std::string BytesText(std::uint64_t bytes);
 
 // Prints one line and flushes: several processes write to one terminal.
 void Print(absl::string_view text);
+
+// A message of text, over a channel.
+struct TextMessage {
+  std::uint16_t type = 0;
+  std::string text;
+};
+absl::Status Say(vmm::platform::Channel& channel, const TextMessage& message,
+                 absl::Time deadline);
+absl::StatusOr<TextMessage> Hear(vmm::platform::Channel& channel,
+                                 absl::Time deadline);
 
 // Prints what this process is doing, with the time since the last step.
 class Steps {
