@@ -399,6 +399,11 @@ TEST_F(ListenerTest, Pitfall28ConnectToAFullQueueEndsAtTheDeadline) {
   EXPECT_LT(elapsed, absl::Seconds(10));
   EXPECT_GE(waiting.size(), 64u);
 
+  // Busy is not dead: nobody takes its name.
+  const std::string name =
+      std::filesystem::path(listener.address()).filename().string();
+  EXPECT_TRUE(absl::IsAlreadyExists(BindStatus(temp_.path(), name)));
+
   // One who waits gets in as soon as there is room.
   std::thread client([&] {
     EXPECT_TRUE(Channel::Connect(listener.address(), {}, Late()).ok());
