@@ -112,6 +112,7 @@ constexpr Exception kExceptions[] = {
     {"imex_posix.cc", "St10filesystem"},
     // /proc/devices; if it cannot be read, the customary number is used.
     {"memory_handle_posix.cc", "basic_ifstream"},
+    {"memory_handle_posix.cc", "basic_filebuf"},
 };
 
 bool IsExcepted(const std::string& file, const std::string& name) {
@@ -160,7 +161,7 @@ Names NamesOf(const std::string& archive, const std::string& kinds) {
 Names Wrapped() { return absl::StrSplit(VMMSHARE_WRAPPED, ','); }
 
 std::vector<std::string> Archives() {
-  return absl::StrSplit(VMMSHARE_ARCHIVES, ',');
+  return absl::StrSplit(VMMSHARE_ARCHIVES, '|');
 }
 
 // The names among `undefined` that would escape the sweep.
@@ -216,10 +217,13 @@ TEST(SyscallCoverage, EveryRowOfTheTableBelongsToAWrappedName) {
   Names rows;
   for (const SyscallRow& row : SyscallTable()) {
     EXPECT_THAT(row.errors, Not(IsEmpty())) << row.name;
-    // A thread that cannot be started is not asked for again.
-    EXPECT_TRUE(!IsTransient(row.errors.front()) ||
+    // "For ever" takes the first error: it must not be a transient one where
+    // the call has others. A thread's EAGAIN is not transient.
+    const bool only_transient =
+        std::all_of(row.errors.begin(), row.errors.end(), IsTransient);
+    EXPECT_TRUE(!IsTransient(row.errors.front()) || only_transient ||
                 absl::StrContains(row.name, "thread"))
-        << row.name << ": failing for ever with it would be an endless wait";
+        << row.name << " could be failed for ever and is not";
     if (row.name == "std::thread") {
       EXPECT_THAT(Wrapped(), Contains(HasSubstr("_M_start_thread")));
       continue;
