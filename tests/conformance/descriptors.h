@@ -18,6 +18,11 @@ bool ClosesOnExec(int fd);
 // messages: /dev/null, a directory, a socket, a memfd, a number not open.
 std::vector<std::pair<std::string, int>> DescriptorsThatAreNoMemory();
 
+// Descriptors that resemble `exported`, memory of the host-memory driver, but
+// must not be taken for it: not sealed, of another size, read-only, by another
+// name. The caller closes them.
+std::vector<int> ImpostorsOfMemory(int exported);
+
 // A pair of connected sockets; the second is inherited by child processes.
 struct SocketPair {
   int mine = -1;

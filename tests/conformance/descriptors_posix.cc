@@ -50,6 +50,35 @@ std::vector<std::pair<std::string, int>> DescriptorsThatAreNoMemory() {
           {"a number that is not open", 9999}};
 }
 
+std::vector<int> ImpostorsOfMemory(int exported) {
+  const std::string path = "/proc/self/fd/" + std::to_string(exported);
+  char target[256] = {};
+  Check(readlink(path.c_str(), target, sizeof(target) - 1) > 0,
+        "readlink() of an exported descriptor failed");
+  // "/memfd:NAME (deleted)"
+  std::string name = std::string(target).substr(std::strlen("/memfd:"));
+  name = name.substr(0, name.find(' '));
+  const auto make = [](const std::string& as, off_t size, int seals) {
+    const int fd = memfd_create(as.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    Check(fd >= 0 && ftruncate(fd, size) == 0 &&
+              fcntl(fd, F_ADD_SEALS, seals) == 0,
+          "a memfd could not be made");
+    return fd;
+  };
+  constexpr off_t kSize = 2 << 20;
+  constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  return {make(name, kSize, 0),
+          make(name, kSize, F_SEAL_GROW | F_SEAL_SEAL),
+          make(name, kSize, F_SEAL_SHRINK | F_SEAL_SEAL),
+          make(name, kSize, kSealed | F_SEAL_WRITE),
+          make(name, 0, kSealed),
+          make(name, 4096, kSealed),
+          make("x" + name, kSize, kSealed),
+          make(name + "0", kSize, kSealed),
+          make(name.substr(0, name.size() - 1), kSize, kSealed),
+          open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+}
+
 SocketPair MakeSocketPair() {
   int sockets[2] = {-1, -1};
   Check(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0,
