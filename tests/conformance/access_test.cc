@@ -168,8 +168,9 @@ TEST_F(NumaAccess, LetsCpuAndDeviceUseOneAddress) {
   EXPECT_EQ(words[1], 0x1111111111111111u);
 }
 
+// Before it is set, nothing is expected: an H200 answers 3, and the CPU faults
+// all the same.
 TEST_F(NumaAccess, IsAnsweredForTheHost) {
-  EXPECT_EQ(HostAccess(), 0u);
   Host(kRead);
   EXPECT_EQ(HostAccess(), 1u);
   EXPECT_EQ(*reinterpret_cast<volatile char*>(address), 0);

@@ -85,21 +85,21 @@ TEST(Exit, DoesNotWaitForStreamsThatWaitForEver) {
 
 struct AtEnd {
   ~AtEnd() {
-    if (cu == nullptr) return;
-    const CUresult result = cu->cuMemRelease(handle);
+    if (handle == 0) return;
+    const CUresult result = cu.cuMemRelease(handle);
     std::fprintf(stderr, "late release: %d\n", static_cast<int>(result));
     if (result != CUDA_ERROR_DEINITIALIZED) _Exit(77);
   }
-  const platform::DriverTable* cu = nullptr;
+  platform::DriverTable cu;  // A copy: TestDriver() is destroyed before.
   CUmemGenericAllocationHandle handle = 0;
 };
 
 int ReleasesLate(const std::vector<std::string>&) {
   // Made before the driver starts, hence destroyed after it has ended.
   static AtEnd at_end;
-  at_end.cu = &DriverWithContext();
+  at_end.cu = DriverWithContext();
   const CUmemAllocationProp prop = Properties();
-  return at_end.cu->cuMemCreate(&at_end.handle, kGranule, &prop, 0);
+  return at_end.cu.cuMemCreate(&at_end.handle, kGranule, &prop, 0);
 }
 const bool kReleasesLate = RegisterChild("releases_late", &ReleasesLate);
 
