@@ -169,22 +169,30 @@ class OtherGpu : public ::testing::Test {
 
 TEST_F(OtherGpu, LosesNoByteAndGetsNoContextWhileMemoryIsSharedOnTheFirst) {
   Peer meter = Start("meter", kOther);
-  const std::int64_t before = Free(meter);
-
-  Peer owner = Start("owner", kUsed);
-  Peer importer = Start("importer", kUsed);
-  Say(importer.channel, Hear(owner.channel));
-  // Allocating, exporting and importing need no context at all; using the
-  // memory needs one, on its own GPU.
-  EXPECT_EQ(Hear(owner.channel), " 0,");
-  EXPECT_EQ(Hear(importer.channel), " 0,");
-  EXPECT_EQ(Free(meter), before);
-
-  Say(owner.channel, "end");
-  Say(importer.channel, "end");
-  EXPECT_EQ(owner.child.Wait(), 0);
-  EXPECT_EQ(importer.child.Wait(), 0);
-  EXPECT_EQ(Free(meter), before);
+  // The first processes that start beside the meter make the driver take 64 KiB
+  // there and keep them after they have ended (measured on H200, driver 580).
+  // What a program takes, each of its processes takes anew: the second round
+  // shows it.
+  for (const bool rehearsal : {true, false}) {
+    const std::int64_t before = Free(meter);
+    Peer owner = Start("owner", kUsed);
+    Peer importer = Start("importer", kUsed);
+    Say(importer.channel, Hear(owner.channel));
+    // Allocating, exporting and importing need no context at all; using the
+    // memory needs one, on its own GPU.
+    EXPECT_EQ(Hear(owner.channel), " 0,");
+    EXPECT_EQ(Hear(importer.channel), " 0,");
+    if (!rehearsal) {
+      EXPECT_EQ(Free(meter), before);
+    }
+    Say(owner.channel, "end");
+    Say(importer.channel, "end");
+    EXPECT_EQ(owner.child.Wait(), 0);
+    EXPECT_EQ(importer.child.Wait(), 0);
+    if (!rehearsal) {
+      EXPECT_EQ(Free(meter), before);
+    }
+  }
   meter.channel.Close();
   EXPECT_EQ(meter.child.Wait(), 0);
 }
