@@ -21,6 +21,7 @@
 #include <numeric>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +34,8 @@
 #include "bench/allocation_lives.h"
 #include "bench/report.h"
 #include "platform/machine.h"
+#include "platform/memory_handle.h"
+#include "vmm/exporter.h"
 #include "vmm/vmm.h"
 
 namespace {
@@ -150,7 +153,8 @@ void RegisterPart(const std::string& name, Call call) {
 
 // What the calls of a life are made of, apart from the driver's own time.
 absl::Status RegisterParts(const vmm::Device& device,
-                           const vmm::Allocation& memory) {
+                           const vmm::Allocation& memory,
+                           const vmm::platform::OsHandle& exported) {
   absl::StatusOr<vmm::Ticket> ticket =
       vmm::MakeTicket(memory.shareable(), vmm::HandleKind::kPosixFd);
   if (!ticket.ok()) return ticket.status();
@@ -164,12 +168,20 @@ absl::Status RegisterParts(const vmm::Device& device,
   });
   RegisterPart("Device::Probe (remembered)",
                [device] { return device.Probe(vmm::HandleKind::kPosixFd); });
+  RegisterPart("Location::Describe", [here] { return here.Describe(); });
   RegisterPart("Granularity", [driver, here] {
     return vmm::PhysicalMemory::Granularity(driver, here,
                                             {vmm::HandleKind::kPosixFd});
   });
   RegisterPart("CheckReachable", [here] {
     return vmm::CheckReachable(here, {{here, vmm::Access::kRead}});
+  });
+  RegisterPart("CheckMemoryHandle", [&exported, size = memory.size(), driver] {
+    return vmm::platform::CheckMemoryHandle(
+        exported,
+        driver.is_host_memory() ? vmm::platform::MemoryBacking::kHostMemory
+                                : vmm::platform::MemoryBacking::kNvidiaDriver,
+        size);
   });
   RegisterPart("MakeTicket", [&memory] {
     return vmm::MakeTicket(memory.shareable(), vmm::HandleKind::kPosixFd);
@@ -247,7 +259,11 @@ absl::Status Run(const Options& options) {
   absl::StatusOr<vmm::Allocation> memory =
       vmm::Allocation::Create(*device, {.size = 2 * kMiB});
   if (!memory.ok()) return memory.status();
-  absl::Status registered = RegisterParts(*device, *memory);
+  absl::StatusOr<vmm::ExportedHandle> exported = vmm::exporters::kPosixFd.make(
+      *driver, memory->shareable().memory().handle(0));
+  if (!exported.ok()) return exported.status();
+  absl::Status registered = RegisterParts(
+      *device, *memory, std::get<vmm::platform::OsHandle>(*exported));
   if (!registered.ok()) return registered;
 
   benchmark::RunSpecifiedBenchmarks();
