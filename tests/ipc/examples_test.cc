@@ -328,5 +328,20 @@ TEST(OneProcessPerGpu, SaysWhichGpusCannotReachEachOther) {
                                    HasSubstr("has no peer access to")));
 }
 
+TEST(Hello, OpensInOneProcessWhatAnotherPublished) {
+  const std::string driver = OnHostMemoryDriver() ? HostDriverPath() : "system";
+  Program owner = StartExample("hello", {driver});
+  ASSERT_TRUE(owner.WaitForText("vmmshare:1:")) << owner.output();
+  const std::string ticket = LineOf(owner.output(), 1);
+  const Result opened = RunExample("hello", {driver, ticket});
+  EXPECT_EQ(opened.status, 0) << opened.output;
+  EXPECT_THAT(opened.output, HasSubstr("opened 1073741824 bytes"));
+  // A damaged ticket is refused, and says so.
+  const Result refused =
+      RunExample("hello", {driver, ticket.substr(0, ticket.size() - 1)});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output, HasSubstr("not a usable ticket"));
+}
+
 }  // namespace
 }  // namespace vmm::testing
