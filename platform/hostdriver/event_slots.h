@@ -40,6 +40,8 @@ class EventFile {
   std::uint64_t id() const { return id_; }
   // REQUIRES: index < kSlots.
   EventSlot& slot(std::uint32_t index) const { return slots_[index]; }
+  // Removes the file's name; who has opened it keeps it. Of an own file only.
+  void Unlink();
   // Whether the process that made the file lives. Of an opened file only.
   bool MakerLives() const;
 
@@ -53,8 +55,9 @@ class EventFile {
   std::string own_path_;  // Removed at the end; empty for an opened file.
 };
 
-// Removes the files that processes which ended left behind.
-void RemoveDeadEventFiles(const std::string& instance);
+// Removes the files that this user's processes left behind when killed, of
+// every instance.
+void RemoveDeadEventFiles();
 
 }  // namespace vmm::hostdriver
 
