@@ -52,7 +52,7 @@ constexpr std::size_t kBudget = 64 * kMiB;  // Of the machines below.
 // A machine that no other test sees.
 std::map<std::string, std::string> Machine(
     const std::string& name, std::map<std::string, std::string> more = {}) {
-  more["VMMSHARE_HOST_INSTANCE"] = name;
+  more["VMMSHARE_HOST_INSTANCE"] = NameOfItsOwn(name);
   more.emplace("VMMSHARE_HOST_MEMORY", std::to_string(kBudget));
   return more;
 }
