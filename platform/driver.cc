@@ -138,6 +138,17 @@ absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
   return driver;
 }
 
+absl::StatusOr<Driver::Notes> Driver::RememberedNotes(
+    const std::function<absl::StatusOr<Notes>()>& make) const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  if (state_->notes == nullptr) {
+    absl::StatusOr<Notes> made = make();
+    if (!made.ok()) return made.status();
+    state_->notes = *std::move(made);
+  }
+  return state_->notes;
+}
+
 std::string Driver::Describe() const {
   return absl::StrCat(
       is_host_memory() ? "host-memory driver (no GPU)" : "CUDA driver",

@@ -87,11 +87,12 @@ absl::Status Mapping::SetAccess(absl::Span<const AccessGrant> grants) {
     descriptors.push_back(descriptor);
   }
   const Driver& driver = range_->driver();
+  const CUresult result = driver->cuMemSetAccess(
+      address(), size(), descriptors.data(), descriptors.size());
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
   return driver.Error(
-      driver->cuMemSetAccess(address(), size(), descriptors.data(),
-                             descriptors.size()),
-      absl::StrCat("cuMemSetAccess(address=0x", absl::Hex(address()),
-                   ", size=", size(), ", ", Words(grants), ")"));
+      result, absl::StrCat("cuMemSetAccess(address=0x", absl::Hex(address()),
+                           ", size=", size(), ", ", Words(grants), ")"));
 }
 
 absl::Status Mapping::Unmap() && {
