@@ -22,9 +22,6 @@ void PrintTo(CUresult result, std::ostream* out) {
 namespace vmm::testing {
 namespace {
 
-// Tests that compare free memory would see each other's on a shared machine.
-const bool kOwnMachine = UseMachineOfItsOwn();
-
 platform::Library OpenDriver() {
   absl::StatusOr<platform::Library> library =
       OnHostMemoryDriver()

@@ -39,9 +39,6 @@ bool ReceiveDescriptor(int socket, int* fd);
 bool SendBytes(int socket, const void* data, std::size_t size);
 bool ReceiveBytes(int socket, void* data, std::size_t size);
 
-// Gives this process and its children a host-memory machine that no other test
-// program sees, unless the environment names one. Returns true.
-bool UseMachineOfItsOwn();
 // `name` with this process's number: another test program gets another name.
 std::string NameOfItsOwn(const std::string& name);
 

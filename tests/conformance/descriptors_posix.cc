@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "platform/check.h"
@@ -142,11 +141,6 @@ bool SendBytes(int socket, const void* data, std::size_t size) {
 bool ReceiveBytes(int socket, void* data, std::size_t size) {
   return WaitReadable(socket) &&
          recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size);
-}
-
-bool UseMachineOfItsOwn() {
-  return setenv("VMMSHARE_HOST_INSTANCE", NameOfItsOwn("conformance").c_str(),
-                /*overwrite=*/0) == 0;
 }
 
 std::string NameOfItsOwn(const std::string& name) {
