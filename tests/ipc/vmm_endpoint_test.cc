@@ -225,7 +225,8 @@ TEST_F(EndpointTest, AWithdrawnPublicationIsNotFound) {
   const absl::Status status = Open(ticket).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("withdrawn"));
-  EXPECT_TRUE(absl::IsNotFound(endpoint->statistics().last_error));
+  ExpectSoon(
+      [&] { return absl::IsNotFound(endpoint->statistics().last_error); });
   // It can be published again.
   const Publication again = Must(endpoint->Publish(memory.shareable()));
   EXPECT_TRUE(Open(again.ticket()).ok());
