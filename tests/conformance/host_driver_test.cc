@@ -1,6 +1,7 @@
 #include "tests/conformance/host_driver_test.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <map>
 
 #include "platform/check.h"
@@ -10,6 +11,16 @@
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
+namespace {
+
+// These tests are about the host-memory driver, whichever driver a run is for.
+// Children inherit the choice.
+[[maybe_unused]] const bool kOnHostMemory = [] {
+  setenv("VMMSHARE_TEST_DRIVER", "host", /*overwrite=*/1);
+  return true;
+}();
+
+}  // namespace
 
 const HostFunctions& HostDriver() {
   static const HostFunctions functions = [] {
