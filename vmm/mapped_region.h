@@ -49,12 +49,13 @@ class MappedRegion {
  private:
   MappedRegion(std::shared_ptr<const AddressRange> range,
                std::shared_ptr<const PhysicalMemory> memory)
-      : range_(std::move(range)), memory_(std::move(memory)) {}
+      : memory_(std::move(memory)), range_(std::move(range)) {}
 
   void Remember(absl::Span<const AccessGrant> grants);
 
-  std::shared_ptr<const AddressRange> range_;
+  // Destroyed from the last to the first: unmapped, addresses freed, released.
   std::shared_ptr<const PhysicalMemory> memory_;
+  std::shared_ptr<const AddressRange> range_;
   std::optional<Mapping> mapping_;
   std::vector<AccessGrant> grants_;  // Applied again by Remap().
 };
