@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -58,7 +59,7 @@ std::vector<int> ImpostorsOfMemory(int exported) {
         "readlink() of an exported descriptor failed");
   // "/memfd:NAME (deleted)"
   std::string name = std::string(target).substr(std::strlen("/memfd:"));
-  name = name.substr(0, name.find(' '));
+  name.erase(std::min(name.find(' '), name.size()));
   const auto make = [](const std::string& as, off_t size, int seals) {
     const int fd = memfd_create(as.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
     Check(fd >= 0 && ftruncate(fd, size) == 0 &&

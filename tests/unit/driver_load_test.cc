@@ -106,7 +106,7 @@ TEST_F(DriverLoad, WorksWithTheSecondSignatureOfGetProcAddress) {
 }
 
 // CUDA 11.3 lacks what came after it, and nothing that is required.
-TEST_F(DriverLoad, WorksWithADriverOfCuda11_3) {
+TEST_F(DriverLoad, WorksWithADriverOfCuda11Point3) {
   Now().newest = 11030;
   const absl::StatusOr<Driver> driver =
       Driver::LoadFromLookup("model", &Lookup11);
