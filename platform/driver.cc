@@ -248,10 +248,11 @@ std::optional<CUresult> ResultOf(const absl::Status& status) {
 }
 
 void ReportReleaseFailure(const absl::Status& status) {
+  if (status.ok()) return;
   const std::optional<CUresult> result = ResultOf(status);
   const bool driver_is_gone = result == CUDA_ERROR_DEINITIALIZED ||
                               result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (status.ok() || driver_is_gone || IsForkedChild()) return;
+  if (driver_is_gone || IsForkedChild()) return;
   absl::FPrintF(stderr, "vmmshare: a release failed, memory may leak: %s\n",
                 status.ToString());
 }
