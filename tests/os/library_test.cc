@@ -22,7 +22,10 @@ class LibraryTest : public OsTest {
     const std::string path = temp_.File(name);
     std::filesystem::create_directories(
         std::filesystem::path(path).parent_path());
-    std::filesystem::copy_file(VMMSHARE_TEST_PLANTED, path);
+    // It is built beside this program, and copied along with it.
+    const std::filesystem::path here =
+        std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    std::filesystem::copy_file(here / kName, path);
     Check(::chmod(path.c_str(), 0755) == 0, "chmod() failed");
     return path;
   }
