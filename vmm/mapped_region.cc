@@ -9,13 +9,13 @@ namespace vmm {
 
 absl::StatusOr<MappedRegion> MappedRegion::Create(
     const platform::Driver& driver, PhysicalMemory memory,
-    std::uint64_t alignment, std::vector<AccessGrant> grants) {
+    std::uint64_t alignment, absl::Span<const AccessGrant> grants) {
   absl::StatusOr<AddressRange> range =
       AddressRange::Reserve(driver, memory.size(), alignment);
   if (!range.ok()) return range.status();
   MappedRegion region(std::make_shared<AddressRange>(*std::move(range)),
                       std::make_shared<PhysicalMemory>(std::move(memory)));
-  region.grants_ = std::move(grants);
+  region.grants_.assign(grants.begin(), grants.end());
   absl::Status mapped = region.Remap();
   if (!mapped.ok()) return mapped;
   return region;

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -27,10 +27,9 @@ namespace vmm {
 class MappedRegion {
  public:
   // Reserves addresses, maps `memory` there and sets access.
-  static absl::StatusOr<MappedRegion> Create(const platform::Driver& driver,
-                                             PhysicalMemory memory,
-                                             std::uint64_t alignment,
-                                             std::vector<AccessGrant> grants);
+  static absl::StatusOr<MappedRegion> Create(
+      const platform::Driver& driver, PhysicalMemory memory,
+      std::uint64_t alignment, absl::Span<const AccessGrant> grants);
 
   CUdeviceptr address() const { return range_->base(); }
   std::uint64_t size() const { return range_->size(); }
@@ -57,7 +56,7 @@ class MappedRegion {
   std::shared_ptr<const PhysicalMemory> memory_;
   std::shared_ptr<const AddressRange> range_;
   std::optional<Mapping> mapping_;
-  std::vector<AccessGrant> grants_;  // Applied again by Remap().
+  absl::InlinedVector<AccessGrant, 1> grants_;  // Applied again by Remap().
 };
 
 }  // namespace vmm

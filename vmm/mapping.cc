@@ -66,9 +66,9 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 Mapping::~Mapping() {
-  if (range_ != nullptr) {
-    platform::ReportReleaseFailure(UnmapFirst(memory_->size()));
-  }
+  if (range_ == nullptr) return;
+  absl::Status unmapped = UnmapFirst(memory_->size());
+  if (!unmapped.ok()) platform::ReportReleaseFailure(unmapped);
 }
 
 absl::Status Mapping::SetAccess(absl::Span<const AccessGrant> grants) {

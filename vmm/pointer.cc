@@ -189,7 +189,7 @@ absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
 
 // The chunks under [pointer, pointer + size), in order.
 struct Chunks {
-  std::vector<OwnedMemoryHandle> handles;
+  MemoryHandles handles;
   ChunkLayout layout;
   CUdeviceptr base = 0;
 };
