@@ -38,11 +38,14 @@ inline void UseStreams(const PrimaryContext& context) {
   CUdeviceptr memory = 0;
   EXPECT_EQ(driver->cuMemAlloc(&memory, kGranule), CUDA_SUCCESS);
   std::vector<CUstream> streams(8);
+  CUdeviceptr part = memory;  // Each stream's own: they run side by side.
   for (CUstream& stream : streams) {
     EXPECT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
               CUDA_SUCCESS);
-    EXPECT_EQ(driver->cuMemsetD8Async(memory, 0, kGranule, stream),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        driver->cuMemsetD8Async(part, 0, kGranule / streams.size(), stream),
+        CUDA_SUCCESS);
+    part += kGranule / streams.size();
   }
   for (CUstream stream : streams) {
     EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
