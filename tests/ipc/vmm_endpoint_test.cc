@@ -31,10 +31,12 @@ using Args = std::vector<std::string>;
 // Waits for what another thread is about to do.
 void ExpectSoon(const std::function<bool()>& holds) {
   const absl::Time deadline = Late();
-  while (!holds() && absl::Now() < deadline) {
+  bool held = holds();
+  while (!held && absl::Now() < deadline) {
     absl::SleepFor(absl::Milliseconds(1));
+    held = holds();
   }
-  EXPECT_TRUE(holds());
+  EXPECT_TRUE(held);
 }
 
 class EndpointTest : public IpcTest {
