@@ -9,8 +9,8 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -31,12 +31,15 @@ class MappedRegion {
       const platform::Driver& driver, PhysicalMemory memory,
       std::uint64_t alignment, absl::Span<const AccessGrant> grants);
 
-  CUdeviceptr address() const { return range_->base(); }
-  std::uint64_t size() const { return range_->size(); }
+  MappedRegion(MappedRegion&&) noexcept = default;
+  MappedRegion& operator=(MappedRegion&& other) noexcept;
+
+  CUdeviceptr address() const { return range_.base(); }
+  std::uint64_t size() const { return range_.size(); }
   bool is_mapped() const { return mapping_.has_value(); }
   // REQUIRES: has_memory().
   const PhysicalMemory& memory() const;
-  bool has_memory() const { return memory_ != nullptr; }
+  bool has_memory() const { return memory_.has_value(); }
 
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);
   absl::Status Unmap();
@@ -46,17 +49,16 @@ class MappedRegion {
   void ReplaceMemory(PhysicalMemory memory);
 
  private:
-  MappedRegion(std::shared_ptr<const AddressRange> range,
-               std::shared_ptr<const PhysicalMemory> memory)
-      : memory_(std::move(memory)), range_(std::move(range)) {}
+  explicit MappedRegion(AddressRange range) : range_(std::move(range)) {}
 
   void Remember(absl::Span<const AccessGrant> grants);
 
-  // Destroyed from the last to the first: unmapped, addresses freed, released.
-  std::shared_ptr<const PhysicalMemory> memory_;
-  std::shared_ptr<const AddressRange> range_;
-  std::optional<Mapping> mapping_;
   absl::InlinedVector<AccessGrant, 1> grants_;  // Applied again by Remap().
+  // Held by value, and destroyed from the last to the first: unmapped,
+  // addresses freed, memory released.
+  std::optional<PhysicalMemory> memory_;
+  AddressRange range_;
+  OwnedMapping mapping_;
 };
 
 }  // namespace vmm
