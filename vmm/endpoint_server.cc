@@ -57,7 +57,10 @@ Endpoint::Server::~Server() {
     // Forked: these threads run in the parent only, and joining them here
     // would wait for ever. Notifying would reach the parent's threads.
     if (acceptor_.joinable()) acceptor_.detach();
-    for (Session& session : sessions_) session.thread.detach();
+    // One that was being made at the fork has no thread yet.
+    for (Session& session : sessions_) {
+      if (session.thread.joinable()) session.thread.detach();
+    }
     return;
   }
   stop_.Notify();
