@@ -87,8 +87,7 @@ class SharePolicy {
   absl::Span<const HandleKind> kinds() const { return kinds_; }
 
  private:
-  explicit SharePolicy(std::initializer_list<HandleKind> kinds)
-      : kinds_(kinds) {}
+  SharePolicy(std::initializer_list<HandleKind> kinds) : kinds_(kinds) {}
   absl::InlinedVector<HandleKind, 3> kinds_;
 };
 
