@@ -46,7 +46,7 @@ inline constexpr std::size_t kMaxPayload = 32 << 10;  // Bytes of one message.
 // Who may be at the other end. The effective user of this process always may;
 // nobody else may unless named, root included.
 struct PeerPolicy {
-  std::vector<UserId> also_allowed;
+  std::vector<UserId> also_allowed = {};
 };
 
 // What the operating system said about the peer when it connected.
@@ -176,9 +176,9 @@ struct ListenerOptions {
   // and no link to one, belong to this user or root, and not be writable by
   // others unless it is sticky, where others can add files but not replace
   // ours. Empty: DefaultChannelDirectory().
-  std::string directory;
+  std::string directory = {};
   // The socket's name in it. Empty: 128 random bits.
-  std::string name;
+  std::string name = {};
 };
 
 // The directory for sockets: $NVIDIA_DRA_LOCAL_IPC_DIR if set (shared between

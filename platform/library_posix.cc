@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<std::string>> SearchPath() {
 std::string PlantedFile(const std::string& directory, const std::string& name) {
   for (const char* entry :
        {name.c_str(), "glibc-hwcaps", "tls", "haswell", "avx512_1", "x86_64"}) {
-    const std::string path =
+    std::string path =
         absl::StrCat(directory.empty() ? "." : directory, "/", entry);
     if (::access(path.c_str(), F_OK) == 0) return path;
   }

@@ -186,11 +186,12 @@ Listener::~Listener() { RemoveFile(); }
 
 void Listener::RemoveFile() {
   // While this socket listens nobody replaces its file, but an administrator
-  // may have removed it and another listener taken the name.
-  if (socket_.has_value() && CurrentProcessId() == owner_pid_ &&
-      FileId(address_) == file_id_) {
-    ::unlink(address_.c_str());
-  }
+  // may have removed it and another listener taken the name. A file that could
+  // not be looked at, then or now, is taken for this one's own: else a failing
+  // lstat would leave it behind for ever.
+  if (!socket_.has_value() || CurrentProcessId() != owner_pid_) return;
+  const std::uint64_t id = FileId(address_);
+  if (id == file_id_ || id == 0 || file_id_ == 0) ::unlink(address_.c_str());
 }
 
 absl::StatusOr<Channel> Listener::Accept(absl::Time deadline,

@@ -21,8 +21,9 @@ struct Machine {
   std::string host_name;
 };
 
+// Read once, then remembered: every ticket made or opened asks for it.
 // UNAVAILABLE or others as the operating system answers (a container without
-// /proc has no boot id).
+// /proc has no boot id). Thread-safe.
 absl::StatusOr<Machine> ThisMachine();
 
 // Fills `bytes` with random bytes fit for secrets.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -20,9 +22,7 @@ namespace {
 constexpr char kBootIdFile[] = "/proc/sys/kernel/random/boot_id";
 constexpr std::size_t kBootIdText = 36;  // 8-4-4-4-12 hexadecimal digits.
 
-}  // namespace
-
-absl::StatusOr<Machine> ThisMachine() {
+absl::StatusOr<Machine> ReadMachine() {
   const OsHandle file =
       OsHandle::Adopt(open(kBootIdFile, O_RDONLY | O_CLOEXEC));
   if (!file.has_value()) {
@@ -52,6 +52,20 @@ absl::StatusOr<Machine> ThisMachine() {
   }
   machine.host_name = name;
   return machine;
+}
+
+}  // namespace
+
+absl::StatusOr<Machine> ThisMachine() {
+  static std::mutex mutex;
+  static std::optional<Machine> known;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!known.has_value()) {
+    absl::StatusOr<Machine> read = ReadMachine();
+    if (!read.ok()) return read.status();
+    known = *std::move(read);
+  }
+  return *known;
 }
 
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {

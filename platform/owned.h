@@ -9,9 +9,9 @@
 //
 //   struct DirectoryTraits {
 //     using Value = DIR*;
-//     static Value Nothing() { return nullptr; }           // the empty value
-//     static bool Holds(Value v) { return v != nullptr; }  // something to close?
-//     static void Close(Value v) { closedir(v); }          // only if Holds(v)
+//     static Value Nothing() { return nullptr; }  // The empty value.
+//     static bool Holds(Value v) { return v != nullptr; }  // Must it close?
+//     static void Close(Value v) { closedir(v); }  // Only if Holds(v).
 //   };
 //   using OwnedDirectory = Owned<DirectoryTraits>;
 //

@@ -84,4 +84,15 @@ std::string Describe(const PeerCredentials& peer) {
   return absl::StrCat("process ", peer.pid, " of user ", peer.user.text());
 }
 
+absl::Status HungUpError(const PeerCredentials& peer) {
+  return absl::UnavailableError(
+      absl::StrCat("the peer, ", Describe(peer), ", hung up"));
+}
+
+absl::Status ClosedError() {
+  return absl::UnavailableError(
+      "this channel is closed: it was closed here, or after an error; connect "
+      "anew");
+}
+
 }  // namespace vmm::platform

@@ -31,6 +31,10 @@ bool MayOwnPath(uid_t uid, const PeerPolicy& policy);
 // "process 12 of user 1000", for messages.
 std::string Describe(const PeerCredentials& peer);
 
+// UNAVAILABLE: the peer hung up; this end is closed.
+absl::Status HungUpError(const PeerCredentials& peer);
+absl::Status ClosedError();
+
 }  // namespace vmm::platform
 
 #endif  // VMMSHARE_PLATFORM_PEER_POSIX_H_

@@ -44,9 +44,9 @@ struct AllocationOptions {
   std::uint64_t alignment = 0;
   // A NUMA node of the host to allocate on, instead of the device's memory.
   // The device, and the CPU if asked by `also`, map it.
-  std::optional<int> host_numa_node;
+  std::optional<int> host_numa_node = std::nullopt;
   // Who else gets access, set in the same driver call.
-  std::vector<AccessGrant> also;
+  std::vector<AccessGrant> also = {};
 };
 
 // Move-only, thread-compatible: const calls from several threads are safe.

@@ -7,7 +7,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "vmm/exporter.h"
 
 namespace vmm {
@@ -32,10 +31,41 @@ absl::StatusOr<DeviceUuid> ReadUuid(const Driver& driver, CUdevice device) {
   return uuid;
 }
 
-std::string List(const std::vector<Device>& devices) {
-  return absl::StrJoin(devices, ", ", [](std::string* out, const Device& d) {
-    absl::StrAppend(out, d.ordinal(), " = ", d.uuid().ToString());
-  });
+struct Seen {
+  CUdevice device = 0;
+  DeviceUuid uuid;
+};
+
+// What this process sees, by ordinal. Asks for no more than that: every import
+// looks up its device here.
+absl::StatusOr<std::vector<Seen>> SeeAll(const Driver& driver) {
+  int count = 0;
+  if (CUresult r = driver->cuDeviceGetCount(&count); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuDeviceGetCount()");
+  }
+  std::vector<Seen> all(count);
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    Seen& seen = all[ordinal];
+    if (CUresult r = driver->cuDeviceGet(&seen.device, ordinal);
+        r != CUDA_SUCCESS) {
+      return driver.Error(r,
+                          absl::StrCat("cuDeviceGet(ordinal=", ordinal, ")"));
+    }
+    absl::StatusOr<DeviceUuid> uuid = ReadUuid(driver, seen.device);
+    if (!uuid.ok()) return uuid.status();
+    seen.uuid = *uuid;
+  }
+  return all;
+}
+
+std::string List(const std::vector<Seen>& all) {
+  std::string text =
+      absl::StrCat("this process sees ", all.size(), " devices (");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", i, " = ",
+                    all[i].uuid.ToString());
+  }
+  return absl::StrCat(text, "). Check CUDA_VISIBLE_DEVICES.");
 }
 
 }  // namespace
@@ -67,54 +97,52 @@ std::string DeviceUuid::ToString() const {
                       hex.substr(20));
 }
 
-absl::StatusOr<std::vector<Device>> Device::All(const Driver& driver) {
-  int count = 0;
-  if (CUresult r = driver->cuDeviceGetCount(&count); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuDeviceGetCount()");
+absl::StatusOr<Device> Device::Make(const Driver& driver, int ordinal,
+                                    CUdevice device, const DeviceUuid& uuid) {
+  char name[256] = {};
+  if (CUresult r = driver->cuDeviceGetName(name, sizeof(name) - 1, device);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        absl::StrCat("cuDeviceGetName(device=", device, ")"));
   }
+  return Device(std::make_shared<const State>(State{
+      driver, device, ordinal, uuid, name, std::make_shared<ProbeCache>()}));
+}
+
+absl::StatusOr<std::vector<Device>> Device::All(const Driver& driver) {
+  absl::StatusOr<std::vector<Seen>> seen = SeeAll(driver);
+  if (!seen.ok()) return seen.status();
   std::vector<Device> devices;
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    CUdevice device = 0;
-    if (CUresult r = driver->cuDeviceGet(&device, ordinal); r != CUDA_SUCCESS) {
-      return driver.Error(r,
-                          absl::StrCat("cuDeviceGet(ordinal=", ordinal, ")"));
-    }
-    absl::StatusOr<DeviceUuid> uuid = ReadUuid(driver, device);
-    if (!uuid.ok()) return uuid.status();
-    char name[256] = {};
-    if (CUresult r = driver->cuDeviceGetName(name, sizeof(name) - 1, device);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r,
-                          absl::StrCat("cuDeviceGetName(device=", device, ")"));
-    }
-    devices.push_back(Device(std::make_shared<const State>(
-        State{driver, device, ordinal, *uuid, name,
-              std::make_shared<ProbeCache>()})));
+  for (std::size_t i = 0; i < seen->size(); ++i) {
+    absl::StatusOr<Device> device =
+        Make(driver, static_cast<int>(i), (*seen)[i].device, (*seen)[i].uuid);
+    if (!device.ok()) return device.status();
+    devices.push_back(*std::move(device));
   }
   return devices;
 }
 
 absl::StatusOr<Device> Device::ByOrdinal(const Driver& driver, int ordinal) {
-  absl::StatusOr<std::vector<Device>> all = All(driver);
-  if (!all.ok()) return all.status();
-  for (const Device& device : *all) {
-    if (device.ordinal() == ordinal) return device;
+  absl::StatusOr<std::vector<Seen>> seen = SeeAll(driver);
+  if (!seen.ok()) return seen.status();
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= seen->size()) {
+    return absl::NotFoundError(
+        absl::StrCat("no device has ordinal ", ordinal, "; ", List(*seen)));
   }
-  return absl::NotFoundError(absl::StrCat(
-      "no device has ordinal ", ordinal, "; this process sees ", all->size(),
-      " (", List(*all), "). Check CUDA_VISIBLE_DEVICES."));
+  return Make(driver, ordinal, (*seen)[ordinal].device, (*seen)[ordinal].uuid);
 }
 
 absl::StatusOr<Device> Device::ByUuid(const Driver& driver,
                                       const DeviceUuid& uuid) {
-  absl::StatusOr<std::vector<Device>> all = All(driver);
-  if (!all.ok()) return all.status();
-  for (const Device& device : *all) {
-    if (device.uuid() == uuid) return device;
+  absl::StatusOr<std::vector<Seen>> seen = SeeAll(driver);
+  if (!seen.ok()) return seen.status();
+  for (std::size_t i = 0; i < seen->size(); ++i) {
+    if ((*seen)[i].uuid == uuid) {
+      return Make(driver, static_cast<int>(i), (*seen)[i].device, uuid);
+    }
   }
-  return absl::NotFoundError(absl::StrCat(
-      "no device has UUID ", uuid.ToString(), "; this process sees ",
-      all->size(), " (", List(*all), "). Check CUDA_VISIBLE_DEVICES."));
+  return absl::NotFoundError(
+      absl::StrCat("no device has UUID ", uuid.ToString(), "; ", List(*seen)));
 }
 
 std::string Device::Describe() const {

@@ -78,6 +78,9 @@ class Device {
     std::shared_ptr<ProbeCache> probes;
   };
 
+  static absl::StatusOr<Device> Make(const platform::Driver& driver,
+                                     int ordinal, CUdevice device,
+                                     const DeviceUuid& uuid);
   explicit Device(std::shared_ptr<const State> state)
       : state_(std::move(state)) {}
 

@@ -104,7 +104,7 @@ absl::Status OpenBatch(const platform::Driver& driver,
   std::size_t next = 0;
   absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
       *channel,
-      [&](protocol::Incoming incoming) -> absl::Status {
+      [&](const protocol::Incoming& incoming) -> absl::Status {
         if (next == batch.size() || !(incoming.ticket == batch[next].second)) {
           return absl::DataLossError(absl::StrCat("the owner sent ",
                                                   incoming.ticket.Describe(),

@@ -31,7 +31,7 @@ namespace vmm {
 struct ImportOptions {
   // Who maps the memory. Empty: the device it lives on, with `access`;
   // FAILED_PRECONDITION when this process does not see that device.
-  std::vector<AccessGrant> grants;
+  std::vector<AccessGrant> grants = {};
   // For the device chosen by an empty `grants`.
   Access access = Access::kRead;
   // Bytes, a power of two; 0 is the driver's own.

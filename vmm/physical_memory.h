@@ -50,8 +50,10 @@ struct ChunkLayout {
   std::uint64_t size = 0;        // Of all chunks.
   std::uint64_t chunk_size = 0;  // Of every chunk but the last.
 
+  // Written so that no value of the two overflows.
   std::size_t count() const {
-    return static_cast<std::size_t>((size + chunk_size - 1) / chunk_size);
+    return size == 0 ? 0
+                     : static_cast<std::size_t>((size - 1) / chunk_size + 1);
   }
   // Bytes of chunk `index`.
   std::uint64_t SizeOf(std::size_t index) const {

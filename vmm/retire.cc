@@ -55,20 +55,23 @@ absl::StatusOr<Owned<RecordedEventTraits>> RetireQueue::Record(
 
 absl::Status RetireQueue::Retire(Allocation&& memory, CUstream stream) {
   absl::StatusOr<Owned<RecordedEventTraits>> event = Record(stream);
-  if (event.ok()) retired_.push_back({std::move(memory), *std::move(event)});
-  return event.status();
+  if (!event.ok()) return event.status();
+  retired_.push_back({std::move(memory), *std::move(event)});
+  return absl::OkStatus();
 }
 
 absl::Status RetireQueue::Retire(ImportedAllocation&& memory, CUstream stream) {
   absl::StatusOr<Owned<RecordedEventTraits>> event = Record(stream);
-  if (event.ok()) retired_.push_back({std::move(memory), *std::move(event)});
-  return event.status();
+  if (!event.ok()) return event.status();
+  retired_.push_back({std::move(memory), *std::move(event)});
+  return absl::OkStatus();
 }
 
 absl::Status RetireQueue::Retire(Mapping&& memory, CUstream stream) {
   absl::StatusOr<Owned<RecordedEventTraits>> event = Record(stream);
-  if (event.ok()) retired_.push_back({std::move(memory), *std::move(event)});
-  return event.status();
+  if (!event.ok()) return event.status();
+  retired_.push_back({std::move(memory), *std::move(event)});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> RetireQueue::HasPassed(const Retired& retired) const {

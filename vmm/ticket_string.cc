@@ -56,12 +56,15 @@ absl::StatusOr<AddressedTicket> ParseTicketString(absl::string_view text) {
                                  absl::CHexEscape(text.substr(0, 16)), "\""));
   }
   if (!absl::ConsumePrefix(&text, kVersion)) {
-    const absl::string_view version = text.substr(0, text.find(':'));
+    // Without its colon the number may have been cut.
+    const std::size_t colon = text.find(':');
+    const absl::string_view version =
+        colon == absl::string_view::npos ? "" : text.substr(0, colon);
     const bool is_number =
-        !version.empty() && version.size() <= 5 &&
+        !version.empty() && version.size() <= 5 && version[0] != '0' &&
         std::all_of(version.begin(), version.end(),
                     [](unsigned char c) { return absl::ascii_isdigit(c); });
-    if (!is_number || version == "0") return NoTicket("it has no version");
+    if (!is_number) return NoTicket("it has no version");
     return absl::UnimplementedError(absl::StrCat(
         "the ticket string has version ", version,
         "; this vmmshare reads version 1. Use the same or a newer release in "

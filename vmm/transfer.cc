@@ -72,11 +72,12 @@ absl::StatusOr<std::vector<ImportedAllocation>> ReceiveAllocations(
   std::vector<ImportedAllocation> imported;
   absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
       channel,
-      [&](protocol::Incoming incoming) {
+      [&](const protocol::Incoming& incoming) -> absl::Status {
         absl::StatusOr<ImportedAllocation> one = ImportedAllocation::Open(
             driver, incoming.ticket, incoming.handles, options);
-        if (one.ok()) imported.push_back(*std::move(one));
-        return one.status();
+        if (!one.ok()) return one.status();
+        imported.push_back(*std::move(one));
+        return absl::OkStatus();
       },
       deadline);
   if (!count.ok()) return count.status();

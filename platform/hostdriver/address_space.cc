@@ -115,7 +115,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* address, std::size_t size,
   if (CUresult r = Enter("cuMemAddressReserve"); r != CUDA_SUCCESS) return r;
   if (address == nullptr || flags != 0 || size == 0 ||
       size % kGranularity != 0 || (alignment & (alignment - 1)) != 0 ||
-      hint % kGranularity != 0) {
+      hint % std::max(alignment, kGranularity) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   State& state = GetState();

@@ -109,8 +109,12 @@ CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
   constexpr unsigned int kKnownFlags = CU_MEMHOSTALLOC_PORTABLE |
                                        CU_MEMHOSTALLOC_DEVICEMAP |
                                        CU_MEMHOSTALLOC_WRITECOMBINED;
-  if (data == nullptr || size == 0 || (flags & ~kKnownFlags) != 0) {
+  if (data == nullptr || (flags & ~kKnownFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (size == 0) {  // Measured: no error.
+    *data = nullptr;
+    return CUDA_SUCCESS;
   }
   constexpr std::size_t kPage = 4096;
   if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -138,6 +142,6 @@ CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
 
 CUresult CUDAAPI cuMemFreeHost(void* data) {
   if (CUresult r = Enter("cuMemFreeHost"); r != CUDA_SUCCESS) return r;
-  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (data == nullptr) return CUDA_SUCCESS;
   return FreeAt(reinterpret_cast<CUdeviceptr>(data), /*on_host=*/true);
 }

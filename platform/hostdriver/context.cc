@@ -17,16 +17,20 @@ struct ContextStack {
 };
 thread_local ContextStack stack;
 
-std::uint64_t Number(CUcontext context) {
-  return reinterpret_cast<std::uint64_t>(context);
+// The device whose primary context `id` is or was; -1 for other values.
+int DeviceOf(const State& state, CUcontext id) {
+  for (const auto& [device, primary] : state.primary_ids) {
+    if (primary == id) return device;
+  }
+  return -1;
 }
 
 // The live context `id`, or null if it was destroyed. Stops on other values.
 std::shared_ptr<Context> Find(State& state, const char* call, CUcontext id) {
   const auto found = state.contexts.find(id);
   if (found != state.contexts.end()) return found->second;
-  if (!state.WasIssued(Number(id))) {
-    StopOnHandle(state, call, "context", Number(id));
+  if (DeviceOf(state, id) < 0) {
+    StopOnHandle(state, call, "context", reinterpret_cast<std::uint64_t>(id));
   }
   return nullptr;
 }
@@ -76,7 +80,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   std::shared_ptr<Context>& primary = state.primaries[device];
   if (primary == nullptr) {
     primary = std::make_shared<Context>();
-    primary->id = reinterpret_cast<CUcontext>(state.NewHandle());
+    CUcontext& id = state.primary_ids[device];
+    if (id == nullptr) id = reinterpret_cast<CUcontext>(state.NewHandle());
+    primary->id = id;
     primary->device = device;
     state.contexts[primary->id] = primary;
   }
@@ -162,9 +168,9 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
-  *device = context->device;
+  // Measured: answered for a destroyed context too.
+  if (stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = DeviceOf(state, stack.items[stack.depth - 1]);
   return CUDA_SUCCESS;
 }
 

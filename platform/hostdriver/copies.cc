@@ -105,10 +105,20 @@ bool IsPinned(State& state, const void* data, std::size_t size) {
   return MappingAt(state, address) != state.mappings.end();
 }
 
-// The start of every call here: there is a context, in good order.
-CUresult Begin(State& state) {
+// The start of every call here: for the NULL stream there must be a context in
+// good order. A stream brings its own, which Perform() looks at.
+CUresult Begin(State& state, CUstream stream) {
+  if (stream != nullptr && stream != CU_STREAM_LEGACY) return CUDA_SUCCESS;
   std::shared_ptr<Context> context;
   return CurrentContext(state, &context);
+}
+
+CUresult BetweenDevices(State& state, Lock& lock, const char* call,
+                        CUdeviceptr to, CUdeviceptr from, std::size_t size,
+                        CUstream stream, bool wait) {
+  return Perform(state, lock, call, stream,
+                 {{to, size, kWrite}, {from, size, kRead}}, wait,
+                 [](const auto& pieces) { CopyPieces(pieces[0], pieces[1]); });
 }
 
 CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
@@ -116,9 +126,14 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
   if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state); r != CUDA_SUCCESS || size == 0) return r;
-  if (from == nullptr || !CpuMayUse(state, from, size, /*write=*/false)) {
-    return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || size == 0)
+    return r;
+  if (from == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // Measured: device memory is taken as a source too.
+  if (!CpuMayUse(state, from, size, /*write=*/false)) {
+    return BetweenDevices(state, lock, call, to,
+                          reinterpret_cast<CUdeviceptr>(from), size, stream,
+                          wait);
   }
   auto* source = static_cast<std::byte*>(const_cast<void*>(from));
   // Pageable memory may be reused as soon as the call returns.
@@ -138,9 +153,12 @@ CUresult DeviceToHost(const char* call, void* to, CUdeviceptr from,
   if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state); r != CUDA_SUCCESS || size == 0) return r;
-  if (to == nullptr || !CpuMayUse(state, to, size, /*write=*/true)) {
-    return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || size == 0)
+    return r;
+  if (to == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!CpuMayUse(state, to, size, /*write=*/true)) {
+    return BetweenDevices(state, lock, call, reinterpret_cast<CUdeviceptr>(to),
+                          from, size, stream, wait);
   }
   // Documented: to pageable memory, the call returns when the copy is done.
   wait = wait || !IsPinned(state, to, size);
@@ -155,10 +173,9 @@ CUresult DeviceToDevice(const char* call, CUdeviceptr to, CUdeviceptr from,
   if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state); r != CUDA_SUCCESS || size == 0) return r;
-  return Perform(state, lock, call, stream,
-                 {{to, size, kWrite}, {from, size, kRead}}, wait,
-                 [](const auto& pieces) { CopyPieces(pieces[0], pieces[1]); });
+  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || size == 0)
+    return r;
+  return BetweenDevices(state, lock, call, to, from, size, stream, wait);
 }
 
 CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
@@ -166,7 +183,7 @@ CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
   if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
   State& state = GetState();
   Lock lock(state.mu);
-  if (CUresult r = Begin(state); r != CUDA_SUCCESS || count == 0) {
+  if (CUresult r = Begin(state, stream); r != CUDA_SUCCESS || count == 0) {
     return r;
   }
   if (to % unit != 0 || count > SIZE_MAX / unit) {

@@ -56,7 +56,10 @@ CUresult CheckAccess(const State& state, const Mapping& mapping,
   }
   const Memory& memory = *mapping.memory;
   if (IsHost(desc.location)) {
-    return memory.label.OnDevice() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    return memory.label.OnDevice() &&
+                   desc.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : CUDA_SUCCESS;
   }
   if (desc.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       desc.location.id < 0 ||
@@ -172,6 +175,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, std::size_t size,
         continue;
       }
       const CpuAccess access = CpuAccessOf(desc[i].flags);
+      if (access == mapping->second.cpu) continue;
       const Memory& memory = *mapping->second.memory;
       if (!ExposeMemory(memory.os, mapping->first, memory.size, access)) {
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -197,10 +201,7 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
                                                           : 0;
     return CUDA_SUCCESS;
   }
-  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (location->id < 0 ||
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
       location->id >= static_cast<int>(state.visible.size())) {
     return CUDA_ERROR_INVALID_DEVICE;
   }

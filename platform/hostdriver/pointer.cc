@@ -182,6 +182,8 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, std::size_t* size,
   if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
   Found found;
   if (!Find(state, address, &found)) return CUDA_ERROR_NOT_FOUND;
+  // Measured: a mapping without access is not found either.
+  if (AccessOf(state, found) == 0) return CUDA_ERROR_NOT_FOUND;
   // Measured: the base of host memory made by cuMemCreate is answered as 0.
   const bool no_base = found.on_host && found.mapping != nullptr;
   if (base != nullptr) *base = no_base ? 0 : found.part_start;

@@ -95,6 +95,8 @@ struct State {
   std::map<CUdeviceptr, Block> blocks;              // By start.
   std::map<CUcontext, std::shared_ptr<Context>> contexts;
   std::map<int, std::shared_ptr<Context>> primaries;  // By ordinal.
+  // Measured: a primary context that is retained anew has its old handle.
+  std::map<int, CUcontext> primary_ids;  // By ordinal; also of destroyed ones.
   std::map<CUstream, std::shared_ptr<Stream>> streams;
   std::vector<std::shared_ptr<Stream>> draining;  // Destroyed, still at work.
   std::map<CUevent, std::shared_ptr<Event>> events;

@@ -23,24 +23,31 @@ bool IsMet(std::uint64_t now, std::uint64_t value, unsigned int condition) {
   }
 }
 
-// The word at `address`, for the device of the stream.
-CUresult ResolveWord(State& state, const Stream& stream, CUdeviceptr address,
-                     CUmemAccess_flags needed, Piece* piece) {
-  if (address == 0 || address % sizeof(std::uint64_t) != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  std::vector<Piece> pieces;
-  const CUresult result = Resolve(state, address, sizeof(std::uint64_t),
-                                  stream.context->device, needed, &pieces);
-  if (result != CUDA_SUCCESS) return result;
-  if (pieces.size() != 1) return CUDA_ERROR_INVALID_VALUE;  // A block's end.
-  *piece = pieces[0];
-  return CUDA_SUCCESS;
+// What can be told when the call is made: the address is aligned and mapped.
+// Measured: access is looked at only when the work runs.
+CUresult CheckWord(State& state, CUdeviceptr address) {
+  const bool known = MappingAt(state, address) != state.mappings.end() ||
+                     BlockAt(state, address) != state.blocks.end();
+  return known && address % sizeof(std::uint64_t) == 0
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
-std::atomic_ref<std::uint64_t> WordIn(const Piece& piece) {
-  return std::atomic_ref<std::uint64_t>(
-      *reinterpret_cast<std::uint64_t*>(piece.data));
+// The word at `address` as the work finds it; null if the device faults there.
+struct Word {
+  std::shared_ptr<void> keep;
+  std::uint64_t* value = nullptr;
+};
+
+Word FindWord(State& state, CUdeviceptr address, int device,
+              CUmemAccess_flags needed) {
+  std::vector<Piece> pieces;
+  if (Resolve(state, address, sizeof(std::uint64_t), device, needed, &pieces) !=
+          CUDA_SUCCESS ||
+      pieces.size() != 1) {
+    return {};
+  }
+  return {pieces[0].keep, reinterpret_cast<std::uint64_t*>(pieces[0].data)};
 }
 
 }  // namespace
@@ -58,28 +65,17 @@ CUresult CUDAAPI cuStreamWriteValue64(CUstream id, CUdeviceptr address,
       r != CUDA_SUCCESS) {
     return r;
   }
-  Piece word;
-  if (flags != CU_STREAM_WRITE_VALUE_DEFAULT &&
-      flags != CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (CUresult r = ResolveWord(state, *stream, address,
-                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE, &word);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
-  return Submit(
-      state, stream,
-      [address, value, device = stream->context->device](State& now, Lock&) {
-        std::vector<Piece> pieces;
-        if (Resolve(now, address, sizeof(value), device,
-                    CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-                    &pieces) != CUDA_SUCCESS) {
-          return CUDA_ERROR_ILLEGAL_ADDRESS;
-        }
-        WordIn(pieces[0]).store(value);
-        return CUDA_SUCCESS;
-      });
+  // Measured: CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER is refused too.
+  if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
+  const int device = stream->context->device;
+  return Submit(state, stream, [address, value, device](State& now, Lock&) {
+    const Word word =
+        FindWord(now, address, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (word.value == nullptr) return CUDA_ERROR_LAUNCH_FAILED;
+    std::atomic_ref<std::uint64_t>(*word.value).store(value);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
@@ -92,13 +88,11 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
       r != CUDA_SUCCESS) {
     return r;
   }
-  if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
-  Piece word;
-  if (CUresult r = ResolveWord(state, *stream, address,
-                               CU_MEM_ACCESS_FLAGS_PROT_READ, &word);
-      r != CUDA_SUCCESS) {
-    return r;
+  if ((flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0) {
+    return CUDA_ERROR_NOT_SUPPORTED;  // Measured.
   }
+  if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
   return Submit(
       state, stream,
       [address, value, flags, weak = std::weak_ptr<Stream>(stream)](
@@ -110,13 +104,14 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
           if (MustAbandon(now, *self)) return true;
           // Looked up each time: memory unmapped under a waiting stream is a
           // fault, not a reason to wait for ever.
-          std::vector<Piece> pieces;
-          if (Resolve(now, address, sizeof(value), self->context->device,
-                      CU_MEM_ACCESS_FLAGS_PROT_READ, &pieces) != CUDA_SUCCESS) {
-            result = CUDA_ERROR_ILLEGAL_ADDRESS;
+          const Word word = FindWord(now, address, self->context->device,
+                                     CU_MEM_ACCESS_FLAGS_PROT_READ);
+          if (word.value == nullptr) {
+            result = CUDA_ERROR_LAUNCH_FAILED;
             return true;
           }
-          return IsMet(WordIn(pieces[0]).load(), value, flags);
+          return IsMet(std::atomic_ref<std::uint64_t>(*word.value).load(),
+                       value, flags);
         });
         return result;
       });

@@ -47,7 +47,8 @@ constexpr const char* kHarmless[] = {
     "getenv secure_getenv environ getauxval",
     // Locks.
     "pthread_mutex_lock pthread_mutex_unlock pthread_mutex_trylock",
-    "pthread_once pthread_cond_wait pthread_cond_broadcast",
+    "pthread_once pthread_cond_wait pthread_cond_timedwait",
+    "pthread_cond_clockwait pthread_cond_broadcast",
     "pthread_cond_signal pthread_join pthread_detach pthread_atfork",
     "__register_atfork",
     // Printing a last line: nobody can be told that it failed.

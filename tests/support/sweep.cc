@@ -122,7 +122,7 @@ class Sweeper {
   void CompareHeld(const std::string& where, const Inventory& inventory,
                    const std::map<int, std::string>& handles) {
     for (const std::string& line : Differences(inventory, plan_.inventory())) {
-      Problem(absl::StrCat(where, ": the driver holds ", line));
+      Problem(absl::StrCat(where, ": not as before: ", line));
     }
     const std::map<int, std::string> now = OpenHandles();
     for (const auto& [handle, what] : now) {

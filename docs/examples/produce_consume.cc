@@ -1,0 +1,252 @@
+// Produce and consume: one process fills GPU memory, another reads it in
+// place, without a copy, and answers in a second buffer.
+//
+//   produce_consume                          on the installed NVIDIA driver
+//   produce_consume --driver=host            without a GPU, on host memory
+//   produce_consume --size=2G --device=1     more, and on the second GPU
+//
+// The producer allocates both buffers, starts this program again as the
+// consumer, and sends it the buffers over a channel. The consumer imports the
+// data read-only and the reply buffer read-write, checks every byte of the
+// data, and writes each byte inverted into the reply, which the producer
+// checks. The exit status is 0 only if all of it was as it should be.
+//
+// --corrupt=OFFSET changes one byte after filling, to see the check find it.
+// --timeout=SECONDS bounds every wait together (60).
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "docs/examples/pattern.h"
+#include "docs/examples/process.h"
+#include "docs/examples/support.h"
+#include "vmm/vmm.h"
+
+namespace {
+
+using examples::BytesText;
+using examples::ChildProcess;
+using examples::CommandLine;
+using examples::Pattern;
+using examples::Print;
+using examples::Steps;
+using examples::TextMessage;
+using vmm::platform::Channel;
+using vmm::platform::Driver;
+using vmm::platform::Listener;
+
+constexpr Pattern kData{.seed = 2024};
+
+// Messages of this program: the consumer is done, or why it is not.
+constexpr std::uint16_t kReplyReady = 1;
+constexpr std::uint16_t kFailed = 2;
+
+// Copies use the device's primary context; sharing needs none.
+struct Gpu {
+  vmm::Device device;
+  vmm::PrimaryContext context;
+  vmm::CurrentContext current;
+};
+
+absl::StatusOr<Gpu> UseGpu(const Driver& driver, const CommandLine& line) {
+  absl::StatusOr<std::uint64_t> ordinal = line.Number("device", 0);
+  if (!ordinal.ok()) return ordinal.status();
+  absl::StatusOr<vmm::Device> device =
+      vmm::Device::ByOrdinal(driver, static_cast<int>(*ordinal));
+  if (!device.ok()) return device.status();
+  absl::StatusOr<vmm::PrimaryContext> context =
+      vmm::PrimaryContext::Retain(*device);
+  if (!context.ok()) return context.status();
+  absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
+  if (!current.ok()) return current.status();
+  return Gpu{*std::move(device), *std::move(context), *std::move(current)};
+}
+
+// Changes the byte at --corrupt, if that was asked for.
+absl::Status Corrupt(const Driver& driver, const vmm::Allocation& data,
+                     const CommandLine& line) {
+  if (!line.Has("corrupt")) return absl::OkStatus();
+  absl::StatusOr<std::uint64_t> offset = line.Number("corrupt", 0);
+  if (!offset.ok()) return offset.status();
+  if (*offset >= data.requested_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--corrupt=", *offset, ": expected an offset below ",
+                     data.requested_size()));
+  }
+  const std::uint64_t word = kData.Word(*offset / 8);
+  const auto byte = static_cast<std::uint8_t>(word >> (8 * (*offset % 8)));
+  return driver.Error(driver->cuMemsetD8(data.address() + *offset, byte ^ 1, 1),
+                      "cuMemsetD8()");
+}
+
+absl::Status WaitForReply(Channel& channel, absl::Time deadline) {
+  absl::StatusOr<TextMessage> message = examples::Hear(channel, deadline);
+  if (!message.ok()) return message.status();
+  if (message->type == kFailed) {
+    return absl::AbortedError(
+        absl::StrCat("the consumer failed: ", message->text));
+  }
+  if (message->type != kReplyReady) {
+    return absl::DataLossError(
+        absl::StrCat("the consumer sent a message of type ", message->type,
+                     "; expected ", kReplyReady));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Produce(const Driver& driver, const CommandLine& line,
+                     absl::Time deadline) {
+  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 64 << 20);
+  if (!size.ok()) return size.status();
+  absl::StatusOr<Gpu> gpu = UseGpu(driver, line);
+  if (!gpu.ok()) return gpu.status();
+  Print(absl::StrCat("producer: ", gpu->device.Describe()));
+
+  Steps steps("producer");
+  absl::StatusOr<vmm::Allocation> data =
+      vmm::Allocation::Create(gpu->device, {.size = *size});
+  if (!data.ok()) return data.status();
+  absl::StatusOr<vmm::Allocation> reply =
+      vmm::Allocation::Create(gpu->device, {.size = *size});
+  if (!reply.ok()) return reply.status();
+  steps.Done(absl::StrCat("allocate 2 x ", BytesText(data->size())));
+
+  absl::Status filled = examples::Fill(driver, data->address(), *size, kData);
+  if (!filled.ok()) return filled;
+  steps.Done(absl::StrCat("fill ", BytesText(*size)), *size);
+  absl::Status corrupted = Corrupt(driver, *data, line);
+  if (!corrupted.ok()) return corrupted;
+
+  // Only processes of this user can connect: that is the empty PeerPolicy.
+  absl::StatusOr<Listener> listener = Listener::Bind({}, {});
+  if (!listener.ok()) return listener.status();
+  absl::StatusOr<ChildProcess> consumer = ChildProcess::StartSelf(
+      {absl::StrCat("--connect=", listener->address()),
+       absl::StrCat("--driver=", line.Text("driver", "system")),
+       absl::StrCat("--device=", line.Text("device", "0")),
+       absl::StrCat("--timeout=", line.Text("timeout", "60"))});
+  if (!consumer.ok()) return consumer.status();
+  absl::StatusOr<Channel> channel = consumer->Accept(*listener, deadline);
+  if (!channel.ok()) return channel.status();
+  steps.Done("start the consumer, connect");
+
+  // Returns once the consumer has imported both.
+  absl::Status sent =
+      vmm::SendAllocation(*channel, data->shareable(), deadline);
+  if (!sent.ok()) return sent;
+  sent = vmm::SendAllocation(*channel, reply->shareable(), deadline);
+  if (!sent.ok()) return sent;
+  steps.Done("send both buffers");
+
+  absl::Status replied = WaitForReply(*channel, deadline);
+  if (!replied.ok()) return replied;
+  steps.Done("wait for the reply");
+  absl::Status same =
+      examples::Verify(driver, reply->address(), *size, kData.Inverted());
+  if (!same.ok()) return same;
+  steps.Done("verify every byte of the reply", *size);
+
+  absl::Status ended = consumer->Wait(deadline);
+  if (!ended.ok()) return ended;
+  Print(absl::StrCat("OK: two processes shared ", *size,
+                     " bytes; every byte of the data and of the reply was "
+                     "verified"));
+  return absl::OkStatus();
+}
+
+// Writes every byte of `data`, inverted, into `reply`.
+absl::Status WriteReply(const Driver& driver,
+                        const vmm::ImportedAllocation& data,
+                        const vmm::ImportedAllocation& reply) {
+  const std::uint64_t size = data.requested_size();
+  std::vector<std::uint64_t> words(1 << 20);
+  const std::uint64_t piece = words.size() * sizeof(words[0]);
+  for (std::uint64_t at = 0; at < size; at += piece) {
+    const std::uint64_t count = std::min(piece, size - at);
+    if (CUresult r =
+            driver->cuMemcpyDtoH(words.data(), data.address() + at, count);
+        r != CUDA_SUCCESS) {
+      return driver.Error(r, "cuMemcpyDtoH(data)");
+    }
+    for (std::uint64_t& word : words) word = ~word;
+    if (CUresult r =
+            driver->cuMemcpyHtoD(reply.address() + at, words.data(), count);
+        r != CUDA_SUCCESS) {
+      return driver.Error(r, "cuMemcpyHtoD(reply)");
+    }
+  }
+  // Copies may still be on their way: the producer must not be told before.
+  return driver.Error(driver->cuCtxSynchronize(), "cuCtxSynchronize()");
+}
+
+absl::Status ConsumeFrom(Channel& channel, const Driver& driver,
+                         const CommandLine& line, absl::Time deadline) {
+  absl::StatusOr<Gpu> gpu = UseGpu(driver, line);
+  if (!gpu.ok()) return gpu.status();
+
+  Steps steps("consumer");
+  // Read-only unless asked otherwise.
+  absl::StatusOr<vmm::ImportedAllocation> data =
+      vmm::ReceiveAllocation(channel, driver, {}, deadline);
+  if (!data.ok()) return data.status();
+  steps.Done("import the data, read-only");
+  absl::StatusOr<vmm::ImportedAllocation> reply = vmm::ReceiveAllocation(
+      channel, driver, {.access = vmm::Access::kReadWrite}, deadline);
+  if (!reply.ok()) return reply.status();
+  steps.Done("import the reply buffer, read-write");
+  if (data->requested_size() > reply->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the reply buffer has ", reply->size(),
+                     " bytes; expected at least ", data->requested_size()));
+  }
+
+  absl::Status same =
+      examples::Verify(driver, data->address(), data->requested_size(), kData);
+  if (!same.ok()) return same;
+  steps.Done("verify every byte of the data", data->requested_size());
+  absl::Status written = WriteReply(driver, *data, *reply);
+  if (!written.ok()) return written;
+  steps.Done("write the reply", data->requested_size());
+  return absl::OkStatus();
+}
+
+absl::Status Consume(const Driver& driver, const CommandLine& line,
+                     absl::Time deadline) {
+  absl::StatusOr<Channel> channel =
+      Channel::Connect(line.Text("connect", ""), {}, deadline);
+  if (!channel.ok()) return channel.status();
+  absl::Status status = ConsumeFrom(*channel, driver, line, deadline);
+  // The producer is told either way, so that it never waits for nothing.
+  absl::Status told = examples::Say(
+      *channel,
+      {status.ok() ? kReplyReady : kFailed, status.ToString().substr(0, 1024)},
+      deadline);
+  return status.ok() ? told : status;
+}
+
+absl::Status Run(int argc, char** argv) {
+  absl::StatusOr<CommandLine> line = CommandLine::Parse(
+      argc, argv,
+      {"driver", "device", "size", "corrupt", "timeout", "connect"});
+  if (!line.ok()) return line.status();
+  absl::StatusOr<absl::Time> deadline = line->Deadline();
+  if (!deadline.ok()) return deadline.status();
+  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  if (!driver.ok()) return driver.status();
+  if (line->Has("connect")) return Consume(*driver, *line, *deadline);
+  Print(absl::StrCat("driver: ", driver->Describe()));
+  return Produce(*driver, *line, *deadline);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return examples::ExitStatus("produce_consume", Run(argc, argv));
+}

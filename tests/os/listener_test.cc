@@ -1,0 +1,577 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <cctype>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "platform/channel.h"
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
+
+namespace vmm::platform {
+namespace {
+
+using testing::Child;
+using ::testing::HasSubstr;
+using testing::RegisterChild;
+
+class ListenerTest : public OsTest {
+ protected:
+  Listener Bind(const std::string& name = "", PeerPolicy policy = {}) {
+    return Must(Listener::Bind({temp_.path(), name}, std::move(policy)));
+  }
+  absl::Status BindStatus(const std::string& directory,
+                          const std::string& name = "x") {
+    return Listener::Bind({directory, name}, {}).status();
+  }
+  absl::Status ConnectStatus(const std::string& address,
+                             absl::Time deadline = Late()) {
+    return Channel::Connect(address, {}, deadline).status();
+  }
+  // A socket that was bound and whose owner has died.
+  std::string Stale(const std::string& name, int type = SOCK_SEQPACKET) {
+    OsHandle socket = BoundSocket(name, type);
+    return temp_.File(name);
+  }
+  OsHandle BoundSocket(const std::string& name, int type) {
+    OsHandle socket =
+        OsHandle::Adopt(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    temp_.File(name).copy(address.sun_path, sizeof(address.sun_path) - 1);
+    Check(::bind(RawFd(socket), reinterpret_cast<sockaddr*>(&address),
+                 sizeof(address)) == 0,
+          "bind() failed");
+    return socket;
+  }
+  void Chmod(const std::string& path, mode_t mode) {
+    Check(::chmod(path.c_str(), mode) == 0, "chmod() failed");
+  }
+  static mode_t ModeOf(const std::string& path) {
+    struct stat about;
+    Check(::lstat(path.c_str(), &about) == 0, "lstat() failed");
+    return about.st_mode & 07777;
+  }
+  static bool Exists(const std::string& path) {
+    return ::access(path.c_str(), F_OK) == 0;
+  }
+
+  TempDirectory temp_;
+};
+
+TEST_F(ListenerTest, ConnectsTwoChannelsThatKnowEachOther) {
+  Listener listener = Bind();
+  Channel client = Must(Channel::Connect(listener.address(), {}, Late()));
+  Channel server = Must(listener.Accept(Late()));
+  for (const Channel* channel : {&client, &server}) {
+    EXPECT_EQ(channel->peer().user, CurrentUser());
+    EXPECT_EQ(channel->peer().pid, CurrentProcessId());
+    EXPECT_EQ(::fcntl(RawFd(channel->handle()), F_GETFD), FD_CLOEXEC);
+  }
+  OsHandle memory = MemoryWith("hello");
+  const OsHandle* handles[] = {&memory};
+  Must(client.Send(1, Bytes("to server"), handles, Late()));
+  Must(server.Send(2, Bytes("to client"), {}, Late()));
+  Message message = Must(server.Receive(Late()));
+  EXPECT_EQ(Text(message.payload), "to server");
+  EXPECT_EQ(TextIn(message.handles.at(0)), "hello");
+  EXPECT_EQ(Text(Must(client.Receive(Late())).payload), "to client");
+  EXPECT_EQ(listener.refused(), 0u);
+}
+
+TEST_F(ListenerTest, TheSocketIsItsUsersAloneWhateverTheUmask) {
+  for (const mode_t mask : {0, 022, 0777}) {
+    const mode_t before = ::umask(mask);
+    Listener listener = Bind();
+    ::umask(before);
+    EXPECT_EQ(ModeOf(listener.address()), 0600u);
+  }
+}
+
+TEST_F(ListenerTest, TheSocketIsReachableForOthersOnlyWhenTheyAreNamed) {
+  const mode_t before = ::umask(077);
+  Listener listener = Bind("", {{UserId("4711")}});
+  ::umask(before);
+  EXPECT_EQ(ModeOf(listener.address()), 0666u);
+}
+
+TEST_F(ListenerTest, Pitfall11NamesHave128RandomBits) {
+  std::set<std::string> names;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name =
+        std::filesystem::path(Bind().address()).filename().string();
+    EXPECT_EQ(name.size(), 32u);
+    for (const char c : name) EXPECT_TRUE(std::isxdigit(c)) << name;
+    names.insert(name);
+  }
+  EXPECT_EQ(names.size(), 100u);
+}
+
+TEST_F(ListenerTest, Pitfall11APathThatIsTooLongIsRefusedWithBothLengths) {
+  const std::size_t room = 107 - temp_.path().size() - 1;
+  Listener fits = Bind(std::string(room, 'n'));
+  EXPECT_EQ(fits.address().size(), 107u);
+  EXPECT_TRUE(Channel::Connect(fits.address(), {}, Late()).ok());
+
+  const std::string name(room + 1, 'n');
+  for (const absl::Status& status :
+       {BindStatus(temp_.path(), name), ConnectStatus(temp_.File(name))}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("108"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("107"));
+  }
+}
+
+TEST_F(ListenerTest, ANameMustNotHaveADirectoryPart) {
+  for (const std::string name : {"a/b", "../x", "/x", "x/", ".", ".."}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(BindStatus(temp_.path(), name)))
+        << name;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      BindStatus(temp_.path(), std::string("x\0y", 3))));
+}
+
+TEST_F(ListenerTest, ADirectoryMustBeAbsoluteAndExist) {
+  EXPECT_TRUE(absl::IsInvalidArgument(BindStatus("relative")));
+  EXPECT_TRUE(absl::IsInvalidArgument(BindStatus(".")));
+  EXPECT_TRUE(absl::IsNotFound(BindStatus(temp_.File("none"))));
+}
+
+TEST_F(ListenerTest, RefusesADirectoryOthersMayWrite) {
+  for (const mode_t mode : {0777, 0770, 0702, 0720}) {
+    Chmod(temp_.path(), mode);
+    const absl::Status status = BindStatus(temp_.path());
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("chmod"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temp_.path()));
+}
+
+TEST_F(ListenerTest, TakesADirectoryOthersMayRead) {
+  Chmod(temp_.path(), 0755);
+  EXPECT_TRUE(BindStatus(temp_.path()).ok());
+}
+
+TEST_F(ListenerTest, TakesASharedDirectoryThatIsSticky) {
+  Chmod(temp_.path(), 01777);
+  Listener listener = Bind();
+  EXPECT_EQ(ModeOf(listener.address()), 0600u);
+  EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
+TEST_F(ListenerTest, RefusesALinkToADirectory) {
+  const std::string real = temp_.File("real");
+  const std::string link = temp_.File("link");
+  ASSERT_EQ(::mkdir(real.c_str(), 0700), 0);
+  ASSERT_EQ(::symlink(real.c_str(), link.c_str()), 0);
+  for (const std::string& path : {link, link + "/", link + "//"}) {
+    const absl::Status status = BindStatus(path);
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << path << ": " << status;
+  }
+  Listener listener = Must(Listener::Bind({real, "x"}, {}));
+  EXPECT_TRUE(absl::IsPermissionDenied(ConnectStatus(link + "/x")));
+  EXPECT_TRUE(absl::IsPermissionDenied(ConnectStatus(link + "//x")));
+  EXPECT_TRUE(ConnectStatus(real + "/x").ok());
+}
+
+TEST_F(ListenerTest, RefusesAFileAsDirectory) {
+  std::ofstream(temp_.File("file")) << "x";
+  EXPECT_TRUE(absl::IsPermissionDenied(BindStatus(temp_.File("file"))));
+}
+
+TEST_F(ListenerTest, RefusesADirectoryOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner";
+  const std::string theirs = temp_.File("theirs");
+  ASSERT_EQ(::mkdir(theirs.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(theirs.c_str(), kStranger, kStranger), 0);
+  const absl::Status status = BindStatus(theirs);
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(std::to_string(kStranger)));
+  // Not even for a server whose clients that user may be: it is not his.
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      Listener::Bind({theirs, "x"}, {{UserId(std::to_string(kStranger))}})
+          .status()));
+}
+
+TEST_F(ListenerTest, ConnectRefusesADirectoryOthersMayWrite) {
+  Listener listener = Bind();
+  Chmod(temp_.path(), 0777);
+  EXPECT_TRUE(absl::IsPermissionDenied(ConnectStatus(listener.address())));
+  Chmod(temp_.path(), 0700);
+  EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
+TEST_F(ListenerTest, ConnectRefusesASocketOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner";
+  Listener listener = Bind();
+  ASSERT_EQ(::chown(listener.address().c_str(), kStranger, kStranger), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(ConnectStatus(listener.address())));
+}
+
+TEST_F(ListenerTest, ConnectRefusesWhatIsNoAddress) {
+  std::ofstream(temp_.File("file")) << "x";
+  for (const std::string& address :
+       {std::string(), std::string("/"), std::string("relative/x"),
+        std::string("x"), temp_.path() + "/", std::string("\0abstract", 9),
+        temp_.path() + std::string("/x\0y", 4), temp_.File("file")}) {
+    const absl::Status status = ConnectStatus(address);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
+  }
+}
+
+TEST_F(ListenerTest, ConnectRefusesAListenerOfAnotherKind) {
+  OsHandle stream = BoundSocket("stream", SOCK_STREAM);
+  ASSERT_EQ(::listen(RawFd(stream), 1), 0);
+  const absl::Status status = ConnectStatus(temp_.File("stream"));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+}
+
+TEST_F(ListenerTest, ConnectFindsNobodyWhereNobodyListens) {
+  EXPECT_TRUE(absl::IsNotFound(ConnectStatus(temp_.File("none"))));
+  const absl::Status status = ConnectStatus(Stale("stale"));
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Nobody listens"));
+}
+
+TEST_F(ListenerTest, ANameThatALiveListenerHasIsTaken) {
+  Listener listener = Bind("name");
+  const absl::Status status = BindStatus(temp_.path(), "name");
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  // It still works; the look at it is a connection that says nothing.
+  Channel client = Must(Channel::Connect(listener.address(), {}, Late()));
+  Channel looked = Must(listener.Accept(Late()));
+  EXPECT_TRUE(absl::IsUnavailable(looked.Receive(Late()).status()));
+  Channel server = Must(listener.Accept(Late()));
+  Must(client.Send(5, {}, {}, Late()));
+  EXPECT_EQ(Must(server.Receive(Late())).type, 5);
+}
+
+TEST_F(ListenerTest, Pitfall11TheSocketOfADeadListenerIsReplaced) {
+  Stale("name");
+  Listener listener = Bind("name");
+  EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
+TEST_F(ListenerTest, OtherFilesAreNotReplaced) {
+  std::ofstream(temp_.File("file")) << "precious";
+  ASSERT_EQ(::mkdir(temp_.File("directory").c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("nowhere", temp_.File("link").c_str()), 0);
+  for (const char* name : {"file", "directory", "link"}) {
+    const absl::Status status = BindStatus(temp_.path(), name);
+    EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  }
+  std::string text;
+  std::ifstream(temp_.File("file")) >> text;
+  EXPECT_EQ(text, "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(temp_.File("link")));
+}
+
+TEST_F(ListenerTest, ADeadSocketOfAnotherUserIsNotReplaced) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner";
+  const std::string path = Stale("name");
+  ASSERT_EQ(::chown(path.c_str(), kStranger, kStranger), 0);
+  const absl::Status status = BindStatus(temp_.path(), "name");
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_TRUE(Exists(path));
+}
+
+TEST_F(ListenerTest, ManyWhoWantOneNameGetItOnce) {
+  Stale("name");
+  std::atomic<int> won = 0;
+  std::atomic<int> done = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] {
+      absl::StatusOr<Listener> listener =
+          Listener::Bind({temp_.path(), "name"}, {});
+      if (listener.ok()) {
+        ++won;
+      } else {
+        EXPECT_TRUE(absl::IsAlreadyExists(listener.status()))
+            << listener.status();
+      }
+      ++done;
+      while (done < 16) std::this_thread::yield();  // Keeps the name so long.
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(won, 1);
+}
+
+TEST_F(ListenerTest, WhoHoldsTheDirectorysLockDelaysChosenNamesOneSecond) {
+  OsHandle directory = OsHandle::Adopt(
+      ::open(temp_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(RawFd(directory), LOCK_EX), 0);
+  const absl::Time start = absl::Now();
+  const absl::Status status = BindStatus(temp_.path(), "name");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  EXPECT_TRUE(BindStatus(temp_.path(), "").ok());  // Needs no lock.
+}
+
+TEST_F(ListenerTest, RemovesItsSocketWhenDestroyed) {
+  std::string address;
+  {
+    Listener listener = Bind();
+    address = listener.address();
+    EXPECT_TRUE(Exists(address));
+    Listener moved = std::move(listener);
+    EXPECT_EQ(moved.address(), address);
+  }
+  EXPECT_FALSE(Exists(address));
+  EXPECT_TRUE(absl::IsNotFound(ConnectStatus(address)));
+}
+
+TEST_F(ListenerTest, MoveAssignmentRemovesTheOldSocketAndKeepsTheNew) {
+  Listener first = Bind("first");
+  Listener second = Bind("second");
+  first = std::move(second);
+  EXPECT_FALSE(Exists(temp_.File("first")));
+  EXPECT_TRUE(Exists(temp_.File("second")));
+  EXPECT_TRUE(ConnectStatus(first.address()).ok());
+}
+
+TEST_F(ListenerTest, AForkedChildDoesNotRemoveTheSocket) {
+  auto listener = std::make_unique<Listener>(Bind());
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    listener.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(Exists(listener->address()));
+  EXPECT_TRUE(ConnectStatus(listener->address()).ok());
+}
+
+TEST_F(ListenerTest, DoesNotRemoveTheSocketOfItsSuccessor) {
+  Listener old = Bind("name");
+  ASSERT_EQ(::unlink(old.address().c_str()), 0);
+  Listener successor = Bind("name");
+  { Listener destroyed = std::move(old); }
+  EXPECT_TRUE(Exists(successor.address()));
+}
+
+TEST_F(ListenerTest, Pitfall28AcceptEndsAtTheDeadline) {
+  Listener listener = Bind();
+  const absl::Time start = absl::Now();
+  const absl::Status status =
+      listener.Accept(start + absl::Milliseconds(50)).status();
+  const absl::Duration elapsed = absl::Now() - start;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_GE(elapsed, absl::Milliseconds(50));
+  EXPECT_LT(elapsed, absl::Seconds(10));
+}
+
+TEST_F(ListenerTest, CancelWakesAccept) {
+  Listener listener = Bind();
+  CancelEvent cancel = Must(CancelEvent::Create());
+  std::thread canceller([&cancel] { cancel.Notify(); });
+  EXPECT_TRUE(absl::IsCancelled(
+      listener.Accept(absl::InfiniteFuture(), &cancel).status()));
+  canceller.join();
+}
+
+TEST_F(ListenerTest, Pitfall28ConnectToAFullQueueEndsAtTheDeadline) {
+  Listener listener = Bind();
+  std::vector<Channel> waiting;
+  absl::Status status;
+  absl::Time start;
+  while (status.ok() && waiting.size() < 1000) {
+    start = absl::Now();
+    absl::StatusOr<Channel> channel = Channel::Connect(
+        listener.address(), {}, start + absl::Milliseconds(50));
+    status = channel.status();
+    if (channel.ok()) waiting.push_back(*std::move(channel));
+  }
+  const absl::Duration elapsed = absl::Now() - start;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_GE(elapsed, absl::Milliseconds(50));
+  EXPECT_LT(elapsed, absl::Seconds(10));
+  EXPECT_GE(waiting.size(), 64u);
+
+  // Busy is not dead: nobody takes its name.
+  const std::string name =
+      std::filesystem::path(listener.address()).filename().string();
+  EXPECT_TRUE(absl::IsAlreadyExists(BindStatus(temp_.path(), name)));
+
+  // One who waits gets in as soon as there is room.
+  std::thread client([&] {
+    EXPECT_TRUE(Channel::Connect(listener.address(), {}, Late()).ok());
+  });
+  EXPECT_TRUE(listener.Accept(Late()).ok());
+  client.join();
+}
+
+TEST_F(ListenerTest, ASilentClientDelaysNoOther) {
+  Listener listener = Bind();
+  Channel silent = Must(Channel::Connect(listener.address(), {}, Late()));
+  Channel eager = Must(Channel::Connect(listener.address(), {}, Late()));
+  Must(eager.Send(5, {}, {}, Late()));
+  Channel first = Must(listener.Accept(Late()));
+  Channel second = Must(listener.Accept(Late()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(first.Receive(In(10)).status()));
+  EXPECT_EQ(Must(second.Receive(Late())).type, 5);
+}
+
+TEST_F(ListenerTest, ServesManyClients) {
+  Listener listener = Bind();
+  constexpr int kClients = 40;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back([&listener, i] {
+      Channel channel = Must(Channel::Connect(listener.address(), {}, Late()));
+      OsHandle memory = MemoryWith("client " + std::to_string(i));
+      const OsHandle* handles[] = {&memory};
+      Must(channel.Send(static_cast<std::uint16_t>(i), {}, handles, Late()));
+      EXPECT_EQ(Must(channel.Receive(Late())).type, i + 1000);
+    });
+  }
+  std::set<int> seen;
+  for (int i = 0; i < kClients; ++i) {
+    Channel channel = Must(listener.Accept(Late()));
+    Message message = Must(channel.Receive(Late()));
+    EXPECT_EQ(TextIn(message.handles.at(0)),
+              "client " + std::to_string(message.type));
+    seen.insert(message.type);
+    Must(channel.Send(static_cast<std::uint16_t>(message.type + 1000), {}, {},
+                      Late()));
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kClients));
+}
+
+TEST_F(ListenerTest, AChannelOutlivesItsListener) {
+  auto listener = std::make_unique<Listener>(Bind());
+  Channel client = Must(Channel::Connect(listener->address(), {}, Late()));
+  Channel server = Must(listener->Accept(Late()));
+  listener.reset();
+  Must(client.Send(5, {}, {}, Late()));
+  EXPECT_EQ(Must(server.Receive(Late())).type, 5);
+}
+
+TEST_F(ListenerTest, AClientThatLeftBeforeAcceptIsSeenAsGone) {
+  Listener listener = Bind();
+  { Channel gone = Must(Channel::Connect(listener.address(), {}, Late())); }
+  Channel server = Must(listener.Accept(Late()));
+  EXPECT_TRUE(absl::IsUnavailable(server.Receive(Late()).status()));
+}
+
+// Accepts in directory args[0] without a free descriptor, then with one.
+int AcceptAtTheLimit(const std::vector<std::string>& args) {
+  Listener listener = Must(Listener::Bind({args[0], ""}, {}));
+  Channel client = Must(Channel::Connect(listener.address(), {}, Late()));
+  rlimit limits;
+  Check(::getrlimit(RLIMIT_NOFILE, &limits) == 0, "getrlimit() failed");
+  const rlim_t before = limits.rlim_cur;
+  limits.rlim_cur = static_cast<rlim_t>(RawFd(client.handle())) + 1;
+  Check(::setrlimit(RLIMIT_NOFILE, &limits) == 0, "setrlimit() failed");
+  const absl::Status status = listener.Accept(Late()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  limits.rlim_cur = before;
+  Check(::setrlimit(RLIMIT_NOFILE, &limits) == 0, "setrlimit() failed");
+  EXPECT_TRUE(listener.Accept(Late()).ok());
+  return 0;
+}
+const bool kAcceptAtTheLimit =
+    RegisterChild("accept_at_the_limit", &AcceptAtTheLimit);
+
+TEST_F(ListenerTest, Pitfall15AtTheDescriptorLimitAcceptSaysSoAndGoesOn) {
+  EXPECT_EQ(Child::Start("accept_at_the_limit", {temp_.path()}).Wait(), 0);
+}
+
+// The status code of DefaultChannelDirectory(); the directory, if any, must be
+// args[0].
+int ShowDefault(const std::vector<std::string>& args) {
+  absl::StatusOr<std::string> directory = DefaultChannelDirectory();
+  if (!directory.ok()) return static_cast<int>(directory.status().code());
+  EXPECT_EQ(*directory, args[0]);
+  Listener listener = Must(Listener::Bind({}, {}));
+  EXPECT_EQ(listener.address().substr(0, args[0].size() + 1), args[0] + "/");
+  return 0;
+}
+const bool kShowDefault = RegisterChild("show_default", &ShowDefault);
+
+int DefaultWith(const std::string& shared, const std::string& runtime,
+                const std::string& expected) {
+  return Child::Start("show_default", {expected},
+                      {{"NVIDIA_DRA_LOCAL_IPC_DIR", shared},
+                       {"XDG_RUNTIME_DIR", runtime}})
+      .Wait();
+}
+
+TEST_F(ListenerTest, Pitfall37TheDirectoryThatContainersShareComesFirst) {
+  Chmod(temp_.path(), 01777);
+  EXPECT_EQ(DefaultWith(temp_.path(), "/nonexistent", temp_.path()), 0);
+}
+
+TEST_F(ListenerTest, TheRuntimeDirectoryComesSecond) {
+  const std::string expected = temp_.File("vmmshare");
+  EXPECT_EQ(DefaultWith("", temp_.path(), expected), 0);
+  EXPECT_EQ(ModeOf(expected), 0700u);
+  EXPECT_EQ(DefaultWith("", temp_.path(), expected), 0);  // Now it exists.
+}
+
+TEST_F(ListenerTest, WithoutVariablesItIsInTmpAndTheUsersAlone) {
+  const std::string expected = "/tmp/vmmshare-" + CurrentUser().text();
+  EXPECT_EQ(DefaultWith("", "", expected), 0);
+  EXPECT_EQ(ModeOf(expected) & 077, 0u);
+}
+
+TEST_F(ListenerTest, AVariableThatDoesNotServeIsAnErrorAndNotPassedOver) {
+  const auto code = [](absl::StatusCode value) {
+    return static_cast<int>(value);
+  };
+  EXPECT_EQ(DefaultWith("relative", temp_.path(), ""),
+            code(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(DefaultWith("", "relative", ""),
+            code(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(DefaultWith(temp_.File("none"), temp_.path(), ""),
+            code(absl::StatusCode::kNotFound));
+  EXPECT_EQ(DefaultWith("", temp_.File("none"), ""),
+            code(absl::StatusCode::kNotFound));
+  Chmod(temp_.path(), 0777);
+  EXPECT_EQ(DefaultWith(temp_.path(), "", ""),
+            code(absl::StatusCode::kPermissionDenied));
+  EXPECT_EQ(DefaultWith("", temp_.path(), ""),
+            code(absl::StatusCode::kPermissionDenied));
+}
+
+// Runs this program as user kStranger by its set-user-id bit, which makes the
+// system call it secure, with variables that must not be believed.
+TEST_F(ListenerTest, VariablesAreIgnoredInASetUserIdProgram) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to make such a program";
+  Chmod(temp_.path(), 01777);
+  const std::string program = temp_.File("program");
+  std::filesystem::copy_file("/proc/self/exe", program);
+  ASSERT_EQ(::chown(program.c_str(), kStranger, kStranger), 0);
+  Chmod(program, 04755);
+  const std::string expected = "/tmp/vmmshare-" + std::to_string(kStranger);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", temp_.path().c_str(), 1);
+    ::setenv("XDG_RUNTIME_DIR", temp_.path().c_str(), 1);
+    ::setenv("VMMSHARE_CHILD_PARENT", std::to_string(::getppid()).c_str(), 1);
+    ::execl(program.c_str(), program.c_str(), "--vmmshare_child=show_default",
+            expected.c_str(), nullptr);
+    ::_exit(126);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  std::error_code ignored;
+  std::filesystem::remove_all(expected, ignored);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace vmm::platform

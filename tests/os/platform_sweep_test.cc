@@ -1,0 +1,152 @@
+// The fail-Nth sweep over platform/: sockets, processes and descriptors, with
+// each of their system calls failed in turn.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "platform/channel.h"
+#include "platform/os_error.h"
+#include "platform/os_handle.h"
+#include "platform/process.h"
+#include "tests/support/sweep.h"
+#include "tests/support/syscall_faults.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::Channel;
+using platform::Listener;
+using platform::OsHandle;
+using platform::PeerPolicy;
+
+// What is waited for is there already, unless a failure keeps it away.
+absl::Time Soon() { return absl::Now() + absl::Seconds(1); }
+
+// A private directory for one socket, removed at the end.
+class SocketDirectory {
+ public:
+  SocketDirectory() {
+    char name[] = "/tmp/vmmshare-sweep-XXXXXX";
+    path_ = ::mkdtemp(name);
+  }
+  ~SocketDirectory() {
+    Clear();
+    EXPECT_EQ(::rmdir(path_.c_str()), 0) << path_ << " is not empty";
+  }
+
+  absl::StatusOr<Listener> Bind() const {
+    return Listener::Bind({.directory = path_, .name = "socket"}, PeerPolicy{});
+  }
+  // Removes what a run left behind.
+  void Clear() const { ::unlink(File().c_str()); }
+  // Whether the socket is there.
+  Inventory Files() const {
+    return {{"socket files", ::access(File().c_str(), F_OK) == 0 ? 1 : 0}};
+  }
+
+ private:
+  std::string File() const { return path_ + "/socket"; }
+
+  std::string path_;
+};
+
+TEST(PlatformSweep, EveryErrorThatIsInjectedHasACodeOfItsOwn) {
+  for (const SyscallRow& row : SyscallTable()) {
+    for (int error : row.errors) {
+      EXPECT_NE(platform::OsError(error, row.name).code(),
+                absl::StatusCode::kUnknown)
+          << ErrnoName(error) << " of " << row.name;
+    }
+  }
+}
+
+TEST(PlatformSweep, DuplicateAHandle) {
+  const auto event = platform::CancelEvent::Create();
+  ASSERT_TRUE(event.ok());
+  ExpectSwept({.name = "duplicate", .run = [&event] {
+                 return platform::Duplicate(event->handle()).status();
+               }});
+}
+
+TEST(PlatformSweep, OpenAProcessAndAskWhetherItLives) {
+  ExpectSwept({.name = "process", .run = []() -> absl::Status {
+                 absl::StatusOr<platform::Process> self =
+                     platform::Process::Open(platform::CurrentProcessId());
+                 if (!self.ok()) return self.status();
+                 return self->HasExited().status();
+               }});
+}
+
+TEST(PlatformSweep, Listen) {
+  const SocketDirectory directory;
+  SweepPlan plan;
+  plan.name = "listen";
+  plan.setup = [&] { directory.Clear(); };
+  plan.run = [&] { return directory.Bind().status(); };
+  plan.inventory = [&] { return directory.Files(); };
+  // A name that is not there is free to take. And a listener that goes removes
+  // its file even if it cannot look at it.
+  plan.may_fail_silently = {"lstat"};
+  ExpectSwept(plan);
+}
+
+TEST(PlatformSweep, ConnectAndAccept) {
+  const SocketDirectory directory;
+  std::optional<Listener> listener;
+  SweepPlan plan;
+  plan.name = "connect and accept";
+  plan.setup = [&] {
+    listener.reset();
+    absl::StatusOr<Listener> bound = directory.Bind();
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    listener = *std::move(bound);
+  };
+  plan.run = [&]() -> absl::Status {
+    absl::StatusOr<Channel> client =
+        Channel::Connect(listener->address(), PeerPolicy{}, Soon());
+    if (!client.ok()) return client.status();
+    return listener->Accept(Soon()).status();
+  };
+  // A client that gave up is no reason to stop accepting.
+  plan.may_fail_silently = {"accept4:ECONNABORTED"};
+  // A peer of whom nothing can be learnt is turned away, and the wait goes on.
+  // A socket that is not connected is the caller's mistake.
+  plan.told_in_words = {"getsockopt", "getpeername:ENOTCONN"};
+  ExpectSwept(plan);
+}
+
+TEST(PlatformSweep, SendAMessageWithAHandle) {
+  const auto event = platform::CancelEvent::Create();
+  ASSERT_TRUE(event.ok());
+  const OsHandle* const handles[] = {&event->handle()};
+  const std::uint8_t payload[] = {1, 2, 3};
+  SweepPlan plan;
+  plan.name = "send and receive";
+  plan.run = [&]() -> absl::Status {
+    auto ends = Channel::Pair();
+    if (!ends.ok()) return ends.status();
+    const absl::Status sent = ends->first.Send(7, payload, handles, Soon());
+    if (!sent.ok()) return sent;
+    auto message = ends->second.Receive(Soon());
+    if (!message.ok()) return message.status();
+    EXPECT_EQ(message->handles.size(), 1u);
+    return absl::OkStatus();
+  };
+  // Said once by a peer that left messages of ours unread: what it sent before
+  // can still be read.
+  plan.may_fail_silently = {"recvmsg:ECONNRESET"};
+  // The peer hung up.
+  plan.told_in_words = {"sendmsg:EPIPE", "sendmsg:ECONNRESET",
+                        "recvmsg:ECONNRESET"};
+  ExpectSwept(plan);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,182 @@
+#include "platform/process.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <limits>
+#include <thread>
+
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
+
+namespace vmm::platform {
+namespace {
+
+using testing::Child;
+using testing::RegisterChild;
+
+class ProcessTest : public OsTest {};
+
+int Pause(const std::vector<std::string>&) {
+  for (;;) ::pause();
+}
+int Return7(const std::vector<std::string>&) { return 7; }
+const bool kPause = RegisterChild("pause", &Pause);
+const bool kReturn7 = RegisterChild("return7", &Return7);
+
+// Ends by itself as soon as it runs; not reaped.
+class Ended {
+ public:
+  Ended() : pid_(::fork()) {
+    if (pid_ == 0) ::_exit(0);
+  }
+  ~Ended() { Reap(); }
+  void Reap() {
+    if (pid_ > 0) ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST_F(ProcessTest, ThisProcessRuns) {
+  Process self = Must(Process::Open(CurrentProcessId()));
+  EXPECT_EQ(self.pid(), ::getpid());
+  EXPECT_FALSE(Must(self.HasExited()));
+}
+
+TEST_F(ProcessTest, RefusesNumbersThatAreNoIds) {
+  for (const std::int64_t pid :
+       {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 32,
+        std::numeric_limits<std::int64_t>::min()}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Process::Open(pid).status())) << pid;
+  }
+}
+
+TEST_F(ProcessTest, AReapedProcessIsNotFound) {
+  Ended ended;
+  const pid_t pid = ended.pid();
+  ended.Reap();
+  const absl::Status status = Process::Open(pid).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_NE(status.message().find(std::to_string(pid)), std::string::npos);
+}
+
+TEST_F(ProcessTest, AZombieCountsAsExited) {
+  Ended ended;
+  Process process = Must(Process::Open(ended.pid()));
+  EXPECT_TRUE(process.WaitForExit(Late()).ok());
+  EXPECT_TRUE(Must(process.HasExited()));  // Not reaped yet.
+  ended.Reap();
+  EXPECT_TRUE(Must(process.HasExited()));
+}
+
+TEST_F(ProcessTest, SeesAKilledProcessEnd) {
+  Child child = Child::Start("pause", {});
+  Process process = Must(Process::Open(child.pid()));
+  EXPECT_FALSE(Must(process.HasExited()));
+  child.Kill();
+  EXPECT_TRUE(process.WaitForExit(Late()).ok());
+  EXPECT_EQ(child.Wait(), 128 + SIGKILL);
+}
+
+TEST_F(ProcessTest, AStoppedProcessHasNotExited) {
+  Child child = Child::Start("pause", {});
+  Process process = Must(Process::Open(child.pid()));
+  child.Stop();
+  EXPECT_FALSE(Must(process.HasExited()));
+}
+
+TEST_F(ProcessTest, WaitingEndsAtTheDeadline) {
+  Process self = Must(Process::Open(CurrentProcessId()));
+  const absl::Time start = absl::Now();
+  const absl::Status status = self.WaitForExit(start + absl::Milliseconds(50));
+  const absl::Duration elapsed = absl::Now() - start;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_GE(elapsed, absl::Milliseconds(50));
+  EXPECT_LT(elapsed, absl::Seconds(10));
+}
+
+TEST_F(ProcessTest, ADeadlineInThePastDoesNotWait) {
+  Process self = Must(Process::Open(CurrentProcessId()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(self.WaitForExit(absl::InfinitePast())));
+}
+
+TEST_F(ProcessTest, WaitingWithoutADeadlineEndsWithTheProcess) {
+  Child child = Child::Start("pause", {});
+  Process process = Must(Process::Open(child.pid()));
+  std::thread killer([&child] { child.Kill(); });
+  EXPECT_TRUE(process.WaitForExit(absl::InfiniteFuture()).ok());
+  killer.join();
+}
+
+TEST_F(ProcessTest, ItsHandleIsNotInherited) {
+  Process self = Must(Process::Open(CurrentProcessId()));
+  EXPECT_EQ(::fcntl(RawFd(self.handle()), F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(ProcessTest, FromHandleTakesOver) {
+  Process self = Must(Process::Open(CurrentProcessId()));
+  OsHandle second = Must(Duplicate(self.handle()));
+  Process again = Process::FromHandle(std::move(second), 42);
+  EXPECT_EQ(again.pid(), 42);
+  EXPECT_FALSE(Must(again.HasExited()));
+}
+
+TEST_F(ProcessTest, Pitfall29AReferenceNeverComesToMeanAnotherProcess) {
+  Ended first;
+  Process process = Must(Process::Open(first.pid()));
+  ASSERT_TRUE(process.WaitForExit(Late()).ok());
+  first.Reap();
+  // Whatever ids these get, the reference still means the one that ended.
+  Child second = Child::Start("pause", {});
+  Child third = Child::Start("pause", {});
+  EXPECT_TRUE(Must(process.HasExited()));
+  EXPECT_FALSE(Must(Must(Process::Open(second.pid())).HasExited()));
+}
+
+TEST_F(ProcessTest, UserAndIdAreThoseOfTheSystem) {
+  EXPECT_EQ(CurrentUser().text(), std::to_string(::geteuid()));
+  EXPECT_EQ(CurrentProcessId(), ::getpid());
+  EXPECT_EQ(UserId("5"), UserId("5"));
+  EXPECT_NE(UserId("5"), UserId("05"));
+  EXPECT_STREQ(SystemDriverName(), "libcuda.so.1");
+}
+
+// What IsForkedChild() answers in a child that is forked now.
+bool AnsweredInAFork() {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(IsForkedChild() ? 1 : 0);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  Check(WIFEXITED(status), "the forked child did not exit");
+  return WEXITSTATUS(status) == 1;
+}
+
+TEST_F(ProcessTest, AForkOfAUserOfVmmshareIsAForkedChild) {
+  EXPECT_FALSE(IsForkedChild());
+  EXPECT_TRUE(AnsweredInAFork());
+  EXPECT_FALSE(IsForkedChild());
+}
+
+// A fresh process, which has not used vmmshare yet.
+int ForkBeforeUse(const std::vector<std::string>&) {
+  EXPECT_FALSE(AnsweredInAFork());
+  Must(Channel::Pair());  // A use: from here on, children are its children.
+  EXPECT_TRUE(AnsweredInAFork());
+  return 0;
+}
+const bool kForkBeforeUse = RegisterChild("fork_before_use", &ForkBeforeUse);
+
+TEST_F(ProcessTest, AWorkerForkedBeforeFirstUseIsNone) {
+  EXPECT_EQ(Child::Start("fork_before_use", {}).Wait(), 0);
+}
+
+TEST_F(ProcessTest, TestChildrenAnswerTheirExitStatus) {
+  EXPECT_EQ(Child::Start("return7", {}).Wait(), 7);
+}
+
+}  // namespace
+}  // namespace vmm::platform

@@ -1,0 +1,282 @@
+// The fail-Nth sweep over vmm/: every driver call and every system call of each
+// operation failed in turn. Nothing may be left behind, and every failure told.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tests/support/driver_faults.h"
+#include "tests/support/sweep.h"
+#include "tests/support/test_driver.h"
+#include "vmm/exporter.h"
+#include "vmm/vmm.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::Channel;
+using platform::Driver;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+// What is waited for comes at once, unless a failure keeps it away.
+absl::Time Soon() { return absl::Now() + absl::Seconds(2); }
+
+class VmmSweep : public ::testing::Test {
+ protected:
+  SweepPlan Plan(const std::string& name, std::function<absl::Status()> run) {
+    SweepPlan plan;
+    plan.name = name;
+    plan.run = std::move(run);
+    plan.faults = &faults_;
+    return plan;
+  }
+
+  // Finds the device anew, so that nothing is remembered of an earlier run.
+  absl::StatusOr<Allocation> Allocate(AllocationOptions options) {
+    absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
+    if (!device.ok()) return device.status();
+    return Allocation::Create(*device, options);
+  }
+
+  // Made once, with nothing failing.
+  Allocation& Made(AllocationOptions options) {
+    absl::StatusOr<Allocation> made = Allocate(std::move(options));
+    EXPECT_TRUE(made.ok()) << made.status();
+    made_ = std::make_unique<Allocation>(*std::move(made));
+    return *made_;
+  }
+
+  int DeviceCount() {
+    absl::StatusOr<std::vector<Device>> all = Device::All(driver_);
+    EXPECT_TRUE(all.ok()) << all.status();
+    return static_cast<int>(all->size());
+  }
+
+  DriverFaults faults_;
+  Driver driver_ = FaultyDriver(TestDriver(), &faults_);
+  std::unique_ptr<Allocation> made_;
+};
+
+TEST_F(VmmSweep, FindDevices) {
+  ExpectSwept(
+      Plan("find devices", [this] { return Device::All(driver_).status(); }));
+}
+
+TEST_F(VmmSweep, ProbeAHandleKind) {
+  ExpectSwept(Plan("probe", [this]() -> absl::Status {
+    absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
+    if (!device.ok()) return device.status();
+    return device->Probe(SharePolicy::Native().kinds().front());
+  }));
+}
+
+TEST_F(VmmSweep, ProbeAndTouchWhereAContextIsActive) {
+  absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device);
+  ASSERT_TRUE(context.ok()) << context.status();
+  ExpectSwept(Plan("probe with a context", [this]() -> absl::Status {
+    absl::StatusOr<Device> probed = Device::ByOrdinal(driver_, 0);
+    if (!probed.ok()) return probed.status();
+    return probed->Probe(SharePolicy::Native().kinds().front());
+  }));
+}
+
+TEST_F(VmmSweep, Allocate) {
+  ExpectSwept(Plan("allocate",
+                   [this] { return Allocate({.size = 3 * kMiB}).status(); }));
+}
+
+TEST_F(VmmSweep, AllocateInChunks) {
+  ExpectSwept(Plan("allocate 3 chunks", [this] {
+    return Allocate({.size = 6 * kMiB, .max_chunk_size = 2 * kMiB}).status();
+  }));
+}
+
+TEST_F(VmmSweep, AllocateWithKindsThatArePassedOver) {
+  ExpectSwept(Plan("allocate with fallback", [this]() -> absl::Status {
+    absl::StatusOr<Allocation> made = Allocate(
+        {.size = 2 * kMiB,
+         .sharing = SharePolicy::AnyOf(
+             {SharePolicy::Native().kinds().front(), HandleKind::kFabric})});
+    if (!made.ok()) return made.status();
+    // A fault that made a kind unusable is told here instead.
+    for (const PassedOver& passed : made->passed_over()) {
+      if (platform::ResultOf(passed.reason) != CUDA_ERROR_NOT_PERMITTED) {
+        return passed.reason;
+      }
+    }
+    return absl::OkStatus();
+  }));
+}
+
+TEST_F(VmmSweep, MapForSeveralDevices) {
+  if (DeviceCount() < 2) GTEST_SKIP() << "needs two devices";
+  ExpectSwept(Plan("map for two devices", [this]() -> absl::Status {
+    absl::StatusOr<Device> other = Device::ByOrdinal(driver_, 1);
+    if (!other.ok()) return other.status();
+    return Allocate({.size = 2 * kMiB,
+                     .also = {{Location::On(*other), Access::kRead}}})
+        .status();
+  }));
+}
+
+TEST_F(VmmSweep, AllocateOnTheHost) {
+  ExpectSwept(Plan("allocate on the host", [this]() -> absl::Status {
+    absl::StatusOr<Allocation> made =
+        Allocate({.size = 2 * kMiB,
+                  .host_numa_node = 0,
+                  .also = {{Location::HostNuma(0), Access::kReadWrite}}});
+    if (!made.ok()) return made.status();
+    *reinterpret_cast<volatile int*>(made->address()) = 1;
+    return absl::OkStatus();
+  }));
+}
+
+TEST_F(VmmSweep, UnmapAndRemap) {
+  SweepPlan plan = Plan("unmap and remap", [this]() -> absl::Status {
+    absl::Status unmapped = made_->Unmap();
+    // Counts as unmapped even if the driver says that it failed, so that the
+    // memory can be mapped again.
+    absl::Status remapped = made_->Remap();
+    return unmapped.ok() ? remapped : unmapped;
+  });
+  plan.setup = [this] { Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB}); };
+  // What the run keeps is what was there before: the setup's allocation. A run
+  // that failed leaves it unmapped, which is the documented outcome.
+  plan.inventory = [this] {
+    if (made_ != nullptr && !made_->is_mapped()) {
+      EXPECT_TRUE(made_->Remap().ok());
+    }
+    return TakeInventory(faults_.real());
+  };
+  ExpectSwept(plan);
+}
+
+TEST_F(VmmSweep, DiscardAndRemap) {
+  ExpectSwept(Plan("discard and remap", [this]() -> absl::Status {
+    absl::StatusOr<Allocation> made = Allocate({.size = 2 * kMiB});
+    if (!made.ok()) return made.status();
+    absl::Status discarded = made->Discard();
+    if (!discarded.ok()) return discarded;
+    return made->Remap();
+  }));
+}
+
+TEST_F(VmmSweep, ExportAndImport) {
+  SweepPlan plan = Plan("export and import", [this]() -> absl::Status {
+    absl::StatusOr<protocol::Outgoing> outgoing =
+        protocol::MakeOutgoing(made_->shareable());
+    if (!outgoing.ok()) return outgoing.status();
+    std::vector<ExportedHandle> handles;
+    for (std::size_t i = 0; i < outgoing->ticket.layout.count(); ++i) {
+      absl::StatusOr<ExportedHandle> handle = outgoing->handle(i);
+      if (!handle.ok()) return handle.status();
+      handles.push_back(*std::move(handle));
+    }
+    return ImportedAllocation::Open(driver_, outgoing->ticket, handles, {})
+        .status();
+  });
+  plan.setup = [this] {
+    if (made_ == nullptr) Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
+  };
+  ExpectSwept(plan);
+}
+
+TEST_F(VmmSweep, AdoptAPointer) {
+  absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device);
+  ASSERT_TRUE(context.ok()) << context.status();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  ASSERT_TRUE(current.ok()) << current.status();
+  Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
+  SweepPlan plan = Plan("adopt", [this] {
+    return AdoptedMemory::Adopt(driver_, made_->address() + 5, 3 * kMiB)
+        .status();
+  });
+  // That VMM memory is there is learnt from this answer; "no" is told as what
+  // the pointer is instead.
+  plan.told_in_words = {"cuMemRetainAllocationHandle"};
+  ExpectSwept(plan);
+}
+
+TEST_F(VmmSweep, RetireAfterAStream) {
+  absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device);
+  ASSERT_TRUE(context.ok()) << context.status();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  ASSERT_TRUE(current.ok()) << current.status();
+  ExpectSwept(Plan("retire", [this]() -> absl::Status {
+    absl::StatusOr<Allocation> made = Allocate({.size = 2 * kMiB});
+    if (!made.ok()) return made.status();
+    RetireQueue queue(driver_);
+    absl::Status retired = queue.Retire(*std::move(made), nullptr);
+    if (!retired.ok()) return retired;
+    return queue.Drain(Soon());
+  }));
+}
+
+// Both ends of a channel, the receiving one on a thread of its own.
+absl::Status SendToThread(const Driver& driver, const Shareable& memory) {
+  absl::StatusOr<std::pair<Channel, Channel>> ends = Channel::Pair();
+  if (!ends.ok()) return ends.status();
+  absl::Status received;
+  std::thread importer([&] {
+    received = ReceiveAllocations(ends->second, driver, {}, Soon()).status();
+    ends->second.Close();
+  });
+  absl::Status sent = SendAllocation(ends->first, memory, Soon());
+  ends->first.Close();
+  importer.join();
+  return sent.ok() ? received : sent;
+}
+
+TEST_F(VmmSweep, SendAndReceive) {
+  SweepPlan plan = Plan("send and receive", [this] {
+    return SendToThread(driver_, made_->shareable());
+  });
+  plan.setup = [this] {
+    if (made_ == nullptr) Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
+  };
+  // The other side meets some of the failures, and its word, or its hanging
+  // up, is what this side says.
+  plan.status_names_call = false;
+  // The sender's last word is thanks; the memory is there without it. A peer's
+  // close that discards it is said once and read past.
+  plan.may_fail_silently = {"sendmsg", "poll", "ppoll", "recvmsg:ECONNRESET",
+                            "shutdown"};
+  ExpectSwept(plan);
+}
+
+TEST_F(VmmSweep, ServeAndOpenATicket) {
+  SweepPlan plan = Plan("serve and open a ticket", [this]() -> absl::Status {
+    absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::Start({});
+    if (!endpoint.ok()) return endpoint.status();
+    absl::StatusOr<Publication> published =
+        (*endpoint)->Publish(made_->shareable());
+    if (!published.ok()) return published.status();
+    return OpenTicket(driver_, published->ticket(), {}, Soon()).status();
+  });
+  plan.setup = [this] {
+    if (made_ == nullptr) Made({.size = 2 * kMiB});
+  };
+  plan.status_names_call = false;
+  // The acceptor tries again; a session that fails after the importer has all
+  // is counted, not told.
+  plan.may_fail_silently = {"accept4", "sendmsg",    "poll",
+                            "ppoll",   "getsockopt", "recvmsg",
+                            "lstat",   "shutdown",   "write"};
+  ExpectSwept(plan);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,80 @@
+// docs/errors.md is what people read at night, so it is tested row by row.
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
+#include "platform/driver.h"
+
+namespace vmm::platform {
+namespace {
+
+const std::map<std::string, CUresult>& Results() {
+  static const auto* results = new std::map<std::string, CUresult>{
+      {"CUDA_ERROR_INVALID_VALUE", CUDA_ERROR_INVALID_VALUE},
+      {"CUDA_ERROR_INVALID_HANDLE", CUDA_ERROR_INVALID_HANDLE},
+      {"CUDA_ERROR_OUT_OF_MEMORY", CUDA_ERROR_OUT_OF_MEMORY},
+      {"CUDA_ERROR_NO_DEVICE", CUDA_ERROR_NO_DEVICE},
+      {"CUDA_ERROR_INVALID_DEVICE", CUDA_ERROR_INVALID_DEVICE},
+      {"CUDA_ERROR_NOT_FOUND", CUDA_ERROR_NOT_FOUND},
+      {"CUDA_ERROR_FILE_NOT_FOUND", CUDA_ERROR_FILE_NOT_FOUND},
+      {"CUDA_ERROR_NOT_INITIALIZED", CUDA_ERROR_NOT_INITIALIZED},
+      {"CUDA_ERROR_DEINITIALIZED", CUDA_ERROR_DEINITIALIZED},
+      {"CUDA_ERROR_INVALID_CONTEXT", CUDA_ERROR_INVALID_CONTEXT},
+      {"CUDA_ERROR_CONTEXT_IS_DESTROYED", CUDA_ERROR_CONTEXT_IS_DESTROYED},
+      {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+       CUDA_ERROR_PEER_ACCESS_UNSUPPORTED},
+      {"CUDA_ERROR_SYSTEM_NOT_READY", CUDA_ERROR_SYSTEM_NOT_READY},
+      {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", CUDA_ERROR_SYSTEM_DRIVER_MISMATCH},
+      {"CUDA_ERROR_NOT_PERMITTED", CUDA_ERROR_NOT_PERMITTED},
+      {"CUDA_ERROR_NOT_SUPPORTED", CUDA_ERROR_NOT_SUPPORTED},
+      {"CUDA_ERROR_NOT_READY", CUDA_ERROR_NOT_READY},
+      {"CUDA_ERROR_TIMEOUT", CUDA_ERROR_TIMEOUT},
+      {"CUDA_ERROR_UNKNOWN", CUDA_ERROR_UNKNOWN},
+  };
+  return *results;
+}
+
+// The rows of the table of driver results: result and code.
+std::map<std::string, std::string> RowsOfTheDocument() {
+  std::ifstream document(VMMSHARE_SOURCE_DIR "/docs/errors.md");
+  std::map<std::string, std::string> rows;
+  for (std::string line; std::getline(document, line);) {
+    if (line.rfind("| CUDA_ERROR_", 0) != 0) continue;
+    const std::vector<std::string> cells = absl::StrSplit(line, " | ");
+    rows[cells[0].substr(2)] = cells[1];
+  }
+  return rows;
+}
+
+TEST(ErrorsDocument, GivesEveryResultTheCodeThatTheLibraryGivesIt) {
+  const std::map<std::string, std::string> rows = RowsOfTheDocument();
+  ASSERT_FALSE(rows.empty());
+  for (const auto& [name, code] : rows) {
+    ASSERT_EQ(Results().count(name), 1u) << name << " is not known here";
+    EXPECT_EQ(absl::StatusCodeToString(CodeOf(Results().at(name))), code)
+        << name;
+  }
+}
+
+TEST(ErrorsDocument, ListsEveryResultThatHasACodeOfItsOwn) {
+  const std::map<std::string, std::string> rows = RowsOfTheDocument();
+  for (const auto& [name, result] : Results()) {
+    EXPECT_EQ(rows.count(name), 1u) << name << " is missing in docs/errors.md";
+  }
+  // Whatever a driver may answer, up to the highest number in use: what has a
+  // code of its own is in the list above.
+  for (int number = 1; number < 1000; ++number) {
+    const auto result = static_cast<CUresult>(number);
+    if (CodeOf(result) == absl::StatusCode::kInternal) continue;
+    bool listed = false;
+    for (const auto& entry : Results()) listed |= entry.second == result;
+    EXPECT_TRUE(listed) << "CUresult " << number;
+  }
+}
+
+}  // namespace
+}  // namespace vmm::platform

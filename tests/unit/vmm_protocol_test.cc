@@ -1,0 +1,151 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "tests/support/open_handles.h"
+#include "tests/unit/vmm_protocol_samples.h"
+#include "vmm/protocol.h"
+#include "vmm/transfer.h"
+
+namespace vmm::protocol {
+namespace {
+
+using testing::AnyHandles;
+using testing::ErrorPayload;
+using ::testing::HasSubstr;
+using testing::Late;
+using testing::Must;
+using testing::RawPeer;
+using Bytes = std::vector<std::uint8_t>;
+
+MemoryId Id(std::uint64_t number) {
+  MemoryId id{{}, number, static_cast<std::uint32_t>(number + 1)};
+  id.owner.bytes.fill(0x5a);
+  return id;
+}
+
+platform::Message Request(Bytes payload, std::uint16_t type = kRequest) {
+  platform::Message message;
+  message.type = type;
+  message.payload = std::move(payload);
+  return message;
+}
+
+TEST(MessageType, IsOfTheReservedNumbers) {
+  for (std::uint16_t type :
+       {kBegin, kPart, kAbort, kDone, kRefused, kRequest}) {
+    EXPECT_GE(type, kFirstReservedType);
+  }
+}
+
+TEST(Request, HasTheBytesThatTheFormatSays) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  ASSERT_TRUE(SendRequest(a, {Id(0x0102)}, Late()).ok());
+  const platform::Message message = Must(b.Receive(Late()));
+  Bytes expected(16, 0x5a);
+  expected.insert(expected.end(), {0x02, 0x01, 0, 0, 0, 0, 0, 0});
+  expected.insert(expected.end(), {0x03, 0x01, 0, 0});
+  EXPECT_EQ(message.type, kRequest);
+  EXPECT_EQ(message.payload, expected);
+}
+
+TEST(Request, ComesBackForEveryNumberOfIds) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  for (std::size_t count : {std::size_t{1}, std::size_t{2}, kMaxRequested}) {
+    std::vector<MemoryId> ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(Id(i));
+    ASSERT_TRUE(SendRequest(a, ids, Late()).ok());
+    const auto decoded = DecodeRequest(Must(b.Receive(Late())));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, ids);
+  }
+}
+
+TEST(Request, OfAnyLengthThatIsNoNumberOfIdsIsRefused) {
+  for (std::size_t size = 0; size <= 28 * 4; ++size) {
+    const auto decoded = DecodeRequest(Request(Bytes(size, 0xff)));
+    EXPECT_EQ(decoded.ok(), size != 0 && size % 28 == 0) << size;
+    if (!decoded.ok()) {
+      EXPECT_TRUE(absl::IsInvalidArgument(decoded.status()));
+    }
+  }
+}
+
+TEST(Request, OfMoreIdsThanAllowedIsRefused) {
+  const Bytes most(28 * kMaxRequested, 1);
+  EXPECT_TRUE(DecodeRequest(Request(most)).ok());
+  const Bytes more(28 * (kMaxRequested + 1), 1);
+  const absl::Status status = DecodeRequest(Request(more)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 to 1024 ids"));
+}
+
+TEST(Request, OfAnotherTypeOrWithAHandleIsRefused) {
+  for (std::uint32_t type = 0; type <= 0xffff; type += 7) {
+    if (type == kRequest) continue;
+    ASSERT_FALSE(
+        DecodeRequest(Request(Bytes(28, 1), static_cast<std::uint16_t>(type)))
+            .ok());
+  }
+  platform::Message with_handle = Request(Bytes(28, 1));
+  with_handle.handles = AnyHandles(1);
+  const absl::Status status = DecodeRequest(with_handle).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 handles"));
+}
+
+TEST(RefusalOnTheWire, ComesBackWithCodeAndText) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status error(static_cast<absl::StatusCode>(code), "why not");
+    ASSERT_TRUE(SendError(a, kRefused, error, Late()).ok());
+    const platform::Message message = Must(b.Receive(Late()));
+    EXPECT_EQ(message.type, kRefused);
+    const absl::Status decoded = DecodeError(message.payload, "the importer");
+    EXPECT_EQ(decoded.code(), error.code());
+    EXPECT_EQ(decoded.message(), "the importer refused: why not");
+  }
+}
+
+TEST(RefusalOnTheWire, OfAnUnknownCodeOrNoCodeIsDataLoss) {
+  for (std::uint32_t code : {0u, 17u, 255u, 0x7fffffffu, 0xffffffffu}) {
+    const absl::Status status =
+        DecodeError(ErrorPayload(code, "text"), "the owner");
+    EXPECT_TRUE(absl::IsDataLoss(status)) << code;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be read"));
+  }
+  for (std::size_t size = 0; size < 4; ++size) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeError(Bytes(size, 1), "the owner")));
+  }
+}
+
+TEST(RefusalOnTheWire, ShowsNothingUnprintableWhateverWasSent) {
+  Bytes every(256);
+  for (int i = 0; i < 256; ++i) every[i] = static_cast<std::uint8_t>(i);
+  Bytes payload = ErrorPayload(5, "");
+  payload.insert(payload.end(), every.begin(), every.end());
+  const absl::Status status = DecodeError(payload, "the owner");
+  EXPECT_TRUE(absl::IsNotFound(status));
+  for (char c : status.message()) {
+    ASSERT_TRUE(absl::ascii_isprint(static_cast<unsigned char>(c)));
+  }
+}
+
+TEST(RefusalOnTheWire, IsCutAtBothEnds) {
+  const Bytes payload = ErrorPayload(3, std::string(30000, 'x'));
+  EXPECT_LE(DecodeError(payload, "").message().size(), 1024u + 16);
+  auto [a, b] = Must(platform::Channel::Pair());
+  ASSERT_TRUE(SendError(a, kAbort,
+                        absl::InternalError(std::string(100000, 'y')), Late())
+                  .ok());
+  EXPECT_EQ(Must(b.Receive(Late())).payload.size(), 4u + 1024u);
+}
+
+}  // namespace
+}  // namespace vmm::protocol

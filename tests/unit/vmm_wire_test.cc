@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "vmm/wire.h"
+
+namespace vmm {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes Of(absl::string_view text) { return Bytes(text.begin(), text.end()); }
+
+TEST(WireWriter, PutsTheLowestByteFirst) {
+  Bytes bytes;
+  WireWriter out(bytes);
+  out.Put<std::uint8_t>(0x01);
+  out.Put<std::uint16_t>(0x0302);
+  out.Put<std::uint32_t>(0x07060504);
+  out.Put<std::uint64_t>(0x0f0e0d0c0b0a0908);
+  out.PutZeros(2);
+  out.PutBytes(Bytes{0xaa, 0xbb});
+  Bytes expected(15);
+  std::iota(expected.begin(), expected.end(), 1);
+  expected.insert(expected.end(), {0, 0, 0xaa, 0xbb});
+  EXPECT_EQ(bytes, expected);
+}
+
+TEST(WireReader, TakesWhatTheWriterPut) {
+  Bytes bytes;
+  WireWriter out(bytes);
+  out.Put<std::uint64_t>(0xfedcba9876543210);
+  out.Put<std::uint8_t>(0x80);
+  out.Put<std::uint32_t>(0xffffffff);
+  out.Put<std::uint16_t>(0x8001);
+  WireReader in(bytes);
+  EXPECT_EQ(in.Take<std::uint64_t>(), 0xfedcba9876543210);
+  EXPECT_EQ(in.Take<std::uint8_t>(), 0x80);
+  EXPECT_EQ(in.Take<std::uint32_t>(), 0xffffffff);
+  EXPECT_EQ(in.left(), 2u);
+  EXPECT_EQ(in.Take<std::uint16_t>(), 0x8001);
+  EXPECT_EQ(in.left(), 0u);
+  EXPECT_FALSE(in.overrun());
+}
+
+TEST(WireReader, ReadsZerosPastTheEndAndRemembersIt) {
+  const Bytes bytes = {0xff, 0xff, 0xff};
+  WireReader in(bytes);
+  EXPECT_EQ(in.Take<std::uint32_t>(), 0x00ffffffu);
+  EXPECT_TRUE(in.overrun());
+  EXPECT_EQ(in.left(), 0u);
+  EXPECT_EQ(in.Take<std::uint64_t>(), 0u);
+  Bytes rest(5, 0xee);
+  in.TakeBytes(absl::MakeSpan(rest));
+  EXPECT_EQ(rest, Bytes(5, 0));
+  EXPECT_TRUE(in.overrun());
+}
+
+TEST(WireReader, ReadingExactlyToTheEndIsNoOverrun) {
+  const Bytes bytes = {1, 2, 3, 4};
+  WireReader in(bytes);
+  in.Take<std::uint32_t>();
+  EXPECT_FALSE(in.overrun());
+  Bytes none;
+  in.TakeBytes(absl::MakeSpan(none));
+  EXPECT_FALSE(in.overrun());
+  in.Take<std::uint8_t>();
+  EXPECT_TRUE(in.overrun());
+}
+
+TEST(WireReader, TellsZerosFromAnyOtherByte) {
+  for (std::size_t place = 0; place < 4; ++place) {
+    Bytes bytes(4, 0);
+    EXPECT_TRUE(WireReader(bytes).TakeZeros(4));
+    bytes[place] = 1;
+    WireReader in(bytes);
+    EXPECT_FALSE(in.TakeZeros(4)) << place;
+    EXPECT_EQ(in.left(), 0u) << "all of them are read all the same";
+  }
+}
+
+TEST(WireReader, ZerosThatAreNotThereCountAsAnOverrun) {
+  const Bytes bytes(3, 0);
+  WireReader in(bytes);
+  EXPECT_TRUE(in.TakeZeros(4));
+  EXPECT_TRUE(in.overrun());
+}
+
+TEST(WireReader, EmptyInputIsReadAsZeros) {
+  WireReader in({});
+  EXPECT_EQ(in.left(), 0u);
+  EXPECT_FALSE(in.overrun());
+  EXPECT_EQ(in.Take<std::uint16_t>(), 0);
+  EXPECT_TRUE(in.overrun());
+}
+
+// The first is the check value of every catalogue of CRCs, the others are of
+// RFC 3720, B.4.
+TEST(Crc32c, AgreesWithThePublishedVectors) {
+  EXPECT_EQ(Crc32c(Of("123456789")), 0xe3069283u);
+  EXPECT_EQ(Crc32c(Bytes(32, 0x00)), 0x8a9136aau);
+  EXPECT_EQ(Crc32c(Bytes(32, 0xff)), 0x62a8ab43u);
+  Bytes ascending(32);
+  std::iota(ascending.begin(), ascending.end(), 0);
+  EXPECT_EQ(Crc32c(ascending), 0x46dd794eu);
+  const Bytes descending(ascending.rbegin(), ascending.rend());
+  EXPECT_EQ(Crc32c(descending), 0x113fdb5cu);
+  EXPECT_EQ(Crc32c({}), 0u);
+}
+
+TEST(Crc32c, FindsEveryFlippedBit) {
+  Bytes bytes(192);
+  std::iota(bytes.begin(), bytes.end(), 0);
+  const std::uint32_t right = Crc32c(bytes);
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+    ASSERT_NE(Crc32c(bytes), right) << "bit " << bit;
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+  }
+}
+
+}  // namespace
+}  // namespace vmm
