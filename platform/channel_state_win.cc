@@ -11,8 +11,6 @@
 #include "platform/pipe_win.h"
 #include "platform/transit_win.h"
 
-// <windows.h> makes it a macro.
-#undef PeekMessage
 
 namespace vmm::platform {
 namespace {
@@ -134,7 +132,7 @@ void Channel::State::ReadTaken() {
   if (!lock.owns_lock()) return;  // Whoever reads sees them himself.
   const Borrowed borrowed(pipe);
   std::array<std::uint8_t, kTakenBytes> message;
-  while (PeekMessage(borrowed.get(), absl::MakeSpan(message)) == kTakenBytes &&
+  while (PeekAhead(borrowed.get(), absl::MakeSpan(message)) == kTakenBytes &&
          DecodeTaken(message) != 0) {
     if (!ReadMessage(borrowed.get(), read_event, absl::MakeSpan(message),
                      absl::InfinitePast(), nullptr, "")
@@ -149,7 +147,7 @@ void Channel::State::DropUnread() {
   if (end == End::kServer || peer_is_hostile) return;
   const Borrowed borrowed(pipe);
   std::vector<std::uint8_t> packet(kMaxFrame + kMaxHandles * kHandleBytes);
-  while (PeekMessage(borrowed.get(), {}) != 0) {
+  while (PeekAhead(borrowed.get(), {}) != 0) {
     absl::StatusOr<std::size_t> size =
         ReadMessage(borrowed.get(), read_event, absl::MakeSpan(packet),
                     absl::InfinitePast(), nullptr, "");

@@ -20,8 +20,6 @@ extern "C" NTSTATUS NTAPI
 NtQueryInformationFile(HANDLE file, PIO_STATUS_BLOCK status, void* information,
                        ULONG length, FILE_INFORMATION_CLASS information_class);
 
-// <windows.h> makes it a macro.
-#undef PeekMessage
 
 namespace vmm::platform {
 
@@ -235,7 +233,7 @@ absl::StatusOr<std::size_t> ReadMessage(const OsHandle& pipe,
   return size;
 }
 
-std::size_t PeekMessage(const OsHandle& pipe, absl::Span<std::uint8_t> buffer) {
+std::size_t PeekAhead(const OsHandle& pipe, absl::Span<std::uint8_t> buffer) {
   DWORD read = 0;
   DWORD available = 0;
   DWORD beyond = 0;

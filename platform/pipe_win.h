@@ -64,7 +64,7 @@ absl::StatusOr<std::size_t> ReadMessage(const OsHandle& pipe,
 
 // Copies the beginning of the next message to `buffer` without taking it.
 // The size of the whole message, or 0 when none is waiting.
-std::size_t PeekMessage(const OsHandle& pipe, absl::Span<std::uint8_t> buffer);
+std::size_t PeekAhead(const OsHandle& pipe, absl::Span<std::uint8_t> buffer);
 
 // Whether the other end is closed, even if what it wrote is still unread.
 bool OtherEndIsClosed(const OsHandle& pipe);
