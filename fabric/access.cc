@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "platform/imex.h"
@@ -10,17 +11,24 @@ namespace vmm::fabric {
 namespace {
 
 std::string Channels() {
-  const std::vector<platform::ImexChannel> channels = platform::ImexChannels();
-  if (channels.empty()) {
+  const absl::StatusOr<std::vector<platform::ImexChannel>> channels =
+      platform::ImexChannels();
+  if (!channels.ok()) {
+    return absl::StrCat("Whether there is an IMEX channel node (",
+                        platform::ImexChannelPattern(),
+                        ") could not be seen: ", channels.status().message());
+  }
+  if (channels->empty()) {
     return absl::StrCat("This process finds no IMEX channel node (",
                         platform::ImexChannelPattern(), ")");
   }
   return absl::StrCat(
       "IMEX channel nodes: ",
-      absl::StrJoin(
-          channels, ", ", [](std::string* out, const platform::ImexChannel& c) {
-            absl::StrAppend(out, c.path, c.usable ? "" : " (not accessible)");
-          }));
+      absl::StrJoin(*channels, ", ",
+                    [](std::string* out, const platform::ImexChannel& c) {
+                      absl::StrAppend(out, c.path,
+                                      c.usable ? "" : " (not accessible)");
+                    }));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace vmm::platform {
 
 struct ImexChannel {
@@ -15,8 +17,8 @@ struct ImexChannel {
 };
 
 // The channel nodes that exist where this process can see them, by path. Empty
-// where the system has none (always so on Windows).
-std::vector<ImexChannel> ImexChannels();
+// where the system has none (always so on Windows). Fails as looking does.
+absl::StatusOr<std::vector<ImexChannel>> ImexChannels();
 
 // Where the nodes would be, for messages.
 const char* ImexChannelPattern();

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "platform/channel.h"
 #include "platform/check.h"
+#include "platform/machine.h"
 #include "platform/os_error.h"
 #include "platform/peer_posix.h"
 #include "platform/socket_path_posix.h"
@@ -30,12 +30,12 @@ constexpr int kBacklog = 64;
 int Fd(const OsHandle& handle) { return static_cast<int>(handle.get()); }
 
 absl::StatusOr<std::string> RandomName() {
-  std::array<char, 16> bytes;
-  const ssize_t size = ::getrandom(bytes.data(), bytes.size(), 0);
-  if (size != static_cast<ssize_t>(bytes.size())) {
-    return OsError(size < 0 ? errno : EIO, "getrandom(16 bytes)");
+  std::array<std::uint8_t, 16> bytes;
+  if (absl::Status status = FillRandom(absl::MakeSpan(bytes)); !status.ok()) {
+    return status;
   }
-  return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
+  return absl::BytesToHexString(absl::string_view(
+      reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
 // Held by whoever binds a chosen name in a directory, so that between looking

@@ -1,11 +1,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
-#include <fstream>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -27,34 +28,65 @@ absl::string_view TypeOf(mode_t mode) {
   return "an object of unknown type";
 }
 
-// The numbers of the character devices that the kernel lists under "nvidia"
-// and "nvidiactl". Memory exported by the driver is an open /dev/nvidiactl,
-// major 195 (measured); the list is asked because the number is only
-// customary.
-bool IsNvidiaMajor(unsigned number) {
-  static const std::set<unsigned> majors = [] {
-    std::set<unsigned> found;
-    std::ifstream devices("/proc/devices");
-    for (std::string line; std::getline(devices, line);) {
-      const std::vector<absl::string_view> words =
-          absl::StrSplit(line, ' ', absl::SkipEmpty());
-      unsigned listed = 0;
-      if (words.size() == 2 && absl::SimpleAtoi(words[0], &listed) &&
-          (words[1] == "nvidia" || words[1] == "nvidiactl" ||
-           words[1] == "nvidia-frontend")) {
-        found.insert(listed);
-      }
+// The whole of a small file of the kernel's.
+absl::StatusOr<std::string> ReadFile(const char* path) {
+  const OsHandle file = OsHandle::Adopt(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!file.has_value())
+    return OsError(errno, absl::StrCat("open(", path, ")"));
+  std::string text;
+  char part[4096];
+  for (;;) {
+    const ssize_t size =
+        ::read(static_cast<int>(file.get()), part, sizeof(part));
+    if (size == 0) return text;
+    if (size > 0) {
+      text.append(part, static_cast<std::size_t>(size));
+    } else if (errno != EINTR) {
+      return OsError(errno, absl::StrCat("read(", path, ")"));
     }
-    if (found.empty()) found.insert(195);
-    return found;
-  }();
-  return majors.count(number) != 0;
+  }
+}
+
+// Whether `number` is of a character device that the kernel lists as NVIDIA's.
+// Memory exported by the driver is an open /dev/nvidiactl, major 195
+// (measured); the list is asked because that number is only customary.
+absl::StatusOr<bool> IsNvidiaMajor(unsigned number) {
+  absl::StatusOr<std::string> devices = ReadFile("/proc/devices");
+  if (!devices.ok()) return devices.status();
+  for (absl::string_view line : absl::StrSplit(*devices, '\n')) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    unsigned listed = 0;
+    if (words.size() == 2 && absl::SimpleAtoi(words[0], &listed) &&
+        listed == number &&
+        (words[1] == "nvidia" || words[1] == "nvidiactl" ||
+         words[1] == "nvidia-frontend")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The last major number found to be NVIDIA's. A driver keeps its number while
+// it is loaded, and every import asks.
+std::atomic<unsigned>& KnownNvidiaMajor() {
+  static std::atomic<unsigned> known{0};
+  return known;
+}
+
+absl::StatusOr<bool> IsNvidiaDevice(const struct stat& info) {
+  if (!S_ISCHR(info.st_mode)) return false;
+  const unsigned number = major(info.st_rdev);
+  if (number != 0 && number == KnownNvidiaMajor()) return true;
+  absl::StatusOr<bool> is_nvidia = IsNvidiaMajor(number);
+  if (is_nvidia.ok() && *is_nvidia) KnownNvidiaMajor() = number;
+  return is_nvidia;
 }
 
 absl::Status CheckNvidiaDevice(const struct stat& info) {
-  if (S_ISCHR(info.st_mode) && IsNvidiaMajor(major(info.st_rdev))) {
-    return absl::OkStatus();
-  }
+  absl::StatusOr<bool> is_nvidia = IsNvidiaDevice(info);
+  if (!is_nvidia.ok()) return is_nvidia.status();
+  if (*is_nvidia) return absl::OkStatus();
   const std::string number =
       S_ISCHR(info.st_mode)
           ? absl::StrCat(" ", major(info.st_rdev), ":", minor(info.st_rdev))
@@ -69,6 +101,11 @@ absl::Status CheckSealedMemory(int fd, const struct stat& info,
                                std::uint64_t size) {
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
   const int seals = fcntl(fd, F_GET_SEALS);
+  // EINVAL is how the kernel says that a file has no seals.
+  if (seals < 0 && errno != EINVAL) {
+    return OsError(errno,
+                   absl::StrCat("fcntl(descriptor ", fd, ", F_GET_SEALS)"));
+  }
   if (!S_ISREG(info.st_mode) || seals < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the descriptor is ", TypeOf(info.st_mode),

@@ -32,8 +32,9 @@ absl::StatusOr<Mapping> Mapping::Map(
         memory->size(), " bytes at offset ", offset,
         " do not fit into an address range of ", range->size(), " bytes"));
   }
-  const Driver& driver = range->driver();
-  const ChunkLayout& layout = memory->layout();
+  // Copies: the range and the memory may end with a mapping that failed.
+  const Driver driver = range->driver();
+  const ChunkLayout layout = memory->layout();
   Mapping mapping(std::move(range), offset, std::move(memory));
   std::uint64_t mapped = 0;
   for (std::size_t i = 0; i < layout.count(); ++i) {

@@ -46,7 +46,11 @@ class WireReader {
     return value;
   }
   void TakeBytes(absl::Span<std::uint8_t> out) {
-    std::generate(out.begin(), out.end(), [this] { return Next(); });
+    const std::size_t count = std::min(left(), out.size());
+    std::copy_n(bytes_.begin() + at_, count, out.begin());
+    std::fill(out.begin() + count, out.end(), std::uint8_t{0});
+    at_ += count;
+    overrun_ |= count < out.size();
   }
   // Whether the next `count` bytes are all zero.
   bool TakeZeros(std::size_t count) {

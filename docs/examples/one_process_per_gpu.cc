@@ -297,8 +297,9 @@ absl::Status HandRoundTickets(std::vector<Launched>& all, Listener& listener,
 // Prints a rank's row. How many of its peers were not OK.
 std::size_t PrintRow(std::size_t rank, std::size_t ranks,
                      const std::string& row) {
-  std::vector<std::string> cells(ranks, "FAIL");
-  cells[rank] = "-";
+  const std::string fail = "FAIL";
+  std::vector<std::string> cells(ranks, fail);
+  cells[rank] = std::string(1, '-');
   std::size_t failed = ranks - 1;
   for (absl::string_view line : absl::StrSplit(row, '\n', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> words =
@@ -310,7 +311,7 @@ std::size_t PrintRow(std::size_t rank, std::size_t ranks,
       --failed;
     } else {
       Print(absl::StrCat("rank ", rank, " reading rank ", line));
-      cells[owner] = "FAIL";
+      cells[owner] = fail;
     }
   }
   std::string text = absl::StrFormat("rank %3d reads", rank);

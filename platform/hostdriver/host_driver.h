@@ -37,6 +37,12 @@
 //     a crash).
 //   - Access for a device that is no peer of the memory's device:
 //     CUDA_ERROR_INVALID_DEVICE, which no measurement backs.
+//   - The host's access to host memory, asked for before it was ever set, is
+//     none (580 answers read and write, although the CPU faults).
+//   - CU_STREAM_PER_THREAD is not supported.
+//   - cuGetProcAddress knows the signatures of platform/driver_table.h, not the
+//     older ones of the same names.
+//   - An interprocess event cannot be opened once its maker destroyed it.
 //   - Every allocation takes a descriptor of the process.
 //   - Memory whose only reference is a descriptor in flight in a socket is not
 //     counted against the budget.

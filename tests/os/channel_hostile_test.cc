@@ -2,7 +2,6 @@
 // connection, and nothing else happens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -208,22 +207,6 @@ TEST_F(HostileChannelTest, AHostilePeerHarmsNoOtherConnection) {
   EXPECT_EQ(Text(Must(good.second.Receive(Late())).payload), "after");
 }
 
-// Sets the soft limit alone, so that it can be raised again.
-void SetDescriptorLimit(rlim_t limit) {
-  rlimit limits;
-  Check(::getrlimit(RLIMIT_NOFILE, &limits) == 0, "getrlimit() failed");
-  limits.rlim_cur = limit;
-  Check(::setrlimit(RLIMIT_NOFILE, &limits) == 0, "setrlimit() failed");
-}
-
-// Allows this process `more` descriptors than it has open.
-void AllowMoreDescriptors(int more) {
-  std::vector<OsHandle> all;
-  for (int i = 0; i < more; ++i) all.push_back(MemoryWith("x"));
-  const OsHandle next = MemoryWith("x");
-  SetDescriptorLimit(static_cast<rlim_t>(RawFd(next)));
-}
-
 // Receives a message of args[0] handles with room for args[1].
 int ReceiveAtTheLimit(const std::vector<std::string>& args) {
   const std::size_t count = std::stoul(args[0]);
@@ -236,12 +219,14 @@ int ReceiveAtTheLimit(const std::vector<std::string>& args) {
   SendRaw(peer, Frame({1, 4, static_cast<std::uint16_t>(count)}, 4), count,
           memory);
   const auto before = testing::OpenHandles();
-  AllowMoreDescriptors(std::stoi(args[1]));
-  const absl::Status status = ours.Receive(Late()).status();
+  absl::Status status;
+  {
+    DescriptorLimit limit(std::stoi(args[1]));
+    status = ours.Receive(Late()).status();
+  }
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit"));
   EXPECT_FALSE(ours.is_open());
-  SetDescriptorLimit(256);  // Counting takes one.
   EXPECT_EQ(testing::OpenHandles(), before);
   return 0;
 }

@@ -1,7 +1,6 @@
 #include "platform/os_handle.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
@@ -54,11 +53,11 @@ TEST_F(OsHandleTest, ResetClosesTheDescriptor) {
 // Uses up every descriptor, then duplicates one.
 int DuplicateAtTheLimit(const std::vector<std::string>&) {
   OsHandle memory = MemoryWith("text");
-  rlimit limits;
-  EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &limits), 0);
-  limits.rlim_cur = static_cast<rlim_t>(RawFd(memory)) + 1;
-  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limits), 0);
-  const absl::Status status = Duplicate(memory).status();
+  absl::Status status;
+  {
+    DescriptorLimit limit(0);
+    status = Duplicate(memory).status();
+  }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(status.message().find("ulimit"), std::string::npos) << status;
   return 0;

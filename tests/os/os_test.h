@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -113,6 +114,30 @@ inline bool WriteEndIsGone(const Pipe& pipe) {
   char byte;
   return ::read(RawFd(pipe.read_end), &byte, 1) == 0;
 }
+
+// While it lives, this process may have `more` descriptors than are open now.
+// What is asserted about that time is asserted after it: the sanitizers' own
+// checks need descriptors.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(int more) {
+    Check(::getrlimit(RLIMIT_NOFILE, &before_) == 0, "getrlimit() failed");
+    std::vector<OsHandle> all;
+    for (int i = 0; i < more; ++i) all.push_back(MemoryWith("x"));
+    const OsHandle next = MemoryWith("x");
+    rlimit limits = before_;
+    limits.rlim_cur = static_cast<rlim_t>(RawFd(next));
+    Check(::setrlimit(RLIMIT_NOFILE, &limits) == 0, "setrlimit() failed");
+  }
+  ~DescriptorLimit() {
+    Check(::setrlimit(RLIMIT_NOFILE, &before_) == 0, "setrlimit() failed");
+  }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_;
+};
 
 // A user that is neither root nor anybody else on the machine.
 inline constexpr uid_t kStranger = 54321;

@@ -117,6 +117,15 @@ TEST(SyscallFaults, AStormOfInterruptsReachesOnlyCallsThatKnowThem) {
   EXPECT_EQ(outcome.failed.size(), 2u);
 }
 
+TEST(SyscallFaults, NeverInterruptForEver) {
+  // The sixth error of write is EINTR.
+  ArmSyscallFault({.point = {.times = FaultPoint::kForEver}, .error_index = 5});
+  const ssize_t result = ::write(STDOUT_FILENO, "", 0);
+  const SyscallOutcome outcome = DisarmSyscallFault();
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(outcome.fired, 0u);
+}
+
 TEST(SyscallFaults, ReachWhatIsCalledByNumber) {
   ArmSyscallFault({});
   const long result = ::syscall(SYS_pidfd_open, ::getpid(), 0);

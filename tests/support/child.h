@@ -33,6 +33,7 @@ class Child {
  public:
   // Starts the registered child `name` with `args`; `env` adds to, or changes,
   // this process's environment. Its standard error is this process's.
+  // It ends with the thread that started it, should that end first.
   static Child Start(const std::string& name,
                      const std::vector<std::string>& args,
                      const std::map<std::string, std::string>& env = {});

@@ -32,6 +32,8 @@ struct SyscallRow {
 };
 
 struct SyscallFault {
+  // For ever, a transient error (IsTransient) is not answered: its call would
+  // be made again and again.
   FaultPoint point = {};
   CallKind calls = CallKind::kAcquire;
   // Which of the call's documented errors to answer. When a call has fewer,

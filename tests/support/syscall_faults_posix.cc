@@ -31,6 +31,16 @@ State& TheState() {
 // so that a forked child, which may have inherited it locked, passes by.
 std::atomic<pid_t> armed_in = 0;
 
+// Whoever is interrupted asks again, for ever if need be. A thread that cannot
+// be started (EAGAIN) is not asked for again.
+bool WouldWaitForEver(const internal::TableRow& row,
+                      const SyscallFault& fault) {
+  return fault.point.times == FaultPoint::kForEver &&
+         fault.error_index < row.ErrorCount() &&
+         IsTransient(row.errors[fault.error_index]) &&
+         row.name.find("thread") == std::string_view::npos;
+}
+
 }  // namespace
 
 namespace internal {
@@ -47,8 +57,10 @@ SyscallDecision DecideSyscall(const TableRow& row) {
     const SyscallFault& fault = state.fault;
     if (!state.trigger.armed()) return {};
     ++state.by_name[std::string(row.name)];
-    const bool chosen = fault.only_error != 0 ? row.Documents(fault.only_error)
-                                              : row.kind == fault.calls;
+    const bool chosen =
+        fault.only_error != 0
+            ? row.Documents(fault.only_error)
+            : row.kind == fault.calls && !WouldWaitForEver(row, fault);
     if (chosen && state.trigger.Count()) {
       if (fault.only_error == 0 && fault.error_index >= row.ErrorCount()) {
         state.outcome.no_such_error = true;

@@ -1,0 +1,106 @@
+// The conformance suite: what a CUDA driver must answer for vmmshare to work.
+//
+// The same tests run on the host-memory driver and on a real one
+// (VMMSHARE_TEST_DRIVER), so that the first stays a model of the second. Every
+// expectation was measured on an H100 with driver 580 (CUDA 13.0); nothing is
+// tested that CUDA leaves undefined, because there a real driver crashes.
+#ifndef VMMSHARE_TESTS_CONFORMANCE_CONFORMANCE_H_
+#define VMMSHARE_TESTS_CONFORMANCE_CONFORMANCE_H_
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "platform/driver_table.h"
+
+// Found by GoogleTest: results in messages by name.
+void PrintTo(CUresult result, std::ostream* out);
+
+namespace vmm::testing {
+
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
+// The granularity measured for every kind of memory on these devices.
+inline constexpr std::size_t kGranule = 2 * kMiB;
+inline constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+CUmemAllocationProp Properties(
+    int handle_types = kFd,
+    CUmemLocationType location = CU_MEM_LOCATION_TYPE_DEVICE, int id = 0);
+CUmemAccessDesc Access(
+    CUmemAccess_flags flags, int id = 0,
+    CUmemLocationType location = CU_MEM_LOCATION_TYPE_DEVICE);
+inline constexpr CUmemAccess_flags kNoAccess = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+inline constexpr CUmemAccess_flags kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
+inline constexpr CUmemAccess_flags kReadWrite =
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+
+// The entry points of the driver under test, not initialised: what a program
+// sees before cuInit.
+platform::DriverTable UninitialisedDriver();
+
+// Loads the driver under test and makes device 0's primary context current.
+const platform::DriverTable& DriverWithContext();
+
+// Counts the mismatches of a child process; its main returns failures().
+class Checks {
+ public:
+  void Expect(const char* what, CUresult got, CUresult wanted);
+  void ExpectTrue(const char* what, bool value);
+  int failures() const { return failures_; }
+
+ private:
+  int failures_ = 0;
+};
+
+// A test with a current context on device 0. What it makes through the
+// functions below is given back at its end, newest first; then nothing may be
+// left.
+class Conformance : public ::testing::Test {
+ protected:
+  Conformance();
+  ~Conformance() override;
+
+  // Calls at the end of the test.
+  void Later(std::function<void()> undo) { undo_.push_back(std::move(undo)); }
+
+  CUmemGenericAllocationHandle Create(std::size_t size = kGranule,
+                                      int handle_types = kFd);
+  CUmemGenericAllocationHandle CreateWith(const CUmemAllocationProp& prop,
+                                          std::size_t size = kGranule);
+  CUdeviceptr Reserve(std::size_t size = kGranule);
+  // Maps, and unmaps at the end of the test.
+  void Map(CUdeviceptr address, CUmemGenericAllocationHandle handle,
+           std::size_t size = kGranule);
+  void SetAccess(CUdeviceptr address, std::size_t size,
+                 CUmemAccess_flags flags = kReadWrite, int device = 0);
+  // New memory, mapped, with read and write access for device 0, all zero.
+  CUdeviceptr Memory(std::size_t size = kGranule);
+  // A descriptor of `handle`, closed at the end.
+  int Export(CUmemGenericAllocationHandle handle);
+  CUmemGenericAllocationHandle Import(int fd);
+  CUstream MakeStream(unsigned flags = CU_STREAM_NON_BLOCKING);
+  CUevent MakeEvent(unsigned flags = CU_EVENT_DISABLE_TIMING);
+
+  // `count` bytes from device memory.
+  std::vector<std::uint8_t> Bytes(CUdeviceptr address, std::size_t count);
+  std::uint64_t Word(CUdeviceptr address);
+  unsigned long long AccessOf(CUdeviceptr address, int device = 0);
+  int DeviceCount();
+  std::size_t FreeMemory();
+
+  const platform::DriverTable& cu;
+
+ private:
+  std::vector<std::function<void()>> undo_;
+  std::vector<std::uint64_t> ledger_before_;
+};
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_CONFORMANCE_CONFORMANCE_H_

@@ -1,0 +1,228 @@
+// The machine that the environment describes.
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "tests/conformance/descriptors.h"
+#include "tests/conformance/host_driver_test.h"
+#include "tests/support/child.h"
+
+namespace vmm::testing {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+std::string Uuids(const platform::DriverTable& cu) {
+  int count = 0;
+  cu.cuDeviceGetCount(&count);
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    CUuuid uuid;
+    cu.device_get_gpu_uuid(&uuid, i);
+    for (const char byte : uuid.bytes) {
+      char digits[3];
+      std::snprintf(digits, sizeof(digits), "%02x",
+                    static_cast<unsigned char>(byte));
+      text += digits;
+    }
+    text += ' ';
+  }
+  return text;
+}
+
+// args: socket. Sends its devices' UUIDs as text.
+int UuidSender(const std::vector<std::string>& args) {
+  const std::string text = Uuids(DriverWithContext());
+  char out[512] = {};
+  std::strncpy(out, text.c_str(), sizeof(out) - 1);
+  return SendBytes(std::stoi(args[0]), out, sizeof(out)) ? 0 : 1;
+}
+const bool kUuidSender = RegisterChild("uuid_sender", &UuidSender);
+
+std::string UuidsOf(const Environment& env) {
+  const SocketPair sockets = MakeSocketPair();
+  Child child =
+      Child::Start("uuid_sender", {std::to_string(sockets.childs)}, env);
+  CloseDescriptor(sockets.childs);
+  char text[512] = {};
+  EXPECT_TRUE(ReceiveBytes(sockets.mine, text, sizeof(text)));
+  EXPECT_EQ(child.Wait(), 0);
+  CloseDescriptor(sockets.mine);
+  return text;
+}
+
+TEST(Machines, HaveTheSameUuidsInEveryProcess) {
+  const std::string uuids = UuidsOf({{"VMMSHARE_HOST_INSTANCE", "uuids-a"}});
+  EXPECT_FALSE(uuids.empty());
+  EXPECT_EQ(UuidsOf({{"VMMSHARE_HOST_INSTANCE", "uuids-a"}}), uuids);
+  EXPECT_NE(UuidsOf({{"VMMSHARE_HOST_INSTANCE", "uuids-b"}}), uuids);
+}
+
+TEST(Machines, ShowDevicesInTheOrderOfCudaVisibleDevices) {
+  Environment env = {{"VMMSHARE_HOST_INSTANCE", "uuids-a"},
+                     {"VMMSHARE_HOST_DEVICES", "3"}};
+  const std::string all = UuidsOf(env);
+  ASSERT_EQ(all.size(), 3u * 33);
+  env["CUDA_VISIBLE_DEVICES"] = "2,0";
+  EXPECT_EQ(UuidsOf(env), all.substr(66, 33) + all.substr(0, 33));
+  // A prefix of a UUID does, if it fits one device only.
+  const std::string second = all.substr(33, 32);
+  env["CUDA_VISIBLE_DEVICES"] = "GPU-" + second.substr(0, 8);
+  EXPECT_EQ(UuidsOf(env), second + " ");
+}
+
+// args: the number of devices, then "a-b" for every pair that can reach each
+// other.
+int Peers(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  int count = 0;
+  checks.Expect("count", cu.cuDeviceGetCount(&count), CUDA_SUCCESS);
+  checks.ExpectTrue("the stated number", count == std::stoi(args[0]));
+  const std::string pairs = " " + args[1] + " ";
+  for (int a = 0; a < count; ++a) {
+    for (int b = 0; b < count; ++b) {
+      int can = -1;
+      checks.Expect("peer", cu.cuDeviceCanAccessPeer(&can, a, b), CUDA_SUCCESS);
+      const bool stated =
+          pairs.find(" " + std::to_string(a) + "-" + std::to_string(b) + " ") !=
+          std::string::npos;
+      checks.ExpectTrue("as stated", (can == 1) == stated);
+      if (a == b) continue;
+      // Access follows the table.
+      const CUmemAllocationProp prop =
+          Properties(kFd, CU_MEM_LOCATION_TYPE_DEVICE, a);
+      const CUmemAccessDesc desc = Access(kReadWrite, b);
+      CUmemGenericAllocationHandle handle = 0;
+      CUdeviceptr address = 0;
+      checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                    CUDA_SUCCESS);
+      checks.Expect("reserve",
+                    cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
+                    CUDA_SUCCESS);
+      checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
+                    CUDA_SUCCESS);
+      checks.Expect("access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
+                    stated ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE);
+      checks.Expect("unmap", cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);
+      checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+    }
+  }
+  return checks.failures();
+}
+const bool kPeers = RegisterChild("peers", &Peers);
+
+int PeersAre(const std::string& table, const std::string& pairs,
+             const std::string& visible = "0,1,2") {
+  return Child::Start("peers",
+                      {std::to_string((visible.size() + 1) / 2), pairs},
+                      {{"VMMSHARE_HOST_INSTANCE", "peers"},
+                       {"VMMSHARE_HOST_DEVICES", "3"},
+                       {"VMMSHARE_HOST_PEERS", table},
+                       {"CUDA_VISIBLE_DEVICES", visible}})
+      .Wait();
+}
+
+TEST(Machines, HaveThePeersThatTheTableNames) {
+  EXPECT_EQ(PeersAre("none", ""), 0);
+  EXPECT_EQ(PeersAre("all", "0-1 1-0 0-2 2-0 1-2 2-1"), 0);
+  EXPECT_EQ(PeersAre("0-1,1-2", "0-1 1-0 1-2 2-1"), 0);
+}
+
+TEST(Machines, NamePeersByPhysicalNumber) {
+  EXPECT_EQ(PeersAre("0-1", "", "1,2"), 0);
+  EXPECT_EQ(PeersAre("0-1", "0-1 1-0", "1,0"), 0);
+}
+
+// args: descriptor and what importing it must answer.
+int StrangeImporter(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  CUmemGenericAllocationHandle handle = 0;
+  Checks checks;
+  checks.Expect("import",
+                cu.cuMemImportFromShareableHandle(
+                    &handle,
+                    reinterpret_cast<void*>(
+                        static_cast<std::intptr_t>(std::stoi(args[0]))),
+                    kFd),
+                static_cast<CUresult>(std::stoi(args[1])));
+  return checks.failures();
+}
+const bool kStrangeImporter =
+    RegisterChild("strange_importer", &StrangeImporter);
+
+class MachineTest : public Conformance {};
+
+TEST_F(MachineTest, HandlesOfOneMachineMeanNothingOnAnother) {
+  const int fd = Inheritable(Export(Create()));
+  EXPECT_EQ(Child::Start("strange_importer",
+                         {std::to_string(fd), std::to_string(CUDA_SUCCESS)})
+                .Wait(),
+            0);
+  EXPECT_EQ(
+      Child::Start("strange_importer",
+                   {std::to_string(fd), std::to_string(CUDA_ERROR_UNKNOWN)},
+                   {{"VMMSHARE_HOST_INSTANCE", "elsewhere"}})
+          .Wait(),
+      0);
+  CloseDescriptor(fd);
+}
+
+// A descriptor that looks right but is not sealed could shrink under a reader.
+TEST_F(MachineTest, ImpostorsAreNotImported) {
+  for (const int fd : ImpostorsOfMemory(Export(Create()))) {
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT_EQ(cu.cuMemImportFromShareableHandle(
+                  &handle,
+                  reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), kFd),
+              CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(handle, 0u);
+    CloseDescriptor(fd);
+  }
+}
+
+int Loads(const std::vector<std::string>&) {
+  DriverWithContext();
+  return 0;
+}
+const bool kLoads = RegisterChild("loads", &Loads);
+
+int LoadsWith(const std::string& name, const std::string& value) {
+  return Child::Start("loads", {}, {{name, value}}).Wait();
+}
+
+TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
+  constexpr int kAborted = 128 + 6;
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DEVICES", "many"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DEVICES", "65"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "4X"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0-0"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_INSTANCE", "a/b"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap"), kAborted);
+}
+
+// args: the memory that device 0 must have, in bytes.
+int Total(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  std::size_t total = 0;
+  cu.cuDeviceTotalMem(&total, 0);
+  return total == std::stoull(args[0]) ? 0 : 1;
+}
+const bool kTotal = RegisterChild("total", &Total);
+
+TEST(Machines, TakeSizesWithSuffixes) {
+  const auto total = [](const char* text, std::uint64_t bytes) {
+    return Child::Start("total", {std::to_string(bytes)},
+                        {{"VMMSHARE_HOST_MEMORY", text}})
+        .Wait();
+  };
+  EXPECT_EQ(total("8388608", 8 * kMiB), 0);
+  EXPECT_EQ(total("8192K", 8 * kMiB), 0);
+  EXPECT_EQ(total("8M", 8 * kMiB), 0);
+  EXPECT_EQ(total("3G", 3072 * kMiB), 0);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,165 @@
+// Streams of the host-memory driver, where the model has its own rules.
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "tests/conformance/host_driver_test.h"
+#include "tests/support/child.h"
+
+namespace vmm::testing {
+namespace {
+
+// In a process of its own: the context is lost.
+int UnmapsUnderWork(const std::vector<std::string>&) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  const CUmemAllocationProp prop = Properties();
+  const CUmemAccessDesc desc = Access(kReadWrite);
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  CUstream stream = nullptr;
+  CUstream other = nullptr;
+  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                CUDA_SUCCESS);
+  checks.Expect("reserve",
+                cu.cuMemAddressReserve(&address, 2 * kGranule, 0, 0, 0),
+                CUDA_SUCCESS);
+  for (const CUdeviceptr at : {address, address + kGranule}) {
+    checks.Expect("map", cu.cuMemMap(at, kGranule, 0, handle, 0), CUDA_SUCCESS);
+    checks.Expect("access", cu.cuMemSetAccess(at, kGranule, &desc, 1),
+                  CUDA_SUCCESS);
+  }
+  checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+  checks.Expect("stream", cu.cuStreamCreate(&other, 1), CUDA_SUCCESS);
+  checks.Expect("wait", cu.cuStreamWaitValue64(stream, address, 1, 0),
+                CUDA_SUCCESS);
+  checks.Expect("fill", cu.cuMemsetD8Async(address + kGranule, 1, 8, stream),
+                CUDA_SUCCESS);
+  checks.Expect("unmap", cu.cuMemUnmap(address + kGranule, kGranule),
+                CUDA_SUCCESS);
+  checks.Expect("write", cu.cuStreamWriteValue64(other, address, 1, 0),
+                CUDA_SUCCESS);
+  constexpr CUresult kFault = CUDA_ERROR_ILLEGAL_ADDRESS;
+  checks.Expect("synchronize", cu.cuStreamSynchronize(stream), kFault);
+  checks.Expect("sticky", cu.cuCtxSynchronize(), kFault);
+  char byte = 0;
+  checks.Expect("copy", cu.cuMemcpyDtoH(&byte, address, 1), kFault);
+  // A context made anew is in order.
+  CUcontext context = nullptr;
+  checks.Expect("release", cu.cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  checks.Expect("retain", cu.cuDevicePrimaryCtxRetain(&context, 0),
+                CUDA_SUCCESS);
+  checks.Expect("copy", cu.cuMemcpyDtoH(&byte, address, 1), CUDA_SUCCESS);
+  return checks.failures();
+}
+const bool kUnmapsUnderWork =
+    RegisterChild("unmaps_under_work", &UnmapsUnderWork);
+
+TEST(Pitfall21, UnmappingUnderQueuedWorkIsAFaultOfTheWork) {
+  EXPECT_EQ(Child::Start("unmaps_under_work", {}).Wait(), 0);
+}
+
+// args: none. Leaves a stream that waits for ever, and ends.
+int LeavesWaiting(const std::vector<std::string>&) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  CUdeviceptr block = 0;
+  CUstream stream = nullptr;
+  checks.Expect("alloc", cu.cuMemAlloc(&block, 64), CUDA_SUCCESS);
+  checks.Expect("fill", cu.cuMemsetD8(block, 0, 64), CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) {
+    checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+    checks.Expect("wait", cu.cuStreamWaitValue64(stream, block, 1, 0),
+                  CUDA_SUCCESS);
+  }
+  checks.Expect("destroy", cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+  return checks.failures();
+}
+const bool kLeavesWaiting = RegisterChild("leaves_waiting", &LeavesWaiting);
+
+TEST(Exit, DoesNotWaitForStreamsThatWaitForEver) {
+  EXPECT_EQ(
+      Child::Start("leaves_waiting", {}).Wait(absl::Now() + absl::Seconds(20)),
+      0);
+}
+
+struct AtEnd {
+  ~AtEnd() {
+    if (handle == 0) return;
+    const CUresult result = cu.cuMemRelease(handle);
+    std::fprintf(stderr, "late release: %d\n", static_cast<int>(result));
+    if (result != CUDA_ERROR_DEINITIALIZED) _Exit(77);
+  }
+  platform::DriverTable cu;  // A copy: TestDriver() is destroyed before.
+  CUmemGenericAllocationHandle handle = 0;
+};
+
+int ReleasesLate(const std::vector<std::string>&) {
+  // Made before the driver starts, hence destroyed after it has ended.
+  static AtEnd at_end;
+  at_end.cu = DriverWithContext();
+  const CUmemAllocationProp prop = Properties();
+  return at_end.cu.cuMemCreate(&at_end.handle, kGranule, &prop, 0);
+}
+const bool kReleasesLate = RegisterChild("releases_late", &ReleasesLate);
+
+TEST(Pitfall30, ADestructorAfterTheDriversEndIsToldSo) {
+  EXPECT_EQ(Child::Start("releases_late", {}).Wait(), 0);
+}
+
+class Threads : public Conformance {};
+
+TEST_F(Threads, MayAllUseTheDriver) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::vector<std::thread> threads;
+  std::vector<int> failures(4, 0);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t, context, &failures] {
+      Checks checks;
+      checks.Expect("set", cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+      const CUmemAllocationProp prop = Properties();
+      const CUmemAccessDesc desc = Access(kReadWrite);
+      for (int i = 0; i < 20; ++i) {
+        CUmemGenericAllocationHandle handle = 0;
+        CUdeviceptr address = 0;
+        CUstream stream = nullptr;
+        CUevent event = nullptr;
+        std::uint64_t word = 0;
+        checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                      CUDA_SUCCESS);
+        checks.Expect("reserve",
+                      cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),
+                      CUDA_SUCCESS);
+        checks.Expect("map", cu.cuMemMap(address, kGranule, 0, handle, 0),
+                      CUDA_SUCCESS);
+        checks.Expect("access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
+                      CUDA_SUCCESS);
+        checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+        checks.Expect("event", cu.cuEventCreate(&event, 2), CUDA_SUCCESS);
+        checks.Expect("fill", cu.cuMemsetD8Async(address, 1, 4096, stream),
+                      CUDA_SUCCESS);
+        checks.Expect("write",
+                      cu.cuStreamWriteValue64(stream, address + 8, t + i, 0),
+                      CUDA_SUCCESS);
+        checks.Expect("record", cu.cuEventRecord(event, stream), CUDA_SUCCESS);
+        checks.Expect("wait", cu.cuEventSynchronize(event), CUDA_SUCCESS);
+        checks.Expect("copy", cu.cuMemcpyDtoH(&word, address + 8, 8),
+                      CUDA_SUCCESS);
+        checks.ExpectTrue("the word", word == std::uint64_t(t + i));
+        checks.Expect("event", cu.cuEventDestroy(event), CUDA_SUCCESS);
+        checks.Expect("stream", cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+        checks.Expect("unmap", cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);
+        checks.Expect("free", cu.cuMemAddressFree(address, kGranule),
+                      CUDA_SUCCESS);
+        checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+      }
+      failures[t] = checks.failures();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, std::vector<int>(4, 0));
+}
+
+}  // namespace
+}  // namespace vmm::testing

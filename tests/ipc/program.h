@@ -1,0 +1,60 @@
+// Runs a program of the build and watches what it prints.
+#ifndef VMMSHARE_TESTS_IPC_PROGRAM_H_
+#define VMMSHARE_TESTS_IPC_PROGRAM_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "platform/os_handle.h"
+
+namespace vmm::testing {
+
+// The folder of the running test program: the build tree may have been copied
+// to a machine with a GPU.
+std::string FolderOfThisProgram();
+
+// A running program. Move-only.
+class Program {
+ public:
+  // `env` adds to, or changes, this process's environment.
+  static Program Start(const std::string& path,
+                       const std::vector<std::string>& args,
+                       const std::map<std::string, std::string>& env);
+  Program(Program&& other) noexcept;
+  Program& operator=(Program&&) = delete;
+  // Kills and reaps a program that was not waited for.
+  ~Program();
+
+  // Returns once the program has printed `text`; false when it ended, or
+  // `deadline` passed, before.
+  bool WaitForText(absl::string_view text,
+                   absl::Time deadline = absl::Now() + absl::Seconds(60));
+
+  // The exit status, or 128 + the signal that ended it. Fails the test and
+  // kills the program when `deadline` passes.
+  int Wait(absl::Time deadline = absl::Now() + absl::Seconds(100));
+  void Kill();
+
+  // Standard output and standard error, as they came.
+  const std::string& output() const { return output_; }
+
+ private:
+  Program(std::int64_t pid, platform::OsHandle pipe)
+      : pid_(pid), pipe_(std::move(pipe)) {}
+  // Reads what there is; false at the end of the output or `deadline`.
+  bool ReadMore(absl::Time deadline);
+  int Reap();
+
+  std::int64_t pid_;
+  platform::OsHandle pipe_;
+  std::string output_;
+};
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_IPC_PROGRAM_H_
