@@ -2,7 +2,9 @@
 
 namespace vmm::platform {
 
-std::vector<ImexChannel> ImexChannels() { return {}; }
+absl::StatusOr<std::vector<ImexChannel>> ImexChannels() {
+  return std::vector<ImexChannel>();
+}
 
 const char* ImexChannelPattern() {
   return "nowhere: Windows has no IMEX channel nodes";

@@ -1,4 +1,5 @@
-// Descriptors for the tests to play with, and to hand to child processes.
+// Descriptors for the tests to play with, and to hand to child processes. On
+// Windows they are handles, whose values fit an int.
 #ifndef VMMSHARE_TESTS_CONFORMANCE_DESCRIPTORS_H_
 #define VMMSHARE_TESTS_CONFORMANCE_DESCRIPTORS_H_
 
@@ -36,6 +37,8 @@ bool ReceiveDescriptor(int socket, int* fd);
 bool SendBytes(int socket, const void* data, std::size_t size);
 bool ReceiveBytes(int socket, void* data, std::size_t size);
 
+// Whether RunForked() can be called here.
+bool CanFork();
 // Runs `child` in a forked process, without exec, and answers its exit status,
 // or 128 + the signal that ended it.
 int RunForked(int (*child)());

@@ -39,7 +39,7 @@ TEST_F(MisuseDeathTest, UsingAReleasedHandleStopsTheProgram) {
   EXPECT_DEATH(cu.cuMemMap(address, kGranule, 0, handle, 0),
                "cuMemMap: handle 0x[0-9a-f]+ was already released");
   int fd = -1;
-  EXPECT_DEATH(cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0),
+  EXPECT_DEATH(ExportTo(cu, &fd, handle),
                "cuMemExportToShareableHandle: handle");
   CUmemAllocationProp prop;
   EXPECT_DEATH(cu.cuMemGetAllocationPropertiesFromHandle(&prop, handle),

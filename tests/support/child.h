@@ -42,8 +42,10 @@ class Child {
   // Kills (SIGKILL) and reaps a child that was not waited for.
   ~Child();
 
-  // Ends the child with SIGKILL. It still must be waited for.
+  // Ends the child with SIGKILL (Windows: TerminateProcess). It still must be
+  // waited for, which answers kKilled.
   void Kill();
+  static constexpr int kKilled = 128 + 9;
   // Stops and continues it (SIGSTOP, SIGCONT).
   void Stop();
   void Continue();

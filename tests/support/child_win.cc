@@ -3,7 +3,6 @@
 // After the line above.
 #include <winternl.h>
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -18,6 +17,7 @@
 #include "platform/process.h"
 #include "platform/utf16_win.h"
 #include "tests/support/child.h"
+#include "tests/support/command_line_win.h"
 
 // Exported by ntdll.dll and declared in none of the SDK's headers.
 extern "C" NTSTATUS NTAPI NtSuspendProcess(HANDLE process);
@@ -27,8 +27,6 @@ namespace vmm::testing {
 namespace {
 
 constexpr absl::string_view kRoleFlag = "--vmmshare_child=";
-// What a child killed by Kill() answers, as if by a signal: 128 + SIGKILL.
-constexpr UINT kKilled = 137;
 // What abort() makes of a process here, and what Wait() answers for it:
 // 128 + SIGABRT.
 constexpr DWORD kAbortExit = 3;
@@ -56,51 +54,6 @@ HANDLE HandleOf(std::int64_t pid) {
   const auto found = all.by_id.find(pid);
   platform::Check(found != all.by_id.end(), "no such child");
   return reinterpret_cast<HANDLE>(found->second.get());
-}
-
-std::wstring Wide(const std::string& text) {
-  absl::StatusOr<std::wstring> wide = platform::ToUtf16(text);
-  if (!wide.ok()) platform::Die(wide.status().ToString());
-  return *std::move(wide);
-}
-
-// As the C runtime of the child splits a command line again.
-std::wstring Quote(const std::wstring& word) {
-  std::wstring quoted = L"\"";
-  std::size_t backslashes = 0;
-  for (const wchar_t c : word) {
-    if (c == L'\\') {
-      ++backslashes;
-    } else {
-      if (c == L'"') quoted.append(backslashes + 1, L'\\');
-      backslashes = 0;
-    }
-    quoted += c;
-  }
-  quoted.append(backslashes, L'\\');
-  return quoted + L"\"";
-}
-
-std::wstring Environment(const std::map<std::string, std::string>& changes) {
-  std::map<std::wstring, std::wstring> merged;
-  wchar_t* const block = ::GetEnvironmentStringsW();
-  for (const wchar_t* entry = block; *entry != L'\0';) {
-    const std::wstring text = entry;
-    entry += text.size() + 1;
-    // The working directories of drives are in there as "=C:=C:\...".
-    const std::size_t equals = text.find(L'=', 1);
-    if (equals == std::wstring::npos) continue;
-    merged[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  ::FreeEnvironmentStringsW(block);
-  for (const auto& [name, value] : changes) merged[Wide(name)] = Wide(value);
-  std::wstring result;
-  for (const auto& [name, value] : merged) {
-    result += name + L"=" + value;
-    result += L'\0';
-  }
-  result += L'\0';
-  return result;
 }
 
 // The children of a test that is killed end with it.
@@ -131,46 +84,6 @@ int Reap(std::int64_t pid) {
   return status == kAbortExit ? kAborted : static_cast<int>(status);
 }
 
-// The handles a child inherits: its standard ones, and no others.
-class Inherited {
- public:
-  explicit Inherited(STARTUPINFOEXW& startup) {
-    startup.StartupInfo.dwFlags = STARTF_USESTDHANDLES;
-    startup.StartupInfo.hStdInput = Add(STD_INPUT_HANDLE);
-    startup.StartupInfo.hStdOutput = Add(STD_OUTPUT_HANDLE);
-    startup.StartupInfo.hStdError = Add(STD_ERROR_HANDLE);
-    SIZE_T size = 0;
-    ::InitializeProcThreadAttributeList(nullptr, 1, 0, &size);
-    buffer_.resize(size);
-    startup.lpAttributeList =
-        reinterpret_cast<LPPROC_THREAD_ATTRIBUTE_LIST>(buffer_.data());
-    platform::Check(::InitializeProcThreadAttributeList(startup.lpAttributeList,
-                                                        1, 0, &size) != 0 &&
-                        ::UpdateProcThreadAttribute(
-                            startup.lpAttributeList, 0,
-                            PROC_THREAD_ATTRIBUTE_HANDLE_LIST, handles_.data(),
-                            count_ * sizeof(HANDLE), nullptr, nullptr) != 0,
-                    "cannot list a child's handles");
-  }
-
- private:
-  HANDLE Add(DWORD which) {
-    const HANDLE handle = ::GetStdHandle(which);
-    if (handle == nullptr || handle == INVALID_HANDLE_VALUE) return nullptr;
-    ::SetHandleInformation(handle, HANDLE_FLAG_INHERIT, HANDLE_FLAG_INHERIT);
-    // The list may not name one twice.
-    for (std::size_t i = 0; i < count_; ++i) {
-      if (handles_[i] == handle) return handle;
-    }
-    handles_[count_++] = handle;
-    return handle;
-  }
-
-  std::array<HANDLE, 3> handles_{};
-  std::size_t count_ = 0;
-  std::string buffer_;
-};
-
 }  // namespace
 
 bool RegisterChild(const std::string& name, ChildMain main) {
@@ -187,29 +100,27 @@ Child Child::Start(const std::string& name,
   std::vector<wchar_t> program(32768);
   ::GetModuleFileNameW(nullptr, program.data(),
                        static_cast<DWORD>(program.size()));
-  std::wstring line = Quote(program.data());
-  line += L" " + Quote(Wide(absl::StrCat(kRoleFlag, name)));
-  for (const std::string& arg : args) line += L" " + Quote(Wide(arg));
-  std::wstring environment = Environment(env);
+  std::vector<std::string> words = {absl::StrCat(kRoleFlag, name)};
+  words.insert(words.end(), args.begin(), args.end());
+  std::wstring line = CommandLineOf(platform::ToUtf8(program.data()), words);
+  std::wstring environment = EnvironmentWith(env);
   std::fflush(nullptr);
 
-  STARTUPINFOEXW startup = {};
-  startup.StartupInfo.cb = sizeof(startup);
-  const Inherited inherited(startup);
+  // Inherits what was made to be inherited: our standard handles, and what a
+  // test means for it.
+  STARTUPINFOW startup = {};
+  startup.cb = sizeof(startup);
   PROCESS_INFORMATION started = {};
   // Suspended until it is in the job, which it could otherwise outlive.
   if (::CreateProcessW(program.data(), line.data(), nullptr, nullptr,
                        /*inherit=*/TRUE,
-                       CREATE_UNICODE_ENVIRONMENT | CREATE_SUSPENDED |
-                           EXTENDED_STARTUPINFO_PRESENT,
-                       environment.data(), nullptr, &startup.StartupInfo,
-                       &started) == 0) {
+                       CREATE_UNICODE_ENVIRONMENT | CREATE_SUSPENDED,
+                       environment.data(), nullptr, &startup, &started) == 0) {
     platform::Die(
         platform::OsError(static_cast<int>(::GetLastError()),
                           absl::StrCat("CreateProcessW(child ", name, ")"))
             .ToString());
   }
-  ::DeleteProcThreadAttributeList(startup.lpAttributeList);
   platform::Check(::AssignProcessToJobObject(Job(), started.hProcess) != 0,
                   "AssignProcessToJobObject() failed");
   ::ResumeThread(started.hThread);
