@@ -39,6 +39,9 @@ bool ReceiveBytes(int socket, void* data, std::size_t size);
 
 // Whether RunForked() can be called here.
 bool CanFork();
+// Whether a library's end at exit can come before a program's own last
+// destructors. On Windows it never does.
+bool LibrariesMayEndFirst();
 // Runs `child` in a forked process, without exec, and answers its exit status,
 // or 128 + the signal that ended it.
 int RunForked(int (*child)());

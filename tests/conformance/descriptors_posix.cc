@@ -38,6 +38,7 @@ CUresult ExportTo(const platform::DriverTable& cu, int* fd,
 }
 
 bool CanFork() { return true; }
+bool LibrariesMayEndFirst() { return true; }
 
 void CloseDescriptor(int fd) { close(fd); }
 

@@ -87,6 +87,7 @@ CUresult ExportTo(const platform::DriverTable& cu, int* handle,
 }
 
 bool CanFork() { return false; }
+bool LibrariesMayEndFirst() { return false; }
 
 void CloseDescriptor(int fd) { ::CloseHandle(Raw(fd)); }
 

@@ -27,10 +27,12 @@ namespace vmm::testing {
 namespace {
 
 constexpr absl::string_view kRoleFlag = "--vmmshare_child=";
-// What abort() makes of a process here, and what Wait() answers for it:
-// 128 + SIGABRT.
+// What abort() and a fault make of a process here, and what Wait() answers
+// for them: 128 + SIGABRT and 128 + SIGSEGV.
 constexpr DWORD kAbortExit = 3;
 constexpr int kAborted = 134;
+constexpr DWORD kAccessViolation = 0xC0000005;
+constexpr int kFaulted = 139;
 
 std::map<std::string, ChildMain>& Registry() {
   static auto* registry = new std::map<std::string, ChildMain>;
@@ -81,7 +83,9 @@ int Reap(std::int64_t pid) {
   Processes& all = AllProcesses();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.by_id.erase(pid);
-  return status == kAbortExit ? kAborted : static_cast<int>(status);
+  return status == kAbortExit         ? kAborted
+         : status == kAccessViolation ? kFaulted
+                                      : static_cast<int>(status);
 }
 
 }  // namespace
