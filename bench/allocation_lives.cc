@@ -49,7 +49,8 @@ absl::StatusOr<CUdeviceptr> MapBare(const Driver& driver, CUdevice device,
   r = driver->cuMemMap(address, size, 0, handle, 0);
   if (r != CUDA_SUCCESS) return driver.Error(r, "cuMemMap()");
   CUmemAccessDesc grant{};
-  grant.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  grant.location.id = device;
   grant.flags = access;
   r = driver->cuMemSetAccess(address, size, &grant, 1);
   if (r != CUDA_SUCCESS) return driver.Error(r, "cuMemSetAccess()");
@@ -139,7 +140,8 @@ absl::StatusOr<StepTimes> LifeByBareCalls(const vmm::Device& device,
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = kKind;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device.cuda_device()}};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device.cuda_device();
   CUmemGenericAllocationHandle handle = 0;
   CUresult r = driver->cuMemCreate(&handle, size, &properties, 0);
   if (r != CUDA_SUCCESS) return driver.Error(r, "cuMemCreate()");

@@ -11,11 +11,11 @@ namespace bench {
 
 double Percentile(std::vector<double> samples, double percent) {
   vmm::platform::Check(!samples.empty(), "a percentile needs samples");
-  const auto rank = static_cast<std::size_t>(
+  const auto rank = static_cast<std::ptrdiff_t>(
       std::ceil(percent / 100 * static_cast<double>(samples.size())));
-  const std::size_t index = rank == 0 ? 0 : rank - 1;
-  std::nth_element(samples.begin(), samples.begin() + index, samples.end());
-  return samples[index];
+  const auto wanted = samples.begin() + std::max<std::ptrdiff_t>(rank - 1, 0);
+  std::nth_element(samples.begin(), wanted, samples.end());
+  return *wanted;
 }
 
 double Ratio(const Comparison& comparison, double percent) {

@@ -7,13 +7,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "platform/frame.h"
 #include "platform/pipe_win.h"
 #include "platform/transit_win.h"
 
-
 namespace vmm::platform {
 namespace {
+
+// How long closing a client's end waits until the server has taken what was
+// sent: its handles would be lost with their sender.
+constexpr absl::Duration kLinger = absl::Seconds(2);
 
 // The pipe, borrowed for a call that takes an owner.
 class Borrowed {
@@ -46,7 +51,9 @@ absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle pipe, Peer peer,
 
 Channel::State::~State() {
   // Nothing was read yet when an event could not be made.
-  if (read_event.has_value() && taken_event.has_value()) DropUnread();
+  if (!read_event.has_value() || !taken_event.has_value()) return;
+  if (!broken) AwaitTaken();
+  DropUnread();
 }
 
 Channel::State::Use::Use(Channel& channel) : channel_(channel) {
@@ -140,6 +147,22 @@ void Channel::State::ReadTaken() {
         !Unpark(DecodeTaken(message)).ok()) {
       return;
     }
+  }
+}
+
+void Channel::State::AwaitTaken() {
+  const Borrowed borrowed(pipe);
+  const absl::Time deadline = absl::Now() + kLinger;
+  std::vector<std::uint8_t> packet(kMaxFrame + kMaxHandles * kHandleBytes);
+  while (!parked.empty()) {
+    absl::StatusOr<std::size_t> size =
+        ReadMessage(borrowed.get(), read_event, absl::MakeSpan(packet),
+                    deadline, nullptr, "word of handles");
+    if (!size.ok()) return;
+    const auto message = absl::MakeConstSpan(packet.data(), *size);
+    const std::uint32_t taken = DecodeTaken(message);
+    // What else comes is dropped, with the handles in it.
+    if (!(taken != 0 ? Unpark(taken) : Decode(message).status()).ok()) return;
   }
 }
 

@@ -46,6 +46,8 @@ struct Channel::State {
   absl::Status Unpark(std::uint32_t count);
   // Reads what the peer says of parked handles, if that comes next.
   void ReadTaken();
+  // Waits, but not for long, until the peer has taken all parked handles.
+  void AwaitTaken();
   // Takes over and closes the handles in messages that nobody received.
   void DropUnread();
 

@@ -99,6 +99,7 @@ absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
 }
 
 absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
+  IsForkedChild();  // A use of vmmshare: records this process.
   absl::StatusOr<Resolver> resolver = Resolver::Make(name, lookup);
   if (!resolver.ok()) return resolver.status();
 

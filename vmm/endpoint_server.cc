@@ -18,6 +18,9 @@ constexpr std::chrono::milliseconds kRetryAfterExhaustion{20};
 // How long a peer that is turned away may take to read why.
 constexpr absl::Duration kRefusalTimeout = absl::Milliseconds(100);
 
+// Peers turned away whose connection is kept until they have read why.
+constexpr std::size_t kMaxTurnedAway = 16;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Endpoint::Server>> Endpoint::Server::Start(
@@ -108,11 +111,22 @@ void Endpoint::Server::Admit(platform::Channel channel) {
       sessions_.pop_back();
     }
   }
-  protocol::SendError(channel, protocol::kAbort, refusal,
-                      absl::Now() + kRefusalTimeout)
-      .IgnoreError();  // It is told by the hang-up otherwise.
-  std::lock_guard<std::mutex> lock(mutex_);
-  ++statistics_.refused;
+  TurnAway(std::move(channel), refusal);
+}
+
+void Endpoint::Server::TurnAway(platform::Channel channel,
+                                const absl::Status& why) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++statistics_.refused;
+  }
+  absl::Status told = protocol::SendError(channel, protocol::kAbort, why,
+                                          absl::Now() + kRefusalTimeout);
+  if (!told.ok()) return;  // It is told by the hang-up instead.
+  // Hanging up at once would lose the message: the peer would fail to send its
+  // request, and never read.
+  turned_away_.push_back(std::move(channel));
+  if (turned_away_.size() > kMaxTurnedAway) turned_away_.pop_front();
 }
 
 void Endpoint::Server::Serve(Session& session) {
@@ -147,6 +161,10 @@ void Endpoint::Server::JoinFinished() {
       ++session;
     }
   }
+  std::erase_if(turned_away_, [](const platform::Channel& channel) {
+    return !absl::IsDeadlineExceeded(
+        channel.WaitForHangUp(absl::InfinitePast()));
+  });
 }
 
 void Endpoint::Server::Record(const absl::Status& ended) {

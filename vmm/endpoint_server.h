@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,7 @@ class Endpoint::Server {
   void Serve(Session& session);
   absl::Status ServeRequest(platform::Channel& channel);
   void JoinFinished();
+  void TurnAway(platform::Channel channel, const absl::Status& why);
   void Record(const absl::Status& ended);
 
   const EndpointOptions options_;
@@ -58,6 +60,8 @@ class Endpoint::Server {
   const std::shared_ptr<EndpointRegistry> registry_;
   std::thread acceptor_;
   std::list<Session> sessions_;  // Touched by the acceptor, and after it.
+  // Peers turned away that have not hung up yet, the latest ones; the same.
+  std::deque<platform::Channel> turned_away_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;

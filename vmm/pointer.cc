@@ -144,6 +144,45 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
 
 namespace {
 
+struct Extent {
+  CUdeviceptr base = 0;
+  std::uint64_t size = 0;
+};
+
+absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  if (CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
+                        r == CUDA_ERROR_INVALID_CONTEXT
+                            ? "Make a context current on this thread first."
+                            : "");
+  }
+  return Extent{base, size};
+}
+
+// The chunk that holds `pointer`. Of host memory the driver tells the size and
+// not the base (580 answers 0, measured), so chunks are walked from the
+// beginning of the reserved range.
+absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
+                               CUdeviceptr range_base) {
+  absl::StatusOr<Extent> chunk = ExtentAt(driver, pointer);
+  if (!chunk.ok() || pointer - chunk->base < chunk->size) return chunk;
+  for (CUdeviceptr at = range_base; at <= pointer;) {
+    absl::StatusOr<Extent> here = ExtentAt(driver, at);
+    if (!here.ok()) return here.status();
+    if (here->size == 0) break;
+    if (pointer - at < here->size) return Extent{at, here->size};
+    at += here->size;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the driver does not tell where the chunk of host memory at "
+                   "0x",
+                   absl::Hex(pointer), " begins"));
+}
+
 // The chunks under [pointer, pointer + size), in order.
 struct Chunks {
   std::vector<OwnedMemoryHandle> handles;
@@ -151,8 +190,37 @@ struct Chunks {
   CUdeviceptr base = 0;
 };
 
+// What all chunks must have in common to be shared as one.
+absl::Status CheckAlike(const Driver& driver, const Chunks& chunks,
+                        CUdeviceptr at, CUmemGenericAllocationHandle handle) {
+  CUmemAllocationProp first{}, here{};
+  for (auto [which, properties] :
+       {std::pair(chunks.handles.front().get().handle, &first),
+        std::pair(handle, &here)}) {
+    if (CUresult r =
+            driver->cuMemGetAllocationPropertiesFromHandle(properties, which);
+        r != CUDA_SUCCESS) {
+      return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
+    }
+  }
+  if (here.requestedHandleTypes == first.requestedHandleTypes &&
+      here.location.type == first.location.type &&
+      here.location.id == first.location.id) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the chunk at 0x", absl::Hex(at),
+      " was created for other handle kinds or on another device than the "
+      "chunks before it (",
+      HandleKindSet::FromBits(here.requestedHandleTypes).ToString(), " on ",
+      here.location.id, ", ",
+      HandleKindSet::FromBits(first.requestedHandleTypes).ToString(), " on ",
+      first.location.id, "). Adopt them one by one."));
+}
+
 absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
-                                    std::uint64_t size) {
+                                    std::uint64_t size,
+                                    CUdeviceptr range_base) {
   Chunks chunks;
   CUdeviceptr at = pointer;
   while (at < pointer + size) {
@@ -163,32 +231,28 @@ absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
           "no VMM memory is mapped at 0x", absl::Hex(at), ", ", at - pointer,
           " bytes into the ", size, " bytes to be adopted"));
     }
-    CUdeviceptr base = 0;
-    std::size_t length = 0;
-    if (CUresult r = driver->cuMemGetAddressRange(&base, &length, at);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r,
-                          absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
-                          r == CUDA_ERROR_INVALID_CONTEXT
-                              ? "Make a context current on this thread first."
-                              : "");
-    }
+    absl::StatusOr<Extent> chunk = ChunkAt(driver, at, range_base);
+    if (!chunk.ok()) return chunk.status();
     if (chunks.handles.empty()) {
-      chunks.base = base;
-      chunks.layout.chunk_size = length;
+      chunks.base = chunk->base;
+      chunks.layout.chunk_size = chunk->size;
+    } else if (absl::Status alike =
+                   CheckAlike(driver, chunks, at, handle->get().handle);
+               !alike.ok()) {
+      return alike;
     }
     const bool last_was_smaller =
         chunks.layout.size % chunks.layout.chunk_size != 0;
-    if (length > chunks.layout.chunk_size || last_was_smaller) {
+    if (chunk->size > chunks.layout.chunk_size || last_was_smaller) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the chunk at 0x", absl::Hex(base), " has ", length,
+          "the chunk at 0x", absl::Hex(chunk->base), " has ", chunk->size,
           " bytes, chunks before it ", chunks.layout.chunk_size,
           " bytes and less; all but the last must have the same size. Adopt "
           "them one by one."));
     }
-    chunks.layout.size += length;
+    chunks.layout.size += chunk->size;
     chunks.handles.push_back(*std::move(handle));
-    at = base + length;
+    at = chunk->base + chunk->size;
   }
   return chunks;
 }
@@ -227,7 +291,8 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(const Driver& driver,
         absl::StrCat(Words(pointer), " is ", NameOf(info->kind),
                      " and cannot be shared. ", info->advice));
   }
-  absl::StatusOr<Chunks> chunks = RetainChunks(driver, pointer, size);
+  absl::StatusOr<Chunks> chunks =
+      RetainChunks(driver, pointer, size, info->range_base);
   if (!chunks.ok()) return chunks.status();
   absl::StatusOr<Location> where =
       LocationOf(driver, chunks->handles.front().get().handle);

@@ -222,7 +222,7 @@ absl::Status StartRank(const Driver& driver, const CommandLine& line,
   if (!launcher.ok()) return launcher.status();
   absl::StatusOr<vmm::Device> device =
       vmm::Device::ByOrdinal(driver, static_cast<int>(ordinal));
-  const absl::Status status =
+  absl::Status status =
       device.ok() ? RunRank(*device, me, *launcher) : device.status();
   if (!status.ok()) {
     // Best effort: the launcher also sees this process end.

@@ -7,6 +7,7 @@
 
 #include "platform/hostdriver/event.h"
 #include "platform/hostdriver/failures.h"
+#include "platform/hostdriver/ipc_event.h"
 #include "platform/hostdriver/state.h"
 
 namespace vmm::hostdriver {
@@ -64,6 +65,8 @@ void OnExit() {
   state.progress.notify_all();
   state.progress.wait_for(lock, std::chrono::milliseconds(500),
                           [&state] { return state.workers == 0; });
+  RemoveOwnEventFile();
+  LeaveInstance();
 }
 
 CUresult CheckDevice(const State& state, CUdevice device) {
@@ -113,7 +116,8 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     state.config = std::move(config);
     state.visible = *visible;
   }
-  RemoveDeadEventFiles(state.config.instance);
+  JoinInstance(state.config.instance);
+  RemoveDeadEventFiles();
   WatchProcess(&OnFork, &OnExit);
   SetPhase(Phase::kReady);
   return CUDA_SUCCESS;

@@ -41,6 +41,8 @@ class EventFile {
   std::uint64_t id() const { return id_; }
   // REQUIRES: index < kSlots.
   EventSlot& slot(std::uint32_t index) const { return slots_[index]; }
+  // Removes the file's name; who has opened it keeps it. Of an own file only.
+  void Unlink();
   // Whether the process that made the file lives. Of an opened file only.
   bool MakerLives() const;
 
@@ -60,8 +62,9 @@ class EventFile {
   std::intptr_t life_;  // Windows: open as long as the maker of the file lives.
 };
 
-// Removes the files that processes which ended left behind.
-void RemoveDeadEventFiles(const std::string& instance);
+// Removes the files that this user's processes left behind when killed, of
+// every instance.
+void RemoveDeadEventFiles();
 
 }  // namespace vmm::hostdriver
 

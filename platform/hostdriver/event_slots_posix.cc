@@ -19,14 +19,14 @@ namespace {
 constexpr char kFolder[] = "/dev/shm";
 constexpr std::size_t kBytes = EventFile::kSlots * sizeof(EventSlot);
 
-std::string Prefix(const std::string& instance) {
-  return "vmmhost1-events." + std::to_string(UserId()) + "." + instance + ".";
+std::string Prefix() {
+  return "vmmhost1-events." + std::to_string(UserId()) + ".";
 }
 
 std::string PathOf(const std::string& instance, std::uint64_t id) {
   char digits[20];
   std::snprintf(digits, sizeof(digits), "%016" PRIx64, id);
-  return std::string(kFolder) + "/" + Prefix(instance) + digits;
+  return std::string(kFolder) + "/" + Prefix() + instance + "." + digits;
 }
 
 EventSlot* MapSlots(int fd) {
@@ -73,8 +73,13 @@ std::shared_ptr<EventFile> EventFile::Open(const std::string& instance,
   return std::shared_ptr<EventFile>(new EventFile(fd, id, slots, ""));
 }
 
-EventFile::~EventFile() {
+void EventFile::Unlink() {
   if (!path_.empty()) unlink(path_.c_str());
+  path_.clear();
+}
+
+EventFile::~EventFile() {
+  Unlink();
   munmap(slots_, kBytes);
   close(static_cast<int>(file_));
 }
@@ -85,8 +90,8 @@ bool EventFile::MakerLives() const {
   return false;
 }
 
-void RemoveDeadEventFiles(const std::string& instance) {
-  const std::string prefix = Prefix(instance);
+void RemoveDeadEventFiles() {
+  const std::string prefix = Prefix();
   DIR* dir = opendir(kFolder);
   if (dir == nullptr) return;
   while (const dirent* entry = readdir(dir)) {

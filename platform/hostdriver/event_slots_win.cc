@@ -80,6 +80,7 @@ bool EventFile::MakerLives() const {
 }
 
 // A section without handles is gone by itself.
-void RemoveDeadEventFiles(const std::string&) {}
+void EventFile::Unlink() {}
+void RemoveDeadEventFiles() {}
 
 }  // namespace vmm::hostdriver

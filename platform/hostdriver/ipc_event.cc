@@ -54,6 +54,10 @@ CUresult TakeSlot(State& state, Event* event) {
   return CUDA_SUCCESS;
 }
 
+void RemoveOwnEventFile() {
+  if (Own().file != nullptr) Own().file->Unlink();
+}
+
 void ReleaseSlot(std::uint32_t index) {
   OwnSlots& own = Own();
   EventSlot& slot = own.file->slot(index);

@@ -8,12 +8,14 @@
 
 namespace vmm::hostdriver {
 
-// Both REQUIRE that the lock is held, and so does the end of an Event.
+// These REQUIRE that the lock is held, and so does the end of an Event.
 
 // Gives `event` a slot of this process's file. OUT_OF_MEMORY when all are
 // taken.
 CUresult TakeSlot(State& state, Event* event);
 void ReleaseSlot(std::uint32_t index);
+// Removes this process's file, if any: at exit, with events still there.
+void RemoveOwnEventFile();
 
 }  // namespace vmm::hostdriver
 

@@ -2,8 +2,9 @@
 // space, a count of what other processes hold, and notice of fork and exit.
 //
 // The only interface with per-OS sources: memory_os_posix.cc (memfd and mmap),
-// usage_posix.cc, process_posix.cc, and the same for Windows (sections). Sizes
-// are bytes and multiples of kGranularity. Functions that can fail answer
+// bounds_posix.cc, usage_posix.cc, process_posix.cc, event_slots_posix.cc, and
+// the same for Windows (sections and names), but for bounds. Sizes are bytes
+// and multiples of kGranularity. Functions that can fail answer
 // false, null or nullopt.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
@@ -73,6 +74,11 @@ bool ExposeMemory(OsMemory memory, std::uint64_t address, std::size_t size,
 bool HideMemory(std::uint64_t address, std::size_t size);
 
 // --- Use of the devices by all processes ------------------------------------
+
+// Makes this process one of those that share the budgets of `instance`, until
+// it leaves; the last one leaves no file behind. Called by cuInit and at exit.
+void JoinInstance(const std::string& instance);
+void LeaveInstance();
 
 // The bytes that this user's processes hold of the device `uuid` of `instance`.
 // Reads /proc: costs milliseconds.

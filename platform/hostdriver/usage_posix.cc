@@ -2,23 +2,19 @@
 // process's memory is back at once and nothing can leak a count.
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <map>
+#include <string_view>
 
+#include "platform/hostdriver/bounds_posix.h"
 #include "platform/hostdriver/memory_os.h"
 
 namespace vmm::hostdriver {
 namespace {
-
-constexpr int kSlots = 64;
 
 // By inode: several descriptors and mappings of one object count once.
 using Held = std::map<std::uint64_t, std::uint64_t>;
@@ -55,66 +51,41 @@ void AddDescriptors(const std::string& process, const std::string& label,
   });
 }
 
+// All of a file of /proc, which tells no size beforehand.
+std::string ReadAll(const std::string& path) {
+  std::string text;
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  constexpr std::size_t kStep = 64 << 10;
+  for (ssize_t got = 1; got > 0;) {
+    const std::size_t size = text.size();
+    text.resize(size + kStep);
+    got = read(fd, text.data() + size, kStep);
+    text.resize(size + static_cast<std::size_t>(got > 0 ? got : 0));
+  }
+  close(fd);
+  return text;
+}
+
 void AddMappings(const std::string& process, const std::string& label,
                  Held* held) {
-  std::ifstream maps(process + "/maps");
+  const std::string text = ReadAll(process + "/maps");
   const std::string mark = "/memfd:" + label;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(mark) == std::string::npos) continue;
+  for (std::size_t at = text.find(mark); at != std::string::npos;
+       at = text.find(mark, at + 1)) {
+    const std::size_t line = text.rfind('\n', at) + 1;  // 0 on the first line.
     unsigned long long start = 0;
     unsigned long long end = 0;
     unsigned long long offset = 0;
     unsigned long long inode = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx %*s %llx %*s %llu", &start, &end,
-                    &offset, &inode) != 4) {
+    if (std::sscanf(text.c_str() + line, "%llx-%llx %*s %llx %*s %llu", &start,
+                    &end, &offset, &inode) != 4) {
       continue;
     }
     std::uint64_t& size = (*held)[inode];
     if (offset + (end - start) > size) size = offset + (end - start);
   }
 }
-
-// Upper bounds of the bytes in use, by device, in a file of the instance.
-// Every process adds to it before it creates memory; nobody subtracts.
-class SharedBounds {
- public:
-  explicit SharedBounds(const std::string& instance) {
-    const std::string path =
-        "/dev/shm/vmmhost1." + std::to_string(UserId()) + "." + instance;
-    fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd_ < 0) return;
-    struct stat info {};
-    if (flock(fd_, LOCK_EX) != 0 || fstat(fd_, &info) != 0 ||
-        info.st_uid != geteuid() || !S_ISREG(info.st_mode) ||
-        (info.st_size < kBytes && ftruncate(fd_, kBytes) != 0)) {
-      close(fd_);
-      fd_ = -1;
-      return;
-    }
-  }
-  ~SharedBounds() {
-    if (fd_ >= 0) close(fd_);
-  }
-  SharedBounds(const SharedBounds&) = delete;
-  SharedBounds& operator=(const SharedBounds&) = delete;
-
-  // False when the file cannot be had: then nothing is known.
-  bool Read(int slot, std::uint64_t* bound) const {
-    return fd_ >= 0 &&
-           pread(fd_, bound, sizeof(*bound), At(slot)) == sizeof(*bound);
-  }
-  void Write(int slot, std::uint64_t bound) const {
-    if (fd_ >= 0 && pwrite(fd_, &bound, sizeof(bound), At(slot)) < 0) return;
-  }
-
- private:
-  static constexpr off_t kBytes = kSlots * sizeof(std::uint64_t);
-  static off_t At(int slot) {
-    return static_cast<off_t>(static_cast<std::size_t>(slot) *
-                              sizeof(std::uint64_t));
-  }
-  int fd_;
-};
 
 }  // namespace
 
@@ -139,7 +110,7 @@ std::optional<OsMemory> CreateWithinBudget(const MemoryLabel& label,
   *over_budget = size > budget;
   if (*over_budget) return std::nullopt;
   // Held until the memory exists, so that nobody counts in between.
-  const SharedBounds bounds(label.instance);
+  const BoundsLock bounds;
   std::uint64_t bound = 0;
   if (!bounds.Read(slot, &bound) || bound > budget - size) {
     bound = BytesHeld(label.instance, label.uuid);

@@ -24,6 +24,9 @@ std::vector<std::pair<std::string, int>> DescriptorsThatAreNoMemory();
 // name. The caller closes them.
 std::vector<int> ImpostorsOfMemory(int exported);
 
+// The names of shared memory files that contain `part`.
+std::vector<std::string> SharedFilesNamed(const std::string& part);
+
 // A pair of connected sockets; the second is inherited by child processes.
 struct SocketPair {
   int mine = -1;

@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -92,6 +93,18 @@ std::vector<int> ImpostorsOfMemory(int exported) {
           make(name + "0", kSize, kSealed),
           make(name.substr(0, name.size() - 1), kSize, kSealed),
           open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+}
+
+std::vector<std::string> SharedFilesNamed(const std::string& part) {
+  std::vector<std::string> found;
+  DIR* dir = opendir("/dev/shm");
+  Check(dir != nullptr, "cannot read /dev/shm");
+  while (const dirent* entry = readdir(dir)) {
+    const std::string name = entry->d_name;
+    if (name.find(part) != std::string::npos) found.push_back(name);
+  }
+  closedir(dir);
+  return found;
 }
 
 SocketPair MakeSocketPair() {

@@ -203,6 +203,49 @@ TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap"), kAborted);
 }
 
+// args: socket. Makes memory and an interprocess event, says so, and ends when
+// told to, without giving them back.
+int Litterer(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  const int socket = std::stoi(args[0]);
+  CUdeviceptr block = 0;
+  CUevent event = nullptr;
+  Checks checks;
+  checks.Expect("alloc", cu.cuMemAlloc(&block, 1), CUDA_SUCCESS);
+  checks.Expect("event", cu.cuEventCreate(&event, 6), CUDA_SUCCESS);
+  char byte = 0;
+  SendBytes(socket, &byte, 1);
+  ReceiveBytes(socket, &byte, 1);
+  return checks.failures();
+}
+const bool kLitterer = RegisterChild("litterer", &Litterer);
+
+TEST(Machines, LeaveNothingInSharedMemory) {
+  for (const bool killed : {false, true}) {
+    const std::string name = killed ? "litter-killed" : "litter-ended";
+    const Environment env = {{"VMMSHARE_HOST_INSTANCE", name}};
+    const SocketPair sockets = MakeSocketPair();
+    Child child =
+        Child::Start("litterer", {std::to_string(sockets.childs)}, env);
+    CloseDescriptor(sockets.childs);
+    char byte = 0;
+    ASSERT_TRUE(ReceiveBytes(sockets.mine, &byte, 1));
+    EXPECT_EQ(SharedFilesNamed(name).size(), 2u) << "of bounds and of events";
+    if (killed) {
+      child.Kill();
+      child.Wait();
+      // The next program of this user, on whatever machine, tidies up.
+      EXPECT_EQ(UuidsOf({{"VMMSHARE_HOST_INSTANCE", "litter-next"}}).empty(),
+                false);
+    } else {
+      ASSERT_TRUE(SendBytes(sockets.mine, &byte, 1));
+      EXPECT_EQ(child.Wait(), 0);
+    }
+    EXPECT_EQ(SharedFilesNamed(name), std::vector<std::string>());
+    CloseDescriptor(sockets.mine);
+  }
+}
+
 // args: the memory that device 0 must have, in bytes.
 int Total(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();

@@ -31,13 +31,14 @@ std::map<std::string, std::string> OwnMachine() {
            absl::StrCat("examples-", platform::CurrentProcessId())}};
 }
 
-Program StartExample(const std::string& name, std::vector<std::string> args,
+Program StartExample(const std::string& name,
+                     const std::vector<std::string>& args,
                      const std::map<std::string, std::string>& env = {}) {
   std::map<std::string, std::string> all = OwnMachine();
   all.insert(env.begin(), env.end());
   return Program::Start(
-      absl::StrCat(FolderOfThisProgram(), "/../../docs/examples/", name),
-      std::move(args), all);
+      absl::StrCat(FolderOfThisProgram(), "/../../docs/examples/", name), args,
+      all);
 }
 
 std::string DriverFlag() {
@@ -49,9 +50,9 @@ struct Result {
   std::string output;
 };
 
-Result RunExample(const std::string& name, std::vector<std::string> args,
+Result RunExample(const std::string& name, const std::vector<std::string>& args,
                   const std::map<std::string, std::string>& env = {}) {
-  Program program = StartExample(name, std::move(args), env);
+  Program program = StartExample(name, args, env);
   const int status = program.Wait();
   return {status, program.output()};
 }
@@ -296,7 +297,8 @@ TEST(OneProcessPerGpu, SeveralShareAGpu) {
   EXPECT_THAT(result.output, ContainsPattern("rank +4 reads( +OK [0-9.]+){4}"));
 }
 
-TEST(OneProcessPerGpu, EachSeesOnlyItsOwn) {
+// Every process calls its own GPU 0; the tickets name devices by UUID.
+TEST(Pitfall19, ProcessesThatAllCallTheirGpuZeroTellEachOthersApart) {
   const Result result =
       RunExample("one_process_per_gpu",
                  {DriverFlag(), "--size=8M", "--isolate", "--processes=3"});
@@ -328,6 +330,21 @@ TEST(OneProcessPerGpu, SaysWhichGpusCannotReachEachOther) {
   EXPECT_EQ(result.status, 1);
   EXPECT_THAT(result.output, AllOf(HasSubstr("FAILED_PRECONDITION"),
                                    HasSubstr("has no peer access to")));
+}
+
+TEST(Hello, OpensInOneProcessWhatAnotherPublished) {
+  const std::string driver = OnHostMemoryDriver() ? HostDriverPath() : "system";
+  Program owner = StartExample("hello", {driver});
+  ASSERT_TRUE(owner.WaitForText("vmmshare:1:")) << owner.output();
+  const std::string ticket = LineOf(owner.output(), 1);
+  const Result opened = RunExample("hello", {driver, ticket});
+  EXPECT_EQ(opened.status, 0) << opened.output;
+  EXPECT_THAT(opened.output, HasSubstr("opened 1073741824 bytes"));
+  // A damaged ticket is refused, and says so.
+  const Result refused =
+      RunExample("hello", {driver, ticket.substr(0, ticket.size() - 1)});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output, HasSubstr("not a usable ticket"));
 }
 
 }  // namespace

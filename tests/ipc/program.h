@@ -44,14 +44,15 @@ class Program {
   const std::string& output() const { return output_; }
 
  private:
-  Program(std::int64_t pid, platform::OsHandle pipe)
-      : pid_(pid), pipe_(std::move(pipe)) {}
+  Program(std::int64_t pid, platform::OsHandle pipe, platform::OsHandle input)
+      : pid_(pid), pipe_(std::move(pipe)), input_(std::move(input)) {}
   // Reads what there is; false at the end of the output or `deadline`.
   bool ReadMore(absl::Time deadline);
   int Reap();
 
   std::int64_t pid_;
   platform::OsHandle pipe_;
+  platform::OsHandle input_;  // Open: the program's input does not end.
   std::string output_;
 };
 

@@ -21,6 +21,7 @@ namespace {
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (std::string& s : strings) pointers.push_back(s.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -52,8 +53,14 @@ Program Program::Start(const std::string& path,
   platform::Check(pipe2(ends, O_CLOEXEC) == 0, "pipe2() failed");
   platform::OsHandle read = platform::OsHandle::Adopt(ends[0]);
   const platform::OsHandle write = platform::OsHandle::Adopt(ends[1]);
+  // An input that nothing is written to: a program that waits for a key waits.
+  int input[2];
+  platform::Check(pipe2(input, O_CLOEXEC) == 0, "pipe2() failed");
+  const platform::OsHandle read_input = platform::OsHandle::Adopt(input[0]);
+  platform::OsHandle write_input = platform::OsHandle::Adopt(input[1]);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   pid_t pid = 0;
@@ -65,12 +72,13 @@ Program Program::Start(const std::string& path,
     platform::Die(absl::StrCat("posix_spawn(", path, ") failed: errno ", error,
                                "; build the examples first"));
   }
-  return Program(pid, std::move(read));
+  return Program(pid, std::move(read), std::move(write_input));
 }
 
 Program::Program(Program&& other) noexcept
     : pid_(std::exchange(other.pid_, 0)),
       pipe_(std::move(other.pipe_)),
+      input_(std::move(other.input_)),
       output_(std::move(other.output_)) {}
 
 Program::~Program() {

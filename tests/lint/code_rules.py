@@ -125,8 +125,11 @@ def every_source_is_built(tree):
             per_os = re.sub(r"_(posix|win)\.cc$", "_${os}.cc", short)
             if tree.has(lists):
                 text = tree.text(lists)
+                names = [short, per_os]
+                if "}.cc" in text:  # foreach(test a_test ...) ... ${test}.cc
+                    names.append(short.removesuffix(".cc"))
                 listed = any(re.search(rf"(?<![\w/.]){re.escape(n)}(?![\w.])", text)
-                             for n in (short, per_os))
+                             for n in names)
             if listed or not folder:
                 break
             folder = posixpath.dirname(folder)

@@ -70,7 +70,19 @@ def named_tasks_exist(tree):
                     yield f"{name}:{line}: ./dev has no task {task}"
 
 
+QUOTED = "docs/examples/hello.cc"
+
+
+def readme_quotes_its_example(tree):
+    """The example in README.md is the one that is compiled and run."""
+    if not tree.has("README.md") or not tree.has(QUOTED):
+        return
+    if f"```cpp\n{tree.text(QUOTED)}```" not in tree.text("README.md"):
+        yield f"README.md: its example is not {QUOTED} to the letter"
+
+
 RULES = {
+    "ReadmeQuotesItsExample": readme_quotes_its_example,
     "LinksResolve": links_resolve,
     "NamedFilesExist": named_files_exist,
     "NamedTasksExist": named_tasks_exist,

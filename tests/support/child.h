@@ -61,6 +61,9 @@ class Child {
   std::int64_t pid_;
 };
 
+// Ends this process at once, as Kill() would.
+[[noreturn]] void KillThisProcess();
+
 // Runs a registered child if this process was started as one; called by
 // test_main.cc before anything else. Returns -1 when it was not.
 int RunAsChild(int argc, char** argv);

@@ -22,6 +22,11 @@ bool OnHostMemoryDriver();
 // beside the tests.
 std::string HostDriverPath();
 
+// Gives this process and its children a host-memory machine of their own, with
+// budgets that no test beside it takes from; an instance already chosen stays.
+// REQUIRES: the driver is not loaded yet.
+void UseAHostInstanceOfOwn();
+
 }  // namespace vmm::testing
 
 #endif  // VMMSHARE_TESTS_SUPPORT_TEST_DRIVER_H_

@@ -16,22 +16,13 @@
 #include "absl/time/time.h"
 #include "platform/channel.h"
 #include "platform/check.h"
+#include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "vmm/protocol.h"
 #include "vmm/ticket.h"
 #include "vmm/wire.h"
 
 namespace vmm::testing {
-
-// A deadline that no passing test reaches.
-inline absl::Time Late() { return absl::Now() + absl::Seconds(30); }
-
-// The value, or the end of the program with the error.
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  if (!result.ok()) platform::Die(result.status().ToString());
-  return *std::move(result);
-}
 
 // Every test leaves the descriptors as it found them.
 class HandlesCheckedTest : public ::testing::Test {

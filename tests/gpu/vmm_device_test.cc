@@ -1,0 +1,232 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "platform/driver.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/child.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/allocation.h"
+#include "vmm/endpoint.h"
+#include "vmm/imported_allocation.h"
+#include "vmm/pointer.h"
+#include "vmm/transfer.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceTest : public DriverTest {};
+
+TEST_F(DeviceTest, IsFoundByOrdinalAndByUuid) {
+  for (const Device& each : Must(Device::All(driver()))) {
+    const Device by_ordinal = Must(Device::ByOrdinal(driver(), each.ordinal()));
+    const Device by_uuid = Must(Device::ByUuid(driver(), each.uuid()));
+    EXPECT_EQ(by_ordinal, each);
+    EXPECT_EQ(by_uuid, each);
+    EXPECT_EQ(by_uuid.ordinal(), each.ordinal());
+    EXPECT_EQ(by_uuid.name(), each.name());
+    EXPECT_NE(each.uuid(), DeviceUuid());
+    EXPECT_FALSE(each.name().empty());
+  }
+}
+
+TEST_F(DeviceTest, HasAUuidOfItsOwn) {
+  const std::vector<Device> all = Must(Device::All(driver()));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_NE(all[i].uuid(), all[j].uuid());
+      EXPECT_NE(all[i], all[j]);
+    }
+  }
+}
+
+TEST_F(DeviceTest, OfAnUnknownOrdinalSaysWhatIsThere) {
+  for (int ordinal : {-1, 99}) {
+    const absl::Status status = Device::ByOrdinal(driver(), ordinal).status();
+    EXPECT_TRUE(absl::IsNotFound(status));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("no device has ordinal ", ordinal)));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(device.uuid().ToString()));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("CUDA_VISIBLE_DEVICES"));
+  }
+}
+
+TEST_F(DeviceTest, OfAnUnknownUuidSaysWhatIsThere) {
+  DeviceUuid unknown;
+  unknown.bytes.fill(0xee);
+  const absl::Status status = Device::ByUuid(driver(), unknown).status();
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(unknown.ToString()));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(device.uuid().ToString()));
+}
+
+TEST_F(DeviceTest, DescribesItself) {
+  EXPECT_EQ(device.Describe(), absl::StrCat("device 0 (", device.name(), ", ",
+                                            device.uuid().ToString(), ")"));
+}
+
+TEST_F(DeviceTest, ReachesItsOwnMemory) {
+  EXPECT_TRUE(Must(device.CanAccess(device)));
+}
+
+TEST_F(DeviceTest, ProbesItsNativeKindAndRemembersTheAnswer) {
+  DriverFaults faults;
+  const platform::Driver counted = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(counted, 0));
+  EXPECT_TRUE(mine.Probe(kNativeKind).ok());
+  const std::uint64_t once = faults.CallsByEntry()["cuMemCreate"];
+  EXPECT_EQ(once, 1u);
+  EXPECT_TRUE(mine.Probe(kNativeKind).ok());
+  const Device copy = mine;
+  EXPECT_TRUE(copy.Probe(kNativeKind).ok());
+  EXPECT_EQ(faults.CallsByEntry()["cuMemCreate"], once);
+}
+
+TEST_F(DeviceTest, ProbesAgainAfterRunningOutOfMemory) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  faults.Arm({.point = {.nth = 0},
+              .entry = "cuMemCreate",
+              .result = CUDA_ERROR_OUT_OF_MEMORY});
+  const absl::Status first = mine.Probe(kNativeKind);
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(first)) << first;
+  EXPECT_TRUE(mine.Probe(kNativeKind).ok())
+      << "being out of memory says nothing about the kind";
+}
+
+TEST_F(DeviceTest, RemembersThatAKindIsRefused) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  faults.Arm({.point = {.nth = 0},
+              .entry = "cuMemExportToShareableHandle",
+              .result = CUDA_ERROR_NOT_SUPPORTED});
+  const absl::Status first = mine.Probe(kNativeKind);
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsUnimplemented(first)) << first;
+  EXPECT_EQ(mine.Probe(kNativeKind), first);
+}
+
+// A driver whose attribute says yes and whose cuMemCreate says yes, and that
+// refuses the export: only a try to the end finds it.
+TEST_F(DeviceTest, ProbesToTheEnd) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  for (const char* entry :
+       {"cuMemCreate", "cuMemExportToShareableHandle",
+        "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap",
+        "cuMemSetAccess", "cuMemsetD32", "cuMemcpyDtoH"}) {
+    const Device mine = Must(Device::ByOrdinal(faulty, 0));
+    faults.Arm({.point = {.nth = 0},
+                .entry = entry,
+                .result = CUDA_ERROR_NOT_PERMITTED});
+    const absl::Status probed = mine.Probe(kNativeKind);
+    EXPECT_EQ(faults.Disarm().fired, 1u) << entry;
+    EXPECT_TRUE(absl::IsPermissionDenied(probed)) << entry << ": " << probed;
+    EXPECT_THAT(std::string(probed.message()), HasSubstr(entry));
+    EXPECT_EQ(platform::ResultOf(probed), CUDA_ERROR_NOT_PERMITTED);
+  }
+}
+
+class Pitfall02 : public DriverTest {};
+TEST_F(Pitfall02, AnExportThatFailsAfterCreateSucceededIsFoundByTheProbe) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  faults.Arm({.point = {.nth = 0},
+              .entry = "cuMemExportToShareableHandle",
+              .result = CUDA_ERROR_NOT_SUPPORTED});
+  const absl::Status status =
+      Allocation::Create(mine, {.size = kGranule}).status();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("POSIX fd"));
+}
+
+class Pitfall04 : public DriverTest {};
+TEST_F(Pitfall04, EveryRefusalOfOneKindLeavesTheOthersUsable) {
+  for (CUresult result : {CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED,
+                          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_DEVICE,
+                          CUDA_ERROR_UNKNOWN, CUDA_ERROR_SYSTEM_NOT_READY}) {
+    DriverFaults faults;
+    const platform::Driver faulty = FaultyDriver(driver(), &faults);
+    const Device mine = Must(Device::ByOrdinal(faulty, 0));
+    // Its first call: the granularity of memory of the preferred kind.
+    faults.Arm({.point = {.nth = 0},
+                .entry = "cuMemGetAllocationGranularity",
+                .result = result});
+    const auto made = Allocation::Create(
+        mine,
+        {.size = kGranule,
+         .sharing = SharePolicy::AnyOf({HandleKind::kFabric, kNativeKind})});
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    ASSERT_TRUE(made.ok()) << result << ": " << made.status();
+    EXPECT_EQ(made->kinds(), HandleKindSet{kNativeKind});
+    ASSERT_EQ(made->passed_over().size(), 1u);
+    EXPECT_EQ(platform::ResultOf(made->passed_over()[0].reason), result);
+  }
+}
+
+// Runs without a context and asks afterwards whether there is one.
+int UseEverythingWithoutAContext(const std::vector<std::string>&) {
+  const platform::Driver& driver = TestDriver();
+  const Device device = FirstDevice();
+  Must(device.Probe(kNativeKind));
+  Allocation memory = Must(Allocation::Create(
+      device, {.size = 3 * kGranule, .max_chunk_size = kGranule}));
+  Must(Classify(driver, memory.address()).status());
+  auto [a, b] = Must(platform::Channel::Pair());
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  std::vector<ExportedHandle> handles;
+  for (std::size_t i = 0; i < 3; ++i)
+    handles.push_back(Must(outgoing.handle(i)));
+  const ImportedAllocation imported =
+      Must(ImportedAllocation::Open(driver, outgoing.ticket, handles, {}));
+  EXPECT_NE(imported.address(), memory.address());
+  Must(memory.Unmap());
+  Must(memory.Remap());
+  Must(memory.Discard());
+  Must(memory.Remap());
+  for (const Device& each : Must(Device::All(driver))) {
+    EXPECT_FALSE(Must(PrimaryContext::IsActive(each))) << each.Describe();
+  }
+  // And the question can be answered with yes.
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  EXPECT_TRUE(Must(PrimaryContext::IsActive(device)));
+  return 0;
+}
+const bool kNoContext = RegisterChild("use-everything-without-a-context",
+                                      &UseEverythingWithoutAContext);
+
+TEST(Context, IsNeverCreatedByAllocatingSharingOrImporting) {
+  EXPECT_EQ(Child::Start("use-everything-without-a-context", {}).Wait(), 0);
+}
+
+TEST_F(DeviceTest, PrimaryContextIsMadeCurrentForAScope) {
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  CUcontext before = nullptr, within = nullptr, after = nullptr;
+  EXPECT_EQ(driver()->cuCtxGetCurrent(&before), CUDA_SUCCESS);
+  EXPECT_EQ(driver()->cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+  {
+    const CurrentContext current = Must(context.MakeCurrent());
+    EXPECT_EQ(driver()->cuCtxGetCurrent(&within), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(driver()->cuCtxGetCurrent(&after), CUDA_SUCCESS);
+  EXPECT_EQ(within, context.context());
+  EXPECT_EQ(after, nullptr);
+  EXPECT_EQ(driver()->cuCtxSetCurrent(before), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,97 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "platform/check.h"
+#include "tests/ipc/planted_handles.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+platform::OsHandle Own(int fd) {
+  platform::Check(fd >= 0, "cannot make a descriptor to plant");
+  return platform::OsHandle::Adopt(fd);
+}
+
+}  // namespace
+
+std::vector<Planted> PlantedObjects() {
+  int sockets[2] = {-1, -1};
+  platform::Check(
+      ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0,
+      "socketpair() failed");
+  ::close(sockets[1]);
+  int pipes[2] = {-1, -1};
+  platform::Check(::pipe2(pipes, O_CLOEXEC) == 0, "pipe2() failed");
+  ::close(pipes[1]);
+  std::vector<Planted> planted;
+  planted.push_back(
+      {"a character device", Own(::open("/dev/null", O_RDWR | O_CLOEXEC))});
+  planted.push_back({"a socket", Own(sockets[0])});
+  planted.push_back({"a pipe", Own(pipes[0])});
+  planted.push_back(
+      {"a directory", Own(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
+  planted.push_back(
+      {"a file", Own(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC))});
+  return planted;
+}
+
+platform::OsHandle PlantedMemory(std::uint64_t size, bool sealed) {
+  const int fd = ::memfd_create("planted", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  platform::OsHandle handle = Own(fd);
+  platform::Check(::ftruncate(fd, static_cast<off_t>(size)) == 0,
+                  "ftruncate() failed");
+  platform::Check(
+      !sealed || ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0,
+      "F_ADD_SEALS failed");
+  return handle;
+}
+
+std::string WordsForUnsealed() { return "expected one sealed against both"; }
+std::string WordsForSize(std::uint64_t size) {
+  return "memfd of " + std::to_string(size) + " bytes";
+}
+
+bool MayFork() { return true; }
+
+platform::OsHandle ClosedHandle() {
+  const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  platform::Check(fd >= 0 && ::close(fd) == 0, "cannot make a closed number");
+  return platform::OsHandle::Adopt(fd);
+}
+
+bool MayBecomeAnotherUser() { return ::geteuid() == 0; }
+
+void BecomeNobody() {
+  platform::Check(::setgid(kNobody) == 0 && ::setuid(kNobody) == 0,
+                  "cannot become nobody");
+}
+
+void OpenToEverybody(const std::string& directory) {
+  platform::Check(::chmod(directory.c_str(), 0755) == 0, "chmod() failed");
+}
+
+int RunInFork(const std::function<int()>& in_child) {
+  const pid_t pid = ::fork();
+  platform::Check(pid >= 0, "fork() failed");
+  if (pid == 0) {
+    ::alarm(30);  // What hangs in there must not hang the tests.
+    ::_exit(in_child());
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    platform::Check(errno == EINTR, "waitpid() failed");
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace vmm::testing

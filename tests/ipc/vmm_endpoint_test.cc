@@ -1,0 +1,575 @@
+// Tickets as strings, served by an endpoint, between processes.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "platform/process.h"
+#include "tests/ipc/planted_handles.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "vmm/endpoint.h"
+#include "vmm/protocol.h"
+#include "vmm/ticket_string.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Args = std::vector<std::string>;
+
+// Waits for what another thread is about to do.
+void ExpectSoon(const std::function<bool()>& holds) {
+  const absl::Time deadline = Late();
+  while (!holds() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_TRUE(holds());
+}
+
+class EndpointTest : public IpcTest {
+ protected:
+  std::unique_ptr<Endpoint> Start(EndpointOptions options = {}) {
+    options.listener.directory = listener_directory();
+    return Must(Endpoint::Start(options));
+  }
+  absl::StatusOr<ImportedAllocation> Open(const std::string& ticket,
+                                          const ImportOptions& options = {}) {
+    return OpenTicket(driver(), ticket, options, Late());
+  }
+  // The ticket string with something of the ticket changed.
+  static std::string Changed(const std::string& ticket,
+                             const std::function<void(Ticket&)>& change) {
+    AddressedTicket parsed = Must(ParseTicketString(ticket));
+    change(parsed.ticket);
+    return FormatTicketString(parsed);
+  }
+};
+
+// Opens the ticket in a file, checks pattern 1 and writes pattern 2.
+int OpenFileAndWrite(const Args& args) {
+  const Here here;
+  std::string text;
+  std::getline(std::ifstream(args[0]), text, '\0');
+  const ImportedAllocation memory = Must(
+      OpenTicket(TestDriver(), text, {.access = Access::kReadWrite}, Late()));
+  ExpectPattern(memory.address(), memory.requested_size(), 1);
+  WritePattern(memory.address(), memory.requested_size(), 2);
+  return 0;
+}
+const bool kOpenFileAndWrite =
+    RegisterChild("open-file-and-write", &OpenFileAndWrite);
+
+TEST_F(EndpointTest, ATicketInAFileIsOpenedByAnotherProcess) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(1024);
+  WritePattern(memory.address(), 1024, 1);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const std::string file = directory() + "/memory.ticket";
+  std::ofstream(file) << published.ticket() << "\n";
+  EXPECT_EQ(Child::Start("open-file-and-write", {file}).Wait(), 0);
+  ExpectPattern(memory.address(), 1024, 2);
+  ExpectSoon([&] { return endpoint->statistics().served == 1; });
+  EXPECT_EQ(endpoint->statistics().failed, 0u);
+}
+
+// Opens all tickets of a file at once; the n-th holds pattern n.
+int OpenManyFromFile(const Args& args) {
+  const Here here;
+  std::string text;
+  std::getline(std::ifstream(args[0]), text, '\0');
+  const std::vector<std::string> tickets =
+      absl::StrSplit(text, '\n', absl::SkipEmpty());
+  const std::vector<ImportedAllocation> many =
+      Must(OpenTickets(TestDriver(), tickets, {}, Late()));
+  EXPECT_EQ(many.size(), tickets.size());
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    ExpectPattern(many[i].address(), many[i].requested_size(), i);
+    ExpectReadOnly(many[i].address());
+  }
+  return 0;
+}
+const bool kOpenMany = RegisterChild("open-many", &OpenManyFromFile);
+
+TEST_F(EndpointTest, ManyClientsOpenManyTicketsAtOnce) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  std::vector<Allocation> many;
+  std::vector<Shareable> shareables;
+  many.reserve(20);
+  for (std::size_t i = 0; i < 20; ++i) {
+    many.push_back(Make(3000 + i, kGranule));
+    WritePattern(many.back().address(), 3000 + i, i);
+    shareables.push_back(many.back().shareable());
+  }
+  const std::vector<Publication> published =
+      Must(endpoint->PublishAll(shareables));
+  const std::string file = directory() + "/tickets";
+  {
+    std::ofstream out(file);
+    for (const Publication& each : published) out << each.ticket() << "\n";
+  }
+  std::vector<Child> children;
+  for (int i = 0; i < 6; ++i) {
+    children.push_back(Child::Start("open-many", {file}));
+  }
+  for (Child& child : children) EXPECT_EQ(child.Wait(), 0);
+  ExpectSoon([&] { return endpoint->statistics().served == 6; });
+  EXPECT_EQ(endpoint->statistics().failed, 0u);
+  EXPECT_EQ(endpoint->statistics().refused, 0u);
+}
+
+TEST_F(EndpointTest, TicketsOfSeveralEndpointsComeInTheOrderGiven) {
+  const std::unique_ptr<Endpoint> a = Start();
+  const std::unique_ptr<Endpoint> b = Start();
+  const Allocation memory_a = MakePattern(kGranule, 1);
+  const Allocation memory_b = MakePattern(2 * kGranule, 2);
+  const Publication pa = Must(a->Publish(memory_a.shareable()));
+  const Publication pb = Must(b->Publish(memory_b.shareable()));
+  const std::vector<std::string> tickets = {pb.ticket(), pa.ticket(),
+                                            pb.ticket()};
+  const auto opened = Must(OpenTickets(driver(), tickets, {}, Late()));
+  ASSERT_EQ(opened.size(), 3u);
+  ExpectPattern(opened[0].address(), opened[0].size(), 2);
+  ExpectPattern(opened[1].address(), opened[1].size(), 1);
+  ExpectPattern(opened[2].address(), opened[2].size(), 2);
+  EXPECT_TRUE(Must(OpenTickets(driver(), {}, {}, Late())).empty());
+}
+
+TEST_F(EndpointTest, AllTicketsAreOpenedOrNone) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation a = Make(kGranule);
+  const Allocation b = Make(kGranule);
+  const Publication pa = Must(endpoint->Publish(a.shareable()));
+  std::optional<Publication> pb = Must(endpoint->Publish(b.shareable()));
+  const std::vector<std::string> tickets = {pa.ticket(), pb->ticket()};
+  pb.reset();
+  EXPECT_TRUE(
+      absl::IsNotFound(OpenTickets(driver(), tickets, {}, Late()).status()));
+}
+
+TEST_F(EndpointTest, MemoryOfManyChunksIsServed) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = MakePattern(40 * kGranule, 9, kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const ImportedAllocation imported = Must(Open(published.ticket()));
+  ExpectPattern(imported.address(), imported.size(), 9);
+}
+
+TEST_F(EndpointTest, ASilentPeerDelaysNobodyAndIsDropped) {
+  EndpointOptions options;
+  options.request_timeout = absl::Milliseconds(200);
+  const std::unique_ptr<Endpoint> endpoint = Start(options);
+  const Allocation memory = MakePattern(kGranule, 4);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const platform::Channel silent = Dial(endpoint->address());
+  const platform::Channel silent_too = Dial(endpoint->address());
+  const ImportedAllocation imported = Must(Open(published.ticket()));
+  ExpectPattern(imported.address(), imported.size(), 4);
+  EXPECT_TRUE(silent.WaitForHangUp(Late()).ok());
+  EXPECT_TRUE(silent_too.WaitForHangUp(Late()).ok());
+  ExpectSoon([&] { return endpoint->statistics().failed == 2; });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(endpoint->statistics().last_error));
+}
+
+TEST_F(EndpointTest, APeerThatAsksAndNeverTakesIsDroppedToo) {
+  EndpointOptions options;
+  options.transfer_timeout = absl::Milliseconds(100);
+  const std::unique_ptr<Endpoint> endpoint = Start(options);
+  const Allocation memory = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  platform::Channel slow = Dial(endpoint->address());
+  Must(protocol::SendRequest(slow, {memory.id()}, Late()));
+  EXPECT_TRUE(slow.WaitForHangUp(Late()).ok());
+  ExpectSoon([&] { return endpoint->statistics().failed == 1; });
+}
+
+TEST_F(EndpointTest, MorePeersThanAllowedAreToldSo) {
+  EndpointOptions options;
+  options.max_sessions = 2;
+  const std::unique_ptr<Endpoint> endpoint = Start(options);
+  const Allocation memory = MakePattern(kGranule, 4);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  {
+    const platform::Channel first = Dial(endpoint->address());
+    const platform::Channel second = Dial(endpoint->address());
+    for (int i = 0; i < 100; ++i) {
+      const absl::Status refused = Open(published.ticket()).status();
+      ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted)
+          << i << ": " << refused;
+      EXPECT_THAT(std::string(refused.message()),
+                  HasSubstr("the owner refused: the owner serves 2 peers"));
+    }
+    EXPECT_EQ(endpoint->statistics().refused, 100u);
+  }
+  ExpectSoon([&] { return Open(published.ticket()).ok(); });
+}
+
+TEST_F(EndpointTest, AWithdrawnPublicationIsNotFound) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  std::optional<Publication> published =
+      Must(endpoint->Publish(memory.shareable()));
+  const std::string ticket = published->ticket();
+  EXPECT_TRUE(Open(ticket).ok());
+  published.reset();
+  const absl::Status status = Open(ticket).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("withdrawn"));
+  EXPECT_TRUE(absl::IsNotFound(endpoint->statistics().last_error));
+  // It can be published again.
+  const Publication again = Must(endpoint->Publish(memory.shareable()));
+  EXPECT_TRUE(Open(again.ticket()).ok());
+  EXPECT_TRUE(Open(ticket).ok()) << "the same memory has the same ticket";
+}
+
+TEST_F(EndpointTest, WhatIsPublishedAlreadyIsNotPublishedTwice) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Allocation other = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(endpoint->Publish(memory.shareable()).status()));
+  // All or nothing: the other one is not left published.
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      endpoint->PublishAll({other.shareable(), memory.shareable()}).status()));
+  EXPECT_TRUE(endpoint->Publish(other.shareable()).ok());
+  EXPECT_TRUE(Open(published.ticket()).ok());
+}
+
+TEST_F(EndpointTest, PrivateMemoryCannotBePublished) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Must(Allocation::Create(
+      device, {.size = kGranule, .sharing = SharePolicy::Private()}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      endpoint->Publish(memory.shareable()).status()));
+}
+
+TEST_F(EndpointTest, APublicationOutlivesTheAllocation) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  std::optional<Allocation> memory = MakePattern(2 * kGranule, 6, kGranule);
+  const Publication published = Must(endpoint->Publish(memory->shareable()));
+  memory.reset();
+  const ImportedAllocation imported = Must(Open(published.ticket()));
+  ExpectPattern(imported.address(), imported.size(), 6);
+}
+
+TEST_F(EndpointTest, APublicationOutlivesTheEndpointAndServesNobody) {
+  std::unique_ptr<Endpoint> endpoint = Start();
+  std::optional<Allocation> memory = MakePattern(kGranule, 6);
+  const Publication published = Must(endpoint->Publish(memory->shareable()));
+  endpoint.reset();
+  memory.reset();
+  const absl::Status status = Open(published.ticket()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("nobody can be asked for 2097152 bytes of"));
+}
+
+TEST_F(EndpointTest, AMovedPublicationWithdrawsWhatItHeldBefore) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation a = Make(kGranule);
+  const Allocation b = Make(kGranule);
+  Publication published = Must(endpoint->Publish(a.shareable()));
+  const std::string first = published.ticket();
+  published = Must(endpoint->Publish(b.shareable()));
+  EXPECT_TRUE(absl::IsNotFound(Open(first).status()));
+  EXPECT_TRUE(Open(published.ticket()).ok());
+}
+
+class Pitfall29 : public EndpointTest {};
+TEST_F(Pitfall29, ATicketToReplacedMemoryNeverResolvesToTheNew) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  Allocation memory = MakePattern(kGranule, 1);
+  std::optional<Publication> old = Must(endpoint->Publish(memory.shareable()));
+  const std::string old_ticket = old->ticket();
+  ASSERT_TRUE(memory.Discard().ok());
+  ASSERT_TRUE(memory.Remap().ok());
+  WritePattern(memory.address(), memory.size(), 2);
+  const Publication renewed = Must(endpoint->Publish(memory.shareable()));
+  EXPECT_NE(renewed.ticket(), old_ticket);
+  {
+    const ImportedAllocation was = Must(Open(old_ticket));
+    ExpectPattern(was.address(), was.size(), 1);
+  }
+  old.reset();
+  EXPECT_TRUE(absl::IsNotFound(Open(old_ticket).status()));
+  const ImportedAllocation is = Must(Open(renewed.ticket()));
+  ExpectPattern(is.address(), is.size(), 2);
+}
+
+TEST_F(EndpointTest, ATicketOfAnotherHostIsRefusedBeforeAnybodyIsDialled) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const absl::Status status =
+      Open(Changed(published.ticket(), [](Ticket& ticket) {
+        ticket.boot_id[0] ^= 0xff;
+        ticket.host_name = "node17";
+      })).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("was made on host node17, on another machine"));
+  EXPECT_EQ(endpoint->statistics().failed, 0u);
+}
+
+TEST_F(EndpointTest, ATicketOfTheOtherDriverIsRefused) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const absl::Status status =
+      Open(Changed(published.ticket(), [](Ticket& ticket) {
+        ticket.host_memory_driver = !ticket.host_memory_driver;
+      })).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the ticket belongs to"));
+}
+
+TEST_F(EndpointTest, ATicketWhoseSizeWasChangedIsNotWhatTheOwnerSends) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const absl::Status status =
+      Open(Changed(published.ticket(), [](Ticket& ticket) {
+        ticket.layout = {2 * kGranule, 2 * kGranule};
+      })).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not asked for"));
+  ExpectSoon([&] { return endpoint->statistics().failed == 1; });
+}
+
+TEST_F(EndpointTest, AnUnknownIdIsNotFound) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  for (const std::function<void(Ticket&)>& change :
+       {std::function<void(Ticket&)>([](Ticket& t) { ++t.id.number; }),
+        std::function<void(Ticket&)>([](Ticket& t) { ++t.id.generation; }),
+        std::function<void(Ticket&)>(
+            [](Ticket& t) { ++t.id.owner.bytes[0]; })}) {
+    EXPECT_TRUE(
+        absl::IsNotFound(Open(Changed(published.ticket(), change)).status()));
+  }
+}
+
+// Publishes pattern 5 and stays until killed.
+int PublishAndStay(const Args& args) {
+  const Here here;
+  platform::Channel channel = Dial(args[0]);
+  EndpointOptions options;
+  options.listener.directory = args[1];
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation memory =
+      Must(Allocation::Create(here.device, {.size = kGranule}));
+  WritePattern(memory.address(), memory.size(), 5);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  Tell(channel, published.ticket(), kText);
+  Must(channel.WaitForHangUp(absl::InfiniteFuture()));
+  return 0;
+}
+const bool kPublishAndStay = RegisterChild("publish-and-stay", &PublishAndStay);
+
+TEST_F(EndpointTest, AnOwnerKilledBetweenTicketAndImportIsNotFoundAtOnce) {
+  Child owner =
+      Child::Start("publish-and-stay", {address(), listener_directory()});
+  platform::Channel channel = Accept();
+  const std::string ticket = Hear(channel);
+  std::optional<ImportedAllocation> imported = Must(Open(ticket));
+  owner.Kill();
+  EXPECT_EQ(owner.Wait(), Child::kKilled);
+  const absl::Time begun = absl::Now();
+  const absl::Status status = Open(ticket).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(5));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("The owner has ended"));
+  ExpectPattern(imported->address(), imported->size(), 5);
+  imported.reset();
+}
+
+TEST_F(EndpointTest, AnOwnerThatStandsStillCostsTheDeadline) {
+  Child owner =
+      Child::Start("publish-and-stay", {address(), listener_directory()});
+  platform::Channel channel = Accept();
+  const std::string ticket = Hear(channel);
+  owner.Stop();
+  const absl::Time begun = absl::Now();
+  const absl::Status status =
+      OpenTicket(driver(), ticket, {}, begun + absl::Milliseconds(100))
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+}
+
+TEST_F(EndpointTest, GarbageEndsItsSendersSessionAndNothingElse) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = MakePattern(kGranule, 4);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  std::uint64_t bad = 0;
+  for (std::uint16_t type :
+       {std::uint16_t{0}, static_cast<std::uint16_t>(protocol::kBegin),
+        static_cast<std::uint16_t>(protocol::kRequest),
+        static_cast<std::uint16_t>(protocol::kDone), std::uint16_t{0xffff}}) {
+    for (std::size_t size : {0, 1, 27, 29, 1000, 32768}) {
+      platform::Channel rude = Dial(endpoint->address());
+      Must(rude.Send(type, std::vector<std::uint8_t>(size, 0xa5), {}, Late()));
+      const platform::Message answer = Must(rude.Receive(Late()));
+      EXPECT_EQ(answer.type, protocol::kAbort);
+      EXPECT_TRUE(
+          absl::IsInvalidArgument(protocol::DecodeError(answer.payload, "it")));
+      EXPECT_TRUE(rude.WaitForHangUp(Late()).ok());
+      ++bad;
+    }
+  }
+  EXPECT_TRUE(Open(published.ticket()).ok());
+  ExpectSoon([&] { return endpoint->statistics().failed == bad; });
+}
+
+TEST_F(EndpointTest, DescriptorsInARequestAreClosed) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const std::vector<Planted> planted = PlantedObjects();
+  std::vector<const platform::OsHandle*> handles;
+  for (const Planted& each : planted) handles.push_back(&each.handle);
+  for (int i = 0; i < 10; ++i) {
+    platform::Channel rude = Dial(endpoint->address());
+    Must(rude.Send(protocol::kRequest, std::vector<std::uint8_t>(28, 1),
+                   handles, Late()));
+    EXPECT_EQ(Must(rude.Receive(Late())).type, protocol::kAbort);
+  }
+}
+
+TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
+  std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const platform::Channel silent = Dial(endpoint->address());
+  platform::Channel asking = Dial(endpoint->address());
+  Must(protocol::SendRequest(asking, {memory.id()}, Late()));
+  Must(asking.Receive(Late()));
+  const absl::Time begun = absl::Now();
+  endpoint.reset();
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(4))
+      << "it does not wait for their deadlines";
+  EXPECT_TRUE(silent.WaitForHangUp(Late()).ok());
+  EXPECT_TRUE(asking.WaitForHangUp(Late()).ok());
+}
+
+TEST_F(EndpointTest, RemovesItsSocketWhenItEnds) {
+  std::unique_ptr<Endpoint> endpoint = Start();
+  const std::string socket = endpoint->address();
+  EXPECT_TRUE(std::filesystem::exists(socket)) << socket;
+  endpoint.reset();
+  EXPECT_FALSE(std::filesystem::exists(socket));
+}
+
+TEST_F(EndpointTest, InADirectoryThatIsNotThereDoesNotStart) {
+  EndpointOptions options;
+  options.listener.directory = directory() + "/missing";
+  EXPECT_FALSE(Endpoint::Start(options).ok());
+}
+
+// Starts an endpoint, forks, lets the fork end, and checks that it still
+// serves. Uses no driver, which does not survive a fork.
+int ForkWithAnEndpoint(const Args& args) {
+  EndpointOptions options;
+  options.listener.directory = args[0];
+  std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const platform::Channel silent = Dial(endpoint->address());
+  EXPECT_EQ(RunInFork([&endpoint] {
+              endpoint.reset();
+              return 0;
+            }),
+            0);
+  EXPECT_TRUE(std::filesystem::exists(endpoint->address()));
+  platform::Channel client = Dial(endpoint->address());
+  Must(protocol::SendRequest(client, {MemoryId{}}, Late()));
+  const platform::Message answer = Must(client.Receive(Late()));
+  EXPECT_EQ(answer.type, protocol::kAbort);
+  return 0;
+}
+const bool kForkWithAnEndpoint =
+    RegisterChild("fork-with-an-endpoint", &ForkWithAnEndpoint);
+
+TEST_F(EndpointTest, InAForkedChildItsDestructorDoesNothing) {
+  if (!MayFork()) GTEST_SKIP() << "this system has no fork";
+  EXPECT_EQ(
+      Child::Start("fork-with-an-endpoint", {listener_directory()}).Wait(), 0);
+}
+
+// Opens a ticket as another user; args[1] is the code that must come.
+int OpenAsNobody(const Args& args) {
+  BecomeNobody();
+  const Here here;
+  platform::PeerPolicy owners;
+  for (std::size_t i = 2; i < args.size(); ++i) {
+    owners.also_allowed.push_back(platform::UserId(args[i]));
+  }
+  const auto opened = OpenTicket(
+      TestDriver(), args[0],
+      {.grants = {{Location::On(here.device), Access::kRead}}}, Late(), owners);
+  EXPECT_EQ(absl::StatusCodeToString(opened.status().code()), args[1])
+      << opened.status();
+  return 0;
+}
+const bool kOpenAsNobody = RegisterChild("open-as-nobody", &OpenAsNobody);
+
+TEST_F(EndpointTest, APeerOfAnotherUserIsServedOnlyWhenBothSidesAllowIt) {
+  if (!MayBecomeAnotherUser()) {
+    GTEST_SKIP() << "this process cannot become another user";
+  }
+  OpenToEverybody(directory());
+  const Allocation memory = MakePattern(kGranule, 4);
+  const std::string me = platform::CurrentUser().text();
+  {
+    const std::unique_ptr<Endpoint> endpoint = Start();
+    const Publication published = Must(endpoint->Publish(memory.shareable()));
+    EXPECT_EQ(Child::Start("open-as-nobody",
+                           {published.ticket(), "PERMISSION_DENIED", me})
+                  .Wait(),
+              0);
+    EXPECT_EQ(endpoint->statistics().served, 0u);
+  }
+  {
+    EndpointOptions options;
+    options.peers.also_allowed.push_back(platform::UserId("65534"));
+    const std::unique_ptr<Endpoint> endpoint = Start(options);
+    const Publication published = Must(endpoint->Publish(memory.shareable()));
+    EXPECT_EQ(Child::Start("open-as-nobody",
+                           {published.ticket(), "PERMISSION_DENIED"})
+                  .Wait(),
+              0)
+        << "the importer does not take memory from this user";
+    EXPECT_EQ(
+        Child::Start("open-as-nobody", {published.ticket(), "OK", me}).Wait(),
+        0);
+    ExpectSoon([&] { return endpoint->statistics().served == 1; });
+  }
+}
+
+class Pitfall37 : public EndpointTest {};
+TEST_F(Pitfall37, ASocketDirectoryGivenByNameServesWhoeverSharesIt) {
+  EndpointOptions options;
+  options.listener.directory = listener_directory();
+  options.listener.name = "well-known";
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  EXPECT_EQ(endpoint->address(), platform::kNativeHandleIsPosixFd
+                                     ? directory() + "/well-known"
+                                     : "\\\\.\\pipe\\vmmshare-well-known");
+  const Allocation memory = MakePattern(1024, 1);
+  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const std::string file = directory() + "/ticket";
+  std::ofstream(file) << published.ticket();
+  EXPECT_EQ(Child::Start("open-file-and-write", {file}).Wait(), 0);
+  ExpectPattern(memory.address(), 1024, 2);
+}
+
+}  // namespace
+}  // namespace vmm::testing

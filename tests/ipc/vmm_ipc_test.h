@@ -1,0 +1,141 @@
+// What the tests of sharing between processes have in common.
+#ifndef VMMSHARE_TESTS_IPC_VMM_IPC_TEST_H_
+#define VMMSHARE_TESTS_IPC_VMM_IPC_TEST_H_
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "platform/channel.h"
+#include "platform/machine.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/child.h"
+#include "vmm/allocation.h"
+#include "vmm/imported_allocation.h"
+#include "vmm/transfer.h"
+#include "vmm/vmm.h"
+
+namespace vmm::testing {
+
+// Messages between a test and its children, beside the library's own.
+inline constexpr std::uint16_t kGoOn = 1;
+inline constexpr std::uint16_t kText = 2;
+inline constexpr std::uint16_t kRawMemory = 3;  // A ticket and its handle.
+
+// A new directory of mode 0700, removed with what is in it.
+class PrivateDirectory {
+ public:
+  PrivateDirectory() {
+    std::array<std::uint8_t, 8> bytes{};
+    Must(platform::FillRandom(absl::MakeSpan(bytes)));
+    path_ = std::filesystem::temp_directory_path() /
+            ("vmmshare-test-" +
+             absl::BytesToHexString(absl::string_view(
+                 reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+    std::filesystem::create_directory(path_);
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+  }
+  ~PrivateDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+  // Where listeners are told to be: in here, or nowhere in particular on a
+  // system whose channels are in no directory.
+  std::string for_listeners() const {
+    return platform::kNativeHandleIsPosixFd ? path() : "";
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Bytes that differ between seeds and between places. `size` may be any.
+inline std::vector<std::uint8_t> Pattern(std::uint64_t seed, std::size_t size) {
+  std::vector<std::uint64_t> words((size + 7) / 8);
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  for (std::uint64_t& word : words) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    word = state;
+  }
+  std::vector<std::uint8_t> bytes(size);
+  if (size != 0) std::memcpy(bytes.data(), words.data(), size);
+  return bytes;
+}
+
+inline void WritePattern(CUdeviceptr at, std::size_t size, std::uint64_t seed) {
+  const std::vector<std::uint8_t> bytes = Pattern(seed, size);
+  EXPECT_EQ(TestDriver()->cuMemcpyHtoD(at, bytes.data(), size), CUDA_SUCCESS);
+  EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+inline void ExpectPattern(CUdeviceptr at, std::size_t size,
+                          std::uint64_t seed) {
+  std::vector<std::uint8_t> bytes(size);
+  EXPECT_EQ(TestDriver()->cuMemcpyDtoH(bytes.data(), at, size), CUDA_SUCCESS);
+  EXPECT_TRUE(bytes == Pattern(seed, size)) << "pattern " << seed;
+}
+
+inline void ExpectReadOnly(CUdeviceptr at) {
+  EXPECT_EQ(TestDriver()->cuMemsetD8(at, 0xff, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+// The first device of this process, its context current while this lives.
+struct Here {
+  Device device = FirstDevice();
+  PrimaryContext context = Must(PrimaryContext::Retain(device));
+  CurrentContext current = Must(context.MakeCurrent());
+};
+
+inline void Tell(platform::Channel& channel, const std::string& text = "",
+                 std::uint16_t type = kGoOn) {
+  const absl::Status sent = channel.Send(
+      type, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()},
+      {}, Late());
+  EXPECT_TRUE(sent.ok()) << sent;
+}
+
+inline std::string Hear(platform::Channel& channel) {
+  const platform::Message message = Must(channel.Receive(Late()));
+  return std::string(message.payload.begin(), message.payload.end());
+}
+
+inline platform::Channel Dial(const std::string& address) {
+  return Must(platform::Channel::Connect(address, {}, Late()));
+}
+
+class IpcTest : public DriverTest {
+ protected:
+  // The address for children, and their connection.
+  const std::string& address() const { return listener_.address(); }
+  platform::Channel Accept() { return Must(listener_.Accept(Late())); }
+  const std::string directory() const { return directory_.path(); }
+  const std::string listener_directory() const {
+    return directory_.for_listeners();
+  }
+
+  Allocation Make(std::uint64_t size, std::uint64_t max_chunk = 0) {
+    return Must(Allocation::Create(
+        device, {.size = size, .max_chunk_size = max_chunk}));
+  }
+  Allocation MakePattern(std::uint64_t size, std::uint64_t seed,
+                         std::uint64_t max_chunk = 0) {
+    Allocation memory = Make(size, max_chunk);
+    WritePattern(memory.address(), memory.size(), seed);
+    return memory;
+  }
+
+ private:
+  PrivateDirectory directory_;
+  platform::Listener listener_ = Must(
+      platform::Listener::Bind({.directory = directory_.for_listeners()}, {}));
+};
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_IPC_VMM_IPC_TEST_H_
