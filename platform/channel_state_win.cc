@@ -12,6 +12,7 @@
 #include "platform/frame.h"
 #include "platform/pipe_win.h"
 #include "platform/transit_win.h"
+#include "platform/wait_win.h"
 
 namespace vmm::platform {
 namespace {
@@ -19,6 +20,9 @@ namespace {
 // How long closing a client's end waits until the server has taken what was
 // sent: its handles would be lost with their sender.
 constexpr absl::Duration kLinger = absl::Seconds(2);
+
+// How long after its handles are gone a process counts as ended.
+constexpr absl::Duration kPeersEnd = absl::Milliseconds(200);
 
 // The pipe, borrowed for a call that takes an owner.
 class Borrowed {
@@ -117,10 +121,22 @@ absl::StatusOr<Message> Channel::State::Decode(
     } else {
       handle = TakePushed(value);
     }
-    if (!handle.ok()) return handle.status();
+    if (!handle.ok()) {
+      // A client that ended takes its handles along, and is no liar.
+      return end == End::kServer && PeerEnds() ? absl::UnavailableError("")
+                                               : handle.status();
+    }
     message.handles.push_back(*std::move(handle));
   }
   return message;
+}
+
+bool Channel::State::PeerEnds() const {
+  const std::intptr_t process = peer.process.get();
+  return peer.credentials.pid != CurrentProcessId() &&
+         WaitForHandles(absl::MakeConstSpan(&process, 1),
+                        absl::Now() + kPeersEnd, nullptr, "")
+             .ok();
 }
 
 absl::Status Channel::State::Unpark(std::uint32_t count) {

@@ -41,7 +41,10 @@ struct Channel::State {
   };
 
   // The message that `packet` (all of one) is, with its handles taken over.
+  // UNAVAILABLE when its sender ended, and the handles with him.
   absl::StatusOr<Message> Decode(absl::Span<const std::uint8_t> packet);
+  // Whether the peer's process has ended, or does so at this moment.
+  bool PeerEnds() const;
   // Closes `count` parked handles. DATA_LOSS when there are not so many.
   absl::Status Unpark(std::uint32_t count);
   // Reads what the peer says of parked handles, if that comes next.

@@ -264,6 +264,10 @@ absl::StatusOr<Message> Channel::Receive(absl::Time deadline,
         message = state.Decode(packet);
       }
     }
+    if (absl::IsUnavailable(message.status())) {
+      Break();
+      return HungUp(peer_);
+    }
     if (!message.ok()) {
       state.peer_is_hostile = true;
       Break();

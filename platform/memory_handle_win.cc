@@ -21,7 +21,14 @@ constexpr absl::string_view kNeverMemory[] = {
     "Semaphore",    "Session",         "Thread",       "Timer",  "Token",
     "SymbolicLink", "TpWorkerFactory", "WindowStation"};
 
-absl::Status CheckSection(const OsHandle& handle, const KernelObject& object) {
+constexpr absl::string_view kHostMemory =
+    "memory exported by the host-memory driver";
+constexpr absl::string_view kNvidiaMemory =
+    "GPU memory exported by the NVIDIA driver";
+
+// `expected` is what it should have been, for the message.
+absl::Status CheckSection(const OsHandle& handle, const KernelObject& object,
+                          absl::string_view expected) {
   if ((object.access & kSectionQuery) == 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the handle is a section that may not be asked about (its access is "
@@ -31,10 +38,10 @@ absl::Status CheckSection(const OsHandle& handle, const KernelObject& object) {
   absl::StatusOr<SectionFacts> section = InspectSection(handle.get());
   if (!section.ok()) return section.status();
   if (section->is_image || section->has_file) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the handle is a section of ",
-        section->is_image ? "a program's image" : "a file",
-        "; expected exported memory, which has no file behind it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the handle is a section of ",
+                     section->is_image ? "a program's image" : "a file",
+                     "; expected ", expected, ", which has no file behind it"));
   }
   return absl::OkStatus();
 }
@@ -42,11 +49,12 @@ absl::Status CheckSection(const OsHandle& handle, const KernelObject& object) {
 absl::Status CheckHostMemory(const OsHandle& handle, const KernelObject& object,
                              std::uint64_t size) {
   if (object.type != "Section") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the handle is of type ", object.type,
-        "; expected memory exported by the host-memory driver, a Section"));
+    return absl::InvalidArgumentError(absl::StrCat("the handle is of type ",
+                                                   object.type, "; expected ",
+                                                   kHostMemory, ", a Section"));
   }
-  if (absl::Status status = CheckSection(handle, object); !status.ok()) {
+  if (absl::Status status = CheckSection(handle, object, kHostMemory);
+      !status.ok()) {
     return status;
   }
   constexpr std::uint32_t kNeeded =
@@ -71,11 +79,10 @@ absl::Status CheckNvidiaMemory(const OsHandle& handle,
                                const KernelObject& object) {
   if (std::find(std::begin(kNeverMemory), std::end(kNeverMemory),
                 object.type) != std::end(kNeverMemory)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the handle is of type ", object.type,
-                     "; expected GPU memory exported by the NVIDIA driver"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the handle is of type ", object.type, "; expected ", kNvidiaMemory));
   }
-  return object.type == "Section" ? CheckSection(handle, object)
+  return object.type == "Section" ? CheckSection(handle, object, kNvidiaMemory)
                                   : absl::OkStatus();
 }
 

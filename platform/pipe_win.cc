@@ -20,7 +20,6 @@ extern "C" NTSTATUS NTAPI
 NtQueryInformationFile(HANDLE file, PIO_STATUS_BLOCK status, void* information,
                        ULONG length, FILE_INFORMATION_CLASS information_class);
 
-
 namespace vmm::platform {
 
 const char kPipePrefix[] = "\\\\.\\pipe\\";

@@ -148,6 +148,21 @@ std::vector<int> ImpostorsOfMemory(int exported) {
       Number(Copy(::GetCurrentProcess(), Raw(exported), false, query))};
 }
 
+std::vector<std::string> SharedFilesNamed(const std::string& part) {
+  // Sections with a name, in the folder of one that is made for this.
+  const int probe = Section("vmmshare-test." + hostdriver::RandomDigits(), 1);
+  const std::wstring name = hostdriver::NameOfHandle(probe);
+  std::vector<std::string> found;
+  hostdriver::ForEachSection(name.substr(0, name.rfind(L'\\')),
+                             [&](std::string_view each) {
+                               if (each.find(part) != std::string_view::npos) {
+                                 found.emplace_back(each);
+                               }
+                             });
+  CloseDescriptor(probe);
+  return found;
+}
+
 SocketPair MakeSocketPair() {
   std::array<std::uint8_t, 16> random;
   Check(platform::FillRandom(absl::MakeSpan(random)).ok(), "no random bytes");

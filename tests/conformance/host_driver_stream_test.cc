@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
 

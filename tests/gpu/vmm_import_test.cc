@@ -211,7 +211,7 @@ TEST_F(ImportTest, OfAFabricHandleWhereADescriptorBelongsIsRefused) {
   const absl::Status status = Open(exported).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("where a file descriptor was expected"));
+              HasSubstr("a fabric handle came where"));
 }
 
 TEST_F(ImportTest, OfAFabricHandleThatMeansNothingFailsWithAdvice) {

@@ -67,9 +67,18 @@ Program Program::Start(const std::string& path,
       name.c_str(), GENERIC_WRITE, 0, &inherited, OPEN_EXISTING, 0, nullptr));
   platform::Check(read.has_value() && write.has_value(),
                   "no pipe for a program's output");
+  HANDLE input = nullptr;
+  HANDLE write_input = nullptr;
+  platform::Check(::CreatePipe(&input, &write_input, nullptr, 0) != 0 &&
+                      ::SetHandleInformation(input, HANDLE_FLAG_INHERIT,
+                                             HANDLE_FLAG_INHERIT) != 0,
+                  "no pipe for a program's input");
+  const OsHandle read_input = Own(input);
+  OsHandle keep_input = Own(write_input);
   STARTUPINFOW startup = {};
   startup.cb = sizeof(startup);
   startup.dwFlags = STARTF_USESTDHANDLES;
+  startup.hStdInput = input;
   startup.hStdOutput = Raw(write);
   startup.hStdError = Raw(write);
   PROCESS_INFORMATION started = {};
@@ -84,12 +93,13 @@ Program Program::Start(const std::string& path,
   }
   ::CloseHandle(started.hThread);
   Processes()[started.dwProcessId] = Own(started.hProcess);
-  return Program(started.dwProcessId, std::move(read));
+  return Program(started.dwProcessId, std::move(read), std::move(keep_input));
 }
 
 Program::Program(Program&& other) noexcept
     : pid_(std::exchange(other.pid_, 0)),
       pipe_(std::move(other.pipe_)),
+      input_(std::move(other.input_)),
       output_(std::move(other.output_)) {}
 
 Program::~Program() {

@@ -463,6 +463,9 @@ TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
 }
 
 TEST_F(EndpointTest, RemovesItsSocketWhenItEnds) {
+  if (!platform::kNativeHandleIsPosixFd) {
+    GTEST_SKIP() << "here an address is no file";
+  }
   std::unique_ptr<Endpoint> endpoint = Start();
   const std::string socket = endpoint->address();
   EXPECT_TRUE(std::filesystem::exists(socket)) << socket;
