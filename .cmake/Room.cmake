@@ -26,8 +26,13 @@ function(vmmshare_room name)
   vmmshare_warnings(${target})
 endfunction()
 
-# The warnings every target of the project is compiled with.
+# The warnings every target of the project is compiled with, and on Windows
+# what <windows.h> is to declare: the calls of Windows 10, in UTF-16, no macros.
 function(vmmshare_warnings target)
+  if(WIN32)
+    target_compile_definitions(${target} PRIVATE NOMINMAX WIN32_LEAN_AND_MEAN UNICODE _UNICODE
+                                                 WINVER=0x0A00 _WIN32_WINNT=0x0A00)
+  endif()
   if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-unused-parameter)
     if(VMMSHARE_WARNINGS_AS_ERRORS)

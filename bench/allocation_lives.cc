@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/handle_attributes.h"
 #include "platform/os_handle.h"
 #include "vmm/allocation.h"
 #include "vmm/exporter.h"
@@ -86,10 +87,15 @@ absl::string_view NameOf(Step step) {
   return "?";
 }
 
+vmm::HandleKind NativeKind() {
+  return vmm::platform::kNativeHandleIsPosixFd ? vmm::HandleKind::kPosixFd
+                                               : vmm::HandleKind::kWin32;
+}
+
 absl::StatusOr<StepTimes> LifeByVmmshare(const vmm::Device& device,
                                          std::uint64_t size) {
   absl::StatusOr<const vmm::Exporter*> exporter =
-      vmm::FindExporter(vmm::HandleKind::kPosixFd);
+      vmm::FindExporter(NativeKind());
   if (!exporter.ok()) return exporter.status();
   StepClock clock;
 
@@ -107,7 +113,7 @@ absl::StatusOr<StepTimes> LifeByVmmshare(const vmm::Device& device,
   if (!exported.ok()) return exported.status();
 
   absl::StatusOr<vmm::Ticket> ticket =
-      vmm::MakeTicket(memory->shareable(), vmm::HandleKind::kPosixFd);
+      vmm::MakeTicket(memory->shareable(), NativeKind());
   if (!ticket.ok()) return ticket.status();
   std::vector<vmm::ExportedHandle> handles;
   handles.push_back(*std::move(exported));
@@ -132,14 +138,17 @@ absl::StatusOr<StepTimes> LifeByVmmshare(const vmm::Device& device,
 absl::StatusOr<StepTimes> LifeByBareCalls(const vmm::Device& device,
                                           std::uint64_t size) {
   const Driver& driver = device.driver();
-  constexpr CUmemAllocationHandleType kKind =
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  const auto kind = static_cast<CUmemAllocationHandleType>(NativeKind());
+  const absl::StatusOr<void*> attributes =
+      vmm::platform::NativeHandleAttributes();
+  if (!attributes.ok()) return attributes.status();
   StepClock clock;
 
   clock.Begin();
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.requestedHandleTypes = kKind;
+  properties.requestedHandleTypes = kind;
+  properties.win32HandleMetaData = *attributes;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = device.cuda_device();
   CUmemGenericAllocationHandle handle = 0;
@@ -152,8 +161,9 @@ absl::StatusOr<StepTimes> LifeByBareCalls(const vmm::Device& device,
   if (!address.ok()) return address.status();
 
   clock.Begin();
-  int descriptor = -1;
-  r = driver->cuMemExportToShareableHandle(&descriptor, handle, kKind, 0);
+  // As wide as a HANDLE; a descriptor fills the lower half.
+  OsHandle::Value descriptor = 0;
+  r = driver->cuMemExportToShareableHandle(&descriptor, handle, kind, 0);
   clock.End(Step::kExport);
   if (r != CUDA_SUCCESS) {
     return driver.Error(r, "cuMemExportToShareableHandle()");
@@ -163,7 +173,7 @@ absl::StatusOr<StepTimes> LifeByBareCalls(const vmm::Device& device,
   clock.Begin();
   CUmemGenericAllocationHandle imported = 0;
   r = driver->cuMemImportFromShareableHandle(
-      &imported, reinterpret_cast<void*>(exported.get()), kKind);
+      &imported, reinterpret_cast<void*>(exported.get()), kind);
   if (r != CUDA_SUCCESS) {
     return driver.Error(r, "cuMemImportFromShareableHandle()");
   }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "vmm/device.h"
+#include "vmm/handle_kind.h"
 
 namespace bench {
 
@@ -22,6 +23,9 @@ enum class Step : std::size_t {
 };
 inline constexpr std::size_t kSteps = 5;
 absl::string_view NameOf(Step step);
+
+// The handle kind of this operating system, which is measured.
+vmm::HandleKind NativeKind();
 
 // Microseconds, by Step.
 using StepTimes = std::array<double, kSteps>;

@@ -166,7 +166,7 @@ absl::Status RegisterParts(const vmm::Device& device,
                            const vmm::Allocation& memory,
                            const vmm::platform::OsHandle& exported) {
   absl::StatusOr<vmm::Ticket> ticket =
-      vmm::MakeTicket(memory.shareable(), vmm::HandleKind::kPosixFd);
+      vmm::MakeTicket(memory.shareable(), bench::NativeKind());
   if (!ticket.ok()) return ticket.status();
   const Driver& driver = device.driver();
   const vmm::Location here = vmm::Location::On(device);
@@ -177,11 +177,11 @@ absl::Status RegisterParts(const vmm::Device& device,
     return vmm::Device::ByUuid(driver, uuid);
   });
   RegisterPart("Device::Probe (remembered)",
-               [device] { return device.Probe(vmm::HandleKind::kPosixFd); });
+               [device] { return device.Probe(bench::NativeKind()); });
   RegisterPart("Location::Describe", [here] { return here.Describe(); });
   RegisterPart("Granularity", [driver, here] {
     return vmm::PhysicalMemory::Granularity(driver, here,
-                                            {vmm::HandleKind::kPosixFd});
+                                            {bench::NativeKind()});
   });
   RegisterPart("CheckReachable", [here] {
     return vmm::CheckReachable(here, {{here, vmm::Access::kRead}});
@@ -194,7 +194,7 @@ absl::Status RegisterParts(const vmm::Device& device,
         size);
   });
   RegisterPart("MakeTicket", [&memory] {
-    return vmm::MakeTicket(memory.shareable(), vmm::HandleKind::kPosixFd);
+    return vmm::MakeTicket(memory.shareable(), bench::NativeKind());
   });
   RegisterPart("CheckUsableHere", [driver, ticket = *ticket] {
     return vmm::CheckUsableHere(ticket, driver);
@@ -214,13 +214,13 @@ absl::StatusOr<std::uint64_t> FreeBytes(const Driver& driver) {
 absl::Status PrintHeader(const vmm::Device& device) {
   const Driver& driver = device.driver();
   absl::StatusOr<std::uint64_t> granularity = vmm::PhysicalMemory::Granularity(
-      driver, vmm::Location::On(device), {vmm::HandleKind::kPosixFd});
+      driver, vmm::Location::On(device), {bench::NativeKind()});
   if (!granularity.ok()) return granularity.status();
   absl::PrintF("device:      %s\n", device.Describe());
   absl::PrintF("driver:      %s%s\n", driver.Describe(),
                driver.is_host_memory() ? " - not a GPU figure" : "");
   absl::PrintF("granularity: %d bytes\n", *granularity);
-  absl::PrintF("handle kind: %s\n", vmm::NameOf(vmm::HandleKind::kPosixFd));
+  absl::PrintF("handle kind: %s\n", vmm::NameOf(bench::NativeKind()));
   absl::PrintF("build:       %s\n", VMMSHARE_BUILD_TYPE);
   std::fflush(stdout);
   return absl::OkStatus();
@@ -269,7 +269,7 @@ absl::Status Run(const Options& options) {
   absl::StatusOr<vmm::Allocation> memory =
       vmm::Allocation::Create(*device, {.size = 2 * kMiB});
   if (!memory.ok()) return memory.status();
-  absl::StatusOr<vmm::ExportedHandle> exported = vmm::exporters::kPosixFd.make(
+  absl::StatusOr<vmm::ExportedHandle> exported = vmm::Exporters().front().make(
       *driver, memory->shareable().memory().handle(0));
   if (!exported.ok()) return exported.status();
   absl::Status registered = RegisterParts(

@@ -14,7 +14,11 @@
 //   absl::StatusOr<Message> message = channel->Receive(deadline);
 //
 // Linux: pathname sockets (SOCK_SEQPACKET) in a directory of mode 0700, and
-// SCM_RIGHTS. Windows: named pipes, and DuplicateHandle into the client.
+// SCM_RIGHTS. Windows: named pipes in message mode; the listener's side
+// duplicates handles into the client's process, and out of it. There a name is
+// \\.\pipe\vmmshare-NAME, the directory is always \\.\pipe, Adopt() takes
+// only an end that this process opened, and handles that a client sent are lost
+// if it ends before they are received; closing its end waits two seconds for it.
 // docs/porting.md states the contract; docs/security.md the threats.
 #ifndef VMMSHARE_PLATFORM_CHANNEL_H_
 #define VMMSHARE_PLATFORM_CHANNEL_H_
@@ -22,6 +26,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,13 +145,22 @@ class Channel {
 
   bool is_open() const { return socket_.has_value() && !broken_; }
   // Hangs up. Handles in messages that were not received are closed.
-  void Close() { socket_.Reset(); }
+  void Close() {
+    state_.reset();
+    socket_.Reset();
+  }
   const OsHandle& handle() const { return socket_; }
 
  private:
   friend class Listener;
-  Channel(OsHandle socket, PeerCredentials peer)
-      : socket_(std::move(socket)), peer_(std::move(peer)) {}
+  // What a system keeps for a connection beside the socket: on Windows the
+  // handles in transit. Null where the kernel keeps them.
+  struct State;
+  Channel(OsHandle socket, PeerCredentials peer,
+          std::shared_ptr<State> state = nullptr)
+      : socket_(std::move(socket)),
+        peer_(std::move(peer)),
+        state_(std::move(state)) {}
   // Ends the connection after an error.
   void Break();
   bool PeerIsGone() const;
@@ -154,6 +168,7 @@ class Channel {
   OsHandle socket_;
   PeerCredentials peer_;
   std::atomic<bool> broken_ = false;
+  std::shared_ptr<State> state_;  // Ends before the socket does.
 };
 
 struct ListenerOptions {
@@ -218,6 +233,9 @@ class Listener {
   std::uint64_t refused_ = 0;
   std::int64_t owner_pid_ = 0;  // Only this process removes the file,
   std::uint64_t file_id_ = 0;   // and only while it is this one.
+  // Windows: the instances of the pipe that wait for clients.
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace vmm::platform

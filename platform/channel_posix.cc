@@ -56,13 +56,15 @@ void TakeHandles(msghdr& message, Received& received) {
 Channel::Channel(Channel&& other) noexcept
     : socket_(std::move(other.socket_)),
       peer_(std::move(other.peer_)),
-      broken_(other.broken_.load()) {}
+      broken_(other.broken_.load()),
+      state_(std::move(other.state_)) {}
 
 Channel& Channel::operator=(Channel&& other) noexcept {
   if (this != &other) {
     socket_ = std::move(other.socket_);
     peer_ = std::move(other.peer_);
     broken_ = other.broken_.load();
+    state_ = std::move(other.state_);
   }
   return *this;
 }

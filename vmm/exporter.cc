@@ -6,7 +6,10 @@
 namespace vmm {
 
 absl::Span<const Exporter> Exporters() {
-  static const Exporter all[] = {exporters::kPosixFd, exporters::kFabric};
+  static const Exporter all[] = {platform::kNativeHandleIsPosixFd
+                                     ? exporters::kPosixFd
+                                     : exporters::kWin32,
+                                 exporters::kFabric};
   return all;
 }
 

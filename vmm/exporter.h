@@ -59,6 +59,7 @@ absl::Status ProbeKind(const Device& device, HandleKind kind);
 namespace exporters {
 // Defined one file a kind under exporters/.
 extern const Exporter kPosixFd;
+extern const Exporter kWin32;
 extern const Exporter kFabric;
 }  // namespace exporters
 

@@ -6,17 +6,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/check.h"
+#include "platform/handle_attributes.h"
 
 namespace vmm {
 namespace {
 
 using platform::Driver;
 
-CUmemAllocationProp Properties(const Location& where, HandleKindSet kinds) {
+absl::StatusOr<CUmemAllocationProp> Properties(const Location& where,
+                                               HandleKindSet kinds) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = kinds.cuda_bits();
   properties.location = where.ToCuda();
+  if (kinds.Has(HandleKind::kWin32)) {
+    absl::StatusOr<void*> attributes = platform::NativeHandleAttributes();
+    if (!attributes.ok()) return attributes.status();
+    properties.win32HandleMetaData = *attributes;
+  }
   return properties;
 }
 
@@ -65,10 +72,12 @@ absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
 absl::StatusOr<std::uint64_t> PhysicalMemory::Granularity(const Driver& driver,
                                                           const Location& where,
                                                           HandleKindSet kinds) {
-  const CUmemAllocationProp properties = Properties(where, kinds);
+  const absl::StatusOr<CUmemAllocationProp> properties =
+      Properties(where, kinds);
+  if (!properties.ok()) return properties.status();
   std::size_t granularity = 0;
   if (CUresult r = driver->cuMemGetAllocationGranularity(
-          &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+          &granularity, &*properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
       r != CUDA_SUCCESS) {
     return driver.Error(r, absl::StrCat("cuMemGetAllocationGranularity(",
                                         Words(where, kinds), ")"));
@@ -80,13 +89,15 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(const Driver& driver,
                                                       const Location& where,
                                                       const ChunkLayout& layout,
                                                       HandleKindSet kinds) {
-  const CUmemAllocationProp properties = Properties(where, kinds);
+  const absl::StatusOr<CUmemAllocationProp> properties =
+      Properties(where, kinds);
+  if (!properties.ok()) return properties.status();
   MemoryHandles handles;
   handles.reserve(layout.count());
   for (std::size_t i = 0; i < layout.count(); ++i) {
     CUmemGenericAllocationHandle handle = 0;
     if (CUresult r =
-            driver->cuMemCreate(&handle, layout.SizeOf(i), &properties, 0);
+            driver->cuMemCreate(&handle, layout.SizeOf(i), &*properties, 0);
         r != CUDA_SUCCESS) {
       return driver.Error(
           r,

@@ -3,12 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "docs/examples/process.h"
 #include "platform/os_error.h"
 
@@ -87,27 +85,6 @@ absl::Status ChildProcess::Wait(absl::Time deadline) {
         "process ", pid, " ended with exit status ", WEXITSTATUS(status)));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<vmm::platform::Channel> ChildProcess::Accept(
-    vmm::platform::Listener& listener, absl::Time deadline) {
-  for (;;) {
-    const absl::Time slice =
-        std::min(deadline, absl::Now() + absl::Milliseconds(200));
-    absl::StatusOr<vmm::platform::Channel> channel = listener.Accept(slice);
-    if (channel.ok() || !absl::IsDeadlineExceeded(channel.status()) ||
-        absl::Now() >= deadline) {
-      return channel;
-    }
-    absl::StatusOr<bool> exited = process_.HasExited();
-    if (!exited.ok()) return exited.status();
-    if (*exited) {
-      absl::Status status = Wait(deadline);
-      return status.ok()
-                 ? absl::AbortedError("the child ended without connecting")
-                 : status;
-    }
-  }
 }
 
 int ChildProcess::Reap() {

@@ -17,9 +17,12 @@ namespace {
 // what it lacks (memory pools, multicast) and for sizes of things it has not.
 int AttributeValue(CUdevice_attribute attribute) {
   switch (static_cast<int>(attribute)) {
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      return kNativeHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED:
+      return kNativeHandleType == CU_MEM_HANDLE_TYPE_WIN32;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     // 1 although cuMemCreate answers NOT_PERMITTED: so does the real driver on
     // a machine without an IMEX channel.
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:

@@ -3,7 +3,8 @@
 //
 // Per-OS: event_slots_posix.cc keeps the files in /dev/shm. A process locks
 // its file as long as it lives, so that others can tell the files of the dead,
-// in whatever PID namespace, and remove them.
+// in whatever PID namespace, and remove them. event_slots_win.cc keeps them in
+// sections with a name.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
 
@@ -46,13 +47,19 @@ class EventFile {
   bool MakerLives() const;
 
  private:
-  EventFile(int fd, std::uint64_t id, EventSlot* slots, std::string own_path)
-      : fd_(fd), id_(id), slots_(slots), own_path_(std::move(own_path)) {}
+  EventFile(std::intptr_t file, std::uint64_t id, EventSlot* slots,
+            std::string path, std::intptr_t life = 0)
+      : file_(file),
+        id_(id),
+        slots_(slots),
+        path_(std::move(path)),
+        life_(life) {}
 
-  int fd_;
+  std::intptr_t file_;
   std::uint64_t id_;
   EventSlot* slots_;
-  std::string own_path_;  // Removed at the end; empty for an opened file.
+  std::string path_;    // POSIX: removed at the end; empty for an opened file.
+  std::intptr_t life_;  // Windows: open as long as the maker of the file lives.
 };
 
 // Removes the files that this user's processes left behind when killed, of

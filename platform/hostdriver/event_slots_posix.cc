@@ -74,19 +74,19 @@ std::shared_ptr<EventFile> EventFile::Open(const std::string& instance,
 }
 
 void EventFile::Unlink() {
-  if (!own_path_.empty()) unlink(own_path_.c_str());
-  own_path_.clear();
+  if (!path_.empty()) unlink(path_.c_str());
+  path_.clear();
 }
 
 EventFile::~EventFile() {
   Unlink();
   munmap(slots_, kBytes);
-  close(fd_);
+  close(static_cast<int>(file_));
 }
 
 bool EventFile::MakerLives() const {
-  if (flock(fd_, LOCK_SH | LOCK_NB) != 0) return true;
-  flock(fd_, LOCK_UN);
+  if (flock(static_cast<int>(file_), LOCK_SH | LOCK_NB) != 0) return true;
+  flock(static_cast<int>(file_), LOCK_UN);
   return false;
 }
 

@@ -2,8 +2,9 @@
 // space, a count of what other processes hold, and notice of fork and exit.
 //
 // The only interface with per-OS sources: memory_os_posix.cc (memfd and mmap),
-// bounds_posix.cc, usage_posix.cc, process_posix.cc, event_slots_posix.cc.
-// Sizes are bytes and multiples of kGranularity. Functions that can fail answer
+// bounds_posix.cc, usage_posix.cc, process_posix.cc, event_slots_posix.cc, and
+// the same for Windows (sections and names), but for bounds. Sizes are bytes
+// and multiples of kGranularity. Functions that can fail answer
 // false, null or nullopt.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
@@ -35,6 +36,15 @@ std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
 void CloseMemory(OsMemory memory);
 // A new handle of `memory`, for the caller to give away and close.
 std::optional<OsMemory> DuplicateMemory(OsMemory memory);
+
+// The kind of handle (CUmemAllocationHandleType) as which memory can be
+// exported here.
+extern const unsigned long long kNativeHandleType;
+// Writes `memory` as that kind's exporters are given it: an int, a HANDLE.
+void StoreExported(OsMemory memory, void* shareable);
+// Whether CUmemAllocationProp::win32HandleMetaData may be `data` for memory
+// of that kind. Windows: OBJECT_ATTRIBUTES. Elsewhere it is not looked at.
+bool AreHandleAttributes(const void* data);
 
 struct OpenedMemory {
   OsMemory memory;  // A handle of its own.

@@ -7,9 +7,14 @@
 #include <cstdio>
 #include <string_view>
 
+#include "platform/hostdriver/cuda_api.h"
 #include "platform/hostdriver/memory_os.h"
 
 namespace vmm::hostdriver {
+
+const unsigned long long kNativeHandleType =
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -75,6 +80,12 @@ std::optional<OsMemory> DuplicateMemory(OsMemory memory) {
   if (fd < 0) return std::nullopt;
   return fd;
 }
+
+void StoreExported(OsMemory memory, void* shareable) {
+  *static_cast<int*>(shareable) = static_cast<int>(memory);
+}
+
+bool AreHandleAttributes(const void*) { return true; }
 
 std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
   if (handle < 0 || handle > INT_MAX) return std::nullopt;

@@ -5,9 +5,9 @@
 namespace vmm::hostdriver {
 namespace {
 
-constexpr unsigned long long kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr unsigned long long kWindows =
-    CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT;
+constexpr unsigned long long kOfAnOs =
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_WIN32 |
+    CU_MEM_HANDLE_TYPE_WIN32_KMT;
 constexpr unsigned long long kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 
 // What the requested place and handle types alone decide. Measured.
@@ -32,7 +32,14 @@ CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop) {
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
-  if ((types & kWindows) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Those of the other system.
+  if ((types & kOfAnOs & ~kNativeHandleType) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((types & kNativeHandleType) != 0 &&
+      !AreHandleAttributes(prop.win32HandleMetaData)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if ((types & kFabric) != 0) return CUDA_ERROR_NOT_PERMITTED;
   return CUDA_SUCCESS;
 }
@@ -223,13 +230,13 @@ CUresult CUDAAPI cuMemExportToShareableHandle(
   const std::shared_ptr<Memory> memory =
       FindMemory(state, "cuMemExportToShareableHandle", handle);
   if (shareable == nullptr || memory == nullptr || flags != 0 ||
-      static_cast<unsigned long long>(type) != kFd ||
-      (memory->handle_types & kFd) == 0) {
+      static_cast<unsigned long long>(type) != kNativeHandleType ||
+      (memory->handle_types & kNativeHandleType) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::optional<OsMemory> copy = DuplicateMemory(memory->os);
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
-  *static_cast<int*>(shareable) = static_cast<int>(*copy);
+  StoreExported(*copy, shareable);
   return CUDA_SUCCESS;
 }
 
@@ -240,14 +247,12 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(
     return r;
   }
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (type == CU_MEM_HANDLE_TYPE_WIN32 ||
-      type == CU_MEM_HANDLE_TYPE_WIN32_KMT ||
-      type == CU_MEM_HANDLE_TYPE_FABRIC) {
+  const auto asked = static_cast<unsigned long long>(type);
+  if (asked == CU_MEM_HANDLE_TYPE_WIN32_KMT || asked == kFabric ||
+      (asked == CU_MEM_HANDLE_TYPE_WIN32 && asked != kNativeHandleType)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (static_cast<unsigned long long>(type) != kFd) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (asked != kNativeHandleType) return CUDA_ERROR_INVALID_VALUE;
   const std::optional<OpenedMemory> opened =
       OpenExported(reinterpret_cast<std::intptr_t>(os_handle));
   if (!opened) return CUDA_ERROR_UNKNOWN;

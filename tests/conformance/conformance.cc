@@ -56,6 +56,7 @@ CUmemAllocationProp Properties(int handle_types, CUmemLocationType location,
       static_cast<CUmemAllocationHandleType>(handle_types);
   prop.location.type = location;
   prop.location.id = id;
+  if ((handle_types & kFd) != 0) prop.win32HandleMetaData = HandleAttributes();
   return prop;
 }
 
@@ -181,7 +182,7 @@ CUdeviceptr Conformance::Memory(std::size_t size) {
 
 int Conformance::Export(CUmemGenericAllocationHandle handle) {
   int fd = -1;
-  const CUresult result = cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0);
+  const CUresult result = ExportTo(cu, &fd, handle);
   EXPECT_EQ(result, CUDA_SUCCESS);
   if (result == CUDA_SUCCESS) {
     Later([fd] { CloseDescriptor(fd); });

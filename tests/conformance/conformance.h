@@ -27,7 +27,16 @@ namespace vmm::testing {
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 // The granularity measured for every kind of memory on these devices.
 inline constexpr std::size_t kGranule = 2 * kMiB;
-inline constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+// This system's own kind of handle, a descriptor or an NT handle, and that of
+// the other system.
+extern const CUmemAllocationHandleType kFd;
+extern const CUmemAllocationHandleType kForeignFd;
+
+// For CUmemAllocationProp::win32HandleMetaData of memory to share as kFd.
+void* HandleAttributes();
+// cuMemExportToShareableHandle, for kFd, with a descriptor in an int.
+CUresult ExportTo(const platform::DriverTable& cu, int* fd,
+                  CUmemGenericAllocationHandle memory);
 
 CUmemAllocationProp Properties(
     int handle_types = kFd,

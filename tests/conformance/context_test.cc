@@ -35,8 +35,7 @@ int WithoutContext(const std::vector<std::string>&) {
                 cu.cuMemGetAccess(&flags, &access.location, address),
                 CUDA_SUCCESS);
   checks.ExpectTrue("access is read and write", flags == 3);
-  checks.Expect("export", cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0),
-                CUDA_SUCCESS);
+  checks.Expect("export", ExportTo(cu, &fd, handle), CUDA_SUCCESS);
   checks.Expect(
       "import",
       cu.cuMemImportFromShareableHandle(

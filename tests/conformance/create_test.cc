@@ -61,13 +61,11 @@ TEST_F(Creating, WorksWithoutHandleTypesAndForDescriptors) {
   EXPECT_EQ(Try(Properties(kFd)), CUDA_SUCCESS);
 }
 
-TEST_F(Creating, WindowsHandlesAreInvalidHere) {
-  EXPECT_EQ(Try(Properties(CU_MEM_HANDLE_TYPE_WIN32)),
-            CUDA_ERROR_INVALID_VALUE);
+TEST_F(Creating, HandlesOfAnotherSystemAreInvalidHere) {
+  EXPECT_EQ(Try(Properties(kForeignFd)), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(Try(Properties(CU_MEM_HANDLE_TYPE_WIN32_KMT)),
             CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(Try(Properties(kFd | CU_MEM_HANDLE_TYPE_WIN32)),
-            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Try(Properties(kFd | kForeignFd)), CUDA_ERROR_INVALID_VALUE);
 }
 
 // The attribute says that fabric handles are supported, and yet, on a machine

@@ -1,4 +1,5 @@
-// Descriptors for the tests to play with, and to hand to child processes.
+// Descriptors for the tests to play with, and to hand to child processes. On
+// Windows they are handles, whose values fit an int.
 #ifndef VMMSHARE_TESTS_CONFORMANCE_DESCRIPTORS_H_
 #define VMMSHARE_TESTS_CONFORMANCE_DESCRIPTORS_H_
 
@@ -42,6 +43,11 @@ bool ReceiveBytes(int socket, void* data, std::size_t size);
 // `name` with this process's number: another test program gets another name.
 std::string NameOfItsOwn(const std::string& name);
 
+// Whether RunForked() can be called here.
+bool CanFork();
+// Whether a library's end at exit can come before a program's own last
+// destructors. On Windows it never does.
+bool LibrariesMayEndFirst();
 // Runs `child` in a forked process, without exec, and answers its exit status,
 // or 128 + the signal that ended it.
 int RunForked(int (*child)());

@@ -11,9 +11,14 @@
 #include <cstring>
 
 #include "platform/check.h"
+#include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 
 namespace vmm::testing {
+
+const CUmemAllocationHandleType kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const CUmemAllocationHandleType kForeignFd = CU_MEM_HANDLE_TYPE_WIN32;
+
 namespace {
 
 using platform::Check;
@@ -26,6 +31,16 @@ bool WaitReadable(int socket) {
 }
 
 }  // namespace
+
+void* HandleAttributes() { return nullptr; }
+
+CUresult ExportTo(const platform::DriverTable& cu, int* fd,
+                  CUmemGenericAllocationHandle memory) {
+  return cu.cuMemExportToShareableHandle(fd, memory, kFd, 0);
+}
+
+bool CanFork() { return true; }
+bool LibrariesMayEndFirst() { return true; }
 
 void CloseDescriptor(int fd) { close(fd); }
 

@@ -42,7 +42,7 @@ TEST(Pitfall12, AnExportedDescriptorClosesOnExec) {
   CUmemGenericAllocationHandle handle = 0;
   int fd = -1;
   ASSERT_EQ(cu.cuMemCreate(&handle, kGranule, &prop, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0), CUDA_SUCCESS);
+  ASSERT_EQ(ExportTo(cu, &fd, handle), CUDA_SUCCESS);
   EXPECT_TRUE(ClosesOnExec(fd));
   CloseDescriptor(fd);
   EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
@@ -53,7 +53,7 @@ using Pitfall05 = Exporting;
 TEST_F(Pitfall05, AKindLeftOutAtCreationCannotBeAdded) {
   EXPECT_EQ(Try(Create(kGranule, 0), kFd), CUDA_ERROR_INVALID_VALUE);
   const CUmemGenericAllocationHandle handle = Create();
-  EXPECT_EQ(Try(handle, CU_MEM_HANDLE_TYPE_WIN32), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Try(handle, kForeignFd), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(Try(handle, CU_MEM_HANDLE_TYPE_FABRIC), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -76,7 +76,7 @@ TEST_F(Pitfall14, ADescriptorAlonePinsTheMemory) {
   CUmemGenericAllocationHandle handle = 0;
   ASSERT_EQ(cu.cuMemCreate(&handle, kSize, &prop, 0), CUDA_SUCCESS);
   int fd = -1;
-  ASSERT_EQ(cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0), CUDA_SUCCESS);
+  ASSERT_EQ(ExportTo(cu, &fd, handle), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
   EXPECT_EQ(before - FreeMemory(), kSize);
   CloseDescriptor(fd);
@@ -88,13 +88,15 @@ using Pitfall06 = Importing;
 TEST_F(Pitfall06, DescriptorsOfOtherThingsAreNotMemory) {
   for (const auto& [name, fd] : DescriptorsThatAreNoMemory()) {
     EXPECT_EQ(Try(fd), CUDA_ERROR_UNKNOWN) << name;
-    if (fd >= 0 && fd < 9999) CloseDescriptor(fd);
+    if (fd > 0 && fd < 9999) CloseDescriptor(fd);
   }
 }
 
 TEST_F(Importing, KnowsDescriptorsOnly) {
   const int fd = Export(Create());
-  EXPECT_EQ(Try(fd, CU_MEM_HANDLE_TYPE_WIN32), CUDA_ERROR_NOT_SUPPORTED);
+  if (kForeignFd == CU_MEM_HANDLE_TYPE_WIN32) {
+    EXPECT_EQ(Try(fd, kForeignFd), CUDA_ERROR_NOT_SUPPORTED);
+  }
   EXPECT_EQ(Try(fd, CU_MEM_HANDLE_TYPE_WIN32_KMT), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(Try(fd, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemImportFromShareableHandle(
@@ -152,8 +154,7 @@ TEST_F(Importing, DoesNotSayWhichKindsItWasMadeFor) {
 TEST_F(Importing, CannotBePassedOn) {
   const CUmemGenericAllocationHandle imported = Import(Export(Create()));
   int fd = -1;
-  EXPECT_EQ(cu.cuMemExportToShareableHandle(&fd, imported, kFd, 0),
-            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ExportTo(cu, &fd, imported), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(Importing, OutlivesTheExportersHandle) {
@@ -161,7 +162,7 @@ TEST_F(Importing, OutlivesTheExportersHandle) {
   CUmemGenericAllocationHandle handle = 0;
   ASSERT_EQ(cu.cuMemCreate(&handle, kGranule, &prop, 0), CUDA_SUCCESS);
   int fd = -1;
-  ASSERT_EQ(cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0), CUDA_SUCCESS);
+  ASSERT_EQ(ExportTo(cu, &fd, handle), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
   const CUmemGenericAllocationHandle imported = Import(fd);
   CloseDescriptor(fd);

@@ -231,7 +231,8 @@ TEST(Machines, LeaveNothingInSharedMemory) {
     CloseDescriptor(sockets.childs);
     char byte = 0;
     ASSERT_TRUE(ReceiveBytes(sockets.mine, &byte, 1));
-    EXPECT_EQ(SharedFilesNamed(name).size(), 2u) << "of bounds and of events";
+    EXPECT_EQ(SharedFilesNamed(name).size(), 2u)
+        << "of bounds and of events; on Windows of memory and of events";
     if (killed) {
       child.Kill();
       child.Wait();

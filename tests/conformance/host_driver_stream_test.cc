@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
 
@@ -104,6 +105,10 @@ int ReleasesLate(const std::vector<std::string>&) {
 const bool kReleasesLate = RegisterChild("releases_late", &ReleasesLate);
 
 TEST(Pitfall30, ADestructorAfterTheDriversEndIsToldSo) {
+  if (!LibrariesMayEndFirst()) {
+    GTEST_SKIP() << "here a program's own destructors run before a library's "
+                    "end, so no release comes too late";
+  }
   EXPECT_EQ(Child::Start("releases_late", {}).Wait(), 0);
 }
 

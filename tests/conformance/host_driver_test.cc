@@ -106,8 +106,7 @@ int Taker(const std::vector<std::string>& args) {
                 CUDA_SUCCESS);
   checks.Expect("cuMemAlloc", cu.cuMemAlloc(&block, 1), CUDA_SUCCESS);
   int fd = -1;
-  checks.Expect("export", cu.cuMemExportToShareableHandle(&fd, handle, kFd, 0),
-                CUDA_SUCCESS);
+  checks.Expect("export", ExportTo(cu, &fd, handle), CUDA_SUCCESS);
   if (checks.failures() != 0) return checks.failures();
   SendDescriptor(socket, fd);
   char end = 0;
@@ -137,7 +136,7 @@ TEST(Budgets, AreSharedByTheProcessesOfAnInstanceAndBackAfterSigkill) {
             .Wait(),
         0);
     taker.Kill();
-    EXPECT_EQ(taker.Wait(), 128 + SIGKILL);
+    EXPECT_EQ(taker.Wait(), Child::kKilled);
   }
   // This process, which never loaded that machine's driver, holds ten by the
   // descriptor alone; the block died with its process.

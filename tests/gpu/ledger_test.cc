@@ -38,7 +38,6 @@ class LedgerTest : public ::testing::Test {
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return driver_.Error(driver_->cuMemCreate(handle, kSize, &properties, 0),
                          "cuMemCreate(size=2097152, device=0)");
   }

@@ -42,7 +42,7 @@ TEST_F(AllocationTest, IsReadAndWrittenLikeAnyDeviceMemory) {
 
 TEST_F(AllocationTest, RoundsItsSizeUpAndRemembersWhatWasAsked) {
   const std::uint64_t granularity = Must(PhysicalMemory::Granularity(
-      driver(), Location::On(device), {HandleKind::kPosixFd}));
+      driver(), Location::On(device), {kNativeKind}));
   for (std::uint64_t size :
        {std::uint64_t{1}, granularity - 1, granularity, granularity + 1}) {
     const Allocation memory = Make({.size = size});
@@ -51,7 +51,7 @@ TEST_F(AllocationTest, RoundsItsSizeUpAndRemembersWhatWasAsked) {
               (size + granularity - 1) / granularity * granularity);
     EXPECT_EQ(memory.device(), device);
     EXPECT_TRUE(memory.is_mapped());
-    EXPECT_EQ(memory.kinds(), HandleKindSet{HandleKind::kPosixFd});
+    EXPECT_EQ(memory.kinds(), HandleKindSet{kNativeKind});
     EXPECT_TRUE(memory.passed_over().empty());
   }
 }
@@ -304,10 +304,11 @@ TEST_F(AllocationTest, PrivateMemoryCannotBeShared) {
 }
 
 TEST_F(AllocationTest, OfAKindThisBuildLacksIsRefused) {
-  const absl::Status status = Fails(
-      {.size = kGranule, .sharing = SharePolicy::Require(HandleKind::kWin32)});
+  const absl::Status status =
+      Fails({.size = kGranule, .sharing = SharePolicy::Require(kForeignKind)});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("NT handle"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(std::string(NameOf(kForeignKind))));
 }
 
 TEST_F(AllocationTest, AccessOfSeveralDevicesIsSetInOneCall) {
@@ -317,7 +318,7 @@ TEST_F(AllocationTest, AccessOfSeveralDevicesIsSetInOneCall) {
   const platform::Driver counted = FaultyDriver(driver(), &faults);
   const Device mine = Must(Device::ByOrdinal(counted, 0));
   const Device other = Must(Device::ByOrdinal(counted, 1));
-  Must(mine.Probe(HandleKind::kPosixFd));
+  Must(mine.Probe(kNativeKind));
   faults.ResetCounts();
   Allocation memory = Must(Allocation::Create(
       mine, {.size = 2 * kGranule,
@@ -428,7 +429,7 @@ TEST_F(Pitfall05, AKindThatIsRefusedAfterItsProbeLeavesNoneAndIsAnError) {
   DriverFaults faults;
   const Device mine =
       Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
-  Must(mine.Probe(HandleKind::kPosixFd));
+  Must(mine.Probe(kNativeKind));
   faults.Arm({.point = {.nth = 0},
               .entry = "cuMemCreate",
               .result = CUDA_ERROR_NOT_SUPPORTED});
@@ -442,7 +443,8 @@ TEST_F(Pitfall05, AKindLeftOutCannotBeAddedAndTheErrorSaysSo) {
   const absl::Status status =
       MakeTicket(memory.shareable(), HandleKind::kFabric).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("created for POSIX fd"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("created for ", NameOf(kNativeKind))));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("kinds cannot be added later"));
 }
@@ -452,10 +454,10 @@ TEST_F(Pitfall07, AKindThatIsPassedOverIsNamedWithItsReason) {
   const absl::Status probed = device.Probe(HandleKind::kFabric);
   if (probed.ok()) GTEST_SKIP() << "this machine hands out fabric handles";
   const Allocation memory = Must(Allocation::Create(
-      device, {.size = kGranule,
-               .sharing = SharePolicy::AnyOf(
-                   {HandleKind::kFabric, HandleKind::kPosixFd})}));
-  EXPECT_EQ(memory.kinds(), HandleKindSet{HandleKind::kPosixFd});
+      device,
+      {.size = kGranule,
+       .sharing = SharePolicy::AnyOf({HandleKind::kFabric, kNativeKind})}));
+  EXPECT_EQ(memory.kinds(), HandleKindSet{kNativeKind});
   ASSERT_EQ(memory.passed_over().size(), 1u);
   EXPECT_EQ(memory.passed_over()[0].kind, HandleKind::kFabric);
   EXPECT_EQ(memory.passed_over()[0].reason, probed);
@@ -466,7 +468,7 @@ TEST_F(Pitfall18, TheGranularityIsAskedForTheKindsAndThePlace) {
   DriverFaults faults;
   const Device mine =
       Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
-  Must(mine.Probe(HandleKind::kPosixFd));
+  Must(mine.Probe(kNativeKind));
   faults.ResetCounts();
   const Allocation memory = Must(Allocation::Create(mine, {.size = 1}));
   EXPECT_EQ(faults.CallsByEntry()["cuMemGetAllocationGranularity"], 1u);
@@ -480,7 +482,7 @@ TEST_F(Pitfall35, AChunkLimitKeepsEveryDriverHandleUnderIt) {
   DriverFaults faults;
   const Device mine =
       Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
-  Must(mine.Probe(HandleKind::kPosixFd));
+  Must(mine.Probe(kNativeKind));
   faults.ResetCounts();
   const Allocation memory = Must(Allocation::Create(
       mine, {.size = 7 * kGranule, .max_chunk_size = 3 * kGranule - 1}));

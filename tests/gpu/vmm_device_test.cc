@@ -81,12 +81,12 @@ TEST_F(DeviceTest, ProbesItsNativeKindAndRemembersTheAnswer) {
   DriverFaults faults;
   const platform::Driver counted = FaultyDriver(driver(), &faults);
   const Device mine = Must(Device::ByOrdinal(counted, 0));
-  EXPECT_TRUE(mine.Probe(HandleKind::kPosixFd).ok());
+  EXPECT_TRUE(mine.Probe(kNativeKind).ok());
   const std::uint64_t once = faults.CallsByEntry()["cuMemCreate"];
   EXPECT_EQ(once, 1u);
-  EXPECT_TRUE(mine.Probe(HandleKind::kPosixFd).ok());
+  EXPECT_TRUE(mine.Probe(kNativeKind).ok());
   const Device copy = mine;
-  EXPECT_TRUE(copy.Probe(HandleKind::kPosixFd).ok());
+  EXPECT_TRUE(copy.Probe(kNativeKind).ok());
   EXPECT_EQ(faults.CallsByEntry()["cuMemCreate"], once);
 }
 
@@ -97,10 +97,10 @@ TEST_F(DeviceTest, ProbesAgainAfterRunningOutOfMemory) {
   faults.Arm({.point = {.nth = 0},
               .entry = "cuMemCreate",
               .result = CUDA_ERROR_OUT_OF_MEMORY});
-  const absl::Status first = mine.Probe(HandleKind::kPosixFd);
+  const absl::Status first = mine.Probe(kNativeKind);
   EXPECT_EQ(faults.Disarm().fired, 1u);
   EXPECT_TRUE(absl::IsResourceExhausted(first)) << first;
-  EXPECT_TRUE(mine.Probe(HandleKind::kPosixFd).ok())
+  EXPECT_TRUE(mine.Probe(kNativeKind).ok())
       << "being out of memory says nothing about the kind";
 }
 
@@ -111,10 +111,10 @@ TEST_F(DeviceTest, RemembersThatAKindIsRefused) {
   faults.Arm({.point = {.nth = 0},
               .entry = "cuMemExportToShareableHandle",
               .result = CUDA_ERROR_NOT_SUPPORTED});
-  const absl::Status first = mine.Probe(HandleKind::kPosixFd);
+  const absl::Status first = mine.Probe(kNativeKind);
   EXPECT_EQ(faults.Disarm().fired, 1u);
   EXPECT_TRUE(absl::IsUnimplemented(first)) << first;
-  EXPECT_EQ(mine.Probe(HandleKind::kPosixFd), first);
+  EXPECT_EQ(mine.Probe(kNativeKind), first);
 }
 
 // A driver whose attribute says yes and whose cuMemCreate says yes, and that
@@ -131,7 +131,7 @@ TEST_F(DeviceTest, ProbesToTheEnd) {
     faults.Arm({.point = {.nth = 0},
                 .entry = entry,
                 .result = CUDA_ERROR_NOT_PERMITTED});
-    const absl::Status probed = mine.Probe(HandleKind::kPosixFd);
+    const absl::Status probed = mine.Probe(kNativeKind);
     EXPECT_EQ(faults.Disarm().fired, 1u) << entry;
     EXPECT_TRUE(absl::IsPermissionDenied(probed)) << entry << ": " << probed;
     EXPECT_THAT(std::string(probed.message()), HasSubstr(entry));
@@ -151,7 +151,8 @@ TEST_F(Pitfall02, AnExportThatFailsAfterCreateSucceededIsFoundByTheProbe) {
       Allocation::Create(mine, {.size = kGranule}).status();
   EXPECT_EQ(faults.Disarm().fired, 1u);
   EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("POSIX fd"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(std::string(NameOf(kNativeKind))));
 }
 
 class Pitfall04 : public DriverTest {};
@@ -167,12 +168,12 @@ TEST_F(Pitfall04, EveryRefusalOfOneKindLeavesTheOthersUsable) {
                 .entry = "cuMemGetAllocationGranularity",
                 .result = result});
     const auto made = Allocation::Create(
-        mine, {.size = kGranule,
-               .sharing = SharePolicy::AnyOf(
-                   {HandleKind::kFabric, HandleKind::kPosixFd})});
+        mine,
+        {.size = kGranule,
+         .sharing = SharePolicy::AnyOf({HandleKind::kFabric, kNativeKind})});
     EXPECT_EQ(faults.Disarm().fired, 1u);
     ASSERT_TRUE(made.ok()) << result << ": " << made.status();
-    EXPECT_EQ(made->kinds(), HandleKindSet{HandleKind::kPosixFd});
+    EXPECT_EQ(made->kinds(), HandleKindSet{kNativeKind});
     ASSERT_EQ(made->passed_over().size(), 1u);
     EXPECT_EQ(platform::ResultOf(made->passed_over()[0].reason), result);
   }
@@ -182,7 +183,7 @@ TEST_F(Pitfall04, EveryRefusalOfOneKindLeavesTheOthersUsable) {
 int UseEverythingWithoutAContext(const std::vector<std::string>&) {
   const platform::Driver& driver = TestDriver();
   const Device device = FirstDevice();
-  Must(device.Probe(HandleKind::kPosixFd));
+  Must(device.Probe(kNativeKind));
   Allocation memory = Must(Allocation::Create(
       device, {.size = 3 * kGranule, .max_chunk_size = kGranule}));
   Must(Classify(driver, memory.address()).status());

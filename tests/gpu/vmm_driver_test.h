@@ -15,11 +15,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "platform/driver.h"
+#include "platform/os_handle.h"
 #include "tests/support/ledger.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/test_driver.h"
 #include "vmm/device.h"
+#include "vmm/handle_kind.h"
 #include "vmm/primary_context.h"
 
 namespace vmm::testing {
@@ -28,6 +30,14 @@ inline constexpr std::uint64_t kMiB = 1 << 20;
 // Of every kind of memory on the devices measured. Tests that depend on it
 // compare it with the driver's first.
 inline constexpr std::uint64_t kGranule = 2 * kMiB;
+
+// The handle kind of this operating system, and that of another one.
+inline const HandleKind kNativeKind = platform::kNativeHandleIsPosixFd
+                                          ? HandleKind::kPosixFd
+                                          : HandleKind::kWin32;
+inline const HandleKind kForeignKind = platform::kNativeHandleIsPosixFd
+                                           ? HandleKind::kWin32
+                                           : HandleKind::kPosixFd;
 
 inline Device FirstDevice() { return Must(Device::ByOrdinal(TestDriver(), 0)); }
 

@@ -190,7 +190,7 @@ TEST_F(ImportTest, OfATicketOfAnotherMachineIsRefused) {
 TEST_F(ImportTest, OfAKindThatThisBuildLacksIsRefused) {
   const Allocation memory = Make(kGranule);
   Exported exported = Export(memory.shareable());
-  exported.ticket.kind = HandleKind::kWin32;
+  exported.ticket.kind = kForeignKind;
   EXPECT_TRUE(absl::IsUnimplemented(Open(exported).status()));
 }
 
@@ -211,7 +211,7 @@ TEST_F(ImportTest, OfAFabricHandleWhereADescriptorBelongsIsRefused) {
   const absl::Status status = Open(exported).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("where a file descriptor was expected"));
+              HasSubstr("a fabric handle came where"));
 }
 
 TEST_F(ImportTest, OfAFabricHandleThatMeansNothingFailsWithAdvice) {

@@ -46,7 +46,7 @@ class PointerTest : public DriverTest {
   // Side by side in one range: memory of each size, made with its kinds.
   struct Part {
     std::uint64_t size;
-    HandleKindSet kinds = {HandleKind::kPosixFd};
+    HandleKindSet kinds = {kNativeKind};
   };
   CUdeviceptr MapParts(const std::vector<Part>& parts) {
     std::uint64_t total = 0;
@@ -76,7 +76,7 @@ TEST_F(PointerTest, KnowsVmmMemoryThatCanBeShared) {
        {std::uint64_t{0}, std::uint64_t{5}, kGranule - 1}) {
     const PointerInfo info = InfoOf(memory.address() + offset);
     EXPECT_EQ(info.kind, PointerKind::kVmm);
-    EXPECT_EQ(info.kinds, HandleKindSet{HandleKind::kPosixFd});
+    EXPECT_EQ(info.kinds, HandleKindSet{kNativeKind});
     EXPECT_EQ(info.range_base, memory.address());
     EXPECT_EQ(info.range_size, kGranule);
     EXPECT_TRUE(info.adoptable);

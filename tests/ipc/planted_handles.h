@@ -13,7 +13,7 @@
 namespace vmm::testing {
 
 struct Planted {
-  std::string name;  // In the words that errors use.
+  std::string name;  // In the words that errors use: "a socket".
   platform::OsHandle handle;
 };
 
@@ -25,6 +25,11 @@ std::vector<Planted> PlantedObjects();
 // against shrinking and growing.
 platform::OsHandle PlantedMemory(std::uint64_t size, bool sealed);
 
+// What errors say of that memory: of some that is not sealed, and of some with
+// `size` bytes.
+std::string WordsForUnsealed();
+std::string WordsForSize(std::uint64_t size);
+
 // A descriptor number that is not open. Its owner must Relinquish() it.
 platform::OsHandle ClosedHandle();
 
@@ -35,6 +40,8 @@ void BecomeNobody();
 // Lets everybody look into `directory`.
 void OpenToEverybody(const std::string& directory);
 
+// Whether RunInFork() can be called here.
+bool MayFork();
 // Runs `in_child` in a fork and answers its exit status: what it returned, or
 // 128 + the signal that ended it. REQUIRES: no driver was used.
 int RunInFork(const std::function<int()>& in_child);

@@ -56,6 +56,13 @@ platform::OsHandle PlantedMemory(std::uint64_t size, bool sealed) {
   return handle;
 }
 
+std::string WordsForUnsealed() { return "expected one sealed against both"; }
+std::string WordsForSize(std::uint64_t size) {
+  return "memfd of " + std::to_string(size) + " bytes";
+}
+
+bool MayFork() { return true; }
+
 platform::OsHandle ClosedHandle() {
   const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   platform::Check(fd >= 0 && ::close(fd) == 0, "cannot make a closed number");

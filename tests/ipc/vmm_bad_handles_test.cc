@@ -32,20 +32,19 @@ std::vector<Case> Cases(std::uint64_t size) {
                                  : "expected GPU memory exported by the NVIDIA "
                                    "driver";
   for (Planted& planted : PlantedObjects()) {
-    std::vector<std::string> words = {"the descriptor is " + planted.name,
-                                      memory};
+    std::vector<std::string> words = {" is " + planted.name, memory};
     cases.push_back({std::move(planted), std::move(words)});
   }
   const bool host = OnHostMemoryDriver();
   cases.push_back({{"an unsealed memfd", PlantedMemory(size, false)},
-                   {host ? "expected one sealed against both" : memory}});
+                   {host ? WordsForUnsealed() : memory}});
   cases.push_back(
       {{"a short memfd", PlantedMemory(size / 2, true)},
-       {host ? absl::StrCat("memfd of ", size / 2, " bytes; expected ", size)
+       {host ? absl::StrCat(WordsForSize(size / 2), "; expected ", size)
              : memory}});
   cases.push_back(
       {{"a long memfd", PlantedMemory(size * 2, true)},
-       {host ? absl::StrCat("memfd of ", size * 2, " bytes; expected ", size)
+       {host ? absl::StrCat(WordsForSize(size * 2), "; expected ", size)
              : memory}});
   return cases;
 }
@@ -63,8 +62,7 @@ class BadHandleTest : public IpcTest {
 class Pitfall12 : public BadHandleTest {};
 TEST_F(Pitfall12, ADescriptorIsCheckedBeforeTheDriverSeesIt) {
   const Allocation memory = Make(kGranule);
-  const Ticket ticket =
-      Must(MakeTicket(memory.shareable(), HandleKind::kPosixFd));
+  const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   for (Case& c : Cases(kGranule)) {
     const absl::Status status = Open(ticket, std::move(c.planted.handle));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
@@ -81,13 +79,10 @@ TEST_F(Pitfall12, ADescriptorIsCheckedBeforeTheDriverSeesIt) {
 
 TEST_F(BadHandleTest, AClosedDescriptorIsRefused) {
   const Allocation memory = Make(kGranule);
-  const Ticket ticket =
-      Must(MakeTicket(memory.shareable(), HandleKind::kPosixFd));
+  const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   const absl::Status status = Open(ticket, ClosedHandle());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("EBADF"));
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("Expected an open descriptor"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Expected an open "));
   static_cast<void>(
       std::move(std::get<OsHandle>(handles_.front())).Relinquish());
   handles_.clear();
@@ -95,8 +90,7 @@ TEST_F(BadHandleTest, AClosedDescriptorIsRefused) {
 
 TEST_F(BadHandleTest, NoDescriptorAtAllIsRefused) {
   const Allocation memory = Make(kGranule);
-  const Ticket ticket =
-      Must(MakeTicket(memory.shareable(), HandleKind::kPosixFd));
+  const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   EXPECT_EQ(Open(ticket, OsHandle()).code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -106,8 +100,7 @@ TEST_F(BadHandleTest, SealedMemoryThatNoDriverMadeIsRefusedByTheDriver) {
     GTEST_SKIP() << "a real driver's descriptors are of another class";
   }
   const Allocation memory = Make(kGranule);
-  const Ticket ticket =
-      Must(MakeTicket(memory.shareable(), HandleKind::kPosixFd));
+  const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   const absl::Status status = Open(ticket, PlantedMemory(kGranule, true));
   EXPECT_FALSE(status.ok());
   EXPECT_TRUE(platform::ResultOf(status).has_value()) << status;
@@ -147,8 +140,7 @@ void SendPlanted(platform::Channel& channel, const Ticket& ticket,
 
 TEST_F(BadHandleTest, FromAPeerIsRefusedAndBothSidesGoOn) {
   const Allocation memory = MakePattern(kGranule, 1);
-  const Ticket ticket =
-      Must(MakeTicket(memory.shareable(), HandleKind::kPosixFd));
+  const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   Child importer = Child::Start("report-imports", {address()});
   platform::Channel channel = Accept();
   for (Case& c : Cases(kGranule)) {
@@ -195,11 +187,11 @@ TEST_F(BadHandleTest, InAnotherNumberThanStatedClosesTheChannel) {
 
 class Pitfall03 : public BadHandleTest {};
 TEST_F(Pitfall03, AnImportThatFailsIsToldWhateverTheLocalProbeSaid) {
-  EXPECT_TRUE(device.Probe(HandleKind::kPosixFd).ok());
+  EXPECT_TRUE(device.Probe(kNativeKind).ok());
   const Allocation memory = MakePattern(kGranule, 1);
   Child importer = Child::Start("report-imports", {address()});
   platform::Channel channel = Accept();
-  Ticket ticket = Must(MakeTicket(memory.shareable(), HandleKind::kPosixFd));
+  Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   ticket.boot_id[0] ^= 1;  // The peer finds that it is elsewhere.
   const protocol::Outgoing out =
       Must(protocol::MakeOutgoing(memory.shareable()));

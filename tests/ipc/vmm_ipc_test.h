@@ -45,6 +45,11 @@ class PrivateDirectory {
     std::filesystem::remove_all(path_, ignored);
   }
   std::string path() const { return path_.string(); }
+  // Where listeners are told to be: in here, or nowhere in particular on a
+  // system whose channels are in no directory.
+  std::string for_listeners() const {
+    return platform::kNativeHandleIsPosixFd ? path() : "";
+  }
 
  private:
   std::filesystem::path path_;
@@ -110,6 +115,9 @@ class IpcTest : public DriverTest {
   const std::string& address() const { return listener_.address(); }
   platform::Channel Accept() { return Must(listener_.Accept(Late())); }
   const std::string directory() const { return directory_.path(); }
+  const std::string listener_directory() const {
+    return directory_.for_listeners();
+  }
 
   Allocation Make(std::uint64_t size, std::uint64_t max_chunk = 0) {
     return Must(Allocation::Create(
@@ -124,8 +132,8 @@ class IpcTest : public DriverTest {
 
  private:
   PrivateDirectory directory_;
-  platform::Listener listener_ =
-      Must(platform::Listener::Bind({.directory = directory_.path()}, {}));
+  platform::Listener listener_ = Must(
+      platform::Listener::Bind({.directory = directory_.for_listeners()}, {}));
 };
 
 }  // namespace vmm::testing

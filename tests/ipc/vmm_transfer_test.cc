@@ -1,7 +1,6 @@
 // Sending and receiving allocations over a channel, between processes.
 #include <gmock/gmock.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -227,7 +226,7 @@ TEST_F(TransferTest, MemorySurvivesItsOwnerBeingKilled) {
   const ImportedAllocation memory =
       Must(ReceiveAllocation(channel, driver(), {}, Late()));
   owner.Kill();
-  EXPECT_EQ(owner.Wait(), 128 + SIGKILL);
+  EXPECT_EQ(owner.Wait(), Child::kKilled);
   ExpectPattern(memory.address(), memory.size(), 6);
 }
 
@@ -243,7 +242,7 @@ TEST_F(Pitfall25, AnImportPinsTheMemoryUntilItIsReleased) {
   std::optional<ImportedAllocation> memory =
       Must(ReceiveAllocation(channel, driver(), {}, Late()));
   owner.Kill();
-  EXPECT_EQ(owner.Wait(), 128 + SIGKILL);
+  EXPECT_EQ(owner.Wait(), Child::kKilled);
   // What the owner's context took comes back a little later on a real device.
   const std::size_t pinned = free_bytes();
   memory.reset();
@@ -287,13 +286,14 @@ int OwnAndExport(const Args& args) {
 const bool kOwnAndExport = RegisterChild("own-and-export", &OwnAndExport);
 
 TEST_F(TransferTest, ADescriptorAloneKeepsMemoryWhoseOwnerWasKilled) {
-  Child holder = Child::Start("hold-descriptor", {address(), directory()});
+  Child holder =
+      Child::Start("hold-descriptor", {address(), listener_directory()});
   platform::Channel channel = Accept();
   const std::string holders_address = Hear(channel);
   Child owner = Child::Start("own-and-export", {holders_address});
   Hear(channel);
   owner.Kill();
-  EXPECT_EQ(owner.Wait(), 128 + SIGKILL);
+  EXPECT_EQ(owner.Wait(), Child::kKilled);
   Tell(channel);
   platform::Message message = Must(channel.Receive(Late()));
   ASSERT_EQ(message.handles.size(), 1u);
@@ -314,7 +314,7 @@ int DieWhileSending(const Args& args) {
   const protocol::Outgoing out =
       Must(protocol::MakeOutgoing(memory.shareable()));
   std::uint64_t left = Number(args[1]);
-  const auto die = [] { std::raise(SIGKILL); };
+  const auto die = [] { KillThisProcess(); };
   if (left-- == 0) die();
   std::vector<std::uint8_t> count;
   WireWriter(count).Put<std::uint32_t>(1);
@@ -346,7 +346,7 @@ TEST_F(TransferTest, AnOwnerKilledAtAnyMessageLeavesNothingBehind) {
     const auto received = ReceiveAllocation(channel, driver(), {}, Late());
     EXPECT_EQ(received.status().code(), absl::StatusCode::kUnavailable)
         << messages << ": " << received.status();
-    EXPECT_EQ(owner.Wait(), 128 + SIGKILL);
+    EXPECT_EQ(owner.Wait(), Child::kKilled);
   }
 }
 
@@ -356,7 +356,7 @@ int DieWhileReceiving(const Args& args) {
   for (std::uint64_t i = 0; i < Number(args[1]); ++i) {
     Must(channel.Receive(Late()));
   }
-  std::raise(SIGKILL);
+  KillThisProcess();
   return 0;
 }
 const bool kDieWhileReceiving =
@@ -372,7 +372,7 @@ TEST_F(TransferTest, AnImporterKilledAtAnyMessageHarmsNobodyElse) {
         SendAllocation(channel, memory.shareable(), Late());
     EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable)
         << messages << ": " << sent;
-    EXPECT_EQ(importer.Wait(), 128 + SIGKILL);
+    EXPECT_EQ(importer.Wait(), Child::kKilled);
   }
   Child child = Child::Start("read-many", {address(), "1"});
   platform::Channel channel = Accept();
@@ -402,7 +402,7 @@ TEST_F(Pitfall26, AConsumerThatIsKilledLeavesNoCountBehind) {
     ASSERT_TRUE(SendAllocation(channel, memory.shareable(), Late()).ok());
     Hear(channel);
     importer.Kill();
-    EXPECT_EQ(importer.Wait(), 128 + SIGKILL);
+    EXPECT_EQ(importer.Wait(), Child::kKilled);
     ExpectPattern(memory.address(), memory.size(), 12);
   }
   // All of it can be had again: nothing waits for the dead one.

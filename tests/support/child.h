@@ -42,8 +42,10 @@ class Child {
   // Kills (SIGKILL) and reaps a child that was not waited for.
   ~Child();
 
-  // Ends the child with SIGKILL. It still must be waited for.
+  // Ends the child with SIGKILL (Windows: TerminateProcess). It still must be
+  // waited for, which answers kKilled.
   void Kill();
+  static constexpr int kKilled = 128 + 9;
   // Stops and continues it (SIGSTOP, SIGCONT).
   void Stop();
   void Continue();
@@ -58,6 +60,9 @@ class Child {
   explicit Child(std::int64_t pid) : pid_(pid) {}
   std::int64_t pid_;
 };
+
+// Ends this process at once, as Kill() would.
+[[noreturn]] void KillThisProcess();
 
 // Runs a registered child if this process was started as one; called by
 // test_main.cc before anything else. Returns -1 when it was not.

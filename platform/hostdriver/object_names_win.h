@@ -1,0 +1,38 @@
+// Names of kernel objects; internal to the host-memory driver on Windows.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_OBJECT_NAMES_WIN_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_OBJECT_NAMES_WIN_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace vmm::hostdriver {
+
+// ASCII text as UTF-16 and back. Other characters become '?'.
+std::wstring Widen(std::string_view text);
+std::string Narrow(std::wstring_view text);
+
+// The name for the call that makes an object: in this session's folder.
+std::wstring LocalName(std::string_view name);
+
+// The type ("Section") and the full name of the object behind `handle`; empty
+// when it is no handle, a pseudo handle, or has no name. The name is only
+// looked up for objects of type `type`: asking a pipe can wait for ever.
+std::string TypeOfHandle(std::intptr_t handle);
+std::wstring NameOfHandle(std::intptr_t handle);
+// What the handle may do with its object; 0 when that cannot be told.
+std::uint32_t AccessOfHandle(std::intptr_t handle);
+// The bytes of a section; 0 for one that has a file behind it.
+std::uint64_t SizeOfSection(std::intptr_t handle);
+
+// Calls `visit` with the name of every section in `folder` (a full name).
+void ForEachSection(const std::wstring& folder,
+                    const std::function<void(std::string_view)>& visit);
+
+// 64 random bits in hexadecimal digits; empty when the system has none.
+std::string RandomDigits();
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_OBJECT_NAMES_WIN_H_

@@ -1,0 +1,88 @@
+#include "platform/security_win.h"
+
+// First: the next one needs it.
+#include <windows.h>
+// After the line above.
+#include <sddl.h>
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "platform/os_error.h"
+#include "platform/os_handle.h"
+#include "platform/utf16_win.h"
+
+namespace vmm::platform {
+
+void LocalMemoryTraits::Close(Value value) { ::LocalFree(value); }
+
+absl::StatusOr<UserId> UserOfSid(void* sid) {
+  wchar_t* text = nullptr;
+  if (::ConvertSidToStringSidW(sid, &text) == 0) {
+    return OsError(static_cast<int>(::GetLastError()),
+                   "ConvertSidToStringSidW()");
+  }
+  const LocalMemory owned = LocalMemory::Adopt(text);
+  return UserId(ToUtf8(text));
+}
+
+absl::StatusOr<UserId> UserOfProcess(std::intptr_t process) {
+  HANDLE raw = nullptr;
+  if (::OpenProcessToken(reinterpret_cast<HANDLE>(process), TOKEN_QUERY,
+                         &raw) == 0) {
+    return OsError(static_cast<int>(::GetLastError()),
+                   absl::StrCat("OpenProcessToken(", process, ")"));
+  }
+  const OsHandle token = OsHandle::Adopt(reinterpret_cast<std::intptr_t>(raw));
+  struct {
+    TOKEN_USER user;
+    std::byte sid[SECURITY_MAX_SID_SIZE];
+  } about;
+  DWORD size = 0;
+  if (::GetTokenInformation(raw, TokenUser, &about, sizeof(about), &size) ==
+      0) {
+    return OsError(static_cast<int>(::GetLastError()),
+                   "GetTokenInformation(TokenUser)");
+  }
+  return UserOfSid(about.user.User.Sid);
+}
+
+absl::StatusOr<LocalMemory> OwnerAndSystemOnly(
+    const std::vector<UserId>& others, std::uint32_t others_access) {
+  const std::string self = CurrentUser().text();
+  // P: nothing is inherited. GA: everything. SY: the system.
+  std::string text =
+      absl::StrCat("O:", self, "D:P(A;;GA;;;", self, ")(A;;GA;;;SY)");
+  for (const UserId& other : others) {
+    absl::StatusOr<std::wstring> sid_text = ToUtf16(other.text());
+    PSID sid = nullptr;
+    // Checked by itself: a text that is more than a SID must not add rules.
+    if (!sid_text.ok() ||
+        ::ConvertStringSidToSidW(sid_text->c_str(), &sid) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the user \"", other.text(),
+                       "\" is not a security identifier such as S-1-5-18"));
+    }
+    const LocalMemory owned = LocalMemory::Adopt(sid);
+    absl::StatusOr<UserId> plain = UserOfSid(sid);
+    if (!plain.ok()) return plain.status();
+    absl::StrAppendFormat(&text, "(A;;0x%x;;;%s)", others_access,
+                          plain->text());
+  }
+  absl::StatusOr<std::wstring> wide = ToUtf16(text);
+  if (!wide.ok()) return wide.status();
+  PSECURITY_DESCRIPTOR descriptor = nullptr;
+  if (::ConvertStringSecurityDescriptorToSecurityDescriptorW(
+          wide->c_str(), SDDL_REVISION_1, &descriptor, nullptr) == 0) {
+    const auto error = static_cast<int>(::GetLastError());
+    return OsError(
+        error,
+        absl::StrCat("ConvertStringSecurityDescriptorToSecurityDescriptorW(",
+                     text, ")"));
+  }
+  return LocalMemory::Adopt(descriptor);
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,17 @@
+#include <windows.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/support/test_driver.h"
+
+namespace vmm::testing {
+
+void UseAHostInstanceOfOwn() {
+  const std::string name = "test-" + std::to_string(::GetCurrentProcessId());
+  if (std::getenv("VMMSHARE_HOST_INSTANCE") != nullptr) return;
+  // Through the C runtime, whose copy getenv() reads; it tells the system.
+  ::_putenv_s("VMMSHARE_HOST_INSTANCE", name.c_str());
+}
+
+}  // namespace vmm::testing

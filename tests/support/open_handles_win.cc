@@ -1,0 +1,77 @@
+#include <gtest/gtest.h>
+#include <windows.h>
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "platform/check.h"
+#include "platform/kernel_object_win.h"
+#include "tests/support/open_handles.h"
+
+namespace vmm::testing {
+namespace {
+
+// What the C++ runtime and the system's own threads open and keep when they
+// first need it, the folder of named objects and the job of child.h among it:
+// no test can tell whose such a handle is.
+constexpr std::array<absl::string_view, 12> kRuntimes = {"Event",
+                                                         "Semaphore",
+                                                         "Thread",
+                                                         "Timer",
+                                                         "IoCompletion",
+                                                         "TpWorkerFactory",
+                                                         "WaitCompletionPacket",
+                                                         "IRTimer",
+                                                         "Key",
+                                                         "EtwRegistration",
+                                                         "Directory",
+                                                         "Job"};
+
+bool IsRuntimes(const std::string& type) {
+  for (const absl::string_view name : kRuntimes) {
+    if (name == type) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::map<int, std::string> OpenHandles() {
+  // Windows lists no process's own handles, but they are small numbers close
+  // together: the system gives out the lowest free one, or one freed lately.
+  constexpr int kLargestGap = 512;
+  std::map<int, std::string> handles;
+  for (int value = 4, gap = 0; gap < kLargestGap; value += 4, ++gap) {
+    const auto object = platform::InspectHandle(value);
+    if (!object.ok()) continue;
+    gap = 0;
+    if (!IsRuntimes(object->type)) {
+      handles[value] =
+          absl::StrCat(object->type, " with access ", object->access);
+    }
+  }
+  return handles;
+}
+
+ExpectNoNewHandles::ExpectNoNewHandles() : before_(OpenHandles()) {}
+
+ExpectNoNewHandles::~ExpectNoNewHandles() {
+  const std::map<int, std::string> after = OpenHandles();
+  for (const auto& [handle, object] : after) {
+    const auto before = before_.find(handle);
+    if (before == before_.end()) {
+      ADD_FAILURE() << "handle " << handle << " is left open: " << object;
+    } else if (before->second != object) {
+      ADD_FAILURE() << "handle " << handle << " was " << before->second
+                    << " and is now " << object;
+    }
+  }
+  for (const auto& [handle, object] : before_) {
+    if (!after.contains(handle)) {
+      ADD_FAILURE() << "handle " << handle << " was closed: " << object;
+    }
+  }
+}
+
+}  // namespace vmm::testing
