@@ -58,7 +58,7 @@ class EventFile {
   std::intptr_t file_;
   std::uint64_t id_;
   EventSlot* slots_;
-  std::string path_;    // POSIX: removed at the end; empty for an opened file.
+  std::string path_;  // POSIX: removed at the end; empty for an opened file.
   // Windows: open as long as the maker of the file lives.
   [[maybe_unused]] std::intptr_t life_;
 };
