@@ -4,7 +4,8 @@
 missing=() # Debian packages that the next install_missing installs.
 
 # need PACKAGE PROBE WHY...: notes that PACKAGE is missing unless PROBE finds it.
-# PROBE is command:NAME, header:PATH or module:NAME.
+# PROBE is command:NAME, header:PATH, glob:PATTERN
+# or module:NAME.
 need() {
   local package=$1 probe=$2 folder prefixes=${CMAKE_PREFIX_PATH:-}
   shift 2
@@ -15,6 +16,7 @@ need() {
         [ -e "$folder/include/${probe#header:}" ] && return
       done
       ;;
+    glob:*) compgen -G "${probe#glob:}" >/dev/null && return ;;
     module:*) python3 -c "import ${probe#module:}" 2>/dev/null && return ;;
   esac
   missing+=("$package")
@@ -43,6 +45,11 @@ need_lint() {
   need clang-format-14 command:clang-format-14 "checks the layout of the code"
   need clang-tidy-16 command:clang-tidy-16 "looks for mistakes"
   need cppcheck command:cppcheck "looks for mistakes"
+}
+
+need_fuzz() {
+  need clang-16 command:clang++-16 "compiles for libFuzzer"
+  need libclang-rt-16-dev glob:/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.fuzzer-*.a "is libFuzzer"
 }
 
 # Installs what need() found missing. As root or by sudo; otherwise prints the

@@ -5,15 +5,18 @@
 //   bench_allocation --driver=host          on the host-memory driver: figures
 //                                           of that, not of a GPU
 //   --device=N --iterations=1000 --max_size=4G
-//   --enforce      exit status 1 if a step is more than 5 % over at p50
+//   --enforce      exit status 1 if a step is more than 5 % over, and noise
 //   --benchmark_*  Google Benchmark's own
 //
-// life/SIZE: each iteration does all steps once by vmmshare and once by bare
-// calls, in turns which is first; its time is vmmshare's. The table at the end
-// compares step by step. part/*: what vmmshare does besides calling the driver.
+// life/SIZE: each iteration does all steps once by vmmshare and twice by bare
+// calls, in every order in turn; its time is vmmshare's. The table at the end
+// compares step by step, and the two bare ones with each other: that is noise.
+// part/*: what vmmshare does besides calling the driver.
 #include <benchmark/benchmark.h>
 #include <cuda.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -108,36 +111,43 @@ double Sum(const StepTimes& times) {
   return std::accumulate(times.begin(), times.end(), 0.0);
 }
 
+// Who does a life: vmmshare, the bare calls, and these once more.
+enum Arm { kVmmshare, kBare, kBareAgain, kArms };
+
 void Lives(benchmark::State& state, const vmm::Device& device,
            std::uint64_t size, std::vector<Comparison>& rows) {
   rows = Rows(size);
-  bool vmmshare_first = false;
+  // Every order of the three in turn, so that none always follows another.
+  std::array<Arm, kArms> order = {kVmmshare, kBare, kBareAgain};
   for (auto _ : state) {
-    vmmshare_first = !vmmshare_first;
-    StepTimes times[2];
-    for (int turn = 0; turn < 2; ++turn) {
-      const bool bare = vmmshare_first == (turn == 1);
+    std::next_permutation(order.begin(), order.end());
+    std::array<StepTimes, kArms> times;
+    for (Arm arm : order) {
       absl::StatusOr<StepTimes> life =
-          bare ? bench::LifeByBareCalls(device, size)
-               : bench::LifeByVmmshare(device, size);
+          arm == kVmmshare ? bench::LifeByVmmshare(device, size)
+                           : bench::LifeByBareCalls(device, size);
       if (!life.ok()) {
         state.SkipWithError(life.status().ToString().c_str());
         return;
       }
-      times[bare ? 1 : 0] = *life;
+      times[arm] = *life;
     }
-    rows[0].vmmshare.push_back(Sum(times[0]));
-    rows[0].bare.push_back(Sum(times[1]));
+    rows[0].vmmshare.push_back(Sum(times[kVmmshare]));
+    rows[0].bare.push_back(Sum(times[kBare]));
+    rows[0].bare_again.push_back(Sum(times[kBareAgain]));
     for (std::size_t i = 0; i < bench::kSteps; ++i) {
-      rows[1 + i].vmmshare.push_back(times[0][i]);
-      rows[1 + i].bare.push_back(times[1][i]);
+      rows[1 + i].vmmshare.push_back(times[kVmmshare][i]);
+      rows[1 + i].bare.push_back(times[kBare][i]);
+      rows[1 + i].bare_again.push_back(times[kBareAgain][i]);
     }
-    state.SetIterationTime(Sum(times[0]) * 1e-6);
+    state.SetIterationTime(Sum(times[kVmmshare]) * 1e-6);
   }
   state.counters["bare_p50_us"] = bench::Percentile(rows[0].bare, 50);
   state.counters["vmm_p50_us"] = bench::Percentile(rows[0].vmmshare, 50);
   state.counters["ratio_p50"] = bench::Ratio(rows[0], 50);
   state.counters["ratio_p99"] = bench::Ratio(rows[0], 99);
+  state.counters["noise_p50"] = bench::Noise(rows[0], 50);
+  state.counters["noise_p99"] = bench::Noise(rows[0], 99);
 }
 
 // Registers `call` as part/`name`.

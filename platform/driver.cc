@@ -48,10 +48,29 @@ class Resolver {
           "or one older than CUDA 11.3, the oldest that vmmshare works with. "
           "Install NVIDIA driver 465 or newer."));
     }
+    // Drivers refuse to be asked for a version newer than their own (measured).
+    const auto get_version = reinterpret_cast<decltype(&cuDriverGetVersion)>(
+        resolver.Ask("cuDriverGetVersion", 2020));
+    if (get_version == nullptr ||
+        get_version(&resolver.newest_) != CUDA_SUCCESS) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          origin,
+          " does not tell its version (cuDriverGetVersion): it is no "
+          "CUDA driver that vmmshare works with"));
+    }
     return resolver;
   }
 
-  void* Resolve(const char* name, int version) const {
+  // The entry point `name` as of `version`. Where the driver is older: the
+  // newest it has of a required one, whose signature is the same there; none
+  // of an optional one, which an older call of that name would not replace.
+  void* Resolve(const char* name, int version, EntryNeed need) const {
+    if (version <= newest_) return Ask(name, version);
+    return need == EntryNeed::kRequired ? Ask(name, newest_) : nullptr;
+  }
+
+ private:
+  void* Ask(const char* name, int version) const {
     void* address = nullptr;
     CUresult result;
     if (v12_ != nullptr) {
@@ -63,9 +82,9 @@ class Resolver {
     return result == CUDA_SUCCESS ? address : nullptr;
   }
 
- private:
   GetProcAddress12 v12_ = nullptr;
   GetProcAddress11 v11_ = nullptr;
+  int newest_ = 0;  // The driver's own version.
 };
 
 // The CUDA version a number such as 11040 stands for: "11.4".
@@ -108,7 +127,7 @@ absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
   ForEachDriverEntry([&](auto entry) {
     auto& slot = state->table.*(entry.kMember);
     slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(
-        resolver->Resolve(entry.name, entry.version));
+        resolver->Resolve(entry.name, entry.version, entry.need));
     if (slot == nullptr && entry.need == EntryNeed::kRequired) {
       missing.push_back(
           absl::StrCat(entry.name, " (CUDA ", VersionText(entry.version), ")"));
@@ -136,6 +155,17 @@ absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
     return driver.Error(r, "cuDriverGetVersion()");
   }
   return driver;
+}
+
+absl::StatusOr<Driver::Notes> Driver::RememberedNotes(
+    const std::function<absl::StatusOr<Notes>()>& make) const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  if (state_->notes == nullptr) {
+    absl::StatusOr<Notes> made = make();
+    if (!made.ok()) return made.status();
+    state_->notes = *std::move(made);
+  }
+  return state_->notes;
 }
 
 std::string Driver::Describe() const {
@@ -218,10 +248,11 @@ std::optional<CUresult> ResultOf(const absl::Status& status) {
 }
 
 void ReportReleaseFailure(const absl::Status& status) {
+  if (status.ok()) return;
   const std::optional<CUresult> result = ResultOf(status);
   const bool driver_is_gone = result == CUDA_ERROR_DEINITIALIZED ||
                               result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (status.ok() || driver_is_gone || IsForkedChild()) return;
+  if (driver_is_gone || IsForkedChild()) return;
   absl::FPrintF(stderr, "vmmshare: a release failed, memory may leak: %s\n",
                 status.ToString());
 }

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -59,6 +60,14 @@ class Driver {
                                             : Missing(EntryOf<Member>());
   }
 
+  // Answers what `make` made when it was first asked for, and keeps it exactly
+  // as long as the driver's table. For the one user that wants to remember what
+  // it learned of this driver: the list of devices in vmm/device.cc. A failure
+  // is not kept.
+  using Notes = std::shared_ptr<const void>;
+  absl::StatusOr<Notes> RememberedNotes(
+      const std::function<absl::StatusOr<Notes>()>& make) const;
+
   // The CUDA version of the driver, as in CUDA_VERSION: 13000 is 13.0.
   int version() const { return state_->version; }
   // Whether this is the host-memory driver: no GPU is involved.
@@ -85,6 +94,9 @@ class Driver {
     int version = 0;
     bool is_host_memory = false;
     Lookup lookup;  // Keeps alive what the entry points live in.
+
+    mutable std::mutex mutex;
+    mutable std::shared_ptr<const void> notes;  // Guarded by mutex.
   };
   struct EntryInfo {
     const char* name;

@@ -5,10 +5,12 @@
 namespace vmm {
 
 void ReservedRangeTraits::Close(const Value& value) {
-  platform::ReportReleaseFailure(value.driver->Error(
-      (*value.driver)->cuMemAddressFree(value.base, value.size),
-      absl::StrCat("cuMemAddressFree(address=0x", absl::Hex(value.base),
-                   ", size=", value.size, ")")));
+  const platform::Driver& driver = *value.driver;
+  const CUresult result = driver->cuMemAddressFree(value.base, value.size);
+  if (result == CUDA_SUCCESS) return;
+  platform::ReportReleaseFailure(driver.Error(
+      result, absl::StrCat("cuMemAddressFree(address=0x", absl::Hex(value.base),
+                           ", size=", value.size, ")")));
 }
 
 absl::StatusOr<AddressRange> AddressRange::Reserve(

@@ -96,7 +96,7 @@ absl::StatusOr<Allocation> Allocation::Create(
       CreateWith(driver, where, options, *choice);
   if (!memory.ok()) return memory.status();
   absl::StatusOr<MappedRegion> region = MappedRegion::Create(
-      driver, *std::move(memory), options.alignment, std::move(grants));
+      driver, *std::move(memory), options.alignment, grants);
   if (!region.ok()) return region.status();
   return Allocation(device, std::move(where), *std::move(region), *id,
                     options.size, std::move(choice->passed_over));

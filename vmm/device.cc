@@ -16,10 +16,10 @@ using platform::Driver;
 using platform::DriverTable;
 
 // A MIG instance has a UUID of its own, which only the second version of the
-// call answers; the first answers the UUID of the whole GPU.
+// call answers; the first answers that of the whole GPU.
 absl::StatusOr<DeviceUuid> ReadUuid(const Driver& driver, CUdevice device) {
-  CUuuid raw{};
   const bool knows_mig = driver.Need<&DriverTable::device_get_mig_uuid>().ok();
+  CUuuid raw{};
   const CUresult result = knows_mig ? driver->device_get_mig_uuid(&raw, device)
                                     : driver->device_get_gpu_uuid(&raw, device);
   if (result != CUDA_SUCCESS) {
@@ -31,41 +31,14 @@ absl::StatusOr<DeviceUuid> ReadUuid(const Driver& driver, CUdevice device) {
   return uuid;
 }
 
-struct Seen {
-  CUdevice device = 0;
-  DeviceUuid uuid;
-};
-
-// What this process sees, by ordinal. Asks for no more than that: every import
-// looks up its device here.
-absl::StatusOr<std::vector<Seen>> SeeAll(const Driver& driver) {
-  int count = 0;
-  if (CUresult r = driver->cuDeviceGetCount(&count); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuDeviceGetCount()");
+absl::StatusOr<std::string> ReadName(const Driver& driver, CUdevice device) {
+  char name[256] = {};
+  if (CUresult r = driver->cuDeviceGetName(name, sizeof(name) - 1, device);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        absl::StrCat("cuDeviceGetName(device=", device, ")"));
   }
-  std::vector<Seen> all(count);
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    Seen& seen = all[ordinal];
-    if (CUresult r = driver->cuDeviceGet(&seen.device, ordinal);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r,
-                          absl::StrCat("cuDeviceGet(ordinal=", ordinal, ")"));
-    }
-    absl::StatusOr<DeviceUuid> uuid = ReadUuid(driver, seen.device);
-    if (!uuid.ok()) return uuid.status();
-    seen.uuid = *uuid;
-  }
-  return all;
-}
-
-std::string List(const std::vector<Seen>& all) {
-  std::string text =
-      absl::StrCat("this process sees ", all.size(), " devices (");
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", i, " = ",
-                    all[i].uuid.ToString());
-  }
-  return absl::StrCat(text, "). Check CUDA_VISIBLE_DEVICES.");
+  return std::string(name);
 }
 
 }  // namespace
@@ -97,52 +70,80 @@ std::string DeviceUuid::ToString() const {
                       hex.substr(20));
 }
 
-absl::StatusOr<Device> Device::Make(const Driver& driver, int ordinal,
-                                    CUdevice device, const DeviceUuid& uuid) {
-  char name[256] = {};
-  if (CUresult r = driver->cuDeviceGetName(name, sizeof(name) - 1, device);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r,
-                        absl::StrCat("cuDeviceGetName(device=", device, ")"));
+absl::StatusOr<Device::Infos> Device::Ask(const Driver& driver) {
+  int count = 0;
+  if (CUresult r = driver->cuDeviceGetCount(&count); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuDeviceGetCount()");
   }
-  return Device(std::make_shared<const State>(State{
-      driver, device, ordinal, uuid, name, std::make_shared<ProbeCache>()}));
+  Infos infos;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice device = 0;
+    if (CUresult r = driver->cuDeviceGet(&device, ordinal); r != CUDA_SUCCESS) {
+      return driver.Error(r,
+                          absl::StrCat("cuDeviceGet(ordinal=", ordinal, ")"));
+    }
+    absl::StatusOr<DeviceUuid> uuid = ReadUuid(driver, device);
+    if (!uuid.ok()) return uuid.status();
+    absl::StatusOr<std::string> name = ReadName(driver, device);
+    if (!name.ok()) return name.status();
+    infos.push_back(std::make_shared<const Info>(
+        Info{device, ordinal, *uuid, *std::move(name),
+             std::make_shared<ProbeCache>()}));
+  }
+  return infos;
+}
+
+absl::StatusOr<std::shared_ptr<const Device::Infos>> Device::List(
+    const Driver& driver) {
+  absl::StatusOr<Driver::Notes> notes =
+      driver.RememberedNotes([&driver]() -> absl::StatusOr<Driver::Notes> {
+        absl::StatusOr<Infos> infos = Ask(driver);
+        if (!infos.ok()) return infos.status();
+        return std::make_shared<const Infos>(*std::move(infos));
+      });
+  if (!notes.ok()) return notes.status();
+  return std::static_pointer_cast<const Infos>(*std::move(notes));
+}
+
+std::string Device::Describe(const Infos& infos) {
+  std::string text =
+      absl::StrCat("this process sees ", infos.size(), " devices (");
+  for (const std::shared_ptr<const Info>& info : infos) {
+    absl::StrAppend(&text, info->ordinal == 0 ? "" : ", ", info->ordinal, " = ",
+                    info->uuid.ToString());
+  }
+  return absl::StrCat(text, "). Check CUDA_VISIBLE_DEVICES.");
 }
 
 absl::StatusOr<std::vector<Device>> Device::All(const Driver& driver) {
-  absl::StatusOr<std::vector<Seen>> seen = SeeAll(driver);
-  if (!seen.ok()) return seen.status();
+  absl::StatusOr<std::shared_ptr<const Infos>> infos = List(driver);
+  if (!infos.ok()) return infos.status();
   std::vector<Device> devices;
-  for (std::size_t i = 0; i < seen->size(); ++i) {
-    absl::StatusOr<Device> device =
-        Make(driver, static_cast<int>(i), (*seen)[i].device, (*seen)[i].uuid);
-    if (!device.ok()) return device.status();
-    devices.push_back(*std::move(device));
+  for (const std::shared_ptr<const Info>& info : **infos) {
+    devices.push_back(Device(driver, info));
   }
   return devices;
 }
 
 absl::StatusOr<Device> Device::ByOrdinal(const Driver& driver, int ordinal) {
-  absl::StatusOr<std::vector<Seen>> seen = SeeAll(driver);
-  if (!seen.ok()) return seen.status();
-  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= seen->size()) {
-    return absl::NotFoundError(
-        absl::StrCat("no device has ordinal ", ordinal, "; ", List(*seen)));
+  absl::StatusOr<std::shared_ptr<const Infos>> infos = List(driver);
+  if (!infos.ok()) return infos.status();
+  for (const std::shared_ptr<const Info>& info : **infos) {
+    if (info->ordinal == ordinal) return Device(driver, info);
   }
-  return Make(driver, ordinal, (*seen)[ordinal].device, (*seen)[ordinal].uuid);
+  return absl::NotFoundError(
+      absl::StrCat("no device has ordinal ", ordinal, "; ", Describe(**infos)));
 }
 
 absl::StatusOr<Device> Device::ByUuid(const Driver& driver,
                                       const DeviceUuid& uuid) {
-  absl::StatusOr<std::vector<Seen>> seen = SeeAll(driver);
-  if (!seen.ok()) return seen.status();
-  for (std::size_t i = 0; i < seen->size(); ++i) {
-    if ((*seen)[i].uuid == uuid) {
-      return Make(driver, static_cast<int>(i), (*seen)[i].device, uuid);
-    }
+  absl::StatusOr<std::shared_ptr<const Infos>> infos = List(driver);
+  if (!infos.ok()) return infos.status();
+  for (const std::shared_ptr<const Info>& info : **infos) {
+    if (info->uuid == uuid) return Device(driver, info);
   }
-  return absl::NotFoundError(
-      absl::StrCat("no device has UUID ", uuid.ToString(), "; ", List(*seen)));
+  return absl::NotFoundError(absl::StrCat(
+      "no device has UUID ", uuid.ToString(), "; ", Describe(**infos)));
 }
 
 std::string Device::Describe() const {
@@ -165,7 +166,7 @@ absl::StatusOr<bool> Device::CanAccess(const Device& owner) const {
 }
 
 absl::Status Device::Probe(HandleKind kind) const {
-  return state_->probes->Get(*this, kind);
+  return info_->probes->Get(*this, kind);
 }
 
 }  // namespace vmm

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,7 +32,8 @@ struct DeviceUuid {
   friend bool operator==(const DeviceUuid&, const DeviceUuid&) = default;
 };
 
-// A small value; copies share what was learned of the device. Thread-safe.
+// A small value. What was learned of a device is kept with the driver, so that
+// finding it again costs nothing. Thread-safe.
 class Device {
  public:
   // NOT_FOUND when this process sees no such device: the message says what it
@@ -44,11 +46,11 @@ class Device {
   static absl::StatusOr<std::vector<Device>> All(
       const platform::Driver& driver);
 
-  const platform::Driver& driver() const { return state_->driver; }
-  CUdevice cuda_device() const { return state_->device; }
-  int ordinal() const { return state_->ordinal; }
-  const DeviceUuid& uuid() const { return state_->uuid; }
-  const std::string& name() const { return state_->name; }
+  const platform::Driver& driver() const { return driver_; }
+  CUdevice cuda_device() const { return info_->device; }
+  int ordinal() const { return info_->ordinal; }
+  const DeviceUuid& uuid() const { return info_->uuid; }
+  const std::string& name() const { return info_->name; }
   // "device 0 (NVIDIA H100 80GB HBM3, GPU-f0613ff9-...)".
   std::string Describe() const;
 
@@ -69,22 +71,27 @@ class Device {
 
  private:
   class ProbeCache;
-  struct State {
-    platform::Driver driver;
-    CUdevice device;
-    int ordinal;
+  // What is known of a device, kept with the driver: it does not change while
+  // a process lives, and every import looks one up.
+  struct Info {
+    CUdevice device = 0;
+    int ordinal = 0;
     DeviceUuid uuid;
     std::string name;
     std::shared_ptr<ProbeCache> probes;
   };
+  using Infos = std::vector<std::shared_ptr<const Info>>;
 
-  static absl::StatusOr<Device> Make(const platform::Driver& driver,
-                                     int ordinal, CUdevice device,
-                                     const DeviceUuid& uuid);
-  explicit Device(std::shared_ptr<const State> state)
-      : state_(std::move(state)) {}
+  static absl::StatusOr<Infos> Ask(const platform::Driver& driver);
+  static absl::StatusOr<std::shared_ptr<const Infos>> List(
+      const platform::Driver& driver);
+  static std::string Describe(const Infos& infos);
 
-  std::shared_ptr<const State> state_;
+  Device(platform::Driver driver, std::shared_ptr<const Info> info)
+      : driver_(std::move(driver)), info_(std::move(info)) {}
+
+  platform::Driver driver_;
+  std::shared_ptr<const Info> info_;
 };
 
 }  // namespace vmm

@@ -68,7 +68,7 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
     if (!reachable.ok()) return reachable;
   }
 
-  std::vector<OwnedMemoryHandle> chunks;
+  MemoryHandles chunks;
   chunks.reserve(handles.size());
   for (std::size_t i = 0; i < handles.size(); ++i) {
     absl::StatusOr<OwnedMemoryHandle> chunk =
@@ -83,7 +83,7 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
   absl::StatusOr<MappedRegion> region = MappedRegion::Create(
       driver,
       PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {}),
-      options.alignment, *std::move(grants));
+      options.alignment, *grants);
   if (!region.ok()) return region.status();
   return ImportedAllocation(ticket, *std::move(region));
 }

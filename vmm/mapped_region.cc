@@ -9,16 +9,28 @@ namespace vmm {
 
 absl::StatusOr<MappedRegion> MappedRegion::Create(
     const platform::Driver& driver, PhysicalMemory memory,
-    std::uint64_t alignment, std::vector<AccessGrant> grants) {
+    std::uint64_t alignment, absl::Span<const AccessGrant> grants) {
   absl::StatusOr<AddressRange> range =
       AddressRange::Reserve(driver, memory.size(), alignment);
   if (!range.ok()) return range.status();
-  MappedRegion region(std::make_shared<AddressRange>(*std::move(range)),
-                      std::make_shared<PhysicalMemory>(std::move(memory)));
-  region.grants_ = std::move(grants);
+  MappedRegion region(*std::move(range));
+  region.memory_ = std::move(memory);
+  region.grants_.assign(grants.begin(), grants.end());
   absl::Status mapped = region.Remap();
   if (!mapped.ok()) return mapped;
   return region;
+}
+
+// What was held before goes in the order of destruction: unmapped first.
+MappedRegion& MappedRegion::operator=(MappedRegion&& other) noexcept {
+  if (this != &other) {
+    mapping_ = std::move(other.mapping_);
+    range_ = std::move(other.range_);
+    memory_ = std::move(other.memory_);
+    other.memory_.reset();
+    grants_ = std::move(other.grants_);
+  }
+  return *this;
 }
 
 const PhysicalMemory& MappedRegion::memory() const {
@@ -31,7 +43,7 @@ absl::Status MappedRegion::SetAccess(absl::Span<const AccessGrant> grants) {
     return absl::FailedPreconditionError(
         "SetAccess on unmapped memory; Remap() it first");
   }
-  absl::Status set = mapping_->SetAccess(grants);
+  absl::Status set = vmm::SetAccess(mapping_, memory_->where(), grants);
   if (set.ok()) Remember(grants);
   return set;
 }
@@ -53,9 +65,7 @@ absl::Status MappedRegion::Unmap() {
   if (!is_mapped()) {
     return absl::FailedPreconditionError("Unmap of memory that is not mapped");
   }
-  absl::Status status = (*std::move(mapping_)).Unmap();
-  mapping_.reset();
-  return status;
+  return vmm::Unmap(std::move(mapping_));
 }
 
 absl::Status MappedRegion::Remap() {
@@ -63,9 +73,10 @@ absl::Status MappedRegion::Remap() {
     return absl::FailedPreconditionError("Remap of memory that is mapped");
   }
   platform::Check(has_memory(), "Remap without memory");
-  absl::StatusOr<Mapping> mapping = Mapping::Map(range_, 0, memory_);
+  absl::StatusOr<OwnedMapping> mapping =
+      MapChunks(range_.driver(), range_.base(), *memory_);
   if (!mapping.ok()) return mapping.status();
-  absl::Status access = mapping->SetAccess(grants_);
+  absl::Status access = vmm::SetAccess(*mapping, memory_->where(), grants_);
   if (!access.ok()) return access;
   mapping_ = *std::move(mapping);
   return absl::OkStatus();
@@ -73,14 +84,14 @@ absl::Status MappedRegion::Remap() {
 
 void MappedRegion::DropMemory() {
   platform::Check(!is_mapped(), "memory must be unmapped before it is dropped");
-  memory_ = nullptr;
+  memory_.reset();
 }
 
 void MappedRegion::ReplaceMemory(PhysicalMemory memory) {
   platform::Check(!is_mapped(), "memory must be unmapped to be replaced");
   platform::Check(memory.size() == size(),
                   "memory must be replaced by memory of the same size");
-  memory_ = std::make_shared<PhysicalMemory>(std::move(memory));
+  memory_ = std::move(memory);
 }
 
 }  // namespace vmm

@@ -9,10 +9,10 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <vector>
+#include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -27,17 +27,19 @@ namespace vmm {
 class MappedRegion {
  public:
   // Reserves addresses, maps `memory` there and sets access.
-  static absl::StatusOr<MappedRegion> Create(const platform::Driver& driver,
-                                             PhysicalMemory memory,
-                                             std::uint64_t alignment,
-                                             std::vector<AccessGrant> grants);
+  static absl::StatusOr<MappedRegion> Create(
+      const platform::Driver& driver, PhysicalMemory memory,
+      std::uint64_t alignment, absl::Span<const AccessGrant> grants);
 
-  CUdeviceptr address() const { return range_->base(); }
-  std::uint64_t size() const { return range_->size(); }
+  MappedRegion(MappedRegion&&) noexcept = default;
+  MappedRegion& operator=(MappedRegion&& other) noexcept;
+
+  CUdeviceptr address() const { return range_.base(); }
+  std::uint64_t size() const { return range_.size(); }
   bool is_mapped() const { return mapping_.has_value(); }
   // REQUIRES: has_memory().
   const PhysicalMemory& memory() const;
-  bool has_memory() const { return memory_ != nullptr; }
+  bool has_memory() const { return memory_.has_value(); }
 
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);
   absl::Status Unmap();
@@ -47,16 +49,16 @@ class MappedRegion {
   void ReplaceMemory(PhysicalMemory memory);
 
  private:
-  MappedRegion(std::shared_ptr<const AddressRange> range,
-               std::shared_ptr<const PhysicalMemory> memory)
-      : range_(std::move(range)), memory_(std::move(memory)) {}
+  explicit MappedRegion(AddressRange range) : range_(std::move(range)) {}
 
   void Remember(absl::Span<const AccessGrant> grants);
 
-  std::shared_ptr<const AddressRange> range_;
-  std::shared_ptr<const PhysicalMemory> memory_;
-  std::optional<Mapping> mapping_;
-  std::vector<AccessGrant> grants_;  // Applied again by Remap().
+  absl::InlinedVector<AccessGrant, 1> grants_;  // Applied again by Remap().
+  // Held by value, and destroyed from the last to the first: unmapped,
+  // addresses freed, memory released.
+  std::optional<PhysicalMemory> memory_;
+  AddressRange range_;
+  OwnedMapping mapping_;
 };
 
 }  // namespace vmm

@@ -1,8 +1,9 @@
 #include "vmm/mapping.h"
 
+#include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "platform/check.h"
@@ -22,7 +23,73 @@ std::string Words(absl::Span<const AccessGrant> grants) {
       });
 }
 
+absl::Status UnmapAddresses(const MappedAddresses& mapped) {
+  const Driver& driver = *mapped.driver;
+  const CUresult result = driver->cuMemUnmap(mapped.address, mapped.size);
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return driver.Error(
+      result, absl::StrCat("cuMemUnmap(address=0x", absl::Hex(mapped.address),
+                           ", size=", mapped.size, ")"));
+}
+
 }  // namespace
+
+void MappedAddressesTraits::Close(const Value& value) {
+  absl::Status unmapped = UnmapAddresses(value);
+  if (!unmapped.ok()) platform::ReportReleaseFailure(unmapped);
+}
+
+absl::StatusOr<OwnedMapping> MapChunks(const Driver& driver,
+                                       CUdeviceptr address,
+                                       const PhysicalMemory& memory) {
+  const ChunkLayout& layout = memory.layout();
+  MappedAddresses mapped{driver, address, 0};
+  for (std::size_t i = 0; i < layout.count(); ++i) {
+    const std::uint64_t size = layout.SizeOf(i);
+    const CUdeviceptr at = address + mapped.size;
+    // The driver maps whole handles only: offset 0, full size (measured).
+    if (CUresult r = driver->cuMemMap(at, size, 0, memory.handle(i), 0);
+        r != CUDA_SUCCESS) {
+      OwnedMapping::Adopt(std::move(mapped)).Reset();
+      return driver.Error(
+          r, absl::StrCat("cuMemMap(address=0x", absl::Hex(at), ", size=", size,
+                          "), chunk ", i + 1, " of ", layout.count()));
+    }
+    mapped.size += size;
+  }
+  return OwnedMapping::Adopt(std::move(mapped));
+}
+
+absl::Status Unmap(OwnedMapping mapping) {
+  platform::Check(mapping.has_value(), "Unmap of a mapping moved from");
+  return UnmapAddresses(std::move(mapping).Relinquish());
+}
+
+absl::Status SetAccess(const OwnedMapping& mapping,
+                       const std::optional<Location>& where,
+                       absl::Span<const AccessGrant> grants) {
+  platform::Check(mapping.has_value(), "SetAccess on a mapping moved from");
+  if (grants.empty()) return absl::OkStatus();
+  if (where.has_value()) {
+    absl::Status reachable = CheckReachable(*where, grants);
+    if (!reachable.ok()) return reachable;
+  }
+  absl::InlinedVector<CUmemAccessDesc, 2> descriptors;
+  for (const AccessGrant& grant : grants) {
+    CUmemAccessDesc descriptor{};
+    descriptor.location = grant.who.ToCuda();
+    descriptor.flags = static_cast<CUmemAccess_flags>(grant.access);
+    descriptors.push_back(descriptor);
+  }
+  const MappedAddresses& at = mapping.get();
+  const Driver& driver = *at.driver;
+  const CUresult result = driver->cuMemSetAccess(
+      at.address, at.size, descriptors.data(), descriptors.size());
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return driver.Error(
+      result, absl::StrCat("cuMemSetAccess(address=0x", absl::Hex(at.address),
+                           ", size=", at.size, ", ", Words(grants), ")"));
+}
 
 absl::StatusOr<Mapping> Mapping::Map(
     std::shared_ptr<const AddressRange> range, std::uint64_t offset,
@@ -32,83 +99,32 @@ absl::StatusOr<Mapping> Mapping::Map(
         memory->size(), " bytes at offset ", offset,
         " do not fit into an address range of ", range->size(), " bytes"));
   }
-  // Copies: the range and the memory may end with a mapping that failed.
-  const Driver driver = range->driver();
-  const ChunkLayout layout = memory->layout();
-  Mapping mapping(std::move(range), offset, std::move(memory));
-  std::uint64_t mapped = 0;
-  for (std::size_t i = 0; i < layout.count(); ++i) {
-    const std::uint64_t size = layout.SizeOf(i);
-    const CUdeviceptr address = mapping.address() + mapped;
-    // The driver maps whole handles only: offset 0, full size (measured).
-    if (CUresult r =
-            driver->cuMemMap(address, size, 0, mapping.memory_->handle(i), 0);
-        r != CUDA_SUCCESS) {
-      platform::ReportReleaseFailure(mapping.UnmapFirst(mapped));
-      mapping.range_ = nullptr;
-      return driver.Error(
-          r, absl::StrCat("cuMemMap(address=0x", absl::Hex(address), ", size=",
-                          size, "), chunk ", i + 1, " of ", layout.count()));
-    }
-    mapped += size;
-  }
-  return mapping;
+  absl::StatusOr<OwnedMapping> mapped =
+      MapChunks(range->driver(), range->base() + offset, *memory);
+  if (!mapped.ok()) return mapped.status();
+  return Mapping(std::move(range), std::move(memory), *std::move(mapped));
 }
 
+// What was held before goes in the order of destruction: unmapped first.
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this != &other) {
-    Mapping old(std::move(*this));
+    mapped_ = std::move(other.mapped_);
     range_ = std::move(other.range_);
-    offset_ = other.offset_;
     memory_ = std::move(other.memory_);
   }
   return *this;
 }
 
-Mapping::~Mapping() {
-  if (range_ != nullptr) {
-    platform::ReportReleaseFailure(UnmapFirst(memory_->size()));
-  }
-}
-
 absl::Status Mapping::SetAccess(absl::Span<const AccessGrant> grants) {
-  platform::Check(range_ != nullptr, "SetAccess on a mapping moved from");
-  if (grants.empty()) return absl::OkStatus();
-  if (memory_->where().has_value()) {
-    absl::Status reachable = CheckReachable(*memory_->where(), grants);
-    if (!reachable.ok()) return reachable;
-  }
-  std::vector<CUmemAccessDesc> descriptors;
-  descriptors.reserve(grants.size());
-  for (const AccessGrant& grant : grants) {
-    CUmemAccessDesc descriptor{};
-    descriptor.location = grant.who.ToCuda();
-    descriptor.flags = static_cast<CUmemAccess_flags>(grant.access);
-    descriptors.push_back(descriptor);
-  }
-  const Driver& driver = range_->driver();
-  return driver.Error(
-      driver->cuMemSetAccess(address(), size(), descriptors.data(),
-                             descriptors.size()),
-      absl::StrCat("cuMemSetAccess(address=0x", absl::Hex(address()),
-                   ", size=", size(), ", ", Words(grants), ")"));
+  platform::Check(mapped_.has_value(), "SetAccess on a mapping moved from");
+  return vmm::SetAccess(mapped_, memory_->where(), grants);
 }
 
 absl::Status Mapping::Unmap() && {
-  platform::Check(range_ != nullptr, "Unmap of a mapping moved from");
-  absl::Status status = UnmapFirst(memory_->size());
+  absl::Status status = vmm::Unmap(std::move(mapped_));
   range_ = nullptr;
   memory_ = nullptr;
   return status;
-}
-
-absl::Status Mapping::UnmapFirst(std::uint64_t bytes) {
-  if (bytes == 0) return absl::OkStatus();
-  const Driver& driver = range_->driver();
-  return driver.Error(
-      driver->cuMemUnmap(address(), bytes),
-      absl::StrCat("cuMemUnmap(address=0x", absl::Hex(address()),
-                   ", size=", bytes, ")"));
 }
 
 }  // namespace vmm

@@ -11,15 +11,54 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "platform/driver.h"
+#include "platform/owned.h"
 #include "vmm/address_range.h"
 #include "vmm/location.h"
 #include "vmm/physical_memory.h"
 
 namespace vmm {
+
+// Addresses at which memory is mapped, side by side.
+struct MappedAddresses {
+  std::optional<platform::Driver> driver;
+  CUdeviceptr address = 0;
+  std::uint64_t size = 0;
+};
+
+struct MappedAddressesTraits {
+  using Value = MappedAddresses;
+  static Value Nothing() { return {}; }
+  static bool Holds(const Value& value) { return value.size != 0; }
+  // Unmaps; a failure is reported, since nobody can be told.
+  static void Close(const Value& value);
+};
+
+// Unmaps when it is destroyed. REQUIRES that the addresses stay reserved and
+// the memory alive until then: Mapping sees to both.
+using OwnedMapping = platform::Owned<MappedAddressesTraits>;
+
+// Maps all chunks of `memory` from `address` on. Nobody has access yet. As
+// cuMemMap answers; on failure nothing stays mapped.
+absl::StatusOr<OwnedMapping> MapChunks(const platform::Driver& driver,
+                                       CUdeviceptr address,
+                                       const PhysicalMemory& memory);
+
+// Unmaps now. Gone whatever the answer: a failure is not tried again.
+absl::Status Unmap(OwnedMapping mapping);
+
+// Gives and takes access to memory that lives at `where`, all of `grants` in
+// one driver call. Peer access is checked first: FAILED_PRECONDITION names the
+// pair without, unless this process does not see where the memory lives.
+absl::Status SetAccess(const OwnedMapping& mapping,
+                       const std::optional<Location>& where,
+                       absl::Span<const AccessGrant> grants);
 
 // Move-only; const calls are thread-safe.
 class Mapping {
@@ -31,10 +70,8 @@ class Mapping {
       std::shared_ptr<const AddressRange> range, std::uint64_t offset,
       std::shared_ptr<const PhysicalMemory> memory);
 
-  Mapping(Mapping&& other) noexcept = default;
+  Mapping(Mapping&&) noexcept = default;
   Mapping& operator=(Mapping&& other) noexcept;
-  // Unmaps; a failure is reported, since nobody can be told.
-  ~Mapping();
 
   // Gives and takes access, all of `grants` in one driver call (the costly one
   // of a mapping: 0.04 ms on the memory's own device, 1 to 10 ms on a peer).
@@ -46,19 +83,20 @@ class Mapping {
   // is not tried again.
   absl::Status Unmap() &&;
 
-  CUdeviceptr address() const { return range_->base() + offset_; }
-  std::uint64_t size() const { return memory_->size(); }
+  CUdeviceptr address() const { return mapped_.get().address; }
+  std::uint64_t size() const { return mapped_.get().size; }
 
  private:
-  Mapping(std::shared_ptr<const AddressRange> range, std::uint64_t offset,
-          std::shared_ptr<const PhysicalMemory> memory)
-      : range_(std::move(range)), offset_(offset), memory_(std::move(memory)) {}
+  Mapping(std::shared_ptr<const AddressRange> range,
+          std::shared_ptr<const PhysicalMemory> memory, OwnedMapping mapped)
+      : range_(std::move(range)),
+        memory_(std::move(memory)),
+        mapped_(std::move(mapped)) {}
 
-  absl::Status UnmapFirst(std::uint64_t bytes);
-
-  std::shared_ptr<const AddressRange> range_;  // Null once moved from.
-  std::uint64_t offset_;
+  // Destroyed from the last to the first: unmapped before the others may go.
+  std::shared_ptr<const AddressRange> range_;
   std::shared_ptr<const PhysicalMemory> memory_;
+  OwnedMapping mapped_;
 };
 
 }  // namespace vmm

@@ -36,8 +36,10 @@ std::string Words(const Location& where, HandleKindSet kinds) {
 
 void MemoryHandleTraits::Close(const Value& value) {
   const Driver& driver = *value.driver;
-  platform::ReportReleaseFailure(driver.Error(
-      driver->cuMemRelease(value.handle), "cuMemRelease(memory handle)"));
+  const CUresult result = driver->cuMemRelease(value.handle);
+  if (result == CUDA_SUCCESS) return;
+  platform::ReportReleaseFailure(
+      driver.Error(result, "cuMemRelease(memory handle)"));
 }
 
 absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
@@ -90,7 +92,7 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(const Driver& driver,
   const absl::StatusOr<CUmemAllocationProp> properties =
       Properties(where, kinds);
   if (!properties.ok()) return properties.status();
-  std::vector<OwnedMemoryHandle> handles;
+  MemoryHandles handles;
   handles.reserve(layout.count());
   for (std::size_t i = 0; i < layout.count(); ++i) {
     CUmemGenericAllocationHandle handle = 0;
@@ -111,16 +113,16 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(const Driver& driver,
   return PhysicalMemory(std::move(handles), layout, where, kinds);
 }
 
-PhysicalMemory PhysicalMemory::FromHandles(
-    std::vector<OwnedMemoryHandle> handles, const ChunkLayout& layout,
-    std::optional<Location> where, HandleKindSet kinds) {
+PhysicalMemory PhysicalMemory::FromHandles(MemoryHandles handles,
+                                           const ChunkLayout& layout,
+                                           std::optional<Location> where,
+                                           HandleKindSet kinds) {
   platform::Check(handles.size() == layout.count(),
                   "PhysicalMemory needs one handle for every chunk");
   return PhysicalMemory(std::move(handles), layout, std::move(where), kinds);
 }
 
-PhysicalMemory::PhysicalMemory(std::vector<OwnedMemoryHandle> handles,
-                               const ChunkLayout& layout,
+PhysicalMemory::PhysicalMemory(MemoryHandles handles, const ChunkLayout& layout,
                                std::optional<Location> where,
                                HandleKindSet kinds)
     : handles_(std::move(handles)),

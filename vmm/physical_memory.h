@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/driver.h"
@@ -44,6 +44,10 @@ struct MemoryHandleTraits {
 
 // Owns one reference to one chunk.
 using OwnedMemoryHandle = platform::Owned<MemoryHandleTraits>;
+
+// One a chunk. Most memory is one chunk, which then needs no heap of its own:
+// releasing touches less memory, which is cold after the driver's work.
+using MemoryHandles = absl::InlinedVector<OwnedMemoryHandle, 1>;
 
 // How `size` bytes are cut into chunks. A value.
 struct ChunkLayout {
@@ -87,7 +91,7 @@ class PhysicalMemory {
 
   // Takes over handles that were imported or retained, one a chunk.
   // REQUIRES: as many handles as `layout` has chunks.
-  static PhysicalMemory FromHandles(std::vector<OwnedMemoryHandle> handles,
+  static PhysicalMemory FromHandles(MemoryHandles handles,
                                     const ChunkLayout& layout,
                                     std::optional<Location> where,
                                     HandleKindSet kinds);
@@ -105,11 +109,10 @@ class PhysicalMemory {
   HandleKindSet kinds() const { return kinds_; }
 
  private:
-  PhysicalMemory(std::vector<OwnedMemoryHandle> handles,
-                 const ChunkLayout& layout, std::optional<Location> where,
-                 HandleKindSet kinds);
+  PhysicalMemory(MemoryHandles handles, const ChunkLayout& layout,
+                 std::optional<Location> where, HandleKindSet kinds);
 
-  std::vector<OwnedMemoryHandle> handles_;
+  MemoryHandles handles_;
   ChunkLayout layout_;
   std::optional<Location> where_;
   HandleKindSet kinds_;

@@ -135,8 +135,12 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
     info.kinds = HandleKindSet::FromBits(
         static_cast<unsigned>(attributes->handle_types));
   }
-  info.range_base = attributes->range_base;
-  info.range_size = attributes->range_size;
+  // Of addresses that are only reserved the driver tells the range all the same
+  // (measured).
+  if (info.kind != PointerKind::kNotCuda) {
+    info.range_base = attributes->range_base;
+    info.range_size = attributes->range_size;
+  }
   info.adoptable = info.kind == PointerKind::kVmm && !info.kinds.empty();
   info.advice = AdviceFor(info.kind, info.kinds);
   return info;
@@ -185,7 +189,7 @@ absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
 
 // The chunks under [pointer, pointer + size), in order.
 struct Chunks {
-  std::vector<OwnedMemoryHandle> handles;
+  MemoryHandles handles;
   ChunkLayout layout;
   CUdeviceptr base = 0;
 };

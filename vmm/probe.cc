@@ -72,7 +72,7 @@ absl::Status TryRoundTrip(const Device& device, const Exporter& exporter) {
       exporter.open(driver, *exported, *size);
   if (!opened.ok()) return opened.status();
 
-  std::vector<OwnedMemoryHandle> handles;
+  MemoryHandles handles;
   handles.push_back(*std::move(opened));
   auto imported = std::make_shared<PhysicalMemory>(
       PhysicalMemory::FromHandles(std::move(handles), layout, here, {}));

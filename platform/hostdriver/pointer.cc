@@ -108,6 +108,18 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
   }
 }
 
+// Measured: where nothing is mapped, the reservation is answered all the same.
+void PutReservation(State& state, void* out, CUpointer_attribute attribute,
+                    CUdeviceptr address) {
+  const auto reservation = ReservationAt(state, address);
+  if (reservation == state.reservations.end()) return;
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
+    Put(out, reservation->first);
+  } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) {
+    Put(out, reservation->second);
+  }
+}
+
 // The bytes that an attribute takes; 0 for one that is not known.
 std::size_t SizeOf(CUpointer_attribute attribute) {
   switch (static_cast<int>(attribute)) {
@@ -168,7 +180,11 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count,
   for (unsigned int i = 0; i < count; ++i) {
     // Unlike the call for one, this answers zeros where there is no answer.
     std::memset(out[i], 0, SizeOf(attributes[i]));
-    if (known) GetOne(state, out[i], attributes[i], found, address);
+    if (known) {
+      GetOne(state, out[i], attributes[i], found, address);
+    } else {
+      PutReservation(state, out[i], attributes[i], address);
+    }
   }
   return CUDA_SUCCESS;
 }

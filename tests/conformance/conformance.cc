@@ -114,9 +114,8 @@ void Checks::ExpectTrue(const char* what, bool value) {
   std::fprintf(stderr, "expected: %s\n", what);
 }
 
-Conformance::Conformance() : cu(DriverWithContext()) {
-  ledger_before_ = Ledger();
-}
+Conformance::Conformance()
+    : cu(DriverWithContext()), ledger_before_(Ledger()) {}
 
 Conformance::~Conformance() {
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);

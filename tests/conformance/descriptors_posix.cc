@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -73,7 +74,7 @@ std::vector<int> ImpostorsOfMemory(int exported) {
         "readlink() of an exported descriptor failed");
   // "/memfd:NAME (deleted)"
   std::string name = std::string(target).substr(std::strlen("/memfd:"));
-  name = name.substr(0, name.find(' '));
+  name.erase(std::min(name.find(' '), name.size()));
   const auto make = [](const std::string& as, off_t size, int seals) {
     const int fd = memfd_create(as.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
     Check(fd >= 0 && ftruncate(fd, size) == 0 &&
@@ -156,6 +157,10 @@ bool SendBytes(int socket, const void* data, std::size_t size) {
 bool ReceiveBytes(int socket, void* data, std::size_t size) {
   return WaitReadable(socket) &&
          recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size);
+}
+
+std::string NameOfItsOwn(const std::string& name) {
+  return name + "-" + std::to_string(getpid());
 }
 
 int RunForked(int (*child)()) {

@@ -222,7 +222,8 @@ const bool kLitterer = RegisterChild("litterer", &Litterer);
 
 TEST(Machines, LeaveNothingInSharedMemory) {
   for (const bool killed : {false, true}) {
-    const std::string name = killed ? "litter-killed" : "litter-ended";
+    const std::string name =
+        NameOfItsOwn(killed ? "litter-killed" : "litter-ended");
     const Environment env = {{"VMMSHARE_HOST_INSTANCE", name}};
     const SocketPair sockets = MakeSocketPair();
     Child child =

@@ -1,6 +1,7 @@
 #include "tests/conformance/host_driver_test.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <map>
 
 #include "platform/check.h"
@@ -10,6 +11,16 @@
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
+namespace {
+
+// These tests are about the host-memory driver, whichever driver a run is for.
+// Children inherit the choice.
+[[maybe_unused]] const bool kOnHostMemory = [] {
+  UseTheHostMemoryDriver();
+  return true;
+}();
+
+}  // namespace
 
 const HostFunctions& HostDriver() {
   static const HostFunctions functions = [] {
@@ -52,7 +63,7 @@ constexpr std::size_t kBudget = 64 * kMiB;  // Of the machines below.
 // A machine that no other test sees.
 std::map<std::string, std::string> Machine(
     const std::string& name, std::map<std::string, std::string> more = {}) {
-  more["VMMSHARE_HOST_INSTANCE"] = name;
+  more["VMMSHARE_HOST_INSTANCE"] = NameOfItsOwn(name);
   more.emplace("VMMSHARE_HOST_MEMORY", std::to_string(kBudget));
   return more;
 }

@@ -58,6 +58,24 @@ class Pointers : public Conformance {
   }
 };
 
+TEST_F(Pointers, ToReservedAddressesTellTheReservationAndNoMemory) {
+  const CUdeviceptr address = Reserve(2 * kGranule);
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                      CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  unsigned type = 7;
+  CUdeviceptr start = 7;
+  std::size_t size = 7;
+  void* out[] = {&type, &start, &size};
+  for (const std::size_t offset : {std::size_t{0}, kGranule + 5}) {
+    EXPECT_EQ(cu.cuPointerGetAttributes(3, attributes, out, address + offset),
+              CUDA_SUCCESS);
+    EXPECT_EQ(type, 0u);
+    EXPECT_EQ(start, address);
+    EXPECT_EQ(size, 2 * kGranule);
+  }
+}
+
 TEST_F(Pointers, ToVmmMemorySayAllThatAdoptionNeeds) {
   const CUdeviceptr address = Reserve(4 * kGranule);
   Map(address, Create());

@@ -121,11 +121,12 @@ TEST_F(DeviceTest, RemembersThatAKindIsRefused) {
 // refuses the export: only a try to the end finds it.
 TEST_F(DeviceTest, ProbesToTheEnd) {
   DriverFaults faults;
-  const platform::Driver faulty = FaultyDriver(driver(), &faults);
   for (const char* entry :
        {"cuMemCreate", "cuMemExportToShareableHandle",
         "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap",
         "cuMemSetAccess", "cuMemsetD32", "cuMemcpyDtoH"}) {
+    // A driver of which nothing is remembered yet.
+    const platform::Driver faulty = FaultyDriver(driver(), &faults);
     const Device mine = Must(Device::ByOrdinal(faulty, 0));
     faults.Arm({.point = {.nth = 0},
                 .entry = entry,

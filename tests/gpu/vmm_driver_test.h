@@ -41,9 +41,33 @@ inline const HandleKind kForeignKind = platform::kNativeHandleIsPosixFd
 
 inline Device FirstDevice() { return Must(Device::ByOrdinal(TestDriver(), 0)); }
 
+// Uses as many streams at once as a test does.
+inline void UseStreams(const PrimaryContext& context) {
+  const platform::Driver& driver = TestDriver();
+  const CurrentContext current = Must(context.MakeCurrent());
+  CUdeviceptr memory = 0;
+  EXPECT_EQ(driver->cuMemAlloc(&memory, kGranule), CUDA_SUCCESS);
+  std::vector<CUstream> streams(8);
+  CUdeviceptr part = memory;  // Each stream's own: they run side by side.
+  for (CUstream& stream : streams) {
+    EXPECT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+              CUDA_SUCCESS);
+    EXPECT_EQ(
+        driver->cuMemsetD8Async(part, 0, kGranule / streams.size(), stream),
+        CUDA_SUCCESS);
+    part += kGranule / streams.size();
+  }
+  for (CUstream stream : streams) {
+    EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuStreamDestroy(stream), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(driver->cuMemFree(memory), CUDA_SUCCESS);
+}
+
 // Contexts that stay for the life of the program, so that what a real driver
-// sets up for its first context is not taken for a leak of a test. At most
-// two: a context takes hundreds of megabytes of a GPU.
+// sets up for its first context, and for the first streams in it, is not taken
+// for a leak of a test. At most two: a context takes hundreds of megabytes of a
+// GPU.
 inline void KeepContexts() {
   static const auto* const contexts = [] {
     auto* kept = new std::vector<PrimaryContext>;
@@ -51,6 +75,7 @@ inline void KeepContexts() {
       if (kept->size() < 2)
         kept->push_back(Must(PrimaryContext::Retain(device)));
     }
+    UseStreams(kept->front());
     return kept;
   }();
   static_cast<void>(contexts);

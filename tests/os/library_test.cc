@@ -22,7 +22,10 @@ class LibraryTest : public OsTest {
     const std::string path = temp_.File(name);
     std::filesystem::create_directories(
         std::filesystem::path(path).parent_path());
-    std::filesystem::copy_file(VMMSHARE_TEST_PLANTED, path);
+    // It is built beside this program, and copied along with it.
+    const std::filesystem::path here =
+        std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    std::filesystem::copy_file(here / kName, path);
     Check(::chmod(path.c_str(), 0755) == 0, "chmod() failed");
     return path;
   }
@@ -51,7 +54,13 @@ int OpenByName(const std::vector<std::string>& args) {
 }
 const bool kOpenByName = testing::RegisterChild("open_by_name", &OpenByName);
 
-int OpenWith(const std::string& search_path, const std::string& directory) {
+// With `search_path` before what this program itself may need.
+int OpenWith(std::string search_path, const std::string& directory) {
+  const char* own = std::getenv("LD_LIBRARY_PATH");
+  if (own != nullptr && *own != '\0') {
+    search_path += search_path.empty() ? "" : ":";
+    search_path += own;
+  }
   return Child::Start("open_by_name", {directory},
                       {{"LD_LIBRARY_PATH", search_path}})
       .Wait();

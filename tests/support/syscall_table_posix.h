@@ -82,7 +82,7 @@ inline constexpr TableRow kTable[] = {
     {"pipe2", kAcquire, {EMFILE, ENFILE}},
     {"eventfd", kAcquire, {EMFILE, ENFILE, ENOMEM, ENODEV}},
     {"eventfd_read", kAcquire, {EINVAL, EAGAIN, EINTR}},
-    // EINVAL needs a value that is never written, EAGAIN a counter that is full.
+    // EINVAL needs a value that is never written, EAGAIN a full counter.
     {"eventfd_write", kAcquire, {EINTR}},
     {"memfd_create", kAcquire, {EMFILE, ENFILE, ENOMEM}},
     {"read", kAcquire, {EIO, EISDIR, EAGAIN, EINTR}},

@@ -37,12 +37,16 @@ class VmmSweep : public ::testing::Test {
     plan.name = name;
     plan.run = std::move(run);
     plan.faults = &faults_;
+    plan.setup = [this] { Renew(); };
     // How the kernel says that a file has no seals, and so is no memfd.
     plan.told_in_words = {"fcntl:EINVAL"};
     return plan;
   }
 
-  // Finds the device anew, so that nothing is remembered of an earlier run.
+  // A driver of which nothing is known yet: neither its devices nor what a
+  // probe found. For each run.
+  void Renew() { driver_ = FaultyDriver(TestDriver(), &faults_); }
+
   absl::StatusOr<Allocation> Allocate(AllocationOptions options) {
     absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
     if (!device.ok()) return device.status();
@@ -156,7 +160,10 @@ TEST_F(VmmSweep, UnmapAndRemap) {
     absl::Status remapped = made_->Remap();
     return unmapped.ok() ? remapped : unmapped;
   });
-  plan.setup = [this] { Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB}); };
+  plan.setup = [this] {
+    Renew();
+    Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
+  };
   // What the run keeps is what was there before: the setup's allocation. A run
   // that failed leaves it unmapped, which is the documented outcome.
   plan.inventory = [this] {
@@ -193,6 +200,7 @@ TEST_F(VmmSweep, ExportAndImport) {
         .status();
   });
   plan.setup = [this] {
+    Renew();
     if (made_ == nullptr) Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
   };
   ExpectSwept(plan);
@@ -258,6 +266,7 @@ TEST_F(VmmSweep, SendAndReceive) {
     return SendToThread(driver_, made_->shareable());
   });
   plan.setup = [this] {
+    Renew();
     if (made_ == nullptr) Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
   };
   // The other side meets some of the failures, and its word, or its hanging
@@ -281,6 +290,7 @@ TEST_F(VmmSweep, ServeAndOpenATicket) {
     return OpenTicket(driver_, published->ticket(), {}, Soon()).status();
   });
   plan.setup = [this] {
+    Renew();
     if (made_ == nullptr) Made({.size = 2 * kMiB});
   };
   plan.status_names_call = false;

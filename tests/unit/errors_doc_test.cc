@@ -50,7 +50,17 @@ std::map<std::string, std::string> RowsOfTheDocument() {
   return rows;
 }
 
-TEST(ErrorsDocument, GivesEveryResultTheCodeThatTheLibraryGivesIt) {
+class ErrorsDocument : public ::testing::Test {
+ protected:
+  // The sources stay where they were built; the program may have been copied.
+  void SetUp() override {
+    if (!std::ifstream(VMMSHARE_SOURCE_DIR "/CMakeLists.txt")) {
+      GTEST_SKIP() << "the sources are not here";
+    }
+  }
+};
+
+TEST_F(ErrorsDocument, GivesEveryResultTheCodeThatTheLibraryGivesIt) {
   const std::map<std::string, std::string> rows = RowsOfTheDocument();
   ASSERT_FALSE(rows.empty());
   for (const auto& [name, code] : rows) {
@@ -60,7 +70,7 @@ TEST(ErrorsDocument, GivesEveryResultTheCodeThatTheLibraryGivesIt) {
   }
 }
 
-TEST(ErrorsDocument, ListsEveryResultThatHasACodeOfItsOwn) {
+TEST_F(ErrorsDocument, ListsEveryResultThatHasACodeOfItsOwn) {
   const std::map<std::string, std::string> rows = RowsOfTheDocument();
   for (const auto& [name, result] : Results()) {
     EXPECT_EQ(rows.count(name), 1u) << name << " is missing in docs/errors.md";

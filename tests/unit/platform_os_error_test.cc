@@ -10,7 +10,6 @@ namespace vmm::platform {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Row {
   int code;

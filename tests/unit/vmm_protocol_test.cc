@@ -21,7 +21,6 @@ using testing::ErrorPayload;
 using ::testing::HasSubstr;
 using testing::Late;
 using testing::Must;
-using testing::RawPeer;
 using Bytes = std::vector<std::uint8_t>;
 
 MemoryId Id(std::uint64_t number) {

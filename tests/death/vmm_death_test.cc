@@ -1,0 +1,144 @@
+// Misuse of vmm/: a broken REQUIRES ends the program with a line that says so.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/child.h"
+#include "tests/support/must.h"
+#include "tests/support/test_driver.h"
+#include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/allocation.h"
+#include "vmm/mapped_region.h"
+#include "vmm/mapping.h"
+#include "vmm/protocol.h"
+#include "vmm/ticket_string.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr std::uint64_t kGranule = 2 << 20;
+
+Device FirstDevice() { return Must(Device::ByOrdinal(TestDriver(), 0)); }
+
+Allocation Make() {
+  return Must(Allocation::Create(FirstDevice(), {.size = kGranule}));
+}
+
+Mapping MakeMapping() {
+  const Device device = FirstDevice();
+  auto range = std::make_shared<AddressRange>(
+      Must(AddressRange::Reserve(device.driver(), kGranule)));
+  auto memory = std::make_shared<PhysicalMemory>(Must(PhysicalMemory::Create(
+      device.driver(), Location::On(device), {kGranule, kGranule}, {})));
+  return Must(Mapping::Map(std::move(range), 0, std::move(memory)));
+}
+
+TEST(VmmDeathTest, APolicyOfNoKindIsNotAnyOf) {
+  EXPECT_DEATH(SharePolicy::AnyOf({}), "needs at least one handle kind");
+}
+
+TEST(VmmDeathTest, DiscardedMemoryCannotBeShared) {
+  EXPECT_DEATH(
+      {
+        Allocation memory = Make();
+        Must(memory.Discard());
+        static_cast<void>(memory.shareable());
+      },
+      "the memory was dropped; Remap\\(\\) it first");
+}
+
+TEST(VmmDeathTest, MemoryNeedsOneHandleForEveryChunk) {
+  EXPECT_DEATH(PhysicalMemory::FromHandles({}, {4 * kGranule, kGranule},
+                                           std::nullopt, {}),
+               "one handle for every chunk");
+}
+
+TEST(VmmDeathTest, AMappingMovedFromCannotBeUsed) {
+  EXPECT_DEATH(
+      {
+        Mapping mapping = MakeMapping();
+        const Mapping taken = std::move(mapping);
+        mapping.SetAccess({{Location::On(FirstDevice())}}).IgnoreError();
+      },
+      "SetAccess on a mapping moved from");
+  EXPECT_DEATH(
+      {
+        Mapping mapping = MakeMapping();
+        const Mapping taken = std::move(mapping);
+        std::move(mapping).Unmap().IgnoreError();
+      },
+      "Unmap of a mapping moved from");
+}
+
+TEST(VmmDeathTest, MappedMemoryIsNeitherDroppedNorReplaced) {
+  const auto region = [] {
+    const Device device = FirstDevice();
+    PhysicalMemory memory = Must(PhysicalMemory::Create(
+        device.driver(), Location::On(device), {kGranule, kGranule}, {}));
+    return Must(MappedRegion::Create(device.driver(), std::move(memory), 0,
+                                     {{Location::On(device)}}));
+  };
+  EXPECT_DEATH(region().DropMemory(), "must be unmapped before it is dropped");
+  EXPECT_DEATH(
+      {
+        MappedRegion mapped = region();
+        const Device device = FirstDevice();
+        Must(mapped.Unmap());
+        mapped.DropMemory();
+        mapped.ReplaceMemory(
+            Must(PhysicalMemory::Create(device.driver(), Location::On(device),
+                                        {2 * kGranule, kGranule}, {})));
+      },
+      "memory of the same size");
+}
+
+TEST(VmmDeathTest, ATicketStringNeedsAnAddressThatFits) {
+  EXPECT_DEATH(FormatTicketString({SampleTicket(), ""}), "1 to 1024 bytes");
+  EXPECT_DEATH(FormatTicketString({SampleTicket(), std::string(1025, 'a')}),
+               "1 to 1024 bytes");
+}
+
+TEST(VmmDeathTest, ARequestNamesOneToManyIds) {
+  EXPECT_DEATH(
+      {
+        auto pair = Must(platform::Channel::Pair());
+        protocol::SendRequest(pair.first, {}, Late()).IgnoreError();
+      },
+      "a request names 1 to kMaxRequested");
+  EXPECT_DEATH(
+      {
+        auto pair = Must(platform::Channel::Pair());
+        const std::vector<MemoryId> ids(protocol::kMaxRequested + 1);
+        protocol::SendRequest(pair.first, ids, Late()).IgnoreError();
+      },
+      "a request names 1 to kMaxRequested");
+}
+
+// What no program may do with device memory, or with host memory that the CPU
+// was not granted: a fault, at once, and not a wrong value.
+TEST(VmmDeathTest, AStrayAccessOfTheCpuToDeviceMemoryFaults) {
+  EXPECT_EXIT(
+      {
+        const Allocation memory = Make();
+        *reinterpret_cast<volatile int*>(
+            static_cast<std::uintptr_t>(memory.address())) = 1;
+      },
+      EndedByAFault, "");
+}
+
+TEST(VmmDeathTest, AStrayAccessOfTheCpuToHostMemoryFaults) {
+  EXPECT_EXIT(
+      {
+        const Allocation memory = Must(Allocation::Create(
+            FirstDevice(), {.size = kGranule, .host_numa_node = 0}));
+        *reinterpret_cast<volatile int*>(
+            static_cast<std::uintptr_t>(memory.address())) = 1;
+      },
+      EndedByAFault, "");
+}
+
+}  // namespace
+}  // namespace vmm::testing

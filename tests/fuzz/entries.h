@@ -1,0 +1,43 @@
+// What is fuzzed: every function that reads bytes of a peer.
+//
+// An entry takes any bytes and dies (platform::Check) when the code under test
+// breaks a promise. libFuzzer calls it (entry_fuzzer.cc), and the ordinary test
+// run too, on mutations that are the same each time (corpus_test.cc).
+#ifndef VMMSHARE_TESTS_FUZZ_ENTRIES_H_
+#define VMMSHARE_TESTS_FUZZ_ENTRIES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace vmm::fuzz {
+
+using Bytes = std::vector<std::uint8_t>;
+using Input = absl::Span<const std::uint8_t>;
+
+// A ticket as it is, and once more with magic, length and checksum put right.
+void FuzzTicket(Input input);
+// A ticket string, and the input as the bytes within one.
+void FuzzTicketString(Input input);
+// The first two bytes are the type of a message, the rest its payload: read as
+// a request, as a refusal and as the frame around both.
+void FuzzMessage(Input input);
+// A script of messages, played by a hostile sender to ReceiveAll(). Each has
+// two bytes: what to send, and how many handles and tickets with it.
+void FuzzReceive(Input input);
+
+struct Entry {
+  std::string name;
+  void (*run)(Input input);
+  std::vector<Bytes> seeds;  // Inputs that the code accepts.
+};
+
+// All of the above.
+const std::vector<Entry>& Entries();
+
+}  // namespace vmm::fuzz
+
+#endif  // VMMSHARE_TESTS_FUZZ_ENTRIES_H_

@@ -1,0 +1,209 @@
+// Loading a driver: entry points by name and version, and what is said when
+// they are not there. The drivers here are look-up functions.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "platform/driver.h"
+
+namespace vmm::platform {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What the driver of the current test has, and what it was asked for.
+struct Model {
+  std::set<std::string> missing;
+  CUresult init = CUDA_SUCCESS;
+  int newest = 13000;
+  std::multimap<std::string, int> asked;
+};
+Model& Now() {
+  static Model model;
+  return model;
+}
+
+CUresult CUDAAPI Init(unsigned) { return Now().init; }
+CUresult CUDAAPI Version(int* version) {
+  *version = Now().newest;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI Name(CUresult, const char** name) {
+  *name = "CUDA_ERROR_OF_THE_MODEL";
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI Never() { return CUDA_ERROR_NOT_SUPPORTED; }
+
+void* AddressOf(const char* name, int version) {
+  Now().asked.emplace(name, version);
+  if (Now().missing.count(name) != 0 || version > Now().newest) return nullptr;
+  if (std::strcmp(name, "cuInit") == 0) {
+    return reinterpret_cast<void*>(&Init);
+  }
+  if (std::strcmp(name, "cuDriverGetVersion") == 0) {
+    return reinterpret_cast<void*>(&Version);
+  }
+  if (std::strcmp(name, "cuGetErrorName") == 0 ||
+      std::strcmp(name, "cuGetErrorString") == 0) {
+    return reinterpret_cast<void*>(&Name);
+  }
+  return reinterpret_cast<void*>(&Never);
+}
+
+// The two signatures of cuGetProcAddress, of CUDA 11.3 and 12.0.
+CUresult CUDAAPI GetProcAddress11(const char* name, void** address, int version,
+                                  cuuint64_t) {
+  *address = AddressOf(name, version);
+  return *address != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult CUDAAPI GetProcAddress12(const char* name, void** address, int version,
+                                  cuuint64_t, CUdriverProcAddressQueryResult*) {
+  // As measured: success, and no address.
+  *address = AddressOf(name, version);
+  return CUDA_SUCCESS;
+}
+
+void* Lookup11(const char* symbol) {
+  return std::strcmp(symbol, "cuGetProcAddress") == 0
+             ? reinterpret_cast<void*>(&GetProcAddress11)
+             : nullptr;
+}
+void* Lookup12(const char* symbol) {
+  if (std::strcmp(symbol, "cuGetProcAddress") == 0) {
+    return reinterpret_cast<void*>(&GetProcAddress11);
+  }
+  return std::strcmp(symbol, "cuGetProcAddress_v2") == 0
+             ? reinterpret_cast<void*>(&GetProcAddress12)
+             : nullptr;
+}
+
+class DriverLoad : public ::testing::Test {
+ protected:
+  DriverLoad() { Now() = Model(); }
+};
+
+TEST_F(DriverLoad, WorksWithTheFirstSignatureOfGetProcAddress) {
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup11);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  EXPECT_EQ(driver->version(), 13000);
+  EXPECT_THAT(driver->Describe(),
+              AllOf(HasSubstr("CUDA 13.0"), HasSubstr("from model"),
+                    Not(HasSubstr("host-memory"))));
+}
+
+TEST_F(DriverLoad, WorksWithTheSecondSignatureOfGetProcAddress) {
+  EXPECT_TRUE(Driver::LoadFromLookup("model", &Lookup12).ok());
+}
+
+// CUDA 11.3 lacks what came after it, and nothing that is required.
+TEST_F(DriverLoad, WorksWithADriverOfCuda11Point3) {
+  Now().newest = 11030;
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup11);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  EXPECT_EQ(driver->version(), 11030);
+  const absl::Status need = driver->Need<&DriverTable::device_get_mig_uuid>();
+  EXPECT_EQ(need.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(need.message()),
+              AllOf(HasSubstr("cuDeviceGetUuid"), HasSubstr("CUDA 11.4"),
+                    HasSubstr("newer driver")));
+  EXPECT_TRUE(driver->Need<&DriverTable::cuMemCreate>().ok());
+  // Its own older signature of this one is the same.
+  EXPECT_TRUE(driver->Need<&DriverTable::cuStreamWaitValue64>().ok());
+}
+
+TEST_F(DriverLoad, NamesEveryEntryPointThatIsMissing) {
+  Now().missing = {"cuMemCreate", "cuMemMap", "cuIpcGetEventHandle"};
+  const absl::Status status =
+      Driver::LoadFromLookup("model", &Lookup12).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("model lacks 2 entry points"),
+                    HasSubstr("cuMemCreate (CUDA 10.2)"), HasSubstr("cuMemMap"),
+                    // Optional, so it is not what is wrong.
+                    Not(HasSubstr("cuIpcGetEventHandle"))));
+}
+
+TEST_F(DriverLoad, AsksForTheVersionThatEachSignatureCameWith) {
+  ASSERT_TRUE(Driver::LoadFromLookup("model", &Lookup12).ok());
+  const auto versions_of = [](const std::string& name) {
+    std::set<int> versions;
+    const auto [begin, end] = Now().asked.equal_range(name);
+    for (auto at = begin; at != end; ++at) versions.insert(at->second);
+    return versions;
+  };
+  EXPECT_EQ(versions_of("cuDeviceGetUuid"), (std::set<int>{9020, 11040}));
+  EXPECT_EQ(versions_of("cuMemAlloc"), (std::set<int>{3020}));
+  EXPECT_EQ(versions_of("cuStreamWaitValue64"), (std::set<int>{11070}));
+}
+
+TEST_F(DriverLoad, RefusesALibraryThatIsNoDriver) {
+  const absl::Status status =
+      Driver::LoadFromLookup("libm.so", [](const char*) -> void* {
+        return nullptr;
+      }).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("libm.so"), HasSubstr("cuGetProcAddress"),
+                    HasSubstr("11.3")));
+}
+
+TEST_F(DriverLoad, TellsHowCuInitFailed) {
+  Now().init = CUDA_ERROR_NO_DEVICE;
+  const absl::Status status =
+      Driver::LoadFromLookup("model", &Lookup12).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ResultOf(status), CUDA_ERROR_NO_DEVICE);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("cuInit"), HasSubstr("CUDA_VISIBLE_DEVICES")));
+}
+
+TEST_F(DriverLoad, LoadFromTakesNoRelativePath) {
+  const absl::Status status = Driver::LoadFrom("libhost.so").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(DriverLoad, AnErrorNamesTheCallAndKeepsTheResult) {
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup12);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  const absl::Status status =
+      driver->Error(CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate(size=7)", "Wait.");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ResultOf(status), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("cuMemCreate(size=7)"), HasSubstr("(2: "),
+                    HasSubstr("Wait.")));
+  EXPECT_TRUE(driver->Error(CUDA_SUCCESS, "cuInit(0)").ok());
+  EXPECT_EQ(ResultOf(absl::InternalError("of another kind")), std::nullopt);
+}
+
+TEST_F(DriverLoad, RemembersNotesOnlyOnceTheyCouldBeMade) {
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup12);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  const auto fail = []() -> absl::StatusOr<Driver::Notes> {
+    return absl::UnavailableError("not now");
+  };
+  const auto make = []() -> absl::StatusOr<Driver::Notes> {
+    return std::make_shared<const int>(7);
+  };
+  EXPECT_FALSE(driver->RememberedNotes(fail).ok());
+  const absl::StatusOr<Driver::Notes> made = driver->RememberedNotes(make);
+  ASSERT_TRUE(made.ok());
+  // Not asked again: not even to fail.
+  EXPECT_EQ(*driver->RememberedNotes(fail), *made);
+}
+
+}  // namespace
+}  // namespace vmm::platform
