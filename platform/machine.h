@@ -21,10 +21,10 @@ struct Machine {
   std::string host_name;
 };
 
-// Read once, then remembered: every ticket made or opened asks for it.
+// Never null. Read once, then kept: every ticket made or opened asks for it.
 // UNAVAILABLE or others as the operating system answers (a container without
 // /proc has no boot id). Thread-safe.
-absl::StatusOr<Machine> ThisMachine();
+absl::StatusOr<const Machine*> ThisMachine();
 
 // Fills `bytes` with random bytes fit for secrets.
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes);

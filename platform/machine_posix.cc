@@ -56,7 +56,7 @@ absl::StatusOr<Machine> ReadMachine() {
 
 }  // namespace
 
-absl::StatusOr<Machine> ThisMachine() {
+absl::StatusOr<const Machine*> ThisMachine() {
   static std::mutex mutex;
   static std::optional<Machine> known;
   std::lock_guard<std::mutex> lock(mutex);
@@ -65,7 +65,7 @@ absl::StatusOr<Machine> ThisMachine() {
     if (!read.ok()) return read.status();
     known = *std::move(read);
   }
-  return *known;
+  return &*known;
 }
 
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
 
@@ -50,7 +51,7 @@ absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
                                           const Location& where,
                                           const AllocationOptions& options,
                                           Choice& choice) {
-  const std::vector<HandleKind>& wanted = options.sharing.kinds();
+  const absl::Span<const HandleKind> wanted = options.sharing.kinds();
   auto least = wanted.rbegin();
   for (;;) {
     absl::StatusOr<std::uint64_t> granularity =
@@ -80,7 +81,7 @@ absl::StatusOr<Allocation> Allocation::Create(
   Location where = options.host_numa_node.has_value()
                        ? Location::HostNuma(*options.host_numa_node)
                        : Location::On(device);
-  std::vector<AccessGrant> grants = {
+  absl::InlinedVector<AccessGrant, 1> grants = {
       {Location::On(device), Access::kReadWrite}};
   grants.insert(grants.end(), options.also.begin(), options.also.end());
   // Before any memory is allocated: what cannot work must cost nothing.

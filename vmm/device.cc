@@ -1,8 +1,8 @@
 #include "vmm/device.h"
 
 #include <cstring>
-#include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -49,17 +49,18 @@ class Device::ProbeCache {
  public:
   absl::Status Get(const Device& device, HandleKind kind) {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = results_.find(kind);
-    if (found != results_.end()) return found->second;
+    std::optional<absl::Status>& known =
+        results_[static_cast<std::size_t>(kind) - 1];
+    if (known.has_value()) return *known;
     absl::Status result = ProbeKind(device, kind);
     // Running out of memory or descriptors says nothing about the kind.
-    if (!absl::IsResourceExhausted(result)) results_.emplace(kind, result);
+    if (!absl::IsResourceExhausted(result)) known = result;
     return result;
   }
 
  private:
   std::mutex mutex_;
-  std::map<HandleKind, absl::Status> results_;
+  std::array<std::optional<absl::Status>, 8> results_;
 };
 
 std::string DeviceUuid::ToString() const {

@@ -28,7 +28,9 @@ Publication::~Publication() {
 Endpoint::Endpoint(std::unique_ptr<Server> server)
     : server_(std::move(server)) {}
 
-Endpoint::~Endpoint() = default;
+Endpoint::~Endpoint() {
+  if (server_->IsOfAnotherProcess()) Server::Abandon(std::move(server_));
+}
 
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(
     const EndpointOptions& options) {

@@ -78,8 +78,9 @@ class Publication {
   std::string ticket_;
 };
 
-// Thread-safe. Destroying it ends all sessions; in a forked child it does
-// nothing, since the threads are the parent's.
+// Thread-safe. Destroying it ends all sessions; in a forked child it only
+// closes the child's copy of the listening socket, since all else is the
+// parent's threads'.
 class Endpoint {
  public:
   // Errors as platform::Listener::Bind; RESOURCE_EXHAUSTED when no thread can

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -52,14 +54,22 @@ Endpoint::Server::Server(const EndpointOptions& options,
       owner_pid_(platform::CurrentProcessId()),
       registry_(std::make_shared<EndpointRegistry>()) {}
 
+bool Endpoint::Server::IsOfAnotherProcess() const {
+  return platform::CurrentProcessId() != owner_pid_;
+}
+
+void Endpoint::Server::Abandon(std::unique_ptr<Server> server) {
+  // Reachable still, so that it is not taken for a leak.
+  static std::mutex mutex;
+  static auto* const abandoned = new std::vector<Server*>;
+  std::lock_guard<std::mutex> lock(mutex);
+  // Nobody must be able to dial this process once the endpoint's own has
+  // ended. Accept() changes nothing here but a counter.
+  const platform::Listener closed = std::move(server->listener_);
+  abandoned->push_back(server.release());
+}
+
 Endpoint::Server::~Server() {
-  if (platform::CurrentProcessId() != owner_pid_) {
-    // Forked: these threads run in the parent only, and joining them here
-    // would wait for ever. Notifying would reach the parent's threads.
-    if (acceptor_.joinable()) acceptor_.detach();
-    for (Session& session : sessions_) session.thread.detach();
-    return;
-  }
   stop_.Notify();
   {
     std::lock_guard<std::mutex> lock(mutex_);

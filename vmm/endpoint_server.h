@@ -25,7 +25,16 @@ class Endpoint::Server {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const EndpointOptions& options);
+  // Ends all sessions. REQUIRES: !IsOfAnotherProcess().
   ~Server();
+
+  // Whether this process was forked from the one that started the server. The
+  // threads are not here then, and what they were changing at that moment may
+  // be half changed for ever.
+  bool IsOfAnotherProcess() const;
+  // What is done in place of destruction there: closes the listening socket
+  // and leaves the rest alone.
+  static void Abandon(std::unique_ptr<Server> server);
 
   const std::shared_ptr<EndpointRegistry>& registry() const {
     return registry_;

@@ -1,6 +1,6 @@
 #include "vmm/handle_kind.h"
 
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "platform/check.h"
@@ -37,7 +37,7 @@ SharePolicy SharePolicy::AnyOf(std::initializer_list<HandleKind> kinds) {
   platform::Check(kinds.size() > 0,
                   "SharePolicy::AnyOf needs at least one handle kind; memory "
                   "that is never shared is SharePolicy::Private()");
-  return SharePolicy(std::vector<HandleKind>(kinds));
+  return SharePolicy(kinds);
 }
 
 SharePolicy SharePolicy::Native() {

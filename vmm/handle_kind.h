@@ -13,10 +13,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace vmm {
 
@@ -83,12 +84,11 @@ class SharePolicy {
   // Never shared: no kind is asked for.
   static SharePolicy Private();
 
-  const std::vector<HandleKind>& kinds() const { return kinds_; }
+  absl::Span<const HandleKind> kinds() const { return kinds_; }
 
  private:
-  explicit SharePolicy(std::vector<HandleKind> kinds)
-      : kinds_(std::move(kinds)) {}
-  std::vector<HandleKind> kinds_;
+  SharePolicy(std::initializer_list<HandleKind> kinds) : kinds_(kinds) {}
+  absl::InlinedVector<HandleKind, 3> kinds_;
 };
 
 }  // namespace vmm

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
 
@@ -28,12 +29,16 @@ std::optional<Location> WhereOf(const Ticket& ticket,
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<AccessGrant>> GrantsFor(
-    const Ticket& ticket, const std::optional<Device>& owner,
-    const ImportOptions& options) {
-  if (!options.grants.empty()) return options.grants;
+using Grants = absl::InlinedVector<AccessGrant, 1>;
+
+absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
+                                 const std::optional<Device>& owner,
+                                 const ImportOptions& options) {
+  if (!options.grants.empty()) {
+    return Grants(options.grants.begin(), options.grants.end());
+  }
   if (owner.has_value()) {
-    return std::vector<AccessGrant>{{Location::On(*owner), options.access}};
+    return Grants{{Location::On(*owner), options.access}};
   }
   return absl::FailedPreconditionError(
       absl::StrCat("this process does not see ", ticket.device.ToString(),
@@ -59,8 +64,7 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
   absl::StatusOr<std::optional<Device>> owner =
       FindOwner(driver, ticket.device);
   if (!owner.ok()) return owner.status();
-  absl::StatusOr<std::vector<AccessGrant>> grants =
-      GrantsFor(ticket, *owner, options);
+  absl::StatusOr<Grants> grants = GrantsFor(ticket, *owner, options);
   if (!grants.ok()) return grants.status();
   const std::optional<Location> where = WhereOf(ticket, *owner);
   if (where.has_value()) {

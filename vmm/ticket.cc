@@ -138,7 +138,7 @@ absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {
         ". Name the kind in AllocationOptions::sharing: kinds cannot be added "
         "later."));
   }
-  absl::StatusOr<platform::Machine> machine = platform::ThisMachine();
+  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
   if (!machine.ok()) return machine.status();
   Ticket ticket;
   ticket.kind = kind;
@@ -151,8 +151,8 @@ absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {
     ticket.host_numa_node =
         static_cast<std::uint32_t>(memory.where().numa_node());
   }
-  ticket.boot_id = machine->boot_id;
-  ticket.host_name = PrintableHostName(machine->host_name);
+  ticket.boot_id = (*machine)->boot_id;
+  ticket.host_name = PrintableHostName((*machine)->host_name);
   if (ticket.layout.count() > kMaxChunks) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the memory has ", ticket.layout.count(), " chunks; at most ",
@@ -237,13 +237,13 @@ absl::Status CheckUsableHere(const Ticket& ticket,
         "; this process uses ", driver.Describe()));
   }
   if (ticket.kind == HandleKind::kFabric) return absl::OkStatus();
-  absl::StatusOr<platform::Machine> machine = platform::ThisMachine();
+  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
   if (!machine.ok()) return machine.status();
-  if (machine->boot_id != ticket.boot_id) {
+  if ((*machine)->boot_id != ticket.boot_id) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the ticket was made on host ", ticket.host_name,
         ", on another machine or before a restart; this is ",
-        machine->host_name, ". Memory shared as ", NameOf(ticket.kind),
+        (*machine)->host_name, ". Memory shared as ", NameOf(ticket.kind),
         " stays on one machine: across nodes share fabric handles."));
   }
   return absl::OkStatus();

@@ -488,12 +488,16 @@ int ForkWithAnEndpoint(const Args& args) {
   EndpointOptions options;
   options.listener.directory = args[0];
   std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
-  const platform::Channel silent = Dial(endpoint->address());
-  EXPECT_EQ(RunInFork([&endpoint] {
-              endpoint.reset();
-              return 0;
-            }),
-            0);
+  // Each fork meets the endpoint's threads at another point of their work.
+  std::vector<platform::Channel> silent;
+  for (int i = 0; i < 30; ++i) {
+    silent.push_back(Dial(endpoint->address()));
+    EXPECT_EQ(RunInFork([&endpoint] {
+                endpoint.reset();
+                return 0;
+              }),
+              0);
+  }
   EXPECT_TRUE(std::filesystem::exists(endpoint->address()));
   platform::Channel client = Dial(endpoint->address());
   Must(protocol::SendRequest(client, {MemoryId{}}, Late()));
