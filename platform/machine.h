@@ -26,6 +26,9 @@ struct Machine {
 // /proc has no boot id). Thread-safe.
 absl::StatusOr<const Machine*> ThisMachine();
 
+// The same, asked of the operating system each time.
+absl::StatusOr<Machine> ReadMachine();
+
 // Fills `bytes` with random bytes fit for secrets.
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes);
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <optional>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -21,6 +19,8 @@ namespace {
 
 constexpr char kBootIdFile[] = "/proc/sys/kernel/random/boot_id";
 constexpr std::size_t kBootIdText = 36;  // 8-4-4-4-12 hexadecimal digits.
+
+}  // namespace
 
 absl::StatusOr<Machine> ReadMachine() {
   const OsHandle file =
@@ -52,20 +52,6 @@ absl::StatusOr<Machine> ReadMachine() {
   }
   machine.host_name = name;
   return machine;
-}
-
-}  // namespace
-
-absl::StatusOr<const Machine*> ThisMachine() {
-  static std::mutex mutex;
-  static std::optional<Machine> known;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (!known.has_value()) {
-    absl::StatusOr<Machine> read = ReadMachine();
-    if (!read.ok()) return read.status();
-    known = *std::move(read);
-  }
-  return &*known;
 }
 
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {

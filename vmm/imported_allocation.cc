@@ -88,6 +88,15 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
       driver,
       PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {}),
       options.alignment, *grants);
+  // Only mapping tells the size of what is behind a handle: the driver maps
+  // whole handles and answers this to any other size (measured).
+  if (platform::ResultOf(region.status()) == CUDA_ERROR_NOT_SUPPORTED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(region.status().message(),
+                     ". The memory behind the handles has another "
+                     "size than the ticket says: ",
+                     ticket.Describe()));
+  }
   if (!region.ok()) return region.status();
   return ImportedAllocation(ticket, *std::move(region));
 }

@@ -30,6 +30,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -353,11 +354,21 @@ absl::Status Launch(const Driver& driver, const CommandLine& line,
   }
   Print(head);
   std::size_t failed = 0;
+  // A rank that fails takes others with it, which only see it hang up: all are
+  // heard, for the first to be heard need not be the cause.
+  std::vector<std::string> errors;
   for (std::size_t rank = 0; rank < all->size(); ++rank) {
     absl::StatusOr<std::string> row =
         Expect(*(*all)[rank].channel, kResult, deadline);
-    if (!row.ok()) return row.status();
-    failed += PrintRow(rank, all->size(), *row);
+    if (row.ok()) {
+      failed += PrintRow(rank, all->size(), *row);
+    } else {
+      errors.push_back(
+          absl::StrCat("rank ", rank, ": ", row.status().message()));
+    }
+  }
+  if (!errors.empty()) {
+    return absl::AbortedError(absl::StrJoin(errors, "; "));
   }
   for (Launched& rank : *all) {
     absl::Status told = Say(*rank.channel, {kAllDone, ""}, deadline);

@@ -58,8 +58,9 @@ class EventFile {
   std::intptr_t file_;
   std::uint64_t id_;
   EventSlot* slots_;
-  std::string path_;    // POSIX: removed at the end; empty for an opened file.
-  std::intptr_t life_;  // Windows: open as long as the maker of the file lives.
+  std::string path_;  // POSIX: removed at the end; empty for an opened file.
+  // Windows: open as long as the maker of the file lives.
+  [[maybe_unused]] std::intptr_t life_;
 };
 
 // Removes the files that this user's processes left behind when killed, of

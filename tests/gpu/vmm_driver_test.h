@@ -31,13 +31,16 @@ inline constexpr std::uint64_t kMiB = 1 << 20;
 // compare it with the driver's first.
 inline constexpr std::uint64_t kGranule = 2 * kMiB;
 
-// The handle kind of this operating system, and that of another one.
+// The handle kind of this operating system, and that of another one. What they
+// depend on is a constant of another source, set before anything runs.
+// NOLINTBEGIN(cppcoreguidelines-interfaces-global-init)
 inline const HandleKind kNativeKind = platform::kNativeHandleIsPosixFd
                                           ? HandleKind::kPosixFd
                                           : HandleKind::kWin32;
 inline const HandleKind kForeignKind = platform::kNativeHandleIsPosixFd
                                            ? HandleKind::kWin32
                                            : HandleKind::kPosixFd;
+// NOLINTEND(cppcoreguidelines-interfaces-global-init)
 
 inline Device FirstDevice() { return Must(Device::ByOrdinal(TestDriver(), 0)); }
 
