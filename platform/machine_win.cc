@@ -7,6 +7,8 @@
 #include <winternl.h>
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -56,8 +58,6 @@ absl::StatusOr<std::uint64_t> BootNumber() {
   return static_cast<std::uint64_t>(time.boot_time.QuadPart);
 }
 
-}  // namespace
-
 absl::StatusOr<Machine> ReadMachine() {
   wchar_t text[64] = {};
   DWORD size = sizeof(text) - sizeof(wchar_t);
@@ -95,6 +95,20 @@ absl::StatusOr<Machine> ReadMachine() {
   }
   machine.host_name = ToUtf8(name);
   return machine;
+}
+
+}  // namespace
+
+absl::StatusOr<const Machine*> ThisMachine() {
+  static std::mutex mutex;
+  static std::optional<Machine> known;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!known.has_value()) {
+    absl::StatusOr<Machine> read = ReadMachine();
+    if (!read.ok()) return read.status();
+    known = *std::move(read);
+  }
+  return &*known;
 }
 
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {

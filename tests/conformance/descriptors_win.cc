@@ -219,6 +219,10 @@ bool ReceiveDescriptor(int socket, int* fd) {
   return SendBytes(socket, &taken, 1);
 }
 
+std::string NameOfItsOwn(const std::string& name) {
+  return name + "-" + std::to_string(::GetCurrentProcessId());
+}
+
 int RunForked(int (*)()) { platform::Die("Windows has no fork"); }
 
 }  // namespace vmm::testing

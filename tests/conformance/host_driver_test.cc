@@ -16,7 +16,7 @@ namespace {
 // These tests are about the host-memory driver, whichever driver a run is for.
 // Children inherit the choice.
 [[maybe_unused]] const bool kOnHostMemory = [] {
-  setenv("VMMSHARE_TEST_DRIVER", "host", /*overwrite=*/1);
+  UseTheHostMemoryDriver();
   return true;
 }();
 

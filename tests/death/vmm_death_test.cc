@@ -1,12 +1,12 @@
 // Misuse of vmm/: a broken REQUIRES ends the program with a line that says so.
 #include <gtest/gtest.h>
 
-#include <csignal>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/support/child.h"
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
 #include "tests/unit/vmm_ticket_samples.h"
@@ -126,7 +126,7 @@ TEST(VmmDeathTest, AStrayAccessOfTheCpuToDeviceMemoryFaults) {
         *reinterpret_cast<volatile int*>(
             static_cast<std::uintptr_t>(memory.address())) = 1;
       },
-      ::testing::KilledBySignal(SIGSEGV), "");
+      EndedByAFault, "");
 }
 
 TEST(VmmDeathTest, AStrayAccessOfTheCpuToHostMemoryFaults) {
@@ -137,7 +137,7 @@ TEST(VmmDeathTest, AStrayAccessOfTheCpuToHostMemoryFaults) {
         *reinterpret_cast<volatile int*>(
             static_cast<std::uintptr_t>(memory.address())) = 1;
       },
-      ::testing::KilledBySignal(SIGSEGV), "");
+      EndedByAFault, "");
 }
 
 }  // namespace

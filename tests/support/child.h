@@ -61,6 +61,10 @@ class Child {
   std::int64_t pid_;
 };
 
+// Whether a process that ended with `status`, as EXPECT_EXIT is given it, was
+// ended by an access to memory that it has not.
+bool EndedByAFault(int status);
+
 // Ends this process at once, as Kill() would.
 [[noreturn]] void KillThisProcess();
 

@@ -129,6 +129,10 @@ int Child::Wait(absl::Time deadline) {
   return Reap(std::exchange(pid_, -1));
 }
 
+bool EndedByAFault(int status) {
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+}
+
 void KillThisProcess() {
   for (;;) ::kill(::getpid(), SIGKILL);
 }

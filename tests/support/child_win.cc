@@ -162,6 +162,10 @@ int Child::Wait(absl::Time deadline) {
   return Reap(std::exchange(pid_, -1));
 }
 
+bool EndedByAFault(int status) {
+  return static_cast<DWORD>(status) == kAccessViolation;
+}
+
 void KillThisProcess() {
   for (;;) ::TerminateProcess(::GetCurrentProcess(), Child::kKilled);
 }

@@ -12,4 +12,8 @@ void UseAHostInstanceOfOwn() {
   ::setenv("VMMSHARE_HOST_INSTANCE", name.c_str(), /*overwrite=*/0);
 }
 
+void UseTheHostMemoryDriver() {
+  ::setenv("VMMSHARE_TEST_DRIVER", "host", /*overwrite=*/1);
+}
+
 }  // namespace vmm::testing

@@ -14,4 +14,6 @@ void UseAHostInstanceOfOwn() {
   ::_putenv_s("VMMSHARE_HOST_INSTANCE", name.c_str());
 }
 
+void UseTheHostMemoryDriver() { ::_putenv_s("VMMSHARE_TEST_DRIVER", "host"); }
+
 }  // namespace vmm::testing

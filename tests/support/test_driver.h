@@ -27,6 +27,10 @@ std::string HostDriverPath();
 // REQUIRES: the driver is not loaded yet.
 void UseAHostInstanceOfOwn();
 
+// Chooses the host-memory driver for this process and its children, whatever
+// the environment says. Call before TestDriver().
+void UseTheHostMemoryDriver();
+
 }  // namespace vmm::testing
 
 #endif  // VMMSHARE_TESTS_SUPPORT_TEST_DRIVER_H_
