@@ -90,6 +90,11 @@ bool ShareTable::Held(std::uint32_t slot) const {
   });
 }
 
+bool ShareTable::HeldBy(std::uint32_t slot, PeerId peer) const {
+  CheckState(slot, State::kWithdrawn, "HeldBy");
+  return Find(peer).holds[slot].load(std::memory_order_seq_cst) != 0;
+}
+
 void ShareTable::Recycle(std::uint32_t slot) {
   CheckState(slot, State::kWithdrawn, "Recycle");
   states_[slot] = State::kFree;

@@ -64,6 +64,9 @@ class ShareTable {
   // REQUIRES: withdrawn.
   bool Held(std::uint32_t slot) const;
 
+  // Whether that peer may. REQUIRES: withdrawn; a peer.
+  bool HeldBy(std::uint32_t slot, PeerId peer) const;
+
   // The slot is free. REQUIRES: withdrawn, and Held() was false since.
   void Recycle(std::uint32_t slot);
 
