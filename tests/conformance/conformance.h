@@ -8,6 +8,7 @@
 #define VMMSHARE_TESTS_CONFORMANCE_CONFORMANCE_H_
 
 #include <cuda.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -60,6 +61,8 @@ const platform::DriverTable& DriverWithContext();
 class Checks {
  public:
   void Expect(const char* what, CUresult got, CUresult wanted);
+  void ExpectOneOf(const char* what, CUresult got,
+                   const std::vector<CUresult>& wanted);
   void ExpectTrue(const char* what, bool value);
   int failures() const { return failures_; }
 
