@@ -1,4 +1,5 @@
-// Legacy CUDA IPC memory: cuIpcGetMemHandle, cuIpcOpenMemHandle.
+// Legacy CUDA IPC memory: cuIpcGetMemHandle, cuIpcOpenMemHandle. Measured is
+// what TakesNoOtherMemory and ItsMakerCannotOpenIt say; the rest is documented.
 #include <cstring>
 
 #include "tests/conformance/bytes_as_text.h"

@@ -1,4 +1,4 @@
-// How much a pool holds, and what it keeps.
+// How much a pool holds, and what it keeps. Documented, not measured.
 #include "tests/conformance/pool_test_base.h"
 
 namespace vmm::testing {

@@ -1,4 +1,4 @@
-// Stream-ordered pools between processes.
+// Stream-ordered pools between processes. Documented, not measured.
 #include "tests/conformance/bytes_as_text.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"

@@ -1,4 +1,5 @@
-// Stream-ordered pools in one process: cuMemAllocAsync and the like.
+// Stream-ordered pools in one process: cuMemAllocAsync and the like. Measured
+// is what PointersIntoThemAreKnown says; the rest is documented.
 #include "tests/conformance/pool_test_base.h"
 
 namespace vmm::testing {
