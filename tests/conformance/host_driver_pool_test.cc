@@ -2,6 +2,8 @@
 // rules.
 #include <cstring>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/conformance/bytes_as_text.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
@@ -56,6 +58,8 @@ TEST_F(HostPools, CountAgainstTheBudget) {
   std::size_t free = 0;
   std::size_t total = 0;
   ASSERT_EQ(cu.cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  MakePool(kFd);
+  EXPECT_EQ(FreeMemory(), free) << "a pool that is empty takes nothing";
   const CUdeviceptr address = Take(DefaultPool(), 40 * kMiB);
   EXPECT_EQ(FreeMemory(), free - 40 * kMiB);
   CUdeviceptr too_much = 0;
@@ -82,9 +86,13 @@ TEST_F(HostPools, WaitForAnotherStreamsMemoryWhenThereIsNoOther) {
   const CUdeviceptr again = Take(pool, 64 * kMiB, second);
   EXPECT_EQ(again, block);
   ASSERT_EQ(cu.cuMemsetD8Async(again, 2, 8, second), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  const absl::Time end = absl::Now() + absl::Milliseconds(20);
+  while (absl::Now() < end) {  // Time for a stream that does not wait to end.
+    ASSERT_EQ(cu.cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  }
   const std::uint64_t one = 1;
   ASSERT_EQ(cu.cuMemcpyHtoD(gate, &one, sizeof(one)), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(first), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(second), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(again, 8), std::vector<std::uint8_t>(8, 2));
   EXPECT_EQ(cu.cuMemFreeAsync(again, second), CUDA_SUCCESS);
@@ -292,13 +300,33 @@ TEST_F(HostPools, LegacyHandlesAreOpenedByPeersOnly) {
   EXPECT_EQ(open("none", 0, CUDA_SUCCESS), 0);
   EXPECT_EQ(open("none", 1, CUDA_ERROR_MAP_FAILED), 0);
   EXPECT_EQ(open("0-1", 1, CUDA_SUCCESS), 0);
-  // Every byte counts.
-  for (std::size_t i = 0; i < 32; ++i) {
-    CUipcMemHandle bad = handle;
+  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
+}
+
+// args: handle. Opens it with each of its bytes spoilt in turn.
+int OpensSpoilt(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  const auto good = FromText<CUipcMemHandle>(args[0]);
+  for (std::size_t i = 0; i < 40; ++i) {  // The rest is not used.
+    if (i == 32 || i == 33) continue;     // A smaller size.
+    CUipcMemHandle bad = good;
     reinterpret_cast<unsigned char*>(&bad)[i] ^= 0xff;
     CUdeviceptr address = 0;
-    EXPECT_NE(cu.cuIpcOpenMemHandle(&address, bad, kLazy), CUDA_SUCCESS) << i;
+    checks.Expect("open a spoilt handle",
+                  cu.cuIpcOpenMemHandle(&address, bad, kLazy),
+                  CUDA_ERROR_INVALID_VALUE);
   }
+  return checks.failures();
+}
+const bool kOpensSpoilt = RegisterChild("ipc_opens_spoilt", &OpensSpoilt);
+
+TEST_F(HostPools, SpoiltLegacyHandlesAreNotOpened) {
+  CUdeviceptr block = 0;
+  CUipcMemHandle handle{};
+  ASSERT_EQ(cu.cuMemAlloc(&block, kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuIpcGetMemHandle(&handle, block), CUDA_SUCCESS);
+  EXPECT_EQ(Child::Start("ipc_opens_spoilt", {ToText(handle)}).Wait(), 0);
   EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
 }
 

@@ -154,6 +154,15 @@ TEST_F(LegacyIpc, WhatIsFreedCannotBeOpened) {
   EXPECT_EQ(Child::Start("ipc_refused", {ToText(handle)}).Wait(), 0);
 }
 
+TEST_F(LegacyIpc, AnOldHandleDoesNotOpenNewMemory) {
+  CUdeviceptr address = 0;
+  ASSERT_EQ(cu.cuMemAlloc(&address, 4 * kMiB), CUDA_SUCCESS);
+  const CUipcMemHandle handle = HandleOf(address);
+  ASSERT_EQ(cu.cuMemFree(address), CUDA_SUCCESS);
+  Allocate(1, 4 * kMiB);  // Where the old memory was, as likely as not.
+  EXPECT_EQ(Child::Start("ipc_refused", {ToText(handle)}).Wait(), 0);
+}
+
 TEST_F(LegacyIpc, NewMemoryAtAnOldAddressHasAnotherHandle) {
   CUdeviceptr address = 0;
   ASSERT_EQ(cu.cuMemAlloc(&address, 4 * kMiB), CUDA_SUCCESS);
