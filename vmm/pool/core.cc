@@ -55,6 +55,11 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
         "a block of ", size, " bytes was asked for; expected 1 to ",
         OffsetHeap::kMaxSize));
   }
+  if (!std::has_single_bit(options.alignment)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an alignment of ", options.alignment,
+                     " bytes was asked for; expected a power of two"));
+  }
   Request request;
   request.size = RoundUp(size, OffsetHeap::kGranule);
   request.alignment = std::max(options.alignment, OffsetHeap::kGranule);
@@ -75,11 +80,6 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
   if (block == nullptr) {
     absl::Status sane = CheckStream(stream);
     if (!sane.ok()) return sane;
-    if (!std::has_single_bit(options.alignment)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("an alignment of ", options.alignment,
-                       " bytes was asked for; expected a power of two"));
-    }
     absl::StatusOr<Block*> taken = AllocateSlowly(request);
     if (!taken.ok()) return taken.status();
     block = *taken;
@@ -148,7 +148,7 @@ absl::StatusOr<Block*> Core::AllocateSlowly(const Request& request) {
     }
   }
   if (Block* const block = TakeFrom(arena, request)) return block;
-  MergeAll(arena.recent.TakeAll());
+  MergeFor(arena);
   Collect();
   if (Block* const block = TakeFrom(arena, request)) return block;
   if (ClaimPassed(arena, request)) {
@@ -289,6 +289,25 @@ void Core::MergeAll(BlockList blocks) {
     } else {
       pending_.Add(block);
     }
+  }
+}
+
+void Core::MergeFor(const Arena& arena) {
+  for (const std::unique_ptr<Arena>& any : arenas_) {
+    if (any->domain != arena.domain) continue;
+    BlockList keep;
+    for (BlockList blocks = any->recent.TakeAll(); !blocks.empty();) {
+      Block* const block = blocks.Pop();
+      const Arena* const home = block->segment->arena;
+      if (home == any.get()) {
+        Merge(block);
+      } else if (home == &arena || home == nullptr) {
+        pending_.Add(block);
+      } else {
+        keep.Push(block);  // Of more use to the stream that it was freed on.
+      }
+    }
+    PutBackAll(keep);
   }
 }
 

@@ -31,7 +31,7 @@ std::uint64_t Core::Reserved() const {
 
 absl::Status Core::Grow(Arena& arena, const Request& request) {
   const std::uint64_t needed = RoundUp(request.size);
-  const bool of_its_own = needed >= options_.max_segment_size / 2 ||
+  const bool of_its_own = request.size >= options_.max_segment_size / 2 ||
                           request.alignment > kSegmentGranule;
   std::uint64_t size =
       of_its_own ? needed : std::max(next_size_, RoundUp(2 * needed));
