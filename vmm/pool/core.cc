@@ -336,15 +336,23 @@ void Core::CollectHeld() {
   for (const std::unique_ptr<Domain>& domain : domains_) {
     domain->ForgetDeadPeers(&last_error_);
   }
-  std::erase_if(held_, [this](Block* block) {
+  BlockList returned;
+  std::erase_if(held_, [&](Block* block) {
     Domain& domain = *domains_[block->domain];
     const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
     if (domain.IsHeld(slot)) return false;
     domain.Recycle(slot);
     block->slot.store(Block::kNoSlot, std::memory_order_relaxed);
-    PutBack(block);
+    // Not among the recent ones: whoever collects has looked there, and wants
+    // the memory.
+    if (block->freed_on == PassedStream()) {
+      Merge(block);
+    } else {
+      returned.Push(block);
+    }
     return true;
   });
+  MergeAll(returned);
 }
 
 SharingDomain Core::NewDomain() {
