@@ -324,7 +324,7 @@ const std::vector<Entry>& Entries() {
     Bytes body = ticket;  // The bytes within a string, less the checksum.
     WireWriter(body).Put<std::uint16_t>(2);
     body.insert(body.end(), {'/', 'x'});
-    return new std::vector<Entry>{
+    auto* const all = new std::vector<Entry>{
         {"ticket", &FuzzTicket, {ticket}},
         {"ticket_string",
          &FuzzTicketString,
@@ -337,6 +337,8 @@ const std::vector<Entry>& Entries() {
          {{0, 1, 1, 8}, {0, 3, 1, 3, 9, 8, 1, 8}, {0, 2, 4, 5, 1, 0, 0, 0}}},
         {"offset_heap", &FuzzOffsetHeap, OffsetHeapSeeds()},
     };
+    for (Entry& entry : PoolEntries()) all->push_back(std::move(entry));
+    return all;
   }();
   return *entries;
 }
