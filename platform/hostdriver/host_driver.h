@@ -67,6 +67,9 @@ struct VmmshareHostLedger {
   std::uint64_t contexts;       // Primary context retains not yet released.
   std::uint64_t device_blocks;  // cuMemAlloc.
   std::uint64_t host_blocks;    // cuMemHostAlloc.
+  std::uint64_t legacy_opens;   // Closes owed for cuIpcOpenMemHandle.
+  std::uint64_t pools;          // Made or imported, and not destroyed.
+  std::uint64_t pool_blocks;    // cuMemAllocAsync, cuMemPoolImportPointer.
 };
 
 // These are looked up by name in the library (dlsym), not through

@@ -42,7 +42,8 @@ std::vector<std::uint64_t> Ledger() {
   return {now.handles,       now.imported_handles, now.references,
           now.mappings,      now.reservations,     now.bytes,
           now.streams,       now.events,           now.contexts,
-          now.device_blocks, now.host_blocks};
+          now.device_blocks, now.host_blocks,      now.legacy_opens,
+          now.pools,         now.pool_blocks};
 }
 
 }  // namespace
