@@ -59,11 +59,11 @@ absl::StatusOr<Child> Child::StartSelf(const std::vector<std::string>& args) {
                    "CreateProcessW(this program)");
   }
   ::CloseHandle(started.hThread);
-  return Child(started.dwProcessId,
-               Process::FromHandle(
-                   OsHandle::Adopt(
-                       reinterpret_cast<std::intptr_t>(started.hProcess)),
-                   started.dwProcessId));
+  return Child(
+      started.dwProcessId,
+      Process::FromHandle(
+          OsHandle::Adopt(reinterpret_cast<std::intptr_t>(started.hProcess)),
+          started.dwProcessId));
 }
 
 void Child::Kill() {

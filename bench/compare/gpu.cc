@@ -82,13 +82,13 @@ absl::StatusOr<std::uint64_t> Gpu::FreeBytes() const {
 
 absl::Status Gpu::Fill(const Block& block, std::uint32_t word,
                        bool corrupt) const {
-  absl::Status filled = Error(
-      cu().cuMemsetD32Async(block.address, word, block.size / 4, stream_),
-      "cuMemsetD32Async()");
+  absl::Status filled =
+      Error(cu().cuMemsetD32Async(block.address, word, block.size / 4, stream_),
+            "cuMemsetD32Async()");
   if (!filled.ok() || !corrupt) return filled;
-  return Error(cu().cuMemsetD8Async(
-                   block.address + block.size - 1,
-                   static_cast<unsigned char>(~(word >> 24)), 1, stream_),
+  return Error(cu().cuMemsetD8Async(block.address + block.size - 1,
+                                    static_cast<unsigned char>(~(word >> 24)),
+                                    1, stream_),
                "cuMemsetD8Async()");
 }
 

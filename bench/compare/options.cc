@@ -101,7 +101,8 @@ absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
 }
 
 std::string HelpText() {
-  std::string text = R"(vmmshare-bench compares the ways of sharing GPU memory between two processes.
+  std::string text =
+      R"(vmmshare-bench compares the ways of sharing GPU memory between two processes.
 
   --driver=host|system|PATH  the host-memory driver, the installed one (default), or a file
   --device=N                 the owner's device (0)

@@ -15,7 +15,7 @@ struct Options {
   std::vector<std::string> routes;     // Empty: all.
   std::string driver = "system";
   int device = 0;
-  int peer = -1;  // -1: none.
+  int peer = -1;                // -1: none.
   int iterations = 0;           // 0: each scenario's own.
   std::uint64_t blocks = 0;     // Of `kth`; 0: 10,000.
   std::uint64_t max_size = 0;   // 0: 4 GiB, on the host-memory driver 64 MiB.

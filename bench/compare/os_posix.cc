@@ -29,9 +29,10 @@ std::uint64_t AddressSpaceBytes() {
   const char* read = std::fgets(text, sizeof(text), file);
   std::fclose(file);
   // The first number: pages.
-  return read == nullptr ? 0
-                         : std::strtoull(text, nullptr, 10) *
-                               static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return read == nullptr
+             ? 0
+             : std::strtoull(text, nullptr, 10) *
+                   static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::uint64_t OpenHandles() {

@@ -58,7 +58,7 @@ class Importer {
   // Adds the time of what it does to `steps`, unless that is null.
   virtual absl::StatusOr<Block> Import(std::uint64_t size,
                                        absl::Span<const std::uint8_t> blob,
-                                       const vmm::platform::OsHandle& handle,
+                                       vmm::platform::OsHandle handle,
                                        Steps* steps) = 0;
   virtual absl::Status Close(const Block& block) = 0;
 };

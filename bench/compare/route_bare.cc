@@ -95,7 +95,7 @@ class BareImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               const OsHandle& handle, Steps* steps) override {
+                               OsHandle handle, Steps* steps) override {
     CUmemGenericAllocationHandle imported = 0;
     const CUresult r = Timed(steps, Step::kImport, [&] {
       return gpu_.cu().cuMemImportFromShareableHandle(

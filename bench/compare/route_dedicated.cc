@@ -65,22 +65,18 @@ class DedicatedImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               const OsHandle& handle, Steps* steps) override {
-    // A second handle outside of the time: the caller keeps the one that came.
-    absl::StatusOr<OsHandle> taken = vmm::platform::Duplicate(handle);
-    if (!taken.ok()) return taken.status();
+                               OsHandle handle, Steps* steps) override {
     std::vector<vmm::ExportedHandle> handles;
-    handles.push_back(*std::move(taken));
-    absl::StatusOr<vmm::ImportedAllocation> opened =
-        Timed(steps, Step::kImport,
-              [&]() -> absl::StatusOr<vmm::ImportedAllocation> {
-                absl::StatusOr<vmm::Ticket> ticket = vmm::DecodeTicket(blob);
-                if (!ticket.ok()) return ticket.status();
-                return vmm::ImportedAllocation::Open(
-                    gpu_.driver(), *ticket, handles,
-                    {.grants = {{vmm::Location::On(gpu_.device()),
-                                 vmm::Access::kReadWrite}}});
-              });
+    handles.push_back(std::move(handle));
+    absl::StatusOr<vmm::ImportedAllocation> opened = Timed(
+        steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedAllocation> {
+          absl::StatusOr<vmm::Ticket> ticket = vmm::DecodeTicket(blob);
+          if (!ticket.ok()) return ticket.status();
+          return vmm::ImportedAllocation::Open(
+              gpu_.driver(), *ticket, handles,
+              {.grants = {{vmm::Location::On(gpu_.device()),
+                           vmm::Access::kReadWrite}}});
+        });
     if (!opened.ok()) return opened.status();
     auto kept = std::make_unique<vmm::ImportedAllocation>(*std::move(opened));
     const CUdeviceptr address = kept->address();

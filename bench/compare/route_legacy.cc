@@ -20,8 +20,8 @@ class LegacyOwner : public Owner {
 
   absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
     Block block{0, size, 0};
-    const CUresult r = gpu_.cu().cuMemAlloc(
-        &block.address, (size + kUnit - 1) / kUnit * kUnit);
+    const CUresult r = gpu_.cu().cuMemAlloc(&block.address,
+                                            (size + kUnit - 1) / kUnit * kUnit);
     if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAlloc()");
     return block;
   }
@@ -49,7 +49,7 @@ class LegacyImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               const OsHandle& handle, Steps* steps) override {
+                               OsHandle handle, Steps* steps) override {
     CUipcMemHandle exported;
     vmm::platform::Check(blob.size() == sizeof(exported),
                          "a blob of another route");
