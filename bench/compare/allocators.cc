@@ -57,9 +57,6 @@ absl::StatusOr<std::unique_ptr<Owner>> MakeAsync(Gpu& gpu) {
   return std::make_unique<AsyncOwner>(gpu, pool);
 }
 
-// By name, since a build may lack it.
-constexpr char kPool[] = "pool";
-
 }  // namespace
 
 absl::StatusOr<std::vector<Allocator>> MakeAllocators(Bench& bench) {
@@ -75,9 +72,7 @@ absl::StatusOr<std::vector<Allocator>> MakeAllocators(Bench& bench) {
   };
   add(routes::kLegacyIpc.name, "cuMemAlloc", routes::kLegacyIpc.own(bench.gpu));
   add(kAsyncAllocator, "cuMemAllocAsync", MakeAsync(bench.gpu));
-  if (const Route* pool = FindRoute(kPool); pool != nullptr) {
-    add(kPool, pool->label, pool->own(bench.gpu));
-  }
+  add(routes::kPool.name, routes::kPool.label, routes::kPool.own(bench.gpu));
   return allocators;
 }
 

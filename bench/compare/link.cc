@@ -25,6 +25,11 @@ absl::StatusOr<std::unique_ptr<Link>> Link::Start(const Options& options,
       new Link(*std::move(channel), *std::move(child), std::move(place)));
 }
 
+absl::Status Link::End() {
+  channel_.Close();
+  return child_->Wait(Deadline());
+}
+
 absl::StatusOr<Answer> Link::Ask(MessageType type, const Writer& request) {
   if (absl::Status sent = Send(channel_, type, request); !sent.ok()) {
     return sent;

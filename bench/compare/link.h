@@ -34,6 +34,10 @@ class Link {
   // Opens the importer's half.
   absl::StatusOr<Answer> Open(const Route& route, const Introduction& owner);
 
+  // Hangs up and waits until the importer has ended; an error when it did not
+  // end well.
+  absl::Status End();
+
   vmm::platform::Channel& channel() { return channel_; }
   const std::string& place() const { return place_; }
   // "same" or "peer", for names in JSON.

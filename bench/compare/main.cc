@@ -164,6 +164,9 @@ absl::Status RunBench(const Options& options) {
   bench.progress.Clear();
   PrintUnavailable(bench);
   if (absl::Status run = RunScenarios(bench); !run.ok()) return run;
+  for (const std::unique_ptr<Link>& link : bench.links) {
+    if (absl::Status ended = link->End(); !ended.ok()) return ended;
+  }
   if (absl::Status written = WriteOutputs(bench); !written.ok()) return written;
   return options.enforce ? Enforce(bench) : absl::OkStatus();
 }

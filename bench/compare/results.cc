@@ -30,6 +30,18 @@ std::string TimeTextOr(const std::vector<double>& samples, double percent) {
   return samples.empty() ? "-" : TimeText(Percentile(samples, percent));
 }
 
+std::string BytesText(double bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (std::fabs(bytes) < 1024) return absl::StrFormat("%.0f B", bytes);
+  std::size_t unit = 0;
+  bytes /= 1024;
+  while (std::fabs(bytes) >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
+}
+
 std::string SizeName(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB"};
   std::size_t unit = 0;

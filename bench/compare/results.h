@@ -78,6 +78,8 @@ std::string TimeText(double ns);
 std::string RatioText(double ratio);
 // "-" where there is nothing.
 std::string TimeTextOr(const std::vector<double>& samples, double percent);
+// "48.0 KiB".
+std::string BytesText(double bytes);
 // "64KiB", as benchmarks are named.
 std::string SizeName(std::uint64_t bytes);
 

@@ -5,9 +5,9 @@
 namespace bench::compare {
 
 absl::Span<const Route> Routes() {
-  static const std::array<Route, 5> kAll = {
+  static const std::array<Route, 6> kAll = {
       routes::kLegacyIpc, routes::kStreamPoolIpc, routes::kBareCalls,
-      routes::kDedicated, routes::kLegacyIpcOwnBlock};
+      routes::kDedicated, routes::kPool,          routes::kLegacyIpcOwnBlock};
   return kAll;
 }
 

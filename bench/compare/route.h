@@ -47,6 +47,8 @@ class Owner {
   // Gives the driver back what is kept for later blocks. May be called again
   // when memory is still held (a peer has it).
   virtual absl::Status Trim() { return absl::OkStatus(); }
+  // Called before `stream` is destroyed.
+  virtual absl::Status Leave(CUstream stream) { return absl::OkStatus(); }
 };
 
 class Importer {
@@ -69,7 +71,6 @@ struct Route {
   const char* label;
   // Whether a block takes a handle of the operating system.
   bool sends_handles;
-  // `peer` is the importer's device where it is another than the owner's.
   absl::StatusOr<std::unique_ptr<Owner>> (*own)(Gpu& gpu);
   absl::StatusOr<std::unique_ptr<Importer>> (*import)(Gpu& gpu);
 };
@@ -88,6 +89,7 @@ extern const Route kLegacyIpc;
 extern const Route kStreamPoolIpc;
 extern const Route kBareCalls;
 extern const Route kDedicated;
+extern const Route kPool;
 extern const Route kLegacyIpcOwnBlock;
 }  // namespace routes
 

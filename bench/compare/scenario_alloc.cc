@@ -14,7 +14,6 @@
 namespace bench::compare {
 namespace {
 
-constexpr char kPool[] = "pool";
 constexpr std::uint64_t kLive = 16;  // Blocks that a batch holds at once.
 
 struct Job {
@@ -77,6 +76,7 @@ void Allocate(const Gpu& gpu, const Job& job, std::latch& ready,
   }
   result->ended = now;
   if (stream != nullptr) {
+    result->status.Update(job.owner->Leave(stream));
     result->status.Update(
         gpu.Error(gpu.cu().cuStreamSynchronize(stream), "cuStreamSynchronize"));
     result->status.Update(
@@ -126,11 +126,12 @@ void AddTargets(Bench& bench, ByAllocator& samples) {
   scaling.floor = scaling.aim = 4;
   scaling.unit = "x";
   std::vector<double> gains;
-  for (const auto& [key, of_pool] : samples[kPool]) {
+  for (const auto& [key, of_pool] : samples[routes::kPool.name]) {
     const auto& [size, threads] = key;
     if (threads == 8) {
-      gains.push_back(Median(of_pool.per_second) /
-                      Median(samples[kPool][{size, 1}].per_second));
+      gains.push_back(
+          Median(of_pool.per_second) /
+          Median(samples[routes::kPool.name][{size, 1}].per_second));
     }
     const auto async = samples[kAsyncAllocator].find(key);
     if (threads != 1 || async == samples[kAsyncAllocator].end()) continue;

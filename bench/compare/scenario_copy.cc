@@ -11,7 +11,6 @@
 namespace bench::compare {
 namespace {
 
-constexpr char kPool[] = "pool";
 constexpr std::uint32_t kTimes = 4;  // Copies behind a number.
 
 // A route with a block of its own, or local memory (`route` null).
@@ -49,8 +48,9 @@ absl::Status Copy(Link& link, std::uint64_t size, Source* source) {
 void Report(Bench& bench, const Link& link, std::uint64_t size,
             const std::vector<Source>& sources) {
   Table table;
-  table.title = absl::StrFormat("Copies of %s to local memory, %s",
-                                SizeText(size), link.place());
+  table.title =
+      absl::StrFormat("Copies of %s to local memory, %s",
+                      BytesText(static_cast<double>(size)), link.place());
   table.header = {"from", "GB/s p50", "GB/s p99", "to local", "to legacy"};
   table.notes = {
       "the importer copies, and checks what it copied; p99: the "
@@ -69,8 +69,8 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
     if (source.route == nullptr) local = rate;
     if (source.key() == routes::kLegacyIpc.name) legacy = rate;
     const double base = link.key() == "peer" ? legacy : local;
-    const bool ours =
-        source.key() == routes::kDedicated.name || source.key() == kPool;
+    const bool ours = source.key() == routes::kDedicated.name ||
+                      source.key() == routes::kPool.name;
     if (ours && base > 0) worst = std::min(worst.value_or(1e9), rate / base);
     table.rows.push_back(
         {source.label(), absl::StrFormat("%.1f", rate),
@@ -140,8 +140,8 @@ absl::Status Run(Bench& bench) {
     std::uint64_t size =
         std::min({bench.MaxSize(), std::uint64_t{1} << 30, *free / 12});
     size = std::max<std::uint64_t>(size >> 21, 1) << 21;
-    bench.progress.Step(
-        absl::StrCat("copy: ", SizeText(size), ", ", link->place()));
+    bench.progress.Step(absl::StrCat(
+        "copy: ", BytesText(static_cast<double>(size)), ", ", link->place()));
     if (absl::Status s = Place(bench, *link, size); !s.ok()) return s;
   }
   return absl::OkStatus();

@@ -7,7 +7,6 @@
 #include "bench/compare/bench.h"
 #include "bench/compare/connection.h"
 #include "bench/compare/scenarios.h"
-#include "bench/report.h"
 
 namespace bench::compare {
 namespace {
@@ -75,8 +74,9 @@ absl::Status One(Bench& bench, const Route& route, Link& link,
 void Report(Bench& bench, const Link& link, std::uint64_t size,
             const std::vector<const Route*>& routes, ByRoute& samples) {
   Table table;
-  table.title = absl::StrFormat("First share of %s, %s (p50)", SizeText(size),
-                                link.place());
+  table.title =
+      absl::StrFormat("First share of %s, %s (p50)",
+                      BytesText(static_cast<double>(size)), link.place());
   table.header = {"route"};
   for (std::size_t i = 0; i < kSteps; ++i) {
     table.header.emplace_back(NameOf(static_cast<Step>(i)));
@@ -140,7 +140,8 @@ absl::Status Run(Bench& bench) {
       if (!free.ok()) return free.status();
       if (size > bench.MaxSize() || size > *free / 4) continue;
       bench.progress.Step(
-          absl::StrCat("first: ", SizeText(size), ", ", link->place()));
+          absl::StrCat("first: ", BytesText(static_cast<double>(size)), ", ",
+                       link->place()));
       ByRoute samples;
       const int iterations = bench.Iterations(30);
       for (int i = 0; i < iterations; ++i) {

@@ -4,7 +4,6 @@
 #include "bench/compare/connection.h"
 #include "bench/compare/os.h"
 #include "bench/compare/scenarios.h"
-#include "bench/report.h"
 
 namespace bench::compare {
 namespace {
@@ -31,12 +30,6 @@ absl::StatusOr<Snapshot> Take(const Bench& bench, Link& link) {
 
 double Difference(std::uint64_t more, std::uint64_t less) {
   return static_cast<double>(more) - static_cast<double>(less);
-}
-
-std::string BytesText(double bytes) {
-  return bytes < 0
-             ? absl::StrCat("-", SizeText(static_cast<std::uint64_t>(-bytes)))
-             : SizeText(static_cast<std::uint64_t>(bytes));
 }
 
 absl::Status One(Bench& bench, Link& link, const Route& route,

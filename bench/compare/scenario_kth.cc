@@ -10,9 +10,6 @@ namespace bench::compare {
 namespace {
 
 constexpr std::uint64_t kSize = 64 << 10;
-// The route of vmmshare::Pool, where this build has it.
-constexpr char kPool[] = "pool";
-
 void AddMetrics(Bench& bench, const Route& route, const Link& link,
                 const ManySamples& of) {
   const std::string prefix = absl::StrCat("kth/", route.name, "/", link.key());
@@ -83,7 +80,7 @@ void Report(Bench& bench, const Link& link,
     }
     if (route->name == routes::kLegacyIpc.name) legacy = &of;
     if (route->name == routes::kLegacyIpcOwnBlock.name) own_block = &of;
-    if (route->name == absl::string_view(kPool)) pool = &of;
+    if (route->name == routes::kPool.name) pool = &of;
   }
   for (const Route* route : routes) {
     const ManySamples& of = samples[route];

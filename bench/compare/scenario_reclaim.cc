@@ -9,7 +9,6 @@
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
 #include "bench/compare/wire.h"
-#include "bench/report.h"
 #include "platform/channel.h"
 
 namespace bench::compare {
@@ -195,7 +194,8 @@ absl::Status Run(Bench& bench) {
     }
   }
   Table table;
-  table.title = absl::StrFormat("Until %s of memory are back", SizeText(size));
+  table.title = absl::StrFormat("Until %s of memory are back",
+                                BytesText(static_cast<double>(size)));
   table.header = {"route", "clean close", "importer killed", "owner killed"};
   table.notes = {
       "median; after a kill the survivor closes or frees the block once it "

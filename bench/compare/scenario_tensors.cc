@@ -7,12 +7,9 @@
 #include "bench/compare/many.h"
 #include "bench/compare/scenarios.h"
 #include "bench/compare/tensors.h"
-#include "bench/report.h"
 
 namespace bench::compare {
 namespace {
-
-constexpr char kPool[] = "pool";
 
 // For all tensors, where a route shared only some of them.
 std::vector<double> ForAll(const ManySamples& of, std::size_t tensors) {
@@ -82,7 +79,7 @@ void Report(Bench& bench, const Link& link,
       continue;
     }
     if (route->name == routes::kLegacyIpc.name) legacy = &of;
-    if (route->name == absl::string_view(kPool)) pool = &of;
+    if (route->name == routes::kPool.name) pool = &of;
     const std::vector<double> all = ForAll(of, sizes.size());
     table.rows.push_back(
         {route->label, absl::StrCat(of.blocks), TimeTextOr(all, 50),
@@ -91,7 +88,7 @@ void Report(Bench& bench, const Link& link,
              ? "-"
              : RatioText(Median(ForAll(*legacy, sizes.size())) / Median(all)),
          TimeTextOr(of.touch, 50), TimeTextOr(of.create, 50),
-         TimeTextOr(of.close, 50), SizeText(of.taken),
+         TimeTextOr(of.close, 50), BytesText(static_cast<double>(of.taken)),
          absl::StrFormat("%.1f %%", 100 * (static_cast<double>(of.taken) /
                                                static_cast<double>(of.payload) -
                                            1))});

@@ -19,7 +19,6 @@ constexpr double kLeft = 90;
 constexpr double kTop = 56;
 constexpr double kPlotWidth = 460;
 constexpr double kPlotHeight = 290;
-constexpr std::size_t kColours = 7;
 
 // Colours that differ in lightness too, and stand out on white and on black.
 constexpr char kStyle[] = R"(<style>
@@ -53,6 +52,20 @@ constexpr char kStyle[] = R"(<style>
   }
 </style>
 )";
+
+// The same colour for the same route in every plot.
+std::size_t ColourOf(const std::string& name) {
+  constexpr std::pair<const char*, std::size_t> kKnown[] = {
+      {"legacy IPC", 0},      {"cuMemAlloc", 0},
+      {"cuMemAllocAsync", 1}, {"stream-ordered pool IPC", 1},
+      {"bare VMM calls", 2},  {"vmmshare dedicated", 3},
+      {"vmmshare pool", 4},   {"legacy IPC, own 2 MiB each", 5},
+  };
+  for (const auto& [known, colour] : kKnown) {
+    if (name == known) return colour;
+  }
+  return 6;
+}
 
 std::string Escaped(const std::string& text) {
   return absl::StrReplaceAll(text,
@@ -177,6 +190,7 @@ std::string Lines(const Chart& chart) {
   }
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
     const Chart::Series& series = chart.series[i];
+    const std::size_t colour = ColourOf(series.name);
     std::string points;
     std::string dots;
     for (const auto& [x, y] : series.points) {
@@ -185,18 +199,18 @@ std::string Lines(const Chart& chart) {
       absl::StrAppendFormat(&points, "%.1f,%.1f ", px, py);
       absl::StrAppendFormat(
           &dots, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" class=\"f%d\"/>\n",
-          px, py, i % kColours);
+          px, py, colour);
     }
     absl::StrAppendFormat(&text,
                           "<polyline points=\"%s\" class=\"line s%d\"/>\n%s",
-                          points, i % kColours, dots);
+                          points, colour, dots);
     const double at = kTop + 12 + 22 * static_cast<double>(i);
     const double legend = kLeft + kPlotWidth + 18;
     absl::StrAppendFormat(
         &text,
         "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"line "
         "s%d\"/>\n",
-        legend, at - 4, legend + 20, at - 4, i % kColours);
+        legend, at - 4, legend + 20, at - 4, colour);
     text += TextAt(legend + 26, at, series.name, {});
   }
   return text;
@@ -216,13 +230,14 @@ std::string Bars(const Chart& chart) {
   const double legend = kLeft + kPlotWidth + 18;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
     const auto& [name, value] = chart.bars[i];
+    const std::size_t colour = ColourOf(name);
     const double x = kLeft + slot * (static_cast<double>(i) + 0.15);
     const double y = Y(axis, value);
     absl::StrAppendFormat(
         &text,
         "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
         "class=\"f%d\"/>\n",
-        x, y, slot * 0.7, kTop + kPlotHeight - y, i % kColours);
+        x, y, slot * 0.7, kTop + kPlotHeight - y, colour);
     text += TextAt(
         x + slot * 0.35, y - 5,
         chart.y_is_time ? ShortTime(value) : absl::StrFormat("%.4g", value),
@@ -231,7 +246,7 @@ std::string Bars(const Chart& chart) {
     absl::StrAppendFormat(&text,
                           "<rect x=\"%.1f\" y=\"%.1f\" width=\"12\" "
                           "height=\"12\" class=\"f%d\"/>\n",
-                          legend, at - 10, i % kColours);
+                          legend, at - 10, colour);
     text += TextAt(legend + 20, at, name, {});
   }
   return text;

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
-#include "bench/report.h"
+#include "bench/compare/results.h"
 
 namespace bench::compare {
 namespace {
@@ -80,9 +80,11 @@ std::string DescribeTensors(const std::vector<std::uint64_t>& sizes) {
       "%d tensors of a mixture-of-experts transformer in 8 bits (64 experts a "
       "layer, a scale for each 128 x 128), %s in all: %d under 4 KiB, %d of 4 "
       "KiB to 1 MiB, %d larger; median %s, largest %s",
-      sizes.size(), SizeText(total), under(4096), under(1 << 20) - under(4096),
+      sizes.size(), BytesText(static_cast<double>(total)), under(4096),
+      under(1 << 20) - under(4096),
       static_cast<std::ptrdiff_t>(sizes.size()) - under(1 << 20),
-      SizeText(sorted[sorted.size() / 2]), SizeText(sorted.back()));
+      BytesText(static_cast<double>(sorted[sorted.size() / 2])),
+      BytesText(static_cast<double>(sorted.back())));
 }
 
 }  // namespace bench::compare

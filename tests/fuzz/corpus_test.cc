@@ -107,6 +107,9 @@ TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
 TEST(FuzzCorpus, MessagesKeepTheirPromises) {
   EXPECT_GT(Fuzz("message", 60000), 60000u);
 }
+TEST(FuzzCorpus, TheOffsetHeapKeepsItsPromises) {
+  EXPECT_GT(Fuzz("offset_heap", 10000), 10000u);
+}
 TEST(FuzzCorpus, TheReceiverKeepsItsPromises) {
   EXPECT_GT(Fuzz("receive", 40000), 40000u);
 }
