@@ -51,7 +51,11 @@ absl::StatusOr<std::unique_ptr<ImportedPool>> ImportedPool::Subscribe(
   absl::StatusOr<std::unique_ptr<pool::SharedTableView>> table =
       pool::SharedTableView::Open(welcome->table, welcome->holds,
                                   parsed->domain);
-  if (!table.ok()) return table.status();
+  if (!table.ok()) {
+    // Nothing was used; otherwise the owner had to wait for this process's end.
+    pool::SendBye(*channel, deadline).IgnoreError();
+    return table.status();
+  }
   absl::StatusOr<std::unique_ptr<pool::Subscription>> subscription =
       pool::Subscription::Start(driver, *std::move(channel), *std::move(table),
                                 options);

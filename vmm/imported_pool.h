@@ -46,8 +46,9 @@ class Subscription;
 
 // One block, held while this object lives. Destroying it gives the block back
 // at once, in the order of no stream: synchronise first, or see
-// ImportedPool::ReleaseAfter. Move-only; thread-compatible. REQUIRES: goes
-// before its ImportedPool.
+// ImportedPool::ReleaseAfter. In a forked child it gives back nothing, for the
+// block is the parent's. Move-only; thread-compatible. REQUIRES: goes before
+// its ImportedPool.
 class ImportedBlock {
  public:
   ImportedBlock(ImportedBlock&& other) noexcept
@@ -105,7 +106,8 @@ class ImportedPool {
 
   // Waits until the GPU has passed what blocks wait for (ReleaseAfter), unmaps
   // everything and takes leave of the owner. REQUIRES: no ImportedBlock of it
-  // is left. In a forked child it does nothing.
+  // is left. In a forked child it does nothing, and nothing else may be called
+  // there.
   ~ImportedPool();
   ImportedPool(const ImportedPool&) = delete;
   ImportedPool& operator=(const ImportedPool&) = delete;

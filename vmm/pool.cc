@@ -1,5 +1,6 @@
 #include "vmm/pool.h"
 
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,9 +54,22 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(const Device& device,
       new Pool(std::make_shared<pool::Core>(device, options)));
 }
 
-Pool::Pool(std::shared_ptr<pool::Core> core) : core_(std::move(core)) {}
+Pool::Pool(std::shared_ptr<pool::Core> core)
+    : core_(std::move(core)), forks_(platform::ForksSoFar()) {}
 
-Pool::~Pool() { core_->Close(); }
+Pool::~Pool() {
+  if (platform::ForksSoFar() == forks_) {
+    core_->Close();
+    return;
+  }
+  // The memory, the peers' connections and the threads are the parent's, and
+  // what those were changing may be half changed. Reachable still, so that it
+  // is not taken for a leak.
+  static std::mutex mutex;
+  static auto* const abandoned = new std::vector<std::shared_ptr<pool::Core>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  abandoned->push_back(std::move(core_));
+}
 
 absl::StatusOr<CUdeviceptr> Pool::Allocate(std::uint64_t size, CUstream stream,
                                            const BlockOptions& options) {

@@ -117,7 +117,8 @@ class Pool {
       const Device& device, const PoolOptions& options);
 
   // Gives all segments back, live blocks included, in the order of no stream.
-  // Peers keep what they hold. REQUIRES: no other call is running.
+  // Peers keep what they hold. In a forked child it does nothing, and nothing
+  // else may be called there. REQUIRES: no other call is running.
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -183,6 +184,7 @@ class Pool {
   friend class Endpoint;
   explicit Pool(std::shared_ptr<pool::Core> core);
   std::shared_ptr<pool::Core> core_;
+  const std::uint64_t forks_;  // When it was created.
 };
 
 }  // namespace vmm

@@ -183,14 +183,25 @@ TEST_F(ShareTableTest, ABlockHeldTwiceIsGivenBackByTheSecondRelease) {
   Peer peer = NewPeer();
   const PoolTicket ticket = Share();
   ASSERT_EQ(peer.view->Acquire(ticket), absl::OkStatus());
-  table_.Withdraw(ticket.slot);
-  // Held already: the owner's freeing it does not take it away.
   ASSERT_EQ(peer.view->Acquire(ticket), absl::OkStatus());
+  table_.Withdraw(ticket.slot);
   peer.view->Release(ticket.slot);
   EXPECT_TRUE(table_.Held(ticket.slot));
   peer.view->Release(ticket.slot);
   EXPECT_FALSE(table_.Held(ticket.slot));
   EXPECT_TRUE(absl::IsFailedPrecondition(peer.view->Acquire(ticket)));
+}
+
+TEST_F(ShareTableTest, ABlockThatWasFreedIsRefusedEvenToWhoHoldsIt) {
+  Peer peer = NewPeer();
+  const PoolTicket ticket = Share();
+  ASSERT_EQ(peer.view->Acquire(ticket), absl::OkStatus());
+  table_.Withdraw(ticket.slot);
+  EXPECT_TRUE(absl::IsFailedPrecondition(peer.view->Acquire(ticket)));
+  EXPECT_EQ(peer.view->References(ticket.slot), 1u);
+  EXPECT_TRUE(table_.Held(ticket.slot)) << "the refusal gave nothing back";
+  peer.view->Release(ticket.slot);
+  EXPECT_FALSE(table_.Held(ticket.slot));
 }
 
 TEST_F(ShareTableTest, EachPeersHoldsCountUntilItIsRemoved) {

@@ -55,6 +55,11 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
         "a block of ", size, " bytes was asked for; expected 1 to ",
         OffsetHeap::kMaxSize));
   }
+  if (!std::has_single_bit(options.alignment)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an alignment of ", options.alignment,
+                     " bytes was asked for; expected a power of two"));
+  }
   Request request;
   request.size = RoundUp(size, OffsetHeap::kGranule);
   request.alignment = std::max(options.alignment, OffsetHeap::kGranule);
@@ -75,11 +80,6 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
   if (block == nullptr) {
     absl::Status sane = CheckStream(stream);
     if (!sane.ok()) return sane;
-    if (!std::has_single_bit(options.alignment)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("an alignment of ", options.alignment,
-                       " bytes was asked for; expected a power of two"));
-    }
     absl::StatusOr<Block*> taken = AllocateSlowly(request);
     if (!taken.ok()) return taken.status();
     block = *taken;
@@ -148,7 +148,7 @@ absl::StatusOr<Block*> Core::AllocateSlowly(const Request& request) {
     }
   }
   if (Block* const block = TakeFrom(arena, request)) return block;
-  MergeAll(arena.recent.TakeAll());
+  MergeFor(arena);
   Collect();
   if (Block* const block = TakeFrom(arena, request)) return block;
   if (ClaimPassed(arena, request)) {
@@ -292,6 +292,25 @@ void Core::MergeAll(BlockList blocks) {
   }
 }
 
+void Core::MergeFor(const Arena& arena) {
+  for (const std::unique_ptr<Arena>& any : arenas_) {
+    if (any->domain != arena.domain) continue;
+    BlockList keep;
+    for (BlockList blocks = any->recent.TakeAll(); !blocks.empty();) {
+      Block* const block = blocks.Pop();
+      const Arena* const home = block->segment->arena;
+      if (home == any.get()) {
+        Merge(block);
+      } else if (home == &arena || home == nullptr) {
+        pending_.Add(block);
+      } else {
+        keep.Push(block);  // Of more use to the stream that it was freed on.
+      }
+    }
+    PutBackAll(keep);
+  }
+}
+
 void Core::Merge(Block* block) {
   addresses_.Erase(block->address);
   block->state.store(BlockState::kUnused, std::memory_order_release);
@@ -317,15 +336,23 @@ void Core::CollectHeld() {
   for (const std::unique_ptr<Domain>& domain : domains_) {
     domain->ForgetDeadPeers(&last_error_);
   }
-  std::erase_if(held_, [this](Block* block) {
+  BlockList returned;
+  std::erase_if(held_, [&](Block* block) {
     Domain& domain = *domains_[block->domain];
     const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
     if (domain.IsHeld(slot)) return false;
     domain.Recycle(slot);
     block->slot.store(Block::kNoSlot, std::memory_order_relaxed);
-    PutBack(block);
+    // Not among the recent ones: whoever collects has looked there, and wants
+    // the memory.
+    if (block->freed_on == PassedStream()) {
+      Merge(block);
+    } else {
+      returned.Push(block);
+    }
     return true;
   });
+  MergeAll(returned);
 }
 
 SharingDomain Core::NewDomain() {

@@ -92,6 +92,9 @@ class Core {
   // waits.
   void MergeAll(BlockList blocks);
   void Merge(Block* block);
+  // Makes one again what was freed, as far as that gives `arena` room, or
+  // another one an idle segment.
+  void MergeFor(const Arena& arena);
   void EmptyCaches();
   // Takes back what streams have passed and peers have given back.
   void Collect();

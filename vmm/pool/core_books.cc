@@ -9,9 +9,7 @@ namespace vmm::pool {
 
 PoolStatistics Core::statistics() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const std::unique_ptr<Domain>& domain : domains_) {
-    domain->ForgetDeadPeers(&last_error_);
-  }
+  CollectHeld();
   PoolStatistics all;
   all.pending = pending_.bytes();
   caches_.ForEach([&all](const ThreadCache& cache) {

@@ -31,7 +31,7 @@ std::uint64_t Core::Reserved() const {
 
 absl::Status Core::Grow(Arena& arena, const Request& request) {
   const std::uint64_t needed = RoundUp(request.size);
-  const bool of_its_own = needed >= options_.max_segment_size / 2 ||
+  const bool of_its_own = request.size >= options_.max_segment_size / 2 ||
                           request.alignment > kSegmentGranule;
   std::uint64_t size =
       of_its_own ? needed : std::max(next_size_, RoundUp(2 * needed));
@@ -156,6 +156,8 @@ absl::Status Core::ZeroForDomain(Arena& arena, Segment& segment) {
     segment.number = old;
     return told;
   }
+  // No peer has it, but those that join the old domain would be given it.
+  domains_[segment.domain]->Forget(old, &last_error_);
   segment.domain = arena.domain;
   return absl::OkStatus();
 }
@@ -214,7 +216,7 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
     if (segment->arena != nullptr) {
       std::erase(segment->arena->segments, segment.get());
     }
-    domains_[segment->domain]->Forget(*segment, &last_error_);
+    domains_[segment->domain]->Forget(segment->number, &last_error_);
     released += segment->size();
     return true;
   });

@@ -89,6 +89,7 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
     absl::StatusOr<Domain*> found = FindServed(id);
     if (!found.ok()) return found.status();
     domain = *found;
+    domain->ForgetDeadPeers(&last_error_);
     absl::StatusOr<PeerId> joined = domain->Join(
         process.ok() ? std::make_optional(*std::move(process)) : std::nullopt);
     if (!joined.ok()) return joined.status();
@@ -115,8 +116,7 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
   if (ended.ok()) {
     absl::StatusOr<platform::Message> word =
         channel.Receive(absl::InfiniteFuture(), &cancel);
-    said_goodbye = word.ok() && word->type == kBye && word->payload.empty() &&
-                   word->handles.empty();
+    said_goodbye = word.ok() && IsBye(*word);
     ended = word.ok() && !said_goodbye
                 ? absl::DataLossError(absl::StrCat(
                       "a subscriber sent a message of type 0x",

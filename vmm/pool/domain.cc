@@ -11,6 +11,12 @@
 #include "vmm/transfer.h"
 
 namespace vmm::pool {
+namespace {
+
+// Subscribers that hung up without a goodbye, whose processes still run.
+constexpr std::size_t kMaxLeft = 128;
+
+}  // namespace
 
 absl::Status Domain::MakeTable() {
   if (table_.has_value()) return absl::OkStatus();
@@ -20,6 +26,9 @@ absl::Status Domain::MakeTable() {
   absl::StatusOr<ShareTable> table = ShareTable::Create(id);
   if (!table.ok()) return table.status();
   table_ = *std::move(table);
+  // All at once, so that the export of a block never grows it: pages that are
+  // not used are not there.
+  generations_.reserve(kPoolSlots);
   return absl::OkStatus();
 }
 
@@ -90,15 +99,15 @@ absl::Status Domain::Tell(Segment& segment, absl::Status* error) {
   return absl::OkStatus();
 }
 
-void Domain::Forget(const Segment& segment, absl::Status* error) {
-  if (shared_.erase(segment.number) == 0) return;
+void Domain::Forget(std::uint32_t number, absl::Status* error) {
+  if (shared_.erase(number) == 0) return;
   for (Peer& peer : peers_) {
-    const bool may_have_it = peer.sent >= segment.number;
+    const bool may_have_it = peer.sent >= number;
     if (peer.channel == nullptr && !peer.left && may_have_it) {
-      peer.to_forget.push_back(segment.number);
+      peer.to_forget.push_back(number);
     }
   }
-  SendToAll(ForgetSegment{segment.number}, error);
+  SendToAll(ForgetSegment{number}, error);
 }
 
 void Domain::Close() {
@@ -132,6 +141,16 @@ absl::StatusOr<PeerId> Domain::Join(std::optional<platform::Process> process) {
   if (closed_) {
     return absl::NotFoundError("the pool has ended");
   }
+  // Each keeps two descriptors and a hold table from being given back, for as
+  // long as it likes.
+  const auto left = static_cast<std::size_t>(std::count_if(
+      peers_.begin(), peers_.end(), [](const Peer& one) { return one.left; }));
+  if (left >= kMaxLeft) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        left,
+        " subscribers hung up without a goodbye and their processes still run; "
+        "no more are taken before one of them ends"));
+  }
   absl::StatusOr<PeerId> id = table_->AddPeer();
   if (!id.ok()) return id.status();
   Peer& peer = peers_.emplace_back();
@@ -161,7 +180,13 @@ std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel) {
     missing.emplace_back(next->second);
     peer.sent = next->first;
   }
-  if (missing.empty()) peer.channel = channel;
+  if (!missing.empty()) return missing;
+  // Those who come while it ends are told, too.
+  if (closed_ && !std::exchange(peer.told_closed, true)) {
+    missing.emplace_back(Closed());
+  } else {
+    peer.channel = channel;
+  }
   return missing;
 }
 

@@ -53,8 +53,8 @@ class Domain {
   // Gives the peers a new segment, if the domain is served. A peer that does
   // not read is disconnected, which is told in `error`.
   absl::Status Tell(Segment& segment, absl::Status* error);
-  // Has the peers let go of a segment.
-  void Forget(const Segment& segment, absl::Status* error);
+  // Has the peers let go of a segment, by its number.
+  void Forget(std::uint32_t number, absl::Status* error);
   // Ends: peers are told that nothing comes any more.
   void Close();
 
@@ -62,6 +62,7 @@ class Domain {
 
   // A peer joins: its hold table is made. `process` is empty when the system
   // cannot refer to it: then it is never known to have ended.
+  // RESOURCE_EXHAUSTED when too many have left and live on.
   absl::StatusOr<PeerId> Join(std::optional<platform::Process> process);
   // What the peer is to be sent first.
   absl::StatusOr<Welcome> WelcomeFor(PeerId peer) const;
@@ -83,6 +84,7 @@ class Domain {
     platform::Channel* channel = nullptr;  // Once it has all segments.
     std::uint32_t sent = 0;  // The last segment's number. They only grow.
     std::vector<std::uint32_t> to_forget;  // Segments that went meanwhile.
+    bool told_closed = false;  // By Missing().
     bool left = false;
   };
 

@@ -118,7 +118,9 @@ std::uint64_t OffsetHeap::largest_free() const {
 }
 
 std::uint32_t OffsetHeap::ClassOf(std::uint64_t granules) {
-  const int shift = std::bit_width(granules | (1 << kSubBits)) - 1 - kSubBits;
+  const auto shift =
+      static_cast<int>(std::bit_width(granules | (1 << kSubBits))) - 1 -
+      kSubBits;
   return static_cast<std::uint32_t>((shift << kSubBits) + (granules >> shift));
 }
 

@@ -98,6 +98,15 @@ absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
                  std::move(message->handles[1])};
 }
 
+absl::Status SendBye(platform::Channel& channel, absl::Time deadline) {
+  return channel.Send(kBye, {}, {}, deadline);
+}
+
+bool IsBye(const platform::Message& message) {
+  return message.type == kBye && message.payload.empty() &&
+         message.handles.empty();
+}
+
 absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
                         absl::Time deadline,
                         const platform::CancelEvent* cancel) {

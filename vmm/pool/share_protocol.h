@@ -75,6 +75,11 @@ absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
 absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
                                        absl::Time deadline);
 
+// The subscriber's last word. Later it holds no block and maps no segment.
+absl::Status SendBye(platform::Channel& channel, absl::Time deadline);
+// Whether a message is that.
+bool IsBye(const platform::Message& message);
+
 absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
                         absl::Time deadline,
                         const platform::CancelEvent* cancel = nullptr);

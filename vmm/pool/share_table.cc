@@ -19,6 +19,10 @@ ShareTable::ShareTable(const DomainId& domain, SharedMemory table)
   const ShareHeader header = {kShareMagic, kShareVersion, kPoolSlots,
                               domain.bytes};
   std::memcpy(table_.writable_bytes().data(), &header, sizeof(header));
+  // All at once, so that no Publish() and no Recycle() grows them: pages that
+  // are not used are not there.
+  states_.reserve(kPoolSlots);
+  free_.reserve(kPoolSlots);
 }
 
 absl::StatusOr<ShareTable> ShareTable::Create(const DomainId& domain) {

@@ -145,12 +145,16 @@ absl::Status SharedTableView::Acquire(const PoolTicket& ticket) {
 }
 
 absl::Status SharedTableView::Again(Slot& slot, const PoolTicket& ticket) {
-  // While it is held the slot is not used again, so that a ticket of another
-  // generation is stale or was never given out.
-  if (slot.generation != ticket.generation) {
-    return Freed(ticket, slot.generation);
-  }
+  // The hold that is there stands for the one that First() sets. While it does
+  // the slot is not used again, so that the generation is the held block's, or
+  // 0 once its owner has freed it: new users are refused then, and those there
+  // are go on.
   const ShareRecord& record = records_[ticket.slot];
+  const std::uint64_t generation =
+      record.generation.load(std::memory_order_seq_cst);
+  if (generation != ticket.generation || generation != slot.generation) {
+    return Freed(ticket, generation);
+  }
   if (!Agrees(ticket, record)) return Contradicts(ticket, record);
   if (slot.references == std::numeric_limits<std::uint32_t>::max()) {
     return absl::ResourceExhaustedError(

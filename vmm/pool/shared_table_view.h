@@ -44,8 +44,9 @@ class SharedTableView {
   const DomainId& domain() const { return domain_; }
 
   // Holds the ticket's block: the owner does not hand it on until Release().
-  // Each success needs one Release(). A block held already is held once more,
-  // even if its owner has freed it meanwhile.
+  // Each success needs one Release(). A block held already is held once more.
+  // One that its owner has freed is refused, even if it is held: whoever holds
+  // it goes on, and nobody joins them.
   //
   // FAILED_PRECONDITION when the block was freed, and its slot perhaps used
   // again; INVALID_ARGUMENT when the ticket is of another domain, names no

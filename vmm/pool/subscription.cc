@@ -39,7 +39,10 @@ absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
     const platform::Driver& driver, platform::Channel channel,
     std::unique_ptr<SharedTableView> table, const ImportOptions& options) {
   absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
-  if (!stop.ok()) return stop.status();
+  if (!stop.ok()) {
+    SendBye(channel, absl::Now() + kLeaveTimeout).IgnoreError();
+    return stop.status();
+  }
   std::unique_ptr<Subscription> made(new Subscription(
       driver, std::move(channel), *std::move(stop), std::move(table), options));
   absl::Status started =
@@ -56,12 +59,12 @@ Subscription::Subscription(const platform::Driver& driver,
     : driver_(driver),
       options_(options),
       table_(std::move(table)),
-      owner_pid_(platform::CurrentProcessId()),
+      forks_(platform::ForksSoFar()),
       channel_(std::move(channel)),
       stop_(std::move(stop)) {}
 
 bool Subscription::IsOfAnotherProcess() const {
-  return platform::CurrentProcessId() != owner_pid_;
+  return platform::ForksSoFar() != forks_;
 }
 
 Subscription::~Subscription() {
@@ -86,7 +89,7 @@ Subscription::~Subscription() {
   segments_.clear();
   // Only now is it true. If it cannot be sent, the owner waits for the end of
   // this process instead.
-  channel_.Send(kBye, {}, {}, absl::Now() + kLeaveTimeout).IgnoreError();
+  SendBye(channel_, absl::Now() + kLeaveTimeout).IgnoreError();
 }
 
 void Subscription::ReceiveLoop() {
@@ -199,6 +202,8 @@ void Subscription::GiveBack(absl::Span<const Place> places) {
 }
 
 void Subscription::Release(ImportedBlock& block) {
+  // A child that gave it back would take it from under its parent.
+  if (IsOfAnotherProcess()) return;
   const Place place{block.segment_, block.slot_};
   GiveBack(absl::MakeConstSpan(&place, 1));
   block.pool_ = nullptr;

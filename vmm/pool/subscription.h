@@ -37,6 +37,8 @@ class Subscription {
   // REQUIRES: no ImportedBlock of it is left; !IsOfAnotherProcess().
   ~Subscription();
 
+  // Whether this process was forked from the one that started it. The threads
+  // and what is held are that one's. No system call.
   bool IsOfAnotherProcess() const;
 
   absl::StatusOr<ImportedBlock> Import(const PoolTicket& ticket,
@@ -77,7 +79,7 @@ class Subscription {
   const platform::Driver driver_;
   const ImportOptions options_;
   const std::unique_ptr<SharedTableView> table_;
-  const std::int64_t owner_pid_;
+  const std::uint64_t forks_;  // When it was started.
   platform::Channel channel_;
   const platform::CancelEvent stop_;
 
