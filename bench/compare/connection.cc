@@ -17,9 +17,10 @@ using vmm::platform::OsHandle;
 // put a blob together is the route's own.
 class Batch {
  public:
-  Batch(const Route& route, bool with_steps) {
+  Batch(const Route& route, const ShareOptions& options) {
     header_.route = static_cast<std::uint32_t>(IndexOf(route));
-    header_.with_steps = with_steps ? 1 : 0;
+    header_.with_steps = options.with_steps ? 1 : 0;
+    header_.count_calls = options.count_calls ? 1 : 0;
   }
 
   bool empty() const { return header_.count == 0; }
@@ -28,11 +29,13 @@ class Batch {
            handle_count_ < kMaxHandles;
   }
 
-  absl::Status Add(Owner& owner, const Item& item) {
+  absl::Status Add(Owner& owner, const Item& item, CallCounter& counter) {
     std::uint8_t* const at = bytes_.data() + used_;
     OsHandle& handle = handles_[handle_count_];
-    absl::StatusOr<std::size_t> length = owner.Export(
-        item.block, BlobSpan(at + sizeof(BlobHeader) + 4, kMaxBlob), &handle);
+    absl::StatusOr<std::size_t> length = counter.Count([&] {
+      return owner.Export(
+          item.block, BlobSpan(at + sizeof(BlobHeader) + 4, kMaxBlob), &handle);
+    });
     if (!length.ok()) return length.status();
     const bool has_handle = handle.has_value();
     if (has_handle) ++handle_count_;
@@ -121,15 +124,16 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
                                          const ShareOptions& options) {
   Shared shared;
   shared.exports.reserve(items.size() / kLot + 1);
-  auto batch = std::make_unique<Batch>(*route_, options.with_steps);
+  auto batch = std::make_unique<Batch>(*route_, options);
   const std::int64_t begin = NowNs();
   std::size_t next = 0;
   while (next < items.size()) {
+    CallCounter counter(options.count_calls ? &shared.calls : nullptr);
     shared.exporter.Start();
     std::int64_t lot_start = NowNs();
     std::size_t in_lot = 0;
     while (next < items.size() && batch->HasRoom()) {
-      absl::Status added = batch->Add(*owner_, items[next]);
+      absl::Status added = batch->Add(*owner_, items[next], counter);
       if (!added.ok()) return added;
       ++next;
       if (++in_lot == kLot || next == items.size() || !batch->HasRoom()) {

@@ -27,12 +27,15 @@ struct Item {
 struct ShareOptions {
   bool with_steps = false;  // Times each step of each block.
   bool touch = false;       // Reads a word of each block at the importer.
+  // Counts calls, which takes time: times mean nothing then.
+  bool count_calls = false;
 };
 
 // What sharing some blocks took, closing and freeing excluded.
 struct Shared {
   Meter exporter;               // Exporting alone.
   std::vector<double> exports;  // ns a block, of each lot of kLot blocks.
+  CallCounts calls;             // Of exporting.
   Answer importer;
   double total_ns = 0;  // From the first export to the last import (or touch).
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "bench/compare/calls.h"
 #include "bench/compare/clock.h"
 #include "bench/compare/gather.h"
 #include "bench/compare/gpu.h"
@@ -34,6 +35,7 @@ struct Session {
   absl::Status status;  // The first error of the batches.
   Meter meter;
   double transport_ns = 0;
+  CallCounts calls;
   Steps steps;
   std::vector<double> lots;
 };
@@ -152,6 +154,7 @@ class Server {
     if (!session.status.ok()) return;
     std::size_t next_handle = 0;
     Steps* const steps = header.with_steps != 0 ? &session.steps : nullptr;
+    CallCounter counter(header.count_calls != 0 ? &session.calls : nullptr);
     session.meter.Start();
     std::int64_t lot_start = NowNs();
     std::size_t in_lot = 0;
@@ -162,8 +165,10 @@ class Server {
       if (blob.has_handle != 0 && next_handle < message.handles.size()) {
         handle = std::move(message.handles[next_handle++]);
       }
-      absl::StatusOr<Block> block =
-          session.importer->Import(blob.size, bytes, std::move(handle), steps);
+      absl::StatusOr<Block> block = counter.Count([&] {
+        return session.importer->Import(blob.size, bytes, std::move(handle),
+                                        steps);
+      });
       if (!block.ok()) {
         session.status = block.status();
         break;
@@ -197,9 +202,11 @@ class Server {
       session.steps.Add(Step::kTouch, answer->touch_ns);
     }
     answer->steps = session.steps;
+    answer->calls = session.calls;
     session.meter = Meter{};
     session.lots.clear();
     session.steps = Steps{};
+    session.calls = CallCounts{};
     return absl::OkStatus();
   }
 
@@ -291,8 +298,10 @@ absl::Status RunImporter(const Options& options) {
   RaiseHandleLimit();
   absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
   if (!driver.ok()) return driver.status();
+  absl::StatusOr<vmm::platform::Driver> counting = CountingDriver(*driver);
+  if (!counting.ok()) return counting.status();
   absl::StatusOr<std::unique_ptr<Gpu>> gpu =
-      Gpu::Open(*driver, options.device, options.at);
+      Gpu::Open(*counting, options.device, options.at);
   if (!gpu.ok()) return gpu.status();
   std::optional<Channel> observer;
   if (!options.linger.empty()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "bench/compare/bench.h"
+#include "bench/compare/calls.h"
 #include "bench/compare/importer_process.h"
 #include "bench/compare/options.h"
 #include "bench/compare/os.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr char kNoGpu[] = "host-memory driver: not a GPU figure";
 
-absl::Status FillContext(Bench& bench) {
+absl::Status FillContext(Bench& bench, const std::string& described) {
   const vmm::platform::Driver& driver = bench.gpu.driver();
   absl::StatusOr<std::uint64_t> granularity = vmm::PhysicalMemory::Granularity(
       driver, vmm::Location::On(bench.gpu.device()), {NativeKind()});
@@ -32,7 +33,7 @@ absl::Status FillContext(Bench& bench) {
       {"date", absl::FormatTime(absl::Now())},
       {"executable", "vmmshare-bench"},
       {"device", bench.gpu.device().Describe()},
-      {"driver", driver.Describe()},
+      {"driver", described},
       {"granularity", absl::StrCat(*granularity, " bytes")},
       {"handle_kind", std::string(vmm::NameOf(NativeKind()))},
       {"clock", ClockName()},
@@ -59,12 +60,10 @@ void Print(const std::string& text) {
 }
 
 void PrintHeader(const Bench& bench) {
-  const bool markdown = bench.options.markdown;
-  std::string text = markdown ? "" : "vmmshare-bench\n";
+  std::string text = "vmmshare-bench\n";
   for (const auto& [name, value] : bench.results.context) {
     if (name == "date" || name == "executable") continue;
-    text += markdown ? absl::StrCat("- ", name, ": ", value, "\n")
-                     : absl::StrFormat("  %-20s %s\n", name + ":", value);
+    absl::StrAppendFormat(&text, "  %-20s %s\n", name + ":", value);
   }
   Print(text);
 }
@@ -73,8 +72,8 @@ void PrintHeader(const Bench& bench) {
 void PrintUnavailable(Bench& bench) {
   for (const auto& [where, reason] : bench.unavailable) {
     const Route& route = Routes()[where.first];
-    Print(absl::StrCat(bench.options.markdown ? "- " : "  ", route.label, ", ",
-                       where.second, ": not available: ", reason, "\n"));
+    Print(absl::StrCat("  ", route.label, ", ", where.second,
+                       ": not available: ", reason, "\n"));
     bench.results.context.emplace_back(
         absl::StrCat("not_available.", route.name, ".", where.second), reason);
   }
@@ -92,6 +91,7 @@ absl::Status RunScenarios(Bench& bench) {
     bench.results.context.emplace_back(absl::StrCat("timed.", scenario.name),
                                        scenario.timed);
     const std::size_t tables = bench.results.tables.size();
+    const absl::Time start = absl::Now();
     absl::Status run = scenario.run(bench);
     bench.progress.Clear();
     if (!run.ok()) {
@@ -101,8 +101,10 @@ absl::Status RunScenarios(Bench& bench) {
     for (std::size_t i = tables; i < bench.results.tables.size(); ++i) {
       Table& table = bench.results.tables[i];
       if (!bench.on_gpu()) table.notes.emplace_back(kNoGpu);
-      Print(ToText(table, bench.options.markdown));
+      Print(ToText(table, false));
     }
+    Print(absl::StrFormat("  (%s took %.1f s)\n", scenario.name,
+                          absl::ToDoubleSeconds(absl::Now() - start)));
   }
   return absl::OkStatus();
 }
@@ -112,6 +114,11 @@ absl::Status WriteOutputs(Bench& bench) {
     absl::Status written = WriteFile(bench.options.json, ToJson(bench.results));
     if (!written.ok()) return written;
   }
+  if (!bench.options.markdown.empty()) {
+    absl::Status written = WriteFile(
+        bench.options.markdown, ToMarkdown(bench.results, bench.options.svg));
+    if (!written.ok()) return written;
+  }
   if (bench.options.svg.empty()) return absl::OkStatus();
   for (Chart& chart : bench.results.charts) {
     if (!bench.on_gpu()) absl::StrAppend(&chart.title, " (", kNoGpu, ")");
@@ -119,20 +126,13 @@ absl::Status WriteOutputs(Bench& bench) {
   return WriteCharts(bench.results.charts, bench.options.svg);
 }
 
-absl::Status Enforce(Bench& bench) {
-  Target heap;
-  heap.name = "offset heap alone, 1e6 live, allocate+free, p50";
-  heap.floor = heap.aim = 100;
-  heap.at_least = false;
-  heap.unit = " ns";
-  heap.applies = false;
-  heap.remark = "measured by a program of its own, without a driver";
-  bench.results.targets.push_back(heap);
-  const std::size_t missed = PrintTargets(bench.results.targets);
+absl::Status Enforce(const Bench& bench) {
+  Print(ToText(ToTable(bench.results.targets), false));
   if (!bench.on_gpu()) {
     Print(absl::StrCat("  not enforced: ", kNoGpu, "\n"));
     return absl::OkStatus();
   }
+  const std::size_t missed = Missed(bench.results.targets);
   if (missed == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(missed, " targets are missed or were not measured"));
@@ -142,11 +142,14 @@ absl::Status RunBench(const Options& options) {
   RaiseHandleLimit();
   absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
   if (!driver.ok()) return driver.status();
+  absl::StatusOr<vmm::platform::Driver> counting = CountingDriver(*driver);
+  if (!counting.ok()) return counting.status();
   absl::StatusOr<std::unique_ptr<Gpu>> gpu =
-      Gpu::Open(*driver, options.device, options.device);
+      Gpu::Open(*counting, options.device, options.device);
   if (!gpu.ok()) return gpu.status();
   Bench bench{options, **gpu};
-  if (absl::Status filled = FillContext(bench); !filled.ok()) return filled;
+  absl::Status filled = FillContext(bench, driver->Describe());
+  if (!filled.ok()) return filled;
   PrintHeader(bench);
 
   bench.progress.Step("starting importers");

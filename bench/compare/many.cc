@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "bench/compare/connection.h"
@@ -13,22 +14,39 @@ namespace {
 // and to have everything warm.
 constexpr std::size_t kPilot = 128;
 
-std::vector<Item> EvenlyPicked(const std::vector<Item>& items,
-                               std::size_t count) {
-  std::vector<Item> picked;
+// `count` of `all`, or all if there are fewer.
+template <typename Container>
+auto EvenlyPicked(const Container& all, std::size_t count) {
+  count = std::min(count, all.size());
+  std::vector<std::remove_cv_t<typename Container::value_type>> picked;
   picked.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    picked.push_back(items[items.size() * i / count]);
+    picked.push_back(all[all.size() * i / count]);
   }
   return picked;
 }
 
+// Shares some of `items`, which must be closed, to count what that calls.
+absl::Status CountCalls(Connection& connection, const std::vector<Item>& items,
+                        ManySamples* samples) {
+  absl::StatusOr<Shared> shared =
+      connection.Share(EvenlyPicked(items, kPilot), {.count_calls = true});
+  if (!shared.ok()) return shared.status();
+  samples->exporter_calls = shared->calls;
+  samples->importer_calls = shared->importer.calls;
+  return connection.CloseAll().status();
+}
+
 // Closes and frees whatever happened before.
 absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
-                      double* close_ns) {
+                      ManySamples* samples) {
   absl::StatusOr<Answer> closed = connection.CloseAll();
-  if (closed.ok()) *close_ns = closed->wall_ns;
   absl::Status status = closed.status();
+  if (closed.ok()) {
+    samples->close.push_back(closed->wall_ns /
+                             static_cast<double>(items.size()));
+    status = CountCalls(connection, items, samples);
+  }
   status.Update(connection.Free(items).status());
   status.Update(connection.Shut());
   return status;
@@ -38,35 +56,30 @@ absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
 absl::Status Pilot(Bench& bench, Connection& connection,
                    absl::Span<const std::uint64_t> sizes, bool touch,
                    ManySamples* samples) {
-  std::vector<std::uint64_t> picked;
-  const std::size_t count = std::min(kPilot, sizes.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    picked.push_back(sizes[sizes.size() * i / count]);
-  }
-  absl::StatusOr<std::vector<Item>> items = connection.Create(picked, 999);
+  absl::StatusOr<std::vector<Item>> items =
+      connection.Create(EvenlyPicked(sizes, kPilot), 999);
   if (!items.ok()) return items.status();
   const std::int64_t start = NowNs();
   absl::Status status = connection.Share(*items, {.touch = touch}).status();
   status.Update(connection.CloseAll().status());
   const double a_block =
-      static_cast<double>(NowNs() - start) / static_cast<double>(count);
+      static_cast<double>(NowNs() - start) / static_cast<double>(items->size());
   status.Update(connection.Free(*items).status());
   if (samples->blocks != 0) return status;
   const double fit = bench.options.budget_s * 1e9 / a_block;
   samples->blocks = sizes.size();
   if (fit < static_cast<double>(sizes.size())) {
-    samples->blocks = std::max(count, static_cast<std::size_t>(fit));
+    samples->blocks = std::max(items->size(), static_cast<std::size_t>(fit));
   }
   return status;
 }
 
 absl::Status Measure(Connection& connection, const std::vector<Item>& items,
                      bool touch, ManySamples* samples) {
-  const std::vector<Item> picked = EvenlyPicked(items, samples->blocks);
-  absl::StatusOr<Shared> shared = connection.Share(picked, {.touch = touch});
+  absl::StatusOr<Shared> shared = connection.Share(items, {.touch = touch});
   if (!shared.ok()) return shared.status();
   if (absl::Status right = connection.Verify(); !right.ok()) return right;
-  const auto count = static_cast<double>(picked.size());
+  const auto count = static_cast<double>(items.size());
   const double exporter = shared->exporter.process_ns / count;
   const double importer = shared->importer.process_ns / count;
   samples->exporter.push_back(exporter);
@@ -95,8 +108,8 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
     return tried;
   }
   double create_ns = 0;
-  absl::StatusOr<std::vector<Item>> items =
-      connection->Create(sizes, seed, &create_ns);
+  absl::StatusOr<std::vector<Item>> items = connection->Create(
+      EvenlyPicked(sizes, samples->blocks), seed, &create_ns);
   if (absl::IsResourceExhausted(items.status())) {
     samples->left_out = std::string(items.status().message());
     return connection->Shut();
@@ -115,15 +128,12 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
   samples->driver_blocks = driver_blocks.size();
 
   absl::Status status = Measure(*connection, *items, touch, samples);
-  double close_ns = 0;
-  const absl::Status ended = TearDown(*connection, *items, &close_ns);
+  const absl::Status ended = TearDown(*connection, *items, samples);
   if (absl::IsResourceExhausted(status)) {
     samples->left_out = std::string(status.message());
     return ended;
   }
-  if (!status.ok()) return status;
-  samples->close.push_back(close_ns / static_cast<double>(samples->blocks));
-  return ended;
+  return status.ok() ? ended : status;
 }
 
 }  // namespace
@@ -136,12 +146,16 @@ absl::Status ShareMany(Bench& bench, Link& link,
   for (int i = 0; i < iterations; ++i) {
     for (const Route* route : Rotated(routes, i)) {
       ManySamples& of = (*samples)[route];
-      if (!of.left_out.empty()) continue;
+      if (!of.left_out.empty() || of.spent_ns > bench.options.budget_s * 1e9) {
+        continue;
+      }
+      const std::int64_t start = NowNs();
       bench.progress.Step(absl::StrCat(what, ", ", link.place(), ": ",
                                        route->label, ", ", i + 1, " of ",
                                        iterations));
       absl::Status done = One(bench, link, *route, sizes,
                               static_cast<std::uint64_t>(i), touch, &of);
+      of.spent_ns += static_cast<double>(NowNs() - start);
       if (!done.ok()) {
         return absl::Status(done.code(),
                             absl::StrCat(route->label, ": ", done.message()));

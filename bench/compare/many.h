@@ -28,14 +28,19 @@ struct ManySamples {
   std::uint64_t payload = 0;        // Bytes of the blocks that were created,
   std::uint64_t taken = 0;          // and what they took of the device.
   std::uint64_t driver_blocks = 0;  // 2 MiB of addresses that they touch.
+  CallCounts exporter_calls;        // Of 128 shares more, with times that
+  CallCounts importer_calls;        // count for nothing.
+  double spent_ns = 0;              // Of the budget.
   std::string left_out;             // Why there is nothing.
 };
 using ManyByRoute = std::map<const Route*, ManySamples>;
 
-// Shares blocks of `sizes` by each of `routes` in turns. A route that would
-// take longer than the budget shares fewer, evenly picked; the first of these
-// decides. A route for which the memory or the descriptors do not suffice is
-// left out, with the reason.
+// Shares blocks of `sizes` by each of `routes` in turns, up to `iterations`
+// times. A route whose sharing would take longer than the budget makes and
+// shares fewer blocks, evenly picked, from its first turn on; and one that has
+// spent the budget with all that belongs to a turn has no further one. A route
+// for which the memory or the descriptors do not suffice is left out, with the
+// reason.
 absl::Status ShareMany(Bench& bench, Link& link,
                        const std::vector<const Route*>& routes,
                        absl::Span<const std::uint64_t> sizes, bool touch,

@@ -27,7 +27,6 @@ bool ParseBytes(absl::string_view text, std::uint64_t* bytes) {
 }
 
 bool ParseFlag(absl::string_view name, Options* options) {
-  if (name == "markdown") return options->markdown = true;
   if (name == "enforce") return options->enforce = true;
   if (name == "quick") return options->quick = true;
   if (name == "corrupt") return options->corrupt = true;
@@ -70,6 +69,7 @@ bool ParseValue(absl::string_view name, absl::string_view value,
   }
   if (name == "json") return !(options->json = text).empty();
   if (name == "svg") return !(options->svg = text).empty();
+  if (name == "markdown") return !(options->markdown = text).empty();
   if (name == "role") return !(options->role = text).empty();
   if (name == "connect") return !(options->connect = text).empty();
   if (name == "linger") return !(options->linger = text).empty();
@@ -114,11 +114,12 @@ std::string HelpText() {
   --blocks=N                 blocks of scenario kth (10000)
   --max_size=BYTES           largest block of alloc, first, copy (4G; host-memory driver 64M)
   --max_bytes=BYTES          payload of scenario tensors; sizes are scaled down to it
-  --budget=SECONDS           what one route may take for a repetition of kth or tensors (10);
-                             one that would take longer does fewer blocks, and the table says so
+  --budget=SECONDS           what sharing by one route may take in kth or tensors (3): one that
+                             would take longer shares fewer blocks, and the table says so; one
+                             that has spent it is not repeated
   --json=FILE                all figures, in Google Benchmark's format
   --svg=DIR                  plots
-  --markdown                 tables in Markdown
+  --markdown=FILE            header, tables and targets in Markdown
   --enforce                  prints the targets; exit status 1 when a floor is missed
                              (not on the host-memory driver)
   --corrupt                  spoils one byte of each shared block: the run must then fail

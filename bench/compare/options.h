@@ -21,10 +21,10 @@ struct Options {
   std::uint64_t max_size = 0;   // 0: 4 GiB, on the host-memory driver 64 MiB.
   std::uint64_t max_bytes = 0;  // Of `tensors`; 0: the model's own size, on
                                 // the host-memory driver 512 MiB.
-  double budget_s = 10;         // Of one route in `kth` and `tensors`.
+  double budget_s = 3;          // Of one route in `kth` and `tensors`.
   std::string json;             // A file; empty: none.
   std::string svg;              // A directory; empty: none.
-  bool markdown = false;
+  std::string markdown;         // A file; empty: none.
   bool enforce = false;
   bool quick = false;
   bool corrupt = false;

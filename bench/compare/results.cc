@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/report.h"
@@ -93,34 +94,53 @@ std::string ToText(const Table& table, bool markdown) {
   return text;
 }
 
-std::size_t PrintTargets(const std::vector<Target>& targets) {
-  std::size_t missed = 0;
-  std::printf("\nTargets\n");
-  std::printf("  %-58s %12s %10s %10s  %s\n", "", "measured", "floor", "aim",
-              "verdict");
+Table ToTable(const std::vector<Target>& targets) {
+  Table table;
+  table.title = "Targets";
+  table.header = {"", "measured", "floor", "aim", "verdict"};
   for (const Target& target : targets) {
     const auto number = [&](double value) {
       return absl::StrCat(absl::StrFormat(value < 10 ? "%.3f" : "%.1f", value),
                           target.unit);
     };
-    std::string verdict = target.applies ? "NOT MEASURED" : "does not apply";
-    if (target.measured.has_value()) {
-      verdict = target.Meets(target.aim)     ? "pass, aim met"
-                : target.Meets(target.floor) ? "pass"
-                                             : "FAIL";
+    const char* const bound = target.at_least ? "at least " : "at most ";
+    const char* const verdict = !target.applies               ? "not enforced"
+                                : target.Meets(target.aim)    ? "pass, aim met"
+                                : target.Meets(target.floor)  ? "pass"
+                                : target.measured.has_value() ? "FAIL"
+                                                              : "NOT MEASURED";
+    table.rows.push_back(
+        {target.name, target.measured ? number(*target.measured) : "-",
+         bound + number(target.floor), bound + number(target.aim), verdict});
+    if (!target.remark.empty()) {
+      table.notes.push_back(absl::StrCat(target.name, ": ", target.remark));
     }
-    if (target.applies &&
-        (!target.measured.has_value() || !target.Meets(target.floor))) {
-      ++missed;
-    }
-    std::printf(
-        "  %-58s %12s %10s %10s  %s%s\n", target.name.c_str(),
-        target.measured ? number(*target.measured).c_str() : "-",
-        number(target.floor).c_str(), number(target.aim).c_str(),
-        verdict.c_str(),
-        target.remark.empty() ? "" : absl::StrCat(": ", target.remark).c_str());
   }
-  return missed;
+  return table;
+}
+
+std::size_t Missed(const std::vector<Target>& targets) {
+  return static_cast<std::size_t>(
+      std::count_if(targets.begin(), targets.end(), [](const Target& target) {
+        return target.applies && !target.Meets(target.floor);
+      }));
+}
+
+std::string ToMarkdown(const Results& results, const std::string& plots) {
+  std::string text;
+  for (const auto& [name, value] : results.context) {
+    if (!absl::StartsWith(name, "timed.")) {
+      absl::StrAppend(&text, "- ", name, ": ", value, "\n");
+    }
+  }
+  for (const Table& table : results.tables) text += ToText(table, true);
+  if (!results.targets.empty()) text += ToText(ToTable(results.targets), true);
+  if (plots.empty()) return text;
+  for (const Chart& chart : results.charts) {
+    absl::StrAppend(&text, "\n![", chart.title, "](", plots, "/", chart.file,
+                    ".svg)\n");
+  }
+  return text;
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {

@@ -56,12 +56,13 @@ struct Target {
   double floor = 0;
   double aim = 0;
   bool at_least = true;  // Else at most.
-  std::string unit;
+  const char* unit = "";
   std::string remark;   // How it was measured, or why it was not.
-  bool applies = true;  // False: this machine cannot show it.
+  bool applies = true;  // False: it is shown, and not enforced.
 
   bool Meets(double bound) const {
-    return at_least ? *measured >= bound : *measured <= bound;
+    return measured.has_value() &&
+           (at_least ? *measured >= bound : *measured <= bound);
   }
 };
 
@@ -98,8 +99,14 @@ absl::Status WriteCharts(const std::vector<Chart>& charts,
                          const std::string& directory);
 std::string ToSvg(const Chart& chart);
 
-// Prints the targets. Answers how many floors are missed or not measured.
-std::size_t PrintTargets(const std::vector<Target>& targets);
+// What was measured of each, and the verdict.
+Table ToTable(const std::vector<Target>& targets);
+// How many floors are missed or were not measured.
+std::size_t Missed(const std::vector<Target>& targets);
+
+// Context, tables and targets as a section of a document. `plots` is the
+// folder of the plots from there; empty: none.
+std::string ToMarkdown(const Results& results, const std::string& plots);
 
 absl::Status WriteFile(const std::string& path, const std::string& text);
 

@@ -210,7 +210,7 @@ absl::Status Run(Bench& bench) {
     if (kib << 10 <= bench.MaxSize()) sizes.push_back(kib << 10);
   }
   std::vector<int> threads = {1, 2, 4, 8};
-  std::int64_t duration_ns = 100'000'000;
+  std::int64_t duration_ns = 50'000'000;
   if (bench.options.quick) {
     threads = {1, 2};
     duration_ns = 1'000'000;

@@ -143,7 +143,7 @@ absl::Status Run(Bench& bench) {
           absl::StrCat("first: ", BytesText(static_cast<double>(size)), ", ",
                        link->place()));
       ByRoute samples;
-      const int iterations = bench.Iterations(30);
+      const int iterations = bench.Iterations(mib > 128 ? 15 : 30);
       for (int i = 0; i < iterations; ++i) {
         bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
         for (const Route* route : Rotated(routes, i)) {

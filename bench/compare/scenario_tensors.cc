@@ -11,13 +11,17 @@
 namespace bench::compare {
 namespace {
 
-// For all tensors, where a route shared only some of them.
-std::vector<double> ForAll(const ManySamples& of, std::size_t tensors) {
-  std::vector<double> scaled = of.readable;
-  for (double& ns : scaled) {
-    ns *= static_cast<double>(tensors) / static_cast<double>(of.blocks);
+// `ns` of a route, scaled to all tensors where it shared only some of them.
+std::vector<double> ForAll(std::vector<double> ns, const ManySamples& of,
+                           std::size_t tensors) {
+  for (double& sample : ns) {
+    sample *= static_cast<double>(tensors) / static_cast<double>(of.blocks);
   }
-  return scaled;
+  return ns;
+}
+
+std::vector<double> Readable(const ManySamples& of, std::size_t tensors) {
+  return ForAll(of.readable, of, tensors);
 }
 
 void AddTargets(Bench& bench, const Link& link, std::size_t tensors,
@@ -38,7 +42,7 @@ void AddTargets(Bench& bench, const Link& link, std::size_t tensors,
   if (pool != nullptr && !pool->readable.empty()) {
     if (legacy != nullptr && !legacy->readable.empty()) {
       ratio.measured =
-          Median(ForAll(*legacy, tensors)) / Median(ForAll(*pool, tensors));
+          Median(Readable(*legacy, tensors)) / Median(Readable(*pool, tensors));
     }
     constexpr double kSegment = 1 << 30;
     const double allowed =
@@ -80,14 +84,15 @@ void Report(Bench& bench, const Link& link,
     }
     if (route->name == routes::kLegacyIpc.name) legacy = &of;
     if (route->name == routes::kPool.name) pool = &of;
-    const std::vector<double> all = ForAll(of, sizes.size());
+    const std::vector<double> all = Readable(of, sizes.size());
+    const std::vector<double> create = ForAll(of.create, of, sizes.size());
     table.rows.push_back(
         {route->label, absl::StrCat(of.blocks), TimeTextOr(all, 50),
          TimeTextOr(all, 100),
          legacy == nullptr
              ? "-"
-             : RatioText(Median(ForAll(*legacy, sizes.size())) / Median(all)),
-         TimeTextOr(of.touch, 50), TimeTextOr(of.create, 50),
+             : RatioText(Median(Readable(*legacy, sizes.size())) / Median(all)),
+         TimeTextOr(of.touch, 50), TimeTextOr(create, 50),
          TimeTextOr(of.close, 50), BytesText(static_cast<double>(of.taken)),
          absl::StrFormat("%.1f %%", 100 * (static_cast<double>(of.taken) /
                                                static_cast<double>(of.payload) -
@@ -95,7 +100,8 @@ void Report(Bench& bench, const Link& link,
     if (of.blocks < sizes.size()) {
       table.notes.push_back(absl::StrCat(
           route->label, ": shared ", of.blocks,
-          " tensors, evenly picked; its time is scaled to all of them"));
+          " tensors, evenly picked, and its times are scaled to all of them: "
+          "sharing all would take longer than --budget allows"));
     }
     chart.bars.emplace_back(route->label, Median(all));
     const std::string prefix =
@@ -106,7 +112,7 @@ void Report(Bench& bench, const Link& link,
         {"payload_bytes", static_cast<double>(of.payload)}};
     bench.results.metrics.push_back(
         {prefix + "/readable", all, -1, 1, counters});
-    bench.results.metrics.push_back({prefix + "/create", of.create});
+    bench.results.metrics.push_back({prefix + "/create", create});
   }
   table.notes.emplace_back(
       "touch: within readable; the importer reads a word of every tensor, in "

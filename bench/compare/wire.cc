@@ -28,6 +28,7 @@ absl::Status SendAnswer(Channel& channel, const absl::Status& status,
   writer.Put(answer.touch_ns);
   writer.Put(answer.done_at);
   writer.Put(answer.usage);
+  writer.Put(answer.calls);
   writer.Put(answer.steps.all());
   // What fits; the rest differs in nothing from it.
   const std::size_t lots = std::min<std::size_t>(answer.lots.size(), 3500);
@@ -51,6 +52,7 @@ absl::StatusOr<Answer> ReceiveAnswer(Channel& channel) {
   answer.touch_ns = reader.Get<double>();
   answer.done_at = reader.Get<std::int64_t>();
   answer.usage = reader.Get<Usage>();
+  answer.calls = reader.Get<CallCounts>();
   answer.steps.all() = reader.Get<std::array<double, kSteps>>();
   const auto lots = reader.Get<std::uint32_t>();
   for (std::uint32_t i = 0; reader.ok() && i < lots; ++i) {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "bench/compare/calls.h"
 #include "bench/compare/clock.h"
 #include "platform/channel.h"
 
@@ -40,8 +41,9 @@ class Writer {
   template <typename T>
   void Put(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    const auto* raw = reinterpret_cast<const std::uint8_t*>(&value);
-    bytes_.insert(bytes_.end(), raw, raw + sizeof(T));
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + sizeof(T));
+    std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
   void PutBytes(absl::Span<const std::uint8_t> bytes) {
     Put(static_cast<std::uint32_t>(bytes.size()));
@@ -96,7 +98,7 @@ struct ImportHeader {
   std::uint32_t count = 0;
   std::int64_t sent_at = 0;
   std::uint32_t with_steps = 0;  // Times each step of each block.
-  std::uint32_t zero = 0;
+  std::uint32_t count_calls = 0;
 };
 
 struct FinishRequest {
@@ -127,6 +129,7 @@ struct Answer {
   double touch_ns = 0;       // Within `done_at`, not within `wall_ns`.
   std::int64_t done_at = 0;  // NowNs() at the end.
   Usage usage;
+  CallCounts calls;
   Steps steps;
   std::vector<double> lots;  // ns a block, of each lot of kLot blocks.
 };
