@@ -209,7 +209,8 @@ std::uint64_t StaleTickets() {
   return count;
 }
 
-TEST_F(PoolSharing, TicketsOfRecycledBlocksAreRefusedEveryTime) {
+using Pitfall29 = PoolIpcTest;
+TEST_F(Pitfall29, TicketsOfRecycledBlocksAreRefusedEveryTime) {
   constexpr std::size_t kBlocks = 4096;
   const PoolPublication publication = Serve();
   PoolPeer peer = StartPeer();
@@ -279,7 +280,8 @@ TEST_F(PoolSharing, AnImportThatRacesWithRecyclingNeverSeesAnothersData) {
 
 // --- The end of a peer -------------------------------------------------------
 
-TEST_F(PoolSharing, AKilledPeersBlocksComeBackByItsConnection) {
+using Pitfall26 = PoolIpcTest;
+TEST_F(Pitfall26, AKilledPeersBlocksComeBackByItsConnection) {
   UsePool(SmallSegments(8 * kMiB));
   const PoolPublication publication = Serve();
   for (int round = 0; round < 3; ++round) {
