@@ -100,7 +100,7 @@ Table ToTable(const std::vector<Target>& targets) {
   table.header = {"", "measured", "floor", "aim", "verdict"};
   for (const Target& target : targets) {
     const auto number = [&](double value) {
-      return absl::StrCat(absl::StrFormat(value < 10 ? "%.3f" : "%.1f", value),
+      return absl::StrCat(absl::StrFormat("%.*f", value < 10 ? 3 : 1, value),
                           target.unit);
     };
     const char* const bound = target.at_least ? "at least " : "at most ";
