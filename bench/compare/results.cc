@@ -59,6 +59,7 @@ double Median(const std::vector<double>& samples) {
 
 std::string ToText(const Table& table, bool markdown) {
   std::vector<std::size_t> widths;
+  widths.reserve(table.header.size());
   for (const std::string& cell : table.header) widths.push_back(cell.size());
   for (const std::vector<std::string>& row : table.rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {

@@ -48,7 +48,8 @@ class BareOwner : public Owner {
   BareOwner(Gpu& gpu, std::uint64_t granularity, CUmemAllocationProp properties)
       : gpu_(gpu), granularity_(granularity), properties_(properties) {}
 
-  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+  absl::StatusOr<Block> Create(std::uint64_t size,
+                               CUstream /*stream*/) override {
     Mapped mapped;
     mapped.size = (size + granularity_ - 1) / granularity_ * granularity_;
     const CUresult r =
@@ -60,13 +61,13 @@ class BareOwner : public Owner {
     return Block{*address, size, mapped.handle};
   }
 
-  absl::Status Free(const Block& block, CUstream stream) override {
+  absl::Status Free(const Block& block, CUstream /*stream*/) override {
     return Release(
         gpu_, {block.address, block.own,
                (block.size + granularity_ - 1) / granularity_ * granularity_});
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
+  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan /*blob*/,
                                      OsHandle* handle) override {
     // Wide enough for a descriptor and for a HANDLE.
     std::intptr_t exported = 0;
@@ -94,7 +95,7 @@ class BareImporter : public Importer {
       : gpu_(gpu), granularity_(granularity) {}
 
   absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> blob,
+                               absl::Span<const std::uint8_t> /*blob*/,
                                OsHandle handle, Steps* steps) override {
     CUmemGenericAllocationHandle imported = 0;
     const CUresult r = Timed(steps, Step::kImport, [&] {

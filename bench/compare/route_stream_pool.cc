@@ -56,7 +56,7 @@ class StreamPoolOwner : public Owner {
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* handle) override {
+                                     OsHandle* /*handle*/) override {
     CUmemPoolPtrExportData exported;
     const CUresult r =
         gpu_.cu().cuMemPoolExportPointer(&exported, block.address);
@@ -66,7 +66,7 @@ class StreamPoolOwner : public Owner {
   }
 
   absl::Status Trim() override {
-    const absl::Status done = gpu_.Synchronize();
+    absl::Status done = gpu_.Synchronize();
     if (!done.ok()) return done;
     return gpu_.Error(gpu_.cu().cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo()");
   }
@@ -103,7 +103,7 @@ class StreamPoolImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               OsHandle handle, Steps* steps) override {
+                               OsHandle /*handle*/, Steps* steps) override {
     CUmemPoolPtrExportData exported;
     vmm::platform::Check(blob.size() == sizeof(exported),
                          "a blob of another route");
