@@ -1,5 +1,7 @@
 // The driver's virtual memory management, called directly.
 
+#include <cstring>
+
 #include "bench/compare/route.h"
 #include "platform/handle_attributes.h"
 
@@ -77,7 +79,9 @@ class BareOwner : public Owner {
       return gpu_.Error(r, "cuMemExportToShareableHandle()");
     }
     if (vmm::platform::kNativeHandleIsPosixFd) {
-      exported = *reinterpret_cast<int*>(&exported);
+      int descriptor = -1;
+      std::memcpy(&descriptor, &exported, sizeof(descriptor));
+      exported = descriptor;
     }
     *handle = OsHandle::Adopt(exported);
     return 0;

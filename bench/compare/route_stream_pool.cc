@@ -35,7 +35,9 @@ class StreamPoolOwner : public Owner {
       return gpu_.Error(r, "cuMemPoolExportToShareableHandle()");
     }
     if (vmm::platform::kNativeHandleIsPosixFd) {
-      exported = *reinterpret_cast<int*>(&exported);
+      int descriptor = -1;
+      std::memcpy(&descriptor, &exported, sizeof(descriptor));
+      exported = descriptor;
     }
     Introduction introduction;
     introduction.handles.push_back(OsHandle::Adopt(exported));
