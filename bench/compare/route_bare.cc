@@ -1,5 +1,4 @@
 // The driver's virtual memory management, called directly.
-
 #include <cstring>
 
 #include "bench/compare/route.h"
