@@ -60,7 +60,7 @@ class Server {
       Answer answer;
       const absl::Status status = Handle(*message, &answer);
       answer.done_at = NowNs();
-      const absl::Status sent = SendAnswer(channel_, status, answer);
+      absl::Status sent = SendAnswer(channel_, status, answer);
       if (absl::IsUnavailable(sent)) return absl::OkStatus();
       if (!sent.ok()) return sent;
     }

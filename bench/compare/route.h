@@ -48,13 +48,13 @@ class Owner {
   // when memory is still held (a peer has it).
   virtual absl::Status Trim() { return absl::OkStatus(); }
   // Called before `stream` is destroyed.
-  virtual absl::Status Leave(CUstream stream) { return absl::OkStatus(); }
+  virtual absl::Status Leave(CUstream /*stream*/) { return absl::OkStatus(); }
 };
 
 class Importer {
  public:
   virtual ~Importer() = default;
-  virtual absl::Status Meet(const Introduction& owner) {
+  virtual absl::Status Meet(const Introduction& /*owner*/) {
     return absl::OkStatus();
   }
   // Adds the time of what it does to `steps`, unless that is null.

@@ -46,7 +46,7 @@ class PoolOwner : public Owner {
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* handle) override {
+                                     OsHandle* /*handle*/) override {
     absl::StatusOr<vmm::PoolTicket> ticket = pool_->Export(block.address);
     if (!ticket.ok()) return ticket.status();
     const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket(*ticket);
@@ -88,7 +88,7 @@ class PoolImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               OsHandle handle, Steps* steps) override {
+                               OsHandle /*handle*/, Steps* steps) override {
     absl::StatusOr<vmm::ImportedBlock> imported = Timed(
         steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedBlock> {
           absl::StatusOr<vmm::PoolTicket> ticket = vmm::DecodePoolTicket(blob);

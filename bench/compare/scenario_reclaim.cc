@@ -45,6 +45,7 @@ class Experiment {
                 {"--role=owner", absl::StrCat("--route=", route_.name),
                  absl::StrCat("--max_size=", size_),
                  absl::StrCat("--connect=", listener->address())});
+    if (bench_.options.corrupt) args.emplace_back("--corrupt");
     absl::StatusOr<Child> owner = Child::StartSelf(args);
     if (!owner.ok()) return owner.status();
     owner_.emplace(*std::move(owner));
