@@ -272,7 +272,7 @@ TEST_F(PoolSharing, AnImportThatRacesWithRecyclingNeverSeesAnothersData) {
     peer.SendTickets(tickets);
     sent += tickets.size();
     free(kBatch / 4, kBatch * 3 / 4);
-    peer.AwaitBatch();
+    ASSERT_EQ(peer.AwaitBatch(), "");
     free(kBatch * 3 / 4, kBatch);
   }
   const PoolPeer::Raced raced = peer.EndRace();
