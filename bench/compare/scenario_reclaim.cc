@@ -163,8 +163,11 @@ struct Samples {
 absl::Status Run(Bench& bench) {
   const Link& link = *bench.links.front();
   const std::vector<const Route*> routes = bench.RoutesFor(link, false);
+  // On a GPU the block must be large beside what contexts take as they go on.
   const std::uint64_t size =
-      std::min<std::uint64_t>(bench.MaxSize(), std::uint64_t{1} << 30);
+      bench.on_gpu()
+          ? std::uint64_t{1} << 30
+          : std::min<std::uint64_t>(bench.MaxSize(), std::uint64_t{1} << 30);
   std::map<const Route*, Samples> samples;
   // On a GPU a turn starts and ends 30 contexts, which takes half a minute.
   const int turns =
