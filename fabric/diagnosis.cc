@@ -202,8 +202,9 @@ std::vector<Finding> Notes(const Topology& topology) {
   Findings notes;
   if (!topology.nvml.ok()) {
     notes.push_back({"no-nvml", std::string(topology.nvml.status().message()),
-                     "Without NVML, fabric state, NVLink and MIG mode stay "
-                     "unknown; sharing does not need it."});
+                     "Only if they matter: without NVML the fabric's state, "
+                     "NVLink and MIG mode stay unknown. Sharing works "
+                     "without."});
   }
   if (topology.imex.channels.ok()) {
     for (const ImexChannel& channel : *topology.imex.channels) {

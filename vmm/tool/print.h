@@ -1,0 +1,20 @@
+// A Report for people, and for programs.
+#ifndef VMMSHARE_VMM_TOOL_PRINT_H_
+#define VMMSHARE_VMM_TOOL_PRINT_H_
+
+#include <string>
+
+#include "vmm/tool/examine.h"
+
+namespace vmm::tool {
+
+// Lines of at most 96 columns, but for words that are longer. `colour`: with
+// terminal sequences.
+std::string AsText(const Report& report, bool colour);
+
+// One JSON object; docs/doctor.md describes it.
+std::string AsJson(const Report& report);
+
+}  // namespace vmm::tool
+
+#endif  // VMMSHARE_VMM_TOOL_PRINT_H_
