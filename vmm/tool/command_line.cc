@@ -64,7 +64,10 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
           "--help"));
     }
     // "--require fabric" as well as "--require=fabric".
-    if (!value.has_value() && i + 1 < words.size()) value = words[++i];
+    if (!value.has_value() && i + 1 < words.size() &&
+        words[i + 1].substr(0, 2) != "--") {
+      value = words[++i];
+    }
     if (!value.has_value() || value->empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " needs a value: --", name, "=..."));

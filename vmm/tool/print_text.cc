@@ -43,9 +43,10 @@ class Page {
     Start(0, mark, kMark, ink);
     Wrap(text, 2 + kLabel + kMark);
   }
-  void Findings(const std::vector<Finding>& findings, std::size_t indent) {
+  void Findings(const std::vector<Finding>& findings, absl::string_view label,
+                std::size_t indent) {
     for (const Finding& finding : findings) {
-      Start(indent, "why:", 7, Ink::kWarn);
+      Start(indent, label, 7, Ink::kWarn);
       Wrap(absl::StrCat(finding.text, " [", finding.id, "]"), indent + 7);
       Start(indent, "to do:", 7, Ink::kPlain);
       Wrap(finding.remedy, indent + 7);
@@ -163,7 +164,7 @@ void PrintDevice(const Report& report, std::size_t index, Page* page) {
       page->Row("why:", absl::StrCat("as on device ", first.device.ordinal()),
                 4, Ink::kWarn);
     } else {
-      page->Findings(kind.reasons, 4);
+      page->Findings(kind.reasons, "why:", 4);
     }
   }
   // Without NVML the note says so once.
@@ -290,7 +291,7 @@ void PrintNotes(const std::vector<Finding>& notes, Page* page) {
   if (notes.empty()) return;
   page->Gap();
   page->Heading("notes");
-  page->Findings(notes, 2);
+  page->Findings(notes, "note:", 2);
 }
 
 void PrintSummary(const Report& report, Page* page) {
