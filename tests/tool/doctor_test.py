@@ -217,6 +217,17 @@ class NvmlTroubles(DoctorTest):
         self.expect_unknown("PERMISSION_DENIED",
                             env={"VMMSHARE_HOST_NVML_FAIL": "nvmlDeviceGetGpuFabricInfoV:4"})
 
+    def test_an_environment_that_makes_no_sense_is_named(self):
+        for name, value in (("VMMSHARE_HOST_FABRIC_STATE", "done"),
+                            ("VMMSHARE_HOST_FABRIC_STATUS", "-1"),
+                            ("VMMSHARE_HOST_FABRIC_CLUSTER", CLUSTER[:-1]),
+                            ("VMMSHARE_HOST_FABRIC_CLIQUE", "x"),
+                            ("VMMSHARE_HOST_MIG", "yes"),
+                            ("VMMSHARE_HOST_NVML_FAIL", "nvmlInit_v2")):
+            result = self.machine.run(env={name: value})
+            self.assertNotIn(result.status, (0, 1, 2), name)
+            self.assertIn(f"the environment has {name}={value}; expected", result.err)
+
     def test_an_answer_it_never_gave_before(self):
         self.expect_unknown("INTERNAL",
                             env={"VMMSHARE_HOST_NVML_FAIL": "nvmlDeviceGetGpuFabricInfoV:999"})
@@ -451,8 +462,11 @@ class Documented(unittest.TestCase):
         sources = "".join((SOURCES / name).read_text() for name in
                           ("fabric/diagnosis.cc", "vmm/tool/examine.cc"))
         printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
-        table = (SOURCES / "docs/fabric.md").read_text() + (SOURCES / "docs/doctor.md").read_text()
-        documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M))
+        documented = set()
+        for name in ("docs/fabric.md", "docs/doctor.md"):
+            for table in re.findall(r"^\| (?:reason|note) \|.*\n(?:\|.*\n)+",
+                                    (SOURCES / name).read_text(), re.M):
+                documented |= set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M))
         self.assertGreater(len(printed), 20)
         self.assertEqual(printed, documented)
 

@@ -67,10 +67,6 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter) {
             "the kind",
             "Free some: nvidia-smi shows who holds it."};
   }
-  if (!result.has_value() && absl::IsResourceExhausted(tried)) {
-    return {"no-descriptors", "this process may open no more descriptors",
-            "Raise the limit: ulimit -n, LimitNOFILE in a systemd unit."};
-  }
   std::string remedy = result.has_value() ? exporter.advice(*result) : "";
   if (remedy.empty()) {
     remedy =
