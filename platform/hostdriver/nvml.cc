@@ -72,8 +72,8 @@ unsigned char StateItem(int device) {
   constexpr char kName[] = "VMMSHARE_HOST_FABRIC_STATE";
   // As measured on H100 and H200.
   const std::string item = Item(kName, device).value_or("completed");
-  for (unsigned char i = 0; i < std::size(kStates); ++i) {
-    if (item == kStates[i]) return i;
+  for (std::size_t i = 0; i < std::size(kStates); ++i) {
+    if (item == kStates[i]) return static_cast<unsigned char>(i);
   }
   BadValue(kName, item, "not-supported, not-started, in-progress or completed");
 }

@@ -283,6 +283,7 @@ Report Examine(const DoctorOptions& options) {
     if (all.ok()) devices = *std::move(all);
   }
   std::vector<fabric::Uuid> uuids;
+  uuids.reserve(devices.size());
   for (const Device& device : devices) uuids.push_back(device.uuid().bytes);
 
   Report report{
