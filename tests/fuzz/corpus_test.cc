@@ -104,8 +104,8 @@ TEST(FuzzCorpus, TicketsKeepTheirPromises) {
 TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
   EXPECT_GT(Fuzz("ticket_string", 30000), 30000u);
 }
-TEST(FuzzCorpus, PoolTicketsKeepTheirPromises) {
-  EXPECT_GT(Fuzz("pool_ticket", 60000), 60000u);
+TEST(FuzzCorpus, ImportsByPoolTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_import", 60000), 60000u);
 }
 TEST(FuzzCorpus, MessagesKeepTheirPromises) {
   EXPECT_GT(Fuzz("message", 60000), 60000u);
@@ -115,6 +115,21 @@ TEST(FuzzCorpus, TheOffsetHeapKeepsItsPromises) {
 }
 TEST(FuzzCorpus, TheReceiverKeepsItsPromises) {
   EXPECT_GT(Fuzz("receive", 40000), 40000u);
+}
+TEST(FuzzCorpus, PoolTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_ticket", 60000), 60000u);
+}
+TEST(FuzzCorpus, PoolStringsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_string", 30000), 30000u);
+}
+TEST(FuzzCorpus, PoolMessagesKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_message", 40000), 40000u);
+}
+TEST(FuzzCorpus, SubscribersKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_owner", 40000), 40000u);
+}
+TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
 }
 
 }  // namespace

@@ -111,11 +111,16 @@ class Core {
   absl::Status ZeroForDomain(Arena& arena, Segment& segment);
   absl::StatusOr<Block*> LastResort(Arena& arena, const Request& request);
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes);
+  // Whether the GPU has passed all of the stream's work; false, and told in
+  // last_error_, when the driver cannot say.
+  bool HasPassedAll(CUstream stream);
   absl::Status CannotGrow(const Request& request, const absl::Status& why);
   std::uint64_t Reserved() const;
 
   // core_share.cc
-  absl::StatusOr<PoolTicket> ExportOne(CUdeviceptr address);
+  absl::StatusOr<PoolTicket> ExportOne(Block* block, CUdeviceptr address);
+  absl::Status ExportSome(absl::Span<const CUdeviceptr> blocks,
+                          PoolTicket* out);
   absl::Status CheckDomain(SharingDomain domain) const;
   absl::StatusOr<Domain*> FindServed(const DomainId& id);
   // Without the mutex.

@@ -1,0 +1,51 @@
+#include "bench/compare/route.h"
+
+#include <array>
+#include <utility>
+
+namespace bench::compare {
+
+absl::Status Owner::ExportLot(absl::Span<const Block> blocks,
+                              absl::Span<Outgoing> out) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    absl::StatusOr<std::size_t> length =
+        Export(blocks[i], absl::MakeSpan(out[i].blob), &out[i].handle);
+    if (!length.ok()) return length.status();
+    out[i].length = *length;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::ImportLot(absl::Span<Incoming> in, Steps* steps,
+                                 absl::Span<Block> out) {
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    absl::StatusOr<Block> block =
+        Import(in[i].size, in[i].blob, std::move(in[i].handle), steps);
+    if (!block.ok()) {
+      while (i > 0) Close(out[--i]).IgnoreError();
+      return block.status();
+    }
+    out[i] = *block;
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<const Route> Routes() {
+  static const std::array<Route, 6> kAll = {
+      routes::kLegacyIpc, routes::kStreamPoolIpc, routes::kBareCalls,
+      routes::kDedicated, routes::kPool,          routes::kLegacyIpcOwnBlock};
+  return kAll;
+}
+
+const Route* FindRoute(const std::string& name) {
+  for (const Route& route : Routes()) {
+    if (name == route.name) return &route;
+  }
+  return nullptr;
+}
+
+std::size_t IndexOf(const Route& route) {
+  return static_cast<std::size_t>(&route - Routes().data());
+}
+
+}  // namespace bench::compare
