@@ -423,6 +423,18 @@ class Text(DoctorTest):
             self.assertIn("usable", text)
             self.assertNotIn("\x1b", text)
 
+    def test_what_others_named_cannot_command_the_terminal(self):
+        self.machine.offer_channels(242)
+        (self.machine.root / CHANNELS / "channel0\x1b]0;title\x07").mkdir(parents=True)
+        env = {"CUDA_VISIBLE_DEVICES": "0,\x1b[2J\nfake line"}
+        text = self.machine.run(env=env).out
+        self.assertIn("channel0?]0;title?", text)
+        self.assertIn("0,?[2J?fake", text)
+        for line in text.splitlines():
+            self.assertTrue(line.isprintable(), line)
+        channel = self.machine.run("--json", env=env).json["imex"]["channels"][0]
+        self.assertTrue(channel["path"].endswith("channel0\x1b]0;title\x07"))
+
     def test_json_has_no_colour_on_a_terminal(self):
         self.assertNotIn("\x1b", self.machine.run_on_terminal("--json", env={"TERM": "xterm"}))
 

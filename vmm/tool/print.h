@@ -8,8 +8,7 @@
 
 namespace vmm::tool {
 
-// Lines of at most 96 columns, but for words that are longer. `colour`: with
-// terminal sequences.
+// `colour`: with terminal sequences. See page.h.
 std::string AsText(const Report& report, bool colour);
 
 // One JSON object; docs/doctor.md describes it.

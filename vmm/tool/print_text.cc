@@ -6,93 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "vmm/tool/page.h"
 #include "vmm/tool/print.h"
 
 namespace vmm::tool {
 namespace {
 
 using fabric::Finding;
-
-constexpr std::size_t kWidth = 96;
-constexpr std::size_t kLabel = 16;  // Columns of what stands before a text.
-constexpr std::size_t kMark = 9;
-
-enum class Ink { kPlain, kGood, kBad, kWarn, kStrong };
-
-// Lines of text, wrapped, with a label in front.
-class Page {
- public:
-  explicit Page(bool colour) : colour_(colour) {}
-
-  void Heading(absl::string_view text) {
-    absl::StrAppend(&out_, Paint(text, Ink::kStrong), "\n");
-  }
-  void Gap() { out_.push_back('\n'); }
-
-  // `label`, then `text`, whose further lines are set below its first.
-  void Row(absl::string_view label, absl::string_view text,
-           std::size_t indent = 2, Ink ink = Ink::kPlain) {
-    Start(indent, label, kLabel, ink);
-    Wrap(text, indent + kLabel);
-  }
-  void MarkedRow(absl::string_view label, absl::string_view mark, Ink ink,
-                 absl::string_view text) {
-    Start(2, label, kLabel, Ink::kPlain);
-    Start(0, mark, kMark, ink);
-    Wrap(text, 2 + kLabel + kMark);
-  }
-  void Findings(const std::vector<Finding>& findings, absl::string_view label,
-                std::size_t indent) {
-    for (const Finding& finding : findings) {
-      Start(indent, label, 7, Ink::kWarn);
-      Wrap(absl::StrCat(finding.text, " [", finding.id, "]"), indent + 7);
-      Start(indent, "to do:", 7, Ink::kPlain);
-      Wrap(finding.remedy, indent + 7);
-    }
-  }
-
-  std::string Take() && { return std::move(out_); }
-
- private:
-  std::string Paint(absl::string_view text, Ink ink) const {
-    if (!colour_ || ink == Ink::kPlain || text.empty()) {
-      return std::string(text);
-    }
-    constexpr const char* kCodes[] = {"0", "32", "31", "33", "1"};
-    return absl::StrCat("\x1b[", kCodes[static_cast<int>(ink)], "m", text,
-                        "\x1b[0m");
-  }
-  void Start(std::size_t indent, absl::string_view label, std::size_t width,
-             Ink ink) {
-    out_.append(indent, ' ');
-    out_.append(Paint(label, ink));
-    out_.append(label.size() < width ? width - label.size() : 1, ' ');
-  }
-  void Wrap(absl::string_view text, std::size_t indent) {
-    std::size_t column = indent;
-    bool first = true;
-    for (absl::string_view word : absl::StrSplit(text, ' ')) {
-      if (!first && column + 1 + word.size() > kWidth) {
-        out_.push_back('\n');
-        out_.append(indent, ' ');
-        column = indent;
-      } else if (!first) {
-        out_.push_back(' ');
-        ++column;
-      }
-      absl::StrAppend(&out_, word);
-      column += word.size();
-      first = false;
-    }
-    while (!out_.empty() && out_.back() == ' ') out_.pop_back();
-    out_.push_back('\n');
-  }
-
-  bool colour_;
-  std::string out_;
-};
 
 std::string Size(std::uint64_t bytes) {
   return bytes >= std::uint64_t{1} << 30
