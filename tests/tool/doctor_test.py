@@ -235,14 +235,14 @@ class NvmlTroubles(DoctorTest):
 
 class NotesTest(DoctorTest):
     def test_a_channel_that_every_user_may_open(self):
-        self.make_ready(mode=0o666)
+        self.make_ready(mode=0o606)
         result = self.machine.run("--json")
         self.assertIn("channel-world-writable", result.notes())
         self.assertTrue(result.json["imex"]["channels"][0]["world_writable"])
-        self.assertIn("mode 0666", self.machine.run().out)
+        self.assertIn("mode 0606", self.machine.run().out)
 
-    def test_a_private_channel_is_none(self):
-        self.make_ready(mode=0o600)
+    def test_a_channel_that_a_user_and_a_group_may_open_is_none(self):
+        self.make_ready(mode=0o660)
         result = self.machine.run("--json")
         self.assertNotIn("channel-world-writable", result.notes())
         self.assertFalse(result.json["imex"]["channels"][0]["world_writable"])
