@@ -76,6 +76,14 @@ void AddStateOfGpu(const GpuTopology& gpu, Findings* found) {
 }
 
 std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
+  if (absl::IsUnimplemented(imex.major.status())) {
+    return Finding{"no-imex",
+                   absl::StrCat("fabric handles need IMEX, which this "
+                                "operating system has not: ",
+                                imex.major.status().message()),
+                   "Share within the host, by the system's own handles; "
+                   "fabric handles are for Linux."};
+  }
   if (!imex.channels.ok()) {
     return Finding{"channels-unreadable",
                    absl::StrCat("the IMEX channel nodes cannot be listed: ",

@@ -159,6 +159,13 @@ TEST_F(DiagnosisTest, TakesAnotherMajorForANodeFromBeforeAReboot) {
   EXPECT_THAT(Why(), ElementsAre("domain-not-ready")) << "it is not known";
 }
 
+TEST_F(DiagnosisTest, OfWindowsDoesNotAskForANode) {
+  topology_.imex = {std::vector<ImexChannel>(),
+                    absl::UnimplementedError("no IMEX channel nodes"),
+                    absl::UnimplementedError("no IMEX daemon")};
+  EXPECT_THAT(Why(), ElementsAre("no-imex"));
+}
+
 TEST_F(DiagnosisTest, NotesTwoDomainsOnlyAmongGpusThatJoined) {
   topology_.gpus.push_back(topology_.gpus[0]);
   EXPECT_THAT(NoteIds(), ElementsAre("no-nvml"));

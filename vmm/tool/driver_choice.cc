@@ -15,8 +15,8 @@ namespace {
 using fabric::Nvml;
 using platform::Driver;
 
-// Where the host-memory driver is, seen from the folder of this program: in the
-// build tree, then where both are installed. So a moved tree works.
+// Where the host-memory driver is, seen from the folder of this program: where
+// both are installed, then in the build tree. So a moved tree works.
 constexpr char kPlaces[] = VMMSHARE_HOSTDRIVER_PLACES;
 
 struct HostDriver {
