@@ -18,7 +18,6 @@ namespace vmm::platform {
 namespace {
 
 using testing::Child;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // A root of its own: folders and files of the test's making.
