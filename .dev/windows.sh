@@ -18,10 +18,12 @@ wine_environment() {
   export WINEPREFIX=$PWD/build/wine WINEDEBUG=-all
   export WINEDLLOVERRIDES="mscoree,mshtml=;winemenubuilder.exe=d;winedbg.exe=d"
   unset DISPLAY
-  [ -e "$WINEPREFIX/system.reg" ] && return
-  say "making a wine prefix in build/wine"
-  mkdir -p build
-  # Before any parallel run: two first starts at once break the prefix.
+  mkdir -p build/log
+  # Before any parallel run: two first starts at once break the prefix. And
+  # apart from the tests: the services that the first program starts would hold
+  # its output open, on which ctest waits. They end 20 seconds after the last.
+  [ -e "$WINEPREFIX/system.reg" ] || say "making a wine prefix in build/wine"
+  "${wine%/*}/wineserver64" -p20 >build/log/wineserver.log 2>&1 </dev/null || true
   logged build/log/wineboot.log "$wine" wineboot --init
 }
 
