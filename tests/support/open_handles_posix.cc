@@ -28,7 +28,10 @@ std::map<int, std::string> OpenHandles() {
   return handles;
 }
 
-ExpectNoNewHandles::ExpectNoNewHandles() : before_(OpenHandles()) {}
+std::size_t OpenHandleCount() { return OpenHandles().size(); }
+
+ExpectNoNewHandles::ExpectNoNewHandles()
+    : before_(OpenHandles()), count_before_(before_.size()) {}
 
 ExpectNoNewHandles::~ExpectNoNewHandles() {
   const std::map<int, std::string> after = OpenHandles();

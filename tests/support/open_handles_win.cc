@@ -3,6 +3,7 @@
 #include <windows.h>
 
 #include <array>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +31,10 @@ constexpr std::array<absl::string_view, 13> kRuntimes = {"Event",
                                                          "Job",
                                                          "Mutant"};
 
+// How many of those a test may bring with it. A channel that stays open has
+// more: three events, a pipe and a process.
+constexpr std::size_t kMadeLate = 2;
+
 bool IsRuntimes(const std::string& type) {
   for (const absl::string_view name : kRuntimes) {
     if (name == type) return true;
@@ -37,30 +42,51 @@ bool IsRuntimes(const std::string& type) {
   return false;
 }
 
-}  // namespace
-
-std::map<int, std::string> OpenHandles() {
-  // Windows lists no process's own handles, but they are small numbers close
-  // together: the system gives out the lowest free one, or one freed lately.
+// Windows lists no process's own handles, but they are small numbers close
+// together: the system gives out the lowest free one, or one freed lately.
+void ForEachHandle(
+    const std::function<void(int, const platform::KernelObject&)>& visit) {
   constexpr int kLargestGap = 512;
-  std::map<int, std::string> handles;
   for (int value = 4, gap = 0; gap < kLargestGap; value += 4, ++gap) {
     const auto object = platform::InspectHandle(value);
     if (!object.ok()) continue;
     gap = 0;
-    // Standard error gets another handle whenever it is tapped.
-    if (value == ::_get_osfhandle(2)) continue;
-    if (!IsRuntimes(object->type)) {
-      handles[value] =
-          absl::StrCat(object->type, " with access ", object->access);
-    }
+    visit(value, *object);
   }
+}
+
+}  // namespace
+
+std::map<int, std::string> OpenHandles() {
+  std::map<int, std::string> handles;
+  ForEachHandle([&](int value, const platform::KernelObject& object) {
+    // Standard error gets another handle whenever it is tapped.
+    if (value == ::_get_osfhandle(2) || IsRuntimes(object.type)) return;
+    handles[value] = absl::StrCat(object.type, " with access ", object.access);
+  });
   return handles;
 }
 
-ExpectNoNewHandles::ExpectNoNewHandles() : before_(OpenHandles()) {}
+std::size_t OpenHandleCount() {
+  DWORD count = 0;
+  platform::Check(::GetProcessHandleCount(::GetCurrentProcess(), &count) != 0,
+                  "GetProcessHandleCount() failed");
+  if (count != 0) return count;
+  // Wine always answers 0.
+  std::size_t found = 0;
+  ForEachHandle([&](int, const platform::KernelObject&) { ++found; });
+  return found;
+}
+
+ExpectNoNewHandles::ExpectNoNewHandles()
+    : before_(OpenHandles()), count_before_(OpenHandleCount()) {}
 
 ExpectNoNewHandles::~ExpectNoNewHandles() {
+  const std::size_t count_after = OpenHandleCount();
+  if (count_after > count_before_ + kMadeLate) {
+    ADD_FAILURE() << count_before_ << " handles were open, and now "
+                  << count_after << " are";
+  }
   const std::map<int, std::string> after = OpenHandles();
   for (const auto& [handle, object] : after) {
     const auto before = before_.find(handle);
