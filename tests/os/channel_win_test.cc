@@ -200,6 +200,30 @@ TEST_F(PipeTest, APeerGetsNoRightToChangeWhoMayUseTheObject) {
   }
 }
 
+TEST_F(PipeTest, AClientsChannelThatBrokeTouchesNoOtherPipe) {
+  auto [a, b] = Must(Channel::Pair());
+  // b is closed by an error; its number becomes another pipe's.
+  const std::intptr_t number = b.handle().get();
+  const Packet payload(kMaxPayload);
+  absl::Status status;
+  do {
+    status = b.Send(1, payload, {}, absl::InfinitePast());
+  } while (status.ok());
+  std::vector<std::pair<OsHandle, Channel>> others;
+  do {
+    others.push_back(RawClient());
+    ASSERT_LT(others.size(), 100u) << "no pipe got the number";
+  } while (others.back().first.get() != number);
+  Must(others.back().second.Send(1, Bytes("kept"), {}, Late()));
+  b.Close();
+  Packet message(64);
+  EXPECT_TRUE(ReadMessage(others.back().first, NewEvent(),
+                          absl::MakeSpan(message), Late(), nullptr,
+                          "the message")
+                  .ok())
+      << "a channel that was closed took it";
+}
+
 TEST_F(PipeTest, SendingAHandleThatIsNotOpenLeavesTheChannelOpen) {
   auto [a, b] = Must(Channel::Pair());
   OsHandle closed = OsHandle::Adopt(kNotOpen);

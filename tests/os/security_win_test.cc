@@ -78,8 +78,8 @@ TEST_F(SecurityTest, FurtherUsersGetTheRightsNamedAndNoMore) {
 }
 
 TEST_F(SecurityTest, AUserThatIsNoSidAddsNoRules) {
-  for (const std::string user :
-       {"", "root", "S-1-5-18)(A;;GA;;;WD", "WD)(A;;GA;;;WD", "\xff"}) {
+  for (const std::string user : {"", "root", "S-1-5-18)(A;;GA;;;WD", "WD",
+                                 "WD)(A;;GA;;;WD", "s-1-5-18", "\xff"}) {
     const absl::Status status =
         OwnerAndSystemOnly({UserId(user)}, GENERIC_READ).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << user << ": " << status;

@@ -31,9 +31,10 @@ constexpr std::array<absl::string_view, 13> kRuntimes = {"Event",
                                                          "Job",
                                                          "Mutant"};
 
-// How many of those a test may bring with it. A channel that stays open has
-// more: three events, a pipe and a process.
-constexpr std::size_t kMadeLate = 2;
+// How many of those a test may bring with it, its word to a debugger that it
+// was skipped among them. A channel that stays open has more: three events, a
+// pipe and a process.
+constexpr std::size_t kMadeLate = 3;
 
 bool IsRuntimes(const std::string& type) {
   for (const absl::string_view name : kRuntimes) {
