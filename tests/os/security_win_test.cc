@@ -16,6 +16,9 @@
 #include "platform/utf16_win.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/os/win_test.h"
+#include "tests/support/test_driver.h"
+#include "vmm/protocol.h"
+#include "vmm/vmm.h"
 
 namespace vmm::platform {
 namespace {
@@ -187,6 +190,42 @@ TEST_F(SecurityTest, ThePipesOwnListAdmitsTheOwnerAndSystem) {
       static_cast<DWORD>(ERROR_SUCCESS));
   const LocalMemory owned = LocalMemory::Adopt(descriptor);
   EXPECT_EQ(Admitted(descriptor), OwnerAndSystem());
+}
+
+// The access list of memory that is exported under `policy`.
+std::vector<std::string> AdmittedToMemory(const SharePolicy& policy) {
+  const Device device = Must(Device::ByOrdinal(testing::TestDriver(), 0));
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = 2 << 20, .sharing = policy}));
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  const ExportedHandle exported = Must(outgoing.handle(0));
+  PSECURITY_DESCRIPTOR descriptor = nullptr;
+  Check(::GetSecurityInfo(Raw(std::get<OsHandle>(exported)), SE_KERNEL_OBJECT,
+                          DACL_SECURITY_INFORMATION, nullptr, nullptr, nullptr,
+                          nullptr, &descriptor) == ERROR_SUCCESS,
+        "an exported handle has no access list");
+  const LocalMemory owned = LocalMemory::Adopt(descriptor);
+  return Admitted(descriptor);
+}
+
+TEST(ExportedMemory, Pitfall32AdmitsTheOwnerAndSystemAndWhomTheCallerNames) {
+  EXPECT_EQ(AdmittedToMemory(SharePolicy::Native()), OwnerAndSystem());
+  std::vector<std::string> expected = OwnerAndSystem();
+  expected.push_back(kUsers);
+  EXPECT_EQ(AdmittedToMemory(SharePolicy::Native().AndUsers({UserId(kUsers)})),
+            expected);
+}
+
+TEST(ExportedMemory, IsNotMadeForAUserThatIsNoSid) {
+  const Device device = Must(Device::ByOrdinal(testing::TestDriver(), 0));
+  const absl::Status status =
+      Allocation::Create(
+          device, {.size = 2 << 20,
+                   .sharing = SharePolicy::Native().AndUsers({UserId("me")})})
+          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"me\""));
 }
 
 class MemoryHandleTest : public WinTest {};
