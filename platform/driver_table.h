@@ -67,11 +67,29 @@ struct DriverTable {
   decltype(&::cuMemFree) cuMemFree = nullptr;
   decltype(&::cuMemHostAlloc) cuMemHostAlloc = nullptr;
   decltype(&::cuMemFreeHost) cuMemFreeHost = nullptr;
-  decltype(&::cuMemAllocAsync) cuMemAllocAsync = nullptr;
-  decltype(&::cuMemFreeAsync) cuMemFreeAsync = nullptr;
   decltype(&::cuMemGetAddressRange) cuMemGetAddressRange = nullptr;
   decltype(&::cuPointerGetAttribute) cuPointerGetAttribute = nullptr;
   decltype(&::cuPointerGetAttributes) cuPointerGetAttributes = nullptr;
+  // Stream-ordered pools.
+  decltype(&::cuMemAllocAsync) cuMemAllocAsync = nullptr;
+  decltype(&::cuMemFreeAsync) cuMemFreeAsync = nullptr;
+  decltype(&::cuMemAllocFromPoolAsync) cuMemAllocFromPoolAsync = nullptr;
+  decltype(&::cuDeviceGetDefaultMemPool) cuDeviceGetDefaultMemPool = nullptr;
+  decltype(&::cuDeviceGetMemPool) cuDeviceGetMemPool = nullptr;
+  decltype(&::cuDeviceSetMemPool) cuDeviceSetMemPool = nullptr;
+  decltype(&::cuMemPoolCreate) cuMemPoolCreate = nullptr;
+  decltype(&::cuMemPoolDestroy) cuMemPoolDestroy = nullptr;
+  decltype(&::cuMemPoolSetAccess) cuMemPoolSetAccess = nullptr;
+  decltype(&::cuMemPoolGetAccess) cuMemPoolGetAccess = nullptr;
+  decltype(&::cuMemPoolSetAttribute) cuMemPoolSetAttribute = nullptr;
+  decltype(&::cuMemPoolGetAttribute) cuMemPoolGetAttribute = nullptr;
+  decltype(&::cuMemPoolTrimTo) cuMemPoolTrimTo = nullptr;
+  decltype(&::cuMemPoolExportToShareableHandle)
+      cuMemPoolExportToShareableHandle = nullptr;
+  decltype(&::cuMemPoolImportFromShareableHandle)
+      cuMemPoolImportFromShareableHandle = nullptr;
+  decltype(&::cuMemPoolExportPointer) cuMemPoolExportPointer = nullptr;
+  decltype(&::cuMemPoolImportPointer) cuMemPoolImportPointer = nullptr;
   // Copies and fills.
   decltype(&::cuMemcpyHtoD) cuMemcpyHtoD = nullptr;
   decltype(&::cuMemcpyDtoH) cuMemcpyDtoH = nullptr;
@@ -188,6 +206,34 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   visit(DriverEntry<&T::cuMemFreeHost>{"cuMemFreeHost", 2000, kRequired});
   visit(DriverEntry<&T::cuMemAllocAsync>{"cuMemAllocAsync", 11020, kOptional});
   visit(DriverEntry<&T::cuMemFreeAsync>{"cuMemFreeAsync", 11020, kOptional});
+  visit(DriverEntry<&T::cuMemAllocFromPoolAsync>{"cuMemAllocFromPoolAsync",
+                                                 11020, kOptional});
+  visit(DriverEntry<&T::cuDeviceGetDefaultMemPool>{"cuDeviceGetDefaultMemPool",
+                                                   11020, kOptional});
+  visit(DriverEntry<&T::cuDeviceGetMemPool>{"cuDeviceGetMemPool", 11020,
+                                            kOptional});
+  visit(DriverEntry<&T::cuDeviceSetMemPool>{"cuDeviceSetMemPool", 11020,
+                                            kOptional});
+  visit(DriverEntry<&T::cuMemPoolCreate>{"cuMemPoolCreate", 11020, kOptional});
+  visit(
+      DriverEntry<&T::cuMemPoolDestroy>{"cuMemPoolDestroy", 11020, kOptional});
+  visit(DriverEntry<&T::cuMemPoolSetAccess>{"cuMemPoolSetAccess", 11020,
+                                            kOptional});
+  visit(DriverEntry<&T::cuMemPoolGetAccess>{"cuMemPoolGetAccess", 11020,
+                                            kOptional});
+  visit(DriverEntry<&T::cuMemPoolSetAttribute>{"cuMemPoolSetAttribute", 11020,
+                                               kOptional});
+  visit(DriverEntry<&T::cuMemPoolGetAttribute>{"cuMemPoolGetAttribute", 11020,
+                                               kOptional});
+  visit(DriverEntry<&T::cuMemPoolTrimTo>{"cuMemPoolTrimTo", 11020, kOptional});
+  visit(DriverEntry<&T::cuMemPoolExportToShareableHandle>{
+      "cuMemPoolExportToShareableHandle", 11020, kOptional});
+  visit(DriverEntry<&T::cuMemPoolImportFromShareableHandle>{
+      "cuMemPoolImportFromShareableHandle", 11020, kOptional});
+  visit(DriverEntry<&T::cuMemPoolExportPointer>{"cuMemPoolExportPointer", 11020,
+                                                kOptional});
+  visit(DriverEntry<&T::cuMemPoolImportPointer>{"cuMemPoolImportPointer", 11020,
+                                                kOptional});
   visit(DriverEntry<&T::cuMemGetAddressRange>{"cuMemGetAddressRange", 3020,
                                               kRequired});
   visit(DriverEntry<&T::cuPointerGetAttribute>{"cuPointerGetAttribute", 4000,

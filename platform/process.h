@@ -39,6 +39,11 @@ std::int64_t CurrentProcessId();
 // used: such a child owns nothing of its parent's. Always false on Windows.
 bool IsForkedChild();
 
+// How many forks lie between this process and the one that called this first:
+// who remembers it can tell a forked child from itself, without a system call.
+// Always 0 on Windows.
+std::uint64_t ForksSoFar();
+
 // The file name of the system's CUDA driver: "libcuda.so.1", "nvcuda.dll".
 const char* SystemDriverName();
 

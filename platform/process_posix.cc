@@ -1,4 +1,5 @@
 #include <poll.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,15 @@ bool IsForkedChild() {
   std::int64_t recorded = 0;
   return !first_user.compare_exchange_strong(recorded, self) &&
          recorded != self;
+}
+
+std::uint64_t ForksSoFar() {
+  static std::atomic<std::uint64_t> forks{0};
+  static const bool counts = ::pthread_atfork(nullptr, nullptr, [] {
+                               forks.fetch_add(1, std::memory_order_relaxed);
+                             }) == 0;
+  Check(counts, "pthread_atfork() has no memory to count forks");
+  return forks.load(std::memory_order_relaxed);
 }
 
 const char* SystemDriverName() { return "libcuda.so.1"; }

@@ -26,6 +26,8 @@ std::int64_t CurrentProcessId() { return ::GetCurrentProcessId(); }
 
 bool IsForkedChild() { return false; }
 
+std::uint64_t ForksSoFar() { return 0; }
+
 const char* SystemDriverName() { return "nvcuda.dll"; }
 
 absl::StatusOr<Process> Process::Open(std::int64_t pid) {

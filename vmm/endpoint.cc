@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
 #include "vmm/endpoint_server.h"
+#include "vmm/pool/core.h"
 #include "vmm/ticket_string.h"
 #include "vmm/transfer.h"
 
@@ -65,6 +66,30 @@ absl::StatusOr<std::vector<Publication>> Endpoint::PublishAll(
     publications.push_back(*std::move(published));
   }
   return publications;
+}
+
+PoolPublication& PoolPublication::operator=(PoolPublication&& other) noexcept {
+  if (this != &other) {
+    PoolPublication old(std::move(*this));
+    registry_ = std::move(other.registry_);
+    domain_ = other.domain_;
+    ticket_ = std::move(other.ticket_);
+  }
+  return *this;
+}
+
+PoolPublication::~PoolPublication() {
+  if (registry_ != nullptr) registry_->RemovePool(domain_);
+}
+
+absl::StatusOr<PoolPublication> Endpoint::Serve(Pool& pool,
+                                                SharingDomain domain) {
+  absl::StatusOr<DomainId> id = pool.core_->Serve(domain);
+  if (!id.ok()) return id.status();
+  absl::Status added = server_->registry()->AddPool(*id, pool.core_);
+  if (!added.ok()) return added;
+  return PoolPublication(server_->registry(), *id,
+                         FormatPoolString({*id, server_->address()}));
 }
 
 const std::string& Endpoint::address() const { return server_->address(); }

@@ -30,6 +30,7 @@
 #include "platform/channel.h"
 #include "platform/driver.h"
 #include "vmm/imported_allocation.h"
+#include "vmm/pool.h"
 #include "vmm/shareable.h"
 
 namespace vmm {
@@ -78,6 +79,31 @@ class Publication {
   std::string ticket_;
 };
 
+// A pool's sharing domain that can be subscribed to while this object lives.
+// Those that have subscribed stay so when it goes. Move-only; may outlive the
+// endpoint and the pool, then serves nobody.
+class PoolPublication {
+ public:
+  PoolPublication(PoolPublication&&) noexcept = default;
+  PoolPublication& operator=(PoolPublication&&) noexcept;
+  ~PoolPublication();
+
+  // Text for ImportedPool::Subscribe().
+  const std::string& ticket() const { return ticket_; }
+
+ private:
+  friend class Endpoint;
+  PoolPublication(std::shared_ptr<EndpointRegistry> registry,
+                  const DomainId& domain, std::string ticket)
+      : registry_(std::move(registry)),
+        domain_(domain),
+        ticket_(std::move(ticket)) {}
+
+  std::shared_ptr<EndpointRegistry> registry_;
+  DomainId domain_;
+  std::string ticket_;
+};
+
 // Thread-safe. Destroying it ends all sessions; in a forked child it only
 // closes the child's copy of the listening socket, since all else is the
 // parent's threads'.
@@ -98,6 +124,15 @@ class Endpoint {
   // All or nothing, in the order given.
   absl::StatusOr<std::vector<Publication>> PublishAll(
       absl::Span<const Shareable> memory);
+
+  // Lets peers subscribe to a sharing domain of `pool`: each is given all
+  // segments of the domain, those made later too, and is one of max_sessions
+  // as long as it stays subscribed. ALREADY_EXISTS when this endpoint serves it
+  // already; FAILED_PRECONDITION for a private pool; INVALID_ARGUMENT for a
+  // domain that the pool has not; otherwise as the driver answers the export of
+  // the segments there are.
+  absl::StatusOr<PoolPublication> Serve(
+      Pool& pool, SharingDomain domain = SharingDomain::kFirst);
 
   const std::string& address() const;
   EndpointStatistics statistics() const;

@@ -60,4 +60,37 @@ absl::StatusOr<std::vector<protocol::Outgoing>> EndpointRegistry::Find(
   return outgoing;
 }
 
+absl::Status EndpointRegistry::AddPool(const DomainId& domain,
+                                       std::shared_ptr<pool::Core> pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!pools_.emplace(domain, std::move(pool)).second) {
+    return absl::AlreadyExistsError(
+        "this sharing domain is served at this endpoint already; use that "
+        "ticket");
+  }
+  return absl::OkStatus();
+}
+
+void EndpointRegistry::RemovePool(const DomainId& domain) {
+  std::shared_ptr<pool::Core> removed;  // Ends after the lock is gone.
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = pools_.find(domain);
+  if (found == pools_.end()) return;
+  removed = std::move(found->second);
+  pools_.erase(found);
+}
+
+absl::StatusOr<std::shared_ptr<pool::Core>> EndpointRegistry::FindPool(
+    const DomainId& domain) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = pools_.find(domain);
+  if (found == pools_.end()) {
+    return absl::NotFoundError(absl::StrCat(
+        "sharing domain ", domain.ToString(),
+        " is not served here: it was withdrawn, or the owner has restarted. "
+        "Ask the owner for a new ticket."));
+  }
+  return found->second;
+}
+
 }  // namespace vmm

@@ -12,10 +12,15 @@
 #include "absl/types/span.h"
 #include "vmm/exporter.h"
 #include "vmm/memory_id.h"
+#include "vmm/pool_ticket.h"
 #include "vmm/protocol.h"
 #include "vmm/ticket.h"
 
 namespace vmm {
+
+namespace pool {
+class Core;
+}  // namespace pool
 
 // Thread-safe.
 class EndpointRegistry {
@@ -29,6 +34,13 @@ class EndpointRegistry {
   absl::StatusOr<std::vector<protocol::Outgoing>> Find(
       absl::Span<const MemoryId> ids) const;
 
+  // The same for sharing domains of pools.
+  absl::Status AddPool(const DomainId& domain,
+                       std::shared_ptr<pool::Core> pool);
+  void RemovePool(const DomainId& domain);
+  absl::StatusOr<std::shared_ptr<pool::Core>> FindPool(
+      const DomainId& domain) const;
+
  private:
   struct Entry {
     Ticket ticket;
@@ -37,6 +49,7 @@ class EndpointRegistry {
 
   mutable std::mutex mutex_;
   std::map<MemoryId, std::shared_ptr<const Entry>> entries_;
+  std::map<DomainId, std::shared_ptr<pool::Core>> pools_;
 };
 
 }  // namespace vmm

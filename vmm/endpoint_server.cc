@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/process.h"
+#include "vmm/pool/core.h"
 #include "vmm/protocol.h"
 
 namespace vmm {
@@ -150,6 +151,7 @@ absl::Status Endpoint::Server::ServeRequest(platform::Channel& channel) {
   absl::StatusOr<platform::Message> message =
       channel.Receive(absl::Now() + options_.request_timeout, &stop_);
   if (!message.ok()) return message.status();
+  if (message->type == pool::kSubscribe) return ServePool(channel, *message);
   const absl::Time deadline = absl::Now() + options_.transfer_timeout;
   absl::StatusOr<std::vector<MemoryId>> ids = protocol::DecodeRequest(*message);
   absl::StatusOr<std::vector<protocol::Outgoing>> outgoing =
@@ -160,6 +162,25 @@ absl::Status Endpoint::Server::ServeRequest(platform::Channel& channel) {
     return outgoing.status();
   }
   return protocol::SendAll(channel, *outgoing, deadline, &stop_);
+}
+
+absl::Status Endpoint::Server::ServePool(platform::Channel& channel,
+                                         const platform::Message& message) {
+  absl::StatusOr<DomainId> domain = pool::DecodeSubscribe(message);
+  absl::StatusOr<std::shared_ptr<pool::Core>> pool =
+      domain.ok() ? registry_->FindPool(*domain) : domain.status();
+  if (!pool.ok()) {
+    protocol::SendError(channel, protocol::kAbort, pool.status(),
+                        absl::Now() + options_.transfer_timeout)
+        .IgnoreError();  // The hang-up tells it otherwise.
+    return pool.status();
+  }
+  absl::Status ended =
+      (*pool)->ServePeer(*domain, channel, options_.transfer_timeout, stop_);
+  // Subscribers stay until they or this endpoint end.
+  return absl::IsUnavailable(ended) || absl::IsCancelled(ended)
+             ? absl::OkStatus()
+             : ended;
 }
 
 void Endpoint::Server::JoinFinished() {

@@ -57,6 +57,8 @@ class Endpoint::Server {
   void Admit(platform::Channel channel);
   void Serve(Session& session);
   absl::Status ServeRequest(platform::Channel& channel);
+  absl::Status ServePool(platform::Channel& channel,
+                         const platform::Message& message);
   void JoinFinished();
   void TurnAway(platform::Channel channel, const absl::Status& why);
   void Record(const absl::Status& ended);

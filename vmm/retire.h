@@ -16,7 +16,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -24,24 +23,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "platform/driver.h"
-#include "platform/owned.h"
 #include "vmm/allocation.h"
 #include "vmm/imported_allocation.h"
 #include "vmm/mapping.h"
+#include "vmm/recorded_event.h"
 
 namespace vmm {
-
-struct RecordedEvent {
-  std::optional<platform::Driver> driver;
-  CUevent event = nullptr;
-};
-
-struct RecordedEventTraits {
-  using Value = RecordedEvent;
-  static Value Nothing() { return {}; }
-  static bool Holds(const Value& value) { return value.event != nullptr; }
-  static void Close(const Value& value);
-};
 
 class RetireQueue {
  public:
@@ -74,11 +61,8 @@ class RetireQueue {
   using Memory = std::variant<Allocation, ImportedAllocation, Mapping>;
   struct Retired {
     Memory memory;
-    platform::Owned<RecordedEventTraits> passed;
+    OwnedEvent passed;
   };
-
-  absl::StatusOr<platform::Owned<RecordedEventTraits>> Record(CUstream stream);
-  absl::StatusOr<bool> HasPassed(const Retired& retired) const;
 
   platform::Driver driver_;
   std::deque<Retired> retired_;

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "vmm/pool_ticket.h"
 #include "vmm/ticket.h"
 
 namespace vmm {
@@ -30,6 +31,16 @@ std::string FormatTicketString(const AddressedTicket& ticket);
 // file or `cat` leaves it there. INVALID_ARGUMENT for text that is no ticket
 // or was changed in any character; UNIMPLEMENTED for a newer version.
 absl::StatusOr<AddressedTicket> ParseTicketString(absl::string_view text);
+
+// The same for a sharing domain of a pool: what ImportedPool::Subscribe() is
+// given. It begins with "vmmshare-pool:1:".
+struct AddressedPool {
+  DomainId domain;
+  std::string address;  // Of the owner's endpoint.
+  friend bool operator==(const AddressedPool&, const AddressedPool&) = default;
+};
+std::string FormatPoolString(const AddressedPool& pool);
+absl::StatusOr<AddressedPool> ParsePoolString(absl::string_view text);
 
 }  // namespace vmm
 

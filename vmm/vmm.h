@@ -1,8 +1,9 @@
 // All of vmmshare: share GPU memory between processes.
 //
 // Allocate (allocation.h), send over a channel (transfer.h) or publish as a
-// string (endpoint.h), import (imported_allocation.h). Begin with
-// platform::Driver::LoadSystem() and Device::ByOrdinal().
+// string (endpoint.h), import (imported_allocation.h). Many small blocks:
+// pool.h and imported_pool.h. Begin with platform::Driver::LoadSystem() and
+// Device::ByOrdinal().
 #ifndef VMMSHARE_VMM_VMM_H_
 #define VMMSHARE_VMM_VMM_H_
 
@@ -13,8 +14,11 @@
 #include "vmm/endpoint.h"
 #include "vmm/handle_kind.h"
 #include "vmm/imported_allocation.h"
+#include "vmm/imported_pool.h"
 #include "vmm/location.h"
 #include "vmm/pointer.h"
+#include "vmm/pool.h"
+#include "vmm/pool_ticket.h"
 #include "vmm/primary_context.h"
 #include "vmm/retire.h"
 #include "vmm/ticket.h"

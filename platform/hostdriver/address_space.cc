@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "platform/hostdriver/physical_memory.h"
+#include "platform/hostdriver/pool.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -15,9 +16,12 @@ auto LastAtOrBefore(Map& map, CUdeviceptr address) {
   return next == map.begin() ? map.end() : std::prev(next);
 }
 
-bool Allows(const Mapping& mapping, int ordinal, CUmemAccess_flags needed) {
-  const auto found = mapping.access.find(ordinal);
-  return found != mapping.access.end() &&
+using AccessByDevice = std::map<int, CUmemAccess_flags>;
+
+bool Allows(const AccessByDevice& access, int ordinal,
+            CUmemAccess_flags needed) {
+  const auto found = access.find(ordinal);
+  return found != access.end() &&
          (static_cast<unsigned>(found->second) &
           static_cast<unsigned>(needed)) == static_cast<unsigned>(needed);
 }
@@ -42,6 +46,14 @@ std::map<CUdeviceptr, Block>::iterator BlockAt(State& state,
              : state.blocks.end();
 }
 
+std::shared_ptr<Segment> SegmentAt(State& state, CUdeviceptr address) {
+  const auto found = LastAtOrBefore(state.segments, address);
+  return found != state.segments.end() &&
+                 address - found->first < found->second->memory->size
+             ? found->second
+             : nullptr;
+}
+
 std::map<CUdeviceptr, std::size_t>::const_iterator ReservationAt(
     const State& state, CUdeviceptr address) {
   const auto found = LastAtOrBefore(state.reservations, address);
@@ -52,25 +64,38 @@ std::map<CUdeviceptr, std::size_t>::const_iterator ReservationAt(
 }
 
 CUresult Resolve(State& state, CUdeviceptr address, std::size_t size,
-                 int ordinal, CUmemAccess_flags needed,
+                 int ordinal, CUmemAccess_flags needed, When when,
                  std::vector<Piece>* pieces) {
   while (size > 0) {
     Memory* memory = nullptr;
-    std::size_t offset = 0;
+    std::size_t offset = 0;  // In the memory.
     std::size_t end = 0;
     if (const auto mapping = MappingAt(state, address);
         mapping != state.mappings.end()) {
-      if (!Allows(mapping->second, ordinal, needed)) {
+      if (!Allows(mapping->second.access, ordinal, needed)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
       memory = mapping->second.memory.get();
       offset = address - mapping->first;
       end = memory->size;
+    } else if (const auto segment =
+                   when == When::kRunning ? SegmentAt(state, address) : nullptr;
+               segment != nullptr) {
+      if (!Allows(segment->pool->access, ordinal, needed)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      memory = segment->memory.get();
+      offset = address - segment->start;
+      end = memory->size;
     } else if (const auto block = BlockAt(state, address);
                block != state.blocks.end()) {
+      if (block->second.pool != nullptr &&
+          !Allows(block->second.pool->access, ordinal, needed)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       memory = block->second.memory.get();
-      offset = address - block->first;
-      end = block->second.size;
+      offset = block->second.offset + (address - block->first);
+      end = block->second.offset + block->second.size;
     } else {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -98,6 +123,9 @@ bool CpuMayUse(State& state, const void* data, std::size_t size, bool write) {
       }
       p = mapping->first + mapping->second.memory->size;
     }
+  }
+  for (const auto& [at, segment] : state.segments) {
+    if (at < end && at + segment->memory->size > start) return false;
   }
   for (const auto& [at, block] : state.blocks) {
     if (!block.on_host && at < end && at + block.reserved > start) return false;

@@ -25,14 +25,20 @@ std::map<CUdeviceptr, Mapping>::iterator MappingAt(State& state,
 // The block that contains `address`, or end().
 std::map<CUdeviceptr, Block>::iterator BlockAt(State& state,
                                                CUdeviceptr address);
+// The pool's segment that contains `address`; null if none does.
+std::shared_ptr<Segment> SegmentAt(State& state, CUdeviceptr address);
 // The reservation that contains `address`, or end().
 std::map<CUdeviceptr, std::size_t>::const_iterator ReservationAt(
     const State& state, CUdeviceptr address);
 
+// When the bytes are looked up. Memory of a pool can be freed before work that
+// was submitted earlier uses it, and is there still.
+enum class When { kSubmitted, kRunning };
+
 // The bytes [address, address + size) as the device `ordinal` may use them.
 // INVALID_VALUE when some are not mapped, or lack the access `needed`.
 CUresult Resolve(State& state, CUdeviceptr address, std::size_t size,
-                 int ordinal, CUmemAccess_flags needed,
+                 int ordinal, CUmemAccess_flags needed, When when,
                  std::vector<Piece>* pieces);
 
 // Whether the calling program may use `size` bytes at `data`: false only for

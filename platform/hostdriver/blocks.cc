@@ -2,6 +2,7 @@
 
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/physical_memory.h"
+#include "platform/hostdriver/pool.h"
 #include "platform/hostdriver/stream.h"
 
 namespace vmm::hostdriver {
@@ -23,8 +24,14 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
   std::shared_ptr<Context> context;
   if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
   auto block = state.blocks.find(address);
-  if (block == state.blocks.end() || block->second.on_host != on_host) {
+  if (block == state.blocks.end() || block->second.on_host != on_host ||
+      block->second.opens != 0) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (block->second.pool != nullptr) {
+    // Documented: taken to be unused by now; the call does not wait.
+    FreePooled(state, block, nullptr, {});
+    return CUDA_SUCCESS;
   }
   // Work in the block's context may still use it: the real call waits too.
   const CUresult result = WaitForContext(state, lock, block->second.context);
@@ -35,6 +42,10 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
 }
 
 }  // namespace
+
+bool IsOwnDeviceBlock(const Block& block) {
+  return !block.on_host && block.pool == nullptr && block.opens == 0;
+}
 
 void FreeBlocksOf(State& state, const Context& context) {
   for (auto at = state.blocks.begin(); at != state.blocks.end();) {
@@ -85,7 +96,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, std::size_t size) {
       r != CUDA_SUCCESS) {
     return r;
   }
-  block.memory->buffer_id = state.next_buffer_id++;
+  block.buffer_id = state.next_buffer_id++;
   const CUdeviceptr start = ReserveAddresses(block.reserved, kGranularity, 0);
   if (start == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   state.blocks[start] = std::move(block);
@@ -131,7 +142,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
       CreateMemory(memory->label, block.reserved);
   if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
   memory->os = *os;
-  memory->buffer_id = state.next_buffer_id++;
+  block.buffer_id = state.next_buffer_id++;
   const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
   if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   block.memory = std::move(memory);

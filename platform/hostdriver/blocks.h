@@ -6,7 +6,10 @@
 
 namespace vmm::hostdriver {
 
-// Frees what was allocated in `context`. REQUIRES: the lock is held.
+// Whether cuMemAlloc made the block in this process.
+bool IsOwnDeviceBlock(const Block& block);
+
+// Frees what was allocated or opened in `context`. REQUIRES: the lock is held.
 void FreeBlocksOf(State& state, const Context& context);
 
 }  // namespace vmm::hostdriver

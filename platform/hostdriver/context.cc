@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "platform/hostdriver/blocks.h"
+#include "platform/hostdriver/pool.h"
 #include "platform/hostdriver/stream.h"
 
 namespace vmm::hostdriver {
@@ -180,5 +181,7 @@ CUresult CUDAAPI cuCtxSynchronize() {
   Lock lock(state.mu);
   std::shared_ptr<Context> context;
   if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
-  return WaitForContext(state, lock, context);
+  const CUresult result = WaitForContext(state, lock, context);
+  ReleaseAtSynchronize(state);
+  return result;
 }

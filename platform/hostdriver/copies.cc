@@ -69,7 +69,7 @@ CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
   for (const Range& range : ranges) {
     std::vector<Piece> pieces;
     if (CUresult r = Resolve(state, range.address, range.size, device,
-                             range.needed, &pieces);
+                             range.needed, When::kSubmitted, &pieces);
         r != CUDA_SUCCESS) {
       return r;
     }
@@ -81,7 +81,7 @@ CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
       // Valid when submitted; if it is no more, the memory was unmapped under
       // the work, which on a GPU is a fault.
       if (Resolve(now, range.address, range.size, device, range.needed,
-                  &all.emplace_back()) != CUDA_SUCCESS) {
+                  When::kRunning, &all.emplace_back()) != CUDA_SUCCESS) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
       }
     }

@@ -14,13 +14,17 @@ namespace vmm::hostdriver {
 namespace {
 
 // As measured on an H100 (driver 580) where the model has the feature; 0 for
-// what it lacks (memory pools, multicast) and for sizes of things it has not.
+// what it lacks (pools of host memory, multicast) and for sizes of things it
+// has not.
 int AttributeValue(CUdevice_attribute attribute) {
   switch (static_cast<int>(attribute)) {
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
       return kNativeHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED:
       return kNativeHandleType == CU_MEM_HANDLE_TYPE_WIN32;
+    case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
+      return static_cast<int>(kNativeHandleType) | CU_MEM_HANDLE_TYPE_FABRIC;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     // 1 although cuMemCreate answers NOT_PERMITTED: so does the real driver on

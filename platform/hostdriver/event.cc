@@ -4,6 +4,7 @@
 
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/ipc_event.h"
+#include "platform/hostdriver/pool.h"
 #include "platform/hostdriver/stream.h"
 
 namespace vmm::hostdriver {
@@ -125,6 +126,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent id) {
   WaitUntilReached(state, lock, *event, event->slot->recorded.load(),
                    [&] { return state.stopping || event->context->destroyed; });
   if (state.stopping) return CUDA_ERROR_DEINITIALIZED;
+  ReleaseAtSynchronize(state);
   return event->context->error;
 }
 

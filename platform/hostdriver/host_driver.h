@@ -10,7 +10,9 @@
 // It models NVIDIA's driver 580 (CUDA 13.0) on an H100: error codes included,
 // as measured; tests/conformance runs the same suite on both. It works across
 // unrelated processes, because device memory is a sealed memfd and an exported
-// handle is a descriptor of it. There are no kernels and no memory pools.
+// handle is a descriptor of it. Legacy CUDA IPC memory and stream-ordered pools
+// are there too, so that every way of sharing can be compared without a GPU.
+// There are no kernels.
 //
 // Environment, read once, at the first cuInit that succeeds. A value that
 // cannot be understood ends the program with a line that names it.
@@ -27,8 +29,10 @@
 //
 // What CUDA leaves undefined ends the program with one line on standard error
 // and abort(): a handle released twice or never issued, unmapping addresses
-// where nothing is mapped, a stream or event destroyed twice. Handle values
-// are never reused, so a stale one is always found.
+// where nothing is mapped, a stream, event or pool destroyed twice, memory of a
+// pool freed twice by cuMemFreeAsync (unless the pool has handed the address
+// out again meanwhile). Handle values are never reused, so a stale one is
+// always found.
 //
 // Known differences from the real driver:
 //   - cuMemMap past the end of a reservation is refused (580 accepts it).
@@ -44,6 +48,25 @@
 //     older ones of the same names.
 //   - An interprocess event cannot be opened once its maker destroyed it.
 //   - Every allocation takes a descriptor of the process.
+//   - A legacy IPC handle opens one allocation only. The real driver exposes
+//   the
+//     whole 2 MiB block that small allocations share.
+//   - Legacy IPC handles and exported pointers of pools are opened through the
+//     process that made them, by its number: both must run as one user and, on
+//     Linux, in one PID namespace. What is open outlives that process, but
+//     nothing can be opened once it has ended.
+//   - Legacy IPC for a device that is no peer: CUDA_ERROR_MAP_FAILED. Handles
+//     that name nothing: CUDA_ERROR_INVALID_VALUE.
+//   - Pools have device memory only: host pools are CUDA_ERROR_NOT_SUPPORTED.
+//   - A pool reuses what another stream freed once that is done, whatever the
+//     CU_MEMPOOL_ATTR_REUSE_* say, but for one thing: with ALLOW_INTERNAL_
+//     DEPENDENCIES, and no other memory left, it makes the stream wait. It
+//     follows no event dependencies.
+//   - A pool takes 32 MiB at once, or what is asked for if that is more.
+//   - A pointer that its exporter freed can still be imported, as long as the
+//     pool holds the memory; CUDA leaves this undefined. One pointer is
+//     imported once at a time.
+//   - cuMemFreeAsync takes memory of pools only.
 //   - Memory whose only reference is a descriptor in flight in a socket is not
 //     counted against the budget.
 //   - A stream that waits for a value when it is destroyed goes on waiting in
@@ -67,6 +90,9 @@ struct VmmshareHostLedger {
   std::uint64_t contexts;       // Primary context retains not yet released.
   std::uint64_t device_blocks;  // cuMemAlloc.
   std::uint64_t host_blocks;    // cuMemHostAlloc.
+  std::uint64_t legacy_opens;   // Closes owed for cuIpcOpenMemHandle.
+  std::uint64_t pools;          // Made or imported, and not destroyed.
+  std::uint64_t pool_blocks;    // cuMemAllocAsync, cuMemPoolImportPointer.
 };
 
 // These are looked up by name in the library (dlsym), not through

@@ -25,8 +25,15 @@ VmmshareHostLedger Count(const State& state) {
     ledger.contexts += static_cast<std::uint64_t>(context->retains);
   }
   for (const auto& [address, block] : state.blocks) {
-    ++(block.on_host ? ledger.host_blocks : ledger.device_blocks);
+    if (block.pool != nullptr) {
+      ++ledger.pool_blocks;
+    } else if (block.opens != 0) {
+      ledger.legacy_opens += static_cast<std::uint64_t>(block.opens);
+    } else {
+      ++(block.on_host ? ledger.host_blocks : ledger.device_blocks);
+    }
   }
+  ledger.pools = state.pools.size() - state.default_pools.size();
   return ledger;
 }
 

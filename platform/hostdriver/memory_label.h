@@ -21,6 +21,8 @@ struct MemoryLabel {
     kHostNuma = 'n',  // cuMemCreate, on a NUMA node.
     kHost = 'h',      // cuMemCreate, on the host.
     kBlock = 'b',     // cuMemAlloc.
+    kPooled = 'p',    // What a pool hands out parts of.
+    kPool = 'q',      // No memory: stands for a pool, to share it.
   };
 
   std::string instance;
@@ -28,14 +30,23 @@ struct MemoryLabel {
   Kind kind = Kind::kDevice;
   bool rdma = false;
   std::uint8_t compression = 0;
+  // Random; of blocks and pools, by which another process knows that it opened
+  // what it meant. 0 for other memory.
+  std::uint64_t id = 0;
 
+  // Whether cuMemCreate made it.
+  bool IsCreated() const {
+    return kind == Kind::kDevice || kind == Kind::kHostNuma ||
+           kind == Kind::kHost;
+  }
   // Whether the memory counts against the device's budget.
   bool OnDevice() const {
-    return kind == Kind::kDevice || kind == Kind::kBlock;
+    return kind == Kind::kDevice || kind == Kind::kBlock ||
+           kind == Kind::kPooled;
   }
 };
 
-// "vmmhost1.<instance>.<uuid>.<kind><rdma><compression>"
+// "vmmhost1.<instance>.<uuid>.<kind><rdma><compression>", and "<id>" if any
 std::string LabelText(const MemoryLabel& label);
 // The label that `text` spells; nullopt for any other text.
 std::optional<MemoryLabel> ParseLabel(std::string_view text);

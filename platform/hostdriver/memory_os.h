@@ -58,6 +58,16 @@ struct OpenedMemory {
 // did not make; `handle` may be any number.
 std::optional<OpenedMemory> OpenExported(std::intptr_t handle);
 
+// This process, as others can name it to OpenOf().
+std::uint64_t ProcessNumber();
+// Opens the memory object that is `memory` in the process `process`, if it
+// still is there and its label has `id`. Only for processes of the same user
+// that see each other: on Linux, of one PID namespace.
+std::optional<OpenedMemory> OpenOf(std::uint64_t process, OsMemory memory,
+                                   std::uint64_t id);
+// Nothing an adversary must not guess, but not seen twice. 0 if there is none.
+std::uint64_t RandomNumber();
+
 // All of `memory`, readable and writable, at an address of the system's choice.
 void* MapWhole(OsMemory memory, std::size_t size);
 void UnmapWhole(void* data, std::size_t size);

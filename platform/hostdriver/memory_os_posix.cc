@@ -1,10 +1,11 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <string>
 #include <string_view>
 
 #include "platform/hostdriver/cuda_api.h"
@@ -38,12 +39,10 @@ bool ReserveAt(std::uint64_t address, std::size_t size) {
   return false;
 }
 
-// The label of the memory object behind `fd`.
-std::optional<MemoryLabel> LabelOf(int fd) {
-  char link[64];
+// The label of the memory object behind `link`, a descriptor in /proc.
+std::optional<MemoryLabel> LabelOf(const std::string& link) {
   char target[PATH_MAX];
-  std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-  const ssize_t length = readlink(link, target, sizeof(target));
+  const ssize_t length = readlink(link.c_str(), target, sizeof(target));
   if (length <= 0) return std::nullopt;
   std::string_view text(target, static_cast<std::size_t>(length));
   constexpr std::string_view kPrefix = "/memfd:";
@@ -56,6 +55,24 @@ std::optional<MemoryLabel> LabelOf(int fd) {
   text.remove_prefix(kPrefix.size());
   text.remove_suffix(kSuffix.size());
   return ParseLabel(text);
+}
+
+// What `fd` is, which is closed if CreateMemory() did not make it.
+std::optional<OpenedMemory> Inspect(int fd) {
+  const std::optional<MemoryLabel> label =
+      LabelOf("/proc/self/fd/" + std::to_string(fd));
+  struct stat info {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  const int flags = fcntl(fd, F_GETFL);
+  if (!label || seals < 0 || (seals & kSeals) != kSeals ||
+      (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0 || flags < 0 ||
+      (flags & O_ACCMODE) != O_RDWR || fstat(fd, &info) != 0 ||
+      info.st_size <= 0 ||
+      static_cast<std::uint64_t>(info.st_size) % kGranularity != 0) {
+    close(fd);
+    return std::nullopt;
+  }
+  return OpenedMemory{fd, *label, static_cast<std::size_t>(info.st_size)};
 }
 
 }  // namespace
@@ -94,20 +111,34 @@ std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
   // reused by another thread meanwhile.
   const std::optional<OsMemory> memory = DuplicateMemory(handle);
   if (!memory) return std::nullopt;
-  const int fd = static_cast<int>(*memory);
-  const std::optional<MemoryLabel> label = LabelOf(fd);
-  struct stat info {};
-  const int seals = fcntl(fd, F_GET_SEALS);
-  const int flags = fcntl(fd, F_GETFL);
-  if (!label || seals < 0 || (seals & kSeals) != kSeals ||
-      (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0 || flags < 0 ||
-      (flags & O_ACCMODE) != O_RDWR || fstat(fd, &info) != 0 ||
-      info.st_size <= 0 ||
-      static_cast<std::uint64_t>(info.st_size) % kGranularity != 0) {
-    close(fd);
+  return Inspect(static_cast<int>(*memory));
+}
+
+std::uint64_t ProcessNumber() { return static_cast<std::uint64_t>(getpid()); }
+
+std::optional<OpenedMemory> OpenOf(std::uint64_t process, OsMemory memory,
+                                   std::uint64_t id) {
+  if (process == 0 || process > INT_MAX || memory < 0 || memory > INT_MAX) {
     return std::nullopt;
   }
-  return OpenedMemory{*memory, *label, static_cast<std::size_t>(info.st_size)};
+  const std::string path =
+      "/proc/" + std::to_string(process) + "/fd/" + std::to_string(memory);
+  // Looked at before it is opened, too: to open a device or a pipe does things.
+  const std::optional<MemoryLabel> label = LabelOf(path);
+  if (!label || label->id != id) return std::nullopt;
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return std::nullopt;
+  std::optional<OpenedMemory> opened = Inspect(fd);
+  if (opened && opened->label.id != id) {
+    CloseMemory(opened->memory);
+    return std::nullopt;
+  }
+  return opened;
+}
+
+std::uint64_t RandomNumber() {
+  std::uint64_t number = 0;
+  return getrandom(&number, sizeof(number), 0) == sizeof(number) ? number : 0;
 }
 
 void* MapWhole(OsMemory memory, std::size_t size) {

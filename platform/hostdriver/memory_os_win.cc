@@ -78,6 +78,24 @@ std::optional<MemoryLabel> LabelOf(OsMemory memory) {
   return ParseLabel(std::string_view(name).substr(begin + 1, size - begin - 1));
 }
 
+// What `memory` is, which is closed if CreateMemory() did not make it.
+std::optional<OpenedMemory> Inspect(OsMemory memory) {
+  constexpr std::uint32_t kNeeded =
+      SECTION_QUERY | SECTION_MAP_READ | SECTION_MAP_WRITE;
+  std::optional<MemoryLabel> label;
+  std::uint64_t size = 0;
+  if (TypeOfHandle(memory) == "Section" &&
+      (AccessOfHandle(memory) & kNeeded) == kNeeded) {
+    label = LabelOf(memory);
+    size = SizeOfSection(memory);
+  }
+  if (!label || size == 0 || size % kGranularity != 0) {
+    CloseHandle(Raw(memory));
+    return std::nullopt;
+  }
+  return OpenedMemory{memory, *label, static_cast<std::size_t>(size)};
+}
+
 }  // namespace
 
 std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
@@ -139,20 +157,34 @@ std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
   // reused by another thread meanwhile.
   const std::optional<OsMemory> memory = DuplicateMemory(handle);
   if (!memory) return std::nullopt;
-  constexpr std::uint32_t kNeeded =
-      SECTION_QUERY | SECTION_MAP_READ | SECTION_MAP_WRITE;
-  std::optional<MemoryLabel> label;
-  std::uint64_t size = 0;
-  if (TypeOfHandle(*memory) == "Section" &&
-      (AccessOfHandle(*memory) & kNeeded) == kNeeded) {
-    label = LabelOf(*memory);
-    size = SizeOfSection(*memory);
-  }
-  if (!label || size == 0 || size % kGranularity != 0) {
-    CloseMemory(*memory);
+  return Inspect(*memory);
+}
+
+std::uint64_t ProcessNumber() { return GetCurrentProcessId(); }
+
+std::optional<OpenedMemory> OpenOf(std::uint64_t process, OsMemory memory,
+                                   std::uint64_t id) {
+  if (process == 0 || process > UINT32_MAX || memory <= 0) return std::nullopt;
+  const HANDLE owner =
+      OpenProcess(PROCESS_DUP_HANDLE, FALSE, static_cast<DWORD>(process));
+  if (owner == nullptr) return std::nullopt;
+  HANDLE copy = nullptr;
+  const bool copied =
+      DuplicateHandle(owner, Raw(memory), GetCurrentProcess(), &copy, 0, FALSE,
+                      DUPLICATE_SAME_ACCESS) != 0;
+  CloseHandle(owner);
+  if (!copied) return std::nullopt;
+  std::optional<OpenedMemory> opened =
+      Inspect(reinterpret_cast<OsMemory>(copy));
+  if (opened && opened->label.id != id) {
+    CloseMemory(opened->memory);
     return std::nullopt;
   }
-  return OpenedMemory{*memory, *label, static_cast<std::size_t>(size)};
+  return opened;
+}
+
+std::uint64_t RandomNumber() {
+  return std::strtoull(RandomDigits().c_str(), nullptr, 16);
 }
 
 void* MapWhole(OsMemory memory, std::size_t size) {

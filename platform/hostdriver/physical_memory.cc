@@ -85,8 +85,15 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
   auto made = std::make_shared<Memory>();
   made->size = size;
   made->label = {state.config.instance,
-                 state.config.uuids[state.visible[ordinal]], kind, rdma,
-                 compression};
+                 state.config.uuids[state.visible[ordinal]],
+                 kind,
+                 rdma,
+                 compression,
+                 0};
+  if (kind != MemoryLabel::Kind::kDevice) {
+    made->label.id = RandomNumber();
+    if (made->label.id == 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  }
   bool over_budget = false;
   const std::optional<OsMemory> os =
       CreateWithinBudget(made->label, size, state.visible[ordinal],
@@ -98,6 +105,18 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
   Locate(state, made.get());
   *memory = std::move(made);
   return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Memory> AdoptMemory(const State& state,
+                                    const OpenedMemory& opened) {
+  auto memory = std::make_shared<Memory>();
+  memory->os = opened.memory;  // Closed with it from here on.
+  memory->size = opened.size;
+  memory->label = opened.label;
+  memory->imported = true;
+  if (memory->label.instance != state.config.instance) return nullptr;
+  Locate(state, memory.get());
+  return memory;
 }
 
 std::shared_ptr<Memory> FindMemory(State& state, const char* call,
@@ -262,17 +281,11 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(
   if (!opened) return CUDA_ERROR_UNKNOWN;
   State& state = GetState();
   const Lock lock(state.mu);
-  auto memory = std::make_shared<Memory>();
-  memory->os = opened->memory;  // Closed with it from here on.
-  memory->size = opened->size;
-  memory->label = opened->label;
-  memory->imported = true;
-  // Another instance is another machine: its handles mean nothing here.
-  if (memory->label.instance != state.config.instance ||
-      memory->label.kind == MemoryLabel::Kind::kBlock) {
+  const std::shared_ptr<Memory> memory = AdoptMemory(state, *opened);
+  // Blocks and pools are shared in ways of their own.
+  if (memory == nullptr || !memory->label.IsCreated()) {
     return CUDA_ERROR_UNKNOWN;
   }
-  Locate(state, memory.get());
   *handle = Register(state, memory);
   return CUDA_SUCCESS;
 }

@@ -15,6 +15,11 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
                         bool rdma, unsigned char compression, std::size_t size,
                         std::shared_ptr<Memory>* memory);
 
+// Memory of another driver, which closes `opened` in the end. Null, and it is
+// closed, if it is of another instance, which is another machine.
+std::shared_ptr<Memory> AdoptMemory(const State& state,
+                                    const OpenedMemory& opened);
+
 // The live handle `handle`. Null for 0; stops on any other value.
 std::shared_ptr<Memory> FindMemory(State& state, const char* call,
                                    CUmemGenericAllocationHandle handle);

@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/blocks.h"
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/physical_memory.h"
+#include "platform/hostdriver/pool.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -14,6 +16,8 @@ namespace {
 struct Found {
   Memory* memory = nullptr;
   const Mapping* mapping = nullptr;  // Null for a block.
+  const Pool* pool = nullptr;        // Null for other memory.
+  std::uint64_t buffer_id = 0;
   CUcontext context = nullptr;
   bool on_host = false;
   bool legacy_ipc = false;
@@ -29,6 +33,7 @@ bool Find(State& state, CUdeviceptr address, Found* found) {
     const auto reservation = ReservationAt(state, address);
     found->memory = mapping->second.memory.get();
     found->mapping = &mapping->second;
+    found->buffer_id = found->memory->buffer_id;
     found->on_host = !found->memory->label.OnDevice();
     found->range_start = reservation->first;
     found->range_size = reservation->second;
@@ -38,9 +43,13 @@ bool Find(State& state, CUdeviceptr address, Found* found) {
   }
   if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
     found->memory = block->second.memory.get();
-    found->context = block->second.context->id;
+    found->pool = block->second.pool.get();
+    found->buffer_id = block->second.buffer_id;
+    if (block->second.context != nullptr) {
+      found->context = block->second.context->id;
+    }
     found->on_host = block->second.on_host;
-    found->legacy_ipc = !found->on_host;
+    found->legacy_ipc = IsOwnDeviceBlock(block->second);
     found->range_start = found->part_start = block->first;
     found->range_size = found->part_size = block->second.size;
     return true;
@@ -54,13 +63,15 @@ int OrdinalOf(State& state, const Found& found) {
 }
 
 int AccessOf(State& state, const Found& found) {
-  if (found.mapping == nullptr) return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (found.mapping == nullptr && found.pool == nullptr) {
+    return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
   const int device =
       CurrentDeviceOr(state, found.on_host ? 0 : found.memory->location.id);
-  const auto access = found.mapping->access.find(device);
-  return access == found.mapping->access.end()
-             ? 0
-             : static_cast<int>(access->second);
+  const std::map<int, CUmemAccess_flags>& all =
+      found.pool != nullptr ? found.pool->access : found.mapping->access;
+  const auto access = all.find(device);
+  return access == all.end() ? 0 : static_cast<int>(access->second);
 }
 
 template <typename T>
@@ -84,7 +95,7 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
       if (!found.on_host) return CUDA_ERROR_INVALID_VALUE;
       return Put(out, address);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return Put(out, static_cast<unsigned long long>(found.memory->buffer_id));
+      return Put(out, static_cast<unsigned long long>(found.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return Put(out, false);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -98,11 +109,12 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return Put(out, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return Put(out, found.memory->handle_types);
+      return Put(out, found.pool == nullptr ? found.memory->handle_types
+                                            : found.pool->handle_types);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return Put(out, AccessOf(state, found));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return Put(out, static_cast<void*>(nullptr));
+      return Put(out, found.pool == nullptr ? nullptr : found.pool->id);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

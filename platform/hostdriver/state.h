@@ -20,6 +20,8 @@
 namespace vmm::hostdriver {
 
 struct Event;
+struct Pool;
+struct Segment;
 struct Stream;
 
 using Lock = std::unique_lock<std::mutex>;
@@ -73,13 +75,17 @@ struct Mapping {
   CpuAccess cpu = CpuAccess::kNone;
 };
 
-// cuMemAlloc or cuMemHostAlloc.
+// cuMemAlloc, cuMemHostAlloc, cuIpcOpenMemHandle, or memory of a pool.
 struct Block {
   std::size_t size = 0;      // As asked for.
   std::size_t reserved = 0;  // Of addresses.
   bool on_host = false;
   std::shared_ptr<Memory> memory;
-  std::shared_ptr<Context> context;
+  std::size_t offset = 0;            // In the memory.
+  std::shared_ptr<Context> context;  // Null for memory of a pool.
+  std::shared_ptr<Pool> pool;        // Null for other memory.
+  std::uint64_t buffer_id = 0;
+  int opens = 0;  // Closes still owed for cuIpcOpenMemHandle; 0 if not opened.
 };
 
 struct State {
@@ -90,9 +96,13 @@ struct State {
   std::vector<int> visible;  // Physical number by ordinal.
 
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Memory>> memories;
-  std::map<CUdeviceptr, std::size_t> reservations;  // Size by start.
-  std::map<CUdeviceptr, Mapping> mappings;          // By start.
-  std::map<CUdeviceptr, Block> blocks;              // By start.
+  std::map<CUdeviceptr, std::size_t> reservations;           // Size by start.
+  std::map<CUdeviceptr, Mapping> mappings;                   // By start.
+  std::map<CUdeviceptr, Block> blocks;                       // By start.
+  std::map<CUdeviceptr, std::shared_ptr<Segment>> segments;  // By start.
+  std::map<CUmemoryPool, std::shared_ptr<Pool>> pools;  // Default ones too.
+  std::map<int, std::shared_ptr<Pool>> default_pools;   // By ordinal.
+  std::map<int, std::shared_ptr<Pool>> current_pools;   // Where set.
   std::map<CUcontext, std::shared_ptr<Context>> contexts;
   std::map<int, std::shared_ptr<Context>> primaries;  // By ordinal.
   // Measured: a primary context that is retained anew has its old handle.

@@ -5,6 +5,7 @@
 
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/pool.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -48,9 +49,7 @@ void Run(const std::shared_ptr<Stream>& stream) {
     Stream::Operation operation = std::move(stream->queue.front());
     stream->queue.pop_front();
     state.progress.wait(lock, [&] {
-      return MustAbandon(state, *stream) ||
-             std::all_of(operation.after.begin(), operation.after.end(),
-                         IsReached);
+      return MustAbandon(state, *stream) || AllReached(operation.after);
     });
     Context& context = *stream->context;
     const bool in_order =
@@ -88,6 +87,17 @@ std::shared_ptr<Stream> DefaultStream(const std::shared_ptr<Context>& context) {
 
 }  // namespace
 
+bool AllReached(const std::vector<Stream::Point>& points) {
+  return std::all_of(points.begin(), points.end(), IsReached);
+}
+
+std::vector<Stream::Point> PointsBeforeNow(
+    const State& state, const std::shared_ptr<Stream>& stream) {
+  std::vector<Stream::Point> points = Predecessors(state, *stream);
+  if (!IsIdle(*stream)) points.push_back({stream, stream->submitted});
+  return points;
+}
+
 bool MustAbandon(const State& state, const Stream& stream) {
   return state.stopping || stream.context->destroyed;
 }
@@ -112,7 +122,8 @@ CUresult FindStream(State& state, const char* call, CUstream id,
 namespace {
 
 CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
-                         Work work, bool always) {
+                         Work work, bool always,
+                         std::vector<Stream::Point> after = {}) {
   if (!stream->has_worker) {
     if (!StartThread([stream] { Run(stream); })) {
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -120,7 +131,9 @@ CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
     stream->has_worker = true;
     ++state.workers;
   }
-  std::vector<Stream::Point> after = Predecessors(state, *stream);
+  for (Stream::Point& point : Predecessors(state, *stream)) {
+    after.push_back(std::move(point));
+  }
   stream->queue.push_back({std::move(work), std::move(after), always});
   ++stream->submitted;
   state.progress.notify_all();
@@ -137,6 +150,13 @@ CUresult Submit(State& state, const std::shared_ptr<Stream>& stream,
 CUresult SubmitAlways(State& state, const std::shared_ptr<Stream>& stream,
                       Work work) {
   return SubmitOperation(state, stream, std::move(work), /*always=*/true);
+}
+
+CUresult SubmitWait(State& state, const std::shared_ptr<Stream>& stream,
+                    std::vector<Stream::Point> points) {
+  return SubmitOperation(
+      state, stream, [](State&, Lock&) { return CUDA_SUCCESS; },
+      /*always=*/true, std::move(points));
 }
 
 CUresult RunAndWait(State& state, Lock& lock,
@@ -162,10 +182,8 @@ CUresult WaitForStream(State& state, Lock& lock,
   // The NULL stream stands for the context's blocking streams too.
   if (stream->is_default) points = Predecessors(state, *stream);
   points.push_back({stream, stream->submitted});
-  state.progress.wait(lock, [&] {
-    return state.stopping ||
-           std::all_of(points.begin(), points.end(), IsReached);
-  });
+  state.progress.wait(lock,
+                      [&] { return state.stopping || AllReached(points); });
   if (state.stopping) return CUDA_ERROR_DEINITIALIZED;
   if (stream->context->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return stream->context->error;
@@ -270,7 +288,9 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream id) {
       r != CUDA_SUCCESS) {
     return r;
   }
-  return WaitForStream(state, lock, stream);
+  const CUresult result = WaitForStream(state, lock, stream);
+  ReleaseAtSynchronize(state);
+  return result;
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream id, CUcontext* context) {

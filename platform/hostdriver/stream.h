@@ -58,6 +58,16 @@ CUresult Submit(State& state, const std::shared_ptr<Stream>& stream, Work work);
 CUresult SubmitAlways(State& state, const std::shared_ptr<Stream>& stream,
                       Work work);
 
+// All that was submitted before now and would come before new work of the
+// stream; empty when all of that is done.
+std::vector<Stream::Point> PointsBeforeNow(
+    const State& state, const std::shared_ptr<Stream>& stream);
+// Whether all of it is done.
+bool AllReached(const std::vector<Stream::Point>& points);
+// Lets all later work of `stream` wait for `points`.
+CUresult SubmitWait(State& state, const std::shared_ptr<Stream>& stream,
+                    std::vector<Stream::Point> points);
+
 // Does `work` in the stream's turn and returns when it is done.
 CUresult RunAndWait(State& state, Lock& lock,
                     const std::shared_ptr<Stream>& stream, Work work);

@@ -42,8 +42,8 @@ struct Word {
 Word FindWord(State& state, CUdeviceptr address, int device,
               CUmemAccess_flags needed) {
   std::vector<Piece> pieces;
-  if (Resolve(state, address, sizeof(std::uint64_t), device, needed, &pieces) !=
-          CUDA_SUCCESS ||
+  if (Resolve(state, address, sizeof(std::uint64_t), device, needed,
+              When::kRunning, &pieces) != CUDA_SUCCESS ||
       pieces.size() != 1) {
     return {};
   }

@@ -41,7 +41,8 @@ void AddDescriptors(const std::string& process, const std::string& label,
     const ssize_t length = readlink(path.c_str(), target, sizeof(target));
     if (length <= 0 ||
         std::string_view(target, static_cast<std::size_t>(length))
-                .substr(0, prefix.size()) != prefix) {
+                .substr(0, prefix.size()) != prefix ||
+        target[prefix.size()] == static_cast<char>(MemoryLabel::Kind::kPool)) {
       return;
     }
     struct stat info {};

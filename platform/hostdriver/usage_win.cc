@@ -47,7 +47,10 @@ std::uint64_t CountHeld(const InstanceLock& lock, const std::string& instance,
   const std::string label = "vmmhost1." + instance + "." + UuidHex(uuid) + ".";
   std::uint64_t sum = 0;
   ForEachSection(lock.folder(), [&](std::string_view name) {
-    if (name.substr(0, label.size()) != label) return;
+    if (name.substr(0, label.size()) != label ||
+        name[label.size()] == static_cast<char>(MemoryLabel::Kind::kPool)) {
+      return;
+    }
     const std::size_t end = name.rfind('.');
     const std::size_t begin = name.rfind('.', end - 1);
     sum +=

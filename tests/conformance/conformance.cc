@@ -1,5 +1,6 @@
 #include "tests/conformance/conformance.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -42,7 +43,8 @@ std::vector<std::uint64_t> Ledger() {
   return {now.handles,       now.imported_handles, now.references,
           now.mappings,      now.reservations,     now.bytes,
           now.streams,       now.events,           now.contexts,
-          now.device_blocks, now.host_blocks};
+          now.device_blocks, now.host_blocks,      now.legacy_opens,
+          now.pools,         now.pool_blocks};
 }
 
 }  // namespace
@@ -106,6 +108,14 @@ void Checks::Expect(const char* what, CUresult got, CUresult wanted) {
   ++failures_;
   std::fprintf(stderr, "%s: expected result %d, got %d\n", what,
                static_cast<int>(wanted), static_cast<int>(got));
+}
+
+void Checks::ExpectOneOf(const char* what, CUresult got,
+                         const std::vector<CUresult>& wanted) {
+  if (std::find(wanted.begin(), wanted.end(), got) != wanted.end()) return;
+  ++failures_;
+  std::fprintf(stderr, "%s: expected one of %zu results, got %d\n", what,
+               wanted.size(), static_cast<int>(got));
 }
 
 void Checks::ExpectTrue(const char* what, bool value) {

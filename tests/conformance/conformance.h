@@ -2,12 +2,14 @@
 //
 // The same tests run on the host-memory driver and on a real one
 // (VMMSHARE_TEST_DRIVER), so that the first stays a model of the second. Every
-// expectation was measured on an H100 with driver 580 (CUDA 13.0); nothing is
-// tested that CUDA leaves undefined, because there a real driver crashes.
+// expectation was measured on an H100 with driver 580 (CUDA 13.0), unless its
+// file says that it is documented only; nothing is tested that CUDA leaves
+// undefined, because there a real driver crashes.
 #ifndef VMMSHARE_TESTS_CONFORMANCE_CONFORMANCE_H_
 #define VMMSHARE_TESTS_CONFORMANCE_CONFORMANCE_H_
 
 #include <cuda.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -60,6 +62,8 @@ const platform::DriverTable& DriverWithContext();
 class Checks {
  public:
   void Expect(const char* what, CUresult got, CUresult wanted);
+  void ExpectOneOf(const char* what, CUresult got,
+                   const std::vector<CUresult>& wanted);
   void ExpectTrue(const char* what, bool value);
   int failures() const { return failures_; }
 

@@ -13,6 +13,7 @@
 #include "platform/check.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
+#include "tests/conformance/pool_test_base.h"
 
 namespace vmm::testing {
 
@@ -37,6 +38,11 @@ void* HandleAttributes() { return nullptr; }
 CUresult ExportTo(const platform::DriverTable& cu, int* fd,
                   CUmemGenericAllocationHandle memory) {
   return cu.cuMemExportToShareableHandle(fd, memory, kFd, 0);
+}
+
+CUresult ExportPoolTo(const platform::DriverTable& cu, int* fd,
+                      CUmemoryPool pool) {
+  return cu.cuMemPoolExportToShareableHandle(fd, pool, kFd, 0);
 }
 
 bool CanFork() { return true; }

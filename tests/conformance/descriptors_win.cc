@@ -13,6 +13,7 @@
 #include "platform/pipe_win.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
+#include "tests/conformance/pool_test_base.h"
 
 namespace vmm::testing {
 
@@ -82,6 +83,15 @@ CUresult ExportTo(const platform::DriverTable& cu, int* handle,
                   CUmemGenericAllocationHandle memory) {
   HANDLE raw = nullptr;
   const CUresult result = cu.cuMemExportToShareableHandle(&raw, memory, kFd, 0);
+  if (result == CUDA_SUCCESS) *handle = Number(raw);
+  return result;
+}
+
+CUresult ExportPoolTo(const platform::DriverTable& cu, int* handle,
+                      CUmemoryPool pool) {
+  HANDLE raw = nullptr;
+  const CUresult result =
+      cu.cuMemPoolExportToShareableHandle(&raw, pool, kFd, 0);
   if (result == CUDA_SUCCESS) *handle = Number(raw);
   return result;
 }

@@ -245,6 +245,14 @@ TEST_F(Ledger, CountsEverythingThatIsHeld) {
   CUmemGenericAllocationHandle retained = 0;
   ASSERT_EQ(cu.cuMemAlloc(&block, 5), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuMemHostAlloc(&host, 5, 0), CUDA_SUCCESS);
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cu.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemAllocFromPoolAsync(&pooled, 5, pool, nullptr),
+            CUDA_SUCCESS);
   ASSERT_EQ(cu.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuMemRetainAllocationHandle(&retained,
                                            reinterpret_cast<void*>(address)),
@@ -261,6 +269,11 @@ TEST_F(Ledger, CountsEverythingThatIsHeld) {
   EXPECT_EQ(now.contexts, before.contexts + 1);
   EXPECT_EQ(now.device_blocks, before.device_blocks + 1);
   EXPECT_EQ(now.host_blocks, before.host_blocks + 1);
+  EXPECT_EQ(now.pool_blocks, before.pool_blocks + 1);
+  EXPECT_EQ(now.pools, before.pools + 1);
+  EXPECT_EQ(now.legacy_opens, before.legacy_opens);
+  EXPECT_EQ(cu.cuMemFreeAsync(pooled, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemPoolDestroy(pool), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemRelease(retained), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemFreeHost(host), CUDA_SUCCESS);

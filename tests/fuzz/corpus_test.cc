@@ -108,6 +108,9 @@ TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
 TEST(FuzzCorpus, MessagesKeepTheirPromises) {
   EXPECT_GT(Fuzz("message", 60000), 60000u);
 }
+TEST(FuzzCorpus, TheOffsetHeapKeepsItsPromises) {
+  EXPECT_GT(Fuzz("offset_heap", 10000), 10000u);
+}
 TEST(FuzzCorpus, TheReceiverKeepsItsPromises) {
   // Each makes two ends of a channel, and a pipe's cost ten times a socket's.
   const std::uint64_t runs = platform::kNativeHandleIsPosixFd ? 40000 : 4000;

@@ -135,6 +135,27 @@ class HostileSender {
   bool open_ = true;
 };
 
+std::vector<Bytes> OffsetHeapSeeds() {
+  // 64 granules: four aligned ones, two of them freed, and what is left.
+  Bytes small = {64, 0};
+  for (std::uint8_t i = 0; i < 4; ++i) {
+    small.insert(small.end(), {5, 3, 8, static_cast<std::uint8_t>(i * 2)});
+  }
+  small.insert(small.end(), {0, 1, 0, 0, 0, 2, 0, 0, 3, 128, 0, 0});
+  // The largest: many of many sizes, then every other one freed.
+  Bytes large = {255, 32};
+  for (std::uint8_t i = 0; i < 60; ++i) {
+    const auto power = static_cast<std::uint8_t>(i % 37);
+    large.insert(large.end(), {static_cast<std::uint8_t>(4 + i % 4),
+                               static_cast<std::uint8_t>(1 + i * 3), power, i});
+  }
+  for (std::uint8_t i = 0; i < 30; ++i) {
+    large.insert(large.end(), {0, static_cast<std::uint8_t>(i), 0, 0});
+    large.insert(large.end(), {3, static_cast<std::uint8_t>(i * 8), 0, i});
+  }
+  return {small, large};
+}
+
 std::vector<Bytes> MessageSeeds() {
   Bytes request;
   WireWriter out(request);
@@ -265,6 +286,7 @@ const std::vector<Entry>& Entries() {
          &FuzzReceive,
          // A begin of one and its part; of three in parts; one that aborts.
          {{0, 1, 1, 8}, {0, 3, 1, 3, 9, 8, 1, 8}, {0, 2, 4, 5, 1, 0, 0, 0}}},
+        {"offset_heap", &FuzzOffsetHeap, OffsetHeapSeeds()},
     };
   }();
   return *entries;

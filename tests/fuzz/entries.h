@@ -1,4 +1,5 @@
-// What is fuzzed: every function that reads bytes of a peer.
+// What is fuzzed: every function that reads bytes of a peer, and arithmetic
+// that all memory depends on.
 //
 // An entry takes any bytes and dies (platform::Check) when the code under test
 // breaks a promise. libFuzzer calls it (entry_fuzzer.cc), and the ordinary test
@@ -28,6 +29,10 @@ void FuzzMessage(Input input);
 // A script of messages, played by a hostile sender to ReceiveAll(). Each has
 // two bytes: what to send, and how many handles and tickets with it.
 void FuzzReceive(Input input);
+
+// The first two bytes are the size of an OffsetHeap, then each four are an
+// operation; judged by the model of tests/unit/offset_heap_model.h.
+void FuzzOffsetHeap(Input input);
 
 struct Entry {
   std::string name;

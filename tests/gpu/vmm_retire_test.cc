@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/gpu/held_stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/allocation.h"
@@ -19,42 +20,6 @@ namespace {
 
 using platform::DriverTable;
 using ::testing::HasSubstr;
-
-// A stream that stands still until Release().
-class HeldStream {
- public:
-  explicit HeldStream(const Device& device)
-      : driver_(device.driver()),
-        flag_(Must(Allocation::Create(device, {.size = 1}))) {
-    Check(driver_->cuStreamCreate(&held_, CU_STREAM_NON_BLOCKING));
-    Check(driver_->cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING));
-    // Not the whole context: another stream of it may be held already.
-    Check(driver_->cuMemsetD8Async(flag_.address(), 0, 8, other_));
-    Check(driver_->cuStreamSynchronize(other_));
-    Check(driver_->cuStreamWaitValue64(held_, flag_.address(), 1,
-                                       CU_STREAM_WAIT_VALUE_GEQ));
-  }
-  ~HeldStream() {
-    Release();
-    Check(driver_->cuStreamSynchronize(held_));
-    Check(driver_->cuStreamDestroy(held_));
-    Check(driver_->cuStreamDestroy(other_));
-  }
-  void Release() {
-    Check(driver_->cuStreamWriteValue64(other_, flag_.address(), 1, 0));
-    Check(driver_->cuStreamSynchronize(other_));
-  }
-  CUstream get() const { return held_; }
-  CUstream other() const { return other_; }
-
- private:
-  static void Check(CUresult result) { EXPECT_EQ(result, CUDA_SUCCESS); }
-
-  platform::Driver driver_;
-  Allocation flag_;
-  CUstream held_ = nullptr;
-  CUstream other_ = nullptr;
-};
 
 class RetireTest : public DriverTest {
  protected:

@@ -42,6 +42,9 @@ void AddHostLedger(Inventory& inventory) {
   inventory["primary context retains"] = ledger.contexts;
   inventory["device blocks"] = ledger.device_blocks;
   inventory["host blocks"] = ledger.host_blocks;
+  inventory["opened legacy IPC handles"] = ledger.legacy_opens;
+  inventory["pools"] = ledger.pools;
+  inventory["pool blocks"] = ledger.pool_blocks;
 }
 
 // Free memory of `device`, in `inventory` if its primary context is active.

@@ -128,8 +128,8 @@ TEST_F(DriverFaultsTest, FailsExactlyOneCallOfManyThreads) {
 }
 
 TEST_F(DriverFaultsTest, LeavesAbsentEntriesAbsent) {
-  EXPECT_EQ(driver_->cuMemAllocAsync, nullptr);
-  EXPECT_EQ(driver_.Need<&platform::DriverTable::cuMemAllocAsync>().code(),
+  EXPECT_EQ(driver_->cuLaunchKernel, nullptr);
+  EXPECT_EQ(driver_.Need<&platform::DriverTable::cuLaunchKernel>().code(),
             absl::StatusCode::kUnimplemented);
   // Two entries share the name cuDeviceGetUuid; only the older is there.
   EXPECT_EQ(driver_->device_get_mig_uuid, nullptr);

@@ -1,0 +1,225 @@
+// Making pools, and memory from them.
+#include "platform/hostdriver/pool.h"
+
+#include <algorithm>
+#include <string>
+
+#include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/context.h"
+#include "platform/hostdriver/misuse.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+std::shared_ptr<Pool> NewPool(State& state, int ordinal) {
+  auto pool = std::make_shared<Pool>();
+  pool->id = reinterpret_cast<CUmemoryPool>(state.NewHandle());
+  pool->device = ordinal;
+  pool->physical = state.visible[ordinal];
+  pool->access[ordinal] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  state.pools[pool->id] = pool;
+  return pool;
+}
+
+bool IsDevice(const State& state, CUdevice device) {
+  return device >= 0 && device < static_cast<int>(state.visible.size());
+}
+
+// What pools exist for; the codes for others are not measured.
+CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
+  if (props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto types = static_cast<unsigned long long>(props.handleTypes);
+  if ((types & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
+  if ((types & ~kNativeHandleType) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (props.location.type == CU_MEM_LOCATION_TYPE_HOST ||
+      props.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return props.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 IsDevice(state, props.location.id)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+// The thing that stands for the pool in other processes.
+CUresult MakeToken(const State& state, Pool* pool) {
+  MemoryLabel label;
+  label.instance = state.config.instance;
+  label.uuid = state.config.uuids[pool->physical];
+  label.kind = MemoryLabel::Kind::kPool;
+  label.id = RandomNumber();
+  if (label.id == 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  const std::optional<OsMemory> token = CreateMemory(label, kGranularity);
+  if (!token) return CUDA_ERROR_OPERATING_SYSTEM;
+  pool->token = *token;
+  pool->share_id = label.id;
+  return CUDA_SUCCESS;
+}
+
+// The common part of the two calls that allocate; a null `pool` is the current
+// one of the stream's device.
+CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
+                  std::size_t size, std::shared_ptr<Pool> pool,
+                  CUstream stream_id) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = FindStream(state, call, stream_id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (pool == nullptr) pool = CurrentPool(state, stream->context->device);
+  // Documented: an imported pool makes no new allocations.
+  if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  return TakeFromPool(state, pool, size, stream, address);
+}
+
+}  // namespace
+
+std::shared_ptr<Pool> FindPool(State& state, const char* call,
+                               CUmemoryPool id) {
+  if (id == nullptr) return nullptr;
+  const auto found = state.pools.find(id);
+  if (found == state.pools.end()) {
+    StopOnHandle(state, call, "pool", reinterpret_cast<std::uint64_t>(id));
+  }
+  return found->second;
+}
+
+std::shared_ptr<Pool> DefaultPool(State& state, int ordinal) {
+  std::shared_ptr<Pool>& pool = state.default_pools[ordinal];
+  if (pool == nullptr) {
+    pool = NewPool(state, ordinal);
+    pool->is_default = true;
+  }
+  return pool;
+}
+
+std::shared_ptr<Pool> CurrentPool(State& state, int ordinal) {
+  const auto set = state.current_pools.find(ordinal);
+  return set != state.current_pools.end() ? set->second
+                                          : DefaultPool(state, ordinal);
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* id,
+                                 const CUmemPoolProps* props) {
+  if (CUresult r = Enter("cuMemPoolCreate"); r != CUDA_SUCCESS) return r;
+  if (id == nullptr || props == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (CUresult r = CheckProperties(state, *props); r != CUDA_SUCCESS) return r;
+  const std::shared_ptr<Pool> pool = NewPool(state, props->location.id);
+  pool->handle_types = static_cast<unsigned long long>(props->handleTypes);
+  if (props->maxSize != 0) {
+    constexpr std::size_t kMost = SIZE_MAX - kGranularity;
+    pool->max_size = (std::min(props->maxSize, kMost) + kGranularity - 1) /
+                     kGranularity * kGranularity;
+  }
+  if (pool->handle_types != 0) {
+    if (CUresult r = MakeToken(state, pool.get()); r != CUDA_SUCCESS) {
+      state.pools.erase(pool->id);
+      return r;
+    }
+  }
+  *id = pool->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool id) {
+  if (CUresult r = Enter("cuMemPoolDestroy"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolDestroy", id);
+  if (pool == nullptr || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
+  std::erase_if(state.current_pools,
+                [&](const auto& entry) { return entry.second == pool; });
+  state.pools.erase(id);
+  // Its memory goes when its last block does.
+  pool->destroyed = true;
+  TrimPool(state, *pool, 0);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* address, std::size_t size,
+                                 CUstream stream) {
+  if (CUresult r = Enter("cuMemAllocAsync"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  return Allocate(state, "cuMemAllocAsync", address, size, nullptr, stream);
+}
+
+CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t size,
+                                         CUmemoryPool id, CUstream stream) {
+  if (CUresult r = Enter("cuMemAllocFromPoolAsync"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Pool> pool = FindPool(state, "cuMemAllocFromPoolAsync", id);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return Allocate(state, "cuMemAllocFromPoolAsync", address, size,
+                  std::move(pool), stream);
+}
+
+CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream_id) {
+  if (CUresult r = Enter("cuMemFreeAsync"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = FindStream(state, "cuMemFreeAsync", stream_id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  const auto block = state.blocks.find(address);
+  if (block != state.blocks.end() && block->second.pool != nullptr) {
+    FreePooled(state, block, stream, PointsBeforeNow(state, stream));
+    return CUDA_SUCCESS;
+  }
+  if (BlockAt(state, address) == state.blocks.end() &&
+      WasPooled(state, address)) {
+    Stop("cuMemFreeAsync: the memory at " + Hex(address) +
+         " was already freed; CUDA leaves its use undefined");
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* id, CUdevice device) {
+  if (CUresult r = Enter("cuDeviceGetDefaultMemPool"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *id = DefaultPool(state, device)->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* id, CUdevice device) {
+  if (CUresult r = Enter("cuDeviceGetMemPool"); r != CUDA_SUCCESS) return r;
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *id = CurrentPool(state, device)->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool id) {
+  if (CUresult r = Enter("cuDeviceSetMemPool"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::shared_ptr<Pool> pool = FindPool(state, "cuDeviceSetMemPool", id);
+  // Documented: the pool must be the device's own, and not imported.
+  if (pool == nullptr || pool->device != device || pool->imported) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  state.current_pools[device] = pool;
+  return CUDA_SUCCESS;
+}

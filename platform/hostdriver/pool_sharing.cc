@@ -1,0 +1,172 @@
+// Pools between processes. What is exported is a token that only names the
+// pool; an exported pointer tells where in the exporting process its memory is,
+// and the importer opens it there.
+#include <cstring>
+
+#include "platform/hostdriver/physical_memory.h"
+#include "platform/hostdriver/pool.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// What travels in a CUmemPoolPtrExportData. Comes back from anywhere: every
+// field is checked.
+struct WirePointer {
+  std::uint64_t magic;
+  std::uint64_t pool;     // Its share_id.
+  std::uint64_t process;  // Where to open the memory,
+  std::int64_t memory;    // as what,
+  std::uint64_t id;       // and what it then must be.
+  std::uint64_t offset;
+  std::uint64_t size;
+};
+static_assert(sizeof(WirePointer) <= sizeof(CUmemPoolPtrExportData));
+constexpr std::uint64_t kMagic = 0x3172747068736d76;  // "vmshptr1"
+
+// The segment of an imported pool that is the memory `id`; null if none is.
+std::shared_ptr<Segment> FindSegment(State& state, const Pool& pool,
+                                     std::uint64_t id) {
+  for (const auto& [start, segment] : state.segments) {
+    if (segment->pool.get() == &pool && segment->memory->label.id == id) {
+      return segment;
+    }
+  }
+  return nullptr;
+}
+
+// Opens the memory that `wire` names. Null when there is no such memory.
+std::shared_ptr<Memory> Open(const State& state, const Pool& pool,
+                             const WirePointer& wire) {
+  const std::optional<OpenedMemory> opened =
+      OpenOf(wire.process, static_cast<OsMemory>(wire.memory), wire.id);
+  if (!opened) return nullptr;
+  std::shared_ptr<Memory> memory = AdoptMemory(state, *opened);
+  return memory != nullptr &&
+                 memory->label.kind == MemoryLabel::Kind::kPooled &&
+                 memory->physical == pool.physical
+             ? memory
+             : nullptr;
+}
+
+}  // namespace
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemPoolExportToShareableHandle(
+    void* shareable, CUmemoryPool id, CUmemAllocationHandleType type,
+    unsigned long long flags) {
+  if (CUresult r = Enter("cuMemPoolExportToShareableHandle");
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Pool> pool =
+      FindPool(state, "cuMemPoolExportToShareableHandle", id);
+  if (shareable == nullptr || pool == nullptr || flags != 0 ||
+      static_cast<unsigned long long>(type) != kNativeHandleType ||
+      (pool->handle_types & kNativeHandleType) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::optional<OsMemory> copy = DuplicateMemory(pool->token);
+  if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
+  StoreExported(*copy, shareable);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolImportFromShareableHandle(
+    CUmemoryPool* id, void* handle, CUmemAllocationHandleType type,
+    unsigned long long flags) {
+  if (CUresult r = Enter("cuMemPoolImportFromShareableHandle");
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (id == nullptr || flags != 0 ||
+      static_cast<unsigned long long>(type) != kNativeHandleType) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::optional<OpenedMemory> opened =
+      OpenExported(reinterpret_cast<std::intptr_t>(handle));
+  if (!opened) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  auto pool = std::make_shared<Pool>();
+  pool->token = opened->memory;  // Closed with it from here on.
+  if (opened->label.instance != state.config.instance ||
+      opened->label.kind != MemoryLabel::Kind::kPool) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  pool->imported = true;
+  pool->share_id = opened->label.id;
+  pool->device = -2;
+  for (std::size_t i = 0; i < state.config.uuids.size(); ++i) {
+    if (state.config.uuids[i] == opened->label.uuid) {
+      pool->physical = static_cast<int>(i);
+    }
+  }
+  for (std::size_t i = 0; i < state.visible.size(); ++i) {
+    if (state.visible[i] != pool->physical) continue;
+    pool->device = static_cast<int>(i);
+    // Documented: for its own device only, whatever the exporter has set.
+    pool->access[pool->device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  pool->id = reinterpret_cast<CUmemoryPool>(state.NewHandle());
+  *id = pool->id;
+  state.pools[pool->id] = std::move(pool);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* data,
+                                        CUdeviceptr address) {
+  if (CUresult r = Enter("cuMemPoolExportPointer"); r != CUDA_SUCCESS) return r;
+  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const auto block = state.blocks.find(address);
+  if (block == state.blocks.end() || block->second.pool == nullptr ||
+      block->second.pool->handle_types == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const Memory& memory = *block->second.memory;
+  const WirePointer wire{kMagic,
+                         block->second.pool->share_id,
+                         ProcessNumber(),
+                         memory.os,
+                         memory.label.id,
+                         block->second.offset,
+                         block->second.size};
+  std::memset(data, 0, sizeof(*data));
+  std::memcpy(data, &wire, sizeof(wire));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool id,
+                                        CUmemPoolPtrExportData* data) {
+  if (CUresult r = Enter("cuMemPoolImportPointer"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Pool> pool =
+      FindPool(state, "cuMemPoolImportPointer", id);
+  if (address == nullptr || pool == nullptr || data == nullptr ||
+      !pool->imported) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  WirePointer wire{};
+  std::memcpy(&wire, data, sizeof(wire));
+  if (wire.magic != kMagic || wire.pool != pool->share_id || wire.size == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::shared_ptr<Segment> segment = FindSegment(state, *pool, wire.id);
+  if (segment == nullptr) {
+    std::shared_ptr<Memory> memory = Open(state, *pool, wire);
+    if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    segment = AddSegment(state, pool, std::move(memory));
+    if (segment == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (!IsFree(*segment, wire.offset, wire.size)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *address = MakePooledBlock(state, *segment, wire.offset, wire.size);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,549 @@
+// Pool in one process: what is allocated where, and when it is used again.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/held_stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/pool.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::DriverTable;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Le;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+class PoolTest : public DriverTest {
+ protected:
+  void SetUp() override {
+    if (!driver().Need<&DriverTable::cuStreamWaitValue64>().ok()) {
+      GTEST_SKIP() << "this driver cannot hold a stream";
+    }
+  }
+
+  std::unique_ptr<Pool> Make(PoolOptions options = {}) {
+    if (options.first_segment_size == PoolOptions().first_segment_size) {
+      options.first_segment_size = 4 * kMiB;
+      options.max_segment_size = 64 * kMiB;
+    }
+    return Must(Pool::Create(device, options));
+  }
+  static CUdeviceptr Allocate(Pool& pool, std::uint64_t size,
+                              CUstream stream = nullptr,
+                              const BlockOptions& options = {}) {
+    return Must(pool.Allocate(size, stream, options));
+  }
+  static void Free(Pool& pool, CUdeviceptr block, CUstream stream = nullptr) {
+    const absl::Status freed = pool.Free(block, stream);
+    EXPECT_TRUE(freed.ok()) << freed;
+  }
+  static void ExpectWhole(const Pool& pool) {
+    const absl::Status whole = pool.CheckInvariants();
+    EXPECT_TRUE(whole.ok()) << whole;
+  }
+  // All of it is back at the driver.
+  static void ExpectEmpty(Pool& pool) {
+    ExpectWhole(pool);
+    EXPECT_EQ(pool.statistics().live, 0u);
+    EXPECT_EQ(pool.statistics().requested, 0u);
+    Must(pool.Trim());
+    EXPECT_EQ(pool.statistics().reserved, 0u) << pool.statistics().last_error;
+  }
+  void Sync(CUstream stream) {
+    EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  }
+};
+
+class Stream {
+ public:
+  Stream() {
+    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
+              CUDA_SUCCESS);
+  }
+  ~Stream() {
+    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    EXPECT_EQ(TestDriver()->cuStreamDestroy(stream_), CUDA_SUCCESS);
+  }
+  CUstream get() const { return stream_; }
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+TEST_F(PoolTest, BlocksAreApartAlignedAndWritable) {
+  const std::unique_ptr<Pool> pool = Make();
+  EXPECT_EQ(pool->statistics().reserved, 0u);
+  std::vector<std::pair<CUdeviceptr, std::uint64_t>> blocks;
+  for (std::uint64_t size : {1, 255, 256, 257, 4096, 65536, 1 << 20}) {
+    blocks.emplace_back(Allocate(*pool, size), size);
+    EXPECT_EQ(blocks.back().first % 256, 0u);
+  }
+  std::uint8_t value = 1;
+  for (const auto& [at, size] : blocks) Fill(at, value++, size);
+  value = 1;
+  for (const auto& [at, size] : blocks) EXPECT_TRUE(Holds(at, value++, size));
+  const PoolStatistics now = pool->statistics();
+  EXPECT_EQ(now.live_blocks, 7u);
+  EXPECT_EQ(now.requested, 1u + 255 + 256 + 257 + 4096 + 65536 + (1 << 20));
+  EXPECT_EQ(now.live, 256u * 3 + 512 + 4096 + 65536 + (1 << 20));
+  EXPECT_EQ(now.reserved, 4 * kMiB);
+  EXPECT_EQ(now.live + now.free + now.cached, now.reserved);
+  EXPECT_EQ(now.segments.size(), 1u);
+  for (const auto& [at, size] : blocks) Free(*pool, at);
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, ABlockIsUsedAgainAtOnceOnItsStream) {
+  const std::unique_ptr<Pool> pool = Make();
+  for (std::uint64_t size : {4096, 65536, 1 << 20, 3 << 20}) {
+    HeldStream stream(device);
+    const CUdeviceptr block = Allocate(*pool, size, stream.get());
+    ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, size, stream.get()),
+              CUDA_SUCCESS);
+    Free(*pool, block, stream.get());
+    EXPECT_EQ(Allocate(*pool, size, stream.get()), block);
+    Free(*pool, block, stream.get());
+    stream.Release();
+    EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+  }
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, FreedMemoryIsSplitAndMergedAtOnceOnItsStream) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 4 * kMiB,
+                                           .cap = 4 * kMiB});
+  HeldStream stream(device);
+  // All of the segment, in pieces of changing size, while the GPU stands still.
+  for (std::uint64_t size : {256 * 1024, 64 * 1024, 512 * 1024, 1 << 20}) {
+    std::vector<CUdeviceptr> blocks;
+    for (std::uint64_t taken = 0; taken < 4 * kMiB; taken += size) {
+      blocks.push_back(Allocate(*pool, size, stream.get()));
+    }
+    for (CUdeviceptr block : blocks) Free(*pool, block, stream.get());
+  }
+  ExpectWhole(*pool);
+  stream.Release();
+  EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, AnotherStreamGetsABlockOnlyAfterTheGpuHasPassed) {
+  const std::unique_ptr<Pool> pool =
+      Make({.first_segment_size = 4 * kMiB, .max_segment_size = 4 * kMiB});
+  HeldStream held(device);
+  Stream other;
+  const std::uint64_t size = 4 * kMiB;
+  const CUdeviceptr block = Allocate(*pool, size, held.get());
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, size, held.get()),
+            CUDA_SUCCESS);
+  Free(*pool, block, held.get());
+  const CUdeviceptr second = Allocate(*pool, size, other.get());
+  EXPECT_NE(second, block) << "the GPU still writes to it";
+  Free(*pool, second, other.get());
+  held.Release();
+  Sync(held.get());
+  // Now that it has passed, both serve the other stream without growing.
+  const std::uint64_t reserved = pool->statistics().reserved;
+  const CUdeviceptr third = Allocate(*pool, size, other.get());
+  const CUdeviceptr fourth = Allocate(*pool, size, other.get());
+  EXPECT_EQ(pool->statistics().reserved, reserved);
+  EXPECT_TRUE(third == block || fourth == block);
+  Free(*pool, third, other.get());
+  Free(*pool, fourth, other.get());
+  EXPECT_TRUE(pool->ReleaseStream(held.get(), Soon()).ok());
+  EXPECT_TRUE(pool->ReleaseStream(other.get(), Soon()).ok());
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, ABlockFreedOnAnotherStreamWaitsForThat) {
+  const std::unique_ptr<Pool> pool =
+      Make({.first_segment_size = 4 * kMiB, .max_segment_size = 4 * kMiB});
+  HeldStream held(device);
+  Stream home;
+  const CUdeviceptr block = Allocate(*pool, 4 * kMiB, home.get());
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, 4 * kMiB, held.get()),
+            CUDA_SUCCESS);
+  Free(*pool, block, held.get());
+  // The stream that it was freed on may have it at once, its own may not.
+  EXPECT_EQ(Allocate(*pool, 4 * kMiB, held.get()), block);
+  Free(*pool, block, held.get());
+  const CUdeviceptr second = Allocate(*pool, 4 * kMiB, home.get());
+  EXPECT_NE(second, block);
+  EXPECT_EQ(pool->statistics().pending, 4 * kMiB);
+  Free(*pool, second, home.get());
+  held.Release();
+  Sync(held.get());
+  EXPECT_TRUE(pool->ReleaseStream(held.get(), Soon()).ok());
+  EXPECT_TRUE(pool->ReleaseStream(home.get(), Soon()).ok());
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, AtTheCapAStreamWaitsOnTheGpuForAnothers) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 4 * kMiB,
+                                           .cap = 4 * kMiB});
+  HeldStream held(device);
+  Stream other;
+  const CUdeviceptr block = Allocate(*pool, 4 * kMiB, held.get());
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, 4 * kMiB, held.get()),
+            CUDA_SUCCESS);
+  Free(*pool, block, held.get());
+  // At once for the host; the GPU keeps the order.
+  EXPECT_EQ(Allocate(*pool, 4 * kMiB, other.get()), block);
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 2, 4 * kMiB, other.get()),
+            CUDA_SUCCESS);
+  EXPECT_EQ(driver()->cuStreamQuery(other.get()), CUDA_ERROR_NOT_READY);
+  held.Release();
+  Sync(other.get());
+  EXPECT_TRUE(Holds(block, 2, 4 * kMiB));
+  Free(*pool, block, other.get());
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolTest, AlignsAsAsked) {
+  const std::unique_ptr<Pool> pool = Make();
+  std::vector<CUdeviceptr> blocks;
+  for (std::uint64_t alignment = 1; alignment <= 64 * kMiB; alignment *= 2) {
+    blocks.push_back(Allocate(*pool, 300, nullptr, {.alignment = alignment}));
+    EXPECT_EQ(blocks.back() % alignment, 0u) << alignment;
+    blocks.push_back(Allocate(*pool, 300));
+  }
+  for (CUdeviceptr block : blocks) Free(*pool, block);
+  for (std::uint64_t wrong : {0, 3, 768}) {
+    EXPECT_EQ(
+        pool->Allocate(300, nullptr, {.alignment = wrong}).status().code(),
+        absl::StatusCode::kInvalidArgument)
+        << wrong;
+  }
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, SegmentsGrowAndLargeRequestsHaveTheirOwn) {
+  const std::unique_ptr<Pool> pool =
+      Make({.first_segment_size = 4 * kMiB, .max_segment_size = 16 * kMiB});
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 28; ++i) blocks.push_back(Allocate(*pool, 1 * kMiB));
+  std::vector<std::uint64_t> sizes;
+  for (const SegmentStatistics& segment : pool->statistics().segments) {
+    sizes.push_back(segment.size);
+  }
+  EXPECT_THAT(sizes, ::testing::ElementsAre(4 * kMiB, 8 * kMiB, 16 * kMiB));
+  blocks.push_back(Allocate(*pool, 33 * kMiB));
+  EXPECT_EQ(pool->statistics().segments.back().size, 34 * kMiB);
+  for (CUdeviceptr block : blocks) Free(*pool, block);
+  EXPECT_EQ(Must(pool->Trim(20 * kMiB)), (16 + 34) * kMiB)
+      << "kept: those of 4 and 8 MiB";
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, BadFreesAreToldApartAndChangeNothing) {
+  const std::unique_ptr<Pool> pool = Make();
+  const std::unique_ptr<Pool> other = Make();
+  const CUdeviceptr block = Allocate(*pool, 70000);
+  const CUdeviceptr foreign = Allocate(*other, 70000);
+  Fill(block, 7, 70000);
+
+  const absl::Status of_other = pool->Free(foreign, nullptr);
+  EXPECT_EQ(of_other.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(of_other.message(), HasSubstr("not in this pool"));
+  EXPECT_EQ(pool->Free(0, nullptr).code(), absl::StatusCode::kInvalidArgument);
+
+  for (std::uint64_t inside : {1, 256, 69999, 70143}) {
+    const absl::Status interior = pool->Free(block + inside, nullptr);
+    EXPECT_EQ(interior.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(interior.message(),
+                HasSubstr(absl::StrCat(inside, " bytes into the block at 0x")));
+  }
+  EXPECT_EQ(pool->Free(block + 70144, nullptr).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(pool->statistics().live_blocks, 1u);
+  EXPECT_TRUE(Holds(block, 7, 70000));
+
+  Free(*pool, block);
+  const absl::Status twice = pool->Free(block, nullptr);
+  EXPECT_EQ(twice.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(twice.message(), HasSubstr("freed already"));
+  Must(pool->Trim(64 * kMiB));  // Merged: its record is gone.
+  EXPECT_EQ(pool->Free(block, nullptr).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(pool->Export(block).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Free(*other, foreign);
+  ExpectEmpty(*pool);
+  ExpectEmpty(*other);
+}
+
+TEST_F(PoolTest, RefusesWhatMakesNoSense) {
+  const std::unique_ptr<Pool> pool = Make();
+  using Code = absl::StatusCode;
+  EXPECT_EQ(pool->Allocate(0, nullptr).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(pool->Allocate(~std::uint64_t{0}, nullptr).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(pool->Allocate(64, CU_STREAM_PER_THREAD).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(
+      pool->Allocate(64, nullptr, {.domain = SharingDomain{1}}).status().code(),
+      Code::kInvalidArgument);
+  const CUdeviceptr block = Allocate(*pool, 64);
+  EXPECT_EQ(pool->Free(block, CU_STREAM_PER_THREAD).code(),
+            Code::kInvalidArgument);
+  Free(*pool, block);
+  for (const PoolOptions& wrong : {PoolOptions{.first_segment_size = 0},
+                                   PoolOptions{.first_segment_size = 3 * kMiB},
+                                   PoolOptions{.first_segment_size = 4 * kMiB,
+                                   .max_segment_size = 2 * kMiB},
+                                   PoolOptions{.cap = 1}}) {
+    EXPECT_EQ(Pool::Create(device, wrong).status().code(),
+              Code::kInvalidArgument);
+  }
+}
+
+TEST_F(PoolTest, AtTheCapItSaysWhereTheMemoryIs) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 64 * kMiB,
+                                           .cap = 8 * kMiB});
+  std::vector<CUdeviceptr> blocks;
+  absl::StatusOr<CUdeviceptr> block;
+  while ((block = pool->Allocate(1 * kMiB, nullptr)).ok()) {
+    blocks.push_back(*block);
+  }
+  EXPECT_EQ(blocks.size(), 8u);
+  EXPECT_EQ(block.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      block.status().message(),
+      AllOf(HasSubstr("1048576 bytes"), HasSubstr("cap of 8388608 bytes")));
+  Free(*pool, blocks.back());
+  blocks.back() = Allocate(*pool, 1 * kMiB);
+  for (CUdeviceptr one : blocks) Free(*pool, one);
+  // What is idle but too small makes room for what is not.
+  Free(*pool, Allocate(*pool, 8 * kMiB));
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, OutOfMemoryInTheMiddleOfGrowthLeavesItWhole) {
+  DriverFaults faults;
+  {
+    const platform::Driver faulty = FaultyDriver(driver(), &faults);
+    const Device its = Must(Device::ByOrdinal(faulty, 0));
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(
+        its, {.first_segment_size = 8 * kMiB, .max_segment_size = 8 * kMiB}));
+    const CUdeviceptr first = Allocate(*pool, kMiB);
+    for (const char* entry :
+         {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
+      faults.Arm(
+          {.point = {.nth = 0, .times = FaultPoint::kForEver}, .entry = entry});
+      const absl::StatusOr<CUdeviceptr> none =
+          pool->Allocate(32 * kMiB, nullptr);
+      EXPECT_GE(faults.Disarm().fired, 1u) << entry;
+      EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted)
+          << entry << ": " << none.status();
+      ExpectWhole(*pool);
+      EXPECT_EQ(pool->statistics().reserved, 8 * kMiB);
+    }
+    // Once: a smaller segment is made instead.
+    faults.Arm({.point = {.nth = 0}, .entry = "cuMemCreate"});
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 9; ++i) blocks.push_back(Allocate(*pool, kMiB));
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    EXPECT_EQ(pool->statistics().segments.back().size, 4 * kMiB);
+    for (CUdeviceptr block : blocks) Free(*pool, block);
+    Free(*pool, first);
+    ExpectEmpty(*pool);
+  }
+}
+
+TEST_F(PoolTest, ReservesAheadSoThatAllocatingGrowsNothing) {
+  const std::unique_ptr<Pool> pool = Make();
+  ASSERT_TRUE(pool->Reserve(100 * kMiB, nullptr).ok());
+  const std::uint64_t reserved = pool->statistics().reserved;
+  EXPECT_GE(reserved, 100 * kMiB);
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 100; ++i) blocks.push_back(Allocate(*pool, kMiB));
+  EXPECT_EQ(pool->statistics().reserved, reserved);
+  EXPECT_TRUE(pool->Reserve(reserved - 100 * kMiB, nullptr).ok());
+  EXPECT_EQ(pool->statistics().reserved, reserved);
+  for (CUdeviceptr block : blocks) Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, DomainsShareNoSegmentAndMemoryIsZeroedInBetween) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 4 * kMiB,
+                                           .cap = 4 * kMiB});
+  const SharingDomain second = pool->NewDomain();
+  const CUdeviceptr first = Allocate(*pool, 1 * kMiB);
+  Fill(first, 0x5a, 1 * kMiB);
+  EXPECT_EQ(
+      pool->Allocate(1 * kMiB, nullptr, {.domain = second}).status().code(),
+      absl::StatusCode::kResourceExhausted)
+      << "the segment is in use by the first domain";
+  Free(*pool, first);
+  const CUdeviceptr moved =
+      Allocate(*pool, 4 * kMiB, nullptr, {.domain = second});
+  EXPECT_EQ(moved, first) << "the only segment has moved";
+  EXPECT_TRUE(Holds(moved, 0, 4 * kMiB));
+  EXPECT_EQ(pool->statistics().segments[0].domain, second);
+  Free(*pool, moved);
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, ReleaseStreamWaitsAndLetsTheMemoryServeAnyStream) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 4 * kMiB,
+                                           .cap = 4 * kMiB});
+  CUdeviceptr kept = 0;
+  {
+    HeldStream stream(device);
+    kept = Allocate(*pool, 1 * kMiB, stream.get());
+    const CUdeviceptr block = Allocate(*pool, 1 * kMiB, stream.get());
+    Free(*pool, block, stream.get());
+    EXPECT_EQ(
+        pool->ReleaseStream(stream.get(), absl::Now() + absl::Milliseconds(20))
+            .code(),
+        absl::StatusCode::kDeadlineExceeded);
+    stream.Release();
+    EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+  }
+  Stream other;
+  const CUdeviceptr rest = Allocate(*pool, 3 * kMiB, other.get());
+  Free(*pool, rest, other.get());
+  Free(*pool, kept, other.get());
+  EXPECT_TRUE(pool->ReleaseStream(other.get(), Soon()).ok());
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, AFreedBlocksTicketIsAnother) {
+  const std::unique_ptr<Pool> pool = Make();
+  const CUdeviceptr block = Allocate(*pool, 1000);
+  const PoolTicket ticket = Must(pool->Export(block));
+  EXPECT_EQ(ticket.size, 1000u);
+  EXPECT_EQ(Must(pool->Export(block)), ticket) << "the same while it lives";
+  EXPECT_EQ(pool->statistics().tickets, 1u);
+  Free(*pool, block);
+  EXPECT_EQ(pool->statistics().tickets, 0u);
+  EXPECT_EQ(Allocate(*pool, 1000), block);
+  EXPECT_NE(Must(pool->Export(block)).generation, ticket.generation);
+  Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, ExportsManyAndNamesTheOneThatIsNone) {
+  const std::unique_ptr<Pool> pool = Make();
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 1000; ++i) blocks.push_back(Allocate(*pool, 512));
+  const std::vector<PoolTicket> tickets = Must(pool->ExportAll(blocks));
+  ASSERT_EQ(tickets.size(), blocks.size());
+  for (std::size_t i = 1; i < tickets.size(); ++i) {
+    EXPECT_EQ(tickets[i].offset - tickets[0].offset, blocks[i] - blocks[0]);
+  }
+  blocks.push_back(blocks[7] + 256);
+  EXPECT_EQ(pool->ExportAll(blocks).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  blocks.pop_back();
+  for (CUdeviceptr block : blocks) Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, APrivatePoolExportsNothing) {
+  const std::unique_ptr<Pool> pool = Make({.sharing = SharePolicy::Private()});
+  const CUdeviceptr block = Allocate(*pool, 1000);
+  EXPECT_EQ(pool->Export(block).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Free(*pool, block);
+}
+
+TEST_F(PoolTest, AWarmPoolMakesNoDriverCall) {
+  DriverFaults faults;
+  const platform::Driver counted = FaultyDriver(driver(), &faults);
+  const Device its = Must(Device::ByOrdinal(counted, 0));
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(its, {}));
+  const auto run = [&pool] {
+    std::vector<CUdeviceptr> blocks;
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+      blocks.push_back(Allocate(*pool, 1 + (i * 7919) % 100000));
+    }
+    Must(pool->ExportAll(blocks));
+    for (CUdeviceptr block : blocks) Free(*pool, block);
+  };
+  run();
+  faults.ResetCounts();
+  run();
+  EXPECT_EQ(faults.calls(), 0u)
+      << ::testing::PrintToString(faults.CallsByEntry());
+}
+
+TEST_F(PoolTest, ThreadsUseItTogether) {
+  const std::unique_ptr<Pool> pool = Make();
+  constexpr int kThreads = 8;
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::vector<Stream> streams(3);
+  std::mutex mutex;
+  // Blocks that some thread has, which any may free: their first word says
+  // whose they are.
+  std::vector<std::pair<CUdeviceptr, std::uint32_t>> shared;
+  std::atomic<int> wrong = 0;
+  const auto work = [&](std::uint32_t seed) {
+    EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+    std::mt19937 random(seed);
+    for (std::uint32_t i = 0; i < 4000; ++i) {
+      CUstream stream = streams[random() % streams.size()].get();
+      const std::uint64_t size = 4 + random() % (1u << (8 + random() % 12));
+      absl::StatusOr<CUdeviceptr> block = pool->Allocate(size, stream);
+      if (!block.ok()) {
+        ++wrong;
+        continue;
+      }
+      if (random() % 4 == 0) {
+        if (!pool->Export(*block).ok()) ++wrong;
+      }
+      const std::uint32_t word = seed << 24 | i;
+      std::optional<std::pair<CUdeviceptr, std::uint32_t>> other;
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        shared.emplace_back(*block, word);
+        if (shared.size() > 64) {
+          std::swap(shared.back(), shared[random() % shared.size()]);
+          other = shared.back();
+          shared.pop_back();
+        }
+      }
+      if (other.has_value() && !pool->Free(other->first, stream).ok()) ++wrong;
+      if (i % 1000 == 500) Must(pool->Trim(8 * kMiB));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::uint32_t seed = 1; seed <= kThreads; ++seed) {
+    threads.emplace_back(work, seed);
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  std::vector<CUdeviceptr> left;
+  for (const auto& [block, word] : shared) left.push_back(block);
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(std::adjacent_find(left.begin(), left.end()), left.end());
+  ExpectWhole(*pool);
+  for (CUdeviceptr block : left) Free(*pool, block, streams[0].get());
+  for (const Stream& stream : streams) {
+    EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+  }
+  ExpectEmpty(*pool);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,192 @@
+// Pool: many small blocks out of few large shareable allocations.
+//
+//   absl::StatusOr<std::unique_ptr<Pool>> pool = Pool::Create(device, {});
+//   absl::StatusOr<CUdeviceptr> block = (*pool)->Allocate(64 << 10, stream);
+//   ... kernels on `stream` ...
+//   absl::StatusOr<PoolTicket> ticket = (*pool)->Export(*block);   // 56 bytes
+//   ... another process: ImportedPool::Import(ticket) ...
+//   absl::Status freed = (*pool)->Free(*block, stream);
+//
+// Creating, exporting and mapping memory costs 40 us to 10 ms a piece on
+// current GPUs (measured), and 2 MiB at least. A pool pays that once for a
+// *segment* and hands out blocks of it: no driver call, no system call and no
+// wait, neither for a block nor for a ticket.
+//
+// Like cuMemAllocAsync, allocation and freeing are ordered by streams. A block
+// freed on a stream may be used for the next work on that stream at once; work
+// on another stream gets it only after the GPU has passed the point where it
+// was freed. Nothing here waits for the GPU but where it says so.
+//
+// A peer that imported a block keeps it from being handed out again until it
+// has given it back or its process has ended: see imported_pool.h.
+//
+// A sharing domain is a group of processes that may see the same memory. A
+// segment belongs to one, because a handle gives the whole of it. A segment
+// that no peer ever had can move to another domain; it is zeroed first.
+#ifndef VMMSHARE_VMM_POOL_H_
+#define VMMSHARE_VMM_POOL_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "vmm/device.h"
+#include "vmm/handle_kind.h"
+#include "vmm/location.h"
+#include "vmm/pool_ticket.h"
+
+namespace vmm {
+
+namespace pool {
+class Core;
+class Domain;
+}  // namespace pool
+
+// One of a pool's sharing domains. A value; means nothing to another pool.
+enum class SharingDomain : std::uint32_t { kFirst = 0 };
+
+struct PoolOptions {
+  // How segments can be shared. SharePolicy::Private() is for pools that never
+  // share; Export() then answers FAILED_PRECONDITION.
+  SharePolicy sharing = SharePolicy::Native();
+  // Bytes of the first segment; each further one is twice as large, up to
+  // max_segment_size: the driver's work is per segment, not per byte. Requests
+  // of half of max_segment_size and more get a segment of their own.
+  std::uint64_t first_segment_size = std::uint64_t{64} << 20;
+  std::uint64_t max_segment_size = std::uint64_t{1} << 30;
+  // Bytes of all segments together; 0 is no limit.
+  std::uint64_t cap = 0;
+  // Who else gets access to every segment.
+  std::vector<AccessGrant> also = {};
+};
+
+struct BlockOptions {
+  // Bytes, a power of two. Blocks are multiples of 256 bytes and start at one.
+  std::uint64_t alignment = 256;
+  SharingDomain domain = SharingDomain::kFirst;
+};
+
+struct SegmentStatistics {
+  std::uint64_t size = 0;          // Bytes.
+  std::uint64_t taken = 0;         // By live, cached and waiting blocks.
+  std::uint64_t largest_free = 0;  // Bytes that one block could have, at least.
+  SharingDomain domain = SharingDomain::kFirst;
+  bool shared = false;  // Some peer has, or had, its handle.
+};
+
+// Bytes unless said otherwise. A snapshot: exact when no other thread uses the
+// pool meanwhile.
+struct PoolStatistics {
+  std::uint64_t reserved = 0;   // In segments.
+  std::uint64_t live = 0;       // In blocks that the program has.
+  std::uint64_t requested = 0;  // Of these, what was asked for.
+  std::uint64_t cached = 0;     // Freed, ready for the same stream and size.
+  std::uint64_t pending = 0;    // Freed, waiting for a stream.
+  std::uint64_t held = 0;       // Freed, in use by a peer still.
+  // Of these, by a peer that hung up and is not known to have ended.
+  std::uint64_t quarantined = 0;
+  std::uint64_t free = 0;  // In no block.
+  // What is reserved and not asked for, over what is reserved: 0 to 1.
+  double waste = 0;
+  std::uint64_t allocations = 0;  // Calls that succeeded, ever.
+  std::uint64_t frees = 0;
+  std::uint64_t live_blocks = 0;
+  std::uint64_t tickets = 0;  // Blocks that are exported now.
+  std::size_t peers = 0;      // Subscribed now.
+  std::vector<SegmentStatistics> segments;
+  // The last failure that no caller was told of: a stream that could not be
+  // asked, a peer that did not read.
+  absl::Status last_error;
+};
+
+// Thread-safe. All streams used with a pool must belong to one context of its
+// device, which is current where a call is given the null stream; a stream is
+// known by its value, so call ReleaseStream() before destroying it.
+class Pool {
+ public:
+  // Allocates nothing yet. INVALID_ARGUMENT for sizes that make no sense;
+  // otherwise as Device::Probe for the kinds of `sharing`.
+  static absl::StatusOr<std::unique_ptr<Pool>> Create(
+      const Device& device, const PoolOptions& options);
+
+  // Gives all segments back, live blocks included, in the order of no stream.
+  // Peers keep what they hold. In a forked child it does nothing, and nothing
+  // else may be called there. REQUIRES: no other call is running.
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // A block of `size` bytes, for work that is put on `stream` after this call.
+  // Its bytes are whatever the last user of the domain left there.
+  //   INVALID_ARGUMENT    size 0, an alignment that is no power of two, an
+  //                       unknown domain, CU_STREAM_PER_THREAD (its value
+  //                       names another stream on each thread)
+  //   RESOURCE_EXHAUSTED  the cap or the device's memory does not allow it,
+  //                       and nothing freed could serve
+  // At the cap, and only there, the stream may be made to wait (on the GPU) for
+  // another stream's work.
+  absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size, CUstream stream,
+                                       const BlockOptions& options = {});
+
+  // Gives a block back once the work that is on `stream` now is done. Tickets
+  // to it are refused from now on; peers that imported it before keep it until
+  // they give it back.
+  //   INVALID_ARGUMENT     no block of this pool starts there: the message
+  //                        says in which block it points, if in one
+  //   FAILED_PRECONDITION  the block is free already
+  // After an error nothing has changed.
+  absl::Status Free(CUdeviceptr block, CUstream stream);
+
+  // A ticket for `block`: plain bytes that a subscribed peer resolves. The
+  // same ticket again until the block is freed. INVALID_ARGUMENT and
+  // FAILED_PRECONDITION as in Free(); FAILED_PRECONDITION for a private pool;
+  // RESOURCE_EXHAUSTED with 1,048,576 tickets out in the domain.
+  absl::StatusOr<PoolTicket> Export(CUdeviceptr block);
+  // Many at once, in the order given. All or nothing but for memory: those
+  // before the one that failed stay exported until they are freed.
+  absl::StatusOr<std::vector<PoolTicket>> ExportAll(
+      absl::Span<const CUdeviceptr> blocks);
+
+  // Another domain. Lives as long as the pool.
+  SharingDomain NewDomain();
+
+  // Makes segments so that `bytes` can be allocated on `stream` without
+  // growing, in blocks that fit the segments. Errors as Allocate().
+  absl::Status Reserve(std::uint64_t bytes, CUstream stream,
+                       SharingDomain domain = SharingDomain::kFirst);
+
+  // Empties the caches, collects what streams have passed and peers have given
+  // back, and gives idle segments back to the driver, but for `keep_bytes`.
+  // Peers are told to let go of them. Answers the bytes given back.
+  absl::StatusOr<std::uint64_t> Trim(std::uint64_t keep_bytes = 0);
+
+  // Call before a stream is destroyed. Waits (on the host) until the GPU has
+  // passed what is on `stream` now, and lets its memory serve any stream.
+  // DEADLINE_EXCEEDED: nothing has changed.
+  absl::Status ReleaseStream(CUstream stream, absl::Time deadline);
+
+  PoolStatistics statistics() const;
+
+  // OK when the pool's books agree with each other: for tests. Takes a time
+  // that grows with the number of blocks. INTERNAL says what does not.
+  absl::Status CheckInvariants() const;
+
+  const Device& device() const;
+
+ private:
+  friend class Endpoint;
+  explicit Pool(std::shared_ptr<pool::Core> core);
+  std::shared_ptr<pool::Core> core_;
+  const std::uint64_t forks_;  // When it was created.
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_POOL_H_

@@ -1,0 +1,227 @@
+#include "vmm/pool/domain.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/annotate.h"
+#include "platform/check.h"
+#include "platform/machine.h"
+#include "vmm/protocol.h"
+#include "vmm/transfer.h"
+
+namespace vmm::pool {
+namespace {
+
+// Subscribers that hung up without a goodbye, whose processes still run.
+constexpr std::size_t kMaxLeft = 128;
+
+}  // namespace
+
+absl::Status Domain::MakeTable() {
+  if (table_.has_value()) return absl::OkStatus();
+  DomainId id;
+  absl::Status drawn = platform::FillRandom(absl::MakeSpan(id.bytes));
+  if (!drawn.ok()) return drawn;
+  absl::StatusOr<ShareTable> table = ShareTable::Create(id);
+  if (!table.ok()) return table.status();
+  table_ = *std::move(table);
+  // All at once, so that the export of a block never grows it: pages that are
+  // not used are not there.
+  generations_.reserve(kPoolSlots);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PoolTicket> Domain::Publish(const Segment& segment,
+                                           std::uint64_t offset,
+                                           std::uint64_t size) {
+  absl::Status made = MakeTable();
+  if (!made.ok()) return made;
+  absl::StatusOr<SlotRef> slot = table_->Publish(segment.number, offset, size);
+  if (!slot.ok()) return slot.status();
+  if (slot->slot >= generations_.size()) generations_.resize(slot->slot + 1);
+  generations_[slot->slot] = slot->generation;
+  return PoolTicket{table_->domain(), segment.number, slot->slot,
+                    slot->generation, offset,         size};
+}
+
+bool Domain::IsQuarantined(std::uint32_t slot) const {
+  bool held = false;
+  for (const Peer& peer : peers_) {
+    if (!table_->HeldBy(slot, peer.id)) continue;
+    if (!peer.left) return false;
+    held = true;
+  }
+  return held;
+}
+
+absl::StatusOr<std::shared_ptr<const SharedSegment>> Domain::Share(
+    Segment& segment) {
+  absl::StatusOr<protocol::Outgoing> outgoing =
+      protocol::MakeOutgoing(segment.allocation.shareable());
+  if (!outgoing.ok()) return outgoing.status();
+  platform::Check(outgoing->ticket.layout.count() == 1,
+                  "a segment of a pool has several chunks");
+  absl::StatusOr<ExportedHandle> handle = outgoing->handle(0);
+  if (!handle.ok()) return handle.status();
+  auto shared = std::make_shared<SharedSegment>();
+  shared->number = segment.number;
+  shared->ticket = std::move(outgoing->ticket);
+  shared->handle = *std::move(handle);
+  return shared;
+}
+
+absl::Status Domain::Serve(
+    const std::vector<std::unique_ptr<Segment>>& segments,
+    std::uint32_t own_number) {
+  if (served_) return absl::OkStatus();
+  absl::Status made = MakeTable();
+  if (!made.ok()) return made;
+  decltype(shared_) shared;
+  for (const std::unique_ptr<Segment>& segment : segments) {
+    if (segment->domain != own_number) continue;
+    absl::StatusOr<std::shared_ptr<const SharedSegment>> one = Share(*segment);
+    if (!one.ok()) return one.status();
+    shared.emplace(segment->number, *std::move(one));
+  }
+  shared_ = std::move(shared);
+  served_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Domain::Tell(Segment& segment, absl::Status* error) {
+  if (!served_) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<const SharedSegment>> shared = Share(segment);
+  if (!shared.ok()) return shared.status();
+  shared_.emplace(segment.number, *shared);
+  SendToAll(*std::move(shared), error);
+  segment.exposed = !peers_.empty();
+  return absl::OkStatus();
+}
+
+void Domain::Forget(std::uint32_t number, absl::Status* error) {
+  if (shared_.erase(number) == 0) return;
+  for (Peer& peer : peers_) {
+    const bool may_have_it = peer.sent >= number;
+    if (peer.channel == nullptr && !peer.left && may_have_it) {
+      peer.to_forget.push_back(number);
+    }
+  }
+  SendToAll(ForgetSegment{number}, error);
+}
+
+void Domain::Close() {
+  absl::Status ignored;  // Nobody is left to be told.
+  SendToAll(Closed(), &ignored);
+  shared_.clear();
+  closed_ = true;
+}
+
+void Domain::SendToAll(const Notice& notice, absl::Status* error) {
+  const auto* segment =
+      std::get_if<std::shared_ptr<const SharedSegment>>(&notice);
+  for (Peer& peer : peers_) {
+    if (peer.channel == nullptr) continue;
+    // Who allocates does not wait for a peer: what does not fit into the
+    // channel at once ends the connection.
+    absl::Status sent = SendNotice(*peer.channel, notice, absl::InfinitePast());
+    if (sent.ok()) {
+      if (segment != nullptr) peer.sent = (*segment)->number;
+      continue;
+    }
+    *error = platform::Annotate(
+        sent, "a subscriber was disconnected",
+        "It has ended, or does not read what it is sent and can subscribe "
+        "again");
+    peer.channel = nullptr;
+  }
+}
+
+absl::StatusOr<PeerId> Domain::Join(std::optional<platform::Process> process) {
+  if (closed_) {
+    return absl::NotFoundError("the pool has ended");
+  }
+  // Each keeps two descriptors and a hold table from being given back, for as
+  // long as it likes.
+  const auto left = static_cast<std::size_t>(std::count_if(
+      peers_.begin(), peers_.end(), [](const Peer& one) { return one.left; }));
+  if (left >= kMaxLeft) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        left,
+        " subscribers hung up without a goodbye and their processes still run; "
+        "no more are taken before one of them ends"));
+  }
+  absl::StatusOr<PeerId> id = table_->AddPeer();
+  if (!id.ok()) return id.status();
+  Peer& peer = peers_.emplace_back();
+  peer.id = *id;
+  peer.process = std::move(process);
+  return *id;
+}
+
+absl::StatusOr<Welcome> Domain::WelcomeFor(PeerId peer) const {
+  absl::StatusOr<platform::OsHandle> table =
+      platform::Duplicate(table_->table_handle());
+  if (!table.ok()) return table.status();
+  absl::StatusOr<platform::OsHandle> holds =
+      platform::Duplicate(table_->holds_handle(peer));
+  if (!holds.ok()) return holds.status();
+  return Welcome{*std::move(table), *std::move(holds)};
+}
+
+std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel) {
+  Peer& peer = Find(id);
+  std::vector<Notice> missing;
+  for (std::uint32_t number : std::exchange(peer.to_forget, {})) {
+    missing.emplace_back(ForgetSegment{number});
+  }
+  for (auto next = shared_.upper_bound(peer.sent); next != shared_.end();
+       ++next) {
+    missing.emplace_back(next->second);
+    peer.sent = next->first;
+  }
+  if (!missing.empty()) return missing;
+  // Those who come while it ends are told, too.
+  if (closed_ && !std::exchange(peer.told_closed, true)) {
+    missing.emplace_back(Closed());
+  } else {
+    peer.channel = channel;
+  }
+  return missing;
+}
+
+Domain::Peer& Domain::Find(PeerId id) {
+  const auto found =
+      std::find_if(peers_.begin(), peers_.end(),
+                   [id](const Peer& peer) { return peer.id == id; });
+  platform::Check(found != peers_.end(), "no such peer of a pool");
+  return *found;
+}
+
+void Domain::Leave(PeerId id, bool said_goodbye) {
+  Peer& peer = Find(id);
+  peer.channel = nullptr;
+  peer.left = true;
+  if (!said_goodbye) return;
+  table_->RemovePeer(id);
+  std::erase_if(peers_, [id](const Peer& one) { return one.id == id; });
+}
+
+void Domain::ForgetDeadPeers(absl::Status* error) {
+  std::erase_if(peers_, [&](const Peer& peer) {
+    if (!peer.left || !peer.process.has_value()) return false;
+    absl::StatusOr<bool> exited = peer.process->HasExited();
+    if (!exited.ok()) *error = exited.status();
+    if (!exited.ok() || !*exited) return false;
+    table_->RemovePeer(peer.id);
+    return true;
+  });
+}
+
+std::size_t Domain::connected_peers() const {
+  return static_cast<std::size_t>(
+      std::count_if(peers_.begin(), peers_.end(),
+                    [](const Peer& peer) { return !peer.left; }));
+}
+
+}  // namespace vmm::pool

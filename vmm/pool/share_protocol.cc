@@ -1,0 +1,161 @@
+#include "vmm/pool/share_protocol.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "vmm/protocol.h"
+#include "vmm/wire.h"
+
+namespace vmm::pool {
+namespace {
+
+absl::Status Broken(absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat("the pool's owner broke the protocol: ", what,
+                   "; the channel is closed"));
+}
+
+absl::StatusOr<std::uint32_t> TakeNumber(WireReader& in) {
+  const auto number = in.Take<std::uint32_t>();
+  if (number == 0) return Broken("a segment without a number");
+  return number;
+}
+
+absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
+  WireReader in(message.payload);
+  absl::StatusOr<std::uint32_t> number = TakeNumber(in);
+  if (!number.ok()) return number.status();
+  std::vector<std::uint8_t> bytes(kTicketBytes);
+  in.TakeBytes(absl::MakeSpan(bytes));
+  absl::StatusOr<Ticket> ticket = DecodeTicket(bytes);
+  if (in.overrun() || !ticket.ok()) {
+    return Broken(absl::StrCat("a segment without a ticket: ",
+                               ticket.status().message()));
+  }
+  const bool is_bytes = ticket->kind == HandleKind::kFabric;
+  fabric::Handle fabric_handle;
+  if (is_bytes) in.TakeBytes(absl::MakeSpan(fabric_handle.bytes));
+  if (in.overrun() || in.left() != 0 || ticket->layout.count() != 1 ||
+      message.handles.size() != (is_bytes ? 0 : 1)) {
+    return Broken(absl::StrCat("a segment of ", ticket->layout.count(),
+                               " chunks with ", message.handles.size(),
+                               " handles and ", message.payload.size(),
+                               " bytes"));
+  }
+  auto segment = std::make_shared<SharedSegment>();
+  segment->number = *number;
+  segment->ticket = *std::move(ticket);
+  if (is_bytes) {
+    segment->handle = fabric_handle;
+  } else {
+    segment->handle = std::move(message.handles.front());
+  }
+  return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
+}
+
+}  // namespace
+
+absl::Status SendSubscribe(platform::Channel& channel, const DomainId& domain,
+                           absl::Time deadline) {
+  return channel.Send(kSubscribe, domain.bytes, {}, deadline);
+}
+
+absl::StatusOr<DomainId> DecodeSubscribe(const platform::Message& message) {
+  DomainId domain;
+  if (message.type != kSubscribe || !message.handles.empty() ||
+      message.payload.size() != domain.bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of type 0x", absl::Hex(message.type), " with ",
+                     message.payload.size(), " bytes and ",
+                     message.handles.size(), " handles is no subscription"));
+  }
+  WireReader(message.payload).TakeBytes(absl::MakeSpan(domain.bytes));
+  return domain;
+}
+
+absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
+                         absl::Time deadline) {
+  const platform::OsHandle* const handles[] = {&welcome.table, &welcome.holds};
+  return channel.Send(kWelcome, {}, handles, deadline);
+}
+
+absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
+                                       absl::Time deadline) {
+  absl::StatusOr<platform::Message> message = channel.Receive(deadline);
+  if (!message.ok()) return message.status();
+  if (message->type == protocol::kAbort) {
+    return protocol::DecodeError(message->payload, "the owner");
+  }
+  if (message->type != kWelcome || !message->payload.empty() ||
+      message->handles.size() != 2) {
+    channel.Close();
+    return Broken(absl::StrCat("a message of type 0x", absl::Hex(message->type),
+                               " with ", message->handles.size(),
+                               " handles in place of a welcome"));
+  }
+  return Welcome{std::move(message->handles[0]),
+                 std::move(message->handles[1])};
+}
+
+absl::Status SendBye(platform::Channel& channel, absl::Time deadline) {
+  return channel.Send(kBye, {}, {}, deadline);
+}
+
+bool IsBye(const platform::Message& message) {
+  return message.type == kBye && message.payload.empty() &&
+         message.handles.empty();
+}
+
+absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
+                        absl::Time deadline,
+                        const platform::CancelEvent* cancel) {
+  std::vector<std::uint8_t> payload;
+  WireWriter out(payload);
+  if (const auto* forget = std::get_if<ForgetSegment>(&notice)) {
+    out.Put(forget->number);
+    return channel.Send(kForget, payload, {}, deadline, cancel);
+  }
+  if (std::holds_alternative<Closed>(notice)) {
+    return channel.Send(kClosed, payload, {}, deadline, cancel);
+  }
+  const SharedSegment& segment =
+      *std::get<std::shared_ptr<const SharedSegment>>(notice);
+  out.Put(segment.number);
+  out.PutBytes(EncodeTicket(segment.ticket));
+  std::vector<const platform::OsHandle*> handles;
+  if (const auto* os = std::get_if<platform::OsHandle>(&segment.handle)) {
+    handles.push_back(os);
+  } else {
+    out.PutBytes(std::get<fabric::Handle>(segment.handle).bytes);
+  }
+  return channel.Send(kSegment, payload, handles, deadline, cancel);
+}
+
+absl::StatusOr<Notice> DecodeNotice(platform::Message message) {
+  if (message.type == kSegment) return DecodeSegment(message);
+  WireReader in(message.payload);
+  if (message.handles.empty()) {
+    if (message.type == kClosed && in.left() == 0) return Notice(Closed());
+    if (message.type == kForget && in.left() == sizeof(std::uint32_t)) {
+      absl::StatusOr<std::uint32_t> number = TakeNumber(in);
+      if (!number.ok()) return number.status();
+      return Notice(ForgetSegment{*number});
+    }
+  }
+  return Broken(absl::StrCat("a message of type 0x", absl::Hex(message.type),
+                             " with ", message.payload.size(), " bytes and ",
+                             message.handles.size(), " handles"));
+}
+
+absl::StatusOr<Notice> ReceiveNotice(platform::Channel& channel,
+                                     absl::Time deadline,
+                                     const platform::CancelEvent* cancel) {
+  absl::StatusOr<platform::Message> message = channel.Receive(deadline, cancel);
+  if (!message.ok()) return message.status();
+  absl::StatusOr<Notice> notice = DecodeNotice(*std::move(message));
+  if (!notice.ok()) channel.Close();
+  return notice;
+}
+
+}  // namespace vmm::pool

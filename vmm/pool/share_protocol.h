@@ -1,0 +1,95 @@
+// What the owner of a pool and its subscribers say to each other; internal to
+// vmm/. docs/wire_format.md has the byte tables.
+//
+//   subscriber                              owner
+//   kSubscribe  which domain
+//                                           kWelcome  share table, hold table
+//                                           kSegment  each, once     } when
+//                                           they kForget   each that goes }
+//                                           happen kClosed   no more come
+//   kBye        it will use no block again
+//
+// The subscriber says nothing else: tickets travel as the program likes, and
+// what it holds stands in its hold table. Instead of kWelcome the owner may
+// send protocol::kAbort. Either side closes the channel when the other breaks
+// the protocol.
+#ifndef VMMSHARE_VMM_POOL_SHARE_PROTOCOL_H_
+#define VMMSHARE_VMM_POOL_SHARE_PROTOCOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "platform/channel.h"
+#include "platform/os_handle.h"
+#include "vmm/exporter.h"
+#include "vmm/pool_ticket.h"
+#include "vmm/ticket.h"
+
+namespace vmm::pool {
+
+enum MessageType : std::uint16_t {
+  kSubscribe = 0xF010,
+  kWelcome = 0xF011,
+  kSegment = 0xF012,
+  kForget = 0xF013,
+  kClosed = 0xF014,
+  kBye = 0xF015,
+};
+
+// The two control memories, by handles of their own.
+struct Welcome {
+  platform::OsHandle table;
+  platform::OsHandle holds;
+};
+
+// A segment as peers are given it.
+struct SharedSegment {
+  std::uint32_t number = 0;
+  Ticket ticket;
+  ExportedHandle handle;  // Of its only chunk.
+};
+
+struct ForgetSegment {
+  std::uint32_t number = 0;
+};
+struct Closed {};
+
+// What comes after the welcome.
+using Notice =
+    std::variant<std::shared_ptr<const SharedSegment>, ForgetSegment, Closed>;
+
+absl::Status SendSubscribe(platform::Channel& channel, const DomainId& domain,
+                           absl::Time deadline);
+// Total: INVALID_ARGUMENT for a message that is none.
+absl::StatusOr<DomainId> DecodeSubscribe(const platform::Message& message);
+
+absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
+                         absl::Time deadline);
+// Errors of the owner's come back with "the owner refused: ". Closes the
+// channel on DATA_LOSS.
+absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
+                                       absl::Time deadline);
+
+// The subscriber's last word. Later it holds no block and maps no segment.
+absl::Status SendBye(platform::Channel& channel, absl::Time deadline);
+// Whether a message is that.
+bool IsBye(const platform::Message& message);
+
+absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
+                        absl::Time deadline,
+                        const platform::CancelEvent* cancel = nullptr);
+// Closes the channel on DATA_LOSS. Otherwise as Channel::Receive.
+absl::StatusOr<Notice> ReceiveNotice(platform::Channel& channel,
+                                     absl::Time deadline,
+                                     const platform::CancelEvent* cancel);
+// Total: DATA_LOSS for a message that is none.
+absl::StatusOr<Notice> DecodeNotice(platform::Message message);
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_SHARE_PROTOCOL_H_

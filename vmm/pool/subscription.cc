@@ -1,0 +1,278 @@
+#include "vmm/pool/subscription.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/annotate.h"
+#include "platform/check.h"
+#include "platform/process.h"
+
+namespace vmm::pool {
+namespace {
+
+// How often the GPU is asked whether it has passed a point: CUDA has no wait
+// that can be cancelled.
+constexpr std::chrono::milliseconds kAskAgain{1};
+// How long taking leave may wait for an owner that does not read.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
+// Starts `main` on a thread. RESOURCE_EXHAUSTED when none can be had.
+template <typename Main>
+absl::Status StartThread(std::thread& thread, Main main) {
+  try {
+    thread = std::thread(std::move(main));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot start a thread for a pool's memory: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
+    const platform::Driver& driver, platform::Channel channel,
+    std::unique_ptr<SharedTableView> table, const ImportOptions& options) {
+  absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
+  if (!stop.ok()) {
+    SendBye(channel, absl::Now() + kLeaveTimeout).IgnoreError();
+    return stop.status();
+  }
+  std::unique_ptr<Subscription> made(new Subscription(
+      driver, std::move(channel), *std::move(stop), std::move(table), options));
+  absl::Status started =
+      StartThread(made->receiver_, [raw = made.get()] { raw->ReceiveLoop(); });
+  if (!started.ok()) return started;
+  return made;
+}
+
+Subscription::Subscription(const platform::Driver& driver,
+                           platform::Channel channel,
+                           platform::CancelEvent stop,
+                           std::unique_ptr<SharedTableView> table,
+                           const ImportOptions& options)
+    : driver_(driver),
+      options_(options),
+      table_(std::move(table)),
+      forks_(platform::ForksSoFar()),
+      channel_(std::move(channel)),
+      stop_(std::move(stop)) {}
+
+bool Subscription::IsOfAnotherProcess() const {
+  return platform::ForksSoFar() != forks_;
+}
+
+Subscription::~Subscription() {
+  stop_.Notify();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (receiver_.joinable()) receiver_.join();
+  if (releaser_.joinable()) releaser_.join();
+  for (const Batch& batch : releasing_) {
+    platform::ReportReleaseFailure(
+        driver_.Error(driver_->cuEventSynchronize(batch.point.get().event),
+                      "cuEventSynchronize() of blocks to be given back"));
+    GiveBack(batch.places);
+  }
+  platform::Check(imported_ == 0,
+                  "an ImportedPool is destroyed while ImportedBlocks of it "
+                  "live; destroy them first");
+  releasing_.clear();
+  segments_.clear();
+  // Only now is it true. If it cannot be sent, the owner waits for the end of
+  // this process instead.
+  SendBye(channel_, absl::Now() + kLeaveTimeout).IgnoreError();
+}
+
+void Subscription::ReceiveLoop() {
+  for (;;) {
+    absl::StatusOr<Notice> notice =
+        ReceiveNotice(channel_, absl::InfiniteFuture(), &stop_);
+    absl::Status taken =
+        notice.ok() ? Take(*std::move(notice)) : notice.status();
+    if (taken.ok()) continue;
+    if (absl::IsDataLoss(taken)) channel_.Close();
+    std::lock_guard<std::mutex> lock(mutex_);
+    connection_ = platform::Annotate(
+        taken, "the pool's owner serves this process no more");
+    changed_.notify_all();
+    return;
+  }
+}
+
+absl::Status Subscription::Take(Notice notice) {
+  if (std::holds_alternative<Closed>(notice)) {
+    return absl::UnavailableError("the owner has closed its pool");
+  }
+  if (const auto* forget = std::get_if<ForgetSegment>(&notice)) {
+    std::map<std::uint32_t, Segment>::node_type gone;  // Unmapped unlocked.
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = segments_.find(forget->number);
+    if (found == segments_.end()) return absl::OkStatus();
+    // An honest owner forgets no segment of which a block is held.
+    found->second.forgotten = true;
+    if (found->second.blocks == 0) gone = segments_.extract(found);
+    return absl::OkStatus();
+  }
+  const SharedSegment& shared =
+      *std::get<std::shared_ptr<const SharedSegment>>(notice);
+  absl::StatusOr<ImportedAllocation> memory = ImportedAllocation::Open(
+      driver_, shared.ticket, absl::MakeConstSpan(&shared.handle, 1), options_);
+  if (!memory.ok()) {
+    memory = platform::Annotate(
+        memory.status(),
+        absl::StrCat("segment ", shared.number, " of the pool"));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool is_new =
+      segments_.try_emplace(shared.number, Segment{std::move(memory)}).second;
+  changed_.notify_all();
+  if (is_new) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the pool's owner broke the protocol: it sent segment ",
+                   shared.number, " twice"));
+}
+
+absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
+                                                   absl::Time deadline) {
+  absl::Status held = table_->Acquire(ticket);
+  if (!held.ok()) return held;
+  absl::StatusOr<ImportedBlock> block = Locate(ticket, deadline);
+  if (!block.ok()) table_->Release(ticket.slot);
+  return block;
+}
+
+absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
+                                                   absl::Time deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto found = segments_.find(ticket.segment);
+  while (found == segments_.end()) {
+    if (!connection_.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("the memory of the ", ticket.Describe(),
+                       " has not come: ", connection_.message()));
+    }
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the memory of the ", ticket.Describe(), " has not come yet"));
+    }
+    if (deadline == absl::InfiniteFuture()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, absl::ToChronoTime(deadline));
+    }
+    found = segments_.find(ticket.segment);
+  }
+  Segment& segment = found->second;
+  if (!segment.memory.ok()) return segment.memory.status();
+  if (ticket.offset > segment.memory->size() ||
+      ticket.size > segment.memory->size() - ticket.offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", ticket.Describe(),
+                     " ends outside of its segment, "
+                     "which has ",
+                     segment.memory->size(), " bytes"));
+  }
+  ++segment.blocks;
+  ++imported_;
+  return ImportedBlock(this, segment.memory->address() + ticket.offset,
+                       ticket.size, ticket.segment, ticket.slot);
+}
+
+void Subscription::GiveBack(absl::Span<const Place> places) {
+  // Given back first: once the segment has gone nothing of it may be held.
+  for (const Place& place : places) table_->Release(place.slot);
+  std::vector<std::map<std::uint32_t, Segment>::node_type> gone;
+  std::lock_guard<std::mutex> lock(mutex_);
+  imported_ -= places.size();
+  for (const Place& place : places) {
+    const auto found = segments_.find(place.segment);
+    if (--found->second.blocks == 0 && found->second.forgotten) {
+      gone.push_back(segments_.extract(found));
+    }
+  }
+}
+
+void Subscription::Release(ImportedBlock& block) {
+  // A child that gave it back would take it from under its parent.
+  if (IsOfAnotherProcess()) return;
+  const Place place{block.segment_, block.slot_};
+  GiveBack(absl::MakeConstSpan(&place, 1));
+  block.pool_ = nullptr;
+}
+
+absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
+                                        CUstream stream) {
+  Batch batch;
+  for (const ImportedBlock& block : blocks) {
+    platform::Check(block.pool_ == this,
+                    "a block of another pool, or one moved from, is released");
+    batch.places.push_back({block.segment_, block.slot_});
+  }
+  absl::StatusOr<OwnedEvent> point = RecordEvent(driver_, stream);
+  if (!point.ok()) return point.status();
+  batch.point = *std::move(point);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!releaser_.joinable()) {
+    absl::Status started = StartThread(releaser_, [this] { ReleaseLoop(); });
+    if (!started.ok()) return started;
+  }
+  releasing_.push_back(std::move(batch));
+  for (ImportedBlock& block : blocks) block.pool_ = nullptr;
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+void Subscription::ReleaseLoop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !releasing_.empty(); });
+    if (stopping_) return;
+    std::vector<Batch> passed;
+    // A stream whose work failed keeps its blocks: nobody knows what the GPU
+    // still does with them.
+    for (auto batch = releasing_.begin(); batch != releasing_.end();) {
+      if (!HasPassed(batch->point).value_or(false)) {
+        ++batch;
+        continue;
+      }
+      passed.push_back(std::move(*batch));
+      batch = releasing_.erase(batch);
+    }
+    lock.unlock();
+    for (const Batch& batch : passed) GiveBack(batch.places);
+    passed.clear();
+    lock.lock();
+    if (!releasing_.empty()) {
+      changed_.wait_for(lock, kAskAgain, [this] { return stopping_; });
+    }
+  }
+}
+
+absl::Status Subscription::connection() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return connection_;
+}
+
+ImportedPoolStatistics Subscription::statistics() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ImportedPoolStatistics all;
+  for (const auto& [number, segment] : segments_) {
+    if (!segment.memory.ok()) continue;
+    ++all.segments;
+    all.mapped += segment.memory->size();
+  }
+  all.imported = imported_;
+  for (const Batch& batch : releasing_) all.releasing += batch.places.size();
+  return all;
+}
+
+}  // namespace vmm::pool

@@ -1,0 +1,87 @@
+#include "vmm/pool/thread_cache.h"
+
+#include <utility>
+
+namespace vmm::pool {
+
+BlockList BlockCache::TakeAll() {
+  BlockList all;
+  for (Bin& bin : bins_) {
+    for (BlockList blocks = Take(bin); !blocks.empty();) {
+      all.Push(blocks.Pop());
+    }
+  }
+  return all;
+}
+
+// The caches of one thread, by the pool they belong to. When the thread ends
+// they stay with their pools, whose next new thread takes them over.
+class ThreadCaches::OfThread {
+ public:
+  ~OfThread() {
+    recent_ = Recent();
+    thread_ends_ = true;
+    for (const Entry& entry : entries_) {
+      entry.cache->orphaned_.store(true, std::memory_order_release);
+    }
+  }
+
+  ThreadCache* Find(std::uint64_t serial) const {
+    for (const Entry& entry : entries_) {
+      if (entry.serial == serial) return entry.cache.get();
+    }
+    return nullptr;
+  }
+
+  void Add(std::uint64_t serial, std::shared_ptr<ThreadCache> cache) {
+    // Only this thread has the caches of pools that have gone.
+    std::erase_if(entries_, [](const Entry& entry) {
+      return entry.cache.use_count() == 1;
+    });
+    entries_.push_back({serial, std::move(cache)});
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t serial;
+    std::shared_ptr<ThreadCache> cache;
+  };
+  std::vector<Entry> entries_;
+};
+
+constinit thread_local ThreadCaches::Recent ThreadCaches::recent_;
+constinit thread_local bool ThreadCaches::thread_ends_ = false;
+
+ThreadCaches::ThreadCaches()
+    : serial_([] {
+        static std::atomic<std::uint64_t> last = 0;
+        return ++last;
+      }()),
+      caches_({std::make_shared<ThreadCache>()}),
+      late_(caches_.front()) {}
+
+ThreadCache& ThreadCaches::FindMine() {
+  if (thread_ends_) return *late_;
+  static thread_local OfThread mine;
+  ThreadCache* cache = mine.Find(serial_);
+  if (cache == nullptr) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::shared_ptr<ThreadCache> found;
+    for (const std::shared_ptr<ThreadCache>& old : caches_) {
+      if (old->orphaned_.exchange(false, std::memory_order_acq_rel)) {
+        found = old;
+        break;
+      }
+    }
+    if (found == nullptr) {
+      found = std::make_shared<ThreadCache>();
+      caches_.push_back(found);
+    }
+    cache = found.get();
+    mine.Add(serial_, std::move(found));
+  }
+  recent_ = {serial_, cache};
+  return *cache;
+}
+
+}  // namespace vmm::pool

@@ -1,0 +1,170 @@
+// BlockCache: freed blocks, ready to be handed out again; ThreadCaches: one
+// for each thread of a program; internal to vmm/.
+//
+// A cache answers only requests of exactly the size of a block that it holds,
+// on the stream on which that was freed: so that the GPU's order makes reuse
+// safe and nothing has to be computed. Programs ask for the same sizes again
+// and again.
+#ifndef VMMSHARE_VMM_POOL_THREAD_CACHE_H_
+#define VMMSHARE_VMM_POOL_THREAD_CACHE_H_
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "vmm/pool/block.h"
+
+namespace vmm::pool {
+
+// What a block is free for.
+struct CacheKey {
+  std::uint64_t size = 0;  // Bytes, as taken from the heap.
+  CUstream stream = nullptr;
+  std::uint32_t domain = 0;
+  friend bool operator==(const CacheKey&, const CacheKey&) = default;
+};
+
+// Thread-compatible.
+class BlockCache {
+ public:
+  // Null when it holds none for `key`.
+  Block* Pop(const CacheKey& key) {
+    Bin& bin = BinOf(key);
+    if (bin.blocks.empty() || !(bin.key == key)) return nullptr;
+    bytes_ -= key.size;
+    return bin.blocks.Pop();
+  }
+
+  // False when the place for `key` is taken by another one's blocks.
+  bool Push(const CacheKey& key, Block* block) {
+    Bin& bin = BinOf(key);
+    if (!(bin.key == key)) {
+      if (!bin.blocks.empty()) return false;
+      bin.key = key;
+    }
+    bin.blocks.Push(block);
+    bytes_ += key.size;
+    return true;
+  }
+
+  // Empties the place for `key`, whoever's blocks are there.
+  BlockList TakeBin(const CacheKey& key) { return Take(BinOf(key)); }
+  // Empties all.
+  BlockList TakeAll();
+
+  // How many blocks Push() and Pop() of `key` have.
+  std::uint32_t CountOf(const CacheKey& key) {
+    const Bin& bin = BinOf(key);
+    return bin.key == key ? bin.blocks.size() : 0;
+  }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kBinBits = 7;
+  struct Bin {
+    CacheKey key;
+    BlockList blocks;
+  };
+
+  BlockList Take(Bin& bin) {
+    bytes_ -= bin.key.size * bin.blocks.size();
+    return std::exchange(bin.blocks, BlockList());
+  }
+  Bin& BinOf(const CacheKey& key) {
+    const std::uint64_t mixed =
+        ((key.size >> 8) ^ (reinterpret_cast<std::uintptr_t>(key.stream) >> 4) ^
+         (std::uint64_t{key.domain} << 32)) *
+        0x9E3779B97F4A7C15u;
+    return bins_[mixed >> (64 - kBinBits)];
+  }
+
+  std::array<Bin, std::size_t{1} << kBinBits> bins_;
+  std::uint64_t bytes_ = 0;
+};
+
+// A thread's own. Others lock it too, to count and to reclaim: so seldom that
+// the lock is one uncontended exchange for the thread.
+class ThreadCache {
+ public:
+  // Holds the cache while it lives.
+  class Lock {
+   public:
+    explicit Lock(ThreadCache& cache) : cache_(cache) {
+      while (cache_.busy_.exchange(true, std::memory_order_acquire)) {
+        std::this_thread::yield();
+      }
+    }
+    ~Lock() { cache_.busy_.store(false, std::memory_order_release); }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    ThreadCache& cache_;
+  };
+
+  // Use under a Lock.
+  BlockCache blocks;
+  // What passed through this cache. Live is what was allocated less what was
+  // freed, over all caches: a block may be freed by another thread.
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t requested = 0;  // Bytes, modulo 2^64: more may be freed here.
+
+ private:
+  friend class ThreadCaches;
+  std::atomic<bool> busy_ = false;
+  std::atomic<bool> orphaned_ = false;  // Its thread has ended.
+};
+
+// Thread-safe.
+class ThreadCaches {
+ public:
+  ThreadCaches();
+
+  // The calling thread's. Valid until the thread or this object ends.
+  ThreadCache& Mine() {
+    const Recent& recent = recent_;
+    return recent.serial == serial_ ? *recent.cache : FindMine();
+  }
+
+  // Calls `visit` with every thread's cache, locked.
+  template <typename Visitor>
+  void ForEach(const Visitor& visit) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::shared_ptr<ThreadCache>& cache : caches_) {
+      const ThreadCache::Lock locked(*cache);
+      visit(*cache);
+    }
+  }
+
+ private:
+  // The cache that the thread used last: most programs have one pool.
+  struct Recent {
+    std::uint64_t serial = 0;
+    ThreadCache* cache = nullptr;
+  };
+  class OfThread;
+
+  ThreadCache& FindMine();
+
+  static thread_local Recent recent_;
+  static thread_local bool thread_ends_;
+
+  const std::uint64_t serial_;  // Never that of another object.
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<ThreadCache>> caches_;  // Guarded by mutex_.
+  // For threads that free a block after their own cache has ended.
+  const std::shared_ptr<ThreadCache> late_;
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_THREAD_CACHE_H_
