@@ -50,7 +50,8 @@ absl::StatusOr<std::size_t> RetireQueue::Collect() {
   for (auto retired = retired_.begin(); retired != retired_.end();) {
     absl::StatusOr<bool> passed = HasPassed(retired->passed);
     if (!passed.ok()) {
-      return platform::Annotate(passed.status(), "retired memory is kept");
+      return platform::Annotate(passed.status(),
+                                "RetireQueue::Collect(): the memory is kept");
     }
     if (*passed) {
       retired = retired_.erase(retired);

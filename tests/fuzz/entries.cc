@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,9 @@
 #include "platform/frame.h"
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/pool/share_table.h"
+#include "vmm/pool/shared_table_view.h"
+#include "vmm/pool_ticket.h"
 #include "vmm/protocol.h"
 #include "vmm/ticket.h"
 #include "vmm/ticket_string.h"
@@ -173,7 +177,49 @@ std::vector<Bytes> MessageSeeds() {
   return {request, refusal, frame};
 }
 
+// A share table with one block in it, and a peer's view of it.
+struct PoolWorld {
+  pool::ShareTable table = testing::Must(pool::ShareTable::Create(DomainId{}));
+  pool::PeerId peer = testing::Must(table.AddPeer());
+  std::unique_ptr<pool::SharedTableView> view =
+      testing::Must(pool::SharedTableView::Open(
+          table.table_handle(), table.holds_handle(peer), table.domain()));
+  PoolTicket good = [this] {
+    const pool::SlotRef ref = testing::Must(table.Publish(3, 65536, 4096));
+    return PoolTicket{table.domain(), 3, ref.slot, ref.generation, 65536, 4096};
+  }();
+
+  static PoolWorld& Get() {
+    static PoolWorld& world = *new PoolWorld;
+    return world;
+  }
+};
+
 }  // namespace
+
+void FuzzPoolTicket(Input input) {
+  const absl::StatusOr<PoolTicket> ticket = DecodePoolTicket(input);
+  if (!ticket.ok()) {
+    Check(absl::IsInvalidArgument(ticket.status()) ||
+              absl::IsUnimplemented(ticket.status()),
+          "another error than documented");
+    CheckPrintable(ticket.status().message());
+    return;
+  }
+  const PoolTicketBytes again = EncodePoolTicket(*ticket);
+  Check(Input(again) == input, "a ticket is read otherwise than it is written");
+  Check(ticket->slot < kPoolSlots && ticket->size > 0 &&
+            ticket->offset + ticket->size > ticket->offset,
+        "a ticket that names no bytes");
+  CheckPrintable(ticket->Describe());
+  PoolWorld& world = PoolWorld::Get();
+  const absl::Status held = world.view->Acquire(*ticket);
+  Check(held.ok() == (*ticket == world.good),
+        "another ticket than the block's is accepted");
+  CheckPrintable(held.message());
+  if (held.ok()) world.view->Release(ticket->slot);
+  Check(world.table.HoldsOf(world.peer) == 0, "a hold is left behind");
+}
 
 void FuzzTicket(Input input) {
   CheckTicket(input);
@@ -273,6 +319,8 @@ const std::vector<Entry>& Entries() {
     const Bytes ticket = EncodeTicket(testing::SampleTicket());
     const std::string text =
         FormatTicketString({testing::SampleTicket(), "/run/vmmshare/abc"});
+    const PoolTicketBytes encoded = EncodePoolTicket(PoolWorld::Get().good);
+    const Bytes pool_ticket(encoded.begin(), encoded.end());
     Bytes body = ticket;  // The bytes within a string, less the checksum.
     WireWriter(body).Put<std::uint16_t>(2);
     body.insert(body.end(), {'/', 'x'});
@@ -281,6 +329,7 @@ const std::vector<Entry>& Entries() {
         {"ticket_string",
          &FuzzTicketString,
          {Bytes(text.begin(), text.end()), body}},
+        {"pool_ticket", &FuzzPoolTicket, {pool_ticket}},
         {"message", &FuzzMessage, MessageSeeds()},
         {"receive",
          &FuzzReceive,

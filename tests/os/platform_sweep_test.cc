@@ -15,6 +15,7 @@
 #include "platform/os_error.h"
 #include "platform/os_handle.h"
 #include "platform/process.h"
+#include "platform/shared_memory.h"
 #include "tests/support/sweep.h"
 #include "tests/support/syscall_faults.h"
 
@@ -145,6 +146,34 @@ TEST(PlatformSweep, SendAMessageWithAHandle) {
   // The peer hung up.
   plan.told_in_words = {"sendmsg:EPIPE", "sendmsg:ECONNRESET",
                         "recvmsg:ECONNRESET"};
+  ExpectSwept(plan);
+}
+
+TEST(PlatformSweep, MakeSharedMemory) {
+  for (const auto access :
+       {platform::PeerAccess::kRead, platform::PeerAccess::kReadWrite}) {
+    SweepPlan plan;
+    plan.name = "make shared memory";
+    plan.run = [access] {
+      return platform::SharedMemory::Create(8192, access).status();
+    };
+    ExpectSwept(plan);
+  }
+}
+
+TEST(PlatformSweep, OpenSharedMemory) {
+  const auto memory =
+      platform::SharedMemory::Create(8192, platform::PeerAccess::kReadWrite);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  SweepPlan plan;
+  plan.name = "open shared memory";
+  plan.run = [&memory] {
+    return platform::SharedMemory::Open(memory->handle(), 8192,
+                                        platform::PeerAccess::kReadWrite)
+        .status();
+  };
+  // Says that a file has no seals.
+  plan.told_in_words = {"fcntl:EINVAL"};
   ExpectSwept(plan);
 }
 

@@ -59,7 +59,7 @@ constexpr const char* kHarmless[] = {
     "dlopen dlsym dlerror dlinfo dladdr",
     // What the compiler adds.
     "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",
-    "__tls_get_addr __stack_chk_fail __libc_single_threaded",
+    "__tls_get_addr __stack_chk_fail __libc_single_threaded __popcountdi2",
 };
 
 const Names& HarmlessNames() {

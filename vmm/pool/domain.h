@@ -84,7 +84,7 @@ class Domain {
     platform::Channel* channel = nullptr;  // Once it has all segments.
     std::uint32_t sent = 0;  // The last segment's number. They only grow.
     std::vector<std::uint32_t> to_forget;  // Segments that went meanwhile.
-    bool told_closed = false;  // By Missing().
+    bool told_closed = false;              // By Missing().
     bool left = false;
   };
 
