@@ -52,6 +52,8 @@ constexpr const char* kHarmless[] = {
     "pthread_cond_clockwait pthread_cond_broadcast",
     "pthread_cond_signal pthread_join pthread_detach pthread_atfork",
     "__register_atfork",
+    // A thread's own memory; refusals are thread_value_test's.
+    "pthread_getspecific pthread_setspecific pthread_key_create",
     // Printing a last line: nobody can be told that it failed.
     "fprintf vfprintf fwrite fputs fputc fflush stderr abort __assert_fail",
     // The dynamic loader makes its own calls, which no linker replaces. The

@@ -70,5 +70,23 @@ TEST(ThreadValue, PointsToWhatIsStillThereWhenManyThreadsEnd) {
   EXPECT_EQ(ends, kThreads);
 }
 
+// The last test: it takes all that there are.
+TEST(ThreadValue, KeepsNothingWhereTheSystemHasNoRoomForAnother) {
+  constexpr int kMoreThanAnySystemHas = 100000;
+  Counted counted{.number = 7};
+  ends = 0;
+  bool refused = false;
+  std::thread([&] {
+    for (int i = 0; i < kMoreThanAnySystemHas && !refused; ++i) {
+      const ThreadValue value([](void*) { ends += 1; });
+      refused = !value.Set(&counted);
+      ASSERT_EQ(value.Get(), refused ? nullptr : &counted);
+      ASSERT_TRUE(refused || value.Set(nullptr));
+    }
+  }).join();
+  EXPECT_TRUE(refused);
+  EXPECT_EQ(ends, 0);
+}
+
 }  // namespace
 }  // namespace vmm::platform
