@@ -27,17 +27,6 @@ namespace {
 using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
-// Waits for what another thread is about to do.
-void ExpectSoon(const std::function<bool()>& holds) {
-  const absl::Time deadline = Late();
-  bool held = holds();
-  while (!held && absl::Now() < deadline) {
-    absl::SleepFor(absl::Milliseconds(1));
-    held = holds();
-  }
-  EXPECT_TRUE(held);
-}
-
 class EndpointTest : public IpcTest {
  protected:
   std::unique_ptr<Endpoint> Start(EndpointOptions options = {}) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,17 @@ inline std::string Hear(platform::Channel& channel) {
   return std::string(message.payload.begin(), message.payload.end());
 }
 
+// Waits for what another thread or process is about to do.
+inline void ExpectSoon(const std::function<bool()>& holds) {
+  const absl::Time deadline = Late();
+  bool held = holds();
+  while (!held && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+    held = holds();
+  }
+  EXPECT_TRUE(held);
+}
+
 inline platform::Channel Dial(const std::string& address) {
   return Must(platform::Channel::Connect(address, {}, Late()));
 }
@@ -113,6 +125,7 @@ class IpcTest : public DriverTest {
  protected:
   // The address for children, and their connection.
   const std::string& address() const { return listener_.address(); }
+  platform::Listener& listener() { return listener_; }
   platform::Channel Accept() { return Must(listener_.Accept(Late())); }
   const std::string directory() const { return directory_.path(); }
   const std::string listener_directory() const {

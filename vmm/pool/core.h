@@ -111,6 +111,9 @@ class Core {
   absl::Status ZeroForDomain(Arena& arena, Segment& segment);
   absl::StatusOr<Block*> LastResort(Arena& arena, const Request& request);
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes);
+  // Whether the GPU has passed all of the stream's work; false, and told in
+  // last_error_, when the driver cannot say.
+  bool HasPassedAll(CUstream stream);
   absl::Status CannotGrow(const Request& request, const absl::Status& why);
   std::uint64_t Reserved() const;
 

@@ -85,6 +85,15 @@ void Core::Claim(Arena& arena, Segment& segment) {
   arena.segments.push_back(&segment);
 }
 
+bool Core::HasPassedAll(CUstream stream) {
+  const CUresult r = device_.driver()->cuStreamQuery(stream);
+  if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) {
+    last_error_ = device_.driver().Error(
+        r, "cuStreamQuery() of a stream that a pool's memory is used on");
+  }
+  return r == CUDA_SUCCESS;
+}
+
 bool Core::ClaimPassed(Arena& arena, const Request& request) {
   for (const std::unique_ptr<Segment>& segment : segments_) {
     if (segment->domain != arena.domain || segment->arena == &arena ||
@@ -94,9 +103,7 @@ bool Core::ClaimPassed(Arena& arena, const Request& request) {
     if (segment->arena != nullptr) {
       // Its stream may yet have work on what was freed.
       if (!segment->heap.empty()) continue;
-      const CUresult result =
-          device_.driver()->cuStreamQuery(segment->arena->stream);
-      if (result != CUDA_SUCCESS) continue;
+      if (!HasPassedAll(segment->arena->stream)) continue;
     }
     Claim(arena, *segment);
     return true;
@@ -126,6 +133,8 @@ absl::StatusOr<bool> Core::ClaimByWaiting(Arena& arena,
       }
     }
     if (!same_domain) {
+      // From here on this stream has work on it, whatever else fails.
+      Claim(ArenaOf(segment->domain, arena.stream), *segment);
       absl::Status zeroed = ZeroForDomain(arena, *segment);
       if (!zeroed.ok()) return zeroed;
     }
@@ -145,10 +154,19 @@ absl::Status Core::ZeroForDomain(Arena& arena, Segment& segment) {
                                      ") of memory for another sharing domain"));
   }
   absl::StatusOr<OwnedEvent> zeroed = RecordEvent(driver, arena.stream);
-  if (!zeroed.ok()) return zeroed.status();
   // The peers of the domain read when they like, whatever the stream does.
-  absl::Status passed = AwaitPassing(*zeroed, absl::Now() + kZeroTimeout);
-  if (!passed.ok()) return passed;
+  absl::Status passed = zeroed.ok()
+                            ? AwaitPassing(*zeroed, absl::Now() + kZeroTimeout)
+                            : zeroed.status();
+  if (!passed.ok()) {
+    // The program knows nothing of this work, and may end the pool.
+    if (!absl::IsDeadlineExceeded(passed)) {
+      platform::ReportReleaseFailure(
+          driver.Error(driver->cuStreamSynchronize(arena.stream),
+                       "cuStreamSynchronize() of memory that is zeroed"));
+    }
+    return passed;
+  }
   Domain& domain = *domains_[arena.domain];
   const std::uint32_t old = std::exchange(segment.number, domain.NextNumber());
   absl::Status told = domain.Tell(segment, &last_error_);
@@ -208,9 +226,7 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
       return false;
     }
     // Unmapping is not ordered after work on a stream.
-    if (segment->arena != nullptr &&
-        device_.driver()->cuStreamQuery(segment->arena->stream) !=
-            CUDA_SUCCESS) {
+    if (segment->arena != nullptr && !HasPassedAll(segment->arena->stream)) {
       return false;
     }
     if (segment->arena != nullptr) {

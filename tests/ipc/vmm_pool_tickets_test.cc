@@ -1,0 +1,586 @@
+// Tickets that lie, and an owner that does.
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/ipc/pool_ipc_test.h"
+#include "vmm/pool/share_protocol.h"
+#include "vmm/pool/share_table.h"
+#include "vmm/protocol.h"
+#include "vmm/ticket_string.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class PoolTickets : public PoolIpcTest {
+ protected:
+  void SetUp() override {
+    PoolIpcTest::SetUp();
+    publication_.emplace(Serve());
+    peer_ = Subscribe(*publication_);
+    // The one in the middle is what the tests ask for.
+    blocks_ = TakePatterns(3, 70000, 1);
+    tickets_ = Must(pool_->ExportAll(blocks_));
+    ticket_ = tickets_[1];
+  }
+  void TearDown() override {
+    // Nothing that was refused has left a hold.
+    EXPECT_EQ(peer_->statistics().imported, 0u);
+    FreeAll(blocks_);
+    EXPECT_EQ(pool_->statistics().held, 0u);
+    peer_.reset();
+    publication_.reset();
+    ExpectAllIsFree();
+  }
+  absl::Status Import(const PoolTicket& ticket) {
+    // No wait: nothing that is refused here waits for a segment.
+    return peer_->Import(ticket, absl::Now() + absl::Seconds(5)).status();
+  }
+  // As it comes from elsewhere.
+  absl::Status ImportBytes(absl::Span<const std::uint8_t> bytes) {
+    const absl::StatusOr<PoolTicket> ticket = DecodePoolTicket(bytes);
+    return ticket.ok() ? Import(*ticket) : ticket.status();
+  }
+  void ExpectStillGood() {
+    const ImportedBlock block = Must(peer_->Import(ticket_, Late()));
+    ExpectPattern(block.address(), block.size(), 2);
+  }
+
+  std::optional<PoolPublication> publication_;
+  std::unique_ptr<ImportedPool> peer_;
+  std::vector<CUdeviceptr> blocks_;
+  std::vector<PoolTicket> tickets_;
+  PoolTicket ticket_;
+};
+
+TEST_F(PoolTickets, AnyBitFlippedIsARefusal) {
+  const PoolTicketBytes good = EncodePoolTicket(ticket_);
+  ASSERT_TRUE(ImportBytes(good).ok());
+  for (std::size_t bit = 0; bit < 8 * kPoolTicketBytes; ++bit) {
+    PoolTicketBytes bytes = good;
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+    const absl::Status status = ImportBytes(bytes);
+    EXPECT_TRUE(absl::IsInvalidArgument(status) ||
+                absl::IsFailedPrecondition(status) ||
+                absl::IsUnimplemented(status))
+        << "bit " << bit << ": " << status;
+  }
+  // While the block is held the answers are those of another path.
+  const ImportedBlock held = Must(peer_->Import(ticket_, Late()));
+  for (std::size_t bit = 0; bit < 8 * kPoolTicketBytes; ++bit) {
+    PoolTicketBytes bytes = good;
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+    EXPECT_FALSE(ImportBytes(bytes).ok()) << "held, bit " << bit;
+  }
+  EXPECT_EQ(peer_->statistics().imported, 1u);
+}
+
+TEST_F(PoolTickets, CutAtAnyByteOrWithOneMoreIsNone) {
+  const PoolTicketBytes good = EncodePoolTicket(ticket_);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    EXPECT_EQ(ImportBytes(absl::MakeConstSpan(good).first(size)).code(),
+              Code::kInvalidArgument)
+        << size;
+  }
+  std::vector<std::uint8_t> longer(good.begin(), good.end());
+  longer.push_back(0);
+  EXPECT_EQ(ImportBytes(longer).code(), Code::kInvalidArgument);
+  ExpectStillGood();
+}
+
+TEST_F(PoolTickets, ForgedFieldsContradictTheOwnersRecord) {
+  const auto changed = [this](auto change) {
+    PoolTicket forged = ticket_;
+    change(forged);
+    // By way of its bytes, as it would come.
+    return ImportBytes(EncodePoolTicket(forged));
+  };
+  using T = PoolTicket;
+  for (const absl::Status& status : {
+           // Segments that are not there, or not its.
+           changed([](T& t) { t.segment += 1; }),
+           changed([](T& t) { t.segment = 0xffffffff; }),
+           // The neighbours' bytes, and bytes outside of the segment.
+           changed([this](T& t) { t.offset = tickets_[0].offset; }),
+           changed([this](T& t) { t.size = tickets_[2].offset + 70000; }),
+           changed([](T& t) { t.size = 4 * kMiB; }),
+           changed([](T& t) { t.offset = 4 * kMiB; }),
+           changed([](T& t) { t.offset = 4 * kMiB - 1; }),
+           changed([](T& t) { t.size = 1; }),
+           changed([](T& t) { t.offset = 0xfffffffffff00000; }),
+           changed([](T& t) {
+             t.offset = 0;
+             t.size = ~std::uint64_t{0};
+           }),
+       }) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("contradicts"));
+  }
+  // Slots and generations of other blocks, of none, and of later ones.
+  for (const absl::Status& status : {
+           changed([this](T& t) { t.slot = tickets_[0].slot; }),
+           changed([](T& t) { t.slot = kPoolSlots - 1; }),
+           changed([](T& t) { t.generation += 1; }),
+           changed([](T& t) { t.generation += 100; }),
+           changed([](T& t) { t.generation = ~std::uint64_t{0}; }),
+       }) {
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("freed the block"));
+  }
+  // What no owner writes.
+  for (const absl::Status& status : {
+           changed([](T& t) { t.segment = 0; }),
+           changed([](T& t) { t.slot = kPoolSlots; }),
+           changed([](T& t) { t.generation = 0; }),
+           changed([](T& t) { t.size = 0; }),
+           changed([](T& t) { t.offset = ~std::uint64_t{0}; }),
+       }) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
+  }
+  // The same without their bytes: Import() is given any values.
+  PoolTicket forged = ticket_;
+  forged.slot = 0xffffffff;
+  EXPECT_EQ(Import(forged).code(), Code::kInvalidArgument);
+  forged = ticket_;
+  forged.generation = 0;
+  EXPECT_EQ(Import(forged).code(), Code::kInvalidArgument);
+  ExpectStillGood();
+}
+
+TEST_F(PoolTickets, OfAnotherPoolOrDomainAreRefused) {
+  const std::unique_ptr<Pool> other =
+      Must(Pool::Create(device, SmallSegments()));
+  const CUdeviceptr block = Must(other->Allocate(70000, nullptr));
+  const absl::Status of_other = Import(Must(other->Export(block)));
+  EXPECT_EQ(of_other.code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(of_other.message()),
+              HasSubstr("is of another sharing domain"));
+  const CUdeviceptr second = Take(70000, pool_->NewDomain());
+  EXPECT_EQ(Import(Export(second)).code(), Code::kInvalidArgument);
+  Free(second);
+  // The domain's id alone makes it no ticket of this one.
+  PoolTicket forged = Must(other->Export(block));
+  forged.domain = ticket_.domain;
+  forged.generation += 100;
+  EXPECT_EQ(Import(forged).code(), Code::kFailedPrecondition);
+  ExpectStillGood();
+  Must(other->Free(block, nullptr));
+}
+
+TEST_F(PoolTickets, OfAFreedBlockAreRefusedWhileItIsHeldAndAfterwards) {
+  std::optional<ImportedBlock> held = Must(peer_->Import(ticket_, Late()));
+  Free(blocks_[1]);
+  EXPECT_EQ(Import(ticket_).code(), Code::kFailedPrecondition);
+  ExpectPattern(held->address(), held->size(), 2);
+  held.reset();
+  EXPECT_EQ(Import(ticket_).code(), Code::kFailedPrecondition);
+  blocks_[1] = Take(70000);
+  EXPECT_EQ(Import(ticket_).code(), Code::kFailedPrecondition);
+  ticket_ = Export(blocks_[1]);
+  WritePattern(blocks_[1], 70000, 2);
+  ExpectStillGood();
+}
+
+TEST_F(PoolTickets, StringsThatNameNoPoolAreToldApart) {
+  const auto subscribe = [this](const std::string& text) {
+    return ImportedPool::Subscribe(driver(), text, {}, Late()).status();
+  };
+  EXPECT_EQ(subscribe("").code(), Code::kInvalidArgument);
+  EXPECT_EQ(subscribe("vmmshare-pool:1:").code(), Code::kInvalidArgument);
+  const std::string good = publication_->ticket();
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::string text = good;
+    text[at] = text[at] == 'A' ? 'B' : 'A';
+    const absl::Status status = subscribe(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(status) ||
+                absl::IsUnimplemented(status))
+        << at << ": " << status;
+    EXPECT_FALSE(subscribe(good.substr(0, at)).ok()) << at;
+  }
+  // Well-formed, of a domain that is not served there.
+  AddressedPool other = Must(ParsePoolString(good));
+  other.domain.bytes[3] ^= 1;
+  EXPECT_EQ(subscribe(FormatPoolString(other)).code(), Code::kNotFound);
+  // Withdrawn: those that have subscribed stay so.
+  publication_.reset();
+  EXPECT_EQ(subscribe(good).code(), Code::kNotFound);
+  EXPECT_TRUE(peer_->connection().ok());
+  ExpectStillGood();
+}
+
+TEST_F(PoolTickets, APoolIsServedOnceAndOnlyIfItShares) {
+  EXPECT_EQ(endpoint_->Serve(*pool_).status().code(), Code::kAlreadyExists);
+  EXPECT_EQ(endpoint_->Serve(*pool_, SharingDomain{7}).status().code(),
+            Code::kInvalidArgument);
+  PoolOptions options = SmallSegments();
+  options.sharing = SharePolicy::Private();
+  const std::unique_ptr<Pool> closed = Must(Pool::Create(device, options));
+  EXPECT_EQ(endpoint_->Serve(*closed).status().code(),
+            Code::kFailedPrecondition);
+}
+
+TEST_F(PoolTickets, BlocksGivenBackAfterAStreamWaitForIt) {
+  std::vector<ImportedBlock> blocks = Must(peer_->ImportAll(tickets_, Late()));
+  const absl::Status released =
+      peer_->ReleaseAllAfter(std::move(blocks), nullptr);
+  ASSERT_TRUE(released.ok()) << released;
+  ExpectSoon([this] { return peer_->statistics().imported == 0; });
+  EXPECT_EQ(peer_->statistics().releasing, 0u);
+}
+
+TEST_F(PoolTickets, WithoutAContextBlocksStayTheCallers) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxPopCurrent(&context), CUDA_SUCCESS);
+  {
+    ImportedBlock block = Must(peer_->Import(ticket_, Late()));
+    const absl::Status released =
+        peer_->ReleaseAfter(std::move(block), nullptr);
+    EXPECT_FALSE(released.ok());
+    // Not moved from: that is the promise.
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    EXPECT_EQ(block.size(), 70000u);
+    EXPECT_EQ(peer_->statistics().imported, 1u);
+  }
+  ASSERT_EQ(driver()->cuCtxPushCurrent(context), CUDA_SUCCESS);
+}
+
+// --- An owner that lies ------------------------------------------------------
+
+// Speaks the owner's part by hand, from a thread of this process.
+class HostileOwner : public PoolIpcTest {
+ protected:
+  using Play =
+      std::function<void(platform::Channel&, pool::ShareTable&, pool::PeerId)>;
+
+  void SetUp() override {
+    PoolIpcTest::SetUp();
+    domain_.bytes.fill(7);
+  }
+  void TearDown() override {
+    if (owner_.joinable()) owner_.join();
+  }
+
+  // Takes one subscriber, and then says what `play` does.
+  std::string Start(Play play) {
+    owner_ = std::thread([this, play = std::move(play)] {
+      platform::Channel channel = Must(listener().Accept(Late()));
+      EXPECT_TRUE(pool::DecodeSubscribe(Must(channel.Receive(Late()))).ok());
+      pool::ShareTable table = Must(pool::ShareTable::Create(domain_));
+      const pool::PeerId peer = Must(table.AddPeer());
+      play(channel, table, peer);
+      channel.WaitForHangUp(Late()).IgnoreError();
+    });
+    return FormatPoolString({domain_, address()});
+  }
+  static void Welcome(platform::Channel& channel, pool::ShareTable& table,
+                      pool::PeerId peer) {
+    Must(
+        pool::SendWelcome(channel,
+                          {Must(platform::Duplicate(table.table_handle())),
+                           Must(platform::Duplicate(table.holds_handle(peer)))},
+                          Late()));
+  }
+  // Memory of one granule as segment `number`.
+  pool::Notice SegmentOf(const Allocation& memory, std::uint32_t number) {
+    protocol::Outgoing outgoing =
+        Must(protocol::MakeOutgoing(memory.shareable()));
+    auto segment = std::make_shared<pool::SharedSegment>();
+    segment->number = number;
+    segment->handle = Must(outgoing.handle(0));
+    segment->ticket = std::move(outgoing.ticket);
+    return pool::Notice(
+        std::shared_ptr<const pool::SharedSegment>(std::move(segment)));
+  }
+  absl::StatusOr<std::unique_ptr<ImportedPool>> Dial(const std::string& text) {
+    return ImportedPool::Subscribe(driver(), text, {}, Late());
+  }
+  PoolTicket TicketOf(const pool::SlotRef& slot, std::uint32_t segment,
+                      std::uint64_t offset, std::uint64_t size) {
+    return {domain_, segment, slot.slot, slot.generation, offset, size};
+  }
+
+  DomainId domain_;
+  std::thread owner_;
+};
+
+TEST_F(HostileOwner, RecordsOutsideOfTheirSegmentAreRefused) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> bad = {
+      {kGranule, 1},
+      {0, kGranule + 1},
+      {kGranule - 256, 257},
+      {~std::uint64_t{0} - 256, 256},
+      {256, ~std::uint64_t{0} - 256}};
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, kGranule));
+        for (const auto& [offset, size] : bad) {
+          Must(table.Publish(1, offset, size));
+        }
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+        channel.WaitForHangUp(Late()).IgnoreError();
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  std::uint32_t slot = 0;
+  {
+    const ImportedBlock good =
+        Must(pool->Import(TicketOf({slot, slot + 1}, 1, 0, kGranule), Late()));
+    ExpectPattern(good.address(), good.size(), 5);
+  }
+  for (const auto& [offset, size] : bad) {
+    ++slot;
+    const absl::Status status =
+        pool->Import(TicketOf({slot, slot + 1}, 1, offset, size), Late())
+            .status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("ends outside of its segment"));
+  }
+  EXPECT_EQ(pool->statistics().imported, 0u);
+}
+
+TEST_F(HostileOwner, ASegmentThatNeverComesIsWaitedForWithADeadline) {
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(9, 0, 4096));
+        Welcome(channel, table, peer);
+        // Until the importer has given up once.
+        Must(listener().Accept(Late()));
+        channel.Close();
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const PoolTicket ticket = TicketOf({0, 1}, 9, 0, 4096);
+  EXPECT_EQ(pool->Import(ticket, absl::Now() + absl::Milliseconds(20))
+                .status()
+                .code(),
+            Code::kDeadlineExceeded);
+  EXPECT_EQ(pool->Import(ticket, absl::InfinitePast()).status().code(),
+            Code::kDeadlineExceeded);
+  const platform::Channel go_on =
+      Must(platform::Channel::Connect(address(), {}, Late()));
+  // One that waits is woken by the hang-up.
+  EXPECT_EQ(pool->Import(ticket, absl::InfiniteFuture()).status().code(),
+            Code::kUnavailable);
+}
+
+TEST_F(HostileOwner, ASegmentSentTwiceEndsTheConnectionNotTheBlocks) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, kGranule));
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const ImportedBlock block =
+      Must(pool->Import(TicketOf({0, 1}, 1, 0, kGranule), Late()));
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  EXPECT_EQ(pool->connection().code(), Code::kDataLoss);
+  EXPECT_THAT(std::string(pool->connection().message()),
+              HasSubstr("sent segment 1 twice"));
+  ExpectPattern(block.address(), block.size(), 5);
+}
+
+TEST_F(HostileOwner, ASegmentForgottenWhileABlockIsHeldStaysMapped) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, kGranule));
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+        Must(listener().Accept(Late()));
+        Must(pool::SendNotice(channel, pool::ForgetSegment{1}, Late()));
+        Must(pool::SendNotice(channel, pool::ForgetSegment{77}, Late()));
+        Must(pool::SendNotice(channel, pool::Closed(), Late()));
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  std::optional<ImportedBlock> block =
+      Must(pool->Import(TicketOf({0, 1}, 1, 0, kGranule), Late()));
+  const platform::Channel go_on =
+      Must(platform::Channel::Connect(address(), {}, Late()));
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  EXPECT_EQ(pool->connection().code(), Code::kUnavailable);
+  EXPECT_EQ(pool->statistics().segments, 1u);
+  ExpectPattern(block->address(), block->size(), 5);
+  block.reset();
+  EXPECT_EQ(pool->statistics().segments, 0u) << "gone with its last block";
+}
+
+TEST_F(HostileOwner, AWelcomeWithOtherMemoryIsRefused) {
+  // The hold table in place of the share table, and the other way round.
+  EXPECT_EQ(Dial(Start([&](platform::Channel& channel, pool::ShareTable& table,
+                           pool::PeerId peer) {
+              Must(pool::SendWelcome(
+                  channel,
+                  {Must(platform::Duplicate(table.holds_handle(peer))),
+                   Must(platform::Duplicate(table.table_handle()))},
+                  Late()));
+            }))
+                .status()
+                .code(),
+            Code::kInvalidArgument);
+  owner_.join();
+  // A table that peers may not write, for their holds.
+  EXPECT_EQ(Dial(Start([&](platform::Channel& channel, pool::ShareTable& table,
+                           pool::PeerId) {
+              Must(pool::SendWelcome(
+                  channel,
+                  {Must(platform::Duplicate(table.table_handle())),
+                   Must(platform::Duplicate(table.table_handle()))},
+                  Late()));
+            }))
+                .status()
+                .code(),
+            Code::kInvalidArgument);
+  owner_.join();
+  // Another domain's.
+  const absl::Status other = Dial(Start([&](platform::Channel& channel,
+                                            pool::ShareTable&, pool::PeerId) {
+                               DomainId id;
+                               id.bytes.fill(8);
+                               pool::ShareTable table =
+                                   Must(pool::ShareTable::Create(id));
+                               const pool::PeerId peer = Must(table.AddPeer());
+                               Welcome(channel, table, peer);
+                             })).status();
+  EXPECT_EQ(other.code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("is of sharing domain"));
+}
+
+TEST_F(HostileOwner, WhatIsNoWelcomeEndsTheSubscription) {
+  EXPECT_EQ(Dial(Start([&](platform::Channel& channel, pool::ShareTable&,
+                           pool::PeerId) {
+              Must(pool::SendNotice(channel, pool::Closed(), Late()));
+            }))
+                .status()
+                .code(),
+            Code::kDataLoss);
+  owner_.join();
+  const absl::Status refused =
+      Dial(Start([&](platform::Channel& channel, pool::ShareTable&,
+                     pool::PeerId) {
+        Must(protocol::SendError(channel, protocol::kAbort,
+                                 absl::ResourceExhaustedError("full"), Late()));
+      })).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted) << refused;
+  owner_.join();
+  EXPECT_EQ(Dial(Start([&](platform::Channel& channel, pool::ShareTable&,
+                           pool::PeerId) { channel.Close(); }))
+                .status()
+                .code(),
+            Code::kUnavailable);
+}
+
+TEST_F(HostileOwner, AHandleThatIsNoMemoryFailsItsSegmentAlone) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, 4096));
+        Must(table.Publish(2, 0, kGranule));
+        Welcome(channel, table, peer);
+        protocol::Outgoing outgoing =
+            Must(protocol::MakeOutgoing(memory.shareable()));
+        auto wrong = std::make_shared<pool::SharedSegment>();
+        wrong->number = 1;
+        wrong->ticket = std::move(outgoing.ticket);
+        wrong->handle = Must(platform::Duplicate(table.table_handle()));
+        Must(pool::SendNotice(
+            channel,
+            pool::Notice(
+                std::shared_ptr<const pool::SharedSegment>(std::move(wrong))),
+            Late()));
+        Must(pool::SendNotice(channel, SegmentOf(memory, 2), Late()));
+        channel.WaitForHangUp(Late()).IgnoreError();
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const absl::Status bad =
+      pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()).status();
+  EXPECT_FALSE(bad.ok());
+  EXPECT_THAT(std::string(bad.message()), HasSubstr("segment 1 of the pool"));
+  const ImportedBlock block =
+      Must(pool->Import(TicketOf({1, 2}, 2, 0, kGranule), Late()));
+  ExpectPattern(block.address(), block.size(), 5);
+  EXPECT_TRUE(pool->connection().ok());
+}
+
+// --- A subscriber that breaks the protocol -----------------------------------
+
+class HostileSubscriber : public PoolIpcTest {
+ protected:
+  platform::Channel Dial() {
+    return Must(platform::Channel::Connect(endpoint_->address(), {}, Late()));
+  }
+  void ExpectHangUp(const platform::Channel& channel) {
+    EXPECT_TRUE(channel.WaitForHangUp(Late()).ok());
+  }
+};
+
+TEST_F(HostileSubscriber, AWordBesideAGoodbyeEndsItsSession) {
+  const PoolPublication publication = Serve();
+  const AddressedPool addressed = Must(ParsePoolString(publication.ticket()));
+  platform::Channel channel = Dial();
+  Must(pool::SendSubscribe(channel, addressed.domain, Late()));
+  Must(pool::ReceiveWelcome(channel, Late()));
+  Must(pool::SendSubscribe(channel, addressed.domain, Late()));
+  ExpectHangUp(channel);
+  ExpectSoon([this] { return endpoint_->statistics().failed == 1; });
+  EXPECT_EQ(endpoint_->statistics().last_error.code(), Code::kDataLoss);
+  // It may use what it got for as long as its process lives.
+  EXPECT_EQ(pool_->statistics().peers, 0u);
+}
+
+TEST_F(HostileSubscriber, BadSubscriptionsAreRefusedByName) {
+  const PoolPublication publication = Serve();
+  for (std::size_t size : {0, 1, 15, 17, 1000}) {
+    platform::Channel channel = Dial();
+    Must(channel.Send(pool::kSubscribe, std::vector<std::uint8_t>(size), {},
+                      Late()));
+    const absl::Status refused = pool::ReceiveWelcome(channel, Late()).status();
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused;
+  }
+  platform::Channel channel = Dial();
+  Must(pool::SendSubscribe(channel, DomainId(), Late()));
+  EXPECT_EQ(pool::ReceiveWelcome(channel, Late()).status().code(),
+            Code::kNotFound);
+  EXPECT_EQ(pool_->statistics().peers, 0u);
+}
+
+TEST_F(HostileSubscriber, OneThatHangsUpAtAnyPointLeavesNothingBehind) {
+  const PoolPublication publication = Serve();
+  const AddressedPool addressed = Must(ParsePoolString(publication.ticket()));
+  const CUdeviceptr block = Take(kMiB);
+  for (int i = 0; i < 20; ++i) {
+    platform::Channel channel = Dial();
+    Must(pool::SendSubscribe(channel, addressed.domain, Late()));
+    if (i % 2 == 0) Must(pool::ReceiveWelcome(channel, Late()));
+    Must(pool::SendBye(channel, Late()));
+    channel.Close();
+  }
+  ExpectSoon([this] {
+    return endpoint_->statistics().served + endpoint_->statistics().failed ==
+           20;
+  });
+  EXPECT_EQ(pool_->statistics().peers, 0u);
+  Free(block);
+  ExpectAllIsFree();
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,73 @@
+// What the sweeps of vmm/ share.
+#ifndef VMMSHARE_TESTS_SWEEP_VMM_SWEEP_H_
+#define VMMSHARE_TESTS_SWEEP_VMM_SWEEP_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tests/support/driver_faults.h"
+#include "tests/support/sweep.h"
+#include "tests/support/test_driver.h"
+#include "vmm/vmm.h"
+
+namespace vmm::testing {
+
+inline constexpr std::uint64_t kMiB = 1 << 20;
+
+// What is waited for comes at once, unless a failure keeps it away.
+inline constexpr absl::Duration kLongEnough = absl::Milliseconds(300);
+inline absl::Time Soon() { return absl::Now() + kLongEnough; }
+
+class VmmSweep : public ::testing::Test {
+ protected:
+  SweepPlan Plan(const std::string& name, std::function<absl::Status()> run) {
+    SweepPlan plan;
+    plan.name = name;
+    plan.run = std::move(run);
+    plan.faults = &faults_;
+    plan.setup = [this] { Renew(); };
+    // How the kernel says that a file has no seals, and so is no memfd.
+    plan.told_in_words = {"fcntl:EINVAL"};
+    return plan;
+  }
+
+  // A driver of which nothing is known yet: neither its devices nor what a
+  // probe found. For each run.
+  void Renew() { driver_ = FaultyDriver(TestDriver(), &faults_); }
+
+  absl::StatusOr<Allocation> Allocate(AllocationOptions options) {
+    absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
+    if (!device.ok()) return device.status();
+    return Allocation::Create(*device, options);
+  }
+
+  // Made once, with nothing failing.
+  Allocation& Made(AllocationOptions options) {
+    absl::StatusOr<Allocation> made = Allocate(std::move(options));
+    EXPECT_TRUE(made.ok()) << made.status();
+    made_ = std::make_unique<Allocation>(*std::move(made));
+    return *made_;
+  }
+
+  int DeviceCount() {
+    absl::StatusOr<std::vector<Device>> all = Device::All(driver_);
+    EXPECT_TRUE(all.ok()) << all.status();
+    return static_cast<int>(all->size());
+  }
+
+  DriverFaults faults_;
+  platform::Driver driver_ = FaultyDriver(TestDriver(), &faults_);
+  std::unique_ptr<Allocation> made_;
+};
+
+}  // namespace vmm::testing
+
+#endif  // VMMSHARE_TESTS_SWEEP_VMM_SWEEP_H_
