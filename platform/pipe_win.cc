@@ -32,8 +32,10 @@ const std::uint32_t kPipeMode = PIPE_TYPE_MESSAGE | PIPE_READMODE_MESSAGE |
 
 namespace {
 
-// What may wait unread in each direction, in bytes. More waits in WriteFile.
-constexpr DWORD kBufferSize = 256 << 10;
+// What may wait unread in each direction, in bytes. More waits in WriteFile. No
+// more than a socket of Linux takes: memory whose handles a peer leaves unread
+// is held until it is disconnected.
+constexpr DWORD kBufferSize = 64 << 10;
 
 // FilePipeLocalInformation.
 constexpr int kPipeLocalInformation = 24;
