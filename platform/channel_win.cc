@@ -45,6 +45,8 @@ absl::Status HungUp(const PeerCredentials& peer) {
 
 }  // namespace
 
+const bool kHangingUpMayLoseHandles = true;
+
 Channel::Channel(Channel&& other) noexcept
     : socket_(std::move(other.socket_)),
       peer_(std::move(other.peer_)),

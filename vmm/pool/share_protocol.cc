@@ -99,7 +99,12 @@ absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
 }
 
 absl::Status SendBye(platform::Channel& channel, absl::Time deadline) {
-  return channel.Send(kBye, {}, {}, deadline);
+  absl::Status sent = channel.Send(kBye, {}, {}, deadline);
+  if (sent.ok() && platform::kHangingUpMayLoseHandles) {
+    // Segments may be under way. If it takes too long they are lost.
+    channel.WaitForHangUp(deadline).IgnoreError();
+  }
+  return sent;
 }
 
 bool IsBye(const platform::Message& message) {
