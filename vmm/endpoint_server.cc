@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/abandon.h"
 #include "platform/process.h"
 #include "vmm/pool/core.h"
 #include "vmm/protocol.h"
@@ -60,14 +61,10 @@ bool Endpoint::Server::IsOfAnotherProcess() const {
 }
 
 void Endpoint::Server::Abandon(std::unique_ptr<Server> server) {
-  // Reachable still, so that it is not taken for a leak.
-  static std::mutex mutex;
-  static auto* const abandoned = new std::vector<Server*>;
-  std::lock_guard<std::mutex> lock(mutex);
   // Nobody must be able to dial this process once the endpoint's own has
   // ended. Accept() changes nothing here but a counter.
   const platform::Listener closed = std::move(server->listener_);
-  abandoned->push_back(server.release());
+  platform::Abandon(std::move(server));
 }
 
 Endpoint::Server::~Server() {

@@ -1,8 +1,8 @@
 #include "vmm/imported_pool.h"
 
-#include <mutex>
 #include <utility>
 
+#include "platform/abandon.h"
 #include "platform/annotate.h"
 #include "vmm/pool/share_protocol.h"
 #include "vmm/pool/shared_table_view.h"
@@ -69,12 +69,8 @@ ImportedPool::ImportedPool(std::unique_ptr<pool::Subscription> subscription)
 
 ImportedPool::~ImportedPool() {
   if (!subscription_->IsOfAnotherProcess()) return;
-  // The threads are the parent's, and so is what it holds. Reachable still, so
-  // that it is not taken for a leak.
-  static std::mutex mutex;
-  static auto* const abandoned = new std::vector<pool::Subscription*>;
-  std::lock_guard<std::mutex> lock(mutex);
-  abandoned->push_back(subscription_.release());
+  // The threads are the parent's, and so is what it holds.
+  platform::Abandon(std::move(subscription_));
 }
 
 absl::StatusOr<ImportedBlock> ImportedPool::Import(const PoolTicket& ticket,

@@ -87,6 +87,9 @@ struct ImportedPoolStatistics {
   std::uint64_t mapped = 0;     // Bytes of them.
   std::uint64_t imported = 0;   // ImportedBlocks that are held, all told.
   std::uint64_t releasing = 0;  // Of these, waiting for a stream.
+  // The last failure that no caller was told of: a stream that could not be
+  // asked, whose blocks stay held until it can.
+  absl::Status last_error;
 };
 
 // Thread-safe.

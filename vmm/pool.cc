@@ -1,9 +1,9 @@
 #include "vmm/pool.h"
 
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/abandon.h"
 #include "platform/process.h"
 #include "vmm/pool/core.h"
 #include "vmm/pool/offset_heap.h"
@@ -63,12 +63,8 @@ Pool::~Pool() {
     return;
   }
   // The memory, the peers' connections and the threads are the parent's, and
-  // what those were changing may be half changed. Reachable still, so that it
-  // is not taken for a leak.
-  static std::mutex mutex;
-  static auto* const abandoned = new std::vector<std::shared_ptr<pool::Core>>;
-  std::lock_guard<std::mutex> lock(mutex);
-  abandoned->push_back(std::move(core_));
+  // what those were changing may be half changed.
+  platform::Abandon(std::move(core_));
 }
 
 absl::StatusOr<CUdeviceptr> Pool::Allocate(std::uint64_t size, CUstream stream,

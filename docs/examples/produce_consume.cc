@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "docs/examples/gpu.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
 #include "docs/examples/support.h"
@@ -34,6 +35,7 @@ namespace {
 using examples::BytesText;
 using examples::ChildProcess;
 using examples::CommandLine;
+using examples::Gpu;
 using examples::Pattern;
 using examples::Print;
 using examples::Steps;
@@ -47,27 +49,6 @@ constexpr Pattern kData{.seed = 2024};
 // Messages of this program: the consumer is done, or why it is not.
 constexpr std::uint16_t kReplyReady = 1;
 constexpr std::uint16_t kFailed = 2;
-
-// Copies use the device's primary context; sharing needs none.
-struct Gpu {
-  vmm::Device device;
-  vmm::PrimaryContext context;
-  vmm::CurrentContext current;
-};
-
-absl::StatusOr<Gpu> UseGpu(const Driver& driver, const CommandLine& line) {
-  absl::StatusOr<std::uint64_t> ordinal = line.Number("device", 0);
-  if (!ordinal.ok()) return ordinal.status();
-  absl::StatusOr<vmm::Device> device =
-      vmm::Device::ByOrdinal(driver, static_cast<int>(*ordinal));
-  if (!device.ok()) return device.status();
-  absl::StatusOr<vmm::PrimaryContext> context =
-      vmm::PrimaryContext::Retain(*device);
-  if (!context.ok()) return context.status();
-  absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
-  if (!current.ok()) return current.status();
-  return Gpu{*std::move(device), *std::move(context), *std::move(current)};
-}
 
 // Changes the byte at --corrupt, if that was asked for.
 absl::Status Corrupt(const Driver& driver, const vmm::Allocation& data,
@@ -105,7 +86,7 @@ absl::Status Produce(const Driver& driver, const CommandLine& line,
                      absl::Time deadline) {
   absl::StatusOr<std::uint64_t> size = line.Bytes("size", 64 << 20);
   if (!size.ok()) return size.status();
-  absl::StatusOr<Gpu> gpu = UseGpu(driver, line);
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
   if (!gpu.ok()) return gpu.status();
   Print(absl::StrCat("producer: ", gpu->device.Describe()));
 
@@ -188,7 +169,7 @@ absl::Status WriteReply(const Driver& driver,
 
 absl::Status ConsumeFrom(Channel& channel, const Driver& driver,
                          const CommandLine& line, absl::Time deadline) {
-  absl::StatusOr<Gpu> gpu = UseGpu(driver, line);
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
   if (!gpu.ok()) return gpu.status();
 
   Steps steps("consumer");

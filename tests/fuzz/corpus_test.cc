@@ -105,8 +105,8 @@ TEST(FuzzCorpus, TicketsKeepTheirPromises) {
 TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
   EXPECT_GT(Fuzz("ticket_string", 30000), 30000u);
 }
-TEST(FuzzCorpus, PoolTicketsKeepTheirPromises) {
-  EXPECT_GT(Fuzz("pool_ticket", 60000), 60000u);
+TEST(FuzzCorpus, ImportsByPoolTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_import", 60000), 60000u);
 }
 TEST(FuzzCorpus, MessagesKeepTheirPromises) {
   EXPECT_GT(Fuzz("message", 60000), 60000u);
@@ -118,6 +118,21 @@ TEST(FuzzCorpus, TheReceiverKeepsItsPromises) {
   // Each makes two ends of a channel, and a pipe's cost ten times a socket's.
   const std::uint64_t runs = platform::kNativeHandleIsPosixFd ? 40000 : 4000;
   EXPECT_GT(Fuzz("receive", runs), runs);
+}
+TEST(FuzzCorpus, PoolTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_ticket", 60000), 60000u);
+}
+TEST(FuzzCorpus, PoolStringsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_string", 30000), 30000u);
+}
+TEST(FuzzCorpus, PoolMessagesKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_message", 40000), 40000u);
+}
+TEST(FuzzCorpus, SubscribersKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_owner", 40000), 40000u);
+}
+TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
 }
 
 }  // namespace

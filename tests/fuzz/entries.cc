@@ -197,7 +197,7 @@ struct PoolWorld {
 
 }  // namespace
 
-void FuzzPoolTicket(Input input) {
+void FuzzPoolImport(Input input) {
   const absl::StatusOr<PoolTicket> ticket = DecodePoolTicket(input);
   if (!ticket.ok()) {
     Check(absl::IsInvalidArgument(ticket.status()) ||
@@ -324,12 +324,12 @@ const std::vector<Entry>& Entries() {
     Bytes body = ticket;  // The bytes within a string, less the checksum.
     WireWriter(body).Put<std::uint16_t>(2);
     body.insert(body.end(), {'/', 'x'});
-    return new std::vector<Entry>{
+    auto* const all = new std::vector<Entry>{
         {"ticket", &FuzzTicket, {ticket}},
         {"ticket_string",
          &FuzzTicketString,
          {Bytes(text.begin(), text.end()), body}},
-        {"pool_ticket", &FuzzPoolTicket, {pool_ticket}},
+        {"pool_import", &FuzzPoolImport, {pool_ticket}},
         {"message", &FuzzMessage, MessageSeeds()},
         {"receive",
          &FuzzReceive,
@@ -337,6 +337,8 @@ const std::vector<Entry>& Entries() {
          {{0, 1, 1, 8}, {0, 3, 1, 3, 9, 8, 1, 8}, {0, 2, 4, 5, 1, 0, 0, 0}}},
         {"offset_heap", &FuzzOffsetHeap, OffsetHeapSeeds()},
     };
+    for (Entry& entry : PoolEntries()) all->push_back(std::move(entry));
+    return all;
   }();
   return *entries;
 }

@@ -23,8 +23,8 @@ using Input = absl::Span<const std::uint8_t>;
 void FuzzTicket(Input input);
 // A ticket string, and the input as the bytes within one.
 void FuzzTicketString(Input input);
-// A pool ticket, which is also tried on a share table.
-void FuzzPoolTicket(Input input);
+// A pool ticket that is tried on a share table.
+void FuzzPoolImport(Input input);
 // The first two bytes are the type of a message, the rest its payload: read as
 // a request, as a refusal and as the frame around both.
 void FuzzMessage(Input input);
@@ -36,13 +36,27 @@ void FuzzReceive(Input input);
 // operation; judged by the model of tests/unit/offset_heap_model.h.
 void FuzzOffsetHeap(Input input);
 
+// A pool ticket as it is, and once more with magic and version put right.
+void FuzzPoolTicket(Input input);
+// A pool's string, and the input as the bytes within one.
+void FuzzPoolString(Input input);
+// Two bytes are the type of a message and one its handles, the rest its
+// payload: read as every message of a pool's two sides.
+void FuzzPoolMessage(Input input);
+// A script of messages, played by a hostile owner to a subscriber.
+void FuzzPoolOwner(Input input);
+// A script of records that a hostile owner writes into the table that its
+// peers map, and of tickets given to such a peer.
+void FuzzPoolTable(Input input);
+
 struct Entry {
   std::string name;
   void (*run)(Input input);
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// All of the above.
+// Those of pools, and all.
+std::vector<Entry> PoolEntries();
 const std::vector<Entry>& Entries();
 
 }  // namespace vmm::fuzz

@@ -23,7 +23,6 @@ namespace {
 using platform::DriverTable;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Le;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 

@@ -152,6 +152,62 @@ TEST(ProduceConsume, EndsAtItsDeadlineWhenTheTimeDoesNotSuffice) {
   EXPECT_THAT(result.output, HasSubstr("DEADLINE_EXCEEDED"));
 }
 
+// ---- shared_blocks ----------------------------------------------------------
+
+TEST(SharedBlocks, VerifiesEveryByteAndGivesEveryBlockBack) {
+  const Result result = RunExample("shared_blocks", {DriverFlag()});
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_THAT(LineOf(result.output, 0), StartsWith(DriverLine()));
+  for (const char* step :
+       {"owner: allocate 2000 x 64.0 KiB", "owner: export them: a ticket each",
+        "importer: subscribe to the pool", "importer: import them all",
+        "importer: verify every byte"}) {
+    EXPECT_THAT(result.output,
+                ContainsPattern(absl::StrCat(step, " +[0-9.]+ ms")));
+  }
+  for (const char* line :
+       {"owner: freed half: 65536000 bytes wait for the importer",
+        "importer: a ticket to a freed block: FAILED_PRECONDITION",
+        "owner: given back: 0 bytes wait"}) {
+    EXPECT_THAT(result.output, HasSubstr(line));
+  }
+  EXPECT_THAT(LastLine(result.output),
+              StartsWith("OK: 2000 blocks of 65536 bytes"));
+}
+
+TEST(SharedBlocks, TakesAnySizeAndNumber) {
+  for (const char* blocks : {"--blocks=1", "--blocks=501"}) {
+    for (const char* size : {"--size=1", "--size=4097", "--size=300K"}) {
+      const Result result =
+          RunExample("shared_blocks", {DriverFlag(), blocks, size});
+      EXPECT_EQ(result.status, 0) << blocks << size << ": " << result.output;
+    }
+  }
+}
+
+TEST(SharedBlocks, FindsOneWrongByteWhereverItIs) {
+  for (const char* block : {"0", "1234", "1999"}) {
+    const Result result = RunExample(
+        "shared_blocks",
+        {DriverFlag(), "--size=4K", absl::StrCat("--corrupt=", block)});
+    EXPECT_EQ(result.status, 1) << block;
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr(absl::StrCat("DATA_LOSS: block ", block, ":")),
+                      Not(HasSubstr("OK:"))));
+  }
+}
+
+TEST(SharedBlocks, RefusesACommandLineItDoesNotUnderstand) {
+  for (const auto& [flag, expected] :
+       {std::pair<const char*, const char*>{"--blocks=0", "expected at least"},
+        {"--size=0", "--size=0: expected a number of bytes"},
+        {"--corrupt=2000", "expected a block below 2000"}}) {
+    const Result result = RunExample("shared_blocks", {DriverFlag(), flag});
+    EXPECT_EQ(result.status, 1) << flag;
+    EXPECT_THAT(result.output, HasSubstr(expected));
+  }
+}
+
 // A process that may see no GPU is told the same with and without a GPU.
 TEST(Examples, SystemDriverWithoutAGpuIsAClearError) {
   const std::map<std::string, std::string> no_gpu = {
@@ -159,7 +215,8 @@ TEST(Examples, SystemDriverWithoutAGpuIsAClearError) {
   for (const auto& [name, args] :
        {std::pair<const char*, std::vector<std::string>>{"produce_consume", {}},
         {"file_ticket", {"main", "/tmp/never.ticket"}},
-        {"one_process_per_gpu", {}}}) {
+        {"one_process_per_gpu", {}},
+        {"shared_blocks", {}}}) {
     std::vector<std::string> words = args;
     words.push_back("--driver=system");
     const Result result = RunExample(name, words, no_gpu);

@@ -321,6 +321,14 @@ TEST_F(PoolSweep, GiveBackAfterAStream) {
                 sides.imported->ReleaseAfter(*std::move(imported), nullptr));
           }
         }
+        const absl::Time deadline = Soon();
+        ImportedPoolStatistics now = sides.imported->statistics();
+        while (now.imported > 0 && now.last_error.ok() &&
+               absl::Now() < deadline) {
+          absl::SleepFor(absl::Microseconds(100));
+          now = sides.imported->statistics();
+        }
+        first.Of(now.last_error);
         return Judge(*sides.pool, first);
       }));
 }

@@ -36,7 +36,7 @@ absl::Status Core::Grow(Arena& arena, const Request& request) {
   std::uint64_t size =
       of_its_own ? needed : std::max(next_size_, RoundUp(2 * needed));
   for (;;) {
-    const absl::Status added =
+    absl::Status added =
         AddSegment(arena, size,
                    request.alignment > kSegmentGranule ? request.alignment : 0);
     if (added.ok()) {

@@ -48,7 +48,7 @@ absl::StatusOr<PoolTicket> Domain::Publish(const Segment& segment,
 bool Domain::IsQuarantined(std::uint32_t slot) const {
   bool held = false;
   for (const Peer& peer : peers_) {
-    if (!table_->HeldBy(slot, peer.id)) continue;
+    if (peer.dead || !table_->HeldBy(slot, peer.id)) continue;
     if (!peer.left) return false;
     held = true;
   }
@@ -103,7 +103,7 @@ void Domain::Forget(std::uint32_t number, absl::Status* error) {
   if (shared_.erase(number) == 0) return;
   for (Peer& peer : peers_) {
     const bool may_have_it = peer.sent >= number;
-    if (peer.channel == nullptr && !peer.left && may_have_it) {
+    if (peer.channel == nullptr && !peer.left && !peer.dead && may_have_it) {
       peer.to_forget.push_back(number);
     }
   }
@@ -172,6 +172,7 @@ absl::StatusOr<Welcome> Domain::WelcomeFor(PeerId peer) const {
 std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel) {
   Peer& peer = Find(id);
   std::vector<Notice> missing;
+  if (peer.dead) return missing;
   for (std::uint32_t number : std::exchange(peer.to_forget, {})) {
     missing.emplace_back(ForgetSegment{number});
   }
@@ -202,26 +203,29 @@ void Domain::Leave(PeerId id, bool said_goodbye) {
   Peer& peer = Find(id);
   peer.channel = nullptr;
   peer.left = true;
-  if (!said_goodbye) return;
-  table_->RemovePeer(id);
+  if (!said_goodbye && !peer.dead) return;
+  if (!peer.dead) table_->RemovePeer(id);
   std::erase_if(peers_, [id](const Peer& one) { return one.id == id; });
 }
 
 void Domain::ForgetDeadPeers(absl::Status* error) {
-  std::erase_if(peers_, [&](const Peer& peer) {
-    if (!peer.left || !peer.process.has_value()) return false;
+  for (Peer& peer : peers_) {
+    if (peer.dead || !peer.process.has_value()) continue;
     absl::StatusOr<bool> exited = peer.process->HasExited();
     if (!exited.ok()) *error = exited.status();
-    if (!exited.ok() || !*exited) return false;
+    if (!exited.ok() || !*exited) continue;
     table_->RemovePeer(peer.id);
-    return true;
-  });
+    peer.dead = true;
+    peer.channel = nullptr;
+  }
+  // The session of one that has not left goes on, and calls Leave().
+  std::erase_if(peers_, [](const Peer& one) { return one.dead && one.left; });
 }
 
 std::size_t Domain::connected_peers() const {
   return static_cast<std::size_t>(
       std::count_if(peers_.begin(), peers_.end(),
-                    [](const Peer& peer) { return !peer.left; }));
+                    [](const Peer& peer) { return !peer.left && !peer.dead; }));
 }
 
 }  // namespace vmm::pool

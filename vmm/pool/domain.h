@@ -86,6 +86,9 @@ class Domain {
     std::vector<std::uint32_t> to_forget;  // Segments that went meanwhile.
     bool told_closed = false;              // By Missing().
     bool left = false;
+    // Its process has ended, and its holds are gone. The connection may stand
+    // for longer: a forked child of the peer's has it, too.
+    bool dead = false;
   };
 
   absl::Status MakeTable();

@@ -240,7 +240,9 @@ void Subscription::ReleaseLoop() {
     // A stream whose work failed keeps its blocks: nobody knows what the GPU
     // still does with them.
     for (auto batch = releasing_.begin(); batch != releasing_.end();) {
-      if (!HasPassed(batch->point).value_or(false)) {
+      absl::StatusOr<bool> has_passed = HasPassed(batch->point);
+      if (!has_passed.ok()) last_error_ = has_passed.status();
+      if (!has_passed.ok() || !*has_passed) {
         ++batch;
         continue;
       }
@@ -272,6 +274,7 @@ ImportedPoolStatistics Subscription::statistics() const {
   }
   all.imported = imported_;
   for (const Batch& batch : releasing_) all.releasing += batch.places.size();
+  all.last_error = last_error_;
   return all;
 }
 

@@ -88,6 +88,7 @@ class Subscription {
   absl::Status connection_;
   std::map<std::uint32_t, Segment> segments_;  // By number.
   std::vector<Batch> releasing_;
+  absl::Status last_error_;
   std::uint64_t imported_ = 0;
   bool stopping_ = false;
 

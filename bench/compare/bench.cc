@@ -1,0 +1,66 @@
+#include "bench/compare/bench.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "bench/compare/connection.h"
+
+namespace bench::compare {
+namespace {
+
+absl::Status TryRoute(Bench& bench, const Route& route, Link& link) {
+  absl::StatusOr<Connection> connection =
+      Connection::Open(bench.gpu, route, link);
+  if (!connection.ok()) return connection.status();
+  const std::array<std::uint64_t, 1> sizes = {2 << 20};
+  absl::StatusOr<std::vector<Item>> items = connection->Create(sizes, 1);
+  if (!items.ok()) return items.status();
+  absl::StatusOr<Shared> shared = connection->Share(*items, {.touch = true});
+  absl::Status status = shared.status();
+  if (status.ok()) status = connection->Verify();
+  status.Update(connection->CloseAll().status());
+  status.Update(connection->Free(*items).status());
+  status.Update(connection->Shut());
+  return status;
+}
+
+}  // namespace
+
+std::vector<const Route*> Bench::RoutesFor(const Link& link,
+                                           bool own_block) const {
+  std::vector<const Route*> routes;
+  for (const Route& route : Routes()) {
+    const bool is_own_block = route.name == routes::kLegacyIpcOwnBlock.name;
+    const bool wanted = options.routes.empty() ||
+                        std::find(options.routes.begin(), options.routes.end(),
+                                  route.name) != options.routes.end();
+    if (wanted && (own_block || !is_own_block) &&
+        unavailable.find({IndexOf(route), link.place()}) == unavailable.end()) {
+      routes.push_back(&route);
+    }
+  }
+  return routes;
+}
+
+absl::Status TryRoutes(Bench& bench) {
+  for (const std::unique_ptr<Link>& link : bench.links) {
+    for (const Route& route : Routes()) {
+      bench.progress.Step(
+          absl::StrCat("trying ", route.label, ", ", link->place()));
+      absl::Status tried = TryRoute(bench, route, *link);
+      if (absl::IsDataLoss(tried) || absl::IsUnavailable(tried)) {
+        return absl::Status(tried.code(),
+                            absl::StrCat(route.label, ", ", link->place(), ": ",
+                                         tried.message()));
+      }
+      if (!tried.ok()) {
+        bench.unavailable[{IndexOf(route), link->place()}] =
+            std::string(tried.message());
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bench::compare

@@ -1,0 +1,78 @@
+"""Runs vmmshare-bench for a moment and checks the files it writes.
+
+    check_output.py PROGRAM DIRECTORY
+
+The JSON must be what Google Benchmark's own tools read, all routes must be in
+it, it must say that the host-memory driver is no GPU, and every plot must be
+well-formed and self-contained.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+ROUTES = {"legacy", "pool-ipc", "bare", "dedicated", "pool"}
+NUMBERS = ("real_time", "cpu_time", "iterations", "repetitions", "threads")
+
+
+def check(holds, what):
+    if not holds:
+        sys.exit(f"check_output.py: {what}")
+
+
+def check_benchmark(entry):
+    name = entry["name"]
+    for key in NUMBERS:
+        check(isinstance(entry[key], (int, float)) and entry[key] >= 0, f"{name}: no {key}")
+    check(entry["time_unit"] == "ns", f"{name}: the unit is {entry['time_unit']}")
+    if entry["run_type"] == "iteration":
+        check(name == entry["run_name"], f"{name}: run_name is {entry['run_name']}")
+        check(entry["repetition_index"] < entry["repetitions"], f"{name}: repetition_index")
+    else:
+        check(entry["run_type"] == "aggregate", f"{name}: run_type is {entry['run_type']}")
+        check(name == f"{entry['run_name']}_{entry['aggregate_name']}", f"{name}: aggregate_name")
+
+
+def main(program, directory):
+    folder = pathlib.Path(directory)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    report = folder / "report.json"
+    subprocess.run([program, "--driver=host", "--quick", f"--json={report}", f"--svg={folder}/plots",
+                    "--scenario=alloc,first,kth,copy"], check=True, stdout=subprocess.DEVNULL)
+
+    found = json.loads(report.read_text(encoding="utf-8"))
+    context = found["context"]
+    for key in ("date", "device", "driver", "granularity", "handle_kind", "clock", "commit"):
+        check(context[key], f"the context has no {key}")
+    check(context["not_a_gpu_figure"] == "host-memory driver: not a GPU figure",
+          "the context does not say that this is no GPU figure")
+    for scenario in ("alloc", "first", "kth", "copy"):
+        check("timed" in context[f"timed.{scenario}"].lower(), f"what {scenario} times is not said")
+
+    entries = found["benchmarks"]
+    for entry in entries:
+        check_benchmark(entry)
+    names = [(e["name"], e.get("repetition_index")) for e in entries]
+    check(len(names) == len(set(names)), "two benchmarks have the same name")
+    kth = {e["run_name"].split("/")[1] for e in entries if e["run_name"].startswith("kth/")}
+    check(ROUTES <= kth, f"routes of kth are {sorted(kth)}")
+    first = [e for e in entries if e["name"] == "first/pool/2MiB/same/total_median"]
+    check(len(first) == 1 and first[0]["real_time"] > 0, "no first/pool/2MiB/same/total_median")
+
+    plots = sorted((folder / "plots").glob("*.svg"))
+    check(len(plots) >= 5, f"{len(plots)} plots")
+    for plot in plots:
+        text = plot.read_text(encoding="utf-8")
+        root = ElementTree.fromstring(text)
+        check(root.tag.endswith("}svg"), f"{plot.name}: the root is {root.tag}")
+        check("not a GPU figure" in text, f"{plot.name}: does not say that it is no GPU figure")
+        check("prefers-color-scheme: dark" in text, f"{plot.name}: no colours for a dark ground")
+        check("href" not in text and "@import" not in text, f"{plot.name}: is not self-contained")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,184 @@
+#include "bench/compare/connection.h"
+
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::Channel;
+using vmm::platform::kMaxHandles;
+using vmm::platform::kMaxPayload;
+using vmm::platform::OsHandle;
+
+// One kImport message under construction. Written in place: what it costs to
+// put a blob together is the route's own.
+class Batch {
+ public:
+  Batch(const Route& route, const ShareOptions& options) {
+    header_.route = static_cast<std::uint32_t>(IndexOf(route));
+    header_.with_steps = options.with_steps ? 1 : 0;
+    header_.count_calls = options.count_calls ? 1 : 0;
+  }
+
+  bool empty() const { return header_.count == 0; }
+  bool HasRoom() const {
+    return used_ + sizeof(BlobHeader) + 4 + kMaxBlob <= bytes_.size() &&
+           handle_count_ < kMaxHandles;
+  }
+
+  absl::Status Add(Owner& owner, const Item& item, CallCounter& counter) {
+    std::uint8_t* const at = bytes_.data() + used_;
+    OsHandle& handle = handles_[handle_count_];
+    absl::StatusOr<std::size_t> length = counter.Count([&] {
+      return owner.Export(
+          item.block, BlobSpan(at + sizeof(BlobHeader) + 4, kMaxBlob), &handle);
+    });
+    if (!length.ok()) return length.status();
+    const bool has_handle = handle.has_value();
+    if (has_handle) ++handle_count_;
+    const BlobHeader blob{item.block.size, item.word,
+                          static_cast<std::uint16_t>(*length),
+                          static_cast<std::uint16_t>(has_handle ? 1 : 0)};
+    const auto length32 = static_cast<std::uint32_t>(*length);
+    std::memcpy(at, &blob, sizeof(blob));
+    std::memcpy(at + sizeof(blob), &length32, sizeof(length32));
+    used_ += sizeof(blob) + sizeof(length32) + *length;
+    ++header_.count;
+    return absl::OkStatus();
+  }
+
+  // Sends it and starts the next.
+  absl::Status Send(Channel& channel) {
+    std::array<const OsHandle*, kMaxHandles> handles{};
+    for (std::size_t i = 0; i < handle_count_; ++i) handles[i] = &handles_[i];
+    header_.sent_at = NowNs();
+    std::memcpy(bytes_.data(), &header_, sizeof(header_));
+    absl::Status sent = channel.Send(
+        kImport, absl::MakeConstSpan(bytes_.data(), used_),
+        absl::MakeConstSpan(handles.data(), handle_count_), Deadline());
+    for (std::size_t i = 0; i < handle_count_; ++i) handles_[i].Reset();
+    handle_count_ = 0;
+    header_.count = 0;
+    used_ = sizeof(header_);
+    return sent;
+  }
+
+ private:
+  ImportHeader header_;
+  std::array<std::uint8_t, kMaxPayload> bytes_{};
+  std::size_t used_ = sizeof(ImportHeader);
+  std::array<OsHandle, kMaxHandles> handles_;
+  std::size_t handle_count_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Connection> Connection::Open(Gpu& gpu, const Route& route,
+                                            Link& link, bool corrupt) {
+  Connection connection(gpu, route, link, corrupt);
+  const std::int64_t start = NowNs();
+  absl::StatusOr<std::unique_ptr<Owner>> owner = route.own(gpu);
+  if (!owner.ok()) return owner.status();
+  connection.owner_ = *std::move(owner);
+  absl::StatusOr<Introduction> introduction = connection.owner_->Introduce();
+  if (!introduction.ok()) return introduction.status();
+  connection.setup_ns_ = static_cast<double>(NowNs() - start);
+  absl::StatusOr<Answer> opened = link.Open(route, *introduction);
+  if (!opened.ok()) return opened.status();
+  connection.setup_ns_ += opened->wall_ns;
+  return connection;
+}
+
+absl::StatusOr<std::vector<Item>> Connection::Create(
+    absl::Span<const std::uint64_t> sizes, std::uint64_t seed,
+    double* create_ns) {
+  std::vector<Item> items;
+  items.reserve(sizes.size());
+  absl::Status status;
+  const std::int64_t start = NowNs();
+  for (const std::uint64_t size : sizes) {
+    absl::StatusOr<Block> block = owner_->Create(size, gpu_->stream());
+    if (!block.ok()) {
+      status = block.status();
+      break;
+    }
+    items.push_back({*block, FillWord(seed, items.size())});
+  }
+  if (create_ns != nullptr) {
+    *create_ns = static_cast<double>(NowNs() - start);
+  }
+  for (std::size_t i = 0; status.ok() && i < items.size(); ++i) {
+    status = gpu_->Fill(items[i].block, items[i].word, corrupt_);
+  }
+  // A peer that imports must find what was written.
+  if (status.ok()) status = gpu_->Synchronize();
+  if (status.ok()) return items;
+  Free(items).IgnoreError();
+  return status;
+}
+
+absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
+                                         const ShareOptions& options) {
+  Shared shared;
+  shared.exports.reserve(items.size() / kLot + 1);
+  auto batch = std::make_unique<Batch>(*route_, options);
+  const std::int64_t begin = NowNs();
+  std::size_t next = 0;
+  while (next < items.size()) {
+    CallCounter counter(options.count_calls ? &shared.calls : nullptr);
+    shared.exporter.Start();
+    std::int64_t lot_start = NowNs();
+    std::size_t in_lot = 0;
+    while (next < items.size() && batch->HasRoom()) {
+      absl::Status added = batch->Add(*owner_, items[next], counter);
+      if (!added.ok()) return added;
+      ++next;
+      if (++in_lot == kLot || next == items.size() || !batch->HasRoom()) {
+        const std::int64_t now = NowNs();
+        shared.exports.push_back(static_cast<double>(now - lot_start) /
+                                 static_cast<double>(in_lot));
+        lot_start = now;
+        in_lot = 0;
+      }
+    }
+    shared.exporter.Stop();
+    absl::Status sent = batch->Send(link_->channel());
+    if (!sent.ok()) return sent;
+  }
+  Writer finish;
+  finish.Put(FinishRequest{static_cast<std::uint32_t>(IndexOf(*route_)),
+                           options.touch ? 1U : 0U});
+  absl::StatusOr<Answer> answer = link_->Ask(kFinish, finish);
+  if (!answer.ok()) return answer.status();
+  if (answer->count < items.size()) {
+    return absl::InternalError(absl::StrCat("the importer has ", answer->count,
+                                            " blocks; ", items.size(),
+                                            " were sent"));
+  }
+  shared.total_ns = static_cast<double>(answer->done_at - begin);
+  shared.importer = *std::move(answer);
+  return shared;
+}
+
+absl::StatusOr<double> Connection::Free(absl::Span<const Item> items) {
+  absl::Status status;
+  const std::int64_t start = NowNs();
+  for (const Item& item : items) {
+    status.Update(owner_->Free(item.block, gpu_->stream()));
+  }
+  const auto took = static_cast<double>(NowNs() - start);
+  status.Update(gpu_->Synchronize());
+  if (!status.ok()) return status;
+  return took;
+}
+
+absl::Status Connection::Shut() {
+  absl::Status status = link_->Ask(kShut, *route_).status();
+  owner_.reset();
+  return status;
+}
+
+}  // namespace bench::compare

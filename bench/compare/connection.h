@@ -1,0 +1,82 @@
+// Connection: one route, opened between this process and an importer's.
+#ifndef VMMSHARE_BENCH_COMPARE_CONNECTION_H_
+#define VMMSHARE_BENCH_COMPARE_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "bench/compare/clock.h"
+#include "bench/compare/gpu.h"
+#include "bench/compare/link.h"
+#include "bench/compare/route.h"
+#include "bench/compare/wire.h"
+
+namespace bench::compare {
+
+// A block of the owner's, and the word that fills it.
+struct Item {
+  Block block;
+  std::uint32_t word = 0;
+};
+
+struct ShareOptions {
+  bool with_steps = false;  // Times each step of each block.
+  bool touch = false;       // Reads a word of each block at the importer.
+  // Counts calls, which takes time: times mean nothing then.
+  bool count_calls = false;
+};
+
+// What sharing some blocks took, closing and freeing excluded.
+struct Shared {
+  Meter exporter;               // Exporting alone.
+  std::vector<double> exports;  // ns a block, of each lot of kLot blocks.
+  CallCounts calls;             // Of exporting.
+  Answer importer;
+  double total_ns = 0;  // From the first export to the last import (or touch).
+};
+
+class Connection {
+ public:
+  // Makes the owner's half, introduces it, and opens the importer's half.
+  static absl::StatusOr<Connection> Open(Gpu& gpu, const Route& route,
+                                         Link& link, bool corrupt = false);
+
+  // Blocks of `sizes`, filled; the fill is not in `create_ns`. On failure
+  // nothing stays allocated.
+  absl::StatusOr<std::vector<Item>> Create(
+      absl::Span<const std::uint64_t> sizes, std::uint64_t seed,
+      double* create_ns = nullptr);
+  // In batches, which the importer imports while the next are exported.
+  absl::StatusOr<Shared> Share(absl::Span<const Item> items,
+                               const ShareOptions& options);
+  // DATA_LOSS when the importer reads something else than was written.
+  absl::Status Verify() { return link_->Ask(kVerify, *route_).status(); }
+  absl::StatusOr<Answer> CloseAll() { return link_->Ask(kCloseAll, *route_); }
+  // Returns the time it took.
+  absl::StatusOr<double> Free(absl::Span<const Item> items);
+  // Ends both halves. Everything must be closed and freed.
+  absl::Status Shut();
+
+  Owner& owner() { return *owner_; }
+  double setup_ns() const { return setup_ns_; }
+
+ private:
+  Connection(Gpu& gpu, const Route& route, Link& link, bool corrupt)
+      : gpu_(&gpu), route_(&route), link_(&link), corrupt_(corrupt) {}
+
+  Gpu* gpu_;
+  const Route* route_;
+  Link* link_;
+  bool corrupt_;
+  std::unique_ptr<Owner> owner_;
+  double setup_ns_ = 0;
+};
+
+}  // namespace bench::compare
+
+#endif  // VMMSHARE_BENCH_COMPARE_CONNECTION_H_

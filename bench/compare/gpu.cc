@@ -1,0 +1,134 @@
+#include "bench/compare/gpu.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "bench/compare/os.h"
+#include "platform/os_handle.h"
+#include "platform/process.h"
+
+namespace bench::compare {
+
+using vmm::platform::Driver;
+
+vmm::HandleKind NativeKind() {
+  return vmm::platform::kNativeHandleIsPosixFd ? vmm::HandleKind::kPosixFd
+                                               : vmm::HandleKind::kWin32;
+}
+
+absl::StatusOr<Driver> LoadDriver(const std::string& choice) {
+  if (choice == "system") return Driver::LoadSystem();
+  if (choice != "host") return Driver::LoadFrom(choice);
+  // Rounding up to granules takes much of the budget and none of the memory.
+  SetVariable("VMMSHARE_HOST_MEMORY", "64G");
+  // Devices of its own: others' use would show in cuMemGetInfo.
+  SetVariable("VMMSHARE_HOST_INSTANCE",
+              absl::StrCat("bench-", vmm::platform::CurrentProcessId()));
+  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
+  const std::string host = path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH;
+  if (host.empty()) {
+    return absl::NotFoundError(
+        "--driver=host: this build has no host-memory driver; build with "
+        "VMMSHARE_BUILD_HOSTDRIVER=ON, or pass --driver=PATH of one");
+  }
+  return Driver::LoadFrom(host);
+}
+
+std::uint32_t FillWord(std::uint64_t seed, std::uint64_t index) {
+  std::uint64_t word = (index + 1) * 0x9e3779b97f4a7c15 + seed;
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
+  word ^= word >> 27;
+  // Never 0, which fresh memory holds.
+  return static_cast<std::uint32_t>(word) | 1;
+}
+
+absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const Driver& driver, int owner,
+                                               int at) {
+  absl::StatusOr<vmm::Device> owning = vmm::Device::ByOrdinal(driver, owner);
+  if (!owning.ok()) return owning.status();
+  absl::StatusOr<vmm::Device> device = vmm::Device::ByOrdinal(driver, at);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<vmm::PrimaryContext> context =
+      vmm::PrimaryContext::Retain(*device);
+  if (!context.ok()) return context.status();
+  std::unique_ptr<Gpu> gpu(new Gpu(driver, *std::move(owning),
+                                   *std::move(device), *std::move(context)));
+  absl::StatusOr<vmm::CurrentContext> current = gpu->context_.MakeCurrent();
+  if (!current.ok()) return current.status();
+  gpu->current_ = *std::move(current);
+  if (CUresult r =
+          driver->cuStreamCreate(&gpu->stream_, CU_STREAM_NON_BLOCKING);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuStreamCreate(CU_STREAM_NON_BLOCKING)");
+  }
+  return gpu;
+}
+
+Gpu::~Gpu() {
+  if (stream_ != nullptr) cu().cuStreamDestroy(stream_);
+}
+
+absl::StatusOr<std::uint64_t> Gpu::FreeBytes() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (CUresult r = cu().cuMemGetInfo(&free, &total); r != CUDA_SUCCESS) {
+    return driver_.Error(r, "cuMemGetInfo()");
+  }
+  return free;
+}
+
+absl::Status Gpu::Fill(const Block& block, std::uint32_t word,
+                       bool corrupt) const {
+  absl::Status filled =
+      Error(cu().cuMemsetD32Async(block.address, word, block.size / 4, stream_),
+            "cuMemsetD32Async()");
+  if (!filled.ok() || !corrupt) return filled;
+  return Error(cu().cuMemsetD8Async(block.address + block.size - 1,
+                                    static_cast<unsigned char>(~(word >> 24)),
+                                    1, stream_),
+               "cuMemsetD8Async()");
+}
+
+absl::Status Gpu::Synchronize() const {
+  return Error(cu().cuStreamSynchronize(stream_), "cuStreamSynchronize()");
+}
+
+absl::Status Gpu::Verify(const Block& block, std::uint32_t word) const {
+  constexpr std::uint64_t kAll = 64 << 10;
+  constexpr std::uint64_t kPart = 16 << 10;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;  // Offset, size.
+  if (block.size <= kAll) {
+    parts.emplace_back(0, block.size);
+  } else {
+    parts = {{0, kPart},
+             {block.size / 2 / 4 * 4, kPart},
+             {(block.size - kPart) / 4 * 4, kPart}};
+  }
+  std::vector<std::uint32_t> found(kAll / 4);
+  for (const auto& [offset, size] : parts) {
+    const CUresult r =
+        cu().cuMemcpyDtoH(found.data(), block.address + offset, size / 4 * 4);
+    if (r != CUDA_SUCCESS) return driver_.Error(r, "cuMemcpyDtoH()");
+    const auto end = found.begin() + static_cast<std::ptrdiff_t>(size / 4);
+    const auto wrong =
+        std::find_if(found.begin(), end, [w = word](auto f) { return f != w; });
+    if (wrong != end) {
+      return absl::DataLossError(absl::StrCat(
+          "the word at offset ", offset + 4 * (wrong - found.begin()),
+          " of a block of ", block.size, " bytes is ", absl::Hex(*wrong),
+          "; its owner wrote ", absl::Hex(word)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gpu::Touch(const Block& block) const {
+  std::uint32_t word = 0;
+  return Error(cu().cuMemcpyDtoH(&word, block.address, sizeof(word)),
+               "cuMemcpyDtoH(4 bytes)");
+}
+
+}  // namespace bench::compare

@@ -1,0 +1,324 @@
+#include "bench/compare/importer_process.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "bench/compare/calls.h"
+#include "bench/compare/clock.h"
+#include "bench/compare/gather.h"
+#include "bench/compare/gpu.h"
+#include "bench/compare/os.h"
+#include "bench/compare/route.h"
+#include "bench/compare/wire.h"
+#include "platform/channel.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::Channel;
+using vmm::platform::Message;
+using vmm::platform::OsHandle;
+
+struct Imported {
+  Block block;
+  std::uint32_t word = 0;
+};
+
+// The importer's half of a route, and what came by it.
+struct Session {
+  std::unique_ptr<Importer> importer;
+  std::vector<Imported> blocks;
+  absl::Status status;  // The first error of the batches.
+  Meter meter;
+  double transport_ns = 0;
+  CallCounts calls;
+  Steps steps;
+  std::vector<double> lots;
+};
+
+class Server {
+ public:
+  Server(Gpu& gpu, Channel channel)
+      : gpu_(gpu), channel_(std::move(channel)), gather_(gpu) {}
+
+  // Until the owner hangs up.
+  absl::Status Serve() {
+    for (;;) {
+      absl::StatusOr<Message> message =
+          channel_.Receive(absl::InfiniteFuture());
+      const std::int64_t now = NowNs();
+      if (absl::IsUnavailable(message.status())) return absl::OkStatus();
+      if (!message.ok()) return message.status();
+      if (message->type == kImport) {
+        Import(*message, now);
+        continue;
+      }
+      Answer answer;
+      const absl::Status status = Handle(*message, &answer);
+      answer.done_at = NowNs();
+      const absl::Status sent = SendAnswer(channel_, status, answer);
+      if (absl::IsUnavailable(sent)) return absl::OkStatus();
+      if (!sent.ok()) return sent;
+    }
+  }
+
+  absl::Status CloseAll() {
+    absl::Status status;
+    for (auto& [route, session] : sessions_) status.Update(Close(session));
+    sessions_.clear();
+    return status;
+  }
+
+ private:
+  absl::Status Handle(Message& message, Answer* answer) {
+    Reader reader(message.payload);
+    if (message.type == kUsage) {
+      answer->usage = {AddressSpaceBytes(), OpenHandles()};
+      return absl::OkStatus();
+    }
+    if (message.type == kCopy) return Copy(reader.Get<CopyRequest>(), answer);
+    const auto route = reader.Get<std::uint32_t>();
+    if (message.type == kOpen) {
+      Introduction owner;
+      const absl::Span<const std::uint8_t> bytes = reader.GetBytes();
+      owner.bytes.assign(bytes.begin(), bytes.end());
+      owner.handles = std::move(message.handles);
+      return Open(route, owner, answer);
+    }
+    const auto found = sessions_.find(route);
+    if (found == sessions_.end() || !reader.ok()) {
+      return absl::InternalError(absl::StrCat("message ", message.type,
+                                              " for route ", route,
+                                              ", which is not open"));
+    }
+    Session& session = found->second;
+    switch (message.type) {
+      case kFinish:
+        return Finish(session, reader.Get<std::uint32_t>() != 0, answer);
+      case kVerify:
+        return Verify(session, answer);
+      case kCloseAll: {
+        answer->count = session.blocks.size();
+        Meter meter;
+        meter.Start();
+        absl::Status closed = Close(session);
+        meter.Stop();
+        answer->wall_ns = meter.wall_ns;
+        answer->thread_ns = meter.thread_ns;
+        answer->process_ns = meter.process_ns;
+        return closed;
+      }
+      case kShut: {
+        const std::int64_t start = NowNs();
+        absl::Status closed = Close(session);
+        sessions_.erase(found);
+        answer->wall_ns = static_cast<double>(NowNs() - start);
+        return closed;
+      }
+      default:
+        return absl::InternalError(
+            absl::StrCat("message ", message.type, " is not known"));
+    }
+  }
+
+  absl::Status Open(std::uint32_t route, const Introduction& owner,
+                    Answer* answer) {
+    if (route >= Routes().size()) {
+      return absl::InternalError(absl::StrCat("no route ", route));
+    }
+    const std::int64_t start = NowNs();
+    absl::StatusOr<std::unique_ptr<Importer>> importer =
+        Routes()[route].import(gpu_);
+    if (!importer.ok()) return importer.status();
+    if (absl::Status met = (*importer)->Meet(owner); !met.ok()) return met;
+    answer->wall_ns = static_cast<double>(NowNs() - start);
+    Session& session = sessions_[route];
+    session = Session{};
+    session.importer = *std::move(importer);
+    session.blocks.reserve(32 << 10);
+    session.lots.reserve(4 << 10);
+    return absl::OkStatus();
+  }
+
+  // A batch. The clocks are read around it and around each lot of blocks, so
+  // that reading them costs little beside a block.
+  void Import(Message& message, std::int64_t received_at) {
+    Reader reader(message.payload);
+    const auto header = reader.Get<ImportHeader>();
+    Session& session = sessions_[header.route];
+    session.transport_ns = static_cast<double>(received_at - header.sent_at);
+    if (!session.status.ok()) return;
+    std::size_t next_handle = 0;
+    Steps* const steps = header.with_steps != 0 ? &session.steps : nullptr;
+    CallCounter counter(header.count_calls != 0 ? &session.calls : nullptr);
+    session.meter.Start();
+    std::int64_t lot_start = NowNs();
+    std::size_t in_lot = 0;
+    for (std::uint32_t i = 0; i < header.count; ++i) {
+      const auto blob = reader.Get<BlobHeader>();
+      const absl::Span<const std::uint8_t> bytes = reader.GetBytes();
+      OsHandle handle;
+      if (blob.has_handle != 0 && next_handle < message.handles.size()) {
+        handle = std::move(message.handles[next_handle++]);
+      }
+      absl::StatusOr<Block> block = counter.Count([&] {
+        return session.importer->Import(blob.size, bytes, std::move(handle),
+                                        steps);
+      });
+      if (!block.ok()) {
+        session.status = block.status();
+        break;
+      }
+      session.blocks.push_back({*block, blob.word});
+      if (++in_lot == kLot || i + 1 == header.count) {
+        const std::int64_t now = NowNs();
+        session.lots.push_back(static_cast<double>(now - lot_start) /
+                               static_cast<double>(in_lot));
+        lot_start = now;
+        in_lot = 0;
+      }
+    }
+    session.meter.Stop();
+    if (!reader.ok()) session.status = absl::InternalError("a batch was cut");
+  }
+
+  absl::Status Finish(Session& session, bool touch, Answer* answer) {
+    if (!session.status.ok()) return session.status;
+    answer->count = session.blocks.size();
+    answer->wall_ns = session.meter.wall_ns;
+    answer->thread_ns = session.meter.thread_ns;
+    answer->process_ns = session.meter.process_ns;
+    answer->transport_ns = session.transport_ns;
+    answer->lots = session.lots;
+    if (touch) {
+      const std::int64_t start = NowNs();
+      absl::Status touched = Touch(session);
+      if (!touched.ok()) return touched;
+      answer->touch_ns = static_cast<double>(NowNs() - start);
+      session.steps.Add(Step::kTouch, answer->touch_ns);
+    }
+    answer->steps = session.steps;
+    answer->calls = session.calls;
+    session.meter = Meter{};
+    session.lots.clear();
+    session.steps = Steps{};
+    session.calls = CallCounts{};
+    return absl::OkStatus();
+  }
+
+  absl::Status Touch(const Session& session) {
+    if (session.blocks.size() == 1) return gpu_.Touch(session.blocks[0].block);
+    std::vector<CUdeviceptr> addresses;
+    addresses.reserve(session.blocks.size());
+    for (const Imported& imported : session.blocks) {
+      addresses.push_back(imported.block.address);
+    }
+    return gather_.ReadOneWordOfEach(addresses);
+  }
+
+  absl::Status Verify(const Session& session, Answer* answer) {
+    answer->count = session.blocks.size();
+    for (std::size_t i = 0; i < session.blocks.size(); ++i) {
+      const Imported& imported = session.blocks[i];
+      absl::Status right = gpu_.Verify(imported.block, imported.word);
+      if (!right.ok()) {
+        return absl::Status(right.code(),
+                            absl::StrCat("block ", i, ": ", right.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Close(Session& session) {
+    absl::Status status;
+    for (const Imported& imported : session.blocks) {
+      status.Update(session.importer->Close(imported.block));
+    }
+    session.blocks.clear();
+    return status;
+  }
+
+  // Copies the route's first block, or local memory, to local memory.
+  absl::Status Copy(const CopyRequest& request, Answer* answer) {
+    const auto found = sessions_.find(request.route);
+    if (request.local == 0 &&
+        (found == sessions_.end() || found->second.blocks.empty())) {
+      return absl::InternalError("there is no block to copy");
+    }
+    absl::StatusOr<CUdeviceptr> to = Local(&local_to_, request.size);
+    if (!to.ok()) return to.status();
+    CUdeviceptr from = 0;
+    if (request.local != 0) {
+      absl::StatusOr<CUdeviceptr> local = Local(&local_from_, request.size);
+      if (!local.ok()) return local.status();
+      from = *local;
+    } else {
+      from = found->second.blocks[0].block.address;
+    }
+    const std::int64_t start = NowNs();
+    for (std::uint32_t i = 0; i < request.times; ++i) {
+      const CUresult r =
+          gpu_.cu().cuMemcpyDtoDAsync(*to, from, request.size, gpu_.stream());
+      if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemcpyDtoDAsync()");
+    }
+    absl::Status done = gpu_.Synchronize();
+    answer->wall_ns = static_cast<double>(NowNs() - start);
+    if (!done.ok() || request.local != 0) return done;
+    return gpu_.Verify({*to, request.size, 0}, found->second.blocks[0].word);
+  }
+
+  // Local memory of `size` bytes, made on first use.
+  absl::StatusOr<CUdeviceptr> Local(Block* local, std::uint64_t size) {
+    if (local->size == size) return local->address;
+    if (local->size != 0) gpu_.cu().cuMemFree(local->address);
+    *local = {};
+    CUdeviceptr address = 0;
+    if (CUresult r = gpu_.cu().cuMemAlloc(&address, size); r != CUDA_SUCCESS) {
+      return gpu_.Error(r, "cuMemAlloc()");
+    }
+    *local = {address, size, 0};
+    return address;
+  }
+
+  Gpu& gpu_;
+  Channel channel_;
+  Gather gather_;
+  std::map<std::uint32_t, Session> sessions_;
+  Block local_to_;
+  Block local_from_;
+};
+
+}  // namespace
+
+absl::Status RunImporter(const Options& options) {
+  RaiseHandleLimit();
+  absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
+  if (!driver.ok()) return driver.status();
+  absl::StatusOr<vmm::platform::Driver> counting = CountingDriver(*driver);
+  if (!counting.ok()) return counting.status();
+  absl::StatusOr<std::unique_ptr<Gpu>> gpu =
+      Gpu::Open(*counting, options.device, options.at);
+  if (!gpu.ok()) return gpu.status();
+  std::optional<Channel> observer;
+  if (!options.linger.empty()) {
+    absl::StatusOr<Channel> connected =
+        Channel::Connect(options.linger, {}, Deadline());
+    if (!connected.ok()) return connected.status();
+    observer = *std::move(connected);
+  }
+  absl::StatusOr<Channel> channel =
+      Channel::Connect(options.connect, {}, Deadline());
+  if (!channel.ok()) return channel.status();
+  Server server(**gpu, *std::move(channel));
+  absl::Status served = server.Serve();
+  if (!observer.has_value()) return served;
+  served.Update(server.CloseAll());
+  if (served.ok()) served = observer->WaitForHangUp(absl::InfiniteFuture());
+  return served;
+}
+
+}  // namespace bench::compare

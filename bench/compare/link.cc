@@ -1,0 +1,59 @@
+#include "bench/compare/link.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace bench::compare {
+
+using vmm::platform::Channel;
+using vmm::platform::Listener;
+using vmm::platform::OsHandle;
+
+absl::StatusOr<std::unique_ptr<Link>> Link::Start(const Options& options,
+                                                  int at, std::string place) {
+  absl::StatusOr<Listener> listener = Listener::Bind({}, {});
+  if (!listener.ok()) return listener.status();
+  absl::StatusOr<Child> child = Child::StartSelf(
+      {"--role=importer", absl::StrCat("--connect=", listener->address()),
+       absl::StrCat("--driver=", options.driver),
+       absl::StrCat("--device=", options.device), absl::StrCat("--at=", at)});
+  if (!child.ok()) return child.status();
+  absl::StatusOr<Channel> channel = child->Accept(*listener, Deadline());
+  if (!channel.ok()) return channel.status();
+  return std::unique_ptr<Link>(
+      new Link(*std::move(channel), *std::move(child), std::move(place)));
+}
+
+absl::Status Link::End() {
+  channel_.Close();
+  return child_->Wait(Deadline());
+}
+
+absl::StatusOr<Answer> Link::Ask(MessageType type, const Writer& request) {
+  if (absl::Status sent = Send(channel_, type, request); !sent.ok()) {
+    return sent;
+  }
+  return ReceiveAnswer(channel_);
+}
+
+absl::StatusOr<Answer> Link::Ask(MessageType type, const Route& route) {
+  Writer request;
+  request.Put(static_cast<std::uint32_t>(IndexOf(route)));
+  return Ask(type, request);
+}
+
+absl::StatusOr<Answer> Link::Open(const Route& route,
+                                  const Introduction& owner) {
+  Writer request;
+  request.Put(static_cast<std::uint32_t>(IndexOf(route)));
+  request.PutBytes(owner.bytes);
+  std::vector<const OsHandle*> handles;
+  for (const OsHandle& handle : owner.handles) handles.push_back(&handle);
+  absl::Status sent =
+      channel_.Send(kOpen, request.bytes(), handles, Deadline());
+  if (!sent.ok()) return sent;
+  return ReceiveAnswer(channel_);
+}
+
+}  // namespace bench::compare

@@ -1,0 +1,199 @@
+// vmmshare-bench: every way of sharing GPU memory between two processes, with
+// the same work, in one run. --help says what is measured.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "bench/compare/bench.h"
+#include "bench/compare/calls.h"
+#include "bench/compare/importer_process.h"
+#include "bench/compare/options.h"
+#include "bench/compare/os.h"
+#include "bench/compare/owner_process.h"
+#include "bench/compare/scenarios.h"
+#include "vmm/physical_memory.h"
+
+namespace bench::compare {
+namespace {
+
+constexpr char kNoGpu[] = "host-memory driver: not a GPU figure";
+
+absl::Status FillContext(Bench& bench, const std::string& described) {
+  const vmm::platform::Driver& driver = bench.gpu.driver();
+  absl::StatusOr<std::uint64_t> granularity = vmm::PhysicalMemory::Granularity(
+      driver, vmm::Location::On(bench.gpu.device()), {NativeKind()});
+  if (!granularity.ok()) return granularity.status();
+  auto& context = bench.results.context;
+  context = {
+      {"date", absl::FormatTime(absl::Now())},
+      {"executable", "vmmshare-bench"},
+      {"device", bench.gpu.device().Describe()},
+      {"driver", described},
+      {"granularity", absl::StrCat(*granularity, " bytes")},
+      {"handle_kind", std::string(vmm::NameOf(NativeKind()))},
+      {"clock", ClockName()},
+      {"num_cpus", absl::StrCat(std::thread::hardware_concurrency())},
+      {"library_build_type", VMMSHARE_BUILD_TYPE},
+      {"commit", VMMSHARE_COMMIT},
+  };
+  if (driver.is_host_memory()) context.emplace_back("not_a_gpu_figure", kNoGpu);
+  if (bench.options.quick) {
+    context.emplace_back("quick", "a smoke test: too short for figures");
+  }
+  if (bench.options.peer >= 0) {
+    absl::StatusOr<vmm::Device> peer =
+        vmm::Device::ByOrdinal(driver, bench.options.peer);
+    if (!peer.ok()) return peer.status();
+    context.emplace_back("peer", peer->Describe());
+  }
+  return absl::OkStatus();
+}
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void PrintHeader(const Bench& bench) {
+  std::string text = "vmmshare-bench\n";
+  for (const auto& [name, value] : bench.results.context) {
+    if (name == "date" || name == "executable") continue;
+    absl::StrAppendFormat(&text, "  %-20s %s\n", name + ":", value);
+  }
+  Print(text);
+}
+
+// Routes that do not work here, each with its reason.
+void PrintUnavailable(Bench& bench) {
+  for (const auto& [where, reason] : bench.unavailable) {
+    const Route& route = Routes()[where.first];
+    Print(absl::StrCat("  ", route.label, ", ", where.second,
+                       ": not available: ", reason, "\n"));
+    bench.results.context.emplace_back(
+        absl::StrCat("not_available.", route.name, ".", where.second), reason);
+  }
+}
+
+bool Chosen(const Options& options, const Scenario& scenario) {
+  return options.scenarios.empty() ||
+         std::find(options.scenarios.begin(), options.scenarios.end(),
+                   scenario.name) != options.scenarios.end();
+}
+
+absl::Status RunScenarios(Bench& bench) {
+  for (const Scenario& scenario : Scenarios()) {
+    if (!Chosen(bench.options, scenario)) continue;
+    bench.results.context.emplace_back(absl::StrCat("timed.", scenario.name),
+                                       scenario.timed);
+    const std::size_t tables = bench.results.tables.size();
+    const absl::Time start = absl::Now();
+    absl::Status run = scenario.run(bench);
+    bench.progress.Clear();
+    if (!run.ok()) {
+      return absl::Status(run.code(), absl::StrCat("scenario ", scenario.name,
+                                                   ": ", run.message()));
+    }
+    for (std::size_t i = tables; i < bench.results.tables.size(); ++i) {
+      Table& table = bench.results.tables[i];
+      if (!bench.on_gpu()) table.notes.emplace_back(kNoGpu);
+      Print(ToText(table, false));
+    }
+    Print(absl::StrFormat("  (%s took %.1f s)\n", scenario.name,
+                          absl::ToDoubleSeconds(absl::Now() - start)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteOutputs(Bench& bench) {
+  if (!bench.options.json.empty()) {
+    absl::Status written = WriteFile(bench.options.json, ToJson(bench.results));
+    if (!written.ok()) return written;
+  }
+  if (!bench.options.markdown.empty()) {
+    absl::Status written = WriteFile(
+        bench.options.markdown, ToMarkdown(bench.results, bench.options.svg));
+    if (!written.ok()) return written;
+  }
+  if (bench.options.svg.empty()) return absl::OkStatus();
+  for (Chart& chart : bench.results.charts) {
+    if (!bench.on_gpu()) absl::StrAppend(&chart.title, " (", kNoGpu, ")");
+  }
+  return WriteCharts(bench.results.charts, bench.options.svg);
+}
+
+absl::Status Enforce(const Bench& bench) {
+  Print(ToText(ToTable(bench.results.targets), false));
+  if (!bench.on_gpu()) {
+    Print(absl::StrCat("  not enforced: ", kNoGpu, "\n"));
+    return absl::OkStatus();
+  }
+  const std::size_t missed = Missed(bench.results.targets);
+  if (missed == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(missed, " targets are missed or were not measured"));
+}
+
+absl::Status RunBench(const Options& options) {
+  RaiseHandleLimit();
+  absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
+  if (!driver.ok()) return driver.status();
+  absl::StatusOr<vmm::platform::Driver> counting = CountingDriver(*driver);
+  if (!counting.ok()) return counting.status();
+  absl::StatusOr<std::unique_ptr<Gpu>> gpu =
+      Gpu::Open(*counting, options.device, options.device);
+  if (!gpu.ok()) return gpu.status();
+  Bench bench{options, **gpu};
+  absl::Status filled = FillContext(bench, driver->Describe());
+  if (!filled.ok()) return filled;
+  PrintHeader(bench);
+
+  bench.progress.Step("starting importers");
+  absl::StatusOr<std::unique_ptr<Link>> same =
+      Link::Start(options, options.device, "same GPU");
+  if (!same.ok()) return same.status();
+  bench.links.push_back(*std::move(same));
+  if (options.peer >= 0) {
+    absl::StatusOr<std::unique_ptr<Link>> peer =
+        Link::Start(options, options.peer, "peer GPU");
+    if (!peer.ok()) return peer.status();
+    bench.links.push_back(*std::move(peer));
+  }
+  if (absl::Status tried = TryRoutes(bench); !tried.ok()) return tried;
+  bench.progress.Clear();
+  PrintUnavailable(bench);
+  if (absl::Status run = RunScenarios(bench); !run.ok()) return run;
+  for (const std::unique_ptr<Link>& link : bench.links) {
+    if (absl::Status ended = link->End(); !ended.ok()) return ended;
+  }
+  if (absl::Status written = WriteOutputs(bench); !written.ok()) return written;
+  return options.enforce ? Enforce(bench) : absl::OkStatus();
+}
+
+absl::Status Run(const Options& options) {
+  if (options.help) {
+    Print(HelpText());
+    return absl::OkStatus();
+  }
+  if (options.role == "importer") return RunImporter(options);
+  if (options.role == "owner") return RunOwner(options);
+  return RunBench(options);
+}
+
+}  // namespace
+}  // namespace bench::compare
+
+int main(int argc, char** argv) {
+  const absl::StatusOr<bench::compare::Options> options =
+      bench::compare::ParseOptions(argc, argv);
+  const absl::Status status =
+      options.ok() ? bench::compare::Run(*options) : options.status();
+  if (status.ok()) return EXIT_SUCCESS;
+  std::fprintf(stderr, "vmmshare-bench: error: %s\n",
+               status.ToString().c_str());
+  return EXIT_FAILURE;
+}

@@ -1,0 +1,121 @@
+#include "bench/compare/owner_process.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "bench/compare/connection.h"
+#include "bench/compare/gpu.h"
+#include "bench/compare/link.h"
+#include "bench/compare/os.h"
+#include "bench/compare/wire.h"
+#include "platform/channel.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::Channel;
+using vmm::platform::Listener;
+using vmm::platform::Message;
+
+class Obedient {
+ public:
+  Obedient(const Options& options, const Route& route, Gpu& gpu,
+           Listener& listener)
+      : options_(options), route_(route), gpu_(gpu), listener_(listener) {}
+
+  absl::Status Share() {
+    absl::StatusOr<Channel> importer = listener_.Accept(Deadline());
+    if (!importer.ok()) return importer.status();
+    link_.emplace(*std::move(importer));
+    absl::StatusOr<Connection> connection =
+        Connection::Open(gpu_, route_, *link_);
+    if (!connection.ok()) return connection.status();
+    connection_.emplace(*std::move(connection));
+    absl::StatusOr<std::vector<Item>> items =
+        connection_->Create({options_.max_size}, 1);
+    if (!items.ok()) return items.status();
+    items_ = *std::move(items);
+    absl::Status shared = connection_->Share(items_, {}).status();
+    return shared.ok() ? connection_->Verify() : shared;
+  }
+
+  absl::Status Free(bool after_hang_up) {
+    absl::Status status = after_hang_up
+                              ? link_->channel().WaitForHangUp(Deadline())
+                              : connection_->CloseAll().status();
+    if (status.ok()) status = connection_->Free(items_).status();
+    return status;
+  }
+
+  // Pools keep memory: again and again, since a peer may hold it for a while.
+  absl::Status Trim() { return connection_->owner().Trim(); }
+
+ private:
+  const Options& options_;
+  const Route& route_;
+  Gpu& gpu_;
+  Listener& listener_;
+  std::optional<Link> link_;
+  std::optional<Connection> connection_;
+  std::vector<Item> items_;
+};
+
+}  // namespace
+
+absl::Status RunOwner(const Options& options) {
+  RaiseHandleLimit();
+  const Route* route = FindRoute(options.route);
+  if (route == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--route=", options.route, ": there is none"));
+  }
+  absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
+  if (!driver.ok()) return driver.status();
+  absl::StatusOr<std::unique_ptr<Gpu>> gpu =
+      Gpu::Open(*driver, options.device, options.device);
+  if (!gpu.ok()) return gpu.status();
+  absl::StatusOr<Channel> observer =
+      Channel::Connect(options.connect, {}, Deadline());
+  if (!observer.ok()) return observer.status();
+  absl::StatusOr<Listener> listener = Listener::Bind({}, {});
+  if (!listener.ok()) return listener.status();
+  Writer address;
+  address.PutBytes(
+      {reinterpret_cast<const std::uint8_t*>(listener->address().data()),
+       listener->address().size()});
+  absl::Status status = Send(*observer, kGo, address);
+
+  Obedient self(options, *route, **gpu, *listener);
+  bool freed = false;
+  while (status.ok()) {
+    absl::StatusOr<Message> order = observer->Receive(
+        freed ? absl::Now() + absl::Milliseconds(1) : Deadline());
+    if (freed && absl::IsDeadlineExceeded(order.status())) {
+      status = self.Trim();
+      continue;
+    }
+    if (!order.ok()) return order.status();
+    switch (
+        static_cast<OwnerOrder>(Reader(order->payload).Get<std::uint32_t>())) {
+      case OwnerOrder::kShare:
+        status = SendAnswer(*observer, self.Share(), Answer{});
+        break;
+      case OwnerOrder::kFree:
+      case OwnerOrder::kFreeAfterHangUp:
+        status =
+            self.Free(Reader(order->payload).Get<std::uint32_t>() ==
+                      static_cast<std::uint32_t>(OwnerOrder::kFreeAfterHangUp));
+        if (status.ok()) status = self.Trim();
+        freed = true;
+        break;
+      case OwnerOrder::kEnd:
+        return SendAnswer(*observer, absl::OkStatus(), Answer{});
+    }
+  }
+  return status;
+}
+
+}  // namespace bench::compare

@@ -1,0 +1,111 @@
+// vmmshare, one allocation a block.
+#include <utility>
+#include <variant>
+
+#include "bench/compare/route.h"
+#include "vmm/allocation.h"
+#include "vmm/exporter.h"
+#include "vmm/imported_allocation.h"
+#include "vmm/ticket.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::OsHandle;
+
+template <typename T>
+T* Pointer(const Block& block) {
+  return reinterpret_cast<T*>(static_cast<std::uintptr_t>(block.own));
+}
+std::uint64_t Number(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+class DedicatedOwner : public Owner {
+ public:
+  DedicatedOwner(Gpu& gpu, const vmm::Exporter* exporter)
+      : gpu_(gpu), exporter_(exporter) {}
+
+  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+    absl::StatusOr<vmm::Allocation> made =
+        vmm::Allocation::Create(gpu_.owner(), {.size = size});
+    if (!made.ok()) return made.status();
+    auto kept = std::make_unique<vmm::Allocation>(*std::move(made));
+    const CUdeviceptr address = kept->address();
+    return Block{address, size, Number(kept.release())};
+  }
+
+  absl::Status Free(const Block& block, CUstream stream) override {
+    delete Pointer<vmm::Allocation>(block);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
+                                     OsHandle* handle) override {
+    const vmm::Shareable memory = Pointer<vmm::Allocation>(block)->shareable();
+    absl::StatusOr<vmm::Ticket> ticket = vmm::MakeTicket(memory, NativeKind());
+    if (!ticket.ok()) return ticket.status();
+    const std::vector<std::uint8_t> bytes = vmm::EncodeTicket(*ticket);
+    std::copy(bytes.begin(), bytes.end(), blob.begin());
+    absl::StatusOr<vmm::ExportedHandle> exported =
+        exporter_->make(gpu_.driver(), memory.memory().handle(0));
+    if (!exported.ok()) return exported.status();
+    *handle = std::get<OsHandle>(*std::move(exported));
+    return bytes.size();
+  }
+
+ private:
+  Gpu& gpu_;
+  const vmm::Exporter* exporter_;
+};
+
+class DedicatedImporter : public Importer {
+ public:
+  explicit DedicatedImporter(Gpu& gpu) : gpu_(gpu) {}
+
+  absl::StatusOr<Block> Import(std::uint64_t size,
+                               absl::Span<const std::uint8_t> blob,
+                               OsHandle handle, Steps* steps) override {
+    std::vector<vmm::ExportedHandle> handles;
+    handles.push_back(std::move(handle));
+    absl::StatusOr<vmm::ImportedAllocation> opened = Timed(
+        steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedAllocation> {
+          absl::StatusOr<vmm::Ticket> ticket = vmm::DecodeTicket(blob);
+          if (!ticket.ok()) return ticket.status();
+          return vmm::ImportedAllocation::Open(
+              gpu_.driver(), *ticket, handles,
+              {.grants = {{vmm::Location::On(gpu_.device()),
+                           vmm::Access::kReadWrite}}});
+        });
+    if (!opened.ok()) return opened.status();
+    auto kept = std::make_unique<vmm::ImportedAllocation>(*std::move(opened));
+    const CUdeviceptr address = kept->address();
+    return Block{address, size, Number(kept.release())};
+  }
+
+  absl::Status Close(const Block& block) override {
+    delete Pointer<vmm::ImportedAllocation>(block);
+    return absl::OkStatus();
+  }
+
+ private:
+  Gpu& gpu_;
+};
+
+absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
+  absl::StatusOr<const vmm::Exporter*> exporter =
+      vmm::FindExporter(NativeKind());
+  if (!exporter.ok()) return exporter.status();
+  return std::make_unique<DedicatedOwner>(gpu, *exporter);
+}
+
+absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
+  return std::make_unique<DedicatedImporter>(gpu);
+}
+
+}  // namespace
+
+const Route routes::kDedicated = {"dedicated", "vmmshare dedicated", true, &Own,
+                                  &MakeImporter};
+
+}  // namespace bench::compare

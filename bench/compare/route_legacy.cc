@@ -1,0 +1,105 @@
+// Legacy interprocess communication: cuMemAlloc, cuIpcGetMemHandle,
+// cuIpcOpenMemHandle.
+#include <cstring>
+
+#include "bench/compare/route.h"
+#include "platform/check.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::OsHandle;
+
+// cuMemAlloc puts buffers of less than 2 MiB side by side into one block of
+// its own, and opening a second one of them costs nearly nothing. `kUnit` is
+// what sizes are rounded up to: 2 MiB gives each buffer a block of its own.
+template <std::uint64_t kUnit>
+class LegacyOwner : public Owner {
+ public:
+  explicit LegacyOwner(Gpu& gpu) : gpu_(gpu) {}
+
+  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+    Block block{0, size, 0};
+    const CUresult r = gpu_.cu().cuMemAlloc(&block.address,
+                                            (size + kUnit - 1) / kUnit * kUnit);
+    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAlloc()");
+    return block;
+  }
+
+  absl::Status Free(const Block& block, CUstream stream) override {
+    return gpu_.Error(gpu_.cu().cuMemFree(block.address), "cuMemFree()");
+  }
+
+  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
+                                     OsHandle* handle) override {
+    CUipcMemHandle exported;
+    const CUresult r = gpu_.cu().cuIpcGetMemHandle(&exported, block.address);
+    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcGetMemHandle()");
+    std::memcpy(blob.data(), &exported, sizeof(exported));
+    return sizeof(exported);
+  }
+
+ private:
+  Gpu& gpu_;
+};
+
+class LegacyImporter : public Importer {
+ public:
+  explicit LegacyImporter(Gpu& gpu) : gpu_(gpu) {}
+
+  absl::StatusOr<Block> Import(std::uint64_t size,
+                               absl::Span<const std::uint8_t> blob,
+                               OsHandle handle, Steps* steps) override {
+    CUipcMemHandle exported;
+    vmm::platform::Check(blob.size() == sizeof(exported),
+                         "a blob of another route");
+    std::memcpy(&exported, blob.data(), sizeof(exported));
+    Block block{0, size, 0};
+    const CUresult r = Timed(steps, Step::kImport, [&] {
+      return gpu_.cu().cuIpcOpenMemHandle(&block.address, exported,
+                                          CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    });
+    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcOpenMemHandle()");
+    return block;
+  }
+
+  absl::Status Close(const Block& block) override {
+    return gpu_.Error(gpu_.cu().cuIpcCloseMemHandle(block.address),
+                      "cuIpcCloseMemHandle()");
+  }
+
+ private:
+  Gpu& gpu_;
+};
+
+absl::Status NeedLegacy(const Gpu& gpu) {
+  using Table = vmm::platform::DriverTable;
+  for (const absl::Status& needed :
+       {gpu.driver().Need<&Table::cuIpcGetMemHandle>(),
+        gpu.driver().Need<&Table::cuIpcOpenMemHandle>(),
+        gpu.driver().Need<&Table::cuIpcCloseMemHandle>()}) {
+    if (!needed.ok()) return needed;
+  }
+  return absl::OkStatus();
+}
+
+template <std::uint64_t kUnit>
+absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
+  if (absl::Status needed = NeedLegacy(gpu); !needed.ok()) return needed;
+  return std::make_unique<LegacyOwner<kUnit>>(gpu);
+}
+
+absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
+  if (absl::Status needed = NeedLegacy(gpu); !needed.ok()) return needed;
+  return std::make_unique<LegacyImporter>(gpu);
+}
+
+}  // namespace
+
+const Route routes::kLegacyIpc = {"legacy", "legacy IPC", false, &Own<1>,
+                                  &MakeImporter};
+const Route routes::kLegacyIpcOwnBlock = {"legacy-2MiB",
+                                          "legacy IPC, own 2 MiB each", false,
+                                          &Own<(2 << 20)>, &MakeImporter};
+
+}  // namespace bench::compare

@@ -1,0 +1,135 @@
+// vmmshare's pool: segments whose handles travel once, and tickets.
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "bench/compare/route.h"
+#include "vmm/endpoint.h"
+#include "vmm/imported_pool.h"
+#include "vmm/pool.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::OsHandle;
+
+class PoolOwner : public Owner {
+ public:
+  explicit PoolOwner(std::unique_ptr<vmm::Pool> pool)
+      : pool_(std::move(pool)) {}
+
+  absl::StatusOr<Introduction> Introduce() override {
+    if (endpoint_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<vmm::Endpoint>> endpoint =
+          vmm::Endpoint::Start({});
+      if (!endpoint.ok()) return endpoint.status();
+      endpoint_ = *std::move(endpoint);
+      absl::StatusOr<vmm::PoolPublication> served = endpoint_->Serve(*pool_);
+      if (!served.ok()) return served.status();
+      publication_.emplace(*std::move(served));
+    }
+    Introduction introduction;
+    introduction.bytes.assign(publication_->ticket().begin(),
+                              publication_->ticket().end());
+    return introduction;
+  }
+
+  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+    absl::StatusOr<CUdeviceptr> address = pool_->Allocate(size, stream);
+    if (!address.ok()) return address.status();
+    return Block{*address, size, 0};
+  }
+
+  absl::Status Free(const Block& block, CUstream stream) override {
+    return pool_->Free(block.address, stream);
+  }
+
+  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
+                                     OsHandle* handle) override {
+    absl::StatusOr<vmm::PoolTicket> ticket = pool_->Export(block.address);
+    if (!ticket.ok()) return ticket.status();
+    const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket(*ticket);
+    std::memcpy(blob.data(), bytes.data(), bytes.size());
+    return bytes.size();
+  }
+
+  absl::Status Trim() override { return pool_->Trim().status(); }
+  absl::Status Leave(CUstream stream) override {
+    return pool_->ReleaseStream(stream, absl::Now() + absl::Minutes(1));
+  }
+
+ private:
+  // Destroyed from the last to the first.
+  std::unique_ptr<vmm::Pool> pool_;
+  std::unique_ptr<vmm::Endpoint> endpoint_;
+  std::optional<vmm::PoolPublication> publication_;
+};
+
+class PoolImporter : public Importer {
+ public:
+  explicit PoolImporter(Gpu& gpu) : gpu_(gpu) {}
+
+  absl::Status Meet(const Introduction& owner) override {
+    deadline_ = absl::Now() + absl::Hours(1);
+    absl::StatusOr<std::unique_ptr<vmm::ImportedPool>> pool =
+        vmm::ImportedPool::Subscribe(
+            gpu_.driver(),
+            absl::string_view(reinterpret_cast<const char*>(owner.bytes.data()),
+                              owner.bytes.size()),
+            {.grants = {{vmm::Location::On(gpu_.device()),
+                         vmm::Access::kReadWrite}}},
+            deadline_);
+    if (!pool.ok()) return pool.status();
+    pool_ = *std::move(pool);
+    blocks_.reserve(32 << 10);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Block> Import(std::uint64_t size,
+                               absl::Span<const std::uint8_t> blob,
+                               OsHandle handle, Steps* steps) override {
+    absl::StatusOr<vmm::ImportedBlock> imported = Timed(
+        steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedBlock> {
+          absl::StatusOr<vmm::PoolTicket> ticket = vmm::DecodePoolTicket(blob);
+          if (!ticket.ok()) return ticket.status();
+          return pool_->Import(*ticket, deadline_);
+        });
+    if (!imported.ok()) return imported.status();
+    const Block block{imported->address(), size, blocks_.size()};
+    blocks_.emplace_back(*std::move(imported));
+    ++open_;
+    return block;
+  }
+
+  absl::Status Close(const Block& block) override {
+    blocks_[block.own].reset();
+    if (--open_ == 0) blocks_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  Gpu& gpu_;
+  absl::Time deadline_;
+  std::unique_ptr<vmm::ImportedPool> pool_;
+  std::vector<std::optional<vmm::ImportedBlock>> blocks_;
+  std::size_t open_ = 0;  // Of them.
+};
+
+absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
+  absl::StatusOr<std::unique_ptr<vmm::Pool>> pool =
+      vmm::Pool::Create(gpu.owner(), {});
+  if (!pool.ok()) return pool.status();
+  return std::make_unique<PoolOwner>(*std::move(pool));
+}
+
+absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
+  return std::make_unique<PoolImporter>(gpu);
+}
+
+}  // namespace
+
+const Route routes::kPool = {"pool", "vmmshare pool", false, &Own,
+                             &MakeImporter};
+
+}  // namespace bench::compare

@@ -1,0 +1,184 @@
+// Stream-ordered pools: cuMemAllocFromPoolAsync, cuMemPoolExportPointer,
+// cuMemPoolImportPointer. The pool's own handle travels once.
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "bench/compare/route.h"
+#include "platform/check.h"
+#include "platform/handle_attributes.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::OsHandle;
+
+constexpr auto kKeepAll = std::numeric_limits<cuuint64_t>::max();
+
+CUmemAllocationHandleType Kind() {
+  return static_cast<CUmemAllocationHandleType>(NativeKind());
+}
+
+class StreamPoolOwner : public Owner {
+ public:
+  StreamPoolOwner(Gpu& gpu, CUmemoryPool pool) : gpu_(gpu), pool_(pool) {}
+  ~StreamPoolOwner() override {
+    vmm::platform::ReportReleaseFailure(
+        gpu_.Error(gpu_.cu().cuMemPoolDestroy(pool_), "cuMemPoolDestroy()"));
+  }
+
+  absl::StatusOr<Introduction> Introduce() override {
+    std::intptr_t exported = 0;
+    const CUresult r =
+        gpu_.cu().cuMemPoolExportToShareableHandle(&exported, pool_, Kind(), 0);
+    if (r != CUDA_SUCCESS) {
+      return gpu_.Error(r, "cuMemPoolExportToShareableHandle()");
+    }
+    if (vmm::platform::kNativeHandleIsPosixFd) {
+      exported = *reinterpret_cast<int*>(&exported);
+    }
+    Introduction introduction;
+    introduction.handles.push_back(OsHandle::Adopt(exported));
+    return introduction;
+  }
+
+  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+    Block block{0, size, 0};
+    const CUresult r =
+        gpu_.cu().cuMemAllocFromPoolAsync(&block.address, size, pool_, stream);
+    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAllocFromPoolAsync()");
+    return block;
+  }
+
+  absl::Status Free(const Block& block, CUstream stream) override {
+    return gpu_.Error(gpu_.cu().cuMemFreeAsync(block.address, stream),
+                      "cuMemFreeAsync()");
+  }
+
+  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
+                                     OsHandle* handle) override {
+    CUmemPoolPtrExportData exported;
+    const CUresult r =
+        gpu_.cu().cuMemPoolExportPointer(&exported, block.address);
+    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemPoolExportPointer()");
+    std::memcpy(blob.data(), &exported, sizeof(exported));
+    return sizeof(exported);
+  }
+
+  absl::Status Trim() override {
+    const absl::Status done = gpu_.Synchronize();
+    if (!done.ok()) return done;
+    return gpu_.Error(gpu_.cu().cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo()");
+  }
+
+ private:
+  Gpu& gpu_;
+  CUmemoryPool pool_;
+};
+
+class StreamPoolImporter : public Importer {
+ public:
+  explicit StreamPoolImporter(Gpu& gpu) : gpu_(gpu) {}
+  ~StreamPoolImporter() override {
+    if (pool_ == nullptr) return;
+    vmm::platform::ReportReleaseFailure(
+        gpu_.Error(gpu_.cu().cuMemPoolDestroy(pool_), "cuMemPoolDestroy()"));
+  }
+
+  absl::Status Meet(const Introduction& owner) override {
+    vmm::platform::Check(owner.handles.size() == 1,
+                         "an introduction of another route");
+    CUresult r = gpu_.cu().cuMemPoolImportFromShareableHandle(
+        &pool_, reinterpret_cast<void*>(owner.handles[0].get()), Kind(), 0);
+    if (r != CUDA_SUCCESS) {
+      return gpu_.Error(r, "cuMemPoolImportFromShareableHandle()");
+    }
+    CUmemAccessDesc grant{};
+    grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    grant.location.id = gpu_.device().cuda_device();
+    grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return gpu_.Error(gpu_.cu().cuMemPoolSetAccess(pool_, &grant, 1),
+                      "cuMemPoolSetAccess()");
+  }
+
+  absl::StatusOr<Block> Import(std::uint64_t size,
+                               absl::Span<const std::uint8_t> blob,
+                               OsHandle handle, Steps* steps) override {
+    CUmemPoolPtrExportData exported;
+    vmm::platform::Check(blob.size() == sizeof(exported),
+                         "a blob of another route");
+    std::memcpy(&exported, blob.data(), sizeof(exported));
+    Block block{0, size, 0};
+    const CUresult r = Timed(steps, Step::kImport, [&] {
+      return gpu_.cu().cuMemPoolImportPointer(&block.address, pool_, &exported);
+    });
+    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemPoolImportPointer()");
+    return block;
+  }
+
+  absl::Status Close(const Block& block) override {
+    // The importer's free comes before the owner's, and must have passed.
+    const absl::Status freed =
+        gpu_.Error(gpu_.cu().cuMemFreeAsync(block.address, gpu_.stream()),
+                   "cuMemFreeAsync(imported)");
+    return freed.ok() ? gpu_.Synchronize() : freed;
+  }
+
+ private:
+  Gpu& gpu_;
+  CUmemoryPool pool_ = nullptr;
+};
+
+absl::Status NeedPools(const Gpu& gpu) {
+  using Table = vmm::platform::DriverTable;
+  for (const absl::Status& needed :
+       {gpu.driver().Need<&Table::cuMemPoolCreate>(),
+        gpu.driver().Need<&Table::cuMemPoolDestroy>(),
+        gpu.driver().Need<&Table::cuMemAllocFromPoolAsync>(),
+        gpu.driver().Need<&Table::cuMemFreeAsync>(),
+        gpu.driver().Need<&Table::cuMemPoolSetAttribute>(),
+        gpu.driver().Need<&Table::cuMemPoolSetAccess>(),
+        gpu.driver().Need<&Table::cuMemPoolTrimTo>(),
+        gpu.driver().Need<&Table::cuMemPoolExportToShareableHandle>(),
+        gpu.driver().Need<&Table::cuMemPoolImportFromShareableHandle>(),
+        gpu.driver().Need<&Table::cuMemPoolExportPointer>(),
+        gpu.driver().Need<&Table::cuMemPoolImportPointer>()}) {
+    if (!needed.ok()) return needed;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
+  if (absl::Status needed = NeedPools(gpu); !needed.ok()) return needed;
+  const absl::StatusOr<void*> attributes =
+      vmm::platform::NativeHandleAttributes();
+  if (!attributes.ok()) return attributes.status();
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.handleTypes = Kind();
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = gpu.owner().cuda_device();
+  properties.win32SecurityAttributes = *attributes;
+  CUmemoryPool pool = nullptr;
+  CUresult r = gpu.cu().cuMemPoolCreate(&pool, &properties);
+  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemPoolCreate()");
+  auto owner = std::make_unique<StreamPoolOwner>(gpu, pool);
+  // Otherwise it gives memory back at every synchronisation.
+  cuuint64_t threshold = kKeepAll;
+  r = gpu.cu().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                     &threshold);
+  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemPoolSetAttribute()");
+  return owner;
+}
+
+absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
+  if (absl::Status needed = NeedPools(gpu); !needed.ok()) return needed;
+  return std::make_unique<StreamPoolImporter>(gpu);
+}
+
+}  // namespace
+
+const Route routes::kStreamPoolIpc = {"pool-ipc", "stream-ordered pool IPC",
+                                      false, &Own, &MakeImporter};
+
+}  // namespace bench::compare

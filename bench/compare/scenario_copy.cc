@@ -1,0 +1,161 @@
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/compare/bench.h"
+#include "bench/compare/connection.h"
+#include "bench/compare/scenarios.h"
+#include "bench/report.h"
+
+namespace bench::compare {
+namespace {
+
+constexpr std::uint32_t kTimes = 4;  // Copies behind a number.
+
+// A route with a block of its own, or local memory (`route` null).
+struct Source {
+  const Route* route = nullptr;
+  std::vector<Item> items;
+  std::vector<double> ns;  // Of one copy.
+
+  std::string label() const {
+    return route == nullptr ? "local" : route->label;
+  }
+  std::string key() const { return route == nullptr ? "local" : route->name; }
+};
+
+double Rate(std::uint64_t size, double ns) {
+  return static_cast<double>(size) / ns;  // Bytes a ns are GB/s.
+}
+
+absl::Status Copy(Link& link, std::uint64_t size, Source* source) {
+  CopyRequest request;
+  request.local = source->route == nullptr ? 1 : 0;
+  if (source->route != nullptr) {
+    request.route = static_cast<std::uint32_t>(IndexOf(*source->route));
+  }
+  request.size = size;
+  request.times = kTimes;
+  Writer writer;
+  writer.Put(request);
+  absl::StatusOr<Answer> answer = link.Ask(kCopy, writer);
+  if (!answer.ok()) return answer.status();
+  source->ns.push_back(answer->wall_ns / kTimes);
+  return absl::OkStatus();
+}
+
+void Report(Bench& bench, const Link& link, std::uint64_t size,
+            const std::vector<Source>& sources) {
+  Table table;
+  table.title =
+      absl::StrFormat("Copies of %s to local memory, %s",
+                      BytesText(static_cast<double>(size)), link.place());
+  table.header = {"from", "GB/s p50", "GB/s p99", "to local", "to legacy"};
+  table.notes = {
+      "the importer copies, and checks what it copied; p99: the "
+      "rate that 99 % of the copies reach"};
+  Chart chart;
+  chart.file = absl::StrCat("copy_", link.key());
+  chart.title = absl::StrCat("Copies from imported memory, ", link.place());
+  chart.y_label = "GB/s";
+  chart.y_is_time = false;
+  chart.logarithmic = false;
+  double local = 0;
+  double legacy = 0;
+  std::optional<double> worst;
+  for (const Source& source : sources) {
+    const double rate = Rate(size, Median(source.ns));
+    if (source.route == nullptr) local = rate;
+    if (source.key() == routes::kLegacyIpc.name) legacy = rate;
+    const double base = link.key() == "peer" ? legacy : local;
+    const bool ours = source.key() == routes::kDedicated.name ||
+                      source.key() == routes::kPool.name;
+    if (ours && base > 0) worst = std::min(worst.value_or(1e9), rate / base);
+    table.rows.push_back(
+        {source.label(), absl::StrFormat("%.1f", rate),
+         absl::StrFormat("%.1f", Rate(size, Percentile(source.ns, 99))),
+         absl::StrFormat("%.3f", rate / local),
+         legacy > 0 ? absl::StrFormat("%.3f", rate / legacy) : "-"});
+    chart.bars.emplace_back(source.label(), rate);
+    bench.results.metrics.push_back(
+        {absl::StrCat("copy/", source.key(), "/", link.key()),
+         source.ns,
+         -1,
+         kTimes,
+         {{"bytes_per_second", rate * 1e9}}});
+  }
+  bench.results.tables.push_back(table);
+  bench.results.charts.push_back(chart);
+  Target target;
+  target.name = absl::StrCat("copies from imported memory over ",
+                             link.key() == "peer" ? "legacy" : "local", ", ",
+                             link.place());
+  target.floor = target.aim = 0.99;
+  target.measured = worst;
+  target.remark = "the slower one of vmmshare's routes";
+  bench.results.targets.push_back(target);
+}
+
+absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
+  std::vector<Source> sources(1);
+  std::vector<Connection> connections;
+  for (const Route* route : bench.RoutesFor(link, false)) {
+    absl::StatusOr<Connection> connection =
+        Connection::Open(bench.gpu, *route, link, bench.options.corrupt);
+    if (!connection.ok()) return connection.status();
+    absl::StatusOr<std::vector<Item>> items =
+        connection->Create({size}, sources.size());
+    if (!items.ok()) return items.status();
+    absl::Status shared = connection->Share(*items, {}).status();
+    if (!shared.ok()) return shared;
+    if (absl::Status right = connection->Verify(); !right.ok()) return right;
+    connections.push_back(*std::move(connection));
+    sources.push_back({route, *std::move(items), {}});
+  }
+  const int iterations = bench.Iterations(50);
+  for (int i = -1; i < iterations; ++i) {
+    bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
+    for (std::size_t j = 0; j < sources.size(); ++j) {
+      Source& source =
+          sources[(j + static_cast<std::size_t>(i + 1)) % sources.size()];
+      if (absl::Status s = Copy(link, size, &source); !s.ok()) return s;
+      if (i < 0) source.ns.clear();  // The first time is for warming up.
+    }
+  }
+  Report(bench, link, size, sources);
+  for (std::size_t i = 0; i < connections.size(); ++i) {
+    absl::Status status = connections[i].CloseAll().status();
+    status.Update(connections[i].Free(sources[i + 1].items).status());
+    status.Update(connections[i].Shut());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(Bench& bench) {
+  for (const std::unique_ptr<Link>& link : bench.links) {
+    absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
+    if (!free.ok()) return free.status();
+    std::uint64_t size =
+        std::min({bench.MaxSize(), std::uint64_t{1} << 30, *free / 12});
+    size = std::max<std::uint64_t>(size >> 21, 1) << 21;
+    bench.progress.Step(absl::StrCat(
+        "copy: ", BytesText(static_cast<double>(size)), ", ", link->place()));
+    if (absl::Status s = Place(bench, *link, size); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Scenario scenarios::kCopy = {
+    "copy", "bandwidth of copies: local, from imported memory, over NVLink",
+    "  Timed: four copies (cuMemcpyDtoDAsync) by the importer, from imported "
+    "memory to its own, and\n"
+    "  the wait for them; one way, bytes copied by time. Sources take turns. "
+    "Not timed: sharing,\n"
+    "  and the check of what was copied.",
+    &Run};
+
+}  // namespace bench::compare

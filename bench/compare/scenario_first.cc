@@ -1,0 +1,202 @@
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/compare/bench.h"
+#include "bench/compare/connection.h"
+#include "bench/compare/scenarios.h"
+
+namespace bench::compare {
+namespace {
+
+struct Samples {
+  std::array<std::vector<double>, kSteps> steps;
+  std::vector<double> total;
+  // Without setup and touch, which are the same calls for both.
+  std::vector<double> calls;
+  std::vector<double> next_create;
+  std::vector<double> next_share;
+};
+using ByRoute = std::map<const Route*, Samples>;
+
+absl::Status One(Bench& bench, const Route& route, Link& link,
+                 std::uint64_t size, std::uint64_t seed, Samples* samples) {
+  absl::StatusOr<Connection> connection =
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
+  if (!connection.ok()) return connection.status();
+  double create_ns = 0;
+  absl::StatusOr<std::vector<Item>> items =
+      connection->Create({size}, seed, &create_ns);
+  if (!items.ok()) return items.status();
+  absl::StatusOr<Shared> shared =
+      connection->Share(*items, {.with_steps = true, .touch = true});
+  if (!shared.ok()) return shared.status();
+  if (absl::Status right = connection->Verify(); !right.ok()) return right;
+
+  // Another block, now that everything is set up.
+  double next_create_ns = 0;
+  absl::StatusOr<std::vector<Item>> next =
+      connection->Create({size}, seed + 1, &next_create_ns);
+  if (!next.ok()) return next.status();
+  absl::StatusOr<Shared> next_shared = connection->Share(*next, {});
+  if (!next_shared.ok()) return next_shared.status();
+  if (absl::Status right = connection->Verify(); !right.ok()) return right;
+
+  absl::StatusOr<Answer> closed = connection->CloseAll();
+  if (!closed.ok()) return closed.status();
+  absl::StatusOr<double> freed = connection->Free(*items);
+  if (!freed.ok()) return freed.status();
+  if (absl::Status s = connection->Free(*next).status(); !s.ok()) return s;
+  if (absl::Status shut = connection->Shut(); !shut.ok()) return shut;
+
+  Steps steps = shared->importer.steps;
+  steps[Step::kSetup] = connection->setup_ns();
+  steps[Step::kCreate] = create_ns;
+  steps[Step::kExport] = shared->exporter.wall_ns;
+  steps[Step::kTransport] = shared->importer.transport_ns;
+  // Of two blocks of one size.
+  steps[Step::kClose] = closed->wall_ns / 2;
+  steps[Step::kFree] = *freed;
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    if (steps.all()[i] >= 0) samples->steps[i].push_back(steps.all()[i]);
+  }
+  const double sum = steps.Sum();
+  samples->total.push_back(sum);
+  samples->calls.push_back(sum - steps[Step::kSetup] - steps[Step::kTouch]);
+  samples->next_create.push_back(next_create_ns);
+  samples->next_share.push_back(next_shared->exporter.wall_ns +
+                                next_shared->importer.wall_ns);
+  return absl::OkStatus();
+}
+
+void Report(Bench& bench, const Link& link, std::uint64_t size,
+            const std::vector<const Route*>& routes, ByRoute& samples) {
+  Table table;
+  table.title =
+      absl::StrFormat("First share of %s, %s (p50)",
+                      BytesText(static_cast<double>(size)), link.place());
+  table.header = {"route"};
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    table.header.emplace_back(NameOf(static_cast<Step>(i)));
+  }
+  for (const char* column :
+       {"total", "total p99", "to legacy", "next share", "to legacy"}) {
+    table.header.emplace_back(column);
+  }
+  const Samples* legacy = samples.contains(&Routes()[kLegacy])
+                              ? &samples[&Routes()[kLegacy]]
+                              : nullptr;
+  for (const Route* route : routes) {
+    const Samples& of = samples[route];
+    if (of.total.empty()) continue;
+    std::vector<std::string> row = {route->label};
+    const std::string prefix = absl::StrCat("first/", route->name, "/",
+                                            SizeName(size), "/", link.key());
+    for (std::size_t i = 0; i < kSteps; ++i) {
+      row.push_back(TimeTextOr(of.steps[i], 50));
+      bench.results.metrics.push_back(
+          {absl::StrCat(prefix, "/", NameOf(static_cast<Step>(i))),
+           of.steps[i]});
+    }
+    bench.results.metrics.push_back({prefix + "/total", of.total});
+    bench.results.metrics.push_back({prefix + "/next_create", of.next_create});
+    bench.results.metrics.push_back({prefix + "/next_share", of.next_share});
+    row.push_back(TimeTextOr(of.total, 50));
+    row.push_back(TimeTextOr(of.total, 99));
+    row.push_back(legacy == nullptr
+                      ? "-"
+                      : RatioText(Median(legacy->total) / Median(of.total)));
+    row.push_back(TimeTextOr(of.next_share, 50));
+    row.push_back(legacy == nullptr ? "-"
+                                    : RatioText(Median(legacy->next_share) /
+                                                Median(of.next_share)));
+    table.rows.push_back(row);
+  }
+  table.notes = {
+      "to legacy: how many times faster than legacy IPC in this run; under 1 "
+      "is slower",
+      "total: all steps but transport; next share: export and import of a "
+      "second block of the same size over the same connection"};
+  bench.results.tables.push_back(table);
+}
+
+absl::Status Run(Bench& bench) {
+  for (const std::unique_ptr<Link>& link : bench.links) {
+    const std::vector<const Route*> routes = bench.RoutesFor(*link, false);
+    Chart chart;
+    chart.file = absl::StrCat("first_", link->key());
+    chart.title = absl::StrCat("First share of a block, ", link->place());
+    chart.x_label = "size of the block";
+    chart.y_label = "create, export, import, touch, close and free; p50";
+    chart.x_is_bytes = true;
+    for (const Route* route : routes) chart.series.push_back({route->label});
+    double logs = 0;
+    int sizes = 0;
+    for (const std::uint64_t mib : {2, 8, 32, 128, 512, 1024, 4096}) {
+      const std::uint64_t size = mib << 20;
+      absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
+      if (!free.ok()) return free.status();
+      if (size > bench.MaxSize() || size > *free / 4) continue;
+      bench.progress.Step(
+          absl::StrCat("first: ", BytesText(static_cast<double>(size)), ", ",
+                       link->place()));
+      ByRoute samples;
+      const int iterations = bench.Iterations(mib > 128 ? 15 : 30);
+      for (int i = 0; i < iterations; ++i) {
+        bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
+        for (const Route* route : Rotated(routes, i)) {
+          absl::Status done =
+              One(bench, *route, *link, size, static_cast<std::uint64_t>(2 * i),
+                  &samples[route]);
+          if (!done.ok()) {
+            return absl::Status(
+                done.code(), absl::StrCat(route->label, ": ", done.message()));
+          }
+        }
+      }
+      Report(bench, *link, size, routes, samples);
+      for (std::size_t i = 0; i < routes.size(); ++i) {
+        chart.series[i].points.emplace_back(static_cast<double>(size),
+                                            Median(samples[routes[i]].total));
+      }
+      const Samples& bare = samples[FindRoute(routes::kBareCalls.name)];
+      const Samples& dedicated = samples[FindRoute(routes::kDedicated.name)];
+      if (!bare.calls.empty() && !dedicated.calls.empty()) {
+        logs += std::log(Median(dedicated.calls) / Median(bare.calls));
+        ++sizes;
+      }
+    }
+    bench.results.charts.push_back(chart);
+    Target target;
+    target.name =
+        absl::StrCat("first share, dedicated over bare calls, ", link->place());
+    target.floor = 1.05;
+    target.aim = 1.05;
+    target.at_least = false;
+    if (sizes != 0) target.measured = std::exp(logs / sizes);
+    target.remark = "geometric mean of the sizes' ratios at p50";
+    bench.results.targets.push_back(target);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Scenario scenarios::kFirst = {
+    "first", "the first share of a block, 2 MiB to 4 GiB, step by step",
+    "  Timed apart: setup (making and introducing a pool, where there is one), "
+    "create (with the\n"
+    "  owner's mapping and access), export, transport (from sending to having "
+    "received), import,\n"
+    "  map and access (where they are calls of their own), touch (the importer "
+    "reads 4 bytes),\n"
+    "  close (the importer's), free (the owner's; a pool keeps the memory). A "
+    "new pool and a new\n"
+    "  connection between both halves for each block. Not timed: starting "
+    "processes, contexts,\n"
+    "  filling, checking the contents. total leaves out transport.",
+    &Run};
+
+}  // namespace bench::compare

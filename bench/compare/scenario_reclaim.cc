@@ -1,0 +1,240 @@
+#include <array>
+#include <map>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/compare/bench.h"
+#include "bench/compare/child.h"
+#include "bench/compare/owner_process.h"
+#include "bench/compare/scenarios.h"
+#include "bench/compare/wire.h"
+#include "platform/channel.h"
+
+namespace bench::compare {
+namespace {
+
+using vmm::platform::Channel;
+using vmm::platform::Listener;
+using vmm::platform::Message;
+
+enum Case { kClean, kImporterKilled, kOwnerKilled, kCases };
+constexpr std::array<const char*, kCases> kCaseKeys = {
+    "clean_close", "importer_killed", "owner_killed"};
+
+constexpr auto kPatience = absl::Seconds(30);
+
+// Owner and importer of one block, and this process, which watches.
+class Experiment {
+ public:
+  Experiment(Bench& bench, const Route& route, std::uint64_t size)
+      : bench_(bench), route_(route), size_(size) {}
+
+  // Starts both, and has the block shared.
+  absl::Status Start() {
+    absl::StatusOr<Listener> listener = Listener::Bind({}, {});
+    if (!listener.ok()) return listener.status();
+    const std::vector<std::string> common = {
+        absl::StrCat("--driver=", bench_.options.driver),
+        absl::StrCat("--device=", bench_.options.device),
+        absl::StrCat("--at=", bench_.options.device)};
+
+    if (absl::Status s = Note(&free_before_); !s.ok()) return s;
+    std::vector<std::string> args = common;
+    args.insert(args.end(),
+                {"--role=owner", absl::StrCat("--route=", route_.name),
+                 absl::StrCat("--max_size=", size_),
+                 absl::StrCat("--connect=", listener->address())});
+    absl::StatusOr<Child> owner = Child::StartSelf(args);
+    if (!owner.ok()) return owner.status();
+    owner_.emplace(*std::move(owner));
+    absl::StatusOr<Channel> to_owner = owner_->Accept(*listener, Deadline());
+    if (!to_owner.ok()) return to_owner.status();
+    to_owner_.emplace(*std::move(to_owner));
+    absl::StatusOr<Message> hello = to_owner_->Receive(Deadline());
+    if (!hello.ok()) return hello.status();
+    Reader reader(hello->payload);
+    const absl::Span<const std::uint8_t> address = reader.GetBytes();
+
+    if (absl::Status s = Note(&free_with_owner_); !s.ok()) return s;
+    args = common;
+    args.insert(args.end(),
+                {"--role=importer",
+                 absl::StrCat("--connect=",
+                              std::string(address.begin(), address.end())),
+                 absl::StrCat("--linger=", listener->address())});
+    absl::StatusOr<Child> importer = Child::StartSelf(args);
+    if (!importer.ok()) return importer.status();
+    importer_.emplace(*std::move(importer));
+    absl::StatusOr<Channel> to_importer =
+        importer_->Accept(*listener, Deadline());
+    if (!to_importer.ok()) return to_importer.status();
+    to_importer_.emplace(*std::move(to_importer));
+    if (absl::Status s = Note(&free_with_both_); !s.ok()) return s;
+
+    if (absl::Status s = Order(OwnerOrder::kShare); !s.ok()) return s;
+    if (absl::Status s = ReceiveAnswer(*to_owner_).status(); !s.ok()) return s;
+    std::uint64_t free = 0;
+    if (absl::Status s = Note(&free); !s.ok()) return s;
+    if (free + size_ / 2 > free_with_both_) {
+      return absl::InternalError(
+          absl::StrCat("a shared block of ", size_,
+                       " bytes does not show in the free bytes "
+                       "of the device, which are ",
+                       free, " and were ", free_with_both_));
+    }
+    return absl::OkStatus();
+  }
+
+  // Ends the sharing as `how` says and waits for the memory; nullopt when it
+  // does not come back. ns.
+  absl::StatusOr<std::optional<double>> TimeUntilBack(Case how) {
+    // What a killed process's context took comes back as well: the block is
+    // back when the free bytes are those of before the block, plus that.
+    std::uint64_t expected = free_with_both_;
+    if (how == kImporterKilled) expected += free_with_owner_ - free_with_both_;
+    if (how == kOwnerKilled) expected += free_before_ - free_with_owner_;
+    if (how == kImporterKilled) {
+      absl::Status ordered = Order(OwnerOrder::kFreeAfterHangUp);
+      if (!ordered.ok()) return ordered;
+    }
+    const std::int64_t start = NowNs();
+    absl::Status ordered;
+    if (how == kClean) ordered = Order(OwnerOrder::kFree);
+    if (how == kImporterKilled) importer_->Kill();
+    if (how == kOwnerKilled) owner_->Kill();
+    if (!ordered.ok()) return ordered;
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (absl::Now() < deadline) {
+      std::uint64_t free = 0;
+      if (absl::Status s = Note(&free); !s.ok()) return s;
+      if (free + size_ / 4 >= expected) {
+        return static_cast<double>(NowNs() - start);
+      }
+    }
+    return std::nullopt;
+  }
+
+  absl::Status End(Case how) {
+    absl::Status status;
+    if (how != kOwnerKilled) {
+      status = Order(OwnerOrder::kEnd);
+      if (status.ok()) status = ReceiveAnswer(*to_owner_).status();
+      if (status.ok()) status = owner_->Wait(Deadline());
+    }
+    to_importer_.reset();
+    if (how != kImporterKilled && status.ok()) {
+      status = importer_->Wait(Deadline());
+    }
+    return status;
+  }
+
+ private:
+  absl::Status Note(std::uint64_t* free) {
+    absl::StatusOr<std::uint64_t> bytes = bench_.gpu.FreeBytes();
+    if (bytes.ok()) *free = *bytes;
+    return bytes.status();
+  }
+  absl::Status Order(OwnerOrder order) {
+    Writer writer;
+    writer.Put(static_cast<std::uint32_t>(order));
+    return Send(*to_owner_, kGo, writer);
+  }
+
+  Bench& bench_;
+  const Route& route_;
+  std::uint64_t size_;
+  std::optional<Child> owner_;
+  std::optional<Child> importer_;
+  std::optional<Channel> to_owner_;
+  std::optional<Channel> to_importer_;
+  // Free bytes of the device, as processes come.
+  std::uint64_t free_before_ = 0;
+  std::uint64_t free_with_owner_ = 0;
+  std::uint64_t free_with_both_ = 0;
+};
+
+struct Samples {
+  std::array<std::vector<double>, kCases> ns;
+  std::array<int, kCases> never{};
+};
+
+absl::Status Run(Bench& bench) {
+  const Link& link = *bench.links.front();
+  const std::vector<const Route*> routes = bench.RoutesFor(link, false);
+  const std::uint64_t size =
+      std::min<std::uint64_t>(bench.MaxSize(), std::uint64_t{1} << 30);
+  std::map<const Route*, Samples> samples;
+  // On a GPU a turn starts and ends 30 contexts, which takes half a minute.
+  const int turns =
+      bench.options.quick ? 1 : bench.Iterations(bench.on_gpu() ? 1 : 3);
+  for (int i = 0; i < turns; ++i) {
+    for (const Route* route : Rotated(routes, i)) {
+      for (int how = 0; how < kCases; ++how) {
+        bench.progress.Step(absl::StrFormat("reclaim: %s, %s, %d of %d",
+                                            route->label, kCaseKeys[how], i + 1,
+                                            turns));
+        Experiment experiment(bench, *route, size);
+        absl::Status status = experiment.Start();
+        if (status.ok()) {
+          absl::StatusOr<std::optional<double>> back =
+              experiment.TimeUntilBack(static_cast<Case>(how));
+          status = back.status();
+          if (back.ok() && back->has_value()) {
+            samples[route].ns[how].push_back(**back);
+          } else if (back.ok()) {
+            ++samples[route].never[how];
+          }
+        }
+        if (status.ok()) status = experiment.End(static_cast<Case>(how));
+        if (!status.ok()) {
+          return absl::Status(status.code(),
+                              absl::StrCat(route->label, ", ", kCaseKeys[how],
+                                           ": ", status.message()));
+        }
+      }
+    }
+  }
+  Table table;
+  table.title = absl::StrFormat("Until %s of memory are back",
+                                BytesText(static_cast<double>(size)));
+  table.header = {"route", "clean close", "importer killed", "owner killed"};
+  table.notes = {
+      "median; after a kill the survivor closes or frees the block once it "
+      "sees the hang-up, pools are trimmed"};
+  for (const Route* route : routes) {
+    std::vector<std::string> row = {route->label};
+    for (int how = 0; how < kCases; ++how) {
+      const Samples& of = samples[route];
+      row.push_back(TimeTextOr(of.ns[how], 50));
+      if (of.never[how] != 0) {
+        table.notes.push_back(
+            absl::StrFormat("%s, %s: %d of %d times it was not back after %s",
+                            route->label, kCaseKeys[how], of.never[how], turns,
+                            absl::FormatDuration(kPatience)));
+      }
+      bench.results.metrics.push_back(
+          {absl::StrCat("reclaim/", route->name, "/", kCaseKeys[how]),
+           of.ns[how]});
+    }
+    table.rows.push_back(row);
+  }
+  bench.results.tables.push_back(table);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Scenario scenarios::kReclaim = {
+    "reclaim",
+    "until memory is back after a clean close, and after a kill of either side",
+    "  Timed by a third process, which polls cuMemGetInfo: from the order to "
+    "close and free, or from\n"
+    "  the kill (SIGKILL, TerminateProcess), until the block's bytes are free "
+    "again. That includes\n"
+    "  the survivor's noticing (it waits for the hang-up of its channel) and "
+    "closing or freeing, and\n"
+    "  the system's taking down of the killed process and its context.",
+    &Run};
+
+}  // namespace bench::compare

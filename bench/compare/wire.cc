@@ -1,0 +1,76 @@
+#include "bench/compare/wire.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace bench::compare {
+
+using vmm::platform::Channel;
+using vmm::platform::Message;
+
+absl::Status Send(Channel& channel, MessageType type, const Writer& writer) {
+  return channel.Send(type, writer.bytes(), {}, Deadline());
+}
+
+absl::Status SendAnswer(Channel& channel, const absl::Status& status,
+                        const Answer& answer) {
+  Writer writer;
+  writer.Put(static_cast<std::uint32_t>(status.code()));
+  const std::string text(status.message().substr(0, 2000));
+  writer.PutBytes(
+      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  writer.Put(answer.count);
+  writer.Put(answer.wall_ns);
+  writer.Put(answer.thread_ns);
+  writer.Put(answer.process_ns);
+  writer.Put(answer.transport_ns);
+  writer.Put(answer.touch_ns);
+  writer.Put(answer.done_at);
+  writer.Put(answer.usage);
+  writer.Put(answer.calls);
+  writer.Put(answer.steps.all());
+  // What fits; the rest differs in nothing from it.
+  const std::size_t lots = std::min<std::size_t>(answer.lots.size(), 3500);
+  writer.Put(static_cast<std::uint32_t>(lots));
+  for (std::size_t i = 0; i < lots; ++i) writer.Put(answer.lots[i]);
+  return Send(channel, kAnswer, writer);
+}
+
+absl::StatusOr<Answer> ReceiveAnswer(Channel& channel) {
+  absl::StatusOr<Message> message = channel.Receive(Deadline());
+  if (!message.ok()) return message.status();
+  Reader reader(message->payload);
+  const auto code = static_cast<absl::StatusCode>(reader.Get<std::uint32_t>());
+  const absl::Span<const std::uint8_t> text = reader.GetBytes();
+  Answer answer;
+  answer.count = reader.Get<std::uint64_t>();
+  answer.wall_ns = reader.Get<double>();
+  answer.thread_ns = reader.Get<double>();
+  answer.process_ns = reader.Get<double>();
+  answer.transport_ns = reader.Get<double>();
+  answer.touch_ns = reader.Get<double>();
+  answer.done_at = reader.Get<std::int64_t>();
+  answer.usage = reader.Get<Usage>();
+  answer.calls = reader.Get<CallCounts>();
+  answer.steps.all() = reader.Get<std::array<double, kSteps>>();
+  const auto lots = reader.Get<std::uint32_t>();
+  for (std::uint32_t i = 0; reader.ok() && i < lots; ++i) {
+    answer.lots.push_back(reader.Get<double>());
+  }
+  if (message->type != kAnswer || !reader.ok()) {
+    return absl::InternalError(absl::StrCat("message ", message->type, " of ",
+                                            message->payload.size(),
+                                            " bytes came; expected an answer"));
+  }
+  if (code != absl::StatusCode::kOk) {
+    return absl::Status(
+        code, absl::StrCat(
+                  "the importer: ",
+                  absl::string_view(reinterpret_cast<const char*>(text.data()),
+                                    text.size())));
+  }
+  return answer;
+}
+
+}  // namespace bench::compare

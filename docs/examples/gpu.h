@@ -1,0 +1,25 @@
+// A device, ready for copies.
+#ifndef VMMSHARE_DOCS_EXAMPLES_GPU_H_
+#define VMMSHARE_DOCS_EXAMPLES_GPU_H_
+
+#include "absl/status/statusor.h"
+#include "docs/examples/support.h"
+#include "platform/driver.h"
+#include "vmm/vmm.h"
+
+namespace examples {
+
+// Copies use the device's primary context; sharing needs none. Move-only.
+struct Gpu {
+  vmm::Device device;
+  vmm::PrimaryContext context;
+  vmm::CurrentContext current;  // On the thread that made this.
+};
+
+// The device that --device names, the first unless given.
+absl::StatusOr<Gpu> UseGpu(const vmm::platform::Driver& driver,
+                           const CommandLine& line);
+
+}  // namespace examples
+
+#endif  // VMMSHARE_DOCS_EXAMPLES_GPU_H_

@@ -1,0 +1,151 @@
+// A process that forks while it owns a pool, or has imported one: the child has
+// nothing of it, closes nothing, and the parent goes on.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/ipc/pool_ipc_test.h"
+
+namespace vmm::testing {
+namespace {
+
+using Args = std::vector<std::string>;
+
+// Runs `child` in a forked process, which then ends without another word;
+// whether it came to that.
+bool EndsWell(const std::function<void()>& child) {
+  const pid_t pid = ::fork();
+  platform::Check(pid >= 0, "fork() failed");
+  if (pid == 0) {
+    child();
+    ::_exit(0);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    platform::Check(errno == EINTR, "waitpid() failed");
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// In a process of its own, for the driver's sake; args: where to listen.
+int ForkWithAPool(const Args& args) {
+  const Here here;
+  const Inventory before = TakeInventory(TestDriver());
+  {
+    std::unique_ptr<Pool> pool = Must(Pool::Create(here.device, {}));
+    EndpointOptions options;
+    options.listener.directory = args[0];
+    std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+    std::optional<PoolPublication> publication(Must(endpoint->Serve(*pool)));
+    std::unique_ptr<ImportedPool> imported = Must(ImportedPool::Subscribe(
+        TestDriver(), publication->ticket(), {}, Late()));
+    std::vector<CUdeviceptr> blocks;
+    std::vector<ImportedBlock> held;
+    for (std::uint64_t i = 0; i < 10; ++i) {
+      blocks.push_back(Must(pool->Allocate(4096, nullptr)));
+      WritePattern(blocks[i], 4096, i);
+      held.push_back(
+          Must(imported->Import(Must(pool->Export(blocks[i])), Late())));
+    }
+    // Freed, and kept from reuse by what this process holds alone.
+    for (CUdeviceptr block : blocks) Must(pool->Free(block, nullptr));
+    EXPECT_EQ(pool->statistics().held, 40960u);
+
+    // The child ends all that it sees, in the order of a program's end.
+    EXPECT_TRUE(EndsWell([&] {
+      held.clear();
+      imported.reset();
+      publication.reset();
+      endpoint.reset();
+      pool.reset();
+    }));
+    EXPECT_EQ(pool->statistics().held, 40960u) << "the holds are the parent's";
+    EXPECT_EQ(pool->statistics().peers, 1u);
+    EXPECT_TRUE(imported->connection().ok()) << imported->connection();
+
+    // All of it goes on: memory, tickets, pushes and new subscribers.
+    for (std::uint64_t i = 0; i < 10; ++i) {
+      ExpectPattern(held[i].address(), 4096, i);
+    }
+    const CUdeviceptr large = Must(pool->Allocate(100 * kMiB, nullptr));
+    {
+      const ImportedBlock block =
+          Must(imported->Import(Must(pool->Export(large)), Late()));
+      const auto another = Must(ImportedPool::Subscribe(
+          TestDriver(), publication->ticket(), {}, Late()));
+      Must(another->Import(Must(pool->Export(large)), Late()));
+    }
+    Must(pool->Free(large, nullptr));
+    held.clear();
+    EXPECT_EQ(pool->statistics().held, 0u);
+    EXPECT_TRUE(pool->CheckInvariants().ok());
+    imported.reset();
+    ExpectSoon([&] { return pool->statistics().peers == 0; });
+    Must(pool->Trim());
+    EXPECT_EQ(pool->statistics().reserved, 0u);
+  }
+  for (const std::string& line :
+       Differences(before, TakeInventory(TestDriver()))) {
+    ADD_FAILURE() << line;
+  }
+  return 0;
+}
+const bool kForkWithAPool = RegisterChild("fork-with-a-pool", &ForkWithAPool);
+
+// Subscribes, holds the block of the ticket that it is sent, forks a process
+// that lives until the test hangs up, and waits for its own end.
+int HoldAndFork(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  const std::unique_ptr<ImportedPool> pool =
+      Must(ImportedPool::Subscribe(TestDriver(), args[1], {}, Late()));
+  const PoolTicket ticket =
+      Must(DecodePoolTicket(Must(boss.Receive(Late())).payload));
+  const ImportedBlock block = Must(pool->Import(ticket, Late()));
+  if (::fork() == 0) {
+    Tell(boss);
+    boss.WaitForHangUp(absl::InfiniteFuture()).IgnoreError();
+    ::_exit(0);
+  }
+  for (;;) ::pause();
+}
+const bool kHoldAndFork = RegisterChild("hold-and-fork", &HoldAndFork);
+
+using PoolFork = PoolIpcTest;
+
+TEST_F(PoolFork, AChildOwnsNothingAndItsParentGoesOn) {
+  EXPECT_EQ(Child::Start("fork-with-a-pool", {listener_directory()}).Wait(), 0);
+}
+
+TEST_F(PoolFork, AKilledPeersBlocksComeBackThoughItsForkedChildHasItsSocket) {
+  const PoolPublication publication = Serve();
+  Child child =
+      Child::Start("hold-and-fork", {address(), publication.ticket()});
+  platform::Channel channel = Accept();
+  const CUdeviceptr block = Take(70000);
+  Must(channel.Send(kText, EncodePoolTicket(Export(block)), {}, Late()));
+  Hear(channel);
+  Free(block);
+  EXPECT_EQ(pool_->statistics().held, 70144u);
+  child.Kill();
+  EXPECT_EQ(child.Wait(), Child::kKilled);
+  ExpectNothingHeld();
+  EXPECT_EQ(pool_->statistics().quarantined, 0u);
+  // Its connection ends later, with the last process that has it.
+  channel.Close();
+  ExpectSoon([this] {
+    return endpoint_->statistics().served + endpoint_->statistics().failed == 1;
+  });
+  ExpectAllIsFree();
+}
+
+}  // namespace
+}  // namespace vmm::testing

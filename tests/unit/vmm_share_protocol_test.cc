@@ -1,0 +1,274 @@
+// What a pool's owner and its subscribers send each other: the bytes that
+// docs/wire_format.md says, and nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "platform/channel.h"
+#include "tests/support/must.h"
+#include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/pool/share_layout.h"
+#include "vmm/pool/share_protocol.h"
+#include "vmm/protocol.h"
+#include "vmm/ticket_string.h"
+#include "vmm/wire.h"
+
+namespace vmm::pool {
+namespace {
+
+using platform::Channel;
+using platform::Message;
+using ::testing::HasSubstr;
+using testing::Late;
+using testing::Must;
+using Bytes = std::vector<std::uint8_t>;
+using Code = absl::StatusCode;
+
+std::string Hex(const Bytes& bytes) {
+  return absl::BytesToHexString(absl::string_view(
+      reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+DomainId Domain() {
+  DomainId domain;
+  for (std::uint8_t i = 0; i < 16; ++i) {
+    domain.bytes[i] = static_cast<std::uint8_t>(0xa0 + i);
+  }
+  return domain;
+}
+
+class ShareProtocol : public ::testing::Test {
+ protected:
+  Message Sent() { return Must(ends_.second.Receive(Late())); }
+  Channel& sender() { return ends_.first; }
+  const platform::OsHandle& handle() const { return event_.handle(); }
+
+  // As it comes, with `handles` handles.
+  Message MessageOf(std::uint16_t type, const Bytes& payload,
+                    std::size_t handles) {
+    Message message;
+    message.type = type;
+    message.payload = payload;
+    for (std::size_t i = 0; i < handles; ++i) {
+      message.handles.push_back(Must(platform::Duplicate(handle())));
+    }
+    return message;
+  }
+  Notice SegmentOf(const Ticket& ticket) {
+    auto segment = std::make_shared<SharedSegment>();
+    segment->number = 0x01020304;
+    segment->ticket = ticket;
+    if (ticket.kind == HandleKind::kFabric) {
+      fabric::Handle bytes;
+      bytes.bytes.fill(0x5a);
+      segment->handle = bytes;
+    } else {
+      segment->handle = Must(platform::Duplicate(handle()));
+    }
+    return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
+  }
+  void ExpectNoNotice(std::uint16_t type, const Bytes& payload,
+                      std::size_t handles) {
+    const absl::Status status =
+        DecodeNotice(MessageOf(type, payload, handles)).status();
+    EXPECT_EQ(status.code(), Code::kDataLoss)
+        << "type " << type << ", " << payload.size() << " bytes, " << handles
+        << " handles: " << status;
+  }
+
+ private:
+  std::pair<Channel, Channel> ends_ = Must(Channel::Pair());
+  platform::CancelEvent event_ = Must(platform::CancelEvent::Create());
+};
+
+TEST_F(ShareProtocol, MessagesHaveTheBytesThatTheFormatSays) {
+  Must(SendSubscribe(sender(), Domain(), Late()));
+  Message message = Sent();
+  EXPECT_EQ(message.type, 0xf010);
+  EXPECT_EQ(Hex(message.payload), "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf");
+  EXPECT_EQ(message.handles.size(), 0u);
+  EXPECT_EQ(Must(DecodeSubscribe(message)), Domain());
+
+  Must(SendWelcome(sender(),
+                   {Must(platform::Duplicate(handle())),
+                    Must(platform::Duplicate(handle()))},
+                   Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf011);
+  EXPECT_EQ(message.payload.size(), 0u);
+  EXPECT_EQ(message.handles.size(), 2u);
+
+  const Ticket ticket = testing::TicketOfChunks(1);
+  Must(SendNotice(sender(), SegmentOf(ticket), Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf012);
+  EXPECT_EQ(Hex(message.payload), "04030201" + Hex(EncodeTicket(ticket)));
+  EXPECT_EQ(message.payload.size(), 196u);
+  EXPECT_EQ(message.handles.size(), 1u);
+
+  const Ticket fabric = testing::TicketOfChunks(1, HandleKind::kFabric);
+  Must(SendNotice(sender(), SegmentOf(fabric), Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf012);
+  EXPECT_EQ(Hex(message.payload),
+            "04030201" + Hex(EncodeTicket(fabric)) + Hex(Bytes(64, 0x5a)));
+  EXPECT_EQ(message.payload.size(), 260u);
+  EXPECT_EQ(message.handles.size(), 0u);
+
+  Must(SendNotice(sender(), ForgetSegment{0x01020304}, Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf013);
+  EXPECT_EQ(Hex(message.payload), "04030201");
+  EXPECT_EQ(message.handles.size(), 0u);
+
+  Must(SendNotice(sender(), Closed(), Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf014);
+  EXPECT_TRUE(message.payload.empty() && message.handles.empty());
+
+  Must(SendBye(sender(), Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf015);
+  EXPECT_TRUE(message.payload.empty() && message.handles.empty());
+  EXPECT_TRUE(IsBye(message));
+}
+
+TEST_F(ShareProtocol, NoticesComeAsTheyWereSent) {
+  for (HandleKind kind : {HandleKind::kPosixFd, HandleKind::kFabric}) {
+    const Ticket ticket = testing::TicketOfChunks(1, kind);
+    Must(SendNotice(sender(), SegmentOf(ticket), Late()));
+    const Notice notice = Must(DecodeNotice(Sent()));
+    const auto& segment =
+        *std::get<std::shared_ptr<const SharedSegment>>(notice);
+    EXPECT_EQ(segment.number, 0x01020304u);
+    EXPECT_EQ(segment.ticket, ticket);
+    EXPECT_EQ(std::holds_alternative<fabric::Handle>(segment.handle),
+              kind == HandleKind::kFabric);
+  }
+  Must(SendNotice(sender(), ForgetSegment{7}, Late()));
+  EXPECT_EQ(std::get<ForgetSegment>(Must(DecodeNotice(Sent()))).number, 7u);
+  Must(SendNotice(sender(), Closed(), Late()));
+  EXPECT_TRUE(std::holds_alternative<Closed>(Must(DecodeNotice(Sent()))));
+}
+
+TEST_F(ShareProtocol, ASegmentCutAnywhereOrWithOtherHandlesIsNone) {
+  for (HandleKind kind : {HandleKind::kPosixFd, HandleKind::kFabric}) {
+    const std::size_t handles = kind == HandleKind::kFabric ? 0 : 1;
+    Must(SendNotice(sender(), SegmentOf(testing::TicketOfChunks(1, kind)),
+                    Late()));
+    const Bytes good = Sent().payload;
+    ASSERT_TRUE(DecodeNotice(MessageOf(kSegment, good, handles)).ok());
+    for (std::size_t size = 0; size < good.size(); ++size) {
+      ExpectNoNotice(kSegment, Bytes(good.begin(), good.begin() + size),
+                     handles);
+    }
+    Bytes longer = good;
+    longer.push_back(0);
+    ExpectNoNotice(kSegment, longer, handles);
+    for (std::size_t other : {0, 1, 2, 3}) {
+      if (other != handles) ExpectNoNotice(kSegment, good, other);
+    }
+    // The ticket has a checksum; the number only must be one.
+    for (std::size_t bit = 32; bit < 8 * (4 + kTicketBytes); ++bit) {
+      Bytes flipped = good;
+      flipped[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+      ExpectNoNotice(kSegment, flipped, handles);
+    }
+    Bytes no_number = good;
+    std::fill(no_number.begin(), no_number.begin() + 4, std::uint8_t{0});
+    ExpectNoNotice(kSegment, no_number, handles);
+  }
+  // Memory of several chunks is no segment.
+  Bytes payload = {1, 0, 0, 0};
+  WireWriter(payload).PutBytes(EncodeTicket(testing::TicketOfChunks(2)));
+  ExpectNoNotice(kSegment, payload, 1);
+  ExpectNoNotice(kSegment, payload, 2);
+}
+
+TEST_F(ShareProtocol, OtherNoticesAreExactlyWhatTheyAre) {
+  for (std::size_t size : {0, 1, 3, 5, 100}) {
+    ExpectNoNotice(kForget, Bytes(size, 1), 0);
+  }
+  ExpectNoNotice(kForget, Bytes(4, 1), 1);
+  ExpectNoNotice(kForget, Bytes(4, 0), 0);
+  ExpectNoNotice(kClosed, Bytes(1), 0);
+  ExpectNoNotice(kClosed, Bytes(), 1);
+  for (std::uint16_t type : {0x0000, 0x0001, 0xf001, 0xf006, 0xf010, 0xf011,
+                             0xf015, 0xf016, 0xffff}) {
+    ExpectNoNotice(type, Bytes(), 0);
+  }
+  EXPECT_FALSE(IsBye(MessageOf(kBye, Bytes(1), 0)));
+  EXPECT_FALSE(IsBye(MessageOf(kBye, Bytes(), 1)));
+  EXPECT_FALSE(IsBye(MessageOf(kClosed, Bytes(), 0)));
+  for (std::size_t size : {0, 1, 15, 17}) {
+    EXPECT_EQ(
+        DecodeSubscribe(MessageOf(kSubscribe, Bytes(size), 0)).status().code(),
+        Code::kInvalidArgument);
+  }
+  EXPECT_EQ(
+      DecodeSubscribe(MessageOf(kSubscribe, Bytes(16), 1)).status().code(),
+      Code::kInvalidArgument);
+  EXPECT_EQ(DecodeSubscribe(MessageOf(kWelcome, Bytes(16), 0)).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST_F(ShareProtocol, AWelcomeOfTooFewOrTooManyHandlesClosesTheChannel) {
+  for (std::size_t handles : {0, 1, 3}) {
+    auto ends = Must(Channel::Pair());
+    const std::vector<const platform::OsHandle*> sent(handles, &handle());
+    Must(ends.first.Send(kWelcome, {}, sent, Late()));
+    EXPECT_EQ(ReceiveWelcome(ends.second, Late()).status().code(),
+              Code::kDataLoss);
+    EXPECT_FALSE(ends.second.is_open());
+  }
+  auto ends = Must(Channel::Pair());
+  Must(protocol::SendError(ends.first, protocol::kAbort,
+                           absl::NotFoundError("no such domain"), Late()));
+  const absl::Status refused = ReceiveWelcome(ends.second, Late()).status();
+  EXPECT_EQ(refused.code(), Code::kNotFound);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no such domain"));
+}
+
+TEST(ShareLayout, IsThatOfTheFormat) {
+  EXPECT_EQ(kShareTableBytes, 33558528u);
+  EXPECT_EQ(kHoldTableBytes, 1048576u);
+  EXPECT_EQ(kPoolSlots, 1048576u);
+  EXPECT_EQ(kShareHeaderBytes, 4096u);
+  EXPECT_EQ(offsetof(ShareHeader, version), 8u);
+  EXPECT_EQ(offsetof(ShareHeader, slots), 12u);
+  EXPECT_EQ(offsetof(ShareHeader, domain), 16u);
+  EXPECT_EQ(sizeof(ShareHeader), 32u);
+  EXPECT_EQ(offsetof(ShareRecord, generation), 0u);
+  EXPECT_EQ(offsetof(ShareRecord, offset), 8u);
+  EXPECT_EQ(offsetof(ShareRecord, size), 16u);
+  EXPECT_EQ(offsetof(ShareRecord, segment), 24u);
+  EXPECT_EQ(offsetof(ShareRecord, zero), 28u);
+  EXPECT_EQ(sizeof(ShareRecord), 32u);
+}
+
+TEST(PoolString, HasTheBytesThatTheFormatSays) {
+  const std::string text = FormatPoolString({Domain(), "/run/x"});
+  ASSERT_EQ(text.substr(0, 16), "vmmshare-pool:1:");
+  std::string bytes;
+  ASSERT_TRUE(absl::WebSafeBase64Unescape(text.substr(16), &bytes));
+  ASSERT_EQ(bytes.size(), 28u);
+  EXPECT_EQ(absl::BytesToHexString(bytes.substr(0, 24)),
+            "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"
+            "0600"
+            "2f72756e2f78");
+  Bytes crc;
+  WireWriter(crc).Put<std::uint32_t>(
+      Crc32c(Bytes(bytes.begin(), bytes.begin() + 24)));
+  EXPECT_EQ(absl::BytesToHexString(bytes.substr(24)), Hex(crc));
+  EXPECT_EQ(text.find('='), std::string::npos) << "no padding";
+}
+
+}  // namespace
+}  // namespace vmm::pool
