@@ -174,6 +174,7 @@ class Subscriber {
         held_.clear();
         blocks_.clear();
       }
+      Tell(channel_);
     }
   }
 
