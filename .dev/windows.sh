@@ -19,9 +19,10 @@ wine_environment() {
   export WINEDLLOVERRIDES="mscoree,mshtml=;winemenubuilder.exe=d;winedbg.exe=d"
   unset DISPLAY
   mkdir -p build/log
-  # Before any parallel run: two first starts at once break the prefix. And
-  # apart from the tests: the services that the first program starts would hold
-  # its output open, on which ctest waits. They end 20 seconds after the last.
+  # Before any parallel run: two first starts at once break the prefix. Apart
+  # from the tests, and right before them: the services that the first program
+  # starts would hold its output open, on which ctest waits. They end 20 seconds
+  # after the last.
   [ -e "$WINEPREFIX/system.reg" ] || say "making a wine prefix in build/wine"
   "${wine%/*}/wineserver64" -p20 >build/log/wineserver.log 2>&1 </dev/null || true
   logged build/log/wineboot.log "$wine" wineboot --init
@@ -84,7 +85,6 @@ build_windows() {
     build_windows_deps
     if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
   }
-  wine_environment
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"
   logged build/windows/log/configure.log cmake --preset windows \
@@ -98,6 +98,7 @@ build_windows() {
 test_windows() {
   local plain=() again=() machine
   build_windows
+  wine_environment
   machine=$(uname -m)
   # Wine's fixed places may be taken where the system randomizes addresses: one
   # start in some hundreds fails. Not every container allows to turn that off.
@@ -135,6 +136,7 @@ lint_windows() {
 
 demo_windows() {
   build_windows produce_consume vmmshare_hostdriver
+  wine_environment
   say "running under wine, on the host-memory driver: produce_consume $*"
   exec "$wine" build/windows/docs/examples/produce_consume.exe --driver=host "$@"
 }
