@@ -52,7 +52,9 @@ class LibraryTest : public WinTest {
 };
 int LibraryTest::number_ = 0;
 
-TEST(PlantedLibrary, IsWhatAPlainSearchWouldLoad) {
+class PlantedLibrary : public WinTest {};
+
+TEST_F(PlantedLibrary, IsWhatAPlainSearchWouldLoad) {
   // The control of the test below.
   const HMODULE module = ::LoadLibraryExW(L"nvcuda.dll", nullptr,
                                           LOAD_LIBRARY_SEARCH_APPLICATION_DIR);
@@ -61,7 +63,7 @@ TEST(PlantedLibrary, IsWhatAPlainSearchWouldLoad) {
   ::FreeLibrary(module);
 }
 
-TEST(PlantedLibrary, BesideTheProgramIsNotTheSystems) {
+TEST_F(PlantedLibrary, BesideTheProgramIsNotTheSystems) {
   const absl::StatusOr<Library> library =
       Library::OpenSystem(SystemDriverName());
   if (library.ok()) {
@@ -73,7 +75,7 @@ TEST(PlantedLibrary, BesideTheProgramIsNotTheSystems) {
   }
 }
 
-TEST(PlantedLibrary, InTheWorkingDirectoryIsNotTheSystems) {
+TEST_F(PlantedLibrary, InTheWorkingDirectoryIsNotTheSystems) {
   ASSERT_NE(::SetCurrentDirectoryW(Must(ToUtf16(ProgramFolder())).c_str()), 0);
   const absl::StatusOr<Library> library =
       Library::OpenSystem(SystemDriverName());

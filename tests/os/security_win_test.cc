@@ -249,17 +249,21 @@ TEST_F(MemoryHandleTest, Pitfall33PseudoHandlesAndClosedOnesAreRefused) {
     OsHandle handle = OsHandle::Adopt(value);
     for (const MemoryBacking backing :
          {MemoryBacking::kHostMemory, MemoryBacking::kNvidiaDriver}) {
+      const std::size_t before = testing::OpenHandleCount();
       const absl::Status status = CheckMemoryHandle(handle, backing, 2 << 20);
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << value << ": " << status;
+      EXPECT_EQ(testing::OpenHandleCount(), before);
     }
     static_cast<void>(std::move(handle).Relinquish());
   }
 }
 
 TEST_F(MemoryHandleTest, AReadOnlySectionIsRefused) {
+  const OsHandle section = testing::PlantedMemory(2 << 20, /*sealed=*/false);
+  const std::size_t before = testing::OpenHandleCount();
   const absl::Status status =
-      CheckMemoryHandle(testing::PlantedMemory(2 << 20, /*sealed=*/false),
-                        MemoryBacking::kHostMemory, 2 << 20);
+      CheckMemoryHandle(section, MemoryBacking::kHostMemory, 2 << 20);
+  EXPECT_EQ(testing::OpenHandleCount(), before);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("read and written"));
 }
