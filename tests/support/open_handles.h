@@ -16,6 +16,9 @@ std::map<int, std::string> OpenHandles();
 // those that OpenHandles() leaves out.
 std::size_t OpenHandleCount();
 
+// The same by the type of object, as the system names it. Windows only.
+std::map<std::string, std::size_t> OpenHandlesByType();
+
 // Asserts on destruction that the same descriptors are open as when it was
 // made, and names those that are not. Make it after the driver is loaded.
 class ExpectNoNewHandles {
@@ -25,7 +28,8 @@ class ExpectNoNewHandles {
 
  private:
   std::map<int, std::string> before_;
-  std::size_t count_before_;
+  // Windows: of the types that OpenHandles() leaves out as well.
+  std::map<std::string, std::size_t> types_before_;
 };
 
 }  // namespace vmm::testing

@@ -30,8 +30,7 @@ std::map<int, std::string> OpenHandles() {
 
 std::size_t OpenHandleCount() { return OpenHandles().size(); }
 
-ExpectNoNewHandles::ExpectNoNewHandles()
-    : before_(OpenHandles()), count_before_(before_.size()) {}
+ExpectNoNewHandles::ExpectNoNewHandles() : before_(OpenHandles()) {}
 
 ExpectNoNewHandles::~ExpectNoNewHandles() {
   const std::map<int, std::string> after = OpenHandles();
