@@ -130,9 +130,7 @@ class PoolSweep : public VmmSweep {
         // and keeps what it held.
         "syscall(pidfd_open)",
         // The directory for sockets is there.
-        "mkdir:EEXIST",
-        // Who waits for a stream with blocks to give back asks again.
-        "cuEventQuery"};
+        "mkdir:EEXIST"};
     return plan;
   }
 
