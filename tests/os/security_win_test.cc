@@ -2,6 +2,7 @@
 #include "platform/security_win.h"
 
 #include <gmock/gmock.h>
+#include <gtest/gtest-spi.h>
 // After gtest's <windows.h>.
 #include <aclapi.h>
 #include <sddl.h>
@@ -296,6 +297,17 @@ TEST_F(OwnershipTest, TheCountOfHandlesSeesOneOfEveryType) {
   EXPECT_EQ(testing::OpenHandleCount(), before + 1);
   const OsHandle section = testing::PlantedMemory(4096, true);
   EXPECT_EQ(testing::OpenHandleCount(), before + 2);
+}
+
+// The control of WinTest: what it counts by type is not let pass in any number.
+TEST(NoNewHandles, NamesTheTypeOfWhichTooManyAreOpen) {
+  std::vector<OsHandle> left_open;
+  EXPECT_NONFATAL_FAILURE(
+      {
+        const testing::ExpectNoNewHandles no_new_handles;
+        while (left_open.size() < 5) left_open.push_back(NewEvent());
+      },
+      "handles of type Event were open");
 }
 
 class ProcessTest : public WinTest {};
