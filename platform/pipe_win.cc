@@ -182,7 +182,7 @@ absl::StatusOr<OsHandle> OpenPipe(const std::wstring& name,
     // 0 would mean the default; whatever it answers, opening tells more.
     ::WaitNamedPipeW(name.c_str(),
                      static_cast<DWORD>(std::clamp<std::int64_t>(
-                         absl::ToInt64Milliseconds(left), 1, 60 * 1000)));
+                         absl::ToInt64Milliseconds(left), 1, 60'000)));
   }
 }
 
