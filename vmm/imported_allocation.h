@@ -14,6 +14,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct ImportOptions {
   Access access = Access::kRead;
   // Bytes, a power of two; 0 is the driver's own.
   std::uint64_t alignment = 0;
+  // Where to map it, instead of at addresses of its own; `alignment` is then
+  // of no account.
+  std::optional<Placement> at = std::nullopt;
 };
 
 // Move-only, thread-compatible.
