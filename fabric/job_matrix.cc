@@ -38,11 +38,15 @@ const JobTry& Telling(absl::Span<const JobTry> tries) {
 
 std::string ReasonsText(absl::Span<const JobTry> tries) {
   std::string text;
-  for (const JobTry& one : tries) {
-    if (one.ok()) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ". ", KindName(one.kind), ": ",
-                    one.refusal.finding.text, " [", one.refusal.finding.id,
-                    "]");
+  for (std::size_t i = 0; i < tries.size(); ++i) {
+    if (tries[i].ok()) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ". ", KindName(tries[i].kind));
+    // A rank that takes no part is refused as every kind, for one reason.
+    while (i + 1 < tries.size() && tries[i + 1].refusal == tries[i].refusal) {
+      absl::StrAppend(&text, ", ", KindName(tries[++i].kind));
+    }
+    const Finding& finding = tries[i].refusal.finding;
+    absl::StrAppend(&text, ": ", finding.text, " [", finding.id, "]");
   }
   return text;
 }
