@@ -288,8 +288,10 @@ int PmixExchange::size() const { return state_->size; }
 int PmixExchange::local_rank() const { return state_->local_rank; }
 
 std::string PmixExchange::Describe() const {
-  return absl::StrCat(state_->table.PMIx_Get_version(), " (", state_->origin,
-                      ")");
+  // "OpenPMIx 4.2.2 (PMIx Standard: 4.2, ...)".
+  const absl::string_view version = state_->table.PMIx_Get_version();
+  return absl::StrCat(version.substr(0, version.find(" (")), " (",
+                      state_->origin, ")");
 }
 
 absl::Status PmixExchange::Put(const std::string& key,

@@ -46,7 +46,7 @@ class PmixExchange final : public Exchange {
   int size() const override;
   // The number of this rank among those of its node, from 0: which GPU is its.
   int local_rank() const;
-  // "PMIx 4.2.2 (/usr/lib/...)".
+  // "OpenPMIx 4.2.2 (/usr/lib/...)".
   std::string Describe() const;
 
   absl::Status Put(const std::string& key, absl::Span<const std::uint8_t> value,
