@@ -19,9 +19,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/check.h"
+#include "platform/driver.h"
 #include "platform/os_error.h"
-#include "tests/support/must.h"
 #include "tests/support/nodes.h"
+#include "tests/support/test_driver.h"
 
 namespace vmm::testing {
 namespace {
@@ -29,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kRootVariable[] = "VMMSHARE_HOST_FABRIC_ROOT";
+constexpr char kUserNamespaceVariable[] = "VMMSHARE_TEST_USER_NAMESPACE";
 constexpr char kBootId[] = "/proc/sys/kernel/random/boot_id";
 constexpr char kDaemonName[] = "nvidia-imex";
 constexpr int kRefused = 77;
@@ -44,29 +46,45 @@ void Write(const std::string& path, const std::string& text) {
   platform::Check(file.flush().good(), absl::StrCat("cannot write ", path));
 }
 
-absl::Status Unshare(int what) {
-  if (::unshare(what) == 0) return absl::OkStatus();
-  return platform::OsError(errno, "unshare()");
-}
-
-// A user without rights gets them in a namespace in which it keeps its number.
-absl::Status Separate() {
-  constexpr int kWhat = CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS;
+// The user namespace that all nodes of a user without rights are in: processes
+// of different ones may not look at each other, as the driver has to.
+int HoldUserNamespace(const std::vector<std::string>& args) {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
-  if (user == 0) return Unshare(kWhat);
-  if (absl::Status s = Unshare(CLONE_NEWUSER | kWhat); !s.ok()) return s;
+  if (::unshare(CLONE_NEWUSER) != 0) return kRefused;
   Write("/proc/self/setgroups", "deny");
   Write("/proc/self/uid_map", absl::StrCat(user, " ", user, " 1"));
   Write("/proc/self/gid_map", absl::StrCat(group, " ", group, " 1"));
+  ::close(std::stoi(args[0]));
+  for (;;) ::pause();
+}
+const bool kHoldUserNamespace =
+    RegisterChild("hold-user-namespace", &HoldUserNamespace);
+
+absl::Status Separate() {
+  if (::geteuid() != 0) {
+    const char* path = std::getenv(kUserNamespaceVariable);
+    platform::Check(path != nullptr, "a node needs an ImexRoot");
+    const int space = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (space < 0 || ::setns(space, CLONE_NEWUSER) != 0) {
+      return platform::OsError(errno, absl::StrCat("setns(", path, ")"));
+    }
+    ::close(space);
+  }
+  if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) {
+    return platform::OsError(errno, "unshare()");
+  }
   return absl::OkStatus();
 }
 
 // Ends with 0 if it can be a node, else with kRefused and the reason.
 int TryToBeANode(const std::vector<std::string>& args) {
-  const absl::Status entered = EnterNode("trial");
-  if (entered.ok()) return 0;
-  Write(args[0], std::string(entered.message()));
+  absl::Status status = EnterNode("trial");
+  // In there it may seem to be nobody's, which the loader refuses.
+  if (status.ok())
+    status = platform::Driver::LoadFrom(HostDriverPath()).status();
+  if (status.ok()) return 0;
+  Write(args[0], std::string(status.message()));
   return kRefused;
 }
 const bool kTryToBeANode = RegisterChild("try-to-be-a-node", &TryToBeANode);
@@ -78,6 +96,27 @@ int Daemon(const std::vector<std::string>& args) {
   for (;;) ::pause();
 }
 const bool kDaemon = RegisterChild("imex-daemon", &Daemon);
+
+// Starts a child whose one argument is a descriptor, and waits until it closes
+// that.
+Child StartAndWait(const std::string& name) {
+  int ends[2];
+  platform::Check(::pipe2(ends, O_CLOEXEC) == 0, "pipe2() failed");
+  const int inherited = ::fcntl(ends[1], F_DUPFD, 0);
+  Child child = Child::Start(name, {absl::StrCat(inherited)});
+  ::close(ends[1]);
+  ::close(inherited);
+  char nothing = 0;
+  while (::read(ends[0], &nothing, 1) < 0 && errno == EINTR) {
+  }
+  ::close(ends[0]);
+  return child;
+}
+
+std::string UserNamespace() {
+  static const Child holder = StartAndWait("hold-user-namespace");
+  return absl::StrCat("/proc/", holder.pid(), "/ns/user");
+}
 
 }  // namespace
 
@@ -152,6 +191,7 @@ ImexRoot::~ImexRoot() {
 std::map<std::string, std::string> ImexRoot::Environment(
     absl::string_view cluster, int clique) const {
   return {{kRootVariable, path_},
+          {kUserNamespaceVariable, ::geteuid() == 0 ? "" : UserNamespace()},
           {"VMMSHARE_HOST_FABRIC_CLUSTER", std::string(cluster)},
           {"VMMSHARE_HOST_FABRIC_CLIQUE", absl::StrCat(clique)}};
 }
@@ -184,16 +224,7 @@ void ImexRoot::RemoveChannel(int number) {
 }
 
 void ImexRoot::StartDaemon() {
-  int ends[2];
-  platform::Check(::pipe2(ends, O_CLOEXEC) == 0, "pipe2() failed");
-  const int inherited = ::fcntl(ends[1], F_DUPFD, 0);
-  daemon_.emplace(Child::Start("imex-daemon", {absl::StrCat(inherited)}));
-  ::close(ends[1]);
-  ::close(inherited);
-  char nothing = 0;
-  while (::read(ends[0], &nothing, 1) < 0 && errno == EINTR) {
-  }
-  ::close(ends[0]);
+  daemon_.emplace(StartAndWait("imex-daemon"));
   const std::string process = absl::StrCat("/proc/", daemon_->pid());
   fs::create_directory_symlink(process, path_ + process);
 }
