@@ -27,7 +27,8 @@ std::string RanksText(const std::vector<int>& ranks) {
 absl::Status Incomplete(const Exchange& exchange, absl::string_view what,
                         const std::vector<int>& missing,
                         const absl::Status& fence,
-                        const absl::Status& first_missing) {
+                        const absl::Status& first_missing,
+                        const std::vector<int>& silent) {
   const std::string where =
       absl::StrCat("job ", exchange.job(), ", rank ", exchange.rank(), " of ",
                    exchange.size());
@@ -35,8 +36,12 @@ absl::Status Incomplete(const Exchange& exchange, absl::string_view what,
     return platform::Annotate(
         fence,
         absl::StrCat(where, ": every rank has sent its ", what,
-                     ", but not all have ended the round"),
-        "One has died or hangs: look at its own output");
+                     ", but the round did not end",
+                     silent.empty()
+                         ? ""
+                         : absl::StrCat(", and there was no sign of life from ",
+                                        RanksText(silent))),
+        "A rank has died or hangs: look at its own output");
   }
   const absl::Status& cause = fence.ok() ? first_missing : fence;
   return platform::Annotate(
@@ -46,6 +51,31 @@ absl::Status Incomplete(const Exchange& exchange, absl::string_view what,
                    "output of ",
                    RanksText(missing),
                    ", and give a longer deadline if it is only slow"));
+}
+
+// Its part of the time left, of one of `count` waits.
+absl::Time ShareOf(absl::Time deadline, int count) {
+  const absl::Time now = absl::Now();
+  return now + std::max(absl::ZeroDuration(), deadline - now) / count;
+}
+
+// The ranks that did not notice the failed round by `deadline`, as far as that
+// can be found out: each that has noticed says so.
+std::vector<int> FindSilent(Exchange& exchange, const std::string& key,
+                            absl::Time deadline) {
+  const std::uint8_t here = 1;
+  std::vector<int> silent;
+  if (!exchange.Put(key, absl::MakeConstSpan(&here, 1), deadline).ok()) {
+    return silent;
+  }
+  for (int rank = 0; rank < exchange.size(); ++rank) {
+    if (rank != exchange.rank() &&
+        !exchange.Get(rank, key, ShareOf(deadline, exchange.size() - rank))
+             .ok()) {
+      silent.push_back(rank);
+    }
+  }
+  return silent;
 }
 
 }  // namespace
@@ -106,20 +136,19 @@ Gathered Gather(Exchange& exchange, absl::string_view what,
   for (int rank = 0; rank < exchange.size(); ++rank) {
     // What is there comes at once: a rank that is missing must not take the
     // time in which the others could be heard.
-    const absl::Time now = absl::Now();
     const absl::Time get_by =
-        fence.ok() ? deadline
-                   : now + std::max(absl::ZeroDuration(), deadline - now) /
-                               (exchange.size() - rank);
+        fence.ok() ? deadline : ShareOf(deadline, exchange.size() - rank);
     gathered.records.push_back(exchange.Get(rank, key, get_by));
     if (!gathered.records.back().ok()) {
       if (missing.empty()) first_missing = gathered.records.back().status();
       missing.push_back(rank);
     }
   }
-  if (!fence.ok() || !missing.empty()) {
-    gathered.status = Incomplete(exchange, what, missing, fence, first_missing);
-  }
+  if (fence.ok() && missing.empty()) return gathered;
+  std::vector<int> silent;
+  if (missing.empty()) silent = FindSilent(exchange, key + ".here", deadline);
+  gathered.status =
+      Incomplete(exchange, what, missing, fence, first_missing, silent);
   return gathered;
 }
 

@@ -55,8 +55,9 @@ class Exchange {
   virtual absl::Status Fence(absl::Time deadline) = 0;
 
   // What `rank` put as `key` before its last Fence(). After a Fence() that
-  // failed: what has come from that rank, if anything has, which is how the
-  // missing rank is found. NOT_FOUND or DEADLINE_EXCEEDED when there is
+  // failed: what comes from that rank by `deadline`, if anything does, which is
+  // how the missing rank is found; a medium that knows of nothing without a
+  // Fence() answers at once. NOT_FOUND or DEADLINE_EXCEEDED when there is
   // nothing.
   virtual absl::StatusOr<Bytes> Get(int rank, const std::string& key,
                                     absl::Time deadline) = 0;

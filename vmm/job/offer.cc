@@ -8,6 +8,7 @@
 #include "platform/machine.h"
 #include "platform/os_handle.h"
 #include "vmm/exporter.h"
+#include "vmm/fabric_ticket.h"
 
 namespace vmm::job {
 namespace {
@@ -71,7 +72,10 @@ absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
                                     std::unique_ptr<Endpoint>& endpoint,
                                     std::optional<Publication>& publication) {
   if (kind == HandleKind::kFabric) {
-    return absl::UnimplementedError("no fabric tickets yet");
+    absl::StatusOr<std::vector<std::uint8_t>> bytes =
+        ExportFabricTicket(memory.shareable());
+    if (!bytes.ok()) return bytes.status();
+    return std::string(bytes->begin(), bytes->end());
   }
   absl::StatusOr<std::unique_ptr<Endpoint>> started =
       Endpoint::Start({.listener = options.listener,
@@ -201,7 +205,9 @@ absl::StatusOr<ImportedAllocation> ImportFrom(
     const ImportOptions& how, const JobOptions& options, absl::Time deadline) {
   const std::string& ticket = owner.Find(CudaKind(kind))->ticket;
   if (kind == HandleKind::kFabric) {
-    return absl::UnimplementedError("no fabric tickets yet");
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(ticket.data());
+    return ImportFabricTicket(device.driver(),
+                              absl::MakeConstSpan(bytes, ticket.size()), how);
   }
   return OpenTicket(device.driver(), ticket, how, deadline, options.peers);
 }
@@ -230,9 +236,12 @@ Refusal Explain(const absl::Status& status, const JobCard& importer,
                                  fabric::UuidText(owner.domain->cluster),
                                  "): put the job's ranks into one clique."));
     }
+    if (platform::ResultOf(status) == CUDA_ERROR_NOT_PERMITTED) {
+      return refuse("other-channel",
+                    "Pass the IMEX channel of the same number into all ranks.");
+    }
     return refuse("import-refused",
-                  "The same IMEX channel on both nodes, and `nvidia-imex-ctl "
-                  "-N`: both nodes ready and connected.");
+                  "`nvidia-imex-ctl -N`: both nodes ready and connected.");
   }
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
