@@ -9,6 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/job/local_job.h"
+#include "tests/support/must.h"
 
 namespace vmm::testing {
 namespace {
@@ -80,17 +81,20 @@ TEST(Gather, SaysWhenThisRankCannotPut) {
   EXPECT_EQ(all.records.size(), 2u);
 }
 
-TEST(Gather, SaysWhenAllHaveSpokenAndTheRoundDoesNotEnd) {
-  LocalJob job(1);
-  fabric::ExchangeCallbacks callbacks = job.Callbacks(0);
-  callbacks.fence = [](absl::Time) {
-    return absl::DeadlineExceededError("slow");
-  };
-  fabric::CallbackExchange exchange(callbacks);
-  const Gathered all =
-      Gather(exchange, "word", Of(0), absl::Now() + absl::Seconds(1));
-  EXPECT_THAT(std::string(all.status.message()),
-              HasSubstr("every rank has sent its word, but not all"));
+TEST(Gather, NamesTheRankThatDiedBetweenItsWordAndTheEndOfTheRound) {
+  LocalJob job(3);
+  job.RunAll([](int rank, fabric::Exchange& exchange) {
+    if (rank == 2) {
+      Must(exchange.Put(exchange.NextKey("word"), Of(rank), Late()));
+      return;  // And is never heard of again.
+    }
+    const Gathered all =
+        Gather(exchange, "word", Of(rank), absl::Now() + absl::Seconds(1));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(all.status)) << all.status;
+    EXPECT_THAT(std::string(all.status.message()),
+                HasSubstr("every rank has sent its word, but the round did not "
+                          "end, and there was no sign of life from rank 2:"));
+  });
 }
 
 TEST(Exchange, NeverGivesAKeyTwice) {

@@ -42,6 +42,7 @@ class LocalJob {
       if (tamper) tamper(rank, key, bytes);
       const std::lock_guard<std::mutex> lock(mutex_);
       values_[{rank, key}] = std::move(bytes);
+      changed_.notify_all();
       return absl::OkStatus();
     };
     callbacks.fence = [this](absl::Time deadline) -> absl::Status {
@@ -54,9 +55,13 @@ class LocalJob {
       return all ? absl::OkStatus()
                  : absl::DeadlineExceededError("not all ranks came");
     };
-    callbacks.get = [this](int of, const std::string& key,
-                           absl::Time) -> absl::StatusOr<fabric::Bytes> {
-      const std::lock_guard<std::mutex> lock(mutex_);
+    callbacks.get = [this](
+                        int of, const std::string& key,
+                        absl::Time deadline) -> absl::StatusOr<fabric::Bytes> {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait_until(lock, absl::ToChronoTime(deadline), [&] {
+        return values_.contains({of, key});
+      });
       const auto found = values_.find({of, key});
       if (found == values_.end()) return absl::NotFoundError("nothing put");
       return found->second;
