@@ -79,6 +79,7 @@ class FileExchange final : public fabric::Exchange {
     fabric::Bytes bytes(value.begin(), value.end());
     Damage(key, bytes);
     WriteFile(Path(task_.rank, key), {bytes.begin(), bytes.end()});
+    puts_.push_back(absl::Now());
     Step();
     return absl::OkStatus();
   }
@@ -103,6 +104,8 @@ class FileExchange final : public fabric::Exchange {
     const std::string bytes = ReadFile(path);
     return fabric::Bytes(bytes.begin(), bytes.end());
   }
+
+  const std::vector<absl::Time>& puts() const { return puts_; }
 
  private:
   std::string Path(int rank, const std::string& key) const {
@@ -129,6 +132,7 @@ class FileExchange final : public fabric::Exchange {
   }
 
   const RankTask& task_;
+  std::vector<absl::Time> puts_;
   const std::string job_ = "files";
   int fences_ = 0;
   int steps_ = 0;
@@ -147,13 +151,19 @@ std::string CellText(const fabric::JobMatrix& matrix, int importer, int owner) {
 }
 
 void Report(const RankTask& task, absl::Time deadline,
-            const absl::Status& status, const fabric::JobMatrix* matrix) {
+            const std::vector<absl::Time>& puts, const absl::Status& status,
+            const fabric::JobMatrix* matrix) {
   const auto line = [](const absl::Status& of) {
     return absl::StrReplaceAll(of.message(), {{"\n", " "}});
   };
-  std::string text = absl::StrCat(
-      absl::ToInt64Microseconds(absl::Now() - deadline), "\n",
-      absl::StatusCodeToString(status.code()), "\n", line(status), "\n");
+  std::string text =
+      absl::StrCat(absl::ToInt64Microseconds(absl::Now() - deadline), " ",
+                   absl::ToUnixMicros(deadline - task.time), " ", puts.size());
+  for (absl::Time put : puts) {
+    absl::StrAppend(&text, " ", absl::ToUnixMicros(put));
+  }
+  absl::StrAppend(&text, "\n", absl::StatusCodeToString(status.code()), "\n",
+                  line(status), "\n");
   for (int i = 0; matrix != nullptr && i < task.ranks; ++i) {
     for (int j = 0; j < task.ranks; ++j) {
       if (i == j) continue;
@@ -237,7 +247,7 @@ void RunTask(const RankTask& task) {
   if (!task.symmetric) {
     const job::HandshakeResult met =
         job::Handshake(device, exchange, {.job = options}, deadline);
-    Report(task, deadline, met.status, &met.matrix);
+    Report(task, deadline, exchange.puts(), met.status, &met.matrix);
     return;
   }
   job::SymmetricOptions how;
@@ -246,7 +256,7 @@ void RunTask(const RankTask& task) {
   absl::StatusOr<job::SymmetricMemory> memory =
       job::SymmetricMemory::Create(device, exchange, how, deadline);
   absl::Status status = memory.status();
-  Report(task, deadline,
+  Report(task, deadline, exchange.puts(),
          memory.ok() ? UseNeighbours(*memory, device, exchange) : status,
          nullptr);
 }
@@ -290,6 +300,12 @@ RankReport ReadReport(const RankTask& task) {
   if (!(file >> microseconds)) return report;
   report.there = true;
   report.after_deadline = absl::Microseconds(microseconds);
+  std::size_t puts = 0;
+  file >> microseconds >> puts;
+  report.began = absl::FromUnixMicros(microseconds);
+  for (std::size_t i = 0; i < puts && file >> microseconds; ++i) {
+    report.puts.push_back(absl::FromUnixMicros(microseconds));
+  }
   file >> report.code >> std::ws;
   if (report.code != "OK") std::getline(file, report.message);
   std::string line;

@@ -41,7 +41,9 @@ Child StartRank(const RankTask& task,
 struct RankReport {
   bool there = false;             // It ended by itself.
   absl::Duration after_deadline;  // Negative: before.
-  std::string code;               // "OK", "DEADLINE_EXCEEDED", ...
+  absl::Time began;
+  std::vector<absl::Time> puts;  // When it had put its card, its row.
+  std::string code;              // "OK", "DEADLINE_EXCEEDED", ...
   std::string message;
   // Of a handshake: "fd", or why not ("other-host,no-channel"), or "?".
   std::map<std::pair<int, int>, std::string> cells;
