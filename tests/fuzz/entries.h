@@ -57,8 +57,9 @@ struct Entry {
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// Those of pools, and all.
+// Those of pools, of jobs (cards and rows of ranks), and all.
 std::vector<Entry> PoolEntries();
+std::vector<Entry> JobEntries();
 const std::vector<Entry>& Entries();
 
 }  // namespace vmm::fuzz
