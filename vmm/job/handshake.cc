@@ -141,6 +141,7 @@ template <typename T, typename Read>
 std::vector<absl::StatusOr<T>> ReadEach(
     const std::vector<absl::StatusOr<fabric::Bytes>>& records, Read read) {
   std::vector<absl::StatusOr<T>> all;
+  all.reserve(records.size());
   for (const absl::StatusOr<fabric::Bytes>& record : records) {
     all.push_back(record.ok() ? read(*record)
                               : absl::StatusOr<T>(record.status()));
