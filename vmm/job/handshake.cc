@@ -72,7 +72,8 @@ class Self {
   // Tries every kind with `owner` until one works.
   std::vector<JobTry> TryAll(const JobCard& owner, absl::Time deadline) {
     std::vector<JobTry> tries;
-    for (HandleKind kind : JobSharing().kinds()) {
+    const SharePolicy sharing = JobSharing();
+    for (HandleKind kind : sharing.kinds()) {
       Refusal refusal = RefusedByCards(card(), owner, kind);
       if (refusal.empty()) {
         const absl::Status tried = Try(owner, kind, deadline);
