@@ -116,34 +116,42 @@ absl::Status Corrupt() {
 
 }  // namespace
 
-absl::StatusOr<std::uint64_t> Fence::Claim(std::uint64_t value) {
+absl::StatusOr<std::uint64_t> Fence::Claim(std::uint64_t value, By by) {
   absl::Status sane = CheckValue(value);
   if (!sane.ok()) return sane;
   if (value == 0) {
     return absl::InvalidArgumentError(
         "a fence cannot be signalled 0: that is where it begins");
   }
-  const fence::Progress now = fence::Look(*words_, base_);
-  if (now.corrupt) return Corrupt();
-  if (now.abandoned) return Aborted(now.value);
   const std::uint64_t raw = base_ + value;
-  std::uint64_t before = words_->claimed.load();
-  do {
-    const std::uint64_t least = std::max(before, base_ + now.value);
-    if (raw <= least) {
+  for (;;) {
+    // Fetched before the value: what was claimed earlier may be there by then.
+    std::uint64_t claimed = words_->claimed.load();
+    const fence::Progress now = fence::Look(*words_, base_);
+    if (now.corrupt) return Corrupt();
+    if (now.abandoned) return Aborted(now.value);
+    const std::uint64_t reached = base_ + now.value;
+    if (raw <= std::max(claimed, reached)) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "a fence cannot go backwards, from ", least - base_, " to ", value,
-          ": it is at ", now.value, ", and a signal of ",
-          before < base_ ? 0 : before - base_,
-          " has been made or is on its "
-          "way"));
+          "a fence cannot go backwards, from ",
+          std::max(claimed, reached) - base_, " to ", value, ": it is at ",
+          now.value, ", and higher values may be on their way"));
     }
-  } while (!words_->claimed.compare_exchange_weak(before, raw));
-  return before;
+    if (by == By::kHost && claimed > reached) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a signal of ", claimed - base_,
+          " is on its way on a stream or another thread, and would come after "
+          "the host's of ",
+          value,
+          ". Put that on the stream too, or wait for the first; if its process "
+          "has ended, Abandon()"));
+    }
+    if (words_->claimed.compare_exchange_weak(claimed, raw)) return claimed;
+  }
 }
 
 absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
-  absl::StatusOr<std::uint64_t> before = Claim(value);
+  absl::StatusOr<std::uint64_t> before = Claim(value, By::kStream);
   if (!before.ok()) return before.status();
   const platform::Driver& driver = source_->driver();
   std::uint64_t raw = base_ + value;
@@ -181,24 +189,12 @@ absl::Status Fence::Wait(CUstream stream, std::uint64_t value) {
 }
 
 absl::Status Fence::SignalFromHost(std::uint64_t value) {
-  absl::StatusOr<std::uint64_t> before = Claim(value);
+  absl::StatusOr<std::uint64_t> before = Claim(value, By::kHost);
   if (!before.ok()) return before.status();
-  std::uint64_t raw = base_ + value;
-  std::uint64_t now = words_->value.load();
-  if (now < *before) {
-    words_->claimed.compare_exchange_strong(raw, *before);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a signal of ", *before - base_,
-        " is on its way on some stream, and "
-        "would come after the host's of ",
-        value,
-        ". Put that on the stream "
-        "too, or wait for the first; if its process has ended, Abandon()"));
-  }
-  if (!fence::Raise(words_->value, raw)) {
-    const fence::Progress progress = fence::Look(*words_, base_);
-    if (progress.corrupt) return Corrupt();
-    if (progress.abandoned) return Aborted(progress.value);
+  if (!fence::Raise(words_->value, base_ + value)) {
+    const fence::Progress now = fence::Look(*words_, base_);
+    if (now.corrupt) return Corrupt();
+    if (now.abandoned) return Aborted(now.value);
   }
   return absl::OkStatus();
 }

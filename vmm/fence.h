@@ -156,7 +156,9 @@ class Fence {
   absl::Status CheckUsable() const;
   absl::Status CheckValue(std::uint64_t value) const;
   absl::Status Aborted(std::uint64_t reached) const;
-  absl::StatusOr<std::uint64_t> Claim(std::uint64_t value);
+  enum class By { kStream, kHost };
+  // Takes `value` for this signal; answers the highest one taken before.
+  absl::StatusOr<std::uint64_t> Claim(std::uint64_t value, By by);
   // Of the stream operations.
   CUdeviceptr address() const;
 

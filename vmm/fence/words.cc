@@ -41,7 +41,10 @@ Progress Look(Words& words, std::uint64_t base) {
 
 void Abandon(Words& words, std::uint64_t base) {
   const std::uint64_t raw = words.value.load();
-  Raise(words.abandoned, std::min(raw, base + kSpan - 1) + 1);
+  // Once: later `value` says where fences end, not where this one was.
+  std::uint64_t never = 0;
+  words.abandoned.compare_exchange_strong(never,
+                                          std::min(raw, base + kSpan - 1) + 1);
   static_cast<void>(Look(words, base));
 }
 
