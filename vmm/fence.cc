@@ -1,7 +1,6 @@
 #include "vmm/fence.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +49,8 @@ Fence& Fence::operator=(Fence&& other) noexcept {
     words_ = other.words_;
     base_ = other.base_;
     enqueued_ = other.enqueued_;
+    last_stream_ = other.last_stream_;
+    last_ = other.last_;
     block_ = std::move(other.block_);
   }
   return *this;
@@ -116,58 +117,44 @@ absl::Status Corrupt() {
 
 }  // namespace
 
-absl::StatusOr<std::uint64_t> Fence::Claim(std::uint64_t value, By by) {
+absl::StatusOr<std::uint64_t> Fence::CheckForwards(std::uint64_t value,
+                                                   std::uint64_t last) const {
   absl::Status sane = CheckValue(value);
   if (!sane.ok()) return sane;
   if (value == 0) {
     return absl::InvalidArgumentError(
         "a fence cannot be signalled 0: that is where it begins");
   }
+  const fence::Progress now = fence::Look(*words_, base_);
+  if (now.corrupt) return Corrupt();
+  if (now.abandoned) return Aborted(now.value);
   const std::uint64_t raw = base_ + value;
-  for (;;) {
-    // Fetched before the value: what was claimed earlier may be there by then.
-    std::uint64_t claimed = words_->claimed.load();
-    const fence::Progress now = fence::Look(*words_, base_);
-    if (now.corrupt) return Corrupt();
-    if (now.abandoned) return Aborted(now.value);
-    const std::uint64_t reached = base_ + now.value;
-    if (raw <= std::max(claimed, reached)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "a fence cannot go backwards, from ",
-          std::max(claimed, reached) - base_, " to ", value, ": it is at ",
-          now.value, ", and higher values may be on their way"));
-    }
-    if (by == By::kHost && claimed > reached) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "a signal of ", claimed - base_,
-          " is on its way on a stream or another thread, and would come after "
-          "the host's of ",
-          value,
-          ". Put that on the stream too, or wait for the first; if its process "
-          "has ended, Abandon()"));
-    }
-    if (words_->claimed.compare_exchange_weak(claimed, raw)) return claimed;
+  const std::uint64_t reached = base_ + now.value;
+  if (raw <= std::max(last, reached)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a fence cannot go from ", std::max(last, reached) - base_, " to ",
+        value, ": its values grow",
+        raw > reached ? "; the first is on this stream already" : ""));
   }
+  return reached;
 }
 
 absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
-  absl::StatusOr<std::uint64_t> before = Claim(value, By::kStream);
-  if (!before.ok()) return before.status();
+  absl::StatusOr<std::uint64_t> reached =
+      CheckForwards(value, stream == last_stream_ ? last_ : 0);
+  if (!reached.ok()) return reached.status();
   const platform::Driver& driver = source_->driver();
-  std::uint64_t raw = base_ + value;
+  const std::uint64_t raw = base_ + value;
   // The default flags: with the barrier that makes earlier writes visible.
   if (CUresult r = driver->cuStreamWriteValue64(stream, address(), raw,
                                                 CU_STREAM_WRITE_VALUE_DEFAULT);
       r != CUDA_SUCCESS) {
-    words_->claimed.compare_exchange_strong(raw, *before);
     return driver.Error(
         r, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, address())));
   }
-  std::atomic_ref<std::uint64_t> enqueued(enqueued_);
-  std::uint64_t last = enqueued.load(std::memory_order_relaxed);
-  while (last < raw && !enqueued.compare_exchange_weak(
-                           last, raw, std::memory_order_relaxed)) {
-  }
+  last_stream_ = stream;
+  last_ = raw;
+  enqueued_ = std::max(enqueued_, raw);
   return absl::OkStatus();
 }
 
@@ -189,9 +176,16 @@ absl::Status Fence::Wait(CUstream stream, std::uint64_t value) {
 }
 
 absl::Status Fence::SignalFromHost(std::uint64_t value) {
-  absl::StatusOr<std::uint64_t> before = Claim(value, By::kHost);
-  if (!before.ok()) return before.status();
-  if (!fence::Raise(words_->value, base_ + value)) {
+  absl::StatusOr<std::uint64_t> reached = CheckForwards(value, 0);
+  if (!reached.ok()) return reached.status();
+  const std::uint64_t raw = base_ + value;
+  if (*reached < enqueued_ && enqueued_ <= raw) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a signal of ", enqueued_ - base_,
+        " is on its way on a stream, and would come after the host's of ",
+        value, ". Put that on the stream too, or wait for the first"));
+  }
+  if (!fence::Raise(words_->value, raw)) {
     const fence::Progress now = fence::Look(*words_, base_);
     if (now.corrupt) return Corrupt();
     if (now.abandoned) return Aborted(now.value);

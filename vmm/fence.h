@@ -66,8 +66,8 @@ struct FenceWatch {
   std::function<absl::Status()> still_worth = nullptr;
 };
 
-// One fence. Move-only. Calls from several threads are safe, but for moves and
-// Release(); the order of signals between threads is the program's to keep.
+// One fence, or a process's share in it. Move-only. Thread-safe, but for moves,
+// Release() and the two signals: those are for one thread at a time.
 //
 // May be destroyed at any time: work that it put on streams needs it no more.
 // If some of that has not signalled yet, its memory is used again only after.
@@ -85,16 +85,18 @@ class Fence {
   // was given, in this process.
   //   INVALID_ARGUMENT     0, above kMaxFenceValue, or what the driver says
   //                        of the stream
-  //   FAILED_PRECONDITION  not above every value that anybody, in any process,
-  //                        has set out to signal; the fence was given back
+  //   FAILED_PRECONDITION  not above the fence's value now, or the last one
+  //                        that this object put on the same stream; the fence
+  //                        was given back
   //   ABORTED              the fence is abandoned
   //   DATA_LOSS            a peer wrote something that is no value of it
   // After an error nothing was put on the stream.
   //
-  // Signals that several streams make are ordered by the program, by another
-  // fence or event: of two that race the smaller one may come last, and until
-  // the next one the fence then says less than it did. Not used with a stream
-  // that is being captured: the graph would signal the same value again.
+  // Several streams, hosts and processes may signal one fence by turns: they
+  // order each other by waiting for it. Of two that do not, the smaller value
+  // may come last, and until the next one the fence then says less than it
+  // did; nobody can know that beforehand. Not for a stream that is being
+  // captured: the graph would signal the same value again.
   absl::Status Signal(CUstream stream, std::uint64_t value);
 
   // Makes work that is put on `stream` after this call wait until the fence has
@@ -105,8 +107,8 @@ class Fence {
 
   // Signals `value` now, from the CPU: what this thread wrote before, and what
   // it knows to be written, is visible to whoever waits. Errors as Signal();
-  // FAILED_PRECONDITION also while a signal is on its way on some stream, for
-  // that would come after it and be smaller.
+  // FAILED_PRECONDITION also while this object's signal of a value up to that
+  // is on its way on a stream, for it would come later and be smaller.
   absl::Status SignalFromHost(std::uint64_t value);
 
   // Waits on this thread until the fence has reached `value`: looks at it
@@ -156,9 +158,10 @@ class Fence {
   absl::Status CheckUsable() const;
   absl::Status CheckValue(std::uint64_t value) const;
   absl::Status Aborted(std::uint64_t reached) const;
-  enum class By { kStream, kHost };
-  // Takes `value` for this signal; answers the highest one taken before.
-  absl::StatusOr<std::uint64_t> Claim(std::uint64_t value, By by);
+  // What the fence has reached, with the base, if `value` may be signalled
+  // after `last`, with the base as well.
+  absl::StatusOr<std::uint64_t> CheckForwards(std::uint64_t value,
+                                              std::uint64_t last) const;
   // Of the stream operations.
   CUdeviceptr address() const;
 
@@ -167,6 +170,9 @@ class Fence {
   std::uint64_t base_;
   // The highest value that this object has put on a stream, with the base.
   std::uint64_t enqueued_ = 0;
+  // The last that it put on a stream, and on which. That may be gone since.
+  CUstream last_stream_ = nullptr;
+  std::uint64_t last_ = 0;
   std::optional<ImportedBlock> block_;  // Of a peer's fence.
 };
 

@@ -60,7 +60,6 @@ std::uint64_t Renew(Words& words, std::uint64_t tag) {
   if (base > kLastBase) return base;
   words.value.store(base);
   words.base.store(base);
-  words.claimed.store(base);
   words.abandoned.store(0);
   words.tag.store(tag);
   return base;

@@ -37,15 +37,13 @@ struct Words {
   // A random number of the pool's: this memory was a fence before.
   std::atomic<std::uint64_t> tag;
   std::atomic<std::uint64_t> base;
-  // The highest value (with the base) that anybody set out to signal.
-  std::atomic<std::uint64_t> claimed;
   // 0, or one more than `value` was when the fence was abandoned.
   std::atomic<std::uint64_t> abandoned;
-  std::uint64_t unused_too[12];
+  std::uint64_t unused_too[13];
 };
 static_assert(sizeof(Words) == kFenceBytes);
 static_assert(offsetof(Words, tag) == 128);
-static_assert(offsetof(Words, abandoned) == 152);
+static_assert(offsetof(Words, abandoned) == 144);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // How far a fence is. `value` is the fence's own, without its base.
