@@ -128,6 +128,9 @@ TEST(FuzzCorpus, PoolMessagesKeepTheirPromises) {
 TEST(FuzzCorpus, SubscribersKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_owner", 40000), 40000u);
 }
+TEST(FuzzCorpus, FenceTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("fence_ticket", 60000), 60000u);
+}
 TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
 }
