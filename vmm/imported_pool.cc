@@ -80,15 +80,7 @@ absl::StatusOr<ImportedBlock> ImportedPool::Import(const PoolTicket& ticket,
 
 absl::StatusOr<std::vector<ImportedBlock>> ImportedPool::ImportAll(
     absl::Span<const PoolTicket> tickets, absl::Time deadline) {
-  std::vector<ImportedBlock> blocks;
-  blocks.reserve(tickets.size());
-  for (const PoolTicket& ticket : tickets) {
-    absl::StatusOr<ImportedBlock> block =
-        subscription_->Import(ticket, deadline);
-    if (!block.ok()) return block.status();
-    blocks.push_back(*std::move(block));
-  }
-  return blocks;
+  return subscription_->ImportAll(tickets, deadline);
 }
 
 absl::Status ImportedPool::ReleaseAfter(ImportedBlock&& block,

@@ -24,8 +24,9 @@ class AsyncOwner : public Owner {
     return gpu_.Error(gpu_.cu().cuMemFreeAsync(block.address, stream),
                       "cuMemFreeAsync()");
   }
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     vmm::platform::OsHandle* handle) override {
+  absl::StatusOr<std::size_t> Export(
+      const Block& /*block*/, BlobSpan /*blob*/,
+      vmm::platform::OsHandle* /*handle*/) override {
     return absl::UnimplementedError("the default pool is not shared");
   }
   absl::Status Trim() override {

@@ -42,7 +42,7 @@ def main(program, directory):
     folder.mkdir(parents=True)
     report = folder / "report.json"
     subprocess.run([program, "--driver=host", "--quick", f"--json={report}", f"--svg={folder}/plots",
-                    "--scenario=alloc,first,kth,copy"], check=True, stdout=subprocess.DEVNULL)
+                    f"--markdown={folder}/report.md", "--scenario=alloc,first,kth,copy"], check=True, stdout=subprocess.DEVNULL)
 
     found = json.loads(report.read_text(encoding="utf-8"))
     context = found["context"]
@@ -62,6 +62,21 @@ def main(program, directory):
     check(ROUTES <= kth, f"routes of kth are {sorted(kth)}")
     first = [e for e in entries if e["name"] == "first/pool/2MiB/same/total_median"]
     check(len(first) == 1 and first[0]["real_time"] > 0, "no first/pool/2MiB/same/total_median")
+
+    # The pool's path calls nothing; that legacy's does shows that it is counted.
+    calls = {e["run_name"].split("/")[1]: e for e in entries
+             if e["run_name"].startswith("kth_calls/") and e["run_type"] == "iteration"}
+    check(ROUTES <= set(calls), f"routes of kth_calls are {sorted(calls)}")
+    check(calls["legacy"]["driver_calls"] > 0, "legacy IPC calls no driver")
+    check(calls["pool"]["driver_calls"] == 0, "the pool's shares call the driver")
+    check(calls["pool"]["shares_with_system_call"] == 0, "the pool's shares make system calls")
+    if calls["pool"]["system_calls_watched"]:
+        check(calls["bare"]["shares_with_system_call"] > 0, "bare calls make no system call")
+
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    check("### The k-th share of 64 KiB, same GPU" in markdown, "the Markdown lacks a table")
+    check("### Targets" in markdown, "the Markdown lacks the targets")
+    check(f"]({folder}/plots/kth_same.svg)" in markdown, "the Markdown does not show the plots")
 
     plots = sorted((folder / "plots").glob("*.svg"))
     check(len(plots) >= 5, f"{len(plots)} plots")

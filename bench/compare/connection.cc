@@ -1,7 +1,9 @@
 #include "bench/compare/connection.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,8 +15,7 @@ using vmm::platform::kMaxHandles;
 using vmm::platform::kMaxPayload;
 using vmm::platform::OsHandle;
 
-// One kImport message under construction. Written in place: what it costs to
-// put a blob together is the route's own.
+// One kImport message under construction.
 class Batch {
  public:
   Batch(const Route& route, const ShareOptions& options) {
@@ -24,29 +25,24 @@ class Batch {
   }
 
   bool empty() const { return header_.count == 0; }
-  bool HasRoom() const {
-    return used_ + sizeof(BlobHeader) + 4 + kMaxBlob <= bytes_.size() &&
-           handle_count_ < kMaxHandles;
+  // How many blocks have room, whatever their blobs turn out to be.
+  std::size_t Room() const {
+    return std::min(
+        (bytes_.size() - used_) / (sizeof(BlobHeader) + 4 + kMaxBlob),
+        kMaxHandles - handle_count_);
   }
 
-  absl::Status Add(Owner& owner, const Item& item, CallCounter& counter) {
-    std::uint8_t* const at = bytes_.data() + used_;
-    OsHandle& handle = handles_[handle_count_];
-    absl::StatusOr<std::size_t> length = counter.Count([&] {
-      return owner.Export(
-          item.block, BlobSpan(at + sizeof(BlobHeader) + 4, kMaxBlob), &handle);
+  // REQUIRES: there is room, and at most kLot of them.
+  absl::Status Add(Owner& owner, absl::Span<const Item> items,
+                   CallCounter& counter) {
+    for (std::size_t i = 0; i < items.size(); ++i) blocks_[i] = items[i].block;
+    const auto out = absl::MakeSpan(lot_.data(), items.size());
+    absl::Status exported = counter.Count([&] {
+      return owner.ExportLot(absl::MakeConstSpan(blocks_.data(), items.size()),
+                             out);
     });
-    if (!length.ok()) return length.status();
-    const bool has_handle = handle.has_value();
-    if (has_handle) ++handle_count_;
-    const BlobHeader blob{item.block.size, item.word,
-                          static_cast<std::uint16_t>(*length),
-                          static_cast<std::uint16_t>(has_handle ? 1 : 0)};
-    const auto length32 = static_cast<std::uint32_t>(*length);
-    std::memcpy(at, &blob, sizeof(blob));
-    std::memcpy(at + sizeof(blob), &length32, sizeof(length32));
-    used_ += sizeof(blob) + sizeof(length32) + *length;
-    ++header_.count;
+    if (!exported.ok()) return exported;
+    for (std::size_t i = 0; i < items.size(); ++i) Put(items[i], out[i]);
     return absl::OkStatus();
   }
 
@@ -67,7 +63,25 @@ class Batch {
   }
 
  private:
+  void Put(const Item& item, Outgoing& out) {
+    const bool has_handle = out.handle.has_value();
+    if (has_handle) handles_[handle_count_++] = std::move(out.handle);
+    const BlobHeader blob{item.block.size, item.word,
+                          static_cast<std::uint16_t>(out.length),
+                          static_cast<std::uint16_t>(has_handle ? 1 : 0)};
+    const auto length32 = static_cast<std::uint32_t>(out.length);
+    std::uint8_t* const at = bytes_.data() + used_;
+    std::memcpy(at, &blob, sizeof(blob));
+    std::memcpy(at + sizeof(blob), &length32, sizeof(length32));
+    std::memcpy(at + sizeof(blob) + sizeof(length32), out.blob.data(),
+                out.length);
+    used_ += sizeof(blob) + sizeof(length32) + out.length;
+    ++header_.count;
+  }
+
   ImportHeader header_;
+  std::array<Block, kLot> blocks_;
+  std::array<Outgoing, kLot> lot_;
   std::array<std::uint8_t, kMaxPayload> bytes_{};
   std::size_t used_ = sizeof(ImportHeader);
   std::array<OsHandle, kMaxHandles> handles_;
@@ -131,18 +145,17 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
     CallCounter counter(options.count_calls ? &shared.calls : nullptr);
     shared.exporter.Start();
     std::int64_t lot_start = NowNs();
-    std::size_t in_lot = 0;
-    while (next < items.size() && batch->HasRoom()) {
-      absl::Status added = batch->Add(*owner_, items[next], counter);
+    while (next < items.size() && batch->Room() > 0) {
+      // One at a time where calls are counted: each is seen for itself.
+      const absl::Span<const Item> lot = items.subspan(
+          next, options.count_calls ? 1 : std::min(kLot, batch->Room()));
+      absl::Status added = batch->Add(*owner_, lot, counter);
       if (!added.ok()) return added;
-      ++next;
-      if (++in_lot == kLot || next == items.size() || !batch->HasRoom()) {
-        const std::int64_t now = NowNs();
-        shared.exports.push_back(static_cast<double>(now - lot_start) /
-                                 static_cast<double>(in_lot));
-        lot_start = now;
-        in_lot = 0;
-      }
+      next += lot.size();
+      const std::int64_t now = NowNs();
+      shared.exports.push_back(static_cast<double>(now - lot_start) /
+                               static_cast<double>(lot.size()));
+      lot_start = now;
     }
     shared.exporter.Stop();
     absl::Status sent = batch->Send(link_->channel());

@@ -49,6 +49,7 @@ absl::StatusOr<Answer> Link::Open(const Route& route,
   request.Put(static_cast<std::uint32_t>(IndexOf(route)));
   request.PutBytes(owner.bytes);
   std::vector<const OsHandle*> handles;
+  handles.reserve(owner.handles.size());
   for (const OsHandle& handle : owner.handles) handles.push_back(&handle);
   absl::Status sent =
       channel_.Send(kOpen, request.bytes(), handles, Deadline());

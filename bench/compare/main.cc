@@ -121,7 +121,7 @@ absl::Status WriteOutputs(Bench& bench) {
   }
   if (bench.options.svg.empty()) return absl::OkStatus();
   for (Chart& chart : bench.results.charts) {
-    if (!bench.on_gpu()) absl::StrAppend(&chart.title, " (", kNoGpu, ")");
+    if (!bench.on_gpu()) chart.note = kNoGpu;
   }
   return WriteCharts(bench.results.charts, bench.options.svg);
 }

@@ -128,7 +128,7 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
   samples->driver_blocks = driver_blocks.size();
 
   absl::Status status = Measure(*connection, *items, touch, samples);
-  const absl::Status ended = TearDown(*connection, *items, samples);
+  absl::Status ended = TearDown(*connection, *items, samples);
   if (absl::IsResourceExhausted(status)) {
     samples->left_out = std::string(status.message());
     return ended;

@@ -31,7 +31,7 @@ class Obedient {
     if (!importer.ok()) return importer.status();
     link_.emplace(*std::move(importer));
     absl::StatusOr<Connection> connection =
-        Connection::Open(gpu_, route_, *link_);
+        Connection::Open(gpu_, route_, *link_, options_.corrupt);
     if (!connection.ok()) return connection.status();
     connection_.emplace(*std::move(connection));
     absl::StatusOr<std::vector<Item>> items =

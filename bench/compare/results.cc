@@ -59,6 +59,7 @@ double Median(const std::vector<double>& samples) {
 
 std::string ToText(const Table& table, bool markdown) {
   std::vector<std::size_t> widths;
+  widths.reserve(table.header.size());
   for (const std::string& cell : table.header) widths.push_back(cell.size());
   for (const std::vector<std::string>& row : table.rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {
@@ -100,7 +101,7 @@ Table ToTable(const std::vector<Target>& targets) {
   table.header = {"", "measured", "floor", "aim", "verdict"};
   for (const Target& target : targets) {
     const auto number = [&](double value) {
-      return absl::StrCat(absl::StrFormat(value < 10 ? "%.3f" : "%.1f", value),
+      return absl::StrCat(absl::StrFormat("%.*f", value < 10 ? 3 : 1, value),
                           target.unit);
     };
     const char* const bound = target.at_least ? "at least " : "at most ";

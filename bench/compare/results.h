@@ -40,6 +40,7 @@ struct Chart {
   std::string title;
   std::string x_label;
   std::string y_label;
+  std::string note = {};  // In a corner.
   bool x_is_bytes = false;
   bool y_is_time = true;  // Nanoseconds; else plain numbers.
   // Lines.

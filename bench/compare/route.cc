@@ -1,8 +1,34 @@
 #include "bench/compare/route.h"
 
 #include <array>
+#include <utility>
 
 namespace bench::compare {
+
+absl::Status Owner::ExportLot(absl::Span<const Block> blocks,
+                              absl::Span<Outgoing> out) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    absl::StatusOr<std::size_t> length =
+        Export(blocks[i], absl::MakeSpan(out[i].blob), &out[i].handle);
+    if (!length.ok()) return length.status();
+    out[i].length = *length;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::ImportLot(absl::Span<Incoming> in, Steps* steps,
+                                 absl::Span<Block> out) {
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    absl::StatusOr<Block> block =
+        Import(in[i].size, in[i].blob, std::move(in[i].handle), steps);
+    if (!block.ok()) {
+      while (i > 0) Close(out[--i]).IgnoreError();
+      return block.status();
+    }
+    out[i] = *block;
+  }
+  return absl::OkStatus();
+}
 
 absl::Span<const Route> Routes() {
   static const std::array<Route, 6> kAll = {

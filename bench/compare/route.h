@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,21 @@ struct Introduction {
 inline constexpr std::size_t kMaxBlob = 256;
 using BlobSpan = absl::Span<std::uint8_t>;
 
+// What travels for a block, at its owner.
+struct Outgoing {
+  std::array<std::uint8_t, kMaxBlob> blob{};
+  std::size_t length = 0;  // Of the blob.
+  vmm::platform::OsHandle handle;
+};
+// And at its importer.
+struct Incoming {
+  std::uint64_t size = 0;  // Of the block.
+  absl::Span<const std::uint8_t> blob;
+  vmm::platform::OsHandle handle;
+};
+// Blocks that are shared together, at most.
+inline constexpr std::size_t kLot = 16;
+
 class Owner {
  public:
   virtual ~Owner() = default;
@@ -44,17 +60,20 @@ class Owner {
   // Writes what must travel to `blob` and answers how many bytes that is.
   virtual absl::StatusOr<std::size_t> Export(
       const Block& block, BlobSpan blob, vmm::platform::OsHandle* handle) = 0;
+  // A lot at once: one by one, unless the route has a call for many.
+  virtual absl::Status ExportLot(absl::Span<const Block> blocks,
+                                 absl::Span<Outgoing> out);
   // Gives the driver back what is kept for later blocks. May be called again
   // when memory is still held (a peer has it).
   virtual absl::Status Trim() { return absl::OkStatus(); }
   // Called before `stream` is destroyed.
-  virtual absl::Status Leave(CUstream stream) { return absl::OkStatus(); }
+  virtual absl::Status Leave(CUstream /*stream*/) { return absl::OkStatus(); }
 };
 
 class Importer {
  public:
   virtual ~Importer() = default;
-  virtual absl::Status Meet(const Introduction& owner) {
+  virtual absl::Status Meet(const Introduction& /*owner*/) {
     return absl::OkStatus();
   }
   // Adds the time of what it does to `steps`, unless that is null.
@@ -62,6 +81,9 @@ class Importer {
                                        absl::Span<const std::uint8_t> blob,
                                        vmm::platform::OsHandle handle,
                                        Steps* steps) = 0;
+  // A lot at once: one by one, unless the route has a call for many.
+  virtual absl::Status ImportLot(absl::Span<Incoming> in, Steps* steps,
+                                 absl::Span<Block> out);
   virtual absl::Status Close(const Block& block) = 0;
 };
 

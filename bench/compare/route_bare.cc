@@ -1,4 +1,5 @@
 // The driver's virtual memory management, called directly.
+#include <cstring>
 
 #include "bench/compare/route.h"
 #include "platform/handle_attributes.h"
@@ -48,7 +49,8 @@ class BareOwner : public Owner {
   BareOwner(Gpu& gpu, std::uint64_t granularity, CUmemAllocationProp properties)
       : gpu_(gpu), granularity_(granularity), properties_(properties) {}
 
-  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+  absl::StatusOr<Block> Create(std::uint64_t size,
+                               CUstream /*stream*/) override {
     Mapped mapped;
     mapped.size = (size + granularity_ - 1) / granularity_ * granularity_;
     const CUresult r =
@@ -60,13 +62,13 @@ class BareOwner : public Owner {
     return Block{*address, size, mapped.handle};
   }
 
-  absl::Status Free(const Block& block, CUstream stream) override {
+  absl::Status Free(const Block& block, CUstream /*stream*/) override {
     return Release(
         gpu_, {block.address, block.own,
                (block.size + granularity_ - 1) / granularity_ * granularity_});
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
+  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan /*blob*/,
                                      OsHandle* handle) override {
     // Wide enough for a descriptor and for a HANDLE.
     std::intptr_t exported = 0;
@@ -76,7 +78,9 @@ class BareOwner : public Owner {
       return gpu_.Error(r, "cuMemExportToShareableHandle()");
     }
     if (vmm::platform::kNativeHandleIsPosixFd) {
-      exported = *reinterpret_cast<int*>(&exported);
+      int descriptor = -1;
+      std::memcpy(&descriptor, &exported, sizeof(descriptor));
+      exported = descriptor;
     }
     *handle = OsHandle::Adopt(exported);
     return 0;
@@ -94,7 +98,7 @@ class BareImporter : public Importer {
       : gpu_(gpu), granularity_(granularity) {}
 
   absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> blob,
+                               absl::Span<const std::uint8_t> /*blob*/,
                                OsHandle handle, Steps* steps) override {
     CUmemGenericAllocationHandle imported = 0;
     const CUresult r = Timed(steps, Step::kImport, [&] {

@@ -26,7 +26,8 @@ class DedicatedOwner : public Owner {
   DedicatedOwner(Gpu& gpu, const vmm::Exporter* exporter)
       : gpu_(gpu), exporter_(exporter) {}
 
-  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+  absl::StatusOr<Block> Create(std::uint64_t size,
+                               CUstream /*stream*/) override {
     absl::StatusOr<vmm::Allocation> made =
         vmm::Allocation::Create(gpu_.owner(), {.size = size});
     if (!made.ok()) return made.status();
@@ -35,7 +36,7 @@ class DedicatedOwner : public Owner {
     return Block{address, size, Number(kept.release())};
   }
 
-  absl::Status Free(const Block& block, CUstream stream) override {
+  absl::Status Free(const Block& block, CUstream /*stream*/) override {
     delete Pointer<vmm::Allocation>(block);
     return absl::OkStatus();
   }

@@ -18,7 +18,8 @@ class LegacyOwner : public Owner {
  public:
   explicit LegacyOwner(Gpu& gpu) : gpu_(gpu) {}
 
-  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+  absl::StatusOr<Block> Create(std::uint64_t size,
+                               CUstream /*stream*/) override {
     Block block{0, size, 0};
     const CUresult r = gpu_.cu().cuMemAlloc(&block.address,
                                             (size + kUnit - 1) / kUnit * kUnit);
@@ -26,12 +27,12 @@ class LegacyOwner : public Owner {
     return block;
   }
 
-  absl::Status Free(const Block& block, CUstream stream) override {
+  absl::Status Free(const Block& block, CUstream /*stream*/) override {
     return gpu_.Error(gpu_.cu().cuMemFree(block.address), "cuMemFree()");
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* handle) override {
+                                     OsHandle* /*handle*/) override {
     CUipcMemHandle exported;
     const CUresult r = gpu_.cu().cuIpcGetMemHandle(&exported, block.address);
     if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcGetMemHandle()");
@@ -49,7 +50,7 @@ class LegacyImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               OsHandle handle, Steps* steps) override {
+                               OsHandle /*handle*/, Steps* steps) override {
     CUipcMemHandle exported;
     vmm::platform::Check(blob.size() == sizeof(exported),
                          "a blob of another route");

@@ -1,7 +1,9 @@
 // vmmshare's pool: segments whose handles travel once, and tickets.
+#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "bench/compare/route.h"
@@ -46,12 +48,29 @@ class PoolOwner : public Owner {
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* handle) override {
+                                     OsHandle* /*handle*/) override {
     absl::StatusOr<vmm::PoolTicket> ticket = pool_->Export(block.address);
     if (!ticket.ok()) return ticket.status();
     const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket(*ticket);
     std::memcpy(blob.data(), bytes.data(), bytes.size());
     return bytes.size();
+  }
+
+  absl::Status ExportLot(absl::Span<const Block> blocks,
+                         absl::Span<Outgoing> out) override {
+    std::array<CUdeviceptr, kLot> addresses;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      addresses[i] = blocks[i].address;
+    }
+    absl::StatusOr<std::vector<vmm::PoolTicket>> tickets =
+        pool_->ExportAll(absl::MakeConstSpan(addresses.data(), blocks.size()));
+    if (!tickets.ok()) return tickets.status();
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket((*tickets)[i]);
+      std::memcpy(out[i].blob.data(), bytes.data(), bytes.size());
+      out[i].length = bytes.size();
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Trim() override { return pool_->Trim().status(); }
@@ -88,7 +107,7 @@ class PoolImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               OsHandle handle, Steps* steps) override {
+                               OsHandle /*handle*/, Steps* steps) override {
     absl::StatusOr<vmm::ImportedBlock> imported = Timed(
         steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedBlock> {
           absl::StatusOr<vmm::PoolTicket> ticket = vmm::DecodePoolTicket(blob);
@@ -100,6 +119,30 @@ class PoolImporter : public Importer {
     blocks_.emplace_back(*std::move(imported));
     ++open_;
     return block;
+  }
+
+  absl::Status ImportLot(absl::Span<Incoming> in, Steps* steps,
+                         absl::Span<Block> out) override {
+    std::array<vmm::PoolTicket, kLot> tickets;
+    absl::StatusOr<std::vector<vmm::ImportedBlock>> imported =
+        Timed(steps, Step::kImport,
+              [&]() -> absl::StatusOr<std::vector<vmm::ImportedBlock>> {
+                for (std::size_t i = 0; i < in.size(); ++i) {
+                  absl::StatusOr<vmm::PoolTicket> ticket =
+                      vmm::DecodePoolTicket(in[i].blob);
+                  if (!ticket.ok()) return ticket.status();
+                  tickets[i] = *ticket;
+                }
+                return pool_->ImportAll(
+                    absl::MakeConstSpan(tickets.data(), in.size()), deadline_);
+              });
+    if (!imported.ok()) return imported.status();
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      out[i] = {(*imported)[i].address(), in[i].size, blocks_.size()};
+      blocks_.emplace_back(std::move((*imported)[i]));
+      ++open_;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Close(const Block& block) override {

@@ -35,7 +35,9 @@ class StreamPoolOwner : public Owner {
       return gpu_.Error(r, "cuMemPoolExportToShareableHandle()");
     }
     if (vmm::platform::kNativeHandleIsPosixFd) {
-      exported = *reinterpret_cast<int*>(&exported);
+      int descriptor = -1;
+      std::memcpy(&descriptor, &exported, sizeof(descriptor));
+      exported = descriptor;
     }
     Introduction introduction;
     introduction.handles.push_back(OsHandle::Adopt(exported));
@@ -56,7 +58,7 @@ class StreamPoolOwner : public Owner {
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* handle) override {
+                                     OsHandle* /*handle*/) override {
     CUmemPoolPtrExportData exported;
     const CUresult r =
         gpu_.cu().cuMemPoolExportPointer(&exported, block.address);
@@ -66,7 +68,7 @@ class StreamPoolOwner : public Owner {
   }
 
   absl::Status Trim() override {
-    const absl::Status done = gpu_.Synchronize();
+    absl::Status done = gpu_.Synchronize();
     if (!done.ok()) return done;
     return gpu_.Error(gpu_.cu().cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo()");
   }
@@ -103,7 +105,7 @@ class StreamPoolImporter : public Importer {
 
   absl::StatusOr<Block> Import(std::uint64_t size,
                                absl::Span<const std::uint8_t> blob,
-                               OsHandle handle, Steps* steps) override {
+                               OsHandle /*handle*/, Steps* steps) override {
     CUmemPoolPtrExportData exported;
     vmm::platform::Check(blob.size() == sizeof(exported),
                          "a blob of another route");

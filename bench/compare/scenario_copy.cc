@@ -97,21 +97,36 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
   bench.results.targets.push_back(target);
 }
 
+// Shares a block by `route`, filled by `seed`.
+absl::StatusOr<Connection> Prepare(Bench& bench, Link& link, const Route& route,
+                                   std::uint64_t size, std::uint64_t seed,
+                                   Source* source) {
+  absl::StatusOr<Connection> connection =
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
+  if (!connection.ok()) return connection.status();
+  absl::StatusOr<std::vector<Item>> items = connection->Create({size}, seed);
+  if (!items.ok()) return items.status();
+  absl::Status shared = connection->Share(*items, {}).status();
+  if (shared.ok()) shared = connection->Verify();
+  if (!shared.ok()) return shared;
+  *source = {&route, *std::move(items), {}};
+  return connection;
+}
+
 absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
   std::vector<Source> sources(1);
   std::vector<Connection> connections;
   for (const Route* route : bench.RoutesFor(link, false)) {
+    Source source;
     absl::StatusOr<Connection> connection =
-        Connection::Open(bench.gpu, *route, link, bench.options.corrupt);
-    if (!connection.ok()) return connection.status();
-    absl::StatusOr<std::vector<Item>> items =
-        connection->Create({size}, sources.size());
-    if (!items.ok()) return items.status();
-    absl::Status shared = connection->Share(*items, {}).status();
-    if (!shared.ok()) return shared;
-    if (absl::Status right = connection->Verify(); !right.ok()) return right;
+        Prepare(bench, link, *route, size, sources.size(), &source);
+    if (!connection.ok()) {
+      return absl::Status(
+          connection.status().code(),
+          absl::StrCat(route->label, ": ", connection.status().message()));
+    }
     connections.push_back(*std::move(connection));
-    sources.push_back({route, *std::move(items), {}});
+    sources.push_back(std::move(source));
   }
   const int iterations = bench.Iterations(50);
   for (int i = -1; i < iterations; ++i) {

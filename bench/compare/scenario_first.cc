@@ -148,7 +148,7 @@ absl::Status Run(Bench& bench) {
         bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
         for (const Route* route : Rotated(routes, i)) {
           absl::Status done =
-              One(bench, *route, *link, size, static_cast<std::uint64_t>(2 * i),
+              One(bench, *route, *link, size, 2 * static_cast<std::uint64_t>(i),
                   &samples[route]);
           if (!done.ok()) {
             return absl::Status(

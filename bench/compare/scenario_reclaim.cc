@@ -45,6 +45,7 @@ class Experiment {
                 {"--role=owner", absl::StrCat("--route=", route_.name),
                  absl::StrCat("--max_size=", size_),
                  absl::StrCat("--connect=", listener->address())});
+    if (bench_.options.corrupt) args.emplace_back("--corrupt");
     absl::StatusOr<Child> owner = Child::StartSelf(args);
     if (!owner.ok()) return owner.status();
     owner_.emplace(*std::move(owner));
@@ -162,8 +163,11 @@ struct Samples {
 absl::Status Run(Bench& bench) {
   const Link& link = *bench.links.front();
   const std::vector<const Route*> routes = bench.RoutesFor(link, false);
+  // On a GPU the block must be large beside what contexts take as they go on.
   const std::uint64_t size =
-      std::min<std::uint64_t>(bench.MaxSize(), std::uint64_t{1} << 30);
+      bench.on_gpu()
+          ? std::uint64_t{1} << 30
+          : std::min<std::uint64_t>(bench.MaxSize(), std::uint64_t{1} << 30);
   std::map<const Route*, Samples> samples;
   // On a GPU a turn starts and ends 30 contexts, which takes half a minute.
   const int turns =

@@ -22,7 +22,7 @@ constexpr double kPlotHeight = 290;
 
 // Colours that differ in lightness too, and stand out on white and on black.
 constexpr char kStyle[] = R"(<style>
-  svg { background: #ffffff; }
+  .ground { fill: #ffffff; }
   text { font: 12px system-ui, sans-serif; fill: #24292f; }
   .title { font-size: 15px; font-weight: 600; }
   .minor { fill: #57606a; }
@@ -37,7 +37,7 @@ constexpr char kStyle[] = R"(<style>
   .s5 { stroke: #cf222e; } .f5 { fill: #cf222e; }
   .s6 { stroke: #8c6d1f; } .f6 { fill: #8c6d1f; }
   @media (prefers-color-scheme: dark) {
-    svg { background: #0d1117; }
+    .ground { fill: #0d1117; }
     text { fill: #e6edf3; }
     .minor { fill: #9198a1; }
     .axis { stroke: #9198a1; }
@@ -99,7 +99,7 @@ std::string ShortTime(double ns) {
     ns /= 1000;
     ++unit;
   }
-  return absl::StrFormat("%.4g %s", ns, kUnits[unit]);
+  return absl::StrFormat("%.3g %s", ns, kUnits[unit]);
 }
 
 // One axis: from values to places, and its marks.
@@ -260,6 +260,8 @@ std::string ToSvg(const Chart& chart) {
       "width=\"%.0f\" height=\"%.0f\" role=\"img\" aria-label=\"%s\">\n",
       kWidth, kHeight, kWidth, kHeight, Escaped(chart.title));
   text += kStyle;
+  // An element, for not every viewer paints a background of the root's.
+  text += "<rect width=\"100%\" height=\"100%\" class=\"ground\"/>\n";
   text += TextAt(kLeft, 26, chart.title, {"title"});
   text += TextAt(kLeft, 44, chart.y_label, {"minor"});
   text += chart.series.empty() ? Bars(chart) : Lines(chart);
@@ -268,6 +270,7 @@ std::string ToSvg(const Chart& chart) {
                       kTop + kPlotHeight, "axis");
   text += TextAt(kLeft + kPlotWidth / 2, kTop + kPlotHeight + 42, chart.x_label,
                  {"minor", "middle"});
+  text += TextAt(kWidth - 12, kHeight - 10, chart.note, {"minor", "end"});
   return text + "</svg>\n";
 }
 

@@ -133,7 +133,6 @@ struct Answer {
   Steps steps;
   std::vector<double> lots;  // ns a block, of each lot of kLot blocks.
 };
-inline constexpr std::size_t kLot = 16;
 
 absl::Status Send(vmm::platform::Channel& channel, MessageType type,
                   const Writer& writer);

@@ -104,8 +104,8 @@ TEST(FuzzCorpus, TicketsKeepTheirPromises) {
 TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
   EXPECT_GT(Fuzz("ticket_string", 30000), 30000u);
 }
-TEST(FuzzCorpus, PoolTicketsKeepTheirPromises) {
-  EXPECT_GT(Fuzz("pool_ticket", 60000), 60000u);
+TEST(FuzzCorpus, ImportsByPoolTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("pool_import", 60000), 60000u);
 }
 TEST(FuzzCorpus, MessagesKeepTheirPromises) {
   EXPECT_GT(Fuzz("message", 60000), 60000u);

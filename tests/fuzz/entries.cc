@@ -197,7 +197,7 @@ struct PoolWorld {
 
 }  // namespace
 
-void FuzzPoolTicket(Input input) {
+void FuzzPoolImport(Input input) {
   const absl::StatusOr<PoolTicket> ticket = DecodePoolTicket(input);
   if (!ticket.ok()) {
     Check(absl::IsInvalidArgument(ticket.status()) ||
@@ -329,7 +329,7 @@ const std::vector<Entry>& Entries() {
         {"ticket_string",
          &FuzzTicketString,
          {Bytes(text.begin(), text.end()), body}},
-        {"pool_ticket", &FuzzPoolTicket, {pool_ticket}},
+        {"pool_import", &FuzzPoolImport, {pool_ticket}},
         {"message", &FuzzMessage, MessageSeeds()},
         {"receive",
          &FuzzReceive,

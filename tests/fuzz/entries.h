@@ -23,8 +23,8 @@ using Input = absl::Span<const std::uint8_t>;
 void FuzzTicket(Input input);
 // A ticket string, and the input as the bytes within one.
 void FuzzTicketString(Input input);
-// A pool ticket, which is also tried on a share table.
-void FuzzPoolTicket(Input input);
+// A pool ticket that is tried on a share table.
+void FuzzPoolImport(Input input);
 // The first two bytes are the type of a message, the rest its payload: read as
 // a request, as a refusal and as the frame around both.
 void FuzzMessage(Input input);

@@ -102,6 +102,7 @@ struct HostileTable {
 };
 
 constexpr std::uint32_t kSlots = 4;
+constexpr std::size_t kRecordBytes = sizeof(pool::ShareRecord);
 
 PoolTicket TicketFor(const HostileTable& table, std::uint32_t slot) {
   PoolTicket ticket;
@@ -225,13 +226,12 @@ void FuzzPoolTable(Input input) {
   pool::SharedTableView& view = *table->view;
   std::array<std::uint32_t, kSlots> held{};
   // Each 34 bytes: a slot, what to do, and the owner's record of it.
-  constexpr std::size_t kStep = 2 + sizeof(pool::ShareRecord);
+  constexpr std::size_t kStep = 2 + kRecordBytes;
   for (std::size_t at = 0; at + kStep <= input.size(); at += kStep) {
     const std::uint32_t slot = input[at] % kSlots;
     const std::uint8_t what = input[at + 1];
     if (what % 4 != 0) {
-      std::memcpy(table->record(slot), input.data() + at + 2,
-                  sizeof(pool::ShareRecord));
+      std::memcpy(table->record(slot), input.data() + at + 2, kRecordBytes);
     }
     PoolTicket ticket = TicketFor(*table, slot);
     const PoolTicket true_ticket = ticket;

@@ -21,10 +21,9 @@ struct BothSides {
 
   explicit BothSides(const platform::Driver& driver,
                      const std::string& directory)
-      : pool(Must(Pool::Create(Must(Device::ByOrdinal(driver, 0)), {}))) {
-    EndpointOptions options;
-    options.listener.directory = directory;
-    endpoint = Must(Endpoint::Start(options));
+      : pool(Must(Pool::Create(Must(Device::ByOrdinal(driver, 0)), {}))),
+        endpoint(
+            Must(Endpoint::Start({.listener = {.directory = directory}}))) {
     publication.emplace(Must(endpoint->Serve(*pool)));
     imported = Must(
         ImportedPool::Subscribe(driver, publication->ticket(), {}, Late()));

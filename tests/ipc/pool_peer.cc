@@ -143,6 +143,7 @@ class Subscriber {
   std::string Race() {
     std::uint64_t imported = 0;
     std::uint64_t refused = 0;
+    std::uint64_t batches = 0;
     for (;;) {
       const platform::Message message = Must(channel_.Receive(Late()));
       if (message.type != kTickets) return absl::StrCat(imported, " ", refused);
@@ -157,7 +158,7 @@ class Subscriber {
         if (!StartsWithItsGeneration(*block, ticket)) {
           return absl::StrCat("another's data in the ", ticket.Describe());
         }
-        if (++imported % 4 == 0 && blocks_.size() < 64) {
+        if (++imported % 2 == 0 && blocks_.size() < 128) {
           held_.push_back(ticket);
           blocks_.push_back(*std::move(block));
         }
@@ -169,10 +170,11 @@ class Subscriber {
                               held_[i].Describe());
         }
       }
-      if (blocks_.size() == 64) {
+      if (++batches % 4 == 0) {
         held_.clear();
         blocks_.clear();
       }
+      Tell(channel_);
     }
   }
 

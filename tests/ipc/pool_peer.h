@@ -65,6 +65,9 @@ class PoolPeer {
   // each block that it gets starts with its ticket's generation, for as long
   // as it has it. The others are refused, because they were freed.
   void StartRace() { Tell(channel_, "race", kText); }
+  // Waits until it is through with one more message of SendTickets(), which
+  // has up to 585 tickets. Empty, or what it found to be wrong.
+  std::string AwaitBatch() { return Hear(channel_); }
   struct Raced {
     std::uint64_t imported = 0;
     std::uint64_t refused = 0;

@@ -32,6 +32,7 @@ class PoolTickets : public PoolIpcTest {
     blocks_ = TakePatterns(3, 70000, 1);
     tickets_ = Must(pool_->ExportAll(blocks_));
     ticket_ = tickets_[1];
+    Must(peer_->Import(ticket_, Late()));  // Their segment has come.
   }
   void TearDown() override {
     // Nothing that was refused has left a hold.
@@ -43,8 +44,8 @@ class PoolTickets : public PoolIpcTest {
     ExpectAllIsFree();
   }
   absl::Status Import(const PoolTicket& ticket) {
-    // No wait: nothing that is refused here waits for a segment.
-    return peer_->Import(ticket, absl::Now() + absl::Seconds(5)).status();
+    // Nothing that is refused here may wait for a segment.
+    return peer_->Import(ticket, absl::InfinitePast()).status();
   }
   // As it comes from elsewhere.
   absl::Status ImportBytes(absl::Span<const std::uint8_t> bytes) {
@@ -560,6 +561,25 @@ TEST_F(HostileSubscriber, BadSubscriptionsAreRefusedByName) {
   EXPECT_EQ(pool::ReceiveWelcome(channel, Late()).status().code(),
             Code::kNotFound);
   EXPECT_EQ(pool_->statistics().peers, 0u);
+}
+
+TEST_F(HostileSubscriber, ThoseThatHungUpWithoutAGoodbyeAreBounded) {
+  const PoolPublication publication = Serve();
+  const AddressedPool addressed = Must(ParsePoolString(publication.ticket()));
+  constexpr std::uint64_t kMost = 128;  // As in vmm/pool/domain.cc.
+  for (std::uint64_t i = 0; i < kMost; ++i) {
+    platform::Channel channel = Dial();
+    Must(pool::SendSubscribe(channel, addressed.domain, Late()));
+    Must(pool::ReceiveWelcome(channel, Late()));
+    channel.Close();
+    ExpectSoon([&] { return endpoint_->statistics().served == i + 1; });
+  }
+  platform::Channel channel = Dial();
+  Must(pool::SendSubscribe(channel, addressed.domain, Late()));
+  const absl::Status refused = pool::ReceiveWelcome(channel, Late()).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("128 subscribers hung up without a goodbye"));
 }
 
 TEST_F(HostileSubscriber, OneThatHangsUpAtAnyPointLeavesNothingBehind) {

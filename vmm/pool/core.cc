@@ -10,16 +10,17 @@
 namespace vmm::pool {
 namespace {
 
-// Blocks up to this many bytes are kept by the thread that frees them; larger
-// ones could serve any thread, and the lock is cheap beside their use.
-constexpr std::uint64_t kLargestCached = std::uint64_t{1} << 20;
+// Blocks up to this many bytes are kept by the thread that frees them. What
+// threads keep is not lost to others: the caches are emptied before the pool
+// grows.
+constexpr std::uint64_t kLargestCached = std::uint64_t{64} << 20;
 // Bytes that one thread keeps.
-constexpr std::uint64_t kThreadCacheBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kThreadCacheBytes = std::uint64_t{1} << 30;
 
 // Blocks of one size that one thread keeps.
 std::uint32_t CacheLimit(std::uint64_t size) {
   return static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>((std::uint64_t{2} << 20) / size, 4, 64));
+      std::clamp<std::uint64_t>((std::uint64_t{64} << 20) / size, 16, 64));
 }
 
 std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
@@ -149,6 +150,13 @@ absl::StatusOr<Block*> Core::AllocateSlowly(const Request& request) {
   }
   if (Block* const block = TakeFrom(arena, request)) return block;
   MergeFor(arena);
+  Collect();
+  if (Block* const block = TakeFrom(arena, request)) return block;
+  if (ClaimPassed(arena, request)) {
+    if (Block* const block = TakeFrom(arena, request)) return block;
+  }
+  // What threads keep, before the driver is asked for more.
+  EmptyCaches();
   Collect();
   if (Block* const block = TakeFrom(arena, request)) return block;
   if (ClaimPassed(arena, request)) {

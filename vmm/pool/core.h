@@ -118,7 +118,9 @@ class Core {
   std::uint64_t Reserved() const;
 
   // core_share.cc
-  absl::StatusOr<PoolTicket> ExportOne(CUdeviceptr address);
+  absl::StatusOr<PoolTicket> ExportOne(Block* block, CUdeviceptr address);
+  absl::Status ExportSome(absl::Span<const CUdeviceptr> blocks,
+                          PoolTicket* out);
   absl::Status CheckDomain(SharingDomain domain) const;
   absl::StatusOr<Domain*> FindServed(const DomainId& id);
   // Without the mutex.

@@ -182,9 +182,6 @@ absl::Status Core::ZeroForDomain(Arena& arena, Segment& segment) {
 }
 
 absl::StatusOr<Block*> Core::LastResort(Arena& arena, const Request& request) {
-  EmptyCaches();
-  Collect();
-  if (Block* const block = TakeFrom(arena, request)) return block;
   absl::StatusOr<bool> claimed = ClaimByWaiting(arena, request);
   if (!claimed.ok()) return claimed.status();
   if (!*claimed) {

@@ -1,4 +1,6 @@
 // Tickets of a pool's blocks, and the sessions of its peers.
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -9,8 +11,15 @@
 
 namespace vmm::pool {
 
-absl::StatusOr<PoolTicket> Core::ExportOne(CUdeviceptr address) {
-  Block* const block = addresses_.Find(address);
+namespace {
+
+// Blocks whose records are fetched together: the processor waits for one
+// instead of each in turn.
+constexpr std::size_t kAtOnce = 16;
+
+}  // namespace
+
+absl::StatusOr<PoolTicket> Core::ExportOne(Block* block, CUdeviceptr address) {
   if (block == nullptr) return absl::NotFoundError("");
   // A Free() of the same block waits for a moment; it is the program's error,
   // but must not leave a ticket to a block that somebody else gets.
@@ -43,15 +52,34 @@ absl::Status Core::Export(absl::Span<const CUdeviceptr> blocks,
         "the pool was created private, so that its blocks cannot be exported; "
         "set PoolOptions::sharing");
   }
+  while (!blocks.empty()) {
+    const absl::Span<const CUdeviceptr> some = blocks.subspan(0, kAtOnce);
+    absl::Status exported = ExportSome(some, out);
+    if (!exported.ok()) return exported;
+    blocks.remove_prefix(some.size());
+    out += some.size();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Core::ExportSome(absl::Span<const CUdeviceptr> blocks,
+                              PoolTicket* out) {
+  std::array<Block*, kAtOnce> found;
   std::unique_lock<std::mutex> lock(mutex_);
-  for (CUdeviceptr address : blocks) {
-    absl::StatusOr<PoolTicket> ticket = ExportOne(address);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    found[i] = addresses_.Find(blocks[i]);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (found[i] != nullptr) found[i]->state.load(std::memory_order_relaxed);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    absl::StatusOr<PoolTicket> ticket = ExportOne(found[i], blocks[i]);
     if (absl::IsNotFound(ticket.status())) {
       lock.unlock();
-      return WhyNotFree(address);
+      return WhyNotFree(blocks[i]);
     }
     if (!ticket.ok()) return ticket.status();
-    *out++ = *ticket;
+    out[i] = *ticket;
   }
   return absl::OkStatus();
 }

@@ -144,6 +144,16 @@ absl::Status SharedTableView::Acquire(const PoolTicket& ticket) {
   return slot.references > 0 ? Again(slot, ticket) : First(slot, ticket);
 }
 
+void SharedTableView::Fetch(absl::Span<const PoolTicket> tickets) const {
+  // No load needs another's result, so the processor has all under way at once.
+  for (const PoolTicket& ticket : tickets) {
+    const std::uint32_t slot = ticket.slot % kPoolSlots;
+    records_[slot].generation.load(std::memory_order_relaxed);
+    slots_[slot].locked.load(std::memory_order_relaxed);
+    holds_[slot].load(std::memory_order_relaxed);
+  }
+}
+
 absl::Status SharedTableView::Again(Slot& slot, const PoolTicket& ticket) {
   // The hold that is there stands for the one that First() sets. While it does
   // the slot is not used again, so that the generation is the held block's, or

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "platform/os_handle.h"
 #include "platform/shared_memory.h"
 #include "vmm/pool/share_layout.h"
@@ -56,6 +57,10 @@ class SharedTableView {
   // On success the ticket equals the owner's record, which is the owner's word:
   // that the block lies within its segment remains to be checked.
   absl::Status Acquire(const PoolTicket& ticket);
+
+  // Has what Acquire() will look at come to this processor, for all of them at
+  // once: each comes from the owner's, and Acquire() waits for one at a time.
+  void Fetch(absl::Span<const PoolTicket> tickets) const;
 
   // Undoes one Acquire(). The last one gives the block back: the owner may hand
   // it on at once. REQUIRES: held.

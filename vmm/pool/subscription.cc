@@ -18,6 +18,9 @@ namespace {
 // How often the GPU is asked whether it has passed a point: CUDA has no wait
 // that can be cancelled.
 constexpr std::chrono::milliseconds kAskAgain{1};
+
+// Tickets that are looked at together.
+constexpr std::size_t kAtOnce = 16;
 // How long taking leave may wait for an owner that does not read.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
@@ -145,14 +148,59 @@ absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
                                                    absl::Time deadline) {
   absl::Status held = table_->Acquire(ticket);
   if (!held.ok()) return held;
-  absl::StatusOr<ImportedBlock> block = Locate(ticket, deadline);
+  std::unique_lock<std::mutex> lock(mutex_);
+  absl::StatusOr<ImportedBlock> block = Locate(lock, ticket, deadline);
+  lock.unlock();
   if (!block.ok()) table_->Release(ticket.slot);
   return block;
 }
 
-absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
-                                                   absl::Time deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
+absl::StatusOr<std::vector<ImportedBlock>> Subscription::ImportAll(
+    absl::Span<const PoolTicket> tickets, absl::Time deadline) {
+  std::vector<ImportedBlock> blocks;
+  blocks.reserve(tickets.size());
+  while (!tickets.empty()) {
+    const absl::Span<const PoolTicket> some = tickets.subspan(0, kAtOnce);
+    absl::Status imported = ImportSome(some, deadline, blocks);
+    if (!imported.ok()) return imported;
+    tickets.remove_prefix(some.size());
+  }
+  return blocks;
+}
+
+absl::Status Subscription::ImportSome(absl::Span<const PoolTicket> tickets,
+                                      absl::Time deadline,
+                                      std::vector<ImportedBlock>& out) {
+  table_->Fetch(tickets);
+  absl::Status status;
+  std::size_t held = 0;
+  while (held < tickets.size()) {
+    status = table_->Acquire(tickets[held]);
+    if (!status.ok()) break;
+    ++held;
+  }
+  std::size_t located = 0;
+  if (status.ok()) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (; located < held; ++located) {
+      absl::StatusOr<ImportedBlock> block =
+          Locate(lock, tickets[located], deadline);
+      if (!block.ok()) {
+        status = block.status();
+        break;
+      }
+      out.push_back(*std::move(block));
+    }
+  }
+  for (const PoolTicket& ticket : tickets.subspan(located, held - located)) {
+    table_->Release(ticket.slot);
+  }
+  return status;
+}
+
+absl::StatusOr<ImportedBlock> Subscription::Locate(
+    std::unique_lock<std::mutex>& lock, const PoolTicket& ticket,
+    absl::Time deadline) {
   auto found = segments_.find(ticket.segment);
   while (found == segments_.end()) {
     if (!connection_.ok()) {

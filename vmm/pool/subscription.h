@@ -43,6 +43,9 @@ class Subscription {
 
   absl::StatusOr<ImportedBlock> Import(const PoolTicket& ticket,
                                        absl::Time deadline);
+  // All or nothing.
+  absl::StatusOr<std::vector<ImportedBlock>> ImportAll(
+      absl::Span<const PoolTicket> tickets, absl::Time deadline);
   void Release(ImportedBlock& block);
   absl::Status ReleaseAfter(absl::Span<ImportedBlock> blocks, CUstream stream);
   absl::Status connection() const;
@@ -72,7 +75,11 @@ class Subscription {
   void ReceiveLoop();
   absl::Status Take(Notice notice);
   void ReleaseLoop();
-  absl::StatusOr<ImportedBlock> Locate(const PoolTicket& ticket,
+  absl::Status ImportSome(absl::Span<const PoolTicket> tickets,
+                          absl::Time deadline, std::vector<ImportedBlock>& out);
+  // The block of a ticket that is held. `lock` is of mutex_.
+  absl::StatusOr<ImportedBlock> Locate(std::unique_lock<std::mutex>& lock,
+                                       const PoolTicket& ticket,
                                        absl::Time deadline);
   void GiveBack(absl::Span<const Place> places);
 
