@@ -1,5 +1,6 @@
 #include "vmm/fence_pool.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -39,11 +40,16 @@ absl::Status CheckAll(const std::vector<Device>& devices) {
 }
 
 // The node next to the device; 0 where the driver knows of none.
-int NodeOf(const Device& device) {
+absl::StatusOr<int> NodeOf(const Device& device) {
   int node = 0;
   const CUresult result = device.driver()->cuDeviceGetAttribute(
       &node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device.cuda_device());
-  return result == CUDA_SUCCESS && node > 0 ? node : 0;
+  // Drivers before CUDA 12.2 do not know what is asked.
+  if (result == CUDA_ERROR_INVALID_VALUE) return 0;
+  if (result != CUDA_SUCCESS) {
+    return device.driver().Error(result, "cuDeviceGetAttribute(HOST_NUMA_ID)");
+  }
+  return std::max(node, 0);
 }
 
 }  // namespace
@@ -87,7 +93,11 @@ absl::StatusOr<std::unique_ptr<FencePool>> FencePool::Create(
   absl::Status can = fence::CheckStreamOperations(device);
   if (can.ok()) can = CheckAll(options.devices);
   if (!can.ok()) return can;
-  const int node = options.host_numa_node.value_or(NodeOf(device));
+  absl::StatusOr<int> near = options.host_numa_node.has_value()
+                                 ? *options.host_numa_node
+                                 : NodeOf(device);
+  if (!near.ok()) return near.status();
+  const int node = *near;
   PoolOptions pool_options{.sharing = options.sharing,
                            .first_segment_size = kFirstSegment,
                            .max_segment_size = kLargestSegment,
