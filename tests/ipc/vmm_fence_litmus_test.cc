@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -38,6 +38,9 @@ struct Litmus {
   int reader_device;
   bool waits = true;
 };
+
+// Found by GoogleTest.
+void PrintTo(const Litmus& litmus, std::ostream* out) { *out << litmus.name; }
 
 constexpr std::size_t kWords = 1 << 18;  // 1 MiB: many pieces of a copy.
 

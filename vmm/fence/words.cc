@@ -58,10 +58,12 @@ std::uint64_t Renew(Words& words, std::uint64_t tag) {
     }
   }
   if (base > kLastBase) return base;
-  words.value.store(base);
-  words.base.store(base);
-  words.abandoned.store(0);
-  words.tag.store(tag);
+  // Ordered by what makes the fence known to others: a ticket's generation, a
+  // call of the driver.
+  words.value.store(base, std::memory_order_relaxed);
+  words.base.store(base, std::memory_order_relaxed);
+  words.abandoned.store(0, std::memory_order_relaxed);
+  words.tag.store(tag, std::memory_order_relaxed);
   return base;
 }
 
