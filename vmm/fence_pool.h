@@ -16,8 +16,8 @@
 // importing one; the ticket of one that is gone is refused; and one that a peer
 // has is not made another before the peer has given it back or has died.
 //
-// All that were made live as long as their memory does; nothing is given back
-// to the driver before the pool and its last fence have gone.
+// Memory is not given back to the driver before the pool and its last fence
+// have gone: a stream may still wait for one that was destroyed.
 //
 // Peers can write all fences of the pool, not only those that they were sent
 // tickets of: processes that must not disturb each other need pools of their
@@ -94,7 +94,9 @@ class FencePool {
   // Makes room, so that `fences` more can be made without the driver.
   absl::Status Reserve(std::uint64_t fences);
 
-  // For Endpoint::Serve(). Allocate nothing from it.
+  // For Endpoint::Serve() and its statistics. Allocate nothing from it. Trim()
+  // gives memory back that has no fence now: call it only when the GPU has
+  // passed all waits of fences that are gone.
   Pool& pool();
   FencePoolStatistics statistics() const;
 
