@@ -413,26 +413,27 @@ TEST_F(FenceTest, WhatTheDriverRefusesIsToldAndNotOnItsWay) {
 // Where a device cannot signal by memory, nothing else is used silently.
 platform::Driver WithoutStreamOperations();
 
-platform::Driver* real_driver = nullptr;
-
 CUresult CUDAAPI NoStreamOperations(int* value, CUdevice_attribute attribute,
                                     CUdevice on) {
   if (attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) {
     *value = 0;
     return CUDA_SUCCESS;
   }
-  return (*real_driver)->cuDeviceGetAttribute(value, attribute, on);
+  return TestDriver()->cuDeviceGetAttribute(value, attribute, on);
 }
 
 TEST_F(FenceTest, AreRefusedWhereStreamsCannotSignalByMemory) {
-  platform::Driver real = driver();
-  real_driver = &real;
   const platform::Driver lacking = WithoutStreamOperations();
   const absl::Status status =
       FencePool::Create(Must(Device::ByOrdinal(lacking, 0))).status();
   ExpectFails(absl::StatusCode::kUnimplemented, status,
               "no 64-bit stream memory operations");
   ExpectFails(absl::StatusCode::kUnimplemented, status, "cuIpcGetEventHandle");
+  // Nor does an importer dial anybody for what it could not use.
+  ExpectFails(
+      absl::StatusCode::kUnimplemented,
+      ImportedFencePool::Subscribe(lacking, "no ticket", {}, Late()).status(),
+      "no 64-bit stream memory operations");
 }
 
 platform::Driver WithoutStreamOperations() {
@@ -443,7 +444,7 @@ platform::Driver WithoutStreamOperations() {
           *out = nullptr;
           platform::ForEachDriverEntry([&](auto entry) {
             if (std::string(entry.name) != name) return;
-            *out = reinterpret_cast<void*>(real_driver->table().*
+            *out = reinterpret_cast<void*>(TestDriver().table().*
                                            (decltype(entry)::kMember));
           });
           if (std::string(name) == "cuDeviceGetAttribute") {

@@ -42,10 +42,9 @@ bool EndsWell(const std::function<void()>& child) {
 
 // An owner and a subscriber in one process, each with a share in one fence.
 struct Fences {
-  explicit Fences(const std::string& directory) {
-    EndpointOptions options;
-    options.listener.directory = directory;
-    endpoint = Must(Endpoint::Start(options));
+  explicit Fences(const std::string& directory)
+      : endpoint(
+            Must(Endpoint::Start({.listener = {.directory = directory}}))) {
     publication.emplace(Must(endpoint->Serve(pool->pool())));
     imported = Must(ImportedFencePool::Subscribe(
         TestDriver(), publication->ticket(), {}, Late()));
