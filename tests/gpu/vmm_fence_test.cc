@@ -1,6 +1,7 @@
 // Fences in one process: between streams, and between the GPU and the host.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -110,12 +111,17 @@ TEST_F(FenceTest, AWaitForAValueThatNeverComesEndsWithItsDeadline) {
   ExpectOk(fence.SignalFromHost(1));
   for (absl::Duration patience :
        {absl::ZeroDuration(), absl::Microseconds(30), kMoment}) {
-    const absl::Time deadline = absl::Now() + patience;
-    const absl::Status status = fence.WaitOnHost(2, deadline);
-    EXPECT_GE(absl::Now(), deadline);
-    EXPECT_LT(absl::Now(), deadline + absl::Milliseconds(50));
-    ExpectFails(absl::StatusCode::kDeadlineExceeded, status,
-                "the fence is at 1, not 2");
+    // The least of some: a busy machine lets anybody be late.
+    absl::Duration late = absl::InfiniteDuration();
+    for (int i = 0; i < 5 && late >= absl::Milliseconds(50); ++i) {
+      const absl::Time deadline = absl::Now() + patience;
+      const absl::Status status = fence.WaitOnHost(2, deadline);
+      late = std::min(late, absl::Now() - deadline);
+      ExpectFails(absl::StatusCode::kDeadlineExceeded, status,
+                  "the fence is at 1, not 2");
+    }
+    EXPECT_GE(late, absl::ZeroDuration());
+    EXPECT_LT(late, absl::Milliseconds(50));
   }
 }
 
