@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <sstream>
 #include <string>
@@ -28,7 +29,7 @@ namespace {
 using Args = std::vector<std::string>;
 
 enum class Where { kWriters, kReaders, kHost };  // Whose memory the buffer is.
-enum class Who { kStream, kCpu };
+enum class Who { kStream, kKernel, kCpu };
 
 struct Litmus {
   const char* name;
@@ -45,6 +46,58 @@ void PrintTo(const Litmus& litmus, std::ostream* out) { *out << litmus.name; }
 constexpr std::size_t kWords = 1 << 18;  // 1 MiB: many pieces of a copy.
 
 std::uint64_t RoundsOf(const Litmus& litmus) { return litmus.waits ? 150 : 60; }
+
+// A kernel that adds 1 to each of kWords words: stores of a GPU's threads,
+// where the others are a copy engine's or the driver's own.
+class AddKernel {
+ public:
+  static bool IsPossible() {
+    return TestDriver().Need<&platform::DriverTable::cuModuleLoadData>().ok();
+  }
+  AddKernel() {
+    EXPECT_EQ(TestDriver()->cuModuleLoadData(&module_, kText), CUDA_SUCCESS);
+    EXPECT_EQ(TestDriver()->cuModuleGetFunction(&add_, module_, "add"),
+              CUDA_SUCCESS);
+  }
+  ~AddKernel() {
+    EXPECT_EQ(TestDriver()->cuModuleUnload(module_), CUDA_SUCCESS);
+  }
+  void Launch(CUdeviceptr words, CUstream stream) const {
+    constexpr unsigned kThreads = 256;
+    void* arguments[] = {&words};
+    EXPECT_EQ(
+        TestDriver()->cuLaunchKernel(add_, kWords / kThreads, 1, 1, kThreads, 1,
+                                     1, 0, stream, arguments, nullptr),
+        CUDA_SUCCESS);
+  }
+
+ private:
+  static constexpr char kText[] = R"(
+.version 6.4
+.target sm_60
+.address_size 64
+.visible .entry add(.param .u64 words)
+{
+  .reg .b32 %block, %threads, %thread, %value;
+  .reg .b64 %words, %index, %offset;
+  ld.param.u64 %words, [words];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %threads, %ntid.x;
+  mov.u32 %thread, %tid.x;
+  cvt.u64.u32 %index, %thread;
+  mad.wide.u32 %index, %block, %threads, %index;
+  cvta.to.global.u64 %words, %words;
+  shl.b64 %offset, %index, 2;
+  add.u64 %words, %words, %offset;
+  ld.global.u32 %value, [%words];
+  add.u32 %value, %value, 1;
+  st.global.u32 [%words], %value;
+  ret;
+}
+)";
+  CUmodule module_ = nullptr;
+  CUfunction add_ = nullptr;
+};
 
 // The CPU's view of memory of the host.
 std::atomic<std::uint32_t>* WordsAt(CUdeviceptr at) {
@@ -133,6 +186,16 @@ const bool kLitmusReader = RegisterChild("litmus-reader", &LitmusReader);
 class FenceLitmus : public IpcTest,
                     public ::testing::WithParamInterface<Litmus> {
  protected:
+  // Why this machine cannot run it; empty if it can.
+  std::string WhyNot(const Litmus& litmus) {
+    if (litmus.reader_device != 0 && Peer() == nullptr) {
+      return "needs two devices";
+    }
+    return litmus.writer == Who::kKernel && !AddKernel::IsPossible()
+               ? "this driver runs no kernels"
+               : "";
+  }
+
   Allocation MakeBuffer(const Litmus& litmus) {
     AllocationOptions options{.size = kWords * 4};
     if (litmus.memory == Where::kHost) {
@@ -176,6 +239,12 @@ class FenceLitmus : public IpcTest,
     CUstream stream = nullptr;
     EXPECT_EQ(driver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
               CUDA_SUCCESS);
+    std::optional<AddKernel> kernel;
+    if (litmus.writer == Who::kKernel) kernel.emplace();
+    EXPECT_EQ(
+        driver()->cuMemsetD8Async(buffer.address(), 0, kWords * 4, stream),
+        CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
     for (std::uint64_t round = 1; round <= rounds; ++round) {
       const auto value = static_cast<std::uint32_t>(round);
       if (litmus.writer == Who::kCpu) {
@@ -188,9 +257,13 @@ class FenceLitmus : public IpcTest,
       } else {
         // All rounds at once: no host is in between.
         Must(read.Wait(stream, round - 1));
-        EXPECT_EQ(
-            driver()->cuMemsetD32Async(buffer.address(), value, kWords, stream),
-            CUDA_SUCCESS);
+        if (kernel.has_value()) {
+          kernel->Launch(buffer.address(), stream);
+        } else {
+          EXPECT_EQ(driver()->cuMemsetD32Async(buffer.address(), value, kWords,
+                                               stream),
+                    CUDA_SUCCESS);
+        }
         Must(ready.Signal(stream, round));
       }
     }
@@ -205,17 +278,13 @@ class FenceLitmus : public IpcTest,
 
 TEST_P(FenceLitmus, WhatWasWrittenBeforeTheSignalIsSeenAfterTheWait) {
   Litmus litmus = GetParam();
-  if (litmus.reader_device != 0 && Peer() == nullptr) {
-    GTEST_SKIP() << "needs two devices";
-  }
+  if (std::string why = WhyNot(litmus); !why.empty()) GTEST_SKIP() << why;
   EXPECT_EQ(CountWrong(litmus), 0u);
 }
 
 TEST_P(FenceLitmus, WithoutTheWaitItIsNot) {
   Litmus litmus = GetParam();
-  if (litmus.reader_device != 0 && Peer() == nullptr) {
-    GTEST_SKIP() << "needs two devices";
-  }
+  if (std::string why = WhyNot(litmus); !why.empty()) GTEST_SKIP() << why;
   litmus.waits = false;
   EXPECT_GT(CountWrong(litmus), 0u) << "the litmus test cannot fail";
 }
@@ -232,6 +301,14 @@ INSTANTIATE_TEST_SUITE_P(
         Litmus{"HostMemoryToTheCpu", Where::kHost, Who::kStream, Who::kCpu, 0},
         Litmus{"HostMemoryFromTheCpu", Where::kHost, Who::kCpu, Who::kStream,
                0},
+        Litmus{"LocalMemoryByAKernel", Where::kWriters, Who::kKernel,
+               Who::kStream, 0},
+        Litmus{"PeerReadsWhatAKernelWrote", Where::kWriters, Who::kKernel,
+               Who::kStream, 1},
+        Litmus{"PeerWritesByAKernel", Where::kReaders, Who::kKernel,
+               Who::kStream, 1},
+        Litmus{"HostMemoryByAKernelToTheCpu", Where::kHost, Who::kKernel,
+               Who::kCpu, 0},
         Litmus{"HostMemoryBetweenCpus", Where::kHost, Who::kCpu, Who::kCpu, 0}),
     [](const auto& which) { return std::string(which.param.name); });
 
