@@ -12,6 +12,9 @@ if(TARGET vmmshare_hostdriver)
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
     RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
+if(TARGET vmmshare_tool)
+  install(TARGETS vmmshare_tool RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
 install(
   EXPORT vmmshareTargets
   NAMESPACE vmmshare::

@@ -41,7 +41,8 @@ std::string AdviceFor(CUresult result) {
           ". Fabric handles need a multi-node NVLink machine, a running "
           "nvidia-imex daemon, and an IMEX channel node that this process may "
           "open (in a container: one that was passed in). The device attribute "
-          "says nothing of this.");
+          "says nothing of this. `vmmshare doctor` says which of these is "
+          "missing.");
     case CUDA_ERROR_NOT_SUPPORTED:
     case CUDA_ERROR_INVALID_VALUE:
     case CUDA_ERROR_INVALID_DEVICE:

@@ -32,6 +32,7 @@ struct DriverTable {
   decltype(&::cuDeviceTotalMem) cuDeviceTotalMem = nullptr;
   decltype(&::cuDeviceGetAttribute) cuDeviceGetAttribute = nullptr;
   decltype(&::cuDeviceCanAccessPeer) cuDeviceCanAccessPeer = nullptr;
+  decltype(&::cuDeviceGetP2PAttribute) cuDeviceGetP2PAttribute = nullptr;
   // Contexts.
   decltype(&::cuDevicePrimaryCtxRetain) cuDevicePrimaryCtxRetain = nullptr;
   decltype(&::cuDevicePrimaryCtxRelease) cuDevicePrimaryCtxRelease = nullptr;
@@ -167,6 +168,8 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
                                               kRequired});
   visit(DriverEntry<&T::cuDeviceCanAccessPeer>{"cuDeviceCanAccessPeer", 4000,
                                                kRequired});
+  visit(DriverEntry<&T::cuDeviceGetP2PAttribute>{"cuDeviceGetP2PAttribute",
+                                                 8000, kOptional});
   visit(DriverEntry<&T::cuDevicePrimaryCtxRetain>{"cuDevicePrimaryCtxRetain",
                                                   7000, kRequired});
   visit(DriverEntry<&T::cuDevicePrimaryCtxRelease>{"cuDevicePrimaryCtxRelease",

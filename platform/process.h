@@ -47,6 +47,9 @@ std::uint64_t ForksSoFar();
 // The file name of the system's CUDA driver: "libcuda.so.1", "nvcuda.dll".
 const char* SystemDriverName();
 
+// The file name of the system's NVML: "libnvidia-ml.so.1", "nvml.dll".
+const char* SystemNvmlName();
+
 // A running (or just ended) process. Move-only; thread-safe when const.
 class Process {
  public:

@@ -40,6 +40,8 @@ std::uint64_t ForksSoFar() {
 
 const char* SystemDriverName() { return "libcuda.so.1"; }
 
+const char* SystemNvmlName() { return "libnvidia-ml.so.1"; }
+
 absl::StatusOr<Process> Process::Open(std::int64_t pid) {
   if (pid <= 0 || pid > std::numeric_limits<pid_t>::max()) {
     return absl::InvalidArgumentError(

@@ -30,6 +30,8 @@ std::uint64_t ForksSoFar() { return 0; }
 
 const char* SystemDriverName() { return "nvcuda.dll"; }
 
+const char* SystemNvmlName() { return "nvml.dll"; }
+
 absl::StatusOr<Process> Process::Open(std::int64_t pid) {
   if (pid <= 0 || pid > std::numeric_limits<DWORD>::max()) {
     return absl::InvalidArgumentError(

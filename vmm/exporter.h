@@ -53,7 +53,11 @@ absl::Span<const Exporter> Exporters();
 // on Linux, descriptors on Windows).
 absl::StatusOr<const Exporter*> FindExporter(HandleKind kind);
 
-// The real try behind Device::Probe(), not remembered.
+// The real try behind Device::Probe(), not remembered: OK, or the failure of
+// the call that failed, without advice. UNIMPLEMENTED for a kind of another
+// system.
+absl::Status TryKind(const Device& device, HandleKind kind);
+// The same, with the device, the kind and advice in the message.
 absl::Status ProbeKind(const Device& device, HandleKind kind);
 
 namespace exporters {

@@ -53,7 +53,7 @@ absl::Status Touch(const Device& device, CUdeviceptr address) {
   return absl::OkStatus();
 }
 
-absl::Status TryRoundTrip(const Device& device, const Exporter& exporter) {
+absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
   const Driver& driver = device.driver();
   const Location here = Location::On(device);
   const HandleKindSet kinds = {exporter.kind};
@@ -90,10 +90,16 @@ absl::Status TryRoundTrip(const Device& device, const Exporter& exporter) {
 
 }  // namespace
 
+absl::Status TryKind(const Device& device, HandleKind kind) {
+  absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
+  if (!exporter.ok()) return exporter.status();
+  return RoundTrip(device, **exporter);
+}
+
 absl::Status ProbeKind(const Device& device, HandleKind kind) {
   absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
   if (!exporter.ok()) return exporter.status();
-  absl::Status tried = TryRoundTrip(device, **exporter);
+  absl::Status tried = RoundTrip(device, **exporter);
   if (tried.ok()) return tried;
   const std::optional<CUresult> result = platform::ResultOf(tried);
   const std::string advice =

@@ -22,7 +22,7 @@ enum Case { kClean, kImporterKilled, kOwnerKilled, kCases };
 constexpr std::array<const char*, kCases> kCaseKeys = {
     "clean_close", "importer_killed", "owner_killed"};
 
-constexpr auto kPatience = absl::Seconds(30);
+constexpr auto kPatience = absl::Seconds(5);
 
 // Owner and importer of one block, and this process, which watches.
 class Experiment {

@@ -1,36 +1,13 @@
 #include "platform/hostdriver/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
+#include "platform/hostdriver/environment.h"
 #include "platform/hostdriver/memory_os.h"
-#include "platform/hostdriver/misuse.h"
 
 namespace vmm::hostdriver {
 namespace {
-
-// The value of an environment variable; nullptr when unset or empty.
-const char* Value(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr || *value == '\0' ? nullptr : value;
-}
-
-[[noreturn]] void BadValue(const char* name, const std::string& value,
-                           const char* expected) {
-  Stop(std::string("the environment has ") + name + "=" + value +
-       "; expected " + expected);
-}
-
-// The number that all of `text` spells.
-template <typename Number>
-std::optional<Number> ParseNumber(std::string_view text) {
-  Number number{};
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return number;
-}
 
 std::optional<std::uint64_t> ParseBytes(std::string_view text) {
   int shift = 0;
@@ -49,16 +26,6 @@ std::optional<std::uint64_t> ParseBytes(std::string_view text) {
   const auto number = ParseNumber<std::uint64_t>(text);
   if (!number || *number > (UINT64_MAX >> 1 >> shift)) return std::nullopt;
   return *number << shift;
-}
-
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const std::size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
 }
 
 std::uint64_t Mix(std::uint64_t x) {  // splitmix64's finaliser.

@@ -201,3 +201,31 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
          state.config.ArePeers(state.visible[device], state.visible[peer]);
   return CUDA_SUCCESS;
 }
+
+// Host memory has one speed, and all of the CPU's atomics.
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value,
+                                         CUdevice_P2PAttribute attribute,
+                                         CUdevice device, CUdevice peer) {
+  if (CUresult r = Enter("cuDeviceGetP2PAttribute"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const State& state = GetState();
+  if (CUresult r = CheckDevice(state, device); r != CUDA_SUCCESS) return r;
+  if (CUresult r = CheckDevice(state, peer); r != CUDA_SUCCESS) return r;
+  // As cuda.h documents it.
+  if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
+  switch (static_cast<int>(attribute)) {
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      *value =
+          state.config.ArePeers(state.visible[device], state.visible[peer]);
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}

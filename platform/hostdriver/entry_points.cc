@@ -43,6 +43,7 @@ const Entry kEntries[] = {
     Make("cuDeviceTotalMem", 3020, &cuDeviceTotalMem),
     Make("cuDeviceGetAttribute", 2000, &cuDeviceGetAttribute),
     Make("cuDeviceCanAccessPeer", 4000, &cuDeviceCanAccessPeer),
+    Make("cuDeviceGetP2PAttribute", 8000, &cuDeviceGetP2PAttribute),
     Make("cuDevicePrimaryCtxRetain", 7000, &cuDevicePrimaryCtxRetain),
     Make("cuDevicePrimaryCtxRelease", 11000, &cuDevicePrimaryCtxRelease),
     Make("cuDevicePrimaryCtxGetState", 7000, &cuDevicePrimaryCtxGetState),

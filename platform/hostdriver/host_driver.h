@@ -27,6 +27,21 @@
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
 //
+// The library is a stand-in NVML too (nvmlInit_v2 and those that fabric/nvml.cc
+// asks). Its answers come from these, each one value for all devices or one for
+// each, separated by ',', of which the last stands for the rest:
+//   VMMSHARE_HOST_FABRIC_STATE    not-supported, not-started, in-progress or
+//                                 completed (default, as measured on H100)
+//   VMMSHARE_HOST_FABRIC_STATUS   NVML's result of joining; default 0
+//   VMMSHARE_HOST_FABRIC_CLUSTER  a UUID; default all zero, as on H100
+//   VMMSHARE_HOST_FABRIC_CLIQUE   a number; default 0
+//   VMMSHARE_HOST_FABRIC_HEALTH   NVML's health mask; default 0
+//   VMMSHARE_HOST_MIG             1: MIG mode is on; default 0
+//   VMMSHARE_HOST_NVML_FAIL       entries and the NVML result that each call of
+//                                 them answers: "nvmlInit_v2:9"
+// None of this changes what the driver does: cuMemCreate refuses fabric handles
+// (CUDA_ERROR_NOT_PERMITTED) whatever NVML says of the fabric.
+//
 // What CUDA leaves undefined ends the program with one line on standard error
 // and abort(): a handle released twice or never issued, unmapping addresses
 // where nothing is mapped, a stream, event or pool destroyed twice, memory of a
@@ -48,9 +63,11 @@
 //     older ones of the same names.
 //   - An interprocess event cannot be opened once its maker destroyed it.
 //   - Every allocation takes a descriptor of the process.
+//   - A legacy IPC handle of memory that was freed opens nothing (580: what
+//   lies
+//     at the old address by then, whoever's data that is).
 //   - A legacy IPC handle opens one allocation only. The real driver exposes
-//   the
-//     whole 2 MiB block that small allocations share.
+//     the whole 2 MiB block that small allocations share.
 //   - Legacy IPC handles and exported pointers of pools are opened through the
 //     process that made them, by its number: both must run as one user and, on
 //     Linux, in one PID namespace. What is open outlives that process, but

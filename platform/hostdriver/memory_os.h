@@ -36,6 +36,9 @@ std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
 void CloseMemory(OsMemory memory);
 // A new handle of `memory`, for the caller to give away and close.
 std::optional<OsMemory> DuplicateMemory(OsMemory memory);
+// Where programs that this one executes inherit what is not marked otherwise:
+// lets them.
+void InheritOnExec(OsMemory memory);
 
 // The kind of handle (CUmemAllocationHandleType) as which memory can be
 // exported here.

@@ -98,6 +98,10 @@ std::optional<OsMemory> DuplicateMemory(OsMemory memory) {
   return fd;
 }
 
+void InheritOnExec(OsMemory memory) {
+  fcntl(static_cast<int>(memory), F_SETFD, 0);
+}
+
 void StoreExported(OsMemory memory, void* shareable) {
   *static_cast<int*>(shareable) = static_cast<int>(memory);
 }

@@ -133,6 +133,8 @@ std::optional<OsMemory> DuplicateMemory(OsMemory memory) {
   return reinterpret_cast<OsMemory>(copy);
 }
 
+void InheritOnExec(OsMemory) {}
+
 void StoreExported(OsMemory memory, void* shareable) {
   *static_cast<HANDLE*>(shareable) = Raw(memory);
 }

@@ -68,7 +68,11 @@ CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
       r != CUDA_SUCCESS) {
     return r;
   }
-  if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0) {  // Measured: no error.
+    *address = 0;
+    return CUDA_SUCCESS;
+  }
   if (pool == nullptr) pool = CurrentPool(state, stream->context->device);
   // Documented: an imported pool makes no new allocations.
   if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
@@ -175,6 +179,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream_id) {
       r != CUDA_SUCCESS) {
     return r;
   }
+  if (address == 0) return CUDA_SUCCESS;  // Measured.
   const auto block = state.blocks.find(address);
   if (block != state.blocks.end() && block->second.pool != nullptr) {
     FreePooled(state, block, stream, PointsBeforeNow(state, stream));

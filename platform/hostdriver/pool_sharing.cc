@@ -71,6 +71,7 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(
   }
   const std::optional<OsMemory> copy = DuplicateMemory(pool->token);
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
+  InheritOnExec(*copy);  // Measured, unlike memory's.
   StoreExported(*copy, shareable);
   return CUDA_SUCCESS;
 }

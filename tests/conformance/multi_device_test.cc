@@ -1,4 +1,6 @@
 // Two devices of one machine.
+#include <utility>
+
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/support/child.h"
@@ -23,6 +25,30 @@ TEST_F(TwoDevices, HaveMemoryOfTheirOwn) {
   EXPECT_EQ(cu.cuMemGetAllocationPropertiesFromHandle(&prop, handle),
             CUDA_SUCCESS);
   EXPECT_EQ(prop.location.id, 1);
+}
+
+TEST_F(TwoDevices, SayWhatTheyCanDoWithEachOther) {
+  if (cu.cuDeviceGetP2PAttribute == nullptr) GTEST_SKIP() << "not offered";
+  int value = -1;
+  for (const auto& [a, b] : {std::pair(0, 1), std::pair(1, 0)}) {
+    EXPECT_EQ(cu.cuDeviceGetP2PAttribute(
+                  &value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, a, b),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value, 1) << "they are peers";
+    EXPECT_EQ(
+        cu.cuDeviceGetP2PAttribute(
+            &value, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, a, b),
+        CUDA_SUCCESS);
+    EXPECT_TRUE(value == 0 || value == 1) << value;
+  }
+  const auto attribute = CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
+  EXPECT_EQ(cu.cuDeviceGetP2PAttribute(&value, attribute, 0, 99),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cu.cuDeviceGetP2PAttribute(&value, attribute, 0, 0),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cu.cuDeviceGetP2PAttribute(
+                &value, static_cast<CUdevice_P2PAttribute>(99), 0, 1),
+            CUDA_ERROR_INVALID_VALUE);
 }
 
 using Pitfall20 = TwoDevices;

@@ -129,9 +129,15 @@ TEST_F(Pools, PointersIntoThemAreKnown) {
   EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
 }
 
+TEST_F(Pools, NothingIsAtNoAddressAndMayBeFreed) {
+  CUdeviceptr address = 77;
+  EXPECT_EQ(cu.cuMemAllocAsync(&address, 0, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(address, 0u);
+  EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
+}
+
 TEST_F(Pools, RefuseWhatIsNoSize) {
   CUdeviceptr address = 0;
-  EXPECT_EQ(cu.cuMemAllocAsync(&address, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemAllocAsync(nullptr, kMiB, nullptr),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemAllocAsync(&address, std::size_t{1} << 50, nullptr),
@@ -200,7 +206,15 @@ TEST_F(Pools, TheOrdinaryFreeTakesTheirMemoryToo) {
   ASSERT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemFree(address), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(Get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0u);
+  unsigned int type = 0;
+  EXPECT_EQ(cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     address),
+            CUDA_ERROR_INVALID_VALUE);
+  // But it is counted on: this free belongs to no stream that would tell.
+  EXPECT_EQ(Get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), kMiB);
+  const CUdeviceptr again = Take(pool, kMiB);
+  EXPECT_EQ(Get(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 2 * kMiB);
+  EXPECT_EQ(cu.cuMemFreeAsync(again, nullptr), CUDA_SUCCESS);
 }
 
 TEST_F(Pools, ADestroyedOneLivesUntilItsMemoryIsFreed) {

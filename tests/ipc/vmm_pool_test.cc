@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -16,10 +15,10 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "platform/process.h"
 #include "tests/ipc/pool_ipc_test.h"
+#include "tests/support/how_many.h"
 #include "vmm/pool/share_protocol.h"
 #include "vmm/pool/shared_table_view.h"
 #include "vmm/ticket_string.h"
@@ -200,13 +199,9 @@ TEST_F(PoolSharing, UnsubscribingGivesAllBackWithAGoodbye) {
 
 // --- Stale tickets -----------------------------------------------------------
 
-// How many tickets of freed blocks are tried: VMMSHARE_STALE_TICKETS.
+// How many tickets of freed blocks are tried.
 std::uint64_t StaleTickets() {
-  std::uint64_t count = 1'000'000;
-  if (const char* text = std::getenv("VMMSHARE_STALE_TICKETS")) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &count)) << text;
-  }
-  return count;
+  return HowMany("VMMSHARE_STALE_TICKETS", 1'000'000);
 }
 
 using Pitfall29 = PoolIpcTest;

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,10 +14,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "platform/channel.h"
+#include "platform/imex.h"
 #include "platform/os_error.h"
 #include "platform/os_handle.h"
 #include "platform/process.h"
 #include "platform/shared_memory.h"
+#include "platform/surroundings.h"
 #include "tests/support/sweep.h"
 #include "tests/support/syscall_faults.h"
 
@@ -83,6 +87,82 @@ TEST(PlatformSweep, OpenAProcessAndAskWhetherItLives) {
                  if (!self.ok()) return self.status();
                  return self->HasExited().status();
                }});
+}
+
+// A machine made of files, with an IMEX channel that leads to /dev/null.
+class MachineOfFiles {
+ public:
+  MachineOfFiles() {
+    char name[] = "/tmp/vmmshare-sweep-XXXXXX";
+    path_ = ::mkdtemp(name);
+    const std::filesystem::path root = path_;
+    const auto channels = root / "dev/nvidia-caps-imex-channels";
+    std::filesystem::create_directories(channels);
+    std::filesystem::create_directories(root / "dev/shm");
+    std::filesystem::create_directories(root / "proc/7");
+    std::filesystem::create_directories(root / "proc/self");
+    std::filesystem::create_directories(root / "proc/sys/kernel/yama");
+    std::filesystem::create_symlink("/dev/null", channels / "channel0");
+    std::ofstream(root / "proc/7/comm") << "nvidia-imex\n";
+    std::ofstream(root / "proc/self/cgroup") << "0::/\n";
+    std::ofstream(root / "proc/devices") << "242 nvidia-caps-imex-channels\n";
+    std::ofstream(root / "proc/sys/kernel/osrelease") << "6.1.0\n";
+    std::ofstream(root / "proc/sys/kernel/yama/ptrace_scope") << "1\n";
+  }
+  ~MachineOfFiles() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(PlatformSweep, ListImexChannels) {
+  const MachineOfFiles machine;
+  SweepPlan plan;
+  plan.name = "IMEX channels";
+  plan.run = [&]() -> absl::Status {
+    const auto channels = platform::ImexChannels(machine.path());
+    if (!channels.ok()) return channels.status();
+    // Of one that cannot be opened the reason is told beside the others.
+    if (channels->size() == 1 && !channels->front().usable) {
+      return channels->front().reason;
+    }
+    return platform::ImexChannelMajor(machine.path()).status();
+  };
+  // Without a folder there are no channels.
+  plan.may_fail_silently = {"opendir:ENOENT", "readdir:ENOENT"};
+  ExpectSwept(plan);
+}
+
+TEST(PlatformSweep, LookForTheImexDaemon) {
+  const MachineOfFiles machine;
+  SweepPlan plan;
+  plan.name = "IMEX daemon";
+  plan.run = [&] { return platform::ImexDaemonSeen(machine.path()).status(); };
+  // A process that cannot be looked at may just have ended.
+  plan.may_fail_silently = {"open", "read"};
+  ExpectSwept(plan);
+}
+
+TEST(PlatformSweep, LookAround) {
+  const MachineOfFiles machine;
+  SweepPlan plan;
+  plan.name = "surroundings";
+  plan.run = [&]() -> absl::Status {
+    const std::string& root = machine.path();
+    for (const absl::Status& status :
+         {platform::SharedMemorySpace(root).status(),
+          platform::ContainerMark(root).status(),
+          platform::IsWsl2(root).status(), platform::PtraceScope(root).status(),
+          platform::HasNvidiaControlNode(root).status(),
+          platform::FolderOfProgram().status()}) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  };
+  // What is not there is an answer: no mark, no node, no Yama.
+  plan.may_fail_silently = {"stat:ENOENT", "open:ENOENT"};
+  ExpectSwept(plan);
 }
 
 TEST(PlatformSweep, Listen) {

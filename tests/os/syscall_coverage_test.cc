@@ -43,7 +43,10 @@ constexpr const char* kHarmless[] = {
     "getpid getppid getuid geteuid getgid getegid umask gnu_dev_major",
     "gnu_dev_minor gnu_dev_makedev sched_yield pthread_self",
     // Fail only for arguments that a program fixes when it is written.
-    "clock_gettime sysconf pthread_sigmask sigemptyset sigfillset",
+    "clock_gettime sysconf pthread_sigmask sigemptyset sigfillset getrlimit",
+    "getrlimit64",
+    // Answers no when it cannot tell.
+    "isatty",
     // The environment, which is memory.
     "getenv secure_getenv environ getauxval",
     // Locks.

@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 
-#include "absl/strings/numbers.h"
+#include "tests/support/how_many.h"
 
 namespace vmm::testing {
 namespace {
@@ -35,13 +34,7 @@ class Random {
 };
 
 std::uint64_t Operations() {
-  const char* text = std::getenv("VMMSHARE_MODEL_OPERATIONS");
-  std::uint64_t count = 1000000;
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &count))
-        << "VMMSHARE_MODEL_OPERATIONS=" << text << ": expected a number";
-  }
-  return count;
+  return testing::HowMany("VMMSHARE_MODEL_OPERATIONS", 1'000'000);
 }
 
 // One heap: of a size, sizes and alignments that are drawn first, filled and

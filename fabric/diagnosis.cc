@@ -1,0 +1,256 @@
+#include "fabric/diagnosis.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "platform/driver.h"
+
+namespace vmm::fabric {
+namespace {
+
+using platform::ImexChannel;
+
+using Findings = std::vector<Finding>;
+
+std::string Facts(const ImexChannel& channel) {
+  return absl::StrFormat("%s (mode %04o, owner %s)", channel.path, channel.mode,
+                         channel.owner.text());
+}
+
+std::string MakeNode(const std::string& major) {
+  return absl::StrCat(
+      "As root: mkdir -p /dev/nvidia-caps-imex-channels; mknod "
+      "/dev/nvidia-caps-imex-channels/channel0 c ",
+      major,
+      " 0. Or load the nvidia module with NVreg_CreateImexChannel0=1, which "
+      "makes it at each boot. In a container: pass the host's node in, with "
+      "--device or NVIDIA_IMEX_CHANNELS=0.");
+}
+
+// Of the GPU: what keeps it from any fabric.
+void AddStateOfGpu(const GpuTopology& gpu, Findings* found) {
+  if (gpu.in_mig_mode.ok() && *gpu.in_mig_mode) {
+    found->push_back({"mig",
+                      "the GPU is split into MIG instances, which take no part "
+                      "in an NVLink fabric",
+                      "Use a whole GPU: nvidia-smi -mig 0, as root. Within "
+                      "the host, share by the system's own handles."});
+  }
+  if (!gpu.fabric.ok()) return;
+  const FabricInfo& info = *gpu.fabric;
+  switch (info.state) {
+    case FabricState::kNotSupported:
+      found->push_back(
+          {"fabric-not-supported",
+           "NVML: this GPU takes no part in an NVLink fabric",
+           "Share within the host, by the system's own handles; fabric "
+           "handles need a multi-node NVLink machine."});
+      return;
+    case FabricState::kNotStarted:
+    case FabricState::kInProgress:
+      found->push_back(
+          {"fabric-not-ready",
+           absl::StrCat("NVML: joining the NVLink fabric is ",
+                        NameOf(info.state)),
+           "Wait and try again. If it stays so: is nvidia-fabricmanager "
+           "running (systemctl status nvidia-fabricmanager), and on the "
+           "NVLink switches the fabric's manager? nvidia-smi -q shows the "
+           "state under Fabric."});
+      return;
+    case FabricState::kCompleted:
+      break;
+  }
+  if (info.status != 0) {
+    found->push_back(
+        {"fabric-failed",
+         absl::StrCat("NVML: joining the NVLink fabric failed with status ",
+                      info.status, " (", info.status_text, ")"),
+         "Look into /var/log/fabricmanager.log and dmesg for NVLink and Xid "
+         "messages; a GPU that failed to join needs a reset or a reboot of "
+         "the node, as root."});
+  }
+}
+
+std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
+  if (absl::IsUnimplemented(imex.major.status())) {
+    return Finding{"no-imex",
+                   absl::StrCat("fabric handles need IMEX, which this "
+                                "operating system has not: ",
+                                imex.major.status().message()),
+                   "Share within the host, by the system's own handles; "
+                   "fabric handles are for Linux."};
+  }
+  if (!imex.channels.ok()) {
+    return Finding{"channels-unreadable",
+                   absl::StrCat("the IMEX channel nodes cannot be listed: ",
+                                imex.channels.status().message()),
+                   "Make /dev/nvidia-caps-imex-channels readable: chmod 755, "
+                   "as root."};
+  }
+  if (imex.major.ok() && !imex.major->has_value()) {
+    return Finding{"no-imex-class",
+                   "the loaded driver offers no IMEX channels: /proc/devices "
+                   "has no nvidia-caps-imex-channels",
+                   "Install a data center driver with IMEX (R570 or newer for "
+                   "GB200) and its open kernel module, and load it."};
+  }
+  if (imex.channels->empty()) {
+    return Finding{
+        "no-channel",
+        absl::StrCat("no IMEX channel node: ", platform::ImexChannelPattern(),
+                     " does not exist here"),
+        MakeNode(imex.major.ok() ? absl::StrCat(**imex.major) : "MAJOR")};
+  }
+  for (const ImexChannel& channel : *imex.channels) {
+    if (!channel.usable || !imex.major.ok()) continue;
+    if (channel.major == **imex.major) return std::nullopt;
+  }
+  const ImexChannel& first = imex.channels->front();
+  const std::string all = absl::StrJoin(
+      *imex.channels, ", ", [](std::string* out, const ImexChannel& channel) {
+        absl::StrAppend(out, Facts(channel));
+      });
+  if (std::none_of(imex.channels->begin(), imex.channels->end(),
+                   [](const ImexChannel& c) { return c.is_device; })) {
+    return Finding{"channel-not-a-device",
+                   absl::StrCat("what stands at the IMEX channel's place is no "
+                                "character device: ",
+                                all),
+                   absl::StrCat("Remove it (container runtimes leave a folder "
+                                "where the node to pass in does not exist). ",
+                                MakeNode("MAJOR"))};
+  }
+  for (const ImexChannel& channel : *imex.channels) {
+    if (!channel.usable) continue;
+    if (!imex.major.ok()) return std::nullopt;
+    return Finding{
+        "channel-stale",
+        absl::StrCat("the IMEX channel node ", channel.path, " has major ",
+                     "number ", channel.major, ", and the loaded driver's is ",
+                     **imex.major, ": it was made before a reboot"),
+        absl::StrCat("Remove it and make it anew. ",
+                     MakeNode(absl::StrCat(**imex.major)))};
+  }
+  return Finding{
+      "channel-denied",
+      absl::StrCat("this process, of user ", platform::CurrentUser().text(),
+                   ", may not open the IMEX channel: ", all, "; ",
+                   first.reason.message()),
+      absl::StrCat("Give this user the node: chown or setfacl -m u:USER:rw ",
+                   first.path,
+                   ", as root. In a container also allow the device "
+                   "(--device, NVIDIA_IMEX_CHANNELS).")};
+}
+
+// All that can be seen is as it should be, and the driver refuses.
+Finding Unseen(const Topology& topology, const GpuTopology& gpu) {
+  if (gpu.fabric.ok() && !gpu.fabric->in_a_cluster()) {
+    return {"no-cluster",
+            "the GPU belongs to no NVLink domain beyond this host (its "
+            "cluster UUID is zero)",
+            "Share within the host, by the system's own handles. On a "
+            "multi-node machine: the fabric's manager has not put this GPU "
+            "into a partition."};
+  }
+  const absl::StatusOr<bool>& daemon = topology.imex.daemon_seen;
+  if (daemon.ok() && !*daemon) {
+    return {"no-daemon",
+            "no process nvidia-imex is visible here (one outside of a "
+            "container is not)",
+            "On the host, as root: list the domain's nodes in "
+            "/etc/nvidia-imex/nodes_config.cfg, the same on each, and "
+            "systemctl enable --now nvidia-imex."};
+  }
+  return {"domain-not-ready",
+          "channel, fabric and daemon look right from here, so the IMEX "
+          "domain refuses",
+          "Run nvidia-imex-ctl -N on the host: every node must be READY and "
+          "connected; nodes_config.cfg must be the same on each; see "
+          "/var/log/nvidia-imex.log."};
+}
+
+}  // namespace
+
+std::vector<Finding> WhyNotFabric(const Topology& topology,
+                                  const GpuTopology& gpu,
+                                  const FabricAttempt& attempt) {
+  Findings found;
+  if (attempt.tried.ok()) return found;
+  const std::optional<CUresult> result = platform::ResultOf(attempt.tried);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    found.push_back({"out-of-memory",
+                     "the device has no memory left to try with; this says "
+                     "nothing of fabric handles",
+                     "Free some: nvidia-smi shows who holds it."});
+    return found;
+  }
+  if (!attempt.attribute.ok() || !*attempt.attribute) {
+    found.push_back(
+        {"no-attribute",
+         attempt.attribute.ok()
+             ? "the device attribute says that it has no fabric handles"
+             : absl::StrCat("the driver does not know the device attribute: ",
+                            attempt.attribute.status().message()),
+         "Fabric handles came with CUDA 12.4 and need a GPU with multi-node "
+         "NVLink: share within the host, or install a newer driver."});
+  }
+  AddStateOfGpu(gpu, &found);
+  if (std::optional<Finding> channel = ChannelFinding(topology.imex)) {
+    found.push_back(*std::move(channel));
+  }
+  if (found.empty()) found.push_back(Unseen(topology, gpu));
+  return found;
+}
+
+std::vector<Finding> Notes(const Topology& topology) {
+  Findings notes;
+  if (!topology.nvml.ok()) {
+    notes.push_back({"no-nvml", std::string(topology.nvml.status().message()),
+                     "Only if they matter: without NVML the fabric's state, "
+                     "NVLink and MIG mode stay unknown. Sharing works "
+                     "without."});
+  }
+  if (topology.imex.channels.ok()) {
+    for (const ImexChannel& channel : *topology.imex.channels) {
+      if (!channel.is_device || !channel.world_writable()) continue;
+      notes.push_back(
+          {"channel-world-writable",
+           absl::StrCat("every local user may open ", Facts(channel),
+                        ", and so guess and use the fabric handles in it"),
+           absl::StrCat("On a node with several tenants: a channel each, and "
+                        "chmod o= ",
+                        channel.path, ".")});
+    }
+  }
+  for (std::size_t i = 0; i < topology.gpus.size(); ++i) {
+    const GpuTopology& gpu = topology.gpus[i];
+    if (gpu.fabric.ok() && gpu.fabric->degraded()) {
+      notes.push_back({"links-degraded",
+                       absl::StrCat("GPU-", UuidText(gpu.uuid),
+                                    " has less than its full NVLink bandwidth"),
+                       "nvidia-smi nvlink -s shows which links are down."});
+    }
+    // One that has not joined is in no domain yet.
+    const GpuTopology& front = topology.gpus.front();
+    if (InOneDomain(front, gpu) == false && front.fabric->joined() &&
+        gpu.fabric->joined()) {
+      notes.push_back(
+          {"two-domains",
+           absl::StrCat(
+               "GPU-", UuidText(gpu.uuid), " (cluster ",
+               UuidText(gpu.fabric->cluster), ", clique ", gpu.fabric->clique,
+               ") is in another NVLink domain than GPU-", UuidText(front.uuid),
+               " (cluster ", UuidText(front.fabric->cluster), ", clique ",
+               front.fabric->clique, ")"),
+           "Fabric handles do not lead from one to the other: put the ranks "
+           "of a job into one clique."});
+    }
+  }
+  return notes;
+}
+
+}  // namespace vmm::fabric

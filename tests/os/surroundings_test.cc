@@ -1,0 +1,111 @@
+#include "platform/surroundings.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
+
+namespace vmm::platform {
+namespace {
+
+using testing::Child;
+using ::testing::HasSubstr;
+
+class SurroundingsTest : public OsTest {
+ protected:
+  std::string root() const { return temp_.path(); }
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = absl::StrCat(root(), "/", path);
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+
+  TempDirectory temp_;
+};
+
+int DescriptorsOf(const std::vector<std::string>&) {
+  const rlimit limit{123, 456};
+  Check(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit() failed");
+  const DescriptorLimits limits = Must(GetDescriptorLimits());
+  EXPECT_EQ(limits.soft, 123u);
+  EXPECT_EQ(limits.hard, 456u);
+  return 0;
+}
+const bool kDescriptors = testing::RegisterChild("descriptors", &DescriptorsOf);
+
+TEST_F(SurroundingsTest, DescriptorLimitsAreThoseOfTheProcess) {
+  EXPECT_EQ(Child::Start("descriptors", {}).Wait(), 0);
+}
+
+TEST_F(SurroundingsTest, SharedMemorySpaceIsThatOfTheFileSystem) {
+  EXPECT_TRUE(absl::IsNotFound(SharedMemorySpace(root()).status()));
+  std::filesystem::create_directories(root() + "/dev/shm");
+  const FileSpace space = Must(SharedMemorySpace(root()));
+  const std::filesystem::space_info expected =
+      std::filesystem::space(root() + "/dev/shm");
+  EXPECT_EQ(space.total, expected.capacity);
+  EXPECT_LE(space.free, space.total);
+}
+
+TEST_F(SurroundingsTest, AContainerIsKnownByItsMarks) {
+  EXPECT_EQ(Must(ContainerMark(root())), "");
+  Write("proc/self/cgroup", "0::/user.slice\n");
+  EXPECT_EQ(Must(ContainerMark(root())), "");
+  for (const char* word : {"docker", "kubepods", "libpod", "lxc"}) {
+    Write("proc/self/cgroup", absl::StrCat("0::/", word, "/1\n"));
+    EXPECT_THAT(Must(ContainerMark(root())), HasSubstr(word));
+  }
+  for (const char* file :
+       {"/run/systemd/container", "/run/.containerenv", "/.dockerenv"}) {
+    Write(file, "");
+    EXPECT_EQ(Must(ContainerMark(root())), absl::StrCat(file, " exists"));
+  }
+}
+
+TEST_F(SurroundingsTest, Wsl2IsKnownByItsKernel) {
+  EXPECT_TRUE(absl::IsNotFound(IsWsl2(root()).status()));
+  Write("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
+  EXPECT_FALSE(Must(IsWsl2(root())));
+  Write("proc/sys/kernel/osrelease", "5.15.90.1-Microsoft-standard-WSL2\n");
+  EXPECT_TRUE(Must(IsWsl2(root())));
+}
+
+TEST_F(SurroundingsTest, WithoutYamaTheKernelsOwnRuleHolds) {
+  EXPECT_EQ(Must(PtraceScope(root())), 0);
+  Write("proc/sys/kernel/yama/ptrace_scope", "3\n");
+  EXPECT_EQ(Must(PtraceScope(root())), 3);
+  Write("proc/sys/kernel/yama/ptrace_scope", "many\n");
+  EXPECT_THAT(std::string(PtraceScope(root()).status().message()),
+              HasSubstr("many"));
+}
+
+TEST_F(SurroundingsTest, TheControlNodeIsSeen) {
+  EXPECT_FALSE(Must(HasNvidiaControlNode(root())));
+  Write("dev/nvidiactl", "");
+  EXPECT_TRUE(Must(HasNvidiaControlNode(root())));
+}
+
+TEST_F(SurroundingsTest, TheFolderOfTheProgramIsWhereItLies) {
+  const std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe");
+  EXPECT_EQ(Must(FolderOfProgram()), program.parent_path());
+}
+
+TEST_F(SurroundingsTest, ThisMachineCanBeAsked) {
+  EXPECT_GT(Must(GetDescriptorLimits()).soft, 0u);
+  EXPECT_TRUE(ContainerMark().ok());
+  EXPECT_TRUE(IsWsl2().ok());
+  EXPECT_TRUE(PtraceScope().ok());
+  EXPECT_TRUE(HasNvidiaControlNode().ok());
+}
+
+}  // namespace
+}  // namespace vmm::platform

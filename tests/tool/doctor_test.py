@@ -1,0 +1,506 @@
+#!/usr/bin/env python3
+"""`vmmshare doctor`, run as people and programs run it.
+
+usage: doctor_test.py TOOL SOURCES [UNITTEST ARGUMENTS]
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+from machine import CHANNELS, Machine, few_descriptors, without_override
+
+TOOL, SOURCES = sys.argv[1], pathlib.Path(sys.argv[2])
+CLUSTER = "01234567-89ab-cdef-0123-456789abcdef"
+OTHER = "fedcba98-7654-3210-fedc-ba9876543210"
+
+
+class DoctorTest(unittest.TestCase):
+    def setUp(self):
+        self.machine = Machine(TOOL)
+        self.addCleanup(self.machine.close)
+        self.ready_env = {"VMMSHARE_HOST_FABRIC_CLUSTER": CLUSTER,
+                          "VMMSHARE_HOST_FABRIC_CLIQUE": "7"}
+
+    def make_ready(self, mode=0o600):
+        """All that can be seen is right; the driver refuses all the same."""
+        self.machine.offer_channels(self.machine.make_channel(mode=mode))
+        self.machine.start_daemon()
+
+    def expect_reason(self, reason, remedy, *words, env=None, preexec=None, also=()):
+        """The cause, and what to do, in JSON and in the text."""
+        result = self.machine.run("--json", *words, env=env, preexec=preexec)
+        self.assertEqual(result.status, 0, result.err)
+        kind = result.kind("fabric")
+        self.assertEqual(kind["attribute"], True)
+        self.assertEqual(kind["error"]["cuda_result"], 800)
+        self.assertEqual(result.reasons(), [reason, *also])
+        self.assertIn(remedy, kind["reasons"][0]["remedy"])
+        text = self.machine.run(*words, env=env, preexec=preexec).out
+        flowing = " ".join(text.split())
+        self.assertIn("fabric handle refused attribute yes", flowing)
+        self.assertIn("CUDA_ERROR_NOT_PERMITTED", flowing)
+        self.assertIn(kind["reasons"][0]["text"] + f" [{reason}] to do: ", flowing)
+        self.assertIn(remedy, flowing)
+        return result
+
+
+class Pitfall01(DoctorTest):
+    def test_an_attribute_that_says_yes_is_explained_by_the_missing_channel(self):
+        self.machine.offer_channels(242)
+        self.expect_reason("no-channel", "channel0 c 242 0")
+
+
+class Pitfall02(DoctorTest):
+    def test_an_export_that_fails_after_create_succeeded_is_found(self):
+        result = self.machine.run(
+            "--json", "--require=fd",
+            env={"VMMSHARE_HOST_FAIL": "cuMemExportToShareableHandle:2:NOT_SUPPORTED"})
+        self.assertEqual(result.status, 1)
+        self.assertTrue(result.kind("fd", 0)["usable"])
+        self.assertFalse(result.kind("fd", 1)["usable"])
+        self.assertEqual(result.reasons("fd", 1), ["driver-refused"])
+        self.assertIn("cuMemExportToShareableHandle", result.kind("fd", 1)["error"]["message"])
+        text = self.machine.run(
+            "--require=fd",
+            env={"VMMSHARE_HOST_FAIL": "cuMemExportToShareableHandle:2:NOT_SUPPORTED"}).out
+        self.assertIn("works not on device 1; it is required", text)
+
+
+class Pitfall04(DoctorTest):
+    def test_a_driver_that_does_not_know_the_attribute_is_no_crash(self):
+        # The third of device 0: fd, NT, fabric.
+        result = self.machine.run(
+            "--json", env={"VMMSHARE_HOST_FAIL": "cuDeviceGetAttribute:3:INVALID_VALUE"})
+        self.assertEqual(result.status, 0, result.err)
+        self.assertIsNone(result.kind("fabric")["attribute"])
+        self.assertEqual(result.reasons()[0], "no-attribute")
+        self.assertTrue(result.kind("fd")["usable"])
+
+
+class Reasons(DoctorTest):
+    def test_a_driver_without_the_channel_class(self):
+        self.expect_reason("no-imex-class", "open kernel module")
+
+    def test_a_node_that_may_not_be_opened(self):
+        self.machine.offer_channels(self.machine.make_channel(mode=0))
+        result = self.expect_reason("channel-denied", "setfacl -m u:USER:rw",
+                                    preexec=without_override)
+        channel = result.json["imex"]["channels"][0]
+        self.assertEqual((channel["usable"], channel["mode"], channel["number"]),
+                         (False, "0000", 0))
+        self.assertEqual(channel["owner"], str(os.geteuid()))
+        self.assertEqual(channel["error"]["code"], "PERMISSION_DENIED")
+
+    def test_a_folder_where_the_node_should_be(self):
+        self.machine.offer_channels(242)
+        (self.machine.root / CHANNELS / "channel0").mkdir(parents=True)
+        result = self.expect_reason("channel-not-a-device", "Remove it")
+        self.assertFalse(result.json["imex"]["channels"][0]["is_device"])
+
+    def test_a_node_from_before_a_reboot(self):
+        major = self.machine.make_channel()
+        self.machine.offer_channels(major + 1)
+        self.expect_reason("channel-stale", f"channel0 c {major + 1} 0")
+
+    def test_a_folder_of_channels_that_may_not_be_read(self):
+        self.machine.offer_channels(242)
+        folder = self.machine.root / CHANNELS
+        folder.mkdir()
+        folder.chmod(0)
+        self.expect_reason("channels-unreadable", "chmod 755", preexec=without_override)
+        folder.chmod(0o700)
+
+    def test_no_daemon(self):
+        self.machine.offer_channels(self.machine.make_channel())
+        self.expect_reason("no-daemon", "systemctl enable --now nvidia-imex", env=self.ready_env)
+
+    def test_a_domain_that_refuses_though_all_looks_right(self):
+        self.make_ready()
+        result = self.expect_reason("domain-not-ready", "nvidia-imex-ctl -N", env=self.ready_env)
+        self.assertTrue(result.json["imex"]["channels"][0]["usable"])
+        self.assertEqual(result.json["devices"][0]["fabric"]["cluster"], CLUSTER)
+        self.assertEqual(result.json["devices"][0]["fabric"]["clique"], 7)
+
+    def test_a_gpu_of_no_domain_beyond_its_host(self):
+        self.make_ready()
+        self.expect_reason("no-cluster", "within the host")
+
+    def test_a_fabric_that_is_not_ready(self):
+        self.make_ready()
+        for state in ("not-started", "in-progress"):
+            result = self.expect_reason(
+                "fabric-not-ready", "nvidia-fabricmanager",
+                env={**self.ready_env, "VMMSHARE_HOST_FABRIC_STATE": state})
+            self.assertEqual(result.json["devices"][0]["fabric"]["state"],
+                             state.replace("-", " "))
+
+    def test_a_gpu_without_fabric(self):
+        self.make_ready()
+        self.expect_reason("fabric-not-supported", "multi-node NVLink machine",
+                           env={"VMMSHARE_HOST_FABRIC_STATE": "not-supported"})
+
+    def test_a_gpu_that_failed_to_join(self):
+        self.make_ready()
+        result = self.expect_reason("fabric-failed", "fabricmanager.log",
+                                    env={**self.ready_env, "VMMSHARE_HOST_FABRIC_STATUS": "15"})
+        self.assertIn("status 15 (GPU is lost)", result.kind("fabric")["reasons"][0]["text"])
+
+    def test_mig(self):
+        self.make_ready()
+        result = self.expect_reason("mig", "nvidia-smi -mig 0",
+                                    env={**self.ready_env, "VMMSHARE_HOST_MIG": "1"})
+        self.assertTrue(result.json["devices"][0]["mig_mode"])
+        self.assertIn("mig-no-peers", result.notes())
+
+    def test_several_at_once_the_one_to_mend_first_in_front(self):
+        self.machine.offer_channels(242)
+        self.expect_reason("fabric-not-ready", "Wait", also=["no-channel"],
+                           env={"VMMSHARE_HOST_FABRIC_STATE": "in-progress"})
+
+    def test_each_device_has_its_own(self):
+        self.make_ready()
+        env = {**self.ready_env, "VMMSHARE_HOST_FABRIC_STATE": "completed,in-progress"}
+        result = self.machine.run("--json", env=env)
+        self.assertEqual(result.reasons(device=0), ["domain-not-ready"])
+        self.assertEqual(result.reasons(device=1), ["fabric-not-ready"])
+        self.assertNotIn("as on device 0", self.machine.run(env=env).out)
+
+    def test_no_memory_says_nothing_of_the_kind(self):
+        result = self.machine.run("--json", env={"VMMSHARE_HOST_MEMORY": "1M"})
+        self.assertEqual(result.reasons("fd"), ["out-of-memory"])
+
+
+class NvmlTroubles(DoctorTest):
+    def expect_unknown(self, code, *words, env=None):
+        self.make_ready()
+        result = self.machine.run("--json", *words, env=env)
+        self.assertEqual(result.status, 0, result.err)
+        self.assertEqual(result.json["devices"][0]["fabric"]["error"]["code"], code)
+        self.assertNotIn("state", result.json["devices"][0]["fabric"])
+        # CUDA and the file system still speak.
+        self.assertTrue(result.kind("fd")["usable"])
+        self.assertTrue(result.json["imex"]["channels"][0]["usable"])
+        self.assertTrue(result.json["pairs"][0]["access_ab"])
+        return result
+
+    def expect_no_nvml(self, code, *words, env=None):
+        result = self.expect_unknown(code, *words, env=env)
+        self.assertEqual(result.json["nvml"]["error"]["code"], code)
+        self.assertIn("no-nvml", result.notes())
+        self.assertIsNone(result.json["pairs"][0]["nvlink"])
+        self.assertIsNone(result.json["devices"][0]["mig_mode"])
+        text = self.machine.run(*words, env=env).out
+        self.assertIn("cannot be asked (see notes)", text)
+        self.assertIn("[no-nvml]", text)
+
+    def test_a_missing_library(self):
+        self.expect_no_nvml("NOT_FOUND", "--nvml=/nowhere/libnvidia-ml.so.1")
+
+    def test_a_library_that_is_none(self):
+        maps = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        libc = next(line.split()[-1] for line in maps if re.search(r"/libc[.-]", line))
+        self.expect_no_nvml("UNIMPLEMENTED", f"--nvml={libc}")
+
+    def test_a_kernel_module_that_is_not_loaded(self):
+        self.expect_no_nvml("FAILED_PRECONDITION",
+                            env={"VMMSHARE_HOST_NVML_FAIL": "nvmlInit_v2:9"})
+
+    def test_a_gpu_that_it_does_not_know(self):
+        self.expect_unknown("NOT_FOUND",
+                            env={"VMMSHARE_HOST_NVML_FAIL": "nvmlDeviceGetHandleByUUID:6"})
+
+    def test_a_question_that_it_refuses(self):
+        self.expect_unknown("PERMISSION_DENIED",
+                            env={"VMMSHARE_HOST_NVML_FAIL": "nvmlDeviceGetGpuFabricInfoV:4"})
+
+    def test_an_environment_that_makes_no_sense_is_named(self):
+        for name, value in (("VMMSHARE_HOST_FABRIC_STATE", "done"),
+                            ("VMMSHARE_HOST_FABRIC_STATUS", "-1"),
+                            ("VMMSHARE_HOST_FABRIC_CLUSTER", CLUSTER[:-1]),
+                            ("VMMSHARE_HOST_FABRIC_CLIQUE", "x"),
+                            ("VMMSHARE_HOST_MIG", "yes"),
+                            ("VMMSHARE_HOST_NVML_FAIL", "nvmlInit_v2")):
+            result = self.machine.run(env={name: value})
+            self.assertNotIn(result.status, (0, 1, 2), name)
+            self.assertIn(f"the environment has {name}={value}; expected", result.err)
+
+    def test_an_answer_it_never_gave_before(self):
+        self.expect_unknown("INTERNAL",
+                            env={"VMMSHARE_HOST_NVML_FAIL": "nvmlDeviceGetGpuFabricInfoV:999"})
+
+
+class NotesTest(DoctorTest):
+    def test_a_channel_that_every_user_may_open(self):
+        self.make_ready(mode=0o606)
+        result = self.machine.run("--json")
+        self.assertIn("channel-world-writable", result.notes())
+        self.assertTrue(result.json["imex"]["channels"][0]["world_writable"])
+        self.assertIn("mode 0606", self.machine.run().out)
+
+    def test_a_channel_that_a_user_and_a_group_may_open_is_none(self):
+        self.make_ready(mode=0o660)
+        result = self.machine.run("--json")
+        self.assertNotIn("channel-world-writable", result.notes())
+        self.assertFalse(result.json["imex"]["channels"][0]["world_writable"])
+
+    def test_devices_of_two_domains(self):
+        for env in ({"VMMSHARE_HOST_FABRIC_CLUSTER": f"{CLUSTER},{OTHER}"},
+                    {"VMMSHARE_HOST_FABRIC_CLUSTER": CLUSTER,
+                     "VMMSHARE_HOST_FABRIC_CLIQUE": "1,2"}):
+            result = self.machine.run("--json", env=env)
+            self.assertIn("two-domains", result.notes())
+            self.assertIs(result.json["pairs"][0]["one_fabric_domain"], False)
+        result = self.machine.run("--json", env=self.ready_env)
+        self.assertNotIn("two-domains", result.notes())
+        self.assertIs(result.json["pairs"][0]["one_fabric_domain"], True)
+
+    def test_links_below_their_bandwidth(self):
+        env = {"VMMSHARE_HOST_FABRIC_HEALTH": "2,1", "VMMSHARE_HOST_DEVICES": "2"}
+        notes = [n for n in self.machine.run("--json", env=env).json["notes"]
+                 if n["id"] == "links-degraded"]
+        self.assertEqual(len(notes), 1)
+
+    def test_few_descriptors(self):
+        result = self.machine.run("--json", preexec=few_descriptors)
+        self.assertIn("few-descriptors", result.notes())
+        limits = result.json["limits"]
+        self.assertEqual((limits["descriptors_soft"], limits["descriptors_hard"]), (256, 512))
+
+    def test_wsl2(self):
+        self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
+        result = self.machine.run("--json")
+        self.assertIs(result.json["limits"]["wsl2"], True)
+        self.assertIn("wsl2", result.notes())
+
+    def test_a_container_is_recognised(self):
+        self.assertIs(self.machine.run("--json").json["limits"]["in_container"], False)
+        self.machine.write("proc/self/cgroup", "0::/kubepods.slice/pod1\n")
+        limits = self.machine.run("--json").json["limits"]
+        self.assertEqual(limits["container_mark"], "/proc/self/cgroup names kubepods")
+        self.machine.write(".dockerenv", "")
+        limits = self.machine.run("--json").json["limits"]
+        self.assertEqual(limits["container_mark"], "/.dockerenv exists")
+
+    def test_ptrace_is_said_to_be_no_matter(self):
+        self.machine.write("proc/sys/kernel/yama/ptrace_scope", "2\n")
+        self.assertEqual(self.machine.run("--json").json["limits"]["ptrace_scope"], 2)
+        self.assertIn("vmmshare sends descriptors", self.machine.run().out)
+
+    def test_visible_devices(self):
+        self.assertIsNone(self.machine.run("--json").json["limits"]["cuda_visible_devices"])
+        result = self.machine.run("--json", env={"CUDA_VISIBLE_DEVICES": "1"})
+        self.assertEqual(result.json["limits"]["cuda_visible_devices"], "1")
+        self.assertEqual([d["name"] for d in result.json["devices"]],
+                         ["vmmshare host-memory device 1"])
+        self.assertEqual(result.json["devices"][0]["fabric"]["error"], None)
+
+
+class Pairs(DoctorTest):
+    def test_peers(self):
+        pair = self.machine.run("--json").json["pairs"]
+        self.assertEqual(pair, [{"a": 0, "b": 1, "access_ab": True, "access_ba": True,
+                                 "atomics_ab": True, "atomics_ba": True, "performance_rank": 0,
+                                 "nvlink": True, "one_fabric_domain": True}])
+
+    def test_devices_that_are_no_peers(self):
+        env = {"VMMSHARE_HOST_PEERS": "none"}
+        pair = self.machine.run("--json", env=env).json["pairs"][0]
+        for key in ("access_ab", "access_ba", "atomics_ab", "atomics_ba", "nvlink"):
+            self.assertIs(pair[key], False, key)
+        self.assertIn("no peer access, no atomics, no NVLink", self.machine.run(env=env).out)
+
+    def test_each_pair_once(self):
+        env = {"VMMSHARE_HOST_DEVICES": "3", "VMMSHARE_HOST_PEERS": "0-2"}
+        pairs = self.machine.run("--json", env=env).json["pairs"]
+        self.assertEqual([(p["a"], p["b"], p["access_ab"]) for p in pairs],
+                         [(0, 1, False), (0, 2, True), (1, 2, False)])
+
+    def test_one_device_has_none(self):
+        env = {"VMMSHARE_HOST_DEVICES": "1"}
+        self.assertEqual(self.machine.run("--json", env=env).json["pairs"], [])
+        self.assertNotIn("pairs of devices", self.machine.run(env=env).out)
+
+
+class ExitStatus(DoctorTest):
+    def run_plain(self, *words):
+        done = subprocess.run([TOOL, *words], capture_output=True, text=True, check=False,
+                              env=self.machine.environment({}), timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_require(self):
+        for kind, status in (("fd", 0), ("fabric", 1), ("nt", 1)):
+            for words in ([f"--require={kind}"], ["--require", kind]):
+                result = self.machine.run(*words, "--json")
+                self.assertEqual(result.status, status, words)
+                self.assertEqual(result.json["exit_code"], status)
+                self.assertEqual(result.json["required"], kind)
+        self.assertIn("works on no device; it is required",
+                      self.machine.run("--require=nt").out)
+
+    def test_misuse_is_2_and_says_what_was_expected(self):
+        for words, expected in (
+                ([], "a command is missing"),
+                (["doctr"], "expected doctor"),
+                (["--version", "x"], "unexpected word"),
+                (["doctor", "x"], "unexpected word"),
+                (["doctor", "--colour"], "expected --driver"),
+                (["doctor", "--json=1"], "takes no value"),
+                (["doctor", "--require"], "needs a value"),
+                (["doctor", "--root="], "needs a value"),
+                (["doctor", "--require=fdd"], "expected fd, nt or fabric")):
+            status, out, err = self.run_plain(*words)
+            self.assertEqual((status, out), (2, ""), words)
+            self.assertIn(expected, err)
+            self.assertIn("--help", err)
+
+    def test_help_and_version(self):
+        for words, expected in ((["--help"], "doctor"), (["doctor", "--help"], "--require=KIND"),
+                                (["--version"], "vmmshare 0.")):
+            status, out, err = self.run_plain(*words)
+            self.assertEqual((status, err), (0, ""))
+            self.assertIn(expected, out)
+            self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+
+class NoDriver(DoctorTest):
+    MISSING = "/nowhere/libcuda.so.1"
+
+    def test_is_said_with_what_to_do(self):
+        result = self.machine.run(driver=self.MISSING)
+        self.assertEqual(result.status, 1)
+        self.assertTrue(result.out.startswith("driver:         none: "), result.out)
+        self.assertIn("vmmshare: error: no driver: ", result.err)
+        self.assertIn("modprobe nvidia", result.out)
+        self.assertIn("IMEX", result.out)
+
+    def test_is_said_in_json(self):
+        self.machine.write("dev/nvidiactl", "")
+        result = self.machine.run("--json", driver=self.MISSING)
+        self.assertEqual((result.status, result.json["exit_code"]), (1, 1))
+        self.assertEqual(result.json["driver"]["error"]["code"], "NOT_FOUND")
+        self.assertEqual(result.json["devices"], [])
+        self.assertIn("library-missing", result.notes())
+
+    def test_a_relative_path_is_no_driver(self):
+        result = self.machine.run("--json", driver="libcuda.so.1")
+        self.assertEqual(result.json["driver"]["error"]["code"], "INVALID_ARGUMENT")
+
+    def test_no_visible_device_is_said(self):
+        result = self.machine.run("--json", env={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(result.status, 1)
+        self.assertEqual(result.json["driver"]["error"]["cuda_result"], 100)
+        self.assertIn("CUDA_VISIBLE_DEVICES", result.json["driver"]["error"]["message"])
+
+
+class Text(DoctorTest):
+    def test_the_first_line_says_driver_and_version(self):
+        first = self.machine.run().out.splitlines()[0]
+        self.assertTrue(first.startswith("driver:         host-memory driver (no GPU), CUDA 13.0"))
+
+    def test_fits_100_columns(self):
+        self.machine.offer_channels(242)
+        for line in self.machine.run().out.splitlines():
+            # A path cannot be broken.
+            if len(line.split()) > 1:
+                self.assertLessEqual(len(line), 100, line)
+            self.assertEqual(line, line.rstrip())
+
+    def test_a_trouble_of_all_devices_is_told_once(self):
+        env = {"VMMSHARE_HOST_DEVICES": "8"}
+        text = self.machine.run(env=env).out
+        self.assertEqual(text.count("[no-imex-class]"), 1)
+        self.assertEqual(text.count("as on device 0"), 7)
+
+    def test_has_colour_on_a_terminal_only(self):
+        self.assertNotIn("\x1b", self.machine.run(env={"TERM": "xterm"}).out)
+        self.assertIn("\x1b[32musable\x1b[0m", self.machine.run_on_terminal(env={"TERM": "xterm"}))
+        for env in ({"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}, {}):
+            text = self.machine.run_on_terminal(env=env)
+            self.assertIn("usable", text)
+            self.assertNotIn("\x1b", text)
+
+    def test_what_others_named_cannot_command_the_terminal(self):
+        self.machine.offer_channels(242)
+        (self.machine.root / CHANNELS / "channel0\x1b]0;title\x07").mkdir(parents=True)
+        env = {"CUDA_VISIBLE_DEVICES": "0,\x1b[2J\nfake line"}
+        text = self.machine.run(env=env).out
+        self.assertIn("channel0?]0;title?", text)
+        self.assertIn("0,?[2J?fake", text)
+        for line in text.splitlines():
+            self.assertTrue(line.isprintable(), line)
+        channel = self.machine.run("--json", env=env).json["imex"]["channels"][0]
+        self.assertTrue(channel["path"].endswith("channel0\x1b]0;title\x07"))
+
+    def test_json_has_no_colour_on_a_terminal(self):
+        self.assertNotIn("\x1b", self.machine.run_on_terminal("--json", env={"TERM": "xterm"}))
+
+
+class LeavesNothing(DoctorTest):
+    NO_CONTEXT = {"VMMSHARE_HOST_FAIL": "cuDevicePrimaryCtxRetain:1+:UNKNOWN"}
+
+    def test_behind(self):
+        def files():
+            own = sorted(str(p) for p in self.machine.root.rglob("*"))
+            shared = [n for n in os.listdir("/dev/shm") if f"doctor-{os.getpid()}" in n]
+            return own, shared
+        before = files()
+        self.assertEqual(self.machine.run("--touch").status, 0)
+        self.assertEqual(files(), before)
+
+    def test_makes_no_context_unless_told_to_touch(self):
+        result = self.machine.run("--json", env=self.NO_CONTEXT)
+        self.assertTrue(result.kind("fd")["usable"])
+        self.assertFalse(result.kind("fd")["touched"])
+        result = self.machine.run("--json", "--touch", env=self.NO_CONTEXT)
+        self.assertFalse(result.kind("fd")["usable"])
+        self.assertIn("cuDevicePrimaryCtxRetain", result.kind("fd")["error"]["message"])
+
+    def test_touching_writes_and_reads(self):
+        result = self.machine.run("--json", "--touch")
+        self.assertTrue(result.kind("fd")["usable"] and result.kind("fd")["touched"])
+        result = self.machine.run("--json", "--touch",
+                                  env={"VMMSHARE_HOST_FAIL": "cuMemcpyDtoH:1:ILLEGAL_ADDRESS"})
+        self.assertIn("cuMemcpyDtoH", result.kind("fd")["error"]["message"])
+
+
+class Documented(unittest.TestCase):
+    """What the doctor can print, and what the documents say of it."""
+
+    def test_every_finding_is_in_the_table_and_no_other(self):
+        sources = "".join((SOURCES / name).read_text() for name in
+                          ("fabric/diagnosis.cc", "vmm/tool/examine.cc"))
+        printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
+        documented = set()
+        for name in ("docs/fabric.md", "docs/doctor.md"):
+            for table in re.findall(r"^\| (?:reason|note) \|.*\n(?:\|.*\n)+",
+                                    (SOURCES / name).read_text(), re.M):
+                documented |= set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M))
+        self.assertGreater(len(printed), 20)
+        self.assertEqual(printed, documented)
+
+    def test_every_member_of_the_json_is_described(self):
+        machine = Machine(TOOL)
+        self.addCleanup(machine.close)
+        machine.make_channel()
+        names = set()
+
+        def collect(value):
+            if isinstance(value, dict):
+                names.update(value)
+                for member in value.values():
+                    collect(member)
+            elif isinstance(value, list):
+                for item in value:
+                    collect(item)
+        collect(machine.run("--json").json)
+        described = set(re.findall(r"`([a-z0-9_]+)`", (SOURCES / "docs/doctor.md").read_text()))
+        self.assertGreater(len(names), 40)
+        self.assertEqual(names - described, set())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

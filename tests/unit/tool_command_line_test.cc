@@ -1,0 +1,59 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "vmm/tool/command_line.h"
+
+namespace vmm::tool {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(DoctorOptions, DefaultToTheInstalledDriverAndText) {
+  const absl::StatusOr<DoctorOptions> options = ParseDoctorOptions({});
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->driver, "system");
+  EXPECT_EQ(options->root, "");
+  EXPECT_FALSE(options->nvml.has_value());
+  EXPECT_FALSE(options->required.has_value());
+  EXPECT_FALSE(options->json || options->touch || options->help);
+}
+
+TEST(DoctorOptions, TakeValuesEitherWay) {
+  const absl::StatusOr<DoctorOptions> options =
+      ParseDoctorOptions({"--driver=/a=b", "--root", "/r", "--require",
+                          "fabric", "--nvml=/n", "--json", "--touch"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->driver, "/a=b");
+  EXPECT_EQ(options->root, "/r");
+  EXPECT_EQ(options->nvml, "/n");
+  EXPECT_EQ(options->required, HandleKind::kFabric);
+  EXPECT_TRUE(options->json && options->touch);
+}
+
+TEST(DoctorOptions, NameEveryKind) {
+  for (HandleKind kind :
+       {HandleKind::kPosixFd, HandleKind::kWin32, HandleKind::kFabric}) {
+    const absl::StatusOr<DoctorOptions> options =
+        ParseDoctorOptions({"--require", std::string(FlagOf(kind))});
+    ASSERT_TRUE(options.ok());
+    EXPECT_EQ(options->required, kind);
+  }
+}
+
+TEST(DoctorOptions, RefuseWhatTheyDoNotKnowAndSayWhat) {
+  for (const char* word : {"doctor", "-h", "--", "--Json",
+                           "--json=", "--driver", "--require=POSIX", "--=x"}) {
+    const absl::Status status = ParseDoctorOptions({word}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << word;
+    EXPECT_FALSE(status.message().empty());
+  }
+  EXPECT_FALSE(ParseDoctorOptions({"--driver", "--json"}).ok());
+  EXPECT_THAT(
+      std::string(ParseDoctorOptions({"--require=x"}).status().message()),
+      HasSubstr("fd, nt or fabric"));
+}
+
+}  // namespace
+}  // namespace vmm::tool

@@ -1,0 +1,44 @@
+// The command line of `vmmshare`.
+#ifndef VMMSHARE_VMM_TOOL_COMMAND_LINE_H_
+#define VMMSHARE_VMM_TOOL_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "vmm/handle_kind.h"
+
+namespace vmm::tool {
+
+// How the process ends.
+inline constexpr int kExitGood = 0;
+inline constexpr int kExitNotUsable = 1;  // Also: no driver.
+inline constexpr int kExitMisuse = 2;
+
+struct DoctorOptions {
+  std::string driver = "system";    // "system", "host", or a path.
+  std::optional<std::string> nvml;  // A path; else the driver's own.
+  std::string root;                 // See platform/imex.h.
+  std::optional<HandleKind> required;
+  bool json = false;
+  bool touch = false;
+  bool help = false;
+};
+
+// The name of a kind on the command line and in JSON: "fd", "nt", "fabric".
+absl::string_view FlagOf(HandleKind kind);
+
+// `words` after "doctor". INVALID_ARGUMENT says which word is wrong, and what
+// could stand there.
+absl::StatusOr<DoctorOptions> ParseDoctorOptions(
+    const std::vector<std::string>& words);
+
+// What `vmmshare --help` and `vmmshare doctor --help` print.
+std::string Usage();
+std::string DoctorUsage();
+
+}  // namespace vmm::tool
+
+#endif  // VMMSHARE_VMM_TOOL_COMMAND_LINE_H_

@@ -1,0 +1,77 @@
+#include "vmm/tool/driver_choice.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "platform/surroundings.h"
+
+namespace vmm::tool {
+namespace {
+
+using fabric::Nvml;
+using platform::Driver;
+
+// Where the host-memory driver is, seen from the folder of this program: where
+// both are installed, then in the build tree. So a moved tree works.
+constexpr char kPlaces[] = VMMSHARE_HOSTDRIVER_PLACES;
+
+struct HostDriver {
+  std::string path;
+  absl::StatusOr<Driver> driver;
+};
+
+HostDriver LoadHostDriver() {
+  const char* named = std::getenv("VMMSHARE_HOSTDRIVER");
+  if (named != nullptr && *named != '\0') {
+    return {named, Driver::LoadFrom(named)};
+  }
+  absl::StatusOr<std::string> folder = platform::FolderOfProgram();
+  if (!folder.ok()) return {"", folder.status()};
+  std::string tried;
+  for (absl::string_view place : absl::StrSplit(kPlaces, '|')) {
+    const std::string path =
+        std::filesystem::path(absl::StrCat(*folder, "/", place))
+            .lexically_normal()
+            .string();
+    absl::StatusOr<Driver> driver = Driver::LoadFrom(path);
+    if (!absl::IsNotFound(driver.status())) return {path, std::move(driver)};
+    // A loaded driver that sees no device answers so too, and says more.
+    if (platform::ResultOf(driver.status()).has_value()) {
+      return {path, std::move(driver)};
+    }
+    absl::StrAppend(&tried, tried.empty() ? "" : ", ", path);
+  }
+  return {"", absl::NotFoundError(absl::StrCat(
+                  "--driver=host: there is no host-memory driver at ", tried,
+                  "; build or install it (VMMSHARE_BUILD_HOSTDRIVER=ON), or "
+                  "name its file: --driver=PATH"))};
+}
+
+}  // namespace
+
+DriverChoice ChooseDriver(const DoctorOptions& options) {
+  std::string path = options.driver;
+  absl::StatusOr<Driver> driver = absl::UnknownError("");
+  if (options.driver == "system") {
+    driver = Driver::LoadSystem();
+  } else if (options.driver == "host") {
+    HostDriver host = LoadHostDriver();
+    path = host.path;
+    driver = std::move(host.driver);
+  } else {
+    driver = Driver::LoadFrom(options.driver);
+  }
+  if (options.nvml.has_value()) {
+    return {std::move(driver), Nvml::LoadFrom(*options.nvml)};
+  }
+  const bool stand_in = (driver.ok() && driver->is_host_memory()) ||
+                        (options.driver == "host" && !path.empty());
+  return {std::move(driver),
+          stand_in ? Nvml::LoadFrom(path) : Nvml::LoadSystem()};
+}
+
+}  // namespace vmm::tool

@@ -1,0 +1,25 @@
+// The driver and the NVML that the command line names.
+#ifndef VMMSHARE_VMM_TOOL_DRIVER_CHOICE_H_
+#define VMMSHARE_VMM_TOOL_DRIVER_CHOICE_H_
+
+#include "absl/status/statusor.h"
+#include "fabric/nvml.h"
+#include "platform/driver.h"
+#include "vmm/tool/command_line.h"
+
+namespace vmm::tool {
+
+struct DriverChoice {
+  absl::StatusOr<platform::Driver> driver;
+  absl::StatusOr<fabric::Nvml> nvml;
+};
+
+// Loads both. With --driver=host the driver is the file that
+// $VMMSHARE_HOSTDRIVER names, else the one built or installed with this
+// program. The host-memory driver is asked as NVML too: the system's knows
+// nothing of its devices.
+DriverChoice ChooseDriver(const DoctorOptions& options);
+
+}  // namespace vmm::tool
+
+#endif  // VMMSHARE_VMM_TOOL_DRIVER_CHOICE_H_

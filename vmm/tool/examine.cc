@@ -1,0 +1,308 @@
+#include "vmm/tool/examine.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/imex.h"
+#include "platform/process.h"
+#include "vmm/exporter.h"
+#include "vmm/primary_context.h"
+#include "vmm/tool/driver_choice.h"
+
+namespace vmm::tool {
+namespace {
+
+using fabric::Finding;
+using platform::Driver;
+using platform::DriverTable;
+
+constexpr HandleKind kKinds[] = {HandleKind::kPosixFd, HandleKind::kWin32,
+                                 HandleKind::kFabric};
+
+CUdevice_attribute AttributeOf(HandleKind kind) {
+  switch (kind) {
+    case HandleKind::kPosixFd:
+      return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    case HandleKind::kWin32:
+      return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED;
+    case HandleKind::kFabric:
+      break;
+  }
+  return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
+}
+
+absl::StatusOr<bool> AskAttribute(const Device& device, HandleKind kind) {
+  int value = 0;
+  const CUdevice_attribute attribute = AttributeOf(kind);
+  if (CUresult r = device.driver()->cuDeviceGetAttribute(&value, attribute,
+                                                         device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return device.driver().Error(
+        r, absl::StrCat("cuDeviceGetAttribute(", attribute,
+                        ", device=", device.ordinal(), ")"));
+  }
+  return value != 0;
+}
+
+absl::StatusOr<std::uint64_t> AskMemory(const Device& device) {
+  std::size_t bytes = 0;
+  if (CUresult r =
+          device.driver()->cuDeviceTotalMem(&bytes, device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return device.driver().Error(
+        r, absl::StrCat("cuDeviceTotalMem(device=", device.ordinal(), ")"));
+  }
+  return bytes;
+}
+
+// Why memory cannot be shared within this host.
+Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter) {
+  const std::optional<CUresult> result = platform::ResultOf(tried);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return {"out-of-memory",
+            "the device has no memory left to try with; this says nothing of "
+            "the kind",
+            "Free some: nvidia-smi shows who holds it."};
+  }
+  std::string remedy = result.has_value() ? exporter.advice(*result) : "";
+  if (remedy.empty()) {
+    remedy =
+        "Is nvidia-smi content, and are library and kernel module of one "
+        "version? docs/errors.md has the driver's results one by one.";
+  }
+  return {"driver-refused", "the driver refuses, whatever the attribute says",
+          remedy};
+}
+
+std::vector<Finding> Reasons(const KindReport& report,
+                             const fabric::Topology& topology,
+                             const fabric::GpuTopology& gpu) {
+  if (!report.offered || report.tried.ok()) return {};
+  if (report.kind == HandleKind::kFabric) {
+    return fabric::WhyNotFabric(topology, gpu,
+                                {report.attribute, report.tried});
+  }
+  return {WhyNotNative(report.tried, **FindExporter(report.kind))};
+}
+
+// Its context, where the memory shall be touched; it ends with the report.
+absl::StatusOr<std::optional<PrimaryContext>> ContextFor(const Device& device,
+                                                         bool touch) {
+  if (!touch) return std::optional<PrimaryContext>();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(device);
+  if (!context.ok()) return context.status();
+  return std::optional<PrimaryContext>(*std::move(context));
+}
+
+DeviceReport ExamineDevice(const Device& device, bool touch,
+                           const fabric::Topology& topology,
+                           const fabric::GpuTopology& gpu) {
+  DeviceReport report{device, AskMemory(device), {}};
+  const absl::StatusOr<std::optional<PrimaryContext>> context =
+      ContextFor(device, touch);
+  for (HandleKind kind : kKinds) {
+    KindReport tried{kind,
+                     FindExporter(kind).ok(),
+                     AskAttribute(device, kind),
+                     context.status(),
+                     false,
+                     {}};
+    if (tried.offered && context.ok()) {
+      tried.tried = TryKind(device, kind);
+      tried.touched = touch;
+    }
+    tried.reasons = Reasons(tried, topology, gpu);
+    report.kinds.push_back(std::move(tried));
+  }
+  return report;
+}
+
+absl::StatusOr<int> AskPair(const Device& a, const Device& b,
+                            CUdevice_P2PAttribute attribute) {
+  const Driver& driver = a.driver();
+  if (absl::Status s = driver.Need<&DriverTable::cuDeviceGetP2PAttribute>();
+      !s.ok()) {
+    return s;
+  }
+  int value = 0;
+  if (CUresult r = driver->cuDeviceGetP2PAttribute(
+          &value, attribute, a.cuda_device(), b.cuda_device());
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuDeviceGetP2PAttribute(", attribute, ", ",
+                        a.ordinal(), ", ", b.ordinal(), ")"));
+  }
+  return value;
+}
+
+absl::StatusOr<bool> AskAtomics(const Device& a, const Device& b) {
+  absl::StatusOr<int> value =
+      AskPair(a, b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
+  if (!value.ok()) return value.status();
+  return *value != 0;
+}
+
+absl::StatusOr<bool> AskNvLink(const fabric::Topology& topology, int a, int b) {
+  const absl::StatusOr<fabric::Nvml::Gpu>& gpu_a = topology.gpus[a].gpu;
+  const absl::StatusOr<fabric::Nvml::Gpu>& gpu_b = topology.gpus[b].gpu;
+  if (!topology.nvml.ok()) return topology.nvml.status();
+  if (!gpu_a.ok()) return gpu_a.status();
+  if (!gpu_b.ok()) return gpu_b.status();
+  return topology.nvml->JoinedByNvLink(*gpu_a, *gpu_b);
+}
+
+std::vector<PairReport> ExaminePairs(const std::vector<Device>& devices,
+                                     const fabric::Topology& topology) {
+  std::vector<PairReport> pairs;
+  const int count = static_cast<int>(devices.size());
+  for (int i = 0; i < count; ++i) {
+    for (int j = i + 1; j < count; ++j) {
+      const Device& a = devices[i];
+      const Device& b = devices[j];
+      pairs.push_back(
+          {a.ordinal(), b.ordinal(), a.CanAccess(b), b.CanAccess(a),
+           AskAtomics(a, b), AskAtomics(b, a),
+           AskPair(a, b, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK),
+           AskNvLink(topology, i, j),
+           fabric::InOneDomain(topology.gpus[i], topology.gpus[j])});
+    }
+  }
+  return pairs;
+}
+
+LimitsReport ExamineLimits(const std::string& root) {
+  LimitsReport limits{
+      platform::GetDescriptorLimits(),
+      platform::SharedMemorySpace(root),
+      platform::ContainerMark(root),
+      platform::IsWsl2(root),
+      platform::PtraceScope(root),
+      platform::HasNvidiaControlNode(root),
+      platform::Process::Open(platform::CurrentProcessId()).status(),
+      std::nullopt};
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    limits.visible_devices = visible;
+  }
+  return limits;
+}
+
+void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
+  const LimitsReport& limits = report.limits;
+  // Common defaults are 1,024 soft and far more hard.
+  if (limits.descriptors.ok() && limits.descriptors->soft <= 1024) {
+    notes->push_back(
+        {"few-descriptors",
+         absl::StrCat("a process may have ", limits.descriptors->soft,
+                      " descriptors open, and each shared chunk takes one in "
+                      "each process"),
+         limits.descriptors->hard > limits.descriptors->soft
+             ? "Raise it as far as this process may: ulimit -n hard."
+             : "Raise it as root: LimitNOFILE in a systemd unit, --ulimit "
+               "nofile of a container."});
+  }
+  if (limits.wsl2.ok() && *limits.wsl2) {
+    notes->push_back(
+        {"wsl2",
+         "this is WSL2, which refuses to share chunks of 4 GiB and more",
+         "Set max_chunk_size of the allocation to less, such as 2 GiB."});
+  }
+  if (!limits.process_reference.ok()) {
+    notes->push_back(
+        {"no-process-reference",
+         absl::StrCat("peers cannot be watched: ",
+                      limits.process_reference.message()),
+         "Use Linux 5.3 or newer, and allow pidfd_open in the container's "
+         "seccomp profile."});
+  }
+  for (std::size_t i = 0; i < report.devices.size(); ++i) {
+    const absl::StatusOr<bool>& mig = report.topology.gpus[i].in_mig_mode;
+    if (mig.ok() && *mig) {
+      notes->push_back(
+          {"mig-no-peers",
+           absl::StrCat("device ", report.devices[i].device.ordinal(),
+                        " is, or is split into, MIG instances: they have no "
+                        "peer access to each other"),
+           "Share within one instance, or use whole GPUs."});
+    }
+  }
+  if (report.driver.ok() && report.driver->is_host_memory()) {
+    notes->push_back(
+        {"host-memory",
+         "this is the host-memory driver: no GPU was tried, and fabric handles "
+         "it always refuses, as a GPU does without an IMEX channel",
+         "For the GPUs of this machine: --driver=system."});
+  }
+  if (!report.driver.ok() && limits.control_node.ok()) {
+    notes->push_back(
+        *limits.control_node
+            ? Finding{"library-missing",
+                      "/dev/nvidiactl is here, so the kernel's part of the "
+                      "driver is loaded",
+                      "If the library is missing: in a container, "
+                      "NVIDIA_DRIVER_CAPABILITIES=compute,utility; else "
+                      "install the driver package of the same version."}
+            : Finding{"module-missing",
+                      "/dev/nvidiactl is not here: the kernel's part of the "
+                      "driver is not loaded, or not passed in",
+                      "Install the NVIDIA driver and load it (modprobe "
+                      "nvidia); start a container with --gpus all."});
+  }
+}
+
+}  // namespace
+
+std::vector<int> Report::WithoutKind(HandleKind kind) const {
+  std::vector<int> without;
+  for (const DeviceReport& device : devices) {
+    for (const KindReport& report : device.kinds) {
+      if (report.kind == kind && !report.usable()) {
+        without.push_back(device.device.ordinal());
+      }
+    }
+  }
+  return without;
+}
+
+int Report::exit_code() const {
+  if (!driver.ok() || !devices_status.ok()) return kExitNotUsable;
+  if (!required.has_value()) return kExitGood;
+  return devices.empty() || !WithoutKind(*required).empty() ? kExitNotUsable
+                                                            : kExitGood;
+}
+
+Report Examine(const DoctorOptions& options) {
+  DriverChoice choice = ChooseDriver(options);
+  std::vector<Device> devices;
+  absl::Status listed;
+  if (choice.driver.ok()) {
+    absl::StatusOr<std::vector<Device>> all = Device::All(*choice.driver);
+    listed = all.status();
+    if (all.ok()) devices = *std::move(all);
+  }
+  std::vector<fabric::Uuid> uuids;
+  uuids.reserve(devices.size());
+  for (const Device& device : devices) uuids.push_back(device.uuid().bytes);
+
+  Report report{
+      std::move(choice.driver),
+      {},
+      std::move(listed),
+      {},
+      fabric::ReadTopology(std::move(choice.nvml), uuids, options.root),
+      ExamineLimits(options.root),
+      {},
+      options.required};
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    report.devices.push_back(ExamineDevice(
+        devices[i], options.touch, report.topology, report.topology.gpus[i]));
+  }
+  report.pairs = ExaminePairs(devices, report.topology);
+  report.notes = fabric::Notes(report.topology);
+  AddNotesOnLimits(report, &report.notes);
+  return report;
+}
+
+}  // namespace vmm::tool

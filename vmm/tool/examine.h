@@ -1,0 +1,90 @@
+// What `vmmshare doctor` finds out.
+#ifndef VMMSHARE_VMM_TOOL_EXAMINE_H_
+#define VMMSHARE_VMM_TOOL_EXAMINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fabric/diagnosis.h"
+#include "fabric/topology.h"
+#include "platform/driver.h"
+#include "platform/surroundings.h"
+#include "vmm/device.h"
+#include "vmm/handle_kind.h"
+#include "vmm/tool/command_line.h"
+
+namespace vmm::tool {
+
+// One handle kind on one device.
+struct KindReport {
+  HandleKind kind;
+  // False for the kind of another operating system: nothing was tried.
+  bool offered = false;
+  // What the device attribute says.
+  absl::StatusOr<bool> attribute;
+  // The real try: create, export, import, map; and touch, if `touched`.
+  absl::Status tried;
+  bool touched = false;
+  // Why the try failed; empty when it did not.
+  std::vector<fabric::Finding> reasons;
+
+  bool usable() const { return offered && tried.ok(); }
+};
+
+struct DeviceReport {
+  Device device;
+  absl::StatusOr<std::uint64_t> memory;  // Bytes.
+  std::vector<KindReport> kinds;
+};
+
+// Two devices, `a` below `b`, by ordinal. "ab": a reaches memory of b.
+struct PairReport {
+  int a = 0;
+  int b = 0;
+  absl::StatusOr<bool> access_ab;
+  absl::StatusOr<bool> access_ba;
+  absl::StatusOr<bool> atomics_ab;
+  absl::StatusOr<bool> atomics_ba;
+  // CUDA's rank of the link: 0 is the fastest kind.
+  absl::StatusOr<int> performance_rank;
+  absl::StatusOr<bool> nvlink;
+  std::optional<bool> one_domain;
+};
+
+struct LimitsReport {
+  absl::StatusOr<platform::DescriptorLimits> descriptors;
+  absl::StatusOr<platform::FileSpace> shared_memory;
+  absl::StatusOr<std::string> container;  // "" where nothing shows one.
+  absl::StatusOr<bool> wsl2;
+  absl::StatusOr<int> ptrace_scope;
+  absl::StatusOr<bool> control_node;  // /dev/nvidiactl.
+  // Whether a reference to a process can be had (pidfd).
+  absl::Status process_reference;
+  std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
+};
+
+struct Report {
+  absl::StatusOr<platform::Driver> driver;
+  std::vector<DeviceReport> devices;
+  absl::Status devices_status;  // Why `devices` could not be listed.
+  std::vector<PairReport> pairs;
+  fabric::Topology topology;  // Its GPUs in the order of `devices`.
+  LimitsReport limits;
+  // Not of one device, and no reason of a failure.
+  std::vector<fabric::Finding> notes;
+  std::optional<HandleKind> required;
+
+  // The ordinals of the devices on which `kind` does not work.
+  std::vector<int> WithoutKind(HandleKind kind) const;
+  int exit_code() const;
+};
+
+Report Examine(const DoctorOptions& options);
+
+}  // namespace vmm::tool
+
+#endif  // VMMSHARE_VMM_TOOL_EXAMINE_H_

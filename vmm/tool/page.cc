@@ -1,0 +1,88 @@
+#include "vmm/tool/page.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace vmm::tool {
+namespace {
+
+constexpr std::size_t kWidth = 96;
+constexpr std::size_t kLabel = 16;  // Columns of what stands before a text.
+constexpr std::size_t kMark = 9;
+
+std::string Printable(absl::string_view text) {
+  std::string printable(text);
+  for (char& c : printable) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return printable;
+}
+
+}  // namespace
+
+void Page::Heading(absl::string_view text) {
+  absl::StrAppend(&out_, Paint(Printable(text), Ink::kStrong), "\n");
+}
+
+void Page::Row(absl::string_view label, absl::string_view text,
+               std::size_t indent, Ink ink) {
+  Start(indent, label, kLabel, ink);
+  Wrap(text, indent + kLabel);
+}
+
+void Page::MarkedRow(absl::string_view label, absl::string_view mark, Ink ink,
+                     absl::string_view text) {
+  Start(2, label, kLabel, Ink::kPlain);
+  Start(0, mark, kMark, ink);
+  Wrap(text, 2 + kLabel + kMark);
+}
+
+void Page::Findings(const std::vector<fabric::Finding>& findings,
+                    absl::string_view label, std::size_t indent) {
+  constexpr std::size_t kWidthOfLabel = 7;
+  for (const fabric::Finding& finding : findings) {
+    Start(indent, label, kWidthOfLabel, Ink::kWarn);
+    Wrap(absl::StrCat(finding.text, " [", finding.id, "]"),
+         indent + kWidthOfLabel);
+    Start(indent, "to do:", kWidthOfLabel, Ink::kPlain);
+    Wrap(finding.remedy, indent + kWidthOfLabel);
+  }
+}
+
+std::string Page::Paint(absl::string_view text, Ink ink) const {
+  if (!colour_ || ink == Ink::kPlain || text.empty()) return std::string(text);
+  constexpr const char* kCodes[] = {"0", "32", "31", "33", "1"};
+  return absl::StrCat("\x1b[", kCodes[static_cast<int>(ink)], "m", text,
+                      "\x1b[0m");
+}
+
+void Page::Start(std::size_t indent, absl::string_view label, std::size_t width,
+                 Ink ink) {
+  out_.append(indent, ' ');
+  out_.append(Paint(Printable(label), ink));
+  out_.append(label.size() < width ? width - label.size() : 1, ' ');
+}
+
+void Page::Wrap(absl::string_view text, std::size_t indent) {
+  const std::string printable = Printable(text);
+  std::size_t column = indent;
+  bool first = true;
+  for (absl::string_view word : absl::StrSplit(printable, ' ')) {
+    if (!first && column + 1 + word.size() > kWidth) {
+      out_.push_back('\n');
+      out_.append(indent, ' ');
+      column = indent;
+    } else if (!first) {
+      out_.push_back(' ');
+      ++column;
+    }
+    absl::StrAppend(&out_, word);
+    column += word.size();
+    first = false;
+  }
+  while (!out_.empty() && out_.back() == ' ') out_.pop_back();
+  out_.push_back('\n');
+}
+
+}  // namespace vmm::tool

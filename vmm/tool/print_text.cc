@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "vmm/tool/page.h"
+#include "vmm/tool/print.h"
+
+namespace vmm::tool {
+namespace {
+
+using fabric::Finding;
+
+std::string Size(std::uint64_t bytes) {
+  return bytes >= std::uint64_t{1} << 30
+             ? absl::StrFormat("%.1f GiB",
+                               static_cast<double>(bytes) / (1 << 30))
+             : absl::StrFormat("%.1f MiB",
+                               static_cast<double>(bytes) / (1 << 20));
+}
+
+// What is known, or why not.
+template <typename T, typename Text>
+std::string Known(const absl::StatusOr<T>& value, Text text) {
+  return value.ok() ? std::string(text(*value))
+                    : absl::StrCat("unknown: ", value.status().message());
+}
+
+std::string YesNo(bool value) { return value ? "yes" : "no"; }
+
+std::string Tried(const KindReport& kind) {
+  const std::string attribute =
+      kind.attribute.ok()
+          ? absl::StrCat("attribute ", YesNo(*kind.attribute))
+          : absl::StrCat("attribute unknown (",
+                         kind.attribute.status().message(), ")");
+  if (!kind.tried.ok()) {
+    return absl::StrCat(attribute, "; ", kind.tried.message());
+  }
+  return absl::StrCat(attribute, "; created, exported, imported, mapped",
+                      kind.touched ? ", written and read" : "");
+}
+
+bool SameReasons(const std::vector<Finding>& a, const std::vector<Finding>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Finding& x, const Finding& y) {
+                      return x.text == y.text && x.remedy == y.remedy;
+                    });
+}
+
+std::string FabricText(const fabric::FabricInfo& info) {
+  return absl::StrFormat("%s, status %d (%s), cluster %s, clique %d",
+                         fabric::NameOf(info.state), info.status,
+                         info.status_text,
+                         info.in_a_cluster() ? fabric::UuidText(info.cluster)
+                                             : "none (of this host alone)",
+                         info.clique);
+}
+
+void PrintDevice(const Report& report, std::size_t index, Page* page) {
+  const DeviceReport& device = report.devices[index];
+  const fabric::GpuTopology& gpu = report.topology.gpus[index];
+  page->Gap();
+  page->Heading(absl::StrCat("device ", device.device.ordinal(), ": ",
+                             device.device.name(), ", ",
+                             Known(device.memory, Size)));
+  page->Row("UUID", device.device.uuid().ToString());
+  for (std::size_t k = 0; k < device.kinds.size(); ++k) {
+    const KindReport& kind = device.kinds[k];
+    if (!kind.offered) {
+      page->MarkedRow(NameOf(kind.kind), "-", Ink::kPlain,
+                      "not of this operating system");
+      continue;
+    }
+    page->MarkedRow(NameOf(kind.kind), kind.usable() ? "usable" : "refused",
+                    kind.usable() ? Ink::kGood : Ink::kBad, Tried(kind));
+    // Eight devices with one trouble would say it eight times.
+    const DeviceReport& first = report.devices.front();
+    if (index > 0 && !kind.reasons.empty() &&
+        SameReasons(first.kinds[k].reasons, kind.reasons)) {
+      page->Row("why:", absl::StrCat("as on device ", first.device.ordinal()),
+                4, Ink::kWarn);
+    } else {
+      page->Findings(kind.reasons, "why:", 4);
+    }
+  }
+  // Without NVML the note says so once.
+  if (!report.topology.nvml.ok()) return;
+  page->Row("fabric", Known(gpu.fabric, FabricText));
+  page->Row("MIG", Known(gpu.in_mig_mode, [&gpu](bool on) {
+              return gpu.gpu.ok() && gpu.gpu->is_mig_instance
+                         ? "an instance"
+                         : (on ? "on" : "off");
+            }));
+}
+
+// "peer access: both ways" and the like, of two directions.
+std::string Directions(absl::string_view what, const PairReport& pair,
+                       const absl::StatusOr<bool>& ab,
+                       const absl::StatusOr<bool>& ba) {
+  if (!ab.ok() || !ba.ok()) return absl::StrCat(what, " unknown");
+  if (*ab && *ba) return absl::StrCat(what, " both ways");
+  if (!*ab && !*ba) return absl::StrCat("no ", what);
+  return absl::StrCat(what, " of ", *ab ? pair.a : pair.b, " to ",
+                      *ab ? pair.b : pair.a, " only");
+}
+
+void PrintPairs(const Report& report, Page* page) {
+  if (report.pairs.empty()) return;
+  page->Gap();
+  page->Heading("pairs of devices");
+  for (const PairReport& pair : report.pairs) {
+    std::vector<std::string> parts = {
+        Directions("peer access", pair, pair.access_ab, pair.access_ba),
+        Directions("atomics", pair, pair.atomics_ab, pair.atomics_ba),
+        pair.nvlink.ok() ? (*pair.nvlink ? "NVLink" : "no NVLink")
+                         : "NVLink unknown"};
+    if (pair.performance_rank.ok()) {
+      parts.push_back(absl::StrCat("rank ", *pair.performance_rank));
+    }
+    if (pair.one_domain.has_value()) {
+      parts.push_back(*pair.one_domain ? "one fabric domain"
+                                       : "not in one fabric domain");
+    }
+    page->Row(absl::StrCat(pair.a, " and ", pair.b),
+              absl::StrJoin(parts, ", "));
+  }
+}
+
+void PrintImex(const fabric::ImexTopology& imex, Page* page) {
+  if (absl::IsUnimplemented(imex.major.status())) return;  // Windows.
+  page->Gap();
+  page->Heading("IMEX (for fabric handles only)");
+  page->Row("driver", Known(imex.major, [](std::optional<unsigned> major) {
+              return major.has_value()
+                         ? absl::StrCat("offers channels, major ", *major)
+                         : std::string("offers no channels");
+            }));
+  if (!imex.channels.ok()) {
+    page->Row("channels", std::string(imex.channels.status().message()));
+  } else if (imex.channels->empty()) {
+    page->Row("channels", "none");
+  } else {
+    for (const platform::ImexChannel& channel : *imex.channels) {
+      page->Row(channel.number.has_value()
+                    ? absl::StrCat("channel ", *channel.number)
+                    : "channel",
+                absl::StrFormat(
+                    "%s, mode %04o, owner %s, %s", channel.path, channel.mode,
+                    channel.owner.text(),
+                    channel.usable ? "usable" : channel.reason.message()));
+    }
+  }
+  page->Row("daemon", Known(imex.daemon_seen, [](bool seen) {
+              return seen ? "nvidia-imex is running"
+                          : "no process nvidia-imex is visible here";
+            }));
+}
+
+std::string Limit(std::uint64_t value) {
+  return value > std::uint64_t{1} << 62 ? "unlimited" : absl::StrCat(value);
+}
+
+void PrintLimits(const LimitsReport& limits, Page* page) {
+  const auto row = [page](absl::string_view label, const auto& value,
+                          auto text) {
+    // What this system does not have is not worth a line.
+    if (absl::IsUnimplemented(value.status())) return;
+    page->Row(label, Known(value, text));
+  };
+  page->Gap();
+  page->Heading("limits and surroundings");
+  row("descriptors", limits.descriptors,
+      [](const platform::DescriptorLimits& d) {
+        return absl::StrCat(Limit(d.soft), " (at most ", Limit(d.hard),
+                            "); each shared chunk takes one");
+      });
+  row("/dev/shm", limits.shared_memory, [](const platform::FileSpace& space) {
+    return absl::StrCat(Size(space.total), ", ", Size(space.free),
+                        " free; legacy IPC events need it, vmmshare does not");
+  });
+  row("container", limits.container, [](const std::string& mark) {
+    return mark.empty() ? "none seen"
+                        : absl::StrCat("yes (", mark,
+                                       "): share the sockets' folder with the "
+                                       "peers' containers");
+  });
+  row("WSL2", limits.wsl2, YesNo);
+  row("ptrace scope", limits.ptrace_scope, [](int scope) {
+    return absl::StrCat(scope,
+                        scope == 0 ? "" : " (pidfd_getfd of others fails)",
+                        "; vmmshare sends descriptors, which needs no ptrace");
+  });
+  page->Row("peers' death",
+            limits.process_reference.ok()
+                ? "can be watched"
+                : absl::StrCat("cannot be watched: ",
+                               limits.process_reference.message()));
+  page->Row(
+      "visible devices",
+      limits.visible_devices.has_value()
+          ? absl::StrCat("CUDA_VISIBLE_DEVICES=\"", *limits.visible_devices,
+                         "\"; memory of a hidden device can be imported")
+          : "all: CUDA_VISIBLE_DEVICES is not set");
+}
+
+void PrintNotes(const std::vector<Finding>& notes, Page* page) {
+  if (notes.empty()) return;
+  page->Gap();
+  page->Heading("notes");
+  page->Findings(notes, "note:", 2);
+}
+
+void PrintSummary(const Report& report, Page* page) {
+  if (report.devices.empty()) return;
+  page->Gap();
+  for (const KindReport& first : report.devices.front().kinds) {
+    const HandleKind kind = first.kind;
+    const std::vector<int> without = report.WithoutKind(kind);
+    const bool required = report.required == kind;
+    // That of another operating system says nothing.
+    if (!first.offered && !required) continue;
+    const bool good = without.empty();
+    const std::string where =
+        good ? "on every device"
+             : (without.size() == report.devices.size()
+                    ? "on no device"
+                    : absl::StrCat("not on device ",
+                                   absl::StrJoin(without, ", ")));
+    page->MarkedRow(
+        NameOf(kind), good ? "usable" : "refused",
+        good ? Ink::kGood : Ink::kBad,
+        absl::StrCat("works ", where, required ? "; it is required" : ""));
+  }
+}
+
+}  // namespace
+
+std::string AsText(const Report& report, bool colour) {
+  Page page(colour);
+  page.Row("driver:",
+           report.driver.ok()
+               ? report.driver->Describe()
+               : absl::StrCat("none: ", report.driver.status().message()),
+           0, report.driver.ok() ? Ink::kPlain : Ink::kBad);
+  page.Row("NVML:",
+           !report.topology.nvml.ok()
+               ? "cannot be asked (see notes)"
+               : Known(report.topology.driver_version,
+                       [](const std::string& version) {
+                         return absl::StrCat("driver package ", version);
+                       }),
+           0);
+  if (!report.devices_status.ok()) {
+    page.Row("devices:", report.devices_status.message(), 0, Ink::kBad);
+  }
+  for (std::size_t i = 0; i < report.devices.size(); ++i) {
+    PrintDevice(report, i, &page);
+  }
+  PrintPairs(report, &page);
+  PrintImex(report.topology.imex, &page);
+  PrintLimits(report.limits, &page);
+  PrintNotes(report.notes, &page);
+  PrintSummary(report, &page);
+  return std::move(page).Take();
+}
+
+}  // namespace vmm::tool
