@@ -18,6 +18,10 @@
 namespace vmm::testing {
 namespace {
 
+// Longer than kLongEnough: that is too short where many tests run at once.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+absl::Time InTime() { return absl::Now() + kPatience; }
+
 class FenceSweep : public VmmSweep {
  protected:
   FenceSweep() {
@@ -41,7 +45,7 @@ class FenceSweep : public VmmSweep {
   absl::Status Use(Fence& fence, std::uint64_t first) {
     absl::Status done = fence.Signal(stream_, first);
     if (done.ok()) done = fence.Wait(stream_, first);
-    if (done.ok()) done = fence.WaitOnHost(first, Soon());
+    if (done.ok()) done = fence.WaitOnHost(first, InTime());
     if (done.ok()) done = fence.SignalFromHost(first + 1);
     if (!done.ok()) return done;
     return fence.Query().status();
@@ -84,20 +88,20 @@ TEST_F(FenceSweep, ExportImportAndUse) {
     absl::StatusOr<std::unique_ptr<FencePool>> pool = MakePool();
     if (!pool.ok()) return pool.status();
     absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::Start(
-        {.request_timeout = kLongEnough, .transfer_timeout = kLongEnough});
+        {.request_timeout = kPatience, .transfer_timeout = kPatience});
     if (!endpoint.ok()) return endpoint.status();
     absl::StatusOr<PoolPublication> publication =
         (*endpoint)->Serve((*pool)->pool());
     if (!publication.ok()) return publication.status();
     absl::StatusOr<std::unique_ptr<ImportedFencePool>> imported =
         ImportedFencePool::Subscribe(driver_, publication->ticket(), {},
-                                     Soon());
+                                     InTime());
     if (!imported.ok()) return imported.status();
     absl::StatusOr<Fence> ours = (*pool)->New();
     if (!ours.ok()) return ours.status();
     absl::StatusOr<FenceTicket> ticket = (*pool)->Export(*ours);
     if (!ticket.ok()) return ticket.status();
-    absl::StatusOr<Fence> theirs = (*imported)->Import(*ticket, Soon());
+    absl::StatusOr<Fence> theirs = (*imported)->Import(*ticket, InTime());
     if (!theirs.ok()) return theirs.status();
     absl::Status used = Use(*ours, 1);
     if (used.ok()) used = Use(*theirs, 3);
@@ -124,7 +128,7 @@ TEST_F(FenceSweep, TheNextOneHasNothingThatCouldFail) {
     absl::StatusOr<FenceTicket> ticket = pool->Export(*fence);
     if (!ticket.ok()) return ticket.status();
     absl::Status done = fence->SignalFromHost(1);
-    if (done.ok()) done = fence->WaitOnHost(1, Soon());
+    if (done.ok()) done = fence->WaitOnHost(1, InTime());
     return done.ok() ? fence->Abandon() : done;
   });
   plan.setup = nullptr;
