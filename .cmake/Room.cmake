@@ -39,6 +39,12 @@ function(vmmshare_warnings target)
       target_compile_options(${target} PRIVATE -Werror)
     endif()
   elseif(MSVC)
-    target_compile_options(${target} PRIVATE /W4 /permissive-)
+    # C4100: parameters without a use; C5030: attributes of other compilers.
+    target_compile_options(${target} PRIVATE /W4 /wd4100 /wd5030 /permissive- /utf-8 /EHsc
+                                             /Zc:__cplusplus)
+    target_compile_definitions(${target} PRIVATE _CRT_SECURE_NO_WARNINGS)
+    if(VMMSHARE_WARNINGS_AS_ERRORS)
+      target_compile_options(${target} PRIVATE /WX)
+    endif()
   endif()
 endfunction()

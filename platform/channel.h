@@ -43,6 +43,11 @@ namespace vmm::platform {
 inline constexpr std::size_t kMaxHandles = 16;        // Of one message.
 inline constexpr std::size_t kMaxPayload = 32 << 10;  // Bytes of one message.
 
+// Whether handles may stay open in this process when it hangs up while the peer
+// sends them: Windows, where nobody owns a message that comes in that instant.
+// Who leaves a peer that sends of its own accord waits for its hang-up first.
+extern const bool kHangingUpMayLoseHandles;
+
 // Who may be at the other end. The effective user of this process always may;
 // nobody else may unless named, root included.
 struct PeerPolicy {

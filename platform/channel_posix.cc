@@ -53,6 +53,8 @@ void TakeHandles(msghdr& message, Received& received) {
 
 }  // namespace
 
+const bool kHangingUpMayLoseHandles = false;
+
 Channel::Channel(Channel&& other) noexcept
     : socket_(std::move(other.socket_)),
       peer_(std::move(other.peer_)),

@@ -74,11 +74,9 @@ Channel::State::Use::~Use() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   if (--state_->users > 0 || !state_->broken) return;
   state_->parked.clear();
-  if (state_->end == End::kClient) {
-    // A client cannot disconnect; closing is its only way to hang up.
-    state_->DropUnread();
-    channel_.socket_.Reset();
-  }
+  state_->DropUnread();
+  state_->pipe = 0;
+  channel_.socket_.Reset();
 }
 
 absl::StatusOr<Message> Channel::State::Decode(
@@ -183,7 +181,7 @@ void Channel::State::AwaitTaken() {
 }
 
 void Channel::State::DropUnread() {
-  if (end == End::kServer || peer_is_hostile) return;
+  if (end == End::kServer || peer_is_hostile || pipe == 0) return;
   const Borrowed borrowed(pipe);
   std::vector<std::uint8_t> packet(kMaxFrame + kMaxHandles * kHandleBytes);
   while (PeekAhead(borrowed.get(), {}) != 0) {

@@ -56,7 +56,7 @@ struct Channel::State {
 
   End end = End::kServer;
   Peer peer;
-  std::intptr_t pipe = 0;  // The channel's; it outlives this.
+  std::intptr_t pipe = 0;  // The channel's, until that is closed.
   OsHandle read_event;
   OsHandle write_event;
   OsHandle taken_event;

@@ -45,6 +45,8 @@ absl::Status HungUp(const PeerCredentials& peer) {
 
 }  // namespace
 
+const bool kHangingUpMayLoseHandles = true;
+
 Channel::Channel(Channel&& other) noexcept
     : socket_(std::move(other.socket_)),
       peer_(std::move(other.peer_)),
@@ -130,9 +132,10 @@ void Channel::Break() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   broken_ = true;
   state_->broken = true;
-  // Wakes the other thread, whose call ends; the last to leave hangs up.
+  // Wakes the other thread, whose call ends; the last to leave hangs up. Not
+  // by DisconnectNamedPipe(), which would drop what the client has not read,
+  // and the client would never learn of the handles in it that are his now.
   ::CancelIoEx(Raw(socket_), nullptr);
-  if (state_->end == State::End::kServer) ::DisconnectNamedPipe(Raw(socket_));
 }
 
 absl::Status Channel::Send(std::uint16_t type,

@@ -2,6 +2,8 @@
 
 namespace vmm::platform {
 
-absl::StatusOr<void*> NativeHandleAttributes() { return nullptr; }
+absl::StatusOr<void*> NativeHandleAttributes(const std::vector<UserId>&) {
+  return nullptr;
+}
 
 }  // namespace vmm::platform

@@ -19,9 +19,6 @@ extern "C" NTSTATUS NTAPI NtQuerySection(HANDLE section, int information_class,
 namespace vmm::platform {
 namespace {
 
-constexpr NTSTATUS kStatusInfoLengthMismatch =
-    static_cast<NTSTATUS>(0xC0000004);
-
 // ObjectBasicInformation, of which only the access is of interest.
 struct BasicInformation {
   ULONG attributes;
@@ -72,7 +69,7 @@ absl::StatusOr<KernelObject> InspectHandle(std::intptr_t handle) {
   TypeInformation type = {};
   status = ::NtQueryObject(raw, static_cast<OBJECT_INFORMATION_CLASS>(2), &type,
                            sizeof(type), &size);
-  if (status == kStatusInfoLengthMismatch || status < 0) {
+  if (status < 0) {
     return NtError(status, "NtQueryObject", handle);
   }
   return KernelObject{
@@ -83,9 +80,9 @@ absl::StatusOr<KernelObject> InspectHandle(std::intptr_t handle) {
 
 absl::StatusOr<SectionFacts> InspectSection(std::intptr_t handle) {
   SectionInformation information = {};
-  if (const NTSTATUS status =
-          ::NtQuerySection(reinterpret_cast<HANDLE>(handle), /*class=*/0,
-                           &information, sizeof(information), nullptr);
+  if (const NTSTATUS status = ::NtQuerySection(
+          reinterpret_cast<HANDLE>(handle), /*information_class=*/0,
+          &information, sizeof(information), nullptr);
       status < 0) {
     return NtError(status, "NtQuerySection", handle);
   }

@@ -165,6 +165,7 @@ absl::StatusOr<Channel> Listener::Accept(absl::Time deadline,
   std::vector<std::unique_ptr<Instance>>& instances = state_->instances;
   for (;;) {
     std::vector<std::intptr_t> events;
+    events.reserve(instances.size());
     for (const auto& instance : instances) events.push_back(instance->event());
     absl::StatusOr<std::size_t> ready =
         WaitForHandles(events, deadline,

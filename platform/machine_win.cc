@@ -7,10 +7,9 @@
 #include <winternl.h>
 
 #include <algorithm>
-#include <mutex>
-#include <optional>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -58,6 +57,8 @@ absl::StatusOr<std::uint64_t> BootNumber() {
   return static_cast<std::uint64_t>(time.boot_time.QuadPart);
 }
 
+}  // namespace
+
 absl::StatusOr<Machine> ReadMachine() {
   wchar_t text[64] = {};
   DWORD size = sizeof(text) - sizeof(wchar_t);
@@ -70,12 +71,12 @@ absl::StatusOr<Machine> ReadMachine() {
                    "MachineGuid)",
                    "vmmshare needs it to tell machines apart.");
   }
-  const std::string digits =
-      absl::StrReplaceAll(ToUtf8(text), {{"-", ""}, {"{", ""}, {"}", ""}});
+  const std::string digits = absl::AsciiStrToLower(
+      absl::StrReplaceAll(ToUtf8(text), {{"-", ""}, {"{", ""}, {"}", ""}}));
   const std::string bytes = absl::HexStringToBytes(digits);
   Machine machine;
   if (digits.size() != 2 * machine.boot_id.size() ||
-      bytes.size() != machine.boot_id.size()) {
+      absl::BytesToHexString(bytes) != digits) {
     return absl::UnavailableError(
         absl::StrCat("the registry's MachineGuid is \"",
                      absl::CEscape(ToUtf8(text)), "\"; expected a UUID"));
@@ -95,20 +96,6 @@ absl::StatusOr<Machine> ReadMachine() {
   }
   machine.host_name = ToUtf8(name);
   return machine;
-}
-
-}  // namespace
-
-absl::StatusOr<const Machine*> ThisMachine() {
-  static std::mutex mutex;
-  static std::optional<Machine> known;
-  std::lock_guard<std::mutex> lock(mutex);
-  if (!known.has_value()) {
-    absl::StatusOr<Machine> read = ReadMachine();
-    if (!read.ok()) return read.status();
-    known = *std::move(read);
-  }
-  return &*known;
 }
 
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {

@@ -1,4 +1,5 @@
-// Checks that a received handle can be GPU memory, before a driver sees it.
+// GPU memory as this system's handles: how the driver exports it, and the check
+// that a received handle can be such memory, before a driver sees it.
 //
 // Anything can arrive from a peer: a socket, a directory, a file that shrinks
 // under its mapping. The NVIDIA driver answers CUDA_ERROR_UNKNOWN to most of
@@ -6,9 +7,12 @@
 #ifndef VMMSHARE_PLATFORM_MEMORY_HANDLE_H_
 #define VMMSHARE_PLATFORM_MEMORY_HANDLE_H_
 
+#include <cuda.h>
+
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "platform/driver.h"
 #include "platform/os_handle.h"
 
 namespace vmm::platform {
@@ -23,6 +27,19 @@ enum class MemoryBacking {
 // is and what was expected.
 absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
                                std::uint64_t size);
+
+// What this system's handles are to the driver, and what to say of them.
+struct MemoryHandleKind {
+  CUmemAllocationHandleType type;
+  const char* name;            // "POSIX file descriptor", "NT handle".
+  const char* export_advice;   // When an export fails.
+  const char* support_advice;  // When the driver refuses the kind altogether.
+  // Exports `memory`. `handle` is set only on success, and no child process
+  // inherits it.
+  CUresult (*make)(const Driver& driver, CUmemGenericAllocationHandle memory,
+                   OsHandle* handle);
+};
+extern const MemoryHandleKind kMemoryHandleKind;
 
 }  // namespace vmm::platform
 

@@ -140,4 +140,26 @@ absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
              : CheckNvidiaDevice(info);
 }
 
+namespace {
+
+CUresult Make(const Driver& driver, CUmemGenericAllocationHandle memory,
+              OsHandle* handle) {
+  int descriptor = -1;
+  const CUresult result = driver->cuMemExportToShareableHandle(
+      &descriptor, memory, kMemoryHandleKind.type, 0);
+  // The driver sets close-on-exec itself (measured), so no child inherits it.
+  if (result == CUDA_SUCCESS) *handle = OsHandle::Adopt(descriptor);
+  return result;
+}
+
+}  // namespace
+
+const MemoryHandleKind kMemoryHandleKind = {
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "POSIX file descriptor",
+    "Only memory created with this handle kind can be exported, and imported "
+    "memory never; check `ulimit -n` and /proc/self/fd as well.",
+    "Virtual GPUs have no virtual memory management; WSL2 refuses chunks of 4 "
+    "GiB and more (set max_chunk_size).",
+    &Make};
+
 }  // namespace vmm::platform

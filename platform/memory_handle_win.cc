@@ -102,4 +102,24 @@ absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
              : CheckNvidiaMemory(handle, *object);
 }
 
+namespace {
+
+CUresult Make(const Driver& driver, CUmemGenericAllocationHandle memory,
+              OsHandle* handle) {
+  // As wide as a HANDLE, which is what the driver writes.
+  OsHandle::Value raw = 0;
+  const CUresult result = driver->cuMemExportToShareableHandle(
+      &raw, memory, kMemoryHandleKind.type, 0);
+  if (result == CUDA_SUCCESS) *handle = OsHandle::Adopt(raw);
+  return result;
+}
+
+}  // namespace
+
+const MemoryHandleKind kMemoryHandleKind = {
+    CU_MEM_HANDLE_TYPE_WIN32, "NT handle",
+    "Only memory created with this handle kind can be exported, and imported "
+    "memory never.",
+    "Virtual GPUs have no virtual memory management.", &Make};
+
 }  // namespace vmm::platform

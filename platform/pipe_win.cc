@@ -27,10 +27,15 @@ const char kPipePrefix[] = "\\\\.\\pipe\\";
 const std::uint32_t kPipeClientAccess =
     FILE_GENERIC_READ | FILE_WRITE_DATA | FILE_WRITE_ATTRIBUTES | FILE_WRITE_EA;
 
+const std::uint32_t kPipeMode = PIPE_TYPE_MESSAGE | PIPE_READMODE_MESSAGE |
+                                PIPE_WAIT | PIPE_REJECT_REMOTE_CLIENTS;
+
 namespace {
 
-// What may wait unread in each direction, in bytes. More waits in WriteFile.
-constexpr DWORD kBufferSize = 256 << 10;
+// What may wait unread in each direction, in bytes. More waits in WriteFile. No
+// more than a socket of Linux takes: memory whose handles a peer leaves unread
+// is held until it is disconnected.
+constexpr DWORD kBufferSize = 64 << 10;
 
 // FilePipeLocalInformation.
 constexpr int kPipeLocalInformation = 24;
@@ -104,29 +109,32 @@ absl::StatusOr<std::wstring> PipeName(const std::string& address) {
   return wide;
 }
 
+absl::Status PipeCreationError(std::uint32_t error, const std::wstring& name,
+                               bool first) {
+  absl::Status status =
+      OsError(static_cast<int>(error),
+              absl::StrCat("CreateNamedPipeW(", ToUtf8(name), ")"));
+  // What the flag for the first instance answers.
+  return first && (error == ERROR_ACCESS_DENIED || error == ERROR_PIPE_BUSY)
+             ? absl::AlreadyExistsError(
+                   absl::StrCat(status.message(),
+                                ". The name is taken by a living process. "
+                                "Choose another name."))
+             : status;
+}
+
 absl::StatusOr<OsHandle> CreatePipeInstance(const std::wstring& name,
                                             void* descriptor, bool first) {
   SECURITY_ATTRIBUTES security = {sizeof(security), descriptor,
                                   /*inherit=*/FALSE};
-  const HANDLE pipe = ::CreateNamedPipeW(
-      name.c_str(),
-      PIPE_ACCESS_DUPLEX | FILE_FLAG_OVERLAPPED |
-          (first ? FILE_FLAG_FIRST_PIPE_INSTANCE : 0),
-      PIPE_TYPE_MESSAGE | PIPE_READMODE_MESSAGE | PIPE_WAIT |
-          PIPE_REJECT_REMOTE_CLIENTS,
-      PIPE_UNLIMITED_INSTANCES, kBufferSize, kBufferSize, 0, &security);
+  const HANDLE pipe =
+      ::CreateNamedPipeW(name.c_str(),
+                         PIPE_ACCESS_DUPLEX | FILE_FLAG_OVERLAPPED |
+                             (first ? FILE_FLAG_FIRST_PIPE_INSTANCE : 0),
+                         kPipeMode, PIPE_UNLIMITED_INSTANCES, kBufferSize,
+                         kBufferSize, 0, &security);
   if (pipe == INVALID_HANDLE_VALUE) {
-    const DWORD error = ::GetLastError();
-    const std::string call =
-        absl::StrCat("CreateNamedPipeW(", ToUtf8(name), ")");
-    absl::Status status = OsError(static_cast<int>(error), call);
-    // What the flag for the first instance answers.
-    return first && (error == ERROR_ACCESS_DENIED || error == ERROR_PIPE_BUSY)
-               ? absl::AlreadyExistsError(
-                     absl::StrCat(status.message(),
-                                  ". The name is taken by a living process. "
-                                  "Choose another name."))
-               : status;
+    return PipeCreationError(::GetLastError(), name, first);
   }
   return OsHandle::Adopt(reinterpret_cast<std::intptr_t>(pipe));
 }
@@ -174,7 +182,7 @@ absl::StatusOr<OsHandle> OpenPipe(const std::wstring& name,
     // 0 would mean the default; whatever it answers, opening tells more.
     ::WaitNamedPipeW(name.c_str(),
                      static_cast<DWORD>(std::clamp<std::int64_t>(
-                         absl::ToInt64Milliseconds(left), 1, 60 * 1000)));
+                         absl::ToInt64Milliseconds(left), 1, 60'000)));
   }
 }
 

@@ -23,6 +23,14 @@ extern const char kPipePrefix[];
 // instances of it (FILE_APPEND_DATA), with which it could pose as the server.
 extern const std::uint32_t kPipeClientAccess;
 
+// How every pipe is made: whole messages, and from this machine only.
+extern const std::uint32_t kPipeMode;
+
+// What `error`, which CreateNamedPipeW() gave for the pipe `name`, means. For
+// the first instance of a pipe: ALREADY_EXISTS when the name is taken.
+absl::Status PipeCreationError(std::uint32_t error, const std::wstring& name,
+                               bool first);
+
 // `address` as Windows takes it. INVALID_ARGUMENT unless it is a pipe's name
 // on this machine.
 absl::StatusOr<std::wstring> PipeName(const std::string& address);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "platform/os_error.h"
@@ -57,17 +58,19 @@ absl::StatusOr<LocalMemory> OwnerAndSystemOnly(
       absl::StrCat("O:", self, "D:P(A;;GA;;;", self, ")(A;;GA;;;SY)");
   for (const UserId& other : others) {
     absl::StatusOr<std::wstring> sid_text = ToUtf16(other.text());
+    const absl::Status refused = absl::InvalidArgumentError(
+        absl::StrCat("the user \"", absl::CHexEscape(other.text()),
+                     "\" is not a security identifier such as S-1-5-18"));
     PSID sid = nullptr;
-    // Checked by itself: a text that is more than a SID must not add rules.
     if (!sid_text.ok() ||
         ::ConvertStringSidToSidW(sid_text->c_str(), &sid) == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the user \"", other.text(),
-                       "\" is not a security identifier such as S-1-5-18"));
+      return refused;
     }
     const LocalMemory owned = LocalMemory::Adopt(sid);
     absl::StatusOr<UserId> plain = UserOfSid(sid);
     if (!plain.ok()) return plain.status();
+    // Not a short name (WD is everybody), and nothing that would add rules.
+    if (*plain != other) return refused;
     absl::StrAppendFormat(&text, "(A;;0x%x;;;%s)", others_access,
                           plain->text());
   }

@@ -14,7 +14,7 @@ namespace {
 
 // INFINITE is the largest DWORD; a wait of this many milliseconds is begun
 // anew when it ends too early.
-constexpr std::int64_t kLongestWait = 24 * 60 * 60 * 1000;
+constexpr std::int64_t kLongestWait = std::int64_t{24} * 60 * 60 * 1000;
 
 }  // namespace
 

@@ -60,8 +60,8 @@ absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
     absl::StatusOr<ChunkLayout> layout =
         LayOut(options.size, options.max_chunk_size, *granularity);
     if (!layout.ok()) return layout.status();
-    absl::StatusOr<PhysicalMemory> memory =
-        PhysicalMemory::Create(driver, where, *layout, choice.kinds);
+    absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
+        driver, where, *layout, choice.kinds, options.sharing.users());
     if (memory.ok() || absl::IsResourceExhausted(memory.status())) {
       return memory;
     }
@@ -100,7 +100,8 @@ absl::StatusOr<Allocation> Allocation::Create(
       driver, *std::move(memory), options.alignment, grants);
   if (!region.ok()) return region.status();
   return Allocation(device, std::move(where), *std::move(region), *id,
-                    options.size, std::move(choice->passed_over));
+                    options.size, std::move(choice->passed_over),
+                    options.sharing.users());
 }
 
 absl::Status Allocation::Discard() {
@@ -112,8 +113,8 @@ absl::Status Allocation::Discard() {
 
 absl::Status Allocation::Remap() {
   if (!region_.has_memory()) {
-    absl::StatusOr<PhysicalMemory> memory =
-        PhysicalMemory::Create(device_.driver(), where_, layout_, kinds_);
+    absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
+        device_.driver(), where_, layout_, kinds_, users_);
     if (!memory.ok()) return memory.status();
     region_.ReplaceMemory(*std::move(memory));
   }

@@ -104,7 +104,8 @@ class Allocation {
 
  private:
   Allocation(Device device, Location where, MappedRegion region, MemoryId id,
-             std::uint64_t requested_size, std::vector<PassedOver> passed_over)
+             std::uint64_t requested_size, std::vector<PassedOver> passed_over,
+             std::vector<platform::UserId> users)
       : device_(std::move(device)),
         where_(std::move(where)),
         region_(std::move(region)),
@@ -112,7 +113,8 @@ class Allocation {
         requested_size_(requested_size),
         layout_(region_.memory().layout()),
         kinds_(region_.memory().kinds()),
-        passed_over_(std::move(passed_over)) {}
+        passed_over_(std::move(passed_over)),
+        users_(std::move(users)) {}
 
   Device device_;
   Location where_;
@@ -122,6 +124,7 @@ class Allocation {
   ChunkLayout layout_;
   HandleKindSet kinds_;
   std::vector<PassedOver> passed_over_;
+  std::vector<platform::UserId> users_;  // For memory made by Remap().
 };
 
 }  // namespace vmm

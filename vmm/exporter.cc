@@ -1,14 +1,11 @@
 #include "vmm/exporter.h"
 
 #include "absl/strings/str_cat.h"
-#include "platform/os_handle.h"
 
 namespace vmm {
 
 absl::Span<const Exporter> Exporters() {
-  static const Exporter all[] = {platform::kNativeHandleIsPosixFd
-                                     ? exporters::kPosixFd
-                                     : exporters::kWin32,
+  static const Exporter all[] = {exporters::OsHandleExporter(),
                                  exporters::kFabric};
   return all;
 }

@@ -61,9 +61,9 @@ absl::Status TryKind(const Device& device, HandleKind kind);
 absl::Status ProbeKind(const Device& device, HandleKind kind);
 
 namespace exporters {
-// Defined one file a kind under exporters/.
-extern const Exporter kPosixFd;
-extern const Exporter kWin32;
+// Defined one file each under exporters/. A function: which kind it is, is a
+// constant of another source.
+Exporter OsHandleExporter();
 extern const Exporter kFabric;
 }  // namespace exporters
 

@@ -13,11 +13,14 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "platform/process.h"
 
 namespace vmm {
 
@@ -84,11 +87,23 @@ class SharePolicy {
   // Never shared: no kind is asked for.
   static SharePolicy Private();
 
+  // The same, and the access list of NT handles admits these users too, beside
+  // this process's and SYSTEM: for peers that run as somebody else. Only on
+  // Windows have handles such a list. Who may connect is another question:
+  // PeerPolicy::also_allowed.
+  SharePolicy AndUsers(std::vector<platform::UserId> users) const {
+    SharePolicy policy = *this;
+    policy.users_ = std::move(users);
+    return policy;
+  }
+
   absl::Span<const HandleKind> kinds() const { return kinds_; }
+  const std::vector<platform::UserId>& users() const { return users_; }
 
  private:
   SharePolicy(std::initializer_list<HandleKind> kinds) : kinds_(kinds) {}
   absl::InlinedVector<HandleKind, 3> kinds_;
+  std::vector<platform::UserId> users_;
 };
 
 }  // namespace vmm

@@ -13,14 +13,15 @@ namespace {
 
 using platform::Driver;
 
-absl::StatusOr<CUmemAllocationProp> Properties(const Location& where,
-                                               HandleKindSet kinds) {
+absl::StatusOr<CUmemAllocationProp> Properties(
+    const Location& where, HandleKindSet kinds,
+    const std::vector<platform::UserId>& users) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = kinds.cuda_bits();
   properties.location = where.ToCuda();
   if (kinds.Has(HandleKind::kWin32)) {
-    absl::StatusOr<void*> attributes = platform::NativeHandleAttributes();
+    absl::StatusOr<void*> attributes = platform::NativeHandleAttributes(users);
     if (!attributes.ok()) return attributes.status();
     properties.win32HandleMetaData = *attributes;
   }
@@ -73,7 +74,7 @@ absl::StatusOr<std::uint64_t> PhysicalMemory::Granularity(const Driver& driver,
                                                           const Location& where,
                                                           HandleKindSet kinds) {
   const absl::StatusOr<CUmemAllocationProp> properties =
-      Properties(where, kinds);
+      Properties(where, kinds, {});
   if (!properties.ok()) return properties.status();
   std::size_t granularity = 0;
   if (CUresult r = driver->cuMemGetAllocationGranularity(
@@ -85,12 +86,11 @@ absl::StatusOr<std::uint64_t> PhysicalMemory::Granularity(const Driver& driver,
   return granularity;
 }
 
-absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(const Driver& driver,
-                                                      const Location& where,
-                                                      const ChunkLayout& layout,
-                                                      HandleKindSet kinds) {
+absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
+    const Driver& driver, const Location& where, const ChunkLayout& layout,
+    HandleKindSet kinds, const std::vector<platform::UserId>& users) {
   const absl::StatusOr<CUmemAllocationProp> properties =
-      Properties(where, kinds);
+      Properties(where, kinds, users);
   if (!properties.ok()) return properties.status();
   MemoryHandles handles;
   handles.reserve(layout.count());

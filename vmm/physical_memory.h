@@ -15,12 +15,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/driver.h"
 #include "platform/owned.h"
+#include "platform/process.h"
 #include "vmm/handle_kind.h"
 #include "vmm/location.h"
 
@@ -83,11 +85,12 @@ class PhysicalMemory {
 
   // Creates memory, zeroed by the driver (observed, not documented).
   // RESOURCE_EXHAUSTED when it does not fit; PERMISSION_DENIED and others as
-  // the driver answers. On failure nothing stays allocated.
-  static absl::StatusOr<PhysicalMemory> Create(const platform::Driver& driver,
-                                               const Location& where,
-                                               const ChunkLayout& layout,
-                                               HandleKindSet kinds);
+  // the driver answers. On failure nothing stays allocated. `users`:
+  // SharePolicy::AndUsers(); INVALID_ARGUMENT when one is no SID.
+  static absl::StatusOr<PhysicalMemory> Create(
+      const platform::Driver& driver, const Location& where,
+      const ChunkLayout& layout, HandleKindSet kinds,
+      const std::vector<platform::UserId>& users = {});
 
   // Takes over handles that were imported or retained, one a chunk.
   // REQUIRES: as many handles as `layout` has chunks.

@@ -172,8 +172,8 @@ class Pool {
   absl::StatusOr<std::uint64_t> Trim(std::uint64_t keep_bytes = 0);
 
   // Call before a stream is destroyed. Waits (on the host) until the GPU has
-  // passed what is on `stream` now, and lets its memory serve any stream.
-  // DEADLINE_EXCEEDED: nothing has changed.
+  // passed what is on `stream` now, and lets its memory serve any stream: what
+  // was freed on it before waits no more. DEADLINE_EXCEEDED: it still does.
   absl::Status ReleaseStream(CUstream stream, absl::Time deadline);
 
   PoolStatistics statistics() const;

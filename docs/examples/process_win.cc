@@ -52,12 +52,15 @@ absl::StatusOr<std::wstring> Environment(
     entry += text.size() + 1;
     // Not at 0: the working directories of drives stand there as "=C:=C:\...".
     if (!wide.contains(text.substr(0, text.find(L'=', 1)))) {
-      result += text + L'\0';
+      result.append(text).append(1, L'\0');
     }
   }
   ::FreeEnvironmentStringsW(block);
-  for (const auto& [name, value] : wide) result += name + L"=" + value + L'\0';
-  return result + L'\0';
+  for (const auto& [name, value] : wide) {
+    result.append(name).append(L"=").append(value).append(1, L'\0');
+  }
+  result += L'\0';
+  return result;
 }
 
 HANDLE Raw(const Process& process) {

@@ -161,7 +161,7 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
 
 // cuda.h may make one name a macro for the other; the exports are both.
 #undef cuDeviceGetUuid
-extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
+extern "C" [[gnu::visibility("default")]] CUresult CUDAAPI
 cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return GetUuid("cuDeviceGetUuid", uuid, device);
 }

@@ -6,11 +6,10 @@
 // The signature of CUDA 11.3, which cuda.h no longer declares: its name is a
 // macro for the one of CUDA 12.
 #undef cuGetProcAddress
-extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
-cuGetProcAddress(const char* symbol, void** function, int version,
-                 cuuint64_t flags);
+extern "C" [[gnu::visibility("default")]] CUresult CUDAAPI cuGetProcAddress(
+    const char* symbol, void** function, int version, cuuint64_t flags);
 #undef cuDeviceGetUuid
-extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
+extern "C" [[gnu::visibility("default")]] CUresult CUDAAPI
 cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
 
 namespace vmm::hostdriver {

@@ -63,9 +63,8 @@
 //     older ones of the same names.
 //   - An interprocess event cannot be opened once its maker destroyed it.
 //   - Every allocation takes a descriptor of the process.
-//   - A legacy IPC handle of memory that was freed opens nothing (580: what
-//   lies
-//     at the old address by then, whoever's data that is).
+//   - A legacy IPC handle of memory that was freed opens nothing (580: often
+//     what lies at the old address by then, whoever's data that is).
 //   - A legacy IPC handle opens one allocation only. The real driver exposes
 //     the whole 2 MiB block that small allocations share.
 //   - Legacy IPC handles and exported pointers of pools are opened through the

@@ -48,6 +48,9 @@ void StoreExported(OsMemory memory, void* shareable);
 // Whether CUmemAllocationProp::win32HandleMetaData may be `data` for memory
 // of that kind. Windows: OBJECT_ATTRIBUTES. Elsewhere it is not looked at.
 bool AreHandleAttributes(const void* data);
+// Gives `memory` the security descriptor in such data, if there is one. False
+// when the system refuses. Elsewhere: nothing to do.
+bool ApplyHandleAttributes(OsMemory memory, const void* data);
 
 struct OpenedMemory {
   OsMemory memory;  // A handle of its own.

@@ -107,6 +107,7 @@ void StoreExported(OsMemory memory, void* shareable) {
 }
 
 bool AreHandleAttributes(const void*) { return true; }
+bool ApplyHandleAttributes(OsMemory, const void*) { return true; }
 
 std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
   if (handle < 0 || handle > INT_MAX) return std::nullopt;

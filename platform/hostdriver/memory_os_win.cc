@@ -146,6 +146,14 @@ bool AreHandleAttributes(const void* data) {
   return attributes->Length == sizeof(*attributes);
 }
 
+bool ApplyHandleAttributes(OsMemory memory, const void* data) {
+  const auto* attributes = static_cast<const OBJECT_ATTRIBUTES*>(data);
+  return attributes->SecurityDescriptor == nullptr ||
+         SetKernelObjectSecurity(Raw(memory), DACL_SECURITY_INFORMATION,
+                                 static_cast<PSECURITY_DESCRIPTOR>(
+                                     attributes->SecurityDescriptor)) != 0;
+}
+
 std::optional<OpenedMemory> OpenExported(std::intptr_t handle) {
   // Every check is on our own duplicate: the caller's may be closed and
   // reused by another thread meanwhile.

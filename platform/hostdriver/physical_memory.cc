@@ -200,6 +200,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
   }
   memory->handle_types =
       static_cast<unsigned long long>(prop->requestedHandleTypes);
+  if ((memory->handle_types & kNativeHandleType) != 0 &&
+      !ApplyHandleAttributes(memory->os, prop->win32HandleMetaData)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   *handle = Register(state, memory);
   return CUDA_SUCCESS;
 }

@@ -34,9 +34,10 @@ void Settle(Segment& segment) {
     range.stream = nullptr;
     range.after.clear();
   }
-  for (auto at = segment.free.begin(); at != segment.free.end();) {
-    const auto next = std::next(at);
-    if (next == segment.free.end()) break;
+  if (segment.free.empty()) return;
+  auto at = segment.free.begin();
+  for (auto next = std::next(at); next != segment.free.end();
+       next = std::next(at)) {
     if (at->first + at->second.size != next->first ||
         at->second.stream != next->second.stream) {
       at = next;

@@ -178,8 +178,8 @@ SocketPair MakeSocketPair() {
   Check(platform::FillRandom(absl::MakeSpan(random)).ok(), "no random bytes");
   std::wstring name = L"\\\\.\\pipe\\vmmshare-test-";
   for (const std::uint8_t byte : random) {
-    name += L'a' + byte / 16;
-    name += L'a' + byte % 16;
+    name += static_cast<wchar_t>(L'a' + byte / 16);
+    name += static_cast<wchar_t>(L'a' + byte % 16);
   }
   absl::StatusOr<OsHandle> mine =
       platform::CreatePipeInstance(name, nullptr, /*first=*/true);

@@ -147,6 +147,8 @@ TEST_F(Streams, WorkWithoutACurrentContext) {
 }
 
 TEST_F(Streams, TheNullStreamIsIndependentOfNonBlockingOnes) {
+  // What the set-up put there; memset does not wait for the device (measured).
+  ASSERT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   ASSERT_EQ(Wait(address, 1), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8(address + 64, 1, 8), CUDA_SUCCESS);

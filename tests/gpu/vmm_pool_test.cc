@@ -486,6 +486,30 @@ TEST_F(PoolTest, AWarmPoolMakesNoDriverCall) {
       << ::testing::PrintToString(faults.CallsByEntry());
 }
 
+// A point that was recorded only after the wait might not be passed yet.
+TEST_F(PoolTest, WhatWasFreedOnAReleasedStreamWaitsNoMore) {
+  Stream home;
+  Stream other;
+  // Whichever question the GPU is slow at.
+  for (std::uint64_t nth : {0, 1}) {
+    DriverFaults faults;
+    const platform::Driver slow = FaultyDriver(driver(), &faults);
+    const Device its = Must(Device::ByOrdinal(slow, 0));
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(its, {}));
+    Free(*pool, Allocate(*pool, 4096, home.get()), other.get());
+    faults.Arm({.point = {.nth = nth},
+                .entry = "cuEventQuery",
+                .result = CUDA_ERROR_NOT_READY});
+    const absl::Status released = pool->ReleaseStream(other.get(), Soon());
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    EXPECT_TRUE(released.ok()) << released;
+    EXPECT_EQ(pool->statistics().cached, 0u);
+    EXPECT_EQ(pool->statistics().pending, 0u) << "question " << nth;
+    Must(pool->ReleaseStream(home.get(), Soon()));
+    ExpectEmpty(*pool);
+  }
+}
+
 TEST_F(PoolTest, ThreadsUseItTogether) {
   const std::unique_ptr<Pool> pool = Make();
   constexpr int kThreads = 8;

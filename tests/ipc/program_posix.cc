@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/check.h"
 #include "tests/ipc/program.h"
+#include "tests/support/emulator.h"
 
 namespace vmm::testing {
 namespace {
@@ -36,7 +37,7 @@ std::string FolderOfThisProgram() {
 Program Program::Start(const std::string& path,
                        const std::vector<std::string>& args,
                        const std::map<std::string, std::string>& env) {
-  std::vector<std::string> words = {path};
+  std::vector<std::string> words = CommandFor(path);
   words.insert(words.end(), args.begin(), args.end());
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -65,8 +66,8 @@ Program Program::Start(const std::string& path,
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   pid_t pid = 0;
   const int error =
-      posix_spawn(&pid, path.c_str(), &actions, nullptr, Pointers(words).data(),
-                  Pointers(entries).data());
+      posix_spawnp(&pid, words.front().c_str(), &actions, nullptr,
+                   Pointers(words).data(), Pointers(entries).data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     platform::Die(absl::StrCat("posix_spawn(", path, ") failed: errno ", error,

@@ -269,6 +269,7 @@ class HostileOwner : public PoolIpcTest {
   }
   void TearDown() override {
     if (owner_.joinable()) owner_.join();
+    signals_.clear();
   }
 
   // Takes one subscriber, and then says what `play` does.
@@ -282,6 +283,12 @@ class HostileOwner : public PoolIpcTest {
       channel.WaitForHangUp(Late()).IgnoreError();
     });
     return FormatPoolString({domain_, address()});
+  }
+  // Waits in `play` for GoOn(). The connection stays: a client may hear of a
+  // hang-up in the middle of connecting.
+  void AwaitGoOn() { signals_.push_back(Must(listener().Accept(Late()))); }
+  platform::Channel GoOn() {
+    return Must(platform::Channel::Connect(address(), {}, Late()));
   }
   static void Welcome(platform::Channel& channel, pool::ShareTable& table,
                       pool::PeerId peer) {
@@ -311,6 +318,7 @@ class HostileOwner : public PoolIpcTest {
   }
 
   DomainId domain_;
+  std::vector<platform::Channel> signals_;  // The owner's until it is joined.
   std::thread owner_;
 };
 
@@ -359,7 +367,7 @@ TEST_F(HostileOwner, ASegmentThatNeverComesIsWaitedForWithADeadline) {
         Must(table.Publish(9, 0, 4096));
         Welcome(channel, table, peer);
         // Until the importer has given up once.
-        Must(listener().Accept(Late()));
+        AwaitGoOn();
         channel.Close();
       });
   const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
@@ -370,8 +378,7 @@ TEST_F(HostileOwner, ASegmentThatNeverComesIsWaitedForWithADeadline) {
             Code::kDeadlineExceeded);
   EXPECT_EQ(pool->Import(ticket, absl::InfinitePast()).status().code(),
             Code::kDeadlineExceeded);
-  const platform::Channel go_on =
-      Must(platform::Channel::Connect(address(), {}, Late()));
+  const platform::Channel go_on = GoOn();
   // One that waits is woken by the hang-up.
   EXPECT_EQ(pool->Import(ticket, absl::InfiniteFuture()).status().code(),
             Code::kUnavailable);
@@ -405,7 +412,7 @@ TEST_F(HostileOwner, ASegmentForgottenWhileABlockIsHeldStaysMapped) {
         Must(table.Publish(1, 0, kGranule));
         Welcome(channel, table, peer);
         Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
-        Must(listener().Accept(Late()));
+        AwaitGoOn();
         Must(pool::SendNotice(channel, pool::ForgetSegment{1}, Late()));
         Must(pool::SendNotice(channel, pool::ForgetSegment{77}, Late()));
         Must(pool::SendNotice(channel, pool::Closed(), Late()));
@@ -413,8 +420,7 @@ TEST_F(HostileOwner, ASegmentForgottenWhileABlockIsHeldStaysMapped) {
   const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
   std::optional<ImportedBlock> block =
       Must(pool->Import(TicketOf({0, 1}, 1, 0, kGranule), Late()));
-  const platform::Channel go_on =
-      Must(platform::Channel::Connect(address(), {}, Late()));
+  const platform::Channel go_on = GoOn();
   ExpectSoon([&] { return !pool->connection().ok(); });
   EXPECT_EQ(pool->connection().code(), Code::kUnavailable);
   EXPECT_EQ(pool->statistics().segments, 1u);

@@ -305,10 +305,12 @@ TEST_F(TransferTest, ADescriptorAloneKeepsMemoryWhoseOwnerWasKilled) {
   ExpectPattern(memory.address(), memory.size(), 11);
 }
 
-// Begins to send three chunks and ends after the number of messages given.
+// Begins to send three chunks and ends after the number of messages given. Not
+// before it was accepted: some systems accept nobody who has ended.
 int DieWhileSending(const Args& args) {
   const Here here;
   platform::Channel channel = Dial(args[0]);
+  Hear(channel);
   const Allocation memory = Must(Allocation::Create(
       here.device, {.size = 20 * kGranule, .max_chunk_size = kGranule}));
   const protocol::Outgoing out =
@@ -343,6 +345,7 @@ TEST_F(TransferTest, AnOwnerKilledAtAnyMessageLeavesNothingBehind) {
     Child owner =
         Child::Start("die-while-sending", {address(), absl::StrCat(messages)});
     platform::Channel channel = Accept();
+    Tell(channel);
     const auto received = ReceiveAllocation(channel, driver(), {}, Late());
     EXPECT_EQ(received.status().code(), absl::StatusCode::kUnavailable)
         << messages << ": " << received.status();
@@ -353,6 +356,7 @@ TEST_F(TransferTest, AnOwnerKilledAtAnyMessageLeavesNothingBehind) {
 // Reads the number of messages given and is killed.
 int DieWhileReceiving(const Args& args) {
   platform::Channel channel = Dial(args[0]);
+  Hear(channel);
   for (std::uint64_t i = 0; i < Number(args[1]); ++i) {
     Must(channel.Receive(Late()));
   }
@@ -368,6 +372,7 @@ TEST_F(TransferTest, AnImporterKilledAtAnyMessageHarmsNobodyElse) {
     Child importer = Child::Start("die-while-receiving",
                                   {address(), absl::StrCat(messages)});
     platform::Channel channel = Accept();
+    Tell(channel);
     const absl::Status sent =
         SendAllocation(channel, memory.shareable(), Late());
     EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable)

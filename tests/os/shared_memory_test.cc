@@ -206,7 +206,6 @@ TEST_F(SharedMemoryTest, HugePagesAreRefused) {
 }
 
 TEST_F(SharedMemoryTest, WritingToAReadersViewIsAFault) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const SharedMemory memory =
       Must(SharedMemory::Create(kSize, PeerAccess::kRead));
   const SharedMemory view =

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "platform/check.h"
 #include "platform/process.h"
 #include "tests/support/child.h"
+#include "tests/support/emulator.h"
 
 extern char** environ;
 
@@ -79,15 +81,17 @@ Child Child::Start(const std::string& name,
                    const std::map<std::string, std::string>& env) {
   platform::Check(Registry().contains(name),
                   absl::StrCat("no child ", name, " is registered"));
-  std::vector<std::string> words = {"/proc/self/exe",
-                                    absl::StrCat(kRoleFlag, name)};
+  std::vector<std::string> words = CommandFor(
+      IsEmulated() ? std::filesystem::read_symlink("/proc/self/exe").string()
+                   : "/proc/self/exe");
+  words.push_back(absl::StrCat(kRoleFlag, name));
   words.insert(words.end(), args.begin(), args.end());
   std::vector<std::string> entries = Environment(env);
   std::fflush(nullptr);
   pid_t pid = -1;
   const int error =
-      ::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr,
-                    Pointers(words).data(), Pointers(entries).data());
+      ::posix_spawnp(&pid, words.front().c_str(), nullptr, nullptr,
+                     Pointers(words).data(), Pointers(entries).data());
   if (error != 0) {
     platform::Die(absl::StrCat("posix_spawn() of child ", name,
                                " failed: ", std::strerror(error)));

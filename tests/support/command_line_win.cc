@@ -56,8 +56,7 @@ std::wstring EnvironmentWith(
   for (const auto& [name, value] : changes) merged[Wide(name)] = Wide(value);
   std::wstring result;
   for (const auto& [name, value] : merged) {
-    result += name + L"=" + value;
-    result += L'\0';
+    result.append(name).append(L"=").append(value).append(1, L'\0');
   }
   result += L'\0';
   return result;

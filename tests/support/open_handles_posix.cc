@@ -28,6 +28,8 @@ std::map<int, std::string> OpenHandles() {
   return handles;
 }
 
+std::size_t OpenHandleCount() { return OpenHandles().size(); }
+
 ExpectNoNewHandles::ExpectNoNewHandles() : before_(OpenHandles()) {}
 
 ExpectNoNewHandles::~ExpectNoNewHandles() {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/child.h"
+#include "tests/support/emulator.h"
 #include "tests/support/test_driver.h"
 
 int main(int argc, char** argv) {
@@ -9,7 +10,9 @@ int main(int argc, char** argv) {
   }
   vmm::testing::UseAHostInstanceOfOwn();
   ::testing::InitGoogleTest(&argc, argv);
-  // Death tests run in a fresh process: a driver does not survive a fork.
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // Death tests run in a fresh process: a driver does not survive a fork. But
+  // no program starts itself again under an emulator without its help.
+  GTEST_FLAG_SET(death_test_style,
+                 vmm::testing::IsEmulated() ? "fast" : "threadsafe");
   return RUN_ALL_TESTS();
 }

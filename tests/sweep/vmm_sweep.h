@@ -23,7 +23,7 @@ namespace vmm::testing {
 inline constexpr std::uint64_t kMiB = 1 << 20;
 
 // What is waited for comes at once, unless a failure keeps it away.
-inline constexpr absl::Duration kLongEnough = absl::Milliseconds(300);
+inline constexpr absl::Duration kLongEnough = absl::Seconds(2);
 inline absl::Time Soon() { return absl::Now() + kLongEnough; }
 
 class VmmSweep : public ::testing::Test {

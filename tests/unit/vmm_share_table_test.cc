@@ -359,7 +359,6 @@ TEST_F(ShareTableTest, AShareTableOfAnyBytesOnlyRefuses) {
 using ShareTableDeathTest = ShareTableTest;
 
 TEST_F(ShareTableDeathTest, StepsOutOfOrderEndTheProgram) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const PoolTicket ticket = Share();
   EXPECT_DEATH(table_.Recycle(ticket.slot), "Recycle.0. of a slot that is pub");
   EXPECT_DEATH(static_cast<void>(table_.Held(ticket.slot)), "is published");
@@ -374,7 +373,6 @@ TEST_F(ShareTableDeathTest, StepsOutOfOrderEndTheProgram) {
 }
 
 TEST_F(ShareTableDeathTest, AReleaseTooManyEndsTheProgram) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   Peer peer = NewPeer();
   const PoolTicket ticket = Share();
   EXPECT_DEATH(peer.view->Release(ticket.slot), "is not held");

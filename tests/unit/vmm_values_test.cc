@@ -84,6 +84,14 @@ TEST(SharePolicy, NativeIsTheKindOfThisSystemsHandles) {
                                                    : HandleKind::kWin32));
 }
 
+TEST(SharePolicy, AndUsersChangesNoKind) {
+  const platform::UserId user("S-1-5-32-545");
+  const SharePolicy policy = SharePolicy::Native().AndUsers({user});
+  EXPECT_EQ(policy.kinds(), SharePolicy::Native().kinds());
+  EXPECT_THAT(policy.users(), ElementsAre(user));
+  EXPECT_THAT(SharePolicy::Native().users(), IsEmpty());
+}
+
 TEST(LayOut, RefusesSizeZero) {
   const auto layout = LayOut(0, 0, kGranularity);
   EXPECT_EQ(layout.status().code(), absl::StatusCode::kInvalidArgument);

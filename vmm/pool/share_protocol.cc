@@ -1,14 +1,20 @@
 #include "vmm/pool/share_protocol.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "vmm/protocol.h"
 #include "vmm/wire.h"
 
 namespace vmm::pool {
 namespace {
+
+// How long a subscriber that leaves waits for the owner's hang-up, where it
+// does: an owner that stands still or is hostile costs no more.
+constexpr absl::Duration kOwnersHangUpTimeout = absl::Milliseconds(500);
 
 absl::Status Broken(absl::string_view what) {
   return absl::DataLossError(
@@ -99,7 +105,14 @@ absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
 }
 
 absl::Status SendBye(platform::Channel& channel, absl::Time deadline) {
-  return channel.Send(kBye, {}, {}, deadline);
+  absl::Status sent = channel.Send(kBye, {}, {}, deadline);
+  if (sent.ok() && platform::kHangingUpMayLoseHandles) {
+    // Segments may be under way. If it takes too long they are lost.
+    channel
+        .WaitForHangUp(std::min(deadline, absl::Now() + kOwnersHangUpTimeout))
+        .IgnoreError();
+  }
+  return sent;
 }
 
 bool IsBye(const platform::Message& message) {

@@ -76,6 +76,7 @@ absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
                                        absl::Time deadline);
 
 // The subscriber's last word. Later it holds no block and maps no segment.
+// Returns when the owner has hung up where handles could be lost otherwise.
 absl::Status SendBye(platform::Channel& channel, absl::Time deadline);
 // Whether a message is that.
 bool IsBye(const platform::Message& message);

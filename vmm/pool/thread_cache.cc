@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "platform/thread_value.h"
+
 namespace vmm::pool {
 
 BlockList BlockCache::TakeAll() {
@@ -18,12 +20,23 @@ BlockList BlockCache::TakeAll() {
 // they stay with their pools, whose next new thread takes them over.
 class ThreadCaches::OfThread {
  public:
+  OfThread() = default;
   ~OfThread() {
-    recent_ = Recent();
-    thread_ends_ = true;
     for (const Entry& entry : entries_) {
       entry.cache->orphaned_.store(true, std::memory_order_release);
     }
+  }
+
+  OfThread(const OfThread&) = delete;
+  OfThread& operator=(const OfThread&) = delete;
+
+  // The calling thread's; null where the system keeps none for it.
+  static OfThread* Get() {
+    static const platform::ThreadValue value(
+        [](void* ended) { delete static_cast<OfThread*>(ended); });
+    if (void* const known = value.Get()) return static_cast<OfThread*>(known);
+    auto mine = std::make_unique<OfThread>();
+    return value.Set(mine.get()) ? mine.release() : nullptr;
   }
 
   ThreadCache* Find(std::uint64_t serial) const {
@@ -50,7 +63,6 @@ class ThreadCaches::OfThread {
 };
 
 constinit thread_local ThreadCaches::Recent ThreadCaches::recent_;
-constinit thread_local bool ThreadCaches::thread_ends_ = false;
 
 ThreadCaches::ThreadCaches()
     : serial_([] {
@@ -58,12 +70,12 @@ ThreadCaches::ThreadCaches()
         return ++last;
       }()),
       caches_({std::make_shared<ThreadCache>()}),
-      late_(caches_.front()) {}
+      common_(caches_.front()) {}
 
 ThreadCache& ThreadCaches::FindMine() {
-  if (thread_ends_) return *late_;
-  static thread_local OfThread mine;
-  ThreadCache* cache = mine.Find(serial_);
+  OfThread* const mine = OfThread::Get();
+  if (mine == nullptr) return *common_;
+  ThreadCache* cache = mine->Find(serial_);
   if (cache == nullptr) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<ThreadCache> found;
@@ -78,7 +90,7 @@ ThreadCache& ThreadCaches::FindMine() {
       caches_.push_back(found);
     }
     cache = found.get();
-    mine.Add(serial_, std::move(found));
+    mine->Add(serial_, std::move(found));
   }
   recent_ = {serial_, cache};
   return *cache;

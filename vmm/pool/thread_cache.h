@@ -146,7 +146,8 @@ class ThreadCaches {
   }
 
  private:
-  // The cache that the thread used last: most programs have one pool.
+  // The cache that the thread used last: most programs have one pool. It may be
+  // used as long as its pool lives, even if another thread has taken it over.
   struct Recent {
     std::uint64_t serial = 0;
     ThreadCache* cache = nullptr;
@@ -156,13 +157,12 @@ class ThreadCaches {
   ThreadCache& FindMine();
 
   static thread_local Recent recent_;
-  static thread_local bool thread_ends_;
 
   const std::uint64_t serial_;  // Never that of another object.
   std::mutex mutex_;
   std::vector<std::shared_ptr<ThreadCache>> caches_;  // Guarded by mutex_.
-  // For threads that free a block after their own cache has ended.
-  const std::shared_ptr<ThreadCache> late_;
+  // Of all threads for which the system keeps no value.
+  const std::shared_ptr<ThreadCache> common_;
 };
 
 }  // namespace vmm::pool

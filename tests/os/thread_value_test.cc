@@ -1,0 +1,92 @@
+#include "platform/thread_value.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace vmm::platform {
+namespace {
+
+// What the ends of threads were called with.
+std::atomic<int> ends = 0;
+
+struct Counted {
+  int number = 0;
+};
+
+const ThreadValue& Value() {
+  static const ThreadValue value(
+      [](void* ended) { ends += static_cast<Counted*>(ended)->number; });
+  return value;
+}
+
+TEST(ThreadValue, IsNullBeforeItIsSet) {
+  std::thread([] { EXPECT_EQ(Value().Get(), nullptr); }).join();
+}
+
+TEST(ThreadValue, IsEachThreadsOwn) {
+  Counted first{.number = 0};
+  Counted second{.number = 0};
+  std::thread([&] {
+    ASSERT_TRUE(Value().Set(&first));
+    std::thread([&] {
+      ASSERT_TRUE(Value().Set(&second));
+      EXPECT_EQ(Value().Get(), &second);
+    }).join();
+    EXPECT_EQ(Value().Get(), &first);
+  }).join();
+}
+
+TEST(ThreadValue, IsHandedToTheFunctionWhenItsThreadHasEnded) {
+  Counted counted{.number = 7};
+  ends = 0;
+  std::thread([&] {
+    ASSERT_TRUE(Value().Set(&counted));
+    EXPECT_EQ(ends, 0);
+  }).join();
+  EXPECT_EQ(ends, 7);
+}
+
+TEST(ThreadValue, ThatIsNullAgainIsNotHandedOver) {
+  Counted counted{.number = 7};
+  ends = 0;
+  std::thread([&] {
+    ASSERT_TRUE(Value().Set(&counted));
+    ASSERT_TRUE(Value().Set(nullptr));
+  }).join();
+  EXPECT_EQ(ends, 0);
+}
+
+// A thread_local object's memory may be gone in its destructor
+// (thread_value.h): what a value points to is still there.
+TEST(ThreadValue, PointsToWhatIsStillThereWhenManyThreadsEnd) {
+  constexpr int kThreads = 64;
+  ends = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    Counted counted{.number = 1};
+    std::thread([&] { ASSERT_TRUE(Value().Set(&counted)); }).join();
+  }
+  EXPECT_EQ(ends, kThreads);
+}
+
+// The last test: it takes all that there are.
+TEST(ThreadValue, KeepsNothingWhereTheSystemHasNoRoomForAnother) {
+  constexpr int kMoreThanAnySystemHas = 100000;
+  Counted counted{.number = 7};
+  ends = 0;
+  bool refused = false;
+  std::thread([&] {
+    for (int i = 0; i < kMoreThanAnySystemHas && !refused; ++i) {
+      const ThreadValue value([](void*) { ends += 1; });
+      refused = !value.Set(&counted);
+      ASSERT_EQ(value.Get(), refused ? nullptr : &counted);
+      ASSERT_TRUE(refused || value.Set(nullptr));
+    }
+  }).join();
+  EXPECT_TRUE(refused);
+  EXPECT_EQ(ends, 0);
+}
+
+}  // namespace
+}  // namespace vmm::platform

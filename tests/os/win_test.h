@@ -1,0 +1,86 @@
+// What the tests of Windows' side of platform/ share.
+#ifndef VMMSHARE_TESTS_OS_WIN_TEST_H_
+#define VMMSHARE_TESTS_OS_WIN_TEST_H_
+
+#include <gtest/gtest.h>
+#include <windows.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "platform/frame.h"
+#include "platform/os_handle.h"
+#include "platform/pipe_win.h"
+#include "platform/transit_win.h"
+#include "tests/support/must.h"
+#include "tests/support/open_handles.h"
+
+namespace vmm::platform {
+
+using testing::Late;
+using testing::Must;
+
+// Every test leaves the handles as it found them.
+class WinTest : public ::testing::Test {
+ private:
+  testing::ExpectNoNewHandles no_new_handles_;
+};
+
+// Whether this is wine, which does not enforce all that Windows does.
+inline bool UnderWine() {
+  const HMODULE ntdll = ::GetModuleHandleW(L"ntdll.dll");
+  return ::GetProcAddress(ntdll, "wine_get_version") != nullptr;
+}
+
+inline HANDLE Raw(const OsHandle& handle) {
+  return reinterpret_cast<HANDLE>(handle.get());
+}
+
+inline OsHandle Own(HANDLE handle) {
+  Check(handle != nullptr && handle != INVALID_HANDLE_VALUE,
+        "a handle of a test could not be made");
+  return OsHandle::Adopt(reinterpret_cast<std::intptr_t>(handle));
+}
+
+inline OsHandle NewEvent() { return Must(MakeEvent()); }
+
+using Packet = std::vector<std::uint8_t>;
+
+// A frame of type 1 with `payload` bytes that states `values.size()` handles,
+// and these as their numbers.
+inline Packet FrameWith(const std::vector<std::int64_t>& values,
+                        std::size_t payload = 4) {
+  const auto header =
+      EncodeFrameHeader({1, static_cast<std::uint32_t>(payload),
+                         static_cast<std::uint16_t>(values.size())});
+  Packet packet(header.begin(), header.end());
+  packet.resize(packet.size() + payload, 0xAB);
+  for (const std::int64_t value : values) {
+    packet.resize(packet.size() + kHandleBytes);
+    StoreHandle(value, packet.data() + packet.size() - kHandleBytes);
+  }
+  return packet;
+}
+
+// Writes `packet` past all rules of Channel.
+inline void SendRaw(const OsHandle& pipe, const Packet& packet) {
+  const OsHandle event = NewEvent();
+  Must(WriteMessage(pipe, event, packet, Late(), nullptr, "room"));
+}
+
+inline std::vector<std::uint8_t> Bytes(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+inline std::string Text(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_TESTS_OS_WIN_TEST_H_
