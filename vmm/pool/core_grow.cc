@@ -270,17 +270,15 @@ absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
 
 absl::Status Core::ReleaseStream(CUstream stream, absl::Time deadline) {
   {
-    {
-      // Points for what was freed, before the one that is waited for.
-      std::lock_guard<std::mutex> lock(mutex_);
-      EmptyCaches();
-      Collect();
-    }
-    absl::StatusOr<OwnedEvent> point = RecordEvent(device_.driver(), stream);
-    if (!point.ok()) return point.status();
-    absl::Status passed = AwaitPassing(*point, deadline);
-    if (!passed.ok()) return passed;
+    // Points for what was freed, before the one that is waited for.
+    std::lock_guard<std::mutex> lock(mutex_);
+    EmptyCaches();
+    Collect();
   }
+  absl::StatusOr<OwnedEvent> point = RecordEvent(device_.driver(), stream);
+  if (!point.ok()) return point.status();
+  absl::Status passed = AwaitPassing(*point, deadline);
+  if (!passed.ok()) return passed;
   std::lock_guard<std::mutex> lock(mutex_);
   EmptyCaches();
   for (Block* block : held_) {
