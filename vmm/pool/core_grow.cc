@@ -65,6 +65,7 @@ absl::Status Core::AddSegment(Arena& arena, std::uint64_t size,
   options.sharing = options_.sharing;
   options.alignment = alignment;
   options.also = options_.also;
+  options.host_numa_node = options_.host_numa_node;
   absl::StatusOr<Allocation> memory = Allocation::Create(device_, options);
   if (!memory.ok()) return memory.status();
   Domain& domain = *domains_[arena.domain];
