@@ -46,12 +46,12 @@ std::string Word(const absl::Status& status) {
 struct Node {
   explicit Node(const std::string& address) : channel(Dial(address)) {}
 
-  absl::Status Create() {
+  absl::Status Create(std::uint64_t max_chunk) {
     absl::StatusOr<Allocation> made = Allocation::Create(
         here.device, {.size = kSize,
                       .sharing = SharePolicy::AnyOf(
                           {HandleKind::kFabric, HandleKind::kPosixFd}),
-                      .max_chunk_size = kGranule});
+                      .max_chunk_size = max_chunk});
     if (!made.ok()) return made.status();
     own.emplace(*std::move(made));
     // Both kinds, or the reason why fabric handles were passed over.
@@ -92,7 +92,7 @@ struct Node {
                ? Word(Import(message))
                : absl::StrCat(static_cast<int>(ImportDescriptor(message))));
     } else if (words[0] == "create") {
-      Tell(channel, Word(Create()));
+      Tell(channel, Word(Create(words.size() > 1 ? seed() * kMiB : kGranule)));
     } else if (words[0] == "export") {
       const absl::StatusOr<Bytes> ticket =
           ExportFabricTicket(mine->shareable());
@@ -110,6 +110,27 @@ struct Node {
            Word(CheckUsableHere(
                Must(DecodeTicket(Must(channel.Receive(Late())).payload)),
                TestDriver())));
+    } else if (words[0] == "kinds") {
+      std::string kinds =
+          absl::StrCat(own->kinds().ToString(), "; ", own->size(), " bytes");
+      for (const PassedOver& each : own->passed_over()) {
+        absl::StrAppend(&kinds, "; not ", NameOf(each.kind), ": ",
+                        each.reason.message());
+      }
+      Tell(channel, kinds);
+    } else if (words[0] == "publish") {  // As fabric handles alone.
+      own.emplace(Must(Allocation::Create(
+          here.device, {.size = kSize,
+                        .sharing = SharePolicy::Require(HandleKind::kFabric),
+                        .max_chunk_size = kGranule})));
+      endpoint = Must(Endpoint::Start({}));
+      publication.emplace(Must(endpoint->Publish(own->shareable())));
+      Tell(channel, publication->ticket());
+    } else if (words[0] == "open") {
+      absl::StatusOr<ImportedAllocation> memory = OpenTicket(
+          TestDriver(), words.at(1), {.access = Access::kReadWrite}, Late());
+      Tell(channel, Word(memory.status()));
+      if (memory.ok()) imported.emplace(*std::move(memory));
     } else if (words[0] == "write") {
       WritePattern(mine->address(), kSize, seed());
       Tell(channel, "ok");
@@ -142,6 +163,8 @@ struct Node {
   platform::Channel channel;
   std::optional<Allocation> own;
   std::optional<ImportedAllocation> imported;
+  std::unique_ptr<Endpoint> endpoint;
+  std::optional<Publication> publication;
 };
 
 // args: the test's address; the name of the node to enter, if any; "obey".
@@ -310,6 +333,79 @@ TEST_P(FabricNodes, ADescriptorLeadsToNoOtherNode) {
     EXPECT_THAT(b.Usable(descriptor),
                 HasSubstr("the ticket was made on host a, on another machine"));
   }
+}
+
+// --- Which kinds memory gets ------------------------------------------------
+
+TEST_P(FabricNodes, MemoryHasBothKindsWhereBothWork) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  EXPECT_EQ(a.Ask("create"), "ok");
+  EXPECT_EQ(a.Ask("kinds"), "POSIX fd + fabric handle; 6291456 bytes");
+}
+
+class Pitfall18 : public FabricNodes {};
+INSTANTIATE_TEST_SUITE_P(, Pitfall18, ::testing::Values(false));
+
+TEST_P(Pitfall18, TheSizeIsRoundedAsTheDriverAsksForTheKinds) {
+  ImexRoot imex;
+  const Env coarse = {{"VMMSHARE_HOST_FABRIC_GRANULARITY", "16M"}};
+  // Chunks of 2 MiB cannot be: they are what the limit allows, rounded down.
+  EXPECT_THAT(Start("a", imex, coarse).Ask("create"),
+              HasSubstr("at least the granularity of 16777216 bytes"));
+  RemoteNode b = Start("b", imex, coarse);
+  EXPECT_EQ(b.Ask("create 100"), "ok");
+  EXPECT_EQ(b.Ask("kinds"), "POSIX fd + fabric handle; 16777216 bytes");
+  RemoteNode c = Start("c", imex, coarse);
+  imex.KillDaemon();  // No fabric handles, then, and no need to round.
+  ExpectError(c.Ask("create 100"), CUDA_ERROR_NOT_PERMITTED, "nvidia-imex");
+  EXPECT_THAT(c.Ask("kinds"), ::testing::StartsWith("POSIX fd; 6291456 bytes"));
+}
+
+class Pitfall05 : public FabricNodes {};
+INSTANTIATE_TEST_SUITE_P(, Pitfall05, ::testing::Values(false));
+
+// Each kind works alone, both together are refused: the third cuMemCreate,
+// after the two kinds were tried.
+TEST_P(Pitfall05, KindsAreDroppedOneAtATimeTheLeastWantedFirst) {
+  const ImexRoot imex;
+  RemoteNode a =
+      Start("a", imex, {{"VMMSHARE_HOST_FAIL", "cuMemCreate:3:NOT_SUPPORTED"}});
+  EXPECT_THAT(a.Ask("create"), HasSubstr("POSIX fd + fabric handle"));
+  EXPECT_THAT(a.Ask("kinds"),
+              ::testing::StartsWith(
+                  "fabric handle; 6291456 bytes; not POSIX fd: cuMemCreate"));
+  RemoteNode b = Start("b", imex);
+  EXPECT_EQ(b.Import(a.Export()), "ok");
+}
+
+// --- Over a connection ------------------------------------------------------
+
+class FabricProcesses : public FabricNodes {};  // Of one node.
+INSTANTIATE_TEST_SUITE_P(, FabricProcesses, ::testing::Values(false));
+
+TEST_P(FabricProcesses, AnEndpointServesFabricHandles) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  RemoteNode b = Start("a", imex);
+  const std::string ticket = a.Ask("publish");
+  EXPECT_EQ(Must(ParseTicketString(ticket)).ticket.kind, HandleKind::kFabric);
+  EXPECT_EQ(a.Ask("write 3"), "ok");
+  EXPECT_EQ(b.Ask(absl::StrCat("open ", ticket)), "ok");
+  EXPECT_EQ(b.Ask("expect-imported 3"), "ok");
+  EXPECT_EQ(b.Ask("write-imported 4"), "ok");
+  EXPECT_EQ(a.Ask("expect 4"), "ok");
+}
+
+// A real driver answers so to processes that see one GPU each (nccl#1647).
+TEST_P(FabricProcesses, TheImporterMustSeeTheOwnersDevice) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex, {{"CUDA_VISIBLE_DEVICES", "0"}});
+  RemoteNode b = Start("a", imex, {{"CUDA_VISIBLE_DEVICES", "1"}});
+  RemoteNode c = Start("c", imex, {{"CUDA_VISIBLE_DEVICES", "1"}});
+  const Bytes ticket = a.Share(1);
+  ExpectError(b.Import(ticket), CUDA_ERROR_INVALID_DEVICE, "Within a node");
+  EXPECT_EQ(c.Import(ticket), "ok");
 }
 
 // --- What can be wrong, on either side --------------------------------------
