@@ -256,7 +256,6 @@ std::string NewInstance() {
 class FabricNodes : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    if (!platform::kNativeHandleIsPosixFd) GTEST_SKIP() << WhyNoNodes();
     if (!OnHostMemoryDriver()) {
       GTEST_SKIP() << "nodes are the host-memory driver's";
     }
@@ -547,7 +546,6 @@ TEST_P(FabricNodes, AStaleHandleLeadsNowhere) {
 // --- Life and death ---------------------------------------------------------
 
 TEST(FabricLifetime, TheMemoryGoesWithTheLastProcessThatHasIt) {
-  if (!platform::kNativeHandleIsPosixFd) GTEST_SKIP() << WhyNoNodes();
   if (!OnHostMemoryDriver()) {
     GTEST_SKIP() << "nodes are the host-memory driver's";
   }
@@ -578,7 +576,6 @@ TEST(FabricLifetime, TheMemoryGoesWithTheLastProcessThatHasIt) {
 
 // One process: what it exports it may import, whatever the ticket went through.
 TEST(FabricLifetime, AProcessImportsItsOwnMemory) {
-  if (!platform::kNativeHandleIsPosixFd) GTEST_SKIP() << WhyNoNodes();
   if (!OnHostMemoryDriver()) {
     GTEST_SKIP() << "nodes are the host-memory driver's";
   }
