@@ -1,7 +1,8 @@
 // All of vmmshare: share GPU memory between processes.
 //
 // Allocate (allocation.h), send over a channel (transfer.h) or publish as a
-// string (endpoint.h), import (imported_allocation.h). Many small blocks:
+// string (endpoint.h) or as bytes for another node (fabric_ticket.h), import
+// (imported_allocation.h). Many small blocks:
 // pool.h and imported_pool.h. Begin with platform::Driver::LoadSystem() and
 // Device::ByOrdinal().
 #ifndef VMMSHARE_VMM_VMM_H_
@@ -12,6 +13,7 @@
 #include "vmm/allocation.h"
 #include "vmm/device.h"
 #include "vmm/endpoint.h"
+#include "vmm/fabric_ticket.h"
 #include "vmm/fence.h"
 #include "vmm/fence_pool.h"
 #include "vmm/fence_ticket.h"

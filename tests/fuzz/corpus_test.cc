@@ -105,6 +105,9 @@ TEST(FuzzCorpus, TicketsKeepTheirPromises) {
 TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
   EXPECT_GT(Fuzz("ticket_string", 30000), 30000u);
 }
+TEST(FuzzCorpus, FabricTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("fabric_ticket", 60000), 60000u);
+}
 TEST(FuzzCorpus, ImportsByPoolTicketsKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_import", 60000), 60000u);
 }
