@@ -83,7 +83,7 @@ build_windows() {
     install_missing
     fetch_cuda_headers
     build_windows_deps
-    if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+    use_ccache
   }
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"
@@ -117,10 +117,10 @@ lint_windows() {
   local log=build/windows/log/lint-tidy.log started=$SECONDS include
   need clang-tidy-16 command:clang-tidy-16 "looks for mistakes"
   build_windows
-  # A flag of GCC that CMake adds, and Clang does not know.
+  # Clang knows neither a flag that CMake adds nor GCC's precompiled headers.
   mkdir -p build/windows/log/tidy
-  sed 's/ -fno-keep-inline-dllexport//g' build/windows/compile_commands.json \
-    >build/windows/log/tidy/compile_commands.json
+  sed -E 's/ -fno-keep-inline-dllexport//g; s/ -Winvalid-pch -include [^ ]*cmake_pch.hxx//g' \
+    build/windows/compile_commands.json >build/windows/log/tidy/compile_commands.json
   local flags=(--quiet -p build/windows/log/tidy --extra-arg=--target=x86_64-w64-mingw32
     --extra-arg=-Wno-unknown-warning-option)
   while read -r include; do
