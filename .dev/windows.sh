@@ -127,7 +127,7 @@ lint_windows() {
     case $include in */posix/include | */[0-9]*-posix/include) ;; *) flags+=("--extra-arg=-isystem$include") ;; esac
   done < <(x86_64-w64-mingw32-g++-posix -x c++ -E -v /dev/null 2>&1 | sed -n '/#include </,/^End/s/^ //p')
   say "clang-tidy 16 over the Windows sources"
-  git ls-files '*_win.cc' | xargs -P "$(nproc)" -n 1 clang-tidy-16 "${flags[@]}" >"$log" 2>&1 || {
+  git ls-files '*_win.cc' '*_win_test.cc' | xargs -P "$(nproc)" -n 1 clang-tidy-16 "${flags[@]}" >"$log" 2>&1 || {
     grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed ' "$log" | tail -n 60
     fail "clang-tidy found something (whole log: $log)"
   }
