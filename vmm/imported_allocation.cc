@@ -34,11 +34,18 @@ using Grants = absl::InlinedVector<AccessGrant, 1>;
 absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
                                  const std::optional<Device>& owner,
                                  const ImportOptions& options) {
-  if (!options.grants.empty()) {
-    return Grants(options.grants.begin(), options.grants.end());
+  Grants grants(options.grants.begin(), options.grants.end());
+  if (grants.empty() && owner.has_value()) {
+    grants.push_back({Location::On(*owner), options.access});
   }
-  if (owner.has_value()) {
-    return Grants{{Location::On(*owner), options.access}};
+  if (!grants.empty()) {
+    if (options.host_access != Access::kNone &&
+        ticket.host_numa_node.has_value()) {
+      grants.push_back(
+          {Location::HostNuma(static_cast<int>(*ticket.host_numa_node)),
+           options.host_access});
+    }
+    return grants;
   }
   return absl::FailedPreconditionError(
       absl::StrCat("this process does not see ", ticket.device.ToString(),

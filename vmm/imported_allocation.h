@@ -35,6 +35,8 @@ struct ImportOptions {
   std::vector<AccessGrant> grants = {};
   // For the device chosen by an empty `grants`.
   Access access = Access::kRead;
+  // For the CPU too, if it is memory of the host: on the node where it lives.
+  Access host_access = Access::kNone;
   // Bytes, a power of two; 0 is the driver's own.
   std::uint64_t alignment = 0;
   // Where to map it, instead of at addresses of its own; `alignment` is then

@@ -40,7 +40,11 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(const Device& device,
                                                    const PoolOptions& options) {
   absl::Status sane = CheckSizes(options);
   if (!sane.ok()) return sane;
-  absl::Status reachable = CheckReachable(Location::On(device), options.also);
+  absl::Status reachable =
+      CheckReachable(options.host_numa_node.has_value()
+                         ? Location::HostNuma(*options.host_numa_node)
+                         : Location::On(device),
+                     options.also);
   if (!reachable.ok()) return reachable;
   // Tried now, so that a share that cannot work is known before there is
   // anything to be shared.

@@ -31,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,6 +66,9 @@ struct PoolOptions {
   std::uint64_t cap = 0;
   // Who else gets access to every segment.
   std::vector<AccessGrant> also = {};
+  // A NUMA node of the host to have the segments on, instead of the device's
+  // memory; see AllocationOptions.
+  std::optional<int> host_numa_node = std::nullopt;
 };
 
 struct BlockOptions {

@@ -83,17 +83,17 @@ std::optional<MemoryLabel> ParseLabel(std::string_view text) {
   label.instance = std::string(text.substr(0, dot));
   if (!IsMachineName(label.instance)) return std::nullopt;
   text.remove_prefix(dot + 1);
-  if (!TakeUuid(&text, &label.uuid) || text.size() < 4 || text[0] != '.') {
-    return std::nullopt;
-  }
+  if (!TakeUuid(&text, &label.uuid) || text.size() < 3) return std::nullopt;
+  const char point = text[0];
   const char kind = text[1];
-  if (std::string_view("dfnhbpq").find(kind) == std::string_view::npos) {
+  const char rdma = text[2];
+  text.remove_prefix(3);
+  if (point != '.' || (rdma != '0' && rdma != '1') ||
+      std::string_view("dfnhbpq").find(kind) == std::string_view::npos) {
     return std::nullopt;
   }
   label.kind = static_cast<MemoryLabel::Kind>(kind);
-  if (text[2] != '0' && text[2] != '1') return std::nullopt;
-  label.rdma = text[2] == '1';
-  text.remove_prefix(3);
+  label.rdma = rdma == '1';
   if (!TakeHex(&text, 1, &label.compression)) return std::nullopt;
   if (HasId(label.kind) && !TakeHex(&text, kIdDigits, &label.id)) {
     return std::nullopt;

@@ -88,6 +88,38 @@ TEST_F(Streams, CompareCounterValuesAcrossTheirWrap) {
   EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
 }
 
+// What fences rest on: memory of the host is one word for the CPU and for
+// streams, also as another mapping of it has it.
+TEST_F(Streams, AndTheCpuExchangeValuesInMemoryOfTheHost) {
+  const CUmemGenericAllocationHandle memory =
+      CreateWith(Properties(kFd, CU_MEM_LOCATION_TYPE_HOST_NUMA));
+  const CUmemGenericAllocationHandle imported = Import(Export(memory));
+  const CUdeviceptr places[] = {Reserve(), Reserve()};
+  Map(places[0], memory);
+  Map(places[1], imported);
+  std::vector<std::atomic_ref<std::uint64_t>> words;
+  for (CUdeviceptr place : places) {
+    const CUmemAccessDesc both[] = {
+        Access(kReadWrite),
+        Access(kReadWrite, 0, CU_MEM_LOCATION_TYPE_HOST_NUMA)};
+    ASSERT_EQ(cu.cuMemSetAccess(place, kGranule, both, 2), CUDA_SUCCESS);
+    words.emplace_back(*reinterpret_cast<std::uint64_t*>(
+        static_cast<std::uintptr_t>(place + 512)));
+  }
+  words[0].store(0);
+  for (std::uint64_t turn = 1; turn < 20; turn += 2) {
+    const int side = turn % 4 == 1 ? 0 : 1;
+    ASSERT_EQ(Wait(places[side] + 512, turn), CUDA_SUCCESS);
+    ASSERT_EQ(cu.cuStreamWriteValue64(stream, places[1 - side] + 512, turn + 1,
+                                      CU_STREAM_WRITE_VALUE_DEFAULT),
+              CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    words[1 - side].store(turn);
+    ASSERT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ(words[side].load(), turn + 1);
+  }
+}
+
 TEST_F(Streams, RefuseValuesTheyCannotReach) {
   int local = 0;
   EXPECT_EQ(Wait(address + 4, 1), CUDA_ERROR_INVALID_VALUE);

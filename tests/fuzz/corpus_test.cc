@@ -138,6 +138,9 @@ TEST(FuzzCorpus, PoolMessagesKeepTheirPromises) {
 TEST(FuzzCorpus, SubscribersKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_owner", RunsOverAChannel()), RunsOverAChannel());
 }
+TEST(FuzzCorpus, FenceTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("fence_ticket", 60000), 60000u);
+}
 TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
 }

@@ -51,14 +51,18 @@ void FuzzPoolOwner(Input input);
 // peers map, and of tickets given to such a peer.
 void FuzzPoolTable(Input input);
 
+// A fence ticket as it is, and once more with magic and version put right.
+void FuzzFenceTicket(Input input);
+
 struct Entry {
   std::string name;
   void (*run)(Input input);
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// Those of pools, of jobs (cards and rows of ranks), and all.
+// Those of pools, of fences, of jobs (cards and rows of ranks), and all.
 std::vector<Entry> PoolEntries();
+std::vector<Entry> FenceEntries();
 std::vector<Entry> JobEntries();
 const std::vector<Entry>& Entries();
 

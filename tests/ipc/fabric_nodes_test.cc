@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "platform/machine.h"
+#include "platform/process.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/nodes.h"
 #include "vmm/fabric_ticket.h"
@@ -46,12 +47,12 @@ std::string Word(const absl::Status& status) {
 struct Node {
   explicit Node(const std::string& address) : channel(Dial(address)) {}
 
-  absl::Status Create() {
+  absl::Status Create(std::uint64_t max_chunk) {
     absl::StatusOr<Allocation> made = Allocation::Create(
         here.device, {.size = kSize,
                       .sharing = SharePolicy::AnyOf(
                           {HandleKind::kFabric, HandleKind::kPosixFd}),
-                      .max_chunk_size = kGranule});
+                      .max_chunk_size = max_chunk});
     if (!made.ok()) return made.status();
     own.emplace(*std::move(made));
     // Both kinds, or the reason why fabric handles were passed over.
@@ -92,7 +93,7 @@ struct Node {
                ? Word(Import(message))
                : absl::StrCat(static_cast<int>(ImportDescriptor(message))));
     } else if (words[0] == "create") {
-      Tell(channel, Word(Create()));
+      Tell(channel, Word(Create(words.size() > 1 ? seed() * kMiB : kGranule)));
     } else if (words[0] == "export") {
       const absl::StatusOr<Bytes> ticket =
           ExportFabricTicket(mine->shareable());
@@ -110,6 +111,27 @@ struct Node {
            Word(CheckUsableHere(
                Must(DecodeTicket(Must(channel.Receive(Late())).payload)),
                TestDriver())));
+    } else if (words[0] == "kinds") {
+      std::string kinds =
+          absl::StrCat(own->kinds().ToString(), "; ", own->size(), " bytes");
+      for (const PassedOver& each : own->passed_over()) {
+        absl::StrAppend(&kinds, "; not ", NameOf(each.kind), ": ",
+                        each.reason.message());
+      }
+      Tell(channel, kinds);
+    } else if (words[0] == "publish") {  // As fabric handles alone.
+      own.emplace(Must(Allocation::Create(
+          here.device, {.size = kSize,
+                        .sharing = SharePolicy::Require(HandleKind::kFabric),
+                        .max_chunk_size = kGranule})));
+      endpoint = Must(Endpoint::Start({}));
+      publication.emplace(Must(endpoint->Publish(own->shareable())));
+      Tell(channel, publication->ticket());
+    } else if (words[0] == "open") {
+      absl::StatusOr<ImportedAllocation> memory = OpenTicket(
+          TestDriver(), words.at(1), {.access = Access::kReadWrite}, Late());
+      Tell(channel, Word(memory.status()));
+      if (memory.ok()) imported.emplace(*std::move(memory));
     } else if (words[0] == "write") {
       WritePattern(mine->address(), kSize, seed());
       Tell(channel, "ok");
@@ -142,6 +164,8 @@ struct Node {
   platform::Channel channel;
   std::optional<Allocation> own;
   std::optional<ImportedAllocation> imported;
+  std::unique_ptr<Endpoint> endpoint;
+  std::optional<Publication> publication;
 };
 
 // args: the test's address; the name of the node to enter, if any; "obey".
@@ -203,6 +227,9 @@ class RemoteNode {
     Must(channel_.Send(kText, message.payload, {}, Late()));
     return Hear(channel_);
   }
+  std::uint64_t pid() const {
+    return static_cast<std::uint64_t>(child_->pid());
+  }
   void Kill() {
     child_->Kill();
     EXPECT_EQ(std::exchange(child_, nullptr)->Wait(), Child::kKilled);
@@ -228,16 +255,17 @@ std::string NewInstance() {
       reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-// With true, nodes are namespaces; else they only have names, which needs no
-// rights.
-class FabricNodes : public ::testing::TestWithParam<bool> {
+class NodesTest : public ::testing::Test {
  protected:
+  // Whether nodes are namespaces; else they only have names, which needs no
+  // rights.
+  explicit NodesTest(bool namespaces = false) : namespaces_(namespaces) {}
+
   void SetUp() override {
-    if (!platform::kNativeHandleIsPosixFd) GTEST_SKIP() << WhyNoNodes();
     if (!OnHostMemoryDriver()) {
       GTEST_SKIP() << "nodes are the host-memory driver's";
     }
-    if (GetParam() && !WhyNoNodes().empty()) GTEST_SKIP() << WhyNoNodes();
+    if (namespaces_ && !WhyNoNodes().empty()) GTEST_SKIP() << WhyNoNodes();
   }
   void TearDown() override {
     if (IsSkipped()) return;
@@ -253,24 +281,31 @@ class FabricNodes : public ::testing::TestWithParam<bool> {
                    const std::string& obey = "") {
     Env all = imex.Environment();
     all["VMMSHARE_HOST_INSTANCE"] = instance_;
-    if (!GetParam()) all["VMMSHARE_HOST_NODE"] = name;
+    if (!namespaces_) all["VMMSHARE_HOST_NODE"] = name;
     for (const auto& [variable, value] : env) all[variable] = value;
     return RemoteNode(
         Child::Start("fabric-node",
-                     {listener_.address(), GetParam() ? name : "", obey}, all),
+                     {listener_.address(), namespaces_ ? name : "", obey}, all),
         listener_);
   }
 
  private:
+  const bool namespaces_;
   // Of this test alone: others may run at the same time.
   const std::string instance_ = absl::StrCat("nodes-", NewInstance());
   PrivateDirectory directory_;
   platform::Listener listener_ = Must(
       platform::Listener::Bind({.directory = directory_.for_listeners()}, {}));
 };
-INSTANTIATE_TEST_SUITE_P(, FabricNodes, ::testing::Bool(), [](const auto& of) {
-  return of.param ? "Namespaces" : "Names";
-});
+class FabricNodes : public NodesTest,
+                    public ::testing::WithParamInterface<bool> {
+ protected:
+  FabricNodes() : NodesTest(GetParam()) {}
+};
+std::string NameOfNodes(const ::testing::TestParamInfo<bool>& info) {
+  return info.param ? "Namespaces" : "Names";
+}
+INSTANTIATE_TEST_SUITE_P(On, FabricNodes, ::testing::Bool(), &NameOfNodes);
 
 TEST_P(FabricNodes, MemoryOfOneNodeIsReadAndWrittenOnTheOthers) {
   const std::array<ImexRoot, 4> imex;
@@ -310,6 +345,76 @@ TEST_P(FabricNodes, ADescriptorLeadsToNoOtherNode) {
     EXPECT_THAT(b.Usable(descriptor),
                 HasSubstr("the ticket was made on host a, on another machine"));
   }
+}
+
+// --- Which kinds memory gets ------------------------------------------------
+
+TEST_P(FabricNodes, MemoryHasBothKindsWhereBothWork) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  EXPECT_EQ(a.Ask("create"), "ok");
+  EXPECT_EQ(a.Ask("kinds"), "POSIX fd + fabric handle; 6291456 bytes");
+}
+
+class Pitfall18 : public NodesTest {};
+
+TEST_F(Pitfall18, TheSizeIsRoundedAsTheDriverAsksForTheKinds) {
+  ImexRoot imex;
+  const Env coarse = {{"VMMSHARE_HOST_FABRIC_GRANULARITY", "16M"}};
+  // Chunks of 2 MiB cannot be: they are what the limit allows, rounded down.
+  EXPECT_THAT(Start("a", imex, coarse).Ask("create"),
+              HasSubstr("at least the granularity of 16777216 bytes"));
+  RemoteNode b = Start("b", imex, coarse);
+  EXPECT_EQ(b.Ask("create 100"), "ok");
+  EXPECT_EQ(b.Ask("kinds"), "POSIX fd + fabric handle; 16777216 bytes");
+  RemoteNode c = Start("c", imex, coarse);
+  imex.KillDaemon();  // No fabric handles, then, and no need to round.
+  ExpectError(c.Ask("create 100"), CUDA_ERROR_NOT_PERMITTED, "nvidia-imex");
+  EXPECT_THAT(c.Ask("kinds"), ::testing::StartsWith("POSIX fd; 6291456 bytes"));
+}
+
+class Pitfall05 : public NodesTest {};
+
+// Each kind works alone, both together are refused: the third cuMemCreate,
+// after the two kinds were tried.
+TEST_F(Pitfall05, KindsAreDroppedOneAtATimeTheLeastWantedFirst) {
+  const ImexRoot imex;
+  RemoteNode a =
+      Start("a", imex, {{"VMMSHARE_HOST_FAIL", "cuMemCreate:3:NOT_SUPPORTED"}});
+  EXPECT_THAT(a.Ask("create"), HasSubstr("POSIX fd + fabric handle"));
+  EXPECT_THAT(a.Ask("kinds"),
+              ::testing::StartsWith(
+                  "fabric handle; 6291456 bytes; not POSIX fd: cuMemCreate"));
+  RemoteNode b = Start("b", imex);
+  EXPECT_EQ(b.Import(a.Export()), "ok");
+}
+
+// --- Over a connection ------------------------------------------------------
+
+class FabricProcesses : public NodesTest {};  // Of one node.
+
+TEST_F(FabricProcesses, AnEndpointServesFabricHandles) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex);
+  RemoteNode b = Start("a", imex);
+  const std::string ticket = a.Ask("publish");
+  EXPECT_EQ(Must(ParseTicketString(ticket)).ticket.kind, HandleKind::kFabric);
+  EXPECT_EQ(a.Ask("write 3"), "ok");
+  EXPECT_EQ(b.Ask(absl::StrCat("open ", ticket)), "ok");
+  EXPECT_EQ(b.Ask("expect-imported 3"), "ok");
+  EXPECT_EQ(b.Ask("write-imported 4"), "ok");
+  EXPECT_EQ(a.Ask("expect 4"), "ok");
+}
+
+// A real driver answers so to processes that see one GPU each (nccl#1647).
+TEST_F(FabricProcesses, TheImporterMustSeeTheOwnersDevice) {
+  const ImexRoot imex;
+  RemoteNode a = Start("a", imex, {{"CUDA_VISIBLE_DEVICES", "0"}});
+  RemoteNode b = Start("a", imex, {{"CUDA_VISIBLE_DEVICES", "1"}});
+  RemoteNode c = Start("c", imex, {{"CUDA_VISIBLE_DEVICES", "1"}});
+  const Bytes ticket = a.Share(1);
+  ExpectError(b.Import(ticket), CUDA_ERROR_INVALID_DEVICE, "Within a node");
+  EXPECT_EQ(c.Import(ticket), "ok");
 }
 
 // --- What can be wrong, on either side --------------------------------------
@@ -433,6 +538,53 @@ TEST_P(FabricNodes, AHandleOfRandomBytesLeadsNowhere) {
   EXPECT_EQ(b.Import(EncodeFabricTicket(ticket)), "ok");
 }
 
+// The host-memory driver's handles say where to look: a process and one of its
+// descriptors, at these bytes. Whatever stands there, nothing but the memory of
+// that very handle is opened.
+TEST_P(FabricNodes, AHandleThatPointsElsewhereLeadsNowhere) {
+  constexpr std::size_t kProcess = 24;
+  constexpr std::size_t kDescriptor = 32;
+  const ImexRoot imex_a;
+  const ImexRoot imex_b;
+  RemoteNode a = Start("a", imex_a);
+  RemoteNode b = Start("b", imex_b);
+  const FabricTicket right = Must(DecodeFabricTicket(a.Share(1)));
+  const auto with = [&](std::size_t at, std::uint64_t value) {
+    FabricTicket ticket = right;
+    for (std::size_t i = 0; i < 8; ++i) {
+      ticket.handles[0].bytes[at + i] =
+          static_cast<std::uint8_t>(value >> (8 * i));
+    }
+    return ticket == right ? Bytes() : EncodeFabricTicket(ticket);
+  };
+  constexpr std::uint64_t kTelling[] = {
+      0,         1, 1u << 31, std::uint64_t{1} << 32, std::uint64_t{1} << 63,
+      UINT64_MAX};
+  for (const std::size_t at : {kProcess, kDescriptor}) {
+    for (const std::uint64_t value : kTelling) {
+      ExpectError(b.Import(with(at, value)), CUDA_ERROR_INVALID_HANDLE,
+                  "chunk 1 of 3");
+    }
+  }
+  // The test's own process, b's, and each descriptor that a may have open: its
+  // sockets, its library, and the other chunks.
+  ExpectError(b.Import(with(kProcess, static_cast<std::uint64_t>(
+                                          platform::CurrentProcessId()))),
+              CUDA_ERROR_INVALID_HANDLE, "chunk 1 of 3");
+  ExpectError(b.Import(with(kProcess, b.pid())), CUDA_ERROR_INVALID_HANDLE,
+              "chunk 1 of 3");
+  int right_ones = 0;
+  for (std::uint64_t descriptor = 0; descriptor < 64; ++descriptor) {
+    const Bytes ticket = with(kDescriptor, descriptor);
+    if (ticket.empty()) {
+      ++right_ones;
+      continue;
+    }
+    ExpectError(b.Import(ticket), CUDA_ERROR_INVALID_HANDLE, "chunk 1 of 3");
+  }
+  EXPECT_EQ(right_ones, 1);
+}
+
 TEST_P(FabricNodes, AStaleHandleLeadsNowhere) {
   const ImexRoot imex_a;
   const ImexRoot imex_b;
@@ -450,26 +602,14 @@ TEST_P(FabricNodes, AStaleHandleLeadsNowhere) {
 
 // --- Life and death ---------------------------------------------------------
 
-TEST(FabricLifetime, TheMemoryGoesWithTheLastProcessThatHasIt) {
-  if (!platform::kNativeHandleIsPosixFd) GTEST_SKIP() << WhyNoNodes();
-  if (!OnHostMemoryDriver()) {
-    GTEST_SKIP() << "nodes are the host-memory driver's";
-  }
-  const PrivateDirectory directory;
-  platform::Listener listener = Must(
-      platform::Listener::Bind({.directory = directory.for_listeners()}, {}));
+class FabricLifetime : public NodesTest {};
+
+TEST_F(FabricLifetime, TheMemoryGoesWithTheLastProcessThatHasIt) {
   const std::array<ImexRoot, 2> imex;
-  const auto start = [&](const std::string& name, int at) {
-    Env env = imex[at].Environment();
-    env["VMMSHARE_HOST_NODE"] = name;
-    return RemoteNode(
-        Child::Start("fabric-node", {listener.address(), "", ""}, env),
-        listener);
-  };
-  RemoteNode meter = start("a", 0);  // Sees what the node's memory is in use.
+  RemoteNode meter = Start("a", imex[0]);  // Sees how much the node has left.
   const std::string all = meter.Ask("free");
-  RemoteNode owner = start("a", 0);
-  RemoteNode importer = start("b", 1);
+  RemoteNode owner = Start("a", imex[0]);
+  RemoteNode importer = Start("b", imex[1]);
   EXPECT_EQ(importer.Import(owner.Share(1)), "ok");
   const std::string used = meter.Ask("free");
   EXPECT_NE(used, all);
@@ -480,19 +620,9 @@ TEST(FabricLifetime, TheMemoryGoesWithTheLastProcessThatHasIt) {
   EXPECT_EQ(meter.Ask("free"), all);
 }
 
-// One process: what it exports it may import, whatever the ticket went through.
-TEST(FabricLifetime, AProcessImportsItsOwnMemory) {
-  if (!platform::kNativeHandleIsPosixFd) GTEST_SKIP() << WhyNoNodes();
-  if (!OnHostMemoryDriver()) {
-    GTEST_SKIP() << "nodes are the host-memory driver's";
-  }
-  const PrivateDirectory directory;
-  platform::Listener listener = Must(
-      platform::Listener::Bind({.directory = directory.for_listeners()}, {}));
+TEST_F(FabricLifetime, AProcessImportsItsOwnMemory) {
   const ImexRoot imex;
-  RemoteNode node(Child::Start("fabric-node", {listener.address(), "", ""},
-                               imex.Environment()),
-                  listener);
+  RemoteNode node = Start("a", imex);
   EXPECT_EQ(node.Import(node.Share(7)), "ok");
   EXPECT_EQ(node.Ask("expect-imported 7"), "ok");
 }

@@ -192,6 +192,24 @@ TEST_F(PoolTickets, OfAFreedBlockAreRefusedWhileItIsHeldAndAfterwards) {
   ExpectStillGood();
 }
 
+TEST_F(PoolTickets, OneStaleAmongManyLeavesNoneOfThemHeld) {
+  // More than are looked at together, so that some were imported already when
+  // the stale one is met, wherever it is.
+  const std::vector<CUdeviceptr> many = TakePatterns(50, 4096, 9);
+  std::vector<PoolTicket> tickets = Must(pool_->ExportAll(many));
+  for (std::size_t stale : {0, 15, 16, 24, 49}) {
+    std::vector<PoolTicket> asked = tickets;
+    asked[stale].generation += 100;
+    EXPECT_EQ(peer_->ImportAll(asked, Late()).status().code(),
+              Code::kFailedPrecondition)
+        << stale;
+    EXPECT_EQ(peer_->statistics().imported, 0u) << stale;
+  }
+  EXPECT_EQ(Must(peer_->ImportAll(tickets, Late())).size(), many.size());
+  FreeAll(many);
+  EXPECT_EQ(pool_->statistics().held, 0u);
+}
+
 TEST_F(PoolTickets, StringsThatNameNoPoolAreToldApart) {
   const auto subscribe = [this](const std::string& text) {
     return ImportedPool::Subscribe(driver(), text, {}, Late()).status();

@@ -1,6 +1,6 @@
 // Nodes of an NVLink fabric, for the host-memory driver: several on this
 // machine, each a network namespace with a host name, a boot id and an IMEX of
-// its own.
+// its own. Not on Windows, which has no IMEX.
 //
 //   const ImexRoot imex;   // Each node has one.
 //   Child node = Child::Start("node", {"node1"}, imex.Environment());
@@ -24,8 +24,8 @@ namespace vmm::testing {
 inline constexpr char kCluster[] = "f0613ff9-b933-c38b-3a87-83fbe59ca8a9";
 inline constexpr char kOtherCluster[] = "0badcafe-0000-4000-8000-000000000001";
 
-// Why this machine gives no nodes: Windows, or a container that forbids
-// namespaces. Empty where it does. Tried in a child process.
+// Why this machine gives no nodes: a container that forbids namespaces. Empty
+// where it does. Tried in a child process.
 std::string WhyNoNodes();
 
 // Makes this process the node `name`. REQUIRES: it has one thread, is one of a

@@ -76,7 +76,6 @@ class Core {
 
   // core.cc: the mutex is not held.
   absl::StatusOr<Block*> AllocateSlowly(const Request& request);
-  absl::Status FreeSlowly(Block* block);
   absl::Status WhyNotFree(CUdeviceptr address);
   void Settle(ThreadCache& cache, Block* block);
 
@@ -85,6 +84,8 @@ class Core {
   Block* TakeFrom(Arena& arena, const Request& request);
   Block* Cut(Segment& segment, const Request& request);
   void FillCache(Arena& arena, const Request& request);
+
+  // core_reuse.cc
   // Where a block goes that the program has freed on block->freed_on.
   void PutBack(Block* block);
   void PutBackAll(BlockList blocks);

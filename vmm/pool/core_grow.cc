@@ -65,6 +65,7 @@ absl::Status Core::AddSegment(Arena& arena, std::uint64_t size,
   options.sharing = options_.sharing;
   options.alignment = alignment;
   options.also = options_.also;
+  options.host_numa_node = options_.host_numa_node;
   absl::StatusOr<Allocation> memory = Allocation::Create(device_, options);
   if (!memory.ok()) return memory.status();
   Domain& domain = *domains_[arena.domain];
@@ -269,17 +270,15 @@ absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
 
 absl::Status Core::ReleaseStream(CUstream stream, absl::Time deadline) {
   {
-    {
-      // Points for what was freed, before the one that is waited for.
-      std::lock_guard<std::mutex> lock(mutex_);
-      EmptyCaches();
-      Collect();
-    }
-    absl::StatusOr<OwnedEvent> point = RecordEvent(device_.driver(), stream);
-    if (!point.ok()) return point.status();
-    absl::Status passed = AwaitPassing(*point, deadline);
-    if (!passed.ok()) return passed;
+    // Points for what was freed, before the one that is waited for.
+    std::lock_guard<std::mutex> lock(mutex_);
+    EmptyCaches();
+    Collect();
   }
+  absl::StatusOr<OwnedEvent> point = RecordEvent(device_.driver(), stream);
+  if (!point.ok()) return point.status();
+  absl::Status passed = AwaitPassing(*point, deadline);
+  if (!passed.ok()) return passed;
   std::lock_guard<std::mutex> lock(mutex_);
   EmptyCaches();
   for (Block* block : held_) {

@@ -7,17 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "vmm/pool/core.h"
+#include "vmm/pool/share_layout.h"
 #include "vmm/protocol.h"
 
 namespace vmm::pool {
-
-namespace {
-
-// Blocks whose records are fetched together: the processor waits for one
-// instead of each in turn.
-constexpr std::size_t kAtOnce = 16;
-
-}  // namespace
 
 absl::StatusOr<PoolTicket> Core::ExportOne(Block* block, CUdeviceptr address) {
   if (block == nullptr) return absl::NotFoundError("");
@@ -53,7 +46,7 @@ absl::Status Core::Export(absl::Span<const CUdeviceptr> blocks,
         "set PoolOptions::sharing");
   }
   while (!blocks.empty()) {
-    const absl::Span<const CUdeviceptr> some = blocks.subspan(0, kAtOnce);
+    const absl::Span<const CUdeviceptr> some = blocks.subspan(0, kBlocksAtOnce);
     absl::Status exported = ExportSome(some, out);
     if (!exported.ok()) return exported;
     blocks.remove_prefix(some.size());
@@ -64,7 +57,7 @@ absl::Status Core::Export(absl::Span<const CUdeviceptr> blocks,
 
 absl::Status Core::ExportSome(absl::Span<const CUdeviceptr> blocks,
                               PoolTicket* out) {
-  std::array<Block*, kAtOnce> found;
+  std::array<Block*, kBlocksAtOnce> found;
   std::unique_lock<std::mutex> lock(mutex_);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     found[i] = addresses_.Find(blocks[i]);

@@ -26,9 +26,6 @@ absl::Status Domain::MakeTable() {
   absl::StatusOr<ShareTable> table = ShareTable::Create(id);
   if (!table.ok()) return table.status();
   table_ = *std::move(table);
-  // All at once, so that the export of a block never grows it: pages that are
-  // not used are not there.
-  generations_.reserve(kPoolSlots);
   return absl::OkStatus();
 }
 
@@ -39,8 +36,6 @@ absl::StatusOr<PoolTicket> Domain::Publish(const Segment& segment,
   if (!made.ok()) return made;
   absl::StatusOr<SlotRef> slot = table_->Publish(segment.number, offset, size);
   if (!slot.ok()) return slot.status();
-  if (slot->slot >= generations_.size()) generations_.resize(slot->slot + 1);
-  generations_[slot->slot] = slot->generation;
   return PoolTicket{table_->domain(), segment.number, slot->slot,
                     slot->generation, offset,         size};
 }

@@ -32,7 +32,7 @@ class Domain {
                                      std::uint64_t offset, std::uint64_t size);
   // The generation that Publish() gave to what has the slot now.
   std::uint64_t GenerationOf(std::uint32_t slot) const {
-    return generations_[slot];
+    return table_->GenerationOf(slot);
   }
   const DomainId& id() const { return table_->domain(); }
   void Withdraw(std::uint32_t slot) { table_->Withdraw(slot); }
@@ -99,8 +99,7 @@ class Domain {
   std::uint32_t next_number_ = 1;
   bool served_ = false;
   bool closed_ = false;
-  std::optional<ShareTable> table_;         // Once something is shared.
-  std::vector<std::uint64_t> generations_;  // By slot.
+  std::optional<ShareTable> table_;  // Once something is shared.
   std::map<std::uint32_t, std::shared_ptr<const SharedSegment>> shared_;
   std::vector<Peer> peers_;
 };

@@ -52,6 +52,10 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(Hold::is_always_lock_free);
 
+// Blocks that either side looks up together: the processor waits for one
+// record, instead of for each in turn.
+inline constexpr std::size_t kBlocksAtOnce = 16;
+
 inline constexpr std::size_t kShareHeaderBytes = 4096;
 inline constexpr std::size_t kShareTableBytes =
     kShareHeaderBytes + kPoolSlots * sizeof(ShareRecord);

@@ -86,6 +86,11 @@ void ShareTable::Withdraw(std::uint32_t slot) {
   Record(slot).generation.store(0, std::memory_order_seq_cst);
 }
 
+std::uint64_t ShareTable::GenerationOf(std::uint32_t slot) const {
+  CheckState(slot, State::kPublished, "GenerationOf");
+  return Record(slot).generation.load(std::memory_order_relaxed);
+}
+
 bool ShareTable::Held(std::uint32_t slot) const {
   CheckState(slot, State::kWithdrawn, "Held");
   return std::any_of(peers_.begin(), peers_.end(), [slot](const Peer& peer) {

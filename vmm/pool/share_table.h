@@ -58,6 +58,8 @@ class ShareTable {
   // From when this returns, no ticket to the block is accepted any more. Peers
   // that hold it go on using it. REQUIRES: published.
   void Withdraw(std::uint32_t slot);
+  // What Publish() gave the slot. REQUIRES: published.
+  std::uint64_t GenerationOf(std::uint32_t slot) const;
 
   // Whether a peer may still be using the block. A peer that tries a stale
   // ticket holds its slot for a moment, too. Once false it stays so.

@@ -11,6 +11,7 @@
 #include "platform/annotate.h"
 #include "platform/check.h"
 #include "platform/process.h"
+#include "vmm/pool/share_layout.h"
 
 namespace vmm::pool {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 // that can be cancelled.
 constexpr std::chrono::milliseconds kAskAgain{1};
 
-// Tickets that are looked at together.
-constexpr std::size_t kAtOnce = 16;
 // How long taking leave may wait for an owner that does not read.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
@@ -160,7 +159,7 @@ absl::StatusOr<std::vector<ImportedBlock>> Subscription::ImportAll(
   std::vector<ImportedBlock> blocks;
   blocks.reserve(tickets.size());
   while (!tickets.empty()) {
-    const absl::Span<const PoolTicket> some = tickets.subspan(0, kAtOnce);
+    const absl::Span<const PoolTicket> some = tickets.subspan(0, kBlocksAtOnce);
     absl::Status imported = ImportSome(some, deadline, blocks);
     if (!imported.ok()) return imported;
     tickets.remove_prefix(some.size());

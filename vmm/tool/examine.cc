@@ -231,9 +231,8 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
   if (report.driver.ok() && report.driver->is_host_memory()) {
     notes->push_back(
         {"host-memory",
-         "this is the host-memory driver: no GPU was tried; without an IMEX "
-         "root "
-         "it refuses fabric handles, as a GPU does without a channel",
+         "this is the host-memory driver: no GPU was tried, and fabric handles "
+         "it refuses unless VMMSHARE_HOST_FABRIC_ROOT gives it a fabric",
          "For the GPUs of this machine: --driver=system."});
   }
   if (!report.driver.ok() && limits.control_node.ok()) {

@@ -1,0 +1,127 @@
+// A process that forks, or exits, while it has fences: the child has nothing
+// of them, and the end is clean.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "platform/check.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "vmm/endpoint.h"
+#include "vmm/fence.h"
+#include "vmm/fence_pool.h"
+
+namespace vmm::testing {
+namespace {
+
+using Args = std::vector<std::string>;
+
+// Runs `child` in a forked process, which then ends without another word;
+// whether it came to that.
+bool EndsWell(const std::function<void()>& child) {
+  const pid_t pid = ::fork();
+  platform::Check(pid >= 0, "fork() failed");
+  if (pid == 0) {
+    child();
+    ::_exit(0);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    platform::Check(errno == EINTR, "waitpid() failed");
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// An owner and a subscriber in one process, each with a share in one fence.
+struct Fences {
+  explicit Fences(const std::string& directory)
+      : endpoint(
+            Must(Endpoint::Start({.listener = {.directory = directory}}))) {
+    publication.emplace(Must(endpoint->Serve(pool->pool())));
+    imported = Must(ImportedFencePool::Subscribe(
+        TestDriver(), publication->ticket(), {}, Late()));
+    ours.emplace(Must(pool->New()));
+    theirs.emplace(Must(imported->Import(Must(pool->Export(*ours)), Late())));
+  }
+
+  Here here;
+  std::unique_ptr<FencePool> pool = Must(FencePool::Create(here.device));
+  std::unique_ptr<Endpoint> endpoint;
+  std::optional<PoolPublication> publication;
+  std::unique_ptr<ImportedFencePool> imported;
+  std::optional<Fence> ours;
+  std::optional<Fence> theirs;
+};
+
+void CheckRefused(const absl::Status& status) {
+  platform::Check(absl::IsFailedPrecondition(status), status.ToString());
+}
+
+// In a process of its own, for the driver's sake; args: where to listen.
+int ForkWithFences(const Args& args) {
+  Fences fences(args[0]);
+  Must(fences.theirs->SignalFromHost(1));
+  EXPECT_TRUE(EndsWell([&] {
+    for (Fence* fence : {&*fences.ours, &*fences.theirs}) {
+      CheckRefused(fence->Query().status());
+      CheckRefused(fence->Signal(nullptr, 2));
+      CheckRefused(fence->Wait(nullptr, 1));
+      CheckRefused(fence->SignalFromHost(2));
+      CheckRefused(fence->WaitOnHost(1, Late()));
+      CheckRefused(fence->Abandon());
+      CheckRefused(fence->Release());
+    }
+    fences.theirs.reset();
+    fences.ours.reset();
+    fences.imported.reset();
+    fences.publication.reset();
+    fences.endpoint.reset();
+    fences.pool.reset();
+  }));
+  // All of it goes on.
+  EXPECT_EQ(Must(fences.ours->Query()), 1u);
+  EXPECT_TRUE(fences.imported->connection().ok());
+  Must(fences.ours->SignalFromHost(2));
+  Must(fences.theirs->WaitOnHost(2, Late()));
+  Must(fences.ours->Release());
+  EXPECT_EQ(fences.pool->pool().statistics().held, kFenceBytes);
+  Must(fences.theirs->Release());
+  const Fence next = Must(fences.pool->New());
+  EXPECT_EQ(Must(next.Query()), 0u);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kForkWithFences = RegisterChild("fork-with-fences", &ForkWithFences);
+
+// Ends by exit() with fences alive, some of them in the destructors of static
+// objects; args: where to listen.
+int ExitWithFences(const Args& args) {
+  static std::optional<Fences> fences;
+  fences.emplace(args[0]);
+  Must(fences->ours->SignalFromHost(1));
+  static auto* const left = new Fences(args[0]);
+  Must(left->theirs->WaitOnHost(0, Late()));
+  return 0;
+}
+const bool kExitWithFences = RegisterChild("exit-with-fences", &ExitWithFences);
+
+using FenceFork = IpcTest;
+
+TEST_F(FenceFork, AChildHasNoFenceAndItsParentGoesOn) {
+  EXPECT_EQ(Child::Start("fork-with-fences", {listener_directory()}).Wait(), 0);
+}
+
+class Pitfall30 : public IpcTest {};
+TEST_F(Pitfall30, AnExitWithFencesAliveIsClean) {
+  EXPECT_EQ(Child::Start("exit-with-fences", {listener_directory()}).Wait(), 0);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,87 @@
+#include "vmm/fence/source.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/process.h"
+
+namespace vmm::fence {
+namespace {
+
+// Of those that wait, at each Collect(): more than one comes for each that is
+// made, so that they do not pile up, and few enough to cost nothing.
+constexpr std::size_t kLookedAt = 8;
+
+// Whether all that the fence put on streams has been signalled.
+bool HasSignalled(const Leaving& fence) {
+  return fence.enqueued == 0 ||
+         fence.base + Look(*fence.words, fence.base).value >= fence.enqueued;
+}
+
+}  // namespace
+
+absl::Status CheckStreamOperations(const Device& device) {
+  const platform::Driver& driver = device.driver();
+  int can = 0;
+  if (CUresult r = driver->cuDeviceGetAttribute(
+          &can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+          device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        "cuDeviceGetAttribute(CAN_USE_64_BIT_STREAM_MEM_OPS)");
+  }
+  if (can != 0) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      device.Describe(),
+      " has no 64-bit stream memory operations (CU_DEVICE_ATTRIBUTE_"
+      "CAN_USE_64_BIT_STREAM_MEM_OPS is 0), by which fences are signalled and "
+      "waited for, and vmmshare has no other way yet. Use CUDA's interprocess "
+      "events (cuIpcGetEventHandle) there"));
+}
+
+Source::Source(platform::Driver driver)
+    : driver_(std::move(driver)), forks_(platform::ForksSoFar()) {}
+
+bool Source::IsOfAnotherProcess() const {
+  return platform::ForksSoFar() != forks_;
+}
+
+void Source::Release(Leaving fence) {
+  --fences_;
+  if (HasSignalled(fence)) {
+    GiveBack(std::move(fence));
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.push_back(std::move(fence));
+  ++waiting_count_;
+}
+
+void Source::Collect() {
+  if (waiting_count_ == 0) return;
+  std::vector<Leaving> signalled;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (std::size_t i = std::min(kLookedAt, waiting_.size()); i > 0; --i) {
+      Leaving fence = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (HasSignalled(fence)) {
+        signalled.push_back(std::move(fence));
+        --waiting_count_;
+      } else {
+        waiting_.push_back(std::move(fence));
+      }
+    }
+  }
+  for (Leaving& fence : signalled) GiveBack(std::move(fence));
+}
+
+void Source::DropWaiting() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.clear();
+}
+
+}  // namespace vmm::fence

@@ -1,0 +1,67 @@
+// Source: what a fence came from and goes back to; internal to vmm/.
+#ifndef VMMSHARE_VMM_FENCE_SOURCE_H_
+#define VMMSHARE_VMM_FENCE_SOURCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "platform/driver.h"
+#include "vmm/device.h"
+#include "vmm/fence/words.h"
+#include "vmm/imported_pool.h"
+
+namespace vmm::fence {
+
+// OK when streams of `device` can signal and wait in memory; otherwise
+// UNIMPLEMENTED. IPC events do not stand in: the message says so.
+absl::Status CheckStreamOperations(const Device& device);
+
+// A fence that is to go.
+struct Leaving {
+  Words* words = nullptr;
+  std::uint64_t base = 0;
+  std::uint64_t enqueued = 0;  // The highest signal on its way, or past.
+  std::optional<ImportedBlock> block;
+};
+
+// Thread-safe.
+class Source {
+ public:
+  explicit Source(platform::Driver driver);
+  virtual ~Source() = default;
+
+  const platform::Driver& driver() const { return driver_; }
+  // Whether this process was forked from the one that made it. No system call.
+  bool IsOfAnotherProcess() const;
+
+  void CountNew() { ++fences_; }
+  // Gives the fence back, or keeps it until its signals are made.
+  void Release(Leaving fence);
+  // Gives back some of those whose signals are made by now.
+  void Collect();
+
+  std::uint64_t fences() const { return fences_; }
+  std::uint64_t waiting() const { return waiting_count_; }
+
+ protected:
+  // Gives back what is of the derived class. No signal is on its way.
+  virtual void GiveBack(Leaving fence) = 0;
+  // Drops what waits. For the derived class's destructor.
+  void DropWaiting();
+
+ private:
+  const platform::Driver driver_;
+  const std::uint64_t forks_;
+  std::atomic<std::uint64_t> fences_ = 0;
+  std::atomic<std::uint64_t> waiting_count_ = 0;
+  std::mutex mutex_;
+  std::deque<Leaving> waiting_;
+};
+
+}  // namespace vmm::fence
+
+#endif  // VMMSHARE_VMM_FENCE_SOURCE_H_
