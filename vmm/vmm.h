@@ -24,6 +24,7 @@
 #include "vmm/pool_ticket.h"
 #include "vmm/primary_context.h"
 #include "vmm/retire.h"
+#include "vmm/ring.h"
 #include "vmm/ticket.h"
 #include "vmm/ticket_string.h"
 #include "vmm/transfer.h"

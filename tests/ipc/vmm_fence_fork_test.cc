@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "platform/check.h"
+#include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
@@ -112,7 +113,35 @@ int ExitWithFences(const Args& args) {
 }
 const bool kExitWithFences = RegisterChild("exit-with-fences", &ExitWithFences);
 
+// The same with both sides of a ring, and items under way; args: where to
+// listen.
+int ForkWithARing(const Args& args) {
+  const Here here;
+  RingHomeOptions where;
+  where.endpoint.listener.directory = args[0];
+  RingSides sides = Must(
+      OpenBothSides(here.device, where, {.buffers = 2, .bytes = 4096}, Late()));
+  const RingBuffer out = Must(sides.writer->Acquire(nullptr, Late()));
+  Must(sides.writer->Publish(out, nullptr, Late()));
+  const RingBuffer in = Must(sides.reader->Acquire(nullptr, Late()));
+  EXPECT_TRUE(EndsWell([&] {
+    sides.writer.reset();
+    sides.reader.reset();
+    sides.home.reset();
+  }));
+  // All of it goes on.
+  Must(sides.reader->Release(in, nullptr));
+  Must(sides.writer->Finish(Late()));
+  Must(sides.reader->Finish(Late()));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kForkWithARing = RegisterChild("fork-with-a-ring", &ForkWithARing);
+
 using FenceFork = IpcTest;
+
+TEST_F(FenceFork, AChildHasNoRingAndItsParentGoesOn) {
+  EXPECT_EQ(Child::Start("fork-with-a-ring", {listener_directory()}).Wait(), 0);
+}
 
 TEST_F(FenceFork, AChildHasNoFenceAndItsParentGoesOn) {
   EXPECT_EQ(Child::Start("fork-with-fences", {listener_directory()}).Wait(), 0);
