@@ -307,6 +307,41 @@ TEST_F(RingLoss, AReaderBelievesNoItemThatIsNoneOfTheRing) {
   ExpectOk(home_->pool().Free(block, nullptr));
 }
 
+TEST_F(RingLoss, AReaderBelievesNoLapThatDoesNotFollow) {
+  // The same again, and with a lap left out.
+  for (const std::uint64_t lap : {1, 3}) {
+    StartReader();
+    Order("join");
+    platform::Channel channel = Accept();
+    const CUdeviceptr block = Must(home_->pool().Allocate(kBytes, nullptr));
+    Fence full = Must(home_->fences().New());
+    Fence free = Must(home_->fences().New());
+    RingItem item;
+    item.number = item.lap = 1;
+    item.block = Must(home_->pool().Export(block));
+    item.full = Must(home_->fences().Export(full));
+    item.free = Must(home_->fences().Export(free));
+    ExpectOk(full.SignalFromHost(3));
+    ExpectOk(channel.Send(ring::kRingOffer,
+                          ring::EncodeOffer({.buffers = 2,
+                                             .bytes = kBytes,
+                                             .pool = home_->pool_ticket(),
+                                             .fences = home_->fences_ticket()}),
+                          {}, Late()));
+    EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
+    EXPECT_EQ(Answer(), "OK");
+    ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(item), {}, Late()));
+    EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+    EXPECT_EQ(Ask("release"), "OK");
+    item.lap = lap;
+    item.number = 2 * lap - 1;
+    ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(item), {}, Late()));
+    EXPECT_THAT(Ask("acquire"), HasSubstr("after lap 1 of its buffer"));
+    KillReader();
+    ExpectOk(home_->pool().Free(block, nullptr));
+  }
+}
+
 TEST_F(RingLoss, AReaderBelievesNoEndThatIsNone) {
   for (const std::vector<std::uint8_t>& payload :
        {std::vector<std::uint8_t>(8, 1), std::vector<std::uint8_t>(7, 0),
