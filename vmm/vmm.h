@@ -10,6 +10,7 @@
 #include "platform/channel.h"
 #include "platform/driver.h"
 #include "vmm/allocation.h"
+#include "vmm/barrier.h"
 #include "vmm/device.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"

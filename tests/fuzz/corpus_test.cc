@@ -135,6 +135,9 @@ TEST(FuzzCorpus, PoolMessagesKeepTheirPromises) {
 TEST(FuzzCorpus, SubscribersKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_owner", RunsOverAChannel()), RunsOverAChannel());
 }
+TEST(FuzzCorpus, BarriersKeepTheirPromises) {
+  EXPECT_GT(Fuzz("barrier", 40000), 40000u);
+}
 TEST(FuzzCorpus, RingItemsKeepTheirPromises) {
   EXPECT_GT(Fuzz("ring_item", 60000), 60000u);
 }

@@ -54,6 +54,8 @@ void FuzzFenceTicket(Input input);
 // An item of a ring as it is, and once more with its tickets' magics put right;
 // and the input as the offer of a ring.
 void FuzzRingItem(Input input);
+// The offer of a barrier, and word of a member that has gone.
+void FuzzBarrier(Input input);
 
 struct Entry {
   std::string name;
@@ -61,7 +63,7 @@ struct Entry {
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// Those of pools, of fences and of rings, and all.
+// Those of pools, of fences and of what is built on both, and all.
 std::vector<Entry> PoolEntries();
 std::vector<Entry> FenceEntries();
 std::vector<Entry> RingEntries();

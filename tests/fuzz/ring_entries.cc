@@ -1,4 +1,4 @@
-// What a ring's reader reads of its writer.
+// What a ring's reader reads of its writer, and a barrier's members of rank 0.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,6 +8,8 @@
 #include "absl/strings/ascii.h"
 #include "platform/check.h"
 #include "tests/fuzz/entries.h"
+#include "vmm/barrier.h"
+#include "vmm/barrier/protocol.h"
 #include "vmm/ring.h"
 #include "vmm/ring/peer.h"
 #include "vmm/ring_item.h"
@@ -87,12 +89,37 @@ void FuzzRingItem(Input input) {
   CheckItem(whole);
 }
 
+void FuzzBarrier(Input input) {
+  const absl::StatusOr<barrier::Offer> offer = barrier::DecodeOffer(input);
+  if (offer.ok()) {
+    Check(Input(barrier::EncodeOffer(*offer)) == input,
+          "an offer is read otherwise than written");
+    Check(offer->fences.size() >= 2 &&
+              offer->fences.size() <= kMaxBarrierMembers && offer->rank > 0 &&
+              offer->rank < offer->fences.size(),
+          "the offer of no barrier");
+  } else {
+    Check(absl::IsDataLoss(offer.status()) ||
+              absl::IsUnimplemented(offer.status()),
+          "another error than documented");
+    CheckPrintable(offer.status().message());
+  }
+  const absl::StatusOr<barrier::Gone> gone = barrier::DecodeGone(input, 5);
+  Check(!gone.ok() ||
+            (gone->rank < 5 && Input(barrier::EncodeGone(*gone)) == input),
+        "a rank that there is not has gone");
+}
+
 std::vector<Entry> RingEntries() {
   const RingItemBytes item = EncodeRingItem(Sample());
   return {{"ring_item",
            &FuzzRingItem,
            {Bytes(item.begin(), item.end()),
-            ring::EncodeOffer({8, 4096, "pool", "fences"})}}};
+            ring::EncodeOffer({8, 4096, "pool", "fences"})}},
+          {"barrier",
+           &FuzzBarrier,
+           {barrier::EncodeOffer({2, "pool", std::vector(3, Sample().full)}),
+            barrier::EncodeGone({3, true})}}};
 }
 
 }  // namespace vmm::fuzz
