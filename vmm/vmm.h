@@ -19,6 +19,7 @@
 #include "vmm/handle_kind.h"
 #include "vmm/imported_allocation.h"
 #include "vmm/imported_pool.h"
+#include "vmm/ipc_event.h"
 #include "vmm/location.h"
 #include "vmm/pointer.h"
 #include "vmm/pool.h"

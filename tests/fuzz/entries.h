@@ -56,6 +56,8 @@ void FuzzFenceTicket(Input input);
 void FuzzRingItem(Input input);
 // The offer of a barrier, and word of a member that has gone.
 void FuzzBarrier(Input input);
+// The ticket of an event as it is, and once more with its checksum put right.
+void FuzzIpcEvent(Input input);
 
 struct Entry {
   std::string name;
