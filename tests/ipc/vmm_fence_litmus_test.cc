@@ -160,18 +160,19 @@ int LitmusReader(const Args& args) {
       for (std::size_t i = 0; i < kWords; ++i) {
         wrong += in[i].load(std::memory_order_relaxed) != expected ? 1 : 0;
       }
-      // Not before the writer has ended this round, or its next would be
-      // judged by chance.
+      // Who did not wait has looked before the writer is let go: see there.
+      if (!waits) Must(read.SignalFromHost(round));
       Must(ready.WaitOnHost(round, Late()));
-      Must(read.SignalFromHost(round));
+      if (waits) Must(read.SignalFromHost(round));
       continue;
     }
     if (waits) Must(ready.Wait(stream, round));
     EXPECT_EQ(
         driver->cuMemcpyDtoHAsync(pinned, buffer.address(), kWords * 4, stream),
         CUDA_SUCCESS);
+    if (!waits) Must(read.Signal(stream, round));
     Must(ready.Wait(stream, round));
-    Must(read.Signal(stream, round));
+    if (waits) Must(read.Signal(stream, round));
     EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
     wrong += static_cast<std::uint64_t>(
         kWords - std::count(copy, copy + kWords, expected));
@@ -247,8 +248,11 @@ class FenceLitmus : public IpcTest,
     EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
     for (std::uint64_t round = 1; round <= rounds; ++round) {
       const auto value = static_cast<std::uint32_t>(round);
+      // A reader that does not wait must come too early, and not by chance: two
+      // processes on one GPU take turns, so that it would come late enough.
+      const std::uint64_t read_first = litmus.waits ? round - 1 : round;
       if (litmus.writer == Who::kCpu) {
-        Must(read.WaitOnHost(round - 1, Late()));
+        Must(read.WaitOnHost(read_first, Late()));
         std::atomic<std::uint32_t>* const out = WordsAt(buffer.address());
         for (std::size_t i = 0; i < kWords; ++i) {
           out[i].store(value, std::memory_order_relaxed);
@@ -256,7 +260,7 @@ class FenceLitmus : public IpcTest,
         Must(ready.SignalFromHost(round));
       } else {
         // All rounds at once: no host is in between.
-        Must(read.Wait(stream, round - 1));
+        Must(read.Wait(stream, read_first));
         if (kernel.has_value()) {
           kernel->Launch(buffer.address(), stream);
         } else {

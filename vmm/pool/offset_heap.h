@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "platform/large_pages.h"
 
 namespace vmm::pool {
 
@@ -136,10 +137,11 @@ class OffsetHeap {
   std::uint64_t live_blocks_ = 0;
   std::uint64_t summary_ = 0;                  // Which words are not 0.
   std::array<std::uint64_t, kWords> words_{};  // Which classes have a range.
-  std::vector<Node> nodes_;
+  std::vector<Node, platform::LargePageAllocator<Node>> nodes_;
   // Of a free range: where in its class's list it is. Apart from the nodes: who
   // frees looks at three of those, and at less than one of these as a rule.
-  std::vector<std::uint32_t> places_;
+  std::vector<std::uint32_t, platform::LargePageAllocator<std::uint32_t>>
+      places_;
   // The free ranges of each class. Lists in arrays, not links: to take one out
   // of a list then touches no far node of another range.
   std::vector<std::vector<std::uint32_t>> classes_;
