@@ -94,7 +94,7 @@ class Workplace {
     return Workplace(driver, *std::move(memory), size, stream);
   }
   Workplace(Workplace&& other) noexcept
-      : driver_(other.driver_),
+      : driver_(std::move(other.driver_)),
         memory_(std::move(other.memory_)),
         size_(other.size_),
         stream_(std::exchange(other.stream_, nullptr)) {}

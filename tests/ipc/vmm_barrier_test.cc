@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/check.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/how_many.h"
 #include "vmm/barrier.h"
 #include "vmm/barrier/protocol.h"
 #include "vmm/endpoint.h"
@@ -114,6 +115,16 @@ int BarrierMemberMain(const Args& args) {
     if (what == "meet") return me.barrier->Meet(me.stream).ToString();
     if (what == "meet-on-host")
       return me.barrier->MeetOnHost(Late()).ToString();
+    if (what == "rounds") {  // On both, until somebody is missing.
+      for (;;) {
+        absl::Status met = me.barrier->Meet(me.stream);
+        me.Sync();
+        if (met.ok()) met = me.barrier->MeetOnHost(Late());
+        if (!met.ok()) break;
+      }
+      ExpectSoon([&] { return !me.barrier->status().ok(); });
+      return me.barrier->status().ToString();
+    }
     if (what == "sync") {
       me.Sync();
       return "OK";
@@ -319,6 +330,36 @@ TEST_F(BarrierTest, AllLearnWhichMemberWasKilledAndTheirStreamsGoOn) {
   EXPECT_THAT(Ask(others_[0], "status"),
               AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 3 has ended")));
   EXPECT_THAT(Ask(others_[1], "meet-on-host"), HasSubstr("rank 3 has ended"));
+}
+
+// At whatever it is just doing.
+TEST_F(BarrierTest, AMemberThatIsKilledAtAnyMomentStopsNobody) {
+  const std::uint64_t times = HowMany("VMMSHARE_TEST_KILLS", 15);
+  for (std::uint64_t i = 0; i < times; ++i) {
+    SCOPED_TRACE(i);
+    Gather(2);
+    for (Process& other : others_) Order(other, "rounds");
+    for (std::uint64_t round = 0; round <= i * 3; ++round) {
+      ExpectOk(me_->barrier->Meet(me_->stream));
+      me_->Sync();
+      ExpectOk(me_->barrier->MeetOnHost(Late()));
+    }
+    Kill(others_[1]);
+    absl::Status met;
+    while (met.ok()) {
+      met = me_->barrier->Meet(me_->stream);
+      me_->Sync();
+      if (met.ok()) met = me_->barrier->MeetOnHost(Late());
+    }
+    ExpectSoon([&] { return !me_->barrier->status().ok(); });
+    ExpectFails(absl::StatusCode::kUnavailable, me_->barrier->status(),
+                "rank 2 has ended");
+    EXPECT_THAT(Hear(others_[0].orders), AllOf(StartsWith("UNAVAILABLE"),
+                                               HasSubstr("rank 2 has ended")));
+    TearDown();
+    others_.clear();
+    EXPECT_EQ(fences_->statistics().fences, 0u);
+  }
 }
 
 TEST_F(BarrierTest, AHostThatWaitsIsToldAtOnceThatAMemberWasKilled) {

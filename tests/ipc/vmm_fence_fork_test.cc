@@ -123,18 +123,22 @@ int ForkWithARing(const Args& args) {
   where.endpoint.listener.directory = args[0];
   RingSides sides = Must(
       OpenBothSides(here.device, where, {.buffers = 2, .bytes = 4096}, Late()));
-  const RingBuffer out = Must(sides.writer->Acquire(nullptr, Late()));
-  Must(sides.writer->Publish(out, nullptr, Late()));
-  const RingBuffer in = Must(sides.reader->Acquire(nullptr, Late()));
+  CUstream stream = nullptr;
+  EXPECT_EQ(TestDriver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  const RingBuffer out = Must(sides.writer->Acquire(stream, Late()));
+  Must(sides.writer->Publish(out, stream, Late()));
+  const RingBuffer in = Must(sides.reader->Acquire(stream, Late()));
   EXPECT_TRUE(EndsWell([&] {
     sides.writer.reset();
     sides.reader.reset();
     sides.home.reset();
   }));
   // All of it goes on.
-  Must(sides.reader->Release(in, nullptr));
+  Must(sides.reader->Release(in, stream));
   Must(sides.writer->Finish(Late()));
   Must(sides.reader->Finish(Late()));
+  EXPECT_EQ(TestDriver()->cuStreamDestroy(stream), CUDA_SUCCESS);
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 const bool kForkWithARing = RegisterChild("fork-with-a-ring", &ForkWithARing);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/ring_ipc_test.h"
+#include "tests/support/how_many.h"
 #include "vmm/protocol.h"
 #include "vmm/ring/peer.h"
 #include "vmm/ring_item.h"
@@ -46,6 +47,22 @@ int RingWriterMain(const std::vector<std::string>& args) {
   return 1;
 }
 const bool kRingWriter = RegisterChild("ring-writer", &RingWriterMain);
+
+// Publishes one item after another until it is killed. args: where to dial.
+int EndlessWriterMain(const std::vector<std::string>& args) {
+  const Here here;
+  const std::unique_ptr<RingHome> home = Must(RingHome::Create(here.device));
+  const std::unique_ptr<RingWriter> ring = Must(RingWriter::Open(
+      *home, Dial(args[0]), {.buffers = 3, .bytes = kBytes}, Late()));
+  const Stream stream;
+  for (;;) {
+    const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
+    FillItem(buffer, stream.get());
+    Must(ring->Publish(buffer, stream.get(), Late()));
+  }
+}
+const bool kEndlessWriter =
+    RegisterChild("ring-writer-without-end", &EndlessWriterMain);
 
 class RingLoss : public RingTest {
  protected:
@@ -87,6 +104,59 @@ TEST_F(RingLoss, AReaderThatIsKilledIsUnavailableAndItsWritersStreamGoesOn) {
     EXPECT_EQ(ring_->Finish(Late()), status);
     EXPECT_EQ(ring_->Acquire(stream.get(), Late()).status(), status);
     ExpectAllIsBack();
+  }
+}
+
+// At whatever it is just doing.
+TEST_F(RingLoss, AReaderThatIsKilledAtAnyMomentLosesNothingOfTheWriters) {
+  const std::uint64_t times = HowMany("VMMSHARE_TEST_KILLS", 25);
+  for (std::uint64_t i = 0; i < times; ++i) {
+    SCOPED_TRACE(i);
+    OpenRing(1 + static_cast<std::uint32_t>(i) % 4);
+    const Stream stream;
+    Order("consume 200");
+    absl::Status status;
+    for (std::uint64_t item = 0; item < 200 && status.ok(); ++item) {
+      if (item == 1 + i * 7 % 60) child_->Kill();
+      const absl::StatusOr<RingBuffer> next =
+          ring_->Acquire(stream.get(), Late());
+      status = next.status();
+      if (!next.ok()) break;
+      FillItem(*next, stream.get());
+      status = ring_->Publish(*next, stream.get(), Late());
+    }
+    ExpectFails(absl::StatusCode::kUnavailable, status, "has lost its reader");
+    EXPECT_EQ(child_->Wait(), Child::kKilled);
+    stream.Sync();
+    ExpectAllIsBack();
+  }
+}
+
+TEST_F(RingLoss, AWriterThatIsKilledAtAnyMomentLeavesNoWrongContents) {
+  const std::uint64_t times = HowMany("VMMSHARE_TEST_KILLS", 25);
+  for (std::uint64_t i = 0; i < times; ++i) {
+    SCOPED_TRACE(i);
+    child_.emplace(Child::Start("ring-writer-without-end", {address()}));
+    const std::unique_ptr<RingReader> ring =
+        Must(RingReader::Open(device, Accept(), {}, Late()));
+    const Stream stream;
+    Results results(device, 200);
+    absl::Status status;
+    for (std::uint64_t item = 0; item < 200 && status.ok(); ++item) {
+      if (item == 1 + i * 7 % 60) child_->Kill();
+      const absl::StatusOr<RingBuffer> next =
+          ring->Acquire(stream.get(), Late());
+      status = next.status();
+      if (!next.ok()) break;
+      // What came before the kill came whole; what did not come says so.
+      const absl::Status there = ring->Await(*next, Late());
+      if (there.ok()) results.Take(*next, stream.get());
+      ExpectOk(ring->Release(*next, stream.get()));
+    }
+    ExpectFails(absl::StatusCode::kUnavailable, status, "has lost its writer");
+    EXPECT_EQ(child_->Wait(), Child::kKilled);
+    stream.Sync();
+    EXPECT_EQ(results.Wrong(), 0u);
   }
 }
 
