@@ -3,7 +3,8 @@
 // Allocate (allocation.h), send over a channel (transfer.h) or publish as a
 // string (endpoint.h) or as bytes for another node (fabric_ticket.h), import
 // (imported_allocation.h). Many small blocks:
-// pool.h and imported_pool.h. Begin with platform::Driver::LoadSystem() and
+// pool.h and imported_pool.h. The ranks of a job: job/handshake.h and
+// job/symmetric.h. Begin with platform::Driver::LoadSystem() and
 // Device::ByOrdinal().
 #ifndef VMMSHARE_VMM_VMM_H_
 #define VMMSHARE_VMM_VMM_H_
@@ -22,6 +23,8 @@
 #include "vmm/imported_allocation.h"
 #include "vmm/imported_pool.h"
 #include "vmm/ipc_event.h"
+#include "vmm/job/handshake.h"
+#include "vmm/job/symmetric.h"
 #include "vmm/location.h"
 #include "vmm/pointer.h"
 #include "vmm/pool.h"

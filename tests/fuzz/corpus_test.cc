@@ -153,6 +153,12 @@ TEST(FuzzCorpus, FenceTicketsKeepTheirPromises) {
 TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
 }
+TEST(FuzzCorpus, CardsOfRanksKeepTheirPromises) {
+  EXPECT_GT(Fuzz("job_card", 40000), 40000u);
+}
+TEST(FuzzCorpus, RowsOfRanksKeepTheirPromises) {
+  EXPECT_GT(Fuzz("job_row", 40000), 40000u);
+}
 
 }  // namespace
 }  // namespace vmm::fuzz

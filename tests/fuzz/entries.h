@@ -67,10 +67,12 @@ struct Entry {
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// Those of pools, of fences and of what is built on both, and all.
+// Those of pools, of fences and of what is built on both, of jobs (cards and
+// rows of ranks), and all.
 std::vector<Entry> PoolEntries();
 std::vector<Entry> FenceEntries();
 std::vector<Entry> RingEntries();
+std::vector<Entry> JobEntries();
 const std::vector<Entry>& Entries();
 
 }  // namespace vmm::fuzz

@@ -525,6 +525,11 @@ class Documented(unittest.TestCase):
         sources = "".join((SOURCES / name).read_text() for name in
                           ("fabric/diagnosis.cc", "vmm/tool/examine.cc"))
         printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
+        # What ranks say of each other, wherever it stands in a call.
+        for name in ("fabric/job_card.h", *(f"vmm/job/{part}.cc" for part in
+                                            ("handshake", "offer", "symmetric"))):
+            printed |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+|private)"',
+                                      (SOURCES / name).read_text()))
         documented = set()
         for name in ("docs/fabric.md", "docs/doctor.md"):
             for table in re.findall(r"^\| (?:reason|note) \|.*\n(?:\|.*\n)+",
