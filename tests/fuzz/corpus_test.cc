@@ -138,6 +138,15 @@ TEST(FuzzCorpus, PoolMessagesKeepTheirPromises) {
 TEST(FuzzCorpus, SubscribersKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_owner", RunsOverAChannel()), RunsOverAChannel());
 }
+TEST(FuzzCorpus, TicketsOfEventsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("ipc_event", 60000), 60000u);
+}
+TEST(FuzzCorpus, BarriersKeepTheirPromises) {
+  EXPECT_GT(Fuzz("barrier", 40000), 40000u);
+}
+TEST(FuzzCorpus, RingItemsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("ring_item", 60000), 60000u);
+}
 TEST(FuzzCorpus, FenceTicketsKeepTheirPromises) {
   EXPECT_GT(Fuzz("fence_ticket", 60000), 60000u);
 }

@@ -370,8 +370,9 @@ const std::vector<Entry>& Entries() {
         {"offset_heap", &FuzzOffsetHeap, OffsetHeapSeeds()},
     };
     for (Entry& entry : PoolEntries()) all->push_back(std::move(entry));
-    for (Entry& entry : JobEntries()) all->push_back(std::move(entry));
     for (Entry& entry : FenceEntries()) all->push_back(std::move(entry));
+    for (Entry& entry : RingEntries()) all->push_back(std::move(entry));
+    for (Entry& entry : JobEntries()) all->push_back(std::move(entry));
     return all;
   }();
   return *entries;

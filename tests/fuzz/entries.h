@@ -53,6 +53,13 @@ void FuzzPoolTable(Input input);
 
 // A fence ticket as it is, and once more with magic and version put right.
 void FuzzFenceTicket(Input input);
+// An item of a ring as it is, and once more with its tickets' magics put right;
+// and the input as the offer of a ring.
+void FuzzRingItem(Input input);
+// The offer of a barrier, and word of a member that has gone.
+void FuzzBarrier(Input input);
+// The ticket of an event as it is, and once more with its checksum put right.
+void FuzzIpcEvent(Input input);
 
 struct Entry {
   std::string name;
@@ -60,9 +67,11 @@ struct Entry {
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// Those of pools, of fences, of jobs (cards and rows of ranks), and all.
+// Those of pools, of fences and of what is built on both, of jobs (cards and
+// rows of ranks), and all.
 std::vector<Entry> PoolEntries();
 std::vector<Entry> FenceEntries();
+std::vector<Entry> RingEntries();
 std::vector<Entry> JobEntries();
 const std::vector<Entry>& Entries();
 

@@ -7,6 +7,8 @@
 #include "platform/check.h"
 #include "tests/fuzz/entries.h"
 #include "vmm/fence_ticket.h"
+#include "vmm/ipc_event.h"
+#include "vmm/wire.h"
 
 namespace vmm::fuzz {
 namespace {
@@ -59,10 +61,31 @@ void FuzzFenceTicket(Input input) {
   CheckTicket(whole);
 }
 
+void FuzzIpcEvent(Input input) {
+  const auto check = [](Input bytes) {
+    const absl::StatusOr<IpcEventTicket> ticket = DecodeIpcEventTicket(bytes);
+    if (ticket.ok()) {
+      const IpcEventTicketBytes again = EncodeIpcEventTicket(*ticket);
+      Check(Input(again) == bytes, "a ticket is read otherwise than written");
+      return;
+    }
+    Check(absl::IsInvalidArgument(ticket.status()) ||
+              absl::IsUnimplemented(ticket.status()),
+          "another error than documented");
+  };
+  check(input);
+  Bytes whole(input.begin(), input.end());
+  whole.resize(kIpcEventTicketBytes - 4);
+  WireWriter(whole).Put<std::uint32_t>(Crc32c(whole));
+  check(whole);
+}
+
 std::vector<Entry> FenceEntries() {
   const FenceTicketBytes bytes = EncodeFenceTicket(Sample());
+  const IpcEventTicketBytes event = EncodeIpcEventTicket({});
   return {
-      {"fence_ticket", &FuzzFenceTicket, {Bytes(bytes.begin(), bytes.end())}}};
+      {"fence_ticket", &FuzzFenceTicket, {Bytes(bytes.begin(), bytes.end())}},
+      {"ipc_event", &FuzzIpcEvent, {Bytes(event.begin(), event.end())}}};
 }
 
 }  // namespace vmm::fuzz

@@ -208,6 +208,51 @@ TEST(SharedBlocks, RefusesACommandLineItDoesNotUnderstand) {
   }
 }
 
+// ---- ring -------------------------------------------------------------------
+
+TEST(Ring, VerifiesWhatCameAndSaysHowFastItWas) {
+  const Result result =
+      RunExample("ring", {DriverFlag(), "--size=1M", "--items=40"});
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_THAT(LineOf(result.output, 0), StartsWith(DriverLine()));
+  EXPECT_THAT(result.output,
+              ContainsPattern("one process: +[0-9.]+ GB/s in and out"));
+  EXPECT_THAT(result.output,
+              ContainsPattern("the ring: +[0-9.]+ GB/s, [0-9.]+ of that"));
+  EXPECT_THAT(LastLine(result.output),
+              StartsWith("OK: 40 items of 1.0 MiB went through 8 buffers"));
+}
+
+TEST(Ring, TakesAnySizeAndNumber) {
+  for (const char* buffers : {"--buffers=1", "--buffers=3"}) {
+    for (const char* items : {"--items=4", "--items=19"}) {
+      const Result result =
+          RunExample("ring", {DriverFlag(), "--size=4097", buffers, items});
+      EXPECT_EQ(result.status, 0) << buffers << items << result.output;
+    }
+  }
+}
+
+TEST(Ring, FindsTheItemThatIsWrong) {
+  const Result result = RunExample(
+      "ring", {DriverFlag(), "--size=64K", "--items=40", "--corrupt=39"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("DATA_LOSS: the last item of frame 2: "),
+                    Not(HasSubstr("OK:"))));
+}
+
+TEST(Ring, RefusesACommandLineItDoesNotUnderstand) {
+  for (const auto& [flag, expected] :
+       {std::pair<const char*, const char*>{"--buffers=0", "expected 1 to 64"},
+        {"--buffers=65", "expected 1 to 64"},
+        {"--items=3", "at least 4 items"}}) {
+    const Result result = RunExample("ring", {DriverFlag(), flag});
+    EXPECT_EQ(result.status, 1) << flag;
+    EXPECT_THAT(result.output, HasSubstr(expected));
+  }
+}
+
 // A process that may see no GPU is told the same with and without a GPU.
 TEST(Examples, SystemDriverWithoutAGpuIsAClearError) {
   const std::map<std::string, std::string> no_gpu = {
@@ -216,6 +261,7 @@ TEST(Examples, SystemDriverWithoutAGpuIsAClearError) {
        {std::pair<const char*, std::vector<std::string>>{"produce_consume", {}},
         {"file_ticket", {"main", "/tmp/never.ticket"}},
         {"one_process_per_gpu", {}},
+        {"ring", {}},
         {"shared_blocks", {}}}) {
     std::vector<std::string> words = args;
     words.push_back("--driver=system");

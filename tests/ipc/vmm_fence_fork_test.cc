@@ -10,11 +10,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "platform/check.h"
+#include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "vmm/barrier.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
 #include "vmm/fence_pool.h"
@@ -112,7 +115,71 @@ int ExitWithFences(const Args& args) {
 }
 const bool kExitWithFences = RegisterChild("exit-with-fences", &ExitWithFences);
 
+// The same with both sides of a ring, and items under way; args: where to
+// listen.
+int ForkWithARing(const Args& args) {
+  const Here here;
+  RingHomeOptions where;
+  where.endpoint.listener.directory = args[0];
+  RingSides sides = Must(
+      OpenBothSides(here.device, where, {.buffers = 2, .bytes = 4096}, Late()));
+  CUstream stream = nullptr;
+  EXPECT_EQ(TestDriver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  const RingBuffer out = Must(sides.writer->Acquire(stream, Late()));
+  Must(sides.writer->Publish(out, stream, Late()));
+  const RingBuffer in = Must(sides.reader->Acquire(stream, Late()));
+  EXPECT_TRUE(EndsWell([&] {
+    sides.writer.reset();
+    sides.reader.reset();
+    sides.home.reset();
+  }));
+  // All of it goes on.
+  Must(sides.reader->Release(in, stream));
+  Must(sides.writer->Finish(Late()));
+  Must(sides.reader->Finish(Late()));
+  EXPECT_EQ(TestDriver()->cuStreamDestroy(stream), CUDA_SUCCESS);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kForkWithARing = RegisterChild("fork-with-a-ring", &ForkWithARing);
+
+// The same with a barrier of two ranks; args: where to listen.
+int ForkWithABarrier(const Args& args) {
+  Fences fences(args[0]);
+  auto [ours, theirs] = Must(platform::Channel::Pair());
+  std::unique_ptr<Barrier> other;
+  std::thread joining([&, channel = std::move(theirs)]() mutable {
+    other = Must(Barrier::Join(fences.here.device, std::move(channel), Late()));
+  });
+  std::vector<platform::Channel> members;
+  members.push_back(std::move(ours));
+  std::unique_ptr<Barrier> host = Must(Barrier::Host(
+      *fences.pool, fences.publication->ticket(), std::move(members), Late()));
+  joining.join();
+  EXPECT_TRUE(EndsWell([&] {
+    host.reset();
+    other.reset();
+  }));
+  // All of it goes on.
+  Must(host->ArriveOnHost());
+  Must(other->MeetOnHost(Late()));
+  Must(host->WaitOnHost(Late()));
+  Must(host->status());
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kForkWithABarrier =
+    RegisterChild("fork-with-a-barrier", &ForkWithABarrier);
+
 using FenceFork = IpcTest;
+
+TEST_F(FenceFork, AChildHasNoBarrierAndItsParentGoesOn) {
+  EXPECT_EQ(Child::Start("fork-with-a-barrier", {listener_directory()}).Wait(),
+            0);
+}
+
+TEST_F(FenceFork, AChildHasNoRingAndItsParentGoesOn) {
+  EXPECT_EQ(Child::Start("fork-with-a-ring", {listener_directory()}).Wait(), 0);
+}
 
 TEST_F(FenceFork, AChildHasNoFenceAndItsParentGoesOn) {
   EXPECT_EQ(Child::Start("fork-with-fences", {listener_directory()}).Wait(), 0);

@@ -14,6 +14,8 @@
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
 #include "vmm/fence_pool.h"
+#include "vmm/ipc_event.h"
+#include "vmm/memory_id.h"
 
 namespace vmm::testing {
 namespace {
@@ -115,6 +117,25 @@ TEST_F(FenceSweep, ExportImportAndUse) {
       "recvmsg",      "lstat",    "shutdown", "recv",  "syscall(pidfd_open)",
       "mkdir:EEXIST", "nanosleep"};
   ExpectFencesSwept(plan);
+}
+
+TEST_F(FenceSweep, MakeExportAndUseAnEvent) {
+  // Drawn once: this process's id and the machine's.
+  Must(NewMemoryId());
+  SweepPlan plan = Plan("an interprocess event", [this]() -> absl::Status {
+    absl::StatusOr<IpcEvent> event = IpcEvent::Create(driver_);
+    if (!event.ok()) return event.status();
+    absl::StatusOr<IpcEventTicket> ticket = event->Export();
+    if (!ticket.ok()) return ticket.status();
+    absl::Status done = event->Record(stream_);
+    if (done.ok()) done = event->Wait(stream_);
+    if (done.ok()) done = event->WaitOnHost(InTime());
+    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    return done;
+  });
+  // Polled, with a pause that a signal may cut short.
+  plan.may_fail_silently.emplace_back("nanosleep");
+  ExpectSwept(plan);
 }
 
 // Warm, there is nothing that could fail, but what is put on streams.

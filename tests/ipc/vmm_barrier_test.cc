@@ -1,0 +1,552 @@
+// Barriers of several processes: what a round means, and what becomes of it
+// when a member ends, leaves, stands still or talks nonsense.
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/check.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/how_many.h"
+#include "vmm/barrier.h"
+#include "vmm/barrier/protocol.h"
+#include "vmm/endpoint.h"
+#include "vmm/fence_pool.h"
+#include "vmm/protocol.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Args = std::vector<std::string>;
+
+constexpr absl::Duration kMoment = absl::Milliseconds(20);
+// A machine that many tests run on may be as late as this.
+constexpr absl::Duration kLate = absl::Seconds(1);
+
+// A member with a stream, and what it saw of the others.
+class Member {
+ public:
+  Member() {
+    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+              CUDA_SUCCESS);
+  }
+  ~Member() {
+    Sync();
+    barrier.reset();
+    EXPECT_EQ(TestDriver()->cuStreamDestroy(stream), CUDA_SUCCESS);
+  }
+  void Sync() const {
+    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  }
+  bool IsIdle() const {
+    return TestDriver()->cuStreamQuery(stream) == CUDA_SUCCESS;
+  }
+
+  // Each round every member writes its word of `words` and then reads all: with
+  // no wait of a host. Answers how many were not what that round wrote.
+  std::size_t Play(CUdeviceptr words, std::uint64_t rounds) const {
+    const platform::Driver& driver = TestDriver();
+    const std::uint32_t size = barrier->size();
+    const Allocation seen = Must(Allocation::Create(
+        FirstDevice(),
+        {.size = rounds * size * 4, .sharing = SharePolicy::Private()}));
+    for (std::uint64_t round = 1; round <= rounds; ++round) {
+      EXPECT_EQ(
+          driver->cuMemsetD32Async(words + 4 * barrier->rank(),
+                                   static_cast<unsigned>(round), 1, stream),
+          CUDA_SUCCESS);
+      Must(barrier->Meet(stream));
+      EXPECT_EQ(
+          driver->cuMemcpyDtoDAsync(seen.address() + (round - 1) * size * 4,
+                                    words, size * 4, stream),
+          CUDA_SUCCESS);
+      // Before anybody writes the next.
+      Must(barrier->Meet(stream));
+    }
+    Sync();
+    std::vector<std::uint32_t> values(rounds * size);
+    EXPECT_EQ(
+        driver->cuMemcpyDtoH(values.data(), seen.address(), values.size() * 4),
+        CUDA_SUCCESS);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      wrong += values[i] != i / size + 1;
+    }
+    return wrong;
+  }
+
+  CUstream stream = nullptr;
+  std::unique_ptr<Barrier> barrier;
+};
+
+// args: where to dial for orders and, after that, for the barrier.
+int BarrierMemberMain(const Args& args) {
+  const Here here;
+  platform::Channel orders = Dial(args[0]);
+  Member me;
+  std::unique_ptr<ImportedAllocation> words;
+  const auto act = [&](const std::string& what) -> std::string {
+    if (what == "join") {
+      absl::StatusOr<std::unique_ptr<Barrier>> joined =
+          Barrier::Join(here.device, Dial(args[0]), Late());
+      if (!joined.ok()) return joined.status().ToString();
+      me.barrier = *std::move(joined);
+      return "OK";
+    }
+    if (what == "words") {
+      words = std::make_unique<ImportedAllocation>(Must(ReceiveAllocation(
+          orders, TestDriver(), {.access = Access::kReadWrite}, Late())));
+      return "OK";
+    }
+    if (what == "play") {
+      return absl::StrCat(me.Play(words->address(), 50), " wrong");
+    }
+    if (what == "arrive") return me.barrier->Arrive(me.stream).ToString();
+    if (what == "meet") return me.barrier->Meet(me.stream).ToString();
+    if (what == "meet-on-host")
+      return me.barrier->MeetOnHost(Late()).ToString();
+    if (what == "rounds") {  // On both, until somebody is missing.
+      for (;;) {
+        absl::Status met = me.barrier->Meet(me.stream);
+        me.Sync();
+        if (met.ok()) met = me.barrier->MeetOnHost(Late());
+        if (!met.ok()) break;
+      }
+      ExpectSoon([&] { return !me.barrier->status().ok(); });
+      return me.barrier->status().ToString();
+    }
+    if (what == "sync") {
+      me.Sync();
+      return "OK";
+    }
+    if (what == "let-go") {
+      me.barrier->LetGo();
+      return "OK";
+    }
+    if (what == "leave") {
+      me.barrier.reset();
+      return "OK";
+    }
+    if (what == "status") {
+      // It is told, sooner or later.
+      ExpectSoon([&] { return !me.barrier->status().ok(); });
+      return me.barrier->status().ToString();
+    }
+    platform::Die(absl::StrCat("a member was told: ", what));
+  };
+  for (;;) {
+    absl::StatusOr<platform::Message> message = orders.Receive(Late());
+    if (!message.ok()) return ::testing::Test::HasFailure() ? 1 : 0;
+    Tell(orders, act({message->payload.begin(), message->payload.end()}),
+         kText);
+  }
+}
+const bool kBarrierMember = RegisterChild("barrier-member", &BarrierMemberMain);
+
+// Rank 0 in a process of its own, with two others; args: where to dial. It
+// meets them once and then never again.
+int BarrierHostMain(const Args& args) {
+  const Here here;
+  const std::unique_ptr<FencePool> fences =
+      Must(FencePool::Create(here.device));
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
+  const PoolPublication served = Must(endpoint->Serve(fences->pool()));
+  std::vector<platform::Channel> members;
+  members.push_back(Dial(args[0]));
+  members.push_back(Dial(args[0]));
+  const std::unique_ptr<Barrier> barrier =
+      Must(Barrier::Host(*fences, served.ticket(), std::move(members), Late()));
+  Must(barrier->MeetOnHost(Late()));
+  platform::Channel orders = Dial(args[0]);
+  Hear(orders);  // Nothing comes: it is killed.
+  return 1;
+}
+const bool kBarrierHost = RegisterChild("barrier-host", &BarrierHostMain);
+
+struct Process {
+  Child child;
+  platform::Channel orders;
+};
+
+class BarrierTest : public IpcTest {
+ protected:
+  void SetUp() override {
+    fences_ = Must(FencePool::Create(device));
+    EndpointOptions where;
+    where.listener.directory = listener_directory();
+    endpoint_ = Must(Endpoint::Start(where));
+    served_.emplace(Must(endpoint_->Serve(fences_->pool())));
+  }
+  void TearDown() override {
+    me_.reset();
+    for (Process& other : others_) {
+      other.orders.Close();
+      EXPECT_EQ(other.child.Wait(), killed_ == &other ? Child::kKilled : 0);
+    }
+  }
+  void Start(std::size_t others) {
+    for (std::size_t i = 0; i < others; ++i) {
+      Child child = Child::Start("barrier-member", {address()});
+      platform::Channel orders = Accept();
+      others_.push_back({std::move(child), std::move(orders)});
+    }
+  }
+  // Rank 0 here, and so many others.
+  void Gather(std::size_t others) {
+    Start(others);
+    std::vector<platform::Channel> members;
+    for (Process& other : others_) {
+      Order(other, "join");
+      members.push_back(Accept());
+    }
+    me_.emplace();
+    me_->barrier = Must(
+        Barrier::Host(*fences_, served_->ticket(), std::move(members), Late()));
+    for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+  }
+  static void Order(Process& other, const std::string& what) {
+    Tell(other.orders, what, kText);
+  }
+  static std::string Ask(Process& other, const std::string& what) {
+    Order(other, what);
+    return Hear(other.orders);
+  }
+  void Kill(Process& other) {
+    other.child.Kill();
+    killed_ = &other;
+  }
+  absl::Status HostOf(std::vector<platform::Channel> members,
+                      absl::Time deadline = Late()) {
+    return Barrier::Host(*fences_, served_->ticket(), std::move(members),
+                         deadline)
+        .status();
+  }
+  static void ExpectOk(const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  static void ExpectFails(absl::StatusCode code, const absl::Status& status,
+                          const char* words) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  }
+
+  std::unique_ptr<FencePool> fences_;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::optional<PoolPublication> served_;
+  std::vector<Process> others_;
+  Process* killed_ = nullptr;
+  std::optional<Member> me_;
+};
+
+TEST_F(BarrierTest, WhoHasMetSeesWhatAllWroteBefore) {
+  Gather(3);
+  Allocation words = Make(kGranule);
+  for (Process& other : others_) {
+    Order(other, "words");
+    ExpectOk(SendAllocation(other.orders, words.shareable(), Late()));
+    EXPECT_EQ(Hear(other.orders), "OK");
+  }
+  for (Process& other : others_) Order(other, "play");
+  EXPECT_EQ(me_->Play(words.address(), 50), 0u);
+  for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "0 wrong");
+  EXPECT_EQ(me_->barrier->round(), 100u);
+}
+
+TEST_F(BarrierTest, AStreamWaitsForTheLast) {
+  Gather(2);
+  ExpectOk(me_->barrier->Wait(me_->stream));
+  me_->Sync();  // Round 0 is reached from the start.
+  ExpectOk(me_->barrier->Meet(me_->stream));
+  EXPECT_EQ(Ask(others_[0], "arrive"), "OK");
+  absl::SleepFor(kMoment);
+  EXPECT_FALSE(me_->IsIdle());
+  EXPECT_EQ(Ask(others_[1], "arrive"), "OK");
+  me_->Sync();
+}
+
+TEST_F(BarrierTest, HostsMeetAndSayWhoHasNotCome) {
+  Gather(2);
+  Order(others_[0], "meet-on-host");
+  const absl::Time deadline = absl::Now() + kMoment;
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              me_->barrier->MeetOnHost(deadline), "rank 2 in round 1");
+  EXPECT_LT(absl::Now() - deadline, kLate);
+  Order(others_[1], "meet-on-host");
+  ExpectOk(me_->barrier->WaitOnHost(Late()));
+  EXPECT_EQ(Hear(others_[0].orders), "OK");
+  EXPECT_EQ(Hear(others_[1].orders), "OK");
+  EXPECT_EQ(me_->barrier->round(), 1u);
+}
+
+TEST_F(BarrierTest, AHostMeetsStreams) {
+  Gather(1);
+  EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+  ExpectOk(me_->barrier->MeetOnHost(Late()));
+  EXPECT_EQ(Ask(others_[0], "sync"), "OK");
+}
+
+TEST_F(BarrierTest, AMemberThatStandsStillIsNamedAtTheDeadline) {
+  Gather(2);
+  others_[0].child.Stop();
+  Order(others_[1], "meet-on-host");
+  const absl::Time deadline = absl::Now() + kMoment;
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              me_->barrier->MeetOnHost(deadline), "rank 1 in round 1");
+  EXPECT_LT(absl::Now() - deadline, kLate);
+  others_[0].child.Continue();
+  EXPECT_EQ(Ask(others_[0], "meet-on-host"), "OK");
+  ExpectOk(me_->barrier->WaitOnHost(Late()));
+  EXPECT_EQ(Hear(others_[1].orders), "OK");
+}
+
+TEST_F(BarrierTest, AllLearnWhichMemberWasKilledAndTheirStreamsGoOn) {
+  Gather(3);
+  for (Process* other : {&others_[0], &others_[1]}) {
+    EXPECT_EQ(Ask(*other, "meet"), "OK");
+  }
+  ExpectOk(me_->barrier->Meet(me_->stream));
+  EXPECT_FALSE(me_->IsIdle());
+  Kill(others_[2]);
+  // Nobody has to call anything for that.
+  me_->Sync();
+  EXPECT_EQ(Ask(others_[0], "sync"), "OK");
+  EXPECT_EQ(Ask(others_[1], "sync"), "OK");
+  ExpectSoon([&] { return !me_->barrier->status().ok(); });
+  const absl::Status status = me_->barrier->status();
+  ExpectFails(absl::StatusCode::kUnavailable, status, "rank 3 has ended");
+  EXPECT_EQ(me_->barrier->WaitOnHost(Late()), status);
+  EXPECT_EQ(me_->barrier->Meet(me_->stream), status);
+  EXPECT_EQ(me_->barrier->MeetOnHost(Late()), status);
+  EXPECT_THAT(Ask(others_[0], "status"),
+              AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 3 has ended")));
+  EXPECT_THAT(Ask(others_[1], "meet-on-host"), HasSubstr("rank 3 has ended"));
+}
+
+// At whatever it is just doing.
+TEST_F(BarrierTest, AMemberThatIsKilledAtAnyMomentStopsNobody) {
+  const std::uint64_t times = HowMany("VMMSHARE_TEST_KILLS", 15);
+  for (std::uint64_t i = 0; i < times; ++i) {
+    SCOPED_TRACE(i);
+    Gather(2);
+    for (Process& other : others_) Order(other, "rounds");
+    for (std::uint64_t round = 0; round <= i * 3; ++round) {
+      ExpectOk(me_->barrier->Meet(me_->stream));
+      me_->Sync();
+      ExpectOk(me_->barrier->MeetOnHost(Late()));
+    }
+    Kill(others_[1]);
+    absl::Status met;
+    while (met.ok()) {
+      met = me_->barrier->Meet(me_->stream);
+      me_->Sync();
+      if (met.ok()) met = me_->barrier->MeetOnHost(Late());
+    }
+    ExpectSoon([&] { return !me_->barrier->status().ok(); });
+    ExpectFails(absl::StatusCode::kUnavailable, me_->barrier->status(),
+                "rank 2 has ended");
+    EXPECT_THAT(Hear(others_[0].orders), AllOf(StartsWith("UNAVAILABLE"),
+                                               HasSubstr("rank 2 has ended")));
+    TearDown();
+    others_.clear();
+    EXPECT_EQ(fences_->statistics().fences, 0u);
+  }
+}
+
+TEST_F(BarrierTest, AHostThatWaitsIsToldAtOnceThatAMemberWasKilled) {
+  Gather(2);
+  Order(others_[0], "meet-on-host");
+  ExpectOk(me_->barrier->ArriveOnHost());
+  Kill(others_[1]);
+  ExpectFails(absl::StatusCode::kUnavailable, me_->barrier->WaitOnHost(Late()),
+              "rank 2 has ended");
+  EXPECT_THAT(Hear(others_[0].orders), HasSubstr("rank 2 has ended"));
+}
+
+TEST_F(BarrierTest, AllLearnThatRankZeroWasKilled) {
+  Start(2);
+  Child host = Child::Start("barrier-host", {address()});
+  for (Process& other : others_) {
+    // The member dials the test, which is in between.
+    Order(other, "join");
+  }
+  // Four connections, two of the members and two of the host, in any order; so
+  // each is told by who is at the other end.
+  std::vector<platform::Channel> of_host;
+  std::vector<platform::Channel> of_members;
+  for (int i = 0; i < 4; ++i) {
+    platform::Channel channel = Accept();
+    (channel.peer().pid == host.pid() ? of_host : of_members)
+        .push_back(std::move(channel));
+  }
+  // Messages without handles can be passed on.
+  for (std::size_t i = 0; i < 2; ++i) {
+    const platform::Message offer = Must(of_host[i].Receive(Late()));
+    ExpectOk(of_members[i].Send(offer.type, offer.payload, {}, Late()));
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    const platform::Message joined = Must(of_members[i].Receive(Late()));
+    ExpectOk(of_host[i].Send(joined.type, joined.payload, {}, Late()));
+  }
+  for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+  for (Process& other : others_) Order(other, "meet-on-host");
+  for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+  for (Process& other : others_) EXPECT_EQ(Ask(other, "meet"), "OK");
+  host.Kill();
+  EXPECT_EQ(host.Wait(), Child::kKilled);
+  of_members.clear();
+  for (Process& other : others_) {
+    EXPECT_EQ(Ask(other, "sync"), "OK");
+    EXPECT_THAT(Ask(other, "status"),
+                AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 0 ")));
+  }
+}
+
+TEST_F(BarrierTest, WhoHasLeftIsMissedOnlyInLaterRounds) {
+  Gather(2);
+  EXPECT_EQ(Ask(others_[0], "arrive"), "OK");
+  EXPECT_EQ(Ask(others_[0], "sync"), "OK");
+  EXPECT_EQ(Ask(others_[0], "leave"), "OK");
+  // The round that it arrived at is complete when the third comes.
+  ExpectOk(me_->barrier->Meet(me_->stream));
+  EXPECT_EQ(Ask(others_[1], "meet-on-host"), "OK");
+  me_->Sync();
+  ExpectOk(me_->barrier->WaitOnHost(Late()));
+  ExpectOk(me_->barrier->status());
+  ExpectFails(absl::StatusCode::kUnavailable, me_->barrier->MeetOnHost(Late()),
+              "rank 1 has left");
+  EXPECT_THAT(Ask(others_[1], "meet-on-host"),
+              AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 1 has left")));
+}
+
+TEST_F(BarrierTest, LettingGoEndsItForAll) {
+  Gather(2);
+  ExpectOk(me_->barrier->Meet(me_->stream));
+  EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+  EXPECT_EQ(Ask(others_[1], "let-go"), "OK");
+  me_->Sync();
+  EXPECT_EQ(Ask(others_[0], "sync"), "OK");
+  ExpectFails(absl::StatusCode::kAborted, me_->barrier->Wait(me_->stream),
+              "the barrier was let go");
+  EXPECT_THAT(Ask(others_[0], "meet"), StartsWith("ABORTED"));
+  EXPECT_THAT(Ask(others_[1], "meet"),
+              StartsWith("ABORTED: the barrier was let go by LetGo()"));
+}
+
+TEST_F(BarrierTest, ABarrierOfOneOrOfTooManyIsAnInvalidArgument) {
+  ExpectFails(absl::StatusCode::kInvalidArgument, HostOf({}), "1 to 63 others");
+  std::vector<platform::Channel> many;
+  for (std::uint32_t i = 0; i < kMaxBarrierMembers; ++i) {
+    many.push_back(Must(platform::Channel::Pair()).first);
+  }
+  ExpectFails(absl::StatusCode::kInvalidArgument, HostOf(std::move(many)),
+              "64 others");
+}
+
+// What a member may answer to an offer, and what comes of it.
+TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
+  struct Case {
+    std::function<void(platform::Channel&)> answer;
+    absl::StatusCode code;
+    const char* words;
+  };
+  const Case cases[] = {
+      {[](platform::Channel& c) { c.Close(); }, absl::StatusCode::kUnavailable,
+       "rank 2"},
+      {[](platform::Channel&) {}, absl::StatusCode::kDeadlineExceeded,
+       "rank 2 did not join"},
+      {[](platform::Channel& c) { Tell(c, "x", 7); },
+       absl::StatusCode::kDataLoss, "rank 2 answered"},
+      {[](platform::Channel& c) {
+         Must(protocol::SendError(c, protocol::kRefused,
+                                  absl::ResourceExhaustedError("full"),
+                                  Late()));
+       },
+       absl::StatusCode::kResourceExhausted, "rank 2 refused: full"},
+  };
+  for (const Case& one : cases) {
+    auto [first, good] = Must(platform::Channel::Pair());
+    auto [second, bad] = Must(platform::Channel::Pair());
+    ExpectOk(good.Send(barrier::kBarrierJoined, {}, {}, Late()));
+    one.answer(bad);
+    std::vector<platform::Channel> members;
+    members.push_back(std::move(first));
+    members.push_back(std::move(second));
+    const bool waits = one.code == absl::StatusCode::kDeadlineExceeded;
+    ExpectFails(
+        one.code,
+        HostOf(std::move(members), waits ? absl::Now() + kMoment : Late()),
+        one.words);
+    // The one that had joined learns it.
+    EXPECT_EQ(Must(good.Receive(Late())).type, barrier::kBarrierOffer);
+    EXPECT_EQ(Must(good.Receive(Late())).type, barrier::kBarrierBye);
+  }
+}
+
+TEST_F(BarrierTest, WhoIsOfferedNoBarrierSaysWhy) {
+  struct Case {
+    std::uint16_t type;
+    std::vector<std::uint8_t> payload;
+    const char* answer;
+  };
+  barrier::Offer offer{1, "nonsense", {}};
+  Fence fence = Must(fences_->New());
+  offer.fences.assign(2, Must(fences_->Export(fence)));
+  const Case cases[] = {
+      {7, {}, "DATA_LOSS: a message of type 0x7"},
+      {barrier::kBarrierOffer, {1, 0, 0}, "DATA_LOSS: no barrier is offered"},
+      {barrier::kBarrierOffer, barrier::EncodeOffer(offer),
+       "INVALID_ARGUMENT: not a usable ticket"},
+  };
+  Start(1);
+  for (const Case& one : cases) {
+    Order(others_[0], "join");
+    platform::Channel channel = Accept();
+    ExpectOk(channel.Send(one.type, one.payload, {}, Late()));
+    EXPECT_THAT(Hear(others_[0].orders), StartsWith(one.answer));
+  }
+}
+
+// A rank 0 that sends what has no place.
+TEST_F(BarrierTest, NonsenseBreaksTheBarrier) {
+  struct Case {
+    std::uint16_t type;
+    std::vector<std::uint8_t> payload;
+  };
+  const Case cases[] = {{7, {}},
+                        {barrier::kBarrierGone, {}},
+                        {barrier::kBarrierGone, barrier::EncodeGone({2, true})},
+                        {barrier::kBarrierOffer, {}}};
+  Start(1);
+  for (const Case& one : cases) {
+    Order(others_[0], "join");
+    platform::Channel channel = Accept();
+    Fence first = Must(fences_->New());
+    Fence second = Must(fences_->New());
+    ExpectOk(channel.Send(
+        barrier::kBarrierOffer,
+        barrier::EncodeOffer(
+            {1,
+             served_->ticket(),
+             {Must(fences_->Export(first)), Must(fences_->Export(second))}}),
+        {}, Late()));
+    EXPECT_EQ(Must(channel.Receive(Late())).type, barrier::kBarrierJoined);
+    EXPECT_EQ(Hear(others_[0].orders), "OK");
+    ExpectOk(channel.Send(one.type, one.payload, {}, Late()));
+    EXPECT_THAT(Ask(others_[0], "status"), StartsWith("DATA_LOSS"));
+    EXPECT_THAT(Ask(others_[0], "meet"), StartsWith("DATA_LOSS"));
+    EXPECT_EQ(Ask(others_[0], "leave"), "OK");
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,437 @@
+// What becomes of one side of a ring when the other is killed, leaves, or sends
+// nonsense.
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/gpu/held_stream.h"
+#include "tests/ipc/ring_ipc_test.h"
+#include "tests/support/how_many.h"
+#include "vmm/protocol.h"
+#include "vmm/ring/peer.h"
+#include "vmm/ring_item.h"
+#include "vmm/wire.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A process that publishes two items and a third whose contents never come.
+// args: where to dial.
+int RingWriterMain(const std::vector<std::string>& args) {
+  const Here here;
+  const std::unique_ptr<RingHome> home = Must(RingHome::Create(here.device));
+  const std::unique_ptr<RingWriter> ring = Must(RingWriter::Open(
+      *home, Dial(args[0]), {.buffers = 4, .bytes = kBytes}, Late()));
+  const Stream stream;
+  HeldStream held(here.device);
+  for (int i = 0; i < 3; ++i) {
+    const CUstream on = i < 2 ? stream.get() : held.get();
+    const RingBuffer buffer = Must(ring->Acquire(on, Late()));
+    FillItem(buffer, on);
+    Must(ring->Publish(buffer, on, Late()));
+    if (i < 2) stream.Sync();
+  }
+  platform::Channel orders = Dial(args[0]);
+  Hear(orders);  // Nothing comes: it is killed.
+  return 1;
+}
+const bool kRingWriter = RegisterChild("ring-writer", &RingWriterMain);
+
+// Publishes one item after another until it is killed. args: where to dial.
+int EndlessWriterMain(const std::vector<std::string>& args) {
+  const Here here;
+  const std::unique_ptr<RingHome> home = Must(RingHome::Create(here.device));
+  const std::unique_ptr<RingWriter> ring = Must(RingWriter::Open(
+      *home, Dial(args[0]), {.buffers = 3, .bytes = kBytes}, Late()));
+  const Stream stream;
+  for (;;) {
+    const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
+    FillItem(buffer, stream.get());
+    Must(ring->Publish(buffer, stream.get(), Late()));
+  }
+}
+const bool kEndlessWriter =
+    RegisterChild("ring-writer-without-end", &EndlessWriterMain);
+
+class RingLoss : public RingTest {
+ protected:
+  // A ring that the test reads, of a process that has published three items.
+  std::unique_ptr<RingReader> ReadTheWriterProcess() {
+    child_.emplace(Child::Start("ring-writer", {address()}));
+    std::unique_ptr<RingReader> ring =
+        Must(RingReader::Open(device, Accept(), {}, Late()));
+    orders_.emplace(Accept());  // It has published them.
+    return ring;
+  }
+};
+
+TEST_F(RingLoss, AReaderThatIsKilledIsUnavailableAndItsWritersStreamGoesOn) {
+  // Killed before it has acquired anything, while it holds an item, and when
+  // it has given one back.
+  for (const char* orders : {"", "acquire", "acquire release"}) {
+    SCOPED_TRACE(orders);
+    OpenRing(2);
+    const Stream stream;
+    for (int i = 0; i < 4; ++i) Put(stream.get());
+    for (const std::string& order :
+         std::vector<std::string>(absl::StrSplit(orders, ' '))) {
+      if (order.empty()) continue;
+      EXPECT_THAT(Ask(order), StartsWith("OK"));
+    }
+    EXPECT_FALSE(stream.IsIdle());
+    KillReader();
+    absl::Status status;
+    do {
+      const absl::StatusOr<RingBuffer> next =
+          ring_->Acquire(stream.get(), Late());
+      status = next.status();
+      if (next.ok()) status = ring_->Publish(*next, stream.get(), Late());
+    } while (status.ok());
+    ExpectFails(absl::StatusCode::kUnavailable, status, "has lost its reader");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("were let go"));
+    stream.Sync();
+    EXPECT_EQ(ring_->Finish(Late()), status);
+    EXPECT_EQ(ring_->Acquire(stream.get(), Late()).status(), status);
+    ExpectAllIsBack();
+  }
+}
+
+// At whatever it is just doing.
+TEST_F(RingLoss, AReaderThatIsKilledAtAnyMomentLosesNothingOfTheWriters) {
+  const std::uint64_t times = HowMany("VMMSHARE_TEST_KILLS", 25);
+  for (std::uint64_t i = 0; i < times; ++i) {
+    SCOPED_TRACE(i);
+    OpenRing(1 + static_cast<std::uint32_t>(i) % 4);
+    const Stream stream;
+    Order("consume 200");
+    absl::Status status;
+    for (std::uint64_t item = 0; item < 200 && status.ok(); ++item) {
+      if (item == 1 + i * 7 % 60) child_->Kill();
+      const absl::StatusOr<RingBuffer> next =
+          ring_->Acquire(stream.get(), Late());
+      status = next.status();
+      if (!next.ok()) break;
+      FillItem(*next, stream.get());
+      status = ring_->Publish(*next, stream.get(), Late());
+    }
+    ExpectFails(absl::StatusCode::kUnavailable, status, "has lost its reader");
+    EXPECT_EQ(child_->Wait(), Child::kKilled);
+    stream.Sync();
+    ExpectAllIsBack();
+  }
+}
+
+TEST_F(RingLoss, AWriterThatIsKilledAtAnyMomentLeavesNoWrongContents) {
+  const std::uint64_t times = HowMany("VMMSHARE_TEST_KILLS", 25);
+  for (std::uint64_t i = 0; i < times; ++i) {
+    SCOPED_TRACE(i);
+    child_.emplace(Child::Start("ring-writer-without-end", {address()}));
+    const std::unique_ptr<RingReader> ring =
+        Must(RingReader::Open(device, Accept(), {}, Late()));
+    const Stream stream;
+    Results results(device, 200);
+    absl::Status status;
+    for (std::uint64_t item = 0; item < 200 && status.ok(); ++item) {
+      if (item == 1 + i * 7 % 60) child_->Kill();
+      const absl::StatusOr<RingBuffer> next =
+          ring->Acquire(stream.get(), Late());
+      status = next.status();
+      if (!next.ok()) break;
+      // What came before the kill came whole; what did not come says so.
+      const absl::Status there = ring->Await(*next, Late());
+      if (there.ok()) results.Take(*next, stream.get());
+      ExpectOk(ring->Release(*next, stream.get()));
+    }
+    ExpectFails(absl::StatusCode::kUnavailable, status, "has lost its writer");
+    EXPECT_EQ(child_->Wait(), Child::kKilled);
+    stream.Sync();
+    EXPECT_EQ(results.Wrong(), 0u);
+  }
+}
+
+TEST_F(RingLoss, FinishingEndsWhenTheReaderIsKilled) {
+  OpenRing(2);
+  const Stream stream;
+  Put(stream.get());
+  EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              ring_->Finish(absl::Now() + kMoment), "item 1 is not given back");
+  KillReader();
+  ExpectFails(absl::StatusCode::kUnavailable, ring_->Finish(Late()),
+              "has lost its reader");
+  ExpectAllIsBack();
+}
+
+TEST_F(RingLoss, AReaderThatLeavesIsUnavailable) {
+  OpenRing(1);
+  const Stream stream;
+  Put(stream.get());
+  Put(stream.get());
+  EXPECT_FALSE(stream.IsIdle());
+  EXPECT_EQ(Ask("leave"), "OK");
+  ExpectFails(absl::StatusCode::kUnavailable,
+              ring_->Acquire(stream.get(), Late()).status(),
+              "has left the ring");
+  stream.Sync();
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingLoss, AWriterThatIsKilledLeavesWhatItHasPublished) {
+  const std::unique_ptr<RingReader> ring = ReadTheWriterProcess();
+  child_->Kill();
+  EXPECT_EQ(child_->Wait(), Child::kKilled);
+  const Stream stream;
+  Results results(device, 2);
+  for (int i = 0; i < 2; ++i) {
+    const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
+    ExpectOk(ring->Await(buffer, Late()));
+    results.Take(buffer, stream.get());
+    ExpectOk(ring->Release(buffer, stream.get()));
+  }
+  stream.Sync();
+  EXPECT_EQ(results.Wrong(), 0u);
+  // The third was published, and its contents never came.
+  const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
+  EXPECT_FALSE(stream.IsIdle());
+  const absl::Status lost = ring->Acquire(stream.get(), Late()).status();
+  ExpectFails(absl::StatusCode::kUnavailable, lost, "has lost its writer");
+  stream.Sync();
+  const absl::Status never = ring->Await(buffer, Late());
+  EXPECT_FALSE(never.ok());
+  EXPECT_THAT(std::string(never.message()),
+              HasSubstr("the contents of item 3 are not there"));
+  ExpectOk(ring->Release(buffer, stream.get()));
+  EXPECT_FALSE(ring->Finish(Late()).ok()) << "not all contents were there";
+}
+
+TEST_F(RingLoss, AwaitingContentsEndsWhenTheWriterIsKilled) {
+  const std::unique_ptr<RingReader> ring = ReadTheWriterProcess();
+  const Stream stream;
+  RingBuffer buffer;
+  for (int i = 0; i < 3; ++i) {
+    buffer = Must(ring->Acquire(stream.get(), Late()));
+    if (i < 2) ExpectOk(ring->Release(buffer, stream.get()));
+  }
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              ring->Await(buffer, absl::Now() + kMoment), "item 3");
+  child_->Kill();
+  ExpectFails(absl::StatusCode::kUnavailable, ring->Await(buffer, Late()),
+              "has lost its writer");
+  EXPECT_EQ(child_->Wait(), Child::kKilled);
+  stream.Sync();
+}
+
+TEST_F(RingLoss, AWriterThatGoesLeavesTheReaderWhatItHasPublished) {
+  OpenRing(2);
+  const Stream stream;
+  for (int i = 0; i < 4; ++i) Put(stream.get());
+  Order("consume 4");
+  ring_.reset();
+  EXPECT_EQ(home_->pool().statistics().live_blocks, 0u);
+  EXPECT_THAT(Answer(), HasSubstr("left the ring without finishing it"));
+  EXPECT_EQ(Ask("finish"), "OK") << "all contents were there";
+  EndReader();
+  ExpectAllIsBack();
+}
+
+// Its stream would write over what the reader has; so it waits.
+TEST_F(RingLoss, AWriterThatGoesWaitsForItsReaderUntilItsPatienceEnds) {
+  StartReader();
+  Order("join");
+  ring_ = Must(RingWriter::Open(
+      *home_, Accept(),
+      {.buffers = 1, .bytes = kBytes, .patience = 10 * kMoment}, Late()));
+  EXPECT_EQ(Answer(), "OK");
+  const Stream stream;
+  Put(stream.get());
+  Put(stream.get());
+  EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+  EXPECT_EQ(Ask("await"), "OK");
+  const absl::Time start = absl::Now();
+  ring_.reset();
+  EXPECT_GE(absl::Now() - start, 10 * kMoment);
+  stream.Sync();
+  EXPECT_THAT(Ask("release"), StartsWith("ABORTED")) << "it was written over";
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingLoss, AReaderIsToldWhyAndTellsTheWriter) {
+  StartReader();
+  Order("join");
+  platform::Channel channel = Accept();
+  const std::vector<std::uint8_t> offer = ring::EncodeOffer(
+      {.buffers = 1, .bytes = 1, .pool = "nonsense", .fences = "nonsense"});
+  ExpectOk(channel.Send(ring::kRingOffer, offer, {}, Late()));
+  EXPECT_THAT(Answer(), StartsWith("INVALID_ARGUMENT: not a usable ticket"));
+  const platform::Message refusal = Must(channel.Receive(Late()));
+  EXPECT_EQ(refusal.type, protocol::kRefused);
+  EXPECT_THAT(
+      std::string(
+          protocol::DecodeError(refusal.payload, "the reader").message()),
+      StartsWith("the reader refused: not a usable ticket"));
+  orders_->Close();
+  EXPECT_EQ(child_->Wait(), 0);
+}
+
+// What a reader may answer to an offer, and what comes of it.
+TEST_F(RingLoss, AReaderThatAnswersSomethingElseIsRefused) {
+  struct Case {
+    std::function<void(platform::Channel&)> answer;
+    absl::StatusCode code;
+    const char* words;
+  };
+  const Case cases[] = {
+      {[](platform::Channel& c) { c.Close(); }, absl::StatusCode::kUnavailable,
+       "hung up"},
+      {[](platform::Channel&) {}, absl::StatusCode::kDeadlineExceeded,
+       "did not join"},
+      {[](platform::Channel& c) { Tell(c, "x", 7); },
+       absl::StatusCode::kDataLoss, "type 0x7"},
+      {[](platform::Channel& c) {
+         Must(protocol::SendError(c, protocol::kRefused,
+                                  absl::ResourceExhaustedError("full"),
+                                  Late()));
+       },
+       absl::StatusCode::kResourceExhausted, "the reader refused: full"},
+  };
+  for (const Case& one : cases) {
+    auto [ours, theirs] = Must(platform::Channel::Pair());
+    one.answer(theirs);
+    const absl::Duration patience =
+        one.code == absl::StatusCode::kDeadlineExceeded ? kMoment
+                                                        : absl::Seconds(30);
+    ExpectFails(one.code,
+                RingWriter::Open(*home_, std::move(ours),
+                                 {.buffers = 2, .bytes = kBytes},
+                                 absl::Now() + patience)
+                    .status(),
+                one.words);
+  }
+  ExpectAllIsBack();
+}
+
+// A writer that sends items which are none of its ring. Each case is sent
+// after a good first item of a ring of two buffers.
+TEST_F(RingLoss, AReaderBelievesNoItemThatIsNoneOfTheRing) {
+  struct Case {
+    std::function<void(RingItem&)> spoil;
+    const char* words;
+  };
+  const Case cases[] = {
+      {[](RingItem& item) { item.number = 3; }, "item 3 of lap 1"},
+      {[](RingItem& item) { item.number = 1; }, "which is in use"},
+      {[](RingItem& item) { item.number = 4, item.lap = 2; }, "expected lap 1"},
+      {[](RingItem& item) { item.number = 3, item.lap = 2; }, "in use"},
+      {[](RingItem& item) { item.size = kBytes + 1; }, "262145 bytes"},
+      {[](RingItem& item) { item.block.size = item.size = 256; }, "256 bytes"},
+      {[](RingItem& item) { item.lap = 0; }, "of lap 0"},
+  };
+  const CUdeviceptr block = Must(home_->pool().Allocate(kBytes, nullptr));
+  Fence full = Must(home_->fences().New());
+  Fence free = Must(home_->fences().New());
+  RingItem good;
+  good.number = good.lap = 1;
+  good.size = kBytes;
+  good.block = Must(home_->pool().Export(block));
+  good.full = Must(home_->fences().Export(full));
+  good.free = Must(home_->fences().Export(free));
+  ExpectOk(full.SignalFromHost(1));
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.words);
+    StartReader();
+    Order("join");
+    platform::Channel channel = Accept();
+    ExpectOk(channel.Send(ring::kRingOffer,
+                          ring::EncodeOffer({.buffers = 2,
+                                             .bytes = kBytes,
+                                             .pool = home_->pool_ticket(),
+                                             .fences = home_->fences_ticket()}),
+                          {}, Late()));
+    EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
+    EXPECT_EQ(Answer(), "OK");
+    ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(good), {}, Late()));
+    EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+    RingItem bad = good;
+    bad.number = 2;
+    one.spoil(bad);
+    ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(bad), {}, Late()));
+    const std::string answer = Ask("acquire");
+    EXPECT_THAT(answer, StartsWith("DATA_LOSS"));
+    EXPECT_THAT(answer, HasSubstr(one.words));
+    EXPECT_EQ(Ask("acquire"), answer) << "the ring has ended";
+    KillReader();
+  }
+  ExpectOk(home_->pool().Free(block, nullptr));
+}
+
+TEST_F(RingLoss, AReaderBelievesNoLapThatDoesNotFollow) {
+  // The same again, and with a lap left out.
+  for (const std::uint64_t lap : {1, 3}) {
+    StartReader();
+    Order("join");
+    platform::Channel channel = Accept();
+    const CUdeviceptr block = Must(home_->pool().Allocate(kBytes, nullptr));
+    Fence full = Must(home_->fences().New());
+    Fence free = Must(home_->fences().New());
+    RingItem item;
+    item.number = item.lap = 1;
+    item.block = Must(home_->pool().Export(block));
+    item.full = Must(home_->fences().Export(full));
+    item.free = Must(home_->fences().Export(free));
+    ExpectOk(full.SignalFromHost(3));
+    ExpectOk(channel.Send(ring::kRingOffer,
+                          ring::EncodeOffer({.buffers = 2,
+                                             .bytes = kBytes,
+                                             .pool = home_->pool_ticket(),
+                                             .fences = home_->fences_ticket()}),
+                          {}, Late()));
+    EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
+    EXPECT_EQ(Answer(), "OK");
+    ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(item), {}, Late()));
+    EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+    EXPECT_EQ(Ask("release"), "OK");
+    item.lap = lap;
+    item.number = 2 * lap - 1;
+    ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(item), {}, Late()));
+    EXPECT_THAT(Ask("acquire"), HasSubstr("after lap 1 of its buffer"));
+    KillReader();
+    ExpectOk(home_->pool().Free(block, nullptr));
+  }
+}
+
+TEST_F(RingLoss, AReaderBelievesNoEndThatIsNone) {
+  for (const std::vector<std::uint8_t>& payload :
+       {std::vector<std::uint8_t>(8, 1), std::vector<std::uint8_t>(7, 0),
+        std::vector<std::uint8_t>(9, 0)}) {
+    StartReader();
+    Order("join");
+    platform::Channel channel = Accept();
+    ExpectOk(channel.Send(ring::kRingOffer,
+                          ring::EncodeOffer({.buffers = 2,
+                                             .bytes = kBytes,
+                                             .pool = home_->pool_ticket(),
+                                             .fences = home_->fences_ticket()}),
+                          {}, Late()));
+    EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
+    EXPECT_EQ(Answer(), "OK");
+    ExpectOk(channel.Send(ring::kRingEnd, payload, {}, Late()));
+    EXPECT_THAT(Ask("acquire"), StartsWith("DATA_LOSS"));
+    EndReader();
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,231 @@
+// Rings between two processes: what comes through, and how far the writer runs
+// ahead of its reader.
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/gpu/held_stream.h"
+#include "tests/ipc/ring_ipc_test.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A machine that many tests run on may be as late as this.
+constexpr absl::Duration kLate = absl::Seconds(1);
+
+int RingReaderMain(const std::vector<std::string>& args) {
+  return ReaderProcess(args).Serve();
+}
+const bool kRingReader = RegisterChild("ring-reader", &RingReaderMain);
+
+TEST_F(RingTest, ItemsOfManyLapsComeInOrderWithWhatWasWritten) {
+  constexpr std::uint64_t kItems = 100;
+  OpenRing(3);
+  const Stream stream;
+  Order(absl::StrCat("consume ", kItems));
+  for (std::uint64_t i = 0; i < kItems; ++i) Put(stream.get());
+  ExpectOk(ring_->Finish(Late()));
+  EXPECT_EQ(Answer(), absl::StrCat(kItems, " came, 0 wrong"));
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, ItemsComeToAnotherDevice) {
+  if (IpcTest::Peer() == nullptr) GTEST_SKIP() << "needs two devices";
+  OpenRing(2, 1);
+  const Stream stream;
+  Order("consume 20");
+  for (int i = 0; i < 20; ++i) Put(stream.get());
+  ExpectOk(ring_->Finish(Late()));
+  EXPECT_EQ(Answer(), "20 came, 0 wrong");
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, ItemsOfSeveralStreamsNeedNoOrderBetweenThem) {
+  OpenRing(4);
+  const Stream streams[3];
+  Order("consume 60");
+  for (int i = 0; i < 60; ++i) Put(streams[i % 3].get());
+  ExpectOk(ring_->Finish(Late()));
+  EXPECT_EQ(Answer(), "60 came, 0 wrong");
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, AReaderIsToldSizeAndTagAndThatThereAreNoMore) {
+  OpenRing(2);
+  const Stream stream;
+  RingBuffer buffer = Must(ring_->Acquire(stream.get(), Late()));
+  EXPECT_EQ(buffer.size, kBytes);
+  buffer.size = 17;
+  buffer.tag = 1234567890123456789;
+  ExpectOk(ring_->Publish(buffer, stream.get(), Late()));
+  EXPECT_EQ(Ask("acquire"), "OK 1 17 1234567890123456789");
+  EXPECT_EQ(Ask("await"), "OK");
+  EXPECT_THAT(Ask("try"), StartsWith("DEADLINE_EXCEEDED"));
+  EXPECT_EQ(Ask("release"), "OK");
+  ExpectOk(ring_->Finish(Late()));
+  EXPECT_THAT(Ask("acquire"), StartsWith("OUT_OF_RANGE"));
+  EXPECT_EQ(Ask("finish"), "OK");
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              ring_->Acquire(stream.get(), Late()).status(), "finished");
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, AReadersStreamWaitsForTheWritersStream) {
+  OpenRing(2);
+  HeldStream held(device);
+  const RingBuffer buffer = Must(ring_->Acquire(held.get(), Late()));
+  FillItem(buffer, held.get());
+  ExpectOk(ring_->Publish(buffer, held.get(), Late()));
+  // The host is told at once; the stream goes on when the contents are there.
+  EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+  absl::SleepFor(kMoment);
+  EXPECT_EQ(Ask("idle"), "busy");
+  held.Release();
+  EXPECT_EQ(Ask("await"), "OK");
+  EXPECT_EQ(Ask("release"), "OK");
+  ExpectOk(ring_->Finish(Late()));
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, AWritersStreamWaitsUntilTheReaderHasGivenBack) {
+  OpenRing(2);
+  const Stream stream;
+  Put(stream.get());
+  Put(stream.get());
+  stream.Sync();
+  Put(stream.get());  // In the first buffer again.
+  absl::SleepFor(kMoment);
+  EXPECT_FALSE(stream.IsIdle());
+  EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+  EXPECT_FALSE(stream.IsIdle());
+  EXPECT_EQ(Ask("release"), "OK");
+  stream.Sync();
+  Order("consume 2");  // Its own count begins at 1.
+  EXPECT_THAT(Answer(), StartsWith("not item 1"));
+  KillReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, TheWritersHostIsTwoLapsAheadAndWaitsThereInVain) {
+  OpenRing(2);
+  const Stream stream;
+  for (int i = 0; i < 4; ++i) Put(stream.get());
+  const absl::Time start = absl::Now();
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              ring_->Acquire(stream.get(), start + kMoment).status(),
+              "the buffer of item 5 is not given back");
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  // Nothing is lost by it.
+  EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+  EXPECT_EQ(Ask("release"), "OK");
+  EXPECT_EQ(Put(stream.get()).number, 5u);
+  for (int i = 2; i <= 5; ++i) {
+    EXPECT_THAT(Ask("acquire"), StartsWith(absl::StrCat("OK ", i, " ")));
+    EXPECT_EQ(Ask("release"), "OK");
+  }
+  ExpectOk(ring_->Finish(Late()));
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, AStoppedReaderMakesNoCallLaterThanItsDeadline) {
+  OpenRing(1);
+  const Stream stream;
+  Put(stream.get());
+  child_->Stop();
+  Put(stream.get());
+  absl::Time deadline = absl::Now() + kMoment;
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              ring_->Acquire(stream.get(), deadline).status(), "deadline");
+  EXPECT_LT(absl::Now() - deadline, kLate);
+  deadline = absl::Now() + kMoment;
+  ExpectFails(absl::StatusCode::kDeadlineExceeded, ring_->Finish(deadline),
+              "item 2 is not given back");
+  EXPECT_LT(absl::Now() - deadline, kLate);
+  child_->Continue();
+  EXPECT_EQ(Ask("consume 2"), "2 came, 0 wrong");
+  ExpectOk(ring_->Finish(Late()));
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, WhatIsNotHeldCannotBePublishedOrReleased) {
+  OpenRing(1);
+  const Stream stream;
+  RingBuffer buffer = Must(ring_->Acquire(stream.get(), Late()));
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              ring_->Acquire(stream.get(), Late()).status(),
+              "item 1 was acquired and is not published");
+  ExpectFails(absl::StatusCode::kFailedPrecondition, ring_->Finish(Late()),
+              "item 1 was acquired and is not published");
+  RingBuffer wrong = buffer;
+  wrong.size = kBytes + 1;
+  ExpectFails(absl::StatusCode::kInvalidArgument,
+              ring_->Publish(wrong, stream.get(), Late()), "262145 bytes");
+  wrong = buffer;
+  wrong.number = 2;
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              ring_->Publish(wrong, stream.get(), Late()), "item 2 is not");
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              ring_->Publish({}, stream.get(), Late()), "item 0 is not");
+  ExpectOk(ring_->Publish(buffer, stream.get(), Late()));
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              ring_->Publish(buffer, stream.get(), Late()), "already");
+  EXPECT_THAT(Ask("release"), HasSubstr("item 0 is not acquired"));
+  EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+  EXPECT_THAT(Ask("finish"), HasSubstr("item 1 is not released"));
+  EXPECT_EQ(Ask("release"), "OK");
+  EXPECT_THAT(Ask("release"), HasSubstr("released already"));
+  EXPECT_THAT(Ask("await"), HasSubstr("item 1 is not acquired"));
+  ExpectOk(ring_->Finish(Late()));
+  EndReader();
+  ExpectAllIsBack();
+}
+
+TEST_F(RingTest, ARingOfNoBuffersIsAnInvalidArgument) {
+  for (const RingOptions& options :
+       {RingOptions{.buffers = 0, .bytes = 1}, RingOptions{.bytes = 0},
+        RingOptions{.buffers = kMaxRingBuffers + 1, .bytes = 1}}) {
+    auto [ours, theirs] = Must(platform::Channel::Pair());
+    ExpectFails(
+        absl::StatusCode::kInvalidArgument,
+        RingWriter::Open(*home_, std::move(ours), options, Late()).status(),
+        "expected 1 to 64");
+  }
+}
+
+TEST_F(RingTest, LettingGoEndsItForBothSides) {
+  for (const bool by_reader : {true, false}) {
+    OpenRing(1);
+    const Stream stream;
+    Put(stream.get());
+    Put(stream.get());
+    EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+    EXPECT_FALSE(stream.IsIdle());
+    if (by_reader) {
+      EXPECT_EQ(Ask("let-go"), "OK");
+    } else {
+      ring_->LetGo();
+    }
+    stream.Sync();
+    const absl::Status status = ring_->Acquire(stream.get(), Late()).status();
+    ExpectFails(absl::StatusCode::kAborted, status, "let go");
+    EXPECT_EQ(ring_->Finish(Late()), status);
+    // It has acquired an item, and goes without having released it.
+    EXPECT_EQ(Ask("sync"), "OK");
+    EndReader();
+    ExpectAllIsBack();
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,317 @@
+// The producer's side of a ring.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/abandon.h"
+#include "platform/annotate.h"
+#include "platform/process.h"
+#include "vmm/protocol.h"
+#include "vmm/ring.h"
+#include "vmm/ring/passing.h"
+#include "vmm/ring/peer.h"
+#include "vmm/ring_item.h"
+#include "vmm/wire.h"
+
+namespace vmm {
+namespace {
+
+using ring::RingPeer;
+
+// Laps that the host may be ahead of the reader's GPU. With one it could put
+// nothing on its stream before the reader is done, and the GPU would stand
+// still meanwhile.
+constexpr std::uint64_t kLapsAhead = 2;
+
+struct Slot {
+  CUdeviceptr address = 0;
+  Fence full;
+  Fence free;
+  RingItem item;  // The last that was acquired. Its tickets stay.
+  bool held = false;
+  std::uint64_t published = 0;  // Laps.
+};
+
+}  // namespace
+
+class RingWriter::State {
+ public:
+  State(RingHome& home, platform::Channel channel, const RingOptions& options)
+      : home_(home),
+        bytes_(options.bytes),
+        patience_(options.patience),
+        forks_(platform::ForksSoFar()),
+        peer_(std::move(channel), "reader") {
+    ++home_.writers_;
+  }
+  ~State();
+
+  bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
+  absl::Status MakeSlots(std::uint32_t count);
+  absl::Status Offer(absl::Time deadline);
+  absl::StatusOr<RingBuffer> Acquire(CUstream stream, absl::Time deadline);
+  absl::Status Publish(const RingBuffer& buffer, CUstream stream,
+                       absl::Time deadline);
+  absl::Status Finish(absl::Time deadline);
+  void LetGo();
+
+ private:
+  absl::StatusOr<Slot> MakeSlot();
+  absl::Status Judge(const absl::Status& status, absl::Time deadline);
+  // Lets this process's streams go that wait for the reader.
+  void LetGoOfReader() {
+    for (Slot& slot : slots_) slot.free.Abandon().IgnoreError();
+  }
+
+  RingHome& home_;
+  const std::uint64_t bytes_;
+  const absl::Duration patience_;
+  const std::uint64_t forks_;
+  RingPeer peer_;
+  std::vector<Slot> slots_;
+  std::uint64_t next_ = 1;  // Number of the next item.
+  bool finished_ = false;   // kRingEnd was sent.
+  absl::Status over_;       // Why the ring has ended.
+};
+
+absl::StatusOr<Slot> RingWriter::State::MakeSlot() {
+  absl::StatusOr<Fence> full = home_.fences().New();
+  if (!full.ok()) return full.status();
+  absl::StatusOr<Fence> free = home_.fences().New();
+  if (!free.ok()) return free.status();
+  RingItem item;
+  absl::StatusOr<FenceTicket> full_ticket = home_.fences().Export(*full);
+  if (!full_ticket.ok()) return full_ticket.status();
+  absl::StatusOr<FenceTicket> free_ticket = home_.fences().Export(*free);
+  if (!free_ticket.ok()) return free_ticket.status();
+  // No work is on any stream yet, so any will do.
+  absl::StatusOr<CUdeviceptr> block = home_.pool().Allocate(bytes_, nullptr);
+  if (!block.ok()) return block.status();
+  absl::StatusOr<PoolTicket> ticket = home_.pool().Export(*block);
+  if (!ticket.ok()) {
+    home_.pool().Free(*block, nullptr).IgnoreError();
+    return ticket.status();
+  }
+  item.block = *ticket;
+  item.full = *full_ticket;
+  item.free = *free_ticket;
+  return Slot{*block, *std::move(full), *std::move(free), item};
+}
+
+absl::Status RingWriter::State::MakeSlots(std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    absl::StatusOr<Slot> slot = MakeSlot();
+    if (!slot.ok()) return slot.status();
+    slots_.push_back(*std::move(slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingWriter::State::Offer(absl::Time deadline) {
+  platform::Channel& channel = peer_.channel();
+  absl::Status sent = channel.Send(
+      ring::kRingOffer,
+      ring::EncodeOffer({static_cast<std::uint32_t>(slots_.size()), bytes_,
+                         home_.pool_ticket(), home_.fences_ticket()}),
+      {}, deadline);
+  if (!sent.ok()) return platform::Annotate(sent, "offering a ring");
+  absl::StatusOr<platform::Message> answer = channel.Receive(deadline);
+  if (!answer.ok()) {
+    return platform::Annotate(answer.status(), "the reader did not join");
+  }
+  if (answer->type == ring::kRingJoined) return absl::OkStatus();
+  if (answer->type == protocol::kRefused) {
+    return protocol::DecodeError(answer->payload, "the reader");
+  }
+  return absl::DataLossError(
+      absl::StrCat("the reader answered the offer of a ring by a message of "
+                   "type 0x",
+                   absl::Hex(answer->type)));
+}
+
+RingWriter::State::~State() {
+  // Not let go at once: what waits for a buffer would write over what the
+  // reader still uses, and what it has not imported yet it could not any more.
+  absl::Time deadline = absl::Now() + patience_;
+  for (Slot& slot : slots_) {
+    if (slot.free.WaitOnHost(slot.published, deadline, peer_.Watch(true))
+            .ok()) {
+      continue;
+    }
+    LetGo();
+    deadline = absl::Now() + patience_;
+    break;
+  }
+  for (Slot& slot : slots_) {
+    if (slot.held || !ring::HasPassed(slot.full, slot.published, deadline)) {
+      continue;  // The GPU may still write there.
+    }
+    home_.pool().Free(slot.address, nullptr).IgnoreError();
+  }
+  peer_.Leave();
+  --home_.writers_;
+}
+
+absl::Status RingWriter::State::Judge(const absl::Status& status,
+                                      absl::Time deadline) {
+  if (absl::IsUnavailable(status)) {
+    over_ = peer_.Gone(status, deadline);
+    if (peer_.has_ended()) LetGoOfReader();
+    return over_;
+  }
+  if (absl::IsAborted(status)) {
+    // A reader that leaves lets go of its writer: then that is why.
+    const absl::Status gone = peer_.Watch(true).still_worth();
+    if (absl::IsUnavailable(gone)) return Judge(gone, deadline);
+    over_ = platform::Annotate(status, "the ring was let go");
+    return over_;
+  }
+  if (absl::IsDataLoss(status)) over_ = status;
+  return status;
+}
+
+absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
+                                                      absl::Time deadline) {
+  if (!over_.ok()) return over_;
+  if (finished_) {
+    return absl::FailedPreconditionError(
+        "the ring is finished: its reader was told that no more come");
+  }
+  Slot& slot = slots_[(next_ - 1) % slots_.size()];
+  const std::uint64_t lap = (next_ - 1) / slots_.size() + 1;
+  if (slot.held) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "item ", slot.item.number, " was acquired and is not published; item ",
+        next_, " has the same buffer"));
+  }
+  if (lap > kLapsAhead) {
+    absl::Status near_enough =
+        slot.free.WaitOnHost(lap - kLapsAhead, deadline, peer_.Watch(true));
+    if (!near_enough.ok()) {
+      return Judge(platform::Annotate(near_enough,
+                                      absl::StrCat("the buffer of item ", next_,
+                                                   " is not given back")),
+                   deadline);
+    }
+  }
+  if (lap > 1) {
+    absl::Status put = slot.free.Wait(stream, lap - 1);
+    if (!put.ok()) return Judge(put, deadline);
+  }
+  slot.held = true;
+  slot.item.number = next_++;
+  slot.item.lap = lap;
+  return RingBuffer{slot.address, bytes_, 0, slot.item.number};
+}
+
+absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
+                                        CUstream stream, absl::Time deadline) {
+  Slot& slot = slots_[(buffer.number - 1) % slots_.size()];
+  if (!slot.held || slot.item.number != buffer.number ||
+      slot.address != buffer.address) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("item ", buffer.number,
+                     " is not acquired from this ring, or published already"));
+  }
+  if (buffer.size > bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
+                     " bytes; the ring's buffers have ", bytes_));
+  }
+  if (!over_.ok()) return over_;
+  absl::Status put = slot.full.Signal(stream, slot.item.lap);
+  if (!put.ok()) return Judge(put, deadline);
+  slot.held = false;
+  slot.published = slot.item.lap;
+  slot.item.size = buffer.size;
+  slot.item.tag = buffer.tag;
+  const RingItemBytes bytes = EncodeRingItem(slot.item);
+  absl::Status sent =
+      peer_.channel().Send(ring::kRingItem, bytes, {}, deadline);
+  if (sent.ok()) return sent;
+  if (absl::IsUnavailable(sent)) return Judge(sent, deadline);
+  over_ = platform::Annotate(sent, "an item could not be sent to the reader",
+                             "The ring has ended");
+  return over_;
+}
+
+absl::Status RingWriter::State::Finish(absl::Time deadline) {
+  if (!over_.ok()) return over_;
+  for (const Slot& slot : slots_) {
+    if (!slot.held) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "item ", slot.item.number, " was acquired and is not published"));
+  }
+  if (!finished_) {
+    std::vector<std::uint8_t> count;
+    WireWriter(count).Put<std::uint64_t>(next_ - 1);
+    absl::Status sent =
+        peer_.channel().Send(ring::kRingEnd, count, {}, deadline);
+    if (!sent.ok()) return Judge(sent, deadline);
+    finished_ = true;
+  }
+  for (Slot& slot : slots_) {
+    absl::Status back =
+        slot.free.WaitOnHost(slot.published, deadline, peer_.Watch(true));
+    if (!back.ok()) {
+      return Judge(
+          platform::Annotate(back, absl::StrCat("item ", slot.item.number,
+                                                " is not given back")),
+          deadline);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RingWriter::State::LetGo() {
+  for (Slot& slot : slots_) {
+    slot.full.Abandon().IgnoreError();
+    slot.free.Abandon().IgnoreError();
+  }
+  if (over_.ok()) over_ = absl::AbortedError("the ring was let go by LetGo()");
+}
+
+absl::StatusOr<std::unique_ptr<RingWriter>> RingWriter::Open(
+    RingHome& home, platform::Channel channel, const RingOptions& options,
+    absl::Time deadline) {
+  if (options.buffers == 0 || options.buffers > kMaxRingBuffers ||
+      options.bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ring of ", options.buffers, " buffers of ",
+                     options.bytes, " bytes was asked for; expected 1 to ",
+                     kMaxRingBuffers, ", of at least a byte"));
+  }
+  auto state = std::make_unique<State>(home, std::move(channel), options);
+  absl::Status made = state->MakeSlots(options.buffers);
+  if (made.ok()) made = state->Offer(deadline);
+  if (!made.ok()) return made;
+  return std::unique_ptr<RingWriter>(new RingWriter(std::move(state)));
+}
+
+RingWriter::RingWriter(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+
+RingWriter::~RingWriter() {
+  if (state_->IsOfAnotherProcess()) platform::Abandon(std::move(state_));
+}
+
+absl::StatusOr<RingBuffer> RingWriter::Acquire(CUstream stream,
+                                               absl::Time deadline) {
+  return state_->Acquire(stream, deadline);
+}
+
+absl::Status RingWriter::Publish(const RingBuffer& buffer, CUstream stream,
+                                 absl::Time deadline) {
+  return state_->Publish(buffer, stream, deadline);
+}
+
+absl::Status RingWriter::Finish(absl::Time deadline) {
+  return state_->Finish(deadline);
+}
+
+void RingWriter::LetGo() { state_->LetGo(); }
+
+}  // namespace vmm
