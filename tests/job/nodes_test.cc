@@ -196,16 +196,27 @@ TEST_F(JobOverNodes, AHostWithoutADomainIsNamedToAll) {
   ExpectRefused("no-cluster", "no-cluster", "Share within the host");
 }
 
-TEST_F(JobOverNodes, AHandleOfRandomBytesIsRefusedByAll) {
-  tasks_[kBad].fault = "random-handle";
-  for (const RankReport& report : Run()) {
-    ASSERT_EQ(report.code, "OK") << report.message;
-    EXPECT_EQ(report.cells.at({0, kBad}), "other-host,import-refused");
-    EXPECT_EQ(report.cells.at({1, kBad}), "other-host,import-refused");
-    EXPECT_EQ(report.cells.at({kBad, 0}), "fabric");
-    EXPECT_THAT(report.why.at({0, kBad}),
-                HasSubstr("cuMemImportFromShareableHandle"));
+TEST_F(JobOverNodes, AHandleThatLeadsNowhereIsRefusedByAll) {
+  for (const char* fault : {"random-handle", "stale-handle"}) {
+    tasks_[kBad].fault = fault;
+    tasks_[kBad].folder = tasks_[1].folder = tasks_[0].folder =
+        absl::StrCat(folder_, "/", fault);
+    std::filesystem::create_directories(tasks_[0].folder);
+    for (const RankReport& report : Run()) {
+      ASSERT_EQ(report.code, "OK") << report.message;
+      EXPECT_EQ(report.cells.at({0, kBad}), "other-host,import-refused");
+      EXPECT_EQ(report.cells.at({1, kBad}), "other-host,import-refused");
+      EXPECT_EQ(report.cells.at({kBad, 0}), "fabric");
+      EXPECT_THAT(report.why.at({0, kBad}),
+                  HasSubstr("cuMemImportFromShareableHandle"));
+    }
   }
+}
+
+TEST_F(JobOverNodes, WithoutNvmlTheChannelIsNamedAllTheSame) {
+  for (RankTask& task : tasks_) task.fault = "no-nvml";
+  imex_[kBad].RemoveChannel(0);
+  ExpectRefused("no-channel", "no-channel", "mknod");
 }
 
 TEST_F(JobOverNodes, ANodeOfAnotherVersionIsNamedToAll) {

@@ -65,6 +65,21 @@ void EndHere(const RankTask& task) {
   ::raise(SIGSTOP);
 }
 
+fabric::Handle RandomHandle() {
+  fabric::Handle handle;
+  Must(platform::FillRandom(absl::MakeSpan(handle.bytes)));
+  return handle;
+}
+
+// Of memory that is freed again.
+fabric::Handle StaleHandle() {
+  const Device device = Must(Device::ByOrdinal(TestDriver(), 0));
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = 1, .sharing = SharePolicy::Require(HandleKind::kFabric)}));
+  return Must(MakeFabricTicket(memory.shareable())).handles[0];
+}
+
 class FileExchange final : public fabric::Exchange {
  public:
   explicit FileExchange(const RankTask& task) : task_(task) {}
@@ -116,7 +131,8 @@ class FileExchange final : public fabric::Exchange {
   }
   void Damage(const std::string& key, fabric::Bytes& bytes) const {
     if (task_.fault == "version") bytes[4] ^= 2;
-    if (task_.fault != "random-handle" || !absl::StrContains(key, "card")) {
+    if (!absl::StrContains(task_.fault, "handle") ||
+        !absl::StrContains(key, "card")) {
       return;
     }
     fabric::JobCard card = Must(fabric::DecodeCard(bytes));
@@ -124,7 +140,8 @@ class FileExchange final : public fabric::Exchange {
       if (offer.kind != CU_MEM_HANDLE_TYPE_FABRIC) continue;
       FabricTicket ticket = Must(DecodeFabricTicket(
           fabric::Bytes(offer.ticket.begin(), offer.ticket.end())));
-      Must(platform::FillRandom(absl::MakeSpan(ticket.handles[0].bytes)));
+      ticket.handles[0] =
+          task_.fault == "stale-handle" ? StaleHandle() : RandomHandle();
       const fabric::Bytes encoded = EncodeFabricTicket(ticket);
       offer.ticket.assign(encoded.begin(), encoded.end());
     }
@@ -240,7 +257,7 @@ void RunTask(const RankTask& task) {
       devices[static_cast<std::size_t>(task.rank) % devices.size()];
   job::JobOptions options;
   options.root = task.root;
-  if (OnHostMemoryDriver()) {
+  if (OnHostMemoryDriver() && task.fault != "no-nvml") {
     options.nvml = Must(fabric::Nvml::LoadFrom(HostDriverPath()));
   }
   FileExchange exchange(task);

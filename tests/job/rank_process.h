@@ -30,7 +30,8 @@ struct RankTask {
   int kill_at_step = -1;
   absl::Duration kill_after = absl::InfiniteDuration();
   bool only_stop = false;  // SIGSTOP: it lives on and does nothing more.
-  // Its card: "" as it is, "version", "size", "random-handle".
+  // What is wrong with it: "" nothing, "version", "size", "random-handle",
+  // "stale-handle", "no-nvml".
   std::string fault;
 };
 
