@@ -63,6 +63,13 @@ absl::Status JobReport::Verdict() const {
   return absl::OkStatus();
 }
 
+bool JobReport::prints() const {
+  for (int each = 0; each < rank; ++each) {
+    if (matrix.card(each).ok()) return false;
+  }
+  return true;
+}
+
 int JobReport::exit_code() const {
   return !prints() || Verdict().ok() ? kExitGood : kExitNotUsable;
 }

@@ -24,10 +24,10 @@ struct JobReport {
   // OK when every rank can take part and every pair reaches each other, by the
   // required kind if there is one.
   absl::Status Verdict() const;
-  // Rank 0 prints and carries the verdict: a launcher ends the whole job when
-  // one rank ends with another status, before rank 0 could print. Another rank
-  // speaks only when there is no rank 0.
-  bool prints() const { return rank == 0 || !matrix.card(0).ok(); }
+  // Rank 0 prints and carries the verdict, or the first rank that answered: a
+  // launcher ends the whole job when one rank ends with another status, before
+  // that one could print.
+  bool prints() const;
   int exit_code() const;
 };
 
