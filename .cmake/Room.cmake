@@ -24,6 +24,50 @@ function(vmmshare_room name)
                CXX_EXTENSIONS OFF
                VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
   vmmshare_warnings(${target})
+  vmmshare_precompile(${target} vmmshare_platform)
+endfunction()
+
+# vmmshare_precompile(TARGET OWNER [HEADER...])
+#
+# With VMMSHARE_PRECOMPILED_HEADERS, what most sources include is parsed once
+# for OWNER, with HEADERs, and taken over by every other TARGET of that OWNER.
+# Both need the same compiler flags; GCC reports it when they differ.
+function(vmmshare_precompile target owner)
+  if(NOT VMMSHARE_PRECOMPILED_HEADERS)
+    return()
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${target} PRIVATE -fpch-preprocess) # For ccache.
+  endif()
+  if(NOT target STREQUAL owner)
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+    return()
+  endif()
+  target_precompile_headers(
+    ${target}
+    PRIVATE
+    ${ARGN}
+    <algorithm>
+    <array>
+    <atomic>
+    <cstdint>
+    <cstring>
+    <functional>
+    <map>
+    <memory>
+    <mutex>
+    <optional>
+    <string>
+    <thread>
+    <utility>
+    <variant>
+    <vector>
+    <absl/status/status.h>
+    <absl/status/statusor.h>
+    <absl/strings/str_cat.h>
+    <absl/strings/str_format.h>
+    <absl/time/clock.h>
+    <absl/types/span.h>)
 endfunction()
 
 # The warnings every target of the project is compiled with, and on Windows

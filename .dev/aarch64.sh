@@ -30,7 +30,7 @@ build_aarch64() {
   install_missing
   check_versions
   fetch_cuda_headers
-  if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+  use_ccache
   say "configuring build/aarch64"
   logged build/aarch64/log/configure.log cmake --preset aarch64 \
     "-DVMMSHARE_CUDA_INCLUDE_DIR=$(cuda_headers)"

@@ -39,6 +39,12 @@ need_build() {
   fi
 }
 
+# What the tests of jobs run under; without it they are skipped by name.
+need_jobs() {
+  need openmpi-bin command:mpirun "starts the tests of jobs"
+  need libpmix-dev glob:/usr/lib/*/pmix2/include/pmix.h "a test compares its structures with ours"
+}
+
 # Versions are named because their output differs; Debian 12 and Ubuntu 24.04
 # both package these.
 need_lint() {

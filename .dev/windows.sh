@@ -83,7 +83,7 @@ build_windows() {
     install_missing
     fetch_cuda_headers
     build_windows_deps
-    if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+    use_ccache
   }
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"
@@ -117,17 +117,17 @@ lint_windows() {
   local log=build/windows/log/lint-tidy.log started=$SECONDS include
   need clang-tidy-16 command:clang-tidy-16 "looks for mistakes"
   build_windows
-  # A flag of GCC that CMake adds, and Clang does not know.
+  # Clang knows neither a flag that CMake adds nor GCC's precompiled headers.
   mkdir -p build/windows/log/tidy
-  sed 's/ -fno-keep-inline-dllexport//g' build/windows/compile_commands.json \
-    >build/windows/log/tidy/compile_commands.json
+  sed -E 's/ -fno-keep-inline-dllexport//g; s/ -Winvalid-pch -include [^ ]*cmake_pch.hxx//g' \
+    build/windows/compile_commands.json >build/windows/log/tidy/compile_commands.json
   local flags=(--quiet -p build/windows/log/tidy --extra-arg=--target=x86_64-w64-mingw32
     --extra-arg=-Wno-unknown-warning-option)
   while read -r include; do
     case $include in */posix/include | */[0-9]*-posix/include) ;; *) flags+=("--extra-arg=-isystem$include") ;; esac
   done < <(x86_64-w64-mingw32-g++-posix -x c++ -E -v /dev/null 2>&1 | sed -n '/#include </,/^End/s/^ //p')
   say "clang-tidy 16 over the Windows sources"
-  git ls-files '*_win.cc' | xargs -P "$(nproc)" -n 1 clang-tidy-16 "${flags[@]}" >"$log" 2>&1 || {
+  git ls-files '*_win.cc' '*_win_test.cc' | xargs -P "$(nproc)" -n 1 clang-tidy-16 "${flags[@]}" >"$log" 2>&1 || {
     grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed ' "$log" | tail -n 60
     fail "clang-tidy found something (whole log: $log)"
   }

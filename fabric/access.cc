@@ -53,4 +53,34 @@ std::string AdviceFor(CUresult result) {
   }
 }
 
+std::string ImportAdviceFor(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_NOT_PERMITTED:
+      return absl::StrCat(Channels(),
+                          ". The importer must be able to open the IMEX "
+                          "channel that the owner uses: the same number on "
+                          "each node, in a container too. `vmmshare doctor` "
+                          "on both nodes says what is there.");
+    // Seen between domains and while the daemons had lost each other; the
+    // driver tells no more.
+    case CUDA_ERROR_INVALID_HANDLE:
+      return "The handle leads nowhere from here. The owner freed the memory "
+             "or ended, or is in another NVLink domain (cluster and clique: "
+             "`vmmshare doctor` on both nodes), or the nvidia-imex daemons do "
+             "not reach each other (nvidia-imex-ctl -N).";
+    // Reported of processes of one node that see different GPUs.
+    case CUDA_ERROR_INVALID_DEVICE:
+      return "Within a node the importer must see the owner's GPU "
+             "(CUDA_VISIBLE_DEVICES, the devices of a container). Share "
+             "within the node by the system's own handles.";
+    case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_INVALID_VALUE:
+      return "No device of this process takes part in a multi-node NVLink "
+             "fabric, or the driver has no fabric handles: `vmmshare doctor` "
+             "says which.";
+    default:
+      return "";
+  }
+}
+
 }  // namespace vmm::fabric

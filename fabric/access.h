@@ -15,6 +15,9 @@ namespace vmm::fabric {
 // when there is nothing particular to fabric handles to say.
 std::string AdviceFor(CUresult result);
 
+// The same for the import of a peer's handle.
+std::string ImportAdviceFor(CUresult result);
+
 }  // namespace vmm::fabric
 
 #endif  // VMMSHARE_FABRIC_ACCESS_H_

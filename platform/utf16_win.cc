@@ -39,4 +39,21 @@ std::string ToUtf8(std::wstring_view text) {
   return narrow;
 }
 
+std::wstring QuotedWord(std::wstring_view word) {
+  std::wstring quoted = L"\"";
+  // A backslash counts as one unless a quote follows, at once or after more.
+  std::size_t backslashes = 0;
+  for (const wchar_t c : word) {
+    if (c == L'\\') {
+      ++backslashes;
+    } else {
+      if (c == L'"') quoted.append(backslashes + 1, L'\\');
+      backslashes = 0;
+    }
+    quoted += c;
+  }
+  quoted.append(backslashes, L'\\');
+  return quoted + L"\"";
+}
+
 }  // namespace vmm::platform

@@ -1,4 +1,5 @@
-// Text for the calls of Windows, which take UTF-16; internal to platform/.
+// Text for the calls of Windows, which take UTF-16. Not installed: for the
+// project alone.
 #ifndef VMMSHARE_PLATFORM_UTF16_WIN_H_
 #define VMMSHARE_PLATFORM_UTF16_WIN_H_
 
@@ -15,6 +16,10 @@ absl::StatusOr<std::wstring> ToUtf16(std::string_view text);
 
 // `text` as UTF-8. What is not UTF-16 becomes U+FFFD: this is for messages.
 std::string ToUtf8(std::wstring_view text);
+
+// `word` for a command line, such that the C runtime of the new process splits
+// it off again as it is.
+std::wstring QuotedWord(std::wstring_view word);
 
 }  // namespace vmm::platform
 

@@ -91,10 +91,13 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
     }
     chunks.push_back(*std::move(chunk));
   }
-  absl::StatusOr<MappedRegion> region = MappedRegion::Create(
-      driver,
-      PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {}),
-      options.alignment, *grants);
+  PhysicalMemory memory =
+      PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {});
+  absl::StatusOr<MappedRegion> region =
+      options.at.has_value()
+          ? MappedRegion::CreateAt(*options.at, std::move(memory), *grants)
+          : MappedRegion::Create(driver, std::move(memory), options.alignment,
+                                 *grants);
   // Only mapping tells the size of what is behind a handle: the driver maps
   // whole handles and answers this to any other size (measured).
   if (platform::ResultOf(region.status()) == CUDA_ERROR_NOT_SUPPORTED) {

@@ -14,6 +14,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct ImportOptions {
   Access host_access = Access::kNone;
   // Bytes, a power of two; 0 is the driver's own.
   std::uint64_t alignment = 0;
+  // Where to map it, instead of at addresses of its own; `alignment` is then
+  // of no account.
+  std::optional<Placement> at = std::nullopt;
 };
 
 // Move-only, thread-compatible.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "platform/check.h"
 
 namespace vmm {
@@ -13,9 +14,26 @@ absl::StatusOr<MappedRegion> MappedRegion::Create(
   absl::StatusOr<AddressRange> range =
       AddressRange::Reserve(driver, memory.size(), alignment);
   if (!range.ok()) return range.status();
-  MappedRegion region(*std::move(range));
-  region.memory_ = std::move(memory);
-  region.grants_.assign(grants.begin(), grants.end());
+  MappedRegion region(std::move(memory), grants);
+  region.range_ = *std::move(range);
+  region.address_ = region.range_->base();
+  absl::Status mapped = region.Remap();
+  if (!mapped.ok()) return mapped;
+  return region;
+}
+
+absl::StatusOr<MappedRegion> MappedRegion::CreateAt(
+    Placement place, PhysicalMemory memory,
+    absl::Span<const AccessGrant> grants) {
+  const std::uint64_t room = place.range->size();
+  if (place.offset > room || memory.size() > room - place.offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(memory.size(), " bytes at offset ", place.offset,
+                     " do not fit into an address range of ", room, " bytes"));
+  }
+  MappedRegion region(std::move(memory), grants);
+  region.within_ = std::move(place.range);
+  region.address_ = region.within_->base() + place.offset;
   absl::Status mapped = region.Remap();
   if (!mapped.ok()) return mapped;
   return region;
@@ -26,6 +44,9 @@ MappedRegion& MappedRegion::operator=(MappedRegion&& other) noexcept {
   if (this != &other) {
     mapping_ = std::move(other.mapping_);
     range_ = std::move(other.range_);
+    within_ = std::move(other.within_);
+    address_ = other.address_;
+    size_ = other.size_;
     memory_ = std::move(other.memory_);
     other.memory_.reset();
     grants_ = std::move(other.grants_);
@@ -74,7 +95,7 @@ absl::Status MappedRegion::Remap() {
   }
   platform::Check(has_memory(), "Remap without memory");
   absl::StatusOr<OwnedMapping> mapping =
-      MapChunks(range_.driver(), range_.base(), *memory_);
+      MapChunks(range().driver(), address_, *memory_);
   if (!mapping.ok()) return mapping.status();
   absl::Status access = vmm::SetAccess(*mapping, memory_->where(), grants_);
   if (!access.ok()) return access;

@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -23,6 +24,13 @@
 
 namespace vmm {
 
+// A place within addresses that were reserved before. A value; it keeps them
+// reserved.
+struct Placement {
+  std::shared_ptr<const AddressRange> range;
+  std::uint64_t offset = 0;  // A multiple of the granularity.
+};
+
 // Move-only, thread-compatible. Internal: users see the two classes above.
 class MappedRegion {
  public:
@@ -30,12 +38,17 @@ class MappedRegion {
   static absl::StatusOr<MappedRegion> Create(
       const platform::Driver& driver, PhysicalMemory memory,
       std::uint64_t alignment, absl::Span<const AccessGrant> grants);
+  // The same at `place`. INVALID_ARGUMENT when it does not fit there; as
+  // cuMemMap answers when something is mapped there.
+  static absl::StatusOr<MappedRegion> CreateAt(
+      Placement place, PhysicalMemory memory,
+      absl::Span<const AccessGrant> grants);
 
   MappedRegion(MappedRegion&&) noexcept = default;
   MappedRegion& operator=(MappedRegion&& other) noexcept;
 
-  CUdeviceptr address() const { return range_.base(); }
-  std::uint64_t size() const { return range_.size(); }
+  CUdeviceptr address() const { return address_; }
+  std::uint64_t size() const { return size_; }
   bool is_mapped() const { return mapping_.has_value(); }
   // REQUIRES: has_memory().
   const PhysicalMemory& memory() const;
@@ -49,15 +62,25 @@ class MappedRegion {
   void ReplaceMemory(PhysicalMemory memory);
 
  private:
-  explicit MappedRegion(AddressRange range) : range_(std::move(range)) {}
+  MappedRegion(PhysicalMemory memory, absl::Span<const AccessGrant> grants)
+      : grants_(grants.begin(), grants.end()),
+        size_(memory.size()),
+        memory_(std::move(memory)) {}
+
+  const AddressRange& range() const {
+    return range_.has_value() ? *range_ : *within_;
+  }
 
   void Remember(absl::Span<const AccessGrant> grants);
 
   absl::InlinedVector<AccessGrant, 1> grants_;  // Applied again by Remap().
+  std::uint64_t size_;
+  CUdeviceptr address_ = 0;  // In range().
   // Held by value, and destroyed from the last to the first: unmapped,
   // addresses freed, memory released.
   std::optional<PhysicalMemory> memory_;
-  AddressRange range_;
+  std::shared_ptr<const AddressRange> within_;  // Of a Placement; else
+  std::optional<AddressRange> range_;           // its own.
   OwnedMapping mapping_;
 };
 

@@ -13,24 +13,8 @@ namespace {
 using vmm::platform::OsError;
 using vmm::platform::OsHandle;
 using vmm::platform::Process;
+using vmm::platform::QuotedWord;
 using vmm::platform::ToUtf16;
-
-// As the C runtime of the child splits a command line again.
-std::wstring Quote(const std::wstring& word) {
-  std::wstring quoted = L"\"";
-  std::size_t backslashes = 0;
-  for (const wchar_t c : word) {
-    if (c == L'\\') {
-      ++backslashes;
-    } else {
-      if (c == L'"') quoted.append(backslashes + 1, L'\\');
-      backslashes = 0;
-    }
-    quoted += c;
-  }
-  quoted.append(backslashes, L'\\');
-  return quoted + L"\"";
-}
 
 HANDLE Raw(const Process& process) {
   return reinterpret_cast<HANDLE>(process.handle().get());
@@ -42,11 +26,11 @@ absl::StatusOr<Child> Child::StartSelf(const std::vector<std::string>& args) {
   std::vector<wchar_t> program(32768);
   ::GetModuleFileNameW(nullptr, program.data(),
                        static_cast<DWORD>(program.size()));
-  std::wstring line = Quote(program.data());
+  std::wstring line = QuotedWord(program.data());
   for (const std::string& arg : args) {
     absl::StatusOr<std::wstring> wide = ToUtf16(arg);
     if (!wide.ok()) return wide.status();
-    line += L" " + Quote(*wide);
+    line += L" " + QuotedWord(*wide);
   }
   STARTUPINFOW startup = {};
   startup.cb = sizeof(startup);

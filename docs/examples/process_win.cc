@@ -15,24 +15,8 @@ namespace {
 using vmm::platform::OsError;
 using vmm::platform::OsHandle;
 using vmm::platform::Process;
+using vmm::platform::QuotedWord;
 using vmm::platform::ToUtf16;
-
-// As the C runtime of the child splits a command line again.
-std::wstring Quote(const std::wstring& word) {
-  std::wstring quoted = L"\"";
-  std::size_t backslashes = 0;
-  for (const wchar_t c : word) {
-    if (c == L'\\') {
-      ++backslashes;
-    } else {
-      if (c == L'"') quoted.append(backslashes + 1, L'\\');
-      backslashes = 0;
-    }
-    quoted += c;
-  }
-  quoted.append(backslashes, L'\\');
-  return quoted + L"\"";
-}
 
 // This process's environment with `changes`, as CreateProcessW takes it.
 absl::StatusOr<std::wstring> Environment(
@@ -75,11 +59,11 @@ absl::StatusOr<ChildProcess> ChildProcess::StartSelf(
   std::vector<wchar_t> program(32768);
   ::GetModuleFileNameW(nullptr, program.data(),
                        static_cast<DWORD>(program.size()));
-  std::wstring line = Quote(program.data());
+  std::wstring line = QuotedWord(program.data());
   for (const std::string& arg : args) {
     absl::StatusOr<std::wstring> wide = ToUtf16(arg);
     if (!wide.ok()) return wide.status();
-    line += L" " + Quote(*wide);
+    line += L" " + QuotedWord(*wide);
   }
   absl::StatusOr<std::wstring> environment = Environment(env);
   if (!environment.ok()) return environment.status();

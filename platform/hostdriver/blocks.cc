@@ -74,7 +74,7 @@ CUresult CUDAAPI cuMemGetInfo(std::size_t* free, std::size_t* total) {
     budget = state.config.memory;
     uuid = state.config.uuids[state.visible[context->device]];
   }
-  const std::uint64_t held = BytesHeld(state.config.instance, uuid);
+  const std::uint64_t held = BytesHeld(state.config.machine, uuid);
   *total = budget;
   *free = held < budget ? budget - held : 0;
   return CUDA_SUCCESS;
@@ -138,7 +138,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
   block.context = context;
   auto memory = std::make_shared<Memory>();
   memory->size = block.reserved;
-  memory->label.instance = state.config.instance;
+  memory->label.instance = state.config.machine;
   memory->label.kind = MemoryLabel::Kind::kHost;
   const std::optional<OsMemory> os =
       CreateMemory(memory->label, block.reserved);

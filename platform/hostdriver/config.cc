@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "platform/hostdriver/environment.h"
-#include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/imex_os.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -35,9 +35,9 @@ std::uint64_t Mix(std::uint64_t x) {  // splitmix64's finaliser.
   return x ^ (x >> 31);
 }
 
-Uuid MakeUuid(const std::string& instance, int device) {
+Uuid MakeUuid(const std::string& machine, int device) {
   const std::string seed = "vmmshare host device " + std::to_string(UserId()) +
-                           "/" + instance + "/" + std::to_string(device);
+                           "/" + machine + "/" + std::to_string(device);
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
   for (const char c : seed) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -74,6 +74,36 @@ void ReadPeers(Config* config) {
   }
 }
 
+// Adds the node to the machine's name. Without a fabric there is one node, and
+// containers of it with networks of their own can share descriptors.
+void ReadNode(Config* config) {
+  std::string node;
+  if (const char* value = Value("VMMSHARE_HOST_NODE")) {
+    if (!IsInstanceName(value)) {
+      BadValue("VMMSHARE_HOST_NODE", value,
+               "1 to 32 letters, digits, '-' and '_'");
+    }
+    node = value;
+  } else if (config->fabric_root) {
+    node = NetworkNamespace();
+  }
+  if (!node.empty()) config->machine += "@" + node;
+}
+
+void ReadFabric(Config* config) {
+  if (const char* value = Value("VMMSHARE_HOST_FABRIC_ROOT")) {
+    config->fabric_root = value;
+  }
+  if (const char* value = Value("VMMSHARE_HOST_FABRIC_GRANULARITY")) {
+    const auto bytes = ParseBytes(value);
+    if (!bytes || *bytes == 0 || *bytes % kGranularity != 0) {
+      BadValue("VMMSHARE_HOST_FABRIC_GRANULARITY", value,
+               "a multiple of 2 MiB, such as 512M");
+    }
+    config->fabric_granularity = *bytes;
+  }
+}
+
 }  // namespace
 
 std::string UuidText(const Uuid& uuid) {
@@ -89,7 +119,7 @@ Config ReadConfig() {
       BadValue("VMMSHARE_HOST_INSTANCE", value,
                "1 to 32 letters, digits, '-' and '_'");
     }
-    config.instance = value;
+    config.machine = value;
   }
   if (const char* value = Value("VMMSHARE_HOST_DEVICES")) {
     const auto number = ParseNumber<int>(value);
@@ -106,11 +136,14 @@ Config ReadConfig() {
     config.memory = *bytes;
   }
   ReadPeers(&config);
+  ReadFabric(&config);
+  ReadNode(&config);
   if (const char* value = std::getenv("CUDA_VISIBLE_DEVICES")) {
     config.visible = value;
   }
   for (int i = 0; i < config.devices; ++i) {
-    config.uuids.push_back(MakeUuid(config.instance, i));
+    config.uuids.push_back(MakeUuid(config.machine, i));
+    config.fabric.push_back(ReadDeviceFabric(i));
   }
   return config;
 }

@@ -2,6 +2,7 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -10,20 +11,29 @@
 #include <utility>
 #include <vector>
 
+#include "platform/hostdriver/fabric_config.h"
 #include "platform/hostdriver/memory_label.h"
+#include "platform/hostdriver/memory_os.h"
 
 namespace vmm::hostdriver {
 
 inline constexpr int kMaxDevices = 64;
 
 struct Config {
-  std::string instance = "default";
+  // The instance, and "@" and the node if it has several: what devices, memory
+  // and budgets belong to.
+  std::string machine = "default";
   int devices = 2;  // Physical ones.
   std::uint64_t memory = std::uint64_t{4} << 30;
   bool all_peers = true;
   std::set<std::pair<int, int>> peers;  // Physical numbers, both orders.
   std::optional<std::string> visible;   // CUDA_VISIBLE_DEVICES.
   std::vector<Uuid> uuids;              // By physical number.
+  std::vector<DeviceFabric> fabric;     // The same.
+  // Where IMEX is looked for; nothing: there is none.
+  std::optional<std::string> fabric_root;
+  // Bytes of which memory with fabric handles has a multiple.
+  std::size_t fabric_granularity = kGranularity;
 
   bool ArePeers(int a, int b) const {
     return all_peers || peers.count({a, b}) != 0;

@@ -120,7 +120,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     state.config = std::move(config);
     state.visible = *visible;
   }
-  JoinInstance(state.config.instance);
+  JoinInstance(state.config.machine);
   RemoveDeadEventFiles();
   WatchProcess(&OnFork, &OnExit);
   SetPhase(Phase::kReady);

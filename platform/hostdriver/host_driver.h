@@ -24,12 +24,19 @@
 //                           of one user with the same instance (default
 //                           "default") see the same devices and share their
 //                           memory budgets; other instances are other machines.
+//   VMMSHARE_HOST_NODE      a name of the same form: another node of the
+//                           instance, with devices, budgets and memory of its
+//                           own. Descriptors and legacy IPC do not lead from
+//                           one node to another, fabric handles do. Without it
+//                           there is one node, or with VMMSHARE_HOST_FABRIC_
+//                           ROOT one for each network namespace.
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
 //
-// The library is a stand-in NVML too (nvmlInit_v2 and those that fabric/nvml.cc
-// asks). Its answers come from these, each one value for all devices or one for
-// each, separated by ',', of which the last stands for the rest:
+// Fabric handles. The library is a stand-in NVML too (nvmlInit_v2 and those
+// that fabric/nvml.cc asks). Its answers, and the driver's, come from these,
+// each one value for all devices or one for each, separated by ',', of which
+// the last stands for the rest:
 //   VMMSHARE_HOST_FABRIC_STATE    not-supported, not-started, in-progress or
 //                                 completed (default, as measured on H100)
 //   VMMSHARE_HOST_FABRIC_STATUS   NVML's result of joining; default 0
@@ -37,10 +44,37 @@
 //   VMMSHARE_HOST_FABRIC_CLIQUE   a number; default 0
 //   VMMSHARE_HOST_FABRIC_HEALTH   NVML's health mask; default 0
 //   VMMSHARE_HOST_MIG             1: MIG mode is on; default 0
+// and these, for all devices:
 //   VMMSHARE_HOST_NVML_FAIL       entries and the NVML result that each call of
 //                                 them answers: "nvmlInit_v2:9"
-// None of this changes what the driver does: cuMemCreate refuses fabric handles
-// (CUDA_ERROR_NOT_PERMITTED) whatever NVML says of the fabric.
+//   VMMSHARE_HOST_FABRIC_ROOT     a folder in whose /dev and /proc IMEX is
+//                                 looked for, as `vmmshare doctor --root` does;
+//                                 "/" is the system. Default: there is no IMEX.
+//   VMMSHARE_HOST_FABRIC_GRANULARITY  bytes, a multiple of 2M (default), of
+//                                 which memory with fabric handles has a
+//                                 multiple; the suffixes of _MEMORY
+// Without VMMSHARE_HOST_FABRIC_ROOT fabric handles are refused as on an H100:
+// cuMemCreate answers CUDA_ERROR_NOT_PERMITTED, the import NOT_SUPPORTED. With
+// it they work between processes and nodes if all of these hold, on both sides:
+//   - The device has joined (state, status, not MIG) a cluster that is not
+//   zero.
+//     Otherwise: cuMemCreate NOT_PERMITTED, import NOT_SUPPORTED if it holds
+//     for no visible device.
+//   - /proc/devices has the class nvidia-caps-imex-channels, and a node
+//     /dev/nvidia-caps-imex-channels/channelN of it can be opened. The exporter
+//     uses the lowest N; the importer must be able to open the same. Otherwise:
+//     NOT_PERMITTED.
+//   - A process nvidia-imex is in /proc (a link to the process's own folder
+//     there makes it one that can die). Otherwise: cuMemCreate and the export
+//     NOT_PERMITTED, the import INVALID_HANDLE.
+// The importer must have a device of the exporter's cluster and clique, and the
+// exporter must still have the memory. Otherwise, and for bytes that are no
+// handle: INVALID_HANDLE. Access for a device of another clique:
+// INVALID_DEVICE. Within a node the importer must see the memory's device:
+// INVALID_DEVICE. Host memory has no fabric handles: NOT_SUPPORTED.
+// Measured of a real driver: the refusal without IMEX. Documented (cuda.h): the
+// channel. All else follows reports of others, named in fabric_memory.cc, and
+// has not been compared with multi-node hardware.
 //
 // What CUDA leaves undefined ends the program with one line on standard error
 // and abort(): a handle released twice or never issued, unmapping addresses
@@ -71,6 +105,9 @@
 //     process that made them, by its number: both must run as one user and, on
 //     Linux, in one PID namespace. What is open outlives that process, but
 //     nothing can be opened once it has ended.
+//   - Fabric handles are opened through the process that made them too, by its
+//     number: all nodes are of one host, one user and one PID namespace. A
+//     daemon that dies on the exporter's node alone does not stop an import.
 //   - Legacy IPC for a device that is no peer: CUDA_ERROR_MAP_FAILED. Handles
 //     that name nothing: CUDA_ERROR_INVALID_VALUE.
 //   - Pools have device memory only: host pools are CUDA_ERROR_NOT_SUPPORTED.

@@ -39,7 +39,7 @@ OwnSlots& Own() {
 CUresult TakeSlot(State& state, Event* event) {
   OwnSlots& own = Own();
   if (own.file == nullptr) {
-    own.file = EventFile::Make(state.config.instance);
+    own.file = EventFile::Make(state.config.machine);
     if (own.file == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
     for (std::uint32_t i = EventFile::kSlots; i > 0; --i) {
       own.free.push_back(i - 1);
@@ -114,7 +114,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* id, CUipcEventHandle handle) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   std::shared_ptr<EventFile> file =
-      EventFile::Open(state.config.instance, wire.file);
+      EventFile::Open(state.config.machine, wire.file);
   if (file == nullptr ||
       file->slot(wire.slot).generation.load() != wire.generation) {
     return CUDA_ERROR_MAP_FAILED;

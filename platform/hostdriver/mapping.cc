@@ -4,6 +4,7 @@
 #include <string>
 
 #include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/fabric_memory.h"
 #include "platform/hostdriver/misuse.h"
 #include "platform/hostdriver/physical_memory.h"
 
@@ -69,6 +70,9 @@ CUresult CheckAccess(const State& state, const Mapping& mapping,
   const int device = state.visible[desc.location.id];
   if (memory.physical >= 0 && memory.physical != device &&
       !state.config.ArePeers(memory.physical, device)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  if (!ReachesOverFabric(state, memory, desc.location.id)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   return CUDA_SUCCESS;

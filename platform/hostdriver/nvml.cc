@@ -2,12 +2,10 @@
 // the environment (host_driver.h). Like NVIDIA's, it counts all devices of the
 // machine and ignores CUDA_VISIBLE_DEVICES.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +36,7 @@ constexpr unsigned kFabricInfoVersion = sizeof(FabricInfo) | 2U << 24;
 
 struct Gpu {
   int number = 0;
-  FabricInfo fabric{};
-  bool mig = false;
+  DeviceFabric fabric;
 };
 
 struct Machine {
@@ -48,66 +45,11 @@ struct Machine {
   std::map<std::string, int, std::less<>> failures;
 };
 
-// The entry for `device` of a list with one for each; the last one stands for
-// the rest.
-std::optional<std::string> Item(const char* name, int device) {
-  const char* value = Value(name);
-  if (value == nullptr) return std::nullopt;
-  const std::vector<std::string_view> items = Split(value, ',');
-  const auto last = static_cast<int>(items.size()) - 1;
-  return std::string(items[std::min(device, last)]);
-}
-
-unsigned NumberItem(const char* name, int device) {
-  const std::optional<std::string> item = Item(name, device);
-  if (!item) return 0;
-  const auto number = ParseNumber<unsigned>(*item);
-  if (!number) BadValue(name, *item, "a number for each device: 0,1");
-  return *number;
-}
-
-unsigned char StateItem(int device) {
-  constexpr const char* kStates[] = {"not-supported", "not-started",
-                                     "in-progress", "completed"};
-  constexpr char kName[] = "VMMSHARE_HOST_FABRIC_STATE";
-  // As measured on H100 and H200.
-  const std::string item = Item(kName, device).value_or("completed");
-  for (std::size_t i = 0; i < std::size(kStates); ++i) {
-    if (item == kStates[i]) return static_cast<unsigned char>(i);
-  }
-  BadValue(kName, item, "not-supported, not-started, in-progress or completed");
-}
-
-void ReadCluster(int device, unsigned char (&cluster)[16]) {
-  constexpr char kName[] = "VMMSHARE_HOST_FABRIC_CLUSTER";
-  const std::optional<std::string> item = Item(kName, device);
-  if (!item) return;
-  std::string hex = *item;
-  hex.erase(std::remove(hex.begin(), hex.end(), '-'), hex.end());
-  bool good = hex.size() == 32;
-  for (std::size_t i = 0; good && i < 16; ++i) {
-    const char* digits = hex.data() + 2 * i;
-    const auto [rest, error] =
-        std::from_chars(digits, digits + 2, cluster[i], 16);
-    good = error == std::errc() && rest == digits + 2;
-  }
-  if (!good) BadValue(kName, *item, "a UUID, 8-4-4-4-12 hexadecimal digits");
-}
-
 Machine ReadMachine() {
   Machine machine;
   machine.config = ReadConfig();
   for (int i = 0; i < machine.config.devices; ++i) {
-    Gpu gpu;
-    gpu.number = i;
-    gpu.fabric.state = StateItem(i);
-    gpu.fabric.status =
-        static_cast<int>(NumberItem("VMMSHARE_HOST_FABRIC_STATUS", i));
-    gpu.fabric.clique = NumberItem("VMMSHARE_HOST_FABRIC_CLIQUE", i);
-    gpu.fabric.health = NumberItem("VMMSHARE_HOST_FABRIC_HEALTH", i);
-    ReadCluster(i, gpu.fabric.cluster);
-    gpu.mig = NumberItem("VMMSHARE_HOST_MIG", i) != 0;
-    machine.gpus.push_back(gpu);
+    machine.gpus.push_back({i, machine.config.fabric[i]});
   }
   constexpr char kFail[] = "VMMSHARE_HOST_NVML_FAIL";
   if (const char* value = Value(kFail)) {
@@ -220,7 +162,7 @@ int nvmlDeviceGetMigMode(const void* handle, unsigned* current,
   if (gpu == nullptr || current == nullptr || pending == nullptr) {
     return kInvalidArgument;
   }
-  *current = *pending = gpu->mig ? 1 : 0;
+  *current = *pending = gpu->fabric.mig ? 1 : 0;
   return kSuccess;
 }
 
@@ -233,8 +175,14 @@ int nvmlDeviceGetGpuFabricInfoV(const void* handle, void* info) {
   unsigned version = 0;
   std::memcpy(&version, info, sizeof(version));
   if (version != kFabricInfoVersion) return kArgumentVersionMismatch;
-  FabricInfo answer = gpu->fabric;
+  FabricInfo answer{};
   answer.version = version;
+  std::copy(gpu->fabric.cluster.begin(), gpu->fabric.cluster.end(),
+            answer.cluster);
+  answer.status = gpu->fabric.status;
+  answer.clique = gpu->fabric.clique;
+  answer.state = gpu->fabric.state;
+  answer.health = gpu->fabric.health;
   std::memcpy(info, &answer, sizeof(answer));
   return kSuccess;
 }

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "platform/hostdriver/fabric_memory.h"
+
 namespace vmm::hostdriver {
 namespace {
 
@@ -11,7 +13,8 @@ constexpr unsigned long long kOfAnOs =
 constexpr unsigned long long kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 
 // What the requested place and handle types alone decide. Measured.
-CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop) {
+CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop,
+                         FabricPlace* fabric) {
   const auto types = static_cast<unsigned long long>(prop.requestedHandleTypes);
   if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -40,8 +43,16 @@ CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop) {
       !AreHandleAttributes(prop.win32HandleMetaData)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if ((types & kFabric) != 0) return CUDA_ERROR_NOT_PERMITTED;
-  return CUDA_SUCCESS;
+  if ((types & kFabric) == 0) return CUDA_SUCCESS;
+  return CheckFabric(state, prop.location, fabric);
+}
+
+// Does not say whether such memory can be had at all: measured.
+std::size_t GranularityOf(const State& state, const CUmemAllocationProp& prop) {
+  return (static_cast<unsigned long long>(prop.requestedHandleTypes) &
+          kFabric) != 0
+             ? state.config.fabric_granularity
+             : kGranularity;
 }
 
 // Gives the memory its handle and a first reference.
@@ -81,15 +92,17 @@ void Locate(const State& state, Memory* memory) {
 
 CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
                         bool rdma, unsigned char compression, std::size_t size,
-                        std::shared_ptr<Memory>* memory) {
+                        std::shared_ptr<Memory>* memory,
+                        const FabricPlace& fabric) {
   auto made = std::make_shared<Memory>();
   made->size = size;
-  made->label = {state.config.instance,
+  made->label = {state.config.machine,
                  state.config.uuids[state.visible[ordinal]],
                  kind,
                  rdma,
                  compression,
-                 0};
+                 0,
+                 fabric};
   if (kind != MemoryLabel::Kind::kDevice) {
     made->label.id = RandomNumber();
     if (made->label.id == 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -109,12 +122,18 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
 
 std::shared_ptr<Memory> AdoptMemory(const State& state,
                                     const OpenedMemory& opened) {
+  std::shared_ptr<Memory> memory = AdoptFromFabric(state, opened);
+  if (memory->label.instance != state.config.machine) return nullptr;
+  return memory;
+}
+
+std::shared_ptr<Memory> AdoptFromFabric(const State& state,
+                                        const OpenedMemory& opened) {
   auto memory = std::make_shared<Memory>();
   memory->os = opened.memory;  // Closed with it from here on.
   memory->size = opened.size;
   memory->label = opened.label;
   memory->imported = true;
-  if (memory->label.instance != state.config.instance) return nullptr;
   Locate(state, memory.get());
   return memory;
 }
@@ -161,7 +180,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(
        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *granularity = kGranularity;
+  *granularity = GranularityOf(GetState(), *prop);
   return CUDA_SUCCESS;
 }
 
@@ -170,26 +189,30 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
                              unsigned long long flags) {
   if (CUresult r = Enter("cuMemCreate"); r != CUDA_SUCCESS) return r;
   if (handle == nullptr || prop == nullptr || flags != 0 || size == 0 ||
-      size % kGranularity != 0) {
+      size % GranularityOf(GetState(), *prop) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   State& state = GetState();
   const Lock lock(state.mu);
-  if (CUresult r = CheckProperties(state, *prop); r != CUDA_SUCCESS) return r;
+  FabricPlace fabric;
+  if (CUresult r = CheckProperties(state, *prop, &fabric); r != CUDA_SUCCESS) {
+    return r;
+  }
   std::shared_ptr<Memory> memory;
   const bool rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
   const unsigned char compression = prop->allocFlags.compressionType;
   if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-    if (CUresult r =
-            CreateOnDevice(state, prop->location.id, MemoryLabel::Kind::kDevice,
-                           rdma, compression, size, &memory);
+    const MemoryLabel::Kind kind = fabric.key == 0 ? MemoryLabel::Kind::kDevice
+                                                   : MemoryLabel::Kind::kFabric;
+    if (CUresult r = CreateOnDevice(state, prop->location.id, kind, rdma,
+                                    compression, size, &memory, fabric);
         r != CUDA_SUCCESS) {
       return r;
     }
   } else {
     memory = std::make_shared<Memory>();
     memory->size = size;
-    memory->label.instance = state.config.instance;
+    memory->label.instance = state.config.machine;
     memory->label.kind = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
                              ? MemoryLabel::Kind::kHostNuma
                              : MemoryLabel::Kind::kHost;
@@ -252,11 +275,13 @@ CUresult CUDAAPI cuMemExportToShareableHandle(
   const Lock lock(state.mu);
   const std::shared_ptr<Memory> memory =
       FindMemory(state, "cuMemExportToShareableHandle", handle);
+  const auto asked = static_cast<unsigned long long>(type);
   if (shareable == nullptr || memory == nullptr || flags != 0 ||
-      static_cast<unsigned long long>(type) != kNativeHandleType ||
-      (memory->handle_types & kNativeHandleType) == 0) {
+      (asked != kNativeHandleType && asked != kFabric) ||
+      (memory->handle_types & asked) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (asked == kFabric) return ExportFabric(state, *memory, shareable);
   const std::optional<OsMemory> copy = DuplicateMemory(memory->os);
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
   StoreExported(*copy, shareable);
@@ -271,7 +296,18 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(
   }
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto asked = static_cast<unsigned long long>(type);
-  if (asked == CU_MEM_HANDLE_TYPE_WIN32_KMT || asked == kFabric ||
+  if (asked == kFabric) {
+    State& state = GetState();
+    const Lock lock(state.mu);
+    std::shared_ptr<Memory> memory;
+    if (CUresult r = ImportFabric(state, os_handle, &memory);
+        r != CUDA_SUCCESS) {
+      return r;
+    }
+    *handle = Register(state, memory);
+    return CUDA_SUCCESS;
+  }
+  if (asked == CU_MEM_HANDLE_TYPE_WIN32_KMT ||
       (asked == CU_MEM_HANDLE_TYPE_WIN32 && asked != kNativeHandleType)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -13,12 +13,16 @@ namespace vmm::hostdriver {
 // Makes memory on the visible device `ordinal`, within its budget.
 CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
                         bool rdma, unsigned char compression, std::size_t size,
-                        std::shared_ptr<Memory>* memory);
+                        std::shared_ptr<Memory>* memory,
+                        const FabricPlace& fabric = {});
 
 // Memory of another driver, which closes `opened` in the end. Null, and it is
-// closed, if it is of another instance, which is another machine.
+// closed, if it is of another machine.
 std::shared_ptr<Memory> AdoptMemory(const State& state,
                                     const OpenedMemory& opened);
+// The same for memory of any machine.
+std::shared_ptr<Memory> AdoptFromFabric(const State& state,
+                                        const OpenedMemory& opened);
 
 // The live handle `handle`. Null for 0; stops on any other value.
 std::shared_ptr<Memory> FindMemory(State& state, const char* call,

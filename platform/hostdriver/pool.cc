@@ -46,7 +46,7 @@ CUresult CheckProperties(const State& state, const CUmemPoolProps& props) {
 // The thing that stands for the pool in other processes.
 CUresult MakeToken(const State& state, Pool* pool) {
   MemoryLabel label;
-  label.instance = state.config.instance;
+  label.instance = state.config.machine;
   label.uuid = state.config.uuids[pool->physical];
   label.kind = MemoryLabel::Kind::kPool;
   label.id = RandomNumber();

@@ -94,7 +94,7 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(
   const Lock lock(state.mu);
   auto pool = std::make_shared<Pool>();
   pool->token = opened->memory;  // Closed with it from here on.
-  if (opened->label.instance != state.config.instance ||
+  if (opened->label.instance != state.config.machine ||
       opened->label.kind != MemoryLabel::Kind::kPool) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -259,6 +259,18 @@ int Conformance::DeviceCount() {
   return count;
 }
 
+bool Conformance::HasFabric() {
+  const CUmemAllocationProp prop = Properties(CU_MEM_HANDLE_TYPE_FABRIC);
+  std::size_t size = 0;
+  EXPECT_EQ(cu.cuMemGetAllocationGranularity(&size, &prop,
+                                             CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            CUDA_SUCCESS);
+  CUmemGenericAllocationHandle handle = 0;
+  if (cu.cuMemCreate(&handle, size, &prop, 0) != CUDA_SUCCESS) return false;
+  EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
+  return true;
+}
+
 std::size_t Conformance::FreeMemory() {
   std::size_t free = 0;
   std::size_t total = 0;

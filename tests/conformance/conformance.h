@@ -105,6 +105,8 @@ class Conformance : public ::testing::Test {
   std::uint64_t Word(CUdeviceptr address);
   unsigned long long AccessOf(CUdeviceptr address, int device = 0);
   int DeviceCount();
+  // Whether cuMemCreate makes memory with fabric handles on device 0.
+  bool HasFabric();
   std::size_t FreeMemory();
 
   const platform::DriverTable& cu;

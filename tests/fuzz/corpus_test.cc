@@ -105,6 +105,9 @@ TEST(FuzzCorpus, TicketsKeepTheirPromises) {
 TEST(FuzzCorpus, TicketStringsKeepTheirPromises) {
   EXPECT_GT(Fuzz("ticket_string", 30000), 30000u);
 }
+TEST(FuzzCorpus, FabricTicketsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("fabric_ticket", 60000), 60000u);
+}
 TEST(FuzzCorpus, ImportsByPoolTicketsKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_import", 60000), 60000u);
 }
@@ -149,6 +152,12 @@ TEST(FuzzCorpus, FenceTicketsKeepTheirPromises) {
 }
 TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
+}
+TEST(FuzzCorpus, CardsOfRanksKeepTheirPromises) {
+  EXPECT_GT(Fuzz("job_card", 40000), 40000u);
+}
+TEST(FuzzCorpus, RowsOfRanksKeepTheirPromises) {
+  EXPECT_GT(Fuzz("job_row", 40000), 40000u);
 }
 
 }  // namespace

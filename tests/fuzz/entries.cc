@@ -18,6 +18,7 @@
 #include "platform/frame.h"
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/fabric_ticket.h"
 #include "vmm/pool/share_table.h"
 #include "vmm/pool/shared_table_view.h"
 #include "vmm/pool_ticket.h"
@@ -251,6 +252,33 @@ void FuzzTicketString(Input input) {
   check(absl::StrCat("vmmshare:1:", absl::WebSafeBase64Escape(Text(whole))));
 }
 
+void FuzzFabricTicket(Input input) {
+  const auto check = [](Input bytes) {
+    const absl::StatusOr<FabricTicket> decoded = DecodeFabricTicket(bytes);
+    if (!decoded.ok()) {
+      Check(absl::IsInvalidArgument(decoded.status()) ||
+                absl::IsUnimplemented(decoded.status()),
+            "another error than documented");
+      CheckPrintable(decoded.status().message());
+      return;
+    }
+    Check(decoded->handles.size() == decoded->ticket.layout.count(),
+          "a chunk without a handle, or the other way round");
+    Check(Input(EncodeFabricTicket(*decoded)) == bytes,
+          "a fabric ticket is read otherwise than it is written");
+  };
+  check(input);
+  Bytes whole(input.begin(), input.end());
+  whole.resize(std::max<std::size_t>(whole.size(), kTicketBytes));
+  Bytes ticket(whole.begin(), whole.begin() + kTicketBytes);
+  ticket[12] = static_cast<std::uint8_t>(HandleKind::kFabric);
+  testing::RepairChecksum(ticket);
+  std::copy(ticket.begin(), ticket.end(), whole.begin());
+  WireWriter(whole).PutZeros(4);
+  testing::RepairChecksum(whole);
+  check(whole);
+}
+
 void FuzzMessage(Input input) {
   if (input.size() < 2) return;
   platform::Message message;
@@ -329,6 +357,10 @@ const std::vector<Entry>& Entries() {
         {"ticket_string",
          &FuzzTicketString,
          {Bytes(text.begin(), text.end()), body}},
+        {"fabric_ticket",
+         &FuzzFabricTicket,
+         {EncodeFabricTicket(testing::SampleFabricTicket(1)),
+          EncodeFabricTicket(testing::SampleFabricTicket(3))}},
         {"pool_import", &FuzzPoolImport, {pool_ticket}},
         {"message", &FuzzMessage, MessageSeeds()},
         {"receive",
@@ -340,6 +372,7 @@ const std::vector<Entry>& Entries() {
     for (Entry& entry : PoolEntries()) all->push_back(std::move(entry));
     for (Entry& entry : FenceEntries()) all->push_back(std::move(entry));
     for (Entry& entry : RingEntries()) all->push_back(std::move(entry));
+    for (Entry& entry : JobEntries()) all->push_back(std::move(entry));
     return all;
   }();
   return *entries;

@@ -25,6 +25,8 @@ void FuzzTicket(Input input);
 void FuzzTicketString(Input input);
 // A pool ticket that is tried on a share table.
 void FuzzPoolImport(Input input);
+// A fabric ticket, and the input as ticket and handles within one.
+void FuzzFabricTicket(Input input);
 // The first two bytes are the type of a message, the rest its payload: read as
 // a request, as a refusal and as the frame around both.
 void FuzzMessage(Input input);
@@ -65,10 +67,12 @@ struct Entry {
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
 };
 
-// Those of pools, of fences and of what is built on both, and all.
+// Those of pools, of fences and of what is built on both, of jobs (cards and
+// rows of ranks), and all.
 std::vector<Entry> PoolEntries();
 std::vector<Entry> FenceEntries();
 std::vector<Entry> RingEntries();
+std::vector<Entry> JobEntries();
 const std::vector<Entry>& Entries();
 
 }  // namespace vmm::fuzz

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/open_handles.h"
 #include "vmm/protocol.h"
 #include "vmm/wire.h"
 
@@ -107,7 +108,8 @@ TEST_F(BadHandleTest, SealedMemoryThatNoDriverMadeIsRefusedByTheDriver) {
   handles_.clear();
 }
 
-// Receives until it is told to stop; says what each exchange came to.
+// Receives until it is told to stop; says what each exchange came to, and how
+// many handles are open after it.
 int ReportImports(const std::vector<std::string>& args) {
   const Here here;
   const ExpectNoNewHandles no_new_handles;
@@ -119,6 +121,8 @@ int ReportImports(const std::vector<std::string>& args) {
     if (received.ok()) {
       ExpectPattern(received->front().address(), received->front().size(), 1);
     }
+    // The memory just received is still here.
+    Tell(channel, absl::StrCat(OpenHandleCount()), kText);
   }
   return 0;
 }
@@ -143,7 +147,18 @@ TEST_F(BadHandleTest, FromAPeerIsRefusedAndBothSidesGoOn) {
   const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   Child importer = Child::Start("report-imports", {address()});
   platform::Channel channel = Accept();
-  for (Case& c : Cases(kGranule)) {
+  std::vector<Case> cases = Cases(kGranule);
+  // What is kept from the first exchange on is not a bad handle's doing.
+  const auto refused_event = [&] {
+    SendPlanted(channel, ticket, {&cases.front().planted.handle});
+    EXPECT_EQ(Must(channel.Receive(Late())).type, protocol::kRefused);
+    Hear(channel);
+    return Hear(channel);
+  };
+  refused_event();
+  const std::string count_there = refused_event();
+  const std::size_t count_here = OpenHandleCount();
+  for (Case& c : cases) {
     SendPlanted(channel, ticket, {&c.planted.handle});
     const platform::Message word = Must(channel.Receive(Late()));
     EXPECT_EQ(word.type, protocol::kRefused);
@@ -154,11 +169,14 @@ TEST_F(BadHandleTest, FromAPeerIsRefusedAndBothSidesGoOn) {
       EXPECT_THAT(std::string(refused.message()), HasSubstr(words));
       EXPECT_THAT(heard, HasSubstr(words));
     }
+    EXPECT_EQ(Hear(channel), count_there) << c.planted.name;
+    EXPECT_EQ(OpenHandleCount(), count_here) << c.planted.name;
   }
   // And now an honest one, on the same channel.
   Tell(channel, "next");
   EXPECT_TRUE(SendAllocation(channel, memory.shareable(), Late()).ok());
   EXPECT_EQ(Hear(channel), "OK");
+  Hear(channel);
   Tell(channel, "stop");
   EXPECT_EQ(importer.Wait(), 0);
 }
@@ -201,6 +219,7 @@ TEST_F(Pitfall03, AnImportThatFailsIsToldWhateverTheLocalProbeSaid) {
   EXPECT_EQ(sent.code(), absl::StatusCode::kFailedPrecondition) << sent;
   EXPECT_THAT(std::string(sent.message()), HasSubstr("the importer refused"));
   EXPECT_THAT(Hear(channel), HasSubstr("FAILED_PRECONDITION"));
+  Hear(channel);
   Tell(channel, "stop");
   EXPECT_EQ(importer.Wait(), 0);
 }

@@ -327,14 +327,7 @@ TEST_F(PipeTest, ANumberThatIsRightInTheServerAndWrongInTheClientIsDataLoss) {
   const OsHandle pipe = Must(CreatePipeInstance(name, nullptr, true));
   Child child = Child::Start("misled_client",
                              {absl::StrCat(listener_.address(), "-raw")});
-  const OsHandle connected = NewEvent();
-  OVERLAPPED operation = {};
-  operation.hEvent = Raw(connected);
-  if (::ConnectNamedPipe(Raw(pipe), &operation) == 0 &&
-      ::GetLastError() == ERROR_IO_PENDING) {
-    DWORD size = 0;
-    ASSERT_NE(::GetOverlappedResult(Raw(pipe), &operation, &size, TRUE), 0);
-  }
+  AwaitClient(pipe);
   const std::size_t before = OpenHandleCount();
   SendRaw(pipe, FrameWith({high.get()}));
   EXPECT_EQ(child.Wait(), 0);

@@ -64,6 +64,7 @@ TEST_F(PlantedLibrary, IsWhatAPlainSearchWouldLoad) {
 }
 
 TEST_F(PlantedLibrary, BesideTheProgramIsNotTheSystems) {
+  const std::size_t before = testing::OpenHandleCount();
   const absl::StatusOr<Library> library =
       Library::OpenSystem(SystemDriverName());
   if (library.ok()) {
@@ -72,6 +73,7 @@ TEST_F(PlantedLibrary, BesideTheProgramIsNotTheSystems) {
   } else {
     EXPECT_TRUE(absl::IsNotFound(library.status())) << library.status();
     EXPECT_THAT(std::string(library.status().message()), HasSubstr("System32"));
+    EXPECT_EQ(testing::OpenHandleCount(), before);
   }
 }
 

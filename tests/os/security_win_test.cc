@@ -6,6 +6,7 @@
 // After gtest's <windows.h>.
 #include <aclapi.h>
 #include <sddl.h>
+#include <shellapi.h>
 #include <winternl.h>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "platform/utf16_win.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/os/win_test.h"
+#include "tests/support/child.h"
 #include "tests/support/test_driver.h"
 #include "vmm/protocol.h"
 #include "vmm/vmm.h"
@@ -125,6 +127,39 @@ TEST_F(SecurityTest, AClientOfAnotherUserIsTurnedAwayUnlessNamed) {
   EXPECT_TRUE(CheckPeer({CurrentUser(), 12}, {}).ok());
 }
 
+// Connects, and is hung up on.
+int ClientTurnedAway(const std::vector<std::string>& args) {
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  const std::size_t before = testing::OpenHandleCount();
+  const absl::Status status = channel.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_LE(testing::OpenHandleCount(), before);
+  return 0;
+}
+const bool kClientTurnedAway =
+    testing::RegisterChild("client_turned_away", &ClientTurnedAway);
+
+TEST_F(SecurityTest, AClientThatIsTurnedAwayCostsNeitherSideAHandle) {
+  const std::string address =
+      absl::StrCat(kPipePrefix, "vmmshare-turned-", CurrentProcessId());
+  OsHandle pipe =
+      Must(CreatePipeInstance(Must(PipeName(address)), nullptr, true));
+  testing::Child child = testing::Child::Start("client_turned_away", {address});
+  AwaitClient(pipe);
+  const std::size_t before = testing::OpenHandleCount();
+  {
+    // What a listener asks, but for the user.
+    Peer client = Must(ReadClient(pipe));
+    EXPECT_EQ(client.credentials.pid, child.pid());
+    EXPECT_TRUE(CheckPeer(client.credentials, {}).ok());
+    client.credentials.user = UserId(kStranger);
+    EXPECT_TRUE(absl::IsPermissionDenied(CheckPeer(client.credentials, {})));
+  }
+  EXPECT_EQ(testing::OpenHandleCount(), before);
+  pipe.Reset();
+  EXPECT_EQ(child.Wait(), 0);
+}
+
 TEST_F(SecurityTest, ARealClientOfAnotherUserIsTurnedAway) {
   if (UnderWine()) GTEST_SKIP() << "wine: a prefix has one user";
   GTEST_SKIP() << "needs the password of a second account";
@@ -150,6 +185,18 @@ TEST_F(SecurityTest, ARealSecondServerOnAPipesNameIsRefused) {
   const Listener first = Must(Listener::Bind({.name = "twice"}, {}));
   const absl::Status status = Listener::Bind({.name = "twice"}, {}).status();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+}
+
+TEST_F(SecurityTest, ANameWhosePipeTakesNoMoreServersIsAlreadyExists) {
+  const std::string name = absl::StrCat("taken-", CurrentProcessId());
+  const OsHandle theirs = Own(::CreateNamedPipeW(
+      Must(ToUtf16(absl::StrCat(kPipePrefix, "vmmshare-", name))).c_str(),
+      PIPE_ACCESS_DUPLEX, kPipeMode, /*nMaxInstances=*/1, 4096, 4096, 0,
+      nullptr));
+  const std::size_t before = testing::OpenHandleCount();
+  const absl::Status status = Listener::Bind({.name = name}, {}).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_EQ(testing::OpenHandleCount(), before);
 }
 
 TEST_F(SecurityTest, PipesRejectClientsOfOtherMachines) {
@@ -339,6 +386,32 @@ TEST(Utf16, TakesTextAndRefusesTheRest) {
       absl::IsInvalidArgument(ToUtf16(std::string_view("a\0b", 3)).status()));
   EXPECT_EQ(ToUtf8(L"caf\u00e9"), "caf\xc3\xa9");
   EXPECT_EQ(ToUtf8(L""), "");
+}
+
+TEST(Utf16, AQuotedWordIsSplitOffAsItWas) {
+  std::vector<std::wstring> words = {L"",           L"a",         L"a b",
+                                     L"\t",         L"C:\\x y\\", L"\"",
+                                     L"say \"hi\"", L"\\\"",      L"\u00e9"};
+  // Every text of up to five of the letters that matter.
+  for (int length = 1; length <= 5; ++length) {
+    for (int number = 0; number < 1 << (2 * length); ++number) {
+      std::wstring word;
+      for (int i = 0; i < length; ++i) {
+        word += L"\\\" a"[number >> (2 * i) & 3];
+      }
+      words.push_back(word);
+    }
+  }
+  for (const std::wstring& word : words) {
+    const std::wstring line =
+        L"program " + QuotedWord(word) + L" " + QuotedWord(L"end");
+    int count = 0;
+    wchar_t** const split = ::CommandLineToArgvW(line.c_str(), &count);
+    ASSERT_NE(split, nullptr);
+    const LocalMemory owned = LocalMemory::Adopt(split);
+    ASSERT_EQ(count, 3) << ToUtf8(line);
+    EXPECT_EQ(word, split[1]) << ToUtf8(line);
+  }
 }
 
 }  // namespace

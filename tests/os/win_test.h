@@ -49,6 +49,20 @@ inline OsHandle Own(HANDLE handle) {
 
 inline OsHandle NewEvent() { return Must(MakeEvent()); }
 
+// Waits for the client of `pipe`, an instance that the test made itself.
+inline void AwaitClient(const OsHandle& pipe) {
+  const OsHandle connected = NewEvent();
+  OVERLAPPED operation = {};
+  operation.hEvent = Raw(connected);
+  if (::ConnectNamedPipe(Raw(pipe), &operation) != 0) return;
+  DWORD size = 0;
+  const DWORD error = ::GetLastError();
+  Check(error == ERROR_PIPE_CONNECTED ||
+            (error == ERROR_IO_PENDING &&
+             ::GetOverlappedResult(Raw(pipe), &operation, &size, TRUE) != 0),
+        "a test's pipe got no client");
+}
+
 using Packet = std::vector<std::uint8_t>;
 
 // A frame of type 1 with `payload` bytes that states `values.size()` handles,

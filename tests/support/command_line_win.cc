@@ -14,29 +14,13 @@ std::wstring Wide(const std::string& text) {
   return *std::move(wide);
 }
 
-// As the C runtime of the child splits a command line again.
-std::wstring Quote(const std::wstring& word) {
-  std::wstring quoted = L"\"";
-  std::size_t backslashes = 0;
-  for (const wchar_t c : word) {
-    if (c == L'\\') {
-      ++backslashes;
-    } else {
-      if (c == L'"') quoted.append(backslashes + 1, L'\\');
-      backslashes = 0;
-    }
-    quoted += c;
-  }
-  quoted.append(backslashes, L'\\');
-  return quoted + L"\"";
-}
-
 }  // namespace
 
 std::wstring CommandLineOf(const std::string& program,
                            const std::vector<std::string>& args) {
-  std::wstring line = Quote(Wide(program));
-  for (const std::string& arg : args) line += L" " + Quote(Wide(arg));
+  std::wstring line = platform::QuotedWord(Wide(program));
+  for (const std::string& arg : args)
+    line += L" " + platform::QuotedWord(Wide(arg));
   return line;
 }
 

@@ -154,6 +154,32 @@ TEST_F(VmmSweep, ExportAndImport) {
   ExpectSwept(plan);
 }
 
+using FabricSweep = VmmSweep;
+
+TEST_F(FabricSweep, ExportAndImportATicket) {
+  absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  absl::Status fabric = device->Probe(HandleKind::kFabric);
+  if (!fabric.ok()) GTEST_SKIP() << fabric;
+  SweepPlan plan = Plan("export and import a ticket", [this]() -> absl::Status {
+    absl::StatusOr<std::vector<std::uint8_t>> ticket =
+        ExportFabricTicket(made_->shareable());
+    if (!ticket.ok()) return ticket.status();
+    return ImportFabricTicket(driver_, *ticket, {}).status();
+  });
+  plan.setup = [this] {
+    Renew();
+    if (made_ == nullptr) {
+      Made({.size = 4 * kMiB,
+            .sharing = SharePolicy::Require(HandleKind::kFabric),
+            .max_chunk_size = 2 * kMiB});
+    }
+  };
+  // Looked at only to say which channels there are, in the reason.
+  plan.may_fail_silently = {"opendir"};
+  ExpectSwept(plan);
+}
+
 TEST_F(VmmSweep, AdoptAPointer) {
   absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
   ASSERT_TRUE(device.ok()) << device.status();

@@ -26,7 +26,7 @@ class DoctorTest(unittest.TestCase):
                           "VMMSHARE_HOST_FABRIC_CLIQUE": "7"}
 
     def make_ready(self, mode=0o600):
-        """All that can be seen is right; the driver refuses all the same."""
+        """All that fabric handles need, but for the cluster: ready_env."""
         self.machine.offer_channels(self.machine.make_channel(mode=mode))
         self.machine.start_daemon()
 
@@ -120,7 +120,9 @@ class Reasons(DoctorTest):
 
     def test_a_domain_that_refuses_though_all_looks_right(self):
         self.make_ready()
-        result = self.expect_reason("domain-not-ready", "nvidia-imex-ctl -N", env=self.ready_env)
+        # The driver has no IMEX, whatever the tool sees.
+        result = self.expect_reason("domain-not-ready", "nvidia-imex-ctl -N",
+                                    env={**self.ready_env, "VMMSHARE_HOST_FABRIC_ROOT": ""})
         self.assertTrue(result.json["imex"]["channels"][0]["usable"])
         self.assertEqual(result.json["devices"][0]["fabric"]["cluster"], CLUSTER)
         self.assertEqual(result.json["devices"][0]["fabric"]["clique"], 7)
@@ -165,13 +167,60 @@ class Reasons(DoctorTest):
         self.make_ready()
         env = {**self.ready_env, "VMMSHARE_HOST_FABRIC_STATE": "completed,in-progress"}
         result = self.machine.run("--json", env=env)
-        self.assertEqual(result.reasons(device=0), ["domain-not-ready"])
+        self.assertEqual(result.reasons(device=0), [])
+        self.assertTrue(result.kind("fabric", 0)["usable"])
         self.assertEqual(result.reasons(device=1), ["fabric-not-ready"])
+        self.assertEqual(self.machine.run("--require=fabric", env=env).status, 1)
+        env["VMMSHARE_HOST_FABRIC_STATE"] = "in-progress,not-started"
         self.assertNotIn("as on device 0", self.machine.run(env=env).out)
 
     def test_no_memory_says_nothing_of_the_kind(self):
         result = self.machine.run("--json", env={"VMMSHARE_HOST_MEMORY": "1M"})
         self.assertEqual(result.reasons("fd"), ["out-of-memory"])
+
+
+class Fabric(DoctorTest):
+    def usable(self):
+        """Whether it works on both devices; there is a reason if not."""
+        result = self.machine.run("--json", "--require=fabric", env=self.ready_env)
+        usable = {result.kind("fabric", d)["usable"] for d in (0, 1)}
+        self.assertEqual(len(usable), 1)
+        self.assertEqual(result.status, 0 if usable == {True} else 1, result.err)
+        return result.reasons() or usable == {True}
+
+    def test_it_is_usable_where_nothing_is_missing(self):
+        self.make_ready()
+        for words in ([], ["--touch"]):
+            result = self.machine.run("--json", "--require=fabric", *words, env=self.ready_env)
+            self.assertEqual(result.status, 0, result.err)
+            for device in (0, 1):
+                kind = result.kind("fabric", device)
+                self.assertEqual((kind["attribute"], kind["tried"], kind["usable"]),
+                                 (True, True, True))
+                self.assertEqual((kind["error"], kind["reasons"]), (None, []))
+                self.assertTrue(result.kind("fd", device)["usable"])
+        text = " ".join(self.machine.run("--touch", env=self.ready_env).out.split())
+        self.assertIn("fabric handle usable attribute yes; created, exported, imported, mapped,"
+                      " written and read", text)
+
+    def test_each_remedy_that_is_followed_leads_to_the_next_and_to_the_end(self):
+        self.assertEqual(self.usable(), ["no-imex-class"])
+        self.machine.offer_channels(242)
+        self.assertEqual(self.usable(), ["no-channel"])
+        major = self.machine.make_channel()
+        self.assertEqual(self.usable(), ["channel-stale"])
+        self.machine.offer_channels(major)
+        self.assertEqual(self.usable(), ["no-daemon"])
+        self.machine.start_daemon()
+        self.assertIs(self.usable(), True)
+
+    def test_a_daemon_that_dies_is_noticed_and_so_is_a_new_one(self):
+        self.make_ready()
+        self.assertIs(self.usable(), True)
+        self.machine.kill_daemon()
+        self.assertEqual(self.usable(), ["no-daemon"])
+        self.machine.start_daemon()
+        self.assertIs(self.usable(), True)
 
 
 class NvmlTroubles(DoctorTest):
@@ -223,6 +272,8 @@ class NvmlTroubles(DoctorTest):
                             ("VMMSHARE_HOST_FABRIC_CLUSTER", CLUSTER[:-1]),
                             ("VMMSHARE_HOST_FABRIC_CLIQUE", "x"),
                             ("VMMSHARE_HOST_MIG", "yes"),
+                            ("VMMSHARE_HOST_NODE", "a/b"),
+                            ("VMMSHARE_HOST_FABRIC_GRANULARITY", "3M"),
                             ("VMMSHARE_HOST_NVML_FAIL", "nvmlInit_v2")):
             result = self.machine.run(env={name: value})
             self.assertNotIn(result.status, (0, 1, 2), name)
@@ -474,6 +525,11 @@ class Documented(unittest.TestCase):
         sources = "".join((SOURCES / name).read_text() for name in
                           ("fabric/diagnosis.cc", "vmm/tool/examine.cc"))
         printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
+        # What ranks say of each other, wherever it stands in a call.
+        for name in ("fabric/job_card.h", *(f"vmm/job/{part}.cc" for part in
+                                            ("handshake", "offer", "symmetric"))):
+            printed |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+|private)"',
+                                      (SOURCES / name).read_text()))
         documented = set()
         for name in ("docs/fabric.md", "docs/doctor.md"):
             for table in re.findall(r"^\| (?:reason|note) \|.*\n(?:\|.*\n)+",

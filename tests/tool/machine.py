@@ -45,18 +45,24 @@ class Result:
 
 
 class Machine:
-    """Runs the tool on a root of its own, with the host-memory driver."""
+    """Runs the tool on a root of its own, with the host-memory driver.
+
+    The driver looks for IMEX in the same root, so that it refuses fabric
+    handles for the very reason that the tool shall find.
+    """
 
     def __init__(self, tool):
         self.tool = tool
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="vmmshare-doctor-"))
         self.terminals = []
+        self.daemon = None
         self.write("proc/devices", "Character devices:\n  1 mem\n")
         self.write("proc/sys/kernel/osrelease", "6.1.0\n")
         self.write("proc/self/cgroup", "0::/\n")
         (self.root / "dev/shm").mkdir(parents=True)
 
     def close(self):
+        self.kill_daemon()
         for terminal in self.terminals:
             os.close(terminal)
         shutil.rmtree(self.root)
@@ -82,13 +88,26 @@ class Machine:
         return os.major(os.fstat(slave).st_rdev)
 
     def start_daemon(self):
-        self.write("proc/77/comm", "nvidia-imex\n")
+        """A process of that name, which may die."""
+        self.kill_daemon()
+        program = self.root / "nvidia-imex"
+        if not program.exists():
+            program.symlink_to(shutil.which("sleep"))
+        self.daemon = subprocess.Popen(["sleep", "600"], executable=program)
+        (self.root / f"proc/{self.daemon.pid}").symlink_to(f"/proc/{self.daemon.pid}")
+
+    def kill_daemon(self):
+        if self.daemon:
+            self.daemon.kill()
+            self.daemon.wait()
+            self.daemon = None
 
     def environment(self, changes):
         kept = {k: v for k, v in os.environ.items()
                 if not k.startswith("VMMSHARE_HOST_") and k not in
                 ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "TERM")}
-        return {**kept, "VMMSHARE_HOST_INSTANCE": f"doctor-{os.getpid()}", **changes}
+        return {**kept, "VMMSHARE_HOST_INSTANCE": f"doctor-{os.getpid()}",
+                "VMMSHARE_HOST_FABRIC_ROOT": str(self.root), **changes}
 
     def run(self, *words, env=None, driver="host", preexec=None):
         command = [self.tool, "doctor", f"--root={self.root}", *words]

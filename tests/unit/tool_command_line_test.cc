@@ -42,6 +42,19 @@ TEST(DoctorOptions, NameEveryKind) {
   }
 }
 
+TEST(DoctorOptions, OfAJobHaveATimeout) {
+  const absl::StatusOr<DoctorOptions> usual = ParseDoctorOptions({"--job"});
+  ASSERT_TRUE(usual.ok());
+  EXPECT_TRUE(usual->job);
+  EXPECT_EQ(usual->timeout_seconds, 60);
+  EXPECT_EQ(ParseDoctorOptions({"--job", "--timeout=5"})->timeout_seconds, 5);
+  for (const char* word : {"--timeout=0", "--timeout=1s", "--timeout=-3",
+                           "--timeout=99999999999", "--job=4"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseDoctorOptions({word}).status()))
+        << word;
+  }
+}
+
 TEST(DoctorOptions, RefuseWhatTheyDoNotKnowAndSayWhat) {
   for (const char* word : {"doctor", "-h", "--", "--Json",
                            "--json=", "--driver", "--require=POSIX", "--=x"}) {

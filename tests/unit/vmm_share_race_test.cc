@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/emulator.h"
 #include "tests/support/must.h"
 #include "tests/support/share_race.h"
 #include "vmm/pool/share_table.h"
@@ -32,6 +33,7 @@ std::unique_ptr<SharedTableView> ViewOf(const ShareTable& table, PeerId peer) {
 }
 
 TEST(ShareRace, ABlockThatIsHeldIsNeverHandedOn) {
+  if (testing::IsEmulated()) GTEST_SKIP() << testing::kEmulatorReorders;
   ShareTable table = Must(ShareTable::Create(Domain()));
   const auto view = ViewOf(table, Must(table.AddPeer()));
   const auto memory = std::make_unique<RaceMemory>();
@@ -46,6 +48,7 @@ TEST(ShareRace, ABlockThatIsHeldIsNeverHandedOn) {
 // Two threads of one peer use the same block: the last release of one must not
 // take the hold from under the other's acquire.
 TEST(ShareRace, ThreadsOfOnePeerShareAHold) {
+  if (testing::IsEmulated()) GTEST_SKIP() << testing::kEmulatorReorders;
   ShareTable table = Must(ShareTable::Create(Domain()));
   const auto view = ViewOf(table, Must(table.AddPeer()));
   const auto memory = std::make_unique<RaceMemory>();

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "vmm/fabric_ticket.h"
 #include "vmm/ticket.h"
 #include "vmm/wire.h"
 
@@ -35,6 +36,18 @@ inline Ticket TicketOfChunks(std::size_t chunks,
   ticket.kind = kind;
   ticket.layout = {chunks << 21, 2 << 20};
   ticket.requested_size = ticket.layout.size;
+  return ticket;
+}
+
+// Of so many chunks; every byte of the handles has another value than its
+// neighbours.
+inline FabricTicket SampleFabricTicket(std::size_t chunks) {
+  FabricTicket ticket{TicketOfChunks(chunks, HandleKind::kFabric), {}};
+  ticket.handles.resize(chunks);
+  for (std::size_t i = 0; i < chunks; ++i) {
+    std::iota(ticket.handles[i].bytes.begin(), ticket.handles[i].bytes.end(),
+              static_cast<std::uint8_t>(i));
+  }
   return ticket;
 }
 

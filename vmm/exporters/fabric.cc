@@ -44,7 +44,7 @@ absl::StatusOr<OwnedMemoryHandle> Open(const Driver& driver,
         r,
         absl::StrCat(
             "cuMemImportFromShareableHandle(fabric handle, size=", size, ")"),
-        fabric::AdviceFor(r));
+        fabric::ImportAdviceFor(r));
   }
   return OwnedMemoryHandle::Adopt({driver, imported});
 }

@@ -1,5 +1,6 @@
 #include "vmm/tool/command_line.h"
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -45,7 +46,8 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
       value = std::string(name.substr(at + 1));
       name = name.substr(0, at);
     }
-    const bool is_switch = name == "json" || name == "touch" || name == "help";
+    const bool is_switch =
+        name == "json" || name == "touch" || name == "job" || name == "help";
     if (is_switch) {
       if (value.has_value()) {
         return absl::InvalidArgumentError(
@@ -53,15 +55,16 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
       }
       options.json |= name == "json";
       options.touch |= name == "touch";
+      options.job |= name == "job";
       options.help |= name == "help";
       continue;
     }
     if (name != "driver" && name != "nvml" && name != "root" &&
-        name != "require") {
+        name != "require" && name != "timeout") {
       return absl::InvalidArgumentError(absl::StrCat(
           "unknown option --", name,
-          "; expected --driver, --require, --json, --touch, --nvml, --root or "
-          "--help"));
+          "; expected --driver, --require, --json, --touch, --job, --timeout, "
+          "--nvml, --root or --help"));
     }
     // "--require fabric" as well as "--require=fabric".
     if (!value.has_value() && i + 1 < words.size() &&
@@ -78,6 +81,12 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
       options.nvml = *value;
     } else if (name == "root") {
       options.root = *value;
+    } else if (name == "timeout") {
+      if (!absl::SimpleAtoi(*value, &options.timeout_seconds) ||
+          options.timeout_seconds < 1 || options.timeout_seconds > 86400) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--timeout=", *value, ": expected seconds, 1 to 86400"));
+      }
     } else {
       absl::StatusOr<HandleKind> kind = KindOf(*value);
       if (!kind.ok()) return kind.status();
@@ -106,6 +115,10 @@ the rest does not, and what to do. It changes nothing and leaves nothing behind.
   --json               one JSON object instead of text (docs/doctor.md)
   --touch              also write and read the shared memory; this makes a
                        context on each device, one after the other
+  --job                the ranks of the job this process was launched in try
+                       each other's memory; rank 0 prints the matrix. Under
+                       mpirun, prun or srun --mpi=pmix
+  --timeout=SECONDS    for --job: how long to wait for the other ranks (60)
   --driver=system      the installed NVIDIA driver (the default)
   --driver=host        the host-memory driver, which needs no GPU
   --driver=PATH        the driver in this file
@@ -115,7 +128,8 @@ the rest does not, and what to do. It changes nothing and leaves nothing behind.
                        file system of a container
   --help               this text
 
-Exit status: 0; 1 without a driver, or when what is required does not work;
+Exit status: 0; 1 without a driver, or when what is required does not work, or
+with --job when a rank is missing or does not reach another one's memory;
 2 for a command line that makes no sense. Colour only on a terminal, and not
 with NO_COLOR.
 )";

@@ -24,6 +24,8 @@ struct DoctorOptions {
   std::optional<HandleKind> required;
   bool json = false;
   bool touch = false;
+  bool job = false;
+  int timeout_seconds = 60;  // Of --job.
   bool help = false;
 };
 

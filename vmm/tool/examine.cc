@@ -232,7 +232,7 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
     notes->push_back(
         {"host-memory",
          "this is the host-memory driver: no GPU was tried, and fabric handles "
-         "it always refuses, as a GPU does without an IMEX channel",
+         "it refuses unless VMMSHARE_HOST_FABRIC_ROOT gives it a fabric",
          "For the GPUs of this machine: --driver=system."});
   }
   if (!report.driver.ok() && limits.control_node.ok()) {

@@ -9,6 +9,7 @@
 #include "platform/surroundings.h"
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/examine.h"
+#include "vmm/tool/job.h"
 #include "vmm/tool/print.h"
 
 namespace vmm::tool {
@@ -26,6 +27,28 @@ int Misuse(absl::string_view message, absl::string_view help) {
   return kExitMisuse;
 }
 
+bool TakesColour() {
+  // https://no-color.org: set and not empty.
+  const char* no_colour = std::getenv("NO_COLOR");
+  return (no_colour == nullptr || *no_colour == '\0') &&
+         platform::StandardOutputTakesColour();
+}
+
+int DoctorJob(const DoctorOptions& options) {
+  absl::StatusOr<JobReport> report = ExamineJob(options);
+  if (!report.ok()) {
+    Write(stderr,
+          absl::StrCat("vmmshare: error: ", report.status().message(), "\n"));
+    return kExitNotUsable;
+  }
+  if (report->prints() &&
+      !Write(stdout, options.json ? AsJson(*report) : AsText(*report))) {
+    Write(stderr, "vmmshare: error: the report could not be written\n");
+    return kExitNotUsable;
+  }
+  return report->exit_code();
+}
+
 int Doctor(const std::vector<std::string>& words) {
   absl::StatusOr<DoctorOptions> options = ParseDoctorOptions(words);
   if (!options.ok()) {
@@ -34,11 +57,9 @@ int Doctor(const std::vector<std::string>& words) {
   if (options->help) {
     return Write(stdout, DoctorUsage()) ? kExitGood : kExitNotUsable;
   }
+  if (options->job) return DoctorJob(*options);
   const Report report = Examine(*options);
-  // https://no-color.org: set and not empty.
-  const char* no_colour = std::getenv("NO_COLOR");
-  const bool colour = (no_colour == nullptr || *no_colour == '\0') &&
-                      platform::StandardOutputTakesColour();
+  const bool colour = TakesColour();
   const bool written =
       Write(stdout, options->json ? AsJson(report) : AsText(report, colour));
   if (!report.driver.ok()) {

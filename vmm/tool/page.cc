@@ -25,6 +25,11 @@ void Page::Heading(absl::string_view text) {
   absl::StrAppend(&out_, Paint(Printable(text), Ink::kStrong), "\n");
 }
 
+void Page::Plain(absl::string_view line) {
+  absl::StrAppend(&out_, absl::StripTrailingAsciiWhitespace(Printable(line)),
+                  "\n");
+}
+
 void Page::Row(absl::string_view label, absl::string_view text,
                std::size_t indent, Ink ink) {
   Start(indent, label, kLabel, ink);

@@ -24,6 +24,8 @@ class Page {
 
   void Heading(absl::string_view text);
   void Gap() { out_.push_back('\n'); }
+  // One line as it is: of a table.
+  void Plain(absl::string_view line);
   // `label`, then `text`, whose further lines are set below its first.
   void Row(absl::string_view label, absl::string_view text,
            std::size_t indent = 2, Ink ink = Ink::kPlain);

@@ -1,8 +1,8 @@
-#include "vmm/wire.h"
+#include "platform/wire.h"
 
 #include <array>
 
-namespace vmm {
+namespace vmm::platform {
 namespace {
 
 constexpr std::array<std::uint32_t, 256> MakeTable() {
@@ -28,4 +28,4 @@ std::uint32_t Crc32c(absl::Span<const std::uint8_t> bytes) {
   return ~crc;
 }
 
-}  // namespace vmm
+}  // namespace vmm::platform

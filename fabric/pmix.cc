@@ -1,0 +1,359 @@
+#include "fabric/pmix.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "fabric/pmix_abi.h"
+#include "platform/annotate.h"
+#include "platform/library.h"
+
+namespace vmm::fabric {
+namespace {
+
+constexpr char kLibrary[] = "libpmix.so.2";
+
+// An answer that is waited for. libpmix may give it after the waiter has left:
+// both hold it.
+class Answer {
+ public:
+  struct Content {
+    pmix::Status status = pmix::kSuccess;
+    std::uint16_t type = 0;
+    std::uint32_t number = 0;
+    Bytes bytes;
+  };
+
+  void Give(Content content) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    content_ = std::move(content);
+    given_.notify_all();
+  }
+
+  // Nothing when it has not come by `deadline`.
+  std::optional<Content> WaitFor(absl::Time deadline) {
+    // The standard library overflows on a time that has no end.
+    const auto until = absl::ToChronoTime(
+        std::min(deadline, absl::Now() + absl::Hours(24 * 365)));
+    std::unique_lock<std::mutex> lock(mutex_);
+    given_.wait_until(lock, until, [this] { return content_.has_value(); });
+    return content_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable given_;
+  std::optional<Content> content_;
+};
+
+// What libpmix is given to call back with; each is called once.
+void* Hold(const std::shared_ptr<Answer>& answer) {
+  return new std::shared_ptr<Answer>(answer);
+}
+std::shared_ptr<Answer> TakeBack(void* data) {
+  auto* held = static_cast<std::shared_ptr<Answer>*>(data);
+  std::shared_ptr<Answer> answer = std::move(*held);
+  delete held;
+  return answer;
+}
+
+void Done(pmix::Status status, void* data) {
+  TakeBack(data)->Give({status, 0, 0, {}});
+}
+
+void GotValue(pmix::Status status, pmix::Value* value, void* data) {
+  Answer::Content content{status, 0, 0, {}};
+  if (status == pmix::kSuccess && value != nullptr) {
+    content.type = value->type;
+    if (value->type == pmix::kByteObject) {
+      const pmix::ByteObject& from = value->data.bytes;
+      content.bytes.assign(from.bytes, from.bytes + from.size);
+    } else if (value->type == pmix::kUint32) {
+      content.number = value->data.uint32;
+    } else if (value->type == pmix::kUint16) {
+      content.number = value->data.uint16;
+    }
+  }
+  TakeBack(data)->Give(std::move(content));
+}
+
+// Runs a call that may never return on a thread of its own.
+absl::StatusOr<std::optional<Answer::Content>> RunBy(
+    std::function<pmix::Status()> call, absl::Time deadline) {
+  auto answer = std::make_shared<Answer>();
+  try {
+    std::thread([answer, call = std::move(call)] {
+      answer->Give({call(), 0, 0, {}});
+    }).detach();
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no thread can be had: ", error.what()));
+  }
+  return answer->WaitFor(deadline);
+}
+
+absl::StatusCode CodeOf(pmix::Status status) {
+  switch (status) {
+    case pmix::kErrTimeout:
+      return absl::StatusCode::kDeadlineExceeded;
+    case pmix::kErrUnreachable:
+    case pmix::kErrCommFailure:
+    case pmix::kErrLostConnection:
+      return absl::StatusCode::kUnavailable;
+    case pmix::kErrBadParameter:
+      return absl::StatusCode::kInvalidArgument;
+    case pmix::kErrOutOfResource:
+    case pmix::kErrNoMemory:
+      return absl::StatusCode::kResourceExhausted;
+    case pmix::kErrNotFound:
+      return absl::StatusCode::kNotFound;
+    case pmix::kErrNotSupported:
+      return absl::StatusCode::kUnimplemented;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+template <typename Function>
+void Resolve(const platform::Library& library, const char* name,
+             Function*& entry, std::string* missing) {
+  entry = reinterpret_cast<Function*>(library.Find(name));
+  if (entry == nullptr) {
+    absl::StrAppend(missing, missing->empty() ? "" : ", ", name);
+  }
+}
+
+absl::StatusOr<pmix::Table> ReadTable(const platform::Library& library) {
+  pmix::Table table{};
+  std::string missing;
+  Resolve(library, "PMIx_Init", table.PMIx_Init, &missing);
+  Resolve(library, "PMIx_Finalize", table.PMIx_Finalize, &missing);
+  Resolve(library, "PMIx_Put", table.PMIx_Put, &missing);
+  Resolve(library, "PMIx_Commit", table.PMIx_Commit, &missing);
+  Resolve(library, "PMIx_Fence_nb", table.PMIx_Fence_nb, &missing);
+  Resolve(library, "PMIx_Get_nb", table.PMIx_Get_nb, &missing);
+  Resolve(library, "PMIx_Error_string", table.PMIx_Error_string, &missing);
+  Resolve(library, "PMIx_Get_version", table.PMIx_Get_version, &missing);
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(library.path(), " is no PMIx 3 or newer: it lacks ",
+                     missing, ". Install libpmix2 of PMIx 3 or newer."));
+  }
+  return table;
+}
+
+absl::Status Overdue(absl::string_view call) {
+  return absl::DeadlineExceededError(
+      absl::StrCat(call, " did not end by the deadline"));
+}
+
+}  // namespace
+
+struct PmixExchange::State {
+  std::string origin;
+  pmix::Table table{};
+  pmix::Proc self{};
+  std::string job;
+  int size = 0;
+  int local_rank = 0;
+
+  absl::Status Error(pmix::Status status, absl::string_view call) const {
+    if (status == pmix::kSuccess) return absl::OkStatus();
+    return absl::Status(
+        CodeOf(status),
+        absl::StrCat(call, " answered ", table.PMIx_Error_string(status), " (",
+                     status, ")"));
+  }
+
+  // What a call that was run on a thread of its own answered.
+  absl::Status Read(
+      const absl::StatusOr<std::optional<Answer::Content>>& content,
+      absl::string_view call) const {
+    if (!content.ok()) return platform::Annotate(content.status(), call);
+    return content->has_value() ? Error((*content)->status, call)
+                                : Overdue(call);
+  }
+
+  absl::StatusOr<Answer::Content> Ask(pmix::Rank rank, const std::string& key,
+                                      absl::Time deadline) const {
+    const std::string call = absl::StrCat(
+        "PMIx_Get(",
+        rank == pmix::kRankWildcard ? "job" : absl::StrCat("rank ", rank), ", ",
+        key, ")");
+    pmix::Proc process = self;
+    process.rank = rank;
+    auto answer = std::make_shared<Answer>();
+    void* held = Hold(answer);
+    const pmix::Status asked =
+        table.PMIx_Get_nb(&process, key.c_str(), nullptr, 0, &GotValue, held);
+    if (asked != pmix::kSuccess) {
+      TakeBack(held);
+      return Error(asked, call);
+    }
+    std::optional<Answer::Content> content = answer->WaitFor(deadline);
+    if (!content.has_value()) return Overdue(call);
+    absl::Status status = Error(content->status, call);
+    if (!status.ok()) return status;
+    return *std::move(content);
+  }
+};
+
+bool LaunchedWithPmix() {
+  const char* name_space = std::getenv("PMIX_NAMESPACE");
+  return name_space != nullptr && *name_space != '\0';
+}
+
+absl::StatusOr<std::unique_ptr<PmixExchange>> PmixExchange::Connect(
+    const PmixOptions& options, absl::Time deadline) {
+  if (!LaunchedWithPmix()) {
+    return absl::FailedPreconditionError(
+        "no launcher offers PMIx to this process: PMIX_NAMESPACE is not set. "
+        "Start the program by `mpirun -n RANKS` of Open MPI 4 or newer, `prun "
+        "-n RANKS`, or `srun --mpi=pmix -n RANKS`; or supply an exchange of "
+        "your own (CallbackExchange).");
+  }
+  absl::StatusOr<platform::Library> library =
+      options.library.empty() ? platform::Library::OpenSystem(kLibrary)
+                              : platform::Library::OpenPath(options.library);
+  if (!library.ok()) {
+    return platform::Annotate(
+        library.status(),
+        "a launcher offers PMIx, and its client library "
+        "cannot be opened",
+        "Install it on every node (Debian and Ubuntu: libpmix2; Fedora: pmix), "
+        "or name its file in PmixOptions::library");
+  }
+  auto state = std::make_shared<State>();
+  absl::StatusOr<pmix::Table> table = ReadTable(*library);
+  if (!table.ok()) return table.status();
+  state->table = *table;
+  state->origin = library->path();
+
+  absl::Status joined = state->Read(
+      RunBy(
+          [state] { return state->table.PMIx_Init(&state->self, nullptr, 0); },
+          deadline),
+      "PMIx_Init()");
+  if (!joined.ok()) {
+    return platform::Annotate(
+        joined, "",
+        "The launcher's server must be reachable from this process (in a "
+        "container: its network and its temporary folder), and libpmix must be "
+        "of a version that it speaks");
+  }
+  // From here on the destructor leaves the job.
+  std::unique_ptr<PmixExchange> exchange(new PmixExchange(state));
+  state->job = state->self.name_space;
+  absl::StatusOr<Answer::Content> size =
+      state->Ask(pmix::kRankWildcard, pmix::kJobSize, deadline);
+  if (!size.ok()) return size.status();
+  absl::StatusOr<Answer::Content> local =
+      state->Ask(state->self.rank, pmix::kLocalRank, deadline);
+  if (!local.ok()) return local.status();
+  if (size->type != pmix::kUint32 || size->number > INT32_MAX ||
+      state->self.rank >= size->number || local->type != pmix::kUint16) {
+    return absl::InternalError(absl::StrCat(
+        "the PMIx server says that this is rank ", state->self.rank, " of ",
+        size->number, ", local rank ", local->number));
+  }
+  state->size = static_cast<int>(size->number);
+  state->local_rank = static_cast<int>(local->number);
+  return exchange;
+}
+
+PmixExchange::~PmixExchange() {
+  // Nobody can be told, and the server notices in any case that we have left.
+  state_
+      ->Read(
+          RunBy([state =
+                     state_] { return state->table.PMIx_Finalize(nullptr, 0); },
+                absl::Now() + absl::Seconds(5)),
+          "PMIx_Finalize()")
+      .IgnoreError();
+}
+
+const std::string& PmixExchange::job() const { return state_->job; }
+int PmixExchange::rank() const { return static_cast<int>(state_->self.rank); }
+int PmixExchange::size() const { return state_->size; }
+int PmixExchange::local_rank() const { return state_->local_rank; }
+
+std::string PmixExchange::Describe() const {
+  // "OpenPMIx 4.2.2 (PMIx Standard: 4.2, ...)".
+  const absl::string_view version = state_->table.PMIx_Get_version();
+  return absl::StrCat(version.substr(0, version.find(" (")), " (",
+                      state_->origin, ")");
+}
+
+absl::Status PmixExchange::Put(const std::string& key,
+                               absl::Span<const std::uint8_t> value,
+                               absl::Time deadline) {
+  // PMIx takes a pointer to mutable bytes, and may read them after we left.
+  auto copy = std::make_shared<std::string>(value.begin(), value.end());
+  return state_->Read(
+      RunBy(
+          [state = state_, copy, key] {
+            pmix::Value bytes{};
+            bytes.type = pmix::kByteObject;
+            bytes.data.bytes = {copy->data(), copy->size()};
+            const pmix::Status put =
+                state->table.PMIx_Put(pmix::kGlobal, key.c_str(), &bytes);
+            return put == pmix::kSuccess ? state->table.PMIx_Commit() : put;
+          },
+          deadline),
+      absl::StrCat("PMIx_Put(", key, ", ", value.size(), " bytes)"));
+}
+
+absl::Status PmixExchange::Fence(absl::Time deadline) {
+  constexpr char kCall[] = "PMIx_Fence()";
+  if (fence_failed_) {
+    // The one that failed may still be under way in the server.
+    return absl::FailedPreconditionError(
+        "an earlier PMIx_Fence() of this job failed, so no other can be relied "
+        "on. Start the job again.");
+  }
+  pmix::Info collect{};
+  std::strncpy(collect.key, pmix::kCollectData, pmix::kMaxKey);
+  collect.value.type = pmix::kBool;
+  collect.value.data.flag = true;
+  auto answer = std::make_shared<Answer>();
+  void* held = Hold(answer);
+  const pmix::Status asked =
+      state_->table.PMIx_Fence_nb(nullptr, 0, &collect, 1, &Done, held);
+  absl::Status status;
+  if (asked != pmix::kSuccess) {
+    TakeBack(held);  // It is not called then.
+    status = asked == pmix::kOperationSucceeded ? absl::OkStatus()
+                                                : state_->Error(asked, kCall);
+  } else {
+    const std::optional<Answer::Content> content = answer->WaitFor(deadline);
+    status = content.has_value() ? state_->Error(content->status, kCall)
+                                 : Overdue(kCall);
+  }
+  fence_failed_ = !status.ok();
+  return status;
+}
+
+absl::StatusOr<Bytes> PmixExchange::Get(int rank, const std::string& key,
+                                        absl::Time deadline) {
+  absl::StatusOr<Answer::Content> content =
+      state_->Ask(static_cast<pmix::Rank>(rank), key, deadline);
+  if (!content.ok()) return content.status();
+  if (content->type != pmix::kByteObject) {
+    return absl::DataLossError(absl::StrCat("PMIx_Get(rank ", rank, ", ", key,
+                                            ") answered a value of type ",
+                                            content->type, "; expected bytes"));
+  }
+  return std::move(content->bytes);
+}
+
+}  // namespace vmm::fabric

@@ -1,0 +1,31 @@
+// What the environment says of each device's NVLink fabric.
+#ifndef VMMSHARE_PLATFORM_HOSTDRIVER_FABRIC_CONFIG_H_
+#define VMMSHARE_PLATFORM_HOSTDRIVER_FABRIC_CONFIG_H_
+
+#include "platform/hostdriver/memory_label.h"
+
+namespace vmm::hostdriver {
+
+struct DeviceFabric {
+  static constexpr unsigned char kCompleted = 3;  // NVML's value.
+
+  unsigned char state = kCompleted;  // As measured on H100 and H200.
+  int status = 0;                    // NVML's result of joining.
+  Uuid cluster{};                    // All zero: of none beyond this node.
+  unsigned clique = 0;
+  unsigned health = 0;
+  bool mig = false;
+
+  // Whether the device's memory can be shared with other nodes.
+  bool joined() const {
+    return state == kCompleted && status == 0 && !mig && cluster != Uuid{};
+  }
+};
+
+// For the device with this physical number. Stop()s on a value that cannot be
+// understood.
+DeviceFabric ReadDeviceFabric(int device);
+
+}  // namespace vmm::hostdriver
+
+#endif  // VMMSHARE_PLATFORM_HOSTDRIVER_FABRIC_CONFIG_H_

@@ -1,0 +1,230 @@
+// Handshakes of ranks that are threads of this process, on one host.
+#include "vmm/job/handshake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "tests/job/local_job.h"
+#include "tests/support/must.h"
+#include "tests/support/open_handles.h"
+#include "tests/support/test_driver.h"
+
+namespace vmm::testing {
+namespace {
+
+using job::Handshake;
+using job::HandshakeResult;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::StatusOr<Device> DeviceOf(int rank) {
+  const std::vector<Device> all = Must(Device::All(TestDriver()));
+  return all[static_cast<std::size_t>(rank) % all.size()];
+}
+
+// The results of all ranks that took part, by rank.
+std::vector<HandshakeResult> MeetAll(
+    LocalJob& job, const std::vector<int>& ranks,
+    absl::Duration time = absl::Seconds(30),
+    const std::function<absl::StatusOr<Device>(int)>& device = &DeviceOf) {
+  std::mutex mutex;
+  std::map<int, HandshakeResult> results;
+  job.Run(ranks, [&](int rank, fabric::Exchange& exchange) {
+    const absl::Time deadline = absl::Now() + time;
+    HandshakeResult result = Handshake(device(rank), exchange, {}, deadline);
+    EXPECT_LE(absl::Now(), deadline + absl::Seconds(1));
+    const std::lock_guard<std::mutex> lock(mutex);
+    results.emplace(rank, std::move(result));
+  });
+  std::vector<HandshakeResult> list;
+  for (auto& [rank, result] : results) list.push_back(std::move(result));
+  return list;
+}
+
+CUmemAllocationHandleType Native() {
+  return static_cast<CUmemAllocationHandleType>(
+      SharePolicy::Native().kinds().front());
+}
+
+TEST(Handshake, OnOneHostChoosesTheSystemsOwnHandles) {
+  LocalJob job(4);
+  for (const HandshakeResult& met : MeetAll(job, {0, 1, 2, 3})) {
+    ASSERT_TRUE(met.status.ok()) << met.status;
+    EXPECT_TRUE(met.matrix.AllReach().ok()) << met.matrix.AllReach();
+    for (int importer = 0; importer < 4; ++importer) {
+      for (int owner = 0; owner < 4; ++owner) {
+        if (importer == owner) continue;
+        EXPECT_EQ(met.matrix.Chosen(importer, owner), Native());
+      }
+    }
+  }
+}
+
+TEST(Handshake, LeavesNoHandleAndNoMemory) {
+  {
+    LocalJob job(2);
+    MeetAll(job, {0, 1});  // What is kept for ever is there.
+  }
+  const ExpectNoNewHandles no_new_handles;
+  LocalJob job(3);
+  for (const HandshakeResult& met : MeetAll(job, {0, 1, 2})) {
+    EXPECT_TRUE(met.status.ok()) << met.status;
+  }
+}
+
+TEST(Handshake, OfOneRankIsDoneAtOnce) {
+  LocalJob job(1);
+  const std::vector<HandshakeResult> met = MeetAll(job, {0});
+  EXPECT_TRUE(met[0].status.ok()) << met[0].status;
+  EXPECT_TRUE(met[0].matrix.AllReach().ok());
+}
+
+TEST(Handshake, TellsAllRanksOfTheOneWithoutADevice) {
+  LocalJob job(3);
+  const auto device = [](int rank) {
+    return rank == 1 ? absl::NotFoundError("no driver is installed")
+                     : DeviceOf(rank);
+  };
+  for (const HandshakeResult& met :
+       MeetAll(job, {0, 1, 2}, absl::Seconds(30), device)) {
+    ASSERT_TRUE(met.status.ok()) << met.status;
+    EXPECT_EQ(met.matrix.Chosen(0, 2), Native());
+    EXPECT_EQ(met.matrix.Chosen(2, 0), Native());
+    for (const auto& [importer, owner] :
+         {std::pair{0, 1}, {1, 0}, {1, 2}, {2, 1}}) {
+      const absl::Status why = met.matrix.WhyNot(importer, owner);
+      EXPECT_TRUE(absl::IsNotFound(why)) << why;
+      EXPECT_THAT(std::string(why.message()),
+                  AllOf(HasSubstr("rank 1 (host "), HasSubstr("no device"),
+                        HasSubstr("no driver is installed [no-device]"),
+                        HasSubstr("vmmshare doctor")));
+    }
+  }
+}
+
+TEST(Pitfall28, ARankThatNeverComesIsNamedToAllByTheDeadline) {
+  LocalJob job(3);
+  for (const HandshakeResult& met :
+       MeetAll(job, {0, 2}, absl::Milliseconds(400))) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(met.status)) << met.status;
+    EXPECT_THAT(std::string(met.status.message()),
+                HasSubstr("no card came from rank 1"));
+    EXPECT_TRUE(met.matrix.card(0).ok());
+    EXPECT_FALSE(met.matrix.card(1).ok());
+    EXPECT_FALSE(met.matrix.WhyNot(0, 2).ok());
+  }
+}
+
+// The rank's endpoint is there and never answers, as one that was stopped.
+TEST(Handshake, ARankThatIsLostBetweenTheRoundsIsNamedToAll) {
+  LocalJob job(3);
+  job.Run({0, 1, 2}, [&job](int rank, fabric::Exchange&) {
+    fabric::ExchangeCallbacks callbacks = job.Callbacks(rank);
+    int puts = 0;
+    callbacks.put = [put = callbacks.put, rank, &puts](
+                        const std::string& key,
+                        absl::Span<const std::uint8_t> value,
+                        absl::Time deadline) {
+      // Its row never comes: it gives up instead.
+      return rank == 1 && ++puts == 2 ? absl::UnavailableError("lost")
+                                      : put(key, value, deadline);
+    };
+    fabric::CallbackExchange exchange(callbacks);
+    const absl::Time deadline = absl::Now() + absl::Milliseconds(600);
+    const HandshakeResult met =
+        Handshake(DeviceOf(rank), exchange, {}, deadline);
+    EXPECT_LE(absl::Now(), deadline + absl::Seconds(1));
+    ASSERT_FALSE(met.status.ok());
+    if (rank == 1) return;
+    EXPECT_THAT(std::string(met.status.message()),
+                HasSubstr("no row came from rank 1"));
+    // What the others found is known all the same.
+    EXPECT_EQ(met.matrix.Chosen(0, 2), Native());
+    EXPECT_EQ(met.matrix.Chosen(0, 1), Native());
+    EXPECT_EQ(met.matrix.Chosen(1, 0), std::nullopt);
+  });
+}
+
+TEST(Handshake, NamesTheRankOfAnotherVersion) {
+  LocalJob job(3);
+  job.tamper = [](int rank, const std::string&, fabric::Bytes& value) {
+    if (rank == 2) value[4] = 2;
+  };
+  for (const HandshakeResult& met : MeetAll(job, {0, 1, 2})) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(met.status)) << met.status;
+    EXPECT_THAT(std::string(met.status.message()),
+                AllOf(HasSubstr("the card of rank 2"), HasSubstr("version 2"),
+                      HasSubstr("Install the same vmmshare")));
+  }
+}
+
+TEST(Handshake, NamesTheRankWhoseCardWasDamaged) {
+  LocalJob job(2);
+  job.tamper = [](int rank, const std::string&, fabric::Bytes& value) {
+    if (rank == 0) value.resize(value.size() / 2);
+  };
+  for (const HandshakeResult& met : MeetAll(job, {0, 1})) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(met.status)) << met.status;
+    EXPECT_THAT(std::string(met.status.message()),
+                HasSubstr("the card of rank 0"));
+  }
+}
+
+TEST(Handshake, NamesTheRankWhoseRowWasDamaged) {
+  LocalJob job(2);
+  job.tamper = [](int rank, const std::string& key, fabric::Bytes& value) {
+    if (rank == 1 && absl::StrContains(key, "row")) value.back() ^= 1;
+  };
+  for (const HandshakeResult& met : MeetAll(job, {0, 1})) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(met.status)) << met.status;
+    EXPECT_THAT(std::string(met.status.message()),
+                HasSubstr("the row of rank 1"));
+    EXPECT_EQ(met.matrix.Chosen(0, 1), Native());
+  }
+}
+
+// A card that says it is of another host: within one, fd would work.
+TEST(Handshake, BetweenHostsRefusesDescriptorsWithoutATry) {
+  LocalJob job(2);
+  job.tamper = [](int rank, const std::string& key, fabric::Bytes& value) {
+    if (rank != 1 || !absl::StrContains(key, "card")) return;
+    fabric::JobCard card = Must(fabric::DecodeCard(value));
+    card.boot_id[0] ^= 1;
+    card.host_name = "elsewhere";
+    value = fabric::EncodeCard(card);
+  };
+  for (const HandshakeResult& met : MeetAll(job, {0, 1})) {
+    ASSERT_TRUE(met.status.ok()) << met.status;
+    const absl::Status why = met.matrix.WhyNot(0, 1);
+    EXPECT_THAT(std::string(why.message()),
+                AllOf(HasSubstr("[other-host]"), HasSubstr("host elsewhere"),
+                      HasSubstr("fabric: rank 1")));
+  }
+}
+
+// Somebody else's memory behind the ticket: the nonce is not there.
+TEST(Handshake, FindsMemoryThatIsNotTheOwners) {
+  LocalJob job(2);
+  job.tamper = [](int rank, const std::string& key, fabric::Bytes& value) {
+    if (rank != 1 || !absl::StrContains(key, "card")) return;
+    fabric::JobCard card = Must(fabric::DecodeCard(value));
+    card.nonce[3] ^= 1;
+    value = fabric::EncodeCard(card);
+  };
+  for (const HandshakeResult& met : MeetAll(job, {0, 1})) {
+    ASSERT_TRUE(met.status.ok()) << met.status;
+    EXPECT_THAT(std::string(met.matrix.WhyNot(0, 1).message()),
+                AllOf(HasSubstr("does not hold what its owner wrote"),
+                      HasSubstr("[wrong-data]")));
+    EXPECT_TRUE(met.matrix.WhyNot(1, 0).ok());
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,325 @@
+#include "tests/job/rank_process.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "fabric/exchange.h"
+#include "fabric/job_matrix.h"
+#include "fabric/nvml.h"
+#include "platform/machine.h"
+#include "tests/support/must.h"
+#include "tests/support/nodes.h"
+#include "tests/support/test_driver.h"
+#include "vmm/fabric_ticket.h"
+#include "vmm/job/handshake.h"
+#include "vmm/job/symmetric.h"
+#include "vmm/primary_context.h"
+
+namespace vmm::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whole or not at all.
+void WriteFile(const std::string& path, const std::string& text) {
+  const std::string part = path + ".part";
+  {
+    std::ofstream file(part, std::ios::binary);
+    file << text;
+    if (!file.flush().good()) platform::Die("cannot write " + part);
+  }
+  fs::rename(part, path);
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Returns once `path` exists; false when it does not by `deadline`.
+bool AwaitFile(const std::string& path, absl::Time deadline) {
+  while (!fs::exists(path)) {
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+void EndHere(const RankTask& task) {
+  if (!task.only_stop) KillThisProcess();
+  ::raise(SIGSTOP);
+}
+
+class FileExchange final : public fabric::Exchange {
+ public:
+  explicit FileExchange(const RankTask& task) : task_(task) {}
+
+  const std::string& job() const override { return job_; }
+  int rank() const override { return task_.rank; }
+  int size() const override { return task_.ranks; }
+
+  absl::Status Put(const std::string& key, absl::Span<const std::uint8_t> value,
+                   absl::Time) override {
+    Step();
+    fabric::Bytes bytes(value.begin(), value.end());
+    Damage(key, bytes);
+    WriteFile(Path(task_.rank, key), {bytes.begin(), bytes.end()});
+    puts_.push_back(absl::Now());
+    Step();
+    return absl::OkStatus();
+  }
+  absl::Status Fence(absl::Time deadline) override {
+    Step();
+    const std::string fence = absl::StrCat("fence.", fences_++);
+    WriteFile(Path(task_.rank, fence), "");
+    Step();
+    for (int rank = 0; rank < task_.ranks; ++rank) {
+      if (!AwaitFile(Path(rank, fence), deadline)) {
+        return absl::DeadlineExceededError("a rank is not there");
+      }
+    }
+    Step();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<fabric::Bytes> Get(int rank, const std::string& key,
+                                    absl::Time deadline) override {
+    Step();
+    const std::string path = Path(rank, key);
+    if (!AwaitFile(path, deadline)) return absl::NotFoundError("no file");
+    const std::string bytes = ReadFile(path);
+    return fabric::Bytes(bytes.begin(), bytes.end());
+  }
+
+  const std::vector<absl::Time>& puts() const { return puts_; }
+
+ private:
+  std::string Path(int rank, const std::string& key) const {
+    return absl::StrCat(task_.folder, "/", rank, ".", key);
+  }
+  void Step() {
+    if (steps_++ == task_.kill_at_step) EndHere(task_);
+  }
+  void Damage(const std::string& key, fabric::Bytes& bytes) const {
+    if (task_.fault == "version") bytes[4] ^= 2;
+    if (task_.fault != "random-handle" || !absl::StrContains(key, "card")) {
+      return;
+    }
+    fabric::JobCard card = Must(fabric::DecodeCard(bytes));
+    for (fabric::JobOffer& offer : card.offers) {
+      if (offer.kind != CU_MEM_HANDLE_TYPE_FABRIC) continue;
+      FabricTicket ticket = Must(DecodeFabricTicket(
+          fabric::Bytes(offer.ticket.begin(), offer.ticket.end())));
+      Must(platform::FillRandom(absl::MakeSpan(ticket.handles[0].bytes)));
+      const fabric::Bytes encoded = EncodeFabricTicket(ticket);
+      offer.ticket.assign(encoded.begin(), encoded.end());
+    }
+    bytes = fabric::EncodeCard(card);
+  }
+
+  const RankTask& task_;
+  std::vector<absl::Time> puts_;
+  const std::string job_ = "files";
+  int fences_ = 0;
+  int steps_ = 0;
+};
+
+std::string CellText(const fabric::JobMatrix& matrix, int importer, int owner) {
+  if (const auto chosen = matrix.Chosen(importer, owner)) {
+    return std::string(fabric::KindName(*chosen));
+  }
+  const auto& tries = matrix.Tries(importer, owner);
+  if (!tries.ok()) return "?";
+  return absl::StrJoin(*tries, ",",
+                       [](std::string* out, const fabric::JobTry& one) {
+                         absl::StrAppend(out, one.refusal.finding.id);
+                       });
+}
+
+void Report(const RankTask& task, absl::Time deadline,
+            const std::vector<absl::Time>& puts, const absl::Status& status,
+            const fabric::JobMatrix* matrix) {
+  const auto line = [](const absl::Status& of) {
+    return absl::StrReplaceAll(of.message(), {{"\n", " "}});
+  };
+  std::string text =
+      absl::StrCat(absl::ToInt64Microseconds(absl::Now() - deadline), " ",
+                   absl::ToUnixMicros(deadline - task.time), " ", puts.size());
+  for (absl::Time put : puts) {
+    absl::StrAppend(&text, " ", absl::ToUnixMicros(put));
+  }
+  absl::StrAppend(&text, "\n", absl::StatusCodeToString(status.code()), "\n",
+                  line(status), "\n");
+  for (int i = 0; matrix != nullptr && i < task.ranks; ++i) {
+    for (int j = 0; j < task.ranks; ++j) {
+      if (i == j) continue;
+      absl::StrAppend(&text, i, " ", j, " ", CellText(*matrix, i, j), " ",
+                      line(matrix->WhyNot(i, j)), "\n");
+    }
+  }
+  WriteFile(absl::StrCat(task.folder, "/", task.rank, ".report"), text);
+}
+
+// Writes into the right neighbour's memory, and reads what the left one wrote.
+absl::Status UseNeighbours(const job::SymmetricMemory& memory,
+                           const Device& device, fabric::Exchange& exchange) {
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  const int ranks = memory.ranks();
+  const std::uint32_t mine = 100 + static_cast<std::uint32_t>(memory.rank());
+  EXPECT_EQ(device.driver()->cuMemcpyHtoD(
+                memory.address((memory.rank() + 1) % ranks), &mine, 4),
+            CUDA_SUCCESS);
+  absl::Status met = Gather(exchange, "written", {}, Late()).status;
+  if (!met.ok()) return met;
+  std::uint32_t read = 0;
+  EXPECT_EQ(
+      device.driver()->cuMemcpyDtoH(&read, memory.address(memory.rank()), 4),
+      CUDA_SUCCESS);
+  met = Gather(exchange, "read", {}, Late()).status;
+  const int left = (memory.rank() + ranks - 1) % ranks;
+  if (read != 100u + static_cast<std::uint32_t>(left)) {
+    return absl::DataLossError(absl::StrCat("read ", read));
+  }
+  return met;
+}
+
+std::vector<std::string> ToWords(const RankTask& task) {
+  return {task.folder,
+          absl::StrCat(task.rank),
+          absl::StrCat(task.ranks),
+          absl::FormatDuration(task.time),
+          task.symmetric ? "symmetric" : "handshake",
+          task.node,
+          task.root,
+          task.obey_permissions ? "obey" : "",
+          absl::StrCat(task.kill_at_step),
+          absl::FormatDuration(task.kill_after),
+          task.fault,
+          absl::StrCat(task.beside),
+          task.only_stop ? "stop" : ""};
+}
+
+RankTask FromWords(const std::vector<std::string>& words) {
+  RankTask task;
+  task.folder = words[0];
+  platform::Check(absl::SimpleAtoi(words[1], &task.rank) &&
+                      absl::SimpleAtoi(words[2], &task.ranks) &&
+                      absl::ParseDuration(words[3], &task.time) &&
+                      absl::SimpleAtoi(words[8], &task.kill_at_step) &&
+                      absl::ParseDuration(words[9], &task.kill_after) &&
+                      absl::SimpleAtoi(words[11], &task.beside),
+                  "a rank's command line");
+  task.symmetric = words[4] == "symmetric";
+  task.node = words[5];
+  task.root = words[6];
+  task.obey_permissions = !words[7].empty();
+  task.fault = words[10];
+  task.only_stop = !words[12].empty();
+  return task;
+}
+
+void RunTask(const RankTask& task) {
+  const absl::Time deadline = absl::Now() + task.time;
+  const std::vector<Device> devices = Must(Device::All(TestDriver()));
+  const Device& device =
+      devices[static_cast<std::size_t>(task.rank) % devices.size()];
+  job::JobOptions options;
+  options.root = task.root;
+  if (OnHostMemoryDriver()) {
+    options.nvml = Must(fabric::Nvml::LoadFrom(HostDriverPath()));
+  }
+  FileExchange exchange(task);
+  if (!task.symmetric) {
+    const job::HandshakeResult met =
+        job::Handshake(device, exchange, {.job = options}, deadline);
+    Report(task, deadline, exchange.puts(), met.status, &met.matrix);
+    return;
+  }
+  job::SymmetricOptions how;
+  how.size = task.fault == "size" ? 4096 : 1000;
+  how.job = options;
+  absl::StatusOr<job::SymmetricMemory> memory =
+      job::SymmetricMemory::Create(device, exchange, how, deadline);
+  absl::Status status = memory.status();
+  Report(task, deadline, exchange.puts(),
+         memory.ok() ? UseNeighbours(*memory, device, exchange) : status,
+         nullptr);
+}
+
+int RunRank(const std::vector<std::string>& words) {
+  const RankTask task = FromWords(words);
+  if (!task.node.empty()) Must(EnterNode(task.node));
+  if (task.obey_permissions) ObeyPermissionBits();
+  std::optional<Child> beside;
+  if (task.beside >= 0) {
+    RankTask other = task;
+    other.rank = std::exchange(other.beside, -1);
+    other.node.clear();
+    beside.emplace(StartRank(other));
+  }
+  if (task.kill_after != absl::InfiniteDuration()) {
+    std::thread([&task] {
+      absl::SleepFor(task.kill_after);
+      EndHere(task);
+    }).detach();
+  }
+  RunTask(task);
+  if (beside.has_value()) {
+    EXPECT_EQ(beside->Wait(), 0);
+  }
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kRunRank = RegisterChild("job-rank", &RunRank);
+
+}  // namespace
+
+Child StartRank(const RankTask& task,
+                const std::map<std::string, std::string>& env) {
+  return Child::Start("job-rank", ToWords(task), env);
+}
+
+RankReport ReadReport(const RankTask& task) {
+  RankReport report;
+  std::ifstream file(absl::StrCat(task.folder, "/", task.rank, ".report"));
+  std::int64_t microseconds = 0;
+  if (!(file >> microseconds)) return report;
+  report.there = true;
+  report.after_deadline = absl::Microseconds(microseconds);
+  std::size_t puts = 0;
+  file >> microseconds >> puts;
+  report.began = absl::FromUnixMicros(microseconds);
+  for (std::size_t i = 0; i < puts && file >> microseconds; ++i) {
+    report.puts.push_back(absl::FromUnixMicros(microseconds));
+  }
+  file >> report.code >> std::ws;
+  if (report.code != "OK") std::getline(file, report.message);
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::pair<int, int> pair;
+    std::string cell;
+    std::string why;
+    if (!(words >> pair.first >> pair.second >> cell)) continue;
+    std::getline(words, why);
+    report.cells[pair] = cell;
+    report.why[pair] = why;
+  }
+  return report;
+}
+
+}  // namespace vmm::testing

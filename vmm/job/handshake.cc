@@ -1,0 +1,213 @@
+#include "vmm/job/handshake.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/machine.h"
+#include "vmm/primary_context.h"
+
+namespace vmm::job {
+namespace {
+
+using fabric::JobCard;
+using fabric::JobRow;
+using fabric::JobTry;
+using fabric::Refusal;
+using platform::Driver;
+
+using Nonce = std::array<std::uint8_t, 16>;
+
+// The owner's nonce is at offset 0; each importer writes at a place of its own.
+constexpr std::uint64_t kTrialBytes = 2 << 20;
+constexpr std::uint64_t SlotOf(std::uint32_t rank) {
+  return sizeof(Nonce) * (rank + std::uint64_t{1});
+}
+static_assert(SlotOf(fabric::kMaxRanks) <= kTrialBytes);
+
+absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce) {
+  const CUresult r = driver->cuMemcpyHtoD(to, nonce.data(), nonce.size());
+  return r == CUDA_SUCCESS ? absl::OkStatus()
+                           : driver.Error(r, "cuMemcpyHtoD(trial memory)");
+}
+
+absl::Status Expect(const Driver& driver, CUdeviceptr at, const Nonce& nonce,
+                    absl::string_view who) {
+  Nonce read{};
+  if (CUresult r = driver->cuMemcpyDtoH(read.data(), at, read.size());
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemcpyDtoH(trial memory)");
+  }
+  if (read == nonce) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("trial memory does not hold what ", who, " wrote"));
+}
+
+// This rank's part: its device, its context, its card.
+class Self {
+ public:
+  Self(const absl::StatusOr<Device>& device, fabric::Exchange& exchange,
+       const HandshakeOptions& options)
+      : device_(device),
+        options_(options),
+        offer_(Offer::Make(device, kTrialBytes, JobSharing(), exchange,
+                           options.job)) {
+    if (!offer_.card().trouble.empty()) return;
+    absl::Status ready = Prepare();
+    if (!ready.ok()) {
+      offer_.card().trouble = {
+          ready.code(),
+          {"no-context", std::string(ready.message()),
+           "`vmmshare doctor --touch` on that host says more."}};
+    }
+  }
+
+  const JobCard& card() const { return offer_.card(); }
+
+  // Tries every kind with `owner` until one works.
+  std::vector<JobTry> TryAll(const JobCard& owner, absl::Time deadline) {
+    std::vector<JobTry> tries;
+    const SharePolicy sharing = JobSharing();
+    for (HandleKind kind : sharing.kinds()) {
+      Refusal refusal = RefusedByCards(card(), owner, kind);
+      if (refusal.empty()) {
+        const absl::Status tried = Try(owner, kind, deadline);
+        if (!tried.ok()) refusal = Explain(tried, card(), owner, kind);
+      }
+      tries.push_back(
+          {static_cast<CUmemAllocationHandleType>(kind), std::move(refusal)});
+      if (tries.back().ok() && !options_.try_all_kinds) break;
+    }
+    return tries;
+  }
+
+ private:
+  absl::Status Prepare() {
+    absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device_);
+    if (!context.ok()) return context.status();
+    context_ = *std::move(context);
+    absl::StatusOr<CurrentContext> current = context_->MakeCurrent();
+    if (!current.ok()) return current.status();
+    current_ = *std::move(current);
+    Nonce nonce{};
+    absl::Status drawn = platform::FillRandom(absl::MakeSpan(nonce));
+    if (!drawn.ok()) return drawn;
+    offer_.card().nonce = nonce;
+    return Write(device_->driver(), offer_.memory()->address(), nonce);
+  }
+
+  absl::Status Try(const JobCard& owner, HandleKind kind, absl::Time deadline) {
+    const Driver& driver = device_->driver();
+    absl::StatusOr<ImportedAllocation> memory =
+        ImportFrom(*device_, owner, kind,
+                   {.grants = {{Location::On(*device_), Access::kReadWrite}}},
+                   options_.job, deadline);
+    if (!memory.ok()) return memory.status();
+    if (memory->size() < kTrialBytes) {
+      return absl::DataLossError(absl::StrCat(
+          memory->size(), " bytes of trial memory; expected ", kTrialBytes));
+    }
+    absl::Status same =
+        Expect(driver, memory->address(), owner.nonce, "its owner");
+    if (!same.ok()) return same;
+    Nonce mine{};
+    absl::Status drawn = platform::FillRandom(absl::MakeSpan(mine));
+    if (!drawn.ok()) return drawn;
+    const CUdeviceptr slot = memory->address() + SlotOf(card().rank);
+    absl::Status written = Write(driver, slot, mine);
+    if (!written.ok()) return written;
+    return Expect(driver, slot, mine, "this rank");
+  }
+
+  absl::StatusOr<Device> device_;
+  const HandshakeOptions& options_;
+  Offer offer_;
+  std::optional<PrimaryContext> context_;
+  std::optional<CurrentContext> current_;
+};
+
+std::vector<absl::StatusOr<JobRow>> NoRows(std::size_t ranks,
+                                           const absl::Status& why) {
+  return std::vector<absl::StatusOr<JobRow>>(ranks, why);
+}
+
+// What is known of an incomplete round, by rank. `rank` and `ranks` of a card
+// are checked as in a complete one.
+template <typename T, typename Read>
+std::vector<absl::StatusOr<T>> ReadEach(
+    const std::vector<absl::StatusOr<fabric::Bytes>>& records, Read read) {
+  std::vector<absl::StatusOr<T>> all;
+  all.reserve(records.size());
+  for (const absl::StatusOr<fabric::Bytes>& record : records) {
+    all.push_back(record.ok() ? read(*record)
+                              : absl::StatusOr<T>(record.status()));
+  }
+  return all;
+}
+
+}  // namespace
+
+HandshakeResult Handshake(const absl::StatusOr<Device>& device,
+                          fabric::Exchange& exchange,
+                          const HandshakeOptions& options,
+                          absl::Time deadline) {
+  const absl::Time start = absl::Now();
+  const absl::Duration time = std::max(absl::ZeroDuration(), deadline - start);
+  const auto ranks = static_cast<std::size_t>(exchange.size());
+
+  Self self(device, exchange, options);
+  fabric::Gathered gathered = fabric::Gather(
+      exchange, "card", fabric::EncodeCard(self.card()), start + time / 2);
+  absl::StatusOr<std::vector<JobCard>> cards =
+      fabric::ReadCards(gathered.records);
+  if (!gathered.status.ok() || !cards.ok()) {
+    const absl::Status& why =
+        gathered.status.ok() ? cards.status() : gathered.status;
+    return {fabric::JobMatrix(
+                ReadEach<JobCard>(gathered.records, &fabric::DecodeCard),
+                NoRows(ranks, why)),
+            why};
+  }
+
+  JobRow row;
+  row.rank = self.card().rank;
+  row.owners.resize(ranks);
+  // Each begins with its right neighbour, so that not all go to one at once.
+  // One that hangs gets its share of the time, not that of the others.
+  const absl::Time tries_by = start + time * 0.8;
+  for (std::size_t step = 1; step < ranks; ++step) {
+    const std::size_t owner = (row.rank + step) % ranks;
+    const absl::Time now = absl::Now();
+    const absl::Time by = now + std::max(absl::ZeroDuration(), tries_by - now) /
+                                    static_cast<double>(ranks - step);
+    row.owners[owner] = self.TryAll((*cards)[owner], by);
+  }
+
+  gathered = fabric::Gather(exchange, "row", fabric::EncodeRow(row), deadline);
+  std::vector<absl::StatusOr<JobCard>> all_cards(cards->begin(), cards->end());
+  absl::StatusOr<std::vector<JobRow>> rows = fabric::ReadRows(gathered.records);
+  if (!gathered.status.ok() || !rows.ok()) {
+    const absl::Status& why =
+        gathered.status.ok() ? rows.status() : gathered.status;
+    std::vector<absl::StatusOr<JobRow>> known =
+        ReadEach<JobRow>(gathered.records, &fabric::DecodeRow);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (known[rank].ok() &&
+          (known[rank]->rank != rank || known[rank]->owners.size() != ranks)) {
+        known[rank] = why;
+      }
+    }
+    return {fabric::JobMatrix(std::move(all_cards), std::move(known)), why};
+  }
+  return {fabric::JobMatrix(
+              std::move(all_cards),
+              std::vector<absl::StatusOr<JobRow>>(rows->begin(), rows->end())),
+          absl::OkStatus()};
+}
+
+}  // namespace vmm::job

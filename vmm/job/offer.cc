@@ -1,0 +1,268 @@
+#include "vmm/job/offer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fabric/diagnosis.h"
+#include "fabric/topology.h"
+#include "platform/machine.h"
+#include "platform/os_handle.h"
+#include "vmm/exporter.h"
+#include "vmm/fabric_ticket.h"
+
+namespace vmm::job {
+namespace {
+
+using fabric::Finding;
+using fabric::JobCard;
+using fabric::JobOffer;
+using fabric::Refusal;
+
+// Of one endpoint: every rank of a large host may come at once.
+constexpr std::size_t kMaxSessions = 256;
+
+CUmemAllocationHandleType CudaKind(HandleKind kind) {
+  return static_cast<CUmemAllocationHandleType>(kind);
+}
+
+Refusal Refuse(const absl::Status& status, absl::string_view id,
+               absl::string_view remedy) {
+  return {status.code(), Finding{std::string(id), std::string(status.message()),
+                                 std::string(remedy)}};
+}
+
+// NVML as the options name it.
+absl::StatusOr<fabric::Nvml> FindNvml(const Device& device,
+                                      const JobOptions& options) {
+  if (options.nvml.has_value()) return *options.nvml;
+  if (device.driver().is_host_memory()) {
+    return absl::NotFoundError("no NVML was named for the host-memory driver");
+  }
+  return fabric::Nvml::LoadSystem();
+}
+
+absl::StatusOr<bool> FabricAttribute(const Device& device) {
+  int value = 0;
+  if (CUresult r = device.driver()->cuDeviceGetAttribute(
+          &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+          device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return device.driver().Error(r, "cuDeviceGetAttribute(fabric handles)");
+  }
+  return value != 0;
+}
+
+// Why this rank cannot offer its memory as `kind`, though the driver or the
+// system was asked: `tried` says so.
+Refusal WhyNotHere(const Device& device, HandleKind kind,
+                   const absl::Status& tried,
+                   const fabric::Topology& topology) {
+  if (kind == HandleKind::kFabric) {
+    const std::vector<Finding> findings = fabric::WhyNotFabric(
+        topology, topology.gpus.front(), {FabricAttribute(device), tried});
+    if (!findings.empty()) return {tried.code(), findings.front()};
+  }
+  return Refuse(tried, "driver-refused",
+                "`vmmshare doctor` on that host says more.");
+}
+
+// The ticket of `memory` as `kind`, for the card.
+absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
+                                    const JobOptions& options,
+                                    std::unique_ptr<Endpoint>& endpoint,
+                                    std::optional<Publication>& publication) {
+  if (kind == HandleKind::kFabric) {
+    absl::StatusOr<std::vector<std::uint8_t>> bytes =
+        ExportFabricTicket(memory.shareable());
+    if (!bytes.ok()) return bytes.status();
+    return std::string(bytes->begin(), bytes->end());
+  }
+  absl::StatusOr<std::unique_ptr<Endpoint>> started =
+      Endpoint::Start({.listener = options.listener,
+                       .peers = options.peers,
+                       .max_sessions = kMaxSessions});
+  if (!started.ok()) return started.status();
+  absl::StatusOr<Publication> published =
+      (*started)->Publish(memory.shareable());
+  if (!published.ok()) return published.status();
+  endpoint = *std::move(started);
+  publication = *std::move(published);
+  return publication->ticket();
+}
+
+Refusal OfRank(const JobCard& card, const Refusal& refusal) {
+  Refusal named = refusal;
+  named.finding.text =
+      absl::StrCat(card.Describe(), ": ", refusal.finding.text);
+  return named;
+}
+
+}  // namespace
+
+SharePolicy JobSharing() {
+  return SharePolicy::AnyOf(
+      {SharePolicy::Native().kinds().front(), HandleKind::kFabric});
+}
+
+Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
+                  const SharePolicy& sharing, const fabric::Exchange& exchange,
+                  const JobOptions& options) {
+  Offer offer;
+  JobCard& card = offer.card_;
+  card.rank = static_cast<std::uint32_t>(exchange.rank());
+  card.ranks = static_cast<std::uint32_t>(exchange.size());
+  const absl::StatusOr<const platform::Machine*> machine =
+      platform::ThisMachine();
+  if (!machine.ok()) {
+    card.trouble = Refuse(machine.status(), "no-boot-id",
+                          "Give the container its own /proc.");
+    return offer;
+  }
+  card.host_name = (*machine)->host_name;
+  card.boot_id = (*machine)->boot_id;
+  if (!device.ok()) {
+    card.trouble =
+        Refuse(device.status(), "no-device",
+               "`vmmshare doctor` on that host says what is missing.");
+    return offer;
+  }
+  card.host_memory_driver = device->driver().is_host_memory();
+  card.device = device->uuid().bytes;
+  card.device_name = device->name();
+  const fabric::Topology topology = fabric::ReadTopology(
+      FindNvml(*device, options), {device->uuid().bytes}, options.root);
+  if (const auto& info = topology.gpus.front().fabric;
+      info.ok() && info->joined()) {
+    card.domain = JobCard::Domain{info->cluster, info->clique};
+  }
+
+  absl::StatusOr<Allocation> memory =
+      Allocation::Create(*device, {.size = size, .sharing = sharing});
+  if (!memory.ok()) {
+    card.trouble = Refuse(memory.status(), "no-memory",
+                          "`vmmshare doctor` on that host says what can be "
+                          "shared there; nvidia-smi who holds its memory.");
+    return offer;
+  }
+  card.requested_size = memory->requested_size();
+  card.mapped_size = memory->size();
+  offer.memory_ = *std::move(memory);
+  for (HandleKind kind : sharing.kinds()) {
+    absl::StatusOr<std::string> ticket = absl::InternalError("");
+    if (offer.memory_->kinds().Has(kind)) {
+      ticket = Publish(*offer.memory_, kind, options, offer.endpoint_,
+                       offer.publication_);
+    }
+    for (const PassedOver& passed : offer.memory_->passed_over()) {
+      if (passed.kind == kind) ticket = passed.reason;
+    }
+    if (ticket.ok()) {
+      card.offers.push_back({CudaKind(kind), *std::move(ticket), {}});
+    } else {
+      card.offers.push_back(
+          {CudaKind(kind), "",
+           WhyNotHere(*device, kind, ticket.status(), topology)});
+    }
+  }
+  return offer;
+}
+
+Refusal RefusedByCards(const JobCard& importer, const JobCard& owner,
+                       HandleKind kind) {
+  if (!importer.trouble.empty()) return OfRank(importer, importer.trouble);
+  if (!owner.trouble.empty()) return OfRank(owner, owner.trouble);
+  if (importer.host_memory_driver != owner.host_memory_driver) {
+    const JobCard& without_gpu = importer.host_memory_driver ? importer : owner;
+    return {absl::StatusCode::kFailedPrecondition,
+            {"other-driver",
+             absl::StrCat(without_gpu.Describe(),
+                          " uses the host-memory driver, the other a CUDA "
+                          "driver"),
+             "Give all ranks the same --driver."}};
+  }
+  const bool same_host = importer.boot_id == owner.boot_id;
+  if (!same_host && kind != HandleKind::kFabric) {
+    return {absl::StatusCode::kFailedPrecondition,
+            {fabric::kOtherHost,
+             absl::StrCat("a ", NameOf(kind),
+                          " stays on its host: ", importer.Describe(), " and ",
+                          owner.Describe(), " are on two"),
+             "Between hosts only fabric handles go: docs/fabric.md."}};
+  }
+  const JobOffer* offer = owner.Find(CudaKind(kind));
+  if (offer == nullptr) {
+    return {
+        absl::StatusCode::kFailedPrecondition,
+        {"not-offered",
+         absl::StrCat(owner.Describe(), " does not share as ", NameOf(kind)),
+         "Give all ranks the same policy and operating system."}};
+  }
+  return offer->usable() ? Refusal{} : OfRank(owner, offer->refusal);
+}
+
+absl::StatusOr<ImportedAllocation> ImportFrom(
+    const Device& device, const JobCard& owner, HandleKind kind,
+    const ImportOptions& how, const JobOptions& options, absl::Time deadline) {
+  const std::string& ticket = owner.Find(CudaKind(kind))->ticket;
+  if (kind == HandleKind::kFabric) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(ticket.data());
+    return ImportFabricTicket(device.driver(),
+                              absl::MakeConstSpan(bytes, ticket.size()), how);
+  }
+  return OpenTicket(device.driver(), ticket, how, deadline, options.peers);
+}
+
+Refusal Explain(const absl::Status& status, const JobCard& importer,
+                const JobCard& owner, HandleKind kind) {
+  const auto refuse = [&](absl::string_view id, absl::string_view remedy) {
+    return Refuse(status, id, remedy);
+  };
+  if (absl::IsDataLoss(status)) {
+    return refuse("wrong-data",
+                  "The mapping is not the peer's memory, or it is not "
+                  "coherent: report the driver's version.");
+  }
+  if (kind == HandleKind::kFabric) {
+    const JobOffer* own = importer.Find(CudaKind(kind));
+    if (own != nullptr && !own->usable()) return OfRank(importer, own->refusal);
+    if (importer.domain.has_value() && owner.domain.has_value() &&
+        importer.domain != owner.domain) {
+      return refuse("two-domains",
+                    absl::StrCat("The two GPUs have joined different NVLink "
+                                 "domains (clique ",
+                                 importer.domain->clique, " of ",
+                                 fabric::UuidText(importer.domain->cluster),
+                                 ", clique ", owner.domain->clique, " of ",
+                                 fabric::UuidText(owner.domain->cluster),
+                                 "): put the job's ranks into one clique."));
+    }
+    if (platform::ResultOf(status) == CUDA_ERROR_NOT_PERMITTED) {
+      return refuse("other-channel",
+                    "Pass the IMEX channel of the same number into all ranks.");
+    }
+    return refuse("import-refused",
+                  "`nvidia-imex-ctl -N`: both nodes ready and connected.");
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return refuse("owner-unreachable",
+                    "If that rank lives: mount one folder for sockets into "
+                    "both containers (NVIDIA_DRA_LOCAL_IPC_DIR).");
+    case absl::StatusCode::kPermissionDenied:
+      return refuse("other-user",
+                    "Run all ranks as one user, or name the users in "
+                    "JobOptions::peers.");
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnavailable:
+      return refuse("owner-silent",
+                    "That rank has died or hangs: look at its own output.");
+    case absl::StatusCode::kFailedPrecondition:
+      return refuse("no-peer-access",
+                    "`nvidia-smi topo -p2p r` shows who reaches whom.");
+    default:
+      return refuse("import-refused",
+                    "docs/errors.md has the driver's results one by one.");
+  }
+}
+
+}  // namespace vmm::job

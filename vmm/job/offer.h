@@ -1,0 +1,88 @@
+// Offer: memory of one rank, published to all others, with the card that says
+// how each can have it. Internal to vmm/job.
+#ifndef VMMSHARE_VMM_JOB_OFFER_H_
+#define VMMSHARE_VMM_JOB_OFFER_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "fabric/exchange.h"
+#include "fabric/job_card.h"
+#include "fabric/nvml.h"
+#include "platform/channel.h"
+#include "vmm/allocation.h"
+#include "vmm/device.h"
+#include "vmm/endpoint.h"
+#include "vmm/handle_kind.h"
+#include "vmm/imported_allocation.h"
+
+namespace vmm::job {
+
+// Where ranks of one host meet, and what is looked at to explain a refusal.
+struct JobOptions {
+  // Where this rank's endpoint listens, and which users may be ranks.
+  platform::ListenerOptions listener = {};
+  platform::PeerPolicy peers = {};
+  // The NVML that is asked for fabric state. None: the system's, unless the
+  // driver is the host-memory driver, which the caller must name.
+  std::optional<fabric::Nvml> nvml = std::nullopt;
+  // See platform/imex.h.
+  std::string root = {};
+};
+
+// Move-only.
+class Offer {
+ public:
+  // Allocates `size` bytes of `device`, or takes note of why there is no
+  // device, and publishes them as every kind of `sharing` that works. Never
+  // fails: what does is on the card, for all ranks to learn.
+  static Offer Make(const absl::StatusOr<Device>& device, std::uint64_t size,
+                    const SharePolicy& sharing,
+                    const fabric::Exchange& exchange,
+                    const JobOptions& options);
+
+  const fabric::JobCard& card() const { return card_; }
+  fabric::JobCard& card() { return card_; }
+  // Null when the card has trouble.
+  Allocation* memory() { return memory_.has_value() ? &*memory_ : nullptr; }
+  Allocation TakeMemory() && { return *std::move(memory_); }
+
+ private:
+  // Unpublished before the memory goes.
+  std::optional<Allocation> memory_;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::optional<Publication> publication_;
+  fabric::JobCard card_;
+};
+
+// What ranks share as by default, the preferred kind first: the system's own
+// within a host, fabric handles between hosts.
+SharePolicy JobSharing();
+
+// Why the memory of `owner` cannot be had as `kind`, as far as the cards tell;
+// empty when it must be tried.
+fabric::Refusal RefusedByCards(const fabric::JobCard& importer,
+                               const fabric::JobCard& owner, HandleKind kind);
+
+// Imports and maps memory of `owner`. REQUIRES: RefusedByCards() is empty.
+absl::StatusOr<ImportedAllocation> ImportFrom(
+    const Device& device, const fabric::JobCard& owner, HandleKind kind,
+    const ImportOptions& how, const JobOptions& options, absl::Time deadline);
+
+// Why ImportFrom(), or a use of what it mapped, failed with `status`. Does not
+// name the two: the caller does.
+fabric::Refusal Explain(const absl::Status& status,
+                        const fabric::JobCard& importer,
+                        const fabric::JobCard& owner, HandleKind kind);
+
+}  // namespace vmm::job
+
+#endif  // VMMSHARE_VMM_JOB_OFFER_H_

@@ -1,0 +1,252 @@
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fabric/nvml.h"
+#include "vmm/tool/job.h"
+#include "vmm/tool/json.h"
+#include "vmm/tool/page.h"
+
+namespace vmm::tool {
+namespace {
+
+using fabric::Finding;
+using fabric::JobCard;
+using fabric::JobMatrix;
+using fabric::JobOffer;
+using fabric::JobTry;
+
+// More columns than this a terminal does not hold.
+constexpr int kMaxColumns = 12;
+
+std::string Cell(const JobMatrix& matrix, int importer, int owner) {
+  if (importer == owner) return "-";
+  const auto chosen = matrix.Chosen(importer, owner);
+  if (chosen.has_value()) return std::string(fabric::KindName(*chosen));
+  return matrix.Tries(importer, owner).ok() ? "NO" : "?";
+}
+
+void PrintRank(const JobMatrix& matrix, int rank,
+               std::map<std::string, int>* said, Page* page) {
+  const absl::StatusOr<JobCard>& card = matrix.card(rank);
+  const std::string label = absl::StrCat("rank ", rank);
+  if (!card.ok()) {
+    page->Row(label, "no answer", 2, Ink::kBad);
+    return;
+  }
+  page->Row(label,
+            absl::StrCat("host ", card->host_name,
+                         card->device_name.empty()
+                             ? ", no device"
+                             : absl::StrCat(", ", card->device_name, ", GPU-",
+                                            fabric::UuidText(card->device))));
+  if (!card->trouble.empty()) {
+    page->Findings({card->trouble.finding}, "why:", 4);
+  }
+  for (const JobOffer& offer : card->offers) {
+    if (offer.usable()) continue;
+    // Eight ranks with one trouble would say it eight times.
+    const Finding& finding = offer.refusal.finding;
+    const auto [first, is_new] = said->emplace(
+        absl::StrCat(finding.id, finding.text, finding.remedy), rank);
+    const std::string kind(fabric::KindName(offer.kind));
+    if (is_new) {
+      page->Findings({finding}, absl::StrCat(kind, ":"), 4);
+    } else {
+      page->Row(absl::StrCat(kind, ":"),
+                absl::StrCat("as on rank ", first->second), 4);
+    }
+  }
+}
+
+// Row by row: who maps; column by column: whose memory.
+void PrintMatrix(const JobMatrix& matrix, Page* page) {
+  page->Gap();
+  if (matrix.size() > kMaxColumns) {
+    page->Heading("how each rank maps the memory of the others");
+    for (int importer = 0; importer < matrix.size(); ++importer) {
+      std::map<std::string, int> counts;
+      for (int owner = 0; owner < matrix.size(); ++owner) {
+        if (owner != importer) ++counts[Cell(matrix, importer, owner)];
+      }
+      std::string text;
+      for (const auto& [cell, count] : counts) {
+        absl::StrAppend(&text, text.empty() ? "" : ", ", cell, " ", count);
+      }
+      page->Row(absl::StrCat("rank ", importer), text);
+    }
+    return;
+  }
+  page->Heading("how a rank (row) maps the memory of another (column)");
+  for (int importer = -1; importer < matrix.size(); ++importer) {
+    std::string line =
+        importer < 0 ? "          " : absl::StrFormat("  rank %-3d", importer);
+    for (int owner = 0; owner < matrix.size(); ++owner) {
+      absl::StrAppendFormat(
+          &line, " %-6s",
+          importer < 0 ? absl::StrCat(owner) : Cell(matrix, importer, owner));
+    }
+    page->Plain(line);
+  }
+}
+
+void PrintReasons(const JobMatrix& matrix, Page* page) {
+  std::vector<std::pair<Finding, std::string>> reasons;
+  std::map<std::string, std::size_t> known;
+  for (int importer = 0; importer < matrix.size(); ++importer) {
+    for (int owner = 0; owner < matrix.size(); ++owner) {
+      const auto& tries = matrix.Tries(importer, owner);
+      if (importer == owner || matrix.Chosen(importer, owner).has_value() ||
+          !tries.ok() || tries->empty()) {
+        continue;
+      }
+      const Finding& telling = fabric::Telling(*tries).refusal.finding;
+      const std::string text = fabric::ReasonsText(*tries);
+      const auto [place, is_new] = known.emplace(text, reasons.size());
+      if (is_new) {
+        reasons.push_back({{telling.id, text, telling.remedy}, ""});
+      }
+      std::string& pairs = reasons[place->second].second;
+      absl::StrAppend(&pairs, pairs.empty() ? "" : ", ", importer, " from ",
+                      owner);
+    }
+  }
+  for (const auto& [finding, pairs] : reasons) {
+    page->Gap();
+    page->Row("ranks", pairs, 2, Ink::kBad);
+    page->Row("why:", finding.text, 4, Ink::kWarn);
+    page->Row("to do:", finding.remedy, 4);
+  }
+}
+
+Json FindingJson(const fabric::Refusal& refusal) {
+  if (refusal.empty()) return Json::Null();
+  Json object = Json::Object();
+  object.Add("id", Json::Text(refusal.finding.id));
+  object.Add("text", Json::Text(refusal.finding.text));
+  object.Add("remedy", Json::Text(refusal.finding.remedy));
+  return object;
+}
+
+Json StatusJson(const absl::Status& status) {
+  if (status.ok()) return Json::Null();
+  Json object = Json::Object();
+  object.Add("code", Json::Text(absl::StatusCodeToString(status.code())));
+  object.Add("message", Json::Text(status.message()));
+  return object;
+}
+
+Json RankJson(const JobMatrix& matrix, int rank) {
+  const absl::StatusOr<JobCard>& card = matrix.card(rank);
+  Json object = Json::Object();
+  object.Add("rank", Json::Integer(rank));
+  object.Add("error", StatusJson(card.status()));
+  if (!card.ok()) return object;
+  object.Add("host", Json::Text(card->host_name));
+  const bool has_device = !card->device_name.empty();
+  object.Add("device",
+             has_device ? Json::Text(card->device_name) : Json::Null());
+  object.Add("uuid", has_device ? Json::Text(absl::StrCat(
+                                      "GPU-", fabric::UuidText(card->device)))
+                                : Json::Null());
+  const auto& domain = card->domain;
+  object.Add("cluster", domain.has_value()
+                            ? Json::Text(fabric::UuidText(domain->cluster))
+                            : Json::Null());
+  object.Add("clique",
+             domain.has_value() ? Json::Integer(domain->clique) : Json::Null());
+  object.Add("trouble", FindingJson(card->trouble));
+  Json kinds = Json::Array();
+  for (const JobOffer& offer : card->offers) {
+    Json kind = Json::Object();
+    kind.Add("kind", Json::Text(fabric::KindName(offer.kind)));
+    kind.Add("offered", Json::Bool(offer.usable()));
+    kind.Add("reason", FindingJson(offer.refusal));
+    kinds.Append(std::move(kind));
+  }
+  object.Add("kinds", std::move(kinds));
+  return object;
+}
+
+Json PairJson(const JobMatrix& matrix, int importer, int owner) {
+  const auto& tries = matrix.Tries(importer, owner);
+  const auto chosen = matrix.Chosen(importer, owner);
+  Json object = Json::Object();
+  object.Add("importer", Json::Integer(importer));
+  object.Add("owner", Json::Integer(owner));
+  object.Add("kind", chosen.has_value() ? Json::Text(fabric::KindName(*chosen))
+                                        : Json::Null());
+  object.Add("error", StatusJson(tries.status()));
+  Json list = Json::Array();
+  if (tries.ok()) {
+    for (const JobTry& one : *tries) {
+      Json tried = Json::Object();
+      tried.Add("kind", Json::Text(fabric::KindName(one.kind)));
+      tried.Add("usable", Json::Bool(one.ok()));
+      tried.Add("reason", FindingJson(one.refusal));
+      list.Append(std::move(tried));
+    }
+  }
+  object.Add("tries", std::move(list));
+  return object;
+}
+
+}  // namespace
+
+std::string AsText(const JobReport& report) {
+  const JobMatrix& matrix = report.matrix;
+  Page page(/*colour=*/false);
+  page.Heading(absl::StrCat("job ", report.job, ": ", matrix.size(),
+                            " ranks, exchanged by ", report.exchange));
+  std::map<std::string, int> said;
+  for (int rank = 0; rank < matrix.size(); ++rank) {
+    PrintRank(matrix, rank, &said, &page);
+  }
+  PrintMatrix(matrix, &page);
+  PrintReasons(matrix, &page);
+  page.Gap();
+  const absl::Status verdict = report.Verdict();
+  if (verdict.ok()) {
+    page.Row("result",
+             report.required.has_value()
+                 ? absl::StrCat("every rank maps every other one's memory as ",
+                                NameOf(*report.required))
+                 : "every rank maps every other one's memory: written, read",
+             2, Ink::kGood);
+  } else {
+    page.Row("result", verdict.message(), 2, Ink::kBad);
+  }
+  return std::move(page).Take();
+}
+
+std::string AsJson(const JobReport& report) {
+  const JobMatrix& matrix = report.matrix;
+  Json object = Json::Object();
+  object.Add("schema", Json::Text("vmmshare-doctor-job/1"));
+  object.Add("vmmshare_version", Json::Text(VMMSHARE_VERSION));
+  object.Add("job", Json::Text(report.job));
+  object.Add("exchange", Json::Text(report.exchange));
+  object.Add("error", StatusJson(report.complete));
+  Json ranks = Json::Array();
+  Json pairs = Json::Array();
+  for (int rank = 0; rank < matrix.size(); ++rank) {
+    ranks.Append(RankJson(matrix, rank));
+    for (int owner = 0; owner < matrix.size(); ++owner) {
+      if (owner != rank) pairs.Append(PairJson(matrix, rank, owner));
+    }
+  }
+  object.Add("ranks", std::move(ranks));
+  object.Add("pairs", std::move(pairs));
+  object.Add("required", report.required.has_value()
+                             ? Json::Text(FlagOf(*report.required))
+                             : Json::Null());
+  object.Add("verdict", StatusJson(report.Verdict()));
+  object.Add("exit_code", Json::Integer(report.exit_code()));
+  return object.Print();
+}
+
+}  // namespace vmm::tool
