@@ -158,7 +158,10 @@ class RingWriter {
   //                        another ring)
   //   UNAVAILABLE, DEADLINE_EXCEEDED  the reader hung up or does not read: the
   //                        ring has ended
+  //   ABORTED, DATA_LOSS   as Acquire()
   //   else                 as the driver answers: it is still acquired
+  // When the ring has ended the buffer is given back in the stream's order, so
+  // publish also then what was acquired.
   absl::Status Publish(const RingBuffer& buffer, CUstream stream,
                        absl::Time deadline);
 

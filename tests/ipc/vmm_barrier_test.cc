@@ -388,15 +388,19 @@ TEST_F(BarrierTest, AllLearnThatRankZeroWasKilled) {
     (channel.peer().pid == host.pid() ? of_host : of_members)
         .push_back(std::move(channel));
   }
-  // Messages without handles can be passed on.
-  for (std::size_t i = 0; i < 2; ++i) {
-    const platform::Message offer = Must(of_host[i].Receive(Late()));
-    ExpectOk(of_members[i].Send(offer.type, offer.payload, {}, Late()));
-  }
-  for (std::size_t i = 0; i < 2; ++i) {
-    const platform::Message joined = Must(of_members[i].Receive(Late()));
-    ExpectOk(of_host[i].Send(joined.type, joined.payload, {}, Late()));
-  }
+  ASSERT_EQ(of_host.size(), 2u);
+  ASSERT_EQ(of_members.size(), 2u);
+  // Messages without handles can be passed on, first one way and then back.
+  const auto pass_on = [](std::vector<platform::Channel>& from,
+                          std::vector<platform::Channel>& to) {
+    auto next = to.begin();
+    for (platform::Channel& channel : from) {
+      const platform::Message message = Must(channel.Receive(Late()));
+      ExpectOk((next++)->Send(message.type, message.payload, {}, Late()));
+    }
+  };
+  pass_on(of_host, of_members);
+  pass_on(of_members, of_host);
   for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
   for (Process& other : others_) Order(other, "meet-on-host");
   for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");

@@ -188,6 +188,29 @@ TEST_F(RingLoss, AReaderThatLeavesIsUnavailable) {
   ExpectAllIsBack();
 }
 
+TEST_F(RingLoss, NothingIsPublishedToAReaderThatHasLeft) {
+  OpenRing(2);
+  const Stream stream;
+  const RingBuffer buffer = Must(ring_->Acquire(stream.get(), Late()));
+  EXPECT_EQ(Ask("leave"), "OK");
+  ExpectFails(absl::StatusCode::kUnavailable,
+              ring_->Publish(buffer, stream.get(), Late()),
+              "has left the ring");
+  EndReader();
+  // It went back all the same, in the stream's order.
+  ExpectAllIsBack();
+}
+
+TEST_F(RingLoss, ABufferThatIsNotPublishedIsKeptUntilTheHomeGoes) {
+  OpenRing(2);
+  const Stream stream;
+  Must(ring_->Acquire(stream.get(), Late()));
+  KillReader();
+  ring_.reset();
+  // Nobody knows whether the GPU still writes to it.
+  EXPECT_EQ(home_->pool().statistics().live_blocks, 1u);
+}
+
 TEST_F(RingLoss, AWriterThatIsKilledLeavesWhatItHasPublished) {
   const std::unique_ptr<RingReader> ring = ReadTheWriterProcess();
   child_->Kill();

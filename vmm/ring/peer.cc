@@ -73,7 +73,7 @@ RingPeer::RingPeer(platform::Channel channel, const char* who)
   if (process.ok()) process_ = *std::move(process);
 }
 
-absl::Status RingPeer::Read() {
+absl::Status RingPeer::StillHere() {
   absl::StatusOr<platform::Message> message =
       channel_.Receive(absl::InfinitePast());
   if (absl::IsDeadlineExceeded(message.status())) return absl::OkStatus();
@@ -100,7 +100,7 @@ FenceWatch RingPeer::Watch(bool may_read) {
   FenceWatch watch;
   if (process_.has_value()) watch.signaller = &*process_;
   watch.still_worth = [this, may_read] {
-    return may_read ? Read() : LookForHangUp();
+    return may_read ? StillHere() : LookForHangUp();
   };
   return watch;
 }

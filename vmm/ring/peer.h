@@ -54,6 +54,10 @@ class RingPeer {
   platform::Channel& channel() { return channel_; }
   const char* who() const { return who_; }
 
+  // OK while it has not said kRingBye or hung up: reads what there is. For when
+  // it may send nothing else. DATA_LOSS for anything else.
+  absl::Status StillHere();
+
   // What ends a wait for this peer. The wait must end before this object.
   // `may_read`: nothing but kRingBye may come now, so it is looked for;
   // otherwise only hanging up counts.
@@ -72,7 +76,6 @@ class RingPeer {
   void Leave();
 
  private:
-  absl::Status Read();
   absl::Status LookForHangUp() const;
 
   platform::Channel channel_;

@@ -10,6 +10,7 @@
 #include "platform/annotate.h"
 #include "platform/process.h"
 #include "vmm/protocol.h"
+#include "vmm/recorded_event.h"
 #include "vmm/ring.h"
 #include "vmm/ring/passing.h"
 #include "vmm/ring/peer.h"
@@ -33,6 +34,8 @@ struct Slot {
   RingItem item;  // The last that was acquired. Its tickets stay.
   bool held = false;
   std::uint64_t published = 0;  // Laps.
+  // After the work on a buffer that could not be published any more.
+  OwnedEvent last = {};
 };
 
 }  // namespace
@@ -61,6 +64,8 @@ class RingWriter::State {
  private:
   absl::StatusOr<Slot> MakeSlot();
   absl::Status Judge(const absl::Status& status, absl::Time deadline);
+  // A buffer that is acquired when the ring has ended.
+  void TakeBack(Slot& slot, CUstream stream);
   // Lets this process's streams go that wait for the reader.
   void LetGoOfReader() {
     for (Slot& slot : slots_) slot.free.Abandon().IgnoreError();
@@ -146,7 +151,8 @@ RingWriter::State::~State() {
     break;
   }
   for (Slot& slot : slots_) {
-    if (slot.held || !ring::HasPassed(slot.full, slot.published, deadline)) {
+    if (slot.held || !ring::HasPassed(slot.full, slot.published, deadline) ||
+        (slot.last.has_value() && !AwaitPassing(slot.last, deadline).ok())) {
       continue;  // The GPU may still write there.
     }
     home_.pool().Free(slot.address, nullptr).IgnoreError();
@@ -164,7 +170,7 @@ absl::Status RingWriter::State::Judge(const absl::Status& status,
   }
   if (absl::IsAborted(status)) {
     // A reader that leaves lets go of its writer: then that is why.
-    const absl::Status gone = peer_.Watch(true).still_worth();
+    const absl::Status gone = peer_.StillHere();
     if (absl::IsUnavailable(gone)) return Judge(gone, deadline);
     over_ = platform::Annotate(status, "the ring was let go");
     return over_;
@@ -207,6 +213,14 @@ absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
   return RingBuffer{slot.address, bytes_, 0, slot.item.number};
 }
 
+void RingWriter::State::TakeBack(Slot& slot, CUstream stream) {
+  absl::StatusOr<OwnedEvent> last =
+      RecordEvent(home_.pool().device().driver(), stream);
+  if (!last.ok()) return;  // Then nobody knows when the GPU has passed.
+  slot.last = *std::move(last);
+  slot.held = false;
+}
+
 absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
                                         CUstream stream, absl::Time deadline) {
   Slot& slot = slots_[(buffer.number - 1) % slots_.size()];
@@ -221,9 +235,17 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
                      " bytes; the ring's buffers have ", bytes_));
   }
-  if (!over_.ok()) return over_;
-  absl::Status put = slot.full.Signal(stream, slot.item.lap);
-  if (!put.ok()) return Judge(put, deadline);
+  absl::Status put = over_;
+  if (put.ok()) {
+    // After a failed send what the reader said before could not be read.
+    put = peer_.StillHere();
+    if (put.ok()) put = slot.full.Signal(stream, slot.item.lap);
+    if (!put.ok()) put = Judge(put, deadline);
+  }
+  if (!put.ok()) {
+    if (!over_.ok()) TakeBack(slot, stream);
+    return put;
+  }
   slot.held = false;
   slot.published = slot.item.lap;
   slot.item.size = buffer.size;
