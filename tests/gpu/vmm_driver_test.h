@@ -67,6 +67,20 @@ inline void UseStreams(const PrimaryContext& context) {
   EXPECT_EQ(driver->cuMemFree(memory), CUDA_SUCCESS);
 }
 
+// A real driver's interprocess events are in a file that it opens for the first
+// and keeps (measured).
+inline void UseAnInterprocessEvent(const PrimaryContext& context) {
+  const platform::Driver& driver = TestDriver();
+  const CurrentContext current = Must(context.MakeCurrent());
+  CUevent event = nullptr;
+  EXPECT_EQ(driver->cuEventCreate(
+                &event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  CUipcEventHandle handle{};
+  EXPECT_EQ(driver->cuIpcGetEventHandle(&handle, event), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuEventDestroy(event), CUDA_SUCCESS);
+}
+
 // Contexts that stay for the life of the program, so that what a real driver
 // sets up for its first context, and for the first streams in it, is not taken
 // for a leak of a test. At most two: a context takes hundreds of megabytes of a
@@ -78,7 +92,8 @@ inline void KeepContexts() {
       if (kept->size() < 2)
         kept->push_back(Must(PrimaryContext::Retain(device)));
     }
-    UseStreams(kept->front());
+    for (const PrimaryContext& context : *kept) UseStreams(context);
+    UseAnInterprocessEvent(kept->front());
     return kept;
   }();
   static_cast<void>(contexts);
