@@ -48,6 +48,8 @@ constexpr const char* kHarmless[] = {
     "getrlimit64",
     // Answers no when it cannot tell.
     "isatty",
+    // A hint: nothing is different when it fails (platform/large_pages.h).
+    "madvise",
     // The environment, which is memory.
     "getenv secure_getenv environ getauxval",
     // Locks.
