@@ -1,6 +1,7 @@
 #include "vmm/imported_allocation.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,16 @@ absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
                    "device that shall access it in ImportOptions::grants."));
 }
 
+absl::StatusOr<MappedRegion> Map(const Driver& driver, PhysicalMemory memory,
+                                 const ImportOptions& options,
+                                 const Grants& grants) {
+  if (options.at.has_value()) {
+    return MappedRegion::CreateAt(*options.at, std::move(memory), grants);
+  }
+  return MappedRegion::Create(driver, std::move(memory), options.alignment,
+                              grants);
+}
+
 }  // namespace
 
 absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
@@ -94,10 +105,7 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
   PhysicalMemory memory =
       PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {});
   absl::StatusOr<MappedRegion> region =
-      options.at.has_value()
-          ? MappedRegion::CreateAt(*options.at, std::move(memory), *grants)
-          : MappedRegion::Create(driver, std::move(memory), options.alignment,
-                                 *grants);
+      Map(driver, std::move(memory), options, *grants);
   // Only mapping tells the size of what is behind a handle: the driver maps
   // whole handles and answers this to any other size (measured).
   if (platform::ResultOf(region.status()) == CUDA_ERROR_NOT_SUPPORTED) {

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -18,8 +17,12 @@ constexpr std::uint64_t kTag = 0x1234567812345678;
 
 // Memory as a pool hands it out: with anything in it.
 std::unique_ptr<Words> Dirty() {
+  constexpr std::uint64_t kAnything = 0xa5a5a5a5a5a5a5a5;
   auto words = std::make_unique<Words>();
-  std::memset(static_cast<void*>(words.get()), 0xa5, sizeof(Words));
+  words->value.store(kAnything);
+  words->tag.store(kAnything);
+  words->base.store(kAnything);
+  words->abandoned.store(kAnything);
   return words;
 }
 
