@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/pool.h"
@@ -66,22 +67,6 @@ class PoolTest : public DriverTest {
   void Sync(CUstream stream) {
     EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
   }
-};
-
-class Stream {
- public:
-  Stream() {
-    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
-              CUDA_SUCCESS);
-  }
-  ~Stream() {
-    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
-    EXPECT_EQ(TestDriver()->cuStreamDestroy(stream_), CUDA_SUCCESS);
-  }
-  CUstream get() const { return stream_; }
-
- private:
-  CUstream stream_ = nullptr;
 };
 
 TEST_F(PoolTest, BlocksAreApartAlignedAndWritable) {

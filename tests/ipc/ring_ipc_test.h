@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/check.h"
+#include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/allocation.h"
 #include "vmm/ring.h"
@@ -21,29 +22,6 @@
 namespace vmm::testing {
 inline constexpr std::uint64_t kBytes = 256 << 10;
 inline constexpr absl::Duration kMoment = absl::Milliseconds(20);
-
-// Synchronised before it goes.
-class Stream {
- public:
-  Stream() {
-    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
-              CUDA_SUCCESS);
-  }
-  ~Stream() {
-    Sync();
-    EXPECT_EQ(TestDriver()->cuStreamDestroy(stream_), CUDA_SUCCESS);
-  }
-  CUstream get() const { return stream_; }
-  void Sync() const {
-    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  }
-  bool IsIdle() const {
-    return TestDriver()->cuStreamQuery(stream_) == CUDA_SUCCESS;
-  }
-
- private:
-  CUstream stream_ = nullptr;
-};
 
 // What item `number` is filled with.
 inline unsigned WordOf(std::uint64_t number) {

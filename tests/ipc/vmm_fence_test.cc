@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/check.h"
 #include "platform/process.h"
+#include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/endpoint.h"
@@ -44,28 +45,6 @@ FenceTicket FromHex(const std::string& text) {
   return Must(DecodeFenceTicket(
       {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
 }
-
-class Stream {
- public:
-  Stream() {
-    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
-              CUDA_SUCCESS);
-  }
-  ~Stream() {
-    Sync();
-    EXPECT_EQ(TestDriver()->cuStreamDestroy(stream_), CUDA_SUCCESS);
-  }
-  CUstream get() const { return stream_; }
-  void Sync() const {
-    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  }
-  bool IsIdle() const {
-    return TestDriver()->cuStreamQuery(stream_) == CUDA_SUCCESS;
-  }
-
- private:
-  CUstream stream_ = nullptr;
-};
 
 // A process that does with one fence what it is told, and answers "OK" or why
 // not. args: where to dial, and the ordinal of its device.

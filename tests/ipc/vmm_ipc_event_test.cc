@@ -13,6 +13,7 @@
 #include "platform/check.h"
 #include "platform/driver_table.h"
 #include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/ipc_event.h"
 
@@ -37,28 +38,6 @@ IpcEventTicket FromHex(const std::string& text) {
   return Must(DecodeIpcEventTicket(
       {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
 }
-
-class Stream {
- public:
-  Stream() {
-    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
-              CUDA_SUCCESS);
-  }
-  ~Stream() {
-    Sync();
-    EXPECT_EQ(TestDriver()->cuStreamDestroy(stream_), CUDA_SUCCESS);
-  }
-  CUstream get() const { return stream_; }
-  void Sync() const {
-    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  }
-  bool IsIdle() const {
-    return TestDriver()->cuStreamQuery(stream_) == CUDA_SUCCESS;
-  }
-
- private:
-  CUstream stream_ = nullptr;
-};
 
 // A process with one event, its own or imported; args: where to dial.
 int EventPeerMain(const Args& args) {
