@@ -43,9 +43,9 @@ class LargePageAllocator {
   void deallocate(T* at, std::size_t count) {
     const std::size_t size = count * sizeof(T);
     if (size < kLeast) {
-      ::operator delete(at, size);
+      ::operator delete(at);
     } else {
-      ::operator delete (at, RoundUp(size), std::align_val_t{kLargePage});
+      ::operator delete (at, std::align_val_t{kLargePage});
     }
   }
 
