@@ -34,6 +34,12 @@ class Answer {
     Bytes bytes;
   };
 
+  // What was asked. libpmix looks at it from a thread of its own, until it
+  // answers (seen: it does not copy the key).
+  pmix::Proc process{};
+  std::string key;
+  pmix::Info how{};
+
   void Give(Content content) {
     const std::lock_guard<std::mutex> lock(mutex_);
     content_ = std::move(content);
@@ -190,12 +196,13 @@ struct PmixExchange::State {
         "PMIx_Get(",
         rank == pmix::kRankWildcard ? "job" : absl::StrCat("rank ", rank), ", ",
         key, ")");
-    pmix::Proc process = self;
-    process.rank = rank;
     auto answer = std::make_shared<Answer>();
+    answer->process = self;
+    answer->process.rank = rank;
+    answer->key = key;
     void* held = Hold(answer);
-    const pmix::Status asked =
-        table.PMIx_Get_nb(&process, key.c_str(), nullptr, 0, &GotValue, held);
+    const pmix::Status asked = table.PMIx_Get_nb(
+        &answer->process, answer->key.c_str(), nullptr, 0, &GotValue, held);
     if (asked != pmix::kSuccess) {
       TakeBack(held);
       return Error(asked, call);
@@ -321,14 +328,13 @@ absl::Status PmixExchange::Fence(absl::Time deadline) {
         "an earlier PMIx_Fence() of this job failed, so no other can be relied "
         "on. Start the job again.");
   }
-  pmix::Info collect{};
-  std::strncpy(collect.key, pmix::kCollectData, pmix::kMaxKey);
-  collect.value.type = pmix::kBool;
-  collect.value.data.flag = true;
   auto answer = std::make_shared<Answer>();
+  std::strncpy(answer->how.key, pmix::kCollectData, pmix::kMaxKey);
+  answer->how.value.type = pmix::kBool;
+  answer->how.value.data.flag = true;
   void* held = Hold(answer);
   const pmix::Status asked =
-      state_->table.PMIx_Fence_nb(nullptr, 0, &collect, 1, &Done, held);
+      state_->table.PMIx_Fence_nb(nullptr, 0, &answer->how, 1, &Done, held);
   absl::Status status;
   if (asked != pmix::kSuccess) {
     TakeBack(held);  // It is not called then.
