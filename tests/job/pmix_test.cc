@@ -52,10 +52,11 @@ TEST(Pmix, WithoutALauncherSaysHowToStartTheProgram) {
 }
 
 TEST(Pmix, WithoutItsLibrarySaysWhatToInstall) {
-  EXPECT_EQ(RunConnect({"/nowhere/libpmix.so.2", "NOT_FOUND",
-                        "its client library cannot be opened", "libpmix2"},
-                       true),
-            0);
+  EXPECT_EQ(
+      RunConnect({::testing::TempDir() + "/nowhere/libpmix.so.2", "NOT_FOUND",
+                  "its client library cannot be opened", "libpmix2"},
+                 true),
+      0);
 }
 
 TEST(Pmix, RefusesALibraryThatIsNotLibpmix) {
