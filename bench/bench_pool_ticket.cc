@@ -1,13 +1,16 @@
 // What sharing a block of a pool costs on the processor: writing and reading a
 // ticket, and each step of the share table. Needs no driver.
 //
-//   bench_pool_ticket [--benchmark_*]
+//   bench_pool_ticket [--benchmark_*]   --driver=... is taken and ignored
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/support/must.h"
 #include "vmm/pool/share_table.h"
 #include "vmm/pool/shared_table_view.h"
@@ -128,4 +131,17 @@ BENCHMARK(WholeLifeOfAShare);
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    // ./dev bench gives every program the same arguments.
+    if (!absl::StartsWith(argv[i], "--driver=")) {
+      std::fprintf(stderr, "bench_pool_ticket: error: unknown option %s\n",
+                   argv[i]);
+      return EXIT_FAILURE;
+    }
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return EXIT_SUCCESS;
+}

@@ -133,14 +133,17 @@ absl::Status Subscription::Take(Notice notice) {
         memory.status(),
         absl::StrCat("segment ", shared.number, " of the pool"));
   }
+  const std::uint32_t number = shared.number;
+  // Closes the handle before anybody finds the segment.
+  notice = Closed();
   std::lock_guard<std::mutex> lock(mutex_);
   const bool is_new =
-      segments_.try_emplace(shared.number, Segment{std::move(memory)}).second;
+      segments_.try_emplace(number, Segment{std::move(memory)}).second;
   changed_.notify_all();
   if (is_new) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat("the pool's owner broke the protocol: it sent segment ",
-                   shared.number, " twice"));
+                   number, " twice"));
 }
 
 absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
