@@ -110,8 +110,7 @@ TEST(Handshake, TellsAllRanksOfTheOneWithoutADevice) {
 
 TEST(Pitfall28, ARankThatNeverComesIsNamedToAllByTheDeadline) {
   LocalJob job(3);
-  for (const HandshakeResult& met :
-       MeetAll(job, {0, 2}, absl::Milliseconds(400))) {
+  for (const HandshakeResult& met : MeetAll(job, {0, 2}, absl::Seconds(2))) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(met.status)) << met.status;
     EXPECT_THAT(std::string(met.status.message()),
                 HasSubstr("no card came from rank 1"));
@@ -136,7 +135,7 @@ TEST(Handshake, ARankThatIsLostBetweenTheRoundsIsNamedToAll) {
                                       : put(key, value, deadline);
     };
     fabric::CallbackExchange exchange(callbacks);
-    const absl::Time deadline = absl::Now() + absl::Milliseconds(600);
+    const absl::Time deadline = absl::Now() + absl::Seconds(3);
     const HandshakeResult met =
         Handshake(DeviceOf(rank), exchange, {}, deadline);
     EXPECT_LE(absl::Now(), deadline + absl::Seconds(1));
