@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -14,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "platform/check.h"
-#include "tests/support/how_many.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/stderr_tap.h"
 #include "tests/support/syscall_faults.h"
@@ -298,9 +296,7 @@ class Sweeper {
   // reached.
   template <typename Once>
   void Pass(const std::string& how, Once once) {
-    static const std::uint64_t every =
-        std::max<std::uint64_t>(1, HowMany("VMMSHARE_SWEEP_EVERY", 1));
-    for (std::uint64_t nth = 0; once(nth); nth += every) {
+    for (std::uint64_t nth = 0; once(nth); nth += plan_.every) {
       if (result_.problems.size() > kMaxProblems) return;
       if (nth >= plan_.limit) {
         Problem(absl::StrCat("still finds calls after ", nth, " (", how, ")"));

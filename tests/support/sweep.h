@@ -69,6 +69,8 @@ struct SweepPlan {
   std::function<Inventory()> inventory = {};
   // A pass that is still finding calls after so many has run away.
   std::uint64_t limit = 5000;
+  // One call in so many is failed. At least 1.
+  std::uint64_t every = 1;
 };
 
 struct SweepResult {
@@ -86,8 +88,7 @@ struct SweepResult {
 // Runs the sweep and prints its Summary(). Its points are added to the line
 // "fault points swept: N" printed when the program ends, and appended to the
 // file $VMMSHARE_SWEEP_REPORT, if set. With $VMMSHARE_SWEEP_VERBOSE each run
-// is announced; with $VMMSHARE_SWEEP_EVERY=N one call in N is failed. From one
-// thread at a time.
+// is announced. From one thread at a time.
 SweepResult Sweep(const SweepPlan& plan);
 
 // Sweep(), with each problem a failure of the current test, which also fails

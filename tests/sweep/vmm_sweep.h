@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/support/driver_faults.h"
+#include "tests/support/how_many.h"
 #include "tests/support/sweep.h"
 #include "tests/support/test_driver.h"
 #include "vmm/vmm.h"
@@ -36,6 +38,8 @@ class VmmSweep : public ::testing::Test {
     plan.setup = [this] { Renew(); };
     // How the kernel says that a file has no seals, and so is no memfd.
     plan.told_in_words = {"fcntl:EINVAL"};
+    // Under the thread sanitizer each takes long.
+    plan.every = std::max<std::uint64_t>(1, HowMany("VMMSHARE_SWEEP_EVERY", 1));
     return plan;
   }
 
