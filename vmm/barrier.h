@@ -46,11 +46,11 @@ class Barrier {
   // Rank 0. `members[i]` is connected to rank i + 1, and the barrier's from now
   // on. `fences` is served under `fences_ticket` (PoolPublication::ticket())
   // and must outlive the barrier. Returns when all have joined.
-  //   INVALID_ARGUMENT   no member, or more than kMaxBarrierMembers with this
-  //   one DEADLINE_EXCEEDED, UNAVAILABLE  the message says which rank did not
-  //   join DATA_LOSS          one answered something else else               as
-  //   FencePool::New(), or what one answered ("rank 2
-  //                      refused:"), or no thread can be had
+  //   INVALID_ARGUMENT  no other member, or kMaxBarrierMembers of them
+  //   DEADLINE_EXCEEDED, UNAVAILABLE  the message says which rank did not join
+  //   DATA_LOSS         one answered something else
+  //   else              as FencePool::New(), or what one answered ("rank 2
+  //                     refused:"), or no thread can be had
   // After an error those that had joined learn that rank 0 has left.
   static absl::StatusOr<std::unique_ptr<Barrier>> Host(
       FencePool& fences, const std::string& fences_ticket,
