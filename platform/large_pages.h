@@ -1,9 +1,9 @@
 // Memory for large tables that are read in random order.
 //
 // A processor finds few pages of 4 KiB at a time in its tables of pages; each
-// look into another one costs further reads of memory. With pages of 2 MiB
-// that goes away: a third of the time of an offset heap with a million blocks,
-// as measured by bench_offset_heap.
+// look into another one costs further reads of memory. With pages of 2 MiB that
+// goes away: an offset heap with a million blocks takes 59 ns a pair of free
+// and allocate instead of 69 (bench_offset_heap, medians of seven runs each).
 #ifndef VMMSHARE_PLATFORM_LARGE_PAGES_H_
 #define VMMSHARE_PLATFORM_LARGE_PAGES_H_
 

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "platform/check.h"
-#include "platform/prefetch.h"
 
 namespace vmm::pool {
 
@@ -79,12 +78,9 @@ void OffsetHeap::Free(std::uint32_t id) {
   --live_blocks_;
   const std::uint32_t prev = node.prev();
   std::uint32_t next = node.next;
-  // All are far away as a rule: fetch them at the same time.
-  platform::Prefetch(&places_[prev]);
-  platform::Prefetch(&places_[next]);
+  // Both are far away as a rule: fetch them at the same time.
   const Node below = nodes_[prev];
   const Node above = nodes_[next];
-  platform::Prefetch(&nodes_[above.next]);
   std::uint32_t size = node.size;
   if (above.is_free()) {
     Unlist(next, above.size);
@@ -204,8 +200,6 @@ void OffsetHeap::Unlist(std::uint32_t node, std::uint32_t granules) {
   ranges[place] = last;
   places_[last] = place;
   ranges.pop_back();
-  // The next to be taken from this class, as a rule.
-  if (!ranges.empty()) platform::Prefetch(&nodes_[ranges.back()]);
   std::uint64_t& word = words_[at / 64];
   word &= ~(std::uint64_t{ranges.empty()} << at % 64);
   summary_ &= ~(std::uint64_t{word == 0} << at / 64);
