@@ -3,6 +3,7 @@
 #include <windows.h>
 
 #include <array>
+#include <cstdint>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -38,9 +39,6 @@ constexpr std::array<absl::string_view, 13> kRuntimes = {"Event",
 std::size_t MadeLate(const std::string& type) {
   if (type == "Event" || type == "Semaphore") return 4;
   if (type == "Job") return 1;  // Of child.h, for all children.
-  // To the main thread, by the runtime in the driver's library, when that has
-  // it wait first: one, however often a test is repeated (seen under wine).
-  if (type == "Thread") return 1;
   // Its word to a debugger, if there is one, that it is skipped.
   return ::testing::Test::IsSkipped() ? 1 : 0;
 }
@@ -50,6 +48,15 @@ bool IsRuntimes(const std::string& type) {
     if (name == type) return true;
   }
   return false;
+}
+
+// A handle to the thread that looks: the C++ runtime makes one when the thread
+// first waits, and so does that in the driver's library.
+bool IsOfThisThread(int value, const platform::KernelObject& object) {
+  const auto handle =
+      reinterpret_cast<HANDLE>(static_cast<std::intptr_t>(value));
+  return object.type == "Thread" &&
+         ::GetThreadId(handle) == ::GetCurrentThreadId();
 }
 
 // Windows lists no process's own handles, but they are small numbers close
@@ -69,8 +76,9 @@ void ForEachHandle(
 
 std::map<std::string, std::size_t> OpenHandlesByType() {
   std::map<std::string, std::size_t> types;
-  ForEachHandle(
-      [&](int, const platform::KernelObject& object) { ++types[object.type]; });
+  ForEachHandle([&](int value, const platform::KernelObject& object) {
+    if (!IsOfThisThread(value, object)) ++types[object.type];
+  });
   return types;
 }
 
