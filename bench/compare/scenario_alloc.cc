@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <latch>
+#include <condition_variable>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,26 @@ absl::Status OneBatch(const Job& job, CUstream stream,
   return absl::OkStatus();
 }
 
-void Allocate(const Gpu& gpu, const Job& job, std::latch& ready,
+// Where threads wait until all have come. (libstdc++'s std::latch can lose the
+// wake where the system has no futex, as on Windows: its waiter looks at the
+// value before it takes the lock.)
+class StartingLine {
+ public:
+  explicit StartingLine(int threads) : missing_(threads) {}
+
+  void ArriveAndWait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (--missing_ == 0) all_here_.notify_all();
+    all_here_.wait(lock, [this] { return missing_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  int missing_;
+};
+
+void Allocate(const Gpu& gpu, const Job& job, StartingLine& ready,
               ThreadResult* result) {
   absl::StatusOr<vmm::CurrentContext> current = gpu.MakeCurrent();
   CUstream stream = nullptr;
@@ -63,7 +83,7 @@ void Allocate(const Gpu& gpu, const Job& job, std::latch& ready,
   std::vector<Block> blocks(job.live);
   result->pair_ns.reserve(64 << 10);
   if (result->status.ok()) result->status = OneBatch(job, stream, &blocks);
-  ready.arrive_and_wait();
+  ready.ArriveAndWait();
   result->started = NowNs();
   std::int64_t now = result->started;
   while (result->status.ok() && now < result->started + job.duration_ns) {
@@ -86,7 +106,7 @@ void Allocate(const Gpu& gpu, const Job& job, std::latch& ready,
 
 absl::Status Turn(Bench& bench, const Job& job, int threads, Samples* samples) {
   std::vector<ThreadResult> results(static_cast<std::size_t>(threads));
-  std::latch ready(threads);
+  StartingLine ready(threads);
   {
     std::vector<std::thread> running;
     running.reserve(results.size());

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <latch>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -499,18 +499,18 @@ TEST_F(PoolTest, WhatWasFreedOnAReleasedStreamWaitsNoMore) {
 TEST_F(PoolTest, WhatAnotherThreadKeepsServesBeforeThePoolGrows) {
   const std::unique_ptr<Pool> pool = Make();
   const Stream stream;
-  std::latch freed(1);
-  std::latch served(1);
+  std::promise<void> freed;
+  std::promise<void> served;
   std::thread other([&] {
     Free(*pool, Allocate(*pool, 48 * kMiB, stream.get()), stream.get());
-    freed.count_down();
-    served.wait();  // It keeps what it freed for as long as it lives.
+    freed.set_value();
+    served.get_future().wait();  // It keeps what it freed for as long as it lives.
   });
-  freed.wait();
+  freed.get_future().wait();
   const std::uint64_t reserved = pool->statistics().reserved;
   const CUdeviceptr block = Allocate(*pool, 40 * kMiB, stream.get());
   EXPECT_EQ(pool->statistics().reserved, reserved);
-  served.count_down();
+  served.set_value();
   other.join();
   Free(*pool, block, stream.get());
   EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());

@@ -54,6 +54,7 @@ SPOILT = [
     ("NoMarks", {"vmm/a.cc": "__attribute__((no_sanitize(\"thread\"))) int f();\n"}, "hides"),
     ("EverySourceIsBuilt", {"vmm/forgotten.cc": ""}, "vmm/forgotten.cc"),
     ("EverySourceIsBuilt", {"vmm/CMakeLists.txt": "aa.cc\n"}, "vmm/a.cc"),
+    ("WaitsAreOnConditionVariables", {"vmm/a.cc": "#include <latch>\n"}, "loses wakes"),
     ("ReadmeQuotesItsExample",
      {"README.md": "```cpp\nint main() {}\n```\n", "docs/examples/hello.cc": "int x;\n"},
      "to the letter"),

@@ -137,6 +137,19 @@ def every_source_is_built(tree):
             yield f"{name}: no CMakeLists.txt builds it"
 
 
+WITHOUT_FUTEX = re.compile(r"#\s*include\s*<(latch|barrier|semaphore)>")
+
+
+def waits_are_on_condition_variables(tree):
+    """No std::latch, std::barrier or std::counting_semaphore."""
+    for name in tree.sources():
+        for line, text in lines_of(tree.text(name)):
+            found = WITHOUT_FUTEX.search(text)
+            if found:
+                yield (f"{name}:{line}: <{found.group(1)}> loses wakes where libstdc++ has no futex"
+                       " (Windows): its waiter looks before it locks; use a condition_variable")
+
+
 RULES = {
     "IncludesPointOneWay": includes_point_one_way,
     "NoPlatformConditionals": no_platform_conditionals,
@@ -145,4 +158,5 @@ RULES = {
     "FileLength": file_length,
     "NoMarks": no_marks,
     "EverySourceIsBuilt": every_source_is_built,
+    "WaitsAreOnConditionVariables": waits_are_on_condition_variables,
 }
