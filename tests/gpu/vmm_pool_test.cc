@@ -504,7 +504,8 @@ TEST_F(PoolTest, WhatAnotherThreadKeepsServesBeforeThePoolGrows) {
   std::thread other([&] {
     Free(*pool, Allocate(*pool, 48 * kMiB, stream.get()), stream.get());
     freed.set_value();
-    served.get_future().wait();  // It keeps what it freed for as long as it lives.
+    served.get_future()
+        .wait();  // It keeps what it freed for as long as it lives.
   });
   freed.get_future().wait();
   const std::uint64_t reserved = pool->statistics().reserved;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -78,13 +79,21 @@ class Mpirun : public ::testing::Test {
     const int status = job.Wait();
     return {status, job.output()};
   }
-  // For ranks that were built with a leak checker: libpmix keeps a little.
+  // For ranks that were built with a leak checker: libpmix keeps a little. Each
+  // test has a file of its own: one that is written anew is empty for a moment,
+  // in which another test's rank may read it.
   static std::string WithoutLeaksOfLibpmix() {
-    const std::string file = ::testing::TempDir() + "/vmmshare-job.supp";
-    std::ofstream(file) << "leak:libpmix\nleak:pmix_mca\n";
+    struct File {
+      File() { std::ofstream(name) << "leak:libpmix\nleak:pmix_mca\n"; }
+      ~File() { std::remove(name.c_str()); }
+      const std::string name =
+          absl::StrCat(::testing::TempDir(), "/vmmshare-job-",
+                       platform::CurrentProcessId(), ".supp");
+    };
+    static const File file;
     const char* own = std::getenv("LSAN_OPTIONS");
     return absl::StrCat(own == nullptr ? "" : own,
-                        ":print_suppressions=0:suppressions=", file);
+                        ":print_suppressions=0:suppressions=", file.name);
   }
   static Result Symmetric(int ranks, const std::vector<std::string>& args) {
     std::vector<std::string> all = {DriverFlag()};
