@@ -97,6 +97,14 @@ absl::Status ImportedPool::connection() const {
   return subscription_->connection();
 }
 
+std::vector<RecalledBlock> ImportedPool::Recalled() const {
+  return subscription_->Recalled();
+}
+
+void ImportedPool::Watch(ImportedPoolWatch watch) {
+  subscription_->Watch(std::move(watch));
+}
+
 ImportedPoolStatistics ImportedPool::statistics() const {
   return subscription_->statistics();
 }

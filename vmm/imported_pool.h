@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -92,6 +93,25 @@ struct ImportedPoolStatistics {
   absl::Status last_error;
 };
 
+// A block that is imported here and that its owner wants back.
+struct RecalledBlock {
+  CUdeviceptr address = 0;
+  std::uint64_t size = 0;  // Bytes.
+  absl::Time return_by;
+};
+
+// What a program wants to be told. Called on a thread of the ImportedPool's, or
+// in Watch(), one at a time; it may release blocks, and must neither destroy
+// the ImportedPool nor call Watch().
+struct ImportedPoolWatch {
+  // Blocks are asked back: release each ImportedBlock of them. Nothing happens
+  // to who does not, but that the owner sees it.
+  std::function<void(absl::Span<const RecalledBlock>)> recalled = nullptr;
+  // The owner has ended, or serves this process no more: connection() says why.
+  // What is imported stays valid.
+  std::function<void(const absl::Status&)> disconnected = nullptr;
+};
+
 // Thread-safe.
 class ImportedPool {
  public:
@@ -139,6 +159,11 @@ class ImportedPool {
 
   // OK while the owner serves this process; otherwise why it does not.
   absl::Status connection() const;
+  // The blocks that the owner wants back and that are still imported here.
+  std::vector<RecalledBlock> Recalled() const;
+  // From now on `watch` is told, in place of the one before, of what happens
+  // and, in this call, of what has happened; of an event in between, twice.
+  void Watch(ImportedPoolWatch watch);
   ImportedPoolStatistics statistics() const;
 
  private:

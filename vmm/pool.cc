@@ -96,6 +96,24 @@ absl::StatusOr<std::vector<PoolTicket>> Pool::ExportAll(
   return tickets;
 }
 
+std::vector<BlockLease> Pool::Leases() const { return core_->Leases(); }
+
+absl::Status Pool::Recall(absl::Span<const CUdeviceptr> blocks,
+                          absl::Time until) {
+  return core_->Recall(blocks, until);
+}
+
+void Pool::RecallAll(absl::Time until) { core_->RecallAll(until); }
+
+absl::Status Pool::WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
+                                     absl::Time deadline) const {
+  return core_->WaitUntilReturned(blocks, deadline);
+}
+
+absl::Status Pool::WaitUntilAllReturned(absl::Time deadline) const {
+  return core_->WaitUntilAllReturned(deadline);
+}
+
 SharingDomain Pool::NewDomain() { return core_->NewDomain(); }
 
 absl::Status Pool::Reserve(std::uint64_t bytes, CUstream stream,

@@ -40,6 +40,7 @@
 #include "absl/types/span.h"
 #include "vmm/device.h"
 #include "vmm/handle_kind.h"
+#include "vmm/lease.h"
 #include "vmm/location.h"
 #include "vmm/pool_ticket.h"
 
@@ -157,6 +158,29 @@ class Pool {
   // before the one that failed stay exported until they are freed.
   absl::StatusOr<std::vector<PoolTicket>> ExportAll(
       absl::Span<const CUdeviceptr> blocks);
+
+  // Who holds which block, freed ones too: one for each holder of a block. A
+  // peer that tries a stale ticket may be listed for that moment. Takes a time
+  // that grows with the number of blocks.
+  std::vector<BlockLease> Leases() const;
+
+  // Asks those that hold `blocks` now to give them back by `until`: see
+  // ImportedPool::Watch(). Does not wait, and refuses nothing: who has a ticket
+  // can still import it, until the block is freed. INVALID_ARGUMENT and
+  // FAILED_PRECONDITION as in Free(); nobody is asked then. A peer that does
+  // not read what it is sent is disconnected (statistics().last_error).
+  absl::Status Recall(absl::Span<const CUdeviceptr> blocks, absl::Time until);
+  // Every block that anybody holds, freed ones too.
+  void RecallAll(absl::Time until);
+
+  // Returns once nobody holds any of `blocks`: given back, or the holder is
+  // known to have ended. Looks every millisecond. DEADLINE_EXCEEDED names who
+  // still holds what: their memory is theirs until they give it back.
+  // INVALID_ARGUMENT and FAILED_PRECONDITION as in Free().
+  absl::Status WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
+                                 absl::Time deadline) const;
+  // The same for all blocks of the pool, freed ones too.
+  absl::Status WaitUntilAllReturned(absl::Time deadline) const;
 
   // Another domain. Lives as long as the pool.
   SharingDomain NewDomain();

@@ -253,7 +253,10 @@ void FuzzPoolTable(Input input) {
     }
     for (std::uint32_t i = 0; i < kSlots; ++i) {
       Check(view.References(i) == held[i], "a refusal holds a block");
-      Check((table->holds.bytes()[i] != 0) == (held[i] != 0),
+      std::uint32_t word = 0;
+      std::memcpy(&word, table->holds.bytes().data() + i * sizeof word,
+                  sizeof word);
+      Check((word != 0) == (held[i] != 0),
             "the owner is told of another hold than there is");
     }
     if ((what & 0x40) != 0 && held[slot] > 0) {
@@ -300,6 +303,15 @@ std::vector<Entry> PoolEntries() {
   Bytes forget = message(pool::kForget, 0);
   WireWriter(forget).Put<std::uint32_t>(5);
 
+  Bytes recall = message(pool::kRecall, 0);
+  WireWriter(recall).Put<std::uint64_t>(1500);
+  for (const std::uint32_t slot : {0u, 77u}) {
+    WireWriter out(recall);
+    out.Put<std::uint32_t>(2);
+    out.Put(slot);
+    for (const std::uint64_t field : {3, 4096, 512}) out.Put(field);
+  }
+
   // Records of 3 slots, acquired with and without change, and again.
   Bytes table;
   for (std::uint8_t slot : {0, 1, 2, 0, 1, 2}) {
@@ -317,7 +329,7 @@ std::vector<Entry> PoolEntries() {
       {"pool_string", &FuzzPoolString, {Bytes(text.begin(), text.end()), body}},
       {"pool_message",
        &FuzzPoolMessage,
-       {subscribe, segment, fabric, forget, message(pool::kClosed, 0),
+       {subscribe, segment, fabric, forget, recall, message(pool::kClosed, 0),
         message(pool::kBye, 0), message(pool::kWelcome, 2)}},
       {"pool_owner",
        &FuzzPoolOwner,

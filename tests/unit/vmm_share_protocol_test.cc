@@ -128,6 +128,18 @@ TEST_F(ShareProtocol, MessagesHaveTheBytesThatTheFormatSays) {
   EXPECT_EQ(Hex(message.payload), "04030201");
   EXPECT_EQ(message.handles.size(), 0u);
 
+  Must(SendNotice(sender(),
+                  RecallBlocks{absl::Milliseconds(0x0102),
+                               {{3, 4, 5, 6, 7}, {1, 0, 1, 0, 0}}},
+                  Late()));
+  message = Sent();
+  EXPECT_EQ(message.type, 0xf016);
+  EXPECT_EQ(Hex(message.payload),
+            "0201000000000000"
+            "0300000004000000050000000000000006000000000000000700000000000000"
+            "0100000000000000010000000000000000000000000000000000000000000000");
+  EXPECT_EQ(message.handles.size(), 0u);
+
   Must(SendNotice(sender(), Closed(), Late()));
   message = Sent();
   EXPECT_EQ(message.type, 0xf014);
@@ -156,6 +168,61 @@ TEST_F(ShareProtocol, NoticesComeAsTheyWereSent) {
   EXPECT_EQ(std::get<ForgetSegment>(Must(DecodeNotice(Sent()))).number, 7u);
   Must(SendNotice(sender(), Closed(), Late()));
   EXPECT_TRUE(std::holds_alternative<Closed>(Must(DecodeNotice(Sent()))));
+}
+
+TEST_F(ShareProtocol, ARecallCutAnywhereOrOfNoBlockIsNone) {
+  RecallBlocks recall{absl::Hours(1), {}};
+  for (std::uint32_t i = 0; i < kMaxRecalled; ++i) {
+    recall.blocks.push_back({i + 1, i, i + 2, 256 * std::uint64_t{i}, 256});
+  }
+  Must(SendNotice(sender(), recall, Late()));
+  const Message whole = Sent();
+  const auto came = std::get<RecallBlocks>(
+      Must(DecodeNotice(Message{kRecall, whole.payload, {}})));
+  EXPECT_EQ(came.within, absl::Hours(1));
+  ASSERT_EQ(came.blocks.size(), kMaxRecalled);
+  EXPECT_EQ(came.blocks[77].segment, 78u);
+  EXPECT_EQ(came.blocks[77].slot, 77u);
+  EXPECT_EQ(came.blocks[77].generation, 79u);
+  EXPECT_EQ(came.blocks[77].offset, 77u * 256);
+  EXPECT_EQ(came.blocks[77].size, 256u);
+
+  const auto refused = [](Bytes payload) {
+    return absl::IsDataLoss(
+        DecodeNotice(Message{kRecall, std::move(payload), {}}).status());
+  };
+  const Bytes one(whole.payload.begin(), whole.payload.begin() + 40);
+  EXPECT_FALSE(refused(one));
+  for (std::size_t size = 0; size < 40; ++size) {
+    EXPECT_TRUE(refused(Bytes(one.begin(), one.begin() + size))) << size;
+  }
+  Bytes more = whole.payload;  // One block more than a message may have.
+  more.insert(more.end(), one.begin() + 8, one.end());
+  EXPECT_TRUE(refused(more));
+  Bytes bad = one;
+  bad[7] = 0x80;  // A time below zero.
+  EXPECT_TRUE(refused(bad));
+  bad = one;
+  bad[8] = 0;  // No segment.
+  EXPECT_TRUE(refused(bad));
+  bad = one;
+  bad[14] = 0x10;  // A slot beyond the table.
+  EXPECT_TRUE(refused(bad));
+  bad = one;
+  bad[16] = 0;  // No generation.
+  EXPECT_TRUE(refused(bad));
+}
+
+TEST(HoldWord, SaysForHowLong) {
+  for (const std::uint64_t now : {0ull, 15ull, 1'000'000ull, 1ull << 40}) {
+    for (const std::uint64_t later : {0ull, 16ull, 1600ull, 86'400'000ull}) {
+      EXPECT_NE(HoldWord(now), 0u);
+      EXPECT_EQ(HeldForMs(HoldWord(now), now + later), later);
+    }
+  }
+  // Across the moment at which the count comes round.
+  const std::uint64_t turn = (std::uint64_t{1} << 31) * kHoldStepMs;
+  EXPECT_EQ(HeldForMs(HoldWord(turn - 32), turn + 32), 64u);
 }
 
 TEST_F(ShareProtocol, ASegmentCutAnywhereOrWithOtherHandlesIsNone) {
@@ -238,9 +305,10 @@ TEST_F(ShareProtocol, AWelcomeOfTooFewOrTooManyHandlesClosesTheChannel) {
 
 TEST(ShareLayout, IsThatOfTheFormat) {
   EXPECT_EQ(kShareTableBytes, 33558528u);
-  EXPECT_EQ(kHoldTableBytes, 1048576u);
+  EXPECT_EQ(kHoldTableBytes, 4194304u);
   EXPECT_EQ(kPoolSlots, 1048576u);
   EXPECT_EQ(kShareHeaderBytes, 4096u);
+  EXPECT_EQ(sizeof(Hold), 4u);
   EXPECT_EQ(offsetof(ShareHeader, version), 8u);
   EXPECT_EQ(offsetof(ShareHeader, slots), 12u);
   EXPECT_EQ(offsetof(ShareHeader, domain), 16u);

@@ -11,6 +11,7 @@
 
 #include <cuda.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "vmm/lease.h"
 #include "vmm/pool.h"
 #include "vmm/pool/address_table.h"
 #include "vmm/pool/block.h"
@@ -47,6 +49,12 @@ class Core {
                        SharingDomain domain);
   absl::StatusOr<std::uint64_t> Trim(std::uint64_t keep_bytes);
   absl::Status ReleaseStream(CUstream stream, absl::Time deadline);
+  std::vector<BlockLease> Leases();
+  absl::Status Recall(absl::Span<const CUdeviceptr> blocks, absl::Time until);
+  void RecallAll(absl::Time until);
+  absl::Status WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
+                                 absl::Time deadline);
+  absl::Status WaitUntilAllReturned(absl::Time deadline);
   PoolStatistics statistics();
   absl::Status CheckInvariants();
   const Device& device() const { return device_; }
@@ -118,6 +126,21 @@ class Core {
   absl::Status CannotGrow(const Request& request, const absl::Status& why);
   std::uint64_t Reserved() const;
 
+  // core_leases.cc
+  struct LeasedBlock {
+    const Block* block;
+    SlotRef slot;
+  };
+  // Those of `blocks` that have tickets. NOT_FOUND without a message: the one
+  // in *bad is not live.
+  absl::StatusOr<std::vector<LeasedBlock>> FindShared(
+      absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad);
+  void AddLeases(const Block& block, std::vector<BlockLease>& out) const;
+  void RecallSlots(absl::Span<const Block* const> blocks, absl::Time until);
+  template <typename Done>
+  bool WaitFor(std::unique_lock<std::mutex>& lock, absl::Time deadline,
+               Done done);
+
   // core_share.cc
   absl::StatusOr<PoolTicket> ExportOne(Block* block, CUdeviceptr address);
   absl::Status ExportSome(absl::Span<const CUdeviceptr> blocks,
@@ -142,7 +165,8 @@ class Core {
   std::deque<Block> records_;
   BlockList unused_;  // Of records_.
   PendingBlocks pending_;
-  std::vector<Block*> held_;  // Freed, and in use by peers.
+  std::vector<Block*> held_;          // Freed, and in use by peers.
+  std::condition_variable returned_;  // A peer has left.
   absl::Status last_error_;
 };
 

@@ -112,6 +112,7 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
     domain = *found;
     domain->ForgetDeadPeers(&last_error_);
     absl::StatusOr<PeerId> joined = domain->Join(
+        channel.peer(),
         process.ok() ? std::make_optional(*std::move(process)) : std::nullopt);
     if (!joined.ok()) return joined.status();
     peer = *joined;
@@ -146,6 +147,7 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
   }
   std::lock_guard<std::mutex> lock(mutex_);
   domain->Leave(*peer, said_goodbye);
+  returned_.notify_all();
   return ended;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "platform/annotate.h"
 #include "platform/check.h"
 #include "platform/machine.h"
@@ -43,7 +44,7 @@ absl::StatusOr<PoolTicket> Domain::Publish(const Segment& segment,
 bool Domain::IsQuarantined(std::uint32_t slot) const {
   bool held = false;
   for (const Peer& peer : peers_) {
-    if (peer.dead || !table_->HeldBy(slot, peer.id)) continue;
+    if (peer.dead || table_->HoldOf(slot, peer.id) == 0) continue;
     if (!peer.left) return false;
     held = true;
   }
@@ -113,26 +114,29 @@ void Domain::Close() {
 }
 
 void Domain::SendToAll(const Notice& notice, absl::Status* error) {
-  const auto* segment =
-      std::get_if<std::shared_ptr<const SharedSegment>>(&notice);
   for (Peer& peer : peers_) {
-    if (peer.channel == nullptr) continue;
-    // Who allocates does not wait for a peer: what does not fit into the
-    // channel at once ends the connection.
-    absl::Status sent = SendNotice(*peer.channel, notice, absl::InfinitePast());
-    if (sent.ok()) {
-      if (segment != nullptr) peer.sent = (*segment)->number;
-      continue;
-    }
-    *error = platform::Annotate(
-        sent, "a subscriber was disconnected",
-        "It has ended, or does not read what it is sent and can subscribe "
-        "again");
-    peer.channel = nullptr;
+    if (peer.channel != nullptr) SendTo(peer, notice, error);
   }
 }
 
-absl::StatusOr<PeerId> Domain::Join(std::optional<platform::Process> process) {
+void Domain::SendTo(Peer& peer, const Notice& notice, absl::Status* error) {
+  const auto* segment =
+      std::get_if<std::shared_ptr<const SharedSegment>>(&notice);
+  // Who allocates does not wait for a peer: what does not fit into the channel
+  // at once ends the connection.
+  absl::Status sent = SendNotice(*peer.channel, notice, absl::InfinitePast());
+  if (sent.ok()) {
+    if (segment != nullptr) peer.sent = (*segment)->number;
+    return;
+  }
+  *error = platform::Annotate(
+      sent, "a subscriber was disconnected",
+      "It has ended, or does not read what it is sent and can subscribe again");
+  peer.channel = nullptr;
+}
+
+absl::StatusOr<PeerId> Domain::Join(platform::PeerCredentials credentials,
+                                    std::optional<platform::Process> process) {
   if (closed_) {
     return absl::NotFoundError("the pool has ended");
   }
@@ -150,6 +154,8 @@ absl::StatusOr<PeerId> Domain::Join(std::optional<platform::Process> process) {
   if (!id.ok()) return id.status();
   Peer& peer = peers_.emplace_back();
   peer.id = *id;
+  peer.credentials = std::move(credentials);
+  peer.joined = absl::Now();
   peer.process = std::move(process);
   return *id;
 }
@@ -176,6 +182,11 @@ std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel) {
     missing.emplace_back(next->second);
     peer.sent = next->first;
   }
+  for (absl::Span<const RecalledSlot> left = peer.to_recall; !left.empty();
+       left.remove_prefix(std::min(left.size(), kMaxRecalled))) {
+    missing.emplace_back(RecallNow(left.subspan(0, kMaxRecalled)));
+  }
+  peer.to_recall.clear();
   if (!missing.empty()) return missing;
   // Those who come while it ends are told, too.
   if (closed_ && !std::exchange(peer.told_closed, true)) {

@@ -11,8 +11,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "platform/channel.h"
 #include "platform/process.h"
+#include "vmm/lease.h"
 #include "vmm/pool/segment.h"
 #include "vmm/pool/share_protocol.h"
 #include "vmm/pool/share_table.h"
@@ -37,12 +40,27 @@ class Domain {
   const DomainId& id() const { return table_->domain(); }
   void Withdraw(std::uint32_t slot) { table_->Withdraw(slot); }
   bool IsHeld(std::uint32_t slot) const { return table_->Held(slot); }
-  void Recycle(std::uint32_t slot) { table_->Recycle(slot); }
+  void Recycle(std::uint32_t slot) {
+    table_->Recycle(slot);
+    recalled_.erase(slot);
+  }
   // Held by peers that hung up, and by no others.
   bool IsQuarantined(std::uint32_t slot) const;
   std::uint64_t tickets() const {
     return table_.has_value() ? table_->slots_in_use() : 0;
   }
+
+  // --- Leases (domain_leases.cc) ---------------------------------------------
+
+  // Of a slot's block, one a holder; `size` bytes each.
+  std::vector<Lease> LeasesOf(std::uint32_t slot, std::uint64_t size) const;
+  // Asks those that hold the blocks now. As Tell() does, it disconnects a peer
+  // that does not read.
+  void Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
+              absl::Status* error);
+  // Whether anybody holds that block, which may have been freed since, or any.
+  bool IsLeased(const SlotRef& block) const;
+  bool IsAnyLeased() const { return table_.has_value() && table_->AnyHeld(); }
 
   // --- Segments that peers are given -----------------------------------------
 
@@ -63,7 +81,8 @@ class Domain {
   // A peer joins: its hold table is made. `process` is empty when the system
   // cannot refer to it: then it is never known to have ended.
   // RESOURCE_EXHAUSTED when too many have left and live on.
-  absl::StatusOr<PeerId> Join(std::optional<platform::Process> process);
+  absl::StatusOr<PeerId> Join(platform::PeerCredentials credentials,
+                              std::optional<platform::Process> process);
   // What the peer is to be sent first.
   absl::StatusOr<Welcome> WelcomeFor(PeerId peer) const;
   // What the peer was not sent yet: the caller sends it. When that is nothing,
@@ -80,10 +99,13 @@ class Domain {
  private:
   struct Peer {
     PeerId id{};
+    platform::PeerCredentials credentials;
+    absl::Time joined;
     std::optional<platform::Process> process;
     platform::Channel* channel = nullptr;  // Once it has all segments.
     std::uint32_t sent = 0;  // The last segment's number. They only grow.
     std::vector<std::uint32_t> to_forget;  // Segments that went meanwhile.
+    std::vector<RecalledSlot> to_recall;   // Blocks, until recalled_ says.
     bool told_closed = false;              // By Missing().
     bool left = false;
     // Its process has ended, and its holds are gone. The connection may stand
@@ -94,6 +116,8 @@ class Domain {
   absl::Status MakeTable();
   absl::StatusOr<std::shared_ptr<const SharedSegment>> Share(Segment& segment);
   void SendToAll(const Notice& notice, absl::Status* error);
+  void SendTo(Peer& peer, const Notice& notice, absl::Status* error);
+  RecallBlocks RecallNow(absl::Span<const RecalledSlot> blocks) const;
   Peer& Find(PeerId peer);
 
   std::uint32_t next_number_ = 1;
@@ -102,6 +126,7 @@ class Domain {
   std::optional<ShareTable> table_;  // Once something is shared.
   std::map<std::uint32_t, std::shared_ptr<const SharedSegment>> shared_;
   std::vector<Peer> peers_;
+  std::map<std::uint32_t, absl::Time> recalled_;  // Slots asked back: by when.
 };
 
 }  // namespace vmm::pool

@@ -2,8 +2,8 @@
 //
 // The share table is written by the owner and read by peers: a header page,
 // then kPoolSlots records. A hold table is written by one peer and read by the
-// owner: kPoolSlots bytes, each 0 or not. Both are mostly holes: pages come
-// into being as slots are used, the lowest first.
+// owner: kPoolSlots words, each 0 or since when. Both are mostly holes: pages
+// come into being as slots are used, the lowest first.
 //
 // Both sides run on one machine, so numbers are in its byte order.
 #ifndef VMMSHARE_VMM_POOL_SHARE_LAYOUT_H_
@@ -31,7 +31,7 @@ static_assert(std::is_trivially_copyable_v<ShareHeader>);
 
 inline constexpr std::array<char, 8> kShareMagic = {'V', 'M', 'S', 'H',
                                                     'P', 'O', 'O', 'L'};
-inline constexpr std::uint32_t kShareVersion = 1;
+inline constexpr std::uint32_t kShareVersion = 2;
 
 // One shared block. The other fields count while the generation is not 0.
 struct ShareRecord {
@@ -43,9 +43,23 @@ struct ShareRecord {
 };
 static_assert(sizeof(ShareRecord) == 32);
 
-// 0: the peer does not use the slot's block.
-using Hold = std::atomic<std::uint8_t>;
-static_assert(sizeof(Hold) == 1);
+// 0: the peer does not use the slot's block. Otherwise HoldWord().
+using Hold = std::atomic<std::uint32_t>;
+static_assert(sizeof(Hold) == 4);
+
+// A hold with the time that it began at: the top bit, and platform::CoarseNow()
+// in steps of 16 ms, which come round after a year.
+inline constexpr std::uint32_t kHeldBit = std::uint32_t{1} << 31;
+inline constexpr std::uint64_t kHoldStepMs = 16;
+constexpr std::uint32_t HoldWord(std::uint64_t coarse_now) {
+  return kHeldBit | static_cast<std::uint32_t>(coarse_now / kHoldStepMs);
+}
+// Milliseconds since then, at `coarse_now`. Any word gives some answer.
+constexpr std::uint64_t HeldForMs(std::uint32_t word,
+                                  std::uint64_t coarse_now) {
+  const auto now = static_cast<std::uint32_t>(coarse_now / kHoldStepMs);
+  return ((now - word) & (kHeldBit - 1)) * kHoldStepMs;
+}
 
 // Between processes an atomic must not be a lock of one of them.
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

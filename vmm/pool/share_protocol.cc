@@ -1,6 +1,7 @@
 #include "vmm/pool/share_protocol.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -58,6 +59,42 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
     segment->handle = std::move(message.handles.front());
   }
   return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
+}
+
+// A duration is sent in milliseconds, not below zero nor beyond 64 bits.
+std::uint64_t ToMilliseconds(absl::Duration duration) {
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(duration)));
+}
+
+absl::StatusOr<Notice> DecodeRecall(absl::Span<const std::uint8_t> payload) {
+  WireReader in(payload);
+  const auto within = in.Take<std::uint64_t>();
+  const std::size_t count = in.left() / kRecalledSlotBytes;
+  if (in.overrun() || in.left() % kRecalledSlotBytes != 0 || count == 0 ||
+      count > kMaxRecalled ||
+      within > static_cast<std::uint64_t>(
+                   std::numeric_limits<std::int64_t>::max())) {
+    return Broken(absl::StrCat("a recall of ", payload.size(), " bytes"));
+  }
+  RecallBlocks recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
+                      {}};
+  recall.blocks.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    RecalledSlot& block = recall.blocks.emplace_back();
+    block.segment = in.Take<std::uint32_t>();
+    block.slot = in.Take<std::uint32_t>();
+    block.generation = in.Take<std::uint64_t>();
+    block.offset = in.Take<std::uint64_t>();
+    block.size = in.Take<std::uint64_t>();
+    if (block.segment == 0 || block.slot >= kPoolSlots ||
+        block.generation == 0) {
+      return Broken(absl::StrCat("a recall of slot ", block.slot,
+                                 ", generation ", block.generation,
+                                 ", segment ", block.segment));
+    }
+  }
+  return Notice(std::move(recall));
 }
 
 }  // namespace
@@ -132,6 +169,17 @@ absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
   if (std::holds_alternative<Closed>(notice)) {
     return channel.Send(kClosed, payload, {}, deadline, cancel);
   }
+  if (const auto* recall = std::get_if<RecallBlocks>(&notice)) {
+    out.Put(ToMilliseconds(recall->within));
+    for (const RecalledSlot& block : recall->blocks) {
+      out.Put(block.segment);
+      out.Put(block.slot);
+      out.Put(block.generation);
+      out.Put(block.offset);
+      out.Put(block.size);
+    }
+    return channel.Send(kRecall, payload, {}, deadline, cancel);
+  }
   const SharedSegment& segment =
       *std::get<std::shared_ptr<const SharedSegment>>(notice);
   out.Put(segment.number);
@@ -150,6 +198,7 @@ absl::StatusOr<Notice> DecodeNotice(platform::Message message) {
   WireReader in(message.payload);
   if (message.handles.empty()) {
     if (message.type == kClosed && in.left() == 0) return Notice(Closed());
+    if (message.type == kRecall) return DecodeRecall(message.payload);
     if (message.type == kForget && in.left() == sizeof(std::uint32_t)) {
       absl::StatusOr<std::uint32_t> number = TakeNumber(in);
       if (!number.ok()) return number.status();

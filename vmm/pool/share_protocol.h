@@ -5,8 +5,9 @@
 //   kSubscribe  which domain
 //                                           kWelcome  share table, hold table
 //                                           kSegment  each, once     } when
-//                                           they kForget   each that goes }
-//                                           happen kClosed   no more come
+//                                           kForget   each that goes } they
+//                                           kRecall   blocks wanted  } happen
+//                                           kClosed   no more come
 //   kBye        it will use no block again
 //
 // The subscriber says nothing else: tickets travel as the program likes, and
@@ -39,6 +40,7 @@ enum MessageType : std::uint16_t {
   kForget = 0xF013,
   kClosed = 0xF014,
   kBye = 0xF015,
+  kRecall = 0xF016,
 };
 
 // The two control memories, by handles of their own.
@@ -59,9 +61,26 @@ struct ForgetSegment {
 };
 struct Closed {};
 
+// A block that the owner wants back: where it is, and which of the slot's.
+struct RecalledSlot {
+  std::uint32_t segment = 0;
+  std::uint32_t slot = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+inline constexpr std::size_t kRecalledSlotBytes = 32;
+// What fits into a message.
+inline constexpr std::size_t kMaxRecalled = 1000;
+
+struct RecallBlocks {
+  absl::Duration within;  // From when it is sent; whole milliseconds travel.
+  std::vector<RecalledSlot> blocks;  // 1 to kMaxRecalled.
+};
+
 // What comes after the welcome.
-using Notice =
-    std::variant<std::shared_ptr<const SharedSegment>, ForgetSegment, Closed>;
+using Notice = std::variant<std::shared_ptr<const SharedSegment>, ForgetSegment,
+                            Closed, RecallBlocks>;
 
 absl::Status SendSubscribe(platform::Channel& channel, const DomainId& domain,
                            absl::Time deadline);

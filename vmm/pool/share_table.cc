@@ -22,6 +22,7 @@ ShareTable::ShareTable(const DomainId& domain, SharedMemory table)
   // All at once, so that no Publish() and no Recycle() grows them: pages that
   // are not used are not there.
   states_.reserve(kPoolSlots);
+  generations_.reserve(kPoolSlots);
   free_.reserve(kPoolSlots);
 }
 
@@ -62,6 +63,7 @@ absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
   } else if (states_.size() < kPoolSlots) {
     slot = static_cast<std::uint32_t>(states_.size());
     states_.push_back(State::kFree);
+    generations_.push_back(0);
   } else {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all ", kPoolSlots, " slots of sharing domain ", domain_.ToString(),
@@ -70,6 +72,7 @@ absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
   }
   states_[slot] = State::kPublished;
   const std::uint64_t generation = next_generation_++;
+  generations_[slot] = generation;
   ShareRecord& record = Record(slot);
   record.offset.store(offset, std::memory_order_relaxed);
   record.size.store(size, std::memory_order_relaxed);
@@ -87,8 +90,14 @@ void ShareTable::Withdraw(std::uint32_t slot) {
 }
 
 std::uint64_t ShareTable::GenerationOf(std::uint32_t slot) const {
-  CheckState(slot, State::kPublished, "GenerationOf");
-  return Record(slot).generation.load(std::memory_order_relaxed);
+  Check(slot < states_.size() && states_[slot] != State::kFree,
+        "ShareTable::GenerationOf() of a slot that is free");
+  return generations_[slot];
+}
+
+bool ShareTable::IsInUse(const SlotRef& ref) const {
+  return ref.slot < states_.size() && states_[ref.slot] != State::kFree &&
+         generations_[ref.slot] == ref.generation;
 }
 
 bool ShareTable::Held(std::uint32_t slot) const {
@@ -99,9 +108,10 @@ bool ShareTable::Held(std::uint32_t slot) const {
   });
 }
 
-bool ShareTable::HeldBy(std::uint32_t slot, PeerId peer) const {
-  CheckState(slot, State::kWithdrawn, "HeldBy");
-  return Find(peer).holds[slot].load(std::memory_order_seq_cst) != 0;
+std::uint32_t ShareTable::HoldOf(std::uint32_t slot, PeerId peer) const {
+  Check(slot < states_.size() && states_[slot] != State::kFree,
+        "ShareTable::HoldOf() of a slot that is free");
+  return Find(peer).holds[slot].load(std::memory_order_seq_cst);
 }
 
 void ShareTable::Recycle(std::uint32_t slot) {
@@ -138,6 +148,15 @@ std::uint32_t ShareTable::HoldsOf(PeerId peer) const {
       std::count_if(used.begin(), used.end(), [](const Hold& hold) {
         return hold.load(std::memory_order_relaxed) != 0;
       }));
+}
+
+bool ShareTable::AnyHeld() const {
+  return std::any_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+    const absl::Span<const Hold> used(peer.holds, states_.size());
+    return std::any_of(used.begin(), used.end(), [](const Hold& hold) {
+      return hold.load(std::memory_order_seq_cst) != 0;
+    });
+  });
 }
 
 void ShareTable::RemovePeer(PeerId peer) {

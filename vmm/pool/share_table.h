@@ -1,7 +1,7 @@
 // ShareTable: the owner's side of a sharing domain's control memory; internal.
 //
 // A block that is shared has a slot. Peers look it up in the share table, and
-// say in a table of their own (one byte a slot) that they hold it. Neither side
+// say in a table of their own (one word a slot) that they hold it. Neither side
 // sends the other anything for it.
 //
 // Why a block is never handed on while a peer uses it: the owner sets the
@@ -11,8 +11,8 @@
 // hazard pointers). If the owner sees the hold, it waits until that is gone; if
 // the peer sees the 0, it gives up.
 //
-// The words of peers are only compared with 0: a hostile peer can keep blocks
-// from being used again, and nothing else.
+// The words of peers are only compared with 0, and shown: a hostile peer can
+// keep blocks from being used again and say since when it likes, no more.
 #ifndef VMMSHARE_VMM_POOL_SHARE_TABLE_H_
 #define VMMSHARE_VMM_POOL_SHARE_TABLE_H_
 
@@ -58,16 +58,19 @@ class ShareTable {
   // From when this returns, no ticket to the block is accepted any more. Peers
   // that hold it go on using it. REQUIRES: published.
   void Withdraw(std::uint32_t slot);
-  // What Publish() gave the slot. REQUIRES: published.
+  // What Publish() gave the slot. REQUIRES: published or withdrawn.
   std::uint64_t GenerationOf(std::uint32_t slot) const;
+  // Whether the slot is still, or was not yet recycled from, that Publish().
+  bool IsInUse(const SlotRef& ref) const;
 
   // Whether a peer may still be using the block. A peer that tries a stale
   // ticket holds its slot for a moment, too. Once false it stays so.
   // REQUIRES: withdrawn.
   bool Held(std::uint32_t slot) const;
 
-  // Whether that peer may. REQUIRES: withdrawn; a peer.
-  bool HeldBy(std::uint32_t slot, PeerId peer) const;
+  // That peer's word for it: 0, or see HoldWord(). REQUIRES: published or
+  // withdrawn; a peer.
+  std::uint32_t HoldOf(std::uint32_t slot, PeerId peer) const;
 
   // The slot is free. REQUIRES: withdrawn, and Held() was false since.
   void Recycle(std::uint32_t slot);
@@ -85,6 +88,8 @@ class ShareTable {
   // How many slots the peer holds, as it says. Looks at all that were ever
   // used: for statistics. REQUIRES: a peer.
   std::uint32_t HoldsOf(PeerId peer) const;
+  // Whether any peer holds any slot. Fast when one does, see HoldsOf() else.
+  bool AnyHeld() const;
   // The peer's holds no longer count. REQUIRES: a peer, and that it cannot use
   // any block: its process has ended, or it never got segments.
   void RemovePeer(PeerId peer);
@@ -106,7 +111,8 @@ class ShareTable {
   platform::SharedMemory table_;
   std::uint64_t next_generation_ = 1;
   std::uint64_t next_peer_ = 1;
-  std::vector<State> states_;  // Of the slots used so far.
+  std::vector<State> states_;               // Of the slots used so far.
+  std::vector<std::uint64_t> generations_;  // The last that each had.
   std::vector<std::uint32_t> free_;
   std::vector<Peer> peers_;
 };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
 #include "platform/check.h"
+#include "platform/coarse_clock.h"
 
 namespace vmm::pool {
 
@@ -181,7 +182,7 @@ absl::Status SharedTableView::First(Slot& slot, const PoolTicket& ticket) {
   Hold& hold = holds_[ticket.slot];
   // The order of these two and their being sequentially consistent is the whole
   // argument: see share_table.h.
-  hold.store(1, std::memory_order_seq_cst);
+  hold.store(HoldWord(platform::CoarseNow()), std::memory_order_seq_cst);
   const std::uint64_t generation =
       record.generation.load(std::memory_order_seq_cst);
   const bool is_shared = generation == ticket.generation;
@@ -212,6 +213,14 @@ std::uint32_t SharedTableView::References(std::uint32_t number) const {
   Slot& slot = slots_[number];
   const Lock lock(slot);
   return slot.references;
+}
+
+bool SharedTableView::Holds(std::uint32_t number,
+                            std::uint64_t generation) const {
+  Check(number < kPoolSlots, "SharedTableView::Holds() of no slot");
+  Slot& slot = slots_[number];
+  const Lock lock(slot);
+  return slot.references > 0 && slot.generation == generation;
 }
 
 }  // namespace vmm::pool

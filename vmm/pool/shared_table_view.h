@@ -68,6 +68,8 @@ class SharedTableView {
 
   // How often the slot is held here.
   std::uint32_t References(std::uint32_t slot) const;
+  // Whether that block is: a slot's later ones have another generation.
+  bool Holds(std::uint32_t slot, std::uint64_t generation) const;
 
  private:
   // All zero is a slot that is not held and not locked.

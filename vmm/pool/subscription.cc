@@ -102,10 +102,18 @@ void Subscription::ReceiveLoop() {
         notice.ok() ? Take(*std::move(notice)) : notice.status();
     if (taken.ok()) continue;
     if (absl::IsDataLoss(taken)) channel_.Close();
-    std::lock_guard<std::mutex> lock(mutex_);
-    connection_ = platform::Annotate(
+    absl::Status why = platform::Annotate(
         taken, "the pool's owner serves this process no more");
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      connection_ = why;
+    }
     changed_.notify_all();
+    std::lock_guard<std::mutex> lock(watch_mutex_);
+    // Cancelled is this object's own end.
+    if (watch_.disconnected != nullptr && !absl::IsCancelled(why)) {
+      watch_.disconnected(why);
+    }
     return;
   }
 }
@@ -114,16 +122,27 @@ absl::Status Subscription::Take(Notice notice) {
   if (std::holds_alternative<Closed>(notice)) {
     return absl::UnavailableError("the owner has closed its pool");
   }
+  if (const auto* recall = std::get_if<RecallBlocks>(&notice)) {
+    return TakeRecall(*recall);
+  }
   if (const auto* forget = std::get_if<ForgetSegment>(&notice)) {
-    std::map<std::uint32_t, Segment>::node_type gone;  // Unmapped unlocked.
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = segments_.find(forget->number);
-    if (found == segments_.end()) return absl::OkStatus();
-    // An honest owner forgets no segment of which a block is held.
-    found->second.forgotten = true;
-    if (found->second.blocks == 0) gone = segments_.extract(found);
+    TakeForget(*forget);
     return absl::OkStatus();
   }
+  return TakeSegment(std::move(notice));
+}
+
+void Subscription::TakeForget(const ForgetSegment& forget) {
+  std::map<std::uint32_t, Segment>::node_type gone;  // Unmapped unlocked.
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = segments_.find(forget.number);
+  if (found == segments_.end()) return;
+  // An honest owner forgets no segment of which a block is held.
+  found->second.forgotten = true;
+  if (found->second.blocks == 0) gone = segments_.extract(found);
+}
+
+absl::Status Subscription::TakeSegment(Notice notice) {
   const SharedSegment& shared =
       *std::get<std::shared_ptr<const SharedSegment>>(notice);
   absl::StatusOr<ImportedAllocation> memory = ImportedAllocation::Open(

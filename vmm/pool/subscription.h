@@ -49,6 +49,8 @@ class Subscription {
   void Release(ImportedBlock& block);
   absl::Status ReleaseAfter(absl::Span<ImportedBlock> blocks, CUstream stream);
   absl::Status connection() const;
+  std::vector<RecalledBlock> Recalled() const;
+  void Watch(ImportedPoolWatch watch);
   ImportedPoolStatistics statistics() const;
 
  private:
@@ -62,6 +64,10 @@ class Subscription {
     std::uint32_t segment;
     std::uint32_t slot;
   };
+  struct RecalledHere {
+    std::uint64_t generation;
+    RecalledBlock block;
+  };
   struct Batch {
     OwnedEvent point;
     std::vector<Place> places;
@@ -74,6 +80,11 @@ class Subscription {
 
   void ReceiveLoop();
   absl::Status Take(Notice notice);
+  absl::Status TakeSegment(Notice notice);
+  void TakeForget(const ForgetSegment& forget);
+  absl::Status TakeRecall(const RecallBlocks& recall);
+  // REQUIRES: mutex_ is not held.
+  void TellRecalled(absl::Span<const RecalledBlock> blocks);
   void ReleaseLoop();
   absl::Status ImportSome(absl::Span<const PoolTicket> tickets,
                           absl::Time deadline, std::vector<ImportedBlock>& out);
@@ -98,6 +109,10 @@ class Subscription {
   absl::Status last_error_;
   std::uint64_t imported_ = 0;
   bool stopping_ = false;
+  std::map<std::uint32_t, RecalledHere> recalled_;  // By slot.
+
+  std::mutex watch_mutex_;  // Held while watch_ is told; before mutex_.
+  ImportedPoolWatch watch_;
 
   std::thread receiver_;
   std::thread releaser_;  // Started under mutex_.

@@ -1,0 +1,65 @@
+// Lease: what the owner of memory knows of one import of it.
+//
+// Every import that came over an endpoint is a lease on its connection: the
+// owner can list who holds what since when, ask for it back, and wait until it
+// is returned. What a process holds when it dies is returned by that.
+//
+// A lease cannot be taken away: the driver has no call that unmaps memory from
+// another process. Ask, wait with a deadline, and then decide: go on without
+// the memory, or end the process that holds it.
+#ifndef VMMSHARE_VMM_LEASE_H_
+#define VMMSHARE_VMM_LEASE_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "platform/channel.h"
+#include "vmm/memory_id.h"
+
+namespace vmm {
+
+enum class LeaseState {
+  kHeld,
+  kRecalled,     // Asked back; return_by says until when.
+  kQuarantined,  // The holder hung up, and is not known to have ended.
+};
+
+struct Lease {
+  platform::PeerCredentials holder;  // Its process id is for messages only.
+  std::uint64_t size = 0;            // Bytes, as the owner asked for them.
+  absl::Time since;
+  LeaseState state = LeaseState::kHeld;
+  std::optional<absl::Time> return_by = std::nullopt;
+
+  // "65536 bytes, process 4711 of user 1000, for 2.5s, asked back until ...".
+  std::string Describe() const;
+};
+
+// Of memory that an Endpoint published.
+struct MemoryLease {
+  MemoryId memory;
+  Lease lease;
+};
+
+// Of a block of a Pool. `since` is the holder's word, within 16 ms: it lies
+// between the start of its subscription and now, whatever a hostile one says.
+struct BlockLease {
+  CUdeviceptr block = 0;  // The owner's address.
+  bool freed = false;     // By the owner: waits for the holders alone.
+  Lease lease;
+};
+
+namespace lease_internal {
+
+// What a wait that ends at its deadline says: how many, and the first three.
+std::string DescribeAll(absl::Span<const std::string> leases);
+
+}  // namespace lease_internal
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_LEASE_H_
