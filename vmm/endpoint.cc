@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
 #include "vmm/endpoint_server.h"
+#include "vmm/lease_connection.h"
 #include "vmm/pool/core.h"
 #include "vmm/ticket_string.h"
 #include "vmm/transfer.h"
@@ -92,6 +93,27 @@ absl::StatusOr<PoolPublication> Endpoint::Serve(Pool& pool,
                          FormatPoolString({*id, server_->address()}));
 }
 
+std::vector<MemoryLease> Endpoint::Leases() const {
+  return server_->leases().List();
+}
+
+void Endpoint::Recall(const MemoryId& memory, absl::Time until) {
+  server_->leases().Recall(memory, until);
+}
+
+void Endpoint::RecallAll(absl::Time until) {
+  server_->leases().Recall(std::nullopt, until);
+}
+
+absl::Status Endpoint::WaitUntilReturned(const MemoryId& memory,
+                                         absl::Time deadline) const {
+  return server_->leases().WaitUntilReturned(memory, deadline);
+}
+
+absl::Status Endpoint::WaitUntilAllReturned(absl::Time deadline) const {
+  return server_->leases().WaitUntilReturned(std::nullopt, deadline);
+}
+
 const std::string& Endpoint::address() const { return server_->address(); }
 
 EndpointStatistics Endpoint::statistics() const {
@@ -148,6 +170,11 @@ absl::Status OpenBatch(const platform::Driver& driver,
   if (next != batch.size()) {
     return absl::DataLossError(absl::StrCat("the owner sent ", next, " of ",
                                             batch.size(), " allocations"));
+  }
+  const auto lease =
+      std::make_shared<LeaseConnection>(*std::move(channel), std::move(ids));
+  for (const auto& [place, ticket] : batch) {
+    out[place]->HoldLease(std::make_shared<const HeldLease>(lease, ticket.id));
   }
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@
 #include "platform/channel.h"
 #include "platform/driver.h"
 #include "vmm/imported_allocation.h"
+#include "vmm/lease.h"
 #include "vmm/pool.h"
 #include "vmm/shareable.h"
 
@@ -44,6 +45,10 @@ struct EndpointOptions {
   absl::Duration transfer_timeout = absl::Seconds(30);
   // Peers served at once; more are told RESOURCE_EXHAUSTED and disconnected.
   std::size_t max_sessions = 64;
+  // Leases out at once: one for each OpenTicket() or OpenTickets() of which
+  // something is held still. Each costs two descriptors and a thread that
+  // sleeps. More are told RESOURCE_EXHAUSTED.
+  std::size_t max_leases = 256;
 };
 
 // What an endpoint has done since it started. A snapshot.
@@ -67,6 +72,8 @@ class Publication {
 
   // Text for the importer: see ticket_string.h.
   const std::string& ticket() const { return ticket_; }
+  // Of the memory.
+  const MemoryId& id() const { return id_; }
 
  private:
   friend class Endpoint;
@@ -134,6 +141,21 @@ class Endpoint {
   absl::StatusOr<PoolPublication> Serve(
       Pool& pool, SharingDomain domain = SharingDomain::kFirst);
 
+  // Who holds which published memory, withdrawn memory too: one for each
+  // import. Those of pools: Pool::Leases().
+  std::vector<MemoryLease> Leases() const;
+  // Asks all who hold `memory` to let go of it by `until`, which they see in
+  // ImportedAllocation::lease(). Waits for nobody and refuses nothing: withdraw
+  // it first, so that nobody imports it anew. A peer that does not read what
+  // it is sent is disconnected.
+  void Recall(const MemoryId& memory, absl::Time until);
+  void RecallAll(absl::Time until);
+  // Returns once nobody holds `memory`: given back, or the holder is known to
+  // have ended. DEADLINE_EXCEEDED names who still does.
+  absl::Status WaitUntilReturned(const MemoryId& memory,
+                                 absl::Time deadline) const;
+  absl::Status WaitUntilAllReturned(absl::Time deadline) const;
+
   const std::string& address() const;
   EndpointStatistics statistics() const;
 
@@ -150,13 +172,16 @@ class Endpoint {
 //                        to map it
 //   NOT_FOUND            withdrawn, or nobody serves it: the owner is gone
 //   PERMISSION_DENIED    the endpoint is not an allowed user's
+//   RESOURCE_EXHAUSTED   the owner serves, or has leased to, as many as it may
 //   DEADLINE_EXCEEDED, UNAVAILABLE, DATA_LOSS as in ReceiveAllocations
+// The connection stays: it is the owner's lease (see lease.h), and ends with
+// the ImportedAllocation.
 absl::StatusOr<ImportedAllocation> OpenTicket(
     const platform::Driver& driver, absl::string_view ticket,
     const ImportOptions& options, absl::Time deadline,
     const platform::PeerPolicy& owners = {});
-// Many at once, with one connection to each endpoint. All or nothing, in the
-// order given.
+// Many at once, with one connection to each endpoint for 1,024 of them. All or
+// nothing, in the order given.
 absl::StatusOr<std::vector<ImportedAllocation>> OpenTickets(
     const platform::Driver& driver, absl::Span<const std::string> tickets,
     const ImportOptions& options, absl::Time deadline,

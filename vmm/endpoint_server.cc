@@ -1,5 +1,6 @@
 #include "vmm/endpoint_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -54,7 +55,8 @@ Endpoint::Server::Server(const EndpointOptions& options,
       address_(listener_.address()),
       stop_(std::move(stop)),
       owner_pid_(platform::CurrentProcessId()),
-      registry_(std::make_shared<EndpointRegistry>()) {}
+      registry_(std::make_shared<EndpointRegistry>()),
+      leases_(options.max_leases) {}
 
 bool Endpoint::Server::IsOfAnotherProcess() const {
   return platform::CurrentProcessId() != owner_pid_;
@@ -104,9 +106,12 @@ void Endpoint::Server::AcceptLoop() {
 
 void Endpoint::Server::Admit(platform::Channel channel) {
   absl::Status refusal;
-  if (sessions_.size() >= options_.max_sessions) {
-    refusal = absl::ResourceExhaustedError(absl::StrCat(
-        "the owner serves ", sessions_.size(), " peers already, its limit"));
+  const auto served = static_cast<std::size_t>(
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [](const Session& one) { return !one.is_lease; }));
+  if (served >= options_.max_sessions) {
+    refusal = absl::ResourceExhaustedError(
+        absl::StrCat("the owner serves ", served, " peers already, its limit"));
   } else {
     Session& session = sessions_.emplace_back(std::move(channel));
     try {
@@ -138,27 +143,80 @@ void Endpoint::Server::TurnAway(platform::Channel channel,
 }
 
 void Endpoint::Server::Serve(Session& session) {
-  absl::Status ended = ServeRequest(session.channel);
+  absl::Status ended = ServeRequest(session);
   session.channel.Close();
-  Record(ended);
+  if (!ended.ok() || !session.is_lease) Record(ended);
   session.done = true;
 }
 
-absl::Status Endpoint::Server::ServeRequest(platform::Channel& channel) {
+absl::Status Endpoint::Server::ServeRequest(Session& session) {
+  platform::Channel& channel = session.channel;
   absl::StatusOr<platform::Message> message =
       channel.Receive(absl::Now() + options_.request_timeout, &stop_);
   if (!message.ok()) return message.status();
   if (message->type == pool::kSubscribe) return ServePool(channel, *message);
+  return ServeMemory(session, *message);
+}
+
+absl::Status Endpoint::Server::ServeMemory(Session& session,
+                                           const platform::Message& message) {
+  platform::Channel& channel = session.channel;
   const absl::Time deadline = absl::Now() + options_.transfer_timeout;
-  absl::StatusOr<std::vector<MemoryId>> ids = protocol::DecodeRequest(*message);
+  absl::StatusOr<std::vector<MemoryId>> ids = protocol::DecodeRequest(message);
   absl::StatusOr<std::vector<protocol::Outgoing>> outgoing =
       ids.ok() ? registry_->Find(*ids) : ids.status();
-  if (!outgoing.ok()) {
-    protocol::SendError(channel, protocol::kAbort, outgoing.status(), deadline)
-        .IgnoreError();  // The hang-up tells it otherwise.
-    return outgoing.status();
+  std::vector<LeaseBook::Item> items;
+  if (outgoing.ok()) {
+    for (const protocol::Outgoing& one : *outgoing) {
+      items.push_back({one.ticket.id, one.ticket.requested_size});
+    }
   }
-  return protocol::SendAll(channel, *outgoing, deadline, &stop_);
+  // In the book before the first handle leaves: whatever happens then, it is
+  // known who may have the memory.
+  const absl::StatusOr<LeaseBook::Entry> lease =
+      outgoing.ok() ? leases_.Add(channel, std::move(items))
+                    : absl::StatusOr<LeaseBook::Entry>(outgoing.status());
+  if (!lease.ok()) {
+    protocol::SendError(channel, protocol::kAbort, lease.status(), deadline)
+        .IgnoreError();  // The hang-up tells it otherwise.
+    return lease.status();
+  }
+  absl::Status sent = protocol::SendAll(channel, *outgoing, deadline, &stop_);
+  outgoing->clear();  // Handles of what may be withdrawn.
+  if (!sent.ok()) {
+    // Who refuses in so many words keeps nothing, and goes on to be heard.
+    if (channel.is_open()) {
+      leases_.Remove(*lease);
+    } else {
+      leases_.Detach(*lease);
+    }
+    return sent;
+  }
+  session.is_lease = true;
+  Record(absl::OkStatus());
+  return AwaitReturn(channel, *lease);
+}
+
+absl::Status Endpoint::Server::AwaitReturn(platform::Channel& channel,
+                                           LeaseBook::Entry lease) {
+  for (;;) {
+    absl::StatusOr<platform::Message> message =
+        channel.Receive(absl::InfiniteFuture(), &stop_);
+    absl::StatusOr<std::vector<MemoryId>> ids =
+        message.ok() ? protocol::DecodeReturn(*message)
+                     : absl::StatusOr<std::vector<MemoryId>>(message.status());
+    const absl::StatusOr<bool> holds_more =
+        ids.ok() ? leases_.Return(lease, *ids)
+                 : absl::StatusOr<bool>(ids.status());
+    if (holds_more.ok() && *holds_more) continue;
+    if (holds_more.ok()) {
+      leases_.Remove(lease);
+      return absl::OkStatus();
+    }
+    leases_.Detach(lease);
+    // Holders hold until they or this endpoint end.
+    return message.ok() ? holds_more.status() : absl::OkStatus();
+  }
 }
 
 absl::Status Endpoint::Server::ServePool(platform::Channel& channel,

@@ -18,6 +18,7 @@
 #include "platform/channel.h"
 #include "vmm/endpoint.h"
 #include "vmm/endpoint_registry.h"
+#include "vmm/lease_book.h"
 
 namespace vmm {
 
@@ -41,12 +42,14 @@ class Endpoint::Server {
   }
   const std::string& address() const { return address_; }
   EndpointStatistics statistics() const;
+  LeaseBook& leases() { return leases_; }
 
  private:
   struct Session {
     explicit Session(platform::Channel c) : channel(std::move(c)) {}
     platform::Channel channel;
     std::thread thread;
+    std::atomic<bool> is_lease{false};  // Served: it only holds what it has.
     std::atomic<bool> done{false};
   };
 
@@ -56,7 +59,9 @@ class Endpoint::Server {
   void AcceptLoop();
   void Admit(platform::Channel channel);
   void Serve(Session& session);
-  absl::Status ServeRequest(platform::Channel& channel);
+  absl::Status ServeRequest(Session& session);
+  absl::Status ServeMemory(Session& session, const platform::Message& message);
+  absl::Status AwaitReturn(platform::Channel& channel, LeaseBook::Entry lease);
   absl::Status ServePool(platform::Channel& channel,
                          const platform::Message& message);
   void JoinFinished();
@@ -69,6 +74,7 @@ class Endpoint::Server {
   const platform::CancelEvent stop_;
   const std::int64_t owner_pid_;
   const std::shared_ptr<EndpointRegistry> registry_;
+  LeaseBook leases_;
   std::thread acceptor_;
   std::list<Session> sessions_;  // Touched by the acceptor, and after it.
   // Peers turned away that have not hung up yet, the latest ones; the same.

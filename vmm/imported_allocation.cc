@@ -6,6 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
+#include "vmm/lease_connection.h"
 
 namespace vmm {
 namespace {
@@ -117,6 +118,29 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
   }
   if (!region.ok()) return region.status();
   return ImportedAllocation(ticket, *std::move(region));
+}
+
+ImportedAllocation& ImportedAllocation::operator=(
+    ImportedAllocation&& other) noexcept {
+  if (this != &other) {
+    region_ = std::move(other.region_);  // Unmaps the old memory first.
+    lease_ = std::move(other.lease_);
+    ticket_ = std::move(other.ticket_);
+  }
+  return *this;
+}
+
+LeaseStatus ImportedAllocation::lease() const {
+  if (lease_ != nullptr) return lease_->status();
+  return {absl::FailedPreconditionError(
+              absl::StrCat(ticket_.Describe(),
+                           " did not come from an endpoint (OpenTicket), so "
+                           "its owner has no lease of it")),
+          std::nullopt};
+}
+
+void ImportedAllocation::HoldLease(std::shared_ptr<const HeldLease> lease) {
+  lease_ = std::move(lease);
 }
 
 }  // namespace vmm

@@ -14,6 +14,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "absl/types/span.h"
 #include "vmm/device.h"
 #include "vmm/exporter.h"
+#include "vmm/lease.h"
 #include "vmm/location.h"
 #include "vmm/mapped_region.h"
 #include "vmm/ticket.h"
@@ -43,6 +45,8 @@ struct ImportOptions {
   // of no account.
   std::optional<Placement> at = std::nullopt;
 };
+
+class HeldLease;
 
 // Move-only, thread-compatible.
 class ImportedAllocation {
@@ -72,11 +76,22 @@ class ImportedAllocation {
   absl::Status Remap() { return region_.Remap(); }
   bool is_mapped() const { return region_.is_mapped(); }
 
+  ImportedAllocation(ImportedAllocation&&) noexcept = default;
+  ImportedAllocation& operator=(ImportedAllocation&& other) noexcept;
+
+  // How its owner stands to it, if it came from an endpoint: see lease.h.
+  // Reads what the owner has sent; waits for nothing. Thread-safe.
+  LeaseStatus lease() const;
+  // Internal: makes it a lease, which is returned once it is unmapped.
+  void HoldLease(std::shared_ptr<const HeldLease> lease);
+
  private:
   ImportedAllocation(Ticket ticket, MappedRegion region)
       : ticket_(std::move(ticket)), region_(std::move(region)) {}
 
   Ticket ticket_;
+  // Destroyed after region_: what is returned is not mapped any more.
+  std::shared_ptr<const HeldLease> lease_;
   MappedRegion region_;
 };
 

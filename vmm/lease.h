@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "platform/channel.h"
@@ -52,6 +53,17 @@ struct BlockLease {
   CUdeviceptr block = 0;  // The owner's address.
   bool freed = false;     // By the owner: waits for the holders alone.
   Lease lease;
+};
+
+// What an importer knows of its own lease.
+struct LeaseStatus {
+  // UNAVAILABLE once the owner has ended, or serves nobody any more. What is
+  // imported stays valid. FAILED_PRECONDITION when the memory did not come
+  // from an endpoint: then it is no lease, and the owner cannot see it.
+  absl::Status connection;
+  // Set when the owner wants the memory back: let go of it by then. Nothing
+  // happens to who does not, but that the owner sees it.
+  std::optional<absl::Time> return_by;
 };
 
 namespace lease_internal {

@@ -1,6 +1,7 @@
 #include "vmm/protocol.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -13,10 +14,52 @@ namespace vmm::protocol {
 namespace {
 
 constexpr std::size_t kMaxErrorText = 1024;
-constexpr std::size_t kRequestedIdBytes = 16 + 8 + 4;
+constexpr std::size_t kIdBytes = 16 + 8 + 4;
 
 absl::string_view Text(absl::Span<const std::uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+absl::Status SendIds(platform::Channel& channel, MessageType type,
+                     std::vector<std::uint8_t> payload,
+                     absl::Span<const MemoryId> ids, absl::Time deadline) {
+  platform::Check(!ids.empty() && ids.size() <= kMaxRequested,
+                  "a message names 1 to kMaxRequested allocations");
+  WireWriter out(payload);
+  for (const MemoryId& id : ids) {
+    out.PutBytes(id.owner.bytes);
+    out.Put<std::uint64_t>(id.number);
+    out.Put<std::uint32_t>(id.generation);
+  }
+  return channel.Send(type, payload, {}, deadline);
+}
+
+std::vector<MemoryId> TakeIds(WireReader& in) {
+  std::vector<MemoryId> ids;
+  while (in.left() > 0) {
+    MemoryId id;
+    in.TakeBytes(absl::MakeSpan(id.owner.bytes));
+    id.number = in.Take<std::uint64_t>();
+    id.generation = in.Take<std::uint32_t>();
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::vector<MemoryId>> DecodeIds(
+    const platform::Message& message, MessageType type,
+    absl::string_view what) {
+  const std::size_t size = message.payload.size();
+  if (message.type != type || !message.handles.empty() || size == 0 ||
+      size % kIdBytes != 0 || size / kIdBytes > kMaxRequested) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of type 0x", absl::Hex(message.type), " with ",
+                     size, " bytes and ", message.handles.size(),
+                     " handles is no ", what, "; expected 1 to ", kMaxRequested,
+                     " ids of ", kIdBytes, " bytes and no handle"));
+  }
+  WireReader in(message.payload);
+  return TakeIds(in);
 }
 
 }  // namespace
@@ -52,40 +95,49 @@ absl::Status DecodeError(absl::Span<const std::uint8_t> payload,
 
 absl::Status SendRequest(platform::Channel& channel,
                          absl::Span<const MemoryId> ids, absl::Time deadline) {
-  platform::Check(!ids.empty() && ids.size() <= kMaxRequested,
-                  "a request names 1 to kMaxRequested allocations");
-  std::vector<std::uint8_t> payload;
-  WireWriter out(payload);
-  for (const MemoryId& id : ids) {
-    out.PutBytes(id.owner.bytes);
-    out.Put<std::uint64_t>(id.number);
-    out.Put<std::uint32_t>(id.generation);
-  }
-  return channel.Send(kRequest, payload, {}, deadline);
+  return SendIds(channel, kRequest, {}, ids, deadline);
 }
 
 absl::StatusOr<std::vector<MemoryId>> DecodeRequest(
     const platform::Message& message) {
-  const std::size_t size = message.payload.size();
-  if (message.type != kRequest || !message.handles.empty() || size == 0 ||
-      size % kRequestedIdBytes != 0 ||
-      size / kRequestedIdBytes > kMaxRequested) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a message of type 0x", absl::Hex(message.type), " with ", size,
-        " bytes and ", message.handles.size(),
-        " handles is no request for memory; expected 1 to ", kMaxRequested,
-        " ids of ", kRequestedIdBytes, " bytes and no handle"));
-  }
+  return DecodeIds(message, kRequest, "request for memory");
+}
+
+absl::Status SendReturn(platform::Channel& channel,
+                        absl::Span<const MemoryId> ids, absl::Time deadline) {
+  return SendIds(channel, kReturn, {}, ids, deadline);
+}
+
+absl::StatusOr<std::vector<MemoryId>> DecodeReturn(
+    const platform::Message& message) {
+  return DecodeIds(message, kReturn, "return of memory");
+}
+
+absl::Status SendRecall(platform::Channel& channel,
+                        absl::Span<const MemoryId> ids, absl::Duration within,
+                        absl::Time deadline) {
+  std::vector<std::uint8_t> start;
+  WireWriter(start).Put(static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(within))));
+  return SendIds(channel, kRecall, std::move(start), ids, deadline);
+}
+
+absl::StatusOr<Recall> DecodeRecall(const platform::Message& message) {
   WireReader in(message.payload);
-  std::vector<MemoryId> ids;
-  while (in.left() > 0) {
-    MemoryId id;
-    in.TakeBytes(absl::MakeSpan(id.owner.bytes));
-    id.number = in.Take<std::uint64_t>();
-    id.generation = in.Take<std::uint32_t>();
-    ids.push_back(id);
+  const auto within = in.Take<std::uint64_t>();
+  const std::size_t count = in.left() / kIdBytes;
+  if (message.type != kRecall || !message.handles.empty() || in.overrun() ||
+      in.left() % kIdBytes != 0 || count == 0 || count > kMaxRequested ||
+      within > static_cast<std::uint64_t>(
+                   std::numeric_limits<std::int64_t>::max())) {
+    return absl::DataLossError(
+        absl::StrCat("the owner broke the protocol: a message of type 0x",
+                     absl::Hex(message.type), " with ", message.payload.size(),
+                     " bytes and ", message.handles.size(),
+                     " handles is no recall; the channel is closed"));
   }
-  return ids;
+  return Recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
+                TakeIds(in)};
 }
 
 }  // namespace vmm::protocol

@@ -8,6 +8,12 @@
 //                                           kDone     all of them are imported
 //                                        or kRefused  why not; nothing is kept
 //
+// After an exchange that was asked for by kRequest the connection stands for
+// as long as anything of it is held:
+//
+//                                           kReturn   what it holds no more
+//   kRecall what is wanted back
+//
 // Instead of any of its messages the sender may send kAbort. A receiver that
 // cannot import reads on to the end and then refuses, so that the channel
 // stays usable; one that is sent nonsense closes it.
@@ -37,6 +43,8 @@ enum MessageType : std::uint16_t {
   kDone = 0xF004,
   kRefused = 0xF005,
   kRequest = 0xF006,  // To an endpoint: the ids of the memory wanted.
+  kReturn = 0xF007,   // To an endpoint: the ids of memory unmapped here.
+  kRecall = 0xF008,   // To an importer: the ids of memory wanted back.
 };
 
 // Allocations in one exchange.
@@ -82,6 +90,24 @@ absl::Status SendRequest(platform::Channel& channel,
 // Total: INVALID_ARGUMENT for a message that is no request.
 absl::StatusOr<std::vector<MemoryId>> DecodeRequest(
     const platform::Message& message);
+
+// REQUIRES: 1 to kMaxRequested ids.
+absl::Status SendReturn(platform::Channel& channel,
+                        absl::Span<const MemoryId> ids, absl::Time deadline);
+// Total: INVALID_ARGUMENT for a message that is none.
+absl::StatusOr<std::vector<MemoryId>> DecodeReturn(
+    const platform::Message& message);
+
+struct Recall {
+  absl::Duration within;  // Whole milliseconds, from when it was sent.
+  std::vector<MemoryId> ids;
+};
+// REQUIRES: 1 to kMaxRequested ids. A time that has passed is sent as 0.
+absl::Status SendRecall(platform::Channel& channel,
+                        absl::Span<const MemoryId> ids, absl::Duration within,
+                        absl::Time deadline);
+// Total: DATA_LOSS for a message that is none.
+absl::StatusOr<Recall> DecodeRecall(const platform::Message& message);
 
 // The error in a kAbort or kRefused message. Total; what it says is printable
 // and at most 1,024 bytes long, whatever was sent.

@@ -107,14 +107,14 @@ TEST(VmmDeathTest, ARequestNamesOneToManyIds) {
         auto pair = Must(platform::Channel::Pair());
         protocol::SendRequest(pair.first, {}, Late()).IgnoreError();
       },
-      "a request names 1 to kMaxRequested");
+      "a message names 1 to kMaxRequested");
   EXPECT_DEATH(
       {
         auto pair = Must(platform::Channel::Pair());
         const std::vector<MemoryId> ids(protocol::kMaxRequested + 1);
         protocol::SendRequest(pair.first, ids, Late()).IgnoreError();
       },
-      "a request names 1 to kMaxRequested");
+      "a message names 1 to kMaxRequested");
 }
 
 // What no program may do with device memory, or with host memory that the CPU

@@ -175,7 +175,12 @@ std::vector<Bytes> MessageSeeds() {
   const auto header = platform::EncodeFrameHeader({7, 4, 0});
   frame.insert(frame.end(), header.begin(), header.end());
   frame.insert(frame.end(), {1, 2, 3, 4});
-  return {request, refusal, frame};
+  Bytes returned = request;
+  returned[0] = static_cast<std::uint8_t>(protocol::kReturn & 0xff);
+  Bytes recall = request;
+  recall[0] = static_cast<std::uint8_t>(protocol::kRecall & 0xff);
+  recall.insert(recall.end(), 8, 0);
+  return {request, refusal, frame, returned, recall};
 }
 
 // A share table with one block in it, and a peer's view of it.
@@ -293,6 +298,14 @@ void FuzzMessage(Input input) {
     Check(absl::IsInvalidArgument(ids.status()),
           "another error than documented");
   }
+  const auto returned = protocol::DecodeReturn(message);
+  Check(returned.ok() ? returned->size() * 28 == payload.size()
+                      : absl::IsInvalidArgument(returned.status()),
+        "a return of another number of ids than it holds");
+  const auto recall = protocol::DecodeRecall(message);
+  Check(recall.ok() ? recall->ids.size() * 28 + 8 == payload.size()
+                    : absl::IsDataLoss(recall.status()),
+        "a recall of another number of ids than it holds");
   const absl::Status error = protocol::DecodeError(payload, "it");
   Check(!error.ok(), "a refusal is no success");
   Check(error.message().size() <= 1024 + 16, "a peer's text is not cut");

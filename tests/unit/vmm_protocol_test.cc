@@ -38,7 +38,7 @@ platform::Message Request(Bytes payload, std::uint16_t type = kRequest) {
 
 TEST(MessageType, IsOfTheReservedNumbers) {
   for (std::uint16_t type :
-       {kBegin, kPart, kAbort, kDone, kRefused, kRequest}) {
+       {kBegin, kPart, kAbort, kDone, kRefused, kRequest, kReturn, kRecall}) {
     EXPECT_GE(type, kFirstReservedType);
   }
 }
@@ -97,6 +97,57 @@ TEST(Request, OfAnotherTypeOrWithAHandleIsRefused) {
   const absl::Status status = DecodeRequest(with_handle).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("1 handles"));
+}
+
+TEST(Return, IsARequestOfAnotherType) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  Must(SendReturn(a, {Id(3), Id(4)}, Late()));
+  const platform::Message message = Must(b.Receive(Late()));
+  EXPECT_EQ(message.type, 0xf007);
+  EXPECT_EQ(message.payload.size(), 56u);
+  EXPECT_EQ(Must(DecodeReturn(message)), (std::vector<MemoryId>{Id(3), Id(4)}));
+  EXPECT_FALSE(DecodeRequest(message).ok());
+  for (std::size_t size = 0; size < 56; ++size) {
+    EXPECT_EQ(DecodeReturn(Request(Bytes(size, 1), kReturn)).ok(), size == 28);
+  }
+}
+
+TEST(Recall, HasTheBytesThatTheFormatSaysAndNoOthersAreOne) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  Must(SendRecall(a, {Id(3)}, absl::Milliseconds(0x0102), Late()));
+  const platform::Message message = Must(b.Receive(Late()));
+  EXPECT_EQ(message.type, 0xf008);
+  ASSERT_EQ(message.payload.size(), 36u);
+  EXPECT_EQ(Bytes(message.payload.begin(), message.payload.begin() + 8),
+            (Bytes{2, 1, 0, 0, 0, 0, 0, 0}));
+  const Recall recall = Must(DecodeRecall(message));
+  EXPECT_EQ(recall.within, absl::Milliseconds(0x0102));
+  EXPECT_EQ(recall.ids, std::vector<MemoryId>{Id(3)});
+  // A time that has passed, and one that never comes.
+  Must(SendRecall(a, {Id(3)}, -absl::Seconds(1), Late()));
+  EXPECT_EQ(Must(DecodeRecall(Must(b.Receive(Late())))).within,
+            absl::ZeroDuration());
+  Must(SendRecall(a, {Id(3)}, absl::InfiniteDuration(), Late()));
+  EXPECT_GT(Must(DecodeRecall(Must(b.Receive(Late())))).within,
+            absl::Hours(1'000'000));
+
+  for (std::size_t size = 0; size <= 36 + 28; ++size) {
+    const auto decoded = DecodeRecall(Request(Bytes(size, 1), kRecall));
+    EXPECT_EQ(decoded.ok(), size == 36 || size == 64) << size;
+    if (!decoded.ok()) {
+      EXPECT_TRUE(absl::IsDataLoss(decoded.status()));
+    }
+  }
+  Bytes negative(36, 1);
+  negative[7] = 0x80;
+  EXPECT_FALSE(DecodeRecall(Request(negative, kRecall)).ok());
+  EXPECT_FALSE(DecodeRecall(Request(Bytes(36, 1), kReturn)).ok());
+  EXPECT_FALSE(
+      DecodeRecall(Request(Bytes(8 + 28 * (kMaxRequested + 1), 1), kRecall))
+          .ok());
+  platform::Message with_handle = Request(Bytes(36, 1), kRecall);
+  with_handle.handles = AnyHandles(1);
+  EXPECT_FALSE(DecodeRecall(with_handle).ok());
 }
 
 TEST(RefusalOnTheWire, ComesBackWithCodeAndText) {

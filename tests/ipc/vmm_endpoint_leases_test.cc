@@ -1,0 +1,327 @@
+// Leases of published memory: who imported what, asked back, waited for.
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/process.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/open_handles.h"
+#include "vmm/endpoint.h"
+#include "vmm/protocol.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Args = std::vector<std::string>;
+
+class EndpointLeases : public IpcTest {
+ protected:
+  std::unique_ptr<Endpoint> Start(EndpointOptions options = {}) {
+    options.listener.directory = listener_directory();
+    return Must(Endpoint::Start(options));
+  }
+  struct Shared {
+    Allocation memory;
+    Publication publication;
+  };
+  Shared Share(Endpoint& endpoint, std::uint64_t size = kGranule) {
+    Allocation memory = MakePattern(size, 9);
+    Publication publication = Must(endpoint.Publish(memory.shareable()));
+    return {std::move(memory), std::move(publication)};
+  }
+  ImportedAllocation Open(const Shared& shared) {
+    return Must(OpenTicket(driver(), shared.publication.ticket(), {}, Late()));
+  }
+  static absl::Time Soon() { return absl::Now() + absl::Milliseconds(30); }
+};
+
+// Opens tickets, says so, and holds them until it is told to let go.
+int OpenAndHold(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  std::vector<ImportedAllocation> memory = Must(OpenTickets(
+      TestDriver(), absl::MakeConstSpan(args).subspan(1), {}, Late()));
+  Tell(boss);
+  Hear(boss);
+  for (const ImportedAllocation& one : memory) {
+    ExpectPattern(one.address(), one.requested_size(), 9);
+  }
+  memory.clear();
+  Tell(boss);
+  Must(boss.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kOpenAndHold = RegisterChild("open-and-hold", &OpenAndHold);
+
+TEST_F(EndpointLeases, NameWhoImportedWhatSinceWhen) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared first = Share(*endpoint);
+  const Shared second = Share(*endpoint, 3 * kGranule);
+  EXPECT_TRUE(endpoint->Leases().empty());
+  const absl::Time before = absl::Now();
+  Child child = Child::Start(
+      "open-and-hold",
+      {address(), first.publication.ticket(), second.publication.ticket()});
+  platform::Channel channel = Accept();
+  Hear(channel);
+  const absl::Time after = absl::Now();
+  const std::vector<MemoryLease> leases = endpoint->Leases();
+  ASSERT_EQ(leases.size(), 2u);
+  EXPECT_EQ(leases[0].memory, first.memory.id());
+  EXPECT_EQ(leases[0].lease.size, kGranule);
+  EXPECT_EQ(leases[1].memory, second.publication.id());
+  EXPECT_EQ(leases[1].lease.size, 3 * kGranule);
+  for (const MemoryLease& one : leases) {
+    EXPECT_EQ(one.lease.state, LeaseState::kHeld);
+    EXPECT_EQ(one.lease.holder.pid, child.pid());
+    EXPECT_EQ(one.lease.holder.user, platform::CurrentUser());
+    EXPECT_GE(one.lease.since, before);
+    EXPECT_LE(one.lease.since, after);
+  }
+  const absl::Status late = endpoint->WaitUntilAllReturned(Soon());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late));
+  EXPECT_THAT(std::string(late.message()),
+              HasSubstr("2 leases are not returned: memory "));
+  EXPECT_THAT(std::string(late.message()),
+              HasSubstr(absl::StrCat("process ", child.pid())));
+  Tell(channel);
+  Hear(channel);
+  Must(endpoint->WaitUntilAllReturned(Late()));
+  EXPECT_TRUE(endpoint->Leases().empty());
+  channel.Close();
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST_F(EndpointLeases, ALeaseIsReturnedOnceItsMemoryIsUnmapped) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Share(*endpoint);
+  std::optional<ImportedAllocation> memory = Open(shared);
+  EXPECT_TRUE(memory->lease().connection.ok());
+  EXPECT_EQ(memory->lease().return_by, std::nullopt);
+  // A lease moves with its memory, and is one.
+  std::optional<ImportedAllocation> moved = *std::move(memory);
+  memory.reset();
+  EXPECT_EQ(endpoint->Leases().size(), 1u);
+  // What is assigned over is returned, the other one kept.
+  *moved = Open(shared);
+  Must(endpoint->WaitUntilReturned(MemoryId{}, Late()));
+  ExpectSoon([&] { return endpoint->Leases().size() == 1; });
+  ExpectPattern(moved->address(), kGranule, 9);
+  moved.reset();
+  Must(endpoint->WaitUntilReturned(shared.memory.id(), Late()));
+  EXPECT_EQ(endpoint->statistics().served, 2u);
+  EXPECT_EQ(endpoint->statistics().failed, 0u);
+}
+
+TEST_F(EndpointLeases, OfOneConnectionAreReturnedOneByOne) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared first = Share(*endpoint);
+  const Shared second = Share(*endpoint);
+  std::vector<ImportedAllocation> memory =
+      Must(OpenTickets(driver(),
+                       {first.publication.ticket(), second.publication.ticket(),
+                        first.publication.ticket()},
+                       {}, Late()));
+  EXPECT_EQ(endpoint->Leases().size(), 3u);
+  memory.pop_back();
+  ExpectSoon([&] { return endpoint->Leases().size() == 2; });
+  EXPECT_FALSE(endpoint->WaitUntilReturned(first.memory.id(), Soon()).ok());
+  memory.erase(memory.begin());
+  Must(endpoint->WaitUntilReturned(first.memory.id(), Late()));
+  EXPECT_FALSE(endpoint->WaitUntilReturned(second.memory.id(), Soon()).ok());
+  memory.clear();
+  Must(endpoint->WaitUntilAllReturned(Late()));
+}
+
+TEST_F(EndpointLeases, ARecallIsSeenByThoseThatHoldTheMemory) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared first = Share(*endpoint);
+  const Shared second = Share(*endpoint);
+  std::optional<ImportedAllocation> one = Open(first);
+  const ImportedAllocation other = Open(second);
+  const absl::Time until = absl::Now() + absl::Seconds(40);
+  endpoint->Recall(first.memory.id(), until);
+  // It was sent when Recall() returned.
+  const LeaseStatus status = one->lease();
+  EXPECT_TRUE(status.connection.ok());
+  ASSERT_TRUE(status.return_by.has_value());
+  EXPECT_GE(*status.return_by, until - absl::Milliseconds(1));
+  EXPECT_LE(*status.return_by, until + absl::Seconds(5));
+  EXPECT_EQ(other.lease().return_by, std::nullopt);
+  for (const MemoryLease& lease : endpoint->Leases()) {
+    const bool asked = lease.memory == first.memory.id();
+    EXPECT_EQ(lease.lease.state,
+              asked ? LeaseState::kRecalled : LeaseState::kHeld);
+  }
+  endpoint->RecallAll(until);
+  EXPECT_TRUE(other.lease().return_by.has_value());
+  std::thread lets_go([&] { one.reset(); });
+  const absl::Status back =
+      endpoint->WaitUntilReturned(first.memory.id(), Late());
+  lets_go.join();
+  EXPECT_TRUE(back.ok()) << back;
+}
+
+TEST_F(EndpointLeases, OutliveThePublication) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  std::optional<Shared> shared = Share(*endpoint);
+  const MemoryId id = shared->memory.id();
+  const ImportedAllocation memory = Open(*shared);
+  shared.reset();
+  ASSERT_EQ(endpoint->Leases().size(), 1u);
+  EXPECT_EQ(endpoint->Leases()[0].memory, id);
+  endpoint->Recall(id, Late());
+  EXPECT_TRUE(memory.lease().return_by.has_value());
+}
+
+TEST_F(EndpointLeases, DeathReturnsThem) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Share(*endpoint);
+  Child child =
+      Child::Start("open-and-hold", {address(), shared.publication.ticket()});
+  platform::Channel channel = Accept();
+  Hear(channel);
+  EXPECT_EQ(endpoint->Leases().size(), 1u);
+  child.Kill();
+  const absl::Status back = endpoint->WaitUntilAllReturned(Late());
+  EXPECT_TRUE(back.ok()) << back;
+  EXPECT_TRUE(endpoint->Leases().empty());
+  EXPECT_EQ(endpoint->statistics().failed, 0u);
+}
+
+TEST_F(EndpointLeases, OfAPeerThatHungUpAndLivesAreQuarantined) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Share(*endpoint);
+  {
+    platform::Channel channel = Dial(endpoint->address());
+    Must(protocol::SendRequest(channel, {shared.memory.id()}, Late()));
+    Must(protocol::ReceiveAll(
+        channel, [](const protocol::Incoming&) { return absl::OkStatus(); },
+        Late()));
+  }
+  ExpectSoon([&] {
+    const std::vector<MemoryLease> leases = endpoint->Leases();
+    return leases.size() == 1 &&
+           leases[0].lease.state == LeaseState::kQuarantined;
+  });
+  endpoint->RecallAll(Late());  // Nobody is there to be asked.
+  EXPECT_THAT(std::string(endpoint->WaitUntilAllReturned(Soon()).message()),
+              HasSubstr("hung up and is not known to have ended"));
+}
+
+TEST_F(EndpointLeases, WhoRefusesHasNone) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Share(*endpoint);
+  platform::Channel channel = Dial(endpoint->address());
+  Must(protocol::SendRequest(channel, {shared.memory.id()}, Late()));
+  EXPECT_FALSE(protocol::ReceiveAll(
+                   channel,
+                   [](const protocol::Incoming&) {
+                     return absl::FailedPreconditionError("no");
+                   },
+                   Late())
+                   .ok());
+  Must(endpoint->WaitUntilAllReturned(Late()));
+  ExpectSoon([&] { return endpoint->statistics().failed == 1; });
+}
+
+TEST_F(EndpointLeases, AReturnOfWhatIsNotHeldEndsTheConnection) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared held = Share(*endpoint);
+  const Shared other = Share(*endpoint);
+  for (const int wrong : {0, 1, 2}) {
+    platform::Channel channel = Dial(endpoint->address());
+    Must(protocol::SendRequest(channel, {held.memory.id()}, Late()));
+    Must(protocol::ReceiveAll(
+        channel, [](const protocol::Incoming&) { return absl::OkStatus(); },
+        Late()));
+    if (wrong == 0) {
+      Must(protocol::SendReturn(channel, {other.memory.id()}, Late()));
+    } else if (wrong == 1) {  // Twice.
+      Must(protocol::SendReturn(channel, {held.memory.id(), held.memory.id()},
+                                Late()));
+    } else {
+      Must(protocol::SendRequest(channel, {other.memory.id()}, Late()));
+    }
+    EXPECT_TRUE(channel.WaitForHangUp(Late()).ok());
+    ExpectSoon([&] {
+      return endpoint->statistics().failed == static_cast<unsigned>(wrong) + 1;
+    });
+    EXPECT_TRUE(absl::IsInvalidArgument(endpoint->statistics().last_error))
+        << endpoint->statistics().last_error;
+  }
+  // Whatever it says: it may have the memory.
+  EXPECT_EQ(endpoint->Leases().size(), 3u);
+}
+
+TEST_F(EndpointLeases, MoreThanAllowedAreToldSo) {
+  EndpointOptions options;
+  options.max_leases = 5;
+  options.max_sessions = 2;  // A lease is no session.
+  const std::unique_ptr<Endpoint> endpoint = Start(options);
+  const Shared shared = Share(*endpoint);
+  std::vector<ImportedAllocation> memory;
+  while (memory.size() < 5) memory.push_back(Open(shared));
+  const absl::Status refused =
+      OpenTicket(driver(), shared.publication.ticket(), {}, Late()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("the owner has 5 leases out, its limit"));
+  memory.pop_back();
+  ExpectSoon([&] { return endpoint->Leases().size() == 4; });
+  memory.push_back(Open(shared));
+}
+
+TEST_F(EndpointLeases, TheEndOfTheOwnerIsSeenAndTheMemoryStays) {
+  std::unique_ptr<Endpoint> endpoint = Start();
+  std::optional<Shared> shared = Share(*endpoint);
+  std::optional<ImportedAllocation> memory = Open(*shared);
+  shared.reset();
+  endpoint->RecallAll(Late());
+  endpoint.reset();
+  // What it said before it went is read first.
+  EXPECT_TRUE(memory->lease().return_by.has_value());
+  const absl::Status gone = memory->lease().connection;
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(std::string(gone.message()),
+              HasSubstr("the owner of the memory"));
+  ExpectPattern(memory->address(), kGranule, 9);
+  memory.reset();
+}
+
+TEST_F(EndpointLeases, MemoryThatCameOtherwiseIsNone) {
+  auto [ours, theirs] = Must(platform::Channel::Pair());
+  const Allocation memory = MakePattern(kGranule, 9);
+  absl::Status sent;
+  std::thread sends([&, to = std::move(ours)]() mutable {
+    sent = SendAllocation(to, memory.shareable(), Late());
+  });
+  const ImportedAllocation imported =
+      Must(ReceiveAllocation(theirs, driver(), {}, Late()));
+  sends.join();
+  EXPECT_TRUE(sent.ok()) << sent;
+  EXPECT_TRUE(absl::IsFailedPrecondition(imported.lease().connection));
+}
+
+TEST_F(EndpointLeases, KeepNothingOpenWhenTheyAreReturned) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Share(*endpoint);
+  { const ImportedAllocation first = Open(shared); }
+  Must(endpoint->WaitUntilAllReturned(Late()));
+  // The thread of the first is joined when the next one comes.
+  const std::size_t before = OpenHandles().size();
+  for (int i = 0; i < 10; ++i) const ImportedAllocation memory = Open(shared);
+  Must(endpoint->WaitUntilAllReturned(Late()));
+  ExpectSoon([&] { return OpenHandles().size() == before; });
+}
+
+}  // namespace
+}  // namespace vmm::testing
