@@ -7,9 +7,9 @@
 //   ring --device=0 --peer=1               used on the second GPU
 //
 // The producer copies a frame into each buffer, the consumer copies it out, and
-// checks some of what came, byte for byte. Beside it one process does the same
-// copies through the same number of buffers of its own: what the ring costs is
-// the ratio.
+// checks some of what came, byte for byte. Before it one process does the same
+// copies through as many buffers, on two streams of the same two devices: what
+// it costs to be two processes is the ratio.
 //
 // --corrupt=ITEM publishes one item with a byte changed, to see the check find
 // it.
@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,6 +30,7 @@
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
 #include "docs/examples/support.h"
+#include "vmm/recorded_event.h"
 #include "vmm/vmm.h"
 
 namespace {
@@ -105,6 +107,7 @@ class Workplace {
     driver_->cuStreamDestroy(stream_);
   }
 
+  const Driver& driver() const { return driver_; }
   CUstream stream() const { return stream_; }
   CUdeviceptr At(std::uint64_t index) const {
     return memory_.address() + index * size_;
@@ -137,29 +140,125 @@ double Speed(const Job& job, absl::Time start) {
          absl::ToDoubleSeconds(absl::Now() - start);
 }
 
-// What the ring does, in one process: each frame into a buffer, and out of it.
-absl::StatusOr<double> CopyInOneProcess(const vmm::Device& device,
-                                        const Job& job) {
-  absl::StatusOr<Workplace> work =
-      Workplace::Make(device, 2 * kFrames + job.buffers, job.size);
-  if (!work.ok()) return work.status();
-  absl::Time start;
-  for (std::uint64_t i = 0; i < job.items + job.buffers; ++i) {
-    if (i == job.buffers) {  // Those before warmed it up.
-      absl::Status warm = work->Sync();
-      if (!warm.ok()) return warm;
-      start = absl::Now();
-    }
-    const CUdeviceptr buffer = work->At(2 * kFrames + i % job.buffers);
-    absl::Status copied = work->Copy(buffer, work->At(i % kFrames));
-    if (copied.ok()) {
-      copied = work->Copy(work->At(kFrames + i % kFrames), buffer);
-    }
-    if (!copied.ok()) return copied;
+// What the ring does, in one process: each frame into a buffer, by a stream of
+// the producer's device, and out of it by one of the consumer's. Events order
+// them, as the ring's fences do, and no host waits.
+class OneProcess {
+ public:
+  static absl::StatusOr<OneProcess> Make(const Gpu& producer,
+                                         const vmm::Device& consumer,
+                                         const Job& job) {
+    absl::StatusOr<vmm::Allocation> buffers = vmm::Allocation::Create(
+        producer.device,
+        {.size = job.buffers * job.size,
+         .sharing = vmm::SharePolicy::Private(),
+         .also = {{vmm::Location::On(consumer), vmm::Access::kReadWrite}}});
+    if (!buffers.ok()) return buffers.status();
+    absl::StatusOr<Side> in = MakeSide(producer.device, job);
+    if (!in.ok()) return in.status();
+    absl::StatusOr<Side> out = MakeSide(consumer, job);
+    if (!out.ok()) return out.status();
+    return OneProcess(*std::move(buffers), *std::move(in), *std::move(out));
   }
-  absl::Status passed = work->Sync();
-  if (!passed.ok()) return passed;
-  return Speed(job, start);
+
+  // Bytes a second, once through all buffers first.
+  absl::StatusOr<double> Copy(const Job& job) {
+    absl::Time start;
+    for (std::uint64_t i = 0; i < job.items + job.buffers; ++i) {
+      if (i == job.buffers) {
+        absl::Status warm = Sync();
+        if (!warm.ok()) return warm;
+        start = absl::Now();
+      }
+      const std::uint64_t buffer = i % job.buffers;
+      const CUdeviceptr address = buffers_.address() + buffer * job.size;
+      absl::Status in =
+          Step(in_, address, in_.work.At(i % kFrames),
+               i < job.buffers ? nullptr : &out_.passed[buffer], buffer);
+      if (!in.ok()) return in;
+      absl::Status out = Step(out_, out_.work.At(i % kFrames), address,
+                              &in_.passed[buffer], buffer);
+      if (!out.ok()) return out;
+    }
+    absl::Status passed = Sync();
+    if (!passed.ok()) return passed;
+    return Speed(job, start);
+  }
+
+ private:
+  struct Side {
+    vmm::PrimaryContext context;
+    Workplace work;
+    std::vector<vmm::OwnedEvent> passed;  // One a buffer.
+  };
+
+  OneProcess(vmm::Allocation buffers, Side in, Side out)
+      : buffers_(std::move(buffers)),
+        in_(std::move(in)),
+        out_(std::move(out)) {}
+
+  static absl::StatusOr<Side> MakeSide(const vmm::Device& device,
+                                       const Job& job) {
+    absl::StatusOr<vmm::PrimaryContext> context =
+        vmm::PrimaryContext::Retain(device);
+    if (!context.ok()) return context.status();
+    absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
+    if (!current.ok()) return current.status();
+    absl::StatusOr<Workplace> work = Workplace::Make(device, kFrames, job.size);
+    if (!work.ok()) return work.status();
+    Side side{*std::move(context), *std::move(work), {}};
+    for (std::uint64_t i = 0; i < job.buffers; ++i) {
+      absl::StatusOr<vmm::OwnedEvent> event =
+          vmm::RecordEvent(device.driver(), side.work.stream());
+      if (!event.ok()) return event.status();
+      side.passed.push_back(*std::move(event));
+    }
+    return side;
+  }
+
+  // One copy on the side's stream, after `after` and before its own event.
+  static absl::Status Step(const Side& side, CUdeviceptr to, CUdeviceptr from,
+                           const vmm::OwnedEvent* after, std::uint64_t buffer) {
+    absl::StatusOr<vmm::CurrentContext> current = side.context.MakeCurrent();
+    if (!current.ok()) return current.status();
+    const Driver& driver = side.work.driver();
+    CUstream stream = side.work.stream();
+    if (after != nullptr) {
+      const CUresult waits =
+          driver->cuStreamWaitEvent(stream, after->get().event, 0);
+      if (waits != CUDA_SUCCESS) {
+        return driver.Error(waits, "cuStreamWaitEvent()");
+      }
+    }
+    absl::Status copied = side.work.Copy(to, from);
+    if (!copied.ok()) return copied;
+    return driver.Error(
+        driver->cuEventRecord(side.passed[buffer].get().event, stream),
+        "cuEventRecord()");
+  }
+
+  absl::Status Sync() const {
+    absl::Status in = in_.work.Sync();
+    return in.ok() ? out_.work.Sync() : in;
+  }
+
+  vmm::Allocation buffers_;
+  Side in_;
+  Side out_;
+};
+
+absl::StatusOr<double> CopyInOneProcess(const Gpu& gpu, const CommandLine& line,
+                                        const Job& job) {
+  absl::StatusOr<std::uint64_t> own = line.Number("device", 0);
+  if (!own.ok()) return own.status();
+  absl::StatusOr<std::uint64_t> peer = line.Number("peer", *own);
+  if (!peer.ok()) return peer.status();
+  absl::StatusOr<vmm::Device> consumer =
+      vmm::Device::ByOrdinal(gpu.device.driver(), static_cast<int>(*peer));
+  if (!consumer.ok()) return consumer.status();
+  absl::StatusOr<OneProcess> alone = OneProcess::Make(gpu, *consumer, job);
+  if (!alone.ok()) return alone.status();
+  return alone->Copy(job);
 }
 
 // The producer's side of the ring.
@@ -206,7 +305,7 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
   if (!job.ok()) return job.status();
   absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
   if (!gpu.ok()) return gpu.status();
-  absl::StatusOr<double> alone = CopyInOneProcess(gpu->device, *job);
+  absl::StatusOr<double> alone = CopyInOneProcess(*gpu, line, *job);
   if (!alone.ok()) return alone.status();
 
   absl::StatusOr<Workplace> work =
