@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/coarse_clock.h"
 #include "platform/process.h"
 #include "platform/shared_memory.h"
 #include "tests/ipc/pool_ipc_test.h"
@@ -88,10 +89,13 @@ class PoolLeases : public PoolIpcTest {
 TEST_F(PoolLeases, NameWhoHoldsWhatSinceWhen) {
   const PoolPublication publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(3);
-  const absl::Time before = absl::Now();
   PoolPeer peer = StartPeer();
   ASSERT_EQ(peer.Subscribe(publication.ticket()), "OK");
   EXPECT_TRUE(pool_->Leases().empty());
+  // Not since the subscription: that is some ticks ago.
+  const std::uint64_t subscribed = platform::CoarseNow();
+  ExpectSoon([&] { return platform::CoarseNow() >= subscribed + 100; });
+  const absl::Time before = absl::Now();
   ASSERT_EQ(peer.Import(
                 std::vector<PoolTicket>{Export(blocks[0]), Export(blocks[2])}),
             "OK");
