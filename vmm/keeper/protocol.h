@@ -62,7 +62,7 @@ absl::Status CheckName(absl::string_view name);
 
 struct Request {
   MessageType type = kList;
-  std::string name;           // Of kList: the last one seen, or none.
+  std::string name = {};      // Of kList: the last one seen, or none.
   bool read_write = false;    // kAttach, kAttachOrCreate: to be mapped so.
   bool until_sealed = false;  // kAttachOrCreate: waits for that.
   std::uint64_t size = 0;     // Bytes expected, or 0: those two.
@@ -91,8 +91,8 @@ absl::StatusOr<Attached> DecodeAttached(absl::Span<const std::uint8_t> payload);
 // A page of the list.
 struct Page {
   bool more = false;  // Ask again, with the last name.
-  std::string restart_note;
-  std::vector<KeptMemory> memory;
+  std::string restart_note = {};
+  std::vector<KeptMemory> memory = {};
 };
 // As many of page.memory as fit into a message; `more` is set when some did
 // not.

@@ -91,9 +91,11 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
   }
   absl::Status answered = Answer(session, begun);
   if (!begun.ok() || !answered.ok()) return answered;
+  bool came = false;
   absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
       session.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
+        came = true;
         return Keep(request, client,
                     {std::move(incoming.ticket), std::move(incoming.handles)});
       },
@@ -103,8 +105,12 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
     // What Keep() has kept stays, whatever came behind it.
     if (registry_.Abandon(request.name, client).ok()) NotifyWaiters();
   }
-  // The client was told by the exchange; it may go on unless that broke.
-  return session.channel.is_open() ? absl::OkStatus() : count.status();
+  // The client was told by the exchange, and may go on; but not one that never
+  // began it.
+  const bool silent = !came && (absl::IsDeadlineExceeded(count.status()) ||
+                                absl::IsCancelled(count.status()));
+  return session.channel.is_open() && !silent ? absl::OkStatus()
+                                              : count.status();
 }
 
 absl::Status Server::Keep(const Request& request, const Client& client,
