@@ -91,20 +91,25 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
   }
   absl::Status answered = Answer(session, begun);
   if (!begun.ok() || !answered.ok()) return answered;
+  // What Keep() has kept stays, whatever came behind it.
+  const auto give_up = [&] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (registry_.Abandon(request.name, client).ok()) NotifyWaiters();
+  };
   bool came = false;
   absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
       session.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
         came = true;
-        return Keep(request, client,
-                    {std::move(incoming.ticket), std::move(incoming.handles)});
+        absl::Status kept =
+            Keep(request, client,
+                 {std::move(incoming.ticket), std::move(incoming.handles)});
+        // Before the client is told: the name is free when it hears so.
+        if (!kept.ok()) give_up();
+        return kept;
       },
       absl::Now() + options_.transfer_timeout, &stop_);
-  if (!count.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    // What Keep() has kept stays, whatever came behind it.
-    if (registry_.Abandon(request.name, client).ok()) NotifyWaiters();
-  }
+  if (!count.ok()) give_up();
   // The client was told by the exchange, and may go on; but not one that never
   // began it.
   const bool silent = !came && (absl::IsDeadlineExceeded(count.status()) ||
