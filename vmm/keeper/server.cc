@@ -52,6 +52,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ServerOptions options, absl::StatusOr<platform::ServiceManager> manager,
     platform::StoredHandles handles) {
   if (options.limits.handles == 0) {
+    // systemd and most shells start programs with 1,024 for the sake of
+    // select(), which is not used here.
+    absl::Status raised = platform::RaiseDescriptorLimit();
+    if (!raised.ok()) options.log(std::string(raised.message()));
     absl::StatusOr<std::uint64_t> room = RoomForHandles(options.max_sessions);
     if (!room.ok()) return room.status();
     options.limits.handles = *room;

@@ -34,7 +34,8 @@ namespace vmm::keeper {
 struct ServerOptions {
   std::string address = {};         // Empty: DefaultKeeperAddress().
   platform::PeerPolicy peers = {};  // Who may ask: this user, and these.
-  // handles = 0: what the descriptor limit leaves beside the connections.
+  // handles = 0: what the descriptor limit of the process, which is raised as
+  // far as it may be, leaves beside the connections.
   Limits limits = {};
   // Connections at once, and of one user; more are told RESOURCE_EXHAUSTED. A
   // connection is a writer's life line, so a quiet one is not ended.
