@@ -96,7 +96,8 @@ std::vector<Store::Restored> Store::Restore(
     absl::StatusOr<Content> content =
         record.ok() ? Assemble(record->ticket, found) : record.status();
     const bool of_newer = absl::IsUnimplemented(record.status());
-    if (content.ok()) {
+    const bool is_whole = content.ok();
+    if (is_whole) {
       stored_ += content->handles.size() + 1;
       const Saved saved{absl::StrCat(absl::Hex(id, absl::kZeroPad16))};
       entries_[saved.id] = {*record, content->handles.size()};
@@ -112,11 +113,11 @@ std::vector<Store::Restored> Store::Restore(
     // What counts stays; all else of it goes, older records first: what is left
     // by a keeper that is killed meanwhile must not be taken for whole.
     for (const auto& [revision, copies] : found.records) {
-      if (!content.ok() || revision != record->revision) {
+      if (!is_whole || revision != record->revision) {
         Forget(NameOfRecord(id, revision));
       }
     }
-    if (content.ok()) continue;
+    if (is_whole) continue;
     for (const auto& [chunk, copies] : found.handles) {
       Forget(NameOfHandle(id, chunk));
     }
