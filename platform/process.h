@@ -44,6 +44,10 @@ bool IsForkedChild();
 // Always 0 on Windows.
 std::uint64_t ForksSoFar();
 
+// Lets this process open as many descriptors as it may at all: its soft limit
+// becomes its hard one. For programs that hold many; nothing to do on Windows.
+absl::Status RaiseDescriptorLimit();
+
 // The file name of the system's CUDA driver: "libcuda.so.1", "nvcuda.dll".
 const char* SystemDriverName();
 

@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,6 +37,19 @@ std::uint64_t ForksSoFar() {
                              }) == 0;
   Check(counts, "pthread_atfork() has no memory to count forks");
   return forks.load(std::memory_order_relaxed);
+}
+
+absl::Status RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return OsError(errno, "getrlimit(RLIMIT_NOFILE)");
+  }
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return OsError(errno, absl::StrCat("setrlimit(RLIMIT_NOFILE, ",
+                                       limit.rlim_max, ")"));
+  }
+  return absl::OkStatus();
 }
 
 const char* SystemDriverName() { return "libcuda.so.1"; }

@@ -78,7 +78,8 @@ absl::Status SendAll(platform::Channel& channel,
 // owner refused: ".
 absl::StatusOr<std::size_t> ReceiveAll(
     platform::Channel& channel,
-    const std::function<absl::Status(Incoming)>& import, absl::Time deadline);
+    const std::function<absl::Status(Incoming)>& import, absl::Time deadline,
+    const platform::CancelEvent* cancel = nullptr);
 
 // Tells the peer an error: `type` is kAbort or kRefused.
 absl::Status SendError(platform::Channel& channel, MessageType type,

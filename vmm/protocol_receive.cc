@@ -95,8 +95,9 @@ class Assembler {
 // the sender has given up. Elsewhere the channel is of no use any more.
 class Exchange {
  public:
-  Exchange(platform::Channel& channel, absl::Time deadline)
-      : channel_(channel), deadline_(deadline) {}
+  Exchange(platform::Channel& channel, absl::Time deadline,
+           const platform::CancelEvent* cancel)
+      : channel_(channel), deadline_(deadline), cancel_(cancel) {}
 
   bool in_step() const { return in_step_; }
 
@@ -126,7 +127,7 @@ class Exchange {
 
  private:
   absl::StatusOr<platform::Message> Receive(MessageType expected) {
-    absl::StatusOr<platform::Message> message = channel_.Receive(deadline_);
+    absl::StatusOr<platform::Message> message = channel_.Receive(deadline_, cancel_);
     if (!message.ok()) return message.status();
     in_step_ = message->type == kAbort;
     if (in_step_) return DecodeError(message->payload, "the owner");
@@ -154,6 +155,7 @@ class Exchange {
 
   platform::Channel& channel_;
   absl::Time deadline_;
+  const platform::CancelEvent* cancel_;
   bool in_step_ = true;
 };
 
@@ -161,8 +163,9 @@ class Exchange {
 
 absl::StatusOr<std::size_t> ReceiveAll(
     platform::Channel& channel,
-    const std::function<absl::Status(Incoming)>& import, absl::Time deadline) {
-  Exchange exchange(channel, deadline);
+    const std::function<absl::Status(Incoming)>& import, absl::Time deadline,
+    const platform::CancelEvent* cancel) {
+  Exchange exchange(channel, deadline, cancel);
   absl::StatusOr<std::size_t> received = exchange.Run(import);
   if (!exchange.in_step()) channel.Close();
   return received;

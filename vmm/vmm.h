@@ -2,8 +2,8 @@
 //
 // Allocate (allocation.h), send over a channel (transfer.h) or publish as a
 // string (endpoint.h) or as bytes for another node (fabric_ticket.h), import
-// (imported_allocation.h). Many small blocks:
-// pool.h and imported_pool.h. The ranks of a job: job/handshake.h and
+// (imported_allocation.h). Many small blocks: pool.h and imported_pool.h. Memory
+// that outlives its creator: keeper.h. The ranks of a job: job/handshake.h and
 // job/symmetric.h. Begin with platform::Driver::LoadSystem() and
 // Device::ByOrdinal().
 #ifndef VMMSHARE_VMM_VMM_H_
@@ -25,6 +25,7 @@
 #include "vmm/ipc_event.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
+#include "vmm/keeper.h"
 #include "vmm/location.h"
 #include "vmm/pointer.h"
 #include "vmm/pool.h"

@@ -153,6 +153,15 @@ TEST(FuzzCorpus, FenceTicketsKeepTheirPromises) {
 TEST(FuzzCorpus, ShareTablesKeepTheirPromises) {
   EXPECT_GT(Fuzz("pool_table", 40000), 40000u);
 }
+TEST(FuzzCorpus, RequestsToAKeeperKeepTheirPromises) {
+  EXPECT_GT(Fuzz("keeper_request", 60000), 60000u);
+}
+TEST(FuzzCorpus, AnswersOfAKeeperKeepTheirPromises) {
+  EXPECT_GT(Fuzz("keeper_answer", 60000), 60000u);
+}
+TEST(FuzzCorpus, RecordsOfAKeeperKeepTheirPromises) {
+  EXPECT_GT(Fuzz("keeper_record", 60000), 60000u);
+}
 TEST(FuzzCorpus, CardsOfRanksKeepTheirPromises) {
   EXPECT_GT(Fuzz("job_card", 40000), 40000u);
 }

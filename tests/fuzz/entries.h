@@ -61,6 +61,15 @@ void FuzzBarrier(Input input);
 // The ticket of an event as it is, and once more with its checksum put right.
 void FuzzIpcEvent(Input input);
 
+// The first two bytes are the type of a message, the rest its payload: read as
+// a request to a keeper.
+void FuzzKeeperRequest(Input input);
+// A keeper's answers: that it attaches, and a page of its list.
+void FuzzKeeperAnswer(Input input);
+// What a keeper stores, as it is, and once more with its head and checksum put
+// right; and the name under which it stores something.
+void FuzzKeeperRecord(Input input);
+
 struct Entry {
   std::string name;
   void (*run)(Input input);
@@ -68,11 +77,12 @@ struct Entry {
 };
 
 // Those of pools, of fences and of what is built on both, of jobs (cards and
-// rows of ranks), and all.
+// rows of ranks), of the keeper, and all.
 std::vector<Entry> PoolEntries();
 std::vector<Entry> FenceEntries();
 std::vector<Entry> RingEntries();
 std::vector<Entry> JobEntries();
+std::vector<Entry> KeeperEntries();
 const std::vector<Entry>& Entries();
 
 }  // namespace vmm::fuzz

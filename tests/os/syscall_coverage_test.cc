@@ -44,8 +44,10 @@ constexpr const char* kHarmless[] = {
     "gnu_dev_minor gnu_dev_makedev sched_yield pthread_self",
     "pthread_getspecific",
     // Fail only for arguments that a program fixes when it is written.
-    "clock_gettime sysconf pthread_sigmask sigemptyset sigfillset getrlimit",
-    "getrlimit64",
+    "clock_gettime sysconf pthread_sigmask sigemptyset sigfillset sigaddset",
+    "getrlimit getrlimit64 setrlimit setrlimit64",
+    // A wait that is taken up again, whatever ends it early.
+    "sigtimedwait",
     // Answers no when it cannot tell.
     "isatty",
     // A hint: nothing is different when it fails (platform/large_pages.h).

@@ -100,6 +100,7 @@ std::string Usage() {
   return "usage: vmmshare COMMAND [OPTIONS]\n"
          "\n"
          "  doctor      what of sharing GPU memory works here, and why not\n"
+         "  keep        keep memory under names, beyond its creator's end\n"
          "  --version   the version of vmmshare\n"
          "  --help      this text; `vmmshare COMMAND --help` says more\n";
 }

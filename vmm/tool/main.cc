@@ -10,6 +10,7 @@
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/examine.h"
 #include "vmm/tool/job.h"
+#include "vmm/tool/keep.h"
 #include "vmm/tool/print.h"
 
 namespace vmm::tool {
@@ -73,15 +74,27 @@ int Doctor(const std::vector<std::string>& words) {
   return report.exit_code();
 }
 
+int KeepOrAsk(const std::vector<std::string>& words) {
+  absl::StatusOr<KeepOptions> options = ParseKeepOptions(words);
+  if (!options.ok()) {
+    return Misuse(options.status().message(), "vmmshare keep --help");
+  }
+  if (options->help) {
+    return Write(stdout, KeepUsage()) ? kExitGood : kExitNotUsable;
+  }
+  return Keep(*options);
+}
+
 int Run(std::vector<std::string> words) {
   constexpr char kHelp[] = "vmmshare --help";
   if (words.empty()) return Misuse("a command is missing", kHelp);
   const std::string command = words.front();
   words.erase(words.begin());
   if (command == "doctor") return Doctor(words);
+  if (command == "keep") return KeepOrAsk(words);
   if (command != "--help" && command != "help" && command != "--version") {
     return Misuse(
-        absl::StrCat("unknown command \"", command, "\"; expected doctor"),
+        absl::StrCat("unknown command \"", command, "\"; expected doctor or keep"),
         kHelp);
   }
   if (!words.empty()) {

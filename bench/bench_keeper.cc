@@ -1,0 +1,267 @@
+// Attaching to kept weights: how long until the first byte can be used, and how
+// much of that is the keeper's and the library's own, outside the driver.
+//
+//   bench_keeper                              16 GiB in chunks of 2 GiB
+//   bench_keeper --size=4G --chunk=0          in one chunk
+//   bench_keeper --address=/run/x/keeper      a keeper that runs already
+//   bench_keeper --driver=host --size=64M     without a GPU: no GPU figure
+//
+// A round connects, attaches and copies one byte to the host. Without --address
+// the keeper is a thread of this process, behind the same socket and with the
+// same code as `vmmshare keep`. "driver" is the time in driver calls of the
+// attaching thread, "own" the rest: connect, request, handles, checks.
+#include <cuda.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "bench/report.h"
+#include "platform/channel_address.h"
+#include "platform/driver.h"
+#include "platform/driver_table.h"
+#include "platform/process.h"
+#include "vmm/keeper.h"
+#include "vmm/keeper/server.h"
+#include "vmm/vmm.h"
+
+namespace {
+
+using vmm::platform::Driver;
+using vmm::platform::DriverTable;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string driver = "system";
+  std::string address;
+  std::uint64_t size = 16ull << 30;
+  std::uint64_t chunk = 2ull << 30;
+  std::uint64_t rounds = 200;
+};
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  if (!value.ok()) {
+    std::fprintf(stderr, "bench_keeper: %s\n",
+                 value.status().ToString().c_str());
+    std::exit(1);
+  }
+  return *std::move(value);
+}
+
+void Must(const absl::Status& status) {
+  if (!status.ok()) Must<int>(status);
+}
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+double MicrosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start)
+      .count();
+}
+
+// --- A driver that takes the time of its calls ------------------------------
+
+// Plain function pointers carry no state.
+DriverTable real_table;
+thread_local double in_driver = 0;  // Microseconds.
+
+template <auto Member, typename Pointer>
+struct Thunk;
+template <auto Member, typename Result, typename... Args>
+struct Thunk<Member, Result(CUDAAPI*)(Args...)> {
+  static Result CUDAAPI Call(Args... args) {
+    const Clock::time_point start = Clock::now();
+    const Result result = (real_table.*Member)(args...);
+    in_driver += MicrosecondsSince(start);
+    return result;
+  }
+};
+
+// The newest signature that is not newer than `version`, as a driver chooses.
+CUresult CUDAAPI GetAddress(const char* symbol, void** address, int version,
+                            cuuint64_t, CUdriverProcAddressQueryResult*) {
+  *address = nullptr;
+  int best = 0;
+  vmm::platform::ForEachDriverEntry([&](auto entry) {
+    constexpr auto kMember = decltype(entry)::kMember;
+    if (std::string_view(symbol) != entry.name || entry.version > version ||
+        entry.version < best) {
+      return;
+    }
+    best = entry.version;
+    using Pointer = std::remove_cvref_t<decltype(real_table.*kMember)>;
+    *address = real_table.*kMember == nullptr
+                   ? nullptr
+                   : reinterpret_cast<void*>(&Thunk<kMember, Pointer>::Call);
+  });
+  return *address != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+Driver TimingDriver(const Driver& real) {
+  real_table = real.table();
+  return Must(Driver::LoadFromLookup(
+      absl::StrCat("a table that takes the time, before ", real.Describe()),
+      [real](std::string_view symbol) -> void* {
+        if (symbol == "cuGetProcAddress_v2") {
+          return reinterpret_cast<void*>(&GetAddress);
+        }
+        // Its presence alone marks the host-memory driver.
+        static int mark = 0;
+        return symbol == "vmmshareHostDriverVersion" && real.is_host_memory()
+                   ? &mark
+                   : nullptr;
+      }));
+}
+
+Driver Load(const std::string& choice) {
+  if (choice == "system") return Must(Driver::LoadSystem());
+  if (choice != "host") return Must(Driver::LoadFrom(choice));
+  const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
+  return Must(
+      Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
+}
+
+// ----------------------------------------------------------------------------
+
+void Row(const char* what, const std::vector<double>& samples) {
+  std::printf("%-10s %14.1f %14.1f\n", what, bench::Percentile(samples, 50),
+              bench::Percentile(samples, 99));
+}
+
+// The value, or the end of the program.
+void Check(const Driver& driver, CUresult result, const char* call) {
+  if (result != CUDA_SUCCESS) Must(driver.Error(result, call));
+}
+
+void Run(const Options& options) {
+  const Driver real = Load(options.driver);
+  const Driver driver = TimingDriver(real);
+  std::printf("%s\n", real.Describe().c_str());
+  if (real.is_host_memory()) {
+    std::printf("host-memory driver: not a GPU figure\n");
+  }
+  const vmm::Device device = Must(vmm::Device::ByOrdinal(driver, 0));
+  const vmm::PrimaryContext context = Must(vmm::PrimaryContext::Retain(device));
+  const vmm::CurrentContext current = Must(context.MakeCurrent());
+
+  std::unique_ptr<vmm::keeper::Server> server;
+  std::string address = options.address;
+  if (address.empty()) {
+    address = Must(vmm::platform::DefaultAddressOf(
+        absl::StrCat("bench-keeper-", vmm::platform::CurrentProcessId())));
+    server = Must(vmm::keeper::Server::Start(
+        {.address = address}, absl::NotFoundError("none in a benchmark"), {}));
+  }
+  const std::string name =
+      absl::StrCat("bench-", vmm::platform::CurrentProcessId());
+  vmm::KeeperClient owner =
+      Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
+  constexpr std::uint8_t kMark = 0x5a;
+  {
+    const vmm::Allocation weights = Must(vmm::Allocation::Create(
+        device, {.size = options.size, .max_chunk_size = options.chunk}));
+    Check(driver, driver->cuMemsetD8(weights.address(), kMark, 1),
+          "cuMemsetD8()");
+    Check(driver, driver->cuCtxSynchronize(), "cuCtxSynchronize()");
+    Must(owner.Put(name, weights.shareable(), Soon()));
+    Must(owner.Seal(name, Soon()));
+  }  // Its creator has let go of it.
+
+  std::vector<double> total;
+  std::vector<double> spent;
+  std::vector<double> own;
+  std::vector<double> connect;
+  std::size_t chunks = 0;
+  for (std::uint64_t round = 0; round <= options.rounds; ++round) {
+    in_driver = 0;
+    const Clock::time_point start = Clock::now();
+    vmm::KeeperClient client =
+        Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
+    const double connected = MicrosecondsSince(start);
+    const vmm::ImportedAllocation weights = Must(
+        client.Attach(name, driver, {.expected_size = options.size}, Soon()));
+    std::uint8_t first = 0;
+    Check(driver, driver->cuMemcpyDtoH(&first, weights.address(), 1),
+          "cuMemcpyDtoH()");
+    const double whole = MicrosecondsSince(start);
+    if (first != kMark) {
+      Must(absl::DataLossError("the kept weights have another first byte"));
+    }
+    chunks = weights.ticket().layout.count();
+    if (round == 0) continue;  // What the driver does only once.
+    total.push_back(whole);
+    spent.push_back(in_driver);
+    own.push_back(whole - in_driver);
+    connect.push_back(connected);
+  }
+  Must(owner.Drop(name, Soon()));
+  std::printf("attach to %s kept in %zu chunks, %zu times, %s; microseconds\n",
+              bench::SizeText(options.size).c_str(), chunks, total.size(),
+              server != nullptr ? "keeper in this process"
+                                : "keeper in its own process");
+  std::printf("%-10s %14s %14s\n", "", "p50", "p99");
+  Row("total", total);
+  Row("driver", spent);
+  Row("own", own);
+  Row("  connect", connect);
+}
+
+// "16G".
+bool BytesOf(std::string_view text, std::uint64_t* bytes) {
+  int shift = 0;
+  constexpr std::string_view kUnits = "KMGT";
+  if (!text.empty() && kUnits.find(text.back()) != kUnits.npos) {
+    shift = 10 * static_cast<int>(kUnits.find(text.back()) + 1);
+    text.remove_suffix(1);
+  }
+  if (!absl::SimpleAtoi(absl::string_view(text.data(), text.size()), bytes)) {
+    return false;
+  }
+  *bytes <<= shift;
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view word = argv[i];
+    bool known = true;
+    if (absl::ConsumePrefix(&word, "--driver=")) {
+      options.driver = std::string(word);
+    } else if (absl::ConsumePrefix(&word, "--address=")) {
+      options.address = std::string(word);
+    } else if (absl::ConsumePrefix(&word, "--size=")) {
+      known = BytesOf({word.data(), word.size()}, &options.size) &&
+              options.size > 0;
+    } else if (absl::ConsumePrefix(&word, "--chunk=")) {
+      known = BytesOf({word.data(), word.size()}, &options.chunk);
+    } else if (absl::ConsumePrefix(&word, "--rounds=")) {
+      known = absl::SimpleAtoi(word, &options.rounds) && options.rounds > 0;
+    } else {
+      known = false;
+    }
+    if (!known) {
+      std::fprintf(stderr,
+                   "%s: expected --driver=host|system|PATH, --address=ADDRESS, "
+                   "--size=BYTES, --chunk=BYTES or --rounds=N\n",
+                   argv[i]);
+      return 2;
+    }
+  }
+  Run(options);
+  return 0;
+}

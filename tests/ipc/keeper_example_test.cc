@@ -1,0 +1,101 @@
+// The example of the keeper, with `vmmshare keep`, run as people run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/channel_address.h"
+#include "platform/process.h"
+#include "tests/ipc/program.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/must.h"
+#include "tests/support/test_driver.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class KeeperExample : public ::testing::Test {
+ protected:
+  KeeperExample()
+      : address_(platform::kNativeHandleIsPosixFd
+                     ? directory_.path() + "/keeper"
+                     : Must(platform::DefaultAddressOf(absl::StrCat(
+                           "example-", platform::CurrentProcessId())))) {}
+
+  Program Start(const std::string& path, std::vector<std::string> args) {
+    args.push_back("--address=" + address_);
+    return Program::Start(
+        absl::StrCat(FolderOfThisProgram(), "/../../", path), args,
+        {{"VMMSHARE_HOST_INSTANCE",
+          absl::StrCat("keeper-", platform::CurrentProcessId())}});
+  }
+  Program StartExample(std::vector<std::string> args = {}) {
+    args.insert(args.begin(),
+                {"weights",
+                 OnHostMemoryDriver() ? "--driver=host" : "--driver=system"});
+    return Start("docs/examples/keeper", args);
+  }
+  Program StartKeeper() {
+    Program keeper = Start("vmm/tool/vmmshare", {"keep"});
+    EXPECT_TRUE(keeper.WaitForText(address_)) << keeper.output();
+    return keeper;
+  }
+
+  PrivateDirectory directory_;
+  const std::string address_;
+};
+
+TEST_F(KeeperExample, TheFirstLoadsAndTheOthersAttach) {
+  Program keeper = StartKeeper();
+  Program first = StartExample();
+  EXPECT_EQ(first.Wait(), 0) << first.output();
+  EXPECT_THAT(first.output(), AllOf(HasSubstr("keeper: load and seal"),
+                                    HasSubstr("OK: 64.0 MiB of weights")));
+  Program listed = Start("vmm/tool/vmmshare", {"keep", "--list"});
+  EXPECT_EQ(listed.Wait(), 0);
+  EXPECT_THAT(listed.output(), AllOf(HasSubstr("weights\n  sealed\n"),
+                                     HasSubstr("67108864 bytes")));
+  for (int i = 0; i < 2; ++i) {
+    Program next = StartExample();
+    EXPECT_EQ(next.Wait(), 0) << next.output();
+    EXPECT_THAT(next.output(),
+                AllOf(HasSubstr("keeper: attach"), Not(HasSubstr("load")),
+                      HasSubstr("OK: 64.0 MiB of weights")));
+  }
+  Program other_size = StartExample({"--size=1M"});
+  EXPECT_EQ(other_size.Wait(), 1);
+  EXPECT_THAT(other_size.output(), HasSubstr("FAILED_PRECONDITION"));
+  Program dropped = Start("vmm/tool/vmmshare", {"keep", "--drop=weights"});
+  EXPECT_EQ(dropped.Wait(), 0) << dropped.output();
+  Program again = StartExample({"--size=1M"});
+  EXPECT_EQ(again.Wait(), 0) << again.output();
+}
+
+TEST_F(KeeperExample, OfManyAtOnceOneLoads) {
+  Program keeper = StartKeeper();
+  std::vector<Program> programs;
+  for (int i = 0; i < 4; ++i) programs.push_back(StartExample());
+  int loaded = 0;
+  for (Program& program : programs) {
+    EXPECT_EQ(program.Wait(), 0) << program.output();
+    loaded += program.output().find("load and seal") != std::string::npos;
+  }
+  EXPECT_EQ(loaded, 1);
+}
+
+TEST_F(KeeperExample, WithoutAKeeperItSaysWhatToStart) {
+  Program alone = StartExample();
+  EXPECT_EQ(alone.Wait(), 1);
+  EXPECT_THAT(alone.output(), HasSubstr("Start one: vmmshare keep"));
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,283 @@
+// Clients of the keeper that break its rules, and keepers that break theirs.
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/ipc/keeper_ipc_test.h"
+#include "tests/ipc/planted_handles.h"
+#include "vmm/keeper/protocol.h"
+#include "vmm/protocol.h"
+
+namespace vmm::testing {
+namespace {
+
+using keeper::Request;
+using platform::Channel;
+using platform::Message;
+using ::testing::HasSubstr;
+
+constexpr char kName[] = "wanted";
+
+class HostileKeeperTest : public KeeperTest {
+ protected:
+  static absl::Status Ask(Channel& channel, const Request& request) {
+    Must(
+        channel.Send(request.type, keeper::EncodeRequest(request), {}, Late()));
+    const Message answer = Must(channel.Receive(Late()));
+    if (answer.type == keeper::kOk) return absl::OkStatus();
+    EXPECT_EQ(answer.type, keeper::kError);
+    return protocol::DecodeError(answer.payload, "the keeper");
+  }
+  // A ticket of memory that the test has, as a client sends it.
+  Request PutOf(const Allocation& memory) {
+    return {.type = keeper::kPut,
+            .name = kName,
+            .ticket = Must(MakeTicket(memory.shareable(), kNativeKind))};
+  }
+  static void ExpectHangUp(Channel& channel) {
+    for (;;) {
+      const absl::Status status = channel.Receive(Late()).status();
+      if (status.ok()) continue;
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      return;
+    }
+  }
+};
+
+TEST_F(HostileKeeperTest, NonsenseEndsItsSendersConnectionAndNothingElse) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation memory = MakePattern(kGranule, 1);
+  Must(client.Put(kName, memory.shareable(), Late()));
+  const platform::CancelEvent some = Must(platform::CancelEvent::Create());
+  const std::vector<std::uint8_t> good =
+      keeper::EncodeRequest({.type = keeper::kDrop, .name = kName});
+  for (int kind = 0; kind < 6; ++kind) {
+    Channel hostile = Dial(keeper_address());
+    std::vector<std::uint8_t> bytes = good;
+    std::uint16_t type = keeper::kDrop;
+    std::vector<const platform::OsHandle*> handles;
+    if (kind == 0) type = 0xF1FF;
+    if (kind == 1) bytes.pop_back();
+    if (kind == 2) bytes[3] = 200;
+    if (kind == 3) bytes[2] = 1;
+    if (kind == 4) bytes.clear();
+    if (kind == 5) handles = {&some.handle()};
+    Must(hostile.Send(type, bytes, handles, Late()));
+    const Message answer = Must(hostile.Receive(Late()));
+    EXPECT_EQ(answer.type, keeper::kError);
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        protocol::DecodeError(answer.payload, "the keeper")));
+    ExpectHangUp(hostile);
+  }
+  EXPECT_EQ(Listed(client, kName)->state, KeptState::kLocked);
+}
+
+TEST_F(HostileKeeperTest, WhatIsNoMemoryOfTheStatedSizeIsNotKept) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation memory = MakePattern(kGranule, 1);
+  const Request put = PutOf(memory);
+  std::vector<Planted> planted = PlantedObjects();
+  if (OnHostMemoryDriver()) {
+    planted.push_back({"unsealed", PlantedMemory(kGranule, false)});
+    planted.push_back({"small", PlantedMemory(kGranule / 2, true)});
+  }
+  for (const Planted& each : planted) {
+    SCOPED_TRACE(each.name);
+    Channel hostile = Dial(keeper_address());
+    Must(Ask(hostile, put));
+    const protocol::Outgoing outgoing{
+        *put.ticket, [&](std::size_t) -> absl::StatusOr<ExportedHandle> {
+          return Must(platform::Duplicate(each.handle));
+        }};
+    const absl::Status refused =
+        protocol::SendAll(hostile, absl::MakeConstSpan(&outgoing, 1), Late());
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    // The name is free again, and the connection is of use.
+    Must(Ask(hostile, put));
+    hostile.Close();
+    ExpectSoon([&] { return server->names() == 0; });
+  }
+}
+
+TEST_F(HostileKeeperTest, OtherMemoryThanAnnouncedIsNotKept) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation announced = Make(kGranule);
+  const Allocation sent = Make(4 * kGranule, kGranule);
+  Channel hostile = Dial(keeper_address());
+  Must(Ask(hostile, PutOf(announced)));
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(sent.shareable()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      protocol::SendAll(hostile, absl::MakeConstSpan(&outgoing, 1), Late())));
+  EXPECT_EQ(server->names(), 0u);
+}
+
+TEST_F(HostileKeeperTest, ATicketOfAnotherMachineIsRefused) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation memory = Make(kGranule);
+  Request put = PutOf(memory);
+  put.ticket->boot_id.fill(0x55);
+  Channel client = Dial(keeper_address());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Ask(client, put)));
+  put = PutOf(memory);
+  put.ticket->kind = kForeignKind;
+  EXPECT_TRUE(absl::IsUnimplemented(Ask(client, put)));
+  EXPECT_EQ(server->names(), 0u);
+}
+
+TEST_F(HostileKeeperTest, AClientThatLeavesInTheMiddleOfAPutLeavesNothing) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation memory = Make(40 * kGranule, kGranule);
+  const protocol::Outgoing whole =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  const Request put = {
+      .type = keeper::kPut, .name = kName, .ticket = whole.ticket};
+  {
+    Channel announces_only = Dial(keeper_address());
+    Must(Ask(announces_only, put));
+    EXPECT_EQ(server->names(), 1u);
+  }
+  ExpectSoon([&] { return server->names() == 0; });
+  for (std::size_t chunks : {0u, 16u, 33u}) {
+    Channel leaves = Dial(keeper_address());
+    Must(Ask(leaves, put));
+    const protocol::Outgoing half{
+        whole.ticket, [&](std::size_t chunk) -> absl::StatusOr<ExportedHandle> {
+          if (chunk < chunks) return whole.handle(chunk);
+          leaves.Close();
+          return absl::AbortedError("leaves");
+        }};
+    EXPECT_FALSE(
+        protocol::SendAll(leaves, absl::MakeConstSpan(&half, 1), Late()).ok());
+    ExpectSoon([&] { return server->names() == 0; });
+  }
+}
+
+TEST_F(HostileKeeperTest, ASilentClientIsDroppedAndDelaysNobody) {
+  keeper::ServerOptions options;
+  options.first_request_timeout = absl::Milliseconds(200);
+  options.transfer_timeout = absl::Milliseconds(200);
+  const std::unique_ptr<keeper::Server> server = Start(options);
+  const Allocation memory = Make(kGranule);
+  const platform::Channel silent = Dial(keeper_address());
+  Channel half = Dial(keeper_address());
+  Must(Ask(half, PutOf(memory)));
+  Channel never_takes = Dial(keeper_address());
+  KeeperClient client = Client();
+  Must(client.Put("another", memory.shareable(), Late()));
+  Must(never_takes.Send(
+      keeper::kAttach,
+      keeper::EncodeRequest({.type = keeper::kAttach, .name = "another"}), {},
+      Late()));
+  EXPECT_TRUE(silent.WaitForHangUp(Late()).ok());
+  EXPECT_TRUE(half.WaitForHangUp(Late()).ok());
+  EXPECT_TRUE(never_takes.WaitForHangUp(Late()).ok());
+  ExpectSoon([&] { return server->names() == 1; });
+  // One that has asked before may be quiet: it has the lock.
+  EXPECT_EQ(Listed(client, "another")->state, KeptState::kLocked);
+}
+
+TEST_F(HostileKeeperTest, MoreConnectionsThanAllowedAreToldSo) {
+  for (const bool of_a_user : {false, true}) {
+    keeper::ServerOptions options;
+    (of_a_user ? options.max_user_sessions : options.max_sessions) = 2;
+    const std::unique_ptr<keeper::Server> server = Start(options);
+    KeeperClient first = Client();
+    Must(first.List(Late()));
+    {
+      KeeperClient second = Client();
+      Must(second.List(Late()));
+      for (int i = 0; i < 20; ++i) {
+        KeeperClient third = Client();
+        const absl::Status refused = third.List(Late()).status();
+        ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+        EXPECT_THAT(std::string(refused.message()), HasSubstr("2 connections"));
+      }
+    }
+    ExpectSoon([&] {
+      KeeperClient again = Client();
+      return again.List(Late()).ok();
+    });
+  }
+}
+
+TEST_F(HostileKeeperTest, AWaiterThatHasGoneTakesNothing) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation memory = Make(kGranule);
+  Must(client.Put(kName, memory.shareable(), Late()));
+  {
+    Channel waits = Dial(keeper_address());
+    const Request lock = {
+        .type = keeper::kLock, .name = kName, .wait = absl::Hours(1)};
+    Must(waits.Send(lock.type, keeper::EncodeRequest(lock), {}, Late()));
+  }
+  Must(client.Unlock(kName, Late()));
+  // If the one that has gone got it, it is given back at once.
+  ExpectSoon(
+      [&] { return Listed(client, kName)->state == KeptState::kWritable; });
+  Must(client.Lock(kName, Late()));
+}
+
+// Answers one request of one client in its own way.
+void AnswerOnce(platform::Listener& listener,
+                const std::function<void(Channel&)>& answer) {
+  Channel channel = Must(listener.Accept(Late()));
+  Must(channel.Receive(Late()));
+  answer(channel);
+  // What the client says afterwards is of no account.
+  channel.WaitForHangUp(Late()).IgnoreError();
+}
+
+TEST_F(HostileKeeperTest, AKeeperThatBreaksTheProtocolIsHungUpOn) {
+  const Allocation memory = MakePattern(kGranule, 1);
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  const platform::CancelEvent some = Must(platform::CancelEvent::Create());
+  const std::vector<std::function<void(Channel&)>> answers = {
+      [](Channel& c) { Must(c.Send(1, {}, {}, Late())); },
+      [](Channel& c) { Must(c.Send(keeper::kOk, {}, {}, Late())); },
+      [](Channel& c) { Must(c.Send(keeper::kAttached, {{9}}, {}, Late())); },
+      [&](Channel& c) {
+        Must(c.Send(keeper::kAttached, {{0}}, {&some.handle()}, Late()));
+      },
+      // Sealed, though it is to be mapped for writing.
+      [](Channel& c) { Must(c.Send(keeper::kAttached, {{1}}, {}, Late())); },
+      // Another size.
+      [&](Channel& c) {
+        Must(c.Send(keeper::kAttached, {{0}}, {}, Late()));
+        EXPECT_FALSE(
+            protocol::SendAll(c, absl::MakeConstSpan(&outgoing, 1), Late())
+                .ok());
+        c.Close();
+      }};
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    SCOPED_TRACE(i);
+    std::thread keeper([&] { AnswerOnce(listener(), answers[i]); });
+    {
+      KeeperClient client = ClientOf(address());
+      const absl::Status status =
+          client
+              .Attach(kName, driver(),
+                      {.import = {.access = Access::kReadWrite},
+                       .expected_size = 12345},
+                      Late())
+              .status();
+      EXPECT_TRUE(absl::IsDataLoss(status) ||
+                  absl::IsFailedPrecondition(status))
+          << status;
+      // The last one kept the exchange's own rules.
+      EXPECT_EQ(client.is_open(), i + 1 == answers.size());
+    }
+    keeper.join();
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

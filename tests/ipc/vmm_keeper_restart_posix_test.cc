@@ -1,0 +1,537 @@
+// A keeper that systemd starts again: what it was killed with is there, whole.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/service_manager.h"
+#include "platform/shared_memory.h"
+#include "tests/ipc/fake_systemd_posix.h"
+#include "tests/ipc/keeper_ipc_test.h"
+#include "tests/ipc/planted_handles.h"
+#include "vmm/keeper/record.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::OsHandle;
+using platform::StoredHandle;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Args = std::vector<std::string>;
+
+constexpr std::uint64_t kChunks = 3;
+constexpr std::uint64_t kSize = kChunks * kGranule;
+
+// What systemd starts: KEEPER LISTENER. It has no driver.
+int ServeAsService(const Args& args) {
+  platform::Channel test = Dial(args[1]);
+  const std::unique_ptr<keeper::Server> server = Must(keeper::Server::Start(
+      {.address = args[0],
+       .log = [&test](const std::string& line) { Tell(test, line, kText); }},
+      platform::ServiceManager::Find(), platform::TakeStoredHandles()));
+  Tell(test, server->restart_note());
+  Must(test.WaitForHangUp(absl::Now() + absl::Minutes(2)));
+  return 0;
+}
+const bool kServe = RegisterChild("keeper-service", &ServeAsService);
+
+int StartService(const Args& args) {
+  BecomeService(Dial(args[1]), "keeper-service", args);
+}
+const bool kStart = RegisterChild("keeper-service-start", &StartService);
+
+class KeeperRestartTest : public KeeperTest {
+ protected:
+  // A running service: until it is destroyed, which kills it.
+  struct Service {
+    Child child;
+    platform::Channel channel;
+    std::vector<std::string> log;
+    std::string note;
+  };
+
+  // Starts it with what systemd holds. Nothing when it is killed before it
+  // serves; `on_start` is called once its process is known.
+  std::unique_ptr<Service> StartKeeper(
+      const std::function<void(std::int64_t pid)>& on_start = {},
+      std::map<std::string, std::string> env = {}) {
+    systemd_.GoOn();
+    env.emplace("NOTIFY_SOCKET", systemd_.address());
+    const bool is_told = !env["NOTIFY_SOCKET"].empty();
+    Child child = Child::Start("keeper-service-start",
+                               {keeper_address(), address()}, env);
+    if (on_start) on_start(child.pid());
+    platform::Channel launch = Accept();
+    PassHandles(launch, systemd_.Stored());
+    platform::Channel channel = Accept();
+    std::vector<std::string> log;
+    for (;;) {
+      absl::StatusOr<platform::Message> message = channel.Receive(Late());
+      if (!message.ok()) {
+        EXPECT_TRUE(systemd_.killed()) << message.status();
+        EXPECT_EQ(child.Wait(), Child::kKilled);
+        return nullptr;
+      }
+      std::string text(message->payload.begin(), message->payload.end());
+      if (message->type == kGoOn) {
+        ExpectSoon(
+            [&] { return !is_told || systemd_.ready() || systemd_.killed(); });
+        return std::unique_ptr<Service>(
+            new Service{std::move(child), std::move(channel), std::move(log),
+                        std::move(text)});
+      }
+      log.push_back(std::move(text));
+    }
+  }
+  static void Kill(std::unique_ptr<Service>& service) {
+    service->child.Kill();
+    EXPECT_EQ(service->child.Wait(), Child::kKilled);
+    service.reset();
+  }
+
+  void PutPattern(KeeperClient& client, const std::string& name,
+                  std::uint64_t seed) {
+    const Allocation memory = MakePattern(kSize, seed, kGranule);
+    Must(client.Put(name, memory.shareable(), Late()));
+  }
+  void ExpectKept(KeeperClient& client, const std::string& name,
+                  std::uint64_t seed) {
+    const absl::StatusOr<ImportedAllocation> memory =
+        client.Attach(name, driver(), {.expected_size = kSize}, Late());
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    ExpectPattern(memory->address(), kSize, seed);
+  }
+
+  // Nothing is in the store but whole entries.
+  void ExpectStoreHoldsWhatIsListed(KeeperClient& client) {
+    std::size_t descriptors = 0;
+    for (const KeptMemory& memory : Must(client.List(Late())).memory) {
+      EXPECT_TRUE(memory.survives_restart) << memory.name;
+      descriptors += memory.chunks + 1;
+    }
+    ExpectSoon([&] { return systemd_.Stored().size() == descriptors; });
+  }
+
+  FakeSystemd systemd_{directory()};
+};
+
+TEST_F(KeeperRestartTest, WhatIsKeptIsThereAfterARestart) {
+  std::unique_ptr<Service> keeper = StartKeeper();
+  EXPECT_THAT(keeper->log, IsEmpty());
+  EXPECT_EQ(keeper->note, "");
+  absl::Time since;
+  {
+    KeeperClient client = Client();
+    PutPattern(client, "sealed", 1);
+    Must(client.Seal("sealed", Late()));
+    PutPattern(client, "writable", 2);
+    PutPattern(client, "dropped", 3);
+    Must(client.Drop("dropped", Late()));
+    since = Listed(client, "sealed")->since;
+    ExpectStoreHoldsWhatIsListed(client);
+  }
+  Kill(keeper);
+  for (int restart = 0; restart < 3; ++restart) {
+    keeper = StartKeeper();
+    EXPECT_THAT(keeper->log, IsEmpty());
+    KeeperClient client = Client();
+    ExpectKept(client, "sealed", 1);
+    ExpectKept(client, "writable", 2);
+    EXPECT_TRUE(absl::IsNotFound(
+        client.Attach("dropped", driver(), {}, Late()).status()));
+    const KeptMemory sealed = *Listed(client, "sealed");
+    EXPECT_EQ(sealed.state, KeptState::kSealed);
+    EXPECT_EQ(sealed.since, since);
+    EXPECT_EQ(sealed.pid, platform::CurrentProcessId());
+    EXPECT_EQ(sealed.user, platform::CurrentUser());
+    EXPECT_EQ(Listed(client, "writable")->state, KeptState::kWritable);
+    ExpectStoreHoldsWhatIsListed(client);
+    Kill(keeper);
+  }
+  // What is restored can be sealed and dropped.
+  keeper = StartKeeper();
+  KeeperClient client = Client();
+  Must(client.Lock("writable", Late()));
+  Must(client.Seal("writable", Late()));
+  Must(client.Drop("sealed", Late()));
+  ExpectStoreHoldsWhatIsListed(client);
+  Kill(keeper);
+  keeper = StartKeeper();
+  KeeperClient again = Client();
+  EXPECT_EQ(Listed(again, "writable")->state, KeptState::kSealed);
+  EXPECT_FALSE(Listed(again, "sealed").has_value());
+}
+
+TEST_F(KeeperRestartTest, TheKeeperHasNoDriver) {
+  std::unique_ptr<Service> keeper = StartKeeper();
+  KeeperClient client = Client();
+  PutPattern(client, "weights", 1);
+  ExpectKept(client, "weights", 1);
+  std::ostringstream maps;
+  maps << std::ifstream(absl::StrCat("/proc/", keeper->child.pid(), "/maps"))
+              .rdbuf();
+  EXPECT_THAT(maps.str(), HasSubstr("libc"));
+  EXPECT_THAT(maps.str(), Not(HasSubstr("hostdriver")));
+  EXPECT_THAT(maps.str(), Not(HasSubstr("libcuda")));
+}
+
+// What a client did, and what it was answered, until the keeper was killed.
+struct Story {
+  absl::Status put_a = absl::CancelledError(), seal_a = put_a, drop_b = put_a,
+               put_c = put_a;
+};
+
+class KilledKeeperTest : public KeeperRestartTest {
+ protected:
+  void Prepare() {
+    systemd_.Clear();
+    KeeperClient client = Client();
+    PutPattern(client, "before", 9);
+    Must(client.Seal("before", Late()));
+    PutPattern(client, "b", 8);
+    Must(client.Seal("b", Late()));
+  }
+  Story Act() {
+    Story story;
+    KeeperClient client = Client();
+    const Allocation a = MakePattern(kSize, 1, kGranule);
+    const Allocation c = MakePattern(kSize, 3, kGranule);
+    story.put_a = client.Put("a", a.shareable(), Late());
+    if (story.put_a.ok()) story.seal_a = client.Seal("a", Late());
+    if (story.seal_a.ok()) story.drop_b = client.Drop("b", Late());
+    if (story.drop_b.ok()) story.put_c = client.Put("c", c.shareable(), Late());
+    return story;
+  }
+  void ExpectTold(const Story& story) {
+    KeeperClient client = Client();
+    std::map<std::string, KeptMemory> listed;
+    for (KeptMemory& memory : Must(client.List(Late())).memory) {
+      listed.emplace(memory.name, memory);
+    }
+    const std::map<std::string, std::uint64_t> seeds = {
+        {"a", 1}, {"b", 8}, {"before", 9}, {"c", 3}};
+    // All that is there is whole.
+    for (const auto& [name, memory] : listed) {
+      ASSERT_TRUE(seeds.contains(name)) << name;
+      ExpectKept(client, name, seeds.at(name));
+    }
+    // What was answered is so.
+    ASSERT_TRUE(listed.contains("before"));
+    EXPECT_EQ(listed["before"].state, KeptState::kSealed);
+    if (story.put_a.ok()) {
+      EXPECT_TRUE(listed.contains("a"));
+    }
+    if (story.seal_a.ok()) {
+      EXPECT_EQ(listed["a"].state, KeptState::kSealed);
+    }
+    if (story.drop_b.ok()) {
+      EXPECT_FALSE(listed.contains("b"));
+    }
+    if (story.put_c.ok()) {
+      EXPECT_TRUE(listed.contains("c"));
+    }
+    // What was not asked for has not happened.
+    if (absl::IsCancelled(story.seal_a) && listed.contains("a")) {
+      EXPECT_EQ(listed["a"].state, KeptState::kWritable);
+    }
+    if (absl::IsCancelled(story.drop_b)) {
+      ASSERT_TRUE(listed.contains("b"));
+      EXPECT_EQ(listed["b"].state, KeptState::kSealed);
+    }
+    if (absl::IsCancelled(story.put_c)) {
+      EXPECT_FALSE(listed.contains("c"));
+    }
+    ExpectStoreHoldsWhatIsListed(client);
+  }
+  // Runs the story and kills the keeper at the `at`-th datagram. False when
+  // there are fewer.
+  bool KillAt(std::size_t at, bool lose, Story* story) {
+    std::unique_ptr<Service> keeper = StartKeeper();
+    Prepare();
+    const auto pid = static_cast<pid_t>(keeper->child.pid());
+    // The last of what was prepared may still be on its way.
+    ExpectSoon([&] { return systemd_.Stored().size() == 2 * (kChunks + 1); });
+    systemd_.KillAt(at, lose, [pid] { ::kill(pid, SIGKILL); });
+    *story = Act();
+    const bool killed = systemd_.killed();
+    Kill(keeper);
+    return killed;
+  }
+};
+
+TEST_F(KilledKeeperTest, AtEveryStepLosesNothingAndServesNothingHalf) {
+  std::size_t kills = 0;
+  for (const bool lose : {true, false}) {
+    for (std::size_t at = 1;; ++at) {
+      SCOPED_TRACE(
+          absl::StrCat("killed ", lose ? "before" : "after", " datagram ", at));
+      Story story;
+      systemd_.Clear();
+      if (!KillAt(at, lose, &story)) break;
+      ++kills;
+      std::unique_ptr<Service> keeper = StartKeeper();
+      ASSERT_TRUE(keeper != nullptr);
+      ExpectTold(story);
+      Kill(keeper);
+      if (HasFailure()) return;
+    }
+  }
+  std::printf("the keeper was killed at %zu points\n", kills);
+  // Three handles, a record and a barrier each time something is put, ...
+  EXPECT_GE(kills, 2u * 17);
+}
+
+TEST_F(KilledKeeperTest, AtEveryStepOfTheNextStartToo) {
+  std::size_t kills = 0;
+  // After the kills that leave half an entry, or two records, behind.
+  for (const std::size_t first : {2u, 4u, 7u, 8u, 10u, 12u, 15u}) {
+    for (std::size_t at = 1;; ++at) {
+      SCOPED_TRACE(
+          absl::StrCat("killed after datagram ", first, ", then at ", at));
+      Story story;
+      systemd_.Clear();
+      ASSERT_TRUE(KillAt(first, false, &story));
+      std::unique_ptr<Service> keeper = StartKeeper([&](std::int64_t pid) {
+        systemd_.KillAt(at, true,
+                        [pid] { ::kill(static_cast<pid_t>(pid), SIGKILL); });
+      });
+      const bool killed = systemd_.killed();
+      if (keeper != nullptr) Kill(keeper);
+      keeper = StartKeeper();
+      ASSERT_TRUE(keeper != nullptr);
+      ExpectTold(story);
+      Kill(keeper);
+      if (HasFailure()) return;
+      if (!killed) break;
+      ++kills;
+    }
+  }
+  std::printf("the keeper was killed at %zu points of its start\n", kills);
+  EXPECT_GE(kills, 7u);
+}
+
+class PlantedStoreTest : public KeeperRestartTest {
+ protected:
+  // A sealed memory with these bytes, as a record is stored.
+  static OsHandle MemoryOf(const std::vector<std::uint8_t>& bytes) {
+    platform::SharedMemory memory = Must(platform::SharedMemory::Create(
+        bytes.size(), platform::PeerAccess::kRead));
+    std::copy(bytes.begin(), bytes.end(), memory.writable_bytes().begin());
+    return Must(platform::Duplicate(memory.handle()));
+  }
+  // The one entry that the store holds after a keeper kept "weights".
+  void KeepOne() {
+    std::unique_ptr<Service> keeper = StartKeeper();
+    KeeperClient client = Client();
+    PutPattern(client, "weights", 1);
+    Must(client.Seal("weights", Late()));
+    ExpectStoreHoldsWhatIsListed(client);
+    Kill(keeper);
+  }
+  // Has something done to what is stored, then starts a keeper and answers what
+  // it says. "weights" is served by it as `served` says.
+  std::vector<std::string> LogAfter(
+      const std::function<void(std::vector<StoredHandle>&)>& change,
+      bool served, std::size_t left) {
+    systemd_.Clear();
+    KeepOne();
+    std::vector<StoredHandle> stored = systemd_.Stored();
+    systemd_.Clear();
+    change(stored);
+    for (const StoredHandle& each : stored) {
+      systemd_.Plant(each.name, each.handle);
+    }
+    std::unique_ptr<Service> keeper = StartKeeper();
+    std::vector<std::string> log = keeper->log;
+    KeeperClient client = Client();
+    if (served) {
+      ExpectKept(client, "weights", 1);
+    } else {
+      EXPECT_THAT(Must(client.List(Late())).memory, IsEmpty());
+    }
+    ExpectSoon([&] { return systemd_.Stored().size() == left; });
+    // It goes on: there is room for the same again.
+    if (!served) PutPattern(client, "weights", 1);
+    Kill(keeper);
+    return log;
+  }
+  static StoredHandle& RecordOf(std::vector<StoredHandle>& stored) {
+    for (StoredHandle& each : stored) {
+      if (Must(keeper::ParseStoredName(each.name)).is_record) return each;
+    }
+    platform::Die("no record is stored");
+  }
+  static StoredHandle& HandleOf(std::vector<StoredHandle>& stored) {
+    for (StoredHandle& each : stored) {
+      if (!Must(keeper::ParseStoredName(each.name)).is_record) return each;
+    }
+    platform::Die("no handle is stored");
+  }
+  static keeper::Record ReadRecord(std::vector<StoredHandle>& stored) {
+    const platform::SharedMemory memory = Must(platform::SharedMemory::Open(
+        RecordOf(stored).handle, keeper::kRecordBytes,
+        platform::PeerAccess::kRead));
+    return Must(
+        keeper::DecodeRecord(memory.bytes().subspan(0, keeper::kRecordBytes)));
+  }
+};
+
+TEST_F(PlantedStoreTest, WhatIsNotWholeIsRefusedAndSaidSo) {
+  struct Case {
+    const char* says;
+    std::function<void(std::vector<StoredHandle>&)> change;
+  };
+  const platform::CancelEvent some = Must(platform::CancelEvent::Create());
+  const Case cases[] = {
+      {"handles without a record",
+       [](auto& stored) {
+         std::erase_if(stored, [](const StoredHandle& each) {
+           return Must(keeper::ParseStoredName(each.name)).is_record;
+         });
+       }},
+      {"2 of 3 handles",
+       [](auto& stored) {
+         const std::string name = HandleOf(stored).name;
+         std::erase_if(stored, [&](const StoredHandle& each) {
+           return each.name == name;
+         });
+       }},
+      {"2 handles are stored as number",
+       [](auto& stored) {
+         const StoredHandle& handle = HandleOf(stored);
+         stored.push_back(
+             {handle.name, Must(platform::Duplicate(handle.handle))});
+       }},
+      {"2 records have the same name",
+       [](auto& stored) {
+         const StoredHandle& record = RecordOf(stored);
+         stored.push_back(
+             {record.name, Must(platform::Duplicate(record.handle))});
+       }},
+      {"expected",
+       [&](auto& stored) {
+         HandleOf(stored).handle = Must(platform::Duplicate(some.handle()));
+       }},
+      {"the descriptor for shared control memory is",
+       [&](auto& stored) {
+         RecordOf(stored).handle = Must(platform::Duplicate(some.handle()));
+       }},
+      {"checksum",
+       [](auto& stored) {
+         std::vector<std::uint8_t> bytes =
+             keeper::EncodeRecord(ReadRecord(stored));
+         bytes[20] ^= 1;
+         RecordOf(stored).handle = MemoryOf(bytes);
+       }},
+      {"under another's name",
+       [](auto& stored) {
+         keeper::Record record = ReadRecord(stored);
+         ++record.id;
+         RecordOf(stored).handle = MemoryOf(keeper::EncodeRecord(record));
+       }},
+      {"on another machine", [](auto& stored) {
+         keeper::Record record = ReadRecord(stored);
+         record.ticket.boot_id.fill(1);
+         RecordOf(stored).handle = MemoryOf(keeper::EncodeRecord(record));
+       }}};
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.says);
+    EXPECT_THAT(LogAfter(each.change, false, 0),
+                Contains(HasSubstr(each.says)));
+  }
+}
+
+TEST_F(PlantedStoreTest, WhatIsNoneOfTheKeepersIsClosed) {
+  const platform::CancelEvent some = Must(platform::CancelEvent::Create());
+  EXPECT_THAT(LogAfter(
+                  [&](auto& stored) {
+                    stored.push_back(
+                        {"stored", Must(platform::Duplicate(some.handle()))});
+                  },
+                  true, kChunks + 2),
+              Contains(HasSubstr("passed as \"stored\"")));
+}
+
+TEST_F(PlantedStoreTest, OfTwoRecordsTheLaterOneCounts) {
+  EXPECT_THAT(
+      LogAfter(
+          [](auto& stored) {
+            keeper::Record record = ReadRecord(stored);
+            EXPECT_TRUE(record.sealed);
+            record.sealed = false;
+            --record.revision;
+            stored.push_back({keeper::NameOfRecord(record.id, record.revision),
+                              MemoryOf(keeper::EncodeRecord(record))});
+          },
+          true, kChunks + 1),
+      IsEmpty());
+}
+
+TEST_F(PlantedStoreTest, ARecordOfANewerKeeperIsLeftForIt) {
+  EXPECT_THAT(LogAfter(
+                  [](auto& stored) {
+                    std::vector<std::uint8_t> bytes =
+                        keeper::EncodeRecord(ReadRecord(stored));
+                    bytes[8] = 2;
+                    RecordOf(stored).handle = MemoryOf(bytes);
+                  },
+                  false, kChunks + 1),
+              Contains(HasSubstr("left alone")));
+}
+
+TEST_F(PlantedStoreTest, DescriptorsForAnotherProcessAreNotTaken) {
+  const OsHandle kept =
+      Must(platform::Duplicate(Must(platform::CancelEvent::Create()).handle()));
+  // Inherited from a parent that was a service.
+  ::setenv("LISTEN_PID", absl::StrCat(::getppid()).c_str(), 1);
+  ::setenv("LISTEN_FDS", "40", 1);
+  const platform::StoredHandles taken = platform::TakeStoredHandles();
+  ::unsetenv("LISTEN_PID");
+  ::unsetenv("LISTEN_FDS");
+  EXPECT_TRUE(taken.handles.empty());
+  EXPECT_THAT(taken.problems, IsEmpty());
+}
+
+TEST_F(KeeperRestartTest, SaysWhatDoesNotSurviveAndWhy) {
+  std::unique_ptr<Service> keeper = StartKeeper({}, {{"NOTIFY_SOCKET", ""}});
+  EXPECT_THAT(keeper->note, HasSubstr("NOTIFY_SOCKET is not set"));
+  {
+    KeeperClient client = Client();
+    PutPattern(client, "weights", 1);
+    EXPECT_FALSE(Listed(client, "weights")->survives_restart);
+    EXPECT_EQ(Must(client.List(Late())).restart_note, keeper->note);
+  }
+  EXPECT_THAT(systemd_.Stored(), IsEmpty());
+  Kill(keeper);
+  keeper = StartKeeper({}, {{"FDSTORE", "0"}});
+  EXPECT_THAT(keeper->note, HasSubstr("FileDescriptorStoreMax="));
+  Kill(keeper);
+  // Two entries and one to spare do not fit.
+  keeper = StartKeeper({}, {{"FDSTORE", "8"}});
+  EXPECT_EQ(keeper->note, "");
+  KeeperClient client = Client();
+  PutPattern(client, "first", 1);
+  PutPattern(client, "second", 2);
+  EXPECT_TRUE(Listed(client, "first")->survives_restart);
+  EXPECT_FALSE(Listed(client, "second")->survives_restart);
+  EXPECT_THAT(Hear(keeper->channel), HasSubstr("FileDescriptorStoreMax=8"));
+  ExpectKept(client, "second", 2);
+  EXPECT_EQ(systemd_.Stored().size(), kChunks + 1);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,540 @@
+// The keeper and its clients, in several processes.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "tests/ipc/keeper_ipc_test.h"
+#include "tests/ipc/planted_handles.h"
+#include "vmm/keeper/protocol.h"
+#include "vmm/protocol.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Args = std::vector<std::string>;
+
+constexpr char kName[] = "model/tp-0";
+constexpr std::uint64_t kSize = 3 * kGranule - 100;
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+Allocation MakeHere(const Device& device, std::uint64_t size,
+                    std::uint64_t seed, std::uint64_t max_chunk = 0) {
+  Allocation memory = Must(
+      Allocation::Create(device, {.size = size, .max_chunk_size = max_chunk}));
+  WritePattern(memory.address(), memory.requested_size(), seed);
+  return memory;
+}
+
+// Puts pattern 1 in three chunks and ends: ADDRESS, and what to do then:
+// "seal", "return" or "die".
+int PutAndEnd(const Args& args) {
+  const Here here;
+  KeeperClient keeper =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  const Allocation memory = MakeHere(here.device, kSize, 1, kGranule);
+  Must(keeper.Put(kName, memory.shareable(), Late()));
+  if (args[1] == "seal") Must(keeper.Seal(kName, Late()));
+  if (args[1] == "die") KillThisProcess();
+  return 0;
+}
+const bool kPutAndEnd = RegisterChild("keeper-put-and-end", &PutAndEnd);
+
+TEST_F(KeeperTest, MemoryOutlivesTheProcessThatMadeIt) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  Child creator =
+      Child::Start("keeper-put-and-end", {keeper_address(), "seal"});
+  const std::int64_t pid = creator.pid();
+  EXPECT_EQ(creator.Wait(), 0);
+  KeeperClient client = Client();
+  const ImportedAllocation memory =
+      Must(client.Attach(kName, driver(), {.expected_size = kSize}, Late()));
+  ExpectPattern(memory.address(), kSize, 1);
+  ExpectReadOnly(memory.address());
+  // The keeper counts when it has heard that the import worked.
+  ExpectSoon([&] { return Listed(client, kName)->attached == 1; });
+  const KeptMemory listed = *Listed(client, kName);
+  EXPECT_EQ(listed.state, KeptState::kSealed);
+  EXPECT_EQ(listed.size, kSize);
+  EXPECT_EQ(listed.allocated_size, 3 * kGranule);
+  EXPECT_EQ(listed.chunks, 3u);
+  EXPECT_EQ(listed.pid, pid);
+  EXPECT_EQ(listed.user, platform::CurrentUser());
+  EXPECT_EQ(listed.device, device.uuid());
+  EXPECT_EQ(listed.kind, kNativeKind);
+  EXPECT_TRUE(listed.outlives_creator());
+  EXPECT_FALSE(listed.survives_restart);
+  EXPECT_LT(absl::Now() - listed.since, absl::Minutes(1));
+  EXPECT_THAT(Must(client.List(Late())).restart_note,
+              HasSubstr("none in this test"));
+}
+
+TEST_F(KeeperTest, MemoryOfAKilledProcessIsKeptAndItsLockIsFree) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  EXPECT_EQ(
+      Child::Start("keeper-put-and-end", {keeper_address(), "die"}).Wait(),
+      Child::kKilled);
+  KeeperClient client = Client();
+  // Waits until the keeper has noticed.
+  Must(client.Lock(kName, Late()));
+  const ImportedAllocation memory = Must(client.Attach(
+      kName, driver(), {.import = {.access = Access::kReadWrite}}, Late()));
+  ExpectPattern(memory.address(), kSize, 1);
+  WritePattern(memory.address(), kSize, 2);
+  Must(client.Seal(kName, Late()));
+  const ImportedAllocation again =
+      Must(Client().Attach(kName, driver(), {}, Late()));
+  ExpectPattern(again.address(), kSize, 2);
+}
+
+TEST_F(KeeperTest, ATakenNameIsRefusedAndSaysByWhom) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  Child creator =
+      Child::Start("keeper-put-and-end", {keeper_address(), "return"});
+  const std::int64_t pid = creator.pid();
+  EXPECT_EQ(creator.Wait(), 0);
+  const Allocation memory = MakePattern(kGranule, 2);
+  KeeperClient client = Client();
+  const absl::Status taken = client.Put(kName, memory.shareable(), Late());
+  EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+  EXPECT_THAT(
+      Text(taken),
+      AllOf(HasSubstr(kName), HasSubstr(absl::StrCat("process ", pid, " "))));
+  Must(client.Put("another", memory.shareable(), Late()));
+  const ImportedAllocation first =
+      Must(client.Attach(kName, driver(), {}, Late()));
+  ExpectPattern(first.address(), kSize, 1);
+}
+
+TEST_F(KeeperTest, AFullKeeperAndAUsedQuotaSayTheFigures) {
+  const Allocation memory = Make(2 * kGranule, kGranule);
+  const std::string two = absl::StrCat(2 * kGranule);
+  struct Case {
+    keeper::Limits limits;
+    std::string says;
+  };
+  const Case cases[] = {
+      {{.names = 1}, "full: it has 1 names; 1 more pass the limit of 1"},
+      {{.bytes = 3 * kGranule},
+       absl::StrCat("full: it has ", two, " bytes; ", two,
+                    " more pass the limit of ", 3 * kGranule)},
+      {{.handles = 3}, "full: it has 2 handles; 2 more pass the limit of 3"},
+      {{.user_names = 1}, " has 1 names; 1 more pass the limit of 1"},
+      {{.user_bytes = 3 * kGranule},
+       absl::StrCat("the quota is used: user ", platform::CurrentUser().text(),
+                    " has ", two, " bytes")},
+      {{.user_handles = 3}, " has 2 handles; 2 more pass the limit of 3"}};
+  for (const Case& each : cases) {
+    const std::unique_ptr<keeper::Server> server =
+        Start({.limits = each.limits});
+    KeeperClient client = Client();
+    Must(client.Put("first", memory.shareable(), Late()));
+    const absl::Status full = client.Put("second", memory.shareable(), Late());
+    EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    EXPECT_THAT(Text(full), HasSubstr(each.says));
+    // What is dropped makes room.
+    Must(client.Drop("first", Late()));
+    Must(client.Put("second", memory.shareable(), Late()));
+  }
+}
+
+TEST_F(KeeperTest, PrivateMemoryAndBadNamesAreRefusedBeforeAnythingIsSent) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation hidden = Must(Allocation::Create(
+      device, {.size = kGranule, .sharing = SharePolicy::Private()}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      client.Put(kName, hidden.shareable(), Late())));
+  const Allocation memory = Make(kGranule);
+  for (const std::string& name :
+       {std::string(), std::string(129, 'a'), std::string("a b"),
+        std::string("caf\xc3\xa9")}) {
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(client.Put(name, memory.shareable(), Late())));
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        client.Attach(name, driver(), {}, Late()).status()));
+    EXPECT_TRUE(absl::IsInvalidArgument(client.Lock(name, Late())));
+    EXPECT_TRUE(absl::IsInvalidArgument(client.Drop(name, Late())));
+  }
+  EXPECT_TRUE(client.is_open());
+  EXPECT_EQ(server->names(), 0u);
+  Must(client.Put(std::string(128, '-'), memory.shareable(), Late()));
+}
+
+// Puts, says so to LISTENER, and keeps the writer lock: KEEPER LISTENER.
+int PutAndHold(const Args& args) {
+  const Here here;
+  KeeperClient keeper =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  const Allocation memory = MakeHere(here.device, kSize, 5);
+  Must(keeper.Put(kName, memory.shareable(), Late()));
+  platform::Channel test = Dial(args[1]);
+  Tell(test);
+  while (Hear(test) == "seal") {
+    Must(keeper.Seal(kName, Late()));
+    Tell(test);
+  }
+  return 0;
+}
+const bool kPutAndHold = RegisterChild("keeper-put-and-hold", &PutAndHold);
+
+TEST_F(KeeperTest, ASecondWriterWaitsAndLearnsForWhom) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  Child writer =
+      Child::Start("keeper-put-and-hold", {keeper_address(), address()});
+  platform::Channel told = Accept();
+  Hear(told);
+  KeeperClient client = Client();
+  const absl::Status waited =
+      client.Lock(kName, absl::Now() + absl::Milliseconds(300));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(waited)) << waited;
+  EXPECT_THAT(Text(waited),
+              HasSubstr(absl::StrCat("process ", writer.pid(), " of user ",
+                                     platform::CurrentUser().text())));
+  EXPECT_TRUE(client.is_open());
+  EXPECT_TRUE(absl::IsFailedPrecondition(client.Unlock(kName, Late())));
+  EXPECT_TRUE(absl::IsFailedPrecondition(client.Seal(kName, Late())));
+  const KeptMemory listed = *Listed(client, kName);
+  EXPECT_EQ(listed.state, KeptState::kLocked);
+  EXPECT_EQ(listed.holder_pid, writer.pid());
+  EXPECT_EQ(listed.holder, platform::CurrentUser());
+  // The lock goes with the connection, and that with the process.
+  writer.Kill();
+  Must(client.Lock(kName, Late()));
+  Must(client.Lock(kName, Late()));
+  EXPECT_EQ(writer.Wait(), Child::kKilled);
+  Must(client.Unlock(kName, Late()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(client.Unlock(kName, Late())));
+}
+
+TEST_F(KeeperTest, AnotherSizeThanExpectedIsRefusedAndSaysBoth) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation memory = MakePattern(kGranule, 1);
+  Must(client.Put(kName, memory.shareable(), Late()));
+  const absl::Status wrong =
+      client.Attach(kName, driver(), {.expected_size = 77}, Late()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(wrong)) << wrong;
+  EXPECT_THAT(Text(wrong),
+              AllOf(HasSubstr(absl::StrCat("has ", kGranule, " bytes")),
+                    HasSubstr("expected 77")));
+  const absl::Status also_wrong =
+      client
+          .AttachOrCreate(
+              kName, 78, driver(), {},
+              [] { return absl::InternalError("must not be called"); }, Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(also_wrong)) << also_wrong;
+  EXPECT_TRUE(absl::IsNotFound(
+      client.Attach("unknown", driver(), {}, Late()).status()));
+  ExpectPattern(Must(client.Attach(kName, driver(), {}, Late())).address(),
+                kGranule, 1);
+}
+
+TEST_F(KeeperTest, SealedMemoryIsReadOnlyForEverybodyWhoComesLater) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient writer = Client();
+  KeeperClient reader = Client();
+  const Allocation memory = MakePattern(kGranule, 1);
+  Must(writer.Put(kName, memory.shareable(), Late()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(reader.Seal(kName, Late())));
+  Must(writer.Seal(kName, Late()));
+  for (KeeperClient* client : {&writer, &reader}) {
+    const absl::Status write =
+        client
+            ->Attach(kName, driver(),
+                     {.import = {.access = Access::kReadWrite}}, Late())
+            .status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(write)) << write;
+    EXPECT_TRUE(absl::IsFailedPrecondition(client->Lock(kName, Late())));
+    EXPECT_TRUE(absl::IsFailedPrecondition(client->Unlock(kName, Late())));
+    EXPECT_TRUE(absl::IsFailedPrecondition(client->Seal(kName, Late())));
+    const ImportedAllocation sealed =
+        Must(client->Attach(kName, driver(), {}, Late()));
+    ExpectPattern(sealed.address(), kGranule, 1);
+    ExpectReadOnly(sealed.address());
+  }
+  const absl::Status by_grant =
+      reader
+          .Attach(kName, driver(),
+                  {.import = {.grants = {{Location::On(device),
+                                          Access::kReadWrite}}}},
+                  Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(by_grant)) << by_grant;
+}
+
+TEST_F(KeeperTest, WhoHasDroppedMemoryAttachedKeepsIt) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  EXPECT_EQ(
+      Child::Start("keeper-put-and-end", {keeper_address(), "seal"}).Wait(), 0);
+  KeeperClient client = Client();
+  const ImportedAllocation memory =
+      Must(client.Attach(kName, driver(), {}, Late()));
+  Must(client.Drop(kName, Late()));
+  EXPECT_TRUE(absl::IsNotFound(client.Drop(kName, Late())));
+  EXPECT_TRUE(
+      absl::IsNotFound(client.Attach(kName, driver(), {}, Late()).status()));
+  EXPECT_THAT(Must(client.List(Late())).memory, IsEmpty());
+  ExpectPattern(memory.address(), kSize, 1);
+}
+
+TEST_F(KeeperTest, AListOfManyNamesComesWhole) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation memory = Make(kGranule);
+  // More than fit into a message.
+  constexpr int kMany = 300;
+  for (int i = 0; i < kMany; ++i) {
+    Must(client.Put(absl::StrCat(std::string(100, 'n'), i), memory.shareable(),
+                    Late()));
+  }
+  const KeeperListing listing = Must(client.List(Late()));
+  ASSERT_EQ(listing.memory.size(), std::size_t{kMany});
+  EXPECT_TRUE(std::is_sorted(listing.memory.begin(), listing.memory.end(),
+                             [](const KeptMemory& a, const KeptMemory& b) {
+                               return a.name < b.name;
+                             }));
+}
+
+// How a child of AttachOrCreate ends.
+constexpr int kIsCreator = 10;
+constexpr int kIsAttached = 11;
+constexpr int kIsTakenOver = 12;
+
+// ADDRESS, FATE: "fill" what it creates, or "die" in the middle of it, or
+// "half": once it is put, before it is sealed.
+int CreateOrAttach(const Args& args) {
+  const Here here;
+  KeeperClient keeper =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  const bool until_sealed = args[2] == "sealed";
+  const AttachedOrCreated memory = Must(keeper.AttachOrCreate(
+      kName, kSize, TestDriver(), {.until_sealed = until_sealed},
+      [&]() -> absl::StatusOr<Allocation> {
+        if (args[1] == "die") KillThisProcess();
+        if (until_sealed) {
+          return Allocation::Create(here.device, {.size = kSize});
+        }
+        return MakeHere(here.device, kSize, 5);
+      },
+      Late()));
+  if (memory.outcome != KeptMemoryFrom::kAttached && until_sealed) {
+    if (args[1] == "half") KillThisProcess();
+    WritePattern(memory.address(), kSize, 5);
+    Must(keeper.Seal(kName, Late()));
+  }
+  ExpectPattern(memory.address(), kSize, 5);
+  switch (memory.outcome) {
+    case KeptMemoryFrom::kCreated:
+      return kIsCreator;
+    case KeptMemoryFrom::kTakenOver:
+      return kIsTakenOver;
+    case KeptMemoryFrom::kAttached:
+      break;
+  }
+  ExpectReadOnly(memory.address());
+  return kIsAttached;
+}
+const bool kCreateOrAttach =
+    RegisterChild("keeper-create-or-attach", &CreateOrAttach);
+
+// How many of the children ended with each status.
+std::map<int, int> RunAll(const std::string& address, const Args& fates,
+                          const std::string& until) {
+  std::vector<Child> children;
+  children.reserve(fates.size());
+  for (const std::string& fate : fates) {
+    children.push_back(
+        Child::Start("keeper-create-or-attach", {address, fate, until}));
+  }
+  std::map<int, int> ends;
+  for (Child& child : children) ++ends[child.Wait()];
+  return ends;
+}
+
+using Ends = std::map<int, int>;
+
+TEST_F(KeeperTest, ExactlyOneOfEightProcessesCreates) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  EXPECT_EQ(RunAll(keeper_address(), Args(8, "fill"), "put"),
+            (Ends{{kIsCreator, 1}, {kIsAttached, 7}}));
+}
+
+TEST_F(KeeperTest, ExactlyOneOfEightProcessesSealsAndTheOthersSeeItComplete) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  EXPECT_EQ(RunAll(keeper_address(), Args(8, "fill"), "sealed"),
+            (Ends{{kIsCreator, 1}, {kIsAttached, 7}}));
+}
+
+TEST_F(KeeperTest, AReservationGoesWithItsCreatorAndTheNextOneCreates) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  // The first that die do it one by one, each holding the reservation.
+  EXPECT_EQ(RunAll(keeper_address(), Args(4, "die"), "put"),
+            (Ends{{Child::kKilled, 4}}));
+  ExpectSoon([&] { return server->names() == 0; });
+  Args mixed = Args(4, "die");
+  mixed.insert(mixed.end(), 4, "fill");
+  const Ends ends = RunAll(keeper_address(), mixed, "put");
+  const auto count = [&](int end) {
+    const auto found = ends.find(end);
+    return found == ends.end() ? 0 : found->second;
+  };
+  EXPECT_EQ(count(kIsCreator), 1);
+  EXPECT_EQ(count(kIsCreator) + count(kIsAttached) + count(Child::kKilled), 8);
+}
+
+TEST_F(KeeperTest, AWriterThatDiesBeforeItSealsIsFollowedByOneThatFinishes) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  EXPECT_EQ(RunAll(keeper_address(), Args(1, "half"), "sealed"),
+            (Ends{{Child::kKilled, 1}}));
+  EXPECT_EQ(server->names(), 1u);
+  EXPECT_EQ(RunAll(keeper_address(), Args(6, "fill"), "sealed"),
+            (Ends{{kIsTakenOver, 1}, {kIsAttached, 5}}));
+}
+
+TEST_F(KeeperTest, AFailedCreationLetsTheNextOneCreate) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const absl::Status failed =
+      client
+          .AttachOrCreate(
+              kName, kSize, driver(), {},
+              [] { return absl::AbortedError("no weights on this disk"); },
+              Late())
+          .status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kAborted) << failed;
+  const absl::Status of_another_size =
+      client
+          .AttachOrCreate(
+              kName, kSize, driver(), {},
+              [&]() -> absl::StatusOr<Allocation> { return Make(kGranule); },
+              Late())
+          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(of_another_size)) << of_another_size;
+  EXPECT_EQ(server->names(), 0u);
+  const AttachedOrCreated created = Must(Client().AttachOrCreate(
+      kName, kSize, driver(), {},
+      [&]() -> absl::StatusOr<Allocation> { return Make(kSize); }, Late()));
+  EXPECT_EQ(created.outcome, KeptMemoryFrom::kCreated);
+}
+
+TEST_F(KeeperTest, WhoWaitsForACreatorLearnsWhichUntilTheDeadline) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient creator = Client();
+  KeeperClient client = Client();
+  const auto none = []() -> absl::StatusOr<Allocation> {
+    return absl::InternalError("must not be called");
+  };
+  const AttachedOrCreated created = Must(creator.AttachOrCreate(
+      kName, kSize, driver(), {},
+      [&]() -> absl::StatusOr<Allocation> {
+        EXPECT_EQ(Listed(client, kName)->state, KeptState::kReserved);
+        const absl::Status waited =
+            client
+                .AttachOrCreate(kName, kSize, driver(), {}, none,
+                                absl::Now() + absl::Milliseconds(200))
+                .status();
+        EXPECT_TRUE(absl::IsDeadlineExceeded(waited)) << waited;
+        EXPECT_THAT(
+            Text(waited),
+            HasSubstr(absl::StrCat("process ", platform::CurrentProcessId())));
+        // Nothing is there yet for the others either.
+        EXPECT_TRUE(absl::IsNotFound(client.Lock(kName, Late())));
+        EXPECT_TRUE(absl::IsNotFound(client.Drop(kName, Late())));
+        EXPECT_TRUE(absl::IsNotFound(
+            client.Attach(kName, driver(), {}, Late()).status()));
+        const Allocation other = Make(kGranule);
+        EXPECT_TRUE(absl::IsAlreadyExists(
+            client.Put(kName, other.shareable(), Late())));
+        return Make(kSize);
+      },
+      Late()));
+  // Put, and not sealed.
+  const absl::Status unsealed =
+      client
+          .AttachOrCreate(kName, kSize, driver(), {.until_sealed = true}, none,
+                          absl::Now() + absl::Milliseconds(200))
+          .status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(unsealed)) << unsealed;
+  const absl::Status for_itself =
+      creator
+          .AttachOrCreate(kName, kSize, driver(), {.until_sealed = true}, none,
+                          Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(for_itself)) << for_itself;
+  Must(creator.Seal(kName, Late()));
+  EXPECT_EQ(Must(client.AttachOrCreate(kName, kSize, driver(),
+                                       {.until_sealed = true}, none, Late()))
+                .outcome,
+            KeptMemoryFrom::kAttached);
+}
+
+TEST_F(KeeperTest, AWaiterIsWokenByTheSealOfAnotherProcess) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  Child writer =
+      Child::Start("keeper-put-and-hold", {keeper_address(), address()});
+  platform::Channel told = Accept();
+  Hear(told);
+  Child waiter = Child::Start("keeper-create-or-attach",
+                              {keeper_address(), "fill", "sealed"});
+  Tell(told, "seal");
+  Hear(told);
+  // Not what it would have written itself.
+  EXPECT_NE(waiter.Wait(), kIsCreator);
+  Tell(told, "end");
+  EXPECT_EQ(writer.Wait(), 0);
+}
+
+TEST_F(KeeperTest, AStoppedKeeperHoldsNobodyPastTheDeadline) {
+  Child keeper = Child::Start("keeper-alone", {keeper_address(), address()});
+  platform::Channel ready = Accept();
+  Hear(ready);
+  KeeperClient client = Client();
+  KeeperClient another = Client();
+  Must(client.List(Late()));
+  Must(another.List(Late()));
+  keeper.Stop();
+  const absl::Time before = absl::Now();
+  const absl::Time deadline = before + absl::Milliseconds(200);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(client.List(deadline).status()));
+  // The busiest machine that tests run on takes a while to wake anybody.
+  EXPECT_LT(absl::Now() - deadline, absl::Seconds(2));
+  EXPECT_FALSE(client.is_open());
+  EXPECT_TRUE(absl::IsUnavailable(client.List(Late()).status()));
+  keeper.Kill();
+  keeper.Continue();
+  EXPECT_EQ(keeper.Wait(), Child::kKilled);
+  EXPECT_TRUE(absl::IsUnavailable(another.List(Late()).status()));
+}
+
+// A keeper until the test hangs up: ADDRESS LISTENER.
+int KeepAlone(const Args& args) {
+  const std::unique_ptr<keeper::Server> server = Must(keeper::Server::Start(
+      {.address = args[0]}, absl::NotFoundError("none in this test"), {}));
+  platform::Channel test = Dial(args[1]);
+  Tell(test);
+  Must(test.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kKeepAlone = RegisterChild("keeper-alone", &KeepAlone);
+
+TEST_F(KeeperTest, NobodyListensWhereNoKeeperIs) {
+  const absl::Status none =
+      KeeperClient::Connect({.address = keeper_address()}, Late()).status();
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_THAT(Text(none), HasSubstr("vmmshare keep"));
+}
+
+}  // namespace
+}  // namespace vmm::testing

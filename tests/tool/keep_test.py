@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""`vmmshare keep`, run as people run it.
+
+usage: keep_test.py TOOL [UNITTEST ARGUMENTS]
+"""
+
+import os
+import pathlib
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL = sys.argv[1]
+
+
+def few_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
+
+
+class KeepTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vmmshare-keep-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.address = str(self.folder / "keeper")
+        self.env = {k: v for k, v in os.environ.items()
+                    if k not in ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID")}
+
+    def run_tool(self, *words, **options):
+        return subprocess.run([TOOL, "keep", *words], env=self.env, text=True, timeout=30,
+                              capture_output=True, check=False, **options)
+
+    def start(self, *words, env=None, **options):
+        keeper = subprocess.Popen([TOOL, "keep", *words], env=env or self.env, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        self.addCleanup(keeper.stderr.close)
+        self.addCleanup(keeper.stdout.close)
+        self.addCleanup(keeper.wait, 30)
+        self.addCleanup(keeper.kill)
+        return keeper
+
+
+class Keep(KeepTest):
+    def test_it_prints_its_address_serves_and_ends_cleanly(self):
+        for ended_by in (signal.SIGTERM, signal.SIGINT):
+            keeper = self.start("--address=" + self.address)
+            self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+            self.assertRegex(keeper.stderr.readline(),
+                             "nothing survives a restart .* NOTIFY_SOCKET is not set")
+            listed = self.run_tool("--list", "--address", self.address)
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            self.assertTrue(listed.stdout.startswith("nothing is kept\nnothing survives"))
+            keeper.send_signal(ended_by)
+            self.assertEqual(keeper.wait(30), 0)
+            self.assertEqual(keeper.stderr.read(), "")
+            self.assertFalse(os.path.exists(self.address))
+
+    def test_it_loads_no_driver(self):
+        keeper = self.start("--address=" + self.address)
+        keeper.stdout.readline()
+        maps = pathlib.Path(f"/proc/{keeper.pid}/maps").read_text()
+        self.assertIn("libc", maps)
+        for name in ("libcuda", "nvidia", "hostdriver"):
+            self.assertNotIn(name, maps)
+
+    def test_the_default_address_is_the_users_own(self):
+        self.env["XDG_RUNTIME_DIR"] = str(self.folder)
+        self.env.pop("NVIDIA_DRA_LOCAL_IPC_DIR", None)
+        keeper = self.start()
+        self.assertEqual(keeper.stdout.readline(),
+                         f"{self.folder}/vmmshare/keeper-{os.geteuid()}\n")
+        self.assertEqual(self.run_tool("--list").returncode, 0)
+        second = self.run_tool()
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("living process", second.stderr)
+
+    def test_systemd_is_told_that_it_serves(self):
+        notify = str(self.folder / "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(notify)
+            systemd.settimeout(30)
+            keeper = self.start("--address=" + self.address,
+                                env={**self.env, "NOTIFY_SOCKET": notify})
+            self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+            self.assertEqual(systemd.recv(4096), b"READY=1")
+            keeper.terminate()
+            self.assertEqual(keeper.wait(30), 0)
+            self.assertEqual(keeper.stderr.read(), "")
+
+    def test_what_cannot_be_asked_or_dropped_is_an_error(self):
+        alone = self.run_tool("--list", "--address", self.address)
+        self.assertEqual(alone.returncode, 1)
+        self.assertIn("vmmshare keep", alone.stderr)
+        keeper = self.start("--address=" + self.address)
+        keeper.stdout.readline()
+        dropped = self.run_tool("--drop", "weights", "--address", self.address)
+        self.assertEqual(dropped.returncode, 1)
+        self.assertIn("weights", dropped.stderr)
+        self.assertIn("nothing is kept", dropped.stderr)
+
+    def test_too_few_descriptors_are_an_error_with_figures(self):
+        result = self.run_tool("--address", self.address, preexec_fn=few_descriptors)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("512 descriptors", result.stderr)
+        self.assertIn("LimitNOFILE", result.stderr)
+
+    def test_a_soft_limit_does_not_matter(self):
+        keeper = self.start("--address=" + self.address, preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+        self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+
+    def test_words_that_make_no_sense(self):
+        for word, says in (("--max-names=0", "from 1 on"), ("--max-bytes=5X", "K, M, G or T"),
+                           ("--quota-bytes=99999999T", "K, M, G or T"),
+                           ("--max-names=1K", "from 1 on"), ("--drop=a b", "A-Z a-z"),
+                           ("--list=x", "takes no value"), ("--frob", "needs a value"),
+                           ("--frob=1", "unknown option"), ("word", "unexpected word"),
+                           ("--address", "needs a value")):
+            result = self.run_tool(word)
+            self.assertEqual(result.returncode, 2, word)
+            self.assertIn(says, result.stderr)
+        both = self.run_tool("--list", "--drop=x")
+        self.assertEqual(both.returncode, 2)
+
+    def test_help_names_every_option(self):
+        text = self.run_tool("--help").stdout
+        for option in ("address", "max-names", "max-bytes", "quota-names", "quota-bytes",
+                       "allow-user", "list", "drop", "help"):
+            self.assertIn("--" + option, text)
+        usage = subprocess.run([TOOL, "--help"], text=True, capture_output=True, check=True)
+        self.assertIn("  keep ", usage.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,0 +1,355 @@
+// The rules of the keeper, one transition after the other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/support/must.h"
+#include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/keeper/registry.h"
+
+namespace vmm::keeper {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Must;
+using ::testing::Not;
+using testing::TicketOfChunks;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
+constexpr char kName[] = "secret-name";
+
+Client ClientOf(std::uint64_t session, const std::string& user = "1000") {
+  return {session, platform::UserId(user),
+          static_cast<std::int64_t>(4000 + session)};
+}
+
+std::shared_ptr<const Content> Contents(std::size_t chunks) {
+  return std::make_shared<const Content>(Content{TicketOfChunks(chunks), {}});
+}
+
+class KeeperRegistry : public ::testing::Test {
+ protected:
+  explicit KeeperRegistry(const Limits& limits = {})
+      : registry_(limits, platform::UserId("7")) {}
+
+  void Put(const std::string& name, const Client& client,
+           std::size_t chunks = 1) {
+    Must(registry_.BeginPut(name, client, TicketOfChunks(chunks), kNow));
+    Must(registry_.CommitPut(name, client, Contents(chunks), {"id"}, kNow));
+  }
+  KeptState StateOf(const std::string& name) {
+    return registry_.Find(name)->state;
+  }
+  absl::StatusOr<Registry::Offer> AttachOrCreate(const Client& client,
+                                                 bool until_sealed = false,
+                                                 bool read_write = false) {
+    return registry_.AttachOrCreate({.type = kAttachOrCreate,
+                                     .name = kName,
+                                     .read_write = read_write,
+                                     .until_sealed = until_sealed,
+                                     .size = 2 << 20},
+                                    client, kNow);
+  }
+
+  Registry registry_;
+  const Client a_ = ClientOf(1);
+  const Client b_ = ClientOf(2);
+};
+
+TEST_F(KeeperRegistry, ThePutterHasTheLock) {
+  Put(kName, a_);
+  EXPECT_EQ(StateOf(kName), KeptState::kLocked);
+  EXPECT_TRUE(Must(registry_.Lock(kName, a_)));
+  EXPECT_FALSE(Must(registry_.Lock(kName, b_)));
+  EXPECT_THAT(registry_.DescribeBusy(kName),
+              AllOf(HasSubstr("process 4001"), HasSubstr("user 1000")));
+}
+
+TEST_F(KeeperRegistry, ATakenNameStaysAsItIs) {
+  Put(kName, a_);
+  const absl::Status taken =
+      registry_.BeginPut(kName, b_, TicketOfChunks(2), kNow);
+  EXPECT_TRUE(absl::IsAlreadyExists(taken));
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      registry_.BeginPut(kName, a_, TicketOfChunks(2), kNow)));
+  EXPECT_EQ(registry_.Find(kName)->chunks, 1u);
+}
+
+TEST_F(KeeperRegistry, APutUnderWayIsNotServedAndNotPutTwice) {
+  Must(registry_.BeginPut(kName, a_, TicketOfChunks(1), kNow));
+  EXPECT_EQ(StateOf(kName), KeptState::kReserved);
+  EXPECT_TRUE(absl::IsNotFound(registry_.Attach(kName, 0, false).status()));
+  EXPECT_TRUE(absl::IsNotFound(registry_.Lock(kName, b_).status()));
+  EXPECT_TRUE(absl::IsNotFound(registry_.CheckDrop(kName, a_).status()));
+  EXPECT_TRUE(absl::IsNotFound(registry_.CheckSeal(kName, a_).status()));
+  for (const Client& client : {a_, b_}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(
+        registry_.BeginPut(kName, client, TicketOfChunks(1), kNow)));
+  }
+  EXPECT_TRUE(
+      absl::IsNotFound(registry_.CommitPut(kName, b_, Contents(1), {}, kNow)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Abandon(kName, b_)));
+  Must(registry_.Abandon(kName, a_));
+  EXPECT_FALSE(registry_.Find(kName).has_value());
+  EXPECT_TRUE(
+      absl::IsNotFound(registry_.CommitPut(kName, a_, Contents(1), {}, kNow)));
+}
+
+TEST_F(KeeperRegistry, AReservedNameIsPutByItsOwnerOnly) {
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  EXPECT_EQ(Must(AttachOrCreate(b_)).step, Registry::Step::kWait);
+  EXPECT_THAT(registry_.DescribeBusy(kName), HasSubstr("4001"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(AttachOrCreate(a_).status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      registry_.BeginPut(kName, b_, TicketOfChunks(1), kNow)));
+  Put(kName, a_);
+  EXPECT_EQ(Must(AttachOrCreate(b_)).step, Registry::Step::kAttach);
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Abandon(kName, a_)));
+}
+
+TEST_F(KeeperRegistry, AReservationGoesWithItsConnection) {
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  EXPECT_FALSE(registry_.EndSession(b_.session));
+  EXPECT_TRUE(registry_.EndSession(a_.session));
+  EXPECT_EQ(Must(AttachOrCreate(b_)).step, Registry::Step::kCreate);
+  // Also in the middle of a put.
+  Must(registry_.BeginPut(kName, b_, TicketOfChunks(1), kNow));
+  EXPECT_TRUE(registry_.EndSession(b_.session));
+  EXPECT_EQ(registry_.size(), 0u);
+}
+
+TEST_F(KeeperRegistry, TheLockGoesWithItsConnectionAndTheMemoryStays) {
+  Put(kName, a_);
+  EXPECT_TRUE(registry_.EndSession(a_.session));
+  EXPECT_EQ(StateOf(kName), KeptState::kWritable);
+  EXPECT_FALSE(registry_.EndSession(a_.session));
+  EXPECT_TRUE(Must(registry_.Lock(kName, b_)));
+  EXPECT_FALSE(registry_.EndSession(a_.session));
+  EXPECT_EQ(registry_.Find(kName)->holder_pid, b_.pid);
+}
+
+TEST_F(KeeperRegistry, OnlyTheWriterUnlocksAndSeals) {
+  Put(kName, a_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Unlock(kName, b_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Seal(kName, b_)));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(registry_.CheckSeal(kName, b_).status()));
+  Must(registry_.Unlock(kName, a_));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Unlock(kName, a_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Seal(kName, a_)));
+  EXPECT_TRUE(Must(registry_.Lock(kName, a_)));
+  EXPECT_EQ(Must(registry_.CheckSeal(kName, a_)), Saved{"id"});
+  Must(registry_.Seal(kName, a_));
+  EXPECT_EQ(StateOf(kName), KeptState::kSealed);
+}
+
+TEST_F(KeeperRegistry, SealedIsForEver) {
+  Put(kName, a_);
+  Must(registry_.Seal(kName, a_));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Lock(kName, a_).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Seal(kName, a_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Unlock(kName, a_)));
+  EXPECT_FALSE(registry_.EndSession(a_.session));
+  EXPECT_EQ(StateOf(kName), KeptState::kSealed);
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(registry_.Attach(kName, 0, true).status()));
+  EXPECT_TRUE(Must(registry_.Attach(kName, 0, false)).attached.sealed);
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(AttachOrCreate(b_, false, true).status()));
+}
+
+TEST_F(KeeperRegistry, AttachingChecksTheSize) {
+  Put(kName, a_, 3);
+  EXPECT_TRUE(Must(registry_.Attach(kName, 0, true)).content != nullptr);
+  EXPECT_TRUE(Must(registry_.Attach(kName, 6 << 20, true)).content != nullptr);
+  const absl::Status wrong = registry_.Attach(kName, 7, false).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(wrong));
+  EXPECT_THAT(std::string(wrong.message()),
+              AllOf(HasSubstr("6291456"), HasSubstr("expected 7")));
+  EXPECT_TRUE(absl::IsFailedPrecondition(AttachOrCreate(b_).status()));
+  EXPECT_TRUE(absl::IsNotFound(registry_.Attach("other", 0, false).status()));
+}
+
+TEST_F(KeeperRegistry, WhoWaitsForTheSealIsNotServedBefore) {
+  Put(kName, a_);
+  EXPECT_EQ(Must(AttachOrCreate(b_, true)).step, Registry::Step::kWait);
+  EXPECT_TRUE(absl::IsFailedPrecondition(AttachOrCreate(a_, true).status()));
+  Must(registry_.Seal(kName, a_));
+  const Registry::Offer offer = Must(AttachOrCreate(b_, true));
+  EXPECT_EQ(offer.step, Registry::Step::kAttach);
+  EXPECT_TRUE(offer.found.attached.sealed);
+  EXPECT_FALSE(offer.found.attached.taken_over);
+}
+
+TEST_F(KeeperRegistry, AnUnfinishedOneIsTakenOverByOne) {
+  Put(kName, a_);
+  registry_.EndSession(a_.session);
+  // Who does not care for the seal takes nothing over.
+  EXPECT_FALSE(Must(AttachOrCreate(b_)).found.attached.taken_over);
+  const Registry::Offer offer = Must(AttachOrCreate(b_, true));
+  EXPECT_EQ(offer.step, Registry::Step::kAttach);
+  EXPECT_TRUE(offer.found.attached.taken_over);
+  EXPECT_EQ(registry_.Find(kName)->holder_pid, b_.pid);
+  EXPECT_EQ(Must(AttachOrCreate(ClientOf(3), true)).step,
+            Registry::Step::kWait);
+  Must(registry_.Seal(kName, b_));
+}
+
+TEST_F(KeeperRegistry, OnlyItsUserAndTheKeepersOwnDropIt) {
+  Put(kName, a_);
+  const absl::Status denied =
+      registry_.CheckDrop(kName, ClientOf(3, "1001")).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(denied));
+  EXPECT_THAT(std::string(denied.message()),
+              AllOf(HasSubstr("1000"), HasSubstr("1001"), HasSubstr("7")));
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      registry_.Drop(kName, ClientOf(3, "1001")).status()));
+  EXPECT_EQ(Must(registry_.CheckDrop(kName, b_)), Saved{"id"});
+  EXPECT_NE(Must(registry_.Drop(kName, b_)), nullptr);
+  EXPECT_TRUE(absl::IsNotFound(registry_.Drop(kName, b_).status()));
+  Put(kName, a_);
+  EXPECT_NE(Must(registry_.Drop(kName, ClientOf(4, "7"))), nullptr);
+}
+
+TEST_F(KeeperRegistry, AWriterOfDroppedMemoryHasNoSayInItsSuccessor) {
+  Put(kName, a_);
+  Must(registry_.Drop(kName, b_));
+  EXPECT_TRUE(absl::IsNotFound(registry_.Seal(kName, a_)));
+  Put(kName, b_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Seal(kName, a_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry_.Unlock(kName, a_)));
+  EXPECT_FALSE(registry_.EndSession(a_.session));
+}
+
+TEST_F(KeeperRegistry, CountsWhoAttachedThisContentOnly) {
+  Put(kName, a_);
+  const Registry::Found found = Must(registry_.Attach(kName, 0, false));
+  registry_.CountAttached(kName, *found.content);
+  EXPECT_EQ(registry_.Find(kName)->attached, 1u);
+  Must(registry_.Drop(kName, a_));
+  registry_.CountAttached(kName, *found.content);
+  Put(kName, a_);
+  registry_.CountAttached(kName, *found.content);
+  EXPECT_EQ(registry_.Find(kName)->attached, 0u);
+}
+
+TEST_F(KeeperRegistry, WhatIsRestoredIsAsItWasButForTheLock) {
+  Must(registry_.Restore("w", platform::UserId("5"), 11, kNow, false,
+                         Contents(2), {"x"}));
+  Must(registry_.Restore("s", platform::UserId("5"), 12, kNow, true,
+                         Contents(2), {"y"}));
+  EXPECT_TRUE(absl::IsAlreadyExists(registry_.Restore(
+      "s", platform::UserId("6"), 1, kNow, true, Contents(1), {"z"})));
+  EXPECT_EQ(StateOf("w"), KeptState::kWritable);
+  EXPECT_EQ(StateOf("s"), KeptState::kSealed);
+  EXPECT_TRUE(registry_.Find("s")->survives_restart);
+  EXPECT_EQ(registry_.Find("s")->since, kNow);
+  EXPECT_EQ(Must(registry_.CheckDrop("s", ClientOf(1, "5"))), Saved{"y"});
+  // No session of this keeper is one of the keeper before.
+  EXPECT_FALSE(Must(AttachOrCreate(a_)).step == Registry::Step::kWait);
+}
+
+TEST_F(KeeperRegistry, ListsByNameInPages) {
+  for (const char* name : {"c", "a", "b"}) Put(name, a_);
+  const Page first = registry_.List("", 2);
+  ASSERT_EQ(first.memory.size(), 2u);
+  EXPECT_EQ(first.memory[0].name, "a");
+  EXPECT_TRUE(first.more);
+  const Page last = registry_.List("b", 2);
+  ASSERT_EQ(last.memory.size(), 1u);
+  EXPECT_EQ(last.memory[0].name, "c");
+  EXPECT_FALSE(last.more);
+}
+
+TEST_F(KeeperRegistry, NoErrorNamesTheMemory) {
+  Put(kName, a_);
+  Must(registry_.Seal(kName, a_));
+  for (const absl::Status& status :
+       {registry_.BeginPut(kName, b_, TicketOfChunks(1), kNow),
+        registry_.Attach(kName, 7, false).status(),
+        registry_.Attach(kName, 0, true).status(),
+        registry_.Lock(kName, b_).status(), registry_.Unlock(kName, b_),
+        registry_.Seal(kName, b_),
+        registry_.CheckDrop(kName, ClientOf(3, "9")).status()}) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr(kName)));
+  }
+}
+
+class LimitedKeeperRegistry : public KeeperRegistry {
+ protected:
+  LimitedKeeperRegistry()
+      : KeeperRegistry({.names = 3,
+                        .bytes = 8 << 20,
+                        .handles = 4,
+                        .user_names = 2,
+                        .user_bytes = 6 << 20,
+                        .user_handles = 3}) {}
+  absl::Status Try(const Client& client, std::size_t chunks) {
+    return registry_.BeginPut("new", client, TicketOfChunks(chunks), kNow);
+  }
+  const Client other_ = ClientOf(5, "1001");
+};
+
+TEST_F(LimitedKeeperRegistry, TheLastOneThatFitsIsTaken) {
+  Put("a", a_);
+  Must(Try(a_, 2));
+}
+
+TEST_F(LimitedKeeperRegistry, AUserIsHeldToItsQuotaAndTheOthersAreNot) {
+  Put("a", a_);
+  const absl::Status full = Try(b_, 3);
+  EXPECT_TRUE(absl::IsResourceExhausted(full));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("user 1000"));
+  Must(Try(other_, 3));
+}
+
+TEST_F(LimitedKeeperRegistry, ReservationsCountAndGiveBack) {
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  Put("a", a_);
+  EXPECT_TRUE(absl::IsResourceExhausted(Try(a_, 1)));
+  Must(registry_.Abandon(kName, a_));
+  Must(Try(a_, 1));
+  Must(registry_.Abandon("new", a_));
+  Must(registry_.Drop("a", a_));
+  Must(Try(a_, 3));
+}
+
+TEST_F(LimitedKeeperRegistry, OnesOwnReservationDoesNotCountTwice) {
+  Put("a", a_, 2);
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  Must(registry_.BeginPut(kName, a_, TicketOfChunks(1), kNow));
+}
+
+TEST_F(LimitedKeeperRegistry, ATooLargeOneLeavesTheReservation) {
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      registry_.BeginPut(kName, a_, TicketOfChunks(4), kNow)));
+  EXPECT_EQ(Must(AttachOrCreate(b_)).step, Registry::Step::kWait);
+}
+
+TEST_F(LimitedKeeperRegistry, SumsThatOverflowAreTooMuch) {
+  Put("a", a_);
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      registry_
+          .AttachOrCreate(
+              {.type = kAttachOrCreate, .name = kName, .size = UINT64_MAX}, a_,
+              kNow)
+          .status()));
+  EXPECT_EQ(registry_.size(), 1u);
+}
+
+TEST_F(LimitedKeeperRegistry, WhatIsRestoredIsNotRefusedAndCounts) {
+  for (const char* name : {"1", "2", "3", "4"}) {
+    Must(registry_.Restore(name, a_.user, 1, kNow, true, Contents(3), {}));
+  }
+  EXPECT_EQ(registry_.size(), 4u);
+  EXPECT_TRUE(absl::IsResourceExhausted(Try(other_, 1)));
+}
+
+}  // namespace
+}  // namespace vmm::keeper

@@ -1,0 +1,118 @@
+#include "vmm/tool/keep.h"
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "platform/service_manager.h"
+#include "platform/termination.h"
+#include "vmm/keeper/server.h"
+#include "vmm/tool/command_line.h"
+
+namespace vmm::tool {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+void Say(std::FILE* to, absl::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+int Fail(const absl::Status& status) {
+  Say(stderr, absl::StrCat("vmmshare: error: ", status.message(), "\n"));
+  return kExitNotUsable;
+}
+
+int Serve(const KeepOptions& options) {
+  // Before anything else opens a descriptor, or starts a thread.
+  platform::StoredHandles stored = platform::TakeStoredHandles();
+  platform::HoldTermination();
+  absl::StatusOr<std::unique_ptr<keeper::Server>> server =
+      keeper::Server::Start(
+          {.address = options.address,
+           .peers = {.also_allowed = options.allowed},
+           .limits = options.limits,
+           .log =
+               [](const std::string& line) {
+                 Say(stderr, absl::StrCat("vmmshare keep: ", line, "\n"));
+               }},
+          platform::ServiceManager::Find(), std::move(stored));
+  if (!server.ok()) return Fail(server.status());
+  if (!(*server)->restart_note().empty()) {
+    Say(stderr,
+        absl::StrCat("vmmshare keep: ", (*server)->restart_note(), "\n"));
+  }
+  Say(stdout, absl::StrCat((*server)->address(), "\n"));
+  absl::Status asked = platform::WaitForTermination(absl::InfiniteFuture());
+  return asked.ok() ? kExitGood : Fail(asked);
+}
+
+absl::Status Ask(const KeepOptions& options) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  absl::StatusOr<KeeperClient> client =
+      KeeperClient::Connect({.address = options.address,
+                             .keepers = {.also_allowed = options.allowed}},
+                            deadline);
+  if (!client.ok()) return client.status();
+  if (options.drop.has_value()) return client->Drop(*options.drop, deadline);
+  absl::StatusOr<KeeperListing> listing = client->List(deadline);
+  if (!listing.ok()) return listing.status();
+  Say(stdout, AsText(*listing, absl::LocalTimeZone()));
+  return absl::OkStatus();
+}
+
+std::string StateOf(const KeptMemory& memory) {
+  std::string text(NameOf(memory.state));
+  if (memory.state == KeptState::kLocked) {
+    absl::StrAppend(&text, " by process ", memory.holder_pid, " of user ",
+                    memory.holder.text());
+  }
+  return text;
+}
+
+std::string PlaceOf(const KeptMemory& memory) {
+  return memory.host_numa_node.has_value()
+             ? absl::StrCat("host NUMA node ", *memory.host_numa_node)
+             : memory.device.ToString();
+}
+
+}  // namespace
+
+std::string AsText(const KeeperListing& listing, absl::TimeZone zone) {
+  std::string text;
+  if (listing.memory.empty()) text = "nothing is kept\n";
+  for (const KeptMemory& memory : listing.memory) {
+    absl::StrAppendFormat(
+        &text, "%s\n  %s\n  %s %s by process %d of user %s\n", memory.name,
+        StateOf(memory),
+        memory.state == KeptState::kReserved ? "reserved" : "put",
+        absl::FormatTime("%Y-%m-%d %H:%M:%S %z", memory.since, zone),
+        memory.pid, memory.user.text());
+    if (memory.state == KeptState::kReserved) continue;
+    absl::StrAppendFormat(&text,
+                          "  %d bytes (%d held in %d chunks) of %s, as %s\n",
+                          memory.size, memory.allocated_size, memory.chunks,
+                          PlaceOf(memory), NameOf(memory.kind));
+    absl::StrAppendFormat(
+        &text, "  attached %d times%s%s\n", memory.attached,
+        memory.survives_restart ? "; survives a restart of the keeper" : "",
+        memory.outlives_creator() ? ""
+                                  : "; ends with the process that created it");
+  }
+  if (!listing.restart_note.empty()) {
+    absl::StrAppend(&text, listing.restart_note, "\n");
+  }
+  return text;
+}
+
+int Keep(const KeepOptions& options) {
+  if (!options.list && !options.drop.has_value()) return Serve(options);
+  absl::Status asked = Ask(options);
+  return asked.ok() ? kExitGood : Fail(asked);
+}
+
+}  // namespace vmm::tool

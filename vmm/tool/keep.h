@@ -1,0 +1,43 @@
+// `vmmshare keep`: the keeper, and what asks one.
+#ifndef VMMSHARE_VMM_TOOL_KEEP_H_
+#define VMMSHARE_VMM_TOOL_KEEP_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "platform/process.h"
+#include "vmm/keeper.h"
+#include "vmm/keeper/registry.h"
+
+namespace vmm::tool {
+
+struct KeepOptions {
+  std::string address;  // Empty: DefaultKeeperAddress().
+  keeper::Limits limits;
+  std::vector<platform::UserId> allowed;  // Beside this user.
+  bool list = false;
+  std::optional<std::string> drop;
+  bool help = false;
+};
+
+// `words` after "keep". INVALID_ARGUMENT says which word is wrong, and what
+// could stand there.
+absl::StatusOr<KeepOptions> ParseKeepOptions(
+    const std::vector<std::string>& words);
+
+// What `vmmshare keep --help` prints.
+std::string KeepUsage();
+
+// What `vmmshare keep --list` prints; times in `zone`.
+std::string AsText(const KeeperListing& listing, absl::TimeZone zone);
+
+// Runs it; the answer is the process's exit status. A keeper runs until the
+// process is asked to end.
+int Keep(const KeepOptions& options);
+
+}  // namespace vmm::tool
+
+#endif  // VMMSHARE_VMM_TOOL_KEEP_H_

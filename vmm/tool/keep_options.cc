@@ -1,0 +1,143 @@
+#include <cstdint>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "vmm/keeper/protocol.h"
+#include "vmm/tool/keep.h"
+
+namespace vmm::tool {
+namespace {
+
+// "16G" is 16 << 30. Nothing for what is no such number, or does not fit.
+std::optional<std::uint64_t> NumberOf(absl::string_view text, bool bytes) {
+  constexpr absl::string_view kUnits = "KMGT";
+  int shift = 0;
+  if (bytes && !text.empty()) {
+    const std::size_t unit = kUnits.find(text.back());
+    if (unit != absl::string_view::npos) {
+      shift = 10 * static_cast<int>(unit + 1);
+      text.remove_suffix(1);
+    }
+  }
+  std::uint64_t number = 0;
+  // SimpleAtoi() takes signs and spaces.
+  if (text.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(text, &number) || number == 0 ||
+      number > UINT64_MAX >> shift) {
+    return std::nullopt;
+  }
+  return number << shift;
+}
+
+absl::Status SetOption(absl::string_view name, const std::string& value,
+                       KeepOptions& options) {
+  const struct {
+    absl::string_view name;
+    std::uint64_t* number;
+    bool bytes;
+  } numbers[] = {{"max-names", &options.limits.names, false},
+                 {"max-bytes", &options.limits.bytes, true},
+                 {"quota-names", &options.limits.user_names, false},
+                 {"quota-bytes", &options.limits.user_bytes, true}};
+  for (const auto& each : numbers) {
+    if (each.name != name) continue;
+    const std::optional<std::uint64_t> number = NumberOf(value, each.bytes);
+    if (!number.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", name, "=", value, ": expected a number from 1 on",
+          each.bytes ? ", of bytes or with K, M, G or T behind it" : ""));
+    }
+    *each.number = *number;
+    return absl::OkStatus();
+  }
+  if (name == "address") {
+    options.address = value;
+  } else if (name == "allow-user") {
+    options.allowed.emplace_back(value);
+  } else if (name == "drop") {
+    if (absl::Status usable = keeper::CheckName(value); !usable.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--drop: ", usable.message()));
+    }
+    options.drop = value;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown option --", name,
+        "; expected --address, --max-names, --max-bytes, --quota-names, "
+        "--quota-bytes, --allow-user, --list, --drop or --help"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<KeepOptions> ParseKeepOptions(
+    const std::vector<std::string>& words) {
+  KeepOptions options;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    absl::string_view name = words[i];
+    if (!absl::ConsumePrefix(&name, "--")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unexpected word \"", words[i], "\"; options begin with --"));
+    }
+    std::optional<std::string> value;
+    if (const std::size_t at = name.find('='); at != name.npos) {
+      value = std::string(name.substr(at + 1));
+      name = name.substr(0, at);
+    }
+    if (name == "list" || name == "help") {
+      if (value.has_value()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", name, " takes no value"));
+      }
+      (name == "list" ? options.list : options.help) = true;
+      continue;
+    }
+    // "--drop weights" as well as "--drop=weights".
+    if (!value.has_value() && i + 1 < words.size() &&
+        words[i + 1].substr(0, 2) != "--") {
+      value = words[++i];
+    }
+    if (!value.has_value() || value->empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " needs a value: --", name, "=..."));
+    }
+    absl::Status set = SetOption(name, *value, options);
+    if (!set.ok()) return set;
+  }
+  if (options.list && options.drop.has_value()) {
+    return absl::InvalidArgumentError("--list and --drop are two commands");
+  }
+  return options;
+}
+
+std::string KeepUsage() {
+  return R"(usage: vmmshare keep [OPTIONS]
+
+Keeps GPU memory under names, so that it outlives the process that created it
+(docs/keeper.md). Runs until SIGTERM or Ctrl-C; what is kept and attached
+nowhere is freed then, unless systemd stores it for the next keeper. Prints its
+address once it serves. It needs no GPU and loads no driver.
+
+  --address=ADDRESS    where it listens, an absolute path; by default
+                       keeper-USER in $NVIDIA_DRA_LOCAL_IPC_DIR, in
+                       $XDG_RUNTIME_DIR/vmmshare, or in /tmp/vmmshare-UID
+  --max-names=N        names at once (1024)
+  --max-bytes=SIZE     bytes at once, with K, M, G or T behind it (no limit)
+  --quota-names=N      of these, names of one user (no limit)
+  --quota-bytes=SIZE   of these, bytes of one user (no limit)
+  --allow-user=USER    a uid, on Windows a SID, beside this user; may be given
+                       more than once. Whom it allows attaches everything
+
+  --list               print what the keeper at ADDRESS keeps
+  --drop=NAME          have it forget NAME; who has it attached keeps it
+  --help               this text
+
+Exit status: 0; 1 when it cannot serve, or the keeper cannot be asked or
+refuses; 2 for a command line that makes no sense.
+)";
+}
+
+}  // namespace vmm::tool
