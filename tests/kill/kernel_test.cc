@@ -181,7 +181,7 @@ void PrintTimes(const char* what, const std::vector<absl::Duration>& times) {
 class KilledWhileItWrites : public IpcTest,
                             public ::testing::WithParamInterface<const char*> {
  protected:
-  static std::uint64_t Times() { return HowMany("VMMSHARE_KERNEL_KILLS", 10); }
+  static std::uint64_t Times() { return HowMany("VMMSHARE_KERNEL_KILLS", 5); }
 
   static std::string How() { return GetParam(); }
   static bool CannotRun() { return How() == "kernel" && !KernelsRun(); }
