@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -214,8 +215,10 @@ std::vector<std::string> MatrixTest::CountSteps(const Case& which) {
   EXPECT_TRUE(run.survivor.ok()) << run.survivor;
   EXPECT_EQ(run.victim, 0);
   std::vector<std::string> names;
-  std::ifstream in(report);
-  for (std::string name; std::getline(in, name);) names.push_back(name);
+  {
+    std::ifstream in(report);
+    for (std::string name; std::getline(in, name);) names.push_back(name);
+  }
   std::filesystem::remove(report);
   return names;
 }
@@ -227,7 +230,10 @@ Played MatrixTest::RunOnce(const Case& which, const StepTrap& trap,
   const std::uint64_t free = FreeBytes();
   Played run;
   {
-    const ExpectNoNewHandles no_new_handles;
+    // On Windows a listener takes new handles for those it has accepted at: the
+    // test as a whole finds what is left.
+    std::optional<ExpectNoNewHandles> no_new_handles;
+    if (platform::kNativeHandleIsPosixFd) no_new_handles.emplace();
     const ExpectDriverUnchanged driver_unchanged;
     run = Play(which, trap, patience, "");
   }
