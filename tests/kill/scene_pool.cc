@@ -39,9 +39,9 @@ class Owner {
       : me_(me),
         pool_(Must(Pool::Create(me.device(), {.first_segment_size = 4 * kMiB,
                                               .max_segment_size = 4 * kMiB,
-                                              .cap = 4 * kMiB}))) {
-    endpoint_ =
-        Must(Endpoint::Start({.listener = {.directory = me.directory()}}));
+                                              .cap = 4 * kMiB}))),
+        endpoint_(Must(
+            Endpoint::Start({.listener = {.directory = me.directory()}}))) {
     publication_.emplace(Must(endpoint_->Serve(*pool_)));
     for (CUdeviceptr& other : others_) other = Must(Allocate());
     block_ = Must(Allocate());
