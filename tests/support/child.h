@@ -49,6 +49,9 @@ class Child {
   // Stops and continues it (SIGSTOP, SIGCONT).
   void Stop();
   void Continue();
+  // Whether it stands still, by Stop() or because it stopped itself. Windows:
+  // never said.
+  bool IsStopped() const;
 
   // The exit status: what its main returned, or 128 + the signal that ended
   // it. Fails the test and kills the child when `deadline` passes.

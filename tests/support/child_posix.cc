@@ -121,6 +121,13 @@ void Child::Stop() {
   }
 }
 
+bool Child::IsStopped() const {
+  siginfo_t info = {};
+  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info,
+                              WSTOPPED | WNOHANG | WNOWAIT);
+  return result == 0 && info.si_pid != 0 && info.si_code == CLD_STOPPED;
+}
+
 int Child::Wait(absl::Time deadline) {
   platform::Check(pid_ > 0, "this child was waited for already");
   const absl::StatusOr<platform::Process> process =

@@ -150,6 +150,8 @@ void Child::Continue() { ::NtResumeProcess(HandleOf(pid_)); }
 // It stands still when the call returns.
 void Child::Stop() { ::NtSuspendProcess(HandleOf(pid_)); }
 
+bool Child::IsStopped() const { return false; }
+
 int Child::Wait(absl::Time deadline) {
   platform::Check(pid_ > 0, "this child was waited for already");
   const absl::StatusOr<platform::Process> process =

@@ -10,6 +10,7 @@
 #include "platform/check.h"
 #include "platform/driver_table.h"
 #include "platform/process.h"
+#include "tests/support/steps.h"
 
 namespace vmm::testing {
 namespace {
@@ -93,6 +94,7 @@ class DriverRedirect {
     if (faults == nullptr || IsErrorText(kName)) {
       return (table_.*Member)(args...);
     }
+    const internal::Step step(kName, internal::StepKind::kDriverCall);
     const DriverFaults::Decision decision =
         faults->Decide(kName, KindOf(kName));
     CUresult result = CUDA_SUCCESS;

@@ -10,7 +10,8 @@
 //   absl::Status status = Share(...);            // its fourth call fails
 //   SyscallOutcome outcome = DisarmSyscallFault();
 //
-// tests/os/syscall_faults_test.cc proves that nothing is left out.
+// tests/os/syscall_faults_test.cc proves that nothing is left out. Each call is
+// a step as well, at which steps.h can end the process.
 #ifndef VMMSHARE_TESTS_SUPPORT_SYSCALL_FAULTS_H_
 #define VMMSHARE_TESTS_SUPPORT_SYSCALL_FAULTS_H_
 

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "tests/support/fault_point.h"
+#include "tests/support/steps.h"
 
 namespace vmm::testing::internal {
 
@@ -193,6 +194,7 @@ void NoteUnlisted(long number);
 // Makes the call, or fails it with `failure` and errno.
 template <typename Result, typename Perform>
 Result Intercept(const TableRow& row, Result failure, Perform perform) {
+  const Step step(row.name.data());  // A literal: it ends with a zero.
   const SyscallDecision decision = DecideSyscall(row);
   if (!decision.perform) {
     errno = decision.error;

@@ -345,6 +345,7 @@ long __wrap_syscall(long number, ...) {
 // Answers its error instead of setting errno.
 int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                           void* (*run)(void*), void* argument) {
+  const vmm::testing::internal::Step step("pthread_create");
   const auto decision =
       vmm::testing::internal::DecideSyscall(RowOf("pthread_create"));
   if (!decision.perform) return decision.error;
@@ -357,6 +358,7 @@ void __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_
     void* thread, void* state, void (*depend)());
 void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(
     void* thread, void* state, void (*depend)()) {
+  const vmm::testing::internal::Step step("std::thread");
   const auto decision =
       vmm::testing::internal::DecideSyscall(RowOf("std::thread"));
   if (!decision.perform) {

@@ -1,0 +1,33 @@
+#include "tests/kill/scenes.h"
+
+#include "absl/strings/str_cat.h"
+#include "platform/check.h"
+
+namespace vmm::testing {
+
+const std::vector<Scene>& Scenes() {
+  static const auto* const scenes = new std::vector<Scene>{
+      {"Ticket", "an allocation, opened by its ticket string", &OwnPublished,
+       &ImportPublished},
+      {"Transfer", "an allocation, sent over a connection", &OwnSent,
+       &ImportSent},
+      {"Pool", "a block of a pool, freed when it has been given back",
+       &OwnBlock, &ImportBlock},
+      {"PoolFreed", "a block of a pool, freed while the importer has it",
+       &OwnBlockFreedEarly, &ImportBlockFreedEarly},
+      {"Fence", "two fences, signalled and waited for by streams and hosts",
+       &OwnFences, &ImportFences},
+      {"Ring", "a ring of two buffers with items on their way", &WriteRing,
+       &ReadRing},
+  };
+  return *scenes;
+}
+
+const Scene& FindScene(const std::string& name) {
+  for (const Scene& scene : Scenes()) {
+    if (scene.name == name) return scene;
+  }
+  platform::Die(absl::StrCat("there is no scene ", name));
+}
+
+}  // namespace vmm::testing
