@@ -179,6 +179,7 @@ void Tally::Add(const Played& run, const StepTrap& trap) {
   ++runs;
   if (trap.effect == StepEffect::kKill && run.victim == 0) ++too_late;
   ++outcomes[std::string(absl::StatusCodeToString(run.survivor.code()))];
+  met_while_stopped += run.met_while_stopped ? 1 : 0;
   sockets += run.left.size();
   measured.deadlines_met += run.measured.deadlines_met;
   if (run.measured.slowest > measured.slowest) {
@@ -202,8 +203,9 @@ void Tally::Print(const char* what, const Case& which) const {
                   "; slowest call ", absl::FormatDuration(measured.slowest),
                   " (", measured.slowest_call, ")");
   if (measured.deadlines_met != 0) {
-    absl::StrAppend(&line, "; ", measured.deadlines_met,
-                    " deadlines met, the latest call ",
+    absl::StrAppend(&line, "; deadlines met ", measured.deadlines_met, ", ",
+                    met_while_stopped,
+                    " while it stood still, the latest call ",
                     absl::FormatDuration(measured.latest), " after (",
                     measured.latest_call, ")");
   }
@@ -271,7 +273,11 @@ Played MatrixTest::Play(const Case& which, const StepTrap& trap,
   KeepGoing keep_going(child);
   Patience how{.time = patience};
   if (trap.effect == StepEffect::kStop) {
-    how.at_deadline = how.at_hang_up = [&] { keep_going.Start(); };
+    how.at_deadline = [&] {
+      run.met_while_stopped = child.IsStopped();
+      keep_going.Start();
+    };
+    how.at_hang_up = [&] { keep_going.Start(); };
   } else if (trap.effect == StepEffect::kHangUp) {
     how.at_hang_up = [&] { child.Kill(); };
   }

@@ -42,7 +42,8 @@ struct Played {
   absl::Status survivor;
   int victim = 0;  // Its exit status: Child::kKilled, or 0 if it came through.
   Measured measured;
-  std::set<std::string> left;  // Files in the directory for channels.
+  bool met_while_stopped = false;  // A deadline, while the victim stood still.
+  std::set<std::string> left;      // Files in the directory for channels.
 };
 
 // Of many runs of a case.
@@ -52,6 +53,7 @@ struct Tally {
   std::uint64_t runs = 0;
   std::uint64_t too_late = 0;  // The victim had come through before.
   std::map<std::string, std::uint64_t> outcomes;  // The survivor's, by code.
+  std::uint64_t met_while_stopped = 0;
   std::uint64_t sockets = 0;  // That dead victims left behind.
   std::uint64_t pairs = 0;    // New ones that shared afterwards.
   Measured measured;

@@ -22,6 +22,7 @@ struct State {
   // Shared by threads in driver calls that do not wait for other work: who
   // stops here has them finish first.
   std::shared_timed_mutex driver_calls;
+  std::mutex hanging_up;  // Held by the thread that does.
 };
 
 State& TheState() {
@@ -31,6 +32,11 @@ State& TheState() {
 
 // The process in which steps are counted, or 0.
 std::atomic<std::int64_t> armed_in = 0;
+
+// While one thread hangs up, the others make no step more: what they would do
+// next, they would do because of it.
+std::atomic<bool> hanging_up = false;
+thread_local bool this_thread_hangs_up = false;
 
 bool IsArmed() {
   const std::int64_t process = armed_in.load(std::memory_order_acquire);
@@ -56,7 +62,11 @@ void Spring(StepEffect effect) {
                   "a driver call has not returned for 10 s; if it waits for "
                   "work, WaitsForWork() must say so");
   if (effect == StepEffect::kHangUp) {
+    const std::lock_guard<std::mutex> others_wait(state.hanging_up);
+    this_thread_hangs_up = true;
+    hanging_up = true;
     internal::HangUpAndStop();
+    hanging_up = false;
   } else {
     internal::StopThisProcess();
   }
@@ -85,6 +95,9 @@ void MarkStep(const char* name) { const internal::Step step(name); }
 namespace internal {
 
 Step::Step(const char* name, StepKind kind) {
+  if (hanging_up && !this_thread_hangs_up) {
+    const std::lock_guard<std::mutex> wait(TheState().hanging_up);
+  }
   if (armed_in.load(std::memory_order_relaxed) == 0 || !IsArmed()) return;
   const int saved = errno;
   State& state = TheState();

@@ -23,7 +23,8 @@ enum class StepEffect {
   kStop,    // SIGSTOP, while no thread of it is in a driver call that could
             // hold a lock of several processes. Goes on after SIGCONT.
   kHangUp,  // Hangs up all connections, then SIGSTOP: as a process that is
-            // being killed, whose memory the system has yet to take down.
+            // being killed, whose memory the system has yet to take down. No
+            // thread makes another step meanwhile.
 };
 
 struct StepTrap {
