@@ -159,7 +159,7 @@ TEST_F(HostileKeeperTest, AClientThatLeavesInTheMiddleOfAPutLeavesNothing) {
   }
 }
 
-TEST_F(HostileKeeperTest, ASilentClientIsDroppedAndDelaysNobody) {
+TEST_F(HostileKeeperTest, Pitfall13ASilentClientIsDroppedAndDelaysNobody) {
   keeper::ServerOptions options;
   options.first_request_timeout = absl::Milliseconds(200);
   options.transfer_timeout = absl::Milliseconds(200);
