@@ -90,9 +90,8 @@ class KeeperRestartTest : public KeeperTest {
       if (message->type == kGoOn) {
         ExpectSoon(
             [&] { return !is_told || systemd_.ready() || systemd_.killed(); });
-        return std::unique_ptr<Service>(
-            new Service{std::move(child), std::move(channel), std::move(log),
-                        std::move(text)});
+        return std::make_unique<Service>(std::move(child), std::move(channel),
+                                         std::move(log), std::move(text));
       }
       log.push_back(std::move(text));
     }
