@@ -480,6 +480,18 @@ TEST_F(PlantedStoreTest, OfTwoRecordsTheLaterOneCounts) {
       IsEmpty());
 }
 
+TEST_F(PlantedStoreTest,
+       WithoutAServiceManagerWhatWasPassedIsServedAllTheSame) {
+  KeepOne();
+  std::unique_ptr<Service> keeper = StartKeeper({}, {{"NOTIFY_SOCKET", ""}});
+  KeeperClient client = Client();
+  ExpectKept(client, "weights", 1);
+  EXPECT_FALSE(Listed(client, "weights")->survives_restart);
+  Must(client.Drop("weights", Late()));
+  EXPECT_THAT(Must(client.List(Late())).memory, IsEmpty());
+  Kill(keeper);
+}
+
 TEST_F(PlantedStoreTest, ARecordOfANewerKeeperIsLeftForIt) {
   EXPECT_THAT(LogAfter(
                   [](auto& stored) {
