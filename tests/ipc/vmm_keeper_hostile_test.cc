@@ -19,6 +19,7 @@ namespace {
 using keeper::Request;
 using platform::Channel;
 using platform::Message;
+using Bytes = std::vector<std::uint8_t>;
 using ::testing::HasSubstr;
 
 constexpr char kName[] = "wanted";
@@ -159,7 +160,7 @@ TEST_F(HostileKeeperTest, AClientThatLeavesInTheMiddleOfAPutLeavesNothing) {
   }
 }
 
-TEST_F(HostileKeeperTest, ASilentClientIsDroppedAndDelaysNobody) {
+TEST_F(HostileKeeperTest, Pitfall13ASilentClientIsDroppedAndDelaysNobody) {
   keeper::ServerOptions options;
   options.first_request_timeout = absl::Milliseconds(200);
   options.transfer_timeout = absl::Milliseconds(200);
@@ -243,15 +244,15 @@ TEST_F(HostileKeeperTest, AKeeperThatBreaksTheProtocolIsHungUpOn) {
   const std::vector<std::function<void(Channel&)>> answers = {
       [](Channel& c) { Must(c.Send(1, {}, {}, Late())); },
       [](Channel& c) { Must(c.Send(keeper::kOk, {}, {}, Late())); },
-      [](Channel& c) { Must(c.Send(keeper::kAttached, {{9}}, {}, Late())); },
+      [](Channel& c) { Must(c.Send(keeper::kAttached, Bytes{9}, {}, Late())); },
       [&](Channel& c) {
-        Must(c.Send(keeper::kAttached, {{0}}, {&some.handle()}, Late()));
+        Must(c.Send(keeper::kAttached, Bytes{0}, {&some.handle()}, Late()));
       },
       // Sealed, though it is to be mapped for writing.
-      [](Channel& c) { Must(c.Send(keeper::kAttached, {{1}}, {}, Late())); },
+      [](Channel& c) { Must(c.Send(keeper::kAttached, Bytes{1}, {}, Late())); },
       // Another size.
       [&](Channel& c) {
-        Must(c.Send(keeper::kAttached, {{0}}, {}, Late()));
+        Must(c.Send(keeper::kAttached, Bytes{0}, {}, Late()));
         EXPECT_FALSE(
             protocol::SendAll(c, absl::MakeConstSpan(&outgoing, 1), Late())
                 .ok());

@@ -90,9 +90,8 @@ class KeeperRestartTest : public KeeperTest {
       if (message->type == kGoOn) {
         ExpectSoon(
             [&] { return !is_told || systemd_.ready() || systemd_.killed(); });
-        return std::unique_ptr<Service>(
-            new Service{std::move(child), std::move(channel), std::move(log),
-                        std::move(text)});
+        return std::make_unique<Service>(std::move(child), std::move(channel),
+                                         std::move(log), std::move(text));
       }
       log.push_back(std::move(text));
     }
@@ -479,6 +478,18 @@ TEST_F(PlantedStoreTest, OfTwoRecordsTheLaterOneCounts) {
           },
           true, kChunks + 1),
       IsEmpty());
+}
+
+TEST_F(PlantedStoreTest,
+       WithoutAServiceManagerWhatWasPassedIsServedAllTheSame) {
+  KeepOne();
+  std::unique_ptr<Service> keeper = StartKeeper({}, {{"NOTIFY_SOCKET", ""}});
+  KeeperClient client = Client();
+  ExpectKept(client, "weights", 1);
+  EXPECT_FALSE(Listed(client, "weights")->survives_restart);
+  Must(client.Drop("weights", Late()));
+  EXPECT_THAT(Must(client.List(Late())).memory, IsEmpty());
+  Kill(keeper);
 }
 
 TEST_F(PlantedStoreTest, ARecordOfANewerKeeperIsLeftForIt) {

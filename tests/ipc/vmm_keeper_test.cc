@@ -79,7 +79,7 @@ TEST_F(KeeperTest, MemoryOutlivesTheProcessThatMadeIt) {
               HasSubstr("none in this test"));
 }
 
-TEST_F(KeeperTest, MemoryOfAKilledProcessIsKeptAndItsLockIsFree) {
+TEST_F(KeeperTest, Pitfall26MemoryOfAKilledProcessIsKeptAndItsLockIsFree) {
   const std::unique_ptr<keeper::Server> server = Start();
   EXPECT_EQ(
       Child::Start("keeper-put-and-end", {keeper_address(), "die"}).Wait(),

@@ -99,8 +99,12 @@ std::vector<Store::Restored> Store::Restore(
     const bool is_whole = content.ok();
     if (is_whole) {
       stored_ += content->handles.size() + 1;
-      const Saved saved{absl::StrCat(absl::Hex(id, absl::kZeroPad16))};
-      entries_[saved.id] = {*record, content->handles.size()};
+      Saved saved;
+      // Without a service manager it is served, and not there the next time.
+      if (manager_.has_value()) {
+        saved.id = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
+        entries_[saved.id] = {*record, content->handles.size()};
+      }
       whole.push_back({*record,
                        std::make_shared<const Content>(*std::move(content)),
                        saved});

@@ -76,8 +76,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   std::unique_ptr<Server> server(
       new Server(std::move(options), Store(std::move(manager)),
                  *std::move(listener), *std::move(stop)));
-  absl::Status restored = server->Restore(std::move(handles));
-  if (!restored.ok()) return restored;
+  server->Restore(std::move(handles));
   try {
     server->acceptor_ =
         std::thread([raw = server.get()] { raw->AcceptLoop(); });
@@ -105,9 +104,10 @@ Server::Server(ServerOptions options, Store store, platform::Listener listener,
       store_(std::move(store)),
       registry_(options_.limits, platform::CurrentUser()) {}
 
-absl::Status Server::Restore(platform::StoredHandles handles) {
-  for (Store::Restored& restored :
-       store_.Restore(std::move(handles), options_.log)) {
+void Server::Restore(platform::StoredHandles handles) {
+  std::vector<Store::Restored> whole =
+      store_.Restore(std::move(handles), options_.log);
+  for (Store::Restored& restored : whole) {
     const Record& record = restored.record;
     absl::Status kept = registry_.Restore(
         record.name, record.user, record.pid, record.since, record.sealed,
@@ -118,7 +118,6 @@ absl::Status Server::Restore(platform::StoredHandles handles) {
       if (!removed.ok()) options_.log(std::string(removed.message()));
     }
   }
-  return absl::OkStatus();
 }
 
 Server::~Server() {

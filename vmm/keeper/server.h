@@ -87,7 +87,7 @@ class Server {
 
   Server(ServerOptions options, Store store, platform::Listener listener,
          platform::CancelEvent stop);
-  absl::Status Restore(platform::StoredHandles handles);
+  void Restore(platform::StoredHandles handles);
 
   void AcceptLoop();
   void Admit(platform::Channel channel);
