@@ -9,7 +9,8 @@
 //
 // It sits between vmmshare and any driver, the host-memory one or a real one.
 // cuGetErrorName and cuGetErrorString pass through, uncounted: they are how an
-// error is reported. All others are steps, at which steps.h can end the process.
+// error is reported. All others are steps, at which steps.h can end the
+// process.
 #ifndef VMMSHARE_TESTS_SUPPORT_DRIVER_FAULTS_H_
 #define VMMSHARE_TESTS_SUPPORT_DRIVER_FAULTS_H_
 
