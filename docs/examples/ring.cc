@@ -3,13 +3,14 @@
 //
 //   ring                                   on the installed NVIDIA driver
 //   ring --driver=host                     without a GPU, on host memory
-//   ring --buffers=8 --size=16M --items=400
+//   ring --buffers=8 --size=16M --items=400 --streams=2
 //   ring --device=0 --peer=1               used on the second GPU
 //
 // The producer copies a frame into each buffer, the consumer copies it out, and
 // checks some of what came, byte for byte. Before it one process does the same
-// copies through as many buffers, on two streams of the same two devices: what
-// it costs to be two processes is the ratio.
+// copies through as many buffers, on as many streams of the same two devices:
+// what it costs to be two processes is the ratio. Each side goes through its
+// streams by turns, so that one waits for the other side while another copies.
 //
 // --corrupt=ITEM publishes one item with a byte changed, to see the check find
 // it.
@@ -52,11 +53,14 @@ constexpr std::uint16_t kFailed = 2;  // Why it failed.
 // Frames that differ, which the items go through by turns. The consumer keeps
 // one item of each, the last, and looks at it when all has come.
 constexpr std::uint64_t kFrames = 4;
+// Items of one frame go to one stream, in order.
+constexpr std::uint64_t kMaxStreams = kFrames;
 
 struct Job {
   std::uint64_t buffers = 0;
   std::uint64_t size = 0;
   std::uint64_t items = 0;
+  std::uint64_t streams = 0;
   std::uint64_t corrupt = 0;  // An item's number; 0: none.
   absl::Time deadline;
 };
@@ -70,69 +74,83 @@ absl::StatusOr<Job> ReadJob(const CommandLine& line, absl::Time deadline) {
   if (!items.ok()) return items.status();
   absl::StatusOr<std::uint64_t> corrupt = line.Number("corrupt", 0);
   if (!corrupt.ok()) return corrupt.status();
+  absl::StatusOr<std::uint64_t> streams = line.Number("streams", 2);
+  if (!streams.ok()) return streams.status();
+  if (*streams == 0 || kMaxStreams % *streams != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--streams=", *streams, ": expected 1, 2 or 4"));
+  }
   if (*buffers == 0 || *buffers > vmm::kMaxRingBuffers || *items < kFrames) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--buffers=", *buffers, " --items=", *items, ": expected 1 to ",
         vmm::kMaxRingBuffers, " buffers and at least ", kFrames, " items"));
   }
-  return Job{*buffers, *size, *items, *corrupt, deadline};
+  return Job{*buffers, *size, *items, *streams, *corrupt, deadline};
 }
 
-// A stream and `count` buffers of `size` bytes, private to this process.
+// Streams, and `count` buffers of the job's size, private to this process.
 class Workplace {
  public:
   static absl::StatusOr<Workplace> Make(const vmm::Device& device,
-                                        std::uint64_t count,
-                                        std::uint64_t size) {
+                                        std::uint64_t count, const Job& job) {
     absl::StatusOr<vmm::Allocation> memory = vmm::Allocation::Create(
-        device, {.size = count * size, .sharing = vmm::SharePolicy::Private()});
+        device,
+        {.size = count * job.size, .sharing = vmm::SharePolicy::Private()});
     if (!memory.ok()) return memory.status();
-    CUstream stream = nullptr;
     const Driver& driver = device.driver();
-    if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r, "cuStreamCreate()");
+    Workplace made(driver, *std::move(memory), job.size);
+    while (made.streams_.size() < job.streams) {
+      CUstream stream = nullptr;
+      if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+          r != CUDA_SUCCESS) {
+        return driver.Error(r, "cuStreamCreate()");
+      }
+      made.streams_.push_back(stream);
     }
-    return Workplace(driver, *std::move(memory), size, stream);
+    return made;
   }
   Workplace(Workplace&& other) noexcept
       : driver_(std::move(other.driver_)),
         memory_(std::move(other.memory_)),
         size_(other.size_),
-        stream_(std::exchange(other.stream_, nullptr)) {}
+        streams_(std::exchange(other.streams_, {})) {}
   Workplace& operator=(Workplace&&) = delete;
   ~Workplace() {
-    if (stream_ == nullptr) return;
-    driver_->cuStreamSynchronize(stream_);
-    driver_->cuStreamDestroy(stream_);
+    for (CUstream stream : streams_) {
+      driver_->cuStreamSynchronize(stream);
+      driver_->cuStreamDestroy(stream);
+    }
   }
 
   const Driver& driver() const { return driver_; }
-  CUstream stream() const { return stream_; }
+  CUstream StreamOf(std::uint64_t item) const {
+    return streams_[item % streams_.size()];
+  }
   CUdeviceptr At(std::uint64_t index) const {
     return memory_.address() + index * size_;
   }
-  absl::Status Copy(CUdeviceptr to, CUdeviceptr from) const {
-    return driver_.Error(driver_->cuMemcpyDtoDAsync(to, from, size_, stream_),
+  absl::Status Copy(CUdeviceptr to, CUdeviceptr from, CUstream stream) const {
+    return driver_.Error(driver_->cuMemcpyDtoDAsync(to, from, size_, stream),
                          "cuMemcpyDtoDAsync()");
   }
   absl::Status Sync() const {
-    return driver_.Error(driver_->cuStreamSynchronize(stream_),
-                         "cuStreamSynchronize()");
+    for (CUstream stream : streams_) {
+      if (CUresult r = driver_->cuStreamSynchronize(stream);
+          r != CUDA_SUCCESS) {
+        return driver_.Error(r, "cuStreamSynchronize()");
+      }
+    }
+    return absl::OkStatus();
   }
 
  private:
-  Workplace(const Driver& driver, vmm::Allocation memory, std::uint64_t size,
-            CUstream stream)
-      : driver_(driver),
-        memory_(std::move(memory)),
-        size_(size),
-        stream_(stream) {}
+  Workplace(const Driver& driver, vmm::Allocation memory, std::uint64_t size)
+      : driver_(driver), memory_(std::move(memory)), size_(size) {}
 
   Driver driver_;
   vmm::Allocation memory_;
   std::uint64_t size_;
-  CUstream stream_;
+  std::vector<CUstream> streams_;
 };
 
 double Speed(const Job& job, absl::Time start) {
@@ -173,10 +191,10 @@ class OneProcess {
       const std::uint64_t buffer = i % job.buffers;
       const CUdeviceptr address = buffers_.address() + buffer * job.size;
       absl::Status in =
-          Step(in_, address, in_.work.At(i % kFrames),
+          Step(in_, i, address, in_.work.At(i % kFrames),
                i < job.buffers ? nullptr : &out_.passed[buffer], buffer);
       if (!in.ok()) return in;
-      absl::Status out = Step(out_, out_.work.At(i % kFrames), address,
+      absl::Status out = Step(out_, i, out_.work.At(i % kFrames), address,
                               &in_.passed[buffer], buffer);
       if (!out.ok()) return out;
     }
@@ -204,25 +222,26 @@ class OneProcess {
     if (!context.ok()) return context.status();
     absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
     if (!current.ok()) return current.status();
-    absl::StatusOr<Workplace> work = Workplace::Make(device, kFrames, job.size);
+    absl::StatusOr<Workplace> work = Workplace::Make(device, kFrames, job);
     if (!work.ok()) return work.status();
     Side side{*std::move(context), *std::move(work), {}};
     for (std::uint64_t i = 0; i < job.buffers; ++i) {
       absl::StatusOr<vmm::OwnedEvent> event =
-          vmm::RecordEvent(device.driver(), side.work.stream());
+          vmm::RecordEvent(device.driver(), side.work.StreamOf(i));
       if (!event.ok()) return event.status();
       side.passed.push_back(*std::move(event));
     }
     return side;
   }
 
-  // One copy on the side's stream, after `after` and before its own event.
-  static absl::Status Step(const Side& side, CUdeviceptr to, CUdeviceptr from,
-                           const vmm::OwnedEvent* after, std::uint64_t buffer) {
+  // One copy on the item's stream, after `after` and before its own event.
+  static absl::Status Step(const Side& side, std::uint64_t item, CUdeviceptr to,
+                           CUdeviceptr from, const vmm::OwnedEvent* after,
+                           std::uint64_t buffer) {
     absl::StatusOr<vmm::CurrentContext> current = side.context.MakeCurrent();
     if (!current.ok()) return current.status();
     const Driver& driver = side.work.driver();
-    CUstream stream = side.work.stream();
+    CUstream stream = side.work.StreamOf(item);
     if (after != nullptr) {
       const CUresult waits =
           driver->cuStreamWaitEvent(stream, after->get().event, 0);
@@ -230,7 +249,7 @@ class OneProcess {
         return driver.Error(waits, "cuStreamWaitEvent()");
       }
     }
-    absl::Status copied = side.work.Copy(to, from);
+    absl::Status copied = side.work.Copy(to, from, stream);
     if (!copied.ok()) return copied;
     return driver.Error(
         driver->cuEventRecord(side.passed[buffer].get().event, stream),
@@ -265,15 +284,15 @@ absl::StatusOr<double> CopyInOneProcess(const Gpu& gpu, const CommandLine& line,
 absl::Status Produce(vmm::RingWriter& ring, const Workplace& work,
                      const Job& job) {
   for (std::uint64_t i = 0; i < job.items; ++i) {
-    absl::StatusOr<vmm::RingBuffer> buffer =
-        ring.Acquire(work.stream(), job.deadline);
+    CUstream stream = work.StreamOf(i);
+    absl::StatusOr<vmm::RingBuffer> buffer = ring.Acquire(stream, job.deadline);
     if (!buffer.ok()) return buffer.status();
     // Beside the frames lies a spoilt one.
     const bool spoil = buffer->number == job.corrupt;
-    absl::Status copied =
-        work.Copy(buffer->address, work.At(spoil ? kFrames : i % kFrames));
+    absl::Status copied = work.Copy(
+        buffer->address, work.At(spoil ? kFrames : i % kFrames), stream);
     if (!copied.ok()) return copied;
-    absl::Status sent = ring.Publish(*buffer, work.stream(), job.deadline);
+    absl::Status sent = ring.Publish(*buffer, stream, job.deadline);
     if (!sent.ok()) return sent;
   }
   return ring.Finish(job.deadline);
@@ -284,14 +303,15 @@ absl::StatusOr<double> Consume(vmm::RingReader& ring, const Workplace& work,
                                const Job& job) {
   absl::Time start;
   for (std::uint64_t i = 0;; ++i) {
-    absl::StatusOr<vmm::RingBuffer> buffer =
-        ring.Acquire(work.stream(), job.deadline);
+    CUstream stream = work.StreamOf(i);
+    absl::StatusOr<vmm::RingBuffer> buffer = ring.Acquire(stream, job.deadline);
     if (absl::IsOutOfRange(buffer.status())) break;
     if (!buffer.ok()) return buffer.status();
     if (i == 0) start = absl::Now();
-    absl::Status copied = work.Copy(work.At(i % kFrames), buffer->address);
+    absl::Status copied =
+        work.Copy(work.At(i % kFrames), buffer->address, stream);
     if (!copied.ok()) return copied;
-    absl::Status freed = ring.Release(*buffer, work.stream());
+    absl::Status freed = ring.Release(*buffer, stream);
     if (!freed.ok()) return freed;
   }
   absl::Status finished = ring.Finish(job.deadline);
@@ -309,7 +329,7 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
   if (!alone.ok()) return alone.status();
 
   absl::StatusOr<Workplace> work =
-      Workplace::Make(gpu->device, kFrames + 1, job->size);
+      Workplace::Make(gpu->device, kFrames + 1, *job);
   if (!work.ok()) return work.status();
   for (std::uint64_t i = 0; i <= kFrames; ++i) {
     absl::Status filled =
@@ -326,6 +346,7 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
        absl::StrCat("--driver=", line.Text("driver", "system")),
        absl::StrCat("--device=", line.Text("peer", line.Text("device", "0"))),
        absl::StrCat("--size=", job->size), absl::StrCat("--items=", job->items),
+       absl::StrCat("--streams=", job->streams),
        absl::StrCat("--timeout=", line.Text("timeout", "60"))});
   if (!consumer.ok()) return consumer.status();
   absl::StatusOr<Channel> words = consumer->Accept(*listener, deadline);
@@ -370,8 +391,7 @@ absl::StatusOr<double> RunConsumer(Channel channel, const Driver& driver,
   if (!job.ok()) return job.status();
   absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
   if (!gpu.ok()) return gpu.status();
-  absl::StatusOr<Workplace> work =
-      Workplace::Make(gpu->device, kFrames, job->size);
+  absl::StatusOr<Workplace> work = Workplace::Make(gpu->device, kFrames, *job);
   if (!work.ok()) return work.status();
   absl::StatusOr<std::unique_ptr<vmm::RingReader>> ring =
       vmm::RingReader::Open(gpu->device, std::move(channel), {}, deadline);
@@ -411,7 +431,7 @@ absl::Status Run(int argc, char** argv) {
   absl::StatusOr<CommandLine> line =
       CommandLine::Parse(argc, argv,
                          {"corrupt", "driver", "device", "peer", "buffers",
-                          "size", "items", "timeout", "connect"});
+                          "size", "items", "streams", "timeout", "connect"});
   if (!line.ok()) return line.status();
   absl::StatusOr<absl::Time> deadline = line->Deadline();
   if (!deadline.ok()) return deadline.status();
