@@ -32,9 +32,9 @@ int Fd(const OsHandle& handle) { return static_cast<int>(handle.get()); }
 
 FakeSystemd::FakeSystemd(const std::string& directory)
     : address_(directory + "/notify"),
+      socket_(OsHandle::Adopt(
+          ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))),
       stop_(Must(platform::CancelEvent::Create())) {
-  socket_ = OsHandle::Adopt(
-      ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   platform::Check(address_.size() < sizeof name.sun_path, "a short path");
