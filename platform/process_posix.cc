@@ -46,8 +46,8 @@ absl::Status RaiseDescriptorLimit() {
   }
   limit.rlim_cur = limit.rlim_max;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return OsError(errno, absl::StrCat("setrlimit(RLIMIT_NOFILE, ",
-                                       limit.rlim_max, ")"));
+    return OsError(
+        errno, absl::StrCat("setrlimit(RLIMIT_NOFILE, ", limit.rlim_max, ")"));
   }
   return absl::OkStatus();
 }

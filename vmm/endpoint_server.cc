@@ -174,7 +174,7 @@ absl::Status Endpoint::Server::ServeMemory(Session& session,
   // In the book before the first handle leaves: whatever happens then, it is
   // known who may have the memory.
   const absl::StatusOr<LeaseBook::Entry> lease =
-      outgoing.ok() ? leases_.Add(channel, std::move(items))
+      outgoing.ok() ? leases_.Add(channel, items)
                     : absl::StatusOr<LeaseBook::Entry>(outgoing.status());
   if (!lease.ok()) {
     protocol::SendError(channel, protocol::kAbort, lease.status(), deadline)

@@ -23,7 +23,7 @@ bool IsOf(const std::optional<MemoryId>& wanted, const MemoryId& memory) {
 }  // namespace
 
 absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::Channel& channel,
-                                                std::vector<Item> items) {
+                                                absl::Span<const Item> items) {
   absl::StatusOr<platform::Process> process = channel.OpenPeer();
   std::lock_guard<std::mutex> lock(mutex_);
   ForgetEnded();
@@ -141,6 +141,7 @@ absl::Status LeaseBook::WaitUntilReturned(const std::optional<MemoryId>& memory,
     if (leases.empty()) return absl::OkStatus();
     if (absl::Now() >= deadline) {
       std::vector<std::string> each;
+      each.reserve(leases.size());
       for (const MemoryLease& one : leases) {
         each.push_back(absl::StrCat("memory ", one.memory.ToString(), ", ",
                                     one.lease.Describe()));

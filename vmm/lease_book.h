@@ -41,7 +41,7 @@ class LeaseBook {
   // Remove() recalls are sent on the channel, while another thread receives
   // from it. RESOURCE_EXHAUSTED with `limit` entries.
   absl::StatusOr<Entry> Add(platform::Channel& channel,
-                            std::vector<Item> items);
+                            absl::Span<const Item> items);
   // The peer returned these. INVALID_ARGUMENT, and nothing is changed, when it
   // does not hold one of them. Whether it still holds others.
   absl::StatusOr<bool> Return(Entry entry, absl::Span<const MemoryId> ids);

@@ -127,7 +127,8 @@ class Exchange {
 
  private:
   absl::StatusOr<platform::Message> Receive(MessageType expected) {
-    absl::StatusOr<platform::Message> message = channel_.Receive(deadline_, cancel_);
+    absl::StatusOr<platform::Message> message =
+        channel_.Receive(deadline_, cancel_);
     if (!message.ok()) return message.status();
     in_step_ = message->type == kAbort;
     if (in_step_) return DecodeError(message->payload, "the owner");

@@ -2,10 +2,10 @@
 //
 // Allocate (allocation.h), send over a channel (transfer.h) or publish as a
 // string (endpoint.h) or as bytes for another node (fabric_ticket.h), import
-// (imported_allocation.h). Many small blocks: pool.h and imported_pool.h. Memory
-// that outlives its creator: keeper.h. The ranks of a job: job/handshake.h and
-// job/symmetric.h. Begin with platform::Driver::LoadSystem() and
-// Device::ByOrdinal().
+// (imported_allocation.h). Many small blocks: pool.h and imported_pool.h.
+// Memory that outlives its creator: keeper.h. The ranks of a job:
+// job/handshake.h and job/symmetric.h. Begin with
+// platform::Driver::LoadSystem() and Device::ByOrdinal().
 #ifndef VMMSHARE_VMM_VMM_H_
 #define VMMSHARE_VMM_VMM_H_
 

@@ -93,9 +93,9 @@ int Run(std::vector<std::string> words) {
   if (command == "doctor") return Doctor(words);
   if (command == "keep") return KeepOrAsk(words);
   if (command != "--help" && command != "help" && command != "--version") {
-    return Misuse(
-        absl::StrCat("unknown command \"", command, "\"; expected doctor or keep"),
-        kHelp);
+    return Misuse(absl::StrCat("unknown command \"", command,
+                               "\"; expected doctor or keep"),
+                  kHelp);
   }
   if (!words.empty()) {
     return Misuse(absl::StrCat("unexpected word \"", words.front(), "\""),
