@@ -194,6 +194,7 @@ absl::Status Endpoint::Server::ServeMemory(Session& session,
   }
   session.is_lease = true;
   Record(absl::OkStatus());
+  leases_.Attach(*lease, channel);
   return AwaitReturn(channel, *lease);
 }
 

@@ -22,8 +22,8 @@ bool IsOf(const std::optional<MemoryId>& wanted, const MemoryId& memory) {
 
 }  // namespace
 
-absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::Channel& channel,
-                                                absl::Span<const Item> items) {
+absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(
+    const platform::Channel& channel, absl::Span<const Item> items) {
   absl::StatusOr<platform::Process> process = channel.OpenPeer();
   std::lock_guard<std::mutex> lock(mutex_);
   ForgetEnded();
@@ -38,9 +38,17 @@ absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::Channel& channel,
   holder.credentials = channel.peer();
   holder.since = absl::Now();
   if (process.ok()) holder.process = *std::move(process);
-  holder.channel = &channel;
-  for (const Item& item : items) holder.held.push_back({item, std::nullopt});
+  for (const Item& item : items)
+    holder.held.push_back({item, std::nullopt, false});
   return entry;
+}
+
+void LeaseBook::Attach(Entry entry, platform::Channel& channel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = holders_.find(entry);
+  if (found == holders_.end()) return;
+  found->second.channel = &channel;
+  SendRecalls(found->second);
 }
 
 absl::StatusOr<bool> LeaseBook::Return(Entry entry,
@@ -69,7 +77,10 @@ absl::StatusOr<bool> LeaseBook::Return(Entry entry,
 void LeaseBook::Detach(Entry entry) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = holders_.find(entry);
-  if (found != holders_.end()) found->second.channel = nullptr;
+  if (found != holders_.end()) {
+    found->second.channel = nullptr;
+    found->second.hung_up = true;
+  }
   ForgetEnded();
   changed_.notify_all();
 }
@@ -101,7 +112,7 @@ std::vector<MemoryLease> LeaseBook::ListOf(
                    held.return_by.has_value() ? LeaseState::kRecalled
                                               : LeaseState::kHeld,
                    held.return_by};
-      if (holder.channel == nullptr) one.lease.state = LeaseState::kQuarantined;
+      if (holder.hung_up) one.lease.state = LeaseState::kQuarantined;
     }
   }
   return leases;
@@ -117,16 +128,26 @@ void LeaseBook::Recall(const std::optional<MemoryId>& memory,
                        absl::Time until) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [entry, holder] : holders_) {
-    std::vector<MemoryId> asked;
     for (Held& held : holder.held) {
       if (!IsOf(memory, held.item.memory)) continue;
       held.return_by = until;
-      asked.push_back(held.item.memory);
+      held.to_send = true;
     }
-    if (asked.empty() || holder.channel == nullptr) continue;
+    SendRecalls(holder);
+  }
+}
+
+void LeaseBook::SendRecalls(Holder& holder) {
+  if (holder.channel == nullptr) return;
+  std::map<absl::Time, std::vector<MemoryId>> by_time;
+  for (Held& held : holder.held) {
+    if (!std::exchange(held.to_send, false)) continue;
+    by_time[*held.return_by].push_back(held.item.memory);
+  }
+  for (const auto& [until, ids] : by_time) {
     // Who asks waits for nobody: a peer that does not read is disconnected,
     // which the thread that receives from it finds out.
-    protocol::SendRecall(*holder.channel, asked, until - absl::Now(),
+    protocol::SendRecall(*holder.channel, ids, until - absl::Now(),
                          absl::InfinitePast())
         .IgnoreError();
   }

@@ -37,11 +37,14 @@ class LeaseBook {
 
   explicit LeaseBook(std::size_t limit) : limit_(limit) {}
 
-  // The peer of `channel` is about to be given `items`. Until Detach() or
-  // Remove() recalls are sent on the channel, while another thread receives
-  // from it. RESOURCE_EXHAUSTED with `limit` entries.
-  absl::StatusOr<Entry> Add(platform::Channel& channel,
+  // The peer of `channel` is about to be given `items`. RESOURCE_EXHAUSTED with
+  // `limit` entries.
+  absl::StatusOr<Entry> Add(const platform::Channel& channel,
                             absl::Span<const Item> items);
+  // It has been, and the exchange is over: until Detach() or Remove() recalls
+  // are sent on `channel`, those first that came meanwhile. The caller goes on
+  // to receive from it, and sends no more.
+  void Attach(Entry entry, platform::Channel& channel);
   // The peer returned these. INVALID_ARGUMENT, and nothing is changed, when it
   // does not hold one of them. Whether it still holds others.
   absl::StatusOr<bool> Return(Entry entry, absl::Span<const MemoryId> ids);
@@ -62,18 +65,21 @@ class LeaseBook {
   struct Held {
     Item item;
     std::optional<absl::Time> return_by;
+    bool to_send = false;  // The holder was not told of return_by yet.
   };
   struct Holder {
     platform::PeerCredentials credentials;
     absl::Time since;
     // Empty: the system cannot refer to it, so it is never known to have ended.
     std::optional<platform::Process> process;
-    platform::Channel* channel = nullptr;  // Null: it hung up.
+    platform::Channel* channel = nullptr;  // From Attach() on.
+    bool hung_up = false;
     std::vector<Held> held;
   };
 
   // The rest: mutex_ is held.
   void ForgetEnded();
+  static void SendRecalls(Holder& holder);
   std::vector<MemoryLease> ListOf(const std::optional<MemoryId>& memory) const;
 
   const std::size_t limit_;

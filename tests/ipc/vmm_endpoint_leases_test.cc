@@ -149,7 +149,7 @@ TEST_F(EndpointLeases, ARecallIsSeenByThoseThatHoldTheMemory) {
   const ImportedAllocation other = Open(second);
   const absl::Time until = absl::Now() + absl::Seconds(40);
   endpoint->Recall(first.memory.id(), until);
-  // It was sent when Recall() returned.
+  ExpectSoon([&] { return one->lease().return_by.has_value(); });
   const LeaseStatus status = one->lease();
   EXPECT_TRUE(status.connection.ok());
   ASSERT_TRUE(status.return_by.has_value());
@@ -162,12 +162,36 @@ TEST_F(EndpointLeases, ARecallIsSeenByThoseThatHoldTheMemory) {
               asked ? LeaseState::kRecalled : LeaseState::kHeld);
   }
   endpoint->RecallAll(until);
-  EXPECT_TRUE(other.lease().return_by.has_value());
+  ExpectSoon([&] { return other.lease().return_by.has_value(); });
   std::thread lets_go([&] { one.reset(); });
   const absl::Status back =
       endpoint->WaitUntilReturned(first.memory.id(), Late());
   lets_go.join();
   EXPECT_TRUE(back.ok()) << back;
+}
+
+// The exchange is not over when the handles have come: what is asked meanwhile
+// is not sent into it.
+TEST_F(EndpointLeases, ARecallDuringTheExchangeComesAfterIt) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Share(*endpoint);
+  platform::Channel channel = Dial(endpoint->address());
+  Must(protocol::SendRequest(channel, {shared.memory.id()}, Late()));
+  Must(protocol::ReceiveAll(
+      channel,
+      [&](const protocol::Incoming&) {
+        endpoint->RecallAll(absl::Now() + absl::Seconds(40));
+        const std::vector<MemoryLease> leases = endpoint->Leases();
+        EXPECT_EQ(leases.size(), 1u);
+        EXPECT_EQ(leases[0].lease.state, LeaseState::kRecalled);
+        return absl::OkStatus();
+      },
+      Late()));
+  const protocol::Recall recall =
+      Must(protocol::DecodeRecall(Must(channel.Receive(Late()))));
+  EXPECT_EQ(recall.ids, std::vector<MemoryId>{shared.memory.id()});
+  Must(protocol::SendReturn(channel, recall.ids, Late()));
+  Must(endpoint->WaitUntilAllReturned(Late()));
 }
 
 TEST_F(EndpointLeases, OutliveThePublication) {
@@ -179,7 +203,7 @@ TEST_F(EndpointLeases, OutliveThePublication) {
   ASSERT_EQ(endpoint->Leases().size(), 1u);
   EXPECT_EQ(endpoint->Leases()[0].memory, id);
   endpoint->Recall(id, Late());
-  EXPECT_TRUE(memory.lease().return_by.has_value());
+  ExpectSoon([&] { return memory.lease().return_by.has_value(); });
 }
 
 TEST_F(EndpointLeases, DeathReturnsThem) {
@@ -285,10 +309,11 @@ TEST_F(EndpointLeases, TheEndOfTheOwnerIsSeenAndTheMemoryStays) {
   std::optional<Shared> shared = Share(*endpoint);
   std::optional<ImportedAllocation> memory = Open(*shared);
   shared.reset();
+  // Served: what it says from now on comes before its end.
+  ExpectSoon([&] { return endpoint->statistics().served == 1; });
   endpoint->RecallAll(Late());
+  ExpectSoon([&] { return memory->lease().return_by.has_value(); });
   endpoint.reset();
-  // What it said before it went is read first.
-  EXPECT_TRUE(memory->lease().return_by.has_value());
   const absl::Status gone = memory->lease().connection;
   EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
   EXPECT_THAT(std::string(gone.message()),
