@@ -293,7 +293,11 @@ TEST_F(EndpointLeases, MoreThanAllowedAreToldSo) {
   const std::unique_ptr<Endpoint> endpoint = Start(options);
   const Shared shared = Share(*endpoint);
   std::vector<ImportedAllocation> memory;
-  while (memory.size() < 5) memory.push_back(Open(shared));
+  while (memory.size() < 5) {
+    memory.push_back(Open(shared));
+    // Until then it is served, and counts as a session.
+    ExpectSoon([&] { return endpoint->statistics().served == memory.size(); });
+  }
   const absl::Status refused =
       OpenTicket(driver(), shared.publication.ticket(), {}, Late()).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
