@@ -1,14 +1,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 
+#include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
 
 void UseAHostInstanceOfOwn() {
-  const std::string name = "test-" + std::to_string(::getpid());
+  const std::string name =
+      HostInstanceName(static_cast<std::uint64_t>(::getpid()));
   ::setenv("VMMSHARE_HOST_INSTANCE", name.c_str(), /*overwrite=*/0);
 }
 

@@ -3,13 +3,14 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
 
 void UseAHostInstanceOfOwn() {
-  const std::string name = "test-" + std::to_string(::GetCurrentProcessId());
   if (std::getenv("VMMSHARE_HOST_INSTANCE") != nullptr) return;
+  const std::string name = HostInstanceName(::GetCurrentProcessId());
   // Through the C runtime, whose copy getenv() reads; it tells the system.
   ::_putenv_s("VMMSHARE_HOST_INSTANCE", name.c_str());
 }
