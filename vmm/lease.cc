@@ -1,6 +1,7 @@
 #include "vmm/lease.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -29,6 +30,18 @@ std::string Lease::Describe() const {
 }
 
 namespace lease_internal {
+
+absl::StatusOr<std::optional<platform::Process>> OpenHolder(
+    const platform::Channel& channel) {
+  absl::StatusOr<platform::Process> process = channel.OpenPeer();
+  if (process.ok()) return std::optional(*std::move(process));
+  // Of old kernels and hidden namespaces; of what Windows lets nobody open.
+  if (absl::IsUnimplemented(process.status()) ||
+      absl::IsPermissionDenied(process.status())) {
+    return std::optional<platform::Process>();
+  }
+  return process.status();
+}
 
 std::string DescribeAll(absl::Span<const std::string> leases) {
   constexpr std::size_t kNamed = 3;

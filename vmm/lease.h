@@ -17,9 +17,11 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "platform/channel.h"
+#include "platform/process.h"
 #include "vmm/memory_id.h"
 
 namespace vmm {
@@ -67,6 +69,13 @@ struct LeaseStatus {
 };
 
 namespace lease_internal {
+
+// The process at the other end of `channel`, by which its end will be known.
+// Empty where the system cannot refer to it: then it is never known. Otherwise
+// why it cannot be had: it has ended already, or no handle is left. Whoever is
+// given memory all the same would be waited for without end.
+absl::StatusOr<std::optional<platform::Process>> OpenHolder(
+    const platform::Channel& channel);
 
 // What a wait that ends at its deadline says: how many, and the first three.
 std::string DescribeAll(absl::Span<const std::string> leases);

@@ -24,7 +24,9 @@ bool IsOf(const std::optional<MemoryId>& wanted, const MemoryId& memory) {
 
 absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(
     const platform::Channel& channel, absl::Span<const Item> items) {
-  absl::StatusOr<platform::Process> process = channel.OpenPeer();
+  absl::StatusOr<std::optional<platform::Process>> process =
+      lease_internal::OpenHolder(channel);
+  if (!process.ok()) return process.status();
   std::lock_guard<std::mutex> lock(mutex_);
   ForgetEnded();
   if (holders_.size() >= limit_) {
@@ -37,7 +39,7 @@ absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(
   Holder& holder = holders_[entry];
   holder.credentials = channel.peer();
   holder.since = absl::Now();
-  if (process.ok()) holder.process = *std::move(process);
+  holder.process = *std::move(process);
   for (const Item& item : items)
     holder.held.push_back({item, std::nullopt, false});
   return entry;

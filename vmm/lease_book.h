@@ -38,7 +38,7 @@ class LeaseBook {
   explicit LeaseBook(std::size_t limit) : limit_(limit) {}
 
   // The peer of `channel` is about to be given `items`. RESOURCE_EXHAUSTED with
-  // `limit` entries.
+  // `limit` entries; else as OpenHolder().
   absl::StatusOr<Entry> Add(const platform::Channel& channel,
                             absl::Span<const Item> items);
   // It has been, and the exchange is over: until Detach() or Remove() recalls

@@ -13,7 +13,9 @@
 #include "platform/process.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/open_handles.h"
+#include "tests/support/syscall_faults.h"
 #include "vmm/endpoint.h"
+#include "vmm/lease_book.h"
 #include "vmm/protocol.h"
 
 namespace vmm::testing {
@@ -239,6 +241,25 @@ TEST_F(EndpointLeases, OfAPeerThatHungUpAndLivesAreQuarantined) {
   endpoint->RecallAll(Late());  // Nobody is there to be asked.
   EXPECT_THAT(std::string(endpoint->WaitUntilAllReturned(Soon()).message()),
               HasSubstr("hung up and is not known to have ended"));
+}
+
+// Served all the same, it would be waited for without end.
+TEST_F(EndpointLeases, APeerThatCannotBeReferredToIsGivenNothing) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system calls are failed";
+  auto ends = Must(platform::Channel::Pair());
+  LeaseBook book(2);
+  const LeaseBook::Item item{MemoryId{}, kGranule};
+  // Its first call asks for the process.
+  ArmSyscallFault({.point = {.this_thread_only = true}, .error_index = 1});
+  const absl::Status refused =
+      book.Add(ends.first, absl::MakeConstSpan(&item, 1)).status();
+  const SyscallOutcome outcome = DisarmSyscallFault();
+  ASSERT_EQ(outcome.fired, 1u);
+  EXPECT_EQ(outcome.failed[0].call, "getsockopt");
+  EXPECT_TRUE(absl::IsNotFound(refused)) << refused;
+  EXPECT_TRUE(book.List().empty());
+  EXPECT_TRUE(book.Add(ends.first, absl::MakeConstSpan(&item, 1)).ok());
+  EXPECT_EQ(book.List().size(), 1u);
 }
 
 TEST_F(EndpointLeases, WhoRefusesHasNone) {

@@ -102,18 +102,19 @@ absl::StatusOr<Domain*> Core::FindServed(const DomainId& id) {
 absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
                              absl::Duration timeout,
                              const platform::CancelEvent& cancel) {
-  absl::StatusOr<platform::Process> process = channel.OpenPeer();
+  absl::StatusOr<std::optional<platform::Process>> process =
+      lease_internal::OpenHolder(channel);
   Domain* domain = nullptr;
   std::optional<PeerId> peer;
   absl::StatusOr<Welcome> welcome = [&]() -> absl::StatusOr<Welcome> {
+    if (!process.ok()) return process.status();
     std::lock_guard<std::mutex> lock(mutex_);
     absl::StatusOr<Domain*> found = FindServed(id);
     if (!found.ok()) return found.status();
     domain = *found;
     domain->ForgetDeadPeers(&last_error_);
-    absl::StatusOr<PeerId> joined = domain->Join(
-        channel.peer(),
-        process.ok() ? std::make_optional(*std::move(process)) : std::nullopt);
+    absl::StatusOr<PeerId> joined =
+        domain->Join(channel.peer(), *std::move(process));
     if (!joined.ok()) return joined.status();
     peer = *joined;
     for (const std::unique_ptr<Segment>& segment : segments_) {
