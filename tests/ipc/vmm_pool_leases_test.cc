@@ -376,22 +376,5 @@ TEST_F(PoolLeases, BlocksCanBeGivenBackByWhoIsTold) {
   FreeAll(blocks);
 }
 
-TEST_F(PoolLeases, AnOwnerThatRecallsWhatIsNotInTheSegmentIsListenedToNoMore) {
-  const PoolPublication publication = Serve();
-  const std::vector<CUdeviceptr> blocks = TakeBlocks(1);
-  // The owner's side is honest, so the message is put into a channel of its
-  // own, as the receiver of one would see it.
-  auto ends = Must(platform::Channel::Pair());
-  pool::RecallBlocks recall{absl::Seconds(1), {{1, 0, 1, ~0ull, 512}}};
-  Must(pool::SendNotice(ends.first, pool::Notice(recall), Late()));
-  const pool::Notice notice =
-      Must(pool::ReceiveNotice(ends.second, Late(), nullptr));
-  const auto& came = std::get<pool::RecallBlocks>(notice);
-  EXPECT_EQ(came.within, absl::Seconds(1));
-  ASSERT_EQ(came.blocks.size(), 1u);
-  EXPECT_EQ(came.blocks[0].offset, ~0ull);
-  FreeAll(blocks);
-}
-
 }  // namespace
 }  // namespace vmm::testing

@@ -1,6 +1,7 @@
 // Tickets that lie, and an owner that does.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -445,6 +446,72 @@ TEST_F(HostileOwner, ASegmentForgottenWhileABlockIsHeldStaysMapped) {
   ExpectPattern(block->address(), block->size(), 5);
   block.reset();
   EXPECT_EQ(pool->statistics().segments, 0u) << "gone with its last block";
+}
+
+TEST_F(HostileOwner, ARecallOutsideOfItsSegmentEndsTheConnection) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> bad = {
+      {kGranule, 1}, {256, kGranule}, {256, ~std::uint64_t{0} - 100}};
+  for (const auto& [offset, size] : bad) {
+    const std::string text =
+        Start([&](platform::Channel& channel, pool::ShareTable& table,
+                  pool::PeerId peer) {
+          Must(table.Publish(1, 0, kGranule));
+          Welcome(channel, table, peer);
+          Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+          AwaitGoOn();
+          Must(pool::SendNotice(
+              channel,
+              pool::RecallBlocks{absl::Seconds(9), {{1, 0, 1, offset, size}}},
+              Late()));
+        });
+    const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+    const ImportedBlock block =
+        Must(pool->Import(TicketOf({0, 1}, 1, 0, kGranule), Late()));
+    const platform::Channel go_on = GoOn();
+    ExpectSoon([&] { return !pool->connection().ok(); });
+    EXPECT_EQ(pool->connection().code(), Code::kDataLoss);
+    EXPECT_THAT(std::string(pool->connection().message()),
+                HasSubstr("of segment 1 back, which has"));
+    EXPECT_TRUE(pool->Recalled().empty());
+    ExpectPattern(block.address(), block.size(), 5);
+    owner_.join();
+  }
+}
+
+TEST_F(HostileOwner, ARecallOfWhatIsNotHeldIsPassedOver) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Must(table.Publish(1, 0, 4096));
+    Must(table.Publish(1, 4096, 4096));
+    Welcome(channel, table, peer);
+    Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+    AwaitGoOn();
+    // Another generation of what is held; what is not held; the block.
+    Must(pool::SendNotice(
+        channel,
+        pool::RecallBlocks{
+            absl::Seconds(9),
+            {{1, 0, 9, 0, 4096}, {1, 1, 2, 4096, 4096}, {1, 0, 1, 0, 4096}}},
+        Late()));
+  });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const ImportedBlock block =
+      Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
+  std::atomic<std::size_t> told = 0;
+  pool->Watch({.recalled = [&](absl::Span<const RecalledBlock> blocks) {
+    told += blocks.size();
+  }});
+  const platform::Channel go_on = GoOn();
+  ExpectSoon([&] { return told > 0; });
+  EXPECT_EQ(told, 1u);
+  const std::vector<RecalledBlock> recalled = pool->Recalled();
+  ASSERT_EQ(recalled.size(), 1u);
+  EXPECT_EQ(recalled[0].address, block.address());
+  EXPECT_EQ(recalled[0].size, 4096u);
+  EXPECT_TRUE(pool->connection().ok());
 }
 
 TEST_F(HostileOwner, AWelcomeWithOtherMemoryIsRefused) {
