@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "platform/annotate.h"
 #include "platform/check.h"
-#include "platform/coarse_clock.h"
 
 namespace vmm::pool {
 
@@ -125,7 +124,8 @@ SharedTableView::SharedTableView(const DomainId& domain, SharedMemory table,
   Check(slots_ != nullptr, "out of memory for the counts of a share table");
 }
 
-absl::Status SharedTableView::Acquire(const PoolTicket& ticket) {
+absl::Status SharedTableView::Acquire(const PoolTicket& ticket,
+                                      std::uint32_t hold) {
   if (ticket.domain != domain_) [[unlikely]] {
     return absl::InvalidArgumentError(
         absl::StrCat("the ticket (", ticket.Describe(),
@@ -142,7 +142,7 @@ absl::Status SharedTableView::Acquire(const PoolTicket& ticket) {
   }
   Slot& slot = slots_[ticket.slot];
   const Lock lock(slot);
-  return slot.references > 0 ? Again(slot, ticket) : First(slot, ticket);
+  return slot.references > 0 ? Again(slot, ticket) : First(slot, ticket, hold);
 }
 
 void SharedTableView::Fetch(absl::Span<const PoolTicket> tickets) const {
@@ -177,12 +177,13 @@ absl::Status SharedTableView::Again(Slot& slot, const PoolTicket& ticket) {
   return absl::OkStatus();
 }
 
-absl::Status SharedTableView::First(Slot& slot, const PoolTicket& ticket) {
+absl::Status SharedTableView::First(Slot& slot, const PoolTicket& ticket,
+                                    std::uint32_t word) {
   const ShareRecord& record = records_[ticket.slot];
   Hold& hold = holds_[ticket.slot];
   // The order of these two and their being sequentially consistent is the whole
   // argument: see share_table.h.
-  hold.store(HoldWord(platform::CoarseNow()), std::memory_order_seq_cst);
+  hold.store(word, std::memory_order_seq_cst);
   const std::uint64_t generation =
       record.generation.load(std::memory_order_seq_cst);
   const bool is_shared = generation == ticket.generation;

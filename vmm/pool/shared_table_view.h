@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "platform/coarse_clock.h"
 #include "platform/os_handle.h"
 #include "platform/shared_memory.h"
 #include "vmm/pool/share_layout.h"
@@ -56,7 +57,11 @@ class SharedTableView {
   //
   // On success the ticket equals the owner's record, which is the owner's word:
   // that the block lies within its segment remains to be checked.
-  absl::Status Acquire(const PoolTicket& ticket);
+  //
+  // `hold` is what the owner sees: HoldWord() of now. Who acquires several asks
+  // the clock once.
+  absl::Status Acquire(const PoolTicket& ticket,
+                       std::uint32_t hold = HoldWord(platform::CoarseNow()));
 
   // Has what Acquire() will look at come to this processor, for all of them at
   // once: each comes from the owner's, and Acquire() waits for one at a time.
@@ -87,7 +92,7 @@ class SharedTableView {
   SharedTableView(const DomainId& domain, platform::SharedMemory table,
                   platform::SharedMemory holds);
   absl::Status Again(Slot& slot, const PoolTicket& ticket);
-  absl::Status First(Slot& slot, const PoolTicket& ticket);
+  absl::Status First(Slot& slot, const PoolTicket& ticket, std::uint32_t hold);
 
   const DomainId domain_;
   const platform::SharedMemory table_;

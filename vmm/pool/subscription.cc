@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "platform/annotate.h"
 #include "platform/check.h"
+#include "platform/coarse_clock.h"
 #include "platform/process.h"
 #include "vmm/pool/share_layout.h"
 
@@ -195,8 +196,9 @@ absl::Status Subscription::ImportSome(absl::Span<const PoolTicket> tickets,
   table_->Fetch(tickets);
   absl::Status status;
   std::size_t held = 0;
+  const std::uint32_t hold = HoldWord(platform::CoarseNow());
   while (held < tickets.size()) {
-    status = table_->Acquire(tickets[held]);
+    status = table_->Acquire(tickets[held], hold);
     if (!status.ok()) break;
     ++held;
   }
