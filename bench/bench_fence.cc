@@ -40,11 +40,13 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "bench/compare/child.h"
+#include "bench/must.h"
 #include "bench/report.h"
 #include "vmm/vmm.h"
 
 namespace {
 
+using bench::Must;
 using vmm::Fence;
 using vmm::platform::Channel;
 using vmm::platform::Driver;
@@ -64,20 +66,6 @@ struct Options {
   std::uint64_t samples = 40;
   std::uint64_t live = 100'000;
 };
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    std::fprintf(stderr, "bench_fence: %s\n",
-                 value.status().ToString().c_str());
-    std::exit(1);
-  }
-  return *std::move(value);
-}
-
-void Must(const absl::Status& status) {
-  if (!status.ok()) Must<int>(status);
-}
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 

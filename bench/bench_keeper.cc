@@ -19,7 +19,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,10 +26,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/driver_wrapper.h"
+#include "bench/must.h"
 #include "bench/report.h"
 #include "platform/channel_address.h"
 #include "platform/driver.h"
-#include "platform/driver_table.h"
 #include "platform/process.h"
 #include "vmm/keeper.h"
 #include "vmm/keeper/server.h"
@@ -38,8 +38,8 @@
 
 namespace {
 
+using bench::Must;
 using vmm::platform::Driver;
-using vmm::platform::DriverTable;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
@@ -50,20 +50,6 @@ struct Options {
   std::uint64_t rounds = 200;
 };
 
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    std::fprintf(stderr, "bench_keeper: %s\n",
-                 value.status().ToString().c_str());
-    std::exit(1);
-  }
-  return *std::move(value);
-}
-
-void Must(const absl::Status& status) {
-  if (!status.ok()) Must<int>(status);
-}
-
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 double MicrosecondsSince(Clock::time_point start) {
@@ -73,57 +59,15 @@ double MicrosecondsSince(Clock::time_point start) {
 
 // --- A driver that takes the time of its calls ------------------------------
 
-// Plain function pointers carry no state.
-DriverTable real_table;
 thread_local double in_driver = 0;  // Microseconds.
 
-template <auto Member, typename Pointer>
-struct Thunk;
-template <auto Member, typename Result, typename... Args>
-struct Thunk<Member, Result(CUDAAPI*)(Args...)> {
-  static Result CUDAAPI Call(Args... args) {
-    const Clock::time_point start = Clock::now();
-    const Result result = (real_table.*Member)(args...);
-    in_driver += MicrosecondsSince(start);
-    return result;
-  }
+class TimeCall {
+ public:
+  ~TimeCall() { in_driver += MicrosecondsSince(start_); }
+
+ private:
+  const Clock::time_point start_ = Clock::now();
 };
-
-// The newest signature that is not newer than `version`, as a driver chooses.
-CUresult CUDAAPI GetAddress(const char* symbol, void** address, int version,
-                            cuuint64_t, CUdriverProcAddressQueryResult*) {
-  *address = nullptr;
-  int best = 0;
-  vmm::platform::ForEachDriverEntry([&](auto entry) {
-    constexpr auto kMember = decltype(entry)::kMember;
-    if (std::string_view(symbol) != entry.name || entry.version > version ||
-        entry.version < best) {
-      return;
-    }
-    best = entry.version;
-    using Pointer = std::remove_cvref_t<decltype(real_table.*kMember)>;
-    *address = real_table.*kMember == nullptr
-                   ? nullptr
-                   : reinterpret_cast<void*>(&Thunk<kMember, Pointer>::Call);
-  });
-  return *address != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-Driver TimingDriver(const Driver& real) {
-  real_table = real.table();
-  return Must(Driver::LoadFromLookup(
-      absl::StrCat("a table that takes the time, before ", real.Describe()),
-      [real](std::string_view symbol) -> void* {
-        if (symbol == "cuGetProcAddress_v2") {
-          return reinterpret_cast<void*>(&GetAddress);
-        }
-        // Its presence alone marks the host-memory driver.
-        static int mark = 0;
-        return symbol == "vmmshareHostDriverVersion" && real.is_host_memory()
-                   ? &mark
-                   : nullptr;
-      }));
-}
 
 Driver Load(const std::string& choice) {
   if (choice == "system") return Must(Driver::LoadSystem());
@@ -147,7 +91,8 @@ void Check(const Driver& driver, CUresult result, const char* call) {
 
 void Run(const Options& options) {
   const Driver real = Load(options.driver);
-  const Driver driver = TimingDriver(real);
+  const Driver driver =
+      Must(bench::WrappedDriver<TimeCall>(real, "takes the time"));
   std::printf("%s\n", real.Describe().c_str());
   if (real.is_host_memory()) {
     std::printf("host-memory driver: not a GPU figure\n");
