@@ -117,7 +117,7 @@ class Keep(KeepTest):
         for word, says in (("--max-names=0", "from 1 on"), ("--max-bytes=5X", "K, M, G or T"),
                            ("--quota-bytes=99999999T", "K, M, G or T"),
                            ("--max-names=1K", "from 1 on"), ("--drop=a b", "A-Z a-z"),
-                           ("--list=x", "takes no value"), ("--frob", "needs a value"),
+                           ("--list=x", "takes no value"), ("--frob", "unknown option"),
                            ("--frob=1", "unknown option"), ("word", "unexpected word"),
                            ("--address", "needs a value")):
             result = self.run_tool(word)

@@ -1,5 +1,7 @@
 #include "vmm/tool/command_line.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -32,9 +34,9 @@ absl::string_view FlagOf(HandleKind kind) {
   return "unknown";
 }
 
-absl::StatusOr<DoctorOptions> ParseDoctorOptions(
-    const std::vector<std::string>& words) {
-  DoctorOptions options;
+absl::StatusOr<std::vector<Option>> ParseOptions(
+    const std::vector<std::string>& words, absl::Span<const OptionName> known) {
+  std::vector<Option> options;
   for (std::size_t i = 0; i < words.size(); ++i) {
     absl::string_view name = words[i];
     if (!absl::ConsumePrefix(&name, "--")) {
@@ -46,49 +48,64 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
       value = std::string(name.substr(at + 1));
       name = name.substr(0, at);
     }
-    const bool is_switch =
-        name == "json" || name == "touch" || name == "job" || name == "help";
-    if (is_switch) {
-      if (value.has_value()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--", name, " takes no value"));
+    const auto found = std::find_if(
+        known.begin(), known.end(),
+        [name](const OptionName& one) { return one.name == name; });
+    if (found == known.end()) {
+      std::string expected;
+      for (const OptionName& one : known) {
+        absl::StrAppend(&expected,
+                        &one == &known.front()  ? " --"
+                        : &one == &known.back() ? " or --"
+                                                : ", --",
+                        one.name);
       }
-      options.json |= name == "json";
-      options.touch |= name == "touch";
-      options.job |= name == "job";
-      options.help |= name == "help";
-      continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown option --", name, "; expected", expected));
     }
-    if (name != "driver" && name != "nvml" && name != "root" &&
-        name != "require" && name != "timeout") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "unknown option --", name,
-          "; expected --driver, --require, --json, --touch, --job, --timeout, "
-          "--nvml, --root or --help"));
+    if (!found->takes_value && value.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " takes no value"));
     }
     // "--require fabric" as well as "--require=fabric".
-    if (!value.has_value() && i + 1 < words.size() &&
+    if (found->takes_value && !value.has_value() && i + 1 < words.size() &&
         words[i + 1].substr(0, 2) != "--") {
       value = words[++i];
     }
-    if (!value.has_value() || value->empty()) {
+    if (found->takes_value && (!value.has_value() || value->empty())) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " needs a value: --", name, "=..."));
     }
-    if (name == "driver") {
-      options.driver = *value;
-    } else if (name == "nvml") {
-      options.nvml = *value;
-    } else if (name == "root") {
-      options.root = *value;
-    } else if (name == "timeout") {
-      if (!absl::SimpleAtoi(*value, &options.timeout_seconds) ||
-          options.timeout_seconds < 1 || options.timeout_seconds > 86400) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "--timeout=", *value, ": expected seconds, 1 to 86400"));
-      }
-    } else {
-      absl::StatusOr<HandleKind> kind = KindOf(*value);
+    options.push_back({found->name, value.value_or("")});
+  }
+  return options;
+}
+
+absl::StatusOr<DoctorOptions> ParseDoctorOptions(
+    const std::vector<std::string>& words) {
+  static constexpr OptionName kKnown[] = {
+      {"driver"},       {"require"},    {"json", false},
+      {"touch", false}, {"job", false}, {"timeout"},
+      {"nvml"},         {"root"},       {"help", false}};
+  absl::StatusOr<std::vector<Option>> given = ParseOptions(words, kKnown);
+  if (!given.ok()) return given.status();
+  DoctorOptions options;
+  for (const auto& [name, value] : *given) {
+    options.json |= name == "json";
+    options.touch |= name == "touch";
+    options.job |= name == "job";
+    options.help |= name == "help";
+    if (name == "driver") options.driver = value;
+    if (name == "nvml") options.nvml = value;
+    if (name == "root") options.root = value;
+    if (name == "timeout" &&
+        (!absl::SimpleAtoi(value, &options.timeout_seconds) ||
+         options.timeout_seconds < 1 || options.timeout_seconds > 86400)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--timeout=", value, ": expected seconds, 1 to 86400"));
+    }
+    if (name == "require") {
+      absl::StatusOr<HandleKind> kind = KindOf(value);
       if (!kind.ok()) return kind.status();
       options.required = *kind;
     }

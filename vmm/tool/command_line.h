@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "vmm/handle_kind.h"
 
 namespace vmm::tool {
@@ -16,6 +17,21 @@ namespace vmm::tool {
 inline constexpr int kExitGood = 0;
 inline constexpr int kExitNotUsable = 1;  // Also: no driver.
 inline constexpr int kExitMisuse = 2;
+
+// An option that a command knows.
+struct OptionName {
+  absl::string_view name;
+  bool takes_value = true;
+};
+struct Option {
+  absl::string_view name;  // That of its OptionName.
+  std::string value;       // Empty if it takes none.
+};
+
+// `words`, each "--name", "--name=value" or "--name value", in their order.
+// INVALID_ARGUMENT says which word is wrong, and what could stand there.
+absl::StatusOr<std::vector<Option>> ParseOptions(
+    const std::vector<std::string>& words, absl::Span<const OptionName> known);
 
 struct DoctorOptions {
   std::string driver = "system";    // "system", "host", or a path.

@@ -3,8 +3,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "vmm/keeper/protocol.h"
+#include "vmm/tool/command_line.h"
 #include "vmm/tool/keep.h"
 
 namespace vmm::tool {
@@ -62,11 +62,6 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
           absl::StrCat("--drop: ", usable.message()));
     }
     options.drop = value;
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unknown option --", name,
-        "; expected --address, --max-names, --max-bytes, --quota-names, "
-        "--quota-bytes, --allow-user, --list, --drop or --help"));
   }
   return absl::OkStatus();
 }
@@ -75,36 +70,17 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
 
 absl::StatusOr<KeepOptions> ParseKeepOptions(
     const std::vector<std::string>& words) {
+  static constexpr OptionName kKnown[] = {
+      {"address"},     {"max-names"},   {"max-bytes"},
+      {"quota-names"}, {"quota-bytes"}, {"allow-user"},
+      {"list", false}, {"drop"},        {"help", false}};
+  absl::StatusOr<std::vector<Option>> given = ParseOptions(words, kKnown);
+  if (!given.ok()) return given.status();
   KeepOptions options;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    absl::string_view name = words[i];
-    if (!absl::ConsumePrefix(&name, "--")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "unexpected word \"", words[i], "\"; options begin with --"));
-    }
-    std::optional<std::string> value;
-    if (const std::size_t at = name.find('='); at != name.npos) {
-      value = std::string(name.substr(at + 1));
-      name = name.substr(0, at);
-    }
-    if (name == "list" || name == "help") {
-      if (value.has_value()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--", name, " takes no value"));
-      }
-      (name == "list" ? options.list : options.help) = true;
-      continue;
-    }
-    // "--drop weights" as well as "--drop=weights".
-    if (!value.has_value() && i + 1 < words.size() &&
-        words[i + 1].substr(0, 2) != "--") {
-      value = words[++i];
-    }
-    if (!value.has_value() || value->empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " needs a value: --", name, "=..."));
-    }
-    absl::Status set = SetOption(name, *value, options);
+  for (const auto& [name, value] : *given) {
+    options.list |= name == "list";
+    options.help |= name == "help";
+    absl::Status set = SetOption(name, value, options);
     if (!set.ok()) return set;
   }
   if (options.list && options.drop.has_value()) {
