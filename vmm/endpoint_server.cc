@@ -20,12 +20,6 @@ namespace {
 // descriptors: nothing tells it when there is one again.
 constexpr std::chrono::milliseconds kRetryAfterExhaustion{20};
 
-// How long a peer that is turned away may take to read why.
-constexpr absl::Duration kRefusalTimeout = absl::Milliseconds(100);
-
-// Peers turned away whose connection is kept until they have read why.
-constexpr std::size_t kMaxTurnedAway = 16;
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Endpoint::Server>> Endpoint::Server::Start(
@@ -133,13 +127,7 @@ void Endpoint::Server::TurnAway(platform::Channel channel,
     std::lock_guard<std::mutex> lock(mutex_);
     ++statistics_.refused;
   }
-  absl::Status told = protocol::SendError(channel, protocol::kAbort, why,
-                                          absl::Now() + kRefusalTimeout);
-  if (!told.ok()) return;  // It is told by the hang-up instead.
-  // Hanging up at once would lose the message: the peer would fail to send its
-  // request, and never read.
-  turned_away_.push_back(std::move(channel));
-  if (turned_away_.size() > kMaxTurnedAway) turned_away_.pop_front();
+  turned_away_.Tell(std::move(channel), protocol::kAbort, why);
 }
 
 void Endpoint::Server::Serve(Session& session) {
@@ -248,10 +236,7 @@ void Endpoint::Server::JoinFinished() {
       ++session;
     }
   }
-  std::erase_if(turned_away_, [](const platform::Channel& channel) {
-    return !absl::IsDeadlineExceeded(
-        channel.WaitForHangUp(absl::InfinitePast()));
-  });
+  turned_away_.ForgetGone();
 }
 
 void Endpoint::Server::Record(const absl::Status& ended) {

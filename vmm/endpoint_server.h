@@ -5,7 +5,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -19,6 +18,7 @@
 #include "vmm/endpoint.h"
 #include "vmm/endpoint_registry.h"
 #include "vmm/lease_book.h"
+#include "vmm/turned_away.h"
 
 namespace vmm {
 
@@ -77,8 +77,7 @@ class Endpoint::Server {
   LeaseBook leases_;
   std::thread acceptor_;
   std::list<Session> sessions_;  // Touched by the acceptor, and after it.
-  // Peers turned away that have not hung up yet, the latest ones; the same.
-  std::deque<platform::Channel> turned_away_;
+  TurnedAway turned_away_;       // The same.
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;

@@ -17,18 +17,12 @@ namespace {
 // descriptors: nothing tells it when there is one again.
 constexpr std::chrono::milliseconds kRetryAfterExhaustion{20};
 
-// How long a peer that is turned away may take to read why.
-constexpr absl::Duration kRefusalTimeout = absl::Milliseconds(100);
-
-// Peers turned away whose connection is kept until they have read why.
-constexpr std::size_t kMaxTurnedAway = 16;
-
 // Descriptors that a session has open at most: its socket, an event to wait on
 // and the handles of one message.
 constexpr std::uint64_t kHandlesOfASession = 2 + platform::kMaxHandles;
 // Of the process itself: the streams, the listener, the store's, and those that
 // are being turned away.
-constexpr std::uint64_t kHandlesOfOurs = 16 + kMaxTurnedAway;
+constexpr std::uint64_t kHandlesOfOurs = 16 + TurnedAway::kMax;
 
 // How many handles can be kept without ever running out of descriptors. 0, for
 // no limit, where the system has none.
@@ -192,18 +186,8 @@ void Server::Admit(platform::Channel channel) {
       sessions_.pop_back();
     }
   }
-  TurnAway(std::move(channel), refusal);
-}
-
-void Server::TurnAway(platform::Channel channel, const absl::Status& why) {
-  absl::Status told =
-      protocol::SendError(channel, static_cast<protocol::MessageType>(kError),
-                          why, absl::Now() + kRefusalTimeout);
-  if (!told.ok()) return;  // It is told by the hang-up instead.
-  // Hanging up at once would lose the message: the peer would fail to send its
-  // request, and never read.
-  turned_away_.push_back(std::move(channel));
-  if (turned_away_.size() > kMaxTurnedAway) turned_away_.pop_front();
+  turned_away_.Tell(std::move(channel),
+                    static_cast<protocol::MessageType>(kError), refusal);
 }
 
 void Server::JoinFinished() {
@@ -215,10 +199,7 @@ void Server::JoinFinished() {
       ++session;
     }
   }
-  std::erase_if(turned_away_, [](const platform::Channel& channel) {
-    return !absl::IsDeadlineExceeded(
-        channel.WaitForHangUp(absl::InfinitePast()));
-  });
+  turned_away_.ForgetGone();
 }
 
 void Server::NotifyWaiters() {

@@ -10,7 +10,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -28,6 +27,7 @@
 #include "vmm/keeper/protocol.h"
 #include "vmm/keeper/registry.h"
 #include "vmm/keeper/store.h"
+#include "vmm/turned_away.h"
 
 namespace vmm::keeper {
 
@@ -91,7 +91,6 @@ class Server {
 
   void AcceptLoop();
   void Admit(platform::Channel channel);
-  void TurnAway(platform::Channel channel, const absl::Status& why);
   void JoinFinished();
 
   // An error of the following ends the session; what the client is told does
@@ -131,7 +130,7 @@ class Server {
   std::thread acceptor_;
   std::uint64_t next_session_ = 1;  // Of the acceptor, as the next two.
   std::list<Session> sessions_;
-  std::deque<platform::Channel> turned_away_;
+  TurnedAway turned_away_;
 
   // Held while the store and the registry are changed together, which can take
   // as long as the service manager takes to answer. Taken before mutex_.
