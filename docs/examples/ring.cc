@@ -30,8 +30,8 @@
 #include "docs/examples/gpu.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
+#include "docs/examples/ring_job.h"
 #include "docs/examples/support.h"
-#include "vmm/recorded_event.h"
 #include "vmm/vmm.h"
 
 namespace {
@@ -40,8 +40,12 @@ using examples::BytesText;
 using examples::ChildProcess;
 using examples::CommandLine;
 using examples::Gpu;
+using examples::kFrames;
+using examples::kMaxStreams;
 using examples::Pattern;
 using examples::Print;
+using examples::RingJob;
+using examples::Workplace;
 using vmm::platform::Channel;
 using vmm::platform::Driver;
 using vmm::platform::Listener;
@@ -50,22 +54,7 @@ using vmm::platform::Listener;
 constexpr std::uint16_t kDone = 1;    // Bytes a second that the consumer had.
 constexpr std::uint16_t kFailed = 2;  // Why it failed.
 
-// Frames that differ, which the items go through by turns. The consumer keeps
-// one item of each, the last, and looks at it when all has come.
-constexpr std::uint64_t kFrames = 4;
-// Items of one frame go to one stream, in order.
-constexpr std::uint64_t kMaxStreams = kFrames;
-
-struct Job {
-  std::uint64_t buffers = 0;
-  std::uint64_t size = 0;
-  std::uint64_t items = 0;
-  std::uint64_t streams = 0;
-  std::uint64_t corrupt = 0;  // An item's number; 0: none.
-  absl::Time deadline;
-};
-
-absl::StatusOr<Job> ReadJob(const CommandLine& line, absl::Time deadline) {
+absl::StatusOr<RingJob> ReadJob(const CommandLine& line, absl::Time deadline) {
   absl::StatusOr<std::uint64_t> buffers = line.Number("buffers", 8);
   if (!buffers.ok()) return buffers.status();
   absl::StatusOr<std::uint64_t> size = line.Bytes("size", 16 << 20);
@@ -85,204 +74,21 @@ absl::StatusOr<Job> ReadJob(const CommandLine& line, absl::Time deadline) {
         "--buffers=", *buffers, " --items=", *items, ": expected 1 to ",
         vmm::kMaxRingBuffers, " buffers and at least ", kFrames, " items"));
   }
-  return Job{*buffers, *size, *items, *streams, *corrupt, deadline};
+  return RingJob{*buffers, *size, *items, *streams, *corrupt, deadline};
 }
 
-// Streams, and `count` buffers of the job's size, private to this process.
-class Workplace {
- public:
-  static absl::StatusOr<Workplace> Make(const vmm::Device& device,
-                                        std::uint64_t count, const Job& job) {
-    absl::StatusOr<vmm::Allocation> memory = vmm::Allocation::Create(
-        device,
-        {.size = count * job.size, .sharing = vmm::SharePolicy::Private()});
-    if (!memory.ok()) return memory.status();
-    const Driver& driver = device.driver();
-    Workplace made(driver, *std::move(memory), job.size);
-    while (made.streams_.size() < job.streams) {
-      CUstream stream = nullptr;
-      if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-          r != CUDA_SUCCESS) {
-        return driver.Error(r, "cuStreamCreate()");
-      }
-      made.streams_.push_back(stream);
-    }
-    return made;
-  }
-  Workplace(Workplace&& other) noexcept
-      : driver_(std::move(other.driver_)),
-        memory_(std::move(other.memory_)),
-        size_(other.size_),
-        streams_(std::exchange(other.streams_, {})) {}
-  Workplace& operator=(Workplace&&) = delete;
-  ~Workplace() {
-    for (CUstream stream : streams_) {
-      driver_->cuStreamSynchronize(stream);
-      driver_->cuStreamDestroy(stream);
-    }
-  }
-
-  const Driver& driver() const { return driver_; }
-  CUstream StreamOf(std::uint64_t item) const {
-    return streams_[item % streams_.size()];
-  }
-  CUdeviceptr At(std::uint64_t index) const {
-    return memory_.address() + index * size_;
-  }
-  absl::Status Copy(CUdeviceptr to, CUdeviceptr from, CUstream stream) const {
-    return driver_.Error(driver_->cuMemcpyDtoDAsync(to, from, size_, stream),
-                         "cuMemcpyDtoDAsync()");
-  }
-  absl::Status Sync() const {
-    for (CUstream stream : streams_) {
-      if (CUresult r = driver_->cuStreamSynchronize(stream);
-          r != CUDA_SUCCESS) {
-        return driver_.Error(r, "cuStreamSynchronize()");
-      }
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  Workplace(const Driver& driver, vmm::Allocation memory, std::uint64_t size)
-      : driver_(driver), memory_(std::move(memory)), size_(size) {}
-
-  Driver driver_;
-  vmm::Allocation memory_;
-  std::uint64_t size_;
-  std::vector<CUstream> streams_;
-};
-
-double Speed(const Job& job, absl::Time start) {
-  return static_cast<double>(job.items * job.size) /
-         absl::ToDoubleSeconds(absl::Now() - start);
-}
-
-// What the ring does, in one process: each frame into a buffer, by a stream of
-// the producer's device, and out of it by one of the consumer's. Events order
-// them, as the ring's fences do, and no host waits.
-class OneProcess {
- public:
-  static absl::StatusOr<OneProcess> Make(const Gpu& producer,
-                                         const vmm::Device& consumer,
-                                         const Job& job) {
-    absl::StatusOr<vmm::Allocation> buffers = vmm::Allocation::Create(
-        producer.device,
-        {.size = job.buffers * job.size,
-         .sharing = vmm::SharePolicy::Private(),
-         .also = {{vmm::Location::On(consumer), vmm::Access::kReadWrite}}});
-    if (!buffers.ok()) return buffers.status();
-    absl::StatusOr<Side> in = MakeSide(producer.device, job);
-    if (!in.ok()) return in.status();
-    absl::StatusOr<Side> out = MakeSide(consumer, job);
-    if (!out.ok()) return out.status();
-    return OneProcess(*std::move(buffers), *std::move(in), *std::move(out));
-  }
-
-  // Bytes a second, once through all buffers first.
-  absl::StatusOr<double> Copy(const Job& job) {
-    absl::Time start;
-    for (std::uint64_t i = 0; i < job.items + job.buffers; ++i) {
-      if (i == job.buffers) {
-        absl::Status warm = Sync();
-        if (!warm.ok()) return warm;
-        start = absl::Now();
-      }
-      const std::uint64_t buffer = i % job.buffers;
-      const CUdeviceptr address = buffers_.address() + buffer * job.size;
-      absl::Status in =
-          Step(in_, i, address, in_.work.At(i % kFrames),
-               i < job.buffers ? nullptr : &out_.passed[buffer], buffer);
-      if (!in.ok()) return in;
-      absl::Status out = Step(out_, i, out_.work.At(i % kFrames), address,
-                              &in_.passed[buffer], buffer);
-      if (!out.ok()) return out;
-    }
-    absl::Status passed = Sync();
-    if (!passed.ok()) return passed;
-    return Speed(job, start);
-  }
-
- private:
-  struct Side {
-    vmm::PrimaryContext context;
-    Workplace work;
-    std::vector<vmm::OwnedEvent> passed;  // One a buffer.
-  };
-
-  OneProcess(vmm::Allocation buffers, Side in, Side out)
-      : buffers_(std::move(buffers)),
-        in_(std::move(in)),
-        out_(std::move(out)) {}
-
-  static absl::StatusOr<Side> MakeSide(const vmm::Device& device,
-                                       const Job& job) {
-    absl::StatusOr<vmm::PrimaryContext> context =
-        vmm::PrimaryContext::Retain(device);
-    if (!context.ok()) return context.status();
-    absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
-    if (!current.ok()) return current.status();
-    absl::StatusOr<Workplace> work = Workplace::Make(device, kFrames, job);
-    if (!work.ok()) return work.status();
-    Side side{*std::move(context), *std::move(work), {}};
-    for (std::uint64_t i = 0; i < job.buffers; ++i) {
-      absl::StatusOr<vmm::OwnedEvent> event =
-          vmm::RecordEvent(device.driver(), side.work.StreamOf(i));
-      if (!event.ok()) return event.status();
-      side.passed.push_back(*std::move(event));
-    }
-    return side;
-  }
-
-  // One copy on the item's stream, after `after` and before its own event.
-  static absl::Status Step(const Side& side, std::uint64_t item, CUdeviceptr to,
-                           CUdeviceptr from, const vmm::OwnedEvent* after,
-                           std::uint64_t buffer) {
-    absl::StatusOr<vmm::CurrentContext> current = side.context.MakeCurrent();
-    if (!current.ok()) return current.status();
-    const Driver& driver = side.work.driver();
-    CUstream stream = side.work.StreamOf(item);
-    if (after != nullptr) {
-      const CUresult waits =
-          driver->cuStreamWaitEvent(stream, after->get().event, 0);
-      if (waits != CUDA_SUCCESS) {
-        return driver.Error(waits, "cuStreamWaitEvent()");
-      }
-    }
-    absl::Status copied = side.work.Copy(to, from, stream);
-    if (!copied.ok()) return copied;
-    return driver.Error(
-        driver->cuEventRecord(side.passed[buffer].get().event, stream),
-        "cuEventRecord()");
-  }
-
-  absl::Status Sync() const {
-    absl::Status in = in_.work.Sync();
-    return in.ok() ? out_.work.Sync() : in;
-  }
-
-  vmm::Allocation buffers_;
-  Side in_;
-  Side out_;
-};
-
-absl::StatusOr<double> CopyInOneProcess(const Gpu& gpu, const CommandLine& line,
-                                        const Job& job) {
+absl::StatusOr<vmm::Device> ConsumersDevice(const Driver& driver,
+                                            const CommandLine& line) {
   absl::StatusOr<std::uint64_t> own = line.Number("device", 0);
   if (!own.ok()) return own.status();
   absl::StatusOr<std::uint64_t> peer = line.Number("peer", *own);
   if (!peer.ok()) return peer.status();
-  absl::StatusOr<vmm::Device> consumer =
-      vmm::Device::ByOrdinal(gpu.device.driver(), static_cast<int>(*peer));
-  if (!consumer.ok()) return consumer.status();
-  absl::StatusOr<OneProcess> alone = OneProcess::Make(gpu, *consumer, job);
-  if (!alone.ok()) return alone.status();
-  return alone->Copy(job);
+  return vmm::Device::ByOrdinal(driver, static_cast<int>(*peer));
 }
 
 // The producer's side of the ring.
 absl::Status Produce(vmm::RingWriter& ring, const Workplace& work,
-                     const Job& job) {
+                     const RingJob& job) {
   for (std::uint64_t i = 0; i < job.items; ++i) {
     CUstream stream = work.StreamOf(i);
     absl::StatusOr<vmm::RingBuffer> buffer = ring.Acquire(stream, job.deadline);
@@ -300,7 +106,7 @@ absl::Status Produce(vmm::RingWriter& ring, const Workplace& work,
 
 // The consumer's. Bytes a second from the first item on.
 absl::StatusOr<double> Consume(vmm::RingReader& ring, const Workplace& work,
-                               const Job& job) {
+                               const RingJob& job) {
   absl::Time start;
   for (std::uint64_t i = 0;; ++i) {
     CUstream stream = work.StreamOf(i);
@@ -316,16 +122,19 @@ absl::StatusOr<double> Consume(vmm::RingReader& ring, const Workplace& work,
   }
   absl::Status finished = ring.Finish(job.deadline);
   if (!finished.ok()) return finished;
-  return Speed(job, start);
+  return examples::Speed(job, start);
 }
 
 absl::Status RunProducer(const Driver& driver, const CommandLine& line,
                          absl::Time deadline) {
-  absl::StatusOr<Job> job = ReadJob(line, deadline);
+  absl::StatusOr<RingJob> job = ReadJob(line, deadline);
   if (!job.ok()) return job.status();
   absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
   if (!gpu.ok()) return gpu.status();
-  absl::StatusOr<double> alone = CopyInOneProcess(*gpu, line, *job);
+  absl::StatusOr<vmm::Device> peer = ConsumersDevice(driver, line);
+  if (!peer.ok()) return peer.status();
+  absl::StatusOr<double> alone =
+      examples::CopyInOneProcess(gpu->device, *peer, *job);
   if (!alone.ok()) return alone.status();
 
   absl::StatusOr<Workplace> work =
@@ -387,7 +196,7 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
 absl::StatusOr<double> RunConsumer(Channel channel, const Driver& driver,
                                    const CommandLine& line,
                                    absl::Time deadline) {
-  absl::StatusOr<Job> job = ReadJob(line, deadline);
+  absl::StatusOr<RingJob> job = ReadJob(line, deadline);
   if (!job.ok()) return job.status();
   absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
   if (!gpu.ok()) return gpu.status();
