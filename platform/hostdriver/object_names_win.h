@@ -3,7 +3,7 @@
 #define VMMSHARE_PLATFORM_HOSTDRIVER_OBJECT_NAMES_WIN_H_
 
 #include <cstdint>
-#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -26,9 +26,9 @@ std::uint32_t AccessOfHandle(std::intptr_t handle);
 // The bytes of a section; 0 for one that has a file behind it.
 std::uint64_t SizeOfSection(std::intptr_t handle);
 
-// Calls `visit` with the name of every section in `folder` (a full name).
-void ForEachSection(const std::wstring& folder,
-                    const std::function<void(std::string_view)>& visit);
+// The names of the sections in `folder` (a full name). None that is there all
+// the time is missed, whatever other processes open and close meanwhile.
+std::set<std::string> SectionsIn(const std::wstring& folder);
 
 // 64 random bits in hexadecimal digits; empty when the system has none.
 std::string RandomDigits();

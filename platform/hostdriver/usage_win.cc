@@ -46,16 +46,15 @@ std::uint64_t CountHeld(const InstanceLock& lock, const std::string& instance,
   // Device and block memory differ in what follows this common part only.
   const std::string label = "vmmhost1." + instance + "." + UuidHex(uuid) + ".";
   std::uint64_t sum = 0;
-  ForEachSection(lock.folder(), [&](std::string_view name) {
+  for (const std::string& name : SectionsIn(lock.folder())) {
     if (name.substr(0, label.size()) != label ||
         name[label.size()] == static_cast<char>(MemoryLabel::Kind::kPool)) {
-      return;
+      continue;
     }
     const std::size_t end = name.rfind('.');
     const std::size_t begin = name.rfind('.', end - 1);
-    sum +=
-        std::strtoull(std::string(name.substr(begin + 1)).c_str(), nullptr, 16);
-  });
+    sum += std::strtoull(name.substr(begin + 1).c_str(), nullptr, 16);
+  }
   return sum;
 }
 

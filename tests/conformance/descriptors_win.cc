@@ -163,12 +163,10 @@ std::vector<std::string> SharedFilesNamed(const std::string& part) {
   const int probe = Section("vmmshare-test." + hostdriver::RandomDigits(), 1);
   const std::wstring name = hostdriver::NameOfHandle(probe);
   std::vector<std::string> found;
-  hostdriver::ForEachSection(name.substr(0, name.rfind(L'\\')),
-                             [&](std::string_view each) {
-                               if (each.find(part) != std::string_view::npos) {
-                                 found.emplace_back(each);
-                               }
-                             });
+  for (const std::string& each :
+       hostdriver::SectionsIn(name.substr(0, name.rfind(L'\\')))) {
+    if (each.find(part) != std::string::npos) found.push_back(each);
+  }
   CloseDescriptor(probe);
   return found;
 }

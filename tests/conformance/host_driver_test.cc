@@ -1,8 +1,11 @@
 #include "tests/conformance/host_driver_test.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <map>
+#include <thread>
 
 #include "platform/check.h"
 #include "platform/library.h"
@@ -143,6 +146,59 @@ TEST(Budgets, AreSharedByTheProcessesOfAnInstanceAndBackAfterSigkill) {
   EXPECT_EQ(Child::Start("free_granules", {Granules(10)}, machine).Wait(), 0);
   CloseDescriptor(fd);
   EXPECT_EQ(Child::Start("free_granules", {Granules(0)}, machine).Wait(), 0);
+  CloseDescriptor(sockets.mine);
+}
+
+// args: socket. Makes and releases memory until told to end.
+int Churner(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  const int socket = std::stoi(args[0]);
+  std::atomic<bool> ended = false;
+  std::thread listener([&] {
+    char byte = 0;
+    SendBytes(socket, &byte, 1);
+    ReceiveBytes(socket, &byte, 1);
+    ended = true;
+  });
+  const CUmemAllocationProp prop = Properties();
+  Checks checks;
+  std::deque<CUmemGenericAllocationHandle> handles;
+  while (!ended) {
+    CUmemGenericAllocationHandle handle = 0;
+    checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                  CUDA_SUCCESS);
+    handles.push_back(handle);
+    if (handles.size() < 16) continue;
+    checks.Expect("release", cu.cuMemRelease(handles.front()), CUDA_SUCCESS);
+    handles.pop_front();
+  }
+  listener.join();
+  return checks.failures();
+}
+const bool kChurner = RegisterChild("churner", &Churner);
+
+TEST_F(Budget, IsCountedRightWhileAnotherInstanceMakesAndReleases) {
+  const SocketPair sockets = MakeSocketPair();
+  Child churner = Child::Start("churner", {std::to_string(sockets.childs)},
+                               Machine("churn"));
+  CloseDescriptor(sockets.childs);
+  char byte = 0;
+  ASSERT_TRUE(ReceiveBytes(sockets.mine, &byte, 1));
+  const std::size_t before = FreeMemory();
+  const CUmemAllocationProp prop = Properties();
+  std::vector<CUmemGenericAllocationHandle> handles(16);
+  for (CUmemGenericAllocationHandle& handle : handles) {
+    ASSERT_EQ(cu.cuMemCreate(&handle, kGranule, &prop, 0), CUDA_SUCCESS);
+  }
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(before - FreeMemory(), handles.size() * kGranule)
+        << "count " << i;
+  }
+  ASSERT_TRUE(SendBytes(sockets.mine, &byte, 1));
+  EXPECT_EQ(churner.Wait(), 0);
+  for (const auto handle : handles) {
+    EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
+  }
   CloseDescriptor(sockets.mine);
 }
 
