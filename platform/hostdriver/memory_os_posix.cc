@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <string>
@@ -17,6 +18,15 @@ const unsigned long long kNativeHandleType =
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 namespace {
+
+// Not so of a thread's number, by which /proc would lead to its process's
+// descriptors as well.
+bool IsProcess(pid_t number) {
+  const long pidfd = syscall(SYS_pidfd_open, number, 0U);
+  if (pidfd < 0) return false;
+  close(static_cast<int>(pidfd));
+  return true;
+}
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -122,7 +132,8 @@ std::uint64_t ProcessNumber() { return static_cast<std::uint64_t>(getpid()); }
 
 std::optional<OpenedMemory> OpenOf(std::uint64_t process, OsMemory memory,
                                    std::uint64_t id) {
-  if (process == 0 || process > INT_MAX || memory < 0 || memory > INT_MAX) {
+  if (process == 0 || process > INT_MAX || memory < 0 || memory > INT_MAX ||
+      !IsProcess(static_cast<pid_t>(process))) {
     return std::nullopt;
   }
   const std::string path =

@@ -548,6 +548,7 @@ TEST_P(FabricNodes, AHandleThatPointsElsewhereLeadsNowhere) {
   const ImexRoot imex_b;
   RemoteNode a = Start("a", imex_a);
   RemoteNode b = Start("b", imex_b);
+  a.Ask("publish");  // So that it has a thread.
   const FabricTicket right = Must(DecodeFabricTicket(a.Share(1)));
   const auto with = [&](std::size_t at, std::uint64_t value) {
     FabricTicket ticket = right;
@@ -573,6 +574,18 @@ TEST_P(FabricNodes, AHandleThatPointsElsewhereLeadsNowhere) {
               CUDA_ERROR_INVALID_HANDLE, "chunk 1 of 3");
   ExpectError(b.Import(with(kProcess, b.pid())), CUDA_ERROR_INVALID_HANDLE,
               "chunk 1 of 3");
+  // A thread of a's: by its number, too, /proc leads to a's descriptors.
+  int threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator(
+           absl::StrCat("/proc/", a.pid(), "/task"))) {
+    std::uint64_t number = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(task.path().filename().string(), &number));
+    if (number == a.pid()) continue;
+    ++threads;
+    ExpectError(b.Import(with(kProcess, number)), CUDA_ERROR_INVALID_HANDLE,
+                "chunk 1 of 3");
+  }
+  EXPECT_GE(threads, 1);
   int right_ones = 0;
   for (std::uint64_t descriptor = 0; descriptor < 64; ++descriptor) {
     const Bytes ticket = with(kDescriptor, descriptor);
