@@ -1,11 +1,15 @@
 // What CUDA leaves undefined, and this driver does not.
 #include "tests/conformance/host_driver_test.h"
+#include "tests/support/emulator.h"
 
 namespace vmm::testing {
 namespace {
 
 class Misuse : public Conformance {
  protected:
+  void SetUp() override {
+    if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
+  }
   CUmemGenericAllocationHandle Released() {
     const CUmemAllocationProp prop = Properties();
     CUmemGenericAllocationHandle handle = 0;

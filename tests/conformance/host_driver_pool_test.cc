@@ -9,6 +9,7 @@
 #include "tests/conformance/host_driver_test.h"
 #include "tests/conformance/pool_test_base.h"
 #include "tests/support/child.h"
+#include "tests/support/emulator.h"
 
 namespace vmm::testing {
 namespace {
@@ -20,7 +21,12 @@ void* Shareable(int fd) {
 }
 
 using HostPools = PoolTest;
-using HostPoolsDeathTest = PoolTest;
+class HostPoolsDeathTest : public PoolTest {
+ protected:
+  void SetUp() override {
+    if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
+  }
+};
 
 TEST_F(HostPoolsDeathTest, FreeingTwiceStopsTheProgram) {
   CUdeviceptr address = 0;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "platform/process.h"
 #include "tests/ipc/program.h"
+#include "tests/support/emulator.h"
 #include "tests/support/pattern.h"
 #include "tests/support/test_driver.h"
 
@@ -74,9 +75,22 @@ std::string DriverLine() {
                               : "driver: CUDA driver";
 }
 
+// Examples that start their other side themselves.
+class StartsItself : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
+  }
+};
+using ProduceConsume = StartsItself;
+using SharedBlocks = StartsItself;
+using Ring = StartsItself;
+using OneProcessPerGpu = StartsItself;
+using Pitfall19 = StartsItself;
+
 // ---- produce_consume --------------------------------------------------------
 
-TEST(ProduceConsume, VerifiesEveryByteAndSaysHowLongEachStepTook) {
+TEST_F(ProduceConsume, VerifiesEveryByteAndSaysHowLongEachStepTook) {
   const Result result = RunExample("produce_consume", {DriverFlag()});
   EXPECT_EQ(result.status, 0) << result.output;
   EXPECT_THAT(LineOf(result.output, 0), StartsWith(DriverLine()));
@@ -95,7 +109,7 @@ TEST(ProduceConsume, VerifiesEveryByteAndSaysHowLongEachStepTook) {
               StartsWith("OK: two processes shared 67108864 bytes"));
 }
 
-TEST(ProduceConsume, TakesSizesThatAreNoMultipleOfAnything) {
+TEST_F(ProduceConsume, TakesSizesThatAreNoMultipleOfAnything) {
   for (const char* size : {"1", "4097", "2M", "8388609", "10485773"}) {
     const Result result = RunExample(
         "produce_consume", {DriverFlag(), absl::StrCat("--size=", size)});
@@ -104,7 +118,7 @@ TEST(ProduceConsume, TakesSizesThatAreNoMultipleOfAnything) {
   }
 }
 
-TEST(ProduceConsume, FindsOneWrongByteWhereverItIs) {
+TEST_F(ProduceConsume, FindsOneWrongByteWhereverItIs) {
   for (const char* offset : {"0", "8388608", "10485772"}) {
     const Result result = RunExample(
         "produce_consume",
@@ -117,7 +131,7 @@ TEST(ProduceConsume, FindsOneWrongByteWhereverItIs) {
   }
 }
 
-TEST(ProduceConsume, SaysWhatDoesNotFit) {
+TEST_F(ProduceConsume, SaysWhatDoesNotFit) {
   const Result result =
       RunExample("produce_consume", {DriverFlag(), "--size=9000G"});
   EXPECT_EQ(result.status, 1);
@@ -126,7 +140,7 @@ TEST(ProduceConsume, SaysWhatDoesNotFit) {
                                    HasSubstr("does not fit")));
 }
 
-TEST(ProduceConsume, RefusesACommandLineItDoesNotUnderstand) {
+TEST_F(ProduceConsume, RefusesACommandLineItDoesNotUnderstand) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{DriverFlag(), "--size=0"}, "--size=0: expected a number of bytes"},
       {{DriverFlag(), "--size=12X"}, "--size=12X: expected a number of bytes"},
@@ -145,7 +159,7 @@ TEST(ProduceConsume, RefusesACommandLineItDoesNotUnderstand) {
   }
 }
 
-TEST(ProduceConsume, EndsAtItsDeadlineWhenTheTimeDoesNotSuffice) {
+TEST_F(ProduceConsume, EndsAtItsDeadlineWhenTheTimeDoesNotSuffice) {
   const Result result =
       RunExample("produce_consume", {DriverFlag(), "--timeout=0"});
   EXPECT_EQ(result.status, 1);
@@ -154,7 +168,7 @@ TEST(ProduceConsume, EndsAtItsDeadlineWhenTheTimeDoesNotSuffice) {
 
 // ---- shared_blocks ----------------------------------------------------------
 
-TEST(SharedBlocks, VerifiesEveryByteAndGivesEveryBlockBack) {
+TEST_F(SharedBlocks, VerifiesEveryByteAndGivesEveryBlockBack) {
   const Result result = RunExample("shared_blocks", {DriverFlag()});
   EXPECT_EQ(result.status, 0) << result.output;
   EXPECT_THAT(LineOf(result.output, 0), StartsWith(DriverLine()));
@@ -175,7 +189,7 @@ TEST(SharedBlocks, VerifiesEveryByteAndGivesEveryBlockBack) {
               StartsWith("OK: 2000 blocks of 65536 bytes"));
 }
 
-TEST(SharedBlocks, TakesAnySizeAndNumber) {
+TEST_F(SharedBlocks, TakesAnySizeAndNumber) {
   for (const char* blocks : {"--blocks=1", "--blocks=501"}) {
     for (const char* size : {"--size=1", "--size=4097", "--size=300K"}) {
       const Result result =
@@ -185,7 +199,7 @@ TEST(SharedBlocks, TakesAnySizeAndNumber) {
   }
 }
 
-TEST(SharedBlocks, FindsOneWrongByteWhereverItIs) {
+TEST_F(SharedBlocks, FindsOneWrongByteWhereverItIs) {
   for (const char* block : {"0", "1234", "1999"}) {
     const Result result = RunExample(
         "shared_blocks",
@@ -197,7 +211,7 @@ TEST(SharedBlocks, FindsOneWrongByteWhereverItIs) {
   }
 }
 
-TEST(SharedBlocks, RefusesACommandLineItDoesNotUnderstand) {
+TEST_F(SharedBlocks, RefusesACommandLineItDoesNotUnderstand) {
   for (const auto& [flag, expected] :
        {std::pair<const char*, const char*>{"--blocks=0", "expected at least"},
         {"--size=0", "--size=0: expected a number of bytes"},
@@ -210,7 +224,7 @@ TEST(SharedBlocks, RefusesACommandLineItDoesNotUnderstand) {
 
 // ---- ring -------------------------------------------------------------------
 
-TEST(Ring, VerifiesWhatCameAndSaysHowFastItWas) {
+TEST_F(Ring, VerifiesWhatCameAndSaysHowFastItWas) {
   const Result result =
       RunExample("ring", {DriverFlag(), "--size=1M", "--items=40"});
   EXPECT_EQ(result.status, 0) << result.output;
@@ -223,7 +237,7 @@ TEST(Ring, VerifiesWhatCameAndSaysHowFastItWas) {
               StartsWith("OK: 40 items of 1.0 MiB went through 8 buffers"));
 }
 
-TEST(Ring, TakesAnySizeAndNumber) {
+TEST_F(Ring, TakesAnySizeAndNumber) {
   for (const char* buffers : {"--buffers=1", "--buffers=3"}) {
     for (const char* items : {"--items=4", "--items=19"}) {
       const Result result =
@@ -233,7 +247,7 @@ TEST(Ring, TakesAnySizeAndNumber) {
   }
 }
 
-TEST(Ring, FindsTheItemThatIsWrong) {
+TEST_F(Ring, FindsTheItemThatIsWrong) {
   const Result result = RunExample(
       "ring", {DriverFlag(), "--size=64K", "--items=40", "--corrupt=39"});
   EXPECT_EQ(result.status, 1);
@@ -242,7 +256,7 @@ TEST(Ring, FindsTheItemThatIsWrong) {
                     Not(HasSubstr("OK:"))));
 }
 
-TEST(Ring, RefusesACommandLineItDoesNotUnderstand) {
+TEST_F(Ring, RefusesACommandLineItDoesNotUnderstand) {
   for (const auto& [flag, expected] :
        {std::pair<const char*, const char*>{"--buffers=0", "expected 1 to 64"},
         {"--buffers=65", "expected 1 to 64"},
@@ -380,7 +394,7 @@ TEST_F(FileTicket, AVisitorOfADeadMainIsToldThatNobodyServes) {
 
 // ---- one_process_per_gpu ----------------------------------------------------
 
-TEST(OneProcessPerGpu, AllReadFromAll) {
+TEST_F(OneProcessPerGpu, AllReadFromAll) {
   const Result result =
       RunExample("one_process_per_gpu", {DriverFlag(), "--size=8M"});
   EXPECT_EQ(result.status, 0) << result.output;
@@ -393,7 +407,7 @@ TEST(OneProcessPerGpu, AllReadFromAll) {
   }
 }
 
-TEST(OneProcessPerGpu, SeveralShareAGpu) {
+TEST_F(OneProcessPerGpu, SeveralShareAGpu) {
   const Result result = RunExample(
       "one_process_per_gpu", {DriverFlag(), "--size=3000001", "--processes=5"});
   EXPECT_EQ(result.status, 0) << result.output;
@@ -401,7 +415,7 @@ TEST(OneProcessPerGpu, SeveralShareAGpu) {
 }
 
 // Every process calls its own GPU 0; the tickets name devices by UUID.
-TEST(Pitfall19, ProcessesThatAllCallTheirGpuZeroTellEachOthersApart) {
+TEST_F(Pitfall19, ProcessesThatAllCallTheirGpuZeroTellEachOthersApart) {
   const Result result =
       RunExample("one_process_per_gpu",
                  {DriverFlag(), "--size=8M", "--isolate", "--processes=3"});
@@ -411,7 +425,7 @@ TEST(Pitfall19, ProcessesThatAllCallTheirGpuZeroTellEachOthersApart) {
                     ContainsPattern("rank +2 reads( +OK [0-9.]+){2}")));
 }
 
-TEST(OneProcessPerGpu, FindsTheBufferThatIsWrong) {
+TEST_F(OneProcessPerGpu, FindsTheBufferThatIsWrong) {
   const Result result =
       RunExample("one_process_per_gpu",
                  {DriverFlag(), "--size=3M", "--processes=3", "--corrupt=1"});
@@ -424,7 +438,7 @@ TEST(OneProcessPerGpu, FindsTheBufferThatIsWrong) {
                     Not(HasSubstr("OK: "))));
 }
 
-TEST(OneProcessPerGpu, SaysWhichGpusCannotReachEachOther) {
+TEST_F(OneProcessPerGpu, SaysWhichGpusCannotReachEachOther) {
   if (!OnHostMemoryDriver()) {
     GTEST_SKIP() << "the peers of real GPUs cannot be taken away";
   }

@@ -88,7 +88,7 @@ bool IsHarmless(std::string name) {
   for (const char* prefix :
        {"__cxa_", "__gxx_", "_Unwind_", "__asan_", "__tsan_", "__ubsan_",
         "__sanitizer_", "__gcov_", "__llvm_", "__sanitizer", "__lsan_",
-        "__emutls_", "__atomic_"}) {
+        "__emutls_", "__atomic_", "__aarch64_"}) {
     if (absl::StartsWith(name, prefix)) return true;
   }
   // "__memcpy_chk" is memcpy, compiled with _FORTIFY_SOURCE.

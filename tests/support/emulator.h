@@ -22,6 +22,11 @@ inline bool IsEmulated() {
 inline constexpr char kEmulatorReorders[] =
     "qemu-user: lets a load pass a sequentially consistent store before it";
 
+// Why a program that starts itself, or a death test that needs a driver, is not
+// run: the kernel knows no such program, and a forked child has no driver.
+inline constexpr char kStartsNothing[] =
+    "under this emulator no program can start itself";
+
 // The words with which `program` is started.
 inline std::vector<std::string> CommandFor(const std::string& program) {
   const char* emulator = std::getenv("VMMSHARE_TEST_EMULATOR");
