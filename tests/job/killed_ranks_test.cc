@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "platform/process.h"
 #include "tests/job/rank_process.h"
+#include "tests/support/emulator.h"
 #include "tests/support/how_many.h"
 #include "tests/support/test_driver.h"
 
@@ -108,6 +109,7 @@ void Judge(const Job& job, Tally* tally) {
 
 TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
   if (!OnHostMemoryDriver()) GTEST_SKIP() << "a GPU takes too long to start";
+  if (IsEmulated()) GTEST_SKIP() << "an emulator takes too long to start";
   const std::uint64_t count = HowMany("VMMSHARE_JOB_KILLS", VMMSHARE_JOB_KILLS);
   // A sanitizer's processes are slow enough without so much company.
   const std::uint64_t at_once = count >= 1000 ? 32 : 8;
