@@ -17,15 +17,18 @@
 
 namespace vmm::testing {
 
+// Where a keeper of this process listens: in `directory`, unless addresses are
+// none of the file system's.
+inline std::string KeeperAddressIn(const std::string& directory) {
+  if (platform::kNativeHandleIsPosixFd) return directory + "/keeper";
+  return Must(platform::DefaultAddressOf(
+      absl::StrCat("test-keeper-", platform::CurrentProcessId())));
+}
+
 // Says where its keeper listens, once for each test.
 class KeeperTest : public IpcTest {
  protected:
-  KeeperTest()
-      : keeper_address_(
-            platform::kNativeHandleIsPosixFd
-                ? directory() + "/keeper"
-                : Must(platform::DefaultAddressOf(absl::StrCat(
-                      "test-keeper-", platform::CurrentProcessId())))) {}
+  KeeperTest() : keeper_address_(KeeperAddressIn(directory())) {}
 
   // A keeper in this process, without a service manager. It never looks at the
   // driver that is loaded here for the clients.

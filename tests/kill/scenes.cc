@@ -19,6 +19,8 @@ const std::vector<Scene>& Scenes() {
        &OwnFences, &ImportFences},
       {"Ring", "a ring of two buffers with items on their way", &WriteRing,
        &ReadRing},
+      {"Keeper", "a keeper, and a client that creates, seals, locks and drops",
+       &RunKeeper, &UseKeeper},
   };
   return *scenes;
 }

@@ -42,6 +42,9 @@ absl::Status ImportFences(Party& me);
 // A ring, with items on their way.
 absl::Status WriteRing(Party& me);
 absl::Status ReadRing(Party& me);
+// A keeper, and one who has memory kept.
+absl::Status RunKeeper(Party& me);
+absl::Status UseKeeper(Party& me);
 
 }  // namespace vmm::testing
 
