@@ -111,8 +111,6 @@ void Run(const Options& options) {
   }
   const std::string name =
       absl::StrCat("bench-", vmm::platform::CurrentProcessId());
-  vmm::KeeperClient owner =
-      Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
   constexpr std::uint8_t kMark = 0x5a;
   {
     const vmm::Allocation weights = Must(vmm::Allocation::Create(
@@ -120,6 +118,10 @@ void Run(const Options& options) {
     Check(driver, driver->cuMemsetD8(weights.address(), kMark, 1),
           "cuMemsetD8()");
     Check(driver, driver->cuCtxSynchronize(), "cuCtxSynchronize()");
+    // Not before there is something to put: a keeper does not wait long for a
+    // first request.
+    vmm::KeeperClient owner =
+        Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
     Must(owner.Put(name, weights.shareable(), Soon()));
     Must(owner.Seal(name, Soon()));
   }  // Its creator has let go of it.
@@ -151,7 +153,8 @@ void Run(const Options& options) {
     own.push_back(whole - in_driver);
     connect.push_back(connected);
   }
-  Must(owner.Drop(name, Soon()));
+  Must(Must(vmm::KeeperClient::Connect({.address = address}, Soon()))
+           .Drop(name, Soon()));
   std::printf("attach to %s kept in %zu chunks, %zu times, %s; microseconds\n",
               bench::SizeText(options.size).c_str(), chunks, total.size(),
               server != nullptr ? "keeper in this process"

@@ -152,7 +152,8 @@ class KeeperClient {
  public:
   // NOT_FOUND when no keeper listens there; PERMISSION_DENIED when it is not an
   // allowed user's; RESOURCE_EXHAUSTED comes with the first call, when the
-  // keeper has no room for another connection.
+  // keeper has no room for another connection. The keeper hangs up on whoever
+  // asks for nothing within 5 s, so connect when the memory is there to be put.
   static absl::StatusOr<KeeperClient> Connect(
       const KeeperClientOptions& options, absl::Time deadline);
 
