@@ -34,7 +34,8 @@ constexpr ULONG kSecImage = 0x01000000;
 // object in between, those behind it move up by one, and the next is missed:
 // under wine with its tests in parallel, any one name once in 1,000 passes (our
 // measurement). Hence it is read until two passes are the same, which they are
-// not if the first missed a name for that reason, and all passes count.
+// not if the first missed a name for that reason, and all passes count. Where
+// others never rest that is 16 passes, of which each would have to miss it.
 constexpr int kMaxPasses = 16;
 
 // What these calls answer: a text and room for its characters.

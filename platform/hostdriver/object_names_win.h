@@ -26,8 +26,8 @@ std::uint32_t AccessOfHandle(std::intptr_t handle);
 // The bytes of a section; 0 for one that has a file behind it.
 std::uint64_t SizeOfSection(std::intptr_t handle);
 
-// The names of the sections in `folder` (a full name). None that is there all
-// the time is missed, whatever other processes open and close meanwhile.
+// The names of the sections in `folder` (a full name), also while other
+// processes open and close theirs: see kMaxPasses.
 std::set<std::string> SectionsIn(const std::wstring& folder);
 
 // 64 random bits in hexadecimal digits; empty when the system has none.

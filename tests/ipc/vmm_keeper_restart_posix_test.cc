@@ -258,11 +258,10 @@ class KilledKeeperTest : public KeeperRestartTest {
     ExpectStoreHoldsWhatIsListed(client);
   }
   // The keeper that was started after the story: it serves, and is killed.
-  void ExpectServes(Service* keeper, const Story& story) {
+  void ExpectServes(std::unique_ptr<Service> keeper, const Story& story) {
     ASSERT_TRUE(keeper != nullptr);
     ExpectTold(story);
-    keeper->child.Kill();
-    EXPECT_EQ(keeper->child.Wait(), Child::kKilled);
+    Kill(keeper);
   }
   // Has a run killed as often as VMMSHARE_KILLS says, unless it comes through,
   // which it does when the story has fewer datagrams than that. Answers how
@@ -302,8 +301,7 @@ TEST_F(KilledKeeperTest, AtEveryStepLosesNothingAndServesNothingHalf) {
         Story story;
         systemd_.Clear();
         if (!KillAt(at, lose, &story)) return false;
-        const std::unique_ptr<Service> keeper = StartKeeper();
-        ExpectServes(keeper.get(), story);
+        ExpectServes(StartKeeper(), story);
         return true;
       });
       if (HasFailure()) return;
@@ -335,8 +333,7 @@ TEST_F(KilledKeeperTest, AtEveryStepOfTheNextStartToo) {
         });
         const bool was_killed = systemd_.killed();
         if (keeper != nullptr) Kill(keeper);
-        keeper = StartKeeper();
-        ExpectServes(keeper.get(), story);
+        ExpectServes(StartKeeper(), story);
         return was_killed;
       });
       if (HasFailure()) return;

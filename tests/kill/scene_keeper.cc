@@ -140,13 +140,11 @@ absl::Status UseKeeper(Party& me) {
       me, Again::kNo, *client, [&me] { return me.Tell("creating"); });
   if (!weights.ok()) return weights.status();
   absl::Status done = Complete(me, *client, *weights);
+  // It is ours, whether the keeper lives or is killed.
+  const Contents contents(weights->address(), kBytes, {kWeights});
   if (done.ok()) done = KeepScratch(me, *client);
   if (done.ok()) done = me.Tell("done");
   if (done.ok()) done = me.Hear().status();  // "gone"
-  // It is ours, whether the keeper lives or was killed.
-  if (weights->outcome != KeptMemoryFrom::kAttached) {
-    const Contents contents(weights->address(), kBytes, {kWeights});
-  }
   return done;
 }
 
