@@ -1,10 +1,11 @@
 // Attaching to kept weights: how long until the first byte can be used, and how
 // much of that is the keeper's and the library's own, outside the driver.
 //
-//   bench_keeper                              16 GiB in chunks of 2 GiB
+//   bench_keeper                              16 GiB in 8 chunks; 64 MiB
+//                                             without a GPU
 //   bench_keeper --size=4G --chunk=0          in one chunk
 //   bench_keeper --address=/run/x/keeper      a keeper that runs already
-//   bench_keeper --driver=host --size=64M     without a GPU: no GPU figure
+//   bench_keeper --driver=host                without a GPU: no GPU figure
 //
 // A round connects, attaches and copies one byte to the host. Without --address
 // the keeper is a thread of this process, behind the same socket and with the
@@ -12,11 +13,13 @@
 // attaching thread, "own" the rest: connect, request, handles, checks.
 #include <cuda.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,8 +48,8 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string driver = "system";
   std::string address;
-  std::uint64_t size = 16ull << 30;
-  std::uint64_t chunk = 2ull << 30;
+  std::optional<std::uint64_t> size;   // Of the weights.
+  std::optional<std::uint64_t> chunk;  // At most; 0: one chunk.
   std::uint64_t rounds = 200;
 };
 
@@ -97,6 +100,11 @@ void Run(const Options& options) {
   if (real.is_host_memory()) {
     std::printf("host-memory driver: not a GPU figure\n");
   }
+  // What a GPU has, and what a small machine has.
+  const std::uint64_t size =
+      options.size.value_or(real.is_host_memory() ? 64ull << 20 : 16ull << 30);
+  const std::uint64_t chunk =
+      options.chunk.value_or(std::max<std::uint64_t>(size / 8, 2 << 20));
   const vmm::Device device = Must(vmm::Device::ByOrdinal(driver, 0));
   const vmm::PrimaryContext context = Must(vmm::PrimaryContext::Retain(device));
   const vmm::CurrentContext current = Must(context.MakeCurrent());
@@ -114,7 +122,7 @@ void Run(const Options& options) {
   constexpr std::uint8_t kMark = 0x5a;
   {
     const vmm::Allocation weights = Must(vmm::Allocation::Create(
-        device, {.size = options.size, .max_chunk_size = options.chunk}));
+        device, {.size = size, .max_chunk_size = chunk}));
     Check(driver, driver->cuMemsetD8(weights.address(), kMark, 1),
           "cuMemsetD8()");
     Check(driver, driver->cuCtxSynchronize(), "cuCtxSynchronize()");
@@ -137,8 +145,8 @@ void Run(const Options& options) {
     vmm::KeeperClient client =
         Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
     const double connected = MicrosecondsSince(start);
-    const vmm::ImportedAllocation weights = Must(
-        client.Attach(name, driver, {.expected_size = options.size}, Soon()));
+    const vmm::ImportedAllocation weights =
+        Must(client.Attach(name, driver, {.expected_size = size}, Soon()));
     std::uint8_t first = 0;
     Check(driver, driver->cuMemcpyDtoH(&first, weights.address(), 1),
           "cuMemcpyDtoH()");
@@ -156,7 +164,7 @@ void Run(const Options& options) {
   Must(Must(vmm::KeeperClient::Connect({.address = address}, Soon()))
            .Drop(name, Soon()));
   std::printf("attach to %s kept in %zu chunks, %zu times, %s; microseconds\n",
-              bench::SizeText(options.size).c_str(), chunks, total.size(),
+              bench::SizeText(size).c_str(), chunks, total.size(),
               server != nullptr ? "keeper in this process"
                                 : "keeper in its own process");
   std::printf("%-10s %14s %14s\n", "", "p50", "p99");
@@ -167,18 +175,18 @@ void Run(const Options& options) {
 }
 
 // "16G".
-bool BytesOf(std::string_view text, std::uint64_t* bytes) {
+std::optional<std::uint64_t> BytesOf(std::string_view text) {
   int shift = 0;
   constexpr std::string_view kUnits = "KMGT";
   if (!text.empty() && kUnits.find(text.back()) != kUnits.npos) {
     shift = 10 * static_cast<int>(kUnits.find(text.back()) + 1);
     text.remove_suffix(1);
   }
-  if (!absl::SimpleAtoi(absl::string_view(text.data(), text.size()), bytes)) {
-    return false;
+  std::uint64_t number = 0;
+  if (!absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &number)) {
+    return std::nullopt;
   }
-  *bytes <<= shift;
-  return true;
+  return number << shift;
 }
 
 }  // namespace
@@ -193,10 +201,11 @@ int main(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&word, "--address=")) {
       options.address = std::string(word);
     } else if (absl::ConsumePrefix(&word, "--size=")) {
-      known = BytesOf({word.data(), word.size()}, &options.size) &&
-              options.size > 0;
+      options.size = BytesOf({word.data(), word.size()});
+      known = options.size.value_or(0) > 0;
     } else if (absl::ConsumePrefix(&word, "--chunk=")) {
-      known = BytesOf({word.data(), word.size()}, &options.chunk);
+      options.chunk = BytesOf({word.data(), word.size()});
+      known = options.chunk.has_value();
     } else if (absl::ConsumePrefix(&word, "--rounds=")) {
       known = absl::SimpleAtoi(word, &options.rounds) && options.rounds > 0;
     } else {
