@@ -1,16 +1,14 @@
 #include "platform/abandon.h"
 
-#include <mutex>
-#include <utility>
-#include <vector>
+#include <atomic>
 
 namespace vmm::platform {
 
-void Abandon(std::shared_ptr<const void> object) {
-  static std::mutex mutex;
-  static auto* const abandoned = new std::vector<std::shared_ptr<const void>>;
-  std::lock_guard<std::mutex> lock(mutex);
-  abandoned->push_back(std::move(object));
+void Abandonable::Keep(Abandonable* object) {
+  static std::atomic<Abandonable*> last{nullptr};
+  object->next_ = last.load();
+  while (!last.compare_exchange_weak(object->next_, object)) {
+  }
 }
 
 }  // namespace vmm::platform

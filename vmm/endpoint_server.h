@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "platform/abandon.h"
 #include "platform/channel.h"
 #include "vmm/endpoint.h"
 #include "vmm/endpoint_registry.h"
@@ -22,7 +23,7 @@
 
 namespace vmm {
 
-class Endpoint::Server {
+class Endpoint::Server : public platform::Abandonable {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const EndpointOptions& options);

@@ -4,7 +4,6 @@
 #define VMMSHARE_TESTS_IPC_PLANTED_HANDLES_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,12 +38,6 @@ bool MayBecomeAnotherUser();
 void BecomeNobody();
 // Lets everybody look into `directory`.
 void OpenToEverybody(const std::string& directory);
-
-// Whether RunInFork() can be called here.
-bool MayFork();
-// Runs `in_child` in a fork and answers its exit status: what it returned, or
-// 128 + the signal that ended it. REQUIRES: no driver was used.
-int RunInFork(const std::function<int()>& in_child);
 
 }  // namespace vmm::testing
 

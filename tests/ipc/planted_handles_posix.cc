@@ -1,12 +1,9 @@
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "platform/check.h"
@@ -61,8 +58,6 @@ std::string WordsForSize(std::uint64_t size) {
   return "memfd of " + std::to_string(size) + " bytes";
 }
 
-bool MayFork() { return true; }
-
 platform::OsHandle ClosedHandle() {
   const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   platform::Check(fd >= 0 && ::close(fd) == 0, "cannot make a closed number");
@@ -78,20 +73,6 @@ void BecomeNobody() {
 
 void OpenToEverybody(const std::string& directory) {
   platform::Check(::chmod(directory.c_str(), 0755) == 0, "chmod() failed");
-}
-
-int RunInFork(const std::function<int()>& in_child) {
-  const pid_t pid = ::fork();
-  platform::Check(pid >= 0, "fork() failed");
-  if (pid == 0) {
-    ::alarm(30);  // What hangs in there must not hang the tests.
-    ::_exit(in_child());
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    platform::Check(errno == EINTR, "waitpid() failed");
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace vmm::testing

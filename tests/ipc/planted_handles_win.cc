@@ -64,9 +64,4 @@ bool MayBecomeAnotherUser() { return false; }
 void BecomeNobody() { platform::Die("Windows has no setuid"); }
 void OpenToEverybody(const std::string&) {}
 
-bool MayFork() { return false; }
-int RunInFork(const std::function<int()>&) {
-  platform::Die("Windows has no fork");
-}
-
 }  // namespace vmm::testing

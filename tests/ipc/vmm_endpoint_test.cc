@@ -17,6 +17,7 @@
 #include "platform/process.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/fork.h"
 #include "vmm/endpoint.h"
 #include "vmm/protocol.h"
 #include "vmm/ticket_string.h"

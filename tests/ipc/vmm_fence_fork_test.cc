@@ -2,10 +2,7 @@
 // of them, and the end is clean.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +14,7 @@
 #include "platform/check.h"
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/fork.h"
 #include "vmm/barrier.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
@@ -27,20 +25,12 @@ namespace {
 
 using Args = std::vector<std::string>;
 
-// Runs `child` in a forked process, which then ends without another word;
-// whether it came to that.
+// Whether `child` comes to its end in a forked process.
 bool EndsWell(const std::function<void()>& child) {
-  const pid_t pid = ::fork();
-  platform::Check(pid >= 0, "fork() failed");
-  if (pid == 0) {
-    child();
-    ::_exit(0);
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    platform::Check(errno == EINTR, "waitpid() failed");
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return RunInFork([&child] {
+           child();
+           return 0;
+         }) == 0;
 }
 
 // An owner and a subscriber in one process, each with a share in one fence.

@@ -1,10 +1,8 @@
 // A process that forks while it owns a pool, or has imported one: the child has
 // nothing of it, closes nothing, and the parent goes on.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,26 +11,19 @@
 #include <vector>
 
 #include "tests/ipc/pool_ipc_test.h"
+#include "tests/support/fork.h"
 
 namespace vmm::testing {
 namespace {
 
 using Args = std::vector<std::string>;
 
-// Runs `child` in a forked process, which then ends without another word;
-// whether it came to that.
+// Whether `child` comes to its end in a forked process.
 bool EndsWell(const std::function<void()>& child) {
-  const pid_t pid = ::fork();
-  platform::Check(pid >= 0, "fork() failed");
-  if (pid == 0) {
-    child();
-    ::_exit(0);
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    platform::Check(errno == EINTR, "waitpid() failed");
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return RunInFork([&child] {
+           child();
+           return 0;
+         }) == 0;
 }
 
 // In a process of its own, for the driver's sake; args: where to listen.

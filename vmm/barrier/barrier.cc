@@ -43,7 +43,7 @@ std::string NameOf(std::uint32_t rank) { return absl::StrCat("rank ", rank); }
 
 }  // namespace
 
-class Barrier::State {
+class Barrier::State : public platform::Abandonable {
  public:
   State(std::uint32_t rank, platform::CancelEvent stop)
       : rank_(rank), forks_(platform::ForksSoFar()), stop_(std::move(stop)) {}

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "platform/abandon.h"
 #include "platform/driver.h"
 #include "vmm/device.h"
 #include "vmm/fence/words.h"
@@ -29,7 +30,7 @@ struct Leaving {
 };
 
 // Thread-safe.
-class Source {
+class Source : public platform::Abandonable {
  public:
   explicit Source(platform::Driver driver);
   virtual ~Source() = default;

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "platform/abandon.h"
 #include "vmm/lease.h"
 #include "vmm/pool.h"
 #include "vmm/pool/address_table.h"
@@ -34,7 +35,7 @@
 namespace vmm::pool {
 
 // Thread-safe.
-class Core {
+class Core : public platform::Abandonable {
  public:
   Core(const Device& device, const PoolOptions& options);
   ~Core();

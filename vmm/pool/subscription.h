@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "platform/abandon.h"
 #include "platform/channel.h"
 #include "platform/driver.h"
 #include "vmm/imported_allocation.h"
@@ -29,7 +30,7 @@
 namespace vmm::pool {
 
 // Thread-safe.
-class Subscription {
+class Subscription : public platform::Abandonable {
  public:
   static absl::StatusOr<std::unique_ptr<Subscription>> Start(
       const platform::Driver& driver, platform::Channel channel,

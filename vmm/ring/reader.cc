@@ -39,7 +39,7 @@ absl::Status NoItem(const RingItem& item, absl::string_view why) {
 
 }  // namespace
 
-class RingReader::State {
+class RingReader::State : public platform::Abandonable {
  public:
   State(platform::Channel channel, absl::Duration patience)
       : forks_(platform::ForksSoFar()),

@@ -40,7 +40,7 @@ struct Slot {
 
 }  // namespace
 
-class RingWriter::State {
+class RingWriter::State : public platform::Abandonable {
  public:
   State(RingHome& home, platform::Channel channel, const RingOptions& options)
       : home_(home),

@@ -1,0 +1,11 @@
+#include "platform/check.h"
+#include "tests/support/fork.h"
+
+namespace vmm::testing {
+
+bool MayFork() { return false; }
+int RunInFork(const std::function<int()>&) {
+  platform::Die("Windows has no fork");
+}
+
+}  // namespace vmm::testing
