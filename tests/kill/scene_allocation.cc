@@ -90,7 +90,13 @@ absl::Status OwnSent(Party& me) {
       me.Try("SendAllocation", Again::kNo, [&](absl::Time deadline) {
         return SendAllocation(channel, owned->memory.shareable(), deadline);
       });
-  if (done.ok()) done = owned->AwaitWritten(me);
+  if (done.ok()) {
+    done = owned->AwaitWritten(me);
+  } else {
+    // It may have the memory all the same, and be writing: until it has said
+    // that it wrote, or has hung up.
+    me.Hear().IgnoreError();
+  }
   owned.reset();
   return done.ok() ? me.Tell("gone") : done;
 }
