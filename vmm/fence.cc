@@ -7,8 +7,9 @@
 #include "absl/time/clock.h"
 #include "platform/abandon.h"
 #include "platform/annotate.h"
+#include "platform/check.h"
+#include "vmm/fence/memory.h"
 #include "vmm/fence/source.h"
-#include "vmm/fence/words.h"
 
 namespace vmm {
 namespace {
@@ -18,8 +19,12 @@ namespace {
 constexpr absl::Duration kLookAllTheTime = absl::Microseconds(50);
 constexpr absl::Duration kShortestPause = absl::Microseconds(10);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
-// Between two looks at the clock: that costs more than a look at the fence.
-constexpr int kLooks = 64;
+// How long a device may take to say what is in its memory: where a call has no
+// deadline of its own, and at least, where that has passed.
+constexpr absl::Duration kPatience = absl::Seconds(10);
+constexpr absl::Duration kLeast = absl::Milliseconds(20);
+
+absl::Time Patience() { return absl::Now() + kPatience; }
 
 std::string WordsOf(std::uint64_t value, CUdeviceptr address) {
   return absl::StrCat("(address=0x", absl::Hex(address), ", value=", value,
@@ -46,7 +51,7 @@ Fence& Fence::operator=(Fence&& other) noexcept {
   if (this != &other) {
     Release().IgnoreError();  // Nothing, if it is moved from.
     source_ = std::move(other.source_);
-    words_ = other.words_;
+    at_ = other.at_;
     base_ = other.base_;
     enqueued_ = other.enqueued_;
     last_stream_ = other.last_stream_;
@@ -71,7 +76,7 @@ absl::Status Fence::Release() {
     return absl::FailedPreconditionError(
         "the fence is the parent process's: a forked child owns none");
   }
-  source->Release({words_, base_, enqueued_, std::move(block_)});
+  source->Release({at_, base_, enqueued_, std::move(block_)});
   block_.reset();
   return absl::OkStatus();
 }
@@ -102,10 +107,7 @@ absl::Status Fence::Aborted(std::uint64_t reached) const {
       absl::StrCat("the fence was abandoned at the value ", reached));
 }
 
-CUdeviceptr Fence::address() const {
-  return static_cast<CUdeviceptr>(
-      reinterpret_cast<std::uintptr_t>(&words_->value));
-}
+fence::Memory& Fence::memory() const { return source_->memory(); }
 
 namespace {
 
@@ -117,40 +119,42 @@ absl::Status Corrupt() {
 
 }  // namespace
 
-absl::StatusOr<std::uint64_t> Fence::CheckForwards(std::uint64_t value,
-                                                   std::uint64_t last) const {
+absl::Status Fence::CheckSignal(std::uint64_t value) const {
   absl::Status sane = CheckValue(value);
-  if (!sane.ok()) return sane;
-  if (value == 0) {
-    return absl::InvalidArgumentError(
-        "a fence cannot be signalled 0: that is where it begins");
-  }
-  const fence::Progress now = fence::Look(*words_, base_);
+  if (!sane.ok() || value != 0) return sane;
+  return absl::InvalidArgumentError(
+      "a fence cannot be signalled 0: that is where it begins");
+}
+
+absl::Status Fence::CheckForwards(std::uint64_t value,
+                                  const fence::Progress& now,
+                                  std::uint64_t last) const {
   if (now.corrupt) return Corrupt();
   if (now.abandoned) return Aborted(now.value);
   const std::uint64_t raw = base_ + value;
   const std::uint64_t reached = base_ + now.value;
-  if (raw <= std::max(last, reached)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a fence cannot go from ", std::max(last, reached) - base_, " to ",
-        value, ": its values grow",
-        raw > reached ? "; the first is on this stream already" : ""));
-  }
-  return reached;
+  if (raw > std::max(last, reached)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "a fence cannot go from ", std::max(last, reached) - base_, " to ", value,
+      ": its values grow",
+      raw > reached ? "; the first is on this stream already" : ""));
 }
 
 absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
-  absl::StatusOr<std::uint64_t> reached =
-      CheckForwards(value, stream == last_stream_ ? last_ : 0);
-  if (!reached.ok()) return reached.status();
+  absl::Status may = CheckSignal(value);
+  if (may.ok()) {
+    may = CheckForwards(value, memory().Glance(at_, base_),
+                        stream == last_stream_ ? last_ : 0);
+  }
+  if (!may.ok()) return may;
   const platform::Driver& driver = source_->driver();
   const std::uint64_t raw = base_ + value;
   // The default flags: with the barrier that makes earlier writes visible.
-  if (CUresult r = driver->cuStreamWriteValue64(stream, address(), raw,
+  if (CUresult r = driver->cuStreamWriteValue64(stream, at_, raw,
                                                 CU_STREAM_WRITE_VALUE_DEFAULT);
       r != CUDA_SUCCESS) {
     return driver.Error(
-        r, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, address())));
+        r, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, at_)));
   }
   last_stream_ = stream;
   last_ = raw;
@@ -161,36 +165,42 @@ absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
 absl::Status Fence::Wait(CUstream stream, std::uint64_t value) {
   absl::Status sane = CheckValue(value);
   if (!sane.ok()) return sane;
-  const fence::Progress now = fence::Look(*words_, base_);
+  const fence::Progress now = memory().Glance(at_, base_);
   if (now.corrupt) return Corrupt();
   if (now.abandoned && now.value < value) return Aborted(now.value);
   const platform::Driver& driver = source_->driver();
   const std::uint64_t raw = base_ + value;
-  if (CUresult r = driver->cuStreamWaitValue64(stream, address(), raw,
+  if (CUresult r = driver->cuStreamWaitValue64(stream, at_, raw,
                                                CU_STREAM_WAIT_VALUE_GEQ);
       r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuStreamWaitValue64", WordsOf(raw, address())));
+    return driver.Error(r,
+                        absl::StrCat("cuStreamWaitValue64", WordsOf(raw, at_)));
   }
   return absl::OkStatus();
 }
 
 absl::Status Fence::SignalFromHost(std::uint64_t value) {
-  absl::StatusOr<std::uint64_t> reached = CheckForwards(value, 0);
-  if (!reached.ok()) return reached.status();
+  absl::Status may = CheckSignal(value);
+  if (!may.ok()) return may;
+  absl::StatusOr<fence::Progress> now = memory().Look(at_, base_, Patience());
+  if (!now.ok()) return now.status();
+  may = CheckForwards(value, *now, 0);
+  if (!may.ok()) return may;
   const std::uint64_t raw = base_ + value;
-  if (*reached < enqueued_ && enqueued_ <= raw) {
+  if (base_ + now->value < enqueued_ && enqueued_ <= raw) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a signal of ", enqueued_ - base_,
         " is on its way on a stream, and would come after the host's of ",
         value, ". Put that on the stream too, or wait for the first"));
   }
-  if (!fence::Raise(words_->value, raw)) {
-    const fence::Progress now = fence::Look(*words_, base_);
-    if (now.corrupt) return Corrupt();
-    if (now.abandoned) return Aborted(now.value);
-  }
-  return absl::OkStatus();
+  absl::Status raised = memory().Raise(at_, raw, Patience());
+  if (!raised.ok()) return raised;
+  // Somebody may have abandoned it meanwhile, and then the value is lost.
+  now = memory().Look(at_, base_, Patience());
+  if (!now.ok()) return now.status();
+  if (now->corrupt) return Corrupt();
+  return now->abandoned && now->value < value ? Aborted(now->value)
+                                              : absl::OkStatus();
 }
 
 absl::Status Fence::WaitOnHost(std::uint64_t value, absl::Time deadline,
@@ -198,24 +208,23 @@ absl::Status Fence::WaitOnHost(std::uint64_t value, absl::Time deadline,
   absl::Status sane = CheckValue(value);
   if (!sane.ok()) return sane;
   const absl::Time start = absl::Now();
+  absl::Time time = start;
   absl::Duration pause = kShortestPause;
   absl::Status over;
   for (;;) {
-    const fence::Progress now = fence::Look(*words_, base_);
-    if (now.corrupt) return Corrupt();
-    if (now.value >= value) return absl::OkStatus();
-    if (now.abandoned) return Aborted(now.value);
+    const absl::StatusOr<fence::Progress> now = memory().Look(
+        at_, base_, std::clamp(deadline, time + kLeast, time + kPatience));
+    if (!now.ok()) return now.status();
+    if (now->corrupt) return Corrupt();
+    if (now->value >= value) return absl::OkStatus();
+    if (now->abandoned) return Aborted(now->value);
     if (!over.ok()) {
       return platform::Annotate(
-          over, absl::StrCat("the fence is at ", now.value, ", not ", value));
+          over, absl::StrCat("the fence is at ", now->value, ", not ", value));
     }
-    const absl::Time time = absl::Now();
+    time = absl::Now();
     if (time - start < kLookAllTheTime && time < deadline) {
-      for (int i = 0; i < kLooks; ++i) {
-        if (words_->value.load(std::memory_order_relaxed) >= base_ + value) {
-          break;
-        }
-      }
+      memory().Linger(at_, base_ + value);
       continue;
     }
     // Whoever has ended may have signalled before: one more look decides.
@@ -233,17 +242,23 @@ absl::Status Fence::WaitOnHost(std::uint64_t value, absl::Time deadline,
 absl::StatusOr<std::uint64_t> Fence::Query() const {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return usable;
-  const fence::Progress now = fence::Look(*words_, base_);
-  if (now.corrupt) return Corrupt();
-  if (now.abandoned) return Aborted(now.value);
-  return now.value;
+  const absl::StatusOr<fence::Progress> now =
+      memory().Look(at_, base_, Patience());
+  if (!now.ok()) return now.status();
+  if (now->corrupt) return Corrupt();
+  if (now->abandoned) return Aborted(now->value);
+  return now->value;
 }
 
 absl::Status Fence::Abandon() {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return usable;
-  fence::Abandon(*words_, base_);
-  return absl::OkStatus();
+  return memory().Abandon(at_, base_, Patience());
+}
+
+FencePlace Fence::place() const {
+  platform::Check(source_ != nullptr, "place() of a fence that was given back");
+  return memory().place();
 }
 
 }  // namespace vmm

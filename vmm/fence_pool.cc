@@ -22,15 +22,6 @@ constexpr std::uint64_t kLargestSegment = std::uint64_t{64} << 20;
 // so after 30,000 fences that were abandoned, or if a peer has written there.
 constexpr int kWornOut = 16;
 
-fence::Words* WordsAt(CUdeviceptr address) {
-  // Memory of the host has one address for the CPU and the GPUs (measured).
-  return reinterpret_cast<fence::Words*>(static_cast<std::uintptr_t>(address));
-}
-
-CUdeviceptr AddressOf(const fence::Words* words) {
-  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(words));
-}
-
 absl::Status CheckAll(const std::vector<Device>& devices) {
   for (const Device& device : devices) {
     absl::Status can = fence::CheckStreamOperations(device);
@@ -39,36 +30,22 @@ absl::Status CheckAll(const std::vector<Device>& devices) {
   return absl::OkStatus();
 }
 
-// The node next to the device; 0 where the driver knows of none.
-absl::StatusOr<int> NodeOf(const Device& device) {
-  int node = 0;
-  const CUresult result = device.driver()->cuDeviceGetAttribute(
-      &node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device.cuda_device());
-  // Drivers before CUDA 12.2 do not know what is asked.
-  if (result == CUDA_ERROR_INVALID_VALUE) return 0;
-  if (result != CUDA_SUCCESS) {
-    return device.driver().Error(result, "cuDeviceGetAttribute(HOST_NUMA_ID)");
-  }
-  return std::max(node, 0);
-}
-
 }  // namespace
 
-class FencePool::Core : public fence::Source {
+class FencePool::Core : public fence::PooledSource {
  public:
   Core(const platform::Driver& driver, std::unique_ptr<Pool> pool,
        std::uint64_t tag)
-      : Source(driver), tag_(tag), pool_(std::move(pool)) {}
+      : PooledSource(driver), tag_(tag), pool_(std::move(pool)) {}
   ~Core() override { DropWaiting(); }
 
-  absl::StatusOr<fence::Words*> Take(std::uint64_t* base) {
+  absl::StatusOr<CUdeviceptr> Take(std::uint64_t* base) {
     Collect();
     for (int i = 0; i < kWornOut; ++i) {
       absl::StatusOr<CUdeviceptr> block = pool_->Allocate(kFenceBytes, nullptr);
       if (!block.ok()) return block.status();
-      fence::Words* const words = WordsAt(*block);
-      *base = fence::Renew(*words, tag_);
-      if (*base <= fence::kLastBase) return words;
+      *base = fence::Renew(fence::WordsAt(*block), tag_);
+      if (*base <= fence::kLastBase) return *block;
       // Kept, so that it is not handed out again.
     }
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -79,9 +56,9 @@ class FencePool::Core : public fence::Source {
   Pool& pool() { return *pool_; }
 
  private:
-  void GiveBack(fence::Leaving fence) override {
+  void GiveBackNow(fence::Leaving fence) override {
     // The words do not need the stream's order: see words.h.
-    pool_->Free(AddressOf(fence.words), nullptr).IgnoreError();
+    pool_->Free(fence.at, nullptr).IgnoreError();
   }
 
   const std::uint64_t tag_;
@@ -95,7 +72,7 @@ absl::StatusOr<std::unique_ptr<FencePool>> FencePool::Create(
   if (!can.ok()) return can;
   absl::StatusOr<int> near = options.host_numa_node.has_value()
                                  ? *options.host_numa_node
-                                 : NodeOf(device);
+                                 : fence::HostNodeOf(device);
   if (!near.ok()) return near.status();
   const int node = *near;
   PoolOptions pool_options{.sharing = options.sharing,
@@ -131,10 +108,10 @@ FencePool::~FencePool() {
 
 absl::StatusOr<Fence> FencePool::New() {
   std::uint64_t base = 0;
-  absl::StatusOr<fence::Words*> words = core_->Take(&base);
-  if (!words.ok()) return words.status();
+  absl::StatusOr<CUdeviceptr> at = core_->Take(&base);
+  if (!at.ok()) return at.status();
   core_->CountNew();
-  return Fence(core_, *words, base, std::nullopt);
+  return Fence(core_, *at, base, std::nullopt);
 }
 
 absl::StatusOr<FenceTicket> FencePool::Export(const Fence& fence) {
@@ -144,8 +121,7 @@ absl::StatusOr<FenceTicket> FencePool::Export(const Fence& fence) {
     return absl::InvalidArgumentError(
         "the fence is of another pool; the one that made it exports it");
   }
-  absl::StatusOr<PoolTicket> block =
-      core_->pool().Export(AddressOf(fence.words_));
+  absl::StatusOr<PoolTicket> block = core_->pool().Export(fence.at_);
   if (!block.ok()) return block.status();
   return FenceOf(*block);
 }
@@ -166,17 +142,17 @@ FencePoolStatistics FencePool::statistics() const {
           core_->pool().statistics().reserved};
 }
 
-class ImportedFencePool::Core : public fence::Source {
+class ImportedFencePool::Core : public fence::PooledSource {
  public:
   Core(const platform::Driver& driver, std::unique_ptr<ImportedPool> pool)
-      : Source(driver), pool_(std::move(pool)) {}
+      : PooledSource(driver), pool_(std::move(pool)) {}
   // Blocks go before their pool.
   ~Core() override { DropWaiting(); }
 
   ImportedPool& pool() { return *pool_; }
 
  private:
-  void GiveBack(fence::Leaving fence) override { fence.block.reset(); }
+  void GiveBackNow(fence::Leaving fence) override { fence.block.reset(); }
 
   const std::unique_ptr<ImportedPool> pool_;
 };
@@ -223,15 +199,15 @@ absl::StatusOr<Fence> ImportedFencePool::Import(const FenceTicket& ticket,
     return absl::InvalidArgumentError(
         absl::StrCat("the ", ticket.Describe(), " is at no fence's place"));
   }
-  fence::Words* const words = WordsAt(block->address());
-  const std::uint64_t base = words->base.load();
+  const CUdeviceptr at = block->address();
+  const std::uint64_t base = fence::WordsAt(at).base.load();
   if (base > fence::kLastBase) {
     return absl::DataLossError(absl::StrCat(
         "the ", ticket.Describe(), " counts from ", base,
         ", which no fence does: a process that has the pool wrote to it"));
   }
   core_->CountNew();
-  return Fence(core_, words, base, std::move(*block));
+  return Fence(core_, at, base, std::move(*block));
 }
 
 absl::Status ImportedFencePool::connection() const {

@@ -17,6 +17,7 @@
 #include "vmm/endpoint.h"
 #include "vmm/fabric_ticket.h"
 #include "vmm/fence.h"
+#include "vmm/fence_array.h"
 #include "vmm/fence_pool.h"
 #include "vmm/fence_ticket.h"
 #include "vmm/handle_kind.h"

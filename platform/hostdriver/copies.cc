@@ -1,5 +1,7 @@
 // Copies and fills: cuMemcpy*, cuMemset*.
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -21,12 +23,37 @@ struct Range {
   CUmemAccess_flags needed = kRead;
 };
 
+// Copies of up to so much are seen word by word by others, who may look at them
+// or write meanwhile: a device does not tear a word.
+constexpr std::size_t kWhole = 4096;
+
+bool IsOfWords(const std::byte* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % sizeof(std::uint64_t) == 0;
+}
+
+void CopyBytes(std::byte* to, const std::byte* from, std::size_t size) {
+  const bool apart = to + size <= from || from + size <= to;
+  if (size > kWhole || size % sizeof(std::uint64_t) != 0 || !apart ||
+      !IsOfWords(to) || !IsOfWords(from)) {
+    std::memmove(to, from, size);
+    return;
+  }
+  auto* const out = reinterpret_cast<std::uint64_t*>(to);
+  // An atomic_ref needs what it could write to.
+  auto* const in =
+      reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(from));
+  for (std::size_t i = 0; i < size / sizeof(std::uint64_t); ++i) {
+    std::atomic_ref<std::uint64_t>(out[i]).store(
+        std::atomic_ref<std::uint64_t>(in[i]).load());
+  }
+}
+
 void CopyPieces(std::vector<Piece> to, std::vector<Piece> from) {
   std::size_t i = 0;
   std::size_t j = 0;
   while (i < to.size() && j < from.size()) {
     const std::size_t size = std::min(to[i].size, from[j].size);
-    std::memmove(to[i].data, from[j].data, size);
+    CopyBytes(to[i].data, from[j].data, size);
     for (Piece* piece : {&to[i], &from[j]}) {
       piece->data += size;
       piece->size -= size;

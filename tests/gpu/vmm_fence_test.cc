@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,7 +13,9 @@
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
+#include "vmm/allocation.h"
 #include "vmm/fence.h"
+#include "vmm/fence_array.h"
 #include "vmm/fence_pool.h"
 
 namespace vmm::testing {
@@ -22,23 +25,21 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kMoment = absl::Milliseconds(20);
 
-class FenceTest : public DriverTest {
+class StreamsTest : public DriverTest {
  protected:
-  FenceTest() {
+  StreamsTest() {
     for (CUstream& stream : streams_) {
       EXPECT_EQ(driver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
                 CUDA_SUCCESS);
     }
-    fences_ = Must(FencePool::Create(device));
   }
-  ~FenceTest() override {
+  ~StreamsTest() override {
     for (CUstream stream : streams_) {
       Sync(stream);
       EXPECT_EQ(driver()->cuStreamDestroy(stream), CUDA_SUCCESS);
     }
   }
 
-  Fence New() { return Must(fences_->New()); }
   void Sync(CUstream stream) {
     EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
   }
@@ -57,16 +58,58 @@ class FenceTest : public DriverTest {
   }
 
   CUstream streams_[2] = {};
-  std::unique_ptr<FencePool> fences_;
 };
 
-TEST_F(FenceTest, BeginsAtZeroAndSaysWhatItUses) {
+// What holds for every fence, wherever its value lives.
+class FenceTest : public StreamsTest,
+                  public ::testing::WithParamInterface<FencePlace> {
+ protected:
+  FenceTest() {
+    if (GetParam() == FencePlace::kHostMemory) {
+      pool_ = Must(FencePool::Create(device));
+    } else {
+      memory_.emplace(Must(Allocation::Create(device, {.size = kGranule})));
+      array_ =
+          Must(FenceArray::Over(device, memory_->address(), memory_->size()));
+      Must(array_->Clear(Late()));
+    }
+  }
+
+  Fence New() {
+    return pool_ != nullptr ? Must(pool_->New()) : Must(array_->At(next_++));
+  }
+
+ private:
+  std::unique_ptr<FencePool> pool_;
+  std::optional<Allocation> memory_;
+  std::unique_ptr<FenceArray> array_;
+  std::uint64_t next_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(In, FenceTest,
+                         ::testing::Values(FencePlace::kHostMemory,
+                                           FencePlace::kDeviceMemory),
+                         [](const auto& which) {
+                           return which.param == FencePlace::kHostMemory
+                                      ? "HostMemory"
+                                      : "DeviceMemory";
+                         });
+
+class FencePoolTest : public StreamsTest {
+ protected:
+  Fence New() { return Must(fences_->New()); }
+
+  std::unique_ptr<FencePool> fences_ = Must(FencePool::Create(device));
+};
+
+TEST_P(FenceTest, BeginsAtZeroAndSaysWhatItUses) {
   const Fence fence = New();
   EXPECT_EQ(Must(fence.Query()), 0u);
   EXPECT_EQ(fence.mechanism(), FenceMechanism::kStreamMemoryOperations);
+  EXPECT_EQ(fence.place(), GetParam());
 }
 
-TEST_F(FenceTest, AStreamsSignalIsSeenByTheHost) {
+TEST_P(FenceTest, AStreamsSignalIsSeenByTheHost) {
   Fence fence = New();
   HeldStream held(device);
   ExpectOk(fence.Signal(held.get(), 5));
@@ -77,7 +120,7 @@ TEST_F(FenceTest, AStreamsSignalIsSeenByTheHost) {
   ExpectOk(fence.WaitOnHost(1, absl::InfinitePast()));
 }
 
-TEST_F(FenceTest, AStreamWaitsForAnothersSignal) {
+TEST_P(FenceTest, AStreamWaitsForAnothersSignal) {
   Fence fence = New();
   ExpectOk(fence.Wait(streams_[0], 2));
   EXPECT_FALSE(IsIdle(streams_[0]));
@@ -89,7 +132,7 @@ TEST_F(FenceTest, AStreamWaitsForAnothersSignal) {
   Sync(streams_[0]);
 }
 
-TEST_F(FenceTest, AStreamWaitsForTheHost) {
+TEST_P(FenceTest, AStreamWaitsForTheHost) {
   Fence fence = New();
   ExpectOk(fence.Wait(streams_[0], 1));
   EXPECT_FALSE(IsIdle(streams_[0]));
@@ -97,7 +140,7 @@ TEST_F(FenceTest, AStreamWaitsForTheHost) {
   Sync(streams_[0]);
 }
 
-TEST_F(FenceTest, AWaitForZeroOrForWhatWasReachedHoldsNothingUp) {
+TEST_P(FenceTest, AWaitForZeroOrForWhatWasReachedHoldsNothingUp) {
   Fence fence = New();
   ExpectOk(fence.Wait(streams_[0], 0));
   ExpectOk(fence.WaitOnHost(0, absl::InfinitePast()));
@@ -106,7 +149,7 @@ TEST_F(FenceTest, AWaitForZeroOrForWhatWasReachedHoldsNothingUp) {
   Sync(streams_[0]);
 }
 
-TEST_F(FenceTest, AWaitForAValueThatNeverComesEndsWithItsDeadline) {
+TEST_P(FenceTest, AWaitForAValueThatNeverComesEndsWithItsDeadline) {
   Fence fence = New();
   ExpectOk(fence.SignalFromHost(1));
   for (absl::Duration patience :
@@ -125,7 +168,7 @@ TEST_F(FenceTest, AWaitForAValueThatNeverComesEndsWithItsDeadline) {
   }
 }
 
-TEST_F(FenceTest, ItsLargestValueCanBeReachedAndNoOther) {
+TEST_P(FenceTest, ItsLargestValueCanBeReachedAndNoOther) {
   Fence fence = New();
   ExpectOk(fence.Wait(streams_[0], kMaxFenceValue));
   ExpectOk(fence.Signal(streams_[1], kMaxFenceValue));
@@ -142,7 +185,7 @@ TEST_F(FenceTest, ItsLargestValueCanBeReachedAndNoOther) {
   }
 }
 
-TEST_F(FenceTest, AValueThatGoesBackwardsIsRefused) {
+TEST_P(FenceTest, AValueThatGoesBackwardsIsRefused) {
   Fence fence = New();
   ExpectFails(absl::StatusCode::kInvalidArgument, fence.Signal(streams_[0], 0),
               "cannot be signalled 0");
@@ -178,7 +221,7 @@ TEST_F(FenceTest, AValueThatGoesBackwardsIsRefused) {
   ExpectOk(fence.WaitOnHost(7, Late()));
 }
 
-TEST_F(FenceTest, StreamsAndTheHostTakeTurnsWithOneFence) {
+TEST_P(FenceTest, StreamsAndTheHostTakeTurnsWithOneFence) {
   Fence fence = New();
   for (std::uint64_t i = 0; i < 300; i += 3) {
     ExpectOk(fence.Wait(streams_[0], i + 2));
@@ -190,7 +233,7 @@ TEST_F(FenceTest, StreamsAndTheHostTakeTurnsWithOneFence) {
   }
 }
 
-TEST_F(FenceTest, AnAbandonedFenceLetsGoOfStreamsAndSaysSo) {
+TEST_P(FenceTest, AnAbandonedFenceLetsGoOfStreamsAndSaysSo) {
   Fence fence = New();
   ExpectOk(fence.SignalFromHost(3));
   ExpectOk(fence.Wait(streams_[0], 100));
@@ -213,7 +256,7 @@ TEST_F(FenceTest, AnAbandonedFenceLetsGoOfStreamsAndSaysSo) {
   Sync(streams_[0]);
 }
 
-TEST_F(FenceTest, ASignalOnItsWayCountsAndTheFenceStaysAbandoned) {
+TEST_P(FenceTest, ASignalOnItsWayCountsAndTheFenceStaysAbandoned) {
   Fence fence = New();
   HeldStream held(device);
   ExpectOk(fence.Signal(held.get(), 5));
@@ -229,7 +272,7 @@ TEST_F(FenceTest, ASignalOnItsWayCountsAndTheFenceStaysAbandoned) {
   Sync(streams_[0]);
 }
 
-TEST_F(FenceTest, AStreamCaughtByALateSignalIsLetGoByTheNextLook) {
+TEST_P(FenceTest, AStreamCaughtByALateSignalIsLetGoByTheNextLook) {
   Fence fence = New();
   HeldStream held(device);
   ExpectOk(fence.Signal(held.get(), 5));
@@ -245,7 +288,7 @@ TEST_F(FenceTest, AStreamCaughtByALateSignalIsLetGoByTheNextLook) {
   Sync(waiter.get());
 }
 
-TEST_F(FenceTest, AWaitEndsWhenItIsNoLongerWorthIt) {
+TEST_P(FenceTest, AWaitEndsWhenItIsNoLongerWorthIt) {
   Fence fence = New();
   int asked = 0;
   const absl::Status status = fence.WaitOnHost(
@@ -262,7 +305,7 @@ TEST_F(FenceTest, AWaitEndsWhenItIsNoLongerWorthIt) {
                             }}));
 }
 
-TEST_F(FenceTest, GivenBackTwiceIsAnError) {
+TEST_F(FencePoolTest, GivenBackTwiceIsAnError) {
   Fence fence = New();
   ExpectOk(fence.Release());
   for (const absl::Status& status :
@@ -280,7 +323,7 @@ TEST_F(FenceTest, GivenBackTwiceIsAnError) {
   EXPECT_EQ(fences_->statistics().fences, 1u);
 }
 
-TEST_F(FenceTest, OnlyItsOwnPoolExportsAFence) {
+TEST_F(FencePoolTest, OnlyItsOwnPoolExportsAFence) {
   const std::unique_ptr<FencePool> other = Must(FencePool::Create(device));
   const Fence fence = New();
   ExpectFails(absl::StatusCode::kInvalidArgument, other->Export(fence).status(),
@@ -295,7 +338,7 @@ TEST_F(FenceTest, OnlyItsOwnPoolExportsAFence) {
               "private");
 }
 
-TEST_F(FenceTest, OutlivesThePoolThatMadeIt) {
+TEST_F(FencePoolTest, OutlivesThePoolThatMadeIt) {
   Fence fence = New();
   fences_.reset();
   ExpectOk(fence.Wait(streams_[0], 1));
@@ -304,7 +347,7 @@ TEST_F(FenceTest, OutlivesThePoolThatMadeIt) {
 }
 
 // Late work of a fence that is gone harms nobody.
-TEST_F(FenceTest, ItsMemoryIsUsedAgainOnlyAfterItsSignals) {
+TEST_F(FencePoolTest, ItsMemoryIsUsedAgainOnlyAfterItsSignals) {
   HeldStream held(device);
   const auto used = [this] { return fences_->pool().statistics().live_blocks; };
   {
@@ -325,7 +368,7 @@ TEST_F(FenceTest, ItsMemoryIsUsedAgainOnlyAfterItsSignals) {
   EXPECT_EQ(Must(next.Query()), 0u);
 }
 
-TEST_F(FenceTest, AWaitThatIsStillOnAStreamIsNotCaughtByTheNextFence) {
+TEST_F(FencePoolTest, AWaitThatIsStillOnAStreamIsNotCaughtByTheNextFence) {
   HeldStream held(device);
   std::vector<Fence> gone;
   for (int i = 0; i < 100; ++i) {
@@ -345,7 +388,7 @@ TEST_F(FenceTest, AWaitThatIsStillOnAStreamIsNotCaughtByTheNextFence) {
   Sync(held.get());  // For ever, if they began at nothing.
 }
 
-TEST_F(FenceTest, AHundredThousandLive) {
+TEST_F(FencePoolTest, AHundredThousandLive) {
   constexpr std::size_t kCount = 100'000;
   ExpectOk(fences_->Reserve(kCount));
   std::vector<Fence> fences;
@@ -370,7 +413,7 @@ TEST_F(FenceTest, AHundredThousandLive) {
   EXPECT_LT(fences_->statistics().reserved, 64 * kMiB);
 }
 
-TEST_F(FenceTest, MakingOneCallsNoDriver) {
+TEST_F(FencePoolTest, MakingOneCallsNoDriver) {
   DriverFaults faults;
   const platform::Driver counted = FaultyDriver(driver(), &faults);
   const std::unique_ptr<FencePool> pool =
@@ -397,7 +440,7 @@ TEST_F(FenceTest, MakingOneCallsNoDriver) {
   Sync(streams_[0]);
 }
 
-TEST_F(FenceTest, WhatTheDriverRefusesIsToldAndNotOnItsWay) {
+TEST_F(FencePoolTest, WhatTheDriverRefusesIsToldAndNotOnItsWay) {
   DriverFaults faults;
   const platform::Driver failing = FaultyDriver(driver(), &faults);
   const std::unique_ptr<FencePool> pool =
@@ -428,7 +471,7 @@ CUresult CUDAAPI NoStreamOperations(int* value, CUdevice_attribute attribute,
   return TestDriver()->cuDeviceGetAttribute(value, attribute, on);
 }
 
-TEST_F(FenceTest, AreRefusedWhereStreamsCannotSignalByMemory) {
+TEST_F(FencePoolTest, AreRefusedWhereStreamsCannotSignalByMemory) {
   const platform::Driver lacking = WithoutStreamOperations();
   const absl::Status status =
       FencePool::Create(Must(Device::ByOrdinal(lacking, 0))).status();
@@ -465,7 +508,7 @@ platform::Driver WithoutStreamOperations() {
       }));
 }
 
-TEST_F(FenceTest, ServesAllDevicesItWasGiven) {
+TEST_F(FencePoolTest, ServesAllDevicesItWasGiven) {
   const Device* const peer = Peer();
   if (peer == nullptr) GTEST_SKIP() << "needs two devices";
   const PrimaryContext context = Must(PrimaryContext::Retain(*peer));

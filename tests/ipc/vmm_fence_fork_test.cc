@@ -15,9 +15,11 @@
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/fork.h"
+#include "vmm/allocation.h"
 #include "vmm/barrier.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
+#include "vmm/fence_array.h"
 #include "vmm/fence_pool.h"
 
 namespace vmm::testing {
@@ -43,6 +45,7 @@ struct Fences {
         TestDriver(), publication->ticket(), {}, Late()));
     ours.emplace(Must(pool->New()));
     theirs.emplace(Must(imported->Import(Must(pool->Export(*ours)), Late())));
+    on_device.emplace(Must(array->At(0)));
   }
 
   Here here;
@@ -50,6 +53,10 @@ struct Fences {
   std::unique_ptr<Endpoint> endpoint;
   std::optional<PoolPublication> publication;
   std::unique_ptr<ImportedFencePool> imported;
+  Allocation memory = Must(Allocation::Create(here.device, {.size = 1}));
+  std::unique_ptr<FenceArray> array =
+      Must(FenceArray::Over(here.device, memory.address(), memory.size()));
+  std::optional<Fence> on_device;
   std::optional<Fence> ours;
   std::optional<Fence> theirs;
 };
@@ -63,7 +70,7 @@ int ForkWithFences(const Args& args) {
   Fences fences(args[0]);
   Must(fences.theirs->SignalFromHost(1));
   EXPECT_TRUE(EndsWell([&] {
-    for (Fence* fence : {&*fences.ours, &*fences.theirs}) {
+    for (Fence* fence : {&*fences.ours, &*fences.theirs, &*fences.on_device}) {
       CheckRefused(fence->Query().status());
       CheckRefused(fence->Signal(nullptr, 2));
       CheckRefused(fence->Wait(nullptr, 1));
@@ -74,6 +81,8 @@ int ForkWithFences(const Args& args) {
     }
     fences.theirs.reset();
     fences.ours.reset();
+    fences.on_device.reset();
+    fences.array.reset();
     fences.imported.reset();
     fences.publication.reset();
     fences.endpoint.reset();
@@ -84,6 +93,8 @@ int ForkWithFences(const Args& args) {
   EXPECT_TRUE(fences.imported->connection().ok());
   Must(fences.ours->SignalFromHost(2));
   Must(fences.theirs->WaitOnHost(2, Late()));
+  Must(fences.on_device->SignalFromHost(1));
+  EXPECT_EQ(Must(fences.on_device->Query()), 1u);
   Must(fences.ours->Release());
   EXPECT_EQ(fences.pool->pool().statistics().held, kFenceBytes);
   Must(fences.theirs->Release());
@@ -101,6 +112,7 @@ int ExitWithFences(const Args& args) {
   Must(fences->ours->SignalFromHost(1));
   static auto* const left = new Fences(args[0]);
   Must(left->theirs->WaitOnHost(0, Late()));
+  Must(left->on_device->SignalFromHost(1));
   return 0;
 }
 const bool kExitWithFences = RegisterChild("exit-with-fences", &ExitWithFences);

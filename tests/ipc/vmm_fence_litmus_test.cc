@@ -20,6 +20,7 @@
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
+#include "vmm/fence_array.h"
 #include "vmm/fence_pool.h"
 #include "vmm/transfer.h"
 
@@ -37,6 +38,7 @@ struct Litmus {
   Who writer;
   Who reader;
   int reader_device;
+  Where fences = Where::kHost;
   bool waits = true;
 };
 
@@ -119,6 +121,37 @@ Fence ImportHex(ImportedFencePool& pool, const std::string& text) {
       Late()));
 }
 
+// The two fences of a test, and what they are in.
+struct Fences {
+  std::unique_ptr<ImportedFencePool> pool;
+  std::optional<ImportedAllocation> memory;
+  std::unique_ptr<FenceArray> array;
+  std::optional<Fence> ready;
+  std::optional<Fence> read;
+};
+
+// As the writer says: of a pool, or in memory that it sends.
+void ReceiveFences(platform::Channel& channel, const Device& device,
+                   Fences* fences) {
+  std::istringstream words(Hear(channel));
+  std::string text, ready_ticket, read_ticket;
+  words >> text >> ready_ticket >> read_ticket;
+  if (text != "array") {
+    fences->pool = Must(ImportedFencePool::Subscribe(
+        TestDriver(), text, {.devices = {device}}, Late()));
+    fences->ready.emplace(ImportHex(*fences->pool, ready_ticket));
+    fences->read.emplace(ImportHex(*fences->pool, read_ticket));
+    return;
+  }
+  fences->memory.emplace(Must(ReceiveAllocation(
+      channel, TestDriver(),
+      {.grants = {{Location::On(device), Access::kReadWrite}}}, Late())));
+  fences->array = Must(FenceArray::Over(device, fences->memory->address(),
+                                        fences->memory->size()));
+  fences->ready.emplace(Must(fences->array->At(0)));
+  fences->read.emplace(Must(fences->array->At(1)));
+}
+
 // Reads rounds of a buffer. args: address, rounds, "stream" or "cpu", the
 // ordinal of its device, "wait" or not. Says how many words were wrong.
 int LitmusReader(const Args& args) {
@@ -136,14 +169,10 @@ int LitmusReader(const Args& args) {
                              {.grants = {{Location::On(device), Access::kRead}},
                               .host_access = Access::kRead},
                              Late()));
-  std::istringstream words(Hear(channel));
-  std::string text, ready_ticket, read_ticket;
-  words >> text >> ready_ticket >> read_ticket;
-  const std::unique_ptr<ImportedFencePool> fences =
-      Must(ImportedFencePool::Subscribe(driver, text, {.devices = {device}},
-                                        Late()));
-  Fence ready = ImportHex(*fences, ready_ticket);
-  Fence read = ImportHex(*fences, read_ticket);
+  Fences fences;
+  ReceiveFences(channel, device, &fences);
+  Fence& ready = *fences.ready;
+  Fence& read = *fences.read;
   CUstream stream = nullptr;
   EXPECT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
             CUDA_SUCCESS);
@@ -211,19 +240,66 @@ class FenceLitmus : public IpcTest,
         Must(Device::ByOrdinal(driver(), litmus.reader_device)), options));
   }
 
+  // The writer's side of the fences.
+  struct Made {
+    std::unique_ptr<FencePool> pool;
+    std::unique_ptr<Endpoint> endpoint;
+    std::optional<PoolPublication> publication;
+    std::optional<Allocation> memory;
+    std::unique_ptr<FenceArray> array;
+    std::optional<Fence> ready;
+    std::optional<Fence> read;
+  };
+
+  void MakeFences(const Litmus& litmus, Made* made) {
+    if (litmus.fences == Where::kHost) {
+      FencePoolOptions options;
+      options.devices = Must(Device::All(driver()));
+      made->pool = Must(FencePool::Create(device, options));
+      EndpointOptions where;
+      where.listener.directory = listener_directory();
+      made->endpoint = Must(Endpoint::Start(where));
+      made->publication.emplace(
+          Must(made->endpoint->Serve(made->pool->pool())));
+      made->ready.emplace(Must(made->pool->New()));
+      made->read.emplace(Must(made->pool->New()));
+      return;
+    }
+    const int owner =
+        litmus.fences == Where::kReaders ? litmus.reader_device : 0;
+    AllocationOptions options{.size = 2 * kFenceBytes};
+    if (owner != 0) {
+      options.also = {{Location::On(device), Access::kReadWrite}};
+    }
+    made->memory.emplace(Must(
+        Allocation::Create(Must(Device::ByOrdinal(driver(), owner)), options)));
+    made->array = Must(FenceArray::Over(device, made->memory->address(),
+                                        made->memory->size()));
+    Must(made->array->Clear(Late()));
+    made->ready.emplace(Must(made->array->At(0)));
+    made->read.emplace(Must(made->array->At(1)));
+  }
+
+  static void SendFences(platform::Channel& channel, const Made& made) {
+    if (made.pool != nullptr) {
+      Tell(channel,
+           absl::StrCat(made.publication->ticket(), " ",
+                        Hex(Must(made.pool->Export(*made.ready))), " ",
+                        Hex(Must(made.pool->Export(*made.read)))),
+           kText);
+      return;
+    }
+    Tell(channel, "array", kText);
+    Must(SendAllocation(channel, made.memory->shareable(), Late()));
+  }
+
   // How many words the reader saw that were not of their round.
   std::uint64_t CountWrong(const Litmus& litmus) {
     const Allocation buffer = MakeBuffer(litmus);
-    FencePoolOptions options;
-    options.devices = Must(Device::All(driver()));
-    const std::unique_ptr<FencePool> fences =
-        Must(FencePool::Create(device, options));
-    EndpointOptions where;
-    where.listener.directory = listener_directory();
-    const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(where));
-    const PoolPublication publication = Must(endpoint->Serve(fences->pool()));
-    Fence ready = Must(fences->New());
-    Fence read = Must(fences->New());
+    Made fences;
+    MakeFences(litmus, &fences);
+    Fence& ready = *fences.ready;
+    Fence& read = *fences.read;
     const std::uint64_t rounds = RoundsOf(litmus);
     Child child = Child::Start(
         "litmus-reader",
@@ -232,11 +308,7 @@ class FenceLitmus : public IpcTest,
          absl::StrCat(litmus.reader_device), litmus.waits ? "wait" : "-"});
     platform::Channel channel = Accept();
     Must(SendAllocation(channel, buffer.shareable(), Late()));
-    Tell(channel,
-         absl::StrCat(publication.ticket(), " ",
-                      Hex(Must(fences->Export(ready))), " ",
-                      Hex(Must(fences->Export(read)))),
-         kText);
+    SendFences(channel, fences);
     CUstream stream = nullptr;
     EXPECT_EQ(driver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
               CUDA_SUCCESS);
@@ -313,7 +385,23 @@ INSTANTIATE_TEST_SUITE_P(
                Who::kStream, 1},
         Litmus{"HostMemoryByAKernelToTheCpu", Where::kHost, Who::kKernel,
                Who::kCpu, 0},
-        Litmus{"HostMemoryBetweenCpus", Where::kHost, Who::kCpu, Who::kCpu, 0}),
+        Litmus{"HostMemoryBetweenCpus", Where::kHost, Who::kCpu, Who::kCpu, 0},
+        Litmus{"LocalMemoryByFencesThere", Where::kWriters, Who::kStream,
+               Who::kStream, 0, Where::kWriters},
+        Litmus{"PeerReadsByFencesOfTheReader", Where::kWriters, Who::kStream,
+               Who::kStream, 1, Where::kReaders},
+        Litmus{"PeerReadsByFencesOfTheWriter", Where::kWriters, Who::kStream,
+               Who::kStream, 1, Where::kWriters},
+        Litmus{"PeerWritesByFencesOfTheReader", Where::kReaders, Who::kStream,
+               Who::kStream, 1, Where::kReaders},
+        Litmus{"PeerWritesByFencesOfTheWriter", Where::kReaders, Who::kStream,
+               Who::kStream, 1, Where::kWriters},
+        Litmus{"PeerWritesByAKernelByFencesOfTheReader", Where::kReaders,
+               Who::kKernel, Who::kStream, 1, Where::kReaders},
+        Litmus{"HostMemoryToTheCpuByFencesOfADevice", Where::kHost,
+               Who::kStream, Who::kCpu, 0, Where::kWriters},
+        Litmus{"HostMemoryFromTheCpuByFencesOfADevice", Where::kHost, Who::kCpu,
+               Who::kStream, 0, Where::kWriters}),
     [](const auto& which) { return std::string(which.param.name); });
 
 }  // namespace

@@ -126,7 +126,7 @@ TEST_F(JobOverNodes, RanksOfOneNodeUseDescriptorsAmongThemselves) {
   }
 }
 
-TEST_F(JobOverNodes, SymmetricMemoryIsReadAndWrittenAcrossNodes) {
+TEST_F(JobOverNodes, SymmetricMemoryAndItsFencesWorkAcrossNodes) {
   for (RankTask& task : tasks_) task.symmetric = true;
   for (const RankReport& report : Run()) {
     EXPECT_EQ(report.code, "OK") << report.message;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -26,6 +27,7 @@
 #include "tests/support/nodes.h"
 #include "tests/support/test_driver.h"
 #include "vmm/fabric_ticket.h"
+#include "vmm/fence_array.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
 #include "vmm/primary_context.h"
@@ -215,6 +217,76 @@ absl::Status UseNeighbours(const job::SymmetricMemory& memory,
   return met;
 }
 
+// Writes into the right neighbour's memory and reads what the left one wrote,
+// many times, ordered by fences alone: each has one in its own memory for
+// "there is something new", and one for "the right one has read".
+absl::Status UseFences(const job::SymmetricMemory& memory, const Device& device,
+                       fabric::Exchange& exchange) {
+  constexpr std::uint32_t kRounds = 100;
+  const platform::Driver& driver = device.driver();
+  const int me = memory.rank();
+  const int right = (me + 1) % memory.ranks();
+  const int left = (me + memory.ranks() - 1) % memory.ranks();
+  const auto array_of = [&](int rank) {
+    return Must(FenceArray::Over(device, memory.address(rank) + kFenceBytes,
+                                 2 * kFenceBytes));
+  };
+  const std::unique_ptr<FenceArray> mine = array_of(me);
+  Must(mine->Clear(Late()));
+  absl::Status met = Gather(exchange, "cleared", {}, Late()).status;
+  if (!met.ok()) return met;
+  const std::unique_ptr<FenceArray> rights = array_of(right);
+  const std::unique_ptr<FenceArray> lefts = array_of(left);
+  Fence there_is_new = Must(mine->At(0));
+  Fence was_read = Must(mine->At(1));
+  Fence for_right = Must(rights->At(0));
+  Fence for_left = Must(lefts->At(1));
+
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  CUstream stream = nullptr;
+  void* pinned = nullptr;
+  EXPECT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuMemHostAlloc(&pinned, kRounds * 4, 0), CUDA_SUCCESS);
+  auto* const seen = static_cast<std::uint32_t*>(pinned);
+  const auto value_of = [](int rank, std::uint32_t round) {
+    return 1000 * static_cast<std::uint32_t>(rank + 1) + round;
+  };
+  for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    Must(was_read.Wait(stream, round - 1));
+    EXPECT_EQ(driver->cuMemsetD32Async(memory.address(right),
+                                       value_of(me, round), 1, stream),
+              CUDA_SUCCESS);
+    Must(for_right.Signal(stream, round));
+    Must(there_is_new.Wait(stream, round));
+    EXPECT_EQ(driver->cuMemcpyDtoHAsync(seen + round - 1, memory.address(me), 4,
+                                        stream),
+              CUDA_SUCCESS);
+    Must(for_left.Signal(stream, round));
+  }
+  absl::Status all = was_read.WaitOnHost(kRounds, Late());
+  if (all.ok()) all = there_is_new.WaitOnHost(kRounds, Late());
+  EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  for (std::uint32_t round = 1; all.ok() && round <= kRounds; ++round) {
+    if (seen[round - 1] == value_of(left, round)) continue;
+    all = absl::DataLossError(
+        absl::StrCat("round ", round, " read ", seen[round - 1]));
+  }
+  // The host's words cross as well.
+  if (all.ok()) all = for_right.SignalFromHost(kRounds + 1);
+  if (all.ok()) all = there_is_new.WaitOnHost(kRounds + 1, Late());
+  if (all.ok()) all = for_right.Abandon();
+  if (all.ok() &&
+      !absl::IsAborted(there_is_new.WaitOnHost(kRounds + 2, Late()))) {
+    all = absl::InternalError("the left one's word did not come");
+  }
+  EXPECT_EQ(driver->cuMemFreeHost(pinned), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuStreamDestroy(stream), CUDA_SUCCESS);
+  met = Gather(exchange, "ordered", {}, Late()).status;
+  return all.ok() ? met : all;
+}
+
 std::vector<std::string> ToWords(const RankTask& task) {
   return {task.folder,
           absl::StrCat(task.rank),
@@ -273,9 +345,9 @@ void RunTask(const RankTask& task) {
   absl::StatusOr<job::SymmetricMemory> memory =
       job::SymmetricMemory::Create(device, exchange, how, deadline);
   absl::Status status = memory.status();
-  Report(task, deadline, exchange.puts(),
-         memory.ok() ? UseNeighbours(*memory, device, exchange) : status,
-         nullptr);
+  if (memory.ok()) status = UseNeighbours(*memory, device, exchange);
+  if (status.ok()) status = UseFences(*memory, device, exchange);
+  Report(task, deadline, exchange.puts(), status, nullptr);
 }
 
 int RunRank(const std::vector<std::string>& words) {

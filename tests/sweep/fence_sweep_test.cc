@@ -13,6 +13,7 @@
 #include "tests/sweep/vmm_sweep.h"
 #include "vmm/endpoint.h"
 #include "vmm/fence.h"
+#include "vmm/fence_array.h"
 #include "vmm/fence_pool.h"
 #include "vmm/ipc_event.h"
 #include "vmm/memory_id.h"
@@ -81,6 +82,28 @@ TEST_F(FenceSweep, MakeAndUse) {
     return used;
   });
   // Polled, with a pause that a signal may cut short.
+  plan.may_fail_silently.emplace_back("nanosleep");
+  ExpectFencesSwept(plan);
+}
+
+TEST_F(FenceSweep, UseOneInDeviceMemory) {
+  const Allocation memory = Must(Allocation::Create(
+      Must(Device::ByOrdinal(TestDriver(), 0)), {.size = kFenceBytes}));
+  SweepPlan plan = Plan("a fence of an array", [&]() -> absl::Status {
+    absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
+    if (!device.ok()) return device.status();
+    absl::StatusOr<std::unique_ptr<FenceArray>> array =
+        FenceArray::Over(*device, memory.address(), memory.size());
+    if (!array.ok()) return array.status();
+    absl::Status done = (*array)->Clear(InTime());
+    if (!done.ok()) return done;
+    absl::StatusOr<Fence> fence = (*array)->At(0);
+    if (!fence.ok()) return fence.status();
+    done = Use(*fence, 1);
+    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    if (done.ok()) done = fence->Abandon();
+    return done;
+  });
   plan.may_fail_silently.emplace_back("nanosleep");
   ExpectFencesSwept(plan);
 }

@@ -18,7 +18,8 @@ constexpr std::size_t kLookedAt = 8;
 // Whether all that the fence put on streams has been signalled.
 bool HasSignalled(const Leaving& fence) {
   return fence.enqueued == 0 ||
-         fence.base + Look(*fence.words, fence.base).value >= fence.enqueued;
+         fence.base + Look(WordsAt(fence.at), fence.base).value >=
+             fence.enqueued;
 }
 
 }  // namespace
@@ -42,8 +43,22 @@ absl::Status CheckStreamOperations(const Device& device) {
       "events (cuIpcGetEventHandle) there"));
 }
 
-Source::Source(platform::Driver driver)
-    : driver_(std::move(driver)), forks_(platform::ForksSoFar()) {}
+absl::StatusOr<int> HostNodeOf(const Device& device) {
+  int node = 0;
+  const CUresult result = device.driver()->cuDeviceGetAttribute(
+      &node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device.cuda_device());
+  // Drivers before CUDA 12.2 do not know what is asked.
+  if (result == CUDA_ERROR_INVALID_VALUE) return 0;
+  if (result != CUDA_SUCCESS) {
+    return device.driver().Error(result, "cuDeviceGetAttribute(HOST_NUMA_ID)");
+  }
+  return std::max(node, 0);
+}
+
+Source::Source(platform::Driver driver, Memory& memory)
+    : driver_(std::move(driver)),
+      memory_(memory),
+      forks_(platform::ForksSoFar()) {}
 
 bool Source::IsOfAnotherProcess() const {
   return platform::ForksSoFar() != forks_;
@@ -51,8 +66,15 @@ bool Source::IsOfAnotherProcess() const {
 
 void Source::Release(Leaving fence) {
   --fences_;
+  GiveBack(std::move(fence));
+}
+
+PooledSource::PooledSource(platform::Driver driver)
+    : Source(std::move(driver), HostMemory()) {}
+
+void PooledSource::GiveBack(Leaving fence) {
   if (HasSignalled(fence)) {
-    GiveBack(std::move(fence));
+    GiveBackNow(std::move(fence));
     return;
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -60,7 +82,7 @@ void Source::Release(Leaving fence) {
   ++waiting_count_;
 }
 
-void Source::Collect() {
+void PooledSource::Collect() {
   if (waiting_count_ == 0) return;
   std::vector<Leaving> signalled;
   {
@@ -76,10 +98,10 @@ void Source::Collect() {
       }
     }
   }
-  for (Leaving& fence : signalled) GiveBack(std::move(fence));
+  for (Leaving& fence : signalled) GiveBackNow(std::move(fence));
 }
 
-void Source::DropWaiting() {
+void PooledSource::DropWaiting() {
   std::lock_guard<std::mutex> lock(mutex_);
   waiting_.clear();
 }

@@ -1,0 +1,293 @@
+// Fences in device memory: what is theirs alone. What holds for every fence is
+// in vmm_fence_test.cc.
+#include <gmock/gmock.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/allocation.h"
+#include "vmm/fence.h"
+#include "vmm/fence/words.h"
+#include "vmm/fence_array.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kEnd = fence::kSpan;
+
+class FenceArrayTest : public DriverTest {
+ protected:
+  FenceArrayTest() { Must(array_->Clear(Late())); }
+
+  // Another look at the same memory, as another process has.
+  std::unique_ptr<FenceArray> Another() {
+    return Must(FenceArray::Over(device, memory_.address(), memory_.size()));
+  }
+  // Writes and reads words of fence 0, as no fence does. A copy to the device
+  // may arrive after the call, so it is waited for. REQUIRES: no stream waits;
+  // the default stream may stand behind it (seen on H200).
+  void Plant(std::size_t offset, std::uint64_t value) {
+    EXPECT_EQ(driver()->cuMemcpyHtoD(memory_.address() + offset, &value,
+                                     sizeof(value)),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  }
+  std::uint64_t Raw(std::size_t offset) {
+    std::uint64_t value = 0;
+    EXPECT_EQ(driver()->cuMemcpyDtoH(&value, memory_.address() + offset,
+                                     sizeof(value)),
+              CUDA_SUCCESS);
+    return value;
+  }
+  static void ExpectFails(absl::StatusCode code, const absl::Status& status,
+                          const char* words) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  }
+
+  const Allocation memory_ =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  std::unique_ptr<FenceArray> array_ = Another();
+};
+
+TEST_F(FenceArrayTest, HasAsManyAsThereIsRoomFor) {
+  EXPECT_EQ(array_->size(), kGranule / kFenceBytes);
+  const Fence last = Must(array_->At(array_->size() - 1));
+  EXPECT_EQ(Must(last.Query()), 0u);
+  ExpectFails(absl::StatusCode::kInvalidArgument,
+              array_->At(array_->size()).status(), "fence 8192 of 8192");
+  const std::unique_ptr<FenceArray> one =
+      Must(FenceArray::Over(device, memory_.address() + 512, kFenceBytes));
+  EXPECT_EQ(one->size(), 1u);
+}
+
+TEST_F(FenceArrayTest, NeedsWholeFencesInMemoryThatItsDeviceMayWrite) {
+  const CUdeviceptr at = memory_.address();
+  const struct {
+    CUdeviceptr at;
+    std::uint64_t bytes;
+  } uneven[] = {{at, 0}, {at, 255}, {at + 8, 256}};
+  for (const auto& range : uneven) {
+    ExpectFails(absl::StatusCode::kInvalidArgument,
+                FenceArray::Over(device, range.at, range.bytes).status(),
+                "expected multiples of 256");
+  }
+  Allocation other = Must(Allocation::Create(device, {.size = kGranule}));
+  Must(other.SetAccess({{Location::On(device), Access::kRead}}));
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              FenceArray::Over(device, other.address(), kGranule).status(),
+              "may not write at 0x");
+  Must(other.Unmap());
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              FenceArray::Over(device, other.address(), kGranule).status(),
+              "may not write at 0x");
+  CUdeviceptr plain = 0;
+  ASSERT_EQ(driver()->cuMemAlloc(&plain, kGranule), CUDA_SUCCESS);
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              FenceArray::Over(device, plain, kGranule).status(),
+              "cuMemCreate");
+  EXPECT_EQ(driver()->cuMemFree(plain), CUDA_SUCCESS);
+}
+
+TEST_F(FenceArrayTest, OneFenceIsTheSameForAllThatHaveTheMemory) {
+  const std::unique_ptr<FenceArray> other = Another();
+  Fence ours = Must(array_->At(7));
+  Fence theirs = Must(other->At(7));
+  const Fence next = Must(other->At(8));
+  const Stream stream;
+  Must(ours.Wait(stream.get(), 2));
+  Must(theirs.SignalFromHost(2));
+  stream.Sync();
+  EXPECT_EQ(Must(ours.Query()), 2u);
+  EXPECT_EQ(Must(next.Query()), 0u);
+  Must(ours.Signal(stream.get(), 3));
+  Must(theirs.WaitOnHost(3, Late()));
+}
+
+TEST_F(FenceArrayTest, IsNewAfterItWasCleared) {
+  {
+    Fence used = Must(array_->At(0));
+    Must(used.SignalFromHost(9));
+    Must(used.Abandon());
+  }
+  Must(array_->Clear(Late()));
+  Fence again = Must(array_->At(0));
+  EXPECT_EQ(Must(again.Query()), 0u);
+  Must(again.SignalFromHost(1));
+}
+
+TEST_F(FenceArrayTest, WhoHasNotLookedIsRefusedAfterItDid) {
+  const std::unique_ptr<FenceArray> other = Another();
+  Fence ours = Must(array_->At(0));
+  Fence theirs = Must(other->At(0));
+  Must(theirs.SignalFromHost(4));
+  Must(theirs.Abandon());
+  const Stream stream;
+  // Nobody was asked, so nothing is known; a wait is let go all the same.
+  Must(ours.Wait(stream.get(), 5));
+  stream.Sync();
+  ExpectFails(absl::StatusCode::kAborted, ours.Query().status(),
+              "abandoned at the value 4");
+  ExpectFails(absl::StatusCode::kAborted, ours.Wait(stream.get(), 5),
+              "abandoned at the value 4");
+  ExpectFails(absl::StatusCode::kAborted, ours.Signal(stream.get(), 5),
+              "abandoned at the value 4");
+}
+
+TEST_F(FenceArrayTest, ASignalOfWhoDoesNotKnowCountsAndItStaysAbandoned) {
+  const std::unique_ptr<FenceArray> other = Another();
+  Fence ours = Must(array_->At(0));
+  Fence theirs = Must(other->At(0));
+  Must(theirs.Abandon());
+  const Stream stream;
+  Must(ours.Signal(stream.get(), 6));
+  stream.Sync();
+  EXPECT_EQ(Raw(0), 6u) << "this test tests nothing";
+  ExpectFails(absl::StatusCode::kAborted, theirs.Query().status(),
+              "abandoned at the value 6");
+  EXPECT_EQ(Raw(0), kEnd);
+  ExpectFails(absl::StatusCode::kAborted, ours.SignalFromHost(7),
+              "abandoned at the value 6");
+}
+
+TEST_F(FenceArrayTest, WhatIsNoValueIsDataLossAndStreamsCanBeLetGo) {
+  Fence fence = Must(array_->At(0));
+  const Stream stream;
+  for (std::uint64_t nonsense : {kEnd, kEnd + 1, ~std::uint64_t{0}}) {
+    Plant(0, nonsense);
+    ExpectFails(absl::StatusCode::kDataLoss, fence.Query().status(),
+                "no value that it can have");
+    ExpectFails(absl::StatusCode::kDataLoss, fence.SignalFromHost(1), "wrote");
+    ExpectFails(absl::StatusCode::kDataLoss, fence.WaitOnHost(1, Late()),
+                "wrote");
+  }
+  Plant(0, (std::uint64_t{1} << 63) + 1);  // Less, as streams compare.
+  Must(fence.Wait(stream.get(), 1));
+  Must(fence.Abandon());
+  stream.Sync();
+  // What says where it came is as hostile.
+  for (std::uint64_t nonsense : {kEnd + 1, ~std::uint64_t{0}}) {
+    Plant(offsetof(fence::Words, abandoned), nonsense);
+    ExpectFails(absl::StatusCode::kDataLoss, fence.Query().status(), "wrote");
+  }
+}
+
+// The host asks a GPU whose streams all wait for what the host is to signal.
+TEST_F(FenceArrayTest, TheHostIsAnsweredWhileStreamsWait) {
+  Fence fence = Must(array_->At(0));
+  const std::vector<Stream> streams(6);
+  for (const Stream& stream : streams) Must(fence.Wait(stream.get(), 2));
+  EXPECT_EQ(Must(fence.Query()), 0u);
+  Must(fence.SignalFromHost(1));
+  EXPECT_EQ(Must(fence.Query()), 1u);
+  for (const Stream& stream : streams) EXPECT_FALSE(stream.IsIdle());
+  Must(fence.Abandon());
+}
+
+TEST_F(FenceArrayTest, GoesWhileAStreamWaits) {
+  const std::unique_ptr<FenceArray> other = Another();
+  const Stream stream;
+  {
+    Fence gone = Must(array_->At(0));
+    Must(gone.Wait(stream.get(), 1));
+    array_.reset();
+  }
+  EXPECT_FALSE(stream.IsIdle());
+  Must(Must(other->At(0)).SignalFromHost(1));
+  stream.Sync();
+}
+
+TEST_F(FenceArrayTest, OutlivesTheArrayThatMadeIt) {
+  Fence fence = Must(array_->At(0));
+  array_.reset();
+  Must(fence.SignalFromHost(1));
+  EXPECT_EQ(Must(fence.Query()), 1u);
+}
+
+TEST_F(FenceArrayTest, WhatTheDriverRefusesIsTold) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<FenceArray> array = Must(FenceArray::Over(
+      Must(Device::ByOrdinal(failing, 0)), memory_.address(), memory_.size()));
+  Fence fence = Must(array->At(0));
+  for (const char* entry : {"cuMemcpyDtoHAsync", "cuStreamQuery"}) {
+    faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
+    ExpectFails(absl::StatusCode::kInvalidArgument, fence.Query().status(),
+                entry);
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    EXPECT_EQ(Must(fence.Query()), 0u) << "it must work again";
+  }
+  for (const char* entry : {"cuMemcpyDtoHAsync", "cuStreamWriteValue64"}) {
+    faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
+    ExpectFails(absl::StatusCode::kInvalidArgument, fence.SignalFromHost(1),
+                entry);
+    faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
+    ExpectFails(absl::StatusCode::kInvalidArgument, fence.Abandon(), entry);
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+  }
+  EXPECT_EQ(Must(fence.Query()), 0u);
+}
+
+// A GPU that does not answer costs a caller its deadline and no more.
+TEST_F(FenceArrayTest, ADeviceThatDoesNotAnswerIsADeadlineExceeded) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<FenceArray> array = Must(FenceArray::Over(
+      Must(Device::ByOrdinal(failing, 0)), memory_.address(), memory_.size()));
+  Fence fence = Must(array->At(0));
+  faults.Arm({.point = {.times = FaultPoint::kForEver},
+              .entry = "cuStreamQuery",
+              .result = CUDA_ERROR_NOT_READY});
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(30);
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              fence.WaitOnHost(1, deadline), "has not answered");
+  EXPECT_GE(absl::Now(), deadline);
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              fence.WaitOnHost(1, absl::InfinitePast()), "has not answered");
+  EXPECT_GT(faults.Disarm().fired, 1u);
+  EXPECT_EQ(Must(fence.Query()), 0u) << "it must work again";
+}
+
+TEST_F(FenceArrayTest, ServesAPeerDevice) {
+  if (Peer() == nullptr) GTEST_SKIP() << "needs two devices";
+  const Device& peer = *Peer();
+  const PrimaryContext context = Must(PrimaryContext::Retain(peer));
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = kGranule, .also = {{Location::On(peer), Access::kReadWrite}}}));
+  const std::unique_ptr<FenceArray> here =
+      Must(FenceArray::Over(device, memory.address(), kGranule));
+  const std::unique_ptr<FenceArray> there =
+      Must(FenceArray::Over(peer, memory.address(), kGranule));
+  Must(here->Clear(Late()));
+  Fence ours = Must(here->At(0));
+  Fence theirs = Must(there->At(0));
+  const Stream stream;
+  const CurrentContext current = Must(context.MakeCurrent());
+  const Stream there_too;
+  for (std::uint64_t i = 0; i < 40; i += 4) {
+    Must(ours.Wait(stream.get(), i + 1));
+    Must(ours.Signal(stream.get(), i + 2));
+    Must(theirs.Wait(there_too.get(), i + 2));
+    Must(theirs.Signal(there_too.get(), i + 3));
+    Must(theirs.SignalFromHost(i + 1));
+    Must(ours.WaitOnHost(i + 3, Late()));
+    EXPECT_EQ(Must(theirs.Query()), i + 3);
+    Must(ours.SignalFromHost(i + 4));
+  }
+  Must(theirs.Wait(there_too.get(), 1000));
+  Must(ours.Abandon());
+  there_too.Sync();
+  EXPECT_EQ(theirs.Query().status().code(), absl::StatusCode::kAborted);
+}
+
+}  // namespace
+}  // namespace vmm::testing
