@@ -192,6 +192,20 @@ TEST_F(IpcEventTest, APeerRecordsToo) {
   ExpectOk(event.WaitOnHost(Late(), &peer));
 }
 
+// Why events do not stand in for fences: docs/ordering.md.
+TEST_F(IpcEventTest, AWaitForWhatIsYetToBeRecordedIsNoWait) {
+  IpcEvent event = Must(IpcEvent::Create(driver()));
+  EXPECT_EQ(Ask("import " + Hex(Must(event.Export()))), "OK");
+  EXPECT_EQ(Ask("wait"), "OK");
+  HeldStream held(device);
+  ExpectOk(event.Record(held.get()));
+  ExpectSoon([&] { return Ask("idle") == "idle"; });
+  EXPECT_FALSE(Must(event.Query())) << "this test tests nothing";
+  EXPECT_EQ(Ask("wait"), "OK");
+  EXPECT_EQ(Ask("idle"), "busy") << "this test cannot fail";
+  held.Release();
+}
+
 TEST_F(IpcEventTest, AWaitOnTheHostEndsWhenTheRecorderIsKilled) {
   if (!OnHostMemoryDriver()) {
     GTEST_SKIP() << "what a GPU makes of the event then is CUDA's to say";

@@ -39,8 +39,8 @@ absl::Status CheckStreamOperations(const Device& device) {
       device.Describe(),
       " has no 64-bit stream memory operations (CU_DEVICE_ATTRIBUTE_"
       "CAN_USE_64_BIT_STREAM_MEM_OPS is 0), by which fences are signalled and "
-      "waited for, and vmmshare has no other way yet. Use CUDA's interprocess "
-      "events (cuIpcGetEventHandle) there"));
+      "waited for; nothing else can wait for what is yet to be signalled. Use "
+      "CUDA's interprocess events (cuIpcGetEventHandle) there"));
 }
 
 absl::StatusOr<int> HostNodeOf(const Device& device) {
