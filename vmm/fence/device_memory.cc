@@ -188,6 +188,12 @@ absl::StatusOr<Progress> DeviceMemory::Look(CUdeviceptr fence,
   std::lock_guard<std::mutex> lock(mutex_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
+  return Judge(fence, base, deadline);
+}
+
+absl::StatusOr<Progress> DeviceMemory::Judge(CUdeviceptr fence,
+                                             std::uint64_t base,
+                                             absl::Time deadline) {
   const std::uint64_t end = base + kSpan;
   absl::StatusOr<Found> found = Read(fence, deadline);
   // Somebody is abandoning it: the copy was not made in one moment.
@@ -226,12 +232,12 @@ absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
 
 absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
                                    absl::Time deadline) {
-  absl::StatusOr<Progress> now = Look(fence, base, deadline);
-  if (!now.ok()) return now.status();
-  if (now->abandoned) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
+  absl::StatusOr<Progress> now = Judge(fence, base, deadline);
+  if (!now.ok()) return now.status();
+  if (now->abandoned) return absl::OkStatus();
   absl::Status ended = End(fence, base + now->value, base + kSpan, deadline);
   now->abandoned = true;
   if (ended.ok()) Note(fence, *now);

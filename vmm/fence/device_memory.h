@@ -86,6 +86,8 @@ class DeviceMemory final : public Memory {
   void Note(CUdeviceptr fence, const Progress& progress);
 
   // With mutex_ held and the context current:
+  absl::StatusOr<Progress> Judge(CUdeviceptr fence, std::uint64_t base,
+                                 absl::Time deadline);
   absl::StatusOr<Found> Read(CUdeviceptr fence, absl::Time deadline);
   absl::Status Write(CUdeviceptr word, std::uint64_t value);
   absl::Status Await(absl::Time deadline);
