@@ -11,6 +11,8 @@
 #include "tests/support/test_driver.h"
 #include "tests/unit/vmm_ticket_samples.h"
 #include "vmm/allocation.h"
+#include "vmm/fence.h"
+#include "vmm/fence_pool.h"
 #include "vmm/mapped_region.h"
 #include "vmm/mapping.h"
 #include "vmm/protocol.h"
@@ -48,6 +50,18 @@ TEST(VmmDeathTest, DiscardedMemoryCannotBeShared) {
         static_cast<void>(memory.shareable());
       },
       "the memory was dropped; Remap\\(\\) it first");
+}
+
+TEST(VmmDeathTest, AFenceThatWasGivenBackHasNoPlace) {
+  EXPECT_DEATH(
+      {
+        const std::unique_ptr<FencePool> fences =
+            Must(FencePool::Create(FirstDevice()));
+        Fence fence = Must(fences->New());
+        Must(fence.Release());
+        static_cast<void>(fence.place());
+      },
+      "place\\(\\) of a fence that was given back");
 }
 
 TEST(VmmDeathTest, MemoryNeedsOneHandleForEveryChunk) {

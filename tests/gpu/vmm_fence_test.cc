@@ -478,6 +478,11 @@ TEST_F(FencePoolTest, AreRefusedWhereStreamsCannotSignalByMemory) {
   ExpectFails(absl::StatusCode::kUnimplemented, status,
               "no 64-bit stream memory operations");
   ExpectFails(absl::StatusCode::kUnimplemented, status, "cuIpcGetEventHandle");
+  ExpectFails(absl::StatusCode::kUnimplemented,
+              FenceArray::Over(Must(Device::ByOrdinal(lacking, 0)), kGranule,
+                               kFenceBytes)
+                  .status(),
+              "no 64-bit stream memory operations");
   // Nor does an importer dial anybody for what it could not use.
   ExpectFails(
       absl::StatusCode::kUnimplemented,
