@@ -45,8 +45,8 @@ class FenceArray {
  public:
   // Fences in the `bytes` at `memory`, kFenceBytes each, whose streams are of
   // `device`. Changes nothing there. Takes a stream and 2 MiB of host memory,
-  // by which the host asks: so make it before streams wait (fence.h), for the
-  // driver may not make a stream while many do.
+  // by which the host asks. Make it before streams wait: the driver may not
+  // make a stream while many do (docs/ordering.md).
   //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none
   //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
   //                        or it is no VMM memory
@@ -70,7 +70,8 @@ class FenceArray {
 
   // Makes all of them new, of value 0: to be called by one process before
   // others use them. DEADLINE_EXCEEDED, or as the driver answers.
-  // REQUIRES: nobody uses them.
+  // REQUIRES: nobody uses them, and no other array is over them that was used:
+  // it remembers what it saw.
   absl::Status Clear(absl::Time deadline);
 
  private:
