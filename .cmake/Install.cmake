@@ -1,7 +1,8 @@
 include(CMakePackageConfigHelpers)
 set(VMMSHARE_CMAKE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/vmmshare")
+get_property(rooms GLOBAL PROPERTY VMMSHARE_ROOMS)
 install(
-  TARGETS vmmshare_cuda_headers vmmshare_platform vmmshare_fabric vmmshare_vmm
+  TARGETS vmmshare_cuda_headers ${rooms}
   EXPORT vmmshareTargets
   FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 if(TARGET vmmshare_hostdriver)
@@ -11,6 +12,13 @@ if(TARGET vmmshare_hostdriver)
     EXPORT vmmshareTargets
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
     RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+if(TARGET vmmshare_c)
+  install(
+    TARGETS vmmshare_c
+    EXPORT vmmshareTargets
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 endif()
 if(TARGET vmmshare_tool)
   install(TARGETS vmmshare_tool RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")

@@ -2,11 +2,24 @@
 #
 # One library target a room: vmmshare_NAME, known to users as vmmshare::NAME.
 # HEADERS are public: they install under one private include root
-# (include/vmmshare), so that users write #include <vmm/allocation.h> and no
-# generic folder name lands on their include path.
+# (include/vmmshare), so that users write #include <vmm/memory/allocation.h> and no
+# generic folder name lands on their include path. What is in a room's internal/
+# is nobody's but the project's and is not installed. A room without SOURCES is
+# a name for those it DEPENDS on. The global property VMMSHARE_ROOMS lists all.
 function(vmmshare_room name)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPENDS" ${ARGN})
   set(target vmmshare_${name})
+  set_property(GLOBAL APPEND PROPERTY VMMSHARE_ROOMS ${target})
+  if(NOT ARG_SOURCES)
+    add_library(${target} INTERFACE)
+    add_library(vmmshare::${name} ALIAS ${target})
+    target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES
+                                       ${ARG_HEADERS})
+    target_link_libraries(${target} INTERFACE ${ARG_DEPENDS})
+    set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} VERIFY_INTERFACE_HEADER_SETS
+                                                                   ${PROJECT_IS_TOP_LEVEL})
+    return()
+  endif()
   add_library(${target})
   add_library(vmmshare::${name} ALIAS ${target})
   target_sources(

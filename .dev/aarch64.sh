@@ -44,6 +44,10 @@ test_aarch64() {
   build_aarch64
   # A test that starts its own program starts it by the emulator.
   export VMMSHARE_TEST_EMULATOR=qemu-aarch64
+  # With larger pages than the machine's, qemu-user 7.2 does not know that the
+  # loader's last page is mapped to its end. The loader keeps names there, and
+  # of all loads only those of SVE are checked: by dlopen(), in memcpy().
+  export QEMU_CPU=max,sve=off
   for pages in 4096 65536; do
     say "pages of $pages bytes"
     QEMU_PAGESIZE=$pages run_ctest aarch64 "$@"

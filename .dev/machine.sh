@@ -5,7 +5,7 @@ missing=() # Debian packages that the next install_missing installs.
 
 # need PACKAGE PROBE WHY...: notes that PACKAGE is missing unless PROBE finds it.
 # PROBE is command:NAME, header:PATH, glob:PATTERN
-# or module:NAME.
+# module:NAME or python:EXPRESSION (with os and sysconfig).
 need() {
   local package=$1 probe=$2 folder prefixes=${CMAKE_PREFIX_PATH:-}
   shift 2
@@ -18,6 +18,9 @@ need() {
       ;;
     glob:*) compgen -G "${probe#glob:}" >/dev/null && return ;;
     module:*) python3 -c "import ${probe#module:}" 2>/dev/null && return ;;
+    python:*)
+      python3 -c "import os, sysconfig, sys; sys.exit(not (${probe#python:}))" 2>/dev/null && return
+      ;;
   esac
   missing+=("$package")
   say "missing: $package ($*)"
@@ -39,10 +42,19 @@ need_build() {
   fi
 }
 
-# What the tests of jobs run under; without it they are skipped by name.
-need_jobs() {
+# What tests use beside the build; without it they are skipped by name.
+need_tests() {
+  need abigail-tools command:abidiff "compares the C interface with the one that was shipped"
   need openmpi-bin command:mpirun "starts the tests of jobs"
   need libpmix-dev glob:/usr/lib/*/pmix2/include/pmix.h "a test compares its structures with ours"
+}
+
+# What the tests of the Python package make a wheel with; without it they are
+# skipped by name. pip fetches the rest.
+need_python() {
+  need python3-venv module:ensurepip "installs the wheel under test into an environment of its own"
+  need python3-dev "python:os.path.exists(sysconfig.get_path('include') + '/Python.h')" \
+    "has the headers that the Python module is compiled with"
 }
 
 # Versions are named because their output differs; Debian 12 and Ubuntu 24.04
@@ -50,7 +62,7 @@ need_jobs() {
 need_lint() {
   need git command:git "lists the sources"
   need clang-format-14 command:clang-format-14 "checks the layout of the code"
-  need clang-tidy-16 command:clang-tidy-16 "looks for mistakes"
+  need python3-pip module:pip "fetches clang-tidy"
   need cppcheck command:cppcheck "looks for mistakes"
 }
 
@@ -146,6 +158,23 @@ PYTHON
   [ -s "$target.new/include/cuda.h" ] || fail "the wheel holds no cuda.h: see $target.new"
   rm -rf "$target"
   mv "$target.new" "$target"
+}
+
+# Installs clang-tidy from its wheel into build/clang-tidy/VERSION and puts it
+# first on PATH. Not the distribution's: those visit every declaration of the
+# system's headers, which takes three times as long, and each says other things.
+fetch_clang_tidy() {
+  local version target
+  version=$(sed -n 's/^clang-tidy==\([0-9.]*\).*/\1/p' .dev/clang-tidy.txt)
+  target=build/clang-tidy/$version
+  if [ ! -x "$target/clang_tidy/data/bin/clang-tidy" ]; then
+    say "fetching clang-tidy $version into $target"
+    rm -rf "$target" "$target.new"
+    logged build/log/clang-tidy.log python3 -m pip install --quiet --no-deps --require-hashes \
+      --only-binary :all: --target "$target.new" -r .dev/clang-tidy.txt
+    mv "$target.new" "$target"
+  fi
+  PATH=$PWD/$target/clang_tidy/data/bin:$PATH
 }
 
 # Says nothing and succeeds when an NVIDIA driver with a device is here;

@@ -82,8 +82,8 @@ build_windows() {
     need_windows
     install_missing
     fetch_cuda_headers
-    build_windows_deps
     use_ccache
+    build_windows_deps
   }
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"
@@ -115,25 +115,26 @@ test_windows() {
 # this system. Clang reads the headers of mingw's GCC, but has its own intrinsics.
 lint_windows() {
   local log=build/windows/log/lint-tidy.log started=$SECONDS include
-  need clang-tidy-16 command:clang-tidy-16 "looks for mistakes"
+  need python3-pip module:pip "fetches clang-tidy"
   build_windows
+  fetch_clang_tidy
   # Clang knows neither a flag that CMake adds nor GCC's precompiled headers.
   mkdir -p build/windows/log/tidy
   sed -E 's/ -fno-keep-inline-dllexport//g; s/ -Winvalid-pch -include [^ ]*cmake_pch.hxx//g' \
     build/windows/compile_commands.json >build/windows/log/tidy/compile_commands.json
   local flags=(--quiet -p build/windows/log/tidy --extra-arg=--target=x86_64-w64-mingw32
-    --extra-arg=-Wno-unknown-warning-option)
+    --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wthread-safety)
   while read -r include; do
     case $include in */posix/include | */[0-9]*-posix/include) ;; *) flags+=("--extra-arg=-isystem$include") ;; esac
   done < <(x86_64-w64-mingw32-g++-posix -x c++ -E -v /dev/null 2>&1 | sed -n '/#include </,/^End/s/^ //p')
-  say "clang-tidy 16 over the Windows sources"
-  git ls-files '*_win.cc' '*_win_test.cc' | xargs -P "$(nproc)" -n 1 clang-tidy-16 "${flags[@]}" >"$log" 2>&1 || {
+  say "clang-tidy over the Windows sources"
+  git ls-files '*_win.cc' '*_win_test.cc' | xargs -P "$(nproc)" -n 1 clang-tidy "${flags[@]}" >"$log" 2>&1 || {
     grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed ' "$log" | tail -n 60
     fail "clang-tidy found something (whole log: $log)"
   }
   # A negative control: it must see into these headers and report a mistake.
   printf '#include <windows.h>\nHANDLE* First() { return 0; }\n' >build/windows/log/spoilt_win.cc
-  ! clang-tidy-16 "${flags[@]}" build/windows/log/spoilt_win.cc >/dev/null 2>&1 ||
+  ! clang-tidy "${flags[@]}" build/windows/log/spoilt_win.cc >/dev/null 2>&1 ||
     fail "clang-tidy does not see a mistake in build/windows/log/spoilt_win.cc"
   say "passed: clang-tidy over the Windows sources ($((SECONDS - started)) s)"
 }

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "platform/handle_attributes.h"
-#include "platform/os_handle.h"
-#include "vmm/allocation.h"
-#include "vmm/exporter.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/ticket.h"
+#include "platform/cuda/handle_attributes.h"
+#include "platform/os/os_handle.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/ticket.h"
 
 namespace bench {
 namespace {

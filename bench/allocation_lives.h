@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "vmm/device.h"
-#include "vmm/handle_kind.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
 
 namespace bench {
 

@@ -36,9 +36,9 @@
 #include "absl/strings/strip.h"
 #include "bench/allocation_lives.h"
 #include "bench/report.h"
-#include "platform/machine.h"
-#include "platform/memory_handle.h"
-#include "vmm/exporter.h"
+#include "platform/cuda/memory_handle.h"
+#include "platform/os/machine.h"
+#include "vmm/memory/exporter.h"
 #include "vmm/vmm.h"
 
 namespace {
@@ -152,7 +152,7 @@ void Lives(benchmark::State& state, const vmm::Device& device,
 
 // Registers `call` as part/`name`.
 template <typename Call>
-void RegisterPart(const std::string& name, Call call) {
+void RegisterPart(const std::string& name, const Call& call) {
   benchmark::RegisterBenchmark(absl::StrCat("part/", name).c_str(),
                                [call](benchmark::State& state) {
                                  for (auto _ : state) {

@@ -395,7 +395,7 @@ class Bench {
       Must(vmm::platform::Listener::Bind({}, {}));
   std::unique_ptr<vmm::FencePool> fences_;
   std::unique_ptr<vmm::Endpoint> endpoint_;
-  std::optional<vmm::PoolPublication> served_;
+  std::optional<vmm::Share> served_;
   std::optional<Fence> fence_;
   std::vector<vmm::Allocation> words_;
   std::vector<CUevent> events_;

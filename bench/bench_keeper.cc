@@ -32,11 +32,11 @@
 #include "bench/driver_wrapper.h"
 #include "bench/must.h"
 #include "bench/report.h"
-#include "platform/channel_address.h"
-#include "platform/driver.h"
-#include "platform/process.h"
-#include "vmm/keeper.h"
-#include "vmm/keeper/server.h"
+#include "platform/cuda/driver.h"
+#include "platform/ipc/channel_address.h"
+#include "platform/os/process.h"
+#include "vmm/keeper/internal/server.h"
+#include "vmm/keeper/keeper.h"
 #include "vmm/vmm.h"
 
 namespace {

@@ -31,7 +31,7 @@
 
 #include "absl/strings/match.h"
 #include "bench/report.h"
-#include "vmm/pool/offset_heap.h"
+#include "vmm/pool/internal/offset_heap.h"
 
 namespace {
 

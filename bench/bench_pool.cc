@@ -3,6 +3,8 @@
 //
 //   bench_pool                        on the installed NVIDIA driver
 //   bench_pool --driver=host          on the host-memory driver
+//   bench_pool --streams=N            tables instead: 1 to N streams, beside
+//                                     the driver's own pool, and a long run
 //
 // allocate_free/SIZE/threads:N  one block, allocated and freed
 // burst/SIZE                    1,000 blocks, then all of them freed
@@ -27,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "bench/pool_streams.h"
 #include "vmm/vmm.h"
 
 namespace {
@@ -60,7 +63,7 @@ Driver Load(absl::string_view choice) {
 struct Ends {
   std::unique_ptr<vmm::Pool> pool;
   std::unique_ptr<vmm::Endpoint> endpoint;
-  std::optional<vmm::PoolPublication> publication;
+  std::optional<vmm::Share> publication;
   std::unique_ptr<vmm::ImportedPool> imported;
 };
 
@@ -117,6 +120,7 @@ void Share(benchmark::State& state, Ends& ends) {
   for (auto _ : state) {
     state.PauseTiming();
     std::vector<CUdeviceptr> blocks;
+    blocks.reserve(kBlocks);
     for (std::size_t i = 0; i < kBlocks; ++i) {
       blocks.push_back(Must(ends.pool->Allocate(65536, nullptr)));
     }
@@ -141,10 +145,17 @@ void Share(benchmark::State& state, Ends& ends) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   std::string choice = "system";
+  int streams = 0;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
+    if (absl::ConsumePrefix(&word, "--streams=")) {
+      streams = std::atoi(std::string(word).c_str());
+      continue;
+    }
     if (!absl::ConsumePrefix(&word, "--driver=")) {
-      std::fprintf(stderr, "%s: expected --driver=host|system|PATH\n", argv[i]);
+      std::fprintf(stderr,
+                   "%s: expected --driver=host|system|PATH or --streams=N\n",
+                   argv[i]);
       return 2;
     }
     choice = std::string(word);
@@ -156,6 +167,11 @@ int main(int argc, char** argv) {
   std::printf("%s\n%s\n%s", driver.Describe().c_str(),
               device.Describe().c_str(),
               driver.is_host_memory() ? "not a GPU figure\n" : "");
+  if (streams > 0) {
+    const bool ok = vmm::bench::PrintStreamTable(device, streams) &&
+                    vmm::bench::PrintLongRun(device, 10'000'000);
+    return ok ? 0 : 1;
+  }
   Ends ends;
   ends.pool = Must(vmm::Pool::Create(device, {}));
   ends.endpoint = Must(vmm::Endpoint::Start({}));

@@ -12,9 +12,9 @@
 
 #include "absl/strings/match.h"
 #include "tests/support/must.h"
-#include "vmm/pool/share_table.h"
-#include "vmm/pool/shared_table_view.h"
-#include "vmm/pool_ticket.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/shared_table_view.h"
+#include "vmm/pool/pool_ticket.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "platform/driver.h"
-#include "platform/driver_table.h"
+#include "platform/cuda/driver.h"
+#include "platform/cuda/driver_table.h"
 
 namespace bench {
 

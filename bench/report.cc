@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 
 namespace bench {
 

@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "platform/imex.h"
+#include "platform/os/imex.h"
 
 namespace vmm::fabric {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace vmm::fabric {
 namespace {

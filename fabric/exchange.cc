@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "platform/annotate.h"
-#include "platform/check.h"
+#include "platform/base/annotate.h"
+#include "platform/base/check.h"
 
 namespace vmm::fabric {
 namespace {
@@ -53,16 +53,18 @@ absl::Status Incomplete(const Exchange& exchange, absl::string_view what,
                    ", and give a longer deadline if it is only slow"));
 }
 
+// For the program's own functions.
+absl::Time TimeOf(Deadline deadline) { return absl::Now() + deadline.Left(); }
+
 // Its part of the time left, of one of `count` waits.
-absl::Time ShareOf(absl::Time deadline, int count) {
-  const absl::Time now = absl::Now();
-  return now + std::max(absl::ZeroDuration(), deadline - now) / count;
+Deadline ShareOf(Deadline deadline, int count) {
+  return Deadline::In(deadline.Left() / count);
 }
 
 // The ranks that did not notice the failed round by `deadline`, as far as that
 // can be found out: each that has noticed says so.
 std::vector<int> FindSilent(Exchange& exchange, const std::string& key,
-                            absl::Time deadline) {
+                            Deadline deadline) {
   const std::uint8_t here = 1;
   std::vector<int> silent;
   if (!exchange.Put(key, absl::MakeConstSpan(&here, 1), deadline).ok()) {
@@ -81,11 +83,12 @@ std::vector<int> FindSilent(Exchange& exchange, const std::string& key,
 }  // namespace
 
 std::string Exchange::NextKey(absl::string_view what) {
-  return absl::StrCat("vmmshare.", what, ".", keys_++);
+  return absl::StrCat("vmmshare.", scope_, scope_.empty() ? "" : ".", what, ".",
+                      keys_++);
 }
 
 CallbackExchange::CallbackExchange(ExchangeCallbacks callbacks)
-    : callbacks_(std::move(callbacks)) {
+    : Exchange(callbacks.scope), callbacks_(std::move(callbacks)) {
   platform::Check(callbacks_.put && callbacks_.fence && callbacks_.get,
                   "a CallbackExchange needs put, fence and get");
   platform::Check(callbacks_.rank >= 0 && callbacks_.rank < callbacks_.size,
@@ -94,19 +97,19 @@ CallbackExchange::CallbackExchange(ExchangeCallbacks callbacks)
 
 absl::Status CallbackExchange::Put(const std::string& key,
                                    absl::Span<const std::uint8_t> value,
-                                   absl::Time deadline) {
-  return platform::Annotate(callbacks_.put(key, value, deadline),
+                                   Deadline deadline) {
+  return platform::Annotate(callbacks_.put(key, value, TimeOf(deadline)),
                             absl::StrCat("the program's put(", key, ")"));
 }
 
-absl::Status CallbackExchange::Fence(absl::Time deadline) {
-  return platform::Annotate(callbacks_.fence(deadline),
+absl::Status CallbackExchange::Fence(Deadline deadline) {
+  return platform::Annotate(callbacks_.fence(TimeOf(deadline)),
                             "the program's fence()");
 }
 
 absl::StatusOr<Bytes> CallbackExchange::Get(int rank, const std::string& key,
-                                            absl::Time deadline) {
-  absl::StatusOr<Bytes> value = callbacks_.get(rank, key, deadline);
+                                            Deadline deadline) {
+  absl::StatusOr<Bytes> value = callbacks_.get(rank, key, TimeOf(deadline));
   if (value.ok()) return value;
   return platform::Annotate(
       value.status(),
@@ -114,11 +117,9 @@ absl::StatusOr<Bytes> CallbackExchange::Get(int rank, const std::string& key,
 }
 
 Gathered Gather(Exchange& exchange, absl::string_view what,
-                absl::Span<const std::uint8_t> record, absl::Time deadline) {
-  const absl::Time start = absl::Now();
-  const absl::Duration time = std::max(absl::ZeroDuration(), deadline - start);
-  const absl::Time fence_by =
-      deadline - std::min(time / 10, absl::Milliseconds(500));
+                absl::Span<const std::uint8_t> record, Deadline deadline) {
+  const Deadline fence_by =
+      deadline - std::min(deadline.Left() / 10, absl::Milliseconds(500));
   const auto size = static_cast<std::size_t>(exchange.size());
   const std::string key = exchange.NextKey(what);
 
@@ -136,7 +137,7 @@ Gathered Gather(Exchange& exchange, absl::string_view what,
   for (int rank = 0; rank < exchange.size(); ++rank) {
     // What is there comes at once: a rank that is missing must not take the
     // time in which the others could be heard.
-    const absl::Time get_by =
+    const Deadline get_by =
         fence.ok() ? deadline : ShareOf(deadline, exchange.size() - rank);
     gathered.records.push_back(exchange.Get(rank, key, get_by));
     if (!gathered.records.back().ok()) {

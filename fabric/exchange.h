@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "platform/os/deadline.h"
 
 namespace vmm::fabric {
 
@@ -32,7 +34,9 @@ using Bytes = std::vector<std::uint8_t>;
 // same order. Thread-compatible.
 class Exchange {
  public:
-  Exchange() = default;
+  // `scope` goes into all keys: exchanges of one job that share a medium each
+  // need another one, the same on all ranks.
+  explicit Exchange(std::string scope = {}) : scope_(std::move(scope)) {}
   virtual ~Exchange() = default;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -47,12 +51,12 @@ class Exchange {
   // have returned from the Fence() that follows.
   virtual absl::Status Put(const std::string& key,
                            absl::Span<const std::uint8_t> value,
-                           absl::Time deadline) = 0;
+                           Deadline deadline) = 0;
 
   // Returns once every rank has called it. DEADLINE_EXCEEDED when some rank has
   // not by `deadline`; UNAVAILABLE and others as the medium answers. After a
   // failure no further Fence() can be relied on.
-  virtual absl::Status Fence(absl::Time deadline) = 0;
+  virtual absl::Status Fence(Deadline deadline) = 0;
 
   // What `rank` put as `key` before its last Fence(). After a Fence() that
   // failed: what comes from that rank by `deadline`, if anything does, which is
@@ -60,13 +64,15 @@ class Exchange {
   // Fence() answers at once. NOT_FOUND or DEADLINE_EXCEEDED when there is
   // nothing.
   virtual absl::StatusOr<Bytes> Get(int rank, const std::string& key,
-                                    absl::Time deadline) = 0;
+                                    Deadline deadline) = 0;
 
-  // A key that no earlier call gave: "vmmshare.cards.3". The same on every
-  // rank, since all make the same calls.
+  // A key that no earlier call gave: "vmmshare.cards.3", with a scope
+  // "vmmshare.SCOPE.cards.3". The same on every rank, since all make the same
+  // calls.
   std::string NextKey(absl::string_view what);
 
  private:
+  const std::string scope_;
   int keys_ = 0;
 };
 
@@ -75,6 +81,8 @@ class Exchange {
 // MPI_Iallgatherv tested until the deadline, `get` answers from the result.
 struct ExchangeCallbacks {
   std::string job;
+  // Of two exchanges over one store at least one needs a scope: see Exchange.
+  std::string scope = {};
   int rank = 0;
   int size = 1;
   std::function<absl::Status(const std::string& key,
@@ -97,10 +105,10 @@ class CallbackExchange final : public Exchange {
   int rank() const override { return callbacks_.rank; }
   int size() const override { return callbacks_.size; }
   absl::Status Put(const std::string& key, absl::Span<const std::uint8_t> value,
-                   absl::Time deadline) override;
-  absl::Status Fence(absl::Time deadline) override;
+                   Deadline deadline) override;
+  absl::Status Fence(Deadline deadline) override;
   absl::StatusOr<Bytes> Get(int rank, const std::string& key,
-                            absl::Time deadline) override;
+                            Deadline deadline) override;
 
  private:
   ExchangeCallbacks callbacks_;
@@ -118,7 +126,7 @@ struct Gathered {
 // `deadline`. The last tenth of the time, at most half a second, is kept for
 // finding out who is missing. `what` names the record: "card".
 Gathered Gather(Exchange& exchange, absl::string_view what,
-                absl::Span<const std::uint8_t> record, absl::Time deadline);
+                absl::Span<const std::uint8_t> record, Deadline deadline);
 
 }  // namespace vmm::fabric
 

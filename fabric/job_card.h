@@ -77,7 +77,7 @@ struct JobCard {
 
 Bytes EncodeCard(const JobCard& card);
 
-// Total: any bytes are answered. Errors as OpenRecord().
+// Total: takes any bytes. Errors as OpenRecord().
 absl::StatusOr<JobCard> DecodeCard(absl::Span<const std::uint8_t> bytes);
 
 // Every rank's card, from a complete round: `records` are by rank.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "platform/annotate.h"
+#include "platform/base/annotate.h"
 
 namespace vmm::fabric {
 namespace {

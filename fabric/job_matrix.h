@@ -42,7 +42,7 @@ struct JobRow {
 };
 
 Bytes EncodeRow(const JobRow& row);
-// Total: any bytes are answered. Errors as OpenRecord().
+// Total: takes any bytes. Errors as OpenRecord().
 absl::StatusOr<JobRow> DecodeRow(absl::Span<const std::uint8_t> bytes);
 
 // A value.

@@ -22,7 +22,7 @@
 #include "absl/types/span.h"
 #include "fabric/diagnosis.h"
 #include "fabric/exchange.h"
-#include "platform/wire.h"
+#include "platform/base/wire.h"
 
 namespace vmm::fabric {
 
@@ -71,7 +71,7 @@ Refusal TakeRefusal(platform::WireReader& reader);
 
 // How a rank's part of a collective call ended: an empty refusal is success.
 Bytes EncodeVerdict(const Refusal& refusal);
-// Total: any bytes are answered. Errors as OpenRecord().
+// Total: takes any bytes. Errors as OpenRecord().
 absl::StatusOr<Refusal> DecodeVerdict(absl::Span<const std::uint8_t> bytes);
 
 }  // namespace vmm::fabric

@@ -6,9 +6,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "platform/annotate.h"
-#include "platform/library.h"
-#include "platform/process.h"
+#include "platform/base/annotate.h"
+#include "platform/os/library.h"
+#include "platform/os/process.h"
 
 namespace vmm::fabric {
 namespace {

@@ -1,22 +1,23 @@
 #include "fabric/pmix.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "fabric/pmix_abi.h"
-#include "platform/annotate.h"
-#include "platform/library.h"
+#include "platform/base/annotate.h"
+#include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/library.h"
+#include "platform/os/process.h"
+#include "platform/os/start_thread.h"
 
 namespace vmm::fabric {
 namespace {
@@ -41,25 +42,24 @@ class Answer {
   pmix::Info how{};
 
   void Give(Content content) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const platform::MutexLock lock(mutex_);
     content_ = std::move(content);
-    given_.notify_all();
+    given_.NotifyAll();
   }
 
   // Nothing when it has not come by `deadline`.
-  std::optional<Content> WaitFor(absl::Time deadline) {
-    // The standard library overflows on a time that has no end.
-    const auto until = absl::ToChronoTime(
-        std::min(deadline, absl::Now() + absl::Hours(24 * 365)));
-    std::unique_lock<std::mutex> lock(mutex_);
-    given_.wait_until(lock, until, [this] { return content_.has_value(); });
+  std::optional<Content> WaitFor(Deadline deadline) {
+    platform::MutexLock lock(mutex_);
+    while (!content_.has_value() && !deadline.Passed()) {
+      given_.WaitFor(mutex_, deadline.Slice());
+    }
     return content_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable given_;
-  std::optional<Content> content_;
+  platform::Mutex mutex_;
+  platform::CondVar given_;
+  std::optional<Content> content_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What libpmix is given to call back with; each is called once.
@@ -95,16 +95,14 @@ void GotValue(pmix::Status status, pmix::Value* value, void* data) {
 
 // Runs a call that may never return on a thread of its own.
 absl::StatusOr<std::optional<Answer::Content>> RunBy(
-    std::function<pmix::Status()> call, absl::Time deadline) {
+    std::function<pmix::Status()> call, Deadline deadline) {
   auto answer = std::make_shared<Answer>();
-  try {
-    std::thread([answer, call = std::move(call)] {
-      answer->Give({call(), 0, 0, {}});
-    }).detach();
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no thread can be had: ", error.what()));
-  }
+  std::thread thread;
+  RETURN_IF_ERROR(platform::StartThread(thread, "that waits for libpmix",
+                                        [answer, call = std::move(call)] {
+                                          answer->Give({call(), 0, 0, {}});
+                                        }));
+  thread.detach();
   return answer->WaitFor(deadline);
 }
 
@@ -165,13 +163,36 @@ absl::Status Overdue(absl::string_view call) {
 
 }  // namespace
 
+// What this process has of its job.
 struct PmixExchange::State {
+  std::string library;  // As PmixOptions named it.
   std::string origin;
   pmix::Table table{};
   pmix::Proc self{};
   std::string job;
-  int size = 0;
+  int size = 0;  // 0: not known yet.
   int local_rank = 0;
+  int exchanges = 0;  // Made so far.
+  std::atomic<bool> fence_failed{false};
+
+  // Asks for what is not known yet of the job.
+  absl::Status Learn(Deadline deadline) {
+    if (size != 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const Answer::Content ranks,
+                     Ask(pmix::kRankWildcard, pmix::kJobSize, deadline));
+    ASSIGN_OR_RETURN(const Answer::Content local,
+                     Ask(self.rank, pmix::kLocalRank, deadline));
+    if (ranks.type != pmix::kUint32 || ranks.number > INT32_MAX ||
+        self.rank >= ranks.number || local.type != pmix::kUint16) {
+      return absl::InternalError(
+          absl::StrCat("the PMIx server says that this is rank ", self.rank,
+                       " of ", ranks.number, ", local rank ", local.number));
+    }
+    job = self.name_space;
+    local_rank = static_cast<int>(local.number);
+    size = static_cast<int>(ranks.number);
+    return absl::OkStatus();
+  }
 
   absl::Status Error(pmix::Status status, absl::string_view call) const {
     if (status == pmix::kSuccess) return absl::OkStatus();
@@ -191,7 +212,7 @@ struct PmixExchange::State {
   }
 
   absl::StatusOr<Answer::Content> Ask(pmix::Rank rank, const std::string& key,
-                                      absl::Time deadline) const {
+                                      Deadline deadline) const {
     const std::string call = absl::StrCat(
         "PMIx_Get(",
         rank == pmix::kRankWildcard ? "job" : absl::StrCat("rank ", rank), ", ",
@@ -209,8 +230,7 @@ struct PmixExchange::State {
     }
     std::optional<Answer::Content> content = answer->WaitFor(deadline);
     if (!content.has_value()) return Overdue(call);
-    absl::Status status = Error(content->status, call);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Error(content->status, call));
     return *std::move(content);
   }
 };
@@ -220,8 +240,121 @@ bool LaunchedWithPmix() {
   return name_space != nullptr && *name_space != '\0';
 }
 
+// The process's connection to the launcher's server, from the first Connect()
+// to the exit.
+class PmixExchange::Session {
+ public:
+  static Session& Get() {
+    static Session* const session = new Session;
+    return *session;
+  }
+
+  absl::StatusOr<std::unique_ptr<PmixExchange>> Connect(
+      const PmixOptions& options, Deadline deadline) {
+    RETURN_IF_ERROR(TakeTurn(deadline));
+    auto made = ConnectInTurn(options, deadline);
+    const platform::MutexLock lock(mutex_);
+    taken_ = false;
+    turn_.NotifyOne();
+    return made;
+  }
+
+ private:
+  // Others may connect meanwhile, each by a deadline of its own.
+  absl::Status TakeTurn(Deadline deadline) {
+    platform::MutexLock lock(mutex_);
+    while (taken_) {
+      if (deadline.Passed()) return Overdue("PMIx_Init() of another thread");
+      turn_.WaitFor(mutex_, deadline.Slice());
+    }
+    taken_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<PmixExchange>> ConnectInTurn(
+      const PmixOptions& options, Deadline deadline) {
+    if (state_ == nullptr) {
+      ASSIGN_OR_RETURN(state_, Join(options, deadline));
+      process_ = platform::CurrentProcessId();
+      // After libpmix was opened, hence before what it does at exit itself.
+      std::atexit([] { Get().Leave(); });
+    }
+    if (process_ != platform::CurrentProcessId()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "process ", process_,
+          " is the rank, and this one is forked from "
+          "it: exchange in the rank, or start programs of their own"));
+    }
+    if (state_->library != options.library) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this process has joined its job by ", state_->origin,
+                       ", and cannot by ", options.library, " too"));
+    }
+    RETURN_IF_ERROR(state_->Learn(deadline));
+    return std::unique_ptr<PmixExchange>(
+        new PmixExchange(state_, state_->exchanges++));
+  }
+
+  static absl::StatusOr<std::shared_ptr<State>> Join(const PmixOptions& options,
+                                                     Deadline deadline) {
+    absl::StatusOr<platform::Library> library =
+        options.library.empty() ? platform::Library::OpenSystem(kLibrary)
+                                : platform::Library::OpenPath(options.library);
+    if (!library.ok()) {
+      return platform::Annotate(
+          library.status(),
+          "a launcher offers PMIx, and its client library "
+          "cannot be opened",
+          "Install it on every node (Debian and Ubuntu: libpmix2; Fedora: "
+          "pmix), or name its file in PmixOptions::library");
+    }
+    auto state = std::make_shared<State>();
+    ASSIGN_OR_RETURN(state->table, ReadTable(*library));
+    state->library = options.library;
+    state->origin = library->path();
+    const absl::Status joined = state->Read(RunBy(
+                                                [state] {
+                                                  return state->table.PMIx_Init(
+                                                      &state->self, nullptr, 0);
+                                                },
+                                                deadline),
+                                            "PMIx_Init()");
+    if (!joined.ok()) {
+      return platform::Annotate(
+          joined, "",
+          "The launcher's server must be reachable from this process (in a "
+          "container: its network and its temporary folder), and libpmix must "
+          "be of a version that it speaks");
+    }
+    return state;
+  }
+
+  // In at most five seconds. A launcher takes a rank that ends without it for
+  // one that failed; that it failed can be told to nobody.
+  void Leave() {
+    if (process_ != platform::CurrentProcessId()) return;
+    state_
+        ->Read(RunBy(
+                   [state = state_] {
+                     return state->table.PMIx_Finalize(nullptr, 0);
+                   },
+                   Deadline::In(absl::Seconds(5))),
+               "PMIx_Finalize()")
+        .IgnoreError();
+  }
+
+  platform::Mutex mutex_;
+  platform::CondVar turn_;
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<State> state_;  // Of whoever has the turn; set once.
+  std::int64_t process_ = 0;
+};
+
+PmixExchange::PmixExchange(std::shared_ptr<State> state, int number)
+    : Exchange(absl::StrCat(number)), state_(std::move(state)) {}
+
 absl::StatusOr<std::unique_ptr<PmixExchange>> PmixExchange::Connect(
-    const PmixOptions& options, absl::Time deadline) {
+    const PmixOptions& options, Deadline deadline) {
   if (!LaunchedWithPmix()) {
     return absl::FailedPreconditionError(
         "no launcher offers PMIx to this process: PMIX_NAMESPACE is not set. "
@@ -229,64 +362,7 @@ absl::StatusOr<std::unique_ptr<PmixExchange>> PmixExchange::Connect(
         "-n RANKS`, or `srun --mpi=pmix -n RANKS`; or supply an exchange of "
         "your own (CallbackExchange).");
   }
-  absl::StatusOr<platform::Library> library =
-      options.library.empty() ? platform::Library::OpenSystem(kLibrary)
-                              : platform::Library::OpenPath(options.library);
-  if (!library.ok()) {
-    return platform::Annotate(
-        library.status(),
-        "a launcher offers PMIx, and its client library "
-        "cannot be opened",
-        "Install it on every node (Debian and Ubuntu: libpmix2; Fedora: pmix), "
-        "or name its file in PmixOptions::library");
-  }
-  auto state = std::make_shared<State>();
-  absl::StatusOr<pmix::Table> table = ReadTable(*library);
-  if (!table.ok()) return table.status();
-  state->table = *table;
-  state->origin = library->path();
-
-  absl::Status joined = state->Read(
-      RunBy(
-          [state] { return state->table.PMIx_Init(&state->self, nullptr, 0); },
-          deadline),
-      "PMIx_Init()");
-  if (!joined.ok()) {
-    return platform::Annotate(
-        joined, "",
-        "The launcher's server must be reachable from this process (in a "
-        "container: its network and its temporary folder), and libpmix must be "
-        "of a version that it speaks");
-  }
-  // From here on the destructor leaves the job.
-  std::unique_ptr<PmixExchange> exchange(new PmixExchange(state));
-  state->job = state->self.name_space;
-  absl::StatusOr<Answer::Content> size =
-      state->Ask(pmix::kRankWildcard, pmix::kJobSize, deadline);
-  if (!size.ok()) return size.status();
-  absl::StatusOr<Answer::Content> local =
-      state->Ask(state->self.rank, pmix::kLocalRank, deadline);
-  if (!local.ok()) return local.status();
-  if (size->type != pmix::kUint32 || size->number > INT32_MAX ||
-      state->self.rank >= size->number || local->type != pmix::kUint16) {
-    return absl::InternalError(absl::StrCat(
-        "the PMIx server says that this is rank ", state->self.rank, " of ",
-        size->number, ", local rank ", local->number));
-  }
-  state->size = static_cast<int>(size->number);
-  state->local_rank = static_cast<int>(local->number);
-  return exchange;
-}
-
-PmixExchange::~PmixExchange() {
-  // Nobody can be told, and the server notices in any case that we have left.
-  state_
-      ->Read(
-          RunBy([state =
-                     state_] { return state->table.PMIx_Finalize(nullptr, 0); },
-                absl::Now() + absl::Seconds(5)),
-          "PMIx_Finalize()")
-      .IgnoreError();
+  return Session::Get().Connect(options, deadline);
 }
 
 const std::string& PmixExchange::job() const { return state_->job; }
@@ -303,7 +379,7 @@ std::string PmixExchange::Describe() const {
 
 absl::Status PmixExchange::Put(const std::string& key,
                                absl::Span<const std::uint8_t> value,
-                               absl::Time deadline) {
+                               Deadline deadline) {
   // PMIx takes a pointer to mutable bytes, and may read them after we left.
   auto copy = std::make_shared<std::string>(value.begin(), value.end());
   return state_->Read(
@@ -320,9 +396,9 @@ absl::Status PmixExchange::Put(const std::string& key,
       absl::StrCat("PMIx_Put(", key, ", ", value.size(), " bytes)"));
 }
 
-absl::Status PmixExchange::Fence(absl::Time deadline) {
+absl::Status PmixExchange::Fence(Deadline deadline) {
   constexpr char kCall[] = "PMIx_Fence()";
-  if (fence_failed_) {
+  if (state_->fence_failed) {
     // The one that failed may still be under way in the server.
     return absl::FailedPreconditionError(
         "an earlier PMIx_Fence() of this job failed, so no other can be relied "
@@ -345,12 +421,12 @@ absl::Status PmixExchange::Fence(absl::Time deadline) {
     status = content.has_value() ? state_->Error(content->status, kCall)
                                  : Overdue(kCall);
   }
-  fence_failed_ = !status.ok();
+  state_->fence_failed = !status.ok();
   return status;
 }
 
 absl::StatusOr<Bytes> PmixExchange::Get(int rank, const std::string& key,
-                                        absl::Time deadline) {
+                                        Deadline deadline) {
   absl::StatusOr<Answer::Content> content =
       state_->Ask(static_cast<pmix::Rank>(rank), key, deadline);
   if (!content.ok()) return content.status();

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "fabric/exchange.h"
+#include "platform/os/deadline.h"
 
 namespace vmm::fabric {
 
@@ -26,21 +26,25 @@ struct PmixOptions {
 // Whether a launcher has started this process and offers PMIx to it.
 bool LaunchedWithPmix();
 
+// A process joins its job once: libpmix answers NOT-FOUND to all that is asked
+// after it was left and joined again. So the first exchange joins, all of the
+// process share what it has, and the process leaves when it exits. Every rank
+// makes the same exchanges in the same order; each has keys of its own, but one
+// of them is used at a time.
+//
 // Every wait ends at its deadline, also where libpmix itself would not return:
 // what it still does then goes on in the background.
 class PmixExchange final : public Exchange {
  public:
   // Joins the job that this process was launched in.
   //   FAILED_PRECONDITION  no launcher offers PMIx; a libpmix without a needed
-  //                        entry point
+  //                        entry point; this is a forked child of a rank, or
+  //                        has joined by another libpmix
   //   NOT_FOUND            libpmix is not installed
   //   DEADLINE_EXCEEDED    the launcher's server does not answer
   //   else                 as PMIx_Init answers
   static absl::StatusOr<std::unique_ptr<PmixExchange>> Connect(
-      const PmixOptions& options, absl::Time deadline);
-  // Leaves the job (PMIx_Finalize), in at most five seconds.
-  ~PmixExchange() override;
-
+      const PmixOptions& options, Deadline deadline);
   const std::string& job() const override;
   int rank() const override;
   int size() const override;
@@ -50,18 +54,17 @@ class PmixExchange final : public Exchange {
   std::string Describe() const;
 
   absl::Status Put(const std::string& key, absl::Span<const std::uint8_t> value,
-                   absl::Time deadline) override;
-  absl::Status Fence(absl::Time deadline) override;
+                   Deadline deadline) override;
+  absl::Status Fence(Deadline deadline) override;
   absl::StatusOr<Bytes> Get(int rank, const std::string& key,
-                            absl::Time deadline) override;
+                            Deadline deadline) override;
 
  private:
   struct State;
-  explicit PmixExchange(std::shared_ptr<const State> state)
-      : state_(std::move(state)) {}
+  class Session;
+  PmixExchange(std::shared_ptr<State> state, int number);
 
-  std::shared_ptr<const State> state_;
-  bool fence_failed_ = false;
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace vmm::fabric

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fabric/nvml.h"
-#include "platform/imex.h"
+#include "platform/os/imex.h"
 
 namespace vmm::fabric {
 
@@ -40,7 +40,7 @@ struct Topology {
 };
 
 // Asks `nvml`, which may be the reason why there is none, for the devices
-// `uuids`, as CUDA names them. `root`: see platform/imex.h.
+// `uuids`, as CUDA names them. `root`: see platform/os/imex.h.
 Topology ReadTopology(absl::StatusOr<Nvml> nvml, absl::Span<const Uuid> uuids,
                       const std::string& root = "");
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace bench::compare {
 

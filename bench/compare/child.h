@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/process.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/process.h"
 
 namespace bench::compare {
 

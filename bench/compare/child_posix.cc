@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "bench/compare/child.h"
-#include "platform/os_error.h"
+#include "platform/os/os_error.h"
 
 namespace bench::compare {
 

@@ -3,9 +3,9 @@
 #include <cstdlib>
 
 #include "bench/compare/child.h"
-#include "platform/os_error.h"
-#include "platform/os_handle.h"
-#include "platform/utf16_win.h"
+#include "platform/os/os_error.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/utf16_win.h"
 
 namespace bench::compare {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/compare/os.h"
-#include "platform/os_handle.h"
-#include "platform/process.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/process.h"
 
 namespace bench::compare {
 

@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "platform/driver.h"
-#include "vmm/device.h"
-#include "vmm/handle_kind.h"
-#include "vmm/primary_context.h"
+#include "platform/cuda/driver.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/primary_context.h"
 
 namespace bench::compare {
 

@@ -16,7 +16,7 @@
 #include "bench/compare/os.h"
 #include "bench/compare/route.h"
 #include "bench/compare/wire.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 
 namespace bench::compare {
 namespace {

@@ -69,7 +69,7 @@ class MetricWriter {
   // `aggregate` is empty for a repetition.
   void Entry(const std::string& aggregate, std::size_t index,
              std::uint64_t iterations, double ns) {
-    if (text_->back() != '[') *text_ += ",";
+    if (text_->back() != '[') *text_ += ',';
     const bool repetition = aggregate.empty();
     const std::string name =
         repetition ? metric_.name : absl::StrCat(metric_.name, "_", aggregate);

@@ -13,7 +13,7 @@
 #include "bench/compare/options.h"
 #include "bench/compare/route.h"
 #include "bench/compare/wire.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 
 namespace bench::compare {
 

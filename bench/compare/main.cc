@@ -16,7 +16,7 @@
 #include "bench/compare/os.h"
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
-#include "vmm/physical_memory.h"
+#include "vmm/memory/physical_memory.h"
 
 namespace bench::compare {
 namespace {

@@ -11,7 +11,7 @@
 #include "bench/compare/link.h"
 #include "bench/compare/os.h"
 #include "bench/compare/wire.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 
 namespace bench::compare {
 namespace {

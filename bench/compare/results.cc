@@ -81,14 +81,14 @@ std::string ToText(const Table& table, bool markdown) {
                                   markdown ? "\n\n" : "\n");
   text += line(table.header);
   if (markdown) {
-    text += "|";
+    text += '|';
     for (std::size_t i = 0; i < widths.size(); ++i) {
       text += i == 0 ? " --- |" : " ---: |";
     }
-    text += "\n";
+    text += '\n';
   }
   for (const std::vector<std::string>& row : table.rows) text += line(row);
-  if (markdown && !table.notes.empty()) text += "\n";
+  if (markdown && !table.notes.empty()) text += '\n';
   for (const std::string& note : table.notes) {
     absl::StrAppend(&text, markdown ? "- " : "  note: ", note, "\n");
   }

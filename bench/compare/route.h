@@ -20,7 +20,7 @@
 #include "absl/types/span.h"
 #include "bench/compare/clock.h"
 #include "bench/compare/gpu.h"
-#include "platform/os_handle.h"
+#include "platform/os/os_handle.h"
 
 namespace bench::compare {
 

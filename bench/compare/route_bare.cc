@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "bench/compare/route.h"
-#include "platform/handle_attributes.h"
+#include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
 namespace {

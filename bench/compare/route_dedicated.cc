@@ -3,10 +3,10 @@
 #include <variant>
 
 #include "bench/compare/route.h"
-#include "vmm/allocation.h"
-#include "vmm/exporter.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/ticket.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/ticket.h"
 
 namespace bench::compare {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "bench/compare/route.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 
 namespace bench::compare {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "absl/time/clock.h"
 #include "bench/compare/route.h"
-#include "vmm/endpoint.h"
-#include "vmm/imported_pool.h"
-#include "vmm/pool.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
 
 namespace bench::compare {
 namespace {
@@ -27,7 +27,7 @@ class PoolOwner : public Owner {
           vmm::Endpoint::Start({});
       if (!endpoint.ok()) return endpoint.status();
       endpoint_ = *std::move(endpoint);
-      absl::StatusOr<vmm::PoolPublication> served = endpoint_->Serve(*pool_);
+      absl::StatusOr<vmm::Share> served = endpoint_->Serve(*pool_);
       if (!served.ok()) return served.status();
       publication_.emplace(*std::move(served));
     }
@@ -82,7 +82,7 @@ class PoolOwner : public Owner {
   // Destroyed from the last to the first.
   std::unique_ptr<vmm::Pool> pool_;
   std::unique_ptr<vmm::Endpoint> endpoint_;
-  std::optional<vmm::PoolPublication> publication_;
+  std::optional<vmm::Share> publication_;
 };
 
 class PoolImporter : public Importer {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "bench/compare/route.h"
-#include "platform/check.h"
-#include "platform/handle_attributes.h"
+#include "platform/base/check.h"
+#include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
 namespace {
@@ -153,7 +153,7 @@ absl::Status NeedPools(const Gpu& gpu) {
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
   if (absl::Status needed = NeedPools(gpu); !needed.ok()) return needed;
   const absl::StatusOr<void*> attributes =
-      vmm::platform::NativeHandleAttributes();
+      vmm::platform::NativePoolAttributes();
   if (!attributes.ok()) return attributes.status();
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -9,7 +9,7 @@
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
 #include "bench/compare/wire.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 
 namespace bench::compare {
 namespace {

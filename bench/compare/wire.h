@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "bench/compare/calls.h"
 #include "bench/compare/clock.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 
 namespace bench::compare {
 

@@ -87,7 +87,7 @@ constexpr char kAddKernel[] = R"(
 )";
 
 struct TicketFile {
-  std::string ticket;   // Publication::ticket().
+  std::string ticket;   // Share::ticket().
   std::string address;  // Listener::address() of `main`.
 };
 
@@ -169,7 +169,7 @@ absl::Status Main(const vmm::Device& device, const std::string& path,
   absl::StatusOr<std::unique_ptr<vmm::Endpoint>> endpoint =
       vmm::Endpoint::Start({});
   if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<vmm::Publication> published =
+  absl::StatusOr<vmm::Share> published =
       (*endpoint)->Publish(memory->shareable());
   if (!published.ok()) return published.status();
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "docs/examples/support.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 #include "vmm/vmm.h"
 
 namespace examples {

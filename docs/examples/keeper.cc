@@ -16,6 +16,8 @@
 //   --device=0           the GPU that creates or attaches
 //   --address=ADDRESS    of the keeper, unless it is this user's
 //   --timeout=SECONDS    bounds every wait together (60)
+#include "vmm/keeper/keeper.h"
+
 #include <cstdint>
 #include <string>
 

@@ -7,7 +7,7 @@
 //   one_process_per_gpu --driver=host          without a GPU
 //   --size=64M --timeout=60                    bytes a buffer, seconds in all
 //   --corrupt=RANK                             see the check find a wrong
-//   buffer
+//                                              buffer
 //
 // The launcher starts this program once for each rank and hands round the
 // tickets, which are plain strings; the handles themselves go directly from
@@ -158,8 +158,7 @@ absl::Status RunRank(const vmm::Device& device, const Rank& me,
   absl::StatusOr<std::unique_ptr<vmm::Endpoint>> endpoint =
       vmm::Endpoint::Start({});
   if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<vmm::Publication> mine =
-      (*endpoint)->Publish(buffer->shareable());
+  absl::StatusOr<vmm::Share> mine = (*endpoint)->Publish(buffer->shareable());
   if (!mine.ok()) return mine.status();
   absl::Status told =
       Say(launcher, {kTicket, absl::StrCat(me.rank, " ", mine->ticket())},

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace examples {
 

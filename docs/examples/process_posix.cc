@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "docs/examples/process.h"
-#include "platform/os_error.h"
+#include "platform/os/os_error.h"
 
 namespace examples {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "docs/examples/process.h"
-#include "platform/os_error.h"
-#include "platform/os_handle.h"
-#include "platform/utf16_win.h"
+#include "platform/os/os_error.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/utf16_win.h"
 
 namespace examples {
 namespace {

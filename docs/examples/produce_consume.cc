@@ -63,8 +63,12 @@ absl::Status Corrupt(const Driver& driver, const vmm::Allocation& data,
   }
   const std::uint64_t word = kData.Word(*offset / 8);
   const auto byte = static_cast<std::uint8_t>(word >> (8 * (*offset % 8)));
-  return driver.Error(driver->cuMemsetD8(data.address() + *offset, byte ^ 1, 1),
-                      "cuMemsetD8()");
+  if (CUresult r = driver->cuMemsetD8(data.address() + *offset, byte ^ 1, 1);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemsetD8()");
+  }
+  // A fill does not wait: the consumer must not be told before it is done.
+  return driver.Error(driver->cuCtxSynchronize(), "cuCtxSynchronize()");
 }
 
 absl::Status WaitForReply(Channel& channel, absl::Time deadline) {

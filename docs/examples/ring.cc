@@ -14,6 +14,8 @@
 //
 // --corrupt=ITEM publishes one item with a byte changed, to see the check find
 // it.
+#include "vmm/queue/ring.h"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -169,6 +171,9 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
       deadline);
   if (!ring.ok()) return ring.status();
   absl::Status produced = Produce(**ring, *work, *job);
+  // A consumer that is there waits for what will not come: it learns that by
+  // the end of the ring.
+  if (!produced.ok() && !absl::IsUnavailable(produced)) return produced;
   // If the consumer has failed, that is why.
   absl::StatusOr<examples::TextMessage> heard =
       examples::Hear(*words, deadline);

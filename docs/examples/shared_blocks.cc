@@ -134,7 +134,11 @@ absl::Status Corrupt(const Driver& driver,
   if (CUresult r = driver->cuMemcpyDtoH(&byte, last, 1); r != CUDA_SUCCESS) {
     return driver.Error(r, "cuMemcpyDtoH()");
   }
-  return driver.Error(driver->cuMemsetD8(last, byte ^ 1, 1), "cuMemsetD8()");
+  if (CUresult r = driver->cuMemsetD8(last, byte ^ 1, 1); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemsetD8()");
+  }
+  // A fill does not wait: the peer must not be told before it is done.
+  return driver.Error(driver->cuCtxSynchronize(), "cuCtxSynchronize()");
 }
 
 absl::Status Own(const Driver& driver, const CommandLine& line,
@@ -176,7 +180,7 @@ absl::Status Own(const Driver& driver, const CommandLine& line,
   absl::StatusOr<std::unique_ptr<vmm::Endpoint>> endpoint =
       vmm::Endpoint::Start({});
   if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<vmm::PoolPublication> served = (*endpoint)->Serve(**pool);
+  absl::StatusOr<vmm::Share> served = (*endpoint)->Serve(**pool);
   if (!served.ok()) return served.status();
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();

@@ -15,8 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
+#include "platform/ipc/channel.h"
 
 namespace examples {
 

@@ -5,7 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "platform/hostdriver/memory_os.h"
 
@@ -17,6 +21,8 @@ namespace {
 constexpr off_t kMutex = 0;  // Held while bounds are looked at.
 constexpr off_t kUsers = 1;  // Held, shared, by each process while it lives.
 
+constexpr std::chrono::microseconds kLongestPause{1000};
+
 constexpr char kFolder[] = "/dev/shm";
 
 // The file of this process's instance; -1 before cuInit, or without /dev/shm.
@@ -26,50 +32,69 @@ std::string& BoundsPath() {
   return path;
 }
 
-bool LockByte(int fd, off_t byte, short type, bool wait) {
+bool LockByte(int fd, off_t byte, short type) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
   lock.l_len = 1;
-  return fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &lock) == 0;
+  return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+// Asks again and again: the system's own wait for such a lock has no deadline.
+Locked AwaitByte(int fd, off_t byte, short type) {
+  const auto end = std::chrono::steady_clock::now() + kLockPatience;
+  for (std::chrono::microseconds pause{20}; !LockByte(fd, byte, type);
+       pause = std::min(2 * pause, kLongestPause)) {
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
+      return Locked::kNo;
+    }
+    if (std::chrono::steady_clock::now() >= end) return Locked::kTimedOut;
+    std::this_thread::sleep_for(pause);
+  }
+  return Locked::kYes;
 }
 
 std::string Prefix() { return "vmmhost1." + std::to_string(UserId()) + "."; }
 
-// The file at `path`, locked as a user of it, or -1.
-int OpenAsUser(const std::string& path) {
+// Puts the file at `path`, locked as a user of it, into `opened`; -1 if it
+// cannot be had. False when somebody else keeps the lock.
+bool OpenAsUser(const std::string& path, int* opened) {
+  *opened = -1;
   for (;;) {
     const int fd =
         open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return -1;
+    if (fd < 0) return true;
     struct stat info {};
-    if (!LockByte(fd, kUsers, F_RDLCK, /*wait=*/true) ||
-        fstat(fd, &info) != 0 || info.st_uid != geteuid() ||
-        !S_ISREG(info.st_mode)) {
+    const Locked locked = AwaitByte(fd, kUsers, F_RDLCK);
+    if (locked != Locked::kYes || fstat(fd, &info) != 0 ||
+        info.st_uid != geteuid() || !S_ISREG(info.st_mode)) {
       close(fd);
-      return -1;
+      return locked != Locked::kTimedOut;
     }
     // Its last user may have removed it before the lock was had.
-    if (info.st_nlink != 0) return fd;
+    if (info.st_nlink != 0) {
+      *opened = fd;
+      return true;
+    }
     close(fd);
   }
 }
 
 // Removes the file at `path` in `folder` if no process uses it.
 void RemoveIfUnused(int folder, const char* path, int fd) {
-  if (LockByte(fd, kUsers, F_WRLCK, /*wait=*/false)) unlinkat(folder, path, 0);
+  if (LockByte(fd, kUsers, F_WRLCK)) unlinkat(folder, path, 0);
 }
 
 }  // namespace
 
-void JoinInstance(const std::string& instance) {
+bool JoinInstance(const std::string& instance) {
   const std::string prefix = Prefix();
   BoundsPath() = std::string(kFolder) + "/" + prefix + instance;
-  bounds_fd = OpenAsUser(BoundsPath());
+  if (!OpenAsUser(BoundsPath(), &bounds_fd)) return false;
   // Those of processes that were killed.
   DIR* dir = opendir(kFolder);
-  if (dir == nullptr) return;
+  if (dir == nullptr) return true;
   while (const dirent* entry = readdir(dir)) {
     if (std::string(entry->d_name).compare(0, prefix.size(), prefix) != 0) {
       continue;
@@ -81,6 +106,7 @@ void JoinInstance(const std::string& instance) {
     close(fd);
   }
   closedir(dir);
+  return true;
 }
 
 void LeaveInstance() {
@@ -91,17 +117,17 @@ void LeaveInstance() {
 }
 
 BoundsLock::BoundsLock()
-    : locked_(bounds_fd >= 0 &&
-              LockByte(bounds_fd, kMutex, F_WRLCK, /*wait=*/true)) {}
+    : locked_(bounds_fd >= 0 ? AwaitByte(bounds_fd, kMutex, F_WRLCK)
+                             : Locked::kNo) {}
 
 BoundsLock::~BoundsLock() {
-  if (locked_) LockByte(bounds_fd, kMutex, F_UNLCK, /*wait=*/false);
+  if (locked_ == Locked::kYes) LockByte(bounds_fd, kMutex, F_UNLCK);
 }
 
 // Bounds are stored plus one: what a new file holds, 0, is no bound.
 bool BoundsLock::Read(int slot, std::uint64_t* bound) const {
   std::uint64_t stored = 0;
-  if (!locked_ ||
+  if (locked_ != Locked::kYes ||
       pread(bounds_fd, &stored, sizeof(stored),
             slot * static_cast<off_t>(sizeof(stored))) != sizeof(stored)) {
     return false;
@@ -112,8 +138,9 @@ bool BoundsLock::Read(int slot, std::uint64_t* bound) const {
 
 void BoundsLock::Write(int slot, std::uint64_t bound) const {
   const std::uint64_t stored = bound + 1;
-  if (locked_ && pwrite(bounds_fd, &stored, sizeof(stored),
-                        slot * static_cast<off_t>(sizeof(stored))) < 0) {
+  if (locked_ == Locked::kYes &&
+      pwrite(bounds_fd, &stored, sizeof(stored),
+             slot * static_cast<off_t>(sizeof(stored))) < 0) {
     return;  // A full disk; the bound of before stays one.
   }
 }

@@ -12,6 +12,9 @@
 
 namespace vmm::hostdriver {
 
+// How an attempt to lock ended.
+enum class Locked { kYes, kNo, kTimedOut };
+
 // The right to read and change the bounds, among all processes. Among the
 // threads of this one, the driver's lock gives it.
 class BoundsLock {
@@ -21,12 +24,15 @@ class BoundsLock {
   BoundsLock(const BoundsLock&) = delete;
   BoundsLock& operator=(const BoundsLock&) = delete;
 
+  // The lock is another process's for longer than kLockPatience: that process
+  // is stopped, and nothing may be counted.
+  bool timed_out() const { return locked_ == Locked::kTimedOut; }
   // False when nothing is known: the file is new, or cannot be had at all.
   bool Read(int slot, std::uint64_t* bound) const;
   void Write(int slot, std::uint64_t bound) const;
 
  private:
-  bool locked_;
+  Locked locked_;
 };
 
 }  // namespace vmm::hostdriver

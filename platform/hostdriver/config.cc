@@ -36,8 +36,9 @@ std::uint64_t Mix(std::uint64_t x) {  // splitmix64's finaliser.
 }
 
 Uuid MakeUuid(const std::string& machine, int device) {
-  const std::string seed = "vmmshare host device " + std::to_string(UserId()) +
-                           "/" + machine + "/" + std::to_string(device);
+  // The same for all users, as a GPU's is, and in containers of other users.
+  const std::string seed =
+      "vmmshare host device " + machine + "/" + std::to_string(device);
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
   for (const char c : seed) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -134,6 +135,13 @@ Config ReadConfig() {
       BadValue("VMMSHARE_HOST_MEMORY", value, "bytes, or such as 512M or 4G");
     }
     config.memory = *bytes;
+  }
+  if (const char* value = Value("VMMSHARE_HOST_DELAY")) {
+    const auto number = ParseNumber<int>(value);
+    if (!number || *number < 0 || *number > 1'000'000) {
+      BadValue("VMMSHARE_HOST_DELAY", value, "microseconds, from 0 to 1000000");
+    }
+    config.delay = std::chrono::microseconds(*number);
   }
   ReadPeers(&config);
   ReadFabric(&config);

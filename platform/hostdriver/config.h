@@ -2,6 +2,7 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_CONFIG_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,8 @@ struct Config {
   std::vector<DeviceFabric> fabric;     // The same.
   // Where IMEX is looked for; nothing: there is none.
   std::optional<std::string> fabric_root;
+  // How long after its submission work in a stream begins, at the earliest.
+  std::chrono::microseconds delay{0};
   // Bytes of which memory with fabric handles has a multiple.
   std::size_t fabric_granularity = kGranularity;
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "platform/hostdriver/blocks.h"
+#include "platform/hostdriver/capture.h"
 #include "platform/hostdriver/pool.h"
 #include "platform/hostdriver/stream.h"
 
@@ -181,6 +182,9 @@ CUresult CUDAAPI cuCtxSynchronize() {
   Lock lock(state.mu);
   std::shared_ptr<Context> context;
   if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  if (CUresult r = RefuseIfCaptured(state, *context); r != CUDA_SUCCESS) {
+    return r;
+  }
   const CUresult result = WaitForContext(state, lock, context);
   ReleaseAtSynchronize(state);
   return result;

@@ -1,4 +1,9 @@
 // Copies and fills: cuMemcpy*, cuMemset*.
+//
+// Whether a call without a stream waits is as CUDA documents it ("API
+// synchronization behavior"). It waits for all it does where memory of the host
+// is read or written in place; what stays on devices goes on after the call,
+// and so does the second half of a copy from pageable memory.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -86,7 +91,8 @@ void FillPieces(const std::vector<Piece>& pieces, std::uint32_t value,
 // of each. `stream_id` as the call got it. Waits for it if `wait`.
 template <typename Transfer>
 CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
-                 std::vector<Range> ranges, bool wait, Transfer transfer) {
+                 std::vector<Range> ranges, bool wait,
+                 const Transfer& transfer) {
   std::shared_ptr<Stream> stream;
   if (CUresult r = FindStream(state, call, stream_id, &stream);
       r != CUDA_SUCCESS) {
@@ -122,6 +128,12 @@ CUresult Perform(State& state, Lock& lock, const char* call, CUstream stream_id,
               : Submit(state, stream, std::move(work));
 }
 
+// Whether `address` is in memory of cuMemHostAlloc().
+bool IsHostBlock(State& state, CUdeviceptr address) {
+  const auto block = BlockAt(state, address);
+  return block != state.blocks.end() && block->second.on_host;
+}
+
 // Whether [data, data + size) is memory the device reads in its own time.
 bool IsPinned(State& state, const void* data, std::size_t size) {
   const auto address = reinterpret_cast<CUdeviceptr>(data);
@@ -140,9 +152,17 @@ CUresult Begin(State& state, CUstream stream) {
   return CurrentContext(state, &context);
 }
 
+// What cuMemcpyHtoD from pageable memory does before it copies.
+CUresult WaitForNullStream(State& state, Lock& lock) {
+  std::shared_ptr<Stream> stream;
+  const CUresult r = FindStream(state, "cuMemcpyHtoD", nullptr, &stream);
+  return r == CUDA_SUCCESS ? WaitForStream(state, lock, stream) : r;
+}
+
 CUresult BetweenDevices(State& state, Lock& lock, const char* call,
                         CUdeviceptr to, CUdeviceptr from, std::size_t size,
                         CUstream stream, bool wait) {
+  wait = wait && (IsHostBlock(state, to) || IsHostBlock(state, from));
   return Perform(state, lock, call, stream,
                  {{to, size, kWrite}, {from, size, kRead}}, wait,
                  [](const auto& pieces) { CopyPieces(pieces[0], pieces[1]); });
@@ -163,11 +183,17 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
                           wait);
   }
   auto* source = static_cast<std::byte*>(const_cast<void*>(from));
-  // Pageable memory may be reused as soon as the call returns.
+  // Pageable memory may be reused as soon as the call returns: the copy is of
+  // what it held then.
   std::shared_ptr<std::vector<std::byte>> staged;
-  if (!wait && !IsPinned(state, from, size)) {
+  if (!IsPinned(state, from, size)) {
+    if (CUresult r = wait ? WaitForNullStream(state, lock) : CUDA_SUCCESS;
+        r != CUDA_SUCCESS) {
+      return r;
+    }
     staged = std::make_shared<std::vector<std::byte>>(source, source + size);
     source = staged->data();
+    wait = wait && IsHostBlock(state, to);
   }
   return Perform(state, lock, call, stream, {{to, size, kWrite}}, wait,
                  [source, size, staged](const auto& pieces) {
@@ -216,6 +242,7 @@ CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
   if (to % unit != 0 || count > SIZE_MAX / unit) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  wait = wait && IsHostBlock(state, to);
   return Perform(state, lock, call, stream, {{to, count * unit, kWrite}}, wait,
                  [value, unit](const auto& pieces) {
                    FillPieces(pieces[0], value, unit);

@@ -120,7 +120,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     state.config = std::move(config);
     state.visible = *visible;
   }
-  JoinInstance(state.config.machine);
+  if (!JoinInstance(state.config.machine)) return CUDA_ERROR_TIMEOUT;
   RemoveDeadEventFiles();
   WatchProcess(&OnFork, &OnExit);
   SetPhase(Phase::kReady);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "platform/hostdriver/capture.h"
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/ipc_event.h"
 #include "platform/hostdriver/pool.h"
@@ -32,6 +33,13 @@ void WaitUntilReached(State& state, Lock& lock, const Event& event,
   } else {
     PollUntil(state, lock, done);
   }
+}
+
+// What is recorded in a graph is never done.
+CUresult RefuseIfRecordedInCapture(const Event& event) {
+  if (event.capture == nullptr) return CUDA_SUCCESS;
+  event.capture->invalidated = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 }  // namespace
@@ -95,6 +103,11 @@ CUresult CUDAAPI cuEventRecord(CUevent id, CUstream stream_id) {
     return r;
   }
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
+  event->capture = stream->capture;
+  if (stream->capture != nullptr) {
+    return stream->capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                        : CUDA_SUCCESS;
+  }
   const std::uint64_t target = event->slot->recorded.fetch_add(1) + 1;
   return SubmitAlways(state, stream, [event, target](State&, Lock&) {
     std::atomic<std::uint64_t>& completed = event->slot->completed;
@@ -112,6 +125,9 @@ CUresult CUDAAPI cuEventQuery(CUevent id) {
   const std::shared_ptr<Event> event = FindEvent(state, "cuEventQuery", id);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->context->error != CUDA_SUCCESS) return event->context->error;
+  if (CUresult r = RefuseIfRecordedInCapture(*event); r != CUDA_SUCCESS) {
+    return r;
+  }
   return event->Reached(event->slot->recorded.load()) ? CUDA_SUCCESS
                                                       : CUDA_ERROR_NOT_READY;
 }
@@ -123,6 +139,9 @@ CUresult CUDAAPI cuEventSynchronize(CUevent id) {
   const std::shared_ptr<Event> event =
       FindEvent(state, "cuEventSynchronize", id);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult r = RefuseIfRecordedInCapture(*event); r != CUDA_SUCCESS) {
+    return r;
+  }
   WaitUntilReached(state, lock, *event, event->slot->recorded.load(),
                    [&] { return state.stopping || event->context->destroyed; });
   if (state.stopping) return CUDA_ERROR_DEINITIALIZED;
@@ -144,8 +163,20 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
       r != CUDA_SUCCESS) {
     return r;
   }
+  if (event->capture != nullptr && event->capture == stream->capture) {
+    return CUDA_SUCCESS;  // In order anyway.
+  }
+  // A second stream in a capture is not modelled.
+  if (event->capture != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   // The record that counts is the latest one at this moment.
   const std::uint64_t target = event->slot->recorded.load();
+  if (stream->capture != nullptr && target != 0) {
+    if (stream->capture->invalidated) {
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    stream->capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
   if (event->Reached(target)) return CUDA_SUCCESS;
   return Submit(state, stream,
                 [event, target, weak = std::weak_ptr<Stream>(stream)](

@@ -29,6 +29,7 @@ struct Event {
   std::uint32_t index = 0;
   std::uint64_t generation = 0;
   bool is_maker = true;
+  std::shared_ptr<Capture> capture;  // Where it was last recorded, if in one.
 };
 
 // Waits, with the lock let go of meanwhile, until `done()`. Looks again after

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "platform/hostdriver/event_slots.h"
+#include "platform/hostdriver/file_size_posix.h"
 #include "platform/hostdriver/memory_os.h"
 
 namespace vmm::hostdriver {
@@ -45,7 +46,7 @@ std::shared_ptr<EventFile> EventFile::Make(const std::string& instance) {
   if (fd < 0) return nullptr;
   const std::string self = "/proc/self/fd/" + std::to_string(fd);
   EventSlot* slots = nullptr;
-  if (ftruncate(fd, kBytes) != 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ||
+  if (SetFileSize(fd, kBytes) != 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ||
       (slots = MapSlots(fd)) == nullptr ||
       linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(),
              AT_SYMLINK_FOLLOW) != 0) {

@@ -5,7 +5,7 @@
 // that a program loads explicitly, by its path:
 //
 //   absl::StatusOr<Driver> driver =
-//   Driver::LoadFrom("/.../libvmmshare_hostdriver.so");
+//       Driver::LoadFrom("/.../libvmmshare_hostdriver.so");
 //
 // It models NVIDIA's driver 580 (CUDA 13.0) on an H100: error codes included,
 // as measured; tests/conformance runs the same suite on both. It works across
@@ -30,6 +30,11 @@
 //                           one node to another, fabric handles do. Without it
 //                           there is one node, or with VMMSHARE_HOST_FABRIC_
 //                           ROOT one for each network namespace.
+//   VMMSHARE_HOST_DELAY     microseconds, at most 1000000, after which work
+//                           begins that was submitted without waiting: streams,
+//                           fills, copies between devices; default 0. A program
+//                           that tells another of its work before that is done
+//                           then fails each time and not once in a while.
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
 //
@@ -54,12 +59,11 @@
 //                                 which memory with fabric handles has a
 //                                 multiple; the suffixes of _MEMORY
 // Without VMMSHARE_HOST_FABRIC_ROOT fabric handles are refused as on an H100:
-// cuMemCreate answers CUDA_ERROR_NOT_PERMITTED, the import NOT_SUPPORTED. With
+// cuMemCreate returns CUDA_ERROR_NOT_PERMITTED, the import NOT_SUPPORTED. With
 // it they work between processes and nodes if all of these hold, on both sides:
 //   - The device has joined (state, status, not MIG) a cluster that is not
-//   zero.
-//     Otherwise: cuMemCreate NOT_PERMITTED, import NOT_SUPPORTED if it holds
-//     for no visible device.
+//     zero. Otherwise: cuMemCreate NOT_PERMITTED, import NOT_SUPPORTED if it
+//     holds for no visible device.
 //   - /proc/devices has the class nvidia-caps-imex-channels, and a node
 //     /dev/nvidia-caps-imex-channels/channelN of it can be opened. The exporter
 //     uses the lowest N; the importer must be able to open the same. Otherwise:
@@ -93,9 +97,16 @@
 //   - The host's access to host memory, asked for before it was ever set, is
 //     none (580 answers read and write, although the CPU faults).
 //   - CU_STREAM_PER_THREAD is not supported.
-//   - cuGetProcAddress knows the signatures of platform/driver_table.h, not the
+//   - A capture has one stream: another one that waits for an event recorded in
+//     it is refused (CUDA_ERROR_NOT_SUPPORTED). A graph does its work in order.
+//     Which calls are potentially unsafe beside a capture is capture.cc's list.
+//   - cuGetProcAddress knows the signatures of platform/cuda/driver_table.h,
+//   not the
 //     older ones of the same names.
 //   - An interprocess event cannot be opened once its maker destroyed it.
+//   - Processes that share a budget lock it. One that is stopped while it holds
+//     the lock makes cuMemCreate, or cuInit, of the others answer
+//     CUDA_ERROR_TIMEOUT after three seconds.
 //   - Every allocation takes a descriptor of the process.
 //   - A legacy IPC handle of memory that was freed opens nothing (580: often
 //     what lies at the old address by then, whoever's data that is).
@@ -161,7 +172,7 @@ int vmmshareHostLedger(VmmshareHostLedger* ledger, std::size_t size);
 
 // Replaces the failures to inject, and counts calls anew from here. Rules are
 // separated by ';':
-//   cuMemMap:3:OUT_OF_MEMORY    the third call of cuMemMap answers that
+//   cuMemMap:3:OUT_OF_MEMORY    the third call of cuMemMap reports that
 //   cuMemMap:3+:OUT_OF_MEMORY   the third and every later one
 //   *:7:UNKNOWN                 the seventh driver call, whichever it is
 // A call that fails so does nothing else. cuGetErrorName, cuGetErrorString,

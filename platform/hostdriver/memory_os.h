@@ -9,6 +9,7 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -91,9 +92,14 @@ bool HideMemory(std::uint64_t address, std::size_t size);
 
 // --- Use of the devices by all processes ------------------------------------
 
+// How long a lock that processes share is waited for. Nobody holds one for more
+// than milliseconds, unless it is stopped there.
+inline constexpr std::chrono::seconds kLockPatience{3};
+
 // Makes this process one of those that share the budgets of `instance`, until
 // it leaves; the last one leaves no file behind. Called by cuInit and at exit.
-void JoinInstance(const std::string& instance);
+// False when a lock could not be had in kLockPatience.
+bool JoinInstance(const std::string& instance);
 void LeaveInstance();
 
 // The bytes that this user's processes hold of the device `uuid` of `instance`.
@@ -103,11 +109,12 @@ std::uint64_t BytesHeld(const std::string& instance, const Uuid& uuid);
 // Creates memory only if the device's `budget` allows it. `slot` is the number
 // of the device in the instance. An upper bound of the use is kept in a file
 // that all processes share, and the exact use is looked up when that bound is
-// not good enough. Sets `over_budget` when that is why it failed.
+// not good enough. Sets `why` when it fails.
+enum class NotCreated { kNoSystemCall, kOverBudget, kLockNotHad };
 std::optional<OsMemory> CreateWithinBudget(const MemoryLabel& label,
                                            std::size_t size, int slot,
                                            std::uint64_t budget,
-                                           bool* over_budget);
+                                           NotCreated* why);
 
 // --- The process ------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "platform/hostdriver/cuda_api.h"
+#include "platform/hostdriver/file_size_posix.h"
 #include "platform/hostdriver/memory_os.h"
 
 namespace vmm::hostdriver {
@@ -26,6 +27,15 @@ bool IsProcess(pid_t number) {
   if (pidfd < 0) return false;
   close(static_cast<int>(pidfd));
   return true;
+}
+
+// `fd`, or in its place one that nothing prints to: where the program was
+// started with standard streams closed. Negative when there is none.
+int AboveStandardStreams(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  close(fd);
+  return higher;
 }
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -89,10 +99,10 @@ std::optional<OpenedMemory> Inspect(int fd) {
 
 std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
                                      std::size_t size) {
-  const int fd =
-      memfd_create(LabelText(label).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int fd = AboveStandardStreams(
+      memfd_create(LabelText(label).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return std::nullopt;
-  if (ftruncate(fd, static_cast<off_t>(size)) != 0 ||
+  if (SetFileSize(fd, static_cast<off_t>(size)) != 0 ||
       fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
     close(fd);
     return std::nullopt;
@@ -141,7 +151,8 @@ std::optional<OpenedMemory> OpenOf(std::uint64_t process, OsMemory memory,
   // Looked at before it is opened, too: to open a device or a pipe does things.
   const std::optional<MemoryLabel> label = LabelOf(path);
   if (!label || label->id != id) return std::nullopt;
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  const int fd =
+      AboveStandardStreams(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (fd < 0) return std::nullopt;
   std::optional<OpenedMemory> opened = Inspect(fd);
   if (opened && opened->label.id != id) {

@@ -107,12 +107,18 @@ CUresult CreateOnDevice(State& state, int ordinal, MemoryLabel::Kind kind,
     made->label.id = RandomNumber();
     if (made->label.id == 0) return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  bool over_budget = false;
-  const std::optional<OsMemory> os =
-      CreateWithinBudget(made->label, size, state.visible[ordinal],
-                         state.config.memory, &over_budget);
+  NotCreated why{};
+  const std::optional<OsMemory> os = CreateWithinBudget(
+      made->label, size, state.visible[ordinal], state.config.memory, &why);
   if (!os) {
-    return over_budget ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+    switch (why) {
+      case NotCreated::kOverBudget:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+      case NotCreated::kLockNotHad:
+        return CUDA_ERROR_TIMEOUT;
+      case NotCreated::kNoSystemCall:
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
   }
   made->os = *os;
   Locate(state, made.get());

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <string>
 
+#include "platform/hostdriver/capture.h"
 #include "platform/hostdriver/failures.h"
 #include "platform/hostdriver/misuse.h"
 
@@ -34,7 +35,8 @@ CUresult Enter(const char* name) {
       break;
   }
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
-  return Failures::Get().Count(name);
+  const CUresult result = Failures::Get().Count(name);
+  return result != CUDA_SUCCESS ? result : CheckBesideCaptures(name);
 }
 
 void StopOnHandle(const State& state, const char* call, const char* what,

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,12 +20,20 @@
 
 namespace vmm::hostdriver {
 
+struct Capture;
 struct Event;
 struct Pool;
 struct Segment;
 struct Stream;
 
+struct State;
+
 using Lock = std::unique_lock<std::mutex>;
+
+// One piece of work in a stream. Called with the lock held and returns so; may
+// let go of it meanwhile. A result other than CUDA_SUCCESS becomes the
+// context's sticky error.
+using Work = std::function<CUresult(State&, Lock&)>;
 
 // A primary context, from its first retain to its last release.
 struct Context {
@@ -110,6 +119,9 @@ struct State {
   std::map<CUstream, std::shared_ptr<Stream>> streams;
   std::vector<std::shared_ptr<Stream>> draining;  // Destroyed, still at work.
   std::map<CUevent, std::shared_ptr<Event>> events;
+  std::vector<std::shared_ptr<Capture>> captures;  // Under way.
+  // By handle; those that can be launched too.
+  std::map<std::uint64_t, std::vector<Work>> graphs;
 
   int workers = 0;        // Threads that run streams.
   bool stopping = false;  // The process exits.

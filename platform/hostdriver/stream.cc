@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "platform/hostdriver/capture.h"
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/memory_os.h"
 #include "platform/hostdriver/pool.h"
@@ -51,6 +52,10 @@ void Run(const std::shared_ptr<Stream>& stream) {
     state.progress.wait(lock, [&] {
       return MustAbandon(state, *stream) || AllReached(operation.after);
     });
+    if (state.config.delay.count() != 0) {
+      state.progress.wait_until(lock, operation.not_before,
+                                [&] { return MustAbandon(state, *stream); });
+    }
     Context& context = *stream->context;
     const bool in_order =
         !MustAbandon(state, *stream) && context.error == CUDA_SUCCESS;
@@ -102,8 +107,8 @@ bool MustAbandon(const State& state, const Stream& stream) {
   return state.stopping || stream.context->destroyed;
 }
 
-CUresult FindStream(State& state, const char* call, CUstream id,
-                    std::shared_ptr<Stream>* stream) {
+CUresult LookUpStream(State& state, const char* call, CUstream id,
+                      std::shared_ptr<Stream>* stream) {
   if (id == CU_STREAM_PER_THREAD) return CUDA_ERROR_NOT_SUPPORTED;
   if (id == nullptr || id == CU_STREAM_LEGACY) {
     std::shared_ptr<Context> context;
@@ -119,11 +124,20 @@ CUresult FindStream(State& state, const char* call, CUstream id,
   return found->second->context->error;
 }
 
+CUresult FindStream(State& state, const char* call, CUstream id,
+                    std::shared_ptr<Stream>* stream) {
+  const CUresult found = LookUpStream(state, call, id, stream);
+  return found != CUDA_SUCCESS || !(*stream)->is_default
+             ? found
+             : RefuseImplicit(state, *(*stream)->context, /*invalidate=*/true);
+}
+
 namespace {
 
 CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
                          Work work, bool always,
                          std::vector<Stream::Point> after = {}) {
+  if (stream->capture != nullptr) return AddToCapture(*stream, std::move(work));
   if (!stream->has_worker) {
     if (!StartThread([stream] { Run(stream); })) {
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -131,10 +145,13 @@ CUresult SubmitOperation(State& state, const std::shared_ptr<Stream>& stream,
     stream->has_worker = true;
     ++state.workers;
   }
+  if (stream->runs_here) after.push_back({stream, stream->submitted});
   for (Stream::Point& point : Predecessors(state, *stream)) {
     after.push_back(std::move(point));
   }
-  stream->queue.push_back({std::move(work), std::move(after), always});
+  stream->queue.push_back(
+      {std::move(work), std::move(after),
+       std::chrono::steady_clock::now() + state.config.delay, always});
   ++stream->submitted;
   state.progress.notify_all();
   return CUDA_SUCCESS;
@@ -162,12 +179,18 @@ CUresult SubmitWait(State& state, const std::shared_ptr<Stream>& stream,
 CUresult RunAndWait(State& state, Lock& lock,
                     const std::shared_ptr<Stream>& stream, Work work) {
   Context& context = *stream->context;
+  if (stream->capture != nullptr) return AddToCapture(*stream, std::move(work));
   // With nothing to wait for, the caller's thread does as well as a worker's.
   if (IsIdle(*stream) && Predecessors(state, *stream).empty()) {
+    ++stream->submitted;
+    stream->runs_here = true;
     const CUresult result = work(state, lock);
     if (result != CUDA_SUCCESS && context.error == CUDA_SUCCESS) {
       context.error = result;
     }
+    stream->runs_here = false;
+    if (!IsIdle(*stream)) ++stream->completed;
+    state.progress.notify_all();
     return result;
   }
   if (CUresult r = Submit(state, stream, std::move(work)); r != CUDA_SUCCESS) {
@@ -213,6 +236,7 @@ void AbandonStreams(State& state, Context& context) {
   for (auto at = state.streams.begin(); at != state.streams.end();) {
     if (at->second->context.get() == &context) {
       at->second->closed = true;
+      AbandonCapture(state, *at->second);
       at = state.streams.erase(at);
     } else {
       ++at;
@@ -257,6 +281,7 @@ CUresult CUDAAPI cuStreamDestroy(CUstream id) {
   }
   std::shared_ptr<Stream> stream;
   const CUresult result = FindStream(state, "cuStreamDestroy", id, &stream);
+  AbandonCapture(state, *stream);
   // Work that is queued is still done, by the worker alone.
   stream->closed = true;
   state.streams.erase(id);
@@ -274,6 +299,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream id) {
       r != CUDA_SUCCESS) {
     return r;
   }
+  if (CUresult r = RefuseIfCaptured(*stream); r != CUDA_SUCCESS) return r;
   const bool idle = IsIdle(*stream) && (!stream->is_default ||
                                         Predecessors(state, *stream).empty());
   return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -288,6 +314,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream id) {
       r != CUDA_SUCCESS) {
     return r;
   }
+  if (CUresult r = RefuseIfCaptured(*stream); r != CUDA_SUCCESS) return r;
   const CUresult result = WaitForStream(state, lock, stream);
   ReleaseAtSynchronize(state);
   return result;
@@ -299,7 +326,7 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream id, CUcontext* context) {
   State& state = GetState();
   const Lock lock(state.mu);
   std::shared_ptr<Stream> stream;
-  if (CUresult r = FindStream(state, "cuStreamGetCtx", id, &stream);
+  if (CUresult r = LookUpStream(state, "cuStreamGetCtx", id, &stream);
       r != CUDA_SUCCESS) {
     return r;
   }

@@ -6,20 +6,15 @@
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_STREAM_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_STREAM_H_
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "platform/hostdriver/state.h"
 
 namespace vmm::hostdriver {
-
-// One piece of work. Called with the lock held and returns so; may let go of
-// it meanwhile. A result other than CUDA_SUCCESS becomes the context's sticky
-// error.
-using Work = std::function<CUresult(State&, Lock&)>;
 
 struct Stream {
   struct Point {  // In a stream: after its first `count` operations.
@@ -29,6 +24,7 @@ struct Stream {
   struct Operation {
     Work work;
     std::vector<Point> after;
+    std::chrono::steady_clock::time_point not_before;
     bool always = false;  // Even when the context failed or ends.
   };
 
@@ -41,12 +37,18 @@ struct Stream {
   std::deque<Operation> queue;
   std::uint64_t submitted = 0;
   std::uint64_t completed = 0;
+  bool runs_here = false;  // Its last operation, on a caller's thread.
+  std::shared_ptr<Capture> capture;  // While it is captured.
 };
 
 // All of these REQUIRE that the lock is held.
 
 // The stream `id` stands for, in the calling thread's context if it is NULL.
 // Stops on a stream that was destroyed or never made.
+CUresult LookUpStream(State& state, const char* call, CUstream id,
+                      std::shared_ptr<Stream>* stream);
+// The same for work: the NULL stream has none beside the capture of a blocking
+// one, and invalidates that.
 CUresult FindStream(State& state, const char* call, CUstream id,
                     std::shared_ptr<Stream>* stream);
 

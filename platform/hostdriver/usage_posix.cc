@@ -107,19 +107,23 @@ std::uint64_t BytesHeld(const std::string& instance, const Uuid& uuid) {
 std::optional<OsMemory> CreateWithinBudget(const MemoryLabel& label,
                                            std::size_t size, int slot,
                                            std::uint64_t budget,
-                                           bool* over_budget) {
-  *over_budget = size > budget;
-  if (*over_budget) return std::nullopt;
+                                           NotCreated* why) {
+  *why = NotCreated::kOverBudget;
+  if (size > budget) return std::nullopt;
   // Held until the memory exists, so that nobody counts in between.
   const BoundsLock bounds;
+  if (bounds.timed_out()) {
+    *why = NotCreated::kLockNotHad;
+    return std::nullopt;
+  }
   std::uint64_t bound = 0;
   if (!bounds.Read(slot, &bound) || bound > budget - size) {
     bound = BytesHeld(label.instance, label.uuid);
-    *over_budget = bound > budget - size;
     bounds.Write(slot, bound);
-    if (*over_budget) return std::nullopt;
+    if (bound > budget - size) return std::nullopt;
   }
   bounds.Write(slot, bound + size);
+  *why = NotCreated::kNoSystemCall;
   return CreateMemory(label, size);
 }
 

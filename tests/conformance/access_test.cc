@@ -85,7 +85,7 @@ TEST_F(SettingAccess, CoversSeveralMappingsInOneCall) {
   EXPECT_EQ(Set(address, 2 * kGranule, Access(kReadWrite)), CUDA_SUCCESS);
   EXPECT_EQ(AccessOf(address), 3u);
   EXPECT_EQ(AccessOf(address + kGranule), 3u);
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, 2 * kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 1, 2 * kGranule), CUDA_SUCCESS);
 }
 
 TEST_F(SettingAccess, LastsPerMapping) {
@@ -164,7 +164,7 @@ TEST_F(NumaAccess, LetsCpuAndDeviceUseOneAddress) {
   auto* words = reinterpret_cast<volatile std::uint64_t*>(address);
   words[0] = 5;
   EXPECT_EQ(Word(address), 5u);
-  ASSERT_EQ(cu.cuMemsetD8(address, 0x11, 16), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 0x11, 16), CUDA_SUCCESS);
   EXPECT_EQ(words[1], 0x1111111111111111u);
 }
 
@@ -189,7 +189,7 @@ TEST_F(NumaAccess, CanBeExportedAndImported) {
   const CUdeviceptr other = Reserve();
   Map(other, imported);
   SetAccess(other, kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(other, 3, 8), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, other, 3, 8), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address, 2), std::vector<std::uint8_t>(2, 3));
 }
 

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <type_traits>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
+#include "platform/base/hex.h"
 
 namespace vmm::testing {
 
@@ -23,10 +25,10 @@ std::string ToText(const T& value) {
 template <typename T>
 T FromText(const std::string& text) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const std::string bytes = absl::HexStringToBytes(text);
+  const std::optional<std::string> bytes = platform::BytesFromHex(text);
   T value{};
-  if (bytes.size() == sizeof(value)) {
-    std::memcpy(&value, bytes.data(), sizeof(value));
+  if (bytes.has_value() && bytes->size() == sizeof(value)) {
+    std::memcpy(&value, bytes->data(), sizeof(value));
   }
   return value;
 }

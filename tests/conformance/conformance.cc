@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "platform/hostdriver/host_driver.h"
-#include "platform/library.h"
-#include "platform/process.h"
+#include "platform/os/library.h"
+#include "platform/os/process.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/support/test_driver.h"
 
@@ -103,6 +103,12 @@ const platform::DriverTable& DriverWithContext() {
   return cu;
 }
 
+CUresult FillAndWait(const platform::DriverTable& cu, CUdeviceptr address,
+                     unsigned char value, std::size_t count) {
+  const CUresult result = cu.cuMemsetD8(address, value, count);
+  return result == CUDA_SUCCESS ? cu.cuStreamSynchronize(nullptr) : result;
+}
+
 void Checks::Expect(const char* what, CUresult got, CUresult wanted) {
   if (got == wanted) return;
   ++failures_;
@@ -186,7 +192,7 @@ CUdeviceptr Conformance::Memory(std::size_t size) {
   const CUdeviceptr address = Reserve(size);
   Map(address, handle, size);
   SetAccess(address, size);
-  EXPECT_EQ(cu.cuMemsetD8(address, 0, size), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 0, size), CUDA_SUCCESS);
   return address;
 }
 

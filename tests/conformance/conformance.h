@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/driver_table.h"
+#include "platform/cuda/driver_table.h"
 
 // Found by GoogleTest: results in messages by name.
 void PrintTo(CUresult result, std::ostream* out);
@@ -57,6 +57,11 @@ platform::DriverTable UninitialisedDriver();
 
 // Loads the driver under test and makes device 0's primary context current.
 const platform::DriverTable& DriverWithContext();
+
+// cuMemsetD8, and waits for it: what comes next may be another process's, the
+// CPU's or another stream's look at the memory, or its end.
+CUresult FillAndWait(const platform::DriverTable& cu, CUdeviceptr address,
+                     unsigned char value, std::size_t count);
 
 // Counts the mismatches of a child process; its main returns failures().
 class Checks {

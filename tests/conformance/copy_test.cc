@@ -13,7 +13,7 @@ class Copying : public Conformance {
     Map(address, Create());
     Map(address + kGranule, Create());
     SetAccess(address, 2 * kGranule);
-    EXPECT_EQ(cu.cuMemsetD8(address, 0, 2 * kGranule), CUDA_SUCCESS);
+    EXPECT_EQ(FillAndWait(cu, address, 0, 2 * kGranule), CUDA_SUCCESS);
   }
   const CUdeviceptr address;
   char buffer[64] = {};
@@ -45,7 +45,7 @@ TEST_F(Copying, CrossesFromOneMappingToTheNext) {
 
 TEST_F(Copying, StopsAtTheEndOfWhatIsMapped) {
   const CUdeviceptr end = address + 2 * kGranule;
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, 2 * kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 1, 2 * kGranule), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8(address, 1, 2 * kGranule + 1),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemcpyDtoH(buffer, end - 8, 16), CUDA_ERROR_INVALID_VALUE);
@@ -71,7 +71,7 @@ TEST_F(Copying, RefusesAddressesThatAreNotTheDevices) {
 TEST_F(Copying, NoBytesAreAlwaysFine) {
   EXPECT_EQ(cu.cuMemcpyHtoD(address, buffer, 0), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemcpyHtoD(0, buffer, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8(0, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, 0, 0, 0), CUDA_SUCCESS);
 }
 
 TEST_F(Copying, NeedsAccess) {
@@ -99,7 +99,7 @@ TEST_F(Copying, ReadsButDoesNotWriteWhatIsReadOnly) {
 }
 
 TEST_F(Copying, TakesADeviceAddressInPlaceOfAHostOne) {
-  ASSERT_EQ(cu.cuMemsetD8(address + kGranule, 4, 8), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address + kGranule, 4, 8), CUDA_SUCCESS);
   EXPECT_EQ(
       cu.cuMemcpyHtoD(address, reinterpret_cast<void*>(address + kGranule), 8),
       CUDA_SUCCESS);
@@ -154,7 +154,7 @@ TEST_F(Blocks, AreUsableAtOnce) {
   CUdeviceptr block = 0;
   ASSERT_EQ(cu.cuMemAlloc(&block, 5000), CUDA_SUCCESS);
   EXPECT_EQ(block % 256, 0u);
-  EXPECT_EQ(cu.cuMemsetD8(block, 3, 5000), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, block, 3, 5000), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(block + 4990, 10), std::vector<std::uint8_t>(10, 3));
   EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
 }

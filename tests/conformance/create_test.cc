@@ -222,7 +222,7 @@ TEST_F(Creating, AMappingKeepsTheMemoryAfterRelease) {
   Map(address, handle);
   EXPECT_EQ(cu.cuMemRelease(handle), CUDA_SUCCESS);
   SetAccess(address, kGranule);
-  EXPECT_EQ(cu.cuMemsetD8(address, 7, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 7, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address, 4), std::vector<std::uint8_t>(4, 7));
 }
 

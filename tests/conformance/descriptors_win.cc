@@ -6,11 +6,11 @@
 
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
-#include "platform/check.h"
-#include "platform/handle_attributes.h"
+#include "platform/base/check.h"
+#include "platform/cuda/handle_attributes.h"
 #include "platform/hostdriver/object_names_win.h"
-#include "platform/machine.h"
-#include "platform/pipe_win.h"
+#include "platform/ipc/pipe_win.h"
+#include "platform/os/machine.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"
@@ -194,7 +194,7 @@ bool SendBytes(int socket, const void* data, std::size_t size) {
     return platform::WriteMessage(
         pipe, event,
         absl::MakeConstSpan(static_cast<const std::uint8_t*>(data), size),
-        Deadline(), nullptr, "room");
+        Deadline(), {}, "room");
   });
 }
 
@@ -202,7 +202,7 @@ bool ReceiveBytes(int socket, void* data, std::size_t size) {
   return With(socket, [&](const OsHandle& pipe, const OsHandle& event) {
     absl::StatusOr<std::size_t> got = platform::ReadMessage(
         pipe, event, absl::MakeSpan(static_cast<std::uint8_t*>(data), size),
-        Deadline(), nullptr, "bytes");
+        Deadline(), {}, "bytes");
     if (!got.ok()) return got.status();
     return *got == size ? absl::OkStatus() : absl::DataLossError("too short");
   });

@@ -136,7 +136,7 @@ TEST_F(Importing, ReachesTheSameBytes) {
   Map(address, handle);
   Map(address + kGranule, imported);
   SetAccess(address, 2 * kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 0x5a, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 0x5a, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address + kGranule, 4), std::vector<std::uint8_t>(4, 0x5a));
 }
 
@@ -170,7 +170,7 @@ TEST_F(Importing, OutlivesTheExportersHandle) {
   const CUdeviceptr address = Reserve();
   Map(address, imported);
   SetAccess(address, kGranule);
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 1, kGranule), CUDA_SUCCESS);
 }
 
 TEST_F(Importing, CanBeRetainedFromItsMapping) {

@@ -69,7 +69,7 @@ TEST_F(Fabric, AnImportReachesTheSameBytes) {
   Map(address, memory);
   Map(address + kGranule, imported);
   SetAccess(address, 2 * kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 0x5a, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 0x5a, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address + kGranule, 4), std::vector<std::uint8_t>(4, 0x5a));
 }
 
@@ -79,7 +79,7 @@ TEST_F(Fabric, BothKindsOfOneMemoryLeadToTheSameBytes) {
   Map(address, ImportFabric(ExportFabric(memory)));
   Map(address + kGranule, Import(Export(memory)));
   SetAccess(address, 2 * kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 0x5b, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 0x5b, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address + kGranule, 4), std::vector<std::uint8_t>(4, 0x5b));
 }
 
@@ -153,6 +153,7 @@ int FabricImporter(const std::vector<std::string>& args) {
     word *= 2;
     checks.Expect("write", cu.cuMemcpyHtoD(address, &word, sizeof(word)),
                   CUDA_SUCCESS);
+    checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
     checks.Expect("unmap", cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);
     checks.Expect("free", cu.cuMemAddressFree(address, kGranule), CUDA_SUCCESS);
     checks.Expect("release", cu.cuMemRelease(memory), CUDA_SUCCESS);
@@ -167,6 +168,7 @@ TEST_F(Fabric, AnotherProcessReadsAndWritesTheMemory) {
   Map(address, memory);
   SetAccess(address, kGranule);
   ASSERT_EQ(cu.cuMemsetD32(address, 1000, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   const SocketPair sockets = MakeSocketPair();
   Child child =
       Child::Start("fabric_importer", {std::to_string(sockets.childs)});

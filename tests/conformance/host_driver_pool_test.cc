@@ -124,7 +124,7 @@ TEST_F(HostPools, ManyBlocksDoNotOverlapAndAllComeBack) {
       const std::size_t size = 1 + (random >> 12) % (256 << 10);
       const auto value = static_cast<unsigned char>(i);
       live.push_back({Take(pool, size), value});
-      ASSERT_EQ(cu.cuMemsetD8(live.back().first, value, size), CUDA_SUCCESS);
+      ASSERT_EQ(FillAndWait(cu, live.back().first, value, size), CUDA_SUCCESS);
     }
   }
   for (const auto& [address, value] : live) {
@@ -183,7 +183,7 @@ TEST_F(HostPools, SpoiltPointersAreNotImported) {
     CUdeviceptr got = 0;
     const CUresult result = cu.cuMemPoolImportPointer(&got, imported, &bad);
     if (result == CUDA_SUCCESS) {  // Another place or size, in bounds.
-      EXPECT_EQ(cu.cuMemsetD8(got, 1, 1), CUDA_SUCCESS) << i;
+      EXPECT_EQ(FillAndWait(cu, got, 1, 1), CUDA_SUCCESS) << i;
       EXPECT_EQ(cu.cuMemFree(got), CUDA_SUCCESS) << i;
     } else {
       EXPECT_EQ(result, CUDA_ERROR_INVALID_VALUE) << i;
@@ -218,9 +218,9 @@ int Maker(const std::vector<std::string>& args) {
   checks.Expect("take",
                 cu.cuMemAllocFromPoolAsync(&pooled, kMiB, pool, nullptr),
                 CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(pooled, 1, kMiB), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, pooled, 1, kMiB), CUDA_SUCCESS);
   checks.Expect("allocate", cu.cuMemAlloc(&block, kMiB), CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(block, 1, kMiB), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, block, 1, kMiB), CUDA_SUCCESS);
   checks.Expect("export", ExportPoolTo(cu, &fd, pool), CUDA_SUCCESS);
   checks.Expect("pointer", cu.cuMemPoolExportPointer(&data, pooled),
                 CUDA_SUCCESS);

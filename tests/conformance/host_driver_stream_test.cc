@@ -1,7 +1,12 @@
 // Streams of the host-memory driver, where the model has its own rules.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
@@ -60,6 +65,42 @@ TEST(Pitfall21, UnmappingUnderQueuedWorkIsAFaultOfTheWork) {
   EXPECT_EQ(Child::Start("unmaps_under_work", {}).Wait(), 0);
 }
 
+// With VMMSHARE_HOST_DELAY. What does not wait is not done before that time;
+// what waits takes that long.
+int SubmitsLate(const std::vector<std::string>&) {
+  const platform::DriverTable& cu = DriverWithContext();
+  constexpr absl::Duration kDelay = absl::Milliseconds(200);
+  Checks checks;
+  CUdeviceptr block = 0;
+  checks.Expect("alloc", cu.cuMemAlloc(&block, 64), CUDA_SUCCESS);
+  const std::uint64_t word = 7;
+  std::uint64_t read = 0;
+  using Submit = std::function<CUresult()>;
+  for (const Submit& submit :
+       {Submit([&] { return cu.cuMemsetD8(block, 1, 64); }),
+        Submit([&] { return cu.cuMemcpyDtoD(block + 32, block, 16); }),
+        Submit([&] { return cu.cuMemcpyHtoD(block, &word, sizeof(word)); })}) {
+    const absl::Time start = absl::Now();
+    checks.Expect("submit", submit(), CUDA_SUCCESS);
+    const CUresult query = cu.cuStreamQuery(nullptr);
+    checks.ExpectTrue("under way", query == CUDA_ERROR_NOT_READY ||
+                                       absl::Now() - start >= kDelay);
+    checks.Expect("read", cu.cuMemcpyDtoH(&read, block, sizeof(read)),
+                  CUDA_SUCCESS);
+    checks.ExpectTrue("late", absl::Now() - start >= kDelay);
+  }
+  checks.ExpectTrue("the word", read == word);
+  return checks.failures();
+}
+const bool kSubmitsLate = RegisterChild("submits_late", &SubmitsLate);
+
+TEST(Delay, HoldsUpWhatIsSubmittedWithoutWaiting) {
+  EXPECT_EQ(
+      Child::Start("submits_late", {}, {{"VMMSHARE_HOST_DELAY", "200000"}})
+          .Wait(),
+      0);
+}
+
 // args: none. Leaves a stream that waits for ever, and ends.
 int LeavesWaiting(const std::vector<std::string>&) {
   const platform::DriverTable& cu = DriverWithContext();
@@ -67,7 +108,7 @@ int LeavesWaiting(const std::vector<std::string>&) {
   CUdeviceptr block = 0;
   CUstream stream = nullptr;
   checks.Expect("alloc", cu.cuMemAlloc(&block, 64), CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(block, 0, 64), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, block, 0, 64), CUDA_SUCCESS);
   for (int i = 0; i < 3; ++i) {
     checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
     checks.Expect("wait", cu.cuStreamWaitValue64(stream, block, 1, 0),
@@ -164,6 +205,40 @@ TEST_F(Threads, MayAllUseTheDriver) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, std::vector<int>(4, 0));
+}
+
+class Waiting : public Conformance {};
+
+// Its work is done on the caller's thread: others see it all the same, and
+// come after it.
+TEST_F(Waiting, ACopyThatWaitsKeepsItsStreamBusy) {
+  constexpr std::size_t kSize = 16 * kGranule;
+  const CUdeviceptr address = Memory(kSize);
+  const CUstream stream = MakeStream();
+  std::vector<std::uint8_t> bytes(kSize);
+  std::atomic<bool> done = false;
+  std::atomic<bool> seen = false;
+  std::thread copies([&, context = [&] {
+    CUcontext current = nullptr;
+    EXPECT_EQ(cu.cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    return current;
+  }()] {
+    EXPECT_EQ(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    while (!seen && !done) {
+      EXPECT_EQ(cu.cuMemcpyDtoHAsync(bytes.data(), address, kSize, stream),
+                CUDA_SUCCESS);
+    }
+  });
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!seen && std::chrono::steady_clock::now() < late) {
+    seen = cu.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+  }
+  done = true;
+  copies.join();
+  EXPECT_TRUE(seen);
+  EXPECT_EQ(cu.cuStreamQuery(stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <map>
 #include <thread>
 
-#include "platform/check.h"
-#include "platform/library.h"
+#include "platform/base/check.h"
+#include "platform/os/library.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/support/child.h"
 #include "tests/support/test_driver.h"

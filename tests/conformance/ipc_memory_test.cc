@@ -22,7 +22,7 @@ class LegacyIpc : public Conformance {
   CUdeviceptr Allocate(unsigned char value, std::size_t size = kSize) {
     CUdeviceptr address = 0;
     EXPECT_EQ(cu.cuMemAlloc(&address, size), CUDA_SUCCESS);
-    EXPECT_EQ(cu.cuMemsetD8(address, value, size), CUDA_SUCCESS);
+    EXPECT_EQ(FillAndWait(cu, address, value, size), CUDA_SUCCESS);
     Later([this, address] { EXPECT_EQ(cu.cuMemFree(address), CUDA_SUCCESS); });
     return address;
   }
@@ -68,9 +68,8 @@ int Opener(const std::vector<std::string>& args) {
                 CUDA_SUCCESS);
   checks.ExpectTrue("at the same address", again == address);
   checks.Expect("close", cu.cuIpcCloseMemHandle(address), CUDA_SUCCESS);
-  checks.Expect("write what is open still", cu.cuMemsetD8(address, 8, kSize),
+  checks.Expect("write what is open still", FillAndWait(cu, address, 8, kSize),
                 CUDA_SUCCESS);
-  checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
   checks.Expect("close again", cu.cuIpcCloseMemHandle(address), CUDA_SUCCESS);
   checks.ExpectOneOf("close once too often", cu.cuIpcCloseMemHandle(address),
                      kNoMemory);
@@ -97,8 +96,7 @@ TEST_F(LegacyIpc, TwoProcessesOpenOneAfterTheOther) {
   const CUdeviceptr address = Allocate(1);
   const std::string handle = ToText(HandleOf(address));
   EXPECT_EQ(Child::Start("ipc_opener", {handle}).Wait(), 0);
-  ASSERT_EQ(cu.cuMemsetD8(address, 1, kSize), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 1, kSize), CUDA_SUCCESS);
   EXPECT_EQ(Child::Start("ipc_opener", {handle}).Wait(), 0);
 }
 
@@ -181,7 +179,6 @@ TEST_F(LegacyIpc, AnOldHandleOpensNothingOrWhatIsThereNow) {
   const CUipcMemHandle handle = HandleOf(address);
   ASSERT_EQ(cu.cuMemFree(address), CUDA_SUCCESS);
   const CUdeviceptr now = Allocate(7, 4 * kMiB);  // There, as likely as not.
-  ASSERT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
   if (now != address) GTEST_SKIP() << "the new memory lies elsewhere";
   EXPECT_EQ(Child::Start("ipc_nothing_or_new", {ToText(handle)}).Wait(), 0);
 }
@@ -203,8 +200,7 @@ int Maker(const std::vector<std::string>& args) {
   CUdeviceptr address = 0;
   CUipcMemHandle handle{};
   checks.Expect("allocate", cu.cuMemAlloc(&address, kSize), CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(address, 1, kSize), CUDA_SUCCESS);
-  checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, address, 1, kSize), CUDA_SUCCESS);
   checks.Expect("handle", cu.cuIpcGetMemHandle(&handle, address), CUDA_SUCCESS);
   checks.ExpectTrue("sent", SendBytes(socket, &handle, sizeof(handle)));
   char end = 0;
@@ -247,8 +243,7 @@ int PeerOpener(const std::vector<std::string>& args) {
   std::uint8_t byte = 0;
   checks.Expect("read", cu.cuMemcpyDtoH(&byte, address, 1), CUDA_SUCCESS);
   checks.ExpectTrue("a one", byte == 1);
-  checks.Expect("write", cu.cuMemsetD8(address, 8, kSize), CUDA_SUCCESS);
-  checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  checks.Expect("write", FillAndWait(cu, address, 8, kSize), CUDA_SUCCESS);
   checks.Expect("close", cu.cuIpcCloseMemHandle(address), CUDA_SUCCESS);
   return checks.failures();
 }

@@ -67,7 +67,7 @@ TEST_F(Mapping, TheSameMemoryCanBeMappedTwice) {
   Map(address, handle);
   Map(address + kGranule, handle);
   SetAccess(address, 2 * kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 9, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 9, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address + kGranule, 3), std::vector<std::uint8_t>(3, 9));
 }
 
@@ -81,7 +81,7 @@ TEST_F(Mapping, AddressesCanBeMappedAnew) {
 TEST_F(Mapping, ContentsSurviveUnmapping) {
   ASSERT_EQ(Try(address, kGranule), CUDA_SUCCESS);
   SetAccess(address, kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 0x5a, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 0x5a, kGranule), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);
   Map(address + 2 * kGranule, handle);
   SetAccess(address + 2 * kGranule, kGranule);
@@ -110,7 +110,7 @@ TEST_F(Unmapping, NeedsWholeMappings) {
   EXPECT_EQ(cu.cuMemUnmap(address, 2 * kGranule), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemUnmap(0, kGranule), CUDA_ERROR_INVALID_VALUE);
   // Nothing was unmapped by the failures.
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, 3 * kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 1, 3 * kGranule), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemUnmap(address, 3 * kGranule), CUDA_SUCCESS);
 }
 
@@ -121,7 +121,7 @@ TEST_F(Unmapping, SkipsGaps) {
 
 TEST_F(Unmapping, TakesOneOfSeveral) {
   EXPECT_EQ(cu.cuMemUnmap(address + kGranule, 2 * kGranule), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 1, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8(address + kGranule, 1, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);
 }

@@ -70,7 +70,7 @@ TEST_F(TwoDevices, EachNeedsItsOwnAccess) {
   // The current context is device 0's, which has none.
   EXPECT_EQ(cu.cuMemsetD8(address, 1, 8), CUDA_ERROR_INVALID_VALUE);
   SetAccess(address, kGranule, kReadWrite, 0);
-  EXPECT_EQ(cu.cuMemsetD8(address, 1, 8), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 1, 8), CUDA_SUCCESS);
   EXPECT_EQ(AccessOf(address, 1), 3u) << "the other's stays";
 }
 
@@ -101,7 +101,7 @@ int HiddenImporter(const std::vector<std::string>& args) {
                 CUDA_SUCCESS);
   checks.Expect("set access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
                 CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(address, 6, kGranule), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, address, 6, kGranule), CUDA_SUCCESS);
   checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
   checks.Expect("unmap", cu.cuMemUnmap(address, kGranule), CUDA_SUCCESS);
   checks.Expect("free", cu.cuMemAddressFree(address, kGranule), CUDA_SUCCESS);
@@ -117,7 +117,7 @@ TEST_F(Pitfall19, MemoryOfAHiddenDeviceCanBeImported) {
   const CUdeviceptr address = Reserve();
   Map(address, handle);
   SetAccess(address, kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 1, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 1, kGranule), CUDA_SUCCESS);
   const int fd = Inheritable(Export(handle));
   EXPECT_EQ(Child::Start("hidden_importer", {std::to_string(fd)},
                          {{"CUDA_VISIBLE_DEVICES", "1"}})

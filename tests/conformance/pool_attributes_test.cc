@@ -96,7 +96,7 @@ TEST_F(PoolAttributes, BelowTheThresholdMemoryIsKeptUntilTrimmed) {
 TEST_F(PoolAttributes, MemoryInUseIsNotTrimmed) {
   const CUmemoryPool pool = MakePool();
   const CUdeviceptr address = Take(pool, 4 * kMiB);
-  ASSERT_EQ(cu.cuMemsetD8(address, 5, 4 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 5, 4 * kMiB), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemPoolTrimTo(pool, 0), CUDA_SUCCESS);
   EXPECT_GE(Get(pool, kReserved), 4 * kMiB);

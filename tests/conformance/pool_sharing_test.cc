@@ -1,5 +1,5 @@
 // Stream-ordered pools between processes. Documented, not measured.
-#include "platform/os_handle.h"
+#include "platform/os/os_handle.h"
 #include "tests/conformance/bytes_as_text.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"
@@ -19,7 +19,7 @@ class SharedPools : public PoolTest {
   }
   CUdeviceptr TakeOnes(CUmemoryPool pool) {
     const CUdeviceptr address = Take(pool, kSize);
-    EXPECT_EQ(cu.cuMemsetD8(address, 1, kSize), CUDA_SUCCESS);
+    EXPECT_EQ(FillAndWait(cu, address, 1, kSize), CUDA_SUCCESS);
     EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
     return address;
   }
@@ -32,7 +32,7 @@ void ReadAndWrite(const platform::DriverTable& cu, Checks* checks,
   checks->Expect("read", cu.cuMemcpyDtoH(bytes.data(), address, kSize),
                  CUDA_SUCCESS);
   checks->ExpectTrue("all ones", bytes == std::vector<std::uint8_t>(kSize, 1));
-  checks->Expect("write", cu.cuMemsetD8(address, value, kSize), CUDA_SUCCESS);
+  checks->Expect("write", FillAndWait(cu, address, value, kSize), CUDA_SUCCESS);
   checks->Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
@@ -102,8 +102,8 @@ TEST_F(SharedPools, ShareTheirMemoryBothWays) {
   // Each importer does as well.
   EXPECT_EQ(Bytes(first, kSize), std::vector<std::uint8_t>(kSize, 8));
   EXPECT_EQ(Bytes(second, kSize), std::vector<std::uint8_t>(kSize, 9));
-  ASSERT_EQ(cu.cuMemsetD8(first, 1, kSize), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuMemsetD8(second, 1, kSize), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, first, 1, kSize), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, second, 1, kSize), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(Child::Start("pool_importer",
                          {std::to_string(fd), ToText(ExportPointer(second)),

@@ -223,7 +223,7 @@ TEST_F(Pools, ADestroyedOneLivesUntilItsMemoryIsFreed) {
   ASSERT_EQ(cu.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
   const CUdeviceptr address = Take(pool, kMiB);
   ASSERT_EQ(cu.cuMemPoolDestroy(pool), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8(address, 4, kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 4, kMiB), CUDA_SUCCESS);
   EXPECT_EQ(Bytes(address, kMiB), std::vector<std::uint8_t>(kMiB, 4));
   EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
 }
@@ -280,7 +280,7 @@ TEST_F(Pools, AreReachedFromTheirDeviceAlwaysAndFromAPeerIfSet) {
   CUcontext context = nullptr;
   ASSERT_EQ(cu.cuDevicePrimaryCtxRetain(&context, 1), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuCtxPushCurrent(context), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8(address, 6, kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(FillAndWait(cu, address, 6, kMiB), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxPopCurrent(&context), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);

@@ -54,7 +54,7 @@ int Importer(const std::vector<std::string>& args) {
                 CUDA_SUCCESS);
   checks.ExpectTrue("all ones",
                     bytes == std::vector<std::uint8_t>(kGranule, 1));
-  checks.Expect("write", cu.cuMemsetD8(address, 8, kGranule), CUDA_SUCCESS);
+  checks.Expect("write", FillAndWait(cu, address, 8, kGranule), CUDA_SUCCESS);
   Unmap(cu, &checks, address, kGranule, handle);
   return checks.failures();
 }
@@ -65,7 +65,7 @@ TEST_F(Processes, ShareMemoryBothWays) {
   const CUdeviceptr address = Reserve();
   Map(address, handle);
   SetAccess(address, kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 1, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 1, kGranule), CUDA_SUCCESS);
   const int fd = Inheritable(Export(handle));
   EXPECT_EQ(Child::Start("importer", {std::to_string(fd)}).Wait(), 0);
   CloseDescriptor(fd);
@@ -90,7 +90,7 @@ int Reader(const std::vector<std::string>& args) {
   const CUmemAccessDesc more = Access(kReadWrite);
   checks.Expect("more access", cu.cuMemSetAccess(address, kGranule, &more, 1),
                 CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(address, 2, 8), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, address, 2, 8), CUDA_SUCCESS);
   Unmap(cu, &checks, address, kGranule, handle);
   return checks.failures();
 }
@@ -101,7 +101,7 @@ TEST_F(Processes, ReadOnlyIsAGuardAndNotAWall) {
   const CUdeviceptr address = Reserve();
   Map(address, handle);
   SetAccess(address, kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 1, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 1, kGranule), CUDA_SUCCESS);
   const int fd = Inheritable(Export(handle));
   EXPECT_EQ(Child::Start("reader", {std::to_string(fd)}).Wait(), 0);
   CloseDescriptor(fd);
@@ -127,7 +127,7 @@ int Exporter(const std::vector<std::string>& args) {
   const CUmemAccessDesc desc = Access(kReadWrite);
   checks.Expect("set access", cu.cuMemSetAccess(address, kGranule, &desc, 1),
                 CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8(address, 1, kGranule), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, address, 1, kGranule), CUDA_SUCCESS);
   checks.Expect("export", ExportTo(cu, &fd, handle), CUDA_SUCCESS);
   checks.ExpectTrue("sent", SendDescriptor(socket, fd));
   char end = 0;
@@ -201,7 +201,7 @@ TEST_F(Processes, OrderEachOthersStreamsThroughMemory) {
   const CUdeviceptr address = Reserve();
   Map(address, handle);
   SetAccess(address, kGranule);
-  ASSERT_EQ(cu.cuMemsetD8(address, 0, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(FillAndWait(cu, address, 0, kGranule), CUDA_SUCCESS);
   const int fd = Inheritable(Export(handle));
   Child child = Child::Start("pong", {std::to_string(fd)});
   CloseDescriptor(fd);

@@ -69,6 +69,7 @@ TEST_F(Streams, DoTheirWorkInOrder) {
 
 TEST_F(Streams, WaitByEveryCondition) {
   ASSERT_EQ(cu.cuMemsetD32(address, 6, 1), CUDA_SUCCESS);  // The word is 6.
+  ASSERT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   EXPECT_EQ(Wait(address, 5, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
   EXPECT_EQ(Wait(address, 6, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
   EXPECT_EQ(Wait(address, 2, CU_STREAM_WAIT_VALUE_AND), CUDA_SUCCESS);

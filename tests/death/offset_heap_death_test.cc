@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "vmm/pool/offset_heap.h"
+#include "vmm/pool/internal/offset_heap.h"
 
 namespace vmm::pool {
 namespace {

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/check.h"
-#include "platform/os_error.h"
-#include "platform/os_handle.h"
-#include "platform/process.h"
+#include "platform/base/check.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/os_error.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/process.h"
 
 namespace vmm::platform {
 namespace {

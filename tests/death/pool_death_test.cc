@@ -9,11 +9,11 @@
 
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
-#include "vmm/endpoint.h"
-#include "vmm/imported_pool.h"
-#include "vmm/pool.h"
-#include "vmm/primary_context.h"
-#include "vmm/ticket_string.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/internal/pool_string.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
 
 namespace vmm::testing {
 namespace {
@@ -34,7 +34,7 @@ struct Sides {
   CurrentContext current = Must(context.MakeCurrent());
   std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
   std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
-  PoolPublication publication = Must(endpoint->Serve(*pool));
+  Share publication = Must(endpoint->Serve(*pool));
   std::unique_ptr<ImportedPool> imported = Must(
       ImportedPool::Subscribe(TestDriver(), publication.ticket(), {}, Late()));
   CUdeviceptr blocks[2] = {};
@@ -75,8 +75,8 @@ TEST(PoolDeathTest, ABlockMovedFromCannotBeGivenBackOnceMore) {
 }
 
 TEST(PoolDeathTest, APoolsStringNeedsAnAddress) {
-  EXPECT_DEATH(FormatPoolString({DomainId(), ""}), "1 to 1024 bytes");
-  EXPECT_DEATH(FormatPoolString({DomainId(), std::string(1025, 'x')}),
+  EXPECT_DEATH(FormatPoolString({}), "1 to 1024 bytes");
+  EXPECT_DEATH(FormatPoolString({{}, {.address = std::string(1025, 'x')}}),
                "1 to 1024 bytes");
 }
 

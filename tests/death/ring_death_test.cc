@@ -4,8 +4,8 @@
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
-#include "vmm/primary_context.h"
-#include "vmm/ring.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/queue/ring.h"
 
 namespace vmm::testing {
 namespace {

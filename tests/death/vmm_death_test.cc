@@ -10,13 +10,13 @@
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/allocation.h"
-#include "vmm/fence.h"
-#include "vmm/fence_pool.h"
-#include "vmm/mapped_region.h"
-#include "vmm/mapping.h"
-#include "vmm/protocol.h"
-#include "vmm/ticket_string.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/mapped_region.h"
+#include "vmm/memory/mapping.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/ticket_string.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -110,25 +110,26 @@ TEST(VmmDeathTest, MappedMemoryIsNeitherDroppedNorReplaced) {
 }
 
 TEST(VmmDeathTest, ATicketStringNeedsAnAddressThatFits) {
-  EXPECT_DEATH(FormatTicketString({SampleTicket(), ""}), "1 to 1024 bytes");
-  EXPECT_DEATH(FormatTicketString({SampleTicket(), std::string(1025, 'a')}),
-               "1 to 1024 bytes");
+  EXPECT_DEATH(FormatTicketString({SampleTicket(), {}}), "1 to 1024 bytes");
+  EXPECT_DEATH(
+      FormatTicketString({SampleTicket(), {.address = std::string(1025, 'a')}}),
+      "1 to 1024 bytes");
 }
 
-TEST(VmmDeathTest, ARequestNamesOneToManyIds) {
+TEST(VmmDeathTest, ARequestHasOneToManyKeys) {
   EXPECT_DEATH(
       {
         auto pair = Must(platform::Channel::Pair());
-        protocol::SendRequest(pair.first, {}, Late()).IgnoreError();
+        protocol::SendOpen(pair.first, {}, Late()).IgnoreError();
       },
-      "a message names 1 to kMaxRequested");
+      "a request has 1 to kMaxRequested keys");
   EXPECT_DEATH(
       {
         auto pair = Must(platform::Channel::Pair());
-        const std::vector<MemoryId> ids(protocol::kMaxRequested + 1);
-        protocol::SendRequest(pair.first, ids, Late()).IgnoreError();
+        const std::vector<ShareKey> keys(protocol::kMaxRequested + 1);
+        protocol::SendOpen(pair.first, keys, Late()).IgnoreError();
       },
-      "a message names 1 to kMaxRequested");
+      "a request has 1 to kMaxRequested keys");
 }
 
 // What no program may do with device memory, or with host memory that the CPU

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "platform/os_handle.h"
+#include "platform/os/os_handle.h"
 #include "tests/fuzz/entries.h"
 #include "tests/support/open_handles.h"
 

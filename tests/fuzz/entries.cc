@@ -13,19 +13,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/check.h"
-#include "platform/frame.h"
+#include "platform/base/check.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/frame.h"
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/fabric_ticket.h"
-#include "vmm/pool/share_table.h"
-#include "vmm/pool/shared_table_view.h"
-#include "vmm/pool_ticket.h"
-#include "vmm/protocol.h"
-#include "vmm/ticket.h"
-#include "vmm/ticket_string.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/shared_table_view.h"
+#include "vmm/pool/pool_ticket.h"
+#include "vmm/share/fabric_ticket.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/ticket.h"
+#include "vmm/share/ticket_string.h"
 
 namespace vmm::fuzz {
 namespace {
@@ -162,10 +162,16 @@ std::vector<Bytes> OffsetHeapSeeds() {
 }
 
 std::vector<Bytes> MessageSeeds() {
-  Bytes request;
-  WireWriter out(request);
-  out.Put<std::uint16_t>(protocol::kRequest);
+  Bytes returned;
+  WireWriter out(returned);
+  out.Put<std::uint16_t>(protocol::kReturn);
   out.PutZeros(28 * 3);
+  Bytes open;
+  WireWriter opening(open);
+  opening.Put<std::uint16_t>(protocol::kOpen);
+  opening.Put(protocol::kOpenVersion);
+  opening.Put<std::uint16_t>(0);
+  for (std::uint8_t i = 0; i < 24 * 3; ++i) opening.Put(i);
   Bytes refusal;
   WireWriter refused(refusal);
   refused.Put<std::uint16_t>(protocol::kRefused);
@@ -175,12 +181,10 @@ std::vector<Bytes> MessageSeeds() {
   const auto header = platform::EncodeFrameHeader({7, 4, 0});
   frame.insert(frame.end(), header.begin(), header.end());
   frame.insert(frame.end(), {1, 2, 3, 4});
-  Bytes returned = request;
-  returned[0] = static_cast<std::uint8_t>(protocol::kReturn & 0xff);
-  Bytes recall = request;
+  Bytes recall = returned;
   recall[0] = static_cast<std::uint8_t>(protocol::kRecall & 0xff);
   recall.insert(recall.end(), 8, 0);
-  return {request, refusal, frame, returned, recall};
+  return {open, refusal, frame, returned, recall};
 }
 
 // A share table with one block in it, and a peer's view of it.
@@ -254,7 +258,7 @@ void FuzzTicketString(Input input) {
   Bytes whole(input.begin(), input.end());
   const std::uint32_t crc = Crc32c(whole);
   WireWriter(whole).Put<std::uint32_t>(crc);
-  check(absl::StrCat("vmmshare:1:", absl::WebSafeBase64Escape(Text(whole))));
+  check(absl::StrCat("vmmshare:2:", absl::WebSafeBase64Escape(Text(whole))));
 }
 
 void FuzzFabricTicket(Input input) {
@@ -290,12 +294,13 @@ void FuzzMessage(Input input) {
   message.type = static_cast<std::uint16_t>(input[0] | input[1] << 8);
   const Input payload = input.subspan(2);
   message.payload.assign(payload.begin(), payload.end());
-  const auto ids = protocol::DecodeRequest(message);
-  if (ids.ok()) {
-    Check(!ids->empty() && ids->size() * 28 == payload.size(),
-          "a request of another number of ids than it holds");
+  const auto keys = protocol::DecodeOpen(message);
+  if (keys.ok()) {
+    Check(!keys->empty() && keys->size() * 24 + 4 == payload.size(),
+          "a request of another number of keys than it holds");
   } else {
-    Check(absl::IsInvalidArgument(ids.status()),
+    Check(absl::IsInvalidArgument(keys.status()) ||
+              absl::IsUnimplemented(keys.status()),
           "another error than documented");
   }
   const auto returned = protocol::DecodeReturn(message);
@@ -358,11 +363,13 @@ void FuzzReceive(Input input) {
 const std::vector<Entry>& Entries() {
   static const auto* const entries = [] {
     const Bytes ticket = EncodeTicket(testing::SampleTicket());
-    const std::string text =
-        FormatTicketString({testing::SampleTicket(), "/run/vmmshare/abc"});
+    const std::string text = FormatTicketString(
+        {testing::SampleTicket(), {.address = "/run/vmmshare/abc"}});
     const PoolTicketBytes encoded = EncodePoolTicket(PoolWorld::Get().good);
     const Bytes pool_ticket(encoded.begin(), encoded.end());
     Bytes body = ticket;  // The bytes within a string, less the checksum.
+    body.insert(body.end(), 24, 7);
+    body.push_back(1);
     WireWriter(body).Put<std::uint16_t>(2);
     body.insert(body.end(), {'/', 'x'});
     auto* const all = new std::vector<Entry>{

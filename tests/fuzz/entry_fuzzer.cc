@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data,

@@ -4,11 +4,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
-#include "vmm/fence_ticket.h"
-#include "vmm/ipc_event.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/sync/fence_ticket.h"
+#include "vmm/sync/ipc_event.h"
 
 namespace vmm::fuzz {
 namespace {

@@ -9,7 +9,7 @@
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
 #include "fabric/job_record.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 #include "tests/job/samples.h"
 

@@ -5,12 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 #include "tests/unit/vmm_keeper_samples.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/keeper/protocol.h"
-#include "vmm/keeper/record.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/internal/record.h"
 
 namespace vmm::fuzz {
 namespace {

@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 #include "tests/unit/offset_heap_model.h"
-#include "vmm/pool/offset_heap.h"
+#include "vmm/pool/internal/offset_heap.h"
 
 namespace vmm::fuzz {
 namespace {

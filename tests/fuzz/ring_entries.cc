@@ -6,13 +6,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
-#include "vmm/barrier.h"
-#include "vmm/barrier/protocol.h"
-#include "vmm/ring.h"
-#include "vmm/ring/peer.h"
-#include "vmm/ring_item.h"
+#include "vmm/job/barrier.h"
+#include "vmm/job/internal/barrier_protocol.h"
+#include "vmm/queue/internal/ring_item.h"
+#include "vmm/queue/internal/ring_peer.h"
+#include "vmm/queue/ring.h"
 
 namespace vmm::fuzz {
 namespace {

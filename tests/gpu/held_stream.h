@@ -5,10 +5,10 @@
 #include <cuda.h>
 #include <gtest/gtest.h>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 #include "tests/support/must.h"
-#include "vmm/allocation.h"
-#include "vmm/device.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::testing {
 

@@ -9,10 +9,11 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "tests/support/driver_faults.h"
-#include "vmm/allocation.h"
-#include "vmm/exporter.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/transfer.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {
@@ -85,6 +86,9 @@ TEST_F(AllocationTest, OverTheDevicesSizeIsRefusedAsExhausted) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("cuMemCreate(size="));
     EXPECT_THAT(std::string(status.message()), HasSubstr("does not fit"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(OnHostMemoryDriver() ? "VMMSHARE_HOST_MEMORY"
+                                               : "nvidia-smi"));
   }
 }
 

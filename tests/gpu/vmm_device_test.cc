@@ -5,15 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "tests/support/driver_faults.h"
-#include "vmm/allocation.h"
-#include "vmm/endpoint.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/pointer.h"
-#include "vmm/transfer.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/pointer.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {

@@ -13,10 +13,10 @@
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
-#include "vmm/allocation.h"
-#include "vmm/fence.h"
-#include "vmm/fence_array.h"
-#include "vmm/fence_pool.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_array.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {

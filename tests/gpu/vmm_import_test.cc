@@ -10,9 +10,10 @@
 
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
-#include "vmm/allocation.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/transfer.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {
@@ -132,6 +133,22 @@ TEST_F(ImportTest, OfHostMemoryIsMappedByDeviceAndCpu) {
   };
   EXPECT_EQ(at(memory.address() + 77), 0x2a);
   EXPECT_EQ(at(imported.address() + kGranule - 1), 0x2a);
+}
+
+TEST_F(ImportTest, OfADevicesMemoryForTheCpuIsRefusedWhateverTheTicketSays) {
+  const Allocation memory = Make(kGranule);
+  Exported exported = Export(memory.shareable());
+  const ImportOptions options = {.access = Access::kReadWrite,
+                                 .host_access = Access::kReadWrite,
+                                 .host_memory_only = true};
+  absl::Status refused = Open(exported, options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("the CPU cannot access"));
+  exported.ticket.host_numa_node = 0;
+  refused = Open(exported, options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("is not the host's"));
 }
 
 TEST_F(ImportTest, WithAnotherNumberOfHandlesIsRefused) {

@@ -8,12 +8,13 @@
 
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
-#include "vmm/address_range.h"
-#include "vmm/allocation.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/mapping.h"
-#include "vmm/pointer.h"
-#include "vmm/transfer.h"
+#include "vmm/memory/address_range.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/mapping.h"
+#include "vmm/memory/pointer.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {
@@ -102,6 +103,8 @@ TEST_F(PointerTest, KnowsImportedMemoryWhichCannotBePassedOn) {
   const ImportedAllocation imported = ImportHere(memory.shareable());
   const PointerInfo info = InfoOf(imported.address());
   EXPECT_EQ(info.kind, PointerKind::kVmm);
+  EXPECT_EQ(info.host_numa_node, std::nullopt);
+  EXPECT_EQ(info.device_ordinal, device.ordinal());
   EXPECT_FALSE(info.adoptable) << info.kinds.ToString();
   const absl::Status status = AdoptFails(imported.address(), kGranule);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -113,6 +116,8 @@ TEST_F(PointerTest, KnowsHostMemoryOfVmm) {
       Must(Allocation::Create(device, {.size = kGranule, .host_numa_node = 0}));
   const PointerInfo info = InfoOf(memory.address());
   EXPECT_EQ(info.kind, PointerKind::kVmm);
+  EXPECT_EQ(info.host_numa_node, 0);
+  EXPECT_EQ(info.device_ordinal, std::nullopt);
   EXPECT_TRUE(info.adoptable);
 }
 

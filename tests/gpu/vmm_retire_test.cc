@@ -10,10 +10,11 @@
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
-#include "vmm/allocation.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/retire.h"
-#include "vmm/transfer.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/retire.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {

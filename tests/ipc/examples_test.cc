@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "platform/process.h"
+#include "platform/os/process.h"
 #include "tests/ipc/program.h"
 #include "tests/support/emulator.h"
 #include "tests/support/pattern.h"
@@ -452,8 +452,8 @@ TEST_F(OneProcessPerGpu, SaysWhichGpusCannotReachEachOther) {
 TEST(Hello, OpensInOneProcessWhatAnotherPublished) {
   const std::string driver = OnHostMemoryDriver() ? HostDriverPath() : "system";
   Program owner = StartExample("hello", {driver});
-  ASSERT_TRUE(owner.WaitForText("vmmshare:1:")) << owner.output();
-  const std::string ticket = LineOf(owner.output(), 1);
+  ASSERT_TRUE(owner.WaitForText("vmmshare:2:")) << owner.output();
+  const std::string ticket = LineOf(owner.output(), 0);
   const Result opened = RunExample("hello", {driver, ticket});
   EXPECT_EQ(opened.status, 0) << opened.output;
   EXPECT_THAT(opened.output, HasSubstr("opened 1073741824 bytes"));

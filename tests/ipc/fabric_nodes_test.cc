@@ -18,11 +18,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "platform/machine.h"
-#include "platform/process.h"
+#include "platform/os/machine.h"
+#include "platform/os/process.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/nodes.h"
-#include "vmm/fabric_ticket.h"
+#include "vmm/share/fabric_ticket.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/ticket_string.h"
 
 namespace vmm::testing {
 namespace {
@@ -165,7 +167,7 @@ struct Node {
   std::optional<Allocation> own;
   std::optional<ImportedAllocation> imported;
   std::unique_ptr<Endpoint> endpoint;
-  std::optional<Publication> publication;
+  std::optional<Share> publication;
 };
 
 // args: the test's address; the name of the node to enter, if any; "obey".

@@ -16,7 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
+#include "platform/os/descriptor_posix.h"
 #include "tests/support/emulator.h"
 #include "tests/support/must.h"
 
@@ -25,8 +26,6 @@ namespace {
 
 using platform::OsHandle;
 using platform::StoredHandle;
-
-int Fd(const OsHandle& handle) { return static_cast<int>(handle.get()); }
 
 }  // namespace
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "platform/channel.h"
-#include "platform/os_handle.h"
-#include "platform/service_manager.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/service_manager.h"
 
 namespace vmm::testing {
 
@@ -46,6 +46,11 @@ class FakeSystemd {
   // Puts something there by hand.
   void Plant(const std::string& name, const platform::OsHandle& handle);
   void Clear();
+
+  // It reads nothing, and no other call of it returns, while the lock is held.
+  std::unique_lock<std::mutex> StandStill() const {
+    return std::unique_lock<std::mutex>(mutex_);
+  }
 
  private:
   struct Datagram {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/channel_address.h"
-#include "platform/process.h"
+#include "platform/ipc/channel_address.h"
+#include "platform/os/process.h"
 #include "tests/ipc/program.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/must.h"

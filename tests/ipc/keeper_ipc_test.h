@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "platform/channel_address.h"
-#include "platform/process.h"
+#include "platform/ipc/channel_address.h"
+#include "platform/os/process.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/keeper.h"
-#include "vmm/keeper/server.h"
+#include "vmm/keeper/internal/server.h"
+#include "vmm/keeper/keeper.h"
 
 namespace vmm::testing {
 

@@ -18,8 +18,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "platform/check.h"
-#include "platform/process.h"
+#include "platform/base/check.h"
+#include "platform/os/process.h"
 #include "tests/support/child.h"
 #include "tests/support/test_driver.h"
 #include "vmm/vmm.h"
@@ -96,7 +96,7 @@ int Owner(const std::vector<std::string>& args) {
   const Device device = Must(Device::ByOrdinal(TestDriver(), ordinal));
   const Allocation memory = Must(Allocation::Create(device, {.size = kSize}));
   const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const std::string before_use = ActiveContexts();
   const PrimaryContext context = Must(PrimaryContext::Retain(device));
   const CurrentContext current = Must(context.MakeCurrent());

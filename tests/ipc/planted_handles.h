@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/os_handle.h"
+#include "platform/os/os_handle.h"
 
 namespace vmm::testing {
 
@@ -19,6 +19,9 @@ struct Planted {
 // One of each kind of object that can be sent and is not memory of any driver:
 // /dev/null, a socket, a pipe, a directory, a file.
 std::vector<Planted> PlantedObjects();
+// Those of them that a channel carries: not the directory and the file on Linux,
+// whose closing could block.
+std::vector<Planted> CarriedObjects();
 
 // Memory of `size` bytes that the host-memory driver did not make. `sealed`:
 // against shrinking and growing.

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/ipc/planted_handles.h"
 
 namespace vmm::testing {
@@ -39,6 +39,12 @@ std::vector<Planted> PlantedObjects() {
       {"a directory", Own(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   planted.push_back(
       {"a file", Own(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC))});
+  return planted;
+}
+
+std::vector<Planted> CarriedObjects() {
+  std::vector<Planted> planted = PlantedObjects();
+  planted.erase(planted.begin() + 3, planted.end());
   return planted;
 }
 

@@ -1,6 +1,6 @@
 #include <windows.h>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/ipc/planted_handles.h"
 
 namespace vmm::testing {
@@ -42,6 +42,8 @@ std::vector<Planted> PlantedObjects() {
 
 // A section never changes its size; what stands for sealing is that it can be
 // written.
+std::vector<Planted> CarriedObjects() { return PlantedObjects(); }
+
 platform::OsHandle PlantedMemory(std::uint64_t size, bool sealed) {
   return Own(::CreateFileMappingW(
       INVALID_HANDLE_VALUE, nullptr, sealed ? PAGE_READWRITE : PAGE_READONLY,

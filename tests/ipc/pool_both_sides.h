@@ -72,7 +72,7 @@ struct BothSides {
 
   std::unique_ptr<Pool> pool;
   std::unique_ptr<Endpoint> endpoint;
-  std::optional<PoolPublication> publication;
+  std::optional<Share> publication;
   std::unique_ptr<ImportedPool> imported;
   std::vector<CUdeviceptr> blocks;
   std::vector<PoolTicketBytes> bytes;

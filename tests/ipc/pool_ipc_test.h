@@ -9,9 +9,9 @@
 
 #include "tests/ipc/pool_peer.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/endpoint.h"
-#include "vmm/imported_pool.h"
-#include "vmm/pool.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
 
 namespace vmm::testing {
 
@@ -39,14 +39,16 @@ class PoolIpcTest : public IpcTest {
     options.listener.directory = listener_directory();
     return Must(Endpoint::Start(options));
   }
-  PoolPublication Serve(SharingDomain domain = SharingDomain::kFirst) {
-    return Must(endpoint_->Serve(*pool_, domain));
+  Share Serve(SharingDomain domain = SharingDomain::kFirst,
+              const ShareOptions& options = {}) {
+    ServableDomain served = pool_->InDomain(domain);
+    return Must(endpoint_->Serve(served, options));
   }
   PoolPeer StartPeer(const std::map<std::string, std::string>& env = {}) {
     return PoolPeer::Start(listener(), env);
   }
   // A subscription of this very process.
-  std::unique_ptr<ImportedPool> Subscribe(const PoolPublication& publication,
+  std::unique_ptr<ImportedPool> Subscribe(const Share& publication,
                                           const ImportOptions& options = {}) {
     return Must(ImportedPool::Subscribe(driver(), publication.ticket(), options,
                                         Late()));

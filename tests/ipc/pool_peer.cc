@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "platform/check.h"
-#include "vmm/imported_pool.h"
+#include "platform/base/check.h"
+#include "vmm/pool/imported_pool.h"
 
 namespace vmm::testing {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/child.h"
-#include "vmm/pool_ticket.h"
+#include "vmm/pool/pool_ticket.h"
 
 namespace vmm::testing {
 

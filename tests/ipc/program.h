@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/os_handle.h"
+#include "platform/os/os_handle.h"
 
 namespace vmm::testing {
 

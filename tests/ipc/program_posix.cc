@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/ipc/program.h"
 #include "tests/support/emulator.h"
 

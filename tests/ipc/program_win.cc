@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
-#include "platform/check.h"
-#include "platform/os_error.h"
-#include "platform/pipe_win.h"
-#include "platform/utf16_win.h"
+#include "platform/base/check.h"
+#include "platform/ipc/pipe_win.h"
+#include "platform/os/os_error.h"
+#include "platform/os/utf16_win.h"
 #include "tests/ipc/program.h"
 #include "tests/support/command_line_win.h"
 
@@ -115,7 +115,7 @@ bool Program::ReadMore(absl::Time deadline) {
   platform::Check(event.ok(), "no event");
   std::vector<std::uint8_t> piece(4096);
   absl::StatusOr<std::size_t> size = platform::ReadMessage(
-      pipe_, *event, absl::MakeSpan(piece), deadline, nullptr, "output");
+      pipe_, *event, absl::MakeSpan(piece), deadline, {}, "output");
   if (!size.ok()) return false;
   // The C runtime writes lines as Windows has them.
   output_ += absl::StrReplaceAll(

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/allocation.h"
-#include "vmm/ring.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/queue/ring.h"
 
 namespace vmm::testing {
 inline constexpr std::uint64_t kBytes = 256 << 10;

@@ -10,8 +10,8 @@
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/open_handles.h"
-#include "vmm/protocol.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -25,14 +25,14 @@ struct Case {
   std::vector<std::string> expected;  // What came, and what should have.
 };
 
-std::vector<Case> Cases(std::uint64_t size) {
+std::vector<Case> Cases(std::uint64_t size, std::vector<Planted> objects) {
   std::vector<Case> cases;
   const std::string memory = OnHostMemoryDriver()
                                  ? "expected memory exported by the "
                                    "host-memory driver"
                                  : "expected GPU memory exported by the NVIDIA "
                                    "driver";
-  for (Planted& planted : PlantedObjects()) {
+  for (Planted& planted : objects) {
     std::vector<std::string> words = {" is " + planted.name, memory};
     cases.push_back({std::move(planted), std::move(words)});
   }
@@ -64,7 +64,7 @@ class Pitfall12 : public BadHandleTest {};
 TEST_F(Pitfall12, ADescriptorIsCheckedBeforeTheDriverSeesIt) {
   const Allocation memory = Make(kGranule);
   const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
-  for (Case& c : Cases(kGranule)) {
+  for (Case& c : Cases(kGranule, PlantedObjects())) {
     const absl::Status status = Open(ticket, std::move(c.planted.handle));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
         << c.planted.name << ": " << status;
@@ -147,7 +147,7 @@ TEST_F(BadHandleTest, FromAPeerIsRefusedAndBothSidesGoOn) {
   const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
   Child importer = Child::Start("report-imports", {address()});
   platform::Channel channel = Accept();
-  std::vector<Case> cases = Cases(kGranule);
+  std::vector<Case> cases = Cases(kGranule, CarriedObjects());
   // What is kept from the first exchange on is not a bad handle's doing.
   const auto refused_event = [&] {
     SendPlanted(channel, ticket, {&cases.front().planted.handle});

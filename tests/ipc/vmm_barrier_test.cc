@@ -11,15 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
+#include "platform/ipc/lifeline.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/how_many.h"
-#include "vmm/barrier.h"
-#include "vmm/barrier/protocol.h"
-#include "vmm/endpoint.h"
-#include "vmm/fence_pool.h"
-#include "vmm/protocol.h"
+#include "vmm/job/barrier.h"
+#include "vmm/job/internal/barrier_protocol.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -96,9 +98,10 @@ int BarrierMemberMain(const Args& args) {
   Member me;
   std::unique_ptr<ImportedAllocation> words;
   const auto act = [&](const std::string& what) -> std::string {
-    if (what == "join") {
+    if (absl::StartsWith(what, "join")) {  // There, or at another address.
+      const std::string at = what.size() > 5 ? what.substr(5) : args[0];
       absl::StatusOr<std::unique_ptr<Barrier>> joined =
-          Barrier::Join(here.device, Dial(args[0]), Late());
+          Barrier::Join(here.device, Dial(at), Late());
       if (!joined.ok()) return joined.status().ToString();
       me.barrier = *std::move(joined);
       return "OK";
@@ -153,21 +156,24 @@ int BarrierMemberMain(const Args& args) {
 }
 const bool kBarrierMember = RegisterChild("barrier-member", &BarrierMemberMain);
 
-// Rank 0 in a process of its own, with two others; args: where to dial. It
-// meets them once and then never again.
+// Rank 0 in a process of its own, with two others; args: where to dial, and in
+// which directory to listen. It meets them once and then never again.
 int BarrierHostMain(const Args& args) {
   const Here here;
   const std::unique_ptr<FencePool> fences =
       Must(FencePool::Create(here.device));
   const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
-  const PoolPublication served = Must(endpoint->Serve(fences->pool()));
+  const Share served = Must(endpoint->Serve(fences->pool()));
+  platform::Listener listener =
+      Must(platform::Listener::Bind({.directory = args[1]}, {}));
+  platform::Channel orders = Dial(args[0]);
+  Tell(orders, listener.address());
   std::vector<platform::Channel> members;
-  members.push_back(Dial(args[0]));
-  members.push_back(Dial(args[0]));
+  members.push_back(Must(listener.Accept(Late())));
+  members.push_back(Must(listener.Accept(Late())));
   const std::unique_ptr<Barrier> barrier =
       Must(Barrier::Host(*fences, served.ticket(), std::move(members), Late()));
   Must(barrier->MeetOnHost(Late()));
-  platform::Channel orders = Dial(args[0]);
   Hear(orders);  // Nothing comes: it is killed.
   return 1;
 }
@@ -242,7 +248,7 @@ class BarrierTest : public IpcTest {
 
   std::unique_ptr<FencePool> fences_;
   std::unique_ptr<Endpoint> endpoint_;
-  std::optional<PoolPublication> served_;
+  std::optional<Share> served_;
   std::vector<Process> others_;
   Process* killed_ = nullptr;
   std::optional<Member> me_;
@@ -374,40 +380,16 @@ TEST_F(BarrierTest, AHostThatWaitsIsToldAtOnceThatAMemberWasKilled) {
 
 TEST_F(BarrierTest, AllLearnThatRankZeroWasKilled) {
   Start(2);
-  Child host = Child::Start("barrier-host", {address()});
-  for (Process& other : others_) {
-    // The member dials the test, which is in between.
-    Order(other, "join");
-  }
-  // Four connections, two of the members and two of the host, in any order; so
-  // each is told by who is at the other end.
-  std::vector<platform::Channel> of_host;
-  std::vector<platform::Channel> of_members;
-  for (int i = 0; i < 4; ++i) {
-    platform::Channel channel = Accept();
-    (channel.peer().pid == host.pid() ? of_host : of_members)
-        .push_back(std::move(channel));
-  }
-  ASSERT_EQ(of_host.size(), 2u);
-  ASSERT_EQ(of_members.size(), 2u);
-  // Messages without handles can be passed on, first one way and then back.
-  const auto pass_on = [](std::vector<platform::Channel>& from,
-                          std::vector<platform::Channel>& to) {
-    auto next = to.begin();
-    for (platform::Channel& channel : from) {
-      const platform::Message message = Must(channel.Receive(Late()));
-      ExpectOk((next++)->Send(message.type, message.payload, {}, Late()));
-    }
-  };
-  pass_on(of_host, of_members);
-  pass_on(of_members, of_host);
+  Child host = Child::Start("barrier-host", {address(), listener_directory()});
+  platform::Channel of_host = Accept();
+  const std::string there = Hear(of_host);
+  for (Process& other : others_) Order(other, "join " + there);
   for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
   for (Process& other : others_) Order(other, "meet-on-host");
   for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
   for (Process& other : others_) EXPECT_EQ(Ask(other, "meet"), "OK");
   host.Kill();
   EXPECT_EQ(host.Wait(), Child::kKilled);
-  of_members.clear();
   for (Process& other : others_) {
     EXPECT_EQ(Ask(other, "sync"), "OK");
     EXPECT_THAT(Ask(other, "status"),
@@ -481,6 +463,7 @@ TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
     auto [first, good] = Must(platform::Channel::Pair());
     auto [second, bad] = Must(platform::Channel::Pair());
     ExpectOk(good.Send(barrier::kBarrierJoined, {}, {}, Late()));
+    ExpectOk(platform::SendLifeline(good, Late()));
     one.answer(bad);
     std::vector<platform::Channel> members;
     members.push_back(std::move(first));
@@ -492,6 +475,7 @@ TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
         one.words);
     // The one that had joined learns it.
     EXPECT_EQ(Must(good.Receive(Late())).type, barrier::kBarrierOffer);
+    Must(platform::ReceiveLifeline(good, Late()));
     EXPECT_EQ(Must(good.Receive(Late())).type, barrier::kBarrierBye);
   }
 }
@@ -509,13 +493,14 @@ TEST_F(BarrierTest, WhoIsOfferedNoBarrierSaysWhy) {
       {7, {}, "DATA_LOSS: a message of type 0x7"},
       {barrier::kBarrierOffer, {1, 0, 0}, "DATA_LOSS: no barrier is offered"},
       {barrier::kBarrierOffer, barrier::EncodeOffer(offer),
-       "INVALID_ARGUMENT: not a usable ticket"},
+       "INVALID_ARGUMENT: not a usable pool string"},
   };
   Start(1);
   for (const Case& one : cases) {
     Order(others_[0], "join");
     platform::Channel channel = Accept();
     ExpectOk(channel.Send(one.type, one.payload, {}, Late()));
+    platform::SendLifeline(channel, Late()).IgnoreError();
     EXPECT_THAT(Hear(others_[0].orders), StartsWith(one.answer));
   }
 }
@@ -543,6 +528,7 @@ TEST_F(BarrierTest, NonsenseBreaksTheBarrier) {
              served_->ticket(),
              {Must(fences_->Export(first)), Must(fences_->Export(second))}}),
         {}, Late()));
+    ExpectOk(platform::SendLifeline(channel, Late()));
     EXPECT_EQ(Must(channel.Receive(Late())).type, barrier::kBarrierJoined);
     EXPECT_EQ(Hear(others_[0].orders), "OK");
     ExpectOk(channel.Send(one.type, one.payload, {}, Late()));

@@ -11,16 +11,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "platform/process.h"
+#include "platform/os/process.h"
+#include "tests/ipc/ask.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/fork.h"
-#include "vmm/endpoint.h"
-#include "vmm/protocol.h"
-#include "vmm/ticket_string.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/ticket_string.h"
 
 namespace vmm::testing {
 namespace {
@@ -65,7 +67,7 @@ TEST_F(EndpointTest, ATicketInAFileIsOpenedByAnotherProcess) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(1024);
   WritePattern(memory.address(), 1024, 1);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const std::string file = directory() + "/memory.ticket";
   std::ofstream(file) << published.ticket() << "\n";
   EXPECT_EQ(Child::Start("open-file-and-write", {file}).Wait(), 0);
@@ -102,12 +104,11 @@ TEST_F(EndpointTest, ManyClientsOpenManyTicketsAtOnce) {
     WritePattern(many.back().address(), 3000 + i, i);
     shareables.push_back(many.back().shareable());
   }
-  const std::vector<Publication> published =
-      Must(endpoint->PublishAll(shareables));
+  const std::vector<Share> published = Must(endpoint->PublishAll(shareables));
   const std::string file = directory() + "/tickets";
   {
     std::ofstream out(file);
-    for (const Publication& each : published) out << each.ticket() << "\n";
+    for (const Share& each : published) out << each.ticket() << "\n";
   }
   std::vector<Child> children;
   for (int i = 0; i < 6; ++i) {
@@ -124,8 +125,8 @@ TEST_F(EndpointTest, TicketsOfSeveralEndpointsComeInTheOrderGiven) {
   const std::unique_ptr<Endpoint> b = Start();
   const Allocation memory_a = MakePattern(kGranule, 1);
   const Allocation memory_b = MakePattern(2 * kGranule, 2);
-  const Publication pa = Must(a->Publish(memory_a.shareable()));
-  const Publication pb = Must(b->Publish(memory_b.shareable()));
+  const Share pa = Must(a->Publish(memory_a.shareable()));
+  const Share pb = Must(b->Publish(memory_b.shareable()));
   const std::vector<std::string> tickets = {pb.ticket(), pa.ticket(),
                                             pb.ticket()};
   const auto opened = Must(OpenTickets(driver(), tickets, {}, Late()));
@@ -140,8 +141,8 @@ TEST_F(EndpointTest, AllTicketsAreOpenedOrNone) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation a = Make(kGranule);
   const Allocation b = Make(kGranule);
-  const Publication pa = Must(endpoint->Publish(a.shareable()));
-  std::optional<Publication> pb = Must(endpoint->Publish(b.shareable()));
+  const Share pa = Must(endpoint->Publish(a.shareable()));
+  std::optional<Share> pb = Must(endpoint->Publish(b.shareable()));
   const std::vector<std::string> tickets = {pa.ticket(), pb->ticket()};
   pb.reset();
   EXPECT_TRUE(
@@ -151,7 +152,7 @@ TEST_F(EndpointTest, AllTicketsAreOpenedOrNone) {
 TEST_F(EndpointTest, MemoryOfManyChunksIsServed) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = MakePattern(40 * kGranule, 9, kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const ImportedAllocation imported = Must(Open(published.ticket()));
   ExpectPattern(imported.address(), imported.size(), 9);
 }
@@ -161,7 +162,7 @@ TEST_F(EndpointTest, ASilentPeerDelaysNobodyAndIsDropped) {
   options.request_timeout = absl::Milliseconds(200);
   const std::unique_ptr<Endpoint> endpoint = Start(options);
   const Allocation memory = MakePattern(kGranule, 4);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const platform::Channel silent = Dial(endpoint->address());
   const platform::Channel silent_too = Dial(endpoint->address());
   const ImportedAllocation imported = Must(Open(published.ticket()));
@@ -177,9 +178,9 @@ TEST_F(EndpointTest, APeerThatAsksAndNeverTakesIsDroppedToo) {
   options.transfer_timeout = absl::Milliseconds(100);
   const std::unique_ptr<Endpoint> endpoint = Start(options);
   const Allocation memory = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   platform::Channel slow = Dial(endpoint->address());
-  Must(protocol::SendRequest(slow, {memory.id()}, Late()));
+  AskAndBeGranted(slow, published.ticket());
   EXPECT_TRUE(slow.WaitForHangUp(Late()).ok());
   ExpectSoon([&] { return endpoint->statistics().failed == 1; });
 }
@@ -187,18 +188,22 @@ TEST_F(EndpointTest, APeerThatAsksAndNeverTakesIsDroppedToo) {
 TEST_F(EndpointTest, MorePeersThanAllowedAreToldSo) {
   EndpointOptions options;
   options.max_sessions = 2;
+  options.max_process_sessions = 2;
   const std::unique_ptr<Endpoint> endpoint = Start(options);
   const Allocation memory = MakePattern(kGranule, 4);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   {
     const platform::Channel first = Dial(endpoint->address());
     const platform::Channel second = Dial(endpoint->address());
     for (int i = 0; i < 100; ++i) {
-      const absl::Status refused = Open(published.ticket()).status();
+      const absl::Status refused =
+          OpenTicket(driver(), published.ticket(), {}, absl::InfiniteFuture())
+              .status();
       ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted)
           << i << ": " << refused;
       EXPECT_THAT(std::string(refused.message()),
-                  HasSubstr("the owner refused: the owner serves 2 peers"));
+                  HasSubstr("the owner refused: the owner has 2 connections, "
+                            "its limit"));
     }
     EXPECT_EQ(endpoint->statistics().refused, 100u);
   }
@@ -208,8 +213,7 @@ TEST_F(EndpointTest, MorePeersThanAllowedAreToldSo) {
 TEST_F(EndpointTest, AWithdrawnPublicationIsNotFound) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);
-  std::optional<Publication> published =
-      Must(endpoint->Publish(memory.shareable()));
+  std::optional<Share> published = Must(endpoint->Publish(memory.shareable()));
   const std::string ticket = published->ticket();
   EXPECT_TRUE(Open(ticket).ok());
   published.reset();
@@ -219,23 +223,10 @@ TEST_F(EndpointTest, AWithdrawnPublicationIsNotFound) {
   ExpectSoon(
       [&] { return absl::IsNotFound(endpoint->statistics().last_error); });
   // It can be published again.
-  const Publication again = Must(endpoint->Publish(memory.shareable()));
+  const Share again = Must(endpoint->Publish(memory.shareable()));
   EXPECT_TRUE(Open(again.ticket()).ok());
-  EXPECT_TRUE(Open(ticket).ok()) << "the same memory has the same ticket";
-}
-
-TEST_F(EndpointTest, WhatIsPublishedAlreadyIsNotPublishedTwice) {
-  const std::unique_ptr<Endpoint> endpoint = Start();
-  const Allocation memory = Make(kGranule);
-  const Allocation other = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
-  EXPECT_TRUE(
-      absl::IsAlreadyExists(endpoint->Publish(memory.shareable()).status()));
-  // All or nothing: the other one is not left published.
-  EXPECT_TRUE(absl::IsAlreadyExists(
-      endpoint->PublishAll({other.shareable(), memory.shareable()}).status()));
-  EXPECT_TRUE(endpoint->Publish(other.shareable()).ok());
-  EXPECT_TRUE(Open(published.ticket()).ok());
+  EXPECT_TRUE(absl::IsNotFound(Open(ticket).status()))
+      << "what was withdrawn stays so";
 }
 
 TEST_F(EndpointTest, PrivateMemoryCannotBePublished) {
@@ -249,7 +240,7 @@ TEST_F(EndpointTest, PrivateMemoryCannotBePublished) {
 TEST_F(EndpointTest, APublicationOutlivesTheAllocation) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   std::optional<Allocation> memory = MakePattern(2 * kGranule, 6, kGranule);
-  const Publication published = Must(endpoint->Publish(memory->shareable()));
+  const Share published = Must(endpoint->Publish(memory->shareable()));
   memory.reset();
   const ImportedAllocation imported = Must(Open(published.ticket()));
   ExpectPattern(imported.address(), imported.size(), 6);
@@ -258,7 +249,7 @@ TEST_F(EndpointTest, APublicationOutlivesTheAllocation) {
 TEST_F(EndpointTest, APublicationOutlivesTheEndpointAndServesNobody) {
   std::unique_ptr<Endpoint> endpoint = Start();
   std::optional<Allocation> memory = MakePattern(kGranule, 6);
-  const Publication published = Must(endpoint->Publish(memory->shareable()));
+  const Share published = Must(endpoint->Publish(memory->shareable()));
   endpoint.reset();
   memory.reset();
   const absl::Status status = Open(published.ticket()).status();
@@ -271,7 +262,7 @@ TEST_F(EndpointTest, AMovedPublicationWithdrawsWhatItHeldBefore) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation a = Make(kGranule);
   const Allocation b = Make(kGranule);
-  Publication published = Must(endpoint->Publish(a.shareable()));
+  Share published = Must(endpoint->Publish(a.shareable()));
   const std::string first = published.ticket();
   published = Must(endpoint->Publish(b.shareable()));
   EXPECT_TRUE(absl::IsNotFound(Open(first).status()));
@@ -282,12 +273,12 @@ class Pitfall29 : public EndpointTest {};
 TEST_F(Pitfall29, ATicketToReplacedMemoryNeverResolvesToTheNew) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   Allocation memory = MakePattern(kGranule, 1);
-  std::optional<Publication> old = Must(endpoint->Publish(memory.shareable()));
+  std::optional<Share> old = Must(endpoint->Publish(memory.shareable()));
   const std::string old_ticket = old->ticket();
   ASSERT_TRUE(memory.Discard().ok());
   ASSERT_TRUE(memory.Remap().ok());
   WritePattern(memory.address(), memory.size(), 2);
-  const Publication renewed = Must(endpoint->Publish(memory.shareable()));
+  const Share renewed = Must(endpoint->Publish(memory.shareable()));
   EXPECT_NE(renewed.ticket(), old_ticket);
   {
     const ImportedAllocation was = Must(Open(old_ticket));
@@ -302,7 +293,7 @@ TEST_F(Pitfall29, ATicketToReplacedMemoryNeverResolvesToTheNew) {
 TEST_F(EndpointTest, ATicketOfAnotherHostIsRefusedBeforeAnybodyIsDialled) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const absl::Status status =
       Open(Changed(published.ticket(), [](Ticket& ticket) {
         ticket.boot_id[0] ^= 0xff;
@@ -317,7 +308,7 @@ TEST_F(EndpointTest, ATicketOfAnotherHostIsRefusedBeforeAnybodyIsDialled) {
 TEST_F(EndpointTest, ATicketOfTheOtherDriverIsRefused) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const absl::Status status =
       Open(Changed(published.ticket(), [](Ticket& ticket) {
         ticket.host_memory_driver = !ticket.host_memory_driver;
@@ -330,7 +321,7 @@ TEST_F(EndpointTest, ATicketOfTheOtherDriverIsRefused) {
 TEST_F(EndpointTest, ATicketWhoseSizeWasChangedIsNotWhatTheOwnerSends) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const absl::Status status =
       Open(Changed(published.ticket(), [](Ticket& ticket) {
         ticket.layout = {2 * kGranule, 2 * kGranule};
@@ -340,18 +331,101 @@ TEST_F(EndpointTest, ATicketWhoseSizeWasChangedIsNotWhatTheOwnerSends) {
   ExpectSoon([&] { return endpoint->statistics().failed == 1; });
 }
 
-TEST_F(EndpointTest, AnUnknownIdIsNotFound) {
+TEST_F(EndpointTest, EveryBitOfAKeyCounts) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
-  for (const std::function<void(Ticket&)>& change :
-       {std::function<void(Ticket&)>([](Ticket& t) { ++t.id.number; }),
-        std::function<void(Ticket&)>([](Ticket& t) { ++t.id.generation; }),
-        std::function<void(Ticket&)>(
-            [](Ticket& t) { ++t.id.owner.bytes[0]; })}) {
-    EXPECT_TRUE(
-        absl::IsNotFound(Open(Changed(published.ticket(), change)).status()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
+  const AddressedTicket good = Must(ParseTicketString(published.ticket()));
+  std::string message;
+  for (std::size_t bit = 0; bit < 8 * 24; ++bit) {
+    AddressedTicket other = good;
+    ShareKey& key = other.invitation.key;
+    const auto flip = static_cast<std::uint8_t>(1 << bit % 8);
+    if (bit / 8 < key.place.size()) {
+      key.place[bit / 8] ^= flip;
+    } else {
+      key.secret[bit / 8 - key.place.size()] ^= flip;
+    }
+    const absl::Status refused = Open(FormatTicketString(other)).status();
+    ASSERT_TRUE(absl::IsNotFound(refused)) << bit << ": " << refused;
+    // Nobody learns which half was wrong.
+    if (message.empty()) message = std::string(refused.message());
+    ASSERT_EQ(refused.message(), message) << bit;
   }
+  EXPECT_TRUE(Open(published.ticket()).ok());
+}
+
+TEST_F(EndpointTest, OnePublicationsTextFetchesNoOther) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation mine = Make(kGranule);
+  const Allocation other = Make(kGranule);
+  const Share share = Must(endpoint->Publish(mine.shareable()));
+  const Share secret = Must(endpoint->Publish(other.shareable()));
+  // All that is known of the other one but its key.
+  AddressedTicket forged = Must(ParseTicketString(secret.ticket()));
+  forged.invitation.key = InvitationIn(share.ticket()).key;
+  const absl::Status refused = Open(FormatTicketString(forged)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << refused;
+  for (const MemoryLease& lease : endpoint->Leases()) {
+    EXPECT_EQ(lease.memory, mine.id()) << "the other one never left";
+  }
+}
+
+TEST_F(EndpointTest, IdsOfOneOwnerDoNotTellOfEachOther) {
+  const Allocation a = Make(kGranule);
+  const Allocation b = Make(kGranule);
+  const std::uint64_t apart = b.id().number - a.id().number;
+  EXPECT_GT(std::min(apart, -apart), std::uint64_t{1} << 32);
+}
+
+TEST_F(EndpointTest, ARequestWithAKeyTwiceIsRefused) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Share published = Must(endpoint->Publish(memory.shareable()));
+  const ShareKey key = InvitationIn(published.ticket()).key;
+  platform::Channel channel = Dial(endpoint->address());
+  Must(protocol::SendOpen(channel, {key, key}, Late()));
+  const absl::Status refused =
+      protocol::ReceiveGranted(channel, Late()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+}
+
+TEST_F(EndpointTest, MemoryThatIsSharedForReadingIsNotMappedForWriting) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = MakePattern(kGranule, 3);
+  const Share share =
+      Must(endpoint->Publish(memory.shareable(), {.access = Access::kRead}));
+  const absl::Status refused =
+      Open(share.ticket(), {.access = Access::kReadWrite}).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  // Nor is it with a text that says otherwise: the owner's word counts.
+  AddressedTicket bolder = Must(ParseTicketString(share.ticket()));
+  bolder.invitation.access = Access::kReadWrite;
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      Open(FormatTicketString(bolder), {.access = Access::kReadWrite})
+          .status()));
+  ImportedAllocation imported = Must(Open(share.ticket()));
+  ExpectPattern(imported.address(), imported.size(), 3);
+  const AccessGrant for_writing = {Location::On(device), Access::kReadWrite};
+  EXPECT_TRUE(absl::IsPermissionDenied(imported.SetAccess({for_writing})));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      endpoint->Publish(memory.shareable(), {.access = Access::kNone})
+          .status()));
+}
+
+TEST_F(EndpointTest, TheSameMemoryIsSharedWithEachAsItsOptionsSay) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  std::optional<Share> readers =
+      Must(endpoint->Publish(memory.shareable(), {.access = Access::kRead}));
+  const Share writers = Must(endpoint->Publish(memory.shareable()));
+  EXPECT_NE(readers->ticket(), writers.ticket());
+  const std::vector<std::string> both = {readers->ticket(), writers.ticket()};
+  EXPECT_EQ(Must(OpenTickets(driver(), both, {}, Late())).size(), 2u);
+  const std::string old = readers->ticket();
+  readers.reset();
+  EXPECT_TRUE(absl::IsNotFound(Open(old).status()));
+  EXPECT_TRUE(Open(writers.ticket(), {.access = Access::kReadWrite}).ok());
 }
 
 // Publishes pattern 5 and stays until killed.
@@ -360,11 +434,14 @@ int PublishAndStay(const Args& args) {
   platform::Channel channel = Dial(args[0]);
   EndpointOptions options;
   options.listener.directory = args[1];
+  if (args.size() > 2) {
+    EXPECT_TRUE(absl::SimpleAtoi(args[2], &options.max_leases));
+  }
   const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
   const Allocation memory =
       Must(Allocation::Create(here.device, {.size = kGranule}));
   WritePattern(memory.address(), memory.size(), 5);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   Tell(channel, published.ticket(), kText);
   Must(channel.WaitForHangUp(absl::InfiniteFuture()));
   return 0;
@@ -388,6 +465,31 @@ TEST_F(EndpointTest, AnOwnerKilledBetweenTicketAndImportIsNotFoundAtOnce) {
   imported.reset();
 }
 
+// The owner finds the requests of those that have gone, when it goes on.
+TEST_F(EndpointTest, WhoGaveUpBeforeTheOwnerCameToItHasNoLease) {
+  if (platform::kHangingUpMayLoseHandles) {
+    GTEST_SKIP() << "here handles are put into the importer before it hears "
+                    "of them";
+  }
+  Child owner =
+      Child::Start("publish-and-stay", {address(), listener_directory(), "1"});
+  platform::Channel channel = Accept();
+  const std::string ticket = Hear(channel);
+  owner.Stop();
+  ExpectSoon([&] { return owner.IsStopped(); });
+  for (int i = 0; i < 5; ++i) {
+    const absl::Status gave_up =
+        OpenTicket(driver(), ticket, {}, absl::Now() + absl::Milliseconds(20))
+            .status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(gave_up)) << gave_up;
+  }
+  owner.Continue();
+  // Its only lease is free, though this process lives.
+  for (int i = 0; i < 5; ++i) {
+    ExpectSoon([&] { return Open(ticket).ok(); });
+  }
+}
+
 TEST_F(EndpointTest, AnOwnerThatStandsStillCostsTheDeadline) {
   Child owner =
       Child::Start("publish-and-stay", {address(), listener_directory()});
@@ -405,14 +507,16 @@ TEST_F(EndpointTest, AnOwnerThatStandsStillCostsTheDeadline) {
 TEST_F(EndpointTest, GarbageEndsItsSendersSessionAndNothingElse) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = MakePattern(kGranule, 4);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   std::uint64_t bad = 0;
   for (std::uint16_t type :
        {std::uint16_t{0}, static_cast<std::uint16_t>(protocol::kBegin),
-        static_cast<std::uint16_t>(protocol::kRequest),
+        static_cast<std::uint16_t>(protocol::kReturn),
         static_cast<std::uint16_t>(protocol::kDone), std::uint16_t{0xffff}}) {
     for (std::size_t size : {0, 1, 27, 29, 1000, 32768}) {
+      const bool with_lifeline = bad % 3 != 0;
       platform::Channel rude = Dial(endpoint->address());
+      if (with_lifeline) Must(platform::SendLifeline(rude, Late()));
       Must(rude.Send(type, std::vector<std::uint8_t>(size, 0xa5), {}, Late()));
       const platform::Message answer = Must(rude.Receive(Late()));
       EXPECT_EQ(answer.type, protocol::kAbort);
@@ -428,13 +532,16 @@ TEST_F(EndpointTest, GarbageEndsItsSendersSessionAndNothingElse) {
 
 TEST_F(EndpointTest, DescriptorsInARequestAreClosed) {
   const std::unique_ptr<Endpoint> endpoint = Start();
-  const std::vector<Planted> planted = PlantedObjects();
+  const std::vector<Planted> planted = CarriedObjects();
   std::vector<const platform::OsHandle*> handles;
   for (const Planted& each : planted) handles.push_back(&each.handle);
   for (int i = 0; i < 10; ++i) {
     platform::Channel rude = Dial(endpoint->address());
-    Must(rude.Send(protocol::kRequest, std::vector<std::uint8_t>(28, 1),
-                   handles, Late()));
+    if (i % 2 == 0) Must(platform::SendLifeline(rude, Late()));
+    Must(rude.Send(
+        static_cast<std::uint16_t>(i % 3 == 0 ? platform::kLifelineMessage
+                                              : std::uint16_t{protocol::kOpen}),
+        std::vector<std::uint8_t>(i % 3 == 0 ? 0 : 28, 1), handles, Late()));
     EXPECT_EQ(Must(rude.Receive(Late())).type, protocol::kAbort);
   }
 }
@@ -442,10 +549,10 @@ TEST_F(EndpointTest, DescriptorsInARequestAreClosed) {
 TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
   std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const platform::Channel silent = Dial(endpoint->address());
   platform::Channel asking = Dial(endpoint->address());
-  Must(protocol::SendRequest(asking, {memory.id()}, Late()));
+  Ask(asking, published.ticket());
   Must(asking.Receive(Late()));
   const absl::Time begun = absl::Now();
   endpoint.reset();
@@ -490,7 +597,7 @@ int ForkWithAnEndpoint(const Args& args) {
   }
   EXPECT_TRUE(std::filesystem::exists(endpoint->address()));
   platform::Channel client = Dial(endpoint->address());
-  Must(protocol::SendRequest(client, {MemoryId{}}, Late()));
+  Must(protocol::SendOpen(client, {ShareKey{}}, Late()));
   const platform::Message answer = Must(client.Receive(Late()));
   EXPECT_EQ(answer.type, protocol::kAbort);
   return 0;
@@ -530,7 +637,7 @@ TEST_F(EndpointTest, APeerOfAnotherUserIsServedOnlyWhenBothSidesAllowIt) {
   const std::string me = platform::CurrentUser().text();
   {
     const std::unique_ptr<Endpoint> endpoint = Start();
-    const Publication published = Must(endpoint->Publish(memory.shareable()));
+    const Share published = Must(endpoint->Publish(memory.shareable()));
     EXPECT_EQ(Child::Start("open-as-nobody",
                            {published.ticket(), "PERMISSION_DENIED", me})
                   .Wait(),
@@ -541,7 +648,7 @@ TEST_F(EndpointTest, APeerOfAnotherUserIsServedOnlyWhenBothSidesAllowIt) {
     EndpointOptions options;
     options.peers.also_allowed.push_back(platform::UserId("65534"));
     const std::unique_ptr<Endpoint> endpoint = Start(options);
-    const Publication published = Must(endpoint->Publish(memory.shareable()));
+    const Share published = Must(endpoint->Publish(memory.shareable()));
     EXPECT_EQ(Child::Start("open-as-nobody",
                            {published.ticket(), "PERMISSION_DENIED"})
                   .Wait(),
@@ -564,7 +671,7 @@ TEST_F(Pitfall37, ASocketDirectoryGivenByNameServesWhoeverSharesIt) {
                                      ? directory() + "/well-known"
                                      : "\\\\.\\pipe\\vmmshare-well-known");
   const Allocation memory = MakePattern(1024, 1);
-  const Publication published = Must(endpoint->Publish(memory.shareable()));
+  const Share published = Must(endpoint->Publish(memory.shareable()));
   const std::string file = directory() + "/ticket";
   std::ofstream(file) << published.ticket();
   EXPECT_EQ(Child::Start("open-file-and-write", {file}).Wait(), 0);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,16 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/fork.h"
-#include "vmm/allocation.h"
-#include "vmm/barrier.h"
-#include "vmm/endpoint.h"
-#include "vmm/fence.h"
-#include "vmm/fence_array.h"
-#include "vmm/fence_pool.h"
+#include "vmm/job/barrier.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_array.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -51,7 +53,7 @@ struct Fences {
   Here here;
   std::unique_ptr<FencePool> pool = Must(FencePool::Create(here.device));
   std::unique_ptr<Endpoint> endpoint;
-  std::optional<PoolPublication> publication;
+  std::optional<Share> publication;
   std::unique_ptr<ImportedFencePool> imported;
   Allocation memory = Must(Allocation::Create(here.device, {.size = 1}));
   std::unique_ptr<FenceArray> array =
@@ -117,7 +119,35 @@ int ExitWithFences(const Args& args) {
 }
 const bool kExitWithFences = RegisterChild("exit-with-fences", &ExitWithFences);
 
-// The same with both sides of a ring, and items under way; args: where to
+std::atomic<int> looks = 0;
+
+// Ends by exit() while a thread waits for a fence, as a daemon thread of an
+// interpreter does. The thread goes on once static objects have been destroyed.
+// args: where to listen.
+int ExitWhileAThreadWaits(const Args& args) {
+  // Registered before all that is used below, and so called after its end.
+  platform::Check(std::atexit([] {
+                    const int seen = looks;
+                    while (looks < seen + 100) std::this_thread::yield();
+                    std::_Exit(0);
+                  }) == 0,
+                  "atexit");
+  static auto* const left = new Fences(args[0]);
+  std::thread([] {
+    for (;;) {
+      platform::Check(absl::IsDeadlineExceeded(left->ours->WaitOnHost(
+                          1, Deadline::In(absl::Microseconds(100)))),
+                      "a fence that nobody signals was passed");
+      ++looks;
+    }
+  }).detach();
+  while (looks == 0) std::this_thread::yield();
+  return 0;
+}
+const bool kExitWhileAThreadWaits =
+    RegisterChild("exit-while-a-thread-waits", &ExitWhileAThreadWaits);
+
+// As ForkWithFences, with both sides of a ring, and items under way; args: where to
 // listen.
 int ForkWithARing(const Args& args) {
   const Here here;
@@ -190,6 +220,11 @@ TEST_F(FenceFork, AChildHasNoFenceAndItsParentGoesOn) {
 class Pitfall30 : public IpcTest {};
 TEST_F(Pitfall30, AnExitWithFencesAliveIsClean) {
   EXPECT_EQ(Child::Start("exit-with-fences", {listener_directory()}).Wait(), 0);
+}
+TEST_F(Pitfall30, AnExitWhileAThreadWaitsIsClean) {
+  EXPECT_EQ(
+      Child::Start("exit-while-a-thread-waits", {listener_directory()}).Wait(),
+      0);
 }
 
 }  // namespace

@@ -17,12 +17,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/hex.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/endpoint.h"
-#include "vmm/fence.h"
-#include "vmm/fence_array.h"
-#include "vmm/fence_pool.h"
-#include "vmm/transfer.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/transfer.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_array.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -114,7 +115,7 @@ std::string Hex(const FenceTicket& ticket) {
 }
 
 Fence ImportHex(ImportedFencePool& pool, const std::string& text) {
-  const std::string bytes = absl::HexStringToBytes(text);
+  const std::string bytes = platform::BytesFromHex(text).value_or("");
   return Must(pool.Import(
       Must(DecodeFenceTicket(
           {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()})),
@@ -244,7 +245,7 @@ class FenceLitmus : public IpcTest,
   struct Made {
     std::unique_ptr<FencePool> pool;
     std::unique_ptr<Endpoint> endpoint;
-    std::optional<PoolPublication> publication;
+    std::optional<Share> publication;
     std::optional<Allocation> memory;
     std::unique_ptr<FenceArray> array;
     std::optional<Fence> ready;

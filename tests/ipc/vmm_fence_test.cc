@@ -15,16 +15,18 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
-#include "platform/process.h"
+#include "platform/base/check.h"
+#include "platform/base/hex.h"
+#include "platform/os/process.h"
+#include "tests/gpu/held_stream.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/driver_faults.h"
-#include "vmm/endpoint.h"
-#include "vmm/fence.h"
-#include "vmm/fence/words.h"
-#include "vmm/fence_pool.h"
-#include "vmm/imported_pool.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_pool.h"
+#include "vmm/sync/internal/fence_words.h"
 
 namespace vmm::testing {
 namespace {
@@ -41,7 +43,7 @@ std::string Hex(const FenceTicket& ticket) {
 }
 
 FenceTicket FromHex(const std::string& text) {
-  const std::string bytes = absl::HexStringToBytes(text);
+  const std::string bytes = platform::BytesFromHex(text).value_or("");
   return Must(DecodeFenceTicket(
       {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
 }
@@ -135,7 +137,7 @@ class Peer {
   std::unique_ptr<ImportedFencePool> pool_;
   std::unique_ptr<FencePool> own_;
   std::unique_ptr<Endpoint> endpoint_;
-  std::optional<PoolPublication> publication_;
+  std::optional<Share> publication_;
   Stream stream_;
   std::optional<Fence> fence_;
 };
@@ -212,7 +214,7 @@ class FenceIpcTest : public IpcTest {
 
   std::unique_ptr<FencePool> fences_;
   std::unique_ptr<Endpoint> endpoint_;
-  std::optional<PoolPublication> publication_;
+  std::optional<Share> publication_;
   std::unique_ptr<ImportedFencePool> theirs_;
   std::optional<Child> child_;
   std::optional<platform::Channel> channel_;
@@ -477,6 +479,49 @@ TEST_F(FenceIpcTest, ImportingOneCallsNoDriver) {
   }
   EXPECT_EQ(faults.calls(), 0u)
       << ::testing::PrintToString(faults.CallsByEntry());
+}
+
+// Two strings that were mixed up, or an owner that means harm: the CPU would
+// read what it has not.
+TEST_F(FenceIpcTest, MemoryOfAGpuHasNoFences) {
+  const std::unique_ptr<Pool> blocks = Must(Pool::Create(device, {}));
+  const Share served = Must(endpoint_->Serve(*blocks));
+  const CUdeviceptr block = Must(blocks->Allocate(kFenceBytes, nullptr));
+  const std::unique_ptr<ImportedFencePool> here =
+      Must(ImportedFencePool::Subscribe(driver(), served.ticket(), {}, Late()));
+  ExpectFails(
+      absl::StatusCode::kFailedPrecondition,
+      here->Import(FenceOf(Must(blocks->Export(block))), Late()).status(),
+      "another pool than FencePool::pool()");
+}
+
+// The owner believes that all is over, as the words say which any peer can
+// write; this process's GPU has yet to come to what is on its streams.
+TEST_F(FenceIpcTest, MemoryThatTheOwnerForgetsStaysMappedForWhatIsOnStreams) {
+  for (const bool signals : {false, true}) {
+    SCOPED_TRACE(signals);
+    const std::unique_ptr<ImportedFencePool> theirs =
+        Must(ImportedFencePool::Subscribe(driver(), publication_->ticket(),
+                                          {.devices = {device}}, Late()));
+    HeldStream held(device);
+    {
+      Fence fence = Must(fences_->New());
+      Fence imported =
+          Must(theirs->Import(Must(fences_->Export(fence)), Late()));
+      Must(signals ? imported.Signal(held.get(), 1)
+                   : imported.Wait(held.get(), 1));
+      Must(fence.SignalFromHost(1));
+    }
+    ExpectSoon([this] {
+      Must(fences_->pool().Trim());
+      return fences_->statistics().reserved == 0;
+    });
+    // What is told after that has come: so it has forgotten the memory.
+    Fence next = Must(fences_->New());
+    Must(theirs->Import(Must(fences_->Export(next)), Late()));
+    held.Release();
+    EXPECT_EQ(driver()->cuStreamSynchronize(held.get()), CUDA_SUCCESS);
+  }
 }
 
 // --- What a hostile peer writes ---------------------------------------------

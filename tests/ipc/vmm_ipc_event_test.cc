@@ -10,12 +10,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
-#include "platform/driver_table.h"
+#include "platform/base/check.h"
+#include "platform/base/hex.h"
+#include "platform/cuda/driver_table.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/ipc_event.h"
+#include "vmm/sync/ipc_event.h"
 
 namespace vmm::testing {
 namespace {
@@ -34,7 +35,7 @@ std::string Hex(const IpcEventTicket& ticket) {
 }
 
 IpcEventTicket FromHex(const std::string& text) {
-  const std::string bytes = absl::HexStringToBytes(text);
+  const std::string bytes = platform::BytesFromHex(text).value_or("");
   return Must(DecodeIpcEventTicket(
       {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}));
 }

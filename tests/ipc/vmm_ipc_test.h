@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "platform/channel.h"
-#include "platform/machine.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/machine.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
-#include "vmm/allocation.h"
-#include "vmm/imported_allocation.h"
-#include "vmm/transfer.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/transfer.h"
 #include "vmm/vmm.h"
 
 namespace vmm::testing {

@@ -8,10 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "platform/ipc/lifeline.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/ipc/planted_handles.h"
-#include "vmm/keeper/protocol.h"
-#include "vmm/protocol.h"
+#include "tests/support/fork.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -26,9 +29,14 @@ constexpr char kName[] = "wanted";
 
 class HostileKeeperTest : public KeeperTest {
  protected:
-  static absl::Status Ask(Channel& channel, const Request& request) {
+  // A connection's first request that may gain a lock brings its lifeline.
+  static absl::Status Ask(Channel& channel, const Request& request,
+                          bool first = true) {
     Must(
         channel.Send(request.type, keeper::EncodeRequest(request), {}, Late()));
+    if (first && keeper::MayGainLock(request.type)) {
+      Must(platform::SendLifeline(channel, Late()));
+    }
     const Message answer = Must(channel.Receive(Late()));
     if (answer.type == keeper::kOk) return absl::OkStatus();
     EXPECT_EQ(answer.type, keeper::kError);
@@ -83,7 +91,7 @@ TEST_F(HostileKeeperTest, WhatIsNoMemoryOfTheStatedSizeIsNotKept) {
   const std::unique_ptr<keeper::Server> server = Start();
   const Allocation memory = MakePattern(kGranule, 1);
   const Request put = PutOf(memory);
-  std::vector<Planted> planted = PlantedObjects();
+  std::vector<Planted> planted = CarriedObjects();
   if (OnHostMemoryDriver()) {
     planted.push_back({"unsealed", PlantedMemory(kGranule, false)});
     planted.push_back({"small", PlantedMemory(kGranule / 2, true)});
@@ -100,7 +108,7 @@ TEST_F(HostileKeeperTest, WhatIsNoMemoryOfTheStatedSizeIsNotKept) {
         protocol::SendAll(hostile, absl::MakeConstSpan(&outgoing, 1), Late());
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
     // The name is free again, and the connection is of use.
-    Must(Ask(hostile, put));
+    Must(Ask(hostile, put, false));
     hostile.Close();
     ExpectSoon([&] { return server->names() == 0; });
   }
@@ -128,7 +136,7 @@ TEST_F(HostileKeeperTest, ATicketOfAnotherMachineIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Ask(client, put)));
   put = PutOf(memory);
   put.ticket->kind = kForeignKind;
-  EXPECT_TRUE(absl::IsUnimplemented(Ask(client, put)));
+  EXPECT_TRUE(absl::IsUnimplemented(Ask(client, put, false)));
   EXPECT_EQ(server->names(), 0u);
 }
 
@@ -185,9 +193,13 @@ TEST_F(HostileKeeperTest, Pitfall13ASilentClientIsDroppedAndDelaysNobody) {
 }
 
 TEST_F(HostileKeeperTest, MoreConnectionsThanAllowedAreToldSo) {
-  for (const bool of_a_user : {false, true}) {
+  for (std::size_t keeper::ServerOptions::*limit :
+       {&keeper::ServerOptions::max_sessions,
+        &keeper::ServerOptions::max_user_sessions,
+        &keeper::ServerOptions::max_process_sessions}) {
     keeper::ServerOptions options;
-    (of_a_user ? options.max_user_sessions : options.max_sessions) = 2;
+    options.max_process_sessions = 8;
+    options.*limit = 2;
     const std::unique_ptr<keeper::Server> server = Start(options);
     KeeperClient first = Client();
     Must(first.List(Late()));
@@ -196,7 +208,8 @@ TEST_F(HostileKeeperTest, MoreConnectionsThanAllowedAreToldSo) {
       Must(second.List(Late()));
       for (int i = 0; i < 20; ++i) {
         KeeperClient third = Client();
-        const absl::Status refused = third.List(Late()).status();
+        const absl::Status refused =
+            third.List(absl::InfiniteFuture()).status();
         ASSERT_TRUE(absl::IsResourceExhausted(refused)) << refused;
         EXPECT_THAT(std::string(refused.message()), HasSubstr("2 connections"));
       }
@@ -218,12 +231,54 @@ TEST_F(HostileKeeperTest, AWaiterThatHasGoneTakesNothing) {
     const Request lock = {
         .type = keeper::kLock, .name = kName, .wait = absl::Hours(1)};
     Must(waits.Send(lock.type, keeper::EncodeRequest(lock), {}, Late()));
+    Must(platform::SendLifeline(waits, Late()));
+    Must(waits.Send(keeper::kGoodbye, {}, {}, Late()));
   }
   Must(client.Unlock(kName, Late()));
   // If the one that has gone got it, it is given back at once.
   ExpectSoon(
       [&] { return Listed(client, kName)->state == KeptState::kWritable; });
   Must(client.Lock(kName, Late()));
+}
+
+// An attacker's, or an unlucky program's, hundredth connection finds room, and
+// its process takes over what others of its connections had locked.
+TEST_F(HostileKeeperTest, HangUpsWithALockTakeOneSessionOfAProcess) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation memory = Make(kGranule);
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  for (std::size_t i = 0; i < 100; ++i) {
+    Channel leaves = Dial(keeper_address());
+    Request put = PutOf(memory);
+    put.name = absl::StrCat(kName, i);
+    Must(Ask(leaves, put));
+    Must(protocol::SendAll(leaves, absl::MakeConstSpan(&outgoing, 1), Late()));
+    // As long as it counts, the next one may be turned away.
+    KeeperClient client = Client();
+    EXPECT_EQ(Must(client.List(Late())).memory.size(), i + 1);
+  }
+  KeeperClient client = Client();
+  for (const KeptMemory& kept : Must(client.List(Late())).memory) {
+    EXPECT_EQ(kept.state, KeptState::kLocked);
+    Must(client.Lock(kept.name, Late()));
+  }
+}
+
+TEST_F(HostileKeeperTest, WhoAsksForALockWithoutALifelineGetsNone) {
+  if (!MayFork()) GTEST_SKIP() << "nothing is sent on this system";
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation memory = Make(kGranule);
+  for (const std::uint16_t type :
+       {std::uint16_t{keeper::kList}, platform::kLifelineMessage}) {
+    Channel hostile = Dial(keeper_address());
+    const Request put = PutOf(memory);
+    Must(hostile.Send(put.type, keeper::EncodeRequest(put), {}, Late()));
+    Must(hostile.Send(type, {}, {}, Late()));
+    EXPECT_EQ(Must(hostile.Receive(Late())).type, keeper::kError);
+    ExpectHangUp(hostile);
+    EXPECT_EQ(server->names(), 0u);
+  }
 }
 
 // Answers one request of one client in its own way.

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -15,13 +16,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/service_manager.h"
-#include "platform/shared_memory.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/ipc/shared_memory.h"
+#include "platform/os/service_manager.h"
 #include "tests/ipc/fake_systemd_posix.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/support/how_many.h"
-#include "vmm/keeper/record.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/internal/record.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -174,6 +179,53 @@ TEST_F(KeeperRestartTest, WhatIsKeptIsThereAfterARestart) {
   KeeperClient again = Client();
   EXPECT_EQ(Listed(again, "writable")->state, KeptState::kSealed);
   EXPECT_FALSE(Listed(again, "sealed").has_value());
+}
+
+// What came twice was stored twice, and one of them under no name.
+TEST_F(KeeperRestartTest, APutThatBringsItsMemoryTwiceLeavesNothingInTheStore) {
+  const std::unique_ptr<Service> keeper = StartKeeper();
+  const Allocation memory = MakePattern(kSize, 1, kGranule);
+  const protocol::Outgoing once =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  KeeperClient client = Client();
+  for (int round = 0; round < 3; ++round) {
+    platform::Channel hostile = Dial(keeper_address());
+    const keeper::Request put = {
+        .type = keeper::kPut, .name = "twice", .ticket = once.ticket};
+    Must(hostile.Send(put.type, keeper::EncodeRequest(put), {}, Late()));
+    Must(platform::SendLifeline(hostile, Late()));
+    EXPECT_EQ(Must(hostile.Receive(Late())).type, keeper::kOk);
+    const protocol::Outgoing twice[] = {once, once};
+    EXPECT_FALSE(protocol::SendAll(hostile, twice, Late()).ok());
+    // The name is free a moment after the refusal.
+    ExpectSoon([&] { return Must(client.List(Late())).memory.empty(); });
+  }
+  ExpectStoreHoldsWhatIsListed(client);
+}
+
+// What was sent to it is obeyed later: "still kept" would be half the truth.
+TEST_F(KeeperRestartTest, ADropThatSystemdDoesNotConfirmSaysWhatMayBecomeOfIt) {
+  std::unique_ptr<Service> keeper = StartKeeper();
+  KeeperClient client = Client();
+  PutPattern(client, "weights", 1);
+  ExpectStoreHoldsWhatIsListed(client);
+  {
+    const std::unique_lock<std::mutex> still = systemd_.StandStill();
+    const absl::Status dropped = client.Drop("weights", Late());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(dropped)) << dropped;
+    EXPECT_THAT(std::string(dropped.message()),
+                HasSubstr("It is kept until this keeper ends, and may or may "
+                          "not be there after a restart; try again."));
+    ExpectKept(client, "weights", 1);
+  }
+  ExpectSoon([&] { return systemd_.Stored().empty(); });
+  ExpectKept(client, "weights", 1);
+  Must(client.Drop("weights", Late()));
+  ExpectStoreHoldsWhatIsListed(client);
+  Kill(keeper);
+  keeper = StartKeeper();
+  KeeperClient again = Client();
+  EXPECT_THAT(Must(again.List(Late())).memory, IsEmpty());
 }
 
 TEST_F(KeeperRestartTest, TheKeeperHasNoDriver) {

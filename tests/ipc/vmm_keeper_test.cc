@@ -3,15 +3,19 @@
 
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "platform/base/check.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/ipc/planted_handles.h"
-#include "vmm/keeper/protocol.h"
-#include "vmm/protocol.h"
+#include "tests/support/fork.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -208,13 +212,253 @@ TEST_F(KeeperTest, ASecondWriterWaitsAndLearnsForWhom) {
   EXPECT_EQ(listed.state, KeptState::kLocked);
   EXPECT_EQ(listed.holder_pid, writer.pid());
   EXPECT_EQ(listed.holder, platform::CurrentUser());
-  // The lock goes with the connection, and that with the process.
+  // The lock goes with the process.
   writer.Kill();
   Must(client.Lock(kName, Late()));
   Must(client.Lock(kName, Late()));
   EXPECT_EQ(writer.Wait(), Child::kKilled);
   Must(client.Unlock(kName, Late()));
   EXPECT_TRUE(absl::IsFailedPrecondition(client.Unlock(kName, Late())));
+}
+
+// Puts, has its connection fail, and says so to LISTENER; then does as it is
+// told: lets go of it, or forks a child that stays: KEEPER LISTENER.
+int PutAndFail(const Args& args) {
+  const Here here;
+  std::optional<KeeperClient> failed =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  const Allocation memory = MakeHere(here.device, kSize, 5);
+  const std::string name = args.size() > 2 ? args[2] : kName;
+  Must(failed->Put(name, memory.shareable(), Late()));
+  // Until an answer is late.
+  ExpectSoon([&] {
+    failed->List(absl::InfinitePast()).IgnoreError();
+    return !failed->is_open();
+  });
+  platform::Channel test = Dial(args[1]);
+  for (;;) {
+    Tell(test);
+    const std::string order = Hear(test);
+    if (order == "let go") {
+      failed.reset();
+    } else if (order == "fork") {
+      RunApart([&] {
+        failed.reset();
+        test.WaitForHangUp(absl::InfiniteFuture()).IgnoreError();
+      });
+    } else {
+      return 0;
+    }
+  }
+}
+const bool kPutAndFail = RegisterChild("keeper-put-and-fail", &PutAndFail);
+
+// What the keeper says to who waits for the lock in vain. A busy machine may
+// answer late, which costs the connection: then another one asks.
+std::string RefusedLock(const std::string& keeper) {
+  for (int tries = 10;; --tries) {
+    KeeperClient client =
+        Must(KeeperClient::Connect({.address = keeper}, Late()));
+    const absl::Status waited =
+        client.Lock(kName, absl::Now() + absl::Milliseconds(400));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(waited)) << waited;
+    if (client.is_open() || tries == 0) return Text(waited);
+  }
+}
+
+// An error does not tell that its GPU has done writing.
+TEST_F(KeeperTest, ALockStaysWithAConnectionThatFailsUntilItIsDestroyed) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  Child writer =
+      Child::Start("keeper-put-and-fail", {keeper_address(), address()});
+  platform::Channel told = Accept();
+  Hear(told);
+  KeeperClient client = Client();
+  EXPECT_THAT(RefusedLock(keeper_address()),
+              HasSubstr(absl::StrCat("process ", writer.pid())));
+  Tell(told, "let go");
+  Hear(told);
+  Must(client.Lock(kName, Late()));
+}
+
+// Has a lock, makes a call that a stopped keeper does not answer, and lets go
+// when it is told to: ADDRESS LISTENER CALL.
+int GiveUp(const Args& args) {
+  const Here here;
+  std::optional<KeeperClient> client =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  const Allocation memory = MakeHere(here.device, kSize, 5);
+  Must(client->Put(kName, memory.shareable(), Late()));
+  platform::Channel test = Dial(args[1]);
+  Tell(test);
+  Hear(test);  // The keeper is stopped.
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(100);
+  const platform::Driver& driver = here.device.driver();
+  absl::Status done;
+  if (args[2] == "put") {
+    done = client->Put("other", memory.shareable(), deadline);
+  } else if (args[2] == "attach") {
+    done = client->Attach(kName, driver, {}, deadline).status();
+  } else if (args[2] == "lock") {
+    done = client->Lock("locked", deadline);
+  } else {
+    done = client
+               ->AttachOrCreate(
+                   "other", kSize, driver, {},
+                   []() -> absl::StatusOr<Allocation> {
+                     return absl::InternalError("it is not to be created");
+                   },
+                   deadline)
+               .status();
+  }
+  Tell(test, std::string(absl::StatusCodeToString(done.code())));
+  if (Hear(test) == "let go later") {
+    // Another thread of this process is another writer.
+    KeeperClient another =
+        Must(KeeperClient::Connect({.address = args[0]}, Late()));
+    const absl::Status waited =
+        another.Lock(kName, absl::Now() + absl::Milliseconds(100));
+    platform::Check(absl::IsDeadlineExceeded(waited), waited.ToString());
+  }
+  client.reset();
+  Tell(test);
+  Hear(test);  // It lives on: its end frees nothing.
+  return 0;
+}
+const bool kGiveUp = RegisterChild("keeper-give-up", &GiveUp);
+
+class GivingUp : public KeeperTest,
+                 public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(GivingUp, KeepsItsLocksUntilItLetsGo) {
+  for (const bool early : {false, true}) {
+    SCOPED_TRACE(early ? "it lets go before the keeper goes on" : "later");
+    Child keeper = Child::Start("keeper-alone", {keeper_address(), address()});
+    platform::Channel ready = Accept();
+    Hear(ready);
+    KeeperClient other = Client();
+    const Here here;
+    const Allocation memory = MakeHere(here.device, kSize, 5);
+    Must(other.Put("locked", memory.shareable(), Late()));
+    Must(other.Unlock("locked", Late()));
+    Child writer = Child::Start("keeper-give-up",
+                                {keeper_address(), address(), GetParam()});
+    platform::Channel told = Accept();
+    Hear(told);
+    keeper.Stop();
+    Tell(told);
+    EXPECT_EQ(Hear(told), "DEADLINE_EXCEEDED");
+    if (early) {
+      Tell(told, "let go");
+      Hear(told);
+    }
+    keeper.Continue();
+    if (!early) RefusedLock(keeper_address());
+    // What nobody answered for is reserved for nobody.
+    ExpectSoon([&] {
+      const KeeperListing listed = Must(other.List(Late()));
+      return std::none_of(
+          listed.memory.begin(), listed.memory.end(),
+          [](const KeptMemory& m) { return m.state == KeptState::kReserved; });
+    });
+    if (!early) {
+      Tell(told, "let go later");
+      Hear(told);
+    }
+    for (const char* name : {kName, "locked"}) Must(other.Lock(name, Late()));
+    Tell(told, "end");
+    EXPECT_EQ(writer.Wait(), 0);
+    keeper.Kill();
+    EXPECT_EQ(keeper.Wait(), Child::kKilled);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, GivingUp,
+                         ::testing::Values("put", "attach", "lock", "create"),
+                         [](const auto& call) { return call.param; });
+
+TEST_F(KeeperTest, ALockOfAKilledProcessIsFreeOnceWhatItForkedHasEnded) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  for (const bool forks : {false, true}) {
+    if (forks && !MayFork()) break;
+    Child writer =
+        Child::Start("keeper-put-and-fail", {keeper_address(), address()});
+    std::optional<platform::Channel> told = Accept();
+    Hear(*told);
+    if (forks) {
+      Tell(*told, "fork");
+      Hear(*told);
+    }
+    writer.Kill();
+    EXPECT_EQ(writer.Wait(), Child::kKilled);
+    KeeperClient client = Client();
+    if (forks) {
+      EXPECT_THAT(RefusedLock(keeper_address()),
+                  HasSubstr("which has ended with the writer lock, but a "
+                            "process that it forked"));
+    }
+    told.reset();
+    Must(client.Lock(kName, Late()));
+    Must(client.Drop(kName, Late()));
+  }
+}
+
+TEST_F(KeeperTest, AForkedChildGetsNoLockOverItsParentsConnection) {
+  if (!MayFork()) GTEST_SKIP() << "no process forks here";
+  const std::unique_ptr<keeper::Server> server = Start();
+  Child parent =
+      Child::Start("keeper-lock-in-a-child", {keeper_address(), address()});
+  platform::Channel told = Accept();
+  EXPECT_EQ(Hear(told), "FAILED_PRECONDITION");
+  Tell(told);
+  EXPECT_EQ(parent.Wait(), 0);
+}
+
+// Tells what a child that it forks is answered: ADDRESS LISTENER.
+int LockInAChild(const Args& args) {
+  const Here here;
+  KeeperClient client =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  const Allocation memory = MakeHere(here.device, kSize, 5);
+  Must(client.Put(kName, memory.shareable(), Late()));
+  Must(client.Unlock(kName, Late()));
+  platform::Channel test = Dial(args[1]);
+  RunApart([&] {
+    const absl::Status locked = client.Lock(kName, Late());
+    Tell(test, std::string(absl::StatusCodeToString(locked.code())));
+  });
+  Hear(test);
+  return 0;
+}
+const bool kLockInAChild =
+    RegisterChild("keeper-lock-in-a-child", &LockInAChild);
+
+TEST_F(KeeperTest, ProcessesThatDiedWithLocksHoldNoConnection) {
+  if (!MayFork()) GTEST_SKIP() << "no process is outlived here";
+  const std::unique_ptr<keeper::Server> server = Start({.max_sessions = 4});
+  constexpr int kWriters = 10;
+  std::vector<platform::Channel> told;
+  for (int i = 0; i < kWriters; ++i) {
+    Child writer =
+        Child::Start("keeper-put-and-fail",
+                     {keeper_address(), address(), absl::StrCat("lock-", i)});
+    told.push_back(Accept());
+    Hear(told.back());
+    Tell(told.back(), "fork");
+    Hear(told.back());
+    writer.Kill();
+    EXPECT_EQ(writer.Wait(), Child::kKilled);
+  }
+  KeeperClient client = Client();
+  const KeeperListing listed = Must(client.List(Late()));
+  EXPECT_EQ(listed.memory.size(), std::size_t{kWriters});
+  for (const KeptMemory& memory : listed.memory) {
+    EXPECT_EQ(memory.state, KeptState::kLocked) << memory.name;
+  }
+  told.clear();
+  for (int i = 0; i < kWriters; ++i) {
+    Must(client.Lock(absl::StrCat("lock-", i), Late()));
+  }
 }
 
 TEST_F(KeeperTest, AnotherSizeThanExpectedIsRefusedAndSaysBoth) {

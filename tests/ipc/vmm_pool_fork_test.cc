@@ -1,7 +1,6 @@
 // A process that forks while it owns a pool, or has imported one: the child has
 // nothing of it, closes nothing, and the parent goes on.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -35,7 +34,7 @@ int ForkWithAPool(const Args& args) {
     EndpointOptions options;
     options.listener.directory = args[0];
     std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
-    std::optional<PoolPublication> publication(Must(endpoint->Serve(*pool)));
+    std::optional<Share> publication(Must(endpoint->Serve(*pool)));
     std::unique_ptr<ImportedPool> imported = Must(ImportedPool::Subscribe(
         TestDriver(), publication->ticket(), {}, Late()));
     std::vector<CUdeviceptr> blocks;
@@ -91,51 +90,10 @@ int ForkWithAPool(const Args& args) {
 }
 const bool kForkWithAPool = RegisterChild("fork-with-a-pool", &ForkWithAPool);
 
-// Subscribes, holds the block of the ticket that it is sent, forks a process
-// that lives until the test hangs up, and waits for its own end.
-int HoldAndFork(const Args& args) {
-  const Here here;
-  platform::Channel boss = Dial(args[0]);
-  const std::unique_ptr<ImportedPool> pool =
-      Must(ImportedPool::Subscribe(TestDriver(), args[1], {}, Late()));
-  const PoolTicket ticket =
-      Must(DecodePoolTicket(Must(boss.Receive(Late())).payload));
-  const ImportedBlock block = Must(pool->Import(ticket, Late()));
-  if (::fork() == 0) {
-    Tell(boss);
-    boss.WaitForHangUp(absl::InfiniteFuture()).IgnoreError();
-    ::_exit(0);
-  }
-  for (;;) ::pause();
-}
-const bool kHoldAndFork = RegisterChild("hold-and-fork", &HoldAndFork);
-
 using PoolFork = PoolIpcTest;
 
 TEST_F(PoolFork, AChildOwnsNothingAndItsParentGoesOn) {
   EXPECT_EQ(Child::Start("fork-with-a-pool", {listener_directory()}).Wait(), 0);
-}
-
-TEST_F(PoolFork, AKilledPeersBlocksComeBackThoughItsForkedChildHasItsSocket) {
-  const PoolPublication publication = Serve();
-  Child child =
-      Child::Start("hold-and-fork", {address(), publication.ticket()});
-  platform::Channel channel = Accept();
-  const CUdeviceptr block = Take(70000);
-  Must(channel.Send(kText, EncodePoolTicket(Export(block)), {}, Late()));
-  Hear(channel);
-  Free(block);
-  EXPECT_EQ(pool_->statistics().held, 70144u);
-  child.Kill();
-  EXPECT_EQ(child.Wait(), Child::kKilled);
-  ExpectNothingHeld();
-  EXPECT_EQ(pool_->statistics().quarantined, 0u);
-  // Its connection ends later, with the last process that has it.
-  channel.Close();
-  ExpectSoon([this] {
-    return endpoint_->statistics().served + endpoint_->statistics().failed == 1;
-  });
-  ExpectAllIsFree();
 }
 
 }  // namespace

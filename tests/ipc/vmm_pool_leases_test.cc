@@ -16,13 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "platform/coarse_clock.h"
-#include "platform/process.h"
-#include "platform/shared_memory.h"
+#include "platform/ipc/shared_memory.h"
+#include "platform/os/coarse_clock.h"
+#include "platform/os/process.h"
+#include "tests/ipc/ask.h"
 #include "tests/ipc/pool_ipc_test.h"
-#include "vmm/pool/share_layout.h"
-#include "vmm/pool/share_protocol.h"
-#include "vmm/ticket_string.h"
+#include "vmm/pool/internal/share_layout.h"
+#include "vmm/pool/internal/share_protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -69,7 +69,7 @@ class PoolLeases : public PoolIpcTest {
     std::unique_ptr<ImportedPool> pool;
   };
 
-  std::unique_ptr<Holder> Hold(const PoolPublication& publication,
+  std::unique_ptr<Holder> Hold(const Share& publication,
                                const std::vector<CUdeviceptr>& blocks) {
     auto holder = std::make_unique<Holder>(Subscribe(publication));
     for (CUdeviceptr block : blocks) {
@@ -87,7 +87,7 @@ class PoolLeases : public PoolIpcTest {
 };
 
 TEST_F(PoolLeases, NameWhoHoldsWhatSinceWhen) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(3);
   PoolPeer peer = StartPeer();
   ASSERT_EQ(peer.Subscribe(publication.ticket()), "OK");
@@ -131,7 +131,7 @@ TEST_F(PoolLeases, NameWhoHoldsWhatSinceWhen) {
 }
 
 TEST_F(PoolLeases, EachHolderOfABlockHasOne) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(1);
   const auto first = Hold(publication, blocks);
   const auto second = Hold(publication, blocks);
@@ -147,7 +147,7 @@ TEST_F(PoolLeases, EachHolderOfABlockHasOne) {
 }
 
 TEST_F(PoolLeases, ARecallReachesThoseThatHoldTheBlockAndNoOthers) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(3);
   const auto first = Hold(publication, {blocks[0], blocks[1]});
   const auto second = Hold(publication, {blocks[2]});
@@ -189,7 +189,7 @@ TEST_F(PoolLeases, ARecallReachesThoseThatHoldTheBlockAndNoOthers) {
 }
 
 TEST_F(PoolLeases, AllAreAskedFreedOnesTooAndAWaitEndsWhenAllAreBack) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(2500);
   const auto holder = Hold(publication, blocks);
   for (std::size_t i = 0; i < 1000; ++i) Free(blocks[i]);
@@ -207,7 +207,7 @@ TEST_F(PoolLeases, AllAreAskedFreedOnesTooAndAWaitEndsWhenAllAreBack) {
 }
 
 TEST_F(PoolLeases, AWaitPastItsDeadlineNamesWhoHoldsWhat) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(6);
   PoolPeer peer = StartPeer();
   ASSERT_EQ(peer.Subscribe(publication.ticket()), "OK");
@@ -230,7 +230,7 @@ TEST_F(PoolLeases, AWaitPastItsDeadlineNamesWhoHoldsWhat) {
 }
 
 TEST_F(PoolLeases, AWaitIsForItsBlocksAlone) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(2);
   const CUdeviceptr never_shared = Take(64);
   const auto holder = Hold(publication, blocks);
@@ -254,7 +254,7 @@ TEST_F(PoolLeases, AWaitIsForItsBlocksAlone) {
 }
 
 TEST_F(PoolLeases, BlocksThatAreNoneOrFreeAreErrorsAndNobodyIsAsked) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(2);
   const auto holder = Hold(publication, {blocks[0]});
   Free(blocks[1]);
@@ -273,7 +273,7 @@ TEST_F(PoolLeases, BlocksThatAreNoneOrFreeAreErrorsAndNobodyIsAsked) {
 }
 
 TEST_F(PoolLeases, DeathReturnsWhatAProcessHeld) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(4);
   PoolPeer peer = StartPeer();
   ASSERT_EQ(peer.Subscribe(publication.ticket()), "OK");
@@ -287,14 +287,13 @@ TEST_F(PoolLeases, DeathReturnsWhatAProcessHeld) {
 }
 
 TEST_F(PoolLeases, OfAPeerThatHungUpAndLivesAreQuarantined) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(1);
   {
     // As a subscriber does, but for the goodbye; and it writes what it likes.
     platform::Channel channel = Must(platform::Channel::Connect(
         endpoint_->address(), platform::PeerPolicy{}, Late()));
-    Must(pool::SendSubscribe(
-        channel, Must(ParsePoolString(publication.ticket())).domain, Late()));
+    AskAndBeGranted(channel, publication.ticket());
     const pool::Welcome welcome = Must(pool::ReceiveWelcome(channel, Late()));
     const platform::SharedMemory holds =
         Must(platform::SharedMemory::Open(welcome.holds, pool::kHoldTableBytes,
@@ -324,7 +323,7 @@ TEST_F(PoolLeases, OfAPeerThatHungUpAndLivesAreQuarantined) {
 }
 
 TEST_F(PoolLeases, TheEndOfTheOwnerIsToldAndWhatIsImportedStays) {
-  std::optional<PoolPublication> publication = Serve();
+  std::optional<Share> publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakePatterns(1, 5000, 77);
   const auto holder = Hold(*publication, blocks);
   publication.reset();
@@ -342,7 +341,7 @@ TEST_F(PoolLeases, TheEndOfTheOwnerIsToldAndWhatIsImportedStays) {
 }
 
 TEST_F(PoolLeases, AWatchThatComesLaterIsToldWhatWasAsked) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(2);
   const auto holder = Hold(publication, blocks);
   Must(pool_->Recall(blocks, Late()));
@@ -357,7 +356,7 @@ TEST_F(PoolLeases, AWatchThatComesLaterIsToldWhatWasAsked) {
 }
 
 TEST_F(PoolLeases, BlocksCanBeGivenBackByWhoIsTold) {
-  const PoolPublication publication = Serve();
+  const Share publication = Serve();
   const std::vector<CUdeviceptr> blocks = TakeBlocks(8);
   const auto holder = Hold(publication, blocks);
   holder->pool->Watch({.recalled = [&](absl::Span<const RecalledBlock> all) {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/ipc/pool_both_sides.h"
 #include "tests/support/emulator.h"
 

@@ -2,23 +2,28 @@
 // nonsense.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "platform/ipc/lifeline.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/ring_ipc_test.h"
 #include "tests/support/how_many.h"
-#include "vmm/protocol.h"
-#include "vmm/ring/peer.h"
-#include "vmm/ring_item.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/queue/internal/ring_item.h"
+#include "vmm/queue/internal/ring_peer.h"
+#include "vmm/queue/ring.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -63,6 +68,30 @@ int EndlessWriterMain(const std::vector<std::string>& args) {
 }
 const bool kEndlessWriter =
     RegisterChild("ring-writer-without-end", &EndlessWriterMain);
+
+// Goes while its GPU copies an item. args: where to dial.
+int ImpatientReaderMain(const std::vector<std::string>& args) {
+  const Here here;
+  std::unique_ptr<RingReader> ring = Must(RingReader::Open(
+      here.device, Dial(args[0]), {.patience = kMoment}, Late()));
+  platform::Channel orders = Dial(args[0]);
+  HeldStream held(here.device);
+  Results results(here.device, 1);
+  const RingBuffer buffer = Must(ring->Acquire(held.get(), Late()));
+  Must(ring->Await(buffer, Late()));
+  results.Take(buffer, held.get());
+  Must(ring->Release(buffer, held.get()));
+  ring.reset();
+  Tell(orders, "gone");
+  Hear(orders);
+  held.Release();
+  EXPECT_EQ(TestDriver()->cuStreamSynchronize(held.get()), CUDA_SUCCESS);
+  Tell(orders, absl::StrCat(results.Wrong(), " wrong"));
+  orders.WaitForHangUp(Late()).IgnoreError();
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kImpatientReader =
+    RegisterChild("ring-reader-without-patience", &ImpatientReaderMain);
 
 class RingLoss : public RingTest {
  protected:
@@ -298,13 +327,15 @@ TEST_F(RingLoss, AReaderIsToldWhyAndTellsTheWriter) {
   const std::vector<std::uint8_t> offer = ring::EncodeOffer(
       {.buffers = 1, .bytes = 1, .pool = "nonsense", .fences = "nonsense"});
   ExpectOk(channel.Send(ring::kRingOffer, offer, {}, Late()));
-  EXPECT_THAT(Answer(), StartsWith("INVALID_ARGUMENT: not a usable ticket"));
+  ExpectOk(platform::SendLifeline(channel, Late()));
+  EXPECT_THAT(Answer(),
+              StartsWith("INVALID_ARGUMENT: not a usable pool string"));
   const platform::Message refusal = Must(channel.Receive(Late()));
   EXPECT_EQ(refusal.type, protocol::kRefused);
   EXPECT_THAT(
       std::string(
           protocol::DecodeError(refusal.payload, "the reader").message()),
-      StartsWith("the reader refused: not a usable ticket"));
+      StartsWith("the reader refused: not a usable pool string"));
   orders_->Close();
   EXPECT_EQ(child_->Wait(), 0);
 }
@@ -383,6 +414,7 @@ TEST_F(RingLoss, AReaderBelievesNoItemThatIsNoneOfTheRing) {
                                              .pool = home_->pool_ticket(),
                                              .fences = home_->fences_ticket()}),
                           {}, Late()));
+    ExpectOk(platform::SendLifeline(channel, Late()));
     EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
     EXPECT_EQ(Answer(), "OK");
     ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(good), {}, Late()));
@@ -421,6 +453,7 @@ TEST_F(RingLoss, AReaderBelievesNoLapThatDoesNotFollow) {
                                              .pool = home_->pool_ticket(),
                                              .fences = home_->fences_ticket()}),
                           {}, Late()));
+    ExpectOk(platform::SendLifeline(channel, Late()));
     EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
     EXPECT_EQ(Answer(), "OK");
     ExpectOk(channel.Send(ring::kRingItem, EncodeRingItem(item), {}, Late()));
@@ -448,12 +481,125 @@ TEST_F(RingLoss, AReaderBelievesNoEndThatIsNone) {
                                              .pool = home_->pool_ticket(),
                                              .fences = home_->fences_ticket()}),
                           {}, Late()));
+    ExpectOk(platform::SendLifeline(channel, Late()));
     EXPECT_EQ(Must(channel.Receive(Late())).type, ring::kRingJoined);
     EXPECT_EQ(Answer(), "OK");
     ExpectOk(channel.Send(ring::kRingEnd, payload, {}, Late()));
     EXPECT_THAT(Ask("acquire"), StartsWith("DATA_LOSS"));
     EndReader();
   }
+}
+
+// A peer that lies: it says of this process's GPU that it is done.
+class RingLie : public RingLoss {
+ protected:
+  // What goes while its GPU still works: it waits for that.
+  template <typename Side>
+  static void ExpectToWaitFor(HeldStream& held, std::unique_ptr<Side> side) {
+    std::future<void> gone =
+        std::async(std::launch::async,
+                   [side = std::move(side)]() mutable { side.reset(); });
+    EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(50)),
+              std::future_status::timeout);
+    held.Release();
+    gone.get();
+  }
+};
+
+TEST_F(RingLie, AReaderAsksItsOwnGpuWhetherItIsDone) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  const std::unique_ptr<FencePool> fences = Must(FencePool::Create(device, {}));
+  const std::unique_ptr<Endpoint> endpoint =
+      Must(Endpoint::Start(Where().endpoint));
+  const Share served = Must(endpoint->Serve(*pool));
+  const Share fences_served = Must(endpoint->Serve(fences->pool()));
+  auto [mine, its] = Must(platform::Channel::Pair());
+  std::future<absl::StatusOr<std::unique_ptr<RingReader>>> opened =
+      std::async(std::launch::async, [&, channel = std::move(its)]() mutable {
+        return RingReader::Open(device, std::move(channel), {}, Late());
+      });
+  ExpectOk(mine.Send(ring::kRingOffer,
+                     ring::EncodeOffer({.buffers = 1,
+                                        .bytes = kBytes,
+                                        .pool = served.ticket(),
+                                        .fences = fences_served.ticket()}),
+                     {}, Late()));
+  ExpectOk(platform::SendLifeline(mine, Late()));
+  std::unique_ptr<RingReader> reader = Must(opened.get());
+  EXPECT_EQ(Must(mine.Receive(Late())).type, ring::kRingJoined);
+  Fence full = Must(fences->New());
+  Fence free = Must(fences->New());
+  const CUdeviceptr block = Must(pool->Allocate(kBytes, nullptr));
+  RingItem item;
+  item.number = item.lap = 1;
+  item.size = kBytes;
+  item.block = Must(pool->Export(block));
+  item.full = Must(fences->Export(full));
+  item.free = Must(fences->Export(free));
+  ExpectOk(full.SignalFromHost(1));
+  ExpectOk(mine.Send(ring::kRingItem, EncodeRingItem(item), {}, Late()));
+  {
+    HeldStream held(device);
+    Results results(device, 1);
+    const RingBuffer buffer = Must(reader->Acquire(held.get(), Late()));
+    results.Take(buffer, held.get());
+    ExpectOk(reader->Release(buffer, held.get()));
+    ExpectOk(free.SignalFromHost(1));
+    ExpectToWaitFor(held, std::move(reader));
+    EXPECT_EQ(driver()->cuStreamSynchronize(held.get()), CUDA_SUCCESS);
+  }
+  ExpectOk(pool->Free(block, nullptr));
+}
+
+// And an honest one that says that its own is done only when it is.
+TEST_F(RingLie, AReaderWhoseGpuIsNotDoneDoesNotSayThatItHasLeft) {
+  child_.emplace(Child::Start("ring-reader-without-patience", {address()}));
+  ring_ = Must(RingWriter::Open(*home_, Accept(),
+                                {.buffers = 1, .bytes = kBytes}, Late()));
+  orders_.emplace(Accept());
+  const Stream stream;
+  Put(stream.get());
+  Put(stream.get());
+  EXPECT_EQ(Answer(), "gone");
+  ExpectFails(absl::StatusCode::kUnavailable,
+              ring_->Acquire(stream.get(), absl::Now() + kMoment).status(),
+              "not known to have ended");
+  EXPECT_FALSE(stream.IsIdle()) << "it writes over what the reader copies";
+  EXPECT_EQ(Ask("go on"), "0 wrong");
+  stream.Sync();
+  orders_->Close();
+  EXPECT_EQ(child_->Wait(), 0);
+  ExpectAllIsBack();
+}
+
+TEST_F(RingLie, AWriterAsksItsOwnGpuWhetherItIsDone) {
+  auto [mine, its] = Must(platform::Channel::Pair());
+  std::thread reader([&, channel = std::move(its)]() mutable {
+    const ring::Offer offer =
+        Must(ring::DecodeOffer(Must(channel.Receive(Late())).payload));
+    Must(platform::ReceiveLifeline(channel, Late()));
+    ExpectOk(channel.Send(ring::kRingJoined, {}, {}, Late()));
+    ExpectOk(platform::SendLifeline(channel, Late()));
+    const RingItem item =
+        Must(DecodeRingItem(Must(channel.Receive(Late())).payload));
+    const std::unique_ptr<ImportedFencePool> fences =
+        Must(ImportedFencePool::Subscribe(driver(), offer.fences,
+                                          {.devices = {device}}, Late()));
+    for (const FenceTicket& ticket : {item.full, item.free}) {
+      ExpectOk(Must(fences->Import(ticket, Late())).SignalFromHost(1));
+    }
+  });
+  ring_ = Must(RingWriter::Open(*home_, std::move(mine),
+                                {.buffers = 1, .bytes = kBytes}, Late()));
+  {
+    HeldStream held(device);
+    Put(held.get());
+    reader.join();
+    EXPECT_EQ(home_->pool().statistics().live_blocks, 1u);
+    ExpectToWaitFor(held, std::move(ring_));
+    EXPECT_EQ(driver()->cuStreamSynchronize(held.get()), CUDA_SUCCESS);
+  }
+  ExpectAllIsBack();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/ring_ipc_test.h"
+#include "vmm/queue/ring.h"
 
 namespace vmm::testing {
 namespace {
@@ -222,6 +223,72 @@ TEST_F(RingTest, LettingGoEndsItForBothSides) {
     EXPECT_EQ(ring_->Finish(Late()), status);
     // It has acquired an item, and goes without having released it.
     EXPECT_EQ(Ask("sync"), "OK");
+    EndReader();
+    ExpectAllIsBack();
+  }
+}
+
+TEST_F(RingTest, LettingGoReachesAReaderThatWaitsForAnItem) {
+  for (const int items : {0, 1}) {
+    OpenRing(2);
+    const Stream stream;
+    for (int i = 0; i < items; ++i) {
+      Put(stream.get());
+      EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+      EXPECT_EQ(Ask("release"), "OK");
+    }
+    Order("acquire");
+    ring_->LetGo();
+    const std::string answer = Answer();
+    EXPECT_THAT(answer, StartsWith("ABORTED: the ring was let go"));
+    EXPECT_EQ(Ask("acquire"), answer);
+    EndReader();
+    ExpectAllIsBack();
+  }
+}
+
+TEST_F(RingTest, LettingGoReachesAReaderThatWaitsForContents) {
+  for (const std::string waits : {"await", "finish"}) {
+    OpenRing(2);
+    HeldStream held(device);
+    Put(held.get());
+    EXPECT_THAT(Ask("acquire"), StartsWith("OK 1 "));
+    if (waits == "finish") {
+      EXPECT_EQ(Ask("release"), "OK");
+    }
+    Order(waits);
+    ring_->LetGo();
+    EXPECT_THAT(Answer(), StartsWith("ABORTED"));
+    EXPECT_EQ(Ask("sync"), "OK");
+    held.Release();
+    EndReader();
+    ExpectAllIsBack();
+  }
+}
+
+// Of what it has not acquired the reader knows no fence.
+TEST_F(RingTest, LettingGoReachesAWriterWhoseItemsNobodyHasAcquired) {
+  for (const std::string waits : {"acquire", "publish", "finish"}) {
+    SCOPED_TRACE(waits);
+    OpenRing(1);
+    const Stream stream;
+    Put(stream.get());
+    const RingBuffer second = Must(ring_->Acquire(stream.get(), Late()));
+    if (waits != "publish") {
+      ExpectOk(ring_->Publish(second, stream.get(), Late()));
+    }
+    EXPECT_FALSE(stream.IsIdle());
+    EXPECT_EQ(Ask("let-go"), "OK");
+    absl::Status status;
+    if (waits == "acquire") {
+      status = ring_->Acquire(stream.get(), Late()).status();
+    } else if (waits == "publish") {
+      status = ring_->Publish(second, stream.get(), Late());
+    } else {
+      status = ring_->Finish(Late());
+    }
+    ExpectFails(absl::StatusCode::kAborted, status, "the ring was let go");
+    stream.Sync();
     EndReader();
     ExpectAllIsBack();
   }

@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "platform/channel.h"
-#include "platform/shared_memory.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/shared_memory.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/share_race.h"
-#include "vmm/pool/share_table.h"
-#include "vmm/pool/shared_table_view.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/shared_table_view.h"
 
 namespace vmm::pool {
 namespace {

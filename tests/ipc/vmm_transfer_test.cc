@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/protocol.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {

@@ -104,5 +104,21 @@ TEST(Exchange, NeverGivesAKeyTwice) {
   EXPECT_THAT(exchange.NextKey("card"), Not("vmmshare.card.0"));
 }
 
+// Rounds of the two interleave, as those of two libraries in one program do.
+TEST(Exchange, TwoOverOneStoreDoNotReadEachOthersValues) {
+  LocalJob job(2);
+  job.RunAll([&job](int rank, fabric::Exchange& first) {
+    fabric::ExchangeCallbacks callbacks = job.Callbacks(rank);
+    callbacks.scope = "second";
+    fabric::CallbackExchange second(callbacks);
+    Must(first.Put(first.NextKey("word"), Of(rank), Late()));
+    const Gathered others = Gather(second, "word", Of(10 + rank), Late());
+    ASSERT_TRUE(others.status.ok()) << others.status;
+    EXPECT_EQ(*others.records[1 - rank], Of(10 + 1 - rank));
+    EXPECT_EQ(Must(first.Get(1 - rank, "vmmshare.word.0", Late())),
+              Of(1 - rank));
+  });
+}
+
 }  // namespace
 }  // namespace vmm::testing

@@ -126,13 +126,17 @@ TEST(Handshake, ARankThatIsLostBetweenTheRoundsIsNamedToAll) {
   job.Run({0, 1, 2}, [&job](int rank, fabric::Exchange&) {
     fabric::ExchangeCallbacks callbacks = job.Callbacks(rank);
     int puts = 0;
-    callbacks.put = [put = callbacks.put, rank, &puts](
+    callbacks.put = [put = callbacks.put, get = callbacks.get, rank, &puts](
                         const std::string& key,
                         absl::Span<const std::uint8_t> value,
-                        absl::Time deadline) {
-      // Its row never comes: it gives up instead.
-      return rank == 1 && ++puts == 2 ? absl::UnavailableError("lost")
-                                      : put(key, value, deadline);
+                        absl::Time deadline) -> absl::Status {
+      if (rank != 1 || ++puts != 2) return put(key, value, deadline);
+      // Its row never comes: it gives up, but not before the others have tried
+      // its memory, which goes with it.
+      for (int other : {0, 2}) {
+        EXPECT_TRUE(get(other, key, deadline).ok()) << other;
+      }
+      return absl::UnavailableError("lost");
     };
     fabric::CallbackExchange exchange(callbacks);
     const absl::Time deadline = absl::Now() + absl::Seconds(3);

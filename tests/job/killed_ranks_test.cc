@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "platform/process.h"
+#include "platform/os/process.h"
 #include "tests/job/rank_process.h"
 #include "tests/support/emulator.h"
 #include "tests/support/how_many.h"
@@ -34,6 +34,10 @@ constexpr int kRanks = 3;
 // after.
 constexpr int kSteps = 16;
 constexpr absl::Duration kTime = absl::Milliseconds(1500);
+// How late a rank may be. A sanitizer's takes seconds of a busy machine to free
+// what it has; the test is here for its findings, and for ranks that hang.
+constexpr bool kSanitized = VMMSHARE_JOB_KILLS < 1000;
+constexpr absl::Duration kGrace = absl::Seconds(kSanitized ? 20 : 1);
 // What a handshake takes when nobody dies, on a busy machine.
 constexpr absl::Duration kUsual = absl::Milliseconds(100);
 
@@ -94,7 +98,7 @@ void Judge(const Job& job, Tally* tally) {
         absl::FormatDuration(job.tasks[job.victim].kill_after), ": ",
         report.code, " ", report.message);
     ASSERT_TRUE(report.there) << what;
-    EXPECT_LE(report.after_deadline, absl::Seconds(1)) << what;
+    EXPECT_LE(report.after_deadline, kGrace) << what;
     tally->worst = std::max(tally->worst, report.after_deadline);
     if (report.code == "OK") {
       ++tally->ended;
@@ -112,7 +116,7 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
   if (IsEmulated()) GTEST_SKIP() << "an emulator takes too long to start";
   const std::uint64_t count = HowMany("VMMSHARE_JOB_KILLS", VMMSHARE_JOB_KILLS);
   // A sanitizer's processes are slow enough without so much company.
-  const std::uint64_t at_once = count >= 1000 ? 32 : 8;
+  const std::uint64_t at_once = kSanitized ? 4 : 32;
   const std::string folder = absl::StrCat(
       ::testing::TempDir(), "/vmmshare-kills-", platform::CurrentProcessId());
   std::mt19937 random(20261121);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/process.h"
+#include "platform/os/process.h"
 #include "tests/job/rank_process.h"
 #include "tests/support/test_driver.h"
 

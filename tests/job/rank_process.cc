@@ -22,15 +22,15 @@
 #include "fabric/exchange.h"
 #include "fabric/job_matrix.h"
 #include "fabric/nvml.h"
-#include "platform/machine.h"
+#include "platform/os/machine.h"
 #include "tests/support/must.h"
 #include "tests/support/nodes.h"
 #include "tests/support/test_driver.h"
-#include "vmm/fabric_ticket.h"
-#include "vmm/fence_array.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
-#include "vmm/primary_context.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/share/fabric_ticket.h"
+#include "vmm/sync/fence_array.h"
 
 namespace vmm::testing {
 namespace {
@@ -54,9 +54,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 // Returns once `path` exists; false when it does not by `deadline`.
-bool AwaitFile(const std::string& path, absl::Time deadline) {
+bool AwaitFile(const std::string& path, Deadline deadline) {
   while (!fs::exists(path)) {
-    if (absl::Now() >= deadline) return false;
+    if (deadline.Passed()) return false;
     absl::SleepFor(absl::Milliseconds(1));
   }
   return true;
@@ -91,7 +91,7 @@ class FileExchange final : public fabric::Exchange {
   int size() const override { return task_.ranks; }
 
   absl::Status Put(const std::string& key, absl::Span<const std::uint8_t> value,
-                   absl::Time) override {
+                   Deadline) override {
     Step();
     fabric::Bytes bytes(value.begin(), value.end());
     Damage(key, bytes);
@@ -100,7 +100,7 @@ class FileExchange final : public fabric::Exchange {
     Step();
     return absl::OkStatus();
   }
-  absl::Status Fence(absl::Time deadline) override {
+  absl::Status Fence(Deadline deadline) override {
     Step();
     const std::string fence = absl::StrCat("fence.", fences_++);
     WriteFile(Path(task_.rank, fence), "");
@@ -114,7 +114,7 @@ class FileExchange final : public fabric::Exchange {
     return absl::OkStatus();
   }
   absl::StatusOr<fabric::Bytes> Get(int rank, const std::string& key,
-                                    absl::Time deadline) override {
+                                    Deadline deadline) override {
     Step();
     const std::string path = Path(rank, key);
     if (!AwaitFile(path, deadline)) return absl::NotFoundError("no file");
@@ -203,6 +203,7 @@ absl::Status UseNeighbours(const job::SymmetricMemory& memory,
   EXPECT_EQ(device.driver()->cuMemcpyHtoD(
                 memory.address((memory.rank() + 1) % ranks), &mine, 4),
             CUDA_SUCCESS);
+  EXPECT_EQ(device.driver()->cuCtxSynchronize(), CUDA_SUCCESS);
   absl::Status met = Gather(exchange, "written", {}, Late()).status;
   if (!met.ok()) return met;
   std::uint32_t read = 0;

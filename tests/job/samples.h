@@ -25,7 +25,7 @@ inline fabric::JobCard SampleCard(std::uint32_t rank, std::uint32_t ranks) {
   card.mapped_size = 2 << 20;
   card.nonce.fill(0x5a);
   card.offers = {
-      {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "vmmshare:1:abc", {}},
+      {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "vmmshare:2:abc", {}},
       {CU_MEM_HANDLE_TYPE_FABRIC,
        "",
        {absl::StatusCode::kPermissionDenied,

@@ -16,7 +16,7 @@
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/test_driver.h"
-#include "vmm/primary_context.h"
+#include "vmm/memory/primary_context.h"
 
 namespace vmm::testing {
 namespace {
@@ -49,6 +49,7 @@ void WriteToAll(const SymmetricMemory& memory) {
                   memory.address(owner) + 8 * memory.rank(), &word, 8),
               CUDA_SUCCESS);
   }
+  EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
 void ReadFromAll(const SymmetricMemory& memory) {

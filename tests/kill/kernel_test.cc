@@ -3,6 +3,9 @@
 // writes to it any more. Where there are no kernels, it is killed in the middle
 // of one fill after another.
 //
+// A killed process that had forked leaves its context, and so its kernel, to the
+// child: then the memory is handed out after the end of that one only.
+//
 // VMMSHARE_KERNEL_KILLS: how often. The same is tried without the pool, with
 // memory that is used again as soon as the writer has hung up: how often that
 // meets foreign writes is printed, to show that they can be seen.
@@ -21,11 +24,13 @@
 
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/party.h"
+#include "tests/support/fork.h"
 #include "tests/support/how_many.h"
-#include "vmm/endpoint.h"
-#include "vmm/imported_pool.h"
-#include "vmm/pool.h"
-#include "vmm/transfer.h"
+#include "tests/support/test_driver.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {
@@ -39,7 +44,13 @@ constexpr unsigned kOurs = 0x0f0f0f0f;
 constexpr std::uint64_t kVictimsOwn = 256 * kMiB;
 constexpr absl::Duration kLookFor = absl::Milliseconds(20);
 // A kernel whose process is not killed ends by itself.
-constexpr std::uint64_t kKernelNanoseconds = 10'000'000'000;
+constexpr std::uint64_t kKernelNanoseconds = 30'000'000'000;
+// By how much a forked child outlives its parent, where it ends by itself.
+absl::Duration Outliving() {
+  return OnHostMemoryDriver() ? absl::Seconds(1) : absl::Seconds(5);
+}
+// Writers at once, where each run takes seconds.
+constexpr std::uint64_t kAtOnce = 20;
 
 bool KernelsRun() {
   return TestDriver().Need<&platform::DriverTable::cuModuleLoadData>().ok();
@@ -92,20 +103,39 @@ ROUND_END:
 }
 )";
 
+// What a writer leaves behind: a forked child that sleeps until the test hangs
+// up, or for some time after its parent's end. Both do without the driver.
+void LeaveBehind(const std::string& what, platform::Channel& link) {
+  if (what == "nothing") return;
+  absl::StatusOr<platform::Process> parent =
+      platform::Process::Open(platform::CurrentProcessId());
+  RunApart([&] {
+    if (what == "sleeper") {
+      link.WaitForHangUp(absl::InfiniteFuture()).IgnoreError();
+    } else {
+      parent->WaitForExit(absl::InfiniteFuture()).IgnoreError();
+      absl::SleepFor(Outliving());
+    }
+  });
+}
+
 // Fills `words`, says so, and goes on until it is killed.
-int Fill(platform::Channel& link, CUdeviceptr words) {
+int Fill(platform::Channel& link, CUdeviceptr words, const std::string& left) {
   const platform::Driver& driver = TestDriver();
   CUdeviceptr own = 0;
   EXPECT_EQ(driver->cuMemAlloc(&own, kVictimsOwn), CUDA_SUCCESS);
   for (bool told = false;; told = true) {
     EXPECT_EQ(driver->cuMemsetD32(words, kForeign, kBytes / 4), CUDA_SUCCESS);
     EXPECT_EQ(driver->cuCtxSynchronize(), CUDA_SUCCESS);
-    if (!told) Tell(link, "runs", kText);
+    if (told) continue;
+    LeaveBehind(left, link);
+    Tell(link, "runs", kText);
   }
 }
 
 // Has the kernel run on `words`, says so, and waits to be killed.
-int Scribble(platform::Channel& link, CUdeviceptr words) {
+int Scribble(platform::Channel& link, CUdeviceptr words,
+             const std::string& left) {
   const platform::Driver& driver = TestDriver();
   CUmodule module = nullptr;
   CUfunction scribble = nullptr;
@@ -129,17 +159,20 @@ int Scribble(platform::Channel& link, CUdeviceptr words) {
                                    arguments, nullptr),
             CUDA_SUCCESS);
   ExpectSoon([&] { return running == kForeign; });
+  LeaveBehind(left, link);
   Tell(link, "runs", kText);
   Hear(link);
   return 1;
 }
 
-int WriteWithoutEnd(const std::string& how, platform::Channel& link,
+int WriteWithoutEnd(const Args& args, platform::Channel& link,
                     CUdeviceptr words) {
-  return how == "kernel" ? Scribble(link, words) : Fill(link, words);
+  return args[1] == "kernel" ? Scribble(link, words, args[2])
+                             : Fill(link, words, args[2]);
 }
 
-// args: where to dial, and how to write: "kernel" or "fill". Subscribes to a
+// args: where to dial, how to write ("kernel" or "fill"), and what to leave
+// behind. Subscribes to a
 // pool and imports a block, which it is told of, to write to it until it is
 // killed.
 int PoolWriter(const Args& args) {
@@ -150,7 +183,7 @@ int PoolWriter(const Args& args) {
   const std::unique_ptr<ImportedPool> pool = Must(ImportedPool::Subscribe(
       TestDriver(), text, {.access = Access::kReadWrite}, Late()));
   const ImportedBlock block = Must(pool->Import(ticket, Late()));
-  return WriteWithoutEnd(args[1], link, block.address());
+  return WriteWithoutEnd(args, link, block.address());
 }
 const bool kPoolWriter = RegisterChild("pool-writer", &PoolWriter);
 
@@ -160,7 +193,7 @@ int RawWriter(const Args& args) {
   platform::Channel link = Dial(args[0]);
   const ImportedAllocation memory = Must(ReceiveAllocation(
       link, TestDriver(), {.access = Access::kReadWrite}, Late()));
-  return WriteWithoutEnd(args[1], link, memory.address());
+  return WriteWithoutEnd(args, link, memory.address());
 }
 const bool kRawWriter = RegisterChild("raw-writer", &RawWriter);
 
@@ -185,9 +218,15 @@ class KilledWhileItWrites : public IpcTest,
 
   static std::string How() { return GetParam(); }
   static bool CannotRun() { return How() == "kernel" && !KernelsRun(); }
-  Child StartWriter(const std::string& name) {
-    return Child::Start(name, {address(), How()});
+  Child StartWriter(const std::string& name,
+                    const std::string& left = "nothing") {
+    return Child::Start(name, {address(), How(), left});
   }
+  // Kills some writers at once, each of which has a block and leaves `left`
+  // behind; answers how many blocks met foreign writes once they were handed
+  // out. Unless nothing was left, none may be handed out at first.
+  std::uint64_t KillSome(std::uint64_t count, const std::string& left);
+  void KillAll(const std::string& left);
 
   // Whether anybody but us writes to `at` within kLookFor.
   bool MeetsForeignWrites(CUdeviceptr at) {
@@ -218,7 +257,7 @@ TEST_P(KilledWhileItWrites, ItsBlockIsNotWrittenToOnceItIsHandedOutAgain) {
                                  .cap = kBytes}));
   const std::unique_ptr<Endpoint> endpoint =
       Must(Endpoint::Start({.listener = {.directory = listener_directory()}}));
-  const PoolPublication publication = Must(endpoint->Serve(*pool));
+  const Share publication = Must(endpoint->Serve(*pool));
   std::vector<absl::Duration> back;
   std::uint64_t foreign = 0;
   CUdeviceptr block = Must(pool->Allocate(kBytes, nullptr));
@@ -252,6 +291,85 @@ TEST_P(KilledWhileItWrites, ItsBlockIsNotWrittenToOnceItIsHandedOutAgain) {
               static_cast<unsigned long long>(Times()),
               static_cast<unsigned long long>(foreign));
   PrintTimes("until the pool hands its block out", back);
+}
+
+std::uint64_t KilledWhileItWrites::KillSome(std::uint64_t count,
+                                            const std::string& left) {
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.first_segment_size = kBytes,
+                                 .max_segment_size = kBytes,
+                                 .cap = count * kBytes}));
+  const std::unique_ptr<Endpoint> endpoint =
+      Must(Endpoint::Start({.listener = {.directory = listener_directory()}}));
+  const Share publication = Must(endpoint->Serve(*pool));
+  std::vector<Child> children;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    children.push_back(StartWriter("pool-writer", left));
+  }
+  std::vector<platform::Channel> links;
+  std::vector<CUdeviceptr> blocks;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    links.push_back(Accept());
+    blocks.push_back(Must(pool->Allocate(kBytes, nullptr)));
+    Tell(links[i], publication.ticket(), kText);
+    Tell(links[i], ToHex(EncodePoolTicket(Must(pool->Export(blocks[i])))),
+         kText);
+  }
+  for (platform::Channel& link : links) EXPECT_EQ(Hear(link), "runs");
+  for (CUdeviceptr block : blocks) Must(pool->Free(block, nullptr));
+  for (Child& child : children) child.Kill();
+  for (Child& child : children) EXPECT_EQ(child.Wait(), Child::kKilled);
+  const absl::Time ended = absl::Now();
+  if (left != "nothing") {
+    // While what was left lives, kernels run on, and nothing is handed out.
+    if (How() == "kernel") {
+      EXPECT_TRUE(MeetsForeignWrites(blocks[0])) << "there is nothing to see";
+    }
+    while (absl::Now() < ended + Outliving() / 2) {
+      EXPECT_FALSE(pool->Allocate(kBytes, nullptr).ok());
+    }
+    EXPECT_EQ(pool->statistics().quarantined, count * kBytes);
+  }
+  if (left == "sleeper") links.clear();
+  std::uint64_t foreign = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    absl::StatusOr<CUdeviceptr> again = absl::UnknownError("not tried");
+    ExpectSoon([&] {
+      again = pool->Allocate(kBytes, nullptr);
+      return again.ok();
+    });
+    if (again.ok() && MeetsForeignWrites(*again)) ++foreign;
+  }
+  return foreign;
+}
+
+void KilledWhileItWrites::KillAll(const std::string& left) {
+  if (CannotRun()) GTEST_SKIP() << "this driver runs no kernels";
+  std::uint64_t foreign = 0;
+  for (std::uint64_t done = 0; done < Times();) {
+    const std::uint64_t count = std::min(kAtOnce, Times() - done);
+    foreign += KillSome(count, left);
+    done += count;
+  }
+  EXPECT_EQ(foreign, 0u);
+  std::printf("killed in a %s, left behind %s: %llu, foreign writes %llu\n",
+              GetParam(), left.c_str(),
+              static_cast<unsigned long long>(Times()),
+              static_cast<unsigned long long>(foreign));
+}
+
+TEST_P(KilledWhileItWrites, ManyAtOnceThatLeaveNothingBehind) {
+  KillAll("nothing");
+}
+
+TEST_P(KilledWhileItWrites, ManyAtOnceWhoseForkedChildrenSleep) {
+  if (!MayFork()) GTEST_SKIP() << "this system has no fork";
+  KillAll("sleeper");
+}
+
+TEST_P(KilledWhileItWrites, ManyAtOnceWhoseForkedChildrenEndLater) {
+  if (!MayFork()) GTEST_SKIP() << "this system has no fork";
+  KillAll("survivor");
 }
 
 // Not the library's doing: what there is to see, and how long the driver takes.

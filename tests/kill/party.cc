@@ -4,7 +4,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
+#include "platform/base/hex.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/steps.h"
 
@@ -93,7 +94,7 @@ std::string ToHex(absl::Span<const std::uint8_t> bytes) {
 }
 
 std::vector<std::uint8_t> FromHex(const std::string& text) {
-  const std::string bytes = absl::HexStringToBytes(text);
+  const std::string bytes = platform::BytesFromHex(text).value_or("");
   return {bytes.begin(), bytes.end()};
 }
 

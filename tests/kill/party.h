@@ -16,11 +16,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/driver.h"
-#include "platform/process.h"
+#include "platform/cuda/driver.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/process.h"
 #include "tests/kill/watch.h"
-#include "vmm/device.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::testing {
 

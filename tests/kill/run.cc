@@ -35,6 +35,7 @@ int PartyMain(const Args& args) {
   platform::Channel second = Dial(args[0]);
   const Scene& scene = FindScene(args[1]);
   const Side side = args[2] == "owner" ? Side::kOwner : Side::kImporter;
+  Tell(link, "here", kText);  // Says who it is.
   if (Hear(link) != "begin") return 3;
   absl::Status done;
   ArmSteps({.effect = static_cast<StepEffect>(std::stoi(args[4])),
@@ -111,7 +112,7 @@ std::set<std::string> SharedFiles() {
   const char* const instance = std::getenv("VMMSHARE_HOST_INSTANCE");
   if (!std::filesystem::exists("/dev/shm")) return names;
   for (const std::string& name : FilesIn("/dev/shm")) {
-    if (name.find("vmmshare") != std::string::npos ||
+    if (name.starts_with("vmmshare") ||
         (instance != nullptr && name.find(instance) != std::string::npos)) {
       names.insert(name);
     }
@@ -135,6 +136,7 @@ int PairMain(const Args& args) {
   Child child = StartParty(listener.address(), which, args[1], {}, "");
   platform::Channel link = Must(listener.Accept(Late()));
   platform::Channel second = Must(listener.Accept(Late()));
+  if (Hear(link) != "here") return 3;
   Tell(link, "begin", kText);
   absl::Status done;
   {
@@ -270,6 +272,7 @@ Played MatrixTest::Play(const Case& which, const StepTrap& trap,
       StartParty(address(), which, listener_directory(), trap, report);
   platform::Channel link = Accept();
   platform::Channel second = Accept();
+  EXPECT_EQ(Hear(link), "here");
   KeepGoing keep_going(child);
   Patience how{.time = patience};
   if (trap.effect == StepEffect::kStop) {

@@ -5,8 +5,8 @@
 
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/scenes.h"
-#include "vmm/endpoint.h"
-#include "vmm/transfer.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {
@@ -61,7 +61,7 @@ absl::Status OwnPublished(Party& me) {
   absl::StatusOr<std::unique_ptr<Endpoint>> endpoint =
       Endpoint::Start({.listener = {.directory = me.directory()}});
   if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<Publication> published = me.Now("Endpoint::Publish", [&] {
+  absl::StatusOr<Share> published = me.Now("Endpoint::Publish", [&] {
     return (*endpoint)->Publish(owned->memory.shareable());
   });
   if (!published.ok()) return published.status();

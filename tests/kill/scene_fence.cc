@@ -10,9 +10,9 @@
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/scenes.h"
 #include "tests/support/steps.h"
-#include "vmm/endpoint.h"
-#include "vmm/fence.h"
-#include "vmm/fence_pool.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -78,7 +78,7 @@ absl::Status OwnFences(Party& me) {
       Must(FencePool::Create(me.device()));
   const std::unique_ptr<Endpoint> endpoint =
       Must(Endpoint::Start({.listener = {.directory = me.directory()}}));
-  const PoolPublication served = Must(endpoint->Serve(fences->pool()));
+  const Share served = Must(endpoint->Serve(fences->pool()));
   absl::Status done;
   {
     Fence ping = Must(fences->New());

@@ -7,8 +7,8 @@
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/scenes.h"
-#include "vmm/keeper.h"
-#include "vmm/keeper/server.h"
+#include "vmm/keeper/internal/server.h"
+#include "vmm/keeper/keeper.h"
 
 namespace vmm::testing {
 namespace {

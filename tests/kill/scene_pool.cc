@@ -1,18 +1,22 @@
 // A block of a pool that one process shares with another, until it is handed
 // out again.
+#include <gmock/gmock.h>
+
 #include <array>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/scenes.h"
 #include "tests/support/steps.h"
-#include "vmm/endpoint.h"
-#include "vmm/imported_pool.h"
-#include "vmm/pool.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
 
 namespace vmm::testing {
 namespace {
@@ -28,6 +32,7 @@ constexpr std::uint64_t kNext = 4;
 constexpr std::uint64_t kOthers = 7;
 // How long memory is asked for that a process has which hung up and lives.
 constexpr absl::Duration kMoment = absl::Milliseconds(15);
+constexpr absl::Duration kProofAfterEnd = absl::Seconds(3);
 
 constexpr char kImported[] = "imported";
 constexpr char kReleasing[] = "releasing";  // From now on it may be given back.
@@ -50,7 +55,7 @@ class Owner {
   }
 
   // The part itself.
-  absl::Status Share(bool free_early) {
+  absl::Status ShareBlocks(bool free_early) {
     Contents contents(block_, kSeen, {kOwners});
     contents.Write(kOwners);
     const PoolTicketBytes ticket = EncodePoolTicket(
@@ -83,12 +88,11 @@ class Owner {
     if (again_ == 0) {
       me_.PeerIsLost();
       EXPECT_TRUE(me_.peer().WaitForExit(Late()).ok());
-      // It is known to have ended: nothing is waited for any more.
-      absl::StatusOr<CUdeviceptr> last =
-          me_.Now("Pool::Allocate", [&] { return Allocate(); });
-      EXPECT_TRUE(last.ok()) << last.status();
-      if (!last.ok()) return;
-      again_ = *last;
+      // It is known to have ended: nothing is waited for any more, but for a
+      // proof that is not there yet.
+      again_ = AllocateIfFree(absl::InfinitePast());
+      if (again_ == 0) again_ = AllocateOnceProven();
+      if (again_ == 0) return;
     }
     EXPECT_EQ(again_, block_) << "all others are taken";
     {
@@ -137,6 +141,21 @@ class Owner {
     } while (absl::Now() < until);
     return 0;
   }
+  // Once, in some thousands of kills on a busy machine, the lifeline of a process
+  // that had ended was mapped still: then the pool says so, and has the block
+  // back 2 s later.
+  CUdeviceptr AllocateOnceProven() {
+    const std::vector<BlockLease> leases = pool_->Leases();
+    EXPECT_EQ(leases.size(), 1u) << "and yet the block has not come back";
+    for (const BlockLease& one : leases) {
+      EXPECT_EQ(one.lease.state, LeaseState::kQuarantined);
+      EXPECT_THAT(one.lease.reason, ::testing::HasSubstr("GPU context"));
+      std::cout << "the block comes late: " << one.lease.Describe() << "\n";
+    }
+    const CUdeviceptr again = AllocateIfFree(absl::Now() + kProofAfterEnd);
+    EXPECT_NE(again, 0u);
+    return again;
+  }
   // For certain. It says so before it begins to give it back.
   bool ImporterHasIt() const {
     return me_.HasHeard(kImported) && !me_.HasHeard(kReleasing);
@@ -145,7 +164,7 @@ class Owner {
   Party& me_;
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Endpoint> endpoint_;
-  std::optional<PoolPublication> publication_;
+  std::optional<Share> publication_;
   std::array<CUdeviceptr, 3> others_{};
   CUdeviceptr block_ = 0;
   CUdeviceptr again_ = 0;  // What was handed out after it was freed.
@@ -155,7 +174,7 @@ class Owner {
 
 absl::Status Own(Party& me, bool free_early) {
   Owner owner(me);
-  const absl::Status done = owner.Share(free_early);
+  const absl::Status done = owner.ShareBlocks(free_early);
   owner.ExpectAllComesBack();
   return done;
 }

@@ -8,7 +8,7 @@
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/scenes.h"
 #include "tests/support/steps.h"
-#include "vmm/ring.h"
+#include "vmm/queue/ring.h"
 
 namespace vmm::testing {
 namespace {

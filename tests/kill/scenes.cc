@@ -1,7 +1,7 @@
 #include "tests/kill/scenes.h"
 
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 
 namespace vmm::testing {
 

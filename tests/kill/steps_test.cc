@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/shared_memory.h"
+#include "platform/ipc/shared_memory.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/driver_faults.h"
 #include "tests/support/syscall_faults.h"

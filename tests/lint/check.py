@@ -10,9 +10,10 @@ import sys
 
 import code_rules
 import docs_rules
+import rooms
 from tree import Tree
 
-RULES = code_rules.RULES | docs_rules.RULES
+RULES = code_rules.RULES | docs_rules.RULES | rooms.RULES
 WARN_LENGTH = 350
 
 

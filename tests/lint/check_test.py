@@ -7,6 +7,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 
+import rooms
 from check import RULES
 from tree import Tree
 
@@ -14,8 +15,8 @@ SOUND = {
     "README.md": "# Title\n\nSee [the guide](docs/guide.md#first-steps--more) and `vmm/a.h`.\n",
     "docs/guide.md": "# Guide\n\n## First steps & more\n\nRun ./dev test. [up](../README.md)\n",
     "dev": "task_test() {\n}\n",
-    "platform/CMakeLists.txt": "vmmshare_room(platform SOURCES os_${os}.cc)\n",
-    "platform/os_posix.cc": "#ifdef __linux__\n#endif\n",
+    "platform/CMakeLists.txt": "vmmshare_room(platform SOURCES os/os_${os}.cc)\n",
+    "platform/os/os_posix.cc": "#ifdef __linux__\n#endif\n",
     "platform/hostdriver/CMakeLists.txt": "add_library(h driver.cc)\n",
     "platform/hostdriver/driver.cc": "#include <cuda.h>\n#include <sys/mman.h>\n",
     "fabric/CMakeLists.txt": "vmmshare_room(fabric)\n",
@@ -23,22 +24,55 @@ SOUND = {
     "vmm/a.h": "// A.\n#ifndef VMMSHARE_VMM_A_H_\n#define VMMSHARE_VMM_A_H_\n"
                "#endif  // VMMSHARE_VMM_A_H_\n",
     "vmm/a.cc": "#include \"vmm/a.h\"\n\n#include \"absl/status/status.h\"\n"
-                "int x;  // NOLINT(misc-something)\n",
+                "int x;  // NOLINT(misc-something)\nMutex m;\nint n ABSL_GUARDED_BY(m);\nMutex w;  // Of writers.\n"
+                "//   NOT_FOUND  gone, or never\n//              there\n//   else       bad\n// Prose.\n",
 }
 
+
+
+def picture_of(files):
+    """The picture that rooms.py draws of a tree."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return rooms.draw(Tree(folder))
+
+
+SOUND[rooms.PICTURE] = picture_of(SOUND)
+
 # A rule, a file that breaks it (None removes the file), and a part of the report.
+WALK = ("### Life of a block: 0 sources\n\n### Life of an allocation: 0 sources\n"
+        "| step | source | |\n| --- | --- | --- |\n")
+
 SPOILT = [
-    ("IncludesPointOneWay", {"platform/b.h": '#include "vmm/a.h"\n'}, "may not include vmm/a.h"),
+    ("IncludesPointOneWay", {"platform/os/b.h": '#include "vmm/a.h"\n'}, "may not include vmm/a.h"),
     ("IncludesPointOneWay", {"fabric/b.h": "#include <vmm/a.h>\n"}, "may not include vmm/a.h"),
     ("IncludesPointOneWay",
+     {"vmm/pool/p.h": "", "vmm/memory/b.h": '#include "vmm/pool/p.h"\n'},
+     "may not include vmm/pool/p.h"),
+    ("IncludesPointOneWay",
+     {"vmm/job/j.h": "", "vmm/queue/b.cc": '#include "vmm/job/j.h"\n'},
+     "may not include vmm/job/j.h"),
+    ("IncludesPointOneWay",
+     {"platform/ipc/c.h": "", "platform/os/b.h": '#include "platform/ipc/c.h"\n'},
+     "may not include platform/ipc/c.h"),
+    ("IncludesPointOneWay",
      {"tests/t.h": "", "vmm/b.h": '#include "tests/t.h"\n'}, "may not include tests/t.h"),
+    ("IncludesPointOneWay",
+     {"vmm/pool/p.h": "", "vmm/python/b.cc": '#include "vmm/pool/p.h"\n'},
+     "may not include vmm/pool/p.h"),
+    ("IncludesPointOneWay",
+     {"vmm/c/c.h": "", "vmm/tool/b.cc": '#include "vmm/c/c.h"\n'},
+     "may not include vmm/c/c.h"),
     ("IncludesPointOneWay", {"vmm/b.h": '#include "a.h"\n'}, "from the repository's root"),
     ("IncludesPointOneWay", {"vmm/b.h": '#include "../vmm/a.h"\n'}, "from the repository's root"),
     ("IncludesPointOneWay",
      {"platform/hostdriver/driver.cc": '#include "absl/status/status.h"\n'},
      "includes only itself"),
     ("IncludesPointOneWay",
-     {"platform/hostdriver/l.h": "", "platform/b.h": '#include "platform/hostdriver/l.h"\n'},
+     {"platform/hostdriver/l.h": "", "vmm/b.h": '#include "platform/hostdriver/l.h"\n'},
      "only tests may look"),
     ("NoPlatformConditionals", {"vmm/a.cc": "#if defined(_WIN32)\n#endif\n"}, "vmm/a.cc:1: _WIN32"),
     ("NoPlatformConditionals", {"vmm/a.cc": "#if 0 || \\\n  __linux__\n#endif\n"}, "__linux__"),
@@ -48,20 +82,59 @@ SPOILT = [
      {"vmm/a.h": "#ifndef VMM_A_H_\n#define VMM_A_H_\n#endif  // VMM_A_H_\n"},
      "VMMSHARE_VMM_A_H_"),
     ("TopLevelEntries", {"scripts/run.sh": ""}, "scripts"),
-    ("FileLength", {"vmm/a.cc": "\n" * 501}, "501 lines"),
+    ("FileLength", {"vmm/a.cc": "\n" * 451}, "451 lines"),
     ("NoMarks", {"vmm/a.cc": "// TODO: more\n"}, "unfinished"),
     ("NoMarks", {"vmm/a.cc": "int x;  // NOLINT\n"}, "names no check"),
     ("NoMarks", {"vmm/a.cc": "__attribute__((no_sanitize(\"thread\"))) int f();\n"}, "hides"),
     ("EverySourceIsBuilt", {"vmm/forgotten.cc": ""}, "vmm/forgotten.cc"),
     ("EverySourceIsBuilt", {"vmm/CMakeLists.txt": "aa.cc\n"}, "vmm/a.cc"),
+    ("LocksSayWhatTheyGuard", {"vmm/a.cc": "std::lock_guard<std::mutex> lock(m);\n"}, "std::lock_guard"),
+    ("LocksSayWhatTheyGuard", {"fabric/b.cc": "  std::condition_variable_any changed;\n"}, "std::condition"),
+    ("LocksSayWhatTheyGuard", {"vmm/a.h": "  mutable platform::Mutex mutex_;\n  int n_;\n"}, "'mutex_'"),
     ("WaitsAreOnConditionVariables", {"vmm/a.cc": "#include <latch>\n"}, "loses wakes"),
-    ("ReadmeQuotesItsExample",
+    ("WaitsGoByASteadyClock",
+     {"vmm/a.cc": "const absl::Time end = absl::Now() + patience;\n"}, "use a Deadline"),
+    ("PresetsTolerateWarnings",
+     {"CMakePresets.json": '{"cacheVariables": {"VMMSHARE_WARNINGS_AS_ERRORS": "ON"}}\n'},
+     "CMakePresets.json:1"),
+    ("PresetsTolerateWarnings", {".ci/run": "step ./dev test\n"}, "--werror"),
+    ("ErrorTables",
+     {"vmm/a.cc": "//   NOT_FOUND  gone (checked first) INTERNAL  else\n"}, "two rows"),
+    ("ErrorTables",
+     {"vmm/a.cc": "//   NOT_FOUND  gone, or never\n//   there\n"}, "no row of the table"),
+    ("InstalledHeadersAreClosed",
+     {"vmm/pool/CMakeLists.txt": "# Blocks.\nvmmshare_room(\n  pool\n  HEADERS\n    p.h)\n",
+      "vmm/pool/p.h": '#include "vmm/pool/q.h"\n', "vmm/pool/q.h": ""}, "which is not installed"),
+    ("InstalledHeadersAreClosed",
+     {"vmm/pool/CMakeLists.txt": "# B.\nvmmshare_room(\n  pool\n  HEADERS\n    internal/p.h)\n",
+      "vmm/pool/internal/p.h": ""}, "is internal"),
+    ("RoomsPicture", {"vmm/pool/CMakeLists.txt": "# Blocks.\nvmmshare_room(pool)\n"},
+     "not what the build's lists give"),
+    ("RoomsPicture",
+     {"vmm/a/CMakeLists.txt": "vmmshare_room(a DEPENDS vmmshare::b)\n",
+      "vmm/b/CMakeLists.txt": "vmmshare_room(b DEPENDS vmmshare::a)\n"}, "is a circle"),
+    ("ReadmeQuotesItsExamples",
      {"README.md": "```cpp\nint main() {}\n```\n", "docs/examples/hello.cc": "int x;\n"},
      "to the letter"),
+    ("ReadmeQuotesItsExamples",
+     {"README.md": "```python\nx = 1\ny = 2\n```\n",
+      "docs/examples/python/hello.py": "def f():\n    x = 1\n    y = 3\n"}, "to the letter"),
+    ("ReadmeQuotesItsExamples", {"docs/examples/hello.cc": "int x;\n"}, "shows nothing"),
     ("LinksResolve", {"README.md": "[gone](docs/gone.md)\n"}, "leads nowhere"),
     ("LinksResolve", {"README.md": "[g](docs/guide.md#second)\n"}, "lacks"),
     ("LinksResolve", {"README.md": "[g]\n\n[g]: docs/gone.md\n"}, "leads nowhere"),
     ("NamedFilesExist", {"README.md": "```c++\n#include <vmm/gone.h>\n```\n"}, "vmm/gone.h"),
+    ("PromisedTestsExist",
+     {"docs/promises.md": "| promise | test |\n| --- | --- |\n| It flies. | `Bird.Flies` |\n",
+      "tests/t_test.cc": "TEST(Bird, Swims) {}\n", "tests/CMakeLists.txt": "t_test.cc\n"},
+     "no test Bird.Flies"),
+    ("PromisedTestsExist", {"docs/promises.md": "| It flies. | by hand |\n"}, "no test is named"),
+    ("WalksAreTrue", {"docs/design.md": "# Design\n"}, "no walk '### Life of a block"),
+    ("WalksAreTrue", {"docs/design.md": WALK + "| `A::C` | `vmm/a.cc` | |\n"}, "has no A::C()"),
+    ("WalksAreTrue", {"docs/design.md": WALK + "| `A::B` | `vmm/b.cc` | |\n",
+                      "vmm/b.cc": "void A::B() {}\n"}, "nothing before A::B() calls it"),
+    ("WalksAreTrue", {"docs/design.md": WALK + "| `A::B` | `vmm/b.cc` | the program |\n",
+                      "vmm/b.cc": "void A::B() {}\n"}, "has 1 sources, not 0"),
     ("NamedTasksExist", {"docs/guide.md": "Run `./dev fly`.\n"}, "no task fly"),
 ]
 

@@ -6,21 +6,40 @@ import re
 from tree import includes_of, lines_of
 
 ROOMS = ("vmm", "fabric", "platform")
+BASE, OS = ("platform/base/",), ("platform/base/", "platform/os/")
+MEMORY = ("vmm/memory/", "fabric/", "platform/")
+SHARE = ("vmm/share/", *MEMORY)
+POOL = ("vmm/pool/", *SHARE)
+SYNC = ("vmm/sync/", *POOL)
 # What a file may include of ours, by the folder it is in; the first that fits.
 MAY_INCLUDE = (
     ("platform/hostdriver/", ("platform/hostdriver/",)),
-    ("platform/", ("platform/",)),
+    ("platform/base/", BASE),
+    ("platform/os/", OS),
+    ("platform/ipc/", ("platform/ipc/", *OS)),
+    ("platform/cuda/", ("platform/cuda/", *OS)),
     ("fabric/", ("fabric/", "platform/")),
+    ("vmm/memory/", MEMORY),
+    ("vmm/share/", SHARE),
+    ("vmm/pool/", POOL),
+    ("vmm/sync/", SYNC),
+    ("vmm/queue/", ("vmm/queue/", *SYNC)),
+    ("vmm/job/", ("vmm/job/", *SYNC)),
+    ("vmm/keeper/", ("vmm/keeper/", *SHARE)),
+    ("vmm/tool/", ("vmm/tool/", "vmm/keeper/", "vmm/job/", "vmm/queue/", *SYNC)),
+    ("vmm/python/", ("vmm/python/", "vmm/c/")),
+    ("vmm/c/", ("vmm/c/", "vmm/tool/", "vmm/keeper/", "vmm/job/", "vmm/queue/", *SYNC)),
     ("vmm/", ("vmm/", "fabric/", "platform/")),
     ("docs/examples/", ("vmm/", "fabric/", "platform/", "docs/examples/")),
     ("bench/", ("vmm/", "fabric/", "platform/", "tests/support/", "bench/")),
-    ("tests/", ("vmm/", "fabric/", "platform/", "tests/")),
+    ("tests/", ("vmm/", "fabric/", "platform/", "tests/", "bench/trace.h")),
 )
 OURS = ROOMS + ("tests", "bench", "docs")
 
 
 def includes_point_one_way(tree):
-    """vmm -> fabric -> platform; nothing of the library includes tests."""
+    """The rooms of docs/design.md, from the top down; nothing of the library
+    includes tests."""
     for name in tree.sources():
         allowed = next((a for folder, a in MAY_INCLUDE if name.startswith(folder)), None)
         if allowed is None:
@@ -83,11 +102,11 @@ def top_level_entries(tree):
             yield f"{entry}: does not belong at the top level"
 
 
-LIMIT = 500
+LIMIT = 450
 
 
 def file_length(tree):
-    """A file outside tests/ has at most 500 lines."""
+    """A file outside tests/ has at most 450 lines."""
     for name in tree.sources(".h", ".cc", ".py", ".cmake", "CMakeLists.txt", ".sh"):
         length = len(tree.text(name).splitlines())
         if length > LIMIT and not name.startswith("tests/"):
@@ -147,7 +166,106 @@ def waits_are_on_condition_variables(tree):
             found = WITHOUT_FUTEX.search(text)
             if found:
                 yield (f"{name}:{line}: <{found.group(1)}> loses wakes where libstdc++ has no futex"
-                       " (Windows): its waiter looks before it locks; use a condition_variable")
+                       " (Windows): its waiter looks before it locks; use a CondVar")
+
+
+BARE_LOCK = re.compile(r"\bstd::(\w*mutex|(lock_guard|unique_lock|scoped_lock|shared_lock)\b|condition_variable\w*"
+                       r"|call_once|once_flag)")
+# The one that wraps them; and two rooms that may not include that.
+LOCKS_BARE = ("platform/base/mutex.h", "platform/hostdriver/", "vmm/python/")
+MUTEX = re.compile(r"\bMutex (\w+)(?: ABSL_\w+\(\w+\))?;(?!\s*//)")
+
+
+def locks_say_what_they_guard(tree):
+    """Mutexes are platform/base/mutex.h's, and members name the one that guards them."""
+    for name in tree.sources(".cc", ".h"):
+        if not name.startswith(ROOMS) or name.startswith(LOCKS_BARE):
+            continue
+        for line, text in lines_of(tree.text(name)):
+            found = BARE_LOCK.search(text.split("//")[0])
+            if found:
+                yield (f"{name}:{line}: clang does not check what '{found.group(0)}' guards; use Mutex,"
+                       " MutexLock or CondVar of platform/base/mutex.h")
+            found = MUTEX.search(text)
+            if found and f"GUARDED_BY({found.group(1)})" not in tree.text(name):
+                yield (f"{name}:{line}: nothing says what '{found.group(1)}' guards: ABSL_GUARDED_BY, or, where"
+                       " that is no member, a comment behind it")
+
+
+TIME_OF_DAY = re.compile(r"\babsl::Now\(|\bToChronoTime\b|\bsystem_clock\b|\bCLOCK_REALTIME\b|\bGetSystemTime\w*"
+                         r"|\b(Await|Wait)WithDeadline\b")
+# Who may ask it: since when and until when something is, for people to read.
+ASKS_THE_TIME = re.compile(
+    r"platform/os/deadline\.cc|platform/ipc/(speaker_posix|peer_win)\.cc|fabric/exchange\.cc"
+    r"|vmm/(share|pool|keeper)/(internal/)?(\w*lease\w*|domain|subscription_recall|session)\.cc"
+    r"|vmm/c/(convert|memory|lease)\.cc|vmm/python/\S*|platform/hostdriver/\S*")
+
+
+def waits_go_by_a_steady_clock(tree):
+    """The time of day, which can be set, is no measure of a wait: platform/os/deadline.h."""
+    for name in tree.sources(".cc", ".h"):
+        if not name.startswith(ROOMS) or ASKS_THE_TIME.fullmatch(name):
+            continue
+        for line, text in lines_of(tree.text(name)):
+            found = TIME_OF_DAY.search(text)
+            if found and not text.lstrip().startswith("//"):
+                yield f"{name}:{line}: '{found.group(0)}' is the time of day, which can be set; use a Deadline"
+
+
+STRICT = re.compile(r'WARNINGS_AS_ERRORS|COMPILE_WARNING_AS_ERROR|-Werror|/WX')
+
+
+def presets_tolerate_warnings(tree):
+    """No preset turns warnings into errors; what CI runs does, where it knows the compiler."""
+    for line, text in lines_of(tree.text("CMakePresets.json") if tree.has("CMakePresets.json") else ""):
+        if STRICT.search(text):
+            yield (f"CMakePresets.json:{line}: a user's compiler warns of what ours did not know;"
+                   " leave errors to ./dev --werror")
+    if tree.has(".ci/run") and "./dev test --werror" not in tree.text(".ci/run"):
+        yield ".ci/run: no step builds with --werror"
+
+
+CODES = ("OK|CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS"
+         "|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE"
+         "|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS|UNAUTHENTICATED")
+TABLE_ROW = re.compile(rf"(\s*//\s{{2,}})(?:(?:{CODES})(?:, (?:{CODES}))*|else)(?:\s{{2,}}\S|,$| as )")
+MERGED_ROW = re.compile(rf"\s*//.*[a-z.);]\s+(?:{CODES}|else)\s{{2,}}\S")
+
+
+def error_tables(tree):
+    """In a comment's table of errors each row begins with its code."""
+    for name in tree.sources():
+        column = None  # Where the rows of a table begin, inside one.
+        for number, text in enumerate(tree.text(name).splitlines(), 1):
+            if MERGED_ROW.match(text):
+                yield f"{name}:{number}: two rows of a table of errors on one line"
+            row, comment = TABLE_ROW.match(text), re.match(r"(\s*//\s*)\S", text)
+            if row:
+                column = len(row.group(1))
+            elif not comment or column is None or len(comment.group(1)) < column:
+                column = None
+            elif len(comment.group(1)) == column:
+                yield f"{name}:{number}: no row of the table of errors above, and not indented as more of one"
+
+
+def installed_headers(tree):
+    """The headers in the HEADERS of each room: name by name, with the CMakeLists.txt."""
+    for name in tree.sources("CMakeLists.txt"):
+        for listed in re.findall(r"^vmmshare_room\(.*?HEADERS\s+(.*?)(?:SOURCES|DEPENDS|\))",
+                                 tree.text(name), re.M | re.S):
+            for header in listed.split():
+                yield posixpath.join(posixpath.dirname(name), header), name
+
+
+def installed_headers_are_closed(tree):
+    """What is installed includes of ours only what is installed, and nothing internal."""
+    installed = dict(installed_headers(tree))
+    for header, build in installed.items():
+        if "/internal/" in header:
+            yield f"{build}: {header} is internal and would be installed"
+        for included in re.findall(r'^#include "([^"]+)"', tree.text(header), re.M):
+            if tree.has(included) and included not in installed:
+                yield f"{header}: includes {included}, which is not installed"
 
 
 RULES = {
@@ -158,5 +276,12 @@ RULES = {
     "FileLength": file_length,
     "NoMarks": no_marks,
     "EverySourceIsBuilt": every_source_is_built,
+    "LocksSayWhatTheyGuard": locks_say_what_they_guard,
     "WaitsAreOnConditionVariables": waits_are_on_condition_variables,
+    "WaitsGoByASteadyClock": waits_go_by_a_steady_clock,
+    "PresetsTolerateWarnings": presets_tolerate_warnings,
+
+
+    "ErrorTables": error_tables,
+    "InstalledHeadersAreClosed": installed_headers_are_closed,
 }

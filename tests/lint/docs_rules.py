@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import textwrap
 
 from tree import lines_of
 
@@ -70,20 +71,110 @@ def named_tasks_exist(tree):
                     yield f"{name}:{line}: ./dev has no task {task}"
 
 
-QUOTED = "docs/examples/hello.cc"
+QUOTED = {"cpp": "docs/examples/hello.cc", "python": "docs/examples/python/hello.py"}
 
 
-def readme_quotes_its_example(tree):
-    """The example in README.md is the one that is compiled and run."""
-    if not tree.has("README.md") or not tree.has(QUOTED):
+def readme_quotes_its_examples(tree):
+    """What README shows in C++ and in Python is of the programs that are compiled and run."""
+    if not tree.has("README.md"):
         return
-    if f"```cpp\n{tree.text(QUOTED)}```" not in tree.text("README.md"):
-        yield f"README.md: its example is not {QUOTED} to the letter"
+    for language, quoted in QUOTED.items():
+        blocks = re.findall(rf"^```{language}\n(.*?)^```", tree.text("README.md"), re.M | re.S)
+        if tree.has(quoted) and not blocks:
+            yield f"README.md: shows nothing of {quoted}"
+        for block in blocks:
+            if not any(textwrap.indent(block, " " * deep) in tree.text(quoted)
+                       for deep in (0, 2, 4) if tree.has(quoted)):
+                yield f"README.md: {block.splitlines()[0]!r}... is not in {quoted} to the letter"
+
+
+PROMISES = "docs/promises.md"
+CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
+PYTHON_CLASS = re.compile(r"^class (\w+)\(.*?(?=^\S|\Z)", re.M | re.S)
+
+
+def tests_of(tree):
+    """Every test that the sources hold, as Suite.Name; of pytest, file.test; lint.Rule."""
+    found = set()
+    for name in tree.sources(".cc"):
+        if name.startswith("tests/"):
+            found |= {".".join(pair) for pair in CPP_TEST.findall(tree.text(name))}
+    for name in tree.sources(".py"):
+        text = tree.text(name)
+        if name.startswith("tests/lint/"):
+            found |= {f"lint.{rule}" for rule in re.findall(r'^    "(\w+)": \w+,$', text, re.M)}
+        elif name.startswith("tests/"):
+            for suite in PYTHON_CLASS.finditer(text):
+                found |= {f"{suite[1]}.{test}"
+                          for test in re.findall(r"^    def (test_\w+)", suite[0], re.M)}
+            found |= {f"{name.split('/')[-1][:-3]}.{test}"
+                      for test in re.findall(r"^def (test_\w+)", text, re.M)}
+    return found
+
+
+def promised_tests_exist(tree):
+    """Every promise names a test, and each that is named is there."""
+    if not tree.has(PROMISES):
+        return
+    tests = tests_of(tree)
+    for line, text in lines_of(tree.text(PROMISES)):
+        cells = [cell.strip() for cell in text.strip("| \n").split("|")]
+        if not text.startswith("|") or cells[0] in ("promise", "---"):
+            continue
+        named = re.findall(r"`(\w+\.\w+)`", cells[-1])
+        if not named:
+            yield f"{PROMISES}:{line}: no test is named"
+        for test in named:
+            if test not in tests:
+                yield f"{PROMISES}:{line}: there is no test {test}"
+
+
+WALKS = "docs/design.md"
+WALK = re.compile(r"^### (Life of [^\n]*): (\d+) sources$(.*?)(?=^#|\Z)", re.M | re.S)
+MOST_SOURCES = {"Life of an allocation": 12, "Life of a block": 9}
+
+
+def calls(text, function):
+    """Whether `text` names a function beside its definitions; make() may be a Make()."""
+    short = function.split("::")[-1]
+    uses = re.findall(rf"\b{short}\b", text, re.I)
+    return len(uses) > len(definitions(text, function))
+
+
+def definitions(text, function):
+    return re.findall(rf"^(?:\w[\w:<>*& ,]* )?{re.escape(function)}\(", text, re.M)
+
+
+def walks_are_true(tree):
+    """Each step of a walk is defined where it says, and called by a step before it."""
+    if not tree.has(WALKS):
+        return
+    walks = WALK.findall(tree.text(WALKS))
+    for name in set(MOST_SOURCES) - {walk[0] for walk in walks}:
+        yield f"{WALKS}: there is no walk '### {name}: N sources'"
+    for name, stated, text in walks:
+        steps = re.findall(r"^\| `([\w:]+)` \| `([\w./]+)` \| ([^|]*)\|", text, re.M)
+        before = []
+        for function, path, what in steps:
+            source = tree.text(path) if tree.has(path) else ""
+            if not definitions(source, function):
+                yield f"{WALKS}: {name}: {path} has no {function}()"
+            if "the program" not in what and not any(
+                    calls(tree.text(one), function) for one in before if tree.has(one)):
+                yield f"{WALKS}: {name}: nothing before {function}() calls it"
+            before.append(path)
+        count = len(set(before))
+        if count != int(stated):
+            yield f"{WALKS}: {name} has {count} sources, not {stated}"
+        if count > MOST_SOURCES.get(name, count):
+            yield f"{WALKS}: {name} has {count} sources; at most {MOST_SOURCES[name]}"
 
 
 RULES = {
-    "ReadmeQuotesItsExample": readme_quotes_its_example,
+    "ReadmeQuotesItsExamples": readme_quotes_its_examples,
     "LinksResolve": links_resolve,
     "NamedFilesExist": named_files_exist,
     "NamedTasksExist": named_tasks_exist,
+    "PromisedTestsExist": promised_tests_exist,
+    "WalksAreTrue": walks_are_true,
 }

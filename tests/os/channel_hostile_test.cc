@@ -8,8 +8,8 @@
 #include <cstring>
 #include <random>
 
-#include "platform/channel.h"
-#include "platform/frame.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/frame.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 
@@ -160,7 +160,7 @@ TEST_F(HostileChannelTest, Pitfall12AsManyAsTheSystemMovesAreClosed) {
 TEST_F(HostileChannelTest, UnknownControlDataIsDataLoss) {
   auto [peer, ours] = Must(Channel::Pair());
   const int on = 1;
-  ASSERT_EQ(::setsockopt(RawFd(ours.handle()), SOL_SOCKET, SO_PASSCRED, &on,
+  ASSERT_EQ(::setsockopt(RawFd(ours.handle()), SOL_SOCKET, SO_TIMESTAMPNS, &on,
                          sizeof(on)),
             0);
   SendRaw(peer, Frame({1, 4, 2}, 4), 2, memory_);
@@ -214,11 +214,11 @@ int ReceiveAtTheLimit(const std::vector<std::string>& args) {
   auto [peer, ours] = Must(Channel::Pair());
   // A message before it, so that a stale control buffer would hold a number.
   SendRaw(peer, Frame({1, 4, 1}, 4), 1, memory);
+  const auto before = testing::OpenHandles();
   EXPECT_EQ(Must(ours.Receive(Late())).handles.size(), 1u);
 
   SendRaw(peer, Frame({1, 4, static_cast<std::uint16_t>(count)}, 4), count,
           memory);
-  const auto before = testing::OpenHandles();
   absl::Status status;
   {
     DescriptorLimit limit(std::stoi(args[1]));

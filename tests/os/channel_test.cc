@@ -1,4 +1,4 @@
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -242,6 +242,17 @@ TEST_F(ChannelTest, SendingAfterAHangUpIsUnavailableAndNoSignal) {
   const absl::Status status = a().Send(1, Bytes("x"), {}, Late());
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("hung up"));
+}
+
+TEST_F(ChannelTest, WhatAPeerSaidLastIsReceivedAfterASendThatFailed) {
+  if (!kNativeHandleIsPosixFd) GTEST_SKIP() << "a send that fails ends a pipe";
+  Must(a().Send(1, Bytes("not read"), {}, Late()));
+  Must(b().Send(2, Bytes("bye"), {}, Late()));
+  b().Close();
+  const absl::Status status = a().Send(1, Bytes("x"), {}, Late());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(Must(a().Receive(Late())).type, 2);
+  EXPECT_TRUE(absl::IsUnavailable(a().Receive(Late()).status()));
   EXPECT_FALSE(a().is_open());
 }
 
@@ -357,6 +368,10 @@ TEST_F(ChannelTest, AFailedSenderWakesTheReceiverOfItsChannel) {
 TEST_F(ChannelTest, KnowsWhoMadeThePair) {
   EXPECT_EQ(a().peer().user, CurrentUser());
   EXPECT_EQ(a().peer().pid, CurrentProcessId());
+  const absl::Status unknown = a().OpenPeer().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(unknown)) << unknown;
+  Must(b().Send(1, {}, {}, Late()));
+  Must(a().Receive(Late()));
   Process peer = Must(a().OpenPeer());
   EXPECT_EQ(peer.pid(), CurrentProcessId());
   EXPECT_FALSE(Must(peer.HasExited()));

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "platform/channel.h"
-#include "platform/kernel_object_win.h"
-#include "platform/process.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/kernel_object_win.h"
+#include "platform/os/process.h"
 #include "tests/os/win_test.h"
 #include "tests/support/child.h"
 
@@ -209,19 +210,41 @@ TEST_F(PipeTest, AClientsChannelThatBrokeTouchesNoOtherPipe) {
   do {
     status = b.Send(1, payload, {}, absl::InfinitePast());
   } while (status.ok());
-  std::vector<std::pair<OsHandle, Channel>> others;
+  std::vector<OsHandle> events;
   do {
-    others.push_back(RawClient());
-    ASSERT_LT(others.size(), 100u) << "no pipe got the number";
-  } while (others.back().first.get() != number);
-  Must(others.back().second.Send(1, Bytes("kept"), {}, Late()));
+    events.push_back(NewEvent());
+    ASSERT_LT(events.size(), 1000u) << "no event got the number";
+  } while (events.back().get() != number);
+  events.pop_back();
+  const OsHandle raw = DialRaw(listener_.address());
+  ASSERT_EQ(raw.get(), number);
+  Channel server = Must(listener_.Accept(Late()));
+  Must(server.Send(1, Bytes("kept"), {}, Late()));
   b.Close();
   Packet message(64);
-  EXPECT_TRUE(ReadMessage(others.back().first, NewEvent(),
-                          absl::MakeSpan(message), Late(), nullptr,
+  EXPECT_TRUE(ReadMessage(raw, NewEvent(), absl::MakeSpan(message), Late(), {},
                           "the message")
                   .ok())
       << "a channel that was closed took it";
+}
+
+// Also when it was just about to begin.
+TEST_F(PipeTest, WhoeverReceivesWakesWhenTheOtherThreadsCallBreaksTheChannel) {
+  const std::vector<std::uint8_t> payload(kMaxPayload, 1);
+  for (int round = 0; round < 500; ++round) {
+    auto [raw, server] = RawClient();
+    absl::Status received;
+    const absl::Time start = absl::Now();
+    std::thread receiver([&, &channel = server] {
+      received = channel.Receive(Late()).status();
+    });
+    // Nobody reads: the last one does not fit.
+    while (server.Send(1, payload, {}, absl::InfinitePast()).ok()) {
+    }
+    receiver.join();
+    EXPECT_TRUE(absl::IsUnavailable(received)) << received;
+    ASSERT_LT(absl::Now() - start, absl::Seconds(10)) << "in round " << round;
+  }
 }
 
 TEST_F(PipeTest, SendingAHandleThatIsNotOpenLeavesTheChannelOpen) {
@@ -279,7 +302,7 @@ int HostileClient(const std::vector<std::string>& args) {
   SendRaw(raw, FrameWith({event.get(), foreign}));
   Packet answer(64);
   const auto hung_up = ReadMessage(raw, read_event, absl::MakeSpan(answer),
-                                   Late(), nullptr, "hang-up");
+                                   Late(), {}, "hang-up");
   EXPECT_TRUE(absl::IsUnavailable(hung_up.status())) << hung_up.status();
   EXPECT_LE(OpenHandleCount(), before);
   EXPECT_EQ(::WaitForSingleObject(Raw(event), 0), WAIT_TIMEOUT);
@@ -322,11 +345,9 @@ const bool kMisledClient = RegisterChild("misled_client", &MisledClient);
 
 TEST_F(PipeTest, ANumberThatIsRightInTheServerAndWrongInTheClientIsDataLoss) {
   const OsHandle high = HighHandle();
-  const std::wstring name =
-      Must(PipeName(absl::StrCat(listener_.address(), "-raw")));
-  const OsHandle pipe = Must(CreatePipeInstance(name, nullptr, true));
-  Child child = Child::Start("misled_client",
-                             {absl::StrCat(listener_.address(), "-raw")});
+  const std::string address = absl::StrCat(listener_.address(), "-raw");
+  const OsHandle pipe = OwnPipe(address);
+  Child child = Child::Start("misled_client", {address});
   AwaitClient(pipe);
   const std::size_t before = OpenHandleCount();
   SendRaw(pipe, FrameWith({high.get()}));

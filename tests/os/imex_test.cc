@@ -1,4 +1,4 @@
-#include "platform/imex.h"
+#include "platform/os/imex.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>

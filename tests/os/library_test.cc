@@ -1,4 +1,4 @@
-#include "platform/library.h"
+#include "platform/os/library.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // Which libraries are loaded. A file named nvcuda.dll lies beside this program.
 #include <gmock/gmock.h>
 
-#include "platform/library.h"
+#include "platform/os/library.h"
 // After gtest's <windows.h>.
 #include <aclapi.h>
 
@@ -10,9 +10,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "platform/process.h"
-#include "platform/security_win.h"
-#include "platform/utf16_win.h"
+#include "platform/os/process.h"
+#include "platform/os/security_win.h"
+#include "platform/os/utf16_win.h"
 #include "tests/os/win_test.h"
 
 namespace vmm::platform {
@@ -164,6 +164,20 @@ TEST(LibraryByPath, ThatIsTheUsersOwnIsLoaded) {
   ASSERT_NE(answer, nullptr);
   EXPECT_EQ(answer(), 42);
   EXPECT_EQ(library.Find("no_such_symbol"), nullptr);
+}
+
+// It needs another one that lies beside it.
+TEST(LibraryByPath, GetsNothingFromBesideIt) {
+  const std::string path =
+      absl::StrCat(ProgramFolder(), "\\vmmshare_test_needing.dll");
+  const absl::Status status = Library::OpenPath(path).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("System32"));
+  // The control: there it can be found.
+  const HMODULE module = ::LoadLibraryExW(
+      Must(ToUtf16(path)).c_str(), nullptr,
+      LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32);
+  EXPECT_NE(module, nullptr);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <set>
 #include <thread>
 
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
@@ -64,7 +64,8 @@ class ListenerTest : public OsTest {
     return ::access(path.c_str(), F_OK) == 0;
   }
 
-  TempDirectory temp_;
+  // On a tmpfs, which is this system's alone.
+  TempDirectory temp_{"/dev/shm"};
 };
 
 TEST_F(ListenerTest, ConnectsTwoChannelsThatKnowEachOther) {
@@ -259,6 +260,77 @@ TEST_F(ListenerTest, Pitfall11TheSocketOfADeadListenerIsReplaced) {
   Stale("name");
   Listener listener = Bind("name");
   EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
+std::string RandomName(char digit) { return std::string(32, digit); }
+
+void Age(const std::string& path) {
+  const timespec long_ago[2] = {{1, 0}, {1, 0}};
+  Check(::utimensat(AT_FDCWD, path.c_str(), long_ago, AT_SYMLINK_NOFOLLOW) == 0,
+        "utimensat() failed");
+}
+
+int ListenAndDie(const std::vector<std::string>& args) {
+  const Listener listener = Must(Listener::Bind({args[0], ""}, {}));
+  testing::KillThisProcess();
+}
+const bool kListenAndDie = RegisterChild("listen-and-die", &ListenAndDie);
+
+TEST_F(ListenerTest, TheSocketOfAKilledOwnerIsSweptByTheNextListener) {
+  Child child = Child::Start("listen-and-die", {temp_.path()});
+  EXPECT_EQ(child.Wait(), Child::kKilled);
+  const auto count = [&] {
+    return std::distance(std::filesystem::directory_iterator(temp_.path()), {});
+  };
+  ASSERT_EQ(count(), 1);
+  for (const auto& entry : std::filesystem::directory_iterator(temp_.path())) {
+    Age(entry.path());
+  }
+  const Listener listener = Bind();
+  EXPECT_EQ(count(), 1);
+  EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
+TEST_F(ListenerTest, OnlyWhatIsProvablyLeftBehindIsSwept) {
+  std::vector<std::string> kept;
+  // One that listens, whom the sweep does not disturb.
+  Listener listening = Bind();
+  kept.push_back(listening.address());
+  // One that does not listen yet, one of a name that somebody chose, and what
+  // is no socket.
+  const OsHandle bound = BoundSocket(RandomName('a'), SOCK_SEQPACKET);
+  kept.push_back(temp_.File(RandomName('a')));
+  kept.push_back(Stale("name"));
+  kept.push_back(Stale(RandomName('g')));
+  kept.push_back(temp_.File(RandomName('b')));
+  std::ofstream(kept.back()) << "precious";
+  const std::string gone = Stale(RandomName('c'));
+  kept.push_back(temp_.File(RandomName('d')));
+  ASSERT_EQ(::symlink(gone.c_str(), kept.back().c_str()), 0);
+  if (::geteuid() == 0) {
+    kept.push_back(Stale(RandomName('e')));
+    ASSERT_EQ(::chown(kept.back().c_str(), kStranger, kStranger), 0);
+  }
+  for (const std::string& path : kept) Age(path);
+  Age(gone);
+  // And one that may be in the making.
+  kept.push_back(Stale(RandomName('f')));
+  {
+    Chmod(temp_.path(), 01777);
+    const Listener next = Bind();
+    EXPECT_TRUE(Exists(gone)) << "in a directory that is shared";
+    Chmod(temp_.path(), 0700);
+  }
+  const Listener next = Bind();
+  EXPECT_FALSE(Exists(gone));
+  for (const std::string& path : kept) {
+    EXPECT_TRUE(std::filesystem::symlink_status(path).type() !=
+                std::filesystem::file_type::not_found)
+        << path;
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      listening.Accept(absl::InfinitePast()).status()));
+  EXPECT_TRUE(ConnectStatus(listening.address()).ok());
 }
 
 TEST_F(ListenerTest, OtherFilesAreNotReplaced) {

@@ -1,4 +1,4 @@
-#include "platform/os_handle.h"
+#include "platform/os/os_handle.h"
 
 #include <gtest/gtest.h>
 

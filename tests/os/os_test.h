@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,8 +17,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
+#include "platform/ipc/channel.h"
+#include "tests/support/descriptor_limit_posix.h"
 #include "tests/support/open_handles.h"
 
 namespace vmm::platform {
@@ -51,10 +51,9 @@ inline void Must(const absl::Status& status) {
 // A fresh directory of mode 0700, removed with what is in it.
 class TempDirectory {
  public:
-  TempDirectory() {
-    char name[] = "/tmp/vmmshare-test-XXXXXX";
-    Check(::mkdtemp(name) != nullptr, "mkdtemp() failed");
-    path_ = name;
+  explicit TempDirectory(const std::string& parent = "/tmp")
+      : path_(parent + "/vmmshare-test-XXXXXX") {
+    Check(::mkdtemp(path_.data()) != nullptr, "mkdtemp() failed");
   }
   ~TempDirectory() {
     std::error_code ignored;
@@ -115,29 +114,7 @@ inline bool WriteEndIsGone(const Pipe& pipe) {
   return ::read(RawFd(pipe.read_end), &byte, 1) == 0;
 }
 
-// While it lives, this process may have `more` descriptors than are open now.
-// What is asserted about that time is asserted after it: the sanitizers' own
-// checks need descriptors.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(int more) {
-    Check(::getrlimit(RLIMIT_NOFILE, &before_) == 0, "getrlimit() failed");
-    std::vector<OsHandle> all;
-    for (int i = 0; i < more; ++i) all.push_back(MemoryWith("x"));
-    const OsHandle next = MemoryWith("x");
-    rlimit limits = before_;
-    limits.rlim_cur = static_cast<rlim_t>(RawFd(next));
-    Check(::setrlimit(RLIMIT_NOFILE, &limits) == 0, "setrlimit() failed");
-  }
-  ~DescriptorLimit() {
-    Check(::setrlimit(RLIMIT_NOFILE, &before_) == 0, "setrlimit() failed");
-  }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-
- private:
-  rlimit before_;
-};
+using testing::DescriptorLimit;
 
 // A user that is neither root nor anybody else on the machine.
 inline constexpr uid_t kStranger = 54321;

@@ -1,4 +1,4 @@
-#include "platform/process.h"
+#include "platform/os/process.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "platform/os/user_name.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 
@@ -176,6 +177,22 @@ TEST_F(ProcessTest, AWorkerForkedBeforeFirstUseIsNone) {
 
 TEST_F(ProcessTest, TestChildrenAnswerTheirExitStatus) {
   EXPECT_EQ(Child::Start("return7", {}).Wait(), 7);
+}
+
+TEST(ParseUser, TakesUidsAndNamesOfUsersThatAreThere) {
+  EXPECT_EQ(ParseUser("0").value(), UserId("0"));
+  EXPECT_EQ(ParseUser("root").value(), UserId("0"));
+  EXPECT_EQ(ParseUser("0001000").value(), UserId("1000"));
+  EXPECT_EQ(ParseUser("4294967294").value(), UserId("4294967294"));
+}
+
+TEST(ParseUser, RefusesWhatIsNobody) {
+  for (const char* text :
+       {"", "-1", "+1", " 1", "4294967295", "4294967296", "nosuchuser-xyz",
+        "99999999999999999999", "0x10", "1000 "}) {
+    const absl::Status refused = ParseUser(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << text << ": " << refused;
+  }
 }
 
 }  // namespace

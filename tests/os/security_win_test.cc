@@ -1,5 +1,5 @@
 // Who may reach pipes and exported memory, and what a handle may be.
-#include "platform/security_win.h"
+#include "platform/os/security_win.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
@@ -10,17 +10,18 @@
 #include <winternl.h>
 
 #include "absl/strings/str_cat.h"
-#include "platform/handle_attributes.h"
-#include "platform/kernel_object_win.h"
-#include "platform/memory_handle.h"
-#include "platform/peer_win.h"
-#include "platform/process.h"
-#include "platform/utf16_win.h"
+#include "platform/cuda/handle_attributes.h"
+#include "platform/cuda/memory_handle.h"
+#include "platform/ipc/peer_win.h"
+#include "platform/ipc/shared_memory.h"
+#include "platform/os/kernel_object_win.h"
+#include "platform/os/process.h"
+#include "platform/os/utf16_win.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/os/win_test.h"
 #include "tests/support/child.h"
 #include "tests/support/test_driver.h"
-#include "vmm/protocol.h"
+#include "vmm/share/internal/protocol.h"
 #include "vmm/vmm.h"
 
 namespace vmm::platform {
@@ -131,6 +132,7 @@ TEST_F(SecurityTest, AClientOfAnotherUserIsTurnedAwayUnlessNamed) {
 int ClientTurnedAway(const std::vector<std::string>& args) {
   Channel channel = Must(Channel::Connect(args[0], {}, Late()));
   const std::size_t before = testing::OpenHandleCount();
+  Must(channel.Send(1, {}, {}, Late()));
   const absl::Status status = channel.Receive(Late()).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_LE(testing::OpenHandleCount(), before);
@@ -142,20 +144,20 @@ const bool kClientTurnedAway =
 TEST_F(SecurityTest, AClientThatIsTurnedAwayCostsNeitherSideAHandle) {
   const std::string address =
       absl::StrCat(kPipePrefix, "vmmshare-turned-", CurrentProcessId());
-  OsHandle pipe =
-      Must(CreatePipeInstance(Must(PipeName(address)), nullptr, true));
+  OsHandle pipe = OwnPipe(address);
   testing::Child child = testing::Child::Start("client_turned_away", {address});
   AwaitClient(pipe);
   const std::size_t before = testing::OpenHandleCount();
   {
     // What a listener asks, but for the user.
-    Peer client = Must(ReadClient(pipe));
+    Peer client = Must(ReadClient(pipe, TimeOfDay()));
     EXPECT_EQ(client.credentials.pid, child.pid());
     EXPECT_TRUE(CheckPeer(client.credentials, {}).ok());
     client.credentials.user = UserId(kStranger);
     EXPECT_TRUE(absl::IsPermissionDenied(CheckPeer(client.credentials, {})));
   }
   EXPECT_EQ(testing::OpenHandleCount(), before);
+  AwaitWord(pipe);
   pipe.Reset();
   EXPECT_EQ(child.Wait(), 0);
 }
@@ -314,6 +316,27 @@ TEST_F(MemoryHandleTest, AReadOnlySectionIsRefused) {
   EXPECT_EQ(testing::OpenHandleCount(), before);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("read and written"));
+}
+
+// Its pages would fault at the first look.
+TEST_F(MemoryHandleTest, ASectionThatIsOnlyReservedIsRefused) {
+  constexpr std::uint64_t kSize = 2 << 20;
+  const OsHandle section = Own(
+      ::CreateFileMappingW(INVALID_HANDLE_VALUE, nullptr,
+                           PAGE_READWRITE | SEC_RESERVE, 0, kSize, nullptr));
+  for (const absl::Status& status :
+       {CheckMemoryHandle(section, MemoryBacking::kHostMemory, kSize),
+        SharedMemory::Open(section, kSize, PeerAccess::kReadWrite).status()}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("only reserved"));
+  }
+}
+
+TEST_F(MemoryHandleTest, ACommittedSectionIsTaken) {
+  constexpr std::uint64_t kSize = 2 << 20;
+  const OsHandle section = testing::PlantedMemory(kSize, /*sealed=*/true);
+  Must(CheckMemoryHandle(section, MemoryBacking::kHostMemory, kSize));
+  Must(SharedMemory::Open(section, kSize, PeerAccess::kReadWrite));
 }
 
 class OwnershipTest : public WinTest {};

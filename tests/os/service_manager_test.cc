@@ -1,5 +1,5 @@
 // Talking to systemd, being asked to end, and addresses of chosen names.
-#include "platform/service_manager.h"
+#include "platform/os/service_manager.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,10 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "platform/channel_address.h"
-#include "platform/check.h"
-#include "platform/process.h"
-#include "platform/termination.h"
+#include "platform/base/check.h"
+#include "platform/ipc/channel_address.h"
+#include "platform/os/process.h"
+#include "platform/os/termination.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 
@@ -134,12 +134,21 @@ TEST_F(ServiceManagerTest, DescriptorsThatAreStatedAndNotThereAreAProblem) {
 TEST(Termination, ARequestWaitsUntilItIsAskedFor) {
   HoldTermination();
   EXPECT_TRUE(absl::IsDeadlineExceeded(WaitForTermination(absl::Now())));
-  for (int request : {SIGTERM, SIGINT}) {
+  for (int request : {SIGTERM, SIGINT, SIGHUP}) {
     ASSERT_EQ(::kill(::getpid(), request), 0);
     EXPECT_TRUE(WaitForTermination(Late()).ok());
     EXPECT_TRUE(
         absl::IsDeadlineExceeded(WaitForTermination(absl::InfinitePast())));
   }
+}
+
+TEST(Termination, WhoIgnoresTheEndOfTheTerminalOutlivesIt) {
+  const auto before = ::signal(SIGHUP, SIG_IGN);  // As nohup does.
+  HoldTermination();
+  ASSERT_EQ(::kill(::getpid(), SIGHUP), 0);
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(WaitForTermination(absl::InfinitePast())));
+  ::signal(SIGHUP, before);
 }
 
 TEST(ChannelAddress, IsWhereAListenerOfThatNameIs) {

@@ -1,5 +1,5 @@
 // Shared memory as POSIX systems have it: a sealed memfd.
-#include "platform/shared_memory.h"
+#include "platform/ipc/shared_memory.h"
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>

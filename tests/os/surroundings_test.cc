@@ -1,4 +1,4 @@
-#include "platform/surroundings.h"
+#include "platform/os/surroundings.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>

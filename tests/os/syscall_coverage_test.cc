@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/support/syscall_faults.h"
 
 namespace vmm::testing {
@@ -44,13 +44,14 @@ constexpr const char* kHarmless[] = {
     "gnu_dev_minor gnu_dev_makedev sched_yield pthread_self",
     "pthread_getspecific",
     // Fail only for arguments that a program fixes when it is written.
-    "clock_gettime sysconf pthread_sigmask sigemptyset sigfillset sigaddset",
-    "getrlimit getrlimit64 setrlimit setrlimit64",
+    "clock_gettime sysconf pthread_sigmask sigaction sigemptyset sigfillset",
+    "sigaddset",
+    "getrlimit getrlimit64 setrlimit setrlimit64 signal",
     // A wait that is taken up again, whatever ends it early.
     "sigtimedwait",
     // Answers no when it cannot tell.
     "isatty",
-    // A hint: nothing is different when it fails (platform/large_pages.h).
+    // A hint: nothing is different when it fails (platform/os/large_pages.h).
     "madvise",
     // The environment, which is memory.
     "getenv secure_getenv environ getauxval",
@@ -68,6 +69,9 @@ constexpr const char* kHarmless[] = {
     // The dynamic loader makes its own calls, which no linker replaces. The
     // driver is loaded before anything that is swept.
     "dlopen dlsym dlerror dlinfo dladdr",
+    // The user database is read by calls of the C library's own, which no
+    // linker replaces. Only the command line names users.
+    "getpwnam_r",
     // What the compiler adds.
     "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",
     "__tls_get_addr __stack_chk_fail __libc_single_threaded __popcountdi2",

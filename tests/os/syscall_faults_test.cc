@@ -18,8 +18,8 @@
 #include <system_error>
 #include <thread>
 
-#include "platform/os_error.h"
-#include "platform/os_handle.h"
+#include "platform/os/os_error.h"
+#include "platform/os/os_handle.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/sweep.h"
 

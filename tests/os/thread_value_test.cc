@@ -1,9 +1,11 @@
-#include "platform/thread_value.h"
+#include "platform/os/thread_value.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
+
+#include "tests/os/unload.h"
 
 namespace vmm::platform {
 namespace {
@@ -68,6 +70,21 @@ TEST(ThreadValue, PointsToWhatIsStillThereWhenManyThreadsEnd) {
     std::thread([&] { ASSERT_TRUE(Value().Set(&counted)); }).join();
   }
   EXPECT_EQ(ends, kThreads);
+}
+
+// A plugin, or a DLL of a program's, that contains vmmshare.
+TEST(ThreadValue, OfALibraryThatIsLetGoIsHandedOverAllTheSame) {
+  ends = 0;
+  std::thread([] {
+    void* const library = testing::Load(VMMSHARE_TEST_UNLOADED);
+    ASSERT_NE(library, nullptr) << VMMSHARE_TEST_UNLOADED;
+    const auto count_end = reinterpret_cast<bool (*)(std::atomic<int>*)>(
+        testing::Find(library, "vmmshare_test_count_end"));
+    ASSERT_NE(count_end, nullptr);
+    ASSERT_TRUE(count_end(&ends));
+    testing::Unload(library);
+  }).join();
+  EXPECT_EQ(ends, 1);
 }
 
 // The last test: it takes all that there are.

@@ -13,10 +13,11 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "platform/frame.h"
-#include "platform/os_handle.h"
-#include "platform/pipe_win.h"
-#include "platform/transit_win.h"
+#include "platform/ipc/frame.h"
+#include "platform/ipc/pipe_win.h"
+#include "platform/ipc/transit_win.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/security_win.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 
@@ -49,6 +50,13 @@ inline OsHandle Own(HANDLE handle) {
 
 inline OsHandle NewEvent() { return Must(MakeEvent()); }
 
+// A pipe of this user's, as a listener's is.
+inline OsHandle OwnPipe(const std::string& address) {
+  const LocalMemory descriptor = Must(OwnerAndSystemOnly({}, 0));
+  return Must(CreatePipeInstance(Must(PipeName(address)), descriptor.get(),
+                                 /*first=*/true));
+}
+
 // Waits for the client of `pipe`, an instance that the test made itself.
 inline void AwaitClient(const OsHandle& pipe) {
   const OsHandle connected = NewEvent();
@@ -64,6 +72,14 @@ inline void AwaitClient(const OsHandle& pipe) {
 }
 
 using Packet = std::vector<std::uint8_t>;
+
+// Waits for the first word of the client of `pipe`: by then its Connect() has
+// returned.
+inline void AwaitWord(const OsHandle& pipe) {
+  Packet word(64);
+  Must(ReadMessage(pipe, NewEvent(), absl::MakeSpan(word), Late(), {}, "word")
+           .status());
+}
 
 // A frame of type 1 with `payload` bytes that states `values.size()` handles,
 // and these as their numbers.
@@ -84,7 +100,7 @@ inline Packet FrameWith(const std::vector<std::int64_t>& values,
 // Writes `packet` past all rules of Channel.
 inline void SendRaw(const OsHandle& pipe, const Packet& packet) {
   const OsHandle event = NewEvent();
-  Must(WriteMessage(pipe, event, packet, Late(), nullptr, "room"));
+  Must(WriteMessage(pipe, event, packet, Late(), {}, "room"));
 }
 
 inline std::vector<std::uint8_t> Bytes(const std::string& text) {

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "platform/check.h"
-#include "platform/process.h"
+#include "platform/base/check.h"
+#include "platform/os/process.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
 

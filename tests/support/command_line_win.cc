@@ -2,8 +2,8 @@
 
 #include <windows.h>
 
-#include "platform/check.h"
-#include "platform/utf16_win.h"
+#include "platform/base/check.h"
+#include "platform/os/utf16_win.h"
 
 namespace vmm::testing {
 namespace {

@@ -9,7 +9,8 @@
 //
 // It sits between vmmshare and any driver, the host-memory one or a real one.
 // cuGetErrorName and cuGetErrorString pass through, uncounted: they are how an
-// error is reported. All others are steps, at which steps.h can end the
+// error is reported. A wait (cuStreamSynchronize and its kin) is always
+// performed, whatever it is made to answer. All others are steps, at which steps.h can end the
 // process.
 #ifndef VMMSHARE_TESTS_SUPPORT_DRIVER_FAULTS_H_
 #define VMMSHARE_TESTS_SUPPORT_DRIVER_FAULTS_H_
@@ -23,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 #include "tests/support/fault_point.h"
 
 namespace vmm::testing {

@@ -14,6 +14,10 @@ bool MayFork();
 // in the child of a process that was allocating on another thread.
 int RunInFork(const std::function<int()>& in_child);
 
+// Runs `in_child` in a fork, after which that ends, and goes on at once. What it
+// needs must be there still. Does nothing where there is no fork.
+void RunApart(const std::function<void()>& in_child);
+
 }  // namespace vmm::testing
 
 #endif  // VMMSHARE_TESTS_SUPPORT_FORK_H_

@@ -3,7 +3,7 @@
 
 #include <cerrno>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/support/fork.h"
 
 namespace vmm::testing {
@@ -28,6 +28,14 @@ int RunInFork(const std::function<int()>& in_child) {
     platform::Check(errno == EINTR, "waitpid() failed");
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void RunApart(const std::function<void()>& in_child) {
+  const pid_t pid = ::fork();
+  platform::Check(pid >= 0, "fork() failed");
+  if (pid != 0) return;
+  in_child();
+  ::_exit(0);
 }
 
 }  // namespace vmm::testing

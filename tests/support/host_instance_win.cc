@@ -15,6 +15,8 @@ void UseAHostInstanceOfOwn() {
   ::_putenv_s("VMMSHARE_HOST_INSTANCE", name.c_str());
 }
 
+void UseAChannelDirectoryOfOwn() {}
+
 void UseTheHostMemoryDriver() { ::_putenv_s("VMMSHARE_TEST_DRIVER", "host"); }
 
 }  // namespace vmm::testing

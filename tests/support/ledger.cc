@@ -5,9 +5,9 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "platform/hostdriver/host_driver.h"
-#include "platform/library.h"
+#include "platform/os/library.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace vmm::testing {
 

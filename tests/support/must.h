@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 
 namespace vmm::testing {
 

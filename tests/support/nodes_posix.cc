@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
-#include "platform/driver.h"
-#include "platform/os_error.h"
+#include "platform/base/check.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/os_error.h"
 #include "tests/support/nodes.h"
 #include "tests/support/test_driver.h"
 

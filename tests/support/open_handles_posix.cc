@@ -5,12 +5,22 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "platform/check.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "platform/base/check.h"
+#include "platform/os/close_elsewhere_posix.h"
+#include "platform/os/process.h"
 #include "tests/support/open_handles.h"
 
 namespace vmm::testing {
 
 std::map<int, std::string> OpenHandles() {
+  // What is being closed elsewhere is as good as closed, unless that blocks.
+  const absl::Time enough = absl::Now() + absl::Seconds(1);
+  while (platform::NotYetClosed(platform::CurrentUser()) > 0 &&
+         absl::Now() < enough) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   DIR* directory = ::opendir("/proc/self/fd");
   platform::Check(directory != nullptr, "cannot read /proc/self/fd");
   std::map<int, std::string> handles;

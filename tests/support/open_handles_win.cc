@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "platform/check.h"
-#include "platform/kernel_object_win.h"
+#include "platform/base/check.h"
+#include "platform/os/kernel_object_win.h"
 #include "tests/support/open_handles.h"
 
 namespace vmm::testing {

@@ -18,10 +18,10 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/support/must.h"
-#include "vmm/pool/share_table.h"
-#include "vmm/pool/shared_table_view.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/shared_table_view.h"
 
 namespace vmm::testing {
 

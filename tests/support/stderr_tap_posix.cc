@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/support/stderr_tap.h"
 
 namespace vmm::testing {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "platform/check.h"
-#include "platform/process.h"
+#include "platform/base/check.h"
+#include "platform/os/process.h"
 #include "tests/support/child.h"
 
 namespace vmm::testing {

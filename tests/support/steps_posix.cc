@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/support/steps.h"
 
 namespace vmm::testing {

@@ -1,5 +1,5 @@
 // A process does not suspend all of its own threads here.
-#include "platform/check.h"
+#include "platform/base/check.h"
 #include "tests/support/steps.h"
 
 namespace vmm::testing {

@@ -97,6 +97,7 @@ inline constexpr TableRow kTable[] = {
     {"stat", kAcquire, {EACCES, ENOENT, ENOMEM, ELOOP}},
     {"lstat", kAcquire, {EACCES, ENOENT, ENOMEM, ELOOP}},
     {"fstat", kAcquire, {ENOMEM}},
+    {"statx", kAcquire, {ENOMEM}},
     {"fstatat", kAcquire, {EACCES, ENOENT, ENOMEM, ELOOP}},
     {"fstatfs", kAcquire, {EIO, ENOMEM, ENOSYS, EINTR}},
     {"opendir", kAcquire, {EMFILE, ENFILE, EACCES, ENOENT, ENOMEM}},

@@ -14,6 +14,7 @@
 #include <cstdarg>
 #include <system_error>
 
+#include "tests/support/blocking_file_posix.h"
 #include "tests/support/syscall_table_posix.h"
 
 // The linker's names; they cannot be others.
@@ -28,6 +29,8 @@ const int vmmshare_file_wraps_linked = 1;
 int __real_stat(const char* path, struct stat* result);
 int __real_lstat(const char* path, struct stat* result);
 int __real_fstat(int fd, struct stat* result);
+int __real_statx(int directory, const char* path, int flags, unsigned mask,
+                 struct statx* result);
 int __real_fstatat(int directory, const char* path, struct stat* result,
                    int flags);
 int __real_fstatfs(int fd, struct statfs* result);
@@ -95,8 +98,16 @@ int __wrap_lstat(const char* path, struct stat* result) {
 }
 
 int __wrap_fstat(int fd, struct stat* result) {
+  vmm::testing::internal::BlockIfMarked(fd);
   return Intercept(RowOf("fstat"), -1,
                    [&] { return __real_fstat(fd, result); });
+}
+
+int __wrap_statx(int directory, const char* path, int flags, unsigned mask,
+                 struct statx* result) {
+  return Intercept(RowOf("statx"), -1, [&] {
+    return __real_statx(directory, path, flags, mask, result);
+  });
 }
 
 int __wrap_fstatat(int directory, const char* path, struct stat* result,
@@ -107,6 +118,7 @@ int __wrap_fstatat(int directory, const char* path, struct stat* result,
 }
 
 int __wrap_fstatfs(int fd, struct statfs* result) {
+  vmm::testing::internal::BlockIfMarked(fd);
   return Intercept(RowOf("fstatfs"), -1,
                    [&] { return __real_fstatfs(fd, result); });
 }
@@ -309,6 +321,8 @@ int __wrap_fcntl(int fd, int command, ...) {
   va_start(list, command);
   void* argument = va_arg(list, void*);
   va_end(list);
+  // Asked of numbers that may be no descriptors; it has no other error.
+  if (command == F_GETFD) return __real_fcntl(fd, command);
   return Intercept(RowOf("fcntl"), -1,
                    [&] { return __real_fcntl(fd, command, argument); });
 }

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/blocking_file_posix.h"
 #include "tests/support/syscall_table_posix.h"
 
 // The linker's names; they cannot be others.
@@ -204,6 +205,7 @@ int __wrap_nanosleep(const timespec* time, timespec* left) {
 }
 
 int __wrap_close(int fd) {
+  vmm::testing::internal::BlockIfMarked(fd);
   return Intercept(RowOf("close"), -1, [&] { return __real_close(fd); });
 }
 

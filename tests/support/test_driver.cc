@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "platform/check.h"
+#include "platform/base/check.h"
 
 namespace vmm::testing {
 

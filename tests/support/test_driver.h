@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace vmm::testing {
 
@@ -26,6 +26,10 @@ std::string HostDriverPath();
 // budgets that no test beside it takes from; an instance already chosen stays.
 // REQUIRES: the driver is not loaded yet.
 void UseAHostInstanceOfOwn();
+
+// Gives this process and its children a directory of their own for what listens
+// at no place that was named, where systems have such.
+void UseAChannelDirectoryOfOwn();
 
 // Chooses the host-memory driver for this process and its children, whatever
 // the environment says. Call before TestDriver().

@@ -7,6 +7,7 @@
 #include "tests/job/local_job.h"
 #include "tests/support/must.h"
 #include "tests/sweep/vmm_sweep.h"
+#include "vmm/job/symmetric.h"
 
 namespace vmm::testing {
 namespace {

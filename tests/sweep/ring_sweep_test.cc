@@ -2,20 +2,25 @@
 // opening one, sending an item through it and closing it failed in turn.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/support/must.h"
+#include "tests/support/syscall_faults.h"
 #include "tests/sweep/vmm_sweep.h"
-#include "vmm/ring.h"
+#include "vmm/queue/ring.h"
 
 namespace vmm::testing {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(2);
-absl::Time InTime() { return absl::Now() + kPatience; }
 
 class RingSweep : public VmmSweep {
  protected:
@@ -30,31 +35,32 @@ class RingSweep : public VmmSweep {
     EXPECT_EQ(TestDriver()->cuStreamDestroy(stream_), CUDA_SUCCESS);
   }
 
-  absl::StatusOr<RingSides> Open() {
+  absl::StatusOr<RingSides> Open(absl::Duration patience = kPatience) {
     absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
     if (!device.ok()) return device.status();
     RingHomeOptions where;
-    where.endpoint.request_timeout = kPatience;
-    where.endpoint.transfer_timeout = kPatience;
+    where.endpoint.request_timeout = patience;
+    where.endpoint.transfer_timeout = patience;
     return OpenBothSides(
         *device, where,
         {.buffers = 2, .bytes = kMiB, .patience = absl::Milliseconds(50)},
-        InTime());
+        absl::Now() + patience);
   }
 
   // One item through the ring, and what was in it.
-  absl::Status SendOne(RingSides& sides) {
-    absl::StatusOr<RingBuffer> out = sides.writer->Acquire(stream_, InTime());
+  absl::Status SendOne(RingSides& sides, absl::Duration patience = kPatience) {
+    const absl::Time in_time = absl::Now() + patience;
+    absl::StatusOr<RingBuffer> out = sides.writer->Acquire(stream_, in_time);
     if (!out.ok()) return out.status();
     out->tag = 42;
-    absl::Status done = sides.writer->Publish(*out, stream_, InTime());
+    absl::Status done = sides.writer->Publish(*out, stream_, in_time);
     if (!done.ok()) return done;
-    absl::StatusOr<RingBuffer> in = sides.reader->Acquire(stream_, InTime());
+    absl::StatusOr<RingBuffer> in = sides.reader->Acquire(stream_, in_time);
     if (!in.ok()) return in.status();
     EXPECT_EQ(in->tag, 42u);
     done = sides.reader->Release(*in, stream_);
-    if (done.ok()) done = sides.writer->Finish(InTime());
-    return done.ok() ? sides.reader->Finish(InTime()) : done;
+    if (done.ok()) done = sides.writer->Finish(in_time);
+    return done.ok() ? sides.reader->Finish(in_time) : done;
   }
 
   std::optional<PrimaryContext> context_;
@@ -73,9 +79,13 @@ TEST_F(RingSweep, OpenSendAndClose) {
   // As for pools: threads of both sides meet the failures.
   plan.status_names_call = false;
   plan.may_fail_silently = {
-      "accept4",      "sendmsg",  "poll",     "ppoll", "getsockopt",
-      "recvmsg",      "lstat",    "shutdown", "recv",  "syscall(pidfd_open)",
-      "mkdir:EEXIST", "nanosleep"};
+      "accept4", "sendmsg", "poll", "ppoll", "getsockopt", "setsockopt",
+      "fstat", "recvmsg", "lstat", "shutdown", "recv", "syscall(pidfd_open)",
+      "mkdir:EEXIST", "opendir", "readdir", "nanosleep",
+      // Whom the owner had no room for tries again.
+      "fcntl", "memfd_create", "ftruncate", "mmap", "std::thread",
+      // Recorded, or asked for, anew.
+      "cuEventRecord", "cuEventQuery"};
   plan.results = {CUDA_ERROR_INVALID_VALUE};
   // The node next to a device is done without.
   plan.may_fail_silently.emplace_back("cuDeviceGetAttribute");
@@ -87,8 +97,36 @@ TEST_F(RingSweep, OpenSendAndClose) {
   plan.may_fail_silently.insert(
       plan.may_fail_silently.end(),
       {"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve",
-       "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle"});
+       "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
+       // Where it cannot say, it is looked for anew.
+       "cuCtxGetCurrent"});
   ExpectSwept(plan);
+}
+
+// Once a side waited 8 s for a peer that it could not hear any more.
+TEST_F(RingSweep, NoSideWaitsForLongWhereTheKernelHasNoMemoryForAWait) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call can be failed";
+  absl::Duration slowest;
+  std::uint64_t calls = 0;
+  for (bool fired = true; fired && !HasFailure(); ++calls) {
+    SCOPED_TRACE(absl::StrCat("call ", calls));
+    SyscallFault fault;
+    fault.point.nth = calls;
+    fault.only_error = ENOMEM;
+    const absl::Time begun = absl::Now();
+    ArmSyscallFault(fault);
+    {
+      absl::StatusOr<RingSides> sides = Open(absl::Seconds(20));
+      if (sides.ok()) SendOne(*sides, absl::Seconds(20)).IgnoreError();
+      EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    }
+    fired = DisarmSyscallFault().fired != 0;
+    slowest = std::max(slowest, absl::Now() - begun);
+    EXPECT_LT(slowest, absl::Seconds(5));
+  }
+  EXPECT_GT(calls, 50u);
+  std::cout << calls << " calls, the slowest try took "
+            << absl::FormatDuration(slowest) << "\n";
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ inline absl::Time Soon() { return absl::Now() + kLongEnough; }
 
 class VmmSweep : public ::testing::Test {
  protected:
+  // What others left where it listens would make calls of an endpoint's more.
+  VmmSweep() { UseAChannelDirectoryOfOwn(); }
+
   SweepPlan Plan(const std::string& name, std::function<absl::Status()> run) {
     SweepPlan plan;
     plan.name = name;

@@ -408,6 +408,21 @@ class ExitStatus(DoctorTest):
             self.assertIn(expected, err)
             self.assertIn("--help", err)
 
+    def test_output_that_cannot_be_written_is_an_error(self):
+        for words in (["--version"], ["--help"], ["doctor", "--help"], ["keep", "--help"],
+                      ["doctor"]):
+            for where in (">/dev/full", ">&-", "<&- >&-"):
+                done = subprocess.run(["sh", "-c", f'"$0" "$@" {where}', TOOL, *words],
+                                      capture_output=True, text=True, check=False, timeout=60,
+                                      env=self.machine.environment({}))
+                self.assertEqual(done.returncode, 1, (words, where, done.stderr))
+                self.assertIn("could not be written", done.stderr, (words, where))
+
+    def test_a_short_question_for_help(self):
+        for command in ([], ["doctor"], ["keep"]):
+            with self.subTest(command=command):
+                self.assertEqual(self.run_plain(*command, "-h"), self.run_plain(*command, "--help"))
+
     def test_help_and_version(self):
         for words, expected in ((["--help"], "doctor"), (["doctor", "--help"], "--require=KIND"),
                                 (["--version"], "vmmshare 0.")):

@@ -18,7 +18,7 @@ TOOL = sys.argv[1]
 
 
 def few_descriptors():
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 
 
 class KeepTest(unittest.TestCase):
@@ -46,7 +46,7 @@ class KeepTest(unittest.TestCase):
 
 class Keep(KeepTest):
     def test_it_prints_its_address_serves_and_ends_cleanly(self):
-        for ended_by in (signal.SIGTERM, signal.SIGINT):
+        for ended_by in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             keeper = self.start("--address=" + self.address)
             self.assertEqual(keeper.stdout.readline(), self.address + "\n")
             self.assertRegex(keeper.stderr.readline(),
@@ -58,6 +58,31 @@ class Keep(KeepTest):
             self.assertEqual(keeper.wait(30), 0)
             self.assertEqual(keeper.stderr.read(), "")
             self.assertFalse(os.path.exists(self.address))
+
+    def test_it_outlives_the_readers_of_what_it_prints(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+        keeper = subprocess.Popen([TOOL, "keep", "--address=" + self.address], env=self.env,
+                                  text=True, stdout=subprocess.PIPE, stderr=writer)
+        self.addCleanup(keeper.stdout.close)
+        self.addCleanup(keeper.wait, 30)
+        self.addCleanup(keeper.kill)
+        self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+        listed = self.run_tool("--list", "--address", self.address)
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        keeper.terminate()
+        self.assertEqual(keeper.wait(30), 0)
+
+    def test_a_listing_that_cannot_be_written_is_an_error(self):
+        keeper = self.start("--address=" + self.address)
+        keeper.stdout.readline()
+        for where in (">/dev/full", ">&-", "<&- >&-"):
+            done = subprocess.run(
+                ["sh", "-c", f'"$0" keep --list --address "$1" {where}', TOOL, self.address],
+                env=self.env, text=True, timeout=30, capture_output=True, check=False)
+            self.assertEqual(done.returncode, 1, (where, done.stderr))
+            self.assertIn("could not be written", done.stderr, where)
 
     def test_it_loads_no_driver(self):
         keeper = self.start("--address=" + self.address)
@@ -105,8 +130,15 @@ class Keep(KeepTest):
     def test_too_few_descriptors_are_an_error_with_figures(self):
         result = self.run_tool("--address", self.address, preexec_fn=few_descriptors)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("512 descriptors", result.stderr)
+        self.assertIn("128 descriptors", result.stderr)
         self.assertIn("LimitNOFILE", result.stderr)
+
+    def test_a_hard_limit_as_shells_have_it_does(self):
+        for limit in (256, 1024):
+            address = f"{self.address}-{limit}"
+            keeper = self.start("--address=" + address, preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_NOFILE, (limit, limit)))
+            self.assertEqual(keeper.stdout.readline(), address + "\n")
 
     def test_a_soft_limit_does_not_matter(self):
         keeper = self.start("--address=" + self.address, preexec_fn=lambda: resource.setrlimit(
@@ -119,6 +151,11 @@ class Keep(KeepTest):
                            ("--max-names=1K", "from 1 on"), ("--drop=a b", "A-Z a-z"),
                            ("--list=x", "takes no value"), ("--frob", "unknown option"),
                            ("--frob=1", "unknown option"), ("word", "unexpected word"),
+                           ("--allow-user=", "needs a value"),
+                           ("--allow-user=-1", "nobody has this name"),
+                           ("--allow-user=4294967295", "too large"),
+                           ("--allow-user=4294967296", "too large"),
+                           ("--allow-user=no such user", "nobody has this name"),
                            ("--address", "needs a value")):
             result = self.run_tool(word)
             self.assertEqual(result.returncode, 2, word)
@@ -128,7 +165,7 @@ class Keep(KeepTest):
 
     def test_help_names_every_option(self):
         text = self.run_tool("--help").stdout
-        for option in ("address", "max-names", "max-bytes", "quota-names", "quota-bytes",
+        for option in ("address", "max-names", "max-bytes", "max-connections", "quota-names", "quota-bytes",
                        "allow-user", "list", "drop", "help"):
             self.assertIn("--" + option, text)
         usage = subprocess.run([TOOL, "--help"], text=True, capture_output=True, check=True)

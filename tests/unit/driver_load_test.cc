@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace vmm::platform {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace vmm::platform {
 namespace {

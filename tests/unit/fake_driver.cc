@@ -3,8 +3,8 @@
 #include <string_view>
 #include <type_traits>
 
-#include "platform/check.h"
-#include "platform/driver_table.h"
+#include "platform/base/check.h"
+#include "platform/cuda/driver_table.h"
 
 namespace vmm::testing {
 namespace {

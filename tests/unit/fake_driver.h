@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 namespace vmm::testing {
 

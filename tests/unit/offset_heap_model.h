@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "vmm/pool/offset_heap.h"
+#include "vmm/pool/internal/offset_heap.h"
 
 namespace vmm::testing {
 

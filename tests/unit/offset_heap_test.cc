@@ -1,5 +1,5 @@
-// vmm/pool/offset_heap.h, case by case.
-#include "vmm/pool/offset_heap.h"
+// vmm/pool/internal/offset_heap.h, case by case.
+#include "vmm/pool/internal/offset_heap.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/frame.h"
+#include "platform/ipc/frame.h"
 
 namespace vmm::platform {
 namespace {

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <string>
 
-#include "platform/os_error.h"
+#include "platform/os/os_error.h"
 
 namespace vmm::platform {
 namespace {

@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "platform/os_handle.h"
-#include "platform/owned.h"
+#include "platform/base/owned.h"
+#include "platform/os/os_handle.h"
 
 namespace vmm::platform {
 namespace {
@@ -166,11 +166,12 @@ TEST(Owned, ACloseThatReentersDoesNotCloseTwice) {
   EXPECT_EQ(ReentrantTraits::closed, 1);
 }
 
-TEST(OsHandleTraits, HoldsEveryNumberFromZeroOn) {
+TEST(OsHandleTraits, HoldsEveryIntFromZeroOn) {
   EXPECT_TRUE(OsHandleTraits::Holds(0));
   EXPECT_TRUE(OsHandleTraits::Holds(1 << 20));
   EXPECT_FALSE(OsHandleTraits::Holds(-1));
   EXPECT_FALSE(OsHandleTraits::Holds(-2));
+  EXPECT_FALSE(OsHandleTraits::Holds((std::intptr_t{1} << 32) + 5));
 }
 
 }  // namespace

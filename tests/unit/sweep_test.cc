@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "platform/os_error.h"
-#include "platform/os_handle.h"
+#include "platform/os/os_error.h"
+#include "platform/os/os_handle.h"
 #include "tests/support/syscall_faults.h"
 #include "tests/unit/fake_driver.h"
 

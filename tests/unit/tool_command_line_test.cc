@@ -56,7 +56,7 @@ TEST(DoctorOptions, OfAJobHaveATimeout) {
 }
 
 TEST(DoctorOptions, RefuseWhatTheyDoNotKnowAndSayWhat) {
-  for (const char* word : {"doctor", "-h", "--", "--Json",
+  for (const char* word : {"doctor", "-j", "--", "--Json",
                            "--json=", "--driver", "--require=POSIX", "--=x"}) {
     const absl::Status status = ParseDoctorOptions({word}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << word;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "vmm/barrier.h"
-#include "vmm/barrier/protocol.h"
+#include "vmm/job/barrier.h"
+#include "vmm/job/internal/barrier_protocol.h"
 
 namespace vmm::barrier {
 namespace {
@@ -31,7 +31,7 @@ TEST(BarrierOffer, HasTheBytesThatAreDocumented) {
   const std::vector<std::uint8_t> bytes = EncodeOffer(Sample(2));
   ASSERT_EQ(bytes.size(), 12 + 2 * kFenceTicketBytes + 2 + 4);
   EXPECT_EQ(std::vector<std::uint8_t>(bytes.begin(), bytes.begin() + 12),
-            (std::vector<std::uint8_t>{1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0}));
+            (std::vector<std::uint8_t>{2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0}));
   EXPECT_EQ(std::vector<std::uint8_t>(bytes.end() - 6, bytes.end()),
             (std::vector<std::uint8_t>{4, 0, 'p', 'o', 'o', 'l'}));
 }
@@ -74,7 +74,7 @@ TEST(BarrierOffer, ThatIsCutOrOfNoBarrierIsDataLoss) {
   EXPECT_EQ(DecodeOffer(EncodeOffer(offer)).status().code(),
             absl::StatusCode::kDataLoss);
   std::vector<std::uint8_t> newer = bytes;
-  newer[0] = 2;
+  newer[0] = 3;
   EXPECT_EQ(DecodeOffer(newer).status().code(),
             absl::StatusCode::kUnimplemented);
 }

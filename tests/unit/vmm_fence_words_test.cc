@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "vmm/fence/words.h"
+#include "vmm/sync/internal/fence_words.h"
 
 namespace vmm::fence {
 namespace {

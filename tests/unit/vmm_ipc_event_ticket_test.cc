@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "vmm/ipc_event.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/sync/ipc_event.h"
 
 namespace vmm {
 namespace {

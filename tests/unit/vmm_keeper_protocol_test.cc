@@ -8,8 +8,8 @@
 #include "tests/support/must.h"
 #include "tests/unit/vmm_keeper_samples.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/keeper/protocol.h"
-#include "vmm/keeper/record.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/internal/record.h"
 
 namespace vmm::keeper {
 namespace {
@@ -70,6 +70,16 @@ TEST(KeeperRequest, FieldsOfOtherTypesAreRefused) {
     message.type = type;
     EXPECT_TRUE(absl::IsInvalidArgument(DecodeRequest(message).status()));
   }
+}
+
+TEST(KeeperRequest, OfANewerVersionSaysSo) {
+  platform::Message message = MessageOf({.type = kLock, .name = "n"});
+  message.payload[0] = 2;
+  const absl::Status status = DecodeRequest(message).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 2"));
+  message.payload[0] = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeRequest(message).status()));
 }
 
 TEST(KeeperRequest, NoWaitIsLongerThanADay) {

@@ -8,7 +8,7 @@
 
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/keeper/registry.h"
+#include "vmm/keeper/internal/registry.h"
 
 namespace vmm::keeper {
 namespace {
@@ -120,6 +120,42 @@ TEST_F(KeeperRegistry, AReservationGoesWithItsConnection) {
   Must(registry_.BeginPut(kName, b_, TicketOfChunks(1), kNow));
   EXPECT_TRUE(registry_.EndSession(b_.session));
   EXPECT_EQ(registry_.size(), 0u);
+}
+
+TEST_F(KeeperRegistry, AHangUpWithoutAGoodbyeLeavesLocksToTheProcess) {
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  EXPECT_FALSE(registry_.AbandonAll(b_.session));
+  EXPECT_TRUE(registry_.AbandonAll(a_.session));
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  EXPECT_FALSE(registry_.LeaveLocked(a_.session, ""));
+  EXPECT_EQ(registry_.size(), 0u) << "a reservation is of no use any more";
+  Put(kName, a_);
+  EXPECT_FALSE(registry_.LeaveLocked(b_.session, ""));
+  EXPECT_TRUE(registry_.LeaveLocked(a_.session, ""));
+  EXPECT_FALSE(Must(registry_.Lock(kName, b_)));
+  EXPECT_EQ(Must(AttachOrCreate(b_, /*until_sealed=*/true)).step,
+            Registry::Step::kWait);
+  // Nor may another user's process of the same id, or one whose id is hidden.
+  Client same = a_;
+  same.session = 77;
+  Client other = same;
+  other.user = platform::UserId("1001");
+  EXPECT_FALSE(Must(registry_.Lock(kName, other)));
+  Client hidden = same;
+  hidden.pid = 0;
+  EXPECT_FALSE(Must(registry_.Lock(kName, hidden)));
+  EXPECT_TRUE(Must(registry_.Lock(kName, same)));
+  EXPECT_FALSE(registry_.EndSession(a_.session)) << "it has passed on";
+  EXPECT_TRUE(registry_.LeaveLocked(same.session, "a child lives"));
+  Client again = same;
+  again.session = 78;
+  EXPECT_FALSE(Must(registry_.Lock(kName, again)))
+      << "another process with the id of one that has ended";
+  EXPECT_THAT(registry_.DescribeBusy(kName), HasSubstr("but a child lives"));
+  registry_.PassLocks(same.session, 79);
+  EXPECT_FALSE(registry_.EndSession(same.session));
+  EXPECT_TRUE(registry_.EndSession(79));
+  EXPECT_TRUE(Must(registry_.Lock(kName, b_)));
 }
 
 TEST_F(KeeperRegistry, TheLockGoesWithItsConnectionAndTheMemoryStays) {

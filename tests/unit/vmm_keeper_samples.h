@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/keeper/protocol.h"
-#include "vmm/keeper/record.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/internal/record.h"
 
 namespace vmm::testing {
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "vmm/pool_ticket.h"
+#include "vmm/pool/pool_ticket.h"
 
 namespace vmm {
 namespace {

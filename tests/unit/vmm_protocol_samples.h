@@ -1,4 +1,5 @@
-// Raw messages of the exchange in vmm/protocol.h, right ones and wrong ones.
+// Raw messages of the exchange in vmm/share/internal/protocol.h, right ones and
+// wrong ones.
 #ifndef VMMSHARE_TESTS_UNIT_VMM_PROTOCOL_SAMPLES_H_
 #define VMMSHARE_TESTS_UNIT_VMM_PROTOCOL_SAMPLES_H_
 
@@ -14,13 +15,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "platform/channel.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
+#include "platform/ipc/channel.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
-#include "vmm/protocol.h"
-#include "vmm/ticket.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 

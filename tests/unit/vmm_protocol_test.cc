@@ -10,8 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "tests/support/open_handles.h"
 #include "tests/unit/vmm_protocol_samples.h"
-#include "vmm/protocol.h"
-#include "vmm/transfer.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::protocol {
 namespace {
@@ -29,86 +29,150 @@ MemoryId Id(std::uint64_t number) {
   return id;
 }
 
-platform::Message Request(Bytes payload, std::uint16_t type = kRequest) {
+ShareKey Key(std::uint8_t number) {
+  ShareKey key;
+  key.place.fill(number);
+  key.secret.fill(0xa5);
+  return key;
+}
+
+platform::Message MessageOf(Bytes payload, std::uint16_t type = kOpen) {
   platform::Message message;
   message.type = type;
   message.payload = std::move(payload);
   return message;
 }
 
+// A request of `size` bytes of keys, all different.
+Bytes OpenOf(std::size_t size, std::uint8_t version = 1) {
+  Bytes bytes = {version, 0, 0, 0};
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::size_t key = i / 24;
+    bytes.push_back(static_cast<std::uint8_t>(i % 24 == 0   ? key
+                                              : i % 24 == 1 ? key >> 8
+                                                            : 0x77));
+  }
+  return bytes;
+}
+
 TEST(MessageType, IsOfTheReservedNumbers) {
-  for (std::uint16_t type :
-       {kBegin, kPart, kAbort, kDone, kRefused, kRequest, kReturn, kRecall}) {
+  for (std::uint16_t type : {kBegin, kPart, kAbort, kDone, kRefused, kOpen,
+                             kGranted, kReturn, kRecall}) {
     EXPECT_GE(type, kFirstReservedType);
   }
 }
 
-TEST(Request, HasTheBytesThatTheFormatSays) {
+TEST(Open, HasTheBytesThatTheFormatSays) {
   auto [a, b] = Must(platform::Channel::Pair());
-  ASSERT_TRUE(SendRequest(a, {Id(0x0102)}, Late()).ok());
+  Must(SendOpen(a, {Key(3)}, Late()));
+  Must(platform::ReceiveLifeline(b, Late()));
   const platform::Message message = Must(b.Receive(Late()));
-  Bytes expected(16, 0x5a);
-  expected.insert(expected.end(), {0x02, 0x01, 0, 0, 0, 0, 0, 0});
-  expected.insert(expected.end(), {0x03, 0x01, 0, 0});
-  EXPECT_EQ(message.type, kRequest);
+  Bytes expected = {1, 0, 0, 0};
+  expected.insert(expected.end(), 8, 3);
+  expected.insert(expected.end(), 16, 0xa5);
+  EXPECT_EQ(message.type, 0xf009);
   EXPECT_EQ(message.payload, expected);
 }
 
-TEST(Request, ComesBackForEveryNumberOfIds) {
+TEST(Open, ComesBackForEveryNumberOfKeys) {
   auto [a, b] = Must(platform::Channel::Pair());
   for (std::size_t count : {std::size_t{1}, std::size_t{2}, kMaxRequested}) {
-    std::vector<MemoryId> ids;
-    for (std::size_t i = 0; i < count; ++i) ids.push_back(Id(i));
-    ASSERT_TRUE(SendRequest(a, ids, Late()).ok());
-    const auto decoded = DecodeRequest(Must(b.Receive(Late())));
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    EXPECT_EQ(*decoded, ids);
+    std::vector<ShareKey> keys;
+    for (std::size_t i = 0; i < count; ++i) {
+      keys.push_back(Key(static_cast<std::uint8_t>(i)));
+      keys.back().place[7] = static_cast<std::uint8_t>(i >> 8);
+    }
+    Must(SendOpen(a, keys, Late()));
+    Must(platform::ReceiveLifeline(b, Late()));
+    EXPECT_EQ(Must(DecodeOpen(Must(b.Receive(Late())))), keys);
   }
 }
 
-TEST(Request, OfAnyLengthThatIsNoNumberOfIdsIsRefused) {
-  for (std::size_t size = 0; size <= 28 * 4; ++size) {
-    const auto decoded = DecodeRequest(Request(Bytes(size, 0xff)));
-    EXPECT_EQ(decoded.ok(), size != 0 && size % 28 == 0) << size;
+TEST(Open, OfAnyLengthThatIsNoNumberOfKeysIsRefused) {
+  for (std::size_t size = 0; size <= 24 * 4; ++size) {
+    const auto decoded = DecodeOpen(MessageOf(OpenOf(size)));
+    EXPECT_EQ(decoded.ok(), size != 0 && size % 24 == 0) << size;
     if (!decoded.ok()) {
       EXPECT_TRUE(absl::IsInvalidArgument(decoded.status()));
     }
   }
+  for (std::size_t size = 0; size < 4; ++size) {
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(DecodeOpen(MessageOf(Bytes(size, 0))).status()))
+        << size;
+  }
 }
 
-TEST(Request, OfMoreIdsThanAllowedIsRefused) {
-  const Bytes most(28 * kMaxRequested, 1);
-  EXPECT_TRUE(DecodeRequest(Request(most)).ok());
-  const Bytes more(28 * (kMaxRequested + 1), 1);
-  const absl::Status status = DecodeRequest(Request(more)).status();
+TEST(Open, OfMoreKeysThanAllowedIsRefused) {
+  EXPECT_TRUE(DecodeOpen(MessageOf(OpenOf(24 * kMaxRequested))).ok());
+  const absl::Status status =
+      DecodeOpen(MessageOf(OpenOf(24 * (kMaxRequested + 1)))).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("1 to 1024 ids"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 to 1024 keys"));
 }
 
-TEST(Request, OfAnotherTypeOrWithAHandleIsRefused) {
+TEST(Open, OfOneKeyTwiceIsRefused) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  Must(SendOpen(a, {Key(1), Key(2), Key(1)}, Late()));
+  Must(platform::ReceiveLifeline(b, Late()));
+  const absl::Status status = DecodeOpen(Must(b.Receive(Late()))).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the same key twice"));
+}
+
+TEST(Open, OfAnotherVersionSaysSo) {
+  EXPECT_TRUE(
+      absl::IsUnimplemented(DecodeOpen(MessageOf(OpenOf(24, 2))).status()));
+  // What comes behind the version is for the newer one to say.
+  EXPECT_TRUE(absl::IsUnimplemented(DecodeOpen(MessageOf({9, 0})).status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(DecodeOpen(MessageOf(OpenOf(24, 0))).status()));
+}
+
+TEST(Open, OfAnotherTypeOrWithAHandleIsRefused) {
   for (std::uint32_t type = 0; type <= 0xffff; type += 7) {
-    if (type == kRequest) continue;
+    if (type == kOpen) continue;
     ASSERT_FALSE(
-        DecodeRequest(Request(Bytes(28, 1), static_cast<std::uint16_t>(type)))
+        DecodeOpen(MessageOf(OpenOf(24), static_cast<std::uint16_t>(type)))
             .ok());
   }
-  platform::Message with_handle = Request(Bytes(28, 1));
+  platform::Message with_handle = MessageOf(OpenOf(24));
   with_handle.handles = AnyHandles(1);
-  const absl::Status status = DecodeRequest(with_handle).status();
+  const absl::Status status = DecodeOpen(with_handle).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("1 handles"));
 }
 
-TEST(Return, IsARequestOfAnotherType) {
+TEST(Granted, ComesBackAndNothingElseIsOne) {
+  for (const Access access : {Access::kRead, Access::kReadWrite}) {
+    auto [a, b] = Must(platform::Channel::Pair());
+    Must(SendGranted(a, access, Late()));
+    EXPECT_EQ(Must(ReceiveGranted(b, Late())), access);
+  }
+  for (const Bytes& payload :
+       {Bytes{}, Bytes{1}, Bytes{0, 0, 0, 0}, Bytes{2, 0, 0, 0},
+        Bytes{1, 1, 0, 0}, Bytes{1, 0, 0, 0, 0}}) {
+    auto [a, b] = Must(platform::Channel::Pair());
+    Must(a.Send(kGranted, payload, {}, Late()));
+    EXPECT_TRUE(absl::IsDataLoss(ReceiveGranted(b, Late()).status()));
+    EXPECT_FALSE(b.is_open());
+  }
+  auto [a, b] = Must(platform::Channel::Pair());
+  Must(SendError(a, kAbort, absl::NotFoundError("gone"), Late()));
+  EXPECT_TRUE(absl::IsNotFound(ReceiveGranted(b, Late()).status()));
+}
+
+TEST(Return, HasTheBytesThatTheFormatSays) {
   auto [a, b] = Must(platform::Channel::Pair());
   Must(SendReturn(a, {Id(3), Id(4)}, Late()));
   const platform::Message message = Must(b.Receive(Late()));
   EXPECT_EQ(message.type, 0xf007);
   EXPECT_EQ(message.payload.size(), 56u);
   EXPECT_EQ(Must(DecodeReturn(message)), (std::vector<MemoryId>{Id(3), Id(4)}));
-  EXPECT_FALSE(DecodeRequest(message).ok());
+  EXPECT_FALSE(DecodeOpen(message).ok());
   for (std::size_t size = 0; size < 56; ++size) {
-    EXPECT_EQ(DecodeReturn(Request(Bytes(size, 1), kReturn)).ok(), size == 28);
+    EXPECT_EQ(DecodeReturn(MessageOf(Bytes(size, 1), kReturn)).ok(),
+              size == 28);
   }
 }
 
@@ -132,7 +196,7 @@ TEST(Recall, HasTheBytesThatTheFormatSaysAndNoOthersAreOne) {
             absl::Hours(1'000'000));
 
   for (std::size_t size = 0; size <= 36 + 28; ++size) {
-    const auto decoded = DecodeRecall(Request(Bytes(size, 1), kRecall));
+    const auto decoded = DecodeRecall(MessageOf(Bytes(size, 1), kRecall));
     EXPECT_EQ(decoded.ok(), size == 36 || size == 64) << size;
     if (!decoded.ok()) {
       EXPECT_TRUE(absl::IsDataLoss(decoded.status()));
@@ -140,12 +204,12 @@ TEST(Recall, HasTheBytesThatTheFormatSaysAndNoOthersAreOne) {
   }
   Bytes negative(36, 1);
   negative[7] = 0x80;
-  EXPECT_FALSE(DecodeRecall(Request(negative, kRecall)).ok());
-  EXPECT_FALSE(DecodeRecall(Request(Bytes(36, 1), kReturn)).ok());
+  EXPECT_FALSE(DecodeRecall(MessageOf(negative, kRecall)).ok());
+  EXPECT_FALSE(DecodeRecall(MessageOf(Bytes(36, 1), kReturn)).ok());
   EXPECT_FALSE(
-      DecodeRecall(Request(Bytes(8 + 28 * (kMaxRequested + 1), 1), kRecall))
+      DecodeRecall(MessageOf(Bytes(8 + 28 * (kMaxRequested + 1), 1), kRecall))
           .ok());
-  platform::Message with_handle = Request(Bytes(36, 1), kRecall);
+  platform::Message with_handle = MessageOf(Bytes(36, 1), kRecall);
   with_handle.handles = AnyHandles(1);
   EXPECT_FALSE(DecodeRecall(with_handle).ok());
 }

@@ -14,7 +14,7 @@
 #include "tests/support/open_handles.h"
 #include "tests/unit/vmm_protocol_samples.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/protocol.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::protocol {
 namespace {
@@ -242,7 +242,12 @@ TEST_F(ReceiveAllTest, ClosesOnAPartWithAnyBitOfItsTicketFlipped) {
     payload[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
     sender_.Begin(1);
     sender_.Send(kPart, payload, 1);
-    ExpectBroken("ticket");
+    if (bit / 8 == 12 || bit / 8 == 13) {  // A newer version of tickets.
+      EXPECT_TRUE(absl::IsUnimplemented(Receive()));
+      EXPECT_FALSE(receiver_.is_open());
+    } else {
+      ExpectBroken("ticket");
+    }
     payload[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
   }
 }
@@ -257,7 +262,7 @@ TEST_F(ReceiveAllTest, ClosesOnAnyOtherMessageInPlaceOfTheBegin) {
   for (std::uint16_t type :
        {std::uint16_t{0}, std::uint16_t{1}, static_cast<std::uint16_t>(kPart),
         static_cast<std::uint16_t>(kDone), static_cast<std::uint16_t>(kRefused),
-        static_cast<std::uint16_t>(kRequest), std::uint16_t{0xffff}}) {
+        static_cast<std::uint16_t>(kOpen), std::uint16_t{0xffff}}) {
     auto [a, b] = Must(platform::Channel::Pair());
     sender_.channel() = std::move(a);
     receiver_ = std::move(b);
@@ -270,7 +275,7 @@ TEST_F(ReceiveAllTest, ClosesOnAnyOtherMessageInPlaceOfAPart) {
   for (std::uint16_t type :
        {std::uint16_t{0}, static_cast<std::uint16_t>(kBegin),
         static_cast<std::uint16_t>(kDone), static_cast<std::uint16_t>(kRefused),
-        static_cast<std::uint16_t>(kRequest), std::uint16_t{0xf007}}) {
+        static_cast<std::uint16_t>(kOpen), std::uint16_t{0xf007}}) {
     auto [a, b] = Must(platform::Channel::Pair());
     sender_.channel() = std::move(a);
     receiver_ = std::move(b);

@@ -5,10 +5,10 @@
 #include <limits>
 #include <vector>
 
-#include "vmm/fence.h"
-#include "vmm/ring/peer.h"
-#include "vmm/ring_item.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/queue/internal/ring_item.h"
+#include "vmm/queue/internal/ring_peer.h"
+#include "vmm/sync/fence.h"
 
 namespace vmm {
 namespace {
@@ -129,7 +129,7 @@ TEST(RingOffer, ComesBackAndIsRefusedWhenItIsCutOrChanged) {
   EXPECT_EQ(ring::DecodeOffer(more).status().code(),
             absl::StatusCode::kDataLoss);
   std::vector<std::uint8_t> newer = bytes;
-  newer[0] = 2;
+  ++newer[0];
   EXPECT_EQ(ring::DecodeOffer(newer).status().code(),
             absl::StatusCode::kUnimplemented);
   for (const ring::Offer& bad :

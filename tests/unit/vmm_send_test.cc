@@ -13,7 +13,7 @@
 #include "tests/support/open_handles.h"
 #include "tests/unit/vmm_protocol_samples.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/protocol.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::protocol {
 namespace {
@@ -89,7 +89,9 @@ TEST_F(SendAllTest, SendsABeginAndOnePartForOneAllocation) {
 
 TEST_F(SendAllTest, PutsSixteenHandlesIntoAMessageAndNoMore) {
   AnswerDone(3);
-  EXPECT_TRUE(Send({Memory(20), Memory(1), Memory(12)}).ok());
+  std::thread sender([this] {
+    EXPECT_TRUE(Send({Memory(20), Memory(1), Memory(12)}).ok());
+  });
   EXPECT_EQ(Must(receiver_.Receive()).type, kBegin);
   std::vector<std::size_t> handles;
   std::vector<int> tickets;
@@ -98,6 +100,7 @@ TEST_F(SendAllTest, PutsSixteenHandlesIntoAMessageAndNoMore) {
     handles.push_back(part.handles.size());
     tickets.push_back(part.payload[0]);
   }
+  sender.join();
   EXPECT_THAT(handles, ::testing::ElementsAre(16, 16, 1));
   EXPECT_THAT(tickets, ::testing::ElementsAre(1, 2, 0));
   EXPECT_TRUE(receiver_.HearsNothing());
@@ -133,13 +136,17 @@ TEST_F(SendAllTest, OpensOneMessagesHandlesAtATime) {
 
 TEST_F(SendAllTest, AnExportThatFailsIsToldAndLeavesTheChannelInStep) {
   for (std::size_t fails_at : {0, 3, 17}) {
-    const absl::Status status = Send({Memory(1), Memory(20, fails_at)});
-    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-    EXPECT_EQ(status.message(), "export denied");
+    absl::Status status;
+    std::thread sender([&] {
+      status = Send({Memory(1), Memory(20, fails_at)});
+    });
     platform::Message message;
     do {
       message = Must(receiver_.Receive());
     } while (message.type == kBegin || message.type == kPart);
+    sender.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(status.message(), "export denied");
     EXPECT_EQ(message.type, kAbort);
     EXPECT_EQ(DecodeError(message.payload, "the owner").message(),
               "the owner refused: export denied");
@@ -170,7 +177,7 @@ TEST_F(SendAllTest, AnAnswerThatMakesNoSenseClosesTheChannel) {
         Answer{kDone, CountPayload(1), 1},
         Answer{kAbort, ErrorPayload(5, "x"), 0},
         Answer{kBegin, CountPayload(1), 0}, Answer{kPart, {}, 0},
-        Answer{kRequest, Bytes(28, 0), 0}, Answer{0, CountPayload(1), 0},
+        Answer{kOpen, Bytes(28, 0), 0}, Answer{0, CountPayload(1), 0},
         Answer{0xffff, {}, 16}}) {
     auto [a, b] = Must(platform::Channel::Pair());
     sender_ = std::move(a);
@@ -205,10 +212,54 @@ TEST_F(SendAllTest, AReceiverThatNeverReadsCostsTheDeadlineAndTheChannel) {
   EXPECT_FALSE(sender_.is_open());
 }
 
+// Whatever it says: it is the system that knows what was received.
+TEST_F(SendAllTest, AReceiverThatNeverReadsHoldsUpNoMoreHandlesThanOnePart) {
+  if (!platform::kNativeHandleIsPosixFd) {
+    GTEST_SKIP() << "this system does not limit handles that are on their way";
+  }
+  AnswerDone(1);
+  std::size_t made = 0;
+  bool gave = false;
+  const Outgoing memory = {
+      TicketOfChunks(40), [&made](std::size_t) {
+        ++made;
+        return absl::StatusOr<ExportedHandle>(std::move(AnyHandles(1).front()));
+      }};
+  const absl::Status status = SendAll(
+      sender_, {memory}, absl::Now() + absl::Milliseconds(50), nullptr, &gave);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_EQ(made, platform::kMaxHandles);
+  EXPECT_FALSE(sender_.is_open());
+  EXPECT_TRUE(gave);
+}
+
+TEST_F(SendAllTest, WhoGotSomethingAndHasNotRefusedMayHaveIt) {
+  const auto may_have = [this](std::size_t fails_at) {
+    bool gave = false;
+    const absl::Status sent = SendAll(
+        sender_, {Memory(1), Memory(20, fails_at)}, Late(), nullptr, &gave);
+    EXPECT_FALSE(sent.ok());
+    return gave;
+  };
+  EXPECT_FALSE(may_have(0));
+  std::thread reader([this] {
+    while (Must(receiver_.Receive()).type != kAbort) {
+    }
+    while (Must(receiver_.Receive()).type != kAbort) {
+    }
+  });
+  EXPECT_TRUE(may_have(17));
+  reader.join();
+  receiver_.Send(kRefused, ErrorPayload(9, "no"));
+  bool gave = true;
+  EXPECT_FALSE(SendAll(sender_, {Memory(1)}, Late(), nullptr, &gave).ok());
+  EXPECT_FALSE(gave);
+}
+
 TEST_F(SendAllTest, AReceiverThatHangsUpIsTold) {
   receiver_.channel().Close();
   EXPECT_TRUE(absl::IsUnavailable(Send({Memory(1)})));
-  EXPECT_FALSE(sender_.is_open());
+  EXPECT_TRUE(absl::IsUnavailable(sender_.Receive(Late()).status()));
 }
 
 TEST_F(SendAllTest, AReceiverThatHangsUpInPlaceOfItsAnswerIsTold) {

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "platform/channel.h"
+#include "platform/ipc/channel.h"
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/pool/share_layout.h"
-#include "vmm/pool/share_protocol.h"
-#include "vmm/protocol.h"
-#include "vmm/ticket_string.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/pool/internal/pool_string.h"
+#include "vmm/pool/internal/share_layout.h"
+#include "vmm/pool/internal/share_protocol.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::pool {
 namespace {
@@ -48,6 +48,7 @@ class ShareProtocol : public ::testing::Test {
  protected:
   Message Sent() { return Must(ends_.second.Receive(Late())); }
   Channel& sender() { return ends_.first; }
+  Channel& receiver() { return ends_.second; }
   const platform::OsHandle& handle() const { return event_.handle(); }
 
   // As it comes, with `handles` handles.
@@ -89,18 +90,11 @@ class ShareProtocol : public ::testing::Test {
 };
 
 TEST_F(ShareProtocol, MessagesHaveTheBytesThatTheFormatSays) {
-  Must(SendSubscribe(sender(), Domain(), Late()));
-  Message message = Sent();
-  EXPECT_EQ(message.type, 0xf010);
-  EXPECT_EQ(Hex(message.payload), "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf");
-  EXPECT_EQ(message.handles.size(), 0u);
-  EXPECT_EQ(Must(DecodeSubscribe(message)), Domain());
-
   Must(SendWelcome(sender(),
                    {Must(platform::Duplicate(handle())),
                     Must(platform::Duplicate(handle()))},
                    Late()));
-  message = Sent();
+  Message message = Sent();
   EXPECT_EQ(message.type, 0xf011);
   EXPECT_EQ(message.payload.size(), 0u);
   EXPECT_EQ(message.handles.size(), 2u);
@@ -246,6 +240,12 @@ TEST_F(ShareProtocol, ASegmentCutAnywhereOrWithOtherHandlesIsNone) {
     for (std::size_t bit = 32; bit < 8 * (4 + kTicketBytes); ++bit) {
       Bytes flipped = good;
       flipped[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
+      if (bit >= 8 * 12 && bit < 8 * 14) {  // A newer version of tickets.
+        EXPECT_EQ(
+            DecodeNotice(MessageOf(kSegment, flipped, handles)).status().code(),
+            bit == 8 * 12 ? Code::kDataLoss : Code::kUnimplemented);
+        continue;
+      }
       ExpectNoNotice(kSegment, flipped, handles);
     }
     Bytes no_number = good;
@@ -274,16 +274,6 @@ TEST_F(ShareProtocol, OtherNoticesAreExactlyWhatTheyAre) {
   EXPECT_FALSE(IsBye(MessageOf(kBye, Bytes(1), 0)));
   EXPECT_FALSE(IsBye(MessageOf(kBye, Bytes(), 1)));
   EXPECT_FALSE(IsBye(MessageOf(kClosed, Bytes(), 0)));
-  for (std::size_t size : {0, 1, 15, 17}) {
-    EXPECT_EQ(
-        DecodeSubscribe(MessageOf(kSubscribe, Bytes(size), 0)).status().code(),
-        Code::kInvalidArgument);
-  }
-  EXPECT_EQ(
-      DecodeSubscribe(MessageOf(kSubscribe, Bytes(16), 1)).status().code(),
-      Code::kInvalidArgument);
-  EXPECT_EQ(DecodeSubscribe(MessageOf(kWelcome, Bytes(16), 0)).status().code(),
-            Code::kInvalidArgument);
 }
 
 TEST_F(ShareProtocol, AWelcomeOfTooFewOrTooManyHandlesClosesTheChannel) {
@@ -322,19 +312,25 @@ TEST(ShareLayout, IsThatOfTheFormat) {
 }
 
 TEST(PoolString, HasTheBytesThatTheFormatSays) {
-  const std::string text = FormatPoolString({Domain(), "/run/x"});
-  ASSERT_EQ(text.substr(0, 16), "vmmshare-pool:1:");
+  AddressedPool pool{Domain(), {{}, Access::kRead, "/run/x"}};
+  pool.invitation.key.place.fill(0xb1);
+  pool.invitation.key.secret.fill(0xc2);
+  const std::string text = FormatPoolString(pool);
+  ASSERT_EQ(text.substr(0, 16), "vmmshare-pool:2:");
   std::string bytes;
   ASSERT_TRUE(absl::WebSafeBase64Unescape(text.substr(16), &bytes));
-  ASSERT_EQ(bytes.size(), 28u);
-  EXPECT_EQ(absl::BytesToHexString(bytes.substr(0, 24)),
+  ASSERT_EQ(bytes.size(), 53u);
+  EXPECT_EQ(absl::BytesToHexString(bytes.substr(0, 49)),
             "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"
+            "b1b1b1b1b1b1b1b1c2c2c2c2c2c2c2c2c2c2c2c2c2c2c2c2"
+            "01"
             "0600"
             "2f72756e2f78");
+  EXPECT_EQ(ParsePoolString(text).value(), pool);
   Bytes crc;
   WireWriter(crc).Put<std::uint32_t>(
-      Crc32c(Bytes(bytes.begin(), bytes.begin() + 24)));
-  EXPECT_EQ(absl::BytesToHexString(bytes.substr(24)), Hex(crc));
+      Crc32c(Bytes(bytes.begin(), bytes.begin() + 49)));
+  EXPECT_EQ(absl::BytesToHexString(bytes.substr(49)), Hex(crc));
   EXPECT_EQ(text.find('='), std::string::npos) << "no padding";
 }
 

@@ -11,8 +11,8 @@
 #include "tests/support/emulator.h"
 #include "tests/support/must.h"
 #include "tests/support/share_race.h"
-#include "vmm/pool/share_table.h"
-#include "vmm/pool/shared_table_view.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/shared_table_view.h"
 
 namespace vmm::pool {
 namespace {

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "platform/shared_memory.h"
+#include "platform/ipc/shared_memory.h"
 #include "tests/support/how_many.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
-#include "vmm/pool/share_table.h"
-#include "vmm/pool/shared_table_view.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/shared_table_view.h"
 
 namespace vmm::pool {
 namespace {

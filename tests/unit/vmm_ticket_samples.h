@@ -7,9 +7,9 @@
 #include <numeric>
 #include <vector>
 
-#include "vmm/fabric_ticket.h"
-#include "vmm/ticket.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/fabric_ticket.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 

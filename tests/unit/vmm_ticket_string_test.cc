@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/ticket_string.h"
+#include "vmm/share/ticket_string.h"
 
 namespace vmm {
 namespace {
@@ -20,10 +20,14 @@ using testing::SampleTicket;
 
 constexpr char kAlphabet[] =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-constexpr absl::string_view kPrefix = "vmmshare:1:";
+constexpr absl::string_view kPrefix = "vmmshare:2:";
 
 AddressedTicket Sample() {
-  return {SampleTicket(), "/run/user/1000/vmmshare/abc"};
+  AddressedTicket sample{SampleTicket(),
+                         {{}, Access::kRead, "/run/user/1000/vmmshare/abc"}};
+  sample.invitation.key.place.fill(0xb1);
+  sample.invitation.key.secret.fill(0xc2);
+  return sample;
 }
 
 absl::Status Parsed(absl::string_view text) {
@@ -39,8 +43,10 @@ void ExpectNoTicket(absl::string_view text, const std::string& words) {
 
 // A string of any ticket bytes and address bytes, with checksums that fit.
 std::string Forged(std::vector<std::uint8_t> bytes, const std::string& address,
-                   std::size_t stated) {
+                   std::size_t stated, std::uint8_t access = 3) {
   WireWriter out(bytes);
+  for (std::uint8_t i = 0; i < 24; ++i) out.Put(i);
+  out.Put(access);
   out.Put<std::uint16_t>(static_cast<std::uint16_t>(stated));
   bytes.insert(bytes.end(), address.begin(), address.end());
   out.Put<std::uint32_t>(Crc32c(bytes));
@@ -51,12 +57,12 @@ std::string Forged(std::vector<std::uint8_t> bytes, const std::string& address,
 // Put together by another program than vmmshare.
 TEST(TicketString, HasTheTextThatTheFormatSays) {
   const std::string expected =
-      "vmmshare:1:"
+      "vmmshare:2:"
       "Vk1NU0hBUkUBAMAAAQEBAAAAYAAAAAAAAABAAAAAAAACAAAABwAAAAABAgMEBQYHCAkKCwwN"
       "Dg-Id2ZVRDMiERAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vAAAAAAAAAADx_18A"
       "AAAAAGdwdS1ob3N0LmV4YW1wbGUAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-      "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADQnKWSGwAvcnVuL3VzZXIvMTAwMC92bW1zaGFy"
-      "ZS9hYmP1f-tP";
+      "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADQnKWSsbGxsbGxsbHCwsLCwsLCwsLCwsLCwsLC"
+      "ARsAL3J1bi91c2VyLzEwMDAvdm1tc2hhcmUvYWJjOfonYg";
   EXPECT_EQ(FormatTicketString(Sample()), expected);
   const auto parsed = ParseTicketString(expected);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -66,7 +72,7 @@ TEST(TicketString, HasTheTextThatTheFormatSays) {
 TEST(TicketString, ComesBackForAddressesOfEveryLength) {
   for (std::size_t length : {1, 2, 3, 4, 100, 107, 1023, 1024}) {
     AddressedTicket ticket = Sample();
-    ticket.address = std::string(length, 'p');
+    ticket.invitation.address = std::string(length, 'p');
     const std::string text = FormatTicketString(ticket);
     EXPECT_EQ(text.find_first_not_of(kAlphabet, kPrefix.size()),
               std::string::npos)
@@ -109,8 +115,8 @@ TEST(TicketString, WithEveryCharacterChangedToEveryOtherIsRefused) {
       changed[at] = c;
       const absl::Status status = Parsed(changed);
       ++tried;
-      // "vmmshare:2:" is a newer version, and said so.
-      const bool in_version = at == kPrefix.size() - 2 && c > '1' && c <= '9';
+      // "vmmshare:3:" is another version, and said so.
+      const bool in_version = at == kPrefix.size() - 2 && c >= '1' && c <= '9';
       ASSERT_EQ(status.code(), in_version ? absl::StatusCode::kUnimplemented
                                           : absl::StatusCode::kInvalidArgument)
           << at << " to " << c << ": " << status;
@@ -138,14 +144,14 @@ TEST(TicketString, WithMoreBehindItIsRefused) {
 TEST(TicketString, OfAnotherSchemeIsRefused) {
   const std::string text = FormatTicketString(Sample());
   ExpectNoTicket("", "it begins with \"\"");
-  ExpectNoTicket("VMMSHARE:1:AAAA", "it begins with \"VMMSHARE:1:AAAA\"");
+  ExpectNoTicket("VMMSHARE:2:AAAA", "it begins with \"VMMSHARE:2:AAAA\"");
   ExpectNoTicket("http://example.com", "http://example.c");
   ExpectNoTicket(absl::StrCat("x", text), "it begins with \"xvmmshare");
   ExpectNoTicket(std::string("\x1b[2J\0\n", 6), "\\x1b[2J\\x00");
 }
 
-TEST(TicketString, OfANewerVersionSaysWhatToDo) {
-  for (const char* version : {"2", "9", "10", "65535"}) {
+TEST(TicketString, OfAnotherVersionSaysWhatToDo) {
+  for (const char* version : {"1", "3", "10", "65535"}) {
     const absl::Status status =
         Parsed(absl::StrCat("vmmshare:", version, ":anything at all"));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
@@ -156,9 +162,9 @@ TEST(TicketString, OfANewerVersionSaysWhatToDo) {
 
 TEST(TicketString, OfNoVersionIsRefused) {
   for (const char* text :
-       {"vmmshare:", "vmmshare::", "vmmshare:0:", "vmmshare:-1:", "vmmshare:1",
+       {"vmmshare:", "vmmshare::", "vmmshare:0:", "vmmshare:-1:", "vmmshare:2",
         "vmmshare:12", "vmmshare:01:AAAA", "vmmshare:x:AAAA",
-        "vmmshare:123456:AAAA", "vmmshare: 1:AAAA"}) {
+        "vmmshare:123456:AAAA", "vmmshare: 2:AAAA"}) {
     ExpectNoTicket(text, "not a usable ticket string");
   }
 }
@@ -186,6 +192,17 @@ TEST(TicketString, WithAnAddressOfAWrongLengthIsRefused) {
   ExpectNoTicket(Forged(bytes, "/x", 65535), "address has 65535 bytes");
   ExpectNoTicket(Forged(bytes, std::string(1025, 'a'), 1025), "1025 bytes");
   EXPECT_TRUE(Parsed(Forged(bytes, std::string(1024, 'a'), 1024)).ok());
+}
+
+TEST(TicketString, ForNoAccessIsRefused) {
+  const std::vector<std::uint8_t> bytes = EncodeTicket(SampleTicket());
+  for (int access = 0; access < 256; ++access) {
+    const bool is_one = access == 1 || access == 3;
+    EXPECT_EQ(
+        Parsed(Forged(bytes, "/x", 2, static_cast<std::uint8_t>(access))).ok(),
+        is_one)
+        << access;
+  }
 }
 
 TEST(TicketString, OfManyMegabytesIsRefusedQuickly) {

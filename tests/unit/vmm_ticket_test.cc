@@ -11,8 +11,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/hex.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/ticket.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm {
 namespace {
@@ -85,7 +86,7 @@ TEST(Ticket, HasTheBytesThatTheFormatSays) {
   }
   ASSERT_EQ(expected.size(), 2 * kTicketBytes);
   EXPECT_EQ(Hex(EncodeTicket(SampleTicket())), expected);
-  const std::string raw = absl::HexStringToBytes(expected);
+  const std::string raw = platform::BytesFromHex(expected).value();
   const auto decoded = DecodeTicket(Bytes(raw.begin(), raw.end()));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(*decoded, SampleTicket());

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "platform/os_handle.h"
-#include "vmm/device.h"
-#include "vmm/handle_kind.h"
-#include "vmm/memory_id.h"
-#include "vmm/physical_memory.h"
+#include "platform/os/os_handle.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/memory_id.h"
+#include "vmm/memory/physical_memory.h"
 
 namespace vmm {
 namespace {

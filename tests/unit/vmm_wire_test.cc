@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "vmm/wire.h"
+#include "vmm/memory/internal/wire.h"
 
 namespace vmm {
 namespace {

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "platform/machine.h"
-#include "vmm/primary_context.h"
+#include "platform/os/machine.h"
+#include "vmm/memory/primary_context.h"
 
 namespace vmm::job {
 namespace {
@@ -30,10 +29,15 @@ constexpr std::uint64_t SlotOf(std::uint32_t rank) {
 }
 static_assert(SlotOf(fabric::kMaxRanks) <= kTrialBytes);
 
+// The nonce is in the memory when this returns: whoever is told of it next may
+// be another rank, whose reads nothing else orders after ours.
 absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce) {
-  const CUresult r = driver->cuMemcpyHtoD(to, nonce.data(), nonce.size());
-  return r == CUDA_SUCCESS ? absl::OkStatus()
-                           : driver.Error(r, "cuMemcpyHtoD(trial memory)");
+  if (CUresult r = driver->cuMemcpyHtoD(to, nonce.data(), nonce.size());
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemcpyHtoD(trial memory)");
+  }
+  return driver.Error(driver->cuStreamSynchronize(nullptr),
+                      "cuStreamSynchronize(trial memory)");
 }
 
 absl::Status Expect(const Driver& driver, CUdeviceptr at, const Nonce& nonce,
@@ -70,7 +74,7 @@ class Self {
   const JobCard& card() const { return offer_.card(); }
 
   // Tries every kind with `owner` until one works.
-  std::vector<JobTry> TryAll(const JobCard& owner, absl::Time deadline) {
+  std::vector<JobTry> TryAll(const JobCard& owner, Deadline deadline) {
     std::vector<JobTry> tries;
     const SharePolicy sharing = JobSharing();
     for (HandleKind kind : sharing.kinds()) {
@@ -101,7 +105,7 @@ class Self {
     return Write(device_->driver(), offer_.memory()->address(), nonce);
   }
 
-  absl::Status Try(const JobCard& owner, HandleKind kind, absl::Time deadline) {
+  absl::Status Try(const JobCard& owner, HandleKind kind, Deadline deadline) {
     const Driver& driver = device_->driver();
     absl::StatusOr<ImportedAllocation> memory =
         ImportFrom(*device_, owner, kind,
@@ -154,15 +158,15 @@ std::vector<absl::StatusOr<T>> ReadEach(
 
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,
-                          const HandshakeOptions& options,
-                          absl::Time deadline) {
-  const absl::Time start = absl::Now();
-  const absl::Duration time = std::max(absl::ZeroDuration(), deadline - start);
+                          const HandshakeOptions& options, Deadline deadline) {
+  const absl::Duration time = deadline.Left();
+  const Deadline tries_by = Deadline::In(time * 0.8);
   const auto ranks = static_cast<std::size_t>(exchange.size());
 
   Self self(device, exchange, options);
-  fabric::Gathered gathered = fabric::Gather(
-      exchange, "card", fabric::EncodeCard(self.card()), start + time / 2);
+  fabric::Gathered gathered =
+      fabric::Gather(exchange, "card", fabric::EncodeCard(self.card()),
+                     Deadline::In(time / 2));
   absl::StatusOr<std::vector<JobCard>> cards =
       fabric::ReadCards(gathered.records);
   if (!gathered.status.ok() || !cards.ok()) {
@@ -179,12 +183,10 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
   row.owners.resize(ranks);
   // Each begins with its right neighbour, so that not all go to one at once.
   // One that hangs gets its share of the time, not that of the others.
-  const absl::Time tries_by = start + time * 0.8;
   for (std::size_t step = 1; step < ranks; ++step) {
     const std::size_t owner = (row.rank + step) % ranks;
-    const absl::Time now = absl::Now();
-    const absl::Time by = now + std::max(absl::ZeroDuration(), tries_by - now) /
-                                    static_cast<double>(ranks - step);
+    const Deadline by =
+        Deadline::In(tries_by.Left() / static_cast<double>(ranks - step));
     row.owners[owner] = self.TryAll((*cards)[owner], by);
   }
 

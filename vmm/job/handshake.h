@@ -14,11 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "fabric/exchange.h"
 #include "fabric/job_matrix.h"
-#include "vmm/device.h"
+#include "platform/os/deadline.h"
 #include "vmm/job/offer.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::job {
 
@@ -45,7 +45,7 @@ struct HandshakeResult {
 // ranks to come, and one that hangs takes no more of the rest than its share.
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,
-                          const HandshakeOptions& options, absl::Time deadline);
+                          const HandshakeOptions& options, Deadline deadline);
 
 }  // namespace vmm::job
 

@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "fabric/diagnosis.h"
 #include "fabric/topology.h"
-#include "platform/machine.h"
-#include "platform/os_handle.h"
-#include "vmm/exporter.h"
-#include "vmm/fabric_ticket.h"
+#include "platform/os/machine.h"
+#include "platform/os/os_handle.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/share/fabric_ticket.h"
 
 namespace vmm::job {
 namespace {
@@ -70,7 +70,7 @@ Refusal WhyNotHere(const Device& device, HandleKind kind,
 absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
                                     const JobOptions& options,
                                     std::unique_ptr<Endpoint>& endpoint,
-                                    std::optional<Publication>& publication) {
+                                    std::optional<Share>& publication) {
   if (kind == HandleKind::kFabric) {
     absl::StatusOr<std::vector<std::uint8_t>> bytes =
         ExportFabricTicket(memory.shareable());
@@ -82,8 +82,7 @@ absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
                        .peers = options.peers,
                        .max_sessions = kMaxSessions});
   if (!started.ok()) return started.status();
-  absl::StatusOr<Publication> published =
-      (*started)->Publish(memory.shareable());
+  absl::StatusOr<Share> published = (*started)->Publish(memory.shareable());
   if (!published.ok()) return published.status();
   endpoint = *std::move(started);
   publication = *std::move(published);
@@ -202,7 +201,7 @@ Refusal RefusedByCards(const JobCard& importer, const JobCard& owner,
 
 absl::StatusOr<ImportedAllocation> ImportFrom(
     const Device& device, const JobCard& owner, HandleKind kind,
-    const ImportOptions& how, const JobOptions& options, absl::Time deadline) {
+    const ImportOptions& how, const JobOptions& options, Deadline deadline) {
   const std::string& ticket = owner.Find(CudaKind(kind))->ticket;
   if (kind == HandleKind::kFabric) {
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(ticket.data());

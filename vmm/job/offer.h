@@ -13,16 +13,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "fabric/exchange.h"
 #include "fabric/job_card.h"
 #include "fabric/nvml.h"
-#include "platform/channel.h"
-#include "vmm/allocation.h"
-#include "vmm/device.h"
-#include "vmm/endpoint.h"
-#include "vmm/handle_kind.h"
-#include "vmm/imported_allocation.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/deadline.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/imported_allocation.h"
 
 namespace vmm::job {
 
@@ -34,7 +34,7 @@ struct JobOptions {
   // The NVML that is asked for fabric state. None: the system's, unless the
   // driver is the host-memory driver, which the caller must name.
   std::optional<fabric::Nvml> nvml = std::nullopt;
-  // See platform/imex.h.
+  // See platform/os/imex.h.
   std::string root = {};
 };
 
@@ -59,7 +59,7 @@ class Offer {
   // Unpublished before the memory goes.
   std::optional<Allocation> memory_;
   std::unique_ptr<Endpoint> endpoint_;
-  std::optional<Publication> publication_;
+  std::optional<Share> publication_;
   fabric::JobCard card_;
 };
 
@@ -75,7 +75,7 @@ fabric::Refusal RefusedByCards(const fabric::JobCard& importer,
 // Imports and maps memory of `owner`. REQUIRES: RefusedByCards() is empty.
 absl::StatusOr<ImportedAllocation> ImportFrom(
     const Device& device, const fabric::JobCard& owner, HandleKind kind,
-    const ImportOptions& how, const JobOptions& options, absl::Time deadline);
+    const ImportOptions& how, const JobOptions& options, Deadline deadline);
 
 // Why ImportFrom(), or a use of what it mapped, failed with `status`. Does not
 // name the two: the caller does.

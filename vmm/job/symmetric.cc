@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
-#include "platform/annotate.h"
+#include "platform/base/annotate.h"
 
 namespace vmm::job {
 namespace {
@@ -39,7 +38,7 @@ class SymmetricMemory::Builder {
  public:
   Builder(const Device& device, const SymmetricOptions& options,
           const std::vector<JobCard>& cards, const JobCard& mine,
-          absl::Time deadline)
+          Deadline deadline)
       : device_(device),
         options_(options),
         cards_(cards),
@@ -164,20 +163,21 @@ class SymmetricMemory::Builder {
   const SymmetricOptions& options_;
   const std::vector<JobCard>& cards_;
   const JobCard& mine_;
-  absl::Time deadline_;
+  Deadline deadline_;
   SymmetricMemory memory_;
 };
 
 absl::StatusOr<SymmetricMemory> SymmetricMemory::Create(
     const absl::StatusOr<Device>& device, fabric::Exchange& exchange,
-    const SymmetricOptions& options, absl::Time deadline) {
-  const absl::Time start = absl::Now();
-  const absl::Duration time = std::max(absl::ZeroDuration(), deadline - start);
+    const SymmetricOptions& options, Deadline deadline) {
+  const absl::Duration time = deadline.Left();
+  const Deadline map_by = Deadline::In(time * 0.8);
 
   Offer offer =
       Offer::Make(device, options.size, options.sharing, exchange, options.job);
-  fabric::Gathered gathered = fabric::Gather(
-      exchange, "ticket", fabric::EncodeCard(offer.card()), start + time / 2);
+  fabric::Gathered gathered =
+      fabric::Gather(exchange, "ticket", fabric::EncodeCard(offer.card()),
+                     Deadline::In(time / 2));
   if (!gathered.status.ok()) return gathered.status;
   absl::StatusOr<std::vector<JobCard>> cards =
       fabric::ReadCards(gathered.records);
@@ -185,7 +185,7 @@ absl::StatusOr<SymmetricMemory> SymmetricMemory::Create(
   absl::Status agreed = Agree(*cards);
   if (!agreed.ok()) return agreed;
 
-  Builder builder(*device, options, *cards, offer.card(), start + time * 0.8);
+  Builder builder(*device, options, *cards, offer.card(), map_by);
   Refusal mapped = builder.MapPeers();
   if (mapped.empty()) mapped = builder.MapOwn(*offer.memory());
   // Nobody's endpoint ends before this round does, so all could import.

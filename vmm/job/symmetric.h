@@ -22,16 +22,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "fabric/exchange.h"
-#include "vmm/address_range.h"
-#include "vmm/allocation.h"
-#include "vmm/device.h"
-#include "vmm/handle_kind.h"
-#include "vmm/imported_allocation.h"
+#include "platform/os/deadline.h"
 #include "vmm/job/offer.h"
-#include "vmm/location.h"
-#include "vmm/mapping.h"
+#include "vmm/memory/address_range.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/location.h"
+#include "vmm/memory/mapping.h"
+#include "vmm/share/imported_allocation.h"
 
 namespace vmm::job {
 
@@ -61,7 +61,7 @@ class SymmetricMemory {
   //   else                 what failed on the rank that the message names
   static absl::StatusOr<SymmetricMemory> Create(
       const absl::StatusOr<Device>& device, fabric::Exchange& exchange,
-      const SymmetricOptions& options, absl::Time deadline);
+      const SymmetricOptions& options, Deadline deadline);
 
   SymmetricMemory(SymmetricMemory&&) = default;
   SymmetricMemory& operator=(SymmetricMemory&&) = delete;

@@ -39,6 +39,7 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
   std::vector<Option> options;
   for (std::size_t i = 0; i < words.size(); ++i) {
     absl::string_view name = words[i];
+    if (name == "-h") name = "--help";
     if (!absl::ConsumePrefix(&name, "--")) {
       return absl::InvalidArgumentError(absl::StrCat(
           "unexpected word \"", words[i], "\"; options begin with --"));

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "vmm/handle_kind.h"
+#include "vmm/memory/handle_kind.h"
 
 namespace vmm::tool {
 
@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
 struct DoctorOptions {
   std::string driver = "system";    // "system", "host", or a path.
   std::optional<std::string> nvml;  // A path; else the driver's own.
-  std::string root;                 // See platform/imex.h.
+  std::string root;                 // See platform/os/imex.h.
   std::optional<HandleKind> required;
   bool json = false;
   bool touch = false;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "platform/surroundings.h"
+#include "platform/os/surroundings.h"
 
 namespace vmm::tool {
 namespace {

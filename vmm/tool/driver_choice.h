@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "fabric/nvml.h"
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 #include "vmm/tool/command_line.h"
 
 namespace vmm::tool {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "platform/imex.h"
-#include "platform/process.h"
-#include "vmm/exporter.h"
-#include "vmm/primary_context.h"
+#include "platform/os/imex.h"
+#include "platform/os/process.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/memory/primary_context.h"
 #include "vmm/tool/driver_choice.h"
 
 namespace vmm::tool {

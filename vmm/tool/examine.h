@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "fabric/diagnosis.h"
 #include "fabric/topology.h"
-#include "platform/driver.h"
-#include "platform/surroundings.h"
-#include "vmm/device.h"
-#include "vmm/handle_kind.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/surroundings.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
 #include "vmm/tool/command_line.h"
 
 namespace vmm::tool {

@@ -5,11 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fabric/pmix.h"
-#include "vmm/device.h"
 #include "vmm/job/handshake.h"
+#include "vmm/memory/device.h"
 #include "vmm/tool/driver_choice.h"
 
 namespace vmm::tool {
@@ -75,8 +74,8 @@ int JobReport::exit_code() const {
 }
 
 absl::StatusOr<JobReport> ExamineJob(const DoctorOptions& options) {
-  const absl::Time deadline =
-      absl::Now() + absl::Seconds(options.timeout_seconds);
+  const Deadline deadline =
+      Deadline::In(absl::Seconds(options.timeout_seconds));
   absl::StatusOr<std::unique_ptr<fabric::PmixExchange>> exchange =
       fabric::PmixExchange::Connect({}, deadline);
   if (!exchange.ok()) return exchange.status();

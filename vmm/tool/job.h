@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fabric/job_matrix.h"
-#include "vmm/handle_kind.h"
+#include "vmm/memory/handle_kind.h"
 #include "vmm/tool/command_line.h"
 
 namespace vmm::tool {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "platform/check.h"
+#include "platform/base/check.h"
 
 namespace vmm::tool {
 namespace {

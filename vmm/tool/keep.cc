@@ -6,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
-#include "platform/service_manager.h"
-#include "platform/termination.h"
-#include "vmm/keeper/server.h"
+#include "platform/os/service_manager.h"
+#include "platform/os/termination.h"
+#include "vmm/keeper/internal/server.h"
 #include "vmm/tool/command_line.h"
 
 namespace vmm::tool {
@@ -17,9 +16,10 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(10);
 
-void Say(std::FILE* to, absl::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), to);
-  std::fflush(to);
+// False when not all of it could be written.
+bool Say(std::FILE* to, absl::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), to) == text.size() &&
+         std::fflush(to) == 0;
 }
 
 int Fail(const absl::Status& status) {
@@ -36,6 +36,7 @@ int Serve(const KeepOptions& options) {
           {.address = options.address,
            .peers = {.also_allowed = options.allowed},
            .limits = options.limits,
+           .max_sessions = options.max_connections,
            .log =
                [](const std::string& line) {
                  Say(stderr, absl::StrCat("vmmshare keep: ", line, "\n"));
@@ -52,7 +53,7 @@ int Serve(const KeepOptions& options) {
 }
 
 absl::Status Ask(const KeepOptions& options) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const Deadline deadline = Deadline::In(kPatience);
   absl::StatusOr<KeeperClient> client =
       KeeperClient::Connect({.address = options.address,
                              .keepers = {.also_allowed = options.allowed}},
@@ -61,8 +62,9 @@ absl::Status Ask(const KeepOptions& options) {
   if (options.drop.has_value()) return client->Drop(*options.drop, deadline);
   absl::StatusOr<KeeperListing> listing = client->List(deadline);
   if (!listing.ok()) return listing.status();
-  Say(stdout, AsText(*listing, absl::LocalTimeZone()));
-  return absl::OkStatus();
+  return Say(stdout, AsText(*listing, absl::LocalTimeZone()))
+             ? absl::OkStatus()
+             : absl::UnknownError("the listing could not be written");
 }
 
 std::string StateOf(const KeptMemory& memory) {

@@ -8,15 +8,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "platform/process.h"
-#include "vmm/keeper.h"
-#include "vmm/keeper/registry.h"
+#include "platform/os/process.h"
+#include "vmm/keeper/internal/registry.h"
+#include "vmm/keeper/keeper.h"
 
 namespace vmm::tool {
 
 struct KeepOptions {
   std::string address;  // Empty: DefaultKeeperAddress().
   keeper::Limits limits;
+  std::uint64_t max_connections = 64;
   std::vector<platform::UserId> allowed;  // Beside this user.
   bool list = false;
   std::optional<std::string> drop;

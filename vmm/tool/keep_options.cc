@@ -3,7 +3,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "vmm/keeper/protocol.h"
+#include "platform/os/user_name.h"
+#include "vmm/keeper/internal/protocol.h"
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/keep.h"
 
@@ -39,6 +40,7 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
     bool bytes;
   } numbers[] = {{"max-names", &options.limits.names, false},
                  {"max-bytes", &options.limits.bytes, true},
+                 {"max-connections", &options.max_connections, false},
                  {"quota-names", &options.limits.user_names, false},
                  {"quota-bytes", &options.limits.user_bytes, true}};
   for (const auto& each : numbers) {
@@ -55,7 +57,12 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
   if (name == "address") {
     options.address = value;
   } else if (name == "allow-user") {
-    options.allowed.emplace_back(value);
+    absl::StatusOr<platform::UserId> user = platform::ParseUser(value);
+    if (!user.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--allow-user: ", user.status().message()));
+    }
+    options.allowed.push_back(*std::move(user));
   } else if (name == "drop") {
     if (absl::Status usable = keeper::CheckName(value); !usable.ok()) {
       return absl::InvalidArgumentError(
@@ -71,9 +78,9 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
 absl::StatusOr<KeepOptions> ParseKeepOptions(
     const std::vector<std::string>& words) {
   static constexpr OptionName kKnown[] = {
-      {"address"},     {"max-names"},   {"max-bytes"},
-      {"quota-names"}, {"quota-bytes"}, {"allow-user"},
-      {"list", false}, {"drop"},        {"help", false}};
+      {"address"},     {"max-names"},   {"max-bytes"},  {"max-connections"},
+      {"quota-names"}, {"quota-bytes"}, {"allow-user"}, {"list", false},
+      {"drop"},        {"help", false}};
   absl::StatusOr<std::vector<Option>> given = ParseOptions(words, kKnown);
   if (!given.ok()) return given.status();
   KeepOptions options;
@@ -102,10 +109,14 @@ address once it serves. It needs no GPU and loads no driver.
                        $XDG_RUNTIME_DIR/vmmshare, or in /tmp/vmmshare-UID
   --max-names=N        names at once (1024)
   --max-bytes=SIZE     bytes at once, with K, M, G or T behind it (no limit)
+  --max-connections=N  connections at once (64), half of them of one process
   --quota-names=N      of these, names of one user (no limit)
   --quota-bytes=SIZE   of these, bytes of one user (no limit)
-  --allow-user=USER    a uid, on Windows a SID, beside this user; may be given
-                       more than once. Whom it allows attaches everything
+  --allow-user=USER    a uid or a user's name, on Windows a SID, beside this
+                       user; may be given more than once. Whom it allows
+                       attaches everything. A client of another user than the
+                       keeper's has to allow that one as well: here with --list
+                       and --drop, in programs by KeeperClientOptions::keepers
 
   --list               print what the keeper at ADDRESS keeps
   --drop=NAME          have it forget NAME; who has it attached keeps it

@@ -1,116 +1,12 @@
 // vmmshare: the command-line tool.
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "platform/surroundings.h"
-#include "vmm/tool/command_line.h"
-#include "vmm/tool/examine.h"
-#include "vmm/tool/job.h"
-#include "vmm/tool/keep.h"
-#include "vmm/tool/print.h"
-
-namespace vmm::tool {
-namespace {
-
-// False when not all of it could be written.
-bool Write(std::FILE* to, absl::string_view text) {
-  return std::fwrite(text.data(), 1, text.size(), to) == text.size() &&
-         std::fflush(to) == 0;
-}
-
-int Misuse(absl::string_view message, absl::string_view help) {
-  Write(stderr,
-        absl::StrCat("vmmshare: error: ", message, "\nSee `", help, "`.\n"));
-  return kExitMisuse;
-}
-
-bool TakesColour() {
-  // https://no-color.org: set and not empty.
-  const char* no_colour = std::getenv("NO_COLOR");
-  return (no_colour == nullptr || *no_colour == '\0') &&
-         platform::StandardOutputTakesColour();
-}
-
-int DoctorJob(const DoctorOptions& options) {
-  absl::StatusOr<JobReport> report = ExamineJob(options);
-  if (!report.ok()) {
-    Write(stderr,
-          absl::StrCat("vmmshare: error: ", report.status().message(), "\n"));
-    return kExitNotUsable;
-  }
-  if (report->prints() &&
-      !Write(stdout, options.json ? AsJson(*report) : AsText(*report))) {
-    Write(stderr, "vmmshare: error: the report could not be written\n");
-    return kExitNotUsable;
-  }
-  return report->exit_code();
-}
-
-int Doctor(const std::vector<std::string>& words) {
-  absl::StatusOr<DoctorOptions> options = ParseDoctorOptions(words);
-  if (!options.ok()) {
-    return Misuse(options.status().message(), "vmmshare doctor --help");
-  }
-  if (options->help) {
-    return Write(stdout, DoctorUsage()) ? kExitGood : kExitNotUsable;
-  }
-  if (options->job) return DoctorJob(*options);
-  const Report report = Examine(*options);
-  const bool colour = TakesColour();
-  const bool written =
-      Write(stdout, options->json ? AsJson(report) : AsText(report, colour));
-  if (!report.driver.ok()) {
-    Write(stderr, absl::StrCat("vmmshare: error: no driver: ",
-                               report.driver.status().message(), "\n"));
-  }
-  if (!written) {
-    Write(stderr, "vmmshare: error: the report could not be written\n");
-    return kExitNotUsable;
-  }
-  return report.exit_code();
-}
-
-int KeepOrAsk(const std::vector<std::string>& words) {
-  absl::StatusOr<KeepOptions> options = ParseKeepOptions(words);
-  if (!options.ok()) {
-    return Misuse(options.status().message(), "vmmshare keep --help");
-  }
-  if (options->help) {
-    return Write(stdout, KeepUsage()) ? kExitGood : kExitNotUsable;
-  }
-  return Keep(*options);
-}
-
-int Run(std::vector<std::string> words) {
-  constexpr char kHelp[] = "vmmshare --help";
-  if (words.empty()) return Misuse("a command is missing", kHelp);
-  const std::string command = words.front();
-  words.erase(words.begin());
-  if (command == "doctor") return Doctor(words);
-  if (command == "keep") return KeepOrAsk(words);
-  if (command != "--help" && command != "help" && command != "--version") {
-    return Misuse(absl::StrCat("unknown command \"", command,
-                               "\"; expected doctor or keep"),
-                  kHelp);
-  }
-  if (!words.empty()) {
-    return Misuse(absl::StrCat("unexpected word \"", words.front(), "\""),
-                  kHelp);
-  }
-  const std::string text =
-      command == "--version" ? absl::StrCat("vmmshare ", VMMSHARE_VERSION, "\n")
-                             : Usage();
-  return Write(stdout, text) ? kExitGood : kExitNotUsable;
-}
-
-}  // namespace
-}  // namespace vmm::tool
+#include "platform/os/termination.h"
+#include "vmm/tool/run.h"
 
 int main(int argc, char** argv) {
+  vmm::platform::SurviveBrokenOutputs();
   return vmm::tool::Run(
       std::vector<std::string>(argv + (argc > 0), argv + argc));
 }

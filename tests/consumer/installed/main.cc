@@ -1,5 +1,5 @@
 // A user's program: loads the driver whose path is its first argument.
-#include <platform/driver.h>
+#include <platform/cuda/driver.h>
 
 #include <cstdio>
 

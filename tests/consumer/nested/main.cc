@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "platform/driver.h"
+#include "platform/cuda/driver.h"
 
 int main() {
   absl::StatusOr<vmm::platform::Driver> driver =

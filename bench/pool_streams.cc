@@ -1,0 +1,263 @@
+#include "bench/pool_streams.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "platform/cuda/driver.h"
+#include "vmm/pool/pool.h"
+
+namespace vmm::bench {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+class Streams {
+ public:
+  Streams(const platform::Driver& driver, int count)
+      : driver_(driver), streams_(static_cast<std::size_t>(count)) {
+    for (CUstream& stream : streams_) {
+      if (driver_->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) !=
+          CUDA_SUCCESS) {
+        std::printf("a stream cannot be made\n");
+      }
+    }
+  }
+  ~Streams() {
+    for (CUstream stream : streams_) {
+      driver_->cuStreamSynchronize(stream);
+      driver_->cuStreamDestroy(stream);
+    }
+  }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  CUstream operator[](std::size_t i) const { return streams_[i]; }
+  std::size_t size() const { return streams_.size(); }
+
+ private:
+  platform::Driver driver_;
+  std::vector<CUstream> streams_;
+};
+
+// A pool under test: ours, or the driver's.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  virtual CUdeviceptr Allocate(std::uint64_t size, CUstream stream) = 0;
+  virtual bool Free(CUdeviceptr block, CUstream stream) = 0;
+  virtual std::uint64_t Reserved() = 0;
+};
+
+class Ours : public Allocator {
+ public:
+  explicit Ours(const Device& device) : pool_(*Pool::Create(device, {})) {}
+  CUdeviceptr Allocate(std::uint64_t size, CUstream stream) override {
+    const absl::StatusOr<CUdeviceptr> block = pool_->Allocate(size, stream);
+    if (!block.ok()) {
+      std::printf("%s\n", block.status().ToString().c_str());
+      return 0;
+    }
+    return *block;
+  }
+  bool Free(CUdeviceptr block, CUstream stream) override {
+    return pool_->Free(block, stream).ok();
+  }
+  std::uint64_t Reserved() override { return pool_->statistics().reserved; }
+
+ private:
+  std::unique_ptr<Pool> pool_;
+};
+
+class TheDrivers : public Allocator {
+ public:
+  explicit TheDrivers(const Device& device) : driver_(device.driver()) {
+    if (!driver_.Need<&platform::DriverTable::cuMemPoolCreate>().ok()) return;
+    CUmemPoolProps props = {};
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.ordinal()};
+    if (driver_->cuMemPoolCreate(&pool_, &props) != CUDA_SUCCESS) return;
+    std::uint64_t keep = ~std::uint64_t{0};
+    driver_->cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                   &keep);
+  }
+  ~TheDrivers() override {
+    if (pool_ != nullptr) driver_->cuMemPoolDestroy(pool_);
+  }
+  bool works() const { return pool_ != nullptr; }
+  CUdeviceptr Allocate(std::uint64_t size, CUstream stream) override {
+    CUdeviceptr block = 0;
+    return driver_->cuMemAllocFromPoolAsync(&block, size, pool_, stream) ==
+                   CUDA_SUCCESS
+               ? block
+               : 0;
+  }
+  bool Free(CUdeviceptr block, CUstream stream) override {
+    return driver_->cuMemFreeAsync(block, stream) == CUDA_SUCCESS;
+  }
+  std::uint64_t Reserved() override {
+    std::uint64_t bytes = 0;
+    driver_->cuMemPoolGetAttribute(pool_, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                   &bytes);
+    return bytes;
+  }
+
+ private:
+  platform::Driver driver_;
+  CUmemoryPool pool_ = nullptr;
+};
+
+double Nanoseconds(std::chrono::steady_clock::duration took, double count) {
+  return std::chrono::duration<double, std::nano>(took).count() / count;
+}
+
+struct Measured {
+  double peak = 0;      // MiB.
+  double reserved = 0;  // MiB.
+  double each = 0;      // Nanoseconds an operation.
+  bool ok = true;
+};
+
+Measured RandomBlocks(Allocator& pool, const Streams& streams) {
+  std::mt19937_64 random(1);
+  struct One {
+    CUdeviceptr block;
+    std::uint64_t size;
+  };
+  std::vector<std::vector<One>> live(streams.size());
+  std::uint64_t bytes = 0;
+  std::uint64_t peak = 0;
+  Measured measured;
+  // No more than a small device holds.
+  const std::size_t least = std::max<std::size_t>(
+      1, std::min<std::size_t>(50, 3200 / streams.size()));
+  const long operations =
+      std::max<long>(200'000, 400 * static_cast<long>(streams.size()));
+  const auto start = std::chrono::steady_clock::now();
+  for (long i = 0; i < operations; ++i) {
+    const std::size_t at = random() % streams.size();
+    std::vector<One>& its = live[at];
+    if (its.size() < least || (its.size() < 2 * least && random() % 2 == 0)) {
+      // Each power of two as likely as another.
+      const std::uint64_t size = (std::uint64_t{4096} << random() % 8) +
+                                 random() % (std::uint64_t{4096} << 7);
+      const CUdeviceptr block = pool.Allocate(size, streams[at]);
+      if (block == 0) {
+        measured.ok = false;
+        break;
+      }
+      its.push_back({block, size});
+      bytes += size;
+      peak = std::max(peak, bytes);
+    } else {
+      std::swap(its[random() % its.size()], its.back());
+      bytes -= its.back().size;
+      if (!pool.Free(its.back().block, streams[at])) measured.ok = false;
+      its.pop_back();
+    }
+  }
+  measured.each = Nanoseconds(std::chrono::steady_clock::now() - start,
+                              static_cast<double>(operations));
+  measured.peak = static_cast<double>(peak) / kMiB;
+  measured.reserved = static_cast<double>(pool.Reserved()) / kMiB;
+  for (std::size_t at = 0; at < streams.size(); ++at) {
+    for (const One& one : live[at]) pool.Free(one.block, streams[at]);
+  }
+  return measured;
+}
+
+Measured RoundRobin(Allocator& pool, const Streams& streams,
+                    std::uint64_t size) {
+  Measured measured;
+  const long rounds =
+      std::max<long>(2, 400'000 / static_cast<long>(streams.size()));
+  const auto round = [&] {
+    for (std::size_t at = 0; at < streams.size(); ++at) {
+      const CUdeviceptr block = pool.Allocate(size, streams[at]);
+      if (block == 0 || !pool.Free(block, streams[at])) measured.ok = false;
+    }
+  };
+  round();
+  const auto start = std::chrono::steady_clock::now();
+  for (long i = 0; i < rounds && measured.ok; ++i) round();
+  measured.each = Nanoseconds(
+      std::chrono::steady_clock::now() - start,
+      static_cast<double>(rounds) * static_cast<double>(streams.size()));
+  measured.reserved = static_cast<double>(pool.Reserved()) / kMiB;
+  return measured;
+}
+
+void PrintRow(const char* name, const Measured& measured) {
+  std::printf("  %-18s %9.0f MiB %9.0f ns", name, measured.reserved,
+              measured.each);
+  if (!measured.ok) std::printf("  FAILED");
+}
+
+}  // namespace
+
+bool PrintStreamTable(const Device& device, int most) {
+  bool ok = true;
+  std::printf(
+      "streams  peak live    reserved, an operation: random blocks, "
+      "allocate and free 64 KiB in turn\n");
+  for (int count = 1; count <= most; count *= count < 64 ? 4 : 2) {
+    const Streams streams(device.driver(), count);
+    for (const bool ours : {true, false}) {
+      std::unique_ptr<Allocator> pool;
+      if (ours) {
+        pool = std::make_unique<Ours>(device);
+      } else {
+        auto other = std::make_unique<TheDrivers>(device);
+        if (!other->works()) continue;
+        pool = std::move(other);
+      }
+      const Measured blocks = RandomBlocks(*pool, streams);
+      pool.reset();
+      if (ours) {
+        pool = std::make_unique<Ours>(device);
+      } else {
+        pool = std::make_unique<TheDrivers>(device);
+      }
+      const Measured turns = RoundRobin(*pool, streams, 65536);
+      std::printf("%7d %7.0f MiB", count, blocks.peak);
+      PrintRow(ours ? "vmmshare" : "cuMemAllocAsync", blocks);
+      PrintRow("in turn", turns);
+      std::printf("\n");
+      std::fflush(stdout);
+      if (ours) ok = ok && blocks.ok && turns.ok;
+    }
+  }
+  return ok;
+}
+
+bool PrintLongRun(const Device& device, long operations) {
+  Ours pool(device);
+  std::mt19937_64 random(2);
+  std::vector<CUdeviceptr> live(3000);
+  for (CUdeviceptr& block : live) {
+    block = pool.Allocate(256 + random() % 65536, nullptr);
+  }
+  constexpr long kPart = 500'000;
+  for (long done = 0; done < operations; done += kPart) {
+    const auto start = std::chrono::steady_clock::now();
+    for (long i = 0; i < kPart; ++i) {
+      CUdeviceptr& block = live[random() % live.size()];
+      if (!pool.Free(block, nullptr)) return false;
+      block = pool.Allocate(256 + random() % 65536, nullptr);
+      if (block == 0) return false;
+    }
+    std::printf("after %9ld operations: %6.0f ns for a free and an allocate\n",
+                done + kPart,
+                Nanoseconds(std::chrono::steady_clock::now() - start, kPart));
+    std::fflush(stdout);
+  }
+  return true;
+}
+
+}  // namespace vmm::bench

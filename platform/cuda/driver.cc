@@ -1,0 +1,276 @@
+#include "platform/cuda/driver.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "platform/base/mutex.h"
+#include "platform/os/library.h"
+#include "platform/os/os_error.h"
+#include "platform/os/process.h"
+
+namespace vmm::platform {
+namespace {
+
+// cuda.h declares only the newest signature; drivers before 12.0 have the
+// first one alone.
+using GetProcAddress11 = CUresult(CUDAAPI*)(const char*, void**, int,
+                                            cuuint64_t);
+using GetProcAddress12 = CUresult(CUDAAPI*)(const char*, void**, int,
+                                            cuuint64_t,
+                                            CUdriverProcAddressQueryResult*);
+
+// A symbol that only the host-memory driver has (hostdriver/host_driver.h).
+constexpr char kHostDriverMark[] = "vmmshareHostDriverVersion";
+
+constexpr char kResultPayload[] = "vmmshare/CUresult";
+
+// Resolves `name` as it was in CUDA `version`, so that a newer driver answers
+// the signature this library was compiled against.
+class Resolver {
+ public:
+  static absl::StatusOr<Resolver> Make(const std::string& origin,
+                                       const Driver::Lookup& lookup) {
+    Resolver resolver;
+    resolver.v12_ =
+        reinterpret_cast<GetProcAddress12>(lookup("cuGetProcAddress_v2"));
+    if (resolver.v12_ == nullptr) {
+      resolver.v11_ =
+          reinterpret_cast<GetProcAddress11>(lookup("cuGetProcAddress"));
+    }
+    if (resolver.v12_ == nullptr && resolver.v11_ == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          origin,
+          " has no entry point cuGetProcAddress: it is no CUDA driver, "
+          "or one older than CUDA 11.3, the oldest that vmmshare works with. "
+          "Install NVIDIA driver 465 or newer."));
+    }
+    // Drivers refuse to be asked for a version newer than their own (measured).
+    const auto get_version = reinterpret_cast<decltype(&cuDriverGetVersion)>(
+        resolver.Ask("cuDriverGetVersion", 2020));
+    if (get_version == nullptr ||
+        get_version(&resolver.newest_) != CUDA_SUCCESS) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          origin,
+          " does not tell its version (cuDriverGetVersion): it is no "
+          "CUDA driver that vmmshare works with"));
+    }
+    return resolver;
+  }
+
+  // The entry point `name` as of `version`. Where the driver is older: the
+  // newest it has of a required one, whose signature is the same there; none
+  // of an optional one, which an older call of that name would not replace.
+  void* Resolve(const char* name, int version, EntryNeed need) const {
+    if (version <= newest_) return Ask(name, version);
+    return need == EntryNeed::kRequired ? Ask(name, newest_) : nullptr;
+  }
+
+ private:
+  void* Ask(const char* name, int version) const {
+    void* address = nullptr;
+    CUresult result;
+    if (v12_ != nullptr) {
+      result =
+          v12_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    } else {
+      result = v11_(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT);
+    }
+    return result == CUDA_SUCCESS ? address : nullptr;
+  }
+
+  GetProcAddress12 v12_ = nullptr;
+  GetProcAddress11 v11_ = nullptr;
+  int newest_ = 0;  // The driver's own version.
+};
+
+// The CUDA version a number such as 11040 stands for: "11.4".
+std::string VersionText(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+}  // namespace
+
+struct Driver::Remembered {
+  Mutex mutex;
+  Notes notes ABSL_GUARDED_BY(mutex);
+};
+
+absl::StatusOr<Driver> Driver::LoadSystem() {
+  absl::StatusOr<Library> library = Library::OpenSystem(SystemDriverName());
+  if (!library.ok()) {
+    return absl::Status(
+        library.status().code(),
+        absl::StrCat(library.status().message(),
+                     " Install the NVIDIA driver (in a container: run it with "
+                     "the NVIDIA runtime), or name the host-memory driver "
+                     "explicitly to run without a GPU."));
+  }
+  return LoadFromLookup(library->path(), [library = *library](const char* s) {
+    return library.Find(s);
+  });
+}
+
+absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
+  absl::StatusOr<Library> library = Library::OpenPath(path);
+  if (!library.ok()) return library.status();
+  return LoadFromLookup(library->path(), [library = *library](const char* s) {
+    return library.Find(s);
+  });
+}
+
+absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
+  IsForkedChild();  // A use of vmmshare: records this process.
+  absl::StatusOr<Resolver> resolver = Resolver::Make(name, lookup);
+  if (!resolver.ok()) return resolver.status();
+
+  auto state = std::make_shared<State>();
+  std::vector<std::string> missing;
+  ForEachDriverEntry([&](auto entry) {
+    auto& slot = state->table.*(entry.kMember);
+    slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(
+        resolver->Resolve(entry.name, entry.version, entry.need));
+    if (slot == nullptr && entry.need == EntryNeed::kRequired) {
+      missing.push_back(
+          absl::StrCat(entry.name, " (CUDA ", VersionText(entry.version), ")"));
+    }
+  });
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, " lacks ", missing.size(), " entry points that vmmshare needs: ",
+        absl::StrJoin(missing, ", "), ". Install a newer driver."));
+  }
+
+  state->remembered = std::make_shared<Remembered>();
+  state->origin = std::move(name);
+  state->is_host_memory = lookup(kHostDriverMark) != nullptr;
+  state->lookup = std::move(lookup);
+  Driver driver(state);
+  if (CUresult r = driver->cuInit(0); r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuInit(0) of ", state->origin),
+        r == CUDA_ERROR_NO_DEVICE
+            ? "No GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES."
+            : "");
+  }
+  if (CUresult r = driver->cuDriverGetVersion(&state->version);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuDriverGetVersion()");
+  }
+  return driver;
+}
+
+absl::StatusOr<Driver::Notes> Driver::RememberedNotes(
+    const std::function<absl::StatusOr<Notes>()>& make) const {
+  Remembered& remembered = *state_->remembered;
+  const MutexLock lock(remembered.mutex);
+  if (remembered.notes == nullptr) {
+    absl::StatusOr<Notes> made = make();
+    if (!made.ok()) return made.status();
+    remembered.notes = *std::move(made);
+  }
+  return remembered.notes;
+}
+
+std::string Driver::Describe() const {
+  return absl::StrCat(
+      is_host_memory() ? "host-memory driver (no GPU)" : "CUDA driver",
+      ", CUDA ", VersionText(version()), ", from ", state_->origin);
+}
+
+absl::Status Driver::Missing(EntryInfo entry) const {
+  return absl::UnimplementedError(absl::StrCat(
+      "the driver (", Describe(), ") has no entry point ", entry.name,
+      " of CUDA ", VersionText(entry.version),
+      is_host_memory() ? "; it needs a GPU." : "; install a newer driver."));
+}
+
+absl::Status Driver::Error(CUresult result, absl::string_view call,
+                           absl::string_view advice) const {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (state_->table.cuGetErrorName(result, &name) != CUDA_SUCCESS) {
+    name = "a result this driver cannot name";
+  }
+  if (state_->table.cuGetErrorString(result, &text) != CUDA_SUCCESS) {
+    text = "no description";
+  }
+  // Drivers have few results for what they do not get from the system.
+  std::string limit;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_UNKNOWN ||
+      result == CUDA_ERROR_OPERATING_SYSTEM) {
+    limit = NearLimit();
+  }
+  if (!limit.empty()) advice = limit;
+  absl::Status status(
+      CodeOf(result),
+      absl::StrCat(call, " answered ", name, " (", static_cast<int>(result),
+                   ": ", text, ")", advice.empty() ? "" : ". ", advice));
+  status.SetPayload(kResultPayload,
+                    absl::Cord(absl::StrCat(static_cast<int>(result))));
+  return status;
+}
+
+absl::StatusCode CodeOf(CUresult result) {
+  switch (result) {
+    case CUDA_SUCCESS:
+      return absl::StatusCode::kOk;
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_HANDLE:
+      return absl::StatusCode::kInvalidArgument;
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return absl::StatusCode::kResourceExhausted;
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_INVALID_DEVICE:
+    case CUDA_ERROR_NOT_FOUND:
+    case CUDA_ERROR_FILE_NOT_FOUND:
+      return absl::StatusCode::kNotFound;
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_PEER_ACCESS_UNSUPPORTED:
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return absl::StatusCode::kFailedPrecondition;
+    case CUDA_ERROR_NOT_PERMITTED:
+      return absl::StatusCode::kPermissionDenied;
+    case CUDA_ERROR_NOT_SUPPORTED:
+      return absl::StatusCode::kUnimplemented;
+    case CUDA_ERROR_NOT_READY:
+      return absl::StatusCode::kUnavailable;
+    case CUDA_ERROR_TIMEOUT:
+      return absl::StatusCode::kDeadlineExceeded;
+    case CUDA_ERROR_UNKNOWN:
+      return absl::StatusCode::kUnknown;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+std::optional<CUresult> ResultOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kResultPayload);
+  int number = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &number)) {
+    return std::nullopt;
+  }
+  return static_cast<CUresult>(number);
+}
+
+void ReportReleaseFailure(const absl::Status& status) {
+  if (status.ok()) return;
+  const std::optional<CUresult> result = ResultOf(status);
+  const bool driver_is_gone = result == CUDA_ERROR_DEINITIALIZED ||
+                              result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (driver_is_gone || IsForkedChild()) return;
+  absl::FPrintF(stderr, "vmmshare: a release failed, memory may leak: %s\n",
+                status.ToString());
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,275 @@
+#include "platform/hostdriver/capture.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace vmm::hostdriver {
+namespace {
+
+thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+// Looked at by every call, so that one beside no capture takes no lock.
+std::atomic<int> captures_under_way = 0;
+
+// Calls that are potentially unsafe beside a capture: they may synchronise, or
+// their effect is not in the graph. No document lists them all: measured of the
+// queries, documented of cudaMalloc, and assumed of what makes, maps and gives
+// back memory.
+constexpr std::string_view kUnsafe[] = {
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoD",
+    "cuMemsetD8",
+    "cuMemsetD32",
+};
+
+bool IsUnder(const Capture& capture, std::thread::id thread) {
+  switch (thread_mode) {
+    case CU_STREAM_CAPTURE_MODE_RELAXED:
+      return false;
+    case CU_STREAM_CAPTURE_MODE_THREAD_LOCAL:
+      return capture.thread == thread &&
+             capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    default:
+      return capture.thread == thread
+                 ? capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                 : capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+  }
+}
+
+CUresult Invalidate(Capture& capture, CUresult why) {
+  if (capture.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  capture.invalidated = true;
+  return why;
+}
+
+// The capture is over.
+std::shared_ptr<Capture> End(State& state, Stream& stream) {
+  std::shared_ptr<Capture> capture = std::exchange(stream.capture, nullptr);
+  capture->ended = true;
+  std::erase(state.captures, capture);
+  --captures_under_way;
+  return capture;
+}
+
+CUresult LaunchAll(State& state, const std::shared_ptr<Stream>& stream,
+                   const std::vector<Work>& work) {
+  for (const Work& each : work) {
+    if (CUresult r = Submit(state, stream, each); r != CUDA_SUCCESS) return r;
+  }
+  return CUDA_SUCCESS;
+}
+
+template <typename Handle>
+std::uint64_t NumberOf(Handle handle) {
+  return reinterpret_cast<std::uint64_t>(handle);
+}
+
+}  // namespace
+
+CUresult CheckBesideCaptures(const char* name) {
+  if (captures_under_way.load(std::memory_order_relaxed) == 0 ||
+      thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+      std::find(std::begin(kUnsafe), std::end(kUnsafe), name) ==
+          std::end(kUnsafe)) {
+    return CUDA_SUCCESS;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  CUresult result = CUDA_SUCCESS;
+  for (const std::shared_ptr<Capture>& capture : state.captures) {
+    if (!IsUnder(*capture, std::this_thread::get_id())) continue;
+    capture->invalidated = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return result;
+}
+
+CUresult RefuseIfCaptured(Stream& stream) {
+  return stream.capture == nullptr
+             ? CUDA_SUCCESS
+             : Invalidate(*stream.capture,
+                          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+CUresult RefuseIfCaptured(State& state, const Context& context) {
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& [id, stream] : state.streams) {
+    if (stream->context.get() != &context) continue;
+    if (CUresult r = RefuseIfCaptured(*stream); r != CUDA_SUCCESS) result = r;
+  }
+  return result;
+}
+
+CUresult RefuseImplicit(State& state, const Context& context, bool invalidate) {
+  if (state.captures.empty()) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& [id, stream] : state.streams) {
+    if (stream->context.get() != &context || !stream->blocking ||
+        stream->capture == nullptr) {
+      continue;
+    }
+    if (invalidate) stream->capture->invalidated = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  return result;
+}
+
+CUresult AddToCapture(Stream& stream, Work work) {
+  if (stream.capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  stream.capture->work.push_back(std::move(work));
+  return CUDA_SUCCESS;
+}
+
+void AbandonCapture(State& state, Stream& stream) {
+  if (stream.capture != nullptr) End(state, stream);
+}
+
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuStreamBeginCapture(CUstream id, CUstreamCaptureMode mode) {
+  if (CUresult r = Enter("cuStreamBeginCapture"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = LookUpStream(state, "cuStreamBeginCapture", id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (stream->is_default) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
+      mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (stream->capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->mode = mode;
+  stream->capture->thread = std::this_thread::get_id();
+  state.captures.push_back(stream->capture);
+  ++captures_under_way;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamEndCapture(CUstream id, CUgraph* graph) {
+  if (CUresult r = Enter("cuStreamEndCapture"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = LookUpStream(state, "cuStreamEndCapture", id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  *graph = nullptr;
+  const std::shared_ptr<Capture> ended = End(state, *stream);
+  if (ended->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      ended->thread != std::this_thread::get_id()) {
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;  // It has ended all the same.
+  }
+  if (ended->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  *graph = reinterpret_cast<CUgraph>(state.NewHandle());
+  state.graphs[NumberOf(*graph)] = ended->work;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamIsCapturing(CUstream id,
+                                     CUstreamCaptureStatus* status) {
+  if (CUresult r = Enter("cuStreamIsCapturing"); r != CUDA_SUCCESS) return r;
+  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = LookUpStream(state, "cuStreamIsCapturing", id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  *status = stream->capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
+            : stream->capture->invalidated
+                ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return stream->is_default ? RefuseImplicit(state, *stream->context,
+                                             /*invalidate=*/false)
+                            : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (CUresult r = Enter("cuThreadExchangeStreamCaptureMode");
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
+      *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::swap(*mode, thread_mode);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph,
+                                             unsigned long long flags) {
+  if (CUresult r = Enter("cuGraphInstantiateWithFlags"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const auto found = state.graphs.find(NumberOf(graph));
+  if (made == nullptr || flags != 0 || found == state.graphs.end()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *made = reinterpret_cast<CUgraphExec>(state.NewHandle());
+  state.graphs[NumberOf(*made)] = found->second;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphLaunch(CUgraphExec graph, CUstream id) {
+  if (CUresult r = Enter("cuGraphLaunch"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Stream> stream;
+  if (CUresult r = FindStream(state, "cuGraphLaunch", id, &stream);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  const auto found = state.graphs.find(NumberOf(graph));
+  return found == state.graphs.end() ? CUDA_ERROR_INVALID_VALUE
+                                     : LaunchAll(state, stream, found->second);
+}
+
+CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec graph) {
+  if (CUresult r = Enter("cuGraphExecDestroy"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  return state.graphs.erase(NumberOf(graph)) == 1 ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
+  if (CUresult r = Enter("cuGraphDestroy"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  return state.graphs.erase(NumberOf(graph)) == 1 ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_INVALID_VALUE;
+}

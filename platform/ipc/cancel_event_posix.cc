@@ -1,0 +1,27 @@
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "platform/base/check.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/os_error.h"
+
+namespace vmm::platform {
+
+absl::StatusOr<CancelEvent> CancelEvent::Create() {
+  OsHandle event = AdoptDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.has_value()) return OsError(errno, "eventfd(0)");
+  return CancelEvent(std::move(event));
+}
+
+void CancelEvent::Notify() const {
+  // EAGAIN says that the counter is full: it was notified before.
+  while (::eventfd_write(static_cast<int>(handle_.get()), 1) != 0 &&
+         errno != EAGAIN) {
+    Check(errno == EINTR, "this CancelEvent was moved from");
+  }
+}
+
+}  // namespace vmm::platform

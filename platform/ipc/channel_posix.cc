@@ -1,0 +1,254 @@
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/channel_state_posix.h"
+#include "platform/ipc/frame.h"
+#include "platform/ipc/peer_posix.h"
+#include "platform/ipc/speaker_posix.h"
+#include "platform/os/close_elsewhere_posix.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/os_error.h"
+#include "platform/os/wait_posix.h"
+
+namespace vmm::platform {
+namespace {
+
+// The most descriptors Linux moves in one message (SCM_MAX_FD). A hostile peer
+// may send so many: room for all means that all are seen, owned and closed.
+constexpr std::size_t kMostDescriptors = 253;
+
+// Descriptors of one user's whose closing blocks, from which on nothing more is
+// received from him; and of one process's, so that it alone is not heard.
+constexpr std::size_t kMostNotClosed = 64;
+constexpr std::size_t kMostOfAProcessNotClosed = 16;
+
+// More than the empty packets that fit in a socket buffer of the default size.
+constexpr int kMostEmptyPackets = 512;
+
+// What came beside the bytes of one packet.
+struct Received {
+  std::vector<OsHandle> handles;
+  Speaker speaker;
+  bool unknown_control = false;
+};
+
+// Takes ownership of every descriptor in `message`; `received.handles` has the
+// room already, so nothing can fail in between.
+void TakeControl(msghdr& message, Received& received) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
+       control = CMSG_NXTHDR(&message, control)) {
+    if (TakeSpeaker(*control, received.speaker)) continue;
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) {
+      received.unknown_control = true;
+      continue;
+    }
+    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(fd));
+      received.handles.push_back(AdoptDescriptor(fd));
+      if (!received.handles.back().has_value()) message.msg_flags |= MSG_CTRUNC;
+    }
+  }
+}
+
+// RESOURCE_EXHAUSTED when so many of the sender's handles are not closed that no
+// more can be taken.
+absl::Status CheckThatHandlesClose(const PeerCredentials& sender) {
+  const std::size_t of_user = NotYetClosed(sender.user);
+  // Of a hidden namespace one process is not told from another.
+  const std::size_t of_process =
+      sender.pid == 0 ? 0 : NotYetClosed(sender.user, sender.pid);
+  const bool is_process = of_process >= kMostOfAProcessNotClosed;
+  if (!is_process && of_user < kMostNotClosed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      is_process ? of_process : of_user, " descriptors that ",
+      is_process ? Describe(sender)
+                 : absl::StrCat("processes of user ", sender.user.text()),
+      " sent block in close(), so nothing more is received from there: end the "
+      "processes that serve those files"));
+}
+
+// Has what `sender` sent and cannot be closed here closed elsewhere. OK when
+// there was nothing.
+absl::Status RefuseWhatBlocks(std::vector<OsHandle>& handles,
+                              const PeerCredentials& sender) {
+  absl::Status carried;
+  const auto blocking = std::partition(
+      handles.begin(), handles.end(), [&carried](const OsHandle& handle) {
+        const absl::Status at_once =
+            handle.has_value() ? ClosesAtOnce(handle) : absl::OkStatus();
+        carried.Update(at_once);
+        return at_once.ok();
+      });
+  CloseElsewhere({std::make_move_iterator(blocking),
+                  std::make_move_iterator(handles.end())},
+                 sender.user, sender.pid);
+  handles.erase(blocking, handles.end());
+  return carried;
+}
+
+}  // namespace
+
+const bool kHangingUpMayLoseHandles = false;
+
+Channel::Channel(Channel&& other) noexcept
+    : socket_(std::move(other.socket_)),
+      peer_(std::move(other.peer_)),
+      broken_(other.broken_.load()),
+      state_(std::move(other.state_)) {}
+
+Channel& Channel::operator=(Channel&& other) noexcept {
+  if (this != &other) {
+    socket_ = std::move(other.socket_);
+    peer_ = std::move(other.peer_);
+    broken_ = other.broken_.load();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+void Channel::Break() {
+  broken_ = true;
+  state_->ForgetProcess();
+  // Not closed: the other thread may be waiting on the same descriptor, whose
+  // number could then come to mean something else. It wakes from this.
+  ::shutdown(Fd(socket_), SHUT_RDWR);
+  // Descriptors in unread messages would keep their memory alive as long as
+  // this socket. Read without room for them, they are dropped by the kernel.
+  // An empty packet reads like the end, and a hostile peer may send them.
+  std::uint8_t byte;
+  for (int ends = 0; ends < kMostEmptyPackets;) {
+    const ssize_t size = ::recv(Fd(socket_), &byte, sizeof(byte), MSG_DONTWAIT);
+    if (size < 0 && errno != EINTR && errno != ECONNRESET) break;
+    if (size <= 0) ++ends;
+  }
+}
+
+absl::StatusOr<Message> Channel::Receive(Deadline deadline,
+                                         const CancelEvent* cancel) {
+  if (!is_open()) return ClosedError();
+  absl::Status closes = CheckThatHandlesClose(peer());
+  if (!closes.ok()) {
+    Break();
+    return closes;
+  }
+  const OsHandle* cancelled = cancel != nullptr ? &cancel->handle() : nullptr;
+  const std::string what = absl::StrCat("message from ", Describe(peer()));
+  bool reset = false;
+  // Looked at first only for `cancel`, which a busy peer must not drown, and by
+  // who expects nothing.
+  bool wait = cancel != nullptr || deadline.Passed();
+  for (;;) {
+    if (wait) {
+      absl::StatusOr<short> ready =
+          WaitForEvents(socket_, POLLIN, deadline, cancelled, what);
+      if (!ready.ok()) return ready.status();
+    }
+    std::array<std::uint8_t, kMaxFrame> packet;
+    // Fresh for each packet: a stale descriptor number must not be found.
+    alignas(cmsghdr)
+        std::uint8_t control[CMSG_SPACE(kMostDescriptors * sizeof(int)) +
+                             kSpeakerSpace + 256] = {};
+    Received received;
+    received.handles.reserve(sizeof(control) / sizeof(int));
+    iovec part = {packet.data(), packet.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t size =
+        ::recvmsg(Fd(socket_), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (size < 0) {
+      const int error = errno;
+      if (error == EINTR) continue;
+      // A peer that closed with messages of ours unread: said once, and what
+      // it sent before can still be read.
+      if (error == ECONNRESET && !std::exchange(reset, true)) continue;
+      if (error == EAGAIN) {
+        if (wait && deadline.Passed()) {
+          return absl::DeadlineExceededError(
+              absl::StrCat("no ", what, " before the deadline"));
+        }
+        wait = true;
+        continue;
+      }
+      Break();
+      if (error == ECONNRESET || error == ENOTCONN) return HungUpError(peer());
+      return OsError(error, absl::StrCat("recvmsg(", socket_.get(), ")"));
+    }
+    TakeControl(message, received);
+    absl::Status carried =
+        RefuseWhatBlocks(received.handles, received.speaker.credentials);
+    if (size == 0 && received.handles.empty() && PeerIsGone()) {
+      Break();
+      return HungUpError(peer());
+    }
+    if (absl::Status may = state_->Hear(std::move(received.speaker));
+        !may.ok()) {
+      Break();
+      return may;
+    }
+
+    absl::StatusOr<FrameHeader> header;
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      const std::string limit = NearLimit();
+      header = absl::DataLossError(absl::StrCat(
+          "handles were dropped on the way, ", received.handles.size(),
+          " came. ",
+          limit.empty() ? "A security module may have refused them" : limit));
+    } else if ((message.msg_flags & MSG_TRUNC) != 0) {
+      header = absl::DataLossError(
+          absl::StrCat("it has more than ", kMaxFrame, " bytes"));
+    } else if (received.unknown_control) {
+      header = absl::DataLossError("it has control data other than handles");
+    } else if (!carried.ok()) {
+      header = carried;
+    } else {
+      header = DecodeFrame(
+          absl::MakeConstSpan(packet.data(), static_cast<std::size_t>(size)),
+          received.handles.size());
+    }
+    if (!header.ok()) {
+      Break();
+      return absl::DataLossError(
+          absl::StrCat("a message from ", Describe(peer()),
+                       " was refused, and the connection ended: ",
+                       header.status().message()));
+    }
+    Message result;
+    result.type = header->type;
+    result.payload.assign(packet.data() + kFrameHeaderSize,
+                          packet.data() + size);
+    result.handles = std::move(received.handles);
+    return result;
+  }
+}
+
+bool Channel::PeerIsGone() const {
+  return WaitForEvents(socket_, POLLRDHUP, absl::InfinitePast(), nullptr, "")
+      .ok();
+}
+
+absl::Status Channel::WaitForHangUp(Deadline deadline,
+                                    const CancelEvent* cancel) const {
+  if (!is_open()) return ClosedError();
+  return WaitForEvents(socket_, POLLRDHUP, deadline,
+                       cancel != nullptr ? &cancel->handle() : nullptr,
+                       absl::StrCat("hang-up of ", Describe(peer())))
+      .status();
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,74 @@
+// Who is at the other end of a Channel.
+#include "platform/ipc/channel_state_posix.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "platform/ipc/peer_posix.h"
+
+namespace vmm::platform {
+
+absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle socket,
+                                                    PeerCredentials maker,
+                                                    PeerPolicy policy) {
+  RETURN_IF_ERROR(AskWhoSpeaks(socket));
+  auto state = std::make_shared<State>();
+  state->policy = std::move(policy);
+  return Channel(std::move(socket), std::move(maker), std::move(state));
+}
+
+void Channel::Close() {
+  peer_ = peer();
+  state_.reset();
+  socket_.Reset();
+}
+
+PeerCredentials Channel::peer() const {
+  if (state_ == nullptr) return peer_;
+  const MutexLock lock(state_->mutex);
+  return state_->speakers == 0 ? peer_ : state_->speaker.credentials;
+}
+
+std::uint64_t Channel::speakers() const {
+  if (state_ == nullptr) return 0;
+  const MutexLock lock(state_->mutex);
+  return state_->speakers;
+}
+
+absl::Status Channel::State::Hear(Speaker who) {
+  if (!who.is_known()) {
+    return absl::DataLossError(
+        "a message was refused, and the connection ended: the kernel did not "
+        "say who sent it");
+  }
+  if (absl::Status may = CheckPeer(who.credentials, policy); !may.ok()) {
+    return Annotate(may, "a message was refused, and the connection ended");
+  }
+  RETURN_IF_ERROR(ReadProcessFile(who));
+  const MutexLock lock(mutex);
+  if (speakers == 0 || !IsSameProcess(who, speaker)) ++speakers;
+  std::swap(who, speaker);
+  return absl::OkStatus();
+}
+
+void Channel::State::ForgetProcess() {
+  const MutexLock lock(mutex);
+  speaker.process.reset();
+}
+
+absl::StatusOr<Process> Channel::OpenPeer() const {
+  if (!is_open()) return ClosedError();
+  const MutexLock lock(state_->mutex);
+  if (state_->speakers == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "nobody has sent a message over this connection yet, so it is not "
+        "known who will; ",
+        Describe(peer_), " made it. Receive first."));
+  }
+  return OpenSpeaker(state_->speaker);
+}
+
+}  // namespace vmm::platform

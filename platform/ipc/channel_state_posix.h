@@ -1,0 +1,38 @@
+// What a channel keeps beside its socket; internal to platform/.
+#ifndef VMMSHARE_PLATFORM_IPC_CHANNEL_STATE_POSIX_H_
+#define VMMSHARE_PLATFORM_IPC_CHANNEL_STATE_POSIX_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "platform/base/mutex.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/speaker_posix.h"
+#include "platform/os/os_handle.h"
+
+namespace vmm::platform {
+
+struct Channel::State {
+  // The channel over `socket`, which `maker` connected.
+  static absl::StatusOr<Channel> MakeChannel(OsHandle socket,
+                                             PeerCredentials maker,
+                                             PeerPolicy policy);
+
+  // The sender of a message that came. OK when it may speak, and it is then the
+  // peer.
+  absl::Status Hear(Speaker who);
+
+  // The connection has ended: who spoke last is for messages only.
+  void ForgetProcess();
+
+  PeerPolicy policy;
+  Mutex mutex;  // One thread receives, and another may ask.
+  // Of the message received last.
+  Speaker speaker ABSL_GUARDED_BY(mutex);
+  // How many times it was another one.
+  std::uint64_t speakers ABSL_GUARDED_BY(mutex) = 0;
+};
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_IPC_CHANNEL_STATE_POSIX_H_

@@ -1,0 +1,78 @@
+#include "platform/ipc/frame.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace vmm::platform {
+namespace {
+
+constexpr std::uint8_t kMagic[4] = {'V', 'M', 'S', 'H'};
+
+std::uint32_t Load(absl::Span<const std::uint8_t> packet, std::size_t offset,
+                   std::size_t size) {
+  std::uint32_t value = 0;
+  for (std::size_t i = size; i-- > 0;) value = value << 8 | packet[offset + i];
+  return value;
+}
+
+void Store(std::uint8_t* at, std::uint32_t value, std::size_t size) {
+  for (std::size_t i = 0; i < size; ++i) {
+    at[i] = static_cast<std::uint8_t>(value >> (8 * i));
+  }
+}
+
+}  // namespace
+
+std::array<std::uint8_t, kFrameHeaderSize> EncodeFrameHeader(
+    const FrameHeader& header) {
+  std::array<std::uint8_t, kFrameHeaderSize> bytes{};
+  std::copy(std::begin(kMagic), std::end(kMagic), bytes.begin());
+  Store(&bytes[4], kFrameVersion, 2);
+  Store(&bytes[6], header.type, 2);
+  Store(&bytes[8], header.payload_size, 4);
+  Store(&bytes[12], header.handle_count, 2);
+  return bytes;
+}
+
+absl::StatusOr<FrameHeader> DecodeFrame(absl::Span<const std::uint8_t> packet,
+                                        std::size_t handles) {
+  if (packet.size() < kFrameHeaderSize) {
+    return absl::DataLossError(absl::StrCat("it has ", packet.size(),
+                                            " bytes, and the header alone ",
+                                            kFrameHeaderSize));
+  }
+  if (!std::equal(std::begin(kMagic), std::end(kMagic), packet.begin())) {
+    return absl::DataLossError("it does not start with the magic VMSH");
+  }
+  if (const std::uint32_t version = Load(packet, 4, 2);
+      version != kFrameVersion) {
+    return absl::DataLossError(absl::StrCat(
+        "its frame version is ", version,
+        ", and this build of "
+        "vmmshare speaks ",
+        kFrameVersion, "; use builds of one version on both sides"));
+  }
+  FrameHeader header;
+  header.type = static_cast<std::uint16_t>(Load(packet, 6, 2));
+  header.payload_size = Load(packet, 8, 4);
+  header.handle_count = static_cast<std::uint16_t>(Load(packet, 12, 2));
+  if (header.payload_size > kMaxPayload ||
+      header.payload_size != packet.size() - kFrameHeaderSize) {
+    return absl::DataLossError(absl::StrCat(
+        "it states ", header.payload_size, " bytes of payload and has ",
+        packet.size() - kFrameHeaderSize, "; at most ", kMaxPayload,
+        " may be sent"));
+  }
+  if (header.handle_count > kMaxHandles || header.handle_count != handles) {
+    return absl::DataLossError(absl::StrCat(
+        "it states ", header.handle_count, " handles and came with ", handles,
+        "; at most ", kMaxHandles, " may be sent"));
+  }
+  if (Load(packet, 14, 2) != 0) {
+    return absl::DataLossError("the last two bytes of its header are not zero");
+  }
+  return header;
+}
+
+}  // namespace vmm::platform

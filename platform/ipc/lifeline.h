@@ -1,0 +1,56 @@
+// Lifeline: what every fork of this process has, too, until it execs or ends.
+//
+// Where processes fork it is a page of shared memory that is mapped from when
+// this library is loaded. A fork maps it as well. Only exec and the end of a
+// process unmap it: closing all descriptors does not, as it does not end the
+// mappings by which a forked child keeps a GPU context of its parent's alive.
+// In the page stands how often the process has forked.
+//
+// Whoever has the handle asks the kernel whether anybody maps the page. It can
+// neither write nor map it for writing.
+//
+// Where there is no fork (Windows) nothing is sent, and nobody is ever left.
+#ifndef VMMSHARE_PLATFORM_IPC_LIFELINE_H_
+#define VMMSHARE_PLATFORM_IPC_LIFELINE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/deadline.h"
+#include "platform/os/os_handle.h"
+
+namespace vmm::platform {
+
+// The type of the message in which a lifeline travels.
+inline constexpr std::uint16_t kLifelineMessage = 0xF0F0;
+
+// Sends this process's lifeline: before anything that the peer is to know the
+// end of. Errors as Channel::Send(); RESOURCE_EXHAUSTED when there is no
+// descriptor or memory for one.
+absl::Status SendLifeline(Channel& channel, Deadline deadline);
+
+// Receives the peer's. INVALID_ARGUMENT for a message that is none, or whose
+// handle is none: then nobody could ever be known to have ended. Otherwise as
+// Channel::Receive(). Owns nothing where nothing is sent.
+absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
+                                         const CancelEvent* cancel = nullptr);
+
+// What can be seen of a process that has ended.
+struct LifelineReading {
+  // A process that it forked has not come to its end, nor to exec.
+  bool mapped = false;
+  // How often it, and what it forked, had forked.
+  std::uint64_t forks = 0;
+  // It has forked without a lifeline, for want of a descriptor or memory, or
+  // since somebody closed it: of these children nobody can know.
+  bool unseen = false;
+};
+
+// REQUIRES: its process has ended. Asking earlier may fail, no more.
+absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline);
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_IPC_LIFELINE_H_

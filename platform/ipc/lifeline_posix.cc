@@ -1,0 +1,209 @@
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/check.h"
+#include "platform/base/mutex.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/file_size_posix.h"
+#include "platform/os/os_error.h"
+#include "platform/os/process.h"
+
+namespace vmm::platform {
+namespace {
+
+// In the page. Peers read it and trust it as far as they trust the process.
+struct Counts {
+  std::atomic<std::uint64_t> forks;
+  std::atomic<std::uint64_t> unseen;  // Not 0: there were forks without it.
+};
+constexpr std::size_t kPageBytes = 4096;
+static_assert(sizeof(Counts) == 16 &&
+              std::atomic<std::uint64_t>::is_always_lock_free);
+
+absl::StatusOr<OsHandle> MakePage() {
+  OsHandle page = AdoptDescriptor(
+      ::memfd_create("vmmshare-lifeline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!page.has_value()) {
+    return OsError(errno, "memfd_create(vmmshare-lifeline)");
+  }
+  if (SetFileSize(Fd(page), kPageBytes) != 0) {
+    return OsError(errno, "ftruncate(vmmshare-lifeline)");
+  }
+  return page;
+}
+
+// This process's lifeline. Its mutex is held while the process forks.
+class Own {
+ public:
+  static Own& Get() {
+    static Own* const own = new Own;  // Never destroyed: forks come late, too.
+    return *own;
+  }
+
+  // Makes it if there is none, or if somebody has closed its descriptor.
+  absl::StatusOr<const OsHandle*> Take() {
+    MutexLock lock(mutex_);
+    absl::Status made = Ensure();
+    if (!made.ok()) return made;
+    return &handle_;
+  }
+
+  void BeforeFork() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_) {
+    mutex_.Lock();
+    Ensure().IgnoreError();  // Then the child has the one before, or none.
+    if (counts_ != nullptr && process_ == CurrentProcessId()) {
+      counts_->forks.fetch_add(1);
+    } else {
+      unseen_ = true;
+    }
+  }
+  void AfterForkInParent() ABSL_UNLOCK_FUNCTION(mutex_) { mutex_.Unlock(); }
+  // The parent's stays mapped: that is what it is for.
+  void AfterForkInChild() ABSL_UNLOCK_FUNCTION(mutex_) {
+    const absl::StatusOr<bool> is_ours = IsOurs();
+    if (is_ours.ok() && *is_ours) handle_.Reset();
+    static_cast<void>(std::move(handle_).Relinquish());
+    counts_ = nullptr;
+    unseen_ = false;
+    process_ = CurrentProcessId();
+    mutex_.Unlock();
+  }
+
+ private:
+  Own() = default;
+
+  // Whether handle_ is still what it was: programs close all descriptors that
+  // they do not know, and the number may be another file's since.
+  absl::StatusOr<bool> IsOurs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!handle_.has_value()) return false;
+    struct stat info {};
+    if (::fstat(Fd(handle_), &info) == 0) {
+      return info.st_ino == inode_ && info.st_dev == device_;
+    }
+    if (errno == EBADF) return false;
+    return OsError(errno, "fstat(vmmshare-lifeline)");
+  }
+
+  absl::Status Ensure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // A clone() without fork's handlers finds its parent's.
+    if (process_ == CurrentProcessId()) {
+      const absl::StatusOr<bool> is_ours = IsOurs();
+      if (!is_ours.ok()) return is_ours.status();
+      if (*is_ours) return absl::OkStatus();
+      // What was forked since has the one before.
+      unseen_ |= counts_ != nullptr && counts_->forks.load() != 0;
+    } else {
+      process_ = CurrentProcessId();
+      counts_ = nullptr;
+      unseen_ = false;
+    }
+    absl::StatusOr<OsHandle> page = MakePage();
+    if (!page.ok()) return page.status();
+    struct stat info {};
+    if (::fstat(Fd(*page), &info) != 0) {
+      return OsError(errno, "fstat(vmmshare-lifeline)");
+    }
+    void* const data = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE,
+                              MAP_SHARED, Fd(*page), 0);
+    if (data == MAP_FAILED) return OsError(errno, "mmap(vmmshare-lifeline)");
+    // From now on nobody can write to it who has it not mapped already. Kernels
+    // without that seal (before 5.1) have no pidfds either.
+    ::fcntl(Fd(*page), F_ADD_SEALS,
+            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
+    counts_ = new (data) Counts{};
+    counts_->unseen.store(unseen_ ? 1 : 0);
+    inode_ = info.st_ino;
+    device_ = info.st_dev;
+    // What has the number of the one before is not ours to close.
+    static_cast<void>(std::move(handle_).Relinquish());
+    handle_ = *std::move(page);
+    return absl::OkStatus();
+  }
+
+  Mutex mutex_;
+  OsHandle handle_ ABSL_GUARDED_BY(mutex_);
+  Counts* counts_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  ino_t inode_ ABSL_GUARDED_BY(mutex_) = 0;
+  dev_t device_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t process_ ABSL_GUARDED_BY(mutex_) = CurrentProcessId();
+  bool unseen_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Unchecked: what one of these locks another unlocks, in two processes.
+void BeforeFork() ABSL_NO_THREAD_SAFETY_ANALYSIS { Own::Get().BeforeFork(); }
+void AfterForkInParent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Own::Get().AfterForkInParent();
+}
+void AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Own::Get().AfterForkInChild();
+}
+
+// When the library is loaded, so that no fork is missed that comes later.
+[[maybe_unused]] const bool kIsWatched = [] {
+  Check(::pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0,
+        "pthread_atfork() has no memory to notice forks");
+  // Where it cannot be had now it may be later.
+  return Own::Get().Take().ok();
+}();
+
+}  // namespace
+
+absl::Status SendLifeline(Channel& channel, Deadline deadline) {
+  absl::StatusOr<const OsHandle*> own = Own::Get().Take();
+  if (!own.ok()) return own.status();
+  return channel.Send(kLifelineMessage, {}, {*own}, deadline);
+}
+
+absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
+                                         const CancelEvent* cancel) {
+  absl::StatusOr<Message> message = channel.Receive(deadline, cancel);
+  if (!message.ok()) return message.status();
+  if (message->type != kLifelineMessage || !message->payload.empty() ||
+      message->handles.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message of type 0x", absl::Hex(message->type), " with ",
+        message->payload.size(), " bytes and ", message->handles.size(),
+        " handles came where the peer's lifeline was expected (type 0x",
+        absl::Hex(kLifelineMessage), ", one handle)"));
+  }
+  // Asks no file system, whatever the peer sent.
+  const int seals = ::fcntl(Fd(message->handles[0]), F_GET_SEALS);
+  if (seals < 0 || (seals & (F_SEAL_SEAL | F_SEAL_WRITE)) != 0) {
+    return absl::InvalidArgumentError(
+        "the peer sent a lifeline that is none: no memfd that can be sealed");
+  }
+  return std::move(message->handles[0]);
+}
+
+absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline) {
+  LifelineReading reading;
+  // The kernel refuses this seal while anybody maps the page for writing.
+  if (::fcntl(Fd(lifeline), F_ADD_SEALS, F_SEAL_WRITE) != 0) {
+    if (errno != EBUSY) {
+      return OsError(errno, "fcntl(lifeline, F_ADD_SEALS, F_SEAL_WRITE)");
+    }
+    reading.mapped = true;
+    return reading;
+  }
+  std::uint64_t counts[2] = {};
+  const ssize_t size = ::pread(Fd(lifeline), counts, sizeof(counts), 0);
+  if (size != sizeof(counts)) {
+    return size < 0 ? OsError(errno, "pread(lifeline)")
+                    : absl::DataLossError("a lifeline has too few bytes");
+  }
+  reading.forks = counts[0];
+  reading.unseen = counts[1] != 0;
+  return reading;
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,16 @@
+#include "platform/ipc/lifeline.h"
+
+namespace vmm::platform {
+
+absl::Status SendLifeline(Channel&, Deadline) { return absl::OkStatus(); }
+
+absl::StatusOr<OsHandle> ReceiveLifeline(Channel&, Deadline,
+                                         const CancelEvent*) {
+  return OsHandle();
+}
+
+absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle&) {
+  return LifelineReading();
+}
+
+}  // namespace vmm::platform

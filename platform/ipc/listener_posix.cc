@@ -1,0 +1,233 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/check.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/channel_state_posix.h"
+#include "platform/ipc/peer_posix.h"
+#include "platform/ipc/socket_path_posix.h"
+#include "platform/ipc/speaker_posix.h"
+#include "platform/ipc/stale_sockets_posix.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/machine.h"
+#include "platform/os/os_error.h"
+#include "platform/os/wait_posix.h"
+
+namespace vmm::platform {
+namespace {
+
+// Peers that may wait to be accepted; more wait in their connect().
+constexpr int kBacklog = 64;
+
+absl::StatusOr<std::string> RandomName() {
+  std::array<std::uint8_t, 16> bytes;
+  if (absl::Status status = FillRandom(absl::MakeSpan(bytes)); !status.ok()) {
+    return status;
+  }
+  return absl::BytesToHexString(absl::string_view(
+      reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+// Held by whoever binds a chosen name in a directory, so that between looking
+// at a left-over socket and replacing it nobody else does the same. The system
+// releases it when its holder ends.
+absl::StatusOr<OsHandle> LockDirectory(const std::string& directory) {
+  OsHandle handle = AdoptDescriptor(
+      ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle.has_value()) {
+    return OsError(errno, absl::StrCat("open(", directory, ")"));
+  }
+  // Honest holders need microseconds. In a shared directory somebody could
+  // hold it for ever, which must not hold us.
+  const Deadline deadline = Deadline::In(absl::Seconds(1));
+  while (::flock(Fd(handle), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return OsError(errno, absl::StrCat("flock(", directory, ")"));
+    }
+    if (deadline.Passed()) {
+      return absl::UnavailableError(absl::StrCat(
+          "another process has held the lock of ", directory,
+          " for a second; use a directory of your own, or no chosen name"));
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return handle;
+}
+
+// Removes the file at `path` if it is a socket of this user's on which nobody
+// listens any more.
+absl::Status RemoveStale(const std::string& path,
+                         const SocketAddress& address) {
+  struct stat about;
+  if (::lstat(path.c_str(), &about) != 0) {
+    return errno == ENOENT ? absl::OkStatus()
+                           : OsError(errno, absl::StrCat("lstat(", path, ")"));
+  }
+  if (!S_ISSOCK(about.st_mode) || about.st_uid != ::geteuid()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " exists and is ",
+                     S_ISSOCK(about.st_mode)
+                         ? absl::StrCat("a socket of user ", about.st_uid)
+                         : std::string("not a socket"),
+                     "; it is left alone. Choose another name."));
+  }
+  const OsHandle probe = AdoptDescriptor(
+      ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!probe.has_value()) return OsError(errno, "socket(AF_UNIX)");
+  if (::connect(Fd(probe), address.get(), address.size) == 0 ||
+      errno != ECONNREFUSED) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        path, " is the socket of a living process. Choose another name."));
+  }
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return OsError(errno, absl::StrCat("unlink(", path, ")"));
+  }
+  return absl::OkStatus();
+}
+
+std::uint64_t FileId(const std::string& path) {
+  struct stat about;
+  return ::lstat(path.c_str(), &about) == 0 ? about.st_ino : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
+                                        PeerPolicy policy) {
+  IsForkedChild();  // A use of vmmshare: records this process.
+  absl::StatusOr<std::string> directory =
+      options.directory.empty() ? DefaultChannelDirectory() : options.directory;
+  if (!directory.ok()) return directory.status();
+  const bool chosen = !options.name.empty();
+  absl::StatusOr<std::string> name = chosen ? options.name : RandomName();
+  if (!name.ok()) return name.status();
+  if (name->find('/') != std::string::npos || *name == "." || *name == "..") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the socket name \"", *name, "\" must not have a directory part"));
+  }
+  while (directory->size() > 1 && directory->back() == '/') {
+    directory->pop_back();
+  }
+  const std::string path =
+      absl::StrCat(*directory, *directory == "/" ? "" : "/", *name);
+  absl::StatusOr<SocketAddress> address = MakeSocketAddress(path);
+  if (!address.ok()) return address.status();
+  // A server's directory is its own or root's, whoever its clients are.
+  if (absl::Status status = CheckDirectory(*directory, {}); !status.ok()) {
+    return status;
+  }
+
+  OsHandle lock;
+  if (chosen) {
+    absl::StatusOr<OsHandle> locked = LockDirectory(*directory);
+    if (!locked.ok()) return locked.status();
+    lock = *std::move(locked);
+    if (absl::Status status = RemoveStale(path, *address); !status.ok()) {
+      return status;
+    }
+  }
+  OsHandle socket = AdoptDescriptor(
+      ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.has_value()) {
+    return OsError(errno, "socket(AF_UNIX, SOCK_SEQPACKET)");
+  }
+  // bind() gives the file the mode of the socket, so that it is never wider
+  // than meant, not even for a moment.
+  if (::fchmod(Fd(socket), 0600) != 0) return OsError(errno, "fchmod(socket)");
+  if (::bind(Fd(socket), address->get(), address->size) != 0) {
+    return OsError(errno, absl::StrCat("bind(", path, ")"));
+  }
+  const bool for_others = !policy.also_allowed.empty();
+  Listener listener(std::move(socket), path, std::move(policy));
+  // The umask may have taken bits away. Other users who are allowed need to
+  // reach the socket; who they are is checked when they connect.
+  if (::chmod(path.c_str(), for_others ? 0666 : 0600) != 0) {
+    return OsError(errno, absl::StrCat("chmod(", path, ")"));
+  }
+  // Before anybody can connect and speak.
+  if (absl::Status status = AskWhoSpeaks(listener.socket_); !status.ok()) {
+    return status;
+  }
+  if (::listen(Fd(listener.socket_), kBacklog) != 0) {
+    return OsError(errno, absl::StrCat("listen(", path, ")"));
+  }
+  SweepStaleSockets(path);
+  return listener;
+}
+
+Listener::Listener(OsHandle socket, std::string address, PeerPolicy policy)
+    : socket_(std::move(socket)),
+      address_(std::move(address)),
+      policy_(std::move(policy)),
+      owner_pid_(CurrentProcessId()),
+      file_id_(FileId(address_)) {}
+
+Listener::Listener(Listener&&) noexcept = default;
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+  if (this != &other) {
+    RemoveFile();
+    socket_ = std::move(other.socket_);
+    address_ = std::move(other.address_);
+    policy_ = std::move(other.policy_);
+    refused_ = other.refused_;
+    owner_pid_ = other.owner_pid_;
+    file_id_ = other.file_id_;
+  }
+  return *this;
+}
+
+Listener::~Listener() { RemoveFile(); }
+
+void Listener::RemoveFile() {
+  // While this socket listens nobody replaces its file, but an administrator
+  // may have removed it and another listener taken the name. A file that could
+  // not be looked at, then or now, is taken for this one's own: else a failing
+  // lstat would leave it behind for ever.
+  if (!socket_.has_value() || CurrentProcessId() != owner_pid_) return;
+  const std::uint64_t id = FileId(address_);
+  if (id == file_id_ || id == 0 || file_id_ == 0) ::unlink(address_.c_str());
+}
+
+absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
+                                         const CancelEvent* cancel) {
+  Check(socket_.has_value(), "this Listener was moved from");
+  const std::string what = absl::StrCat("connection to ", address_);
+  for (;;) {
+    absl::StatusOr<short> ready =
+        WaitForEvents(socket_, POLLIN, deadline,
+                      cancel != nullptr ? &cancel->handle() : nullptr, what);
+    if (!ready.ok()) return ready.status();
+    OsHandle socket =
+        AdoptDescriptor(::accept4(Fd(socket_), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.has_value()) {
+      absl::StatusOr<PeerCredentials> peer = ReadPeer(socket);
+      if (peer.ok() && CheckPeer(*peer, policy_).ok()) {
+        return Channel::State::MakeChannel(std::move(socket), *std::move(peer),
+                                           policy_);
+      }
+      ++refused_;
+    } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+      return OsError(errno, absl::StrCat("accept4(", address_, ")"));
+    }
+    // However many are turned away, the caller's deadline holds.
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no ", what, " by an allowed peer before the deadline"));
+    }
+  }
+}
+
+}  // namespace vmm::platform

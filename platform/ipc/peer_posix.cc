@@ -1,0 +1,99 @@
+#include "platform/ipc/peer_posix.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/os_error.h"
+
+namespace vmm::platform {
+namespace {
+
+// The number under which the kernel shows every user who has none in this
+// user namespace.
+constexpr uid_t kOverflowUser = 65534;
+
+// Whether every user has a number here. If not, kOverflowUser is no identity.
+bool AllUsersAreMapped() {
+  const OsHandle file =
+      AdoptDescriptor(::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
+  char text[256] = "";
+  if (!file.has_value() ||
+      ::read(static_cast<int>(file.get()), text, sizeof(text) - 1) <= 0) {
+    return false;
+  }
+  unsigned inside = 1, outside = 1, count = 0;
+  return std::sscanf(text, "%u %u %u", &inside, &outside, &count) == 3 &&
+         inside == 0 && count == 0xffffffffu;
+}
+
+bool IsListed(const UserId& user, const PeerPolicy& policy) {
+  return user == CurrentUser() ||
+         std::find(policy.also_allowed.begin(), policy.also_allowed.end(),
+                   user) != policy.also_allowed.end();
+}
+
+std::string ListAllowed(const PeerPolicy& policy) {
+  std::string text = CurrentUser().text();
+  for (const UserId& user : policy.also_allowed) {
+    absl::StrAppend(&text, ", ", user.text());
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket) {
+  ucred about{};
+  socklen_t size = sizeof(about);
+  if (::getsockopt(static_cast<int>(socket.get()), SOL_SOCKET, SO_PEERCRED,
+                   &about, &size) != 0) {
+    return OsError(errno,
+                   absl::StrCat("getsockopt(", socket.get(), ", SO_PEERCRED)"));
+  }
+  return PeerCredentials{UserId(absl::StrCat(about.uid)), about.pid};
+}
+
+absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
+  if (!IsListed(peer.user, policy)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the peer is ", Describe(peer), ", and only these users may connect: ",
+        ListAllowed(policy), ". Name others in PeerPolicy::also_allowed."));
+  }
+  if (peer.user.text() == absl::StrCat(kOverflowUser) && !AllUsersAreMapped()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the peer is ", Describe(peer),
+        ", a number that stands for every user "
+        "whom this user namespace does not map, so that nobody can tell who "
+        "it is"));
+  }
+  return absl::OkStatus();
+}
+
+bool MayOwnPath(uid_t uid, const PeerPolicy& policy) {
+  return uid == 0 || IsListed(UserId(absl::StrCat(uid)), policy);
+}
+
+std::string Describe(const PeerCredentials& peer) {
+  return absl::StrCat("process ", peer.pid, " of user ", peer.user.text());
+}
+
+absl::Status HungUpError(const PeerCredentials& peer) {
+  return absl::UnavailableError(
+      absl::StrCat("the peer, ", Describe(peer), ", hung up"));
+}
+
+absl::Status ClosedError() {
+  return absl::UnavailableError(
+      "this channel is closed: it was closed here, or after an error; connect "
+      "anew");
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,79 @@
+// PeerWatch: whether a peer's process, and all that it forked, have ended.
+//
+// The end of a process is not the end of its GPU work. If it forked after CUDA
+// was initialised, a child that has not exec'd keeps the driver's descriptors
+// and mappings, so that its parent's context, and the kernels in it, live on
+// (on an H100 they wrote for 4.9 s after the pidfd was readable; without a fork
+// never). So memory that a peer had is free when
+//   - its process has ended, by the system's own reference to it, and
+//   - nobody has its lifeline (lifeline.h) any more, and,
+//   - if it ever forked, some time has passed since: a child lets go of its
+//     lifeline before the driver takes its context down (at most 126 ms before,
+//     measured), and of children there is no reference.
+// docs/lifetime.md says what a hostile peer can do.
+//
+//   // The peer:                     // Who gives it memory:
+//   SendLifeline(channel, ...);      auto watch = PeerWatch::Receive(channel,..)
+#ifndef VMMSHARE_PLATFORM_IPC_PEER_WATCH_H_
+#define VMMSHARE_PLATFORM_IPC_PEER_WATCH_H_
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/os/deadline.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/process.h"
+
+namespace vmm::platform {
+
+enum class PeerEnd {
+  kNotEnded,  // Its process runs, or the system cannot say.
+  kUnproven,  // Its process has ended; its GPU may go on: see why().
+  kProven,    // Nobody has its GPU context any more. Stays so.
+};
+
+// Move-only; thread-compatible.
+class PeerWatch {
+ public:
+  // Receives the lifeline of the peer of `channel`: nothing else may come
+  // before. Where the system cannot refer to its process (Linux before 5.3, a
+  // hidden namespace) its end is never known. NOT_FOUND or UNAVAILABLE when it
+  // has ended; otherwise as ReceiveLifeline().
+  static absl::StatusOr<PeerWatch> Receive(Channel& channel, Deadline deadline,
+                                           const CancelEvent* cancel = nullptr);
+
+  // Whether the system can tell at all: see Receive().
+  bool CanTell() const { return process_.has_value(); }
+  // What is known now.
+  PeerEnd Look();
+  // Waits until its end is proven; DEADLINE_EXCEEDED says why it is not.
+  absl::Status WaitForEnd(Deadline deadline);
+  // Why the end of its process proves nothing, after "whose process has ended,
+  // but ". Of the last Look(), if that was kUnproven.
+  const char* why() const { return why_; }
+
+ private:
+  PeerWatch(std::optional<Process> process, OsHandle lifeline)
+      : process_(std::move(process)), lifeline_(std::move(lifeline)) {}
+  // Of a process that has ended. Null: its end is proven.
+  const char* WhyUnproven();
+
+  std::optional<Process> process_;
+  OsHandle lifeline_;
+  PeerEnd end_ = PeerEnd::kNotEnded;
+  bool was_outlived_ = false;
+  // When to read the lifeline again.
+  std::chrono::steady_clock::time_point read_again_{};
+  const char* why_ = "";
+  // When nobody was left. The context of the last one may take longer.
+  std::optional<std::chrono::steady_clock::time_point> deserted_;
+};
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_IPC_PEER_WATCH_H_

@@ -1,0 +1,269 @@
+#include "platform/ipc/pipe_win.h"
+
+// First: the next one needs it.
+#include <windows.h>
+// After the line above.
+#include <winternl.h>
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "platform/os/os_error.h"
+#include "platform/os/utf16_win.h"
+#include "platform/os/wait_win.h"
+
+// Exported by ntdll.dll; its constants are the driver kit's.
+extern "C" NTSTATUS NTAPI
+NtQueryInformationFile(HANDLE file, PIO_STATUS_BLOCK status, void* information,
+                       ULONG length, FILE_INFORMATION_CLASS information_class);
+
+namespace vmm::platform {
+
+const char kPipePrefix[] = "\\\\.\\pipe\\";
+
+const std::uint32_t kPipeClientAccess =
+    FILE_GENERIC_READ | FILE_WRITE_DATA | FILE_WRITE_ATTRIBUTES | FILE_WRITE_EA;
+
+const std::uint32_t kPipeMode = PIPE_TYPE_MESSAGE | PIPE_READMODE_MESSAGE |
+                                PIPE_WAIT | PIPE_REJECT_REMOTE_CLIENTS;
+
+namespace {
+
+// What may wait unread in each direction, in bytes. More waits in WriteFile. No
+// more than a socket of Linux takes: memory whose handles a peer leaves unread
+// is held until it is disconnected.
+constexpr DWORD kBufferSize = 64 << 10;
+
+// FilePipeLocalInformation.
+constexpr int kPipeLocalInformation = 24;
+struct PipeLocalInformation {
+  ULONG type;
+  ULONG configuration;
+  ULONG maximum_instances;
+  ULONG current_instances;
+  ULONG inbound_quota;
+  ULONG read_data_available;
+  ULONG outbound_quota;
+  ULONG write_quota_available;
+  ULONG state;
+  ULONG end;
+};
+constexpr ULONG kConnectedState = 3;
+
+HANDLE Raw(const OsHandle& handle) {
+  return reinterpret_cast<HANDLE>(handle.get());
+}
+
+bool MeansHungUp(DWORD error) {
+  return error == ERROR_BROKEN_PIPE || error == ERROR_NO_DATA ||
+         error == ERROR_PIPE_NOT_CONNECTED;
+}
+
+// Ends an operation that was begun with `begun` (what ReadFile or WriteFile
+// returned): waits for it, or takes it back. `size` is set even if the answer
+// is not OK.
+absl::Status Finish(const OsHandle& pipe, const OsHandle& event,
+                    OVERLAPPED& operation, bool begun, DWORD begin_error,
+                    Deadline deadline, const Interrupts& interrupts,
+                    absl::string_view call, absl::string_view what,
+                    DWORD* size) {
+  absl::Status waited;
+  if (!begun && begin_error != ERROR_IO_PENDING) {
+    if (begin_error != ERROR_MORE_DATA) {
+      return OsError(static_cast<int>(begin_error), call);
+    }
+  } else if (!begun) {
+    const std::intptr_t handles[] = {event.get(), interrupts.broken != nullptr
+                                                      ? interrupts.broken->get()
+                                                      : 0};
+    const absl::StatusOr<std::size_t> ended = WaitForHandles(
+        absl::MakeConstSpan(handles, interrupts.broken != nullptr ? 2 : 1),
+        deadline, interrupts.cancel, what);
+    waited = ended.status();
+    if (ended.ok() && *ended == 1) {
+      waited = absl::UnavailableError("the channel was closed meanwhile");
+    }
+    // It may be done all the same, and then that is what counts: a message
+    // that was taken must not be lost.
+    if (!waited.ok()) ::CancelIoEx(Raw(pipe), &operation);
+  }
+  if (::GetOverlappedResult(Raw(pipe), &operation, size, /*wait=*/TRUE) != 0) {
+    return absl::OkStatus();
+  }
+  const DWORD error = ::GetLastError();
+  if (error == ERROR_OPERATION_ABORTED && !waited.ok()) return waited;
+  return OsError(static_cast<int>(error), call);
+}
+
+}  // namespace
+
+absl::StatusOr<std::wstring> PipeName(const std::string& address) {
+  constexpr std::size_t kLongest = 256;  // The system's limit.
+  absl::StatusOr<std::wstring> wide = ToUtf16(address);
+  const std::size_t prefix = absl::string_view(kPipePrefix).size();
+  if (!wide.ok() || !absl::StartsWithIgnoreCase(address, kPipePrefix) ||
+      address.size() == prefix || address.size() > kLongest ||
+      address.find('\\', prefix) != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", absl::CHexEscape(address.substr(0, kLongest + 1)),
+        "\" is not a channel's address: the name of a pipe of this machine, "
+        "\\\\.\\pipe\\NAME, as Listener::address() answers it"));
+  }
+  return wide;
+}
+
+absl::Status PipeCreationError(std::uint32_t error, const std::wstring& name,
+                               bool first) {
+  absl::Status status =
+      OsError(static_cast<int>(error),
+              absl::StrCat("CreateNamedPipeW(", ToUtf8(name), ")"));
+  // What the flag for the first instance answers.
+  return first && (error == ERROR_ACCESS_DENIED || error == ERROR_PIPE_BUSY)
+             ? absl::AlreadyExistsError(
+                   absl::StrCat(status.message(),
+                                ". The name is taken by a living process. "
+                                "Choose another name."))
+             : status;
+}
+
+absl::StatusOr<OsHandle> CreatePipeInstance(const std::wstring& name,
+                                            void* descriptor, bool first) {
+  SECURITY_ATTRIBUTES security = {sizeof(security), descriptor,
+                                  /*inherit=*/FALSE};
+  const HANDLE pipe =
+      ::CreateNamedPipeW(name.c_str(),
+                         PIPE_ACCESS_DUPLEX | FILE_FLAG_OVERLAPPED |
+                             (first ? FILE_FLAG_FIRST_PIPE_INSTANCE : 0),
+                         kPipeMode, PIPE_UNLIMITED_INSTANCES, kBufferSize,
+                         kBufferSize, 0, &security);
+  if (pipe == INVALID_HANDLE_VALUE) {
+    return PipeCreationError(::GetLastError(), name, first);
+  }
+  return OsHandle::Adopt(reinterpret_cast<std::intptr_t>(pipe));
+}
+
+absl::StatusOr<OsHandle> OpenPipe(const std::wstring& name,
+                                  const std::string& address,
+                                  Deadline deadline) {
+  const std::string call = absl::StrCat("CreateFileW(", address, ")");
+  for (;;) {
+    const HANDLE raw = ::CreateFileW(
+        name.c_str(), kPipeClientAccess, /*sharing=*/0, nullptr, OPEN_EXISTING,
+        FILE_FLAG_OVERLAPPED | SECURITY_SQOS_PRESENT | SECURITY_ANONYMOUS,
+        nullptr);
+    if (raw != INVALID_HANDLE_VALUE) {
+      OsHandle pipe = OsHandle::Adopt(reinterpret_cast<std::intptr_t>(raw));
+      DWORD mode = PIPE_READMODE_MESSAGE;
+      if (::SetNamedPipeHandleState(raw, &mode, nullptr, nullptr) == 0) {
+        const DWORD error = ::GetLastError();
+        if (MeansHungUp(error)) {
+          return absl::UnavailableError(absl::StrCat(
+              address, ": the listener ended before it took the connection"));
+        }
+        return absl::InvalidArgumentError(absl::StrCat(
+            OsError(static_cast<int>(error), "SetNamedPipeHandleState()")
+                .message(),
+            ". The pipe ", address,
+            " does not keep messages apart, so it is no channel's."));
+      }
+      return pipe;
+    }
+    const DWORD error = ::GetLastError();
+    if (error == ERROR_FILE_NOT_FOUND || error == ERROR_PATH_NOT_FOUND) {
+      return absl::NotFoundError(
+          absl::StrCat(OsError(static_cast<int>(error), call).message(),
+                       ". Nobody listens there."));
+    }
+    if (error != ERROR_PIPE_BUSY) {
+      return OsError(static_cast<int>(error), call);
+    }
+    const absl::Duration left = deadline.Left();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          call, ": the listener took no connection before the deadline"));
+    }
+    // 0 would mean the default; whatever it answers, opening tells more.
+    ::WaitNamedPipeW(name.c_str(),
+                     static_cast<DWORD>(std::clamp<std::int64_t>(
+                         absl::ToInt64Milliseconds(left), 1, 60'000)));
+  }
+}
+
+absl::StatusOr<OsHandle> MakeEvent() {
+  const HANDLE event =
+      ::CreateEventW(nullptr, /*manual reset=*/TRUE, FALSE, nullptr);
+  if (event == nullptr) {
+    return OsError(static_cast<int>(::GetLastError()), "CreateEventW()");
+  }
+  return OsHandle::Adopt(reinterpret_cast<std::intptr_t>(event));
+}
+
+absl::Status WriteMessage(const OsHandle& pipe, const OsHandle& event,
+                          absl::Span<const std::uint8_t> message,
+                          Deadline deadline, const Interrupts& interrupts,
+                          absl::string_view what) {
+  OVERLAPPED operation = {};
+  operation.hEvent = Raw(event);
+  const bool begun =
+      ::WriteFile(Raw(pipe), message.data(), static_cast<DWORD>(message.size()),
+                  nullptr, &operation) != 0;
+  const DWORD error = ::GetLastError();
+  DWORD size = 0;
+  return Finish(pipe, event, operation, begun, error, deadline, interrupts,
+                absl::StrCat("WriteFile(pipe, ", message.size(), " bytes)"),
+                what, &size);
+}
+
+absl::StatusOr<std::size_t> ReadMessage(const OsHandle& pipe,
+                                        const OsHandle& event,
+                                        absl::Span<std::uint8_t> buffer,
+                                        Deadline deadline,
+                                        const Interrupts& interrupts,
+                                        absl::string_view what) {
+  // A busy peer must not drown `cancel`.
+  if (interrupts.cancel != nullptr) {
+    const std::intptr_t handle = interrupts.cancel->get();
+    if (WaitForHandles(absl::MakeConstSpan(&handle, 1), absl::InfinitePast(),
+                       nullptr, what)
+            .ok()) {
+      return absl::CancelledError(
+          absl::StrCat("waiting for ", what, " was cancelled"));
+    }
+  }
+  OVERLAPPED operation = {};
+  operation.hEvent = Raw(event);
+  const bool begun =
+      ::ReadFile(Raw(pipe), buffer.data(), static_cast<DWORD>(buffer.size()),
+                 nullptr, &operation) != 0;
+  const DWORD error = ::GetLastError();
+  DWORD size = 0;
+  absl::Status status = Finish(pipe, event, operation, begun, error, deadline,
+                               interrupts, "ReadFile(pipe)", what, &size);
+  if (!status.ok()) return status;
+  return size;
+}
+
+std::size_t PeekAhead(const OsHandle& pipe, absl::Span<std::uint8_t> buffer) {
+  DWORD read = 0;
+  DWORD available = 0;
+  DWORD beyond = 0;
+  if (::PeekNamedPipe(Raw(pipe), buffer.data(),
+                      static_cast<DWORD>(buffer.size()), &read, &available,
+                      &beyond) == 0) {
+    return 0;
+  }
+  return available == 0 ? 0 : std::size_t{read} + beyond;
+}
+
+bool OtherEndIsClosed(const OsHandle& pipe) {
+  IO_STATUS_BLOCK status = {};
+  PipeLocalInformation information = {};
+  return ::NtQueryInformationFile(
+             Raw(pipe), &status, &information, sizeof(information),
+             static_cast<FILE_INFORMATION_CLASS>(kPipeLocalInformation)) < 0 ||
+         information.state != kConnectedState;
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,150 @@
+#include "platform/ipc/socket_path_posix.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "platform/ipc/peer_posix.h"
+#include "platform/os/os_error.h"
+#include "platform/os/text_file_posix.h"
+
+namespace vmm::platform {
+namespace {
+
+// A directory of a variable's, or "". Answers nothing in a set-user-id program,
+// where the variables are somebody else's words.
+absl::StatusOr<std::string> DirectoryFrom(const char* variable) {
+  const char* value = ::secure_getenv(variable);
+  if (value == nullptr || *value == '\0') return "";
+  if (*value != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the variable ", variable, " is \"", value,
+                     "\" and must be an absolute path"));
+  }
+  return value;
+}
+
+absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
+                                                 const std::string& name) {
+  if (absl::Status status = CheckDirectory(parent, {}); !status.ok()) {
+    return status;
+  }
+  std::string path = absl::StrCat(parent, "/", name);
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return OsError(errno, absl::StrCat("mkdir(", path, ")"));
+  }
+  if (absl::Status status = CheckDirectory(path, {}); !status.ok()) {
+    return status;
+  }
+  return path;
+}
+
+}  // namespace
+
+absl::StatusOr<SocketAddress> MakeSocketAddress(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (path.empty() || path[0] != '/' || slash + 1 == path.size() ||
+      path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", path,
+                     "\" is not a channel's address: the absolute path of a "
+                     "socket, as Listener::address() answers it"));
+  }
+  SocketAddress address{};
+  // Less one for the zero at the end.
+  constexpr std::size_t kLongest = sizeof(address.name.sun_path) - 1;
+  if (path.size() > kLongest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket path ", path, " has ", path.size(),
+                     " bytes and the system takes ", kLongest,
+                     "; use a directory with a shorter path"));
+  }
+  address.name.sun_family = AF_UNIX;
+  std::memcpy(address.name.sun_path, path.data(), path.size());
+  address.size = sizeof(address.name);
+  return address;
+}
+
+std::string OwnerText(uid_t owner) {
+  std::string text = absl::StrCat("user ", owner);
+  // As the kernel has it unless /proc/sys/kernel/overflowuid was changed.
+  constexpr uid_t kUnknown = 65534;
+  if (owner != kUnknown) return text;
+  // Three numbers: the first inside, the first outside, and how many.
+  const absl::StatusOr<std::string> map = ReadTextFile("/proc/self/uid_map");
+  if (!map.ok()) return text;
+  const std::vector<std::string> words =
+      absl::StrSplit(*map, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  std::uint32_t known = 0;
+  if (words.size() > 2 && absl::SimpleAtoi(words[2], &known) &&
+      known <= kUnknown) {
+    absl::StrAppend(&text,
+                    " (that is, to one whom this user namespace does not know: "
+                    "in a rootless container, what is not of the user who "
+                    "started it)");
+  }
+  return text;
+}
+
+absl::Status CheckDirectory(const std::string& directory,
+                            const PeerPolicy& policy) {
+  // With a slash at the end, lstat would follow a link.
+  std::string path = directory;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  struct stat about;
+  if (::lstat(path.c_str(), &about) != 0) {
+    return OsError(errno, absl::StrCat("lstat(", path, ")"),
+                   errno == ENOENT ? "A channel's directory must exist." : "");
+  }
+  if (!S_ISDIR(about.st_mode)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        path, S_ISLNK(about.st_mode) ? " is a symbolic link" : " is a file",
+        " and must be a directory: a link can be pointed elsewhere"));
+  }
+  if (!MayOwnPath(about.st_uid, policy)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the directory ", path, " belongs to ", OwnerText(about.st_uid),
+        ", who is neither root nor an allowed user (this process's is ",
+        CurrentUser().text(), ")"));
+  }
+  const bool writable_by_others = (about.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  const bool sticky = (about.st_mode & S_ISVTX) != 0;
+  if (writable_by_others && !sticky) {
+    return absl::PermissionDeniedError(absl::StrFormat(
+        "the directory %s has mode %04o, so that others could replace the "
+        "sockets in it. Run chmod go-w on it, or make it sticky (mode 1777) "
+        "if it is meant to be shared.",
+        path, about.st_mode & 07777));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> DefaultChannelDirectory() {
+  absl::StatusOr<std::string> shared =
+      DirectoryFrom("NVIDIA_DRA_LOCAL_IPC_DIR");
+  if (!shared.ok()) return shared.status();
+  if (!shared->empty()) {
+    if (absl::Status status = CheckDirectory(*shared, {}); !status.ok()) {
+      return status;
+    }
+    return shared;
+  }
+  absl::StatusOr<std::string> runtime = DirectoryFrom("XDG_RUNTIME_DIR");
+  if (!runtime.ok()) return runtime.status();
+  if (!runtime->empty()) return MakePrivateDirectory(*runtime, "vmmshare");
+  return MakePrivateDirectory("/tmp",
+                              absl::StrCat("vmmshare-", CurrentUser().text()));
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,95 @@
+#include "platform/ipc/stale_sockets_posix.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "platform/ipc/socket_path_posix.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/text_file_posix.h"
+
+namespace vmm::platform {
+namespace {
+
+// The kernel makes the file of a socket some instants before the socket answers
+// to it.
+constexpr time_t kOlder = 10;
+
+bool IsRandomName(absl::string_view name) {
+  return name.size() == 32 &&
+         name.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+}
+
+// Whether only this user writes there, and only processes of this kernel. The
+// socket of another machine's process looks as if nobody had it, and so does one
+// that was bound beneath an overlay.
+bool IsPrivateAndLocal(const std::string& directory) {
+  const OsHandle folder = AdoptDescriptor(
+      ::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const int fd = static_cast<int>(folder.get());
+  struct stat about {};
+  struct statfs system {};
+  if (!folder.has_value() || ::fstat(fd, &about) != 0 ||
+      (about.st_mode & (S_IWGRP | S_IWOTH)) != 0 ||
+      ::fstatfs(fd, &system) != 0) {
+    return false;
+  }
+  switch (system.f_type) {
+    case TMPFS_MAGIC:
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What the kernel says to who connects to `path` with a socket of another type:
+// EPROTOTYPE while any process has the socket of that file, ECONNREFUSED when
+// none has. A listener does not notice.
+int Probe(const OsHandle& datagrams, const std::string& path) {
+  const absl::StatusOr<SocketAddress> address = MakeSocketAddress(path);
+  if (!address.ok()) return EINVAL;
+  return ::connect(static_cast<int>(datagrams.get()), address->get(),
+                   address->size) == 0
+             ? 0
+             : errno;
+}
+
+}  // namespace
+
+void SweepStaleSockets(const std::string& own) {
+  const std::string directory = own.substr(0, own.rfind('/'));
+  const absl::StatusOr<std::vector<std::string>> names = NamesIn(directory);
+  struct stat mine {};
+  if (!names.ok() || ::lstat(own.c_str(), &mine) != 0) return;
+  std::vector<std::string> old;
+  for (const std::string& name : *names) {
+    const std::string path = absl::StrCat(directory, "/", name);
+    struct stat about {};
+    if (IsRandomName(name) && ::lstat(path.c_str(), &about) == 0 &&
+        S_ISSOCK(about.st_mode) && about.st_uid == ::geteuid() &&
+        about.st_mtime <= mine.st_mtime - kOlder) {
+      old.push_back(path);
+    }
+  }
+  if (old.empty() || !IsPrivateAndLocal(directory)) return;
+  const OsHandle probe = AdoptDescriptor(
+      ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // Systems that only look like Linux may say something else.
+  if (!probe.has_value() || Probe(probe, own) != EPROTOTYPE) return;
+  for (const std::string& path : old) {
+    if (Probe(probe, path) == ECONNREFUSED) ::unlink(path.c_str());
+  }
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,52 @@
+// Descriptors of others whose closing may never return; internal to platform/.
+//
+// close() asks the file's own system to write what is left: a file of a FUSE
+// mount asks a process, the sender's perhaps, which need not answer, and no
+// signal ends that wait. So does fstat(). Neither may happen on a thread that
+// somebody waits for.
+#ifndef VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_
+#define VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/os/os_handle.h"
+#include "platform/os/process.h"
+
+namespace vmm::platform {
+
+// What the kernel itself knows of a descriptor. Asks no file system.
+struct FileLook {
+  mode_t mode = 0;  // Type and rights.
+  std::uint64_t size = 0;
+  unsigned device_major = 0, device_minor = 0;  // Of a device.
+};
+absl::StatusOr<FileLook> LookAt(const OsHandle& handle);
+
+// "a file", "a socket": what a mode says, for messages.
+const char* TypeName(mode_t mode);
+
+// OK when closing `handle` waits for nobody: memory (memfd, tmpfs), a character
+// device, a pipe, a Unix socket, or an object of the kernel's such as an
+// eventfd. INVALID_ARGUMENT for files, directories, block devices, and sockets
+// of a network, which may linger; other errors when the kernel does not tell.
+absl::Status ClosesAtOnce(const OsHandle& handle);
+
+// Closes them on threads that nobody waits for, a few for the whole process, on
+// which others queue behind one that blocks. A process of `user` sent them.
+void CloseElsewhere(std::vector<OsHandle> handles, const UserId& user,
+                    std::int64_t process);
+
+// How many of `user`'s are not closed yet; with `process`, of that alone.
+std::size_t NotYetClosed(const UserId& user,
+                         std::optional<std::int64_t> process = std::nullopt);
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_

@@ -1,0 +1,71 @@
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "platform/base/hex.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/machine.h"
+#include "platform/os/os_error.h"
+#include "platform/os/os_handle.h"
+
+namespace vmm::platform {
+namespace {
+
+constexpr char kBootIdFile[] = "/proc/sys/kernel/random/boot_id";
+constexpr std::size_t kBootIdText = 36;  // 8-4-4-4-12 hexadecimal digits.
+
+}  // namespace
+
+absl::StatusOr<Machine> ReadMachine() {
+  const OsHandle file =
+      AdoptDescriptor(open(kBootIdFile, O_RDONLY | O_CLOEXEC));
+  if (!file.has_value()) {
+    return OsError(errno, absl::StrCat("open(", kBootIdFile, ")"),
+                   "vmmshare needs it to tell machines apart: mount /proc.");
+  }
+  char text[kBootIdText] = {};
+  const ssize_t length = read(static_cast<int>(file.get()), text, sizeof(text));
+  if (length < 0) {
+    return OsError(errno, absl::StrCat("read(", kBootIdFile, ")"));
+  }
+  const std::string digits =
+      absl::StrReplaceAll(absl::string_view(text, length), {{"-", ""}});
+  const std::optional<std::string> bytes = BytesFromHex(digits);
+  Machine machine;
+  if (!bytes.has_value() || bytes->size() != machine.boot_id.size()) {
+    return absl::UnavailableError(absl::StrCat(
+        kBootIdFile, " holds \"",
+        absl::CEscape(absl::string_view(text, length)), "\"; expected a UUID"));
+  }
+  std::copy(bytes->begin(), bytes->end(), machine.boot_id.begin());
+
+  char name[65] = {};  // HOST_NAME_MAX is 64 on Linux.
+  if (gethostname(name, sizeof(name) - 1) != 0) {
+    return OsError(errno, "gethostname()");
+  }
+  machine.host_name = name;
+  return machine;
+}
+
+absl::Status FillRandom(absl::Span<std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t filled = getrandom(bytes.data(), bytes.size(), 0);
+    if (filled < 0) {
+      if (errno == EINTR) continue;
+      return OsError(errno, absl::StrCat("getrandom(", bytes.size(), ")"));
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(filled));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::platform

@@ -1,0 +1,27 @@
+// The operating system's error codes as absl::Status.
+#ifndef VMMSHARE_PLATFORM_OS_OS_ERROR_H_
+#define VMMSHARE_PLATFORM_OS_OS_ERROR_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace vmm::platform {
+
+// The status for OS error `code` (errno, GetLastError) of `call`, written with
+// its arguments: "connect(/run/user/0/vmmshare/x)". `advice`, if any, says
+// what to do about it. REQUIRES: `code` is not 0.
+absl::Status OsError(int code, absl::string_view call,
+                     absl::string_view advice = "");
+
+// Which limit of this process a call may have met that does not say why it
+// failed, as a driver's, and what to raise it to: "2 of the 14 descriptors that
+// this process may have open (ulimit -n) are left; allow it at least 64". Empty
+// when none is near, and on Windows, which has no such limits. OsError() says it
+// by itself where the code does.
+std::string NearLimit();
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_OS_ERROR_H_

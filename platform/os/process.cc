@@ -1,0 +1,21 @@
+#include "platform/os/process.h"
+
+#include <memory>
+#include <utility>
+
+#include "platform/base/check.h"
+
+namespace vmm::platform {
+
+Process Process::FromHandle(OsHandle handle, std::int64_t pid) {
+  return FromHandle(std::make_shared<const OsHandle>(std::move(handle)), pid);
+}
+
+Process Process::FromHandle(std::shared_ptr<const OsHandle> handle,
+                            std::int64_t pid) {
+  Check(handle != nullptr && handle->has_value(),
+        "Process::FromHandle() needs an open handle");
+  return Process(std::move(handle), pid);
+}
+
+}  // namespace vmm::platform

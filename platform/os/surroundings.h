@@ -1,0 +1,55 @@
+// What around this process decides whether sharing works: limits, container,
+// kernel. Looks only; for `vmmshare doctor` and for messages.
+//
+// `root` is a folder in whose /dev, /proc and /run is looked in place of the
+// system's; "" is the system itself. What this operating system does not have
+// is UNIMPLEMENTED. Thread-safe.
+#ifndef VMMSHARE_PLATFORM_OS_SURROUNDINGS_H_
+#define VMMSHARE_PLATFORM_OS_SURROUNDINGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace vmm::platform {
+
+// How many descriptors this process may have open: now, and the most that it
+// may raise that to. Every shared chunk takes one in each process.
+struct DescriptorLimits {
+  std::uint64_t soft = 0;
+  std::uint64_t hard = 0;
+};
+absl::StatusOr<DescriptorLimits> GetDescriptorLimits();
+
+// Bytes of the file system that holds shared memory objects (/dev/shm).
+struct FileSpace {
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+};
+absl::StatusOr<FileSpace> SharedMemorySpace(const std::string& root = "");
+
+// What shows that this process runs in a container ("/.dockerenv exists"), or
+// "" when nothing does. A container can hide it.
+absl::StatusOr<std::string> ContainerMark(const std::string& root = "");
+
+// Whether the kernel is that of WSL2.
+absl::StatusOr<bool> IsWsl2(const std::string& root = "");
+
+// Yama's rule for who may trace whom, 0 to 3 (kernel.yama.ptrace_scope); 0 is
+// the kernel's own rule, also where Yama is not in the kernel.
+absl::StatusOr<int> PtraceScope(const std::string& root = "");
+
+// Whether /dev/nvidiactl exists: the kernel's part of the driver is loaded and
+// visible here.
+absl::StatusOr<bool> HasNvidiaControlNode(const std::string& root = "");
+
+// The folder of the running program, without a separator at the end.
+absl::StatusOr<std::string> FolderOfProgram();
+
+// Whether standard output is a terminal that understands colour sequences.
+bool StandardOutputTakesColour();
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_SURROUNDINGS_H_

@@ -1,0 +1,34 @@
+// Being asked to end: SIGTERM, SIGINT, and SIGHUP unless it is ignored (nohup);
+// on Windows Ctrl-C, Ctrl-Break and the closing of the console, after which
+// Windows grants some seconds. For programs that must put things in order first.
+#ifndef VMMSHARE_PLATFORM_OS_TERMINATION_H_
+#define VMMSHARE_PLATFORM_OS_TERMINATION_H_
+
+#include "absl/status/status.h"
+#include "platform/os/deadline.h"
+
+namespace vmm::platform {
+
+// From here on such a request does not end the process but waits for
+// WaitForTermination(). REQUIRES: called before any other thread is started,
+// for threads take this over from the one that starts them.
+void HoldTermination();
+
+// Returns once this process has been asked to end; DEADLINE_EXCEEDED.
+// REQUIRES: HoldTermination() was called; one thread waits.
+absl::Status WaitForTermination(Deadline deadline);
+
+// From here on nothing else is opened in the place of a standard stream that is
+// closed, which goes on to fail: a driver's memory, say, into which the process
+// would print. NOT_FOUND without /dev/null. May be called at any time.
+absl::Status HoldStandardStreams();
+
+// The same, or the end of the process; and a reader that has gone, or a file
+// that has grown as large as it may, is an error of the call that writes and no
+// longer the end of the process (SIGPIPE, SIGXFSZ). For programs, first of all;
+// a library leaves that to them. Programs that are started inherit it.
+void SurviveBrokenOutputs();
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_TERMINATION_H_

@@ -1,0 +1,73 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "platform/base/check.h"
+#include "platform/os/os_error.h"
+#include "platform/os/termination.h"
+
+namespace vmm::platform {
+namespace {
+
+sigset_t Requests() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  // nohup has it ignored; a signal that is blocked would be kept all the same.
+  struct sigaction hang_up = {};
+  if (::sigaction(SIGHUP, nullptr, &hang_up) == 0 &&
+      hang_up.sa_handler != SIG_IGN) {
+    sigaddset(&set, SIGHUP);
+  }
+  return set;
+}
+
+}  // namespace
+
+void HoldTermination() {
+  const sigset_t set = Requests();
+  Check(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0,
+        "SIGTERM, SIGINT and SIGHUP cannot be blocked");
+}
+
+absl::Status HoldStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest number that is free. In the direction that nobody uses.
+    const int flags = fd == STDIN_FILENO ? O_WRONLY : O_RDONLY;
+    const int opened = ::open("/dev/null", flags);
+    if (opened < 0) return OsError(errno, "open(/dev/null)");
+    // Another thread's file has the place meanwhile.
+    if (opened != fd) ::close(opened);
+  }
+  return absl::OkStatus();
+}
+
+void SurviveBrokenOutputs() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) {
+    Check(::signal(signal, SIG_IGN) != SIG_ERR, "a signal cannot be ignored");
+  }
+  Check(HoldStandardStreams().ok(),
+        "no /dev/null for a standard stream that is closed");
+}
+
+absl::Status WaitForTermination(Deadline deadline) {
+  const sigset_t set = Requests();
+  for (;;) {
+    const absl::Duration left = deadline.Left();
+    // In pieces that every timespec holds.
+    const timespec wait = absl::ToTimespec(
+        std::clamp(left, absl::ZeroDuration(), absl::Hours(1)));
+    if (sigtimedwait(&set, nullptr, &wait) > 0) return absl::OkStatus();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          "nobody asked this process to end before the deadline");
+    }
+  }
+}
+
+}  // namespace vmm::platform

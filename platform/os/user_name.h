@@ -1,0 +1,18 @@
+// Users as people name them.
+#ifndef VMMSHARE_PLATFORM_OS_USER_NAME_H_
+#define VMMSHARE_PLATFORM_OS_USER_NAME_H_
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "platform/os/process.h"
+
+namespace vmm::platform {
+
+// The user whom `text` names: a uid that can be somebody's (0 to 4294967294) or
+// the name of a user whom this system knows; on Windows a SID. INVALID_ARGUMENT
+// for everything else, with what was expected.
+absl::StatusOr<UserId> ParseUser(absl::string_view text);
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_USER_NAME_H_

@@ -1,0 +1,52 @@
+#include "platform/os/wait_posix.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "platform/os/os_error.h"
+
+namespace vmm::platform {
+namespace {
+
+// Longer than any program runs, short enough for every kernel's timespec.
+constexpr absl::Duration kLongestWait = absl::Hours(24 * 365);
+
+}  // namespace
+
+absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
+                                    Deadline deadline, const OsHandle* cancel,
+                                    absl::string_view what) {
+  const absl::Duration given = deadline.Left();
+  for (;;) {
+    // A negative descriptor is skipped by ppoll.
+    pollfd watched[2] = {
+        {static_cast<int>(handle.get()), events, 0},
+        {cancel != nullptr ? static_cast<int>(cancel->get()) : -1, POLLIN, 0}};
+    const absl::Duration left = std::min(deadline.Left(), kLongestWait);
+    const timespec timeout = absl::ToTimespec(left);
+    const int ready = ::ppoll(watched, 2, &timeout, nullptr);
+    if (ready < 0) {
+      // A storm of signals must not outlast the deadline.
+      if (errno != EINTR)
+        return OsError(errno, absl::StrCat("ppoll(", what, ")"));
+      if (left > absl::ZeroDuration()) continue;
+    }
+    if (ready > 0 && watched[1].revents != 0) {
+      return absl::CancelledError(
+          absl::StrCat("waiting for ", what, " was cancelled"));
+    }
+    if (ready > 0 && watched[0].revents != 0) return watched[0].revents;
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "no ", what, " within ",
+          absl::FormatDuration(absl::Trunc(given, absl::Microseconds(1))),
+          ", the time given"));
+    }
+  }
+}
+
+}  // namespace vmm::platform

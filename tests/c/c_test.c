@@ -1,0 +1,770 @@
+// The C interface as a C99 program uses it, in two processes.
+//
+// usage: c_test HOSTDRIVER CASE
+//        c_test HOSTDRIVER peer-memory TEXT         (the other process of a case)
+//        c_test HOSTDRIVER peer-pool TEXT TICKETS TEXT TICKET
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "vmm/c/vmmshare.h"
+
+#define SECOND INT64_C(1000000000)
+
+static const char* program;
+static const char* driver_path;
+
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      exit(1);                                                                \
+    }                                                                         \
+  } while (0)
+
+// `call` has `error` as its last argument.
+#define MUST(call)                                                  \
+  do {                                                              \
+    vmmshare_error* error = NULL;                                   \
+    if ((call) != VMMSHARE_OK) {                                    \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+              vmmshare_error_message(error));                       \
+      exit(1);                                                      \
+    }                                                               \
+    CHECK(error == NULL);                                           \
+  } while (0)
+
+// `call` fails with `status`, and its error says `part`.
+#define FAILS(status, part, call)                                        \
+  do {                                                                   \
+    vmmshare_error* error = NULL;                                        \
+    const vmmshare_status got = (call);                                  \
+    if (got != (status) ||                                               \
+        strstr(vmmshare_error_message(error), (part)) == NULL) {         \
+      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, \
+              vmmshare_status_name(got), vmmshare_error_message(error)); \
+      exit(1);                                                           \
+    }                                                                    \
+    CHECK(vmmshare_error_status(error) == (status));                     \
+    CHECK(vmmshare_error_remedy(error)[0] != '\0');                      \
+    vmmshare_error_free(error);                                          \
+  } while (0)
+
+static vmmshare_driver* Driver(void) {
+  vmmshare_driver* driver = NULL;
+  MUST(vmmshare_driver_load(driver_path, &driver, &error));
+  return driver;
+}
+
+static vmmshare_device* Device(const vmmshare_driver* driver) {
+  vmmshare_device* device = NULL;
+  MUST(vmmshare_device_open(driver, 0, &device, &error));
+  return device;
+}
+
+static vmmshare_memory* HostMemory(const vmmshare_device* device,
+                                   uint64_t size) {
+  vmmshare_memory_options options = {sizeof(options)};
+  vmmshare_memory* memory = NULL;
+  options.size = size;
+  options.flags = VMMSHARE_ON_HOST;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  return memory;
+}
+
+static unsigned char* Bytes(uint64_t address) {
+  return (unsigned char*)(uintptr_t)address;
+}
+
+static void Hex(const uint8_t* bytes, size_t count, char* out) {
+  for (size_t i = 0; i < count; ++i) sprintf(out + 2 * i, "%02x", bytes[i]);
+}
+
+static void Unhex(const char* text, uint8_t* bytes, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    unsigned byte = 0;
+    CHECK(sscanf(text + 2 * i, "%2x", &byte) == 1);
+    bytes[i] = (uint8_t)byte;
+  }
+}
+
+// Runs this program again and returns when it has succeeded.
+static void RunPeer(const char* what, const char* a, const char* b,
+                    const char* c, const char* d) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    execl(program, program, driver_path, what, a, b, c, d, (char*)NULL);
+    _exit(127);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void PeerMemory(const char* text) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_import_options options = {sizeof(options)};
+  options.flags = VMMSHARE_IMPORT_HOST_ACCESS;
+  vmmshare_memory* memory = NULL;
+  MUST(vmmshare_memory_open(driver, text, &options, 10 * SECOND, &memory,
+                            &error));
+  CHECK(vmmshare_memory_requested_size(memory) == 1000);
+  CHECK(vmmshare_memory_numa_node(memory) == 0);
+  CHECK(vmmshare_memory_kinds(memory) == 0);
+  const unsigned char* bytes = Bytes(vmmshare_memory_address(memory));
+  for (int i = 0; i < 1000; ++i) CHECK(bytes[i] == (unsigned char)(i * 7));
+
+  int64_t return_in_ns = 0;
+  MUST(vmmshare_memory_lease(memory, &return_in_ns, &error));
+  CHECK(return_in_ns == VMMSHARE_FOREVER);
+  vmmshare_server* server = NULL;
+  vmmshare_share* share = NULL;
+  MUST(vmmshare_server_start(NULL, &server, &error));
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "imported memory",
+        vmmshare_server_share_memory(server, memory, &share, &error));
+  vmmshare_server_close(server);
+  vmmshare_memory_close(memory);
+  vmmshare_driver_close(driver);
+}
+
+static void MemoryIsSharedByText(void) {
+  vmmshare_driver* driver = Driver();
+  CHECK(vmmshare_driver_is_host_memory(driver) == 1);
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory* memory = HostMemory(device, 1000);
+  unsigned char* bytes = Bytes(vmmshare_memory_address(memory));
+  for (int i = 0; i < 1000; ++i) bytes[i] = (unsigned char)(i * 7);
+  vmmshare_server* server = NULL;
+  vmmshare_share* share = NULL;
+  MUST(vmmshare_server_start(NULL, &server, &error));
+  MUST(vmmshare_server_share_memory(server, memory, &share, &error));
+  RunPeer("peer-memory", vmmshare_share_text(share), NULL, NULL, NULL);
+  MUST(vmmshare_server_wait_returned(server, 10 * SECOND, &error));
+  vmmshare_text* json = NULL;
+  MUST(vmmshare_server_leases(server, &json, &error));
+  CHECK(strcmp(vmmshare_text_get(json), "[]\n") == 0);
+  vmmshare_text_free(json);
+
+  // Of memory that nobody holds, beside some that this process opened too.
+  vmmshare_memory* other = HostMemory(device, 1000);
+  vmmshare_memory* opened = NULL;
+  MUST(vmmshare_memory_open(driver, vmmshare_share_text(share), NULL,
+                            10 * SECOND, &opened, &error));
+  MUST(vmmshare_server_memory_leases(server, memory, &json, &error));
+  CHECK(strstr(vmmshare_text_get(json), "\"process\"") != NULL);
+  vmmshare_text_free(json);
+  MUST(vmmshare_server_memory_leases(server, other, &json, &error));
+  CHECK(strcmp(vmmshare_text_get(json), "[]\n") == 0);
+  vmmshare_text_free(json);
+  MUST(vmmshare_server_wait_memory_returned(server, other, SECOND, &error));
+  FAILS(VMMSHARE_DEADLINE_EXCEEDED, "memory",
+        vmmshare_server_wait_memory_returned(server, memory, 0, &error));
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "imported memory",
+        vmmshare_server_memory_leases(server, opened, &json, &error));
+  vmmshare_memory_close(opened);
+  vmmshare_memory_close(other);
+  MUST(vmmshare_server_wait_memory_returned(server, memory, 10 * SECOND,
+                                            &error));
+
+  // Each share has a text of its own, also of the same memory.
+  vmmshare_share* again = NULL;
+  MUST(vmmshare_server_share_memory(server, memory, &again, &error));
+  CHECK(strcmp(vmmshare_share_text(share), vmmshare_share_text(again)) != 0);
+  vmmshare_share_close(again);
+  // In the order that would not do in C++.
+  char text[512];
+  CHECK(strlen(vmmshare_share_text(share)) < sizeof(text));
+  strcpy(text, vmmshare_share_text(share));
+  vmmshare_device_close(device);
+  vmmshare_server_close(server);
+  vmmshare_memory_close(memory);
+  vmmshare_share_close(share);
+  vmmshare_memory* gone = NULL;
+  FAILS(VMMSHARE_NOT_FOUND, "",
+        vmmshare_memory_open(driver, text, NULL, SECOND, &gone, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
+        vmmshare_memory_open(driver, "no text of ours", NULL, SECOND, &gone,
+                             &error));
+  vmmshare_driver_close(driver);
+}
+
+enum { kBlocks = 50 };
+
+static void PeerPool(const char* text, const char* hex, const char* fences_text,
+                     const char* fence_hex) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_import_options options = {sizeof(options)};
+  options.flags = VMMSHARE_IMPORT_HOST_ACCESS | VMMSHARE_IMPORT_WRITABLE;
+  vmmshare_imported_pool* pool = NULL;
+  MUST(vmmshare_imported_pool_open(driver, text, &options, 10 * SECOND, &pool,
+                                   &error));
+  uint8_t tickets[kBlocks * VMMSHARE_BLOCK_TICKET_BYTES];
+  vmmshare_block* blocks[kBlocks];
+  Unhex(hex, tickets, sizeof(tickets));
+  MUST(vmmshare_imported_pool_import(pool, tickets, kBlocks, 10 * SECOND,
+                                     blocks, &error));
+  MUST(vmmshare_imported_pool_connection(pool, &error));
+
+  vmmshare_fence_pool* fences = NULL;
+  vmmshare_fence* fence = NULL;
+  uint8_t fence_ticket[VMMSHARE_FENCE_TICKET_BYTES];
+  Unhex(fence_hex, fence_ticket, sizeof(fence_ticket));
+  MUST(vmmshare_fence_pool_open(device, fences_text, 10 * SECOND, &fences,
+                                &error));
+  MUST(vmmshare_fence_pool_connection(fences, &error));
+  MUST(vmmshare_fence_open(fences, fence_ticket, 10 * SECOND, &fence, &error));
+  MUST(vmmshare_fence_wait_host(fence, 1, 10 * SECOND, &error));
+  for (int i = 0; i < kBlocks; ++i) {
+    CHECK(vmmshare_block_size(blocks[i]) == 4000);
+    unsigned char* bytes = Bytes(vmmshare_block_address(blocks[i]));
+    CHECK(bytes[0] == i && bytes[3999] == i);
+    bytes[0] = (unsigned char)(i + 100);
+  }
+  MUST(vmmshare_fence_signal_host(fence, 2, &error));
+
+  // One bit of the last ticket is wrong: nothing is imported.
+  vmmshare_block* none[kBlocks];
+  tickets[sizeof(tickets) - 1] ^= 1;
+  CHECK(vmmshare_imported_pool_import(pool, tickets, kBlocks, SECOND, none,
+                                      NULL) == VMMSHARE_INVALID_ARGUMENT);
+  CHECK(none[0] == NULL && none[kBlocks - 1] == NULL);
+  // The pool first: what others need of it stays.
+  vmmshare_imported_pool_close(pool);
+  for (int i = 0; i < kBlocks; ++i) vmmshare_block_close(blocks[i]);
+  vmmshare_fence_pool_close(fences);
+  vmmshare_fence_close(fence);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+static void ANullStreamOfEachThreadIsRefused(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_pool_options options = {sizeof(options)};
+  options.flags = VMMSHARE_NULL_STREAM_PER_THREAD;
+  vmmshare_pool* pool = NULL;
+  MUST(vmmshare_pool_create(device, &options, &pool, &error));
+  uint64_t block = 0;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "CU_STREAM_PER_THREAD",
+        vmmshare_pool_allocate(pool, 64, 0, NULL, &block, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "CU_STREAM_PER_THREAD",
+        vmmshare_pool_allocate(pool, 64, 0, (void*)2, &block, &error));
+  MUST(vmmshare_pool_allocate(pool, 64, 0, (void*)1, &block, &error));
+  MUST(vmmshare_pool_free(pool, block, (void*)1, &error));
+  vmmshare_pool_close(pool);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+static void BlocksAndFencesAreSharedByTickets(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_pool_options options = {sizeof(options)};
+  options.flags = VMMSHARE_ON_HOST;
+  options.first_segment_size = 4 << 20;
+  vmmshare_pool* pool = NULL;
+  MUST(vmmshare_pool_create(device, &options, &pool, &error));
+  void* stream = (void*)1;  // CU_STREAM_LEGACY.
+  uint64_t blocks[kBlocks];
+  for (int i = 0; i < kBlocks; ++i) {
+    MUST(vmmshare_pool_allocate(pool, 4000, 0, stream, &blocks[i], &error));
+    memset(Bytes(blocks[i]), i, 4000);
+  }
+  uint8_t tickets[kBlocks * VMMSHARE_BLOCK_TICKET_BYTES];
+  char hex[2 * sizeof(tickets) + 1];
+  MUST(vmmshare_pool_tickets(pool, blocks, kBlocks, tickets, &error));
+  Hex(tickets, sizeof(tickets), hex);
+
+  vmmshare_fence_pool* fences = NULL;
+  vmmshare_fence* fence = NULL;
+  MUST(vmmshare_fence_pool_create(device, &fences, &error));
+  MUST(vmmshare_fence_create(fences, &fence, &error));
+  uint8_t fence_ticket[VMMSHARE_FENCE_TICKET_BYTES];
+  char fence_hex[2 * sizeof(fence_ticket) + 1];
+  MUST(vmmshare_fence_ticket(fence, fence_ticket, &error));
+  Hex(fence_ticket, sizeof(fence_ticket), fence_hex);
+  MUST(vmmshare_fence_signal_host(fence, 1, &error));
+
+  vmmshare_server* server = NULL;
+  vmmshare_share* pool_share = NULL;
+  vmmshare_share* fences_share = NULL;
+  MUST(vmmshare_server_start(NULL, &server, &error));
+  MUST(vmmshare_server_share_pool(server, pool, &pool_share, &error));
+  MUST(vmmshare_server_share_fences(server, fences, &fences_share, &error));
+  RunPeer("peer-pool", vmmshare_share_text(pool_share), hex,
+          vmmshare_share_text(fences_share), fence_hex);
+  MUST(vmmshare_pool_wait_returned(pool, NULL, 0, 10 * SECOND, &error));
+  for (int i = 0; i < kBlocks; ++i) CHECK(*Bytes(blocks[i]) == i + 100);
+  uint64_t value = 0;
+  MUST(vmmshare_fence_value(fence, &value, &error));
+  CHECK(value == 2);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "",
+        vmmshare_fence_signal_host(fence, 1, &error));
+  FAILS(VMMSHARE_DEADLINE_EXCEEDED, "",
+        vmmshare_fence_wait_host(fence, 3, 1, &error));
+
+  vmmshare_pool_statistics statistics = {sizeof(statistics)};
+  MUST(vmmshare_pool_get_statistics(pool, &statistics, &error));
+  CHECK(statistics.live_blocks == kBlocks && statistics.tickets == kBlocks);
+  MUST(vmmshare_pool_free(pool, blocks[0], stream, &error));
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "",
+        vmmshare_pool_free(pool, blocks[0], stream, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
+        vmmshare_pool_free(pool, blocks[1] + 1, stream, &error));
+  vmmshare_share_close(fences_share);
+  vmmshare_share_close(pool_share);
+  vmmshare_server_close(server);
+  vmmshare_fence_close(fence);
+  vmmshare_fence_pool_close(fences);
+  vmmshare_pool_close(pool);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+static void BadArgumentsAreRefused(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory* memory = NULL;
+  vmmshare_pool* pool = NULL;
+  int32_t count = -1;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_driver is NULL",
+        vmmshare_device_count(NULL, &count, &error));
+  CHECK(count == 0);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`count` is NULL",
+        vmmshare_device_count(driver, NULL, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "is no vmmshare_driver",
+        vmmshare_device_count((vmmshare_driver*)device, &count, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`options` is NULL",
+        vmmshare_memory_create(device, NULL, &memory, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`path` is NULL",
+        vmmshare_driver_load(NULL, &driver, &error));
+  CHECK(driver == NULL);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "absolute",
+        vmmshare_driver_load("libvmmshare_hostdriver.so", &driver, &error));
+  vmmshare_pool_options options = {sizeof(options)};
+  options.kinds = 4;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`kinds` is 4",
+        vmmshare_pool_create(device, &options, &pool, &error));
+  CHECK(pool == NULL);
+  // Without an error's address the code is all there is.
+  CHECK(vmmshare_pool_create(device, &options, &pool, NULL) ==
+        VMMSHARE_INVALID_ARGUMENT);
+  // What asks for nothing takes anything.
+  CHECK(vmmshare_memory_address(NULL) == 0);
+  CHECK(strcmp(vmmshare_share_text(NULL), "") == 0);
+  CHECK(vmmshare_error_cuda_result(NULL) == -1);
+  vmmshare_device_uuid(device, NULL);
+  vmmshare_memory* host = HostMemory(device, 4096);
+  vmmshare_memory_device_uuid(host, NULL);
+  vmmshare_memory_close(host);
+  const char* const no_word[1] = {NULL};
+  CHECK(vmmshare_main(2, NULL) == 2);
+  CHECK(vmmshare_main(1, no_word) == 2);
+  CHECK(vmmshare_main(-1, NULL) == 2);
+  vmmshare_memory_close(NULL);
+  vmmshare_pool_close(NULL);
+  vmmshare_block_close(NULL);
+  vmmshare_error_free(NULL);
+  vmmshare_device_close(device);
+}
+
+// A newer program's options are taken as long as what is new is not used.
+static void OptionsOfOtherSizes(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  struct {
+    vmmshare_memory_options options;
+    uint64_t news;
+  } newer;
+  memset(&newer, 0, sizeof(newer));
+  newer.options.size = 4096;
+  vmmshare_memory* memory = NULL;
+
+  newer.options.struct_size = sizeof(newer);
+  MUST(vmmshare_memory_create(device, &newer.options, &memory, &error));
+  vmmshare_memory_close(memory);
+  newer.news = 1;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "does not know",
+        vmmshare_memory_create(device, &newer.options, &memory, &error));
+  newer.news = 0;
+  const uint64_t wrong[] = {0,
+                            4,
+                            sizeof(vmmshare_memory_options) - 8,
+                            sizeof(vmmshare_memory_options) + 4,
+                            1 << 20,
+                            UINT64_MAX};
+  for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); ++i) {
+    newer.options.struct_size = wrong[i];
+    FAILS(VMMSHARE_INVALID_ARGUMENT, "struct_size",
+          vmmshare_memory_create(device, &newer.options, &memory, &error));
+  }
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+// What an option does not have is not passed over.
+static void OptionsThatMeanNothing(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  // Refused before the exchange is asked.
+  vmmshare_exchange exchange = {sizeof(exchange)};
+  vmmshare_symmetric_options symmetric = {sizeof(symmetric)};
+  vmmshare_symmetric* none = NULL;
+  symmetric.size = 4096;
+  const uint32_t flags[] = {UINT32_MAX, VMMSHARE_ON_HOST, VMMSHARE_PRIVATE};
+  for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); ++i) {
+    symmetric.flags = flags[i];
+    for (symmetric.kinds = 0; symmetric.kinds < 2; ++symmetric.kinds) {
+      FAILS(VMMSHARE_INVALID_ARGUMENT, "Give 0.",
+            vmmshare_symmetric_create(device, &exchange, &symmetric, SECOND,
+                                      &none, &error));
+    }
+  }
+
+  vmmshare_server* server = NULL;
+  vmmshare_server_options serving = {sizeof(serving)};
+  serving.request_timeout_ns = -5;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`request_timeout_ns` is -5",
+        vmmshare_server_start(&serving, &server, &error));
+  serving.request_timeout_ns = 0;
+  serving.transfer_timeout_ns = -1;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`transfer_timeout_ns` is -1",
+        vmmshare_server_start(&serving, &server, &error));
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+// What another library would be given, and what it would give.
+static void RawHandlesGoOutAndIn(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory_options options = {sizeof(options)};
+  options.size = 4 << 20;
+  options.max_chunk_size = 2 << 20;
+  options.flags = VMMSHARE_ON_HOST;
+  vmmshare_memory* memory = NULL;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  CHECK(vmmshare_memory_chunks(memory) == 2);
+  Bytes(vmmshare_memory_address(memory))[3 << 20] = 42;
+  vmmshare_raw_handle handles[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    MUST(vmmshare_memory_export(memory, i, VMMSHARE_KIND_POSIX_FD, &handles[i],
+                                &error));
+    CHECK(handles[i].size == 2 << 20);
+  }
+  vmmshare_raw_handle none;
+  FAILS(
+      VMMSHARE_INVALID_ARGUMENT, "chunk 2",
+      vmmshare_memory_export(memory, 2, VMMSHARE_KIND_POSIX_FD, &none, &error));
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "cannot be shared as fabric",
+        vmmshare_memory_export(memory, 0, VMMSHARE_KIND_FABRIC, &none, &error));
+  vmmshare_memory_close(memory);
+
+  vmmshare_import_options import = {sizeof(import)};
+  import.flags = VMMSHARE_IMPORT_HOST_ACCESS;
+  vmmshare_memory* imported = NULL;
+  MUST(vmmshare_memory_import(device, handles, 2, VMMSHARE_ON_HOST, 0, &import,
+                              &imported, &error));
+  CHECK(vmmshare_memory_size(imported) == 4 << 20);
+  CHECK(Bytes(vmmshare_memory_address(imported))[3 << 20] == 42);
+  vmmshare_memory_close(imported);
+
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "0 handles",
+        vmmshare_memory_import(device, handles, 0, VMMSHARE_ON_HOST, 0, &import,
+                               &imported, &error));
+  handles[1].size = 4 << 20;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "chunk 1 has",
+        vmmshare_memory_import(device, handles, 2, VMMSHARE_ON_HOST, 0, &import,
+                               &imported, &error));
+  CHECK(imported == NULL);
+  handles[1].size = 2 << 20;
+  handles[1].reserved = 5;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`reserved` is 5",
+        vmmshare_memory_import(device, handles, 2, VMMSHARE_ON_HOST, 0, &import,
+                               &imported, &error));
+  handles[1].reserved = 0;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`flags` is 3, of which 1",
+        vmmshare_memory_import(device, handles, 2,
+                               VMMSHARE_ON_HOST | VMMSHARE_PRIVATE, 0, &import,
+                               &imported, &error));
+  // A number that no descriptor has, though its lower half is one.
+  const intptr_t wide = handles[1].os_handle + ((intptr_t)1 << 32);
+  vmmshare_raw_handle above = handles[1];
+  above.os_handle = wide;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "EBADF",
+        vmmshare_memory_import(device, &above, 1, VMMSHARE_ON_HOST, 0, &import,
+                               &imported, &error));
+  vmmshare_channel* channel = NULL;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "EBADF",
+        vmmshare_channel_adopt(wide, &channel, &error));
+  // The handles stayed this program's.
+  for (int i = 0; i < 2; ++i) CHECK(close((int)handles[i].os_handle) == 0);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+static void MemoryGoesOverAnOwnSocket(void) {
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  vmmshare_driver* driver = Driver();
+  vmmshare_channel* channel = NULL;
+  MUST(vmmshare_channel_adopt(ends[child == 0], &channel, &error));
+  close(ends[child != 0]);
+  if (child == 0) {
+    vmmshare_import_options options = {sizeof(options)};
+    options.flags = VMMSHARE_IMPORT_HOST_ACCESS;
+    vmmshare_memory* memory[2] = {NULL, NULL};
+    MUST(vmmshare_channel_receive_memory(channel, driver, &options, 2,
+                                         10 * SECOND, memory, &error));
+    for (int i = 0; i < 2; ++i) {
+      CHECK(*Bytes(vmmshare_memory_address(memory[i])) == 10 + i);
+      vmmshare_memory_close(memory[i]);
+    }
+    vmmshare_channel_close(channel);
+    _exit(0);
+  }
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory* memory[2];
+  for (int i = 0; i < 2; ++i) {
+    memory[i] = HostMemory(device, 4096);
+    *Bytes(vmmshare_memory_address(memory[i])) = (unsigned char)(10 + i);
+  }
+  MUST(vmmshare_channel_send_memory(
+      channel, (const vmmshare_memory* const*)memory, 2, 10 * SECOND, &error));
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  FAILS(VMMSHARE_UNAVAILABLE, "",
+        vmmshare_channel_send_memory(
+            channel, (const vmmshare_memory* const*)memory, 1, SECOND, &error));
+  for (int i = 0; i < 2; ++i) vmmshare_memory_close(memory[i]);
+  vmmshare_channel_close(channel);
+}
+
+// A child has its parent's handles and can use none.
+static void AForkedChildIsRefused(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_pool_options options = {sizeof(options)};
+  options.flags = VMMSHARE_ON_HOST;
+  vmmshare_pool* pool = NULL;
+  MUST(vmmshare_pool_create(device, &options, &pool, &error));
+  uint64_t block = 0;
+  MUST(vmmshare_pool_allocate(pool, 100, 0, (void*)1, &block, &error));
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    FAILS(VMMSHARE_FAILED_PRECONDITION, "forked child",
+          vmmshare_pool_free(pool, block, (void*)1, &error));
+    CHECK(vmmshare_device_ordinal(device) == -1);
+    vmmshare_pool_close(pool);
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  MUST(vmmshare_pool_free(pool, block, (void*)1, &error));
+  vmmshare_pool_close(pool);
+}
+
+static void AllocatorHooks(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  void* stream = (void*)1;
+  CHECK(vmmshare_torch_alloc(4096, 0, stream) == NULL);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "no pool is set for device 0",
+        vmmshare_hooks_last_error(&error));
+  MUST(vmmshare_hooks_last_error(&error));
+
+  vmmshare_pool* pool = NULL;
+  MUST(vmmshare_pool_create(device, NULL, &pool, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "not of device 1",
+        vmmshare_torch_set_pool(1, pool, &error));
+  MUST(vmmshare_torch_set_pool(0, pool, &error));
+  const uint64_t block =
+      (uint64_t)(uintptr_t)vmmshare_torch_alloc(4096, 0, stream);
+  CHECK(block != 0);
+  // A view into it is found, and what is beside it is not.
+  uint64_t base = 0;
+  uint64_t size = 0;
+  MUST(vmmshare_pool_find(pool, block + 4095, &base, &size, &error));
+  CHECK(base == block && size == 4096);
+  FAILS(VMMSHARE_NOT_FOUND, "no live block of this pool",
+        vmmshare_pool_find(pool, block + 4096, &base, &size, &error));
+  FAILS(VMMSHARE_NOT_FOUND, "",
+        vmmshare_pool_find(pool, block - 1, &base, &size, &error));
+  uint64_t own = 0;
+  MUST(vmmshare_pool_allocate(pool, 500, 0, stream, &own, &error));
+  // One ticket for each block, in the order in which they come.
+  const uint64_t inside[4] = {block + 100, own + 499, block, own};
+  uint8_t tickets[4 * VMMSHARE_BLOCK_TICKET_BYTES];
+  uint8_t expected[2 * VMMSHARE_BLOCK_TICKET_BYTES];
+  uint32_t which[4];
+  uint64_t offsets[4];
+  size_t count = 9;
+  MUST(vmmshare_tickets_around(inside, 4, tickets, which, offsets, &count,
+                               &error));
+  const uint64_t starts[2] = {block, own};
+  MUST(vmmshare_pool_tickets(pool, starts, 2, expected, &error));
+  CHECK(count == 2 && memcmp(tickets, expected, sizeof(expected)) == 0);
+  CHECK(which[0] == 0 && which[1] == 1 && which[2] == 0 && which[3] == 1);
+  CHECK(offsets[0] == 100 && offsets[1] == 499 && offsets[2] == 0);
+  MUST(vmmshare_tickets_around(NULL, 0, NULL, NULL, NULL, &count, &error));
+  CHECK(count == 0);
+  MUST(vmmshare_pool_free(pool, own, stream, &error));
+  FAILS(VMMSHARE_NOT_FOUND, "no block of a pool of this process",
+        vmmshare_tickets_around(&own, 1, tickets, which, offsets, &count,
+                                &error));
+  CHECK(vmmshare_cupy_malloc(pool, 4096, 1) == NULL);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "not of device 1",
+        vmmshare_hooks_last_error(&error));
+  void* const cupys = vmmshare_cupy_malloc(pool, 4096, 0);
+  CHECK(cupys != NULL);
+  vmmshare_cupy_free(pool, cupys, 0);
+  MUST(vmmshare_hooks_last_error(&error));
+  // The pool stays until what came from it is freed.
+  MUST(vmmshare_torch_set_pool(0, NULL, &error));
+  vmmshare_pool_close(pool);
+  vmmshare_torch_free((void*)(uintptr_t)block, 4096, 0, stream);
+  MUST(vmmshare_hooks_last_error(&error));
+  vmmshare_torch_free((void*)(uintptr_t)block, 4096, 0, stream);
+  FAILS(VMMSHARE_NOT_FOUND, "", vmmshare_hooks_last_error(&error));
+
+  CHECK(vmmshare_cupy_malloc(NULL, 4096, 0) == NULL);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_pool is NULL",
+        vmmshare_hooks_last_error(&error));
+}
+
+static void PointersAreClassified(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory* memory = HostMemory(device, 4096);
+  vmmshare_pointer_info info = {sizeof(info)};
+  MUST(vmmshare_classify(driver, vmmshare_memory_address(memory), &info,
+                         &error));
+  CHECK(info.kind == VMMSHARE_POINTER_VMM);
+  CHECK(info.kinds == VMMSHARE_KIND_POSIX_FD);
+  CHECK(info.numa_node == 0 && info.device == -1);
+  CHECK(info.size == vmmshare_memory_size(memory));
+  MUST(vmmshare_classify(driver, (uint64_t)(uintptr_t)&info, &info, &error));
+  CHECK(info.kind == VMMSHARE_POINTER_NOT_CUDA && info.adoptable == 0);
+  CHECK(info.numa_node == -1);
+  CHECK(info.advice[0] != '\0');
+  vmmshare_memory_close(memory);
+}
+
+static void DevicesAreListed(void) {
+  vmmshare_driver* driver = Driver();
+  int32_t count = 0;
+  MUST(vmmshare_device_count(driver, &count, &error));
+  CHECK(count == 2);
+  CHECK(vmmshare_driver_version(driver) >= 11030);
+  uint8_t uuid[16];
+  for (int32_t i = 0; i < count; ++i) {
+    vmmshare_device* device = NULL;
+    vmmshare_device* same = NULL;
+    MUST(vmmshare_device_open(driver, i, &device, &error));
+    vmmshare_device_uuid(device, uuid);
+    MUST(vmmshare_device_open_uuid(driver, uuid, &same, &error));
+    CHECK(vmmshare_device_ordinal(same) == i);
+    CHECK(strncmp(vmmshare_device_uuid_text(device), "GPU-", 4) == 0);
+    CHECK(vmmshare_device_name(device)[0] != '\0');
+    MUST(vmmshare_device_probe(device, VMMSHARE_KIND_POSIX_FD, &error));
+    vmmshare_device_close(device);
+    vmmshare_device_close(same);
+  }
+  vmmshare_device* none = NULL;
+  FAILS(VMMSHARE_NOT_FOUND, "",
+        vmmshare_device_open(driver, count, &none, &error));
+  vmmshare_text* json = NULL;
+  vmmshare_text* text = NULL;
+  MUST(vmmshare_doctor(driver_path, &json, &error));
+  CHECK(vmmshare_text_get(json)[0] == '{');
+  vmmshare_text_free(json);
+  MUST(vmmshare_doctor_report(driver_path, &json, &text, &error));
+  CHECK(vmmshare_text_get(json)[0] == '{');
+  CHECK(strncmp(vmmshare_text_get(text), "driver:", 7) == 0);
+  vmmshare_text_free(json);
+  vmmshare_text_free(text);
+}
+
+// The tool in a program that was started with standard streams closed, from
+// `first` to standard output.
+static void DoctorWithout(int first) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    char driver[4096];
+    CHECK(strlen(driver_path) + sizeof("--driver=") <= sizeof(driver));
+    strcat(strcpy(driver, "--driver="), driver_path);
+    const char* const words[] = {"doctor", driver};
+    for (int fd = first; fd <= STDOUT_FILENO; ++fd) close(fd);
+    CHECK(vmmshare_main(2, words) == 1);
+    for (int fd = first; fd <= STDOUT_FILENO; ++fd) {
+      struct stat stream;
+      CHECK(fstat(fd, &stream) == 0 && S_ISCHR(stream.st_mode));
+    }
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void AReportThatNobodyGetsIsAnError(void) {
+  DoctorWithout(STDOUT_FILENO);
+  DoctorWithout(STDIN_FILENO);
+}
+
+static const struct {
+  const char* name;
+  void (*run)(void);
+} kCases[] = {
+    {"MemoryIsSharedByText", MemoryIsSharedByText},
+    {"ANullStreamOfEachThreadIsRefused", ANullStreamOfEachThreadIsRefused},
+    {"BlocksAndFencesAreSharedByTickets", BlocksAndFencesAreSharedByTickets},
+    {"BadArgumentsAreRefused", BadArgumentsAreRefused},
+    {"OptionsOfOtherSizes", OptionsOfOtherSizes},
+    {"OptionsThatMeanNothing", OptionsThatMeanNothing},
+    {"RawHandlesGoOutAndIn", RawHandlesGoOutAndIn},
+    {"MemoryGoesOverAnOwnSocket", MemoryGoesOverAnOwnSocket},
+    {"AForkedChildIsRefused", AForkedChildIsRefused},
+    {"AllocatorHooks", AllocatorHooks},
+    {"PointersAreClassified", PointersAreClassified},
+    {"DevicesAreListed", DevicesAreListed},
+    {"AReportThatNobodyGetsIsAnError", AReportThatNobodyGetsIsAnError},
+};
+
+int main(int argc, char** argv) {
+  CHECK(argc >= 3);
+  program = argv[0];
+  driver_path = argv[1];
+  if (strcmp(argv[2], "peer-memory") == 0) {
+    CHECK(argc == 4);
+    PeerMemory(argv[3]);
+    return 0;
+  }
+  if (strcmp(argv[2], "peer-pool") == 0) {
+    CHECK(argc == 7);
+    PeerPool(argv[3], argv[4], argv[5], argv[6]);
+    return 0;
+  }
+  for (size_t i = 0; i < sizeof(kCases) / sizeof(kCases[0]); ++i) {
+    if (strcmp(argv[2], kCases[i].name) != 0) continue;
+    kCases[i].run();
+    printf("passed: %s\n", argv[2]);
+    return 0;
+  }
+  fprintf(stderr, "no case %s\n", argv[2]);
+  return 2;
+}

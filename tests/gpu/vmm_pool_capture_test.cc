@@ -1,0 +1,371 @@
+// Pool beside the capture of a stream into a graph, in each of the three modes:
+// what is refused, what works, and that nobody's work on the pool ever
+// invalidates a capture.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "vmm/memory/stream_capture.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/retire.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::DriverTable;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+// A graph that is being captured from a stream, then one to be launched.
+class Graph {
+ public:
+  Graph(CUstream stream, CUstreamCaptureMode mode) : stream_(stream) {
+    EXPECT_EQ(TestDriver()->cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
+  }
+  ~Graph() {
+    if (made_ != nullptr) {
+      // Destroying one breaks what other threads capture, as making one does.
+      const RelaxedCapture relaxed(TestDriver());
+      EXPECT_EQ(TestDriver()->cuGraphExecDestroy(made_), CUDA_SUCCESS);
+    }
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // Fails the test if the capture was invalidated meanwhile.
+  void End() {
+    CUgraph graph = nullptr;
+    ASSERT_EQ(TestDriver()->cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
+    // Making one breaks what other threads capture.
+    const RelaxedCapture relaxed(TestDriver());
+    EXPECT_EQ(TestDriver()->cuGraphInstantiate(&made_, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(TestDriver()->cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  void Launch(CUstream stream) const {
+    const RelaxedCapture relaxed(TestDriver());
+    EXPECT_EQ(TestDriver()->cuGraphLaunch(made_, stream), CUDA_SUCCESS);
+  }
+
+ private:
+  const CUstream stream_;
+  CUgraphExec made_ = nullptr;
+};
+
+class PoolCaptureTest
+    : public DriverTest,
+      public ::testing::WithParamInterface<CUstreamCaptureMode> {
+ protected:
+  void SetUp() override {
+    if (!driver().Need<&DriverTable::cuGraphInstantiate>().ok()) {
+      GTEST_SKIP() << "this driver has no graphs";
+    }
+    EXPECT_EQ(driver()->cuCtxGetCurrent(&context_), CUDA_SUCCESS);
+  }
+  static void ExpectWhole(const Pool& pool) {
+    const absl::Status whole = pool.CheckInvariants();
+    EXPECT_TRUE(whole.ok()) << whole;
+    EXPECT_TRUE(pool.statistics().last_error.ok())
+        << pool.statistics().last_error;
+  }
+  std::unique_ptr<Pool> MakePool(std::uint64_t cap = 0) {
+    return Must(Pool::Create(device, {.first_segment_size = 4 * kMiB,
+                                      .max_segment_size = 4 * kMiB,
+                                      .cap = cap}));
+  }
+  // `work` on a thread of its own, with the context.
+  template <typename Work>
+  auto OnAThread(Work work) {
+    return std::async(std::launch::async, [this, work = std::move(work)] {
+      EXPECT_EQ(driver()->cuCtxSetCurrent(context_), CUDA_SUCCESS);
+      return work();
+    });
+  }
+
+  CUcontext context_ = nullptr;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, PoolCaptureTest,
+    ::testing::Values(CU_STREAM_CAPTURE_MODE_GLOBAL,
+                      CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                      CU_STREAM_CAPTURE_MODE_RELAXED),
+    [](const auto& mode) {
+      return std::string(mode.param == CU_STREAM_CAPTURE_MODE_GLOBAL ? "Global"
+                         : mode.param == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+                             ? "ThreadLocal"
+                             : "Relaxed");
+    });
+
+TEST_P(PoolCaptureTest, FreeOnACapturedStreamIsRefusedAndChangesNothing) {
+  const Stream stream;
+  const std::unique_ptr<Pool> pool = MakePool();
+  const CUdeviceptr block = Must(pool->Allocate(65536, stream.get()));
+  Graph graph(stream.get(), GetParam());
+  EXPECT_EQ(driver()->cuMemsetD8Async(block, 7, 65536, stream.get()),
+            CUDA_SUCCESS);
+  const absl::Status refused = pool->Free(block, stream.get());
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(pool->statistics().live_blocks, 1u);
+  const absl::Status released = pool->ReleaseStream(stream.get(), Soon());
+  EXPECT_TRUE(absl::IsFailedPrecondition(released)) << released;
+  graph.End();
+  EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+  EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+  ExpectWhole(*pool);
+}
+
+// A replay uses the block as long as the graph is there, and nobody else does.
+TEST_P(PoolCaptureTest, WhatIsAllocatedInACaptureIsTheGraphsUntilItIsFreed) {
+  const Stream stream;
+  const Stream other;
+  const std::unique_ptr<Pool> pool = MakePool();
+  // A part of it is the stream's already, and a part has to be got now.
+  EXPECT_TRUE(
+      pool->Free(Must(pool->Allocate(kMiB, stream.get())), stream.get()).ok());
+  Graph graph(stream.get(), GetParam());
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 6; ++i) {
+    blocks.push_back(Must(pool->Allocate(kMiB, stream.get())));
+    EXPECT_EQ(driver()->cuMemsetD8Async(blocks.back(), 7, kMiB, stream.get()),
+              CUDA_SUCCESS);
+    const absl::Status refused = pool->Free(blocks.back(), stream.get());
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  }
+  graph.End();
+  std::vector<CUdeviceptr> others;
+  for (int i = 0; i < 6; ++i) {
+    others.push_back(Must(pool->Allocate(kMiB, other.get())));
+    Fill(others.back(), 9, kMiB);
+  }
+  graph.Launch(stream.get());
+  graph.Launch(stream.get());
+  stream.Sync();
+  for (CUdeviceptr block : blocks) {
+    EXPECT_TRUE(Holds(block, 7, kMiB));
+    EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+  }
+  for (CUdeviceptr block : others) {
+    EXPECT_TRUE(Holds(block, 9, kMiB));
+    EXPECT_TRUE(pool->Free(block, other.get()).ok());
+  }
+  ExpectWhole(*pool);
+}
+
+// Everything that a pool asks the driver, on another thread and on this one.
+TEST_P(PoolCaptureTest, WorkOnThePoolBreaksNoCapture) {
+  const Stream captured;
+  const Stream stream;
+  const Stream another;
+  const std::unique_ptr<Pool> pool = MakePool();
+  const SharingDomain second = pool->NewDomain();
+  // Waits for the stream that is captured next.
+  EXPECT_TRUE(
+      pool->Free(Must(pool->Allocate(3 * kMiB, captured.get())), captured.get())
+          .ok());
+  Graph graph(captured.get(), GetParam());
+  const auto use = [&] {
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 6; ++i) {
+      blocks.push_back(Must(pool->Allocate(2 * kMiB, stream.get())));
+    }
+    const CUdeviceptr one =
+        Must(pool->Allocate(kMiB, another.get(), {.domain = second}));
+    EXPECT_TRUE(pool->Free(one, stream.get()).ok());
+    for (CUdeviceptr block : blocks) {
+      EXPECT_TRUE(pool->Free(block, another.get()).ok());
+    }
+    EXPECT_TRUE(pool->Reserve(32 * kMiB, stream.get()).ok());
+    EXPECT_TRUE(pool->ReleaseStream(another.get(), Soon()).ok());
+    EXPECT_TRUE(pool->Trim().ok());
+    const std::unique_ptr<Pool> made = MakePool();
+    EXPECT_TRUE(made->Allocate(kMiB, stream.get()).ok());
+  };
+  OnAThread([&] { use(); }).get();
+  use();
+  // Of the captured stream nothing is known, so its memory stays.
+  EXPECT_EQ(pool->statistics().reserved, 4 * kMiB);
+  EXPECT_EQ(pool->statistics().pending, 3 * kMiB);
+  graph.End();
+  EXPECT_TRUE(pool->Trim().ok());
+  EXPECT_EQ(pool->statistics().reserved, 0u);
+  ExpectWhole(*pool);
+}
+
+// The legacy stream may not be used beside it, nor asked.
+TEST_P(PoolCaptureTest, TheNullStreamIsLeftAloneBesideABlockingStream) {
+  CUstream captured = nullptr;
+  ASSERT_EQ(driver()->cuStreamCreate(&captured, CU_STREAM_DEFAULT),
+            CUDA_SUCCESS);
+  const Stream stream;
+  const std::unique_ptr<Pool> pool = MakePool();
+  const CUdeviceptr block = Must(pool->Allocate(3 * kMiB, nullptr));
+  {
+    Graph graph(captured, GetParam());
+    EXPECT_TRUE(pool->Free(block, nullptr).ok());
+    const CUdeviceptr next = Must(pool->Allocate(3 * kMiB, stream.get()));
+    EXPECT_NE(next, block);
+    EXPECT_TRUE(pool->Free(next, stream.get()).ok());
+    EXPECT_TRUE(pool->Trim().ok());
+    EXPECT_EQ(pool->statistics().reserved, 4 * kMiB);
+    graph.End();
+  }
+  EXPECT_EQ(driver()->cuStreamDestroy(captured), CUDA_SUCCESS);
+  EXPECT_TRUE(pool->Trim().ok());
+  EXPECT_EQ(pool->statistics().reserved, 0u);
+  ExpectWhole(*pool);
+}
+
+TEST_P(PoolCaptureTest, AtTheCapACapturedStreamIsNotMadeToWait) {
+  const Stream captured;
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool = MakePool(4 * kMiB);
+  const SharingDomain second = pool->NewDomain();
+  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, held.get()));
+  EXPECT_TRUE(pool->Free(block, held.get()).ok());
+  Graph graph(captured.get(), GetParam());
+  for (const SharingDomain domain : {SharingDomain::kFirst, second}) {
+    const absl::Status refused =
+        pool->Allocate(kMiB, captured.get(), {.domain = domain}).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  }
+  graph.End();
+  const CUdeviceptr next = Must(pool->Allocate(kMiB, captured.get()));
+  held.Release();
+  EXPECT_TRUE(pool->Free(next, captured.get()).ok());
+  captured.Sync();
+  ExpectWhole(*pool);
+}
+
+TEST_P(PoolCaptureTest, WhatACapturedStreamFreedServesOthersAfterTheCapture) {
+  const Stream captured;
+  const Stream stream;
+  const std::unique_ptr<Pool> pool = MakePool(4 * kMiB);
+  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, captured.get()));
+  EXPECT_TRUE(pool->Free(block, captured.get()).ok());
+  Graph graph(captured.get(), GetParam());
+  std::future<absl::StatusOr<CUdeviceptr>> waits =
+      OnAThread([&] { return pool->Allocate(kMiB, stream.get()); });
+  EXPECT_EQ(waits.wait_for(std::chrono::milliseconds(30)),
+            std::future_status::timeout);
+  graph.End();
+  const CUdeviceptr next = Must(waits.get());
+  EXPECT_TRUE(pool->Free(next, stream.get()).ok());
+  ExpectWhole(*pool);
+}
+
+TEST_P(PoolCaptureTest, PeersBreakNoCapture) {
+  const Stream captured;
+  const Stream stream;
+  const std::unique_ptr<Pool> pool = MakePool();
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
+  Graph graph(captured.get(), GetParam());
+  {
+    const Share served = Must(endpoint->Serve(*pool));
+    const std::unique_ptr<ImportedPool> imported =
+        Must(ImportedPool::Subscribe(driver(), served.ticket(), {}, Soon()));
+    const CUdeviceptr first = Must(pool->Allocate(3 * kMiB, stream.get()));
+    const CUdeviceptr second = Must(pool->Allocate(3 * kMiB, stream.get()));
+    ImportedBlock block =
+        Must(imported->Import(Must(pool->Export(first)), Soon()));
+    const absl::Status refused =
+        imported->ReleaseAfter(std::move(block), captured.get());
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_TRUE(imported->ReleaseAfter(std::move(block), stream.get()).ok());
+    ImportedBlock last =
+        Must(imported->Import(Must(pool->Export(second)), Soon()));
+    EXPECT_TRUE(pool->Free(first, stream.get()).ok());
+    EXPECT_TRUE(pool->Free(second, stream.get()).ok());
+    EXPECT_TRUE(pool->WaitUntilReturned({}, Soon()).ok());
+    { const ImportedBlock gone = std::move(last); }
+    EXPECT_TRUE(pool->WaitUntilAllReturned(Soon()).ok());
+    EXPECT_TRUE(pool->Trim().ok());
+  }
+  graph.End();
+  ExpectWhole(*pool);
+}
+
+// Threads whose every call takes the slow path, and threads that capture,
+// launch, and look whether anybody else wrote into what their graphs use.
+TEST_P(PoolCaptureTest, ManyThreadsCaptureWhileOthersGrowAndTrim) {
+  constexpr int kRounds = 40;
+  const std::unique_ptr<Pool> pool = MakePool();
+  std::atomic<bool> done = false;
+  std::vector<std::future<void>> churn;
+  for (int i = 0; i < 2; ++i) {
+    churn.push_back(OnAThread([&] {
+      const Stream stream;
+      while (!done) {
+        std::vector<CUdeviceptr> blocks;
+        for (int j = 0; j < 4; ++j) {
+          blocks.push_back(Must(pool->Allocate(2 * kMiB, stream.get())));
+          EXPECT_EQ(driver()->cuMemsetD8Async(blocks.back(), 9, 2 * kMiB,
+                                              stream.get()),
+                    CUDA_SUCCESS);
+        }
+        for (CUdeviceptr block : blocks) {
+          EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+        }
+        EXPECT_TRUE(pool->Trim().ok());
+      }
+      EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+    }));
+  }
+  const std::vector<Stream> streams(2);
+  std::vector<std::future<void>> capture;
+  for (const Stream& stream : streams) {
+    capture.push_back(OnAThread([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        Graph graph(stream.get(), GetParam());
+        const CUdeviceptr block = Must(pool->Allocate(kMiB, stream.get()));
+        EXPECT_EQ(driver()->cuMemsetD8Async(block, 7, kMiB, stream.get()),
+                  CUDA_SUCCESS);
+        EXPECT_FALSE(pool->Free(block, stream.get()).ok());
+        graph.End();
+        graph.Launch(stream.get());
+        graph.Launch(stream.get());
+        std::uint8_t last = 0;
+        EXPECT_EQ(driver()->cuMemcpyDtoHAsync(&last, block + kMiB - 1, 1,
+                                              stream.get()),
+                  CUDA_SUCCESS);
+        {
+          const RelaxedCapture relaxed(driver());
+          stream.Sync();
+        }
+        EXPECT_EQ(last, 7);
+        EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+        // So that nobody asks after it when the next capture begins.
+        EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+      }
+    }));
+  }
+  for (std::future<void>& one : capture) one.get();
+  done = true;
+  for (std::future<void>& one : churn) one.get();
+  ExpectWhole(*pool);
+}
+
+TEST_P(PoolCaptureTest, NothingIsRetiredToACapturedStream) {
+  const Stream stream;
+  RetireQueue queue(driver());
+  Allocation memory = Must(Allocation::Create(device, {.size = kGranule}));
+  Graph graph(stream.get(), GetParam());
+  const absl::Status refused = queue.Retire(std::move(memory), stream.get());
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  graph.End();
+  EXPECT_TRUE(queue.Retire(std::move(memory), stream.get()).ok());
+  EXPECT_TRUE(queue.Drain(Soon()).ok());
+}
+
+}  // namespace
+}  // namespace vmm::testing

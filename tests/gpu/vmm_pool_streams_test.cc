@@ -1,0 +1,310 @@
+// Pool under programs with many streams: each test is a pattern of a real
+// program, with a bound on what is reserved, and nothing refused that the
+// driver's own pool would have served.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/pool/pool.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::DriverTable;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+// What may be reserved for so much that was live at a time.
+std::uint64_t Bound(std::uint64_t peak) { return peak / 4 * 5 + 64 * kMiB; }
+
+class PoolStreamsTest : public DriverTest {
+ protected:
+  void SetUp() override {
+    if (!driver().Need<&DriverTable::cuStreamWaitValue64>().ok()) {
+      GTEST_SKIP() << "this driver cannot hold a stream";
+    }
+  }
+  // A GPU's driver keeps memory of its own for hundreds of streams, also when
+  // they are gone (measured: 140 MB for 256), and these tests leave nothing.
+  static std::size_t MostStreams() { return OnHostMemoryDriver() ? 512 : 16; }
+  static void ExpectWhole(const Pool& pool) {
+    const absl::Status whole = pool.CheckInvariants();
+    EXPECT_TRUE(whole.ok()) << whole;
+    EXPECT_TRUE(pool.statistics().last_error.ok())
+        << pool.statistics().last_error;
+  }
+
+  // Random blocks on all streams, at most `most_live` bytes at a time. The
+  // largest sum, and how many were refused.
+  struct Outcome {
+    std::uint64_t peak = 0;
+    int refused = 0;
+  };
+  static Outcome Churn(Pool& pool, const std::vector<Stream>& streams,
+                       int operations, std::uint64_t least, std::uint64_t most,
+                       std::uint64_t most_live) {
+    struct One {
+      CUdeviceptr block;
+      std::uint64_t size;
+      CUstream stream;
+    };
+    std::mt19937_64 random(4);
+    std::vector<One> live;
+    std::uint64_t bytes = 0;
+    Outcome outcome;
+    for (int i = 0; i < operations; ++i) {
+      const std::uint64_t size = least + random() % (most - least);
+      while (bytes + size > most_live || (!live.empty() && random() % 3 == 0)) {
+        std::swap(live[random() % live.size()], live.back());
+        EXPECT_TRUE(pool.Free(live.back().block, live.back().stream).ok());
+        bytes -= live.back().size;
+        live.pop_back();
+      }
+      CUstream stream = streams[random() % streams.size()].get();
+      const absl::StatusOr<CUdeviceptr> block = pool.Allocate(size, stream);
+      if (!block.ok()) {
+        if (outcome.refused++ == 0) ADD_FAILURE() << block.status();
+        continue;
+      }
+      live.push_back({*block, size, stream});
+      bytes += size;
+      outcome.peak = std::max(outcome.peak, bytes);
+    }
+    for (const One& one : live) {
+      EXPECT_TRUE(pool.Free(one.block, one.stream).ok());
+    }
+    return outcome;
+  }
+};
+
+TEST_F(PoolStreamsTest, ReservesLittleMoreThanIsLiveWithAnyNumberOfStreams) {
+  for (const std::size_t count : {1, 4, 16, 64, 256}) {
+    if (count > MostStreams()) break;
+    const std::vector<Stream> streams(count);
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+    const Outcome outcome =
+        Churn(*pool, streams, 20'000, 4096, kMiB, 300 * kMiB);
+    EXPECT_EQ(outcome.refused, 0);
+    EXPECT_LE(pool->statistics().reserved, Bound(outcome.peak))
+        << count << " streams, peak " << outcome.peak;
+    ExpectWhole(*pool);
+  }
+}
+
+TEST_F(PoolStreamsTest, OneBlockAtATimeOnStreamAfterStreamNeedsOneSegment) {
+  const std::vector<Stream> streams(MostStreams());
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  for (int round = 0; round < 5; ++round) {
+    for (const Stream& stream : streams) {
+      const CUdeviceptr block = Must(pool->Allocate(kMiB, stream.get()));
+      EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+    }
+  }
+  EXPECT_LE(pool->statistics().reserved, Bound(kMiB));
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, AtTheCapNothingIsRefusedWhileFreedMemoryCanServe) {
+  for (const std::size_t count : {8, 32}) {
+    const std::vector<Stream> streams(count);
+    const std::unique_ptr<Pool> pool =
+        Must(Pool::Create(device, {.cap = 512 * kMiB}));
+    const Outcome outcome =
+        Churn(*pool, streams, 5'000, 256 << 10, 16 * kMiB, 128 * kMiB);
+    EXPECT_EQ(outcome.refused, 0) << count << " streams";
+    ExpectWhole(*pool);
+  }
+}
+
+// The GPU stands still on all of them: what was freed on one serves another by
+// a wait on the GPU.
+TEST_F(PoolStreamsTest, AtTheCapStreamsThatStandStillServeEachOther) {
+  HeldStream one(device);
+  HeldStream two(device);
+  Stream third;
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.first_segment_size = 16 * kMiB,
+                                 .max_segment_size = 16 * kMiB,
+                                 .cap = 16 * kMiB}));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 16; ++i) {
+    blocks.push_back(
+        Must(pool->Allocate(kMiB, i % 2 == 0 ? one.get() : two.get())));
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    EXPECT_TRUE(pool->Free(blocks[i], i % 2 == 0 ? one.get() : two.get()).ok());
+  }
+  // No piece of one stream alone is as large.
+  const absl::StatusOr<CUdeviceptr> whole =
+      pool->Allocate(15 * kMiB, third.get());
+  EXPECT_TRUE(whole.ok()) << whole.status();
+  EXPECT_FALSE(third.IsIdle()) << "it must wait for both";
+  one.Release();
+  EXPECT_FALSE(third.IsIdle());
+  two.Release();
+  third.Sync();
+  EXPECT_TRUE(pool->Free(*whole, third.get()).ok());
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, WhatIsAllocatedOnOneAndFreedOnAnotherIsUsedAgain) {
+  const Stream producer;
+  const Stream consumer;
+  {
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+    for (int i = 0; i < 2000; ++i) {
+      const CUdeviceptr block = Must(pool->Allocate(kMiB, producer.get()));
+      EXPECT_TRUE(pool->Free(block, consumer.get()).ok());
+    }
+    EXPECT_LE(pool->statistics().reserved, Bound(kMiB));
+    // Also by who freed it.
+    const std::uint64_t reserved = pool->statistics().reserved;
+    EXPECT_TRUE(pool->Allocate(16 * kMiB, consumer.get()).ok());
+    EXPECT_EQ(pool->statistics().reserved, reserved);
+    ExpectWhole(*pool);
+  }
+  constexpr std::uint64_t kFrame = 12'000'000;
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.cap = 256 * kMiB}));
+  std::vector<CUdeviceptr> frames;
+  for (int i = 0; i < 3000; ++i) {
+    frames.push_back(Must(pool->Allocate(kFrame, producer.get())));
+    if (frames.size() < 8) continue;
+    EXPECT_TRUE(pool->Free(frames.front(), consumer.get()).ok());
+    frames.erase(frames.begin());
+  }
+  EXPECT_LE(pool->statistics().reserved, Bound(8 * kFrame));
+  for (CUdeviceptr frame : frames) {
+    EXPECT_TRUE(pool->Free(frame, consumer.get()).ok());
+  }
+  consumer.Sync();
+  Must(pool->Trim());
+  EXPECT_EQ(pool->statistics().reserved, 0u) << "at the first Trim()";
+}
+
+TEST_F(PoolStreamsTest, ALargeSegmentIsNotCutUpForASmallBlock) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  constexpr std::uint64_t kLarge = 1 << 30;
+  std::vector<CUdeviceptr> kept;
+  for (int i = 0; i < 10; ++i) {
+    const CUdeviceptr large = Must(pool->Allocate(kLarge, nullptr));
+    EXPECT_TRUE(pool->Free(large, nullptr).ok());
+    kept.push_back(Must(pool->Allocate(10 * kMiB, nullptr)));
+  }
+  EXPECT_LE(pool->statistics().reserved, Bound(kLarge + 90 * kMiB));
+  for (CUdeviceptr block : kept) EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, TemporariesThatGrowDoNotAddUp) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  std::uint64_t size = 40 * kMiB;
+  for (; size < 1000 * kMiB; size = size / 10 * 11) {
+    const CUdeviceptr block = Must(pool->Allocate(size, nullptr));
+    EXPECT_TRUE(pool->Free(block, nullptr).ok());
+    EXPECT_LE(pool->statistics().reserved, Bound(size));
+  }
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, BlocksWithLargeAlignmentsShareSegments) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 16; ++i) {
+    blocks.push_back(
+        Must(pool->Allocate(4096, nullptr, {.alignment = 4 * kMiB})));
+    EXPECT_EQ(blocks.back() % (4 * kMiB), 0u);
+  }
+  EXPECT_LE(pool->statistics().reserved, 96 * kMiB);
+  for (CUdeviceptr block : blocks) EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, AStreamThatStandsStillIsAskedAFewTimes) {
+  DriverFaults faults;
+  const platform::Driver counted = FaultyDriver(driver(), &faults);
+  const Device its = Must(Device::ByOrdinal(counted, 0));
+  const Stream home;
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(its, {}));
+  faults.ResetCounts();
+  constexpr int kPairs = 1000;
+  for (int i = 0; i < kPairs; ++i) {
+    const CUdeviceptr block = Must(pool->Allocate(kMiB, home.get()));
+    EXPECT_TRUE(pool->Free(block, held.get()).ok());
+  }
+  const auto calls = faults.CallsByEntry();
+  std::uint64_t asked = 0;
+  for (const char* entry : {"cuStreamQuery", "cuEventQuery"}) {
+    const auto found = calls.find(entry);
+    if (found != calls.end()) asked += found->second;
+  }
+  EXPECT_LE(asked, 2u * kPairs);
+  held.Release();
+  EXPECT_TRUE(pool->ReleaseStream(held.get(), Soon()).ok());
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, WhatOnePoolKeepsIdleServesAnotherOfTheProcess) {
+  const std::unique_ptr<Pool> first = Must(Pool::Create(device, {}));
+  const std::unique_ptr<Pool> second = Must(Pool::Create(device, {}));
+  std::size_t free = 0;
+  std::size_t total = 0;
+  ASSERT_EQ(driver()->cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  const std::uint64_t most = free / 4 * 3;
+  EXPECT_TRUE(first->Free(Must(first->Allocate(most, nullptr)), nullptr).ok());
+  EXPECT_GE(first->statistics().reserved, most);
+  const absl::StatusOr<CUdeviceptr> block = second->Allocate(most, nullptr);
+  EXPECT_TRUE(block.ok()) << block.status();
+  EXPECT_EQ(first->statistics().reserved, 0u);
+}
+
+// One thread's request waits for the GPU; nobody else does.
+TEST_F(PoolStreamsTest, NobodyWaitsBehindARequestThatWaitsForTheGpu) {
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.first_segment_size = 4 * kMiB,
+                                 .max_segment_size = 4 * kMiB,
+                                 .cap = 8 * kMiB}));
+  const SharingDomain other = pool->NewDomain();
+  const CUdeviceptr mine = Must(pool->Allocate(kMiB, nullptr));
+  // A segment of the first domain that is idle: it is zeroed for the other, on
+  // a stream that stands still.
+  const CUdeviceptr idle = Must(pool->Allocate(4 * kMiB, nullptr));
+  EXPECT_TRUE(pool->Free(idle, nullptr).ok());
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::future<absl::Status> waits = std::async(std::launch::async, [&] {
+    EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+    return pool->Allocate(4 * kMiB, held.get(), {.domain = other}).status();
+  });
+  // It has begun once the idle segment is no longer free.
+  const absl::Time late = Soon();
+  while (pool->statistics().free >= 4 * kMiB && absl::Now() < late) {
+    std::this_thread::yield();
+  }
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(pool->Export(mine).ok());
+  EXPECT_TRUE(pool->Free(Must(pool->Allocate(65536, nullptr)), nullptr).ok());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_EQ(waits.wait_for(std::chrono::seconds(0)),
+            std::future_status::timeout);
+  held.Release();
+  const absl::Status served = waits.get();
+  EXPECT_TRUE(served.ok()) << served;
+  ExpectWhole(*pool);
+}
+
+}  // namespace
+}  // namespace vmm::testing

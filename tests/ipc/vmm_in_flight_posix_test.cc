@@ -1,0 +1,196 @@
+// Descriptors in flight: the kernel limits them for a user, of all processes
+// together, so that a peer that does not read could stop every other one.
+#include <gmock/gmock.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "platform/base/check.h"
+#include "tests/ipc/ask.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/pool/pool_ticket.h"
+#include "vmm/share/endpoint.h"
+
+namespace vmm::testing {
+namespace {
+
+using Args = std::vector<std::string>;
+
+// What owners may have in flight here.
+constexpr rlim_t kLimit = 512;
+
+// From now on this process is one whose sends are limited, root or not.
+void LimitDescriptorsInFlight() {
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  platform::Check(::syscall(SYS_capget, &header, data) == 0, "capget failed");
+  data[CAP_TO_INDEX(CAP_SYS_RESOURCE)].effective &=
+      ~CAP_TO_MASK(CAP_SYS_RESOURCE);
+  data[CAP_TO_INDEX(CAP_SYS_ADMIN)].effective &= ~CAP_TO_MASK(CAP_SYS_ADMIN);
+  platform::Check(::syscall(SYS_capset, &header, data) == 0, "capset failed");
+  const rlimit limit = {kLimit, kLimit};
+  platform::Check(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit failed");
+}
+
+// Serves memory of 40 chunks and of one, and a pool, of which it allocates more
+// whenever it is told to.
+int ServeWithLimit(const Args& args) {
+  LimitDescriptorsInFlight();
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  EndpointOptions options;
+  options.listener.directory = args[1];
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation large = Must(Allocation::Create(
+      here.device, {.size = 40 * kGranule, .max_chunk_size = kGranule}));
+  const Allocation small =
+      Must(Allocation::Create(here.device, {.size = kGranule}));
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(here.device, {}));
+  const Share of_large = Must(endpoint->Publish(large.shareable()));
+  const Share of_small = Must(endpoint->Publish(small.shareable()));
+  const Share of_pool = Must(endpoint->Serve(*pool));
+  Tell(boss, of_large.ticket());
+  Tell(boss, of_small.ticket());
+  Tell(boss, of_pool.ticket());
+  for (;;) {
+    const absl::Status told = boss.Receive(Late()).status();
+    if (absl::IsUnavailable(told)) return 0;
+    Must(told);
+    const CUdeviceptr block = Must(pool->Allocate(64 << 20, nullptr));
+    const PoolTicketBytes bytes = EncodePoolTicket(Must(pool->Export(block)));
+    Must(boss.Send(kText, bytes, {}, Late()));
+  }
+}
+const bool kServeWithLimit = RegisterChild("serve-with-limit", &ServeWithLimit);
+
+// As many descriptors as owners may have, on their way to nobody.
+class Flood {
+ public:
+  Flood() : ends_(Must(platform::Channel::Pair())) {
+    const platform::CancelEvent event = Must(platform::CancelEvent::Create());
+    const std::vector<const platform::OsHandle*> some(platform::kMaxHandles,
+                                                      &event.handle());
+    for (rlim_t sent = 0; sent <= kLimit; sent += some.size()) {
+      Must(ends_.first.Send(1, {}, some, Late()));
+    }
+  }
+
+ private:
+  std::pair<platform::Channel, platform::Channel> ends_;
+};
+
+class InFlight : public IpcTest {
+ protected:
+  InFlight()
+      : child_(Child::Start("serve-with-limit",
+                            {address(), listener_directory()})),
+        owner_(Accept()),
+        large_(Hear(owner_)),
+        small_(Hear(owner_)),
+        pool_(Hear(owner_)) {}
+  ~InFlight() override {
+    owner_.Close();
+    EXPECT_EQ(child_.Wait(), 0);
+  }
+  absl::Status OpenSmall(absl::Time deadline) {
+    return OpenTicket(driver(), small_, {}, deadline).status();
+  }
+
+  Child child_;
+  platform::Channel owner_;
+  const std::string large_;
+  const std::string small_;
+  const std::string pool_;
+};
+
+TEST_F(InFlight, PeersThatDoNotReadStopNobody) {
+  std::vector<platform::Channel> hostile;
+  while (hostile.size() < 14) {
+    hostile.push_back(Dial(InvitationIn(large_).address));
+    AskAndBeGranted(hostile.back(), large_);
+  }
+  // Each was sent what can be on its way to it.
+  for (platform::Channel& each : hostile) {
+    EXPECT_EQ(Must(each.Receive(Late())).type, protocol::kBegin);
+  }
+  Must(OpenSmall(Late()));
+}
+
+TEST_F(InFlight, ASendThatTheKernelRefusesIsMadeAgain) {
+  std::optional<Flood> flood(std::in_place);
+  absl::Status opened;
+  std::thread opens([&] { opened = OpenSmall(Late()); });
+  // Refused for longer than the time that it takes otherwise.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      OpenSmall(absl::Now() + absl::Milliseconds(300))));
+  flood.reset();
+  opens.join();
+  EXPECT_TRUE(opened.ok()) << opened;
+}
+
+TEST_F(InFlight, ASubscriberGetsItsSegmentWhenTheKernelAllowsItAgain) {
+  const std::unique_ptr<ImportedPool> imported =
+      Must(ImportedPool::Subscribe(driver(), pool_, {}, Late()));
+  // Its session waits for it by then.
+  Tell(owner_);
+  Must(imported->Import(
+      Must(DecodePoolTicket(Must(owner_.Receive(Late())).payload)), Late()));
+  std::optional<Flood> flood(std::in_place);
+  Tell(owner_);
+  const PoolTicket ticket =
+      Must(DecodePoolTicket(Must(owner_.Receive(Late())).payload));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      imported->Import(ticket, absl::Now() + absl::Milliseconds(300))
+          .status()));
+  flood.reset();
+  Must(imported->Import(ticket, Late()));
+  EXPECT_TRUE(imported->connection().ok()) << imported->connection();
+}
+
+// A subscriber that has stopped is given no more than some of many segments,
+// and all when it goes on.
+int SubscribeAndStop(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  const std::unique_ptr<ImportedPool> imported =
+      Must(ImportedPool::Subscribe(TestDriver(), args[1], {}, Late()));
+  Tell(boss);
+  for (int i = 0; i < 20; ++i) {
+    Must(imported->Import(
+        Must(DecodePoolTicket(Must(boss.Receive(Late())).payload)), Late()));
+  }
+  Tell(boss);
+  return 0;
+}
+const bool kSubscribeAndStop =
+    RegisterChild("subscribe-and-stop", &SubscribeAndStop);
+
+TEST_F(InFlight, ASubscriberThatLagsGetsAllInTheEnd) {
+  Child child = Child::Start("subscribe-and-stop", {address(), pool_});
+  platform::Channel subscriber = Accept();
+  Hear(subscriber);
+  child.Stop();
+  ExpectSoon([&] { return child.IsStopped(); });
+  for (int i = 0; i < 20; ++i) {
+    Tell(owner_);
+    Must(subscriber.Send(kText, Must(owner_.Receive(Late())).payload, {},
+                         Late()));
+  }
+  child.Continue();
+  Hear(subscriber);
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+}  // namespace
+}  // namespace vmm::testing

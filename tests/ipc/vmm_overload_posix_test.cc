@@ -1,0 +1,140 @@
+// Endpoints without room because sockets outlive their processes, or because
+// there are no descriptors.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/ipc/ask.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/descriptor_limit_posix.h"
+#include "vmm/share/endpoint.h"
+
+namespace vmm::testing {
+namespace {
+
+using Args = std::vector<std::string>;
+using ::testing::HasSubstr;
+
+std::ptrdiff_t Threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                       std::filesystem::directory_iterator());
+}
+
+class OverloadPosix : public IpcTest {};
+
+// Imports, hands the connection of its lease to the test, and ends.
+int LeaseAndHandOn(const Args& args) {
+  platform::Channel boss = Dial(args[0]);
+  const ShareInvitation invitation = InvitationIn(args[1]);
+  platform::Channel owner = Dial(invitation.address);
+  Must(protocol::SendOpen(owner, {invitation.key}, Late()));
+  const absl::Status granted = protocol::ReceiveGranted(owner, Late()).status();
+  if (!granted.ok()) {
+    EXPECT_TRUE(absl::IsResourceExhausted(granted)) << granted;
+    Tell(boss, std::string(granted.message()));
+    return 0;
+  }
+  Must(protocol::ReceiveAll(
+      owner, [](const protocol::Incoming&) { return absl::OkStatus(); },
+      Late()));
+  Must(boss.Send(kRawMemory, {}, {&owner.handle()}, Late()));
+  return 0;
+}
+const bool kLeaseAndHandOn =
+    RegisterChild("lease-and-hand-on", &LeaseAndHandOn);
+
+TEST_F(OverloadPosix, ConnectionsThatOutliveTheirProcessesAreCountedAndEnded) {
+  EndpointOptions options;
+  options.listener.directory = listener_directory();
+  options.max_leases = 3;
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation memory = MakePattern(kGranule, 4);
+  const Share share = Must(endpoint->Publish(memory.shareable()));
+  const std::ptrdiff_t threads = Threads();
+  std::vector<platform::OsHandle> connections;
+  int refused = 0;
+  for (int i = 0; i < 8; ++i) {
+    Child child =
+        Child::Start("lease-and-hand-on", {address(), share.ticket()});
+    platform::Channel channel = Accept();
+    platform::Message message = Must(channel.Receive(Late()));
+    if (message.handles.empty()) {
+      EXPECT_THAT(std::string(message.payload.begin(), message.payload.end()),
+                  HasSubstr("the owner has 3 leases, its limit"));
+      ++refused;
+    } else {
+      connections.push_back(std::move(message.handles[0]));
+    }
+    EXPECT_EQ(child.Wait(), 0);
+  }
+  // The first may have been ended meanwhile, on a slow machine.
+  EXPECT_GT(refused, 0);
+  EXPECT_LE(Threads(), threads + 3 + 1);
+  Must(endpoint->WaitUntilAllReturned(Late()));
+  // Though their sockets are open here.
+  const ImportedAllocation imported =
+      Must(OpenTicket(driver(), share.ticket(), {}, Late()));
+  ExpectPattern(imported.address(), imported.size(), 4);
+}
+
+// Serves pattern 5 in directory args[1], with args[2] descriptors left.
+int ServeAtTheLimit(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  int left = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(args[2], &left));
+  EndpointOptions options;
+  options.listener.directory = args[1];
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation memory =
+      Must(Allocation::Create(here.device, {.size = kGranule}));
+  WritePattern(memory.address(), memory.size(), 5);
+  const Share share = Must(endpoint->Publish(memory.shareable()));
+  const DescriptorLimit limit(left);
+  Tell(boss, share.ticket());
+  Must(boss.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kServeAtTheLimit =
+    RegisterChild("serve-at-the-limit", &ServeAtTheLimit);
+
+TEST_F(OverloadPosix, AnOwnerWithoutDescriptorsNamesItsLimit) {
+  bool served = false;
+  for (int left = 0; !served; ++left) {
+    SCOPED_TRACE(absl::StrCat(left, " descriptors left"));
+    ASSERT_LT(left, 30);
+    Child owner =
+        Child::Start("serve-at-the-limit",
+                     {address(), listener_directory(), absl::StrCat(left)});
+    platform::Channel channel = Accept();
+    const std::string ticket = Hear(channel);
+    const absl::Time begun = absl::Now();
+    const absl::StatusOr<ImportedAllocation> imported =
+        OpenTicket(driver(), ticket, {}, absl::InfiniteFuture());
+    EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
+    served = imported.ok();
+    if (served) {
+      ExpectPattern(imported->address(), imported->size(), 5);
+    } else {
+      EXPECT_TRUE(absl::IsResourceExhausted(imported.status()))
+          << imported.status();
+      EXPECT_THAT(std::string(imported.status().message()),
+                  ::testing::ContainsRegex(
+                      "the owner refused: the owner may open [0-9]+ "
+                      "descriptors \\(RLIMIT_NOFILE\\)"));
+    }
+    channel.Close();
+    EXPECT_EQ(owner.Wait(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

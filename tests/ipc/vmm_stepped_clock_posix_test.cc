@@ -1,0 +1,77 @@
+// Calls that wait while the time of day is set: none ends early for it, and
+// none waits longer.
+#include <optional>
+#include <utility>
+
+#include "fabric/exchange.h"
+#include "tests/ipc/pool_ipc_test.h"
+#include "tests/support/stepped_clock_posix.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/sync/fence_pool.h"
+
+namespace vmm::testing {
+namespace {
+
+class SteppedClock : public PoolIpcTest {};
+
+TEST_F(SteppedClock, DoesNotMoveTheDeadlinesOfAnExchange) {
+  auto [here, there] = Must(platform::Channel::Pair());
+  ExpectToWaitOutASteppedClock([&](absl::Time deadline) {
+    return ReceiveAllocations(here, driver(), {}, deadline).status();
+  });
+  const Allocation memory = Make(kGranule);
+  ExpectToWaitOutASteppedClock([&](absl::Time deadline) {
+    auto [owner, silent] = Must(platform::Channel::Pair());
+    return SendAllocation(owner, memory.shareable(), deadline);
+  });
+  ExpectToWaitOutASteppedClock([&](absl::Time deadline) {
+    auto client = Must(KeeperClient::Connect({.address = address()}, deadline));
+    return client.List(deadline).status();
+  });
+}
+
+TEST_F(SteppedClock, DoesNotMoveTheDeadlinesForLeases) {
+  const Allocation memory = Make(kGranule);
+  const Share published = Must(endpoint_->Publish(memory.shareable()));
+  const ImportedAllocation opened =
+      Must(OpenTicket(driver(), published.ticket(), {}, Late()));
+  ExpectToWaitOutASteppedClock([&](absl::Time deadline) {
+    return endpoint_->WaitUntilAllReturned(deadline);
+  });
+
+  const Share served = Serve();
+  const std::unique_ptr<ImportedPool> pool = Subscribe(served);
+  const CUdeviceptr block = Take(256);
+  {
+    const ImportedBlock held = Must(pool->Import(Export(block), Late()));
+    ExpectToWaitOutASteppedClock([&](absl::Time deadline) {
+      return pool_->WaitUntilAllReturned(deadline);
+    });
+  }
+  Free(block);
+}
+
+TEST_F(SteppedClock, DoesNotMoveTheDeadlinesOfAFenceAndOfARound) {
+  const auto fences = Must(FencePool::Create(device));
+  Fence fence = Must(fences->New());
+  ExpectToWaitOutASteppedClock(
+      [&](absl::Time deadline) { return fence.WaitOnHost(1, deadline); });
+  // A rank whose peer never comes; the program waits as it is told.
+  ExpectToWaitOutASteppedClock([&](absl::Time deadline) {
+    fabric::CallbackExchange exchange(
+        {.job = "job",
+         .size = 2,
+         .put = [](auto&&...) { return absl::OkStatus(); },
+         .fence = [](absl::Time) { return absl::OkStatus(); },
+         .get = [](int rank, const std::string&,
+                   absl::Time by) -> absl::StatusOr<fabric::Bytes> {
+           if (rank == 0) return fabric::Bytes();
+           absl::SleepFor(by - absl::Now());
+           return absl::DeadlineExceededError("");
+         }});
+    return fabric::Gather(exchange, "word", {}, deadline).status;
+  });
+}
+
+}  // namespace
+}  // namespace vmm::testing

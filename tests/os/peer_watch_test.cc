@@ -1,0 +1,263 @@
+// When a peer's end is proven: processes that are killed while others, which
+// they forked, live on.
+#include "platform/ipc/peer_watch.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
+
+extern char** environ;
+
+namespace vmm::platform {
+namespace {
+
+using testing::Child;
+using ::testing::HasSubstr;
+using testing::RegisterChild;
+using Args = std::vector<std::string>;
+
+// What a forked child has that keeps all of its parent's mappings, like that of
+// a program that becomes a daemon: no descriptor at all.
+[[noreturn]] void SleepWithoutDescriptors() {
+  ::syscall(SYS_close_range, 0U, std::numeric_limits<unsigned>::max(), 0U);
+  for (;;) ::pause();
+}
+
+pid_t Fork() {
+  const pid_t pid = ::fork();
+  if (pid == 0) SleepWithoutDescriptors();
+  return pid;
+}
+
+// Without the handlers of fork().
+pid_t BareClone() {
+  const long pid = ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0);
+  if (pid == 0) SleepWithoutDescriptors();
+  return static_cast<pid_t>(pid);
+}
+
+// Forks a process that becomes another program.
+pid_t ForkAndExec() {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::execl("/bin/sleep", "sleep", "60", nullptr);
+    ::_exit(1);
+  }
+  return pid;
+}
+
+pid_t Spawn() {
+  char name[] = "sleep", time[] = "60";
+  char* const arguments[] = {name, time, nullptr};
+  pid_t pid = 0;
+  Check(::posix_spawn(&pid, "/bin/sleep", nullptr, nullptr, arguments,
+                      environ) == 0,
+        "posix_spawn() failed");
+  return pid;
+}
+
+void CloseAll() {
+  ::syscall(SYS_close_range, 3U, std::numeric_limits<unsigned>::max(), 0U);
+}
+
+pid_t Make(const std::string& what) {
+  pid_t made = 0;
+  if (what == "fork" || what == "fork, close") made = Fork();
+  if (what == "clone") made = BareClone();
+  if (what == "exec") made = ForkAndExec();
+  if (what == "spawn") made = Spawn();
+  if (what == "close" || what == "fork, close") CloseAll();
+  return made;
+}
+
+// args: where to dial, and what to do before and after it sends its lifeline.
+// It says the id of the process that it made, if any, and waits for its end.
+int Watched(const Args& args) {
+  const pid_t before = Make(args[1]);
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  Must(SendLifeline(channel, Late()));
+  const std::string id = std::to_string(before + Make(args[2]));
+  Must(channel.Send(
+      1, {reinterpret_cast<const std::uint8_t*>(id.data()), id.size()}, {},
+      Late()));
+  for (;;) ::pause();
+}
+const bool kWatched = RegisterChild("watched", &Watched);
+
+// A killed process, and what is known of it.
+class PeerWatchTest : public OsTest {
+ protected:
+  PeerWatch Start(const std::string& before, const std::string& after) {
+    Listener listener = Must(Listener::Bind({temp_.path(), ""}, {}));
+    child_.emplace(
+        Child::Start("watched", {listener.address(), before, after}));
+    channel_.emplace(Must(listener.Accept(Late())));
+    PeerWatch watch = Must(PeerWatch::Receive(*channel_, Late()));
+    const Message message = Must(channel_->Receive(Late()));
+    Check(absl::SimpleAtoi(
+              std::string(message.payload.begin(), message.payload.end()),
+              &made_),
+          "no process id");
+    return watch;
+  }
+  void KillIt() {
+    child_->Kill();
+    EXPECT_EQ(child_->Wait(), Child::kKilled);
+  }
+  void KillWhatItMade() { ::kill(made_, SIGKILL); }
+
+  // It is not proven while what it made lives, and is 2 s after its end.
+  void ExpectProofOnlyAfterTheEndOf(PeerWatch& watch) {
+    EXPECT_EQ(watch.Look(), PeerEnd::kNotEnded);
+    KillIt();
+    for (const absl::Time until = In(100); absl::Now() < until;) {
+      ASSERT_EQ(watch.Look(), PeerEnd::kUnproven);
+    }
+    EXPECT_THAT(std::string(watch.why()), HasSubstr("that it forked"));
+    const absl::Time killed = absl::Now();
+    KillWhatItMade();
+    Must(watch.WaitForEnd(Late()));
+    EXPECT_GE(absl::Now() - killed, absl::Seconds(2));
+    EXPECT_EQ(watch.Look(), PeerEnd::kProven);
+  }
+
+  TempDirectory temp_;
+  std::optional<Child> child_;
+  std::optional<Channel> channel_;
+  int made_ = 0;
+};
+
+TEST_F(PeerWatchTest, WithoutAForkTheEndOfTheProcessIsProof) {
+  PeerWatch watch = Start("", "");
+  EXPECT_EQ(watch.Look(), PeerEnd::kNotEnded);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(watch.WaitForEnd(In(5))));
+  KillIt();
+  EXPECT_EQ(watch.Look(), PeerEnd::kProven);
+  EXPECT_EQ(watch.Look(), PeerEnd::kProven);
+  Must(watch.WaitForEnd(absl::InfinitePast()));
+}
+
+TEST_F(PeerWatchTest, AForkedChildThatClosedAllDescriptorsIsSeen) {
+  PeerWatch watch = Start("", "fork");
+  ExpectProofOnlyAfterTheEndOf(watch);
+}
+
+TEST_F(PeerWatchTest, OneThatWasForkedBeforeIsSeen) {
+  PeerWatch watch = Start("fork", "");
+  ExpectProofOnlyAfterTheEndOf(watch);
+}
+
+TEST_F(PeerWatchTest, OneThatWasClonedWithoutHandlersIsSeen) {
+  PeerWatch watch = Start("", "clone");
+  ExpectProofOnlyAfterTheEndOf(watch);
+}
+
+// Killed at once, as the processes of a group are: the child's lifeline goes
+// before its GPU context does.
+TEST_F(PeerWatchTest, OneThatEndsTogetherWithItsParentIsWaitedFor) {
+  PeerWatch watch = Start("", "fork");
+  const absl::Time killed = absl::Now();
+  KillWhatItMade();
+  KillIt();
+  EXPECT_EQ(watch.Look(), PeerEnd::kUnproven);
+  Must(watch.WaitForEnd(Late()));
+  EXPECT_GE(absl::Now() - killed, absl::Seconds(2));
+}
+
+TEST_F(PeerWatchTest, OneThatExecsIsNotWaitedFor) {
+  PeerWatch watch = Start("", "exec");
+  KillIt();
+  Must(watch.WaitForEnd(Late()));
+  EXPECT_EQ(::kill(made_, 0), 0) << "it lives";
+  KillWhatItMade();
+}
+
+TEST_F(PeerWatchTest, SpawningIsNoFork) {
+  PeerWatch watch = Start("", "spawn");
+  KillIt();
+  EXPECT_EQ(watch.Look(), PeerEnd::kProven);
+  KillWhatItMade();
+}
+
+TEST_F(PeerWatchTest, ALifelineWhoseDescriptorWasClosedIsMadeAgain) {
+  PeerWatch watch = Start("close", "fork");
+  ExpectProofOnlyAfterTheEndOf(watch);
+}
+
+TEST_F(PeerWatchTest, OfForksWithTheClosedOneNothingIsKnown) {
+  PeerWatch watch = Start("fork, close", "");
+  KillIt();
+  KillWhatItMade();
+  const absl::Status never = watch.WaitForEnd(In(20));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(never));
+  EXPECT_THAT(std::string(never.message()), HasSubstr("cannot be watched"));
+}
+
+// --- What is no lifeline -----------------------------------------------------
+
+class HostileLifeline : public OsTest {
+ protected:
+  // What Receive() says to such a message.
+  absl::Status Refused(std::uint16_t type, std::size_t bytes,
+                       const std::vector<const OsHandle*>& handles) {
+    auto ends = Must(Channel::Pair());
+    Must(ends.first.Send(type, std::vector<std::uint8_t>(bytes), handles,
+                         Late()));
+    return PeerWatch::Receive(ends.second, Late()).status();
+  }
+};
+
+TEST_F(HostileLifeline, OtherMessagesAreRefused) {
+  auto ends = Must(Channel::Pair());
+  Must(SendLifeline(ends.first, Late()));
+  const Message good = Must(ends.second.Receive(Late()));
+  const OsHandle* const one = &good.handles[0];
+  EXPECT_TRUE(absl::IsInvalidArgument(Refused(1, 0, {one})));
+  EXPECT_TRUE(absl::IsInvalidArgument(Refused(kLifelineMessage, 1, {one})));
+  EXPECT_TRUE(absl::IsInvalidArgument(Refused(kLifelineMessage, 0, {})));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(Refused(kLifelineMessage, 0, {one, one})));
+  EXPECT_TRUE(Refused(kLifelineMessage, 0, {one}).ok());
+}
+
+TEST_F(HostileLifeline, OtherDescriptorsAreRefused) {
+  const OsHandle plain = MemoryWith("no seals");
+  const OsHandle sealed = OsHandle::Adopt(
+      ::memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Check(::fcntl(RawFd(sealed), F_ADD_SEALS, F_SEAL_SEAL) == 0, "F_SEAL_SEAL");
+  const OsHandle file =
+      OsHandle::Adopt(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const OsHandle socket =
+      OsHandle::Adopt(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  for (const OsHandle* bad : {&plain, &sealed, &file, &socket}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Refused(kLifelineMessage, 0, {bad})));
+  }
+}
+
+// An owner that a process gave its lifeline to cannot have another one wait
+// for it, nor hide that the process has forked.
+TEST_F(HostileLifeline, WhoReceivesItCanNeitherMapNorChangeIt) {
+  auto ends = Must(Channel::Pair());
+  Must(SendLifeline(ends.first, Late()));
+  const OsHandle lifeline = Must(ReceiveLifeline(ends.second, Late()));
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+                   RawFd(lifeline), 0),
+            MAP_FAILED);
+  const std::uint64_t none = 0;
+  EXPECT_EQ(::pwrite(RawFd(lifeline), &none, sizeof(none), 0), -1);
+  EXPECT_EQ(::ftruncate(RawFd(lifeline), 0), -1);
+}
+
+}  // namespace
+}  // namespace vmm::platform

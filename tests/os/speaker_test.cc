@@ -1,0 +1,265 @@
+// Who is taken for the peer: who speaks, and not who made the socket.
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "platform/ipc/channel.h"
+#include "platform/ipc/speaker_posix.h"
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
+#include "tests/support/fork.h"
+
+namespace vmm::platform {
+namespace {
+
+using testing::Child;
+using ::testing::HasSubstr;
+using testing::RegisterChild;
+using testing::RunInFork;
+
+const UserId kStrangerId(std::to_string(kStranger));
+
+class SpeakerTest : public OsTest {
+ protected:
+  Listener Bind(PeerPolicy policy = {}) {
+    return Must(Listener::Bind({temp_.path(), ""}, std::move(policy)));
+  }
+  TempDirectory temp_;
+};
+
+// Makes a pair, hands both ends to who listens at args[0], and ends.
+int LauncherMain(const std::vector<std::string>& args) {
+  auto [one, other] = Must(Channel::Pair());
+  Channel to = Must(Channel::Connect(args[0], {}, Late()));
+  const OsHandle* ends[] = {&one.handle(), &other.handle()};
+  Must(to.Send(1, {}, ends, Late()));
+  return Must(to.Receive(Late())).type;
+}
+const bool kLauncher = RegisterChild("launcher", &LauncherMain);
+
+TEST_F(SpeakerTest, AChannelFromALauncherThatHasEndedIsToWhoSpeaks) {
+  Listener listener = Bind();
+  Child launcher = Child::Start("launcher", {listener.address()});
+  const std::int64_t launcher_pid = launcher.pid();
+  Channel link = Must(listener.Accept(Late()));
+  std::vector<OsHandle> ends = std::move(Must(link.Receive(Late())).handles);
+  Must(link.Send(7, {}, {}, Late()));
+  ASSERT_EQ(launcher.Wait(), 7);
+  Channel a = Must(Channel::Adopt(std::move(ends.at(0)), {}));
+  Channel b = Must(Channel::Adopt(std::move(ends.at(1)), {}));
+
+  EXPECT_EQ(b.peer().pid, launcher_pid);
+  EXPECT_EQ(b.speakers(), 0u);
+  const absl::Status unknown = b.OpenPeer().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(unknown)) << unknown;
+
+  Must(a.Send(1, {}, {}, Late()));
+  Must(b.Receive(Late()));
+  EXPECT_EQ(b.peer().pid, CurrentProcessId());
+  EXPECT_EQ(b.speakers(), 1u);
+  const Process peer = Must(b.OpenPeer());
+  EXPECT_EQ(peer.pid(), CurrentProcessId());
+  EXPECT_FALSE(Must(peer.HasExited()));
+}
+
+TEST_F(SpeakerTest, AForkedChildThatSpeaksIsAnotherPeer) {
+  auto pair = Must(Channel::Pair());
+  Channel& a = pair.first;
+  Channel& b = pair.second;
+  for (int i = 0; i < 2; ++i) {
+    Must(a.Send(1, {}, {}, Late()));
+    Must(b.Receive(Late()));
+    EXPECT_EQ(b.speakers(), 1u);
+  }
+  const Process first = Must(b.OpenPeer());
+  ASSERT_EQ(RunInFork([&a] { return a.Send(2, {}, {}, Late()).ok() ? 0 : 1; }),
+            0);
+  EXPECT_EQ(Must(b.Receive(Late())).type, 2);
+  EXPECT_EQ(b.speakers(), 2u);
+  EXPECT_NE(b.peer().pid, CurrentProcessId());
+  // It was reaped: newer kernels refer to it all the same.
+  absl::StatusOr<Process> second = b.OpenPeer();
+  if (second.ok()) {
+    EXPECT_TRUE(Must(second->HasExited()));
+  } else {
+    EXPECT_TRUE(absl::IsNotFound(second.status())) << second.status();
+  }
+  EXPECT_FALSE(Must(first.HasExited()));
+  Must(a.Send(3, {}, {}, Late()));
+  Must(b.Receive(Late()));
+  EXPECT_EQ(b.speakers(), 3u);
+  EXPECT_EQ(b.peer().pid, CurrentProcessId());
+}
+
+// Sends `bytes` as a stranger over `channel`. Allocates little: see RunInFork().
+int SendAsStranger(const Channel& channel, const std::string& bytes) {
+  if (::setgroups(0, nullptr) != 0 || ::setgid(kStranger) != 0 ||
+      ::setuid(kStranger) != 0) {
+    return 2;
+  }
+  return ::send(RawFd(channel.handle()), bytes.data(), bytes.size(), 0) ==
+                 static_cast<ssize_t>(bytes.size())
+             ? 0
+             : 1;
+}
+
+TEST_F(SpeakerTest, AStrangerWhoCameToHoldTheSocketIsRefusedUnread) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  auto pair = Must(Channel::Pair());
+  ASSERT_EQ(RunInFork([&] { return SendAsStranger(pair.first, "garbage"); }),
+            0);
+  const absl::Status status = pair.second.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("of user " + kStrangerId.text()));
+  EXPECT_FALSE(pair.second.is_open());
+  EXPECT_TRUE(pair.first.WaitForHangUp(Late()).ok());
+}
+
+TEST_F(SpeakerTest, AStrangerWhoIsNamedMaySpeak) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  auto pair = Must(Channel::Pair({{kStrangerId}}));
+  ASSERT_EQ(RunInFork([&] { return SendAsStranger(pair.first, "garbage"); }),
+            0);
+  EXPECT_TRUE(absl::IsDataLoss(pair.second.Receive(Late()).status()));
+  EXPECT_EQ(pair.second.peer().user, kStrangerId);
+}
+
+TEST_F(SpeakerTest, TheEffectiveUserOfASpeakerCounts) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  auto pair = Must(Channel::Pair());
+  ASSERT_EQ(RunInFork([&pair] {
+              if (::setresuid(kStranger, 0, 0) != 0) return 2;
+              return pair.first.Send(5, {}, {}, Late()).ok() ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(Must(pair.second.Receive(Late())).type, 5);
+  EXPECT_EQ(pair.second.peer().user, CurrentUser());
+}
+
+TEST_F(SpeakerTest, WhatWasSentBeforeTheAcceptHasASender) {
+  Listener listener = Bind();
+  Channel client = Must(Channel::Connect(listener.address(), {}, Late()));
+  Must(client.Send(4, {}, {}, Late()));
+  Channel server = Must(listener.Accept(Late()));
+  Must(server.Receive(Late()));
+  EXPECT_EQ(Must(server.OpenPeer()).pid(), CurrentProcessId());
+  EXPECT_EQ(server.speakers(), 1u);
+}
+
+// Without a descriptor left for the reference, in a process of its own.
+int ReceiveWithoutRoom(const std::vector<std::string>&) {
+  auto pair = Must(Channel::Pair());
+  Must(pair.first.Send(1, {}, {}, Late()));
+  absl::Status received, opened;
+  {
+    DescriptorLimit limit(0);
+    received = pair.second.Receive(Late()).status();
+    opened = pair.second.OpenPeer().status();
+  }
+  EXPECT_TRUE(received.ok()) << received;
+  EXPECT_TRUE(absl::IsResourceExhausted(opened)) << opened;
+  // The next message brings it.
+  Must(pair.first.Send(1, {}, {}, Late()));
+  Must(pair.second.Receive(Late()));
+  EXPECT_EQ(Must(pair.second.OpenPeer()).pid(), CurrentProcessId());
+  EXPECT_EQ(pair.second.speakers(), 1u);
+  return 0;
+}
+const bool kReceiveWithoutRoom =
+    RegisterChild("receive_without_room", &ReceiveWithoutRoom);
+
+TEST_F(SpeakerTest, ThePeerIsNotTakenForDeadWhereDescriptorsRunOut) {
+  EXPECT_EQ(Child::Start("receive_without_room", {}).Wait(), 0);
+}
+
+// How kernels without SCM_PIDFD are served: by the number, and by when the
+// message was sent.
+class NumberedSpeakerTest : public SpeakerTest {
+ protected:
+  // What the kernel says of a message that this process sends now.
+  static Speaker SpeakNow() {
+    int fds[2];
+    Check(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0,
+          "socketpair() failed");
+    const OsHandle a = OsHandle::Adopt(fds[0]), b = OsHandle::Adopt(fds[1]);
+    const int on = 1;
+    for (const int option : {SO_PASSCRED, SO_TIMESTAMP}) {
+      Check(::setsockopt(RawFd(b), SOL_SOCKET, option, &on, sizeof(on)) == 0,
+            "setsockopt() failed");
+    }
+    Check(::send(RawFd(a), "x", 1, 0) == 1, "send() failed");
+    char byte;
+    iovec part = {&byte, 1};
+    alignas(cmsghdr) std::uint8_t control[kSpeakerSpace];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    Check(::recvmsg(RawFd(b), &message, 0) == 1, "recvmsg() failed");
+    Speaker speaker;
+    for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr;
+         one = CMSG_NXTHDR(&message, one)) {
+      EXPECT_TRUE(TakeSpeaker(*one, speaker));
+    }
+    return speaker;
+  }
+};
+
+int PauseMain(const std::vector<std::string>&) {
+  for (;;) ::pause();
+}
+const bool kPause = RegisterChild("pause", &PauseMain);
+
+TEST_F(NumberedSpeakerTest, AProcessOlderThanItsMessageIsThePeer) {
+  const Speaker self = SpeakNow();
+  ASSERT_TRUE(self.is_known());
+  EXPECT_EQ(self.process, nullptr);
+  const Process peer = Must(OpenSpeaker(self));
+  EXPECT_EQ(peer.pid(), CurrentProcessId());
+  EXPECT_FALSE(Must(peer.HasExited()));
+}
+
+TEST_F(NumberedSpeakerTest, AProcessYoungerThanTheMessageIsAnother) {
+  Speaker speaker = SpeakNow();
+  // Longer than the clock's tick, so that the child is younger for sure.
+  absl::SleepFor(absl::Milliseconds(30));
+  const Child child = Child::Start("pause", {});
+  speaker.credentials.pid = child.pid();
+  const absl::Status status = OpenSpeaker(speaker).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has ended"));
+}
+
+TEST_F(NumberedSpeakerTest, AProcessThatEndedIsNotFound) {
+  Child child = Child::Start("pause", {});
+  absl::SleepFor(absl::Milliseconds(30));
+  Speaker speaker = SpeakNow();
+  speaker.credentials.pid = child.pid();
+  EXPECT_EQ(Must(OpenSpeaker(speaker)).pid(), child.pid());
+  child.Kill();
+  child.Wait();
+  EXPECT_TRUE(absl::IsNotFound(OpenSpeaker(speaker).status()));
+}
+
+TEST_F(NumberedSpeakerTest, WithoutNumberOrTimeNothingIsKnown) {
+  Speaker speaker = SpeakNow();
+  speaker.sent.reset();
+  EXPECT_TRUE(absl::IsUnimplemented(OpenSpeaker(speaker).status()));
+  speaker = SpeakNow();
+  speaker.credentials.pid = 0;
+  EXPECT_TRUE(absl::IsUnimplemented(OpenSpeaker(speaker).status()));
+}
+
+}  // namespace
+}  // namespace vmm::platform

@@ -1,0 +1,122 @@
+"""What the tests of the Python package have in common."""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import vmmshare as vs
+
+pytest_plugins = ["vmmshare.testing"]
+
+PEER = str(pathlib.Path(__file__).resolve().parent / "peer.py")
+
+
+class Peer:
+    """Another process: peer.py, which does one line's work after the other."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([sys.executable, PEER], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, expression):
+        """The value of a Python expression there; a statement has none."""
+        self.process.stdin.write(expression.replace("\n", ";") + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"the peer ended at: {expression}"
+        kind, _, text = answer.partition(" ")
+        if kind == "raised":
+            raise PeerRaised(text.strip())
+        return eval(text)  # A repr() that our own peer printed.
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(timeout=60) == 0
+        self.process.stdout.close()
+
+
+class PeerRaised(Exception):
+    pass
+
+
+@pytest.fixture
+def peer(driver):
+    other = Peer()
+    yield other
+    if other.process.returncode is None:
+        other.close()
+
+
+@pytest.fixture(scope="session")
+def driver(vmmshare_host_driver):
+    return vmmshare_host_driver
+
+
+@pytest.fixture
+def pool(driver):
+    """A pool of which every test gives back what it took."""
+    with vs.Pool(host_node=0, first_segment=8 << 20) as made:
+        yield made
+        assert made.statistics()["live_blocks"] == 0
+
+
+@pytest.fixture
+def remote(pool):
+    """A pool and the same again, as a process has it that connected."""
+    with vs.serve(pool) as share, vs.connect(str(share)) as theirs:
+        yield theirs
+
+
+class KeeperProcess:
+    """`vmmshare keep`, at an address of its own."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
+        self.address = f"{self.folder}/k"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "vmmshare", "keep", f"--address={self.address}"],
+            stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline().strip() == self.address  # It serves.
+
+    def stop(self):
+        """Returns when all of its threads stand still."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def keeper(driver):
+    made = KeeperProcess()
+    yield made
+    made.go_on()
+    made.process.send_signal(signal.SIGTERM)
+    assert made.process.wait(timeout=30) == 0
+    made.process.stdout.close()
+    shutil.rmtree(made.folder)
+
+
+@pytest.fixture
+def cuda(driver):
+    """The host-memory driver's calls, with a current context."""
+    import vmmshare.testing
+    calls, current = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p()
+    assert calls.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0) == 0
+    assert calls.cuCtxSetCurrent(current) == 0
+    calls.context = current
+    yield calls
+    assert calls.cuCtxSetCurrent(None) == 0
+    assert calls.cuDevicePrimaryCtxRelease_v2(0) == 0

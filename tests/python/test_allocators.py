@@ -1,0 +1,78 @@
+"""Pools as the allocators of other libraries, which only look like those here."""
+
+import sys
+import types
+
+import pytest
+
+import vmmshare as vs
+import vmmshare.cuda_core
+import vmmshare.rmm
+
+
+class Stream:
+    handle = 1
+
+    def __cuda_stream__(self):
+        return 0, 1
+
+
+@pytest.mark.parametrize("stream", [(), (Stream(),)])
+def test_rmm(pool, monkeypatch, stream):
+    rmm = types.ModuleType("rmm")
+    rmm.mr = types.SimpleNamespace(CallbackMemoryResource=lambda *calls: calls)
+    monkeypatch.setitem(sys.modules, "rmm", rmm)
+    allocate, deallocate = vs.rmm.memory_resource(pool)
+    address = allocate(5000, *stream)
+    assert pool.find(address + 4999) == (address, 5000)
+    deallocate(address, 5000, *stream)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        deallocate(address, 5000, *stream)
+    with vs.Pool(host_node=0, cap=4 << 20, first_segment=2 << 20) as small:
+        with pytest.raises(MemoryError):
+            vs.rmm.memory_resource(small)[0](8 << 20, *stream)
+
+
+@pytest.mark.parametrize("stream", [None, Stream()])
+def test_cuda_core(pool, monkeypatch, stream):
+    class Buffer:
+        @classmethod
+        def from_handle(cls, ptr, size, mr=None):
+            made = cls()
+            made.handle, made.size, made.mr = ptr, size, mr
+            return made
+
+    core = types.ModuleType("cuda.core")
+    core.Buffer, core.MemoryResource = Buffer, type("MemoryResource", (), {})
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    resource = vs.cuda_core.memory_resource(pool)
+    assert resource.is_host_accessible and resource.device_id == -1
+    buffer = resource.allocate(777, stream=stream)
+    assert pool.find(buffer.handle) == (buffer.handle, 777) and buffer.mr is resource
+    resource.deallocate(buffer.handle, buffer.size, stream=stream)
+    assert pool.statistics()["live_blocks"] == 0
+
+
+def test_a_buffer_of_cuda_core_is_dense_and_ordered(cuda, monkeypatch):
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=lambda ptr, size, owner: owner)
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    with vs.Allocation(nbytes=4096) as memory:
+        with pytest.raises(ValueError, match="dense"):
+            vs.cuda_core.buffer(memory._strided((2, 3), (8, 1), "float16", 0))
+        vs.cuda_core.buffer(memory._strided((1, 3), (99, 1), "float16", 0))
+        vs.cuda_core.buffer(memory.array((2, 0, 3), "float16"))
+    with vs.Pool() as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
+        with vs.FencePool() as fences, fences.new() as fence, pool.empty(3, "int8") as own:
+            fence.wait(1, 1)  # As a kernel on the legacy default stream.
+            theirs = remote.open(own.ticket())
+            with pytest.raises(vs.errors.FailedPrecondition, match="read-only"):
+                vs.cuda_core.buffer(theirs)
+            vs.cuda_core.buffer(theirs, readonly=True)
+            theirs.close()
+            with pytest.raises(vs.errors.DeadlineExceeded):
+                pool.wait_returned(timeout=0.2)
+            fence.signal(1)
+            pool.wait_returned(timeout=60)

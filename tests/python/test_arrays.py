@@ -1,0 +1,253 @@
+"""Arrays of an own pool and of allocations."""
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import vmmshare as vs
+import vmmshare.testing
+
+DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
+          "float16", "float32", "float64", "complex64", "complex128"]
+SHAPES = [(), (1,), (7,), (2, 3), (4, 1, 5), (0,), (3, 0, 2), (1,) * 32]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape[:4])) or "0d")
+def test_numpy_sees_the_array(pool, dtype, shape):
+    with pool.empty(shape, dtype) as array:
+        view = np.from_dlpack(array)
+        assert (view.shape, view.dtype.name) == (shape, dtype)
+        assert (array.shape, array.dtype, array.nbytes) == (shape, dtype, view.nbytes)
+        assert view.ctypes.data == array.ptr or view.size == 0
+        assert view.flags.writeable and view.flags.c_contiguous
+        del view
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numpys_own_dtypes_are_understood(pool, dtype):
+    for spelled in (np.dtype(dtype), getattr(np, "bool_" if dtype == "bool" else dtype)):
+        assert pool.empty(2, spelled).dtype == dtype if dtype != "bool" else True
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_types_that_numpy_lacks(pool, dtype):
+    with pool.empty(8, dtype) as array:
+        assert array.dtype == dtype
+        assert array.nbytes == 8 * (2 if dtype == "bfloat16" else 1)
+        with pytest.raises((RuntimeError, BufferError, TypeError)):
+            np.from_dlpack(array)
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+
+@pytest.mark.parametrize("dtype", [
+    "float12", "object", "", "<f4", 3, None, "U8", "\ud800", Named("\ud800"), np.dtype(">f4"),
+    np.dtype(">c16")], ids=ascii)
+def test_other_types_are_refused(pool, dtype):
+    with pytest.raises(TypeError, match="is not known"):
+        pool.empty(3, dtype)
+
+
+@pytest.mark.parametrize("shape", [-1, (2, -3), (1 << 62, 4), (1 << 40, 1 << 40), (1,) * 33,
+                                   (2 ** 63,)])
+def test_shapes_that_make_no_sense(pool, shape):
+    with pytest.raises(ValueError):
+        pool.empty(shape, "float64")
+
+
+@pytest.mark.parametrize("shape", ["abc", "12", (1.5,), ("a",), object()])
+def test_shapes_that_are_none(pool, shape):
+    with pytest.raises(TypeError):
+        pool.empty(shape, "int8")
+
+
+def test_a_length_may_be_of_numpy(pool):
+    for shape in (np.int64(3), (np.uint8(3),)):
+        with pool.empty(shape, "int8") as array:
+            assert array.shape == (3,)
+
+
+@pytest.mark.parametrize("use", [
+    lambda: vs.Pool(1.5), lambda: vs.Pool(2 ** 40), lambda: vs.Pool(b"x"),
+    lambda: vs.Pool(host_node="a"), lambda: vs.share_all({"x": 3})])
+def test_arguments_of_another_type(driver, use):
+    with pytest.raises(TypeError):
+        use()
+
+
+def test_what_does_not_fit(driver):
+    with vs.Pool(host_node=0, cap=4 << 20, first_segment=2 << 20) as pool:
+        with pytest.raises(vs.errors.ResourceExhausted) as raised:
+            pool.empty(8 << 20, "int8")
+        assert isinstance(raised.value, MemoryError) and raised.value.remedy
+
+
+def test_the_block_goes_with_the_last_view(pool):
+    array = pool.empty(5, "int32")
+    view = np.from_dlpack(array)
+    other = np.from_dlpack(array)
+    array.close()
+    assert array.closed
+    assert pool.statistics()["live_blocks"] == 1
+    view[:] = 7
+    del view
+    assert pool.statistics()["live_blocks"] == 1
+    assert other.sum() == 35
+    del other
+    assert pool.statistics()["live_blocks"] == 0
+
+
+def test_the_pool_may_go_first(driver):
+    pool = vs.Pool(host_node=0)
+    view = np.from_dlpack(pool.empty(1000, "uint8"))
+    pool.close()
+    del pool
+    gc.collect()
+    view[:] = 3
+    assert view.sum() == 3000
+
+
+def test_garbage_in_a_cycle_is_collected(pool):
+    class Node:
+        pass
+
+    node = Node()
+    node.array, node.self = pool.empty(3, "int8"), node
+    del node
+    gc.collect()
+    assert pool.statistics()["live_blocks"] == 0
+
+
+@pytest.mark.parametrize("use", [
+    lambda a: a.ticket(), lambda a: a.ptr, lambda a: a.__dlpack__(),
+    lambda a: a.__dlpack_device__(), lambda a: a.view(1, "int8"), lambda a: a.readonly])
+def test_a_closed_array_says_so(pool, use):
+    array = pool.empty(3, "int8")
+    array.close()
+    array.close()
+    with pytest.raises(vs.errors.FailedPrecondition, match="was closed"):
+        use(array)
+    assert "closed" in repr(array)
+
+
+def test_views(pool):
+    array = pool.empty(16, "uint8")
+    np.from_dlpack(array)[:] = range(16)
+    part = array.view((2, 2), "uint16", offset=4)
+    array.close()
+    assert np.from_dlpack(part).tolist() == [[0x0504, 0x0706], [0x0908, 0x0b0a]]
+    assert part.strides == (4, 2)
+
+
+@pytest.mark.parametrize("shape, dtype, offset", [
+    (17, "uint8", 0), (1, "uint8", 16), (4, "uint32", 4), (1, "uint16", 1), (3, "float64", 0),
+    ((1 << 62, 4), "float64", 0), (-1, "uint8", 0), (1, "uint8", 2 ** 64 - 1)])
+def test_views_outside_the_block(pool, shape, dtype, offset):
+    with pool.empty(16, "uint8") as array:
+        with pytest.raises(ValueError):
+            array.view(shape, dtype, offset)
+
+
+def test_a_stride_of_one_element_may_be_any(driver):
+    with vs.Allocation(nbytes=16, host_node=0) as memory:
+        array = memory._strided((1, 2), (1 << 61, 1), "uint64", 0)
+        assert array.strides == (1 << 64, 8)
+
+
+def test_allocations(driver):
+    with vs.Allocation(nbytes=1000, host_node=0) as memory:
+        assert memory.nbytes == 1000 and not memory.readonly
+        whole = np.from_dlpack(memory.array(1000, "uint8"))
+        whole[:] = 5
+        part = memory.array((10, 10), "int32", offset=100)
+        assert np.from_dlpack(part)[3, 4] == 0x05050505
+        with pytest.raises(ValueError):
+            memory.array(1001, "uint8")
+    with pytest.raises(vs.errors.FailedPrecondition):
+        memory.array(1, "uint8")
+    assert whole.sum() == 5000
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 62])
+def test_allocations_that_cannot_be(driver, nbytes):
+    with pytest.raises(vs.errors.VmmshareError):
+        vs.Allocation(nbytes=nbytes, host_node=0)
+
+
+def test_the_block_around_an_address(pool):
+    array, other = pool.empty(1000, "uint8"), pool.empty(1000, "uint8")
+    for offset in (0, 1, 999):
+        assert pool.find(array.ptr + offset) == (array.ptr, 1000)
+    for wrong in (array.ptr + 1000, array.ptr - 1, 0, 2 ** 64 - 1):
+        with pytest.raises(vs.errors.NotFound, match="no live block"):
+            pool.find(wrong)
+    where = other.ptr
+    other.close()
+    with pytest.raises(vs.errors.NotFound):
+        pool.find(where)
+    array.close()
+
+
+def test_statistics_and_trim(pool):
+    # What was freed on the default stream is asked about in the current context.
+    cuda, context = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    array = pool.empty(1 << 20, "uint8")
+    now = pool.statistics()
+    assert now["live_blocks"] == 1 and now["requested"] == 1 << 20
+    array.close()
+    assert pool.trim() == now["reserved"]
+    assert pool.statistics()["reserved"] == 0
+    assert cuda.cuCtxSetCurrent(None) == 0
+    assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 0
+
+
+def test_devices(driver):
+    first, second = vs.devices()
+    assert (first.ordinal, second.ordinal) == (0, 1)
+    assert first.uuid.startswith("GPU-") and first.uuid != second.uuid
+    assert first.can_access(second)
+    for device in (1, second, second.uuid):
+        with vs.Pool(device, host_node=0) as pool:
+            np.from_dlpack(pool.empty(1, "int8"))
+        with vs.Pool(device) as pool, pool.empty(4, "float32") as array:
+            assert array.__dlpack_device__() == (2, 1)
+    with pytest.raises(vs.errors.NotFound):
+        vs.Pool(7)
+    for none in ("GPU-none", "GPU-\ud800"):
+        with pytest.raises(vs.errors.NotFound, match="GPU-"):
+            vs.Pool(none)
+
+
+def test_listing_devices_makes_no_context():
+    done = subprocess.run([sys.executable, "-c", """
+import ctypes, vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+driver = ctypes.CDLL(vmmshare.testing.host_driver())
+
+def contexts():
+    active, flags, current = ctypes.c_int(), ctypes.c_uint(), ctypes.c_void_p()
+    count = 0
+    for device in range(2):
+        assert driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags),
+                                                 ctypes.byref(active)) == 0
+        count += active.value
+    assert driver.cuCtxGetCurrent(ctypes.byref(current)) == 0
+    return count + (current.value is not None)
+
+made = [contexts() for device in vs.devices() if device.name and device.uuid]
+assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 1) == 0
+print(made, contexts())
+"""], env={**os.environ, "VMMSHARE_HOST_FAIL": "cuCtxCreate:1+:UNKNOWN"},
+                          capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[0, 0] 1\n", done.stderr

@@ -1,0 +1,182 @@
+"""The rules of DLPack, and of __cuda_array_interface__."""
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+
+import vmmshare as vs
+
+NAME = ctypes.pythonapi.PyCapsule_GetName
+NAME.restype, NAME.argtypes = ctypes.c_char_p, [ctypes.py_object]
+
+
+@pytest.mark.parametrize("max_version, name", [
+    (None, b"dltensor"), ((0, 8), b"dltensor"), ((1, 0), b"dltensor_versioned"),
+    ((1, 1), b"dltensor_versioned"), ((2, 0), b"dltensor_versioned")])
+def test_the_version_is_what_the_consumer_takes(pool, max_version, name):
+    with pool.empty(3, "int8") as array:
+        capsule = array.__dlpack__(max_version=max_version)
+        assert NAME(capsule) == name
+
+
+def test_a_capsule_that_nobody_took_gives_back(pool):
+    array = pool.empty(3, "int8")
+    capsule = array.__dlpack__(max_version=(1, 0))
+    array.close()
+    assert pool.statistics()["live_blocks"] == 1
+    del capsule
+    assert pool.statistics()["live_blocks"] == 0
+
+
+def test_read_only_memory_gives_no_writable_view(pool, remote):
+    with pool.empty(3, "int8") as array:
+        with remote.open(array.ticket()) as theirs:
+            assert theirs.readonly
+            assert not np.from_dlpack(theirs).flags.writeable
+            with pytest.raises(BufferError, match="writable=True"):
+                theirs.__dlpack__()
+
+
+def test_a_consumer_that_never_writes_needs_no_flag(pool, remote):
+    with pool.empty(3, "int8") as array, remote.open(array.ticket()) as theirs:
+        assert NAME(theirs._dlpack_unflagged(None)) == b"dltensor"
+
+
+def test_a_writable_import_is_writable(pool):
+    with pool.empty(3, "int8") as array, vs.serve(pool) as share:
+        with vs.connect(str(share), writable=True) as remote:
+            theirs = remote.open(array.ticket())
+            view = np.from_dlpack(theirs)
+            view[:] = 9
+            assert np.from_dlpack(array).tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize("arguments", [
+    {"copy": True}, {"copy": np.True_}, {"copy": 1}, {"dl_device": (2, 0)}, {"dl_device": (1, 1)}])
+def test_what_it_cannot_do_is_a_buffer_error(pool, arguments):
+    with pool.empty(3, "int8") as array:
+        with pytest.raises(BufferError):
+            array.__dlpack__(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [
+    {}, {"copy": False}, {"copy": None}, {"dl_device": (1, 0)}, {"max_version": (1, 0)},
+    {"stream": None}])
+def test_what_it_can(pool, arguments):
+    with pool.empty(3, "int8") as array:
+        array.__dlpack__(**arguments)
+
+
+def test_memory_of_the_host_has_no_stream(pool):
+    with pool.empty(3, "int8") as array:
+        assert array.__dlpack_device__() == (1, 0)
+        with pytest.raises(ValueError, match="no streams"):
+            array.__dlpack__(stream=1)
+        assert not hasattr(array, "__cuda_array_interface__")
+
+
+@pytest.mark.parametrize("stream", [None, 1, -1])
+def test_memory_of_a_device(driver, stream):
+    with vs.Pool() as pool, pool.empty((2, 3), "float16") as array:
+        assert array.__dlpack_device__() == (2, 0) and pool.device == 0
+        array._use_on(0)
+        array.__dlpack__(stream=stream)
+        with pytest.raises(ValueError, match="ambiguous"):
+            array.__dlpack__(stream=0)
+        with pytest.raises(ValueError, match="per-thread"):
+            array.__dlpack__(stream=2)
+        with pytest.raises(ValueError, match="per-thread"):
+            array._use_on(2)
+        interface = array.__cuda_array_interface__
+        assert interface == {"version": 3, "typestr": "<f2", "shape": (2, 3), "strides": (6, 2),
+                             "data": (array.ptr, False), "stream": 1}
+
+
+def test_a_type_that_the_interface_lacks(driver):
+    with vs.Pool() as pool, pool.empty(3, "bfloat16") as array:
+        assert not hasattr(array, "__cuda_array_interface__")
+
+
+def test_the_last_view_may_go_on_any_thread(pool, remote):
+    own = pool.empty(1000, "uint8")
+    views = [np.from_dlpack(remote.open(own.ticket())) for _ in range(50)]
+    threads = [threading.Thread(target=views.pop) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert pool.leases() == []
+
+
+@pytest.mark.parametrize("times", [2000])
+def test_importing_again_and_again_leaves_nothing(pool, remote, times):
+    own = pool.empty((4, 4), "float32")
+    ticket = own.ticket()
+    before = pool.statistics()
+    for _ in range(times):
+        np.from_dlpack(remote.open(ticket))
+    assert pool.statistics() == before
+    assert pool.leases() == []
+
+
+@pytest.mark.parametrize("take", [
+    lambda array: array.__dlpack__(stream=1, max_version=(1, 0)),
+    lambda array: array.__cuda_array_interface__], ids=["DLPack", "__cuda_array_interface__"])
+def test_memory_goes_back_after_what_is_on_the_consumers_stream(cuda, take):
+    with vs.Pool() as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
+        with vs.FencePool() as fences, fences.new() as fence, pool.empty(3, "int8") as own:
+            fence.wait(1, 1)  # As a kernel on the legacy default stream.
+            theirs = remote.open(own.ticket())
+            take(theirs)
+            theirs.close()
+            with pytest.raises(vs.errors.DeadlineExceeded):
+                pool.wait_returned(timeout=0.2)
+            fence.signal(1)
+            pool.wait_returned(timeout=60)
+
+
+@pytest.fixture
+def stream(cuda):
+    """A stream, which the test destroys."""
+    made = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+    return made.value
+
+
+def test_a_stream_may_be_destroyed_before_the_arrays_that_were_used_on_it(cuda, stream):
+    with vs.Pool() as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
+        own = pool.empty(3, "int8", stream=stream)
+        theirs = remote.open(own.ticket())
+        theirs.__dlpack__(stream=stream, max_version=(1, 0))
+        with vs.FencePool() as fences, fences.new() as fence:
+            fence.wait(stream, 1)  # As a kernel.
+            with pytest.raises(vs.errors.DeadlineExceeded, match="timeout of 0.2 s"):
+                pool.release_stream(stream, timeout=0.2)
+            fence.signal(1)
+            pool.release_stream(stream, timeout=60)
+        assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+        theirs.close()  # The host-memory driver ends who asks a stream that is none.
+        own.close()
+        assert pool.leases() == [] and pool.statistics()["live_blocks"] == 0
+        with pytest.raises(ValueError, match="per-thread"):
+            pool.release_stream(2)
+
+
+def test_a_stream_that_is_used_again_after_its_release_is_waited_for(cuda, stream):
+    """Another stream may have the value of one that was destroyed."""
+    with vs.Pool() as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
+        with vs.FencePool() as fences, fences.new() as fence, pool.empty(3, "int8") as own:
+            pool.release_stream(stream)
+            fence.wait(stream, 1)
+            theirs = remote.open(own.ticket())
+            theirs.__dlpack__(stream=stream, max_version=(1, 0))
+            pool.release_stream(1)  # Of another.
+            theirs.close()
+            with pytest.raises(vs.errors.DeadlineExceeded):
+                pool.wait_returned(timeout=0.2)
+            fence.signal(1)
+            pool.wait_returned(timeout=60)
+        pool.release_stream(stream, timeout=60)
+    assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0

@@ -1,0 +1,112 @@
+"""Exceptions have a code, a remedy, and the built-in type that they are."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import vmmshare as vs
+import vmmshare.testing
+from vmmshare import errors
+
+KINDS = {
+    "CANCELLED": errors.Cancelled, "INVALID_ARGUMENT": ValueError,
+    "DEADLINE_EXCEEDED": TimeoutError, "NOT_FOUND": LookupError,
+    "ALREADY_EXISTS": errors.AlreadyExists, "PERMISSION_DENIED": PermissionError,
+    "RESOURCE_EXHAUSTED": MemoryError, "FAILED_PRECONDITION": RuntimeError,
+    "ABORTED": errors.Aborted, "OUT_OF_RANGE": IndexError, "UNIMPLEMENTED": NotImplementedError,
+    "INTERNAL": errors.Internal, "UNAVAILABLE": ConnectionError, "DATA_LOSS": errors.DataLoss,
+    "UNKNOWN": errors.VmmshareError, "SOMETHING_NEW": errors.VmmshareError}
+
+
+@pytest.mark.parametrize("code, kind", KINDS.items())
+def test_codes_are_types(code, kind):
+    error = errors._from_status(code, "the message", "Do this.", 2)
+    assert isinstance(error, kind) and isinstance(error, errors.VmmshareError)
+    assert str(error) == "the message. Do this."
+    assert (error.remedy, error.cuda_result) == ("Do this.", 2)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.remedy) == (type(error), str(error), "Do this.")
+
+
+def test_a_remedy_that_the_message_has_is_said_once():
+    assert str(errors.NotFound("Gone. Do this.", "Do this.")) == "Gone. Do this."
+
+
+def test_the_drivers_result_travels(driver):
+    with pytest.raises(errors.ResourceExhausted) as raised:
+        vs.Allocation(nbytes=1 << 44)
+    assert raised.value.cuda_result == 2
+
+
+@pytest.mark.parametrize("make", [
+    lambda: vs.Pool(host_node=0), lambda: vs.Server(), lambda: vs.FencePool(),
+    lambda: vs.Allocation(nbytes=1, host_node=0), lambda: vs.Driver(vmmshare.testing.host_driver())])
+def test_closing_twice_and_using_after(driver, make):
+    with make() as made:
+        assert not made.closed
+    made.close()
+    assert made.closed
+    uses = {vs.Pool: lambda: made.empty(1, "int8"), vs.Server: lambda: made.leases(),
+            vs.FencePool: lambda: made.new(), vs.Allocation: lambda: made.ptr,
+            vs.Driver: lambda: made.version}
+    with pytest.raises(errors.FailedPrecondition, match="was closed"):
+        uses[type(made)]()
+
+
+@pytest.mark.parametrize("use, says", [
+    (lambda own, theirs: vs.share_all({"x": [1]}), "array 'x': expected a vmmshare.Array, not a list"),
+    (lambda own, theirs: vs.share_all({7: own.empty(1, "int8")}), "the name 7: expected a str"),
+    (lambda own, theirs: vs.connect(b"vmmshare-pool:"), "connect.. takes the text .* not a bytes"),
+    (lambda own, theirs: own.wait_returned(timeout="1"), "timeout: expected seconds .* not a str"),
+    (lambda own, theirs: own.empty(3.5, "int8"), "shape: expected an int or ints, not a float"),
+    (lambda own, theirs: own.empty("33", "int8"), "shape: expected an int or ints, not a str"),
+    (lambda own, theirs: own.empty(3, "int33"), "dtype int33 is not known; expected one of bool"),
+    (lambda own, theirs: vs.Pool(0.5), "device: expected an ordinal, a UUID .* not a float"),
+    (lambda own, theirs: theirs.open((array := own.empty(1, "int8")).ticket(), fence=3) or array,
+     "fence: expected a Fence, not a int"),
+    (lambda own, theirs: vs.on_recall(own, print), "not a Pool and a builtin_function"),
+    (lambda own, theirs: vs.on_recall(theirs, 3), "not a RemotePool and a int"),
+    (lambda own, theirs: vs.RingHome(host_node=0).open("x", nbytes=64), "socket.socket.* not a str"),
+])
+def test_an_argument_of_another_type_is_named(pool, remote, use, says):
+    with pytest.raises(TypeError, match=says):
+        use(pool, remote)
+
+
+def test_a_shape_that_cannot_be_is_named(pool):
+    with pytest.raises(ValueError, match=r"the shape \(3, -1\) has a length below 0"):
+        pool.empty((3, -1), "int8")
+
+
+def test_doctor(driver):
+    report = vs.doctor(vmmshare.testing.host_driver())
+    assert report["driver"]["host_memory"] is True and len(report["devices"]) == 2
+    assert vs.doctor("/nowhere/libcuda.so")["driver"]["error"]["code"] == "NOT_FOUND"
+
+
+def test_doctor_prints_as_the_tool_does(driver):
+    report = vs.doctor("/nowhere/libcuda.so")  # Counts nothing that changes meanwhile.
+    printed = subprocess.run([sys.executable, "-m", "vmmshare", "doctor",
+                              "--driver=/nowhere/libcuda.so"], capture_output=True, text=True)
+    assert str(report) == printed.stdout and printed.stdout.startswith("driver:")
+    again = pickle.loads(pickle.dumps(report))
+    assert json.loads(json.dumps(report)) == again == report and str(again) == str(report)
+
+
+@pytest.mark.parametrize("words, code", [
+    (["--version"], 0), (["--help"], 0), ([], 2), (["nothing"], 2),
+    (["doctor", f"--driver={vmmshare.testing.host_driver()}"], 0)])
+def test_the_command(words, code):
+    done = subprocess.run([sys.executable, "-m", "vmmshare", *words], capture_output=True,
+                          text=True)
+    assert done.returncode == code, done.stderr
+
+
+def test_the_command_prints_json():
+    path = vmmshare.testing.host_driver()
+    done = subprocess.run([sys.executable, "-m", "vmmshare", "doctor", "--json",
+                           f"--driver={path}"], capture_output=True, text=True)
+    assert json.loads(done.stdout)["driver"]["host_memory"] is True

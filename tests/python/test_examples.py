@@ -1,0 +1,115 @@
+"""The examples of docs/examples/python, without a GPU."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples" / "python"
+SUM = "sum 549755289600, from"
+
+
+def run(name, *words, env):
+    return subprocess.run([sys.executable, str(EXAMPLES / name), *words], env=env,
+                          capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A host-memory machine, and folders, of this test's own."""
+    runtime = pathlib.Path(f"/tmp/vmmshare-py-{os.getpid()}-{time.monotonic_ns() % 10**9}")
+    runtime.mkdir(mode=0o700)
+    yield {**os.environ, "VMMSHARE_HOST_INSTANCE": runtime.name, "XDG_RUNTIME_DIR": str(runtime)}
+    subprocess.run(["rm", "-r", str(runtime)], check=True)
+
+
+@pytest.fixture
+def maker(machine, tmp_path):
+    def start(*flags):
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / "make_data.py"), str(tmp_path / "file"), "--host",
+             *flags], env=machine, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert "Enter" in process.stdout.readline()
+        return process
+    return start
+
+
+def test_the_second_works_on_what_the_first_made(machine, maker, tmp_path):
+    first = maker()
+    done = run("use_data.py", str(tmp_path / "file"), "--host", env=machine)
+    assert (done.returncode, done.stdout) == (0, f"{SUM} its maker\n"), done.stderr
+    first.communicate("\n")
+    assert first.returncode == 0
+
+
+def test_the_first_has_gone(machine, maker, tmp_path):
+    first = maker()
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    done = run("use_data.py", str(tmp_path / "file"), "--host", env=machine)
+    assert done.returncode == 1 and done.stdout.startswith("NOT_FOUND: "), done.stderr
+
+
+def test_the_first_has_gone_and_the_keeper_has_it(machine, maker, tmp_path):
+    keeper = subprocess.Popen([sys.executable, "-m", "vmmshare", "keep"], env=machine,
+                              stdout=subprocess.DEVNULL)
+    try:
+        folder = pathlib.Path(machine["XDG_RUNTIME_DIR"], "vmmshare")
+        deadline = time.monotonic() + 30
+        while not (folder.exists() and list(folder.glob("keeper-*"))):
+            assert keeper.poll() is None and time.monotonic() < deadline
+        first = maker("--keep")
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+        done = run("use_data.py", str(tmp_path / "file"), "--host", env=machine)
+        assert (done.returncode, done.stdout) == (0, f"{SUM} the keeper\n"), done.stderr
+    finally:
+        keeper.send_signal(signal.SIGTERM)
+        assert keeper.wait(timeout=30) == 0
+
+
+HELLO = {"Python": [sys.executable, str(EXAMPLES / "hello.py")],
+         "C++": [os.environ.get("VMMSHARE_HELLO", "")]}
+
+
+@pytest.mark.parametrize("theirs", HELLO)
+@pytest.mark.parametrize("ours", HELLO)
+def test_hello_in_either_language(machine, ours, theirs):
+    if "C++" in (ours, theirs) and not HELLO["C++"][0]:
+        pytest.skip("VMMSHARE_HELLO does not name the hello that is built")
+    import vmmshare.testing
+    driver = vmmshare.testing.host_driver()
+    with subprocess.Popen([*HELLO[ours], driver], env=machine, text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        lines = iter(owner.stdout.readline, "")
+        ticket = next(line for line in lines if line.startswith("vmmshare:")).strip()
+        opened, cut = (subprocess.run([*HELLO[theirs], driver, text], env=machine, text=True,
+                                      capture_output=True, timeout=60)
+                       for text in (ticket, ticket[:-1]))
+        owner.communicate("\n", timeout=60)
+    assert opened.returncode == 0 and opened.stdout.startswith("opened "), opened.stderr
+    assert cut.returncode == 1 and "not a usable ticket" in cut.stderr
+    assert owner.returncode == 0
+
+
+def test_the_first_lines_of_the_document(machine):
+    """What docs/python.md shows first: for torch stands what takes the array as it is."""
+    text = (EXAMPLES.parents[1] / "python.md").read_text()
+    first, second = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)[:2]
+    begin = "import vmmshare.testing; vmmshare.testing.use_host_driver()\n"
+    owner = subprocess.Popen([sys.executable, "-u", "-c", begin + first + "input()"], env=machine,
+                             text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    begin += ("import sys, types; text, ticket = sys.argv[1:]\n"
+              "torch = types.SimpleNamespace(from_dlpack=lambda array: array)\n")
+    opened = subprocess.run(
+        [sys.executable, "-c", begin + second + "print(tensor, tensor.readonly)",
+         *owner.stdout.readline().split()], env=machine, text=True, capture_output=True,
+        timeout=60)
+    owner.communicate("\n", timeout=60)
+    assert "float16 (1024, 1024)" in opened.stdout and "True" in opened.stdout, opened.stderr
+    assert owner.returncode == 0

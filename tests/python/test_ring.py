@@ -1,0 +1,332 @@
+"""Rings of buffers, and symmetric memory."""
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import vmmshare as vs
+import vmmshare.job
+import vmmshare.testing
+
+
+def on_a_thread(cuda, work):
+    """Runs work() on a thread with the same context; join() gives what it returned."""
+    result = []
+
+    def run():
+        assert cuda.cuCtxSetCurrent(cuda.context) == 0
+        result.append(work())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(60)
+        assert result, "the thread failed"
+        return result[0]
+    return join
+
+
+@pytest.fixture
+def ends(cuda):
+    """Both ends of a ring of three buffers of 4096 bytes on the host."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    home = vs.RingHome(host_node=0)
+    join = on_a_thread(cuda, lambda: vs.open_ring(theirs))
+    writer = home.open(ours, buffers=3, nbytes=4096)
+    reader = join()
+    home.close()
+    yield writer, reader
+    if not writer.closed:
+        writer.abort()  # Whatever a test has left.
+    reader.close()
+    writer.close()
+
+
+@pytest.fixture
+def streams(cuda):
+    """One for each end: on one stream both would wait for each other."""
+    made = [ctypes.c_void_p() for _ in range(2)]
+    for stream in made:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    yield [stream.value for stream in made]
+    for stream in made:
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+def test_items_come_in_order_and_no_more_after_the_last(cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+
+    def consume():
+        got = []
+        for buffer in reader.items(theirs):
+            view = np.from_dlpack(buffer.array(buffer.nbytes // 4, "int32"))
+            got.append((buffer.number, buffer.tag, view.tolist()))
+            assert not view.flags.writeable
+        reader.finish()
+        return got
+
+    join = on_a_thread(cuda, consume)
+    for i in range(1, 21):
+        buffer = writer.acquire(ours, timeout=60)
+        # The host writes when it is free.
+        assert cuda.cuStreamSynchronize(ctypes.c_void_p(ours)) == 0
+        np.from_dlpack(buffer.array(i, "int32"))[:] = i
+        buffer.nbytes, buffer.tag = 4 * i, 100 + i
+        writer.publish(buffer, ours)
+    writer.finish(timeout=60)
+    assert join() == [(i, 100 + i, [i] * i) for i in range(1, 21)]
+
+
+def test_between_processes(cuda, peer):
+    path = f"/tmp/vmmshare-ring-{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+    peer("import ctypes, socket, vmmshare.testing")
+    peer("cuda = ctypes.CDLL(vmmshare.testing.host_driver()); context = ctypes.c_void_p()")
+    peer("cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)")
+    peer("cuda.cuCtxSetCurrent(context)")
+    peer("s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)")
+    peer(f"s.connect({path!r})")
+    ours, _ = listener.accept()
+    listener.close()
+    os.unlink(path)
+    home = vs.RingHome(host_node=0)
+    opened = on_a_thread(cuda, lambda: home.open(ours, nbytes=64, timeout=60))
+    peer("reader = vs.open_ring(s, timeout=60)")
+    writer = opened()
+    for i in range(5):
+        buffer = writer.acquire()
+        np.from_dlpack(buffer.array(1, "int64"))[:] = i * i
+        writer.publish(buffer)
+    peer("items = reader.items(timeout=60)")
+    for i in range(5):
+        assert peer("int(np.from_dlpack(next(items).array(1, 'int64'))[0])") == i * i
+    peer.kill()
+    with pytest.raises(vs.errors.Unavailable):
+        for _ in range(20):
+            writer.publish(writer.acquire(timeout=20), timeout=20)
+    writer.close()
+
+
+def test_what_is_refused(cuda, ends):
+    writer, reader = ends
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        reader.acquire(timeout=0)
+    buffer = writer.acquire()
+    with pytest.raises(ValueError):
+        buffer.array(4097, "uint8")
+    with pytest.raises(vs.errors.FailedPrecondition, match="writer's end"):
+        buffer.wait()
+    writer.publish(buffer)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        writer.publish(buffer)
+    buffer = writer.acquire()
+    buffer.nbytes = 5000
+    with pytest.raises(vs.errors.InvalidArgument):
+        writer.publish(buffer)
+    got = reader.acquire()
+    reader.release(got)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        reader.release(got)
+
+
+def test_an_abort_ends_both(cuda, ends):
+    writer, reader = ends
+    writer.abort()
+    with pytest.raises(vs.errors.Aborted):
+        writer.acquire(timeout=20)
+    writer.close()
+    with pytest.raises((vs.errors.Aborted, vs.errors.Unavailable)):
+        reader.acquire(timeout=20)
+    with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+        writer.acquire()
+
+
+def test_a_socket_that_is_none(driver):
+    home = vs.RingHome(host_node=0)
+    stream = socket.socketpair()[0]
+    with pytest.raises(vs.errors.VmmshareError):
+        home.open(stream, nbytes=64, timeout=1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        home.open(ours, nbytes=64, timeout=0.05)
+    theirs.close()
+
+
+def test_buffers_of_another_gpu_are_of_the_device_that_reads_them(cuda):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other = ctypes.c_void_p()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), 1) == 0
+    join = on_a_thread(cuda, lambda: vs.open_ring(theirs, device=1))
+    with vs.RingHome(0).open(ours, buffers=1, nbytes=4096) as writer, join() as reader:
+        writer.publish(writer.acquire())
+        assert cuda.cuCtxSetCurrent(other) == 0  # The reader's streams are of device 1.
+        theirs = reader.acquire()
+        assert theirs.array(1, "uint8").__dlpack_device__() == (2, 1)
+        reader.release(theirs)
+        assert cuda.cuCtxSetCurrent(cuda.context) == 0
+        assert writer.acquire().array(1, "uint8").__dlpack_device__() == (2, 0)
+    assert cuda.cuDevicePrimaryCtxRelease_v2(1) == 0
+
+
+@pytest.mark.parametrize("open_it", [
+    lambda end: vs.open_ring(end, device=99), lambda end: vs.open_ring(end, device="x"),
+    lambda end: vs.open_ring(end, timeout=float("nan")),
+    lambda end: vs.RingHome(host_node=0).open(end, nbytes=64, buffers="x"),
+    lambda end: vs.RingHome(host_node=0).open(end, nbytes=-1)])
+def test_the_socket_of_a_ring_that_is_not_made_is_closed(driver, open_it):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with pytest.raises((vs.errors.NotFound, ValueError, TypeError)):
+        open_it(theirs)
+    ours.settimeout(20)
+    assert ours.recv(1) == b""
+    ours.close()
+
+
+def test_an_end_that_another_thread_uses_is_waited_for_by_the_timeout(cuda, ends):
+    _, reader = ends
+    began = threading.Event()
+
+    def acquire():
+        began.set()
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            reader.acquire(timeout=3)
+        return True
+
+    join = on_a_thread(cuda, acquire)
+    began.wait(20)
+    end = time.monotonic() + 20
+    while not reader._lock.locked():
+        assert time.monotonic() < end
+    start = time.monotonic()
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        reader.acquire(timeout=0.05)
+    assert time.monotonic() - start < 1.5
+    assert join()
+
+
+def test_the_last_array_of_a_closed_ring_holds_up_no_thread(cuda, streams, ends):
+    writer, _ = ends
+    with vs.FencePool() as fences, fences.new() as fence:
+        fence.wait(streams[0], 1)  # As a kernel.
+        buffer = writer.acquire(streams[0])
+        array = buffer.array(1, "uint8")
+        writer.publish(buffer, streams[0])
+        writer.close()
+        start = time.monotonic()
+        array.close()
+        assert time.monotonic() - start < 5
+        fence.signal(1)
+        assert cuda.cuStreamSynchronize(ctypes.c_void_p(streams[0])) == 0
+
+
+def test_ctrl_c_ends_closing(cuda, streams, ends):
+    writer, _ = ends
+    with vs.FencePool() as fences, fences.new() as fence:
+        fence.wait(streams[0], 1)  # As a kernel.
+        writer.publish(writer.acquire(streams[0]), streams[0])
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            writer.close()
+        assert writer.closed and time.monotonic() - start < 5
+        timer.join()
+        fence.signal(1)
+        assert cuda.cuStreamSynchronize(ctypes.c_void_p(streams[0])) == 0
+
+
+class Threads:
+    """A job whose ranks are threads."""
+
+    def __init__(self, size):
+        self.size, self.barrier, self.own = size, threading.Barrier(size), [None] * size
+
+    def exchange(self, rank):
+        def all_gather(own):
+            self.own[rank] = dict(own)
+            self.barrier.wait(60)
+            gathered = list(self.own)
+            self.barrier.wait(60)
+            return gathered
+        return vmmshare.job.AllGather(rank, self.size, all_gather)
+
+
+def test_every_rank_sees_the_memory_of_all(cuda):
+    job = Threads(3)
+    ranks = [on_a_thread(cuda, lambda rank=rank: vs.SymmetricMemory(0, 1 << 20, job.exchange(rank)))
+             for rank in range(3)]
+    ranks = [join() for join in ranks]
+    for rank, memory in enumerate(ranks):
+        assert (memory.rank, memory.size, memory.nbytes) == (rank, 3, 1 << 20)
+        value = ctypes.c_uint8(rank + 1)
+        assert cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(memory.ptr(rank) + 77), ctypes.byref(value),
+                                    ctypes.c_size_t(1)) == 0
+    for memory in ranks:
+        for rank in range(3):
+            value = ctypes.c_uint8()
+            where = memory.array(rank, 1 << 18, "float32").ptr + 77
+            assert cuda.cuMemcpyDtoH_v2(ctypes.byref(value), ctypes.c_uint64(where),
+                                        ctypes.c_size_t(1)) == 0
+            assert value.value == rank + 1
+        with pytest.raises(IndexError):
+            memory.ptr(3)
+        with pytest.raises(ValueError):
+            memory.array(0, (1 << 20) + 1, "uint8")
+    for memory in ranks:
+        memory.close()
+        with pytest.raises(vs.errors.FailedPrecondition):
+            memory.ptr(0)
+
+
+def test_the_parts_of_other_gpus_are_of_the_device_that_has_access(cuda):
+    job = Threads(2)
+    ranks = [on_a_thread(cuda, lambda rank=rank: vs.SymmetricMemory(rank, 4096, job.exchange(rank)))
+             for rank in range(2)]
+    for rank, memory in enumerate(join() for join in ranks):
+        for part in range(2):
+            assert memory.array(part, 4096, "int8").__dlpack_device__() == (2, rank)
+
+
+def test_sizes_that_differ_are_named(cuda):
+    job = Threads(2)
+
+    def make(rank):
+        with pytest.raises(vs.errors.InvalidArgument):
+            vs.SymmetricMemory(0, (1 + rank) << 20, job.exchange(rank))
+        return True
+
+    joins = [on_a_thread(cuda, lambda rank=rank: make(rank)) for rank in range(2)]
+    assert [join() for join in joins] == [True, True]
+
+
+@pytest.mark.parametrize("broken", ["put", "fence", "rank"])
+def test_what_an_exchange_raises_is_raised(cuda, broken):
+    exchange = vmmshare.job.AllGather(0, 1, lambda own: [own])
+
+    def fail(*_):
+        raise ZeroDivisionError("mine")
+
+    setattr(exchange, broken, 5 if broken == "rank" else fail)
+    with pytest.raises(vs.errors.InvalidArgument if broken == "rank" else ZeroDivisionError):
+        vs.SymmetricMemory(0, 1 << 20, exchange)
+
+
+def test_a_job_of_mpi4py(cuda):
+    class Communicator:
+        Get_rank, Get_size = (lambda self: 0), (lambda self: 1)
+
+        def allgather(self, own):
+            return [dict(own)]
+
+    with vs.SymmetricMemory(0, 4096, vmmshare.job.mpi(Communicator())) as memory:
+        assert memory.ptr(0) == memory.array(0, 1, "int8").ptr

@@ -1,0 +1,177 @@
+"""Tickets that were damaged, are of something else, or lie."""
+
+import random
+import struct
+
+import numpy as np
+import pytest
+
+import vmmshare as vs
+
+HEAD = 72
+
+
+def changed(ticket, at, form, *values):
+    data = bytearray(ticket)
+    struct.pack_into(form, data, at, *values)
+    return bytes(data)
+
+
+@pytest.fixture
+def ticket(pool):
+    with pool.empty((4, 8), "int32") as array:
+        yield array.ticket()
+
+
+def test_a_ticket_opens_the_array(remote, ticket):
+    with remote.open(ticket) as array:
+        assert (array.shape, array.dtype, array.strides) == ((4, 8), "int32", (32, 4))
+
+
+def test_the_same_array_has_the_same_ticket(pool):
+    with pool.empty(3, "int8") as array:
+        assert array.ticket() == array.ticket()
+
+
+@pytest.mark.parametrize("length", [0, 1, 55, 56, 71, 72, 80, 103])
+def test_cut_tickets(remote, ticket, length):
+    with pytest.raises(vs.errors.InvalidArgument):
+        remote.open(ticket[:length])
+
+
+@pytest.mark.parametrize("at, form, values", [
+    (0, "<I", (0,)), (0, "<B", (0,)), (4, "<B", (0,)), (4, "<B", (99,)), (5, "<B", (33,)),
+    (5, "<B", (3,)), (5, "<B", (1,)), (6, "<H", (1,)), (8, "<Q", (1,)), (8, "<Q", (4,)),
+    (8, "<Q", (2 ** 64 - 4,)), (HEAD, "<q", (-1,)), (HEAD, "<q", (5,)),
+    (HEAD, "<q", (2 ** 62,)), (HEAD + 8, "<q", (-8,)), (HEAD + 8, "<q", (9,)),
+    (HEAD + 8, "<q", (2 ** 62,)), (HEAD + 16, "<q", (9,)), (HEAD + 24, "<q", (2,)),
+    (HEAD + 24, "<q", (-1,)), (4, "<B", (9,)), (4, "<B", (14,))])
+def test_tickets_that_leave_the_block_or_make_no_sense(pool, remote, ticket, at, form, values):
+    with pytest.raises(vs.errors.InvalidArgument) as raised:
+        remote.open(changed(ticket, at, form, *values))
+    assert raised.value.code == "INVALID_ARGUMENT" and raised.value.remedy
+    assert pool.leases() == []  # Nothing of it stayed imported.
+
+
+@pytest.mark.parametrize("at, version", [(3, 2), (3, 0), (3, 255), (19, 2)])
+def test_tickets_of_another_version(remote, ticket, at, version):
+    # The array's own, and the block's within it.
+    with pytest.raises(vs.errors.VmmshareError, match="version"):
+        remote.open(changed(ticket, at, "<B", version))
+
+
+def test_what_lies_within_is_taken(remote, ticket):
+    # Broadcast, transposed, a part: all within the block.
+    broadcast = changed(ticket, HEAD + 8, "<q", 0)
+    assert remote.open(broadcast).strides == (0, 4)
+    transposed = changed(ticket, HEAD, "<qqqq", 8, 1, 4, 8)
+    assert np.from_dlpack(remote.open(transposed)).shape == (8, 4)
+    empty = changed(ticket, HEAD, "<qq", 0, 8)
+    assert remote.open(empty).shape == (0, 8)
+
+
+def test_a_ticket_with_something_behind_it(remote, ticket):
+    with pytest.raises(vs.errors.InvalidArgument, match="follow"):
+        remote.open(ticket + b"\0")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_changes_never_crash(pool, remote, ticket, seed):
+    chance = random.Random(seed)
+    remote.open(ticket).close()  # Its memory has come; nothing is waited for below.
+    for _ in range(100):
+        data = bytearray(ticket)
+        for _ in range(chance.randrange(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            with remote.open(bytes(data), timeout=0) as array:
+                view = np.from_dlpack(array)
+                view.sum()
+                del view
+        except (vs.errors.InvalidArgument, vs.errors.FailedPrecondition,
+                vs.errors.Unimplemented):
+            pass
+    assert pool.leases() == []
+
+
+@pytest.mark.parametrize("ticket", [None, "text", 5, [1, 2]])
+def test_what_is_no_bytes(remote, ticket):
+    with pytest.raises(TypeError):
+        remote.open(ticket)
+
+
+def test_a_stale_ticket(pool, remote):
+    array = pool.empty(3, "int8")
+    ticket = array.ticket()
+    array.close()
+    with pytest.raises(vs.errors.FailedPrecondition):
+        remote.open(ticket)
+
+
+def test_a_ticket_of_another_pool(driver, remote):
+    with vs.Pool(host_node=0) as other, other.empty(3, "int8") as array:
+        with pytest.raises(vs.errors.InvalidArgument):
+            remote.open(array.ticket())
+
+
+def test_only_what_is_ones_own_has_a_ticket(pool, remote, ticket):
+    with remote.open(ticket) as theirs:
+        with pytest.raises(vs.errors.FailedPrecondition, match="own pool"):
+            theirs.ticket()
+    with vs.Allocation(nbytes=10, host_node=0) as memory:
+        with pytest.raises(vs.errors.FailedPrecondition):
+            memory.array(10, "int8").ticket()
+
+
+def test_a_view_has_a_ticket_of_its_own(pool, remote):
+    with pool.empty(16, "uint8") as array:
+        np.from_dlpack(array)[:] = range(16)
+        part = array.view((2, 3), "uint8", offset=5)
+        assert np.from_dlpack(remote.open(part.ticket())).tolist() == [[5, 6, 7], [8, 9, 10]]
+        part.close()
+
+
+def test_many_at_once(pool, remote):
+    arrays = {f"layer.{i}": pool.empty((i % 5, 3), "float32") for i in range(200)}
+    for i, array in enumerate(arrays.values()):
+        np.from_dlpack(array)[:] = i
+    data = vs.share_all(arrays)
+    opened = remote.open_all(data)
+    assert [name for name, _ in opened] == list(arrays)
+    assert all((np.from_dlpack(a) == i).all() for i, (_, a) in enumerate(opened))
+    for length in (0, 3, 7, 8, 9, 12, 50, len(data) - 1):
+        with pytest.raises(vs.errors.InvalidArgument):
+            remote.open_all(data[:length])
+    with pytest.raises(vs.errors.InvalidArgument, match="follow"):
+        remote.open_all(data + b"x")
+    assert remote.open_all(vs.share_all({})) == []
+    del opened, array
+    for array in arrays.values():
+        array.close()
+
+
+@pytest.mark.parametrize("text", ["", "vmmshare:2:", "vmmshare-pool:2:AAAA", "x" * 5000,
+                                  "vmmshare-pool:9:AAAA", "\0"])
+def test_texts_that_are_none(driver, text):
+    with pytest.raises(vs.errors.VmmshareError) as raised:
+        vs.connect(text, timeout=1)
+    assert raised.value.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
+
+
+def test_what_is_served_no_more(pool):
+    share = vs.serve(pool)
+    text = str(share)
+    again = vs.serve(pool)
+    assert str(again) != text
+    share.close()
+    with pytest.raises(vs.errors.NotFound) as raised:
+        vs.connect(text, timeout=5)
+    assert isinstance(raised.value, LookupError)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        str(share)
+
+
+@pytest.mark.parametrize("what", [None, 5, "text", object()])
+def test_what_cannot_be_served(driver, what):
+    with pytest.raises(TypeError):
+        vs.serve(what)

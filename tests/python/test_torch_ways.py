@@ -1,0 +1,171 @@
+"""Tensors through queues, and of other allocators."""
+
+import ctypes
+import pickle
+import sys
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import pytest
+
+import fake_torch
+import vmmshare as vs
+import vmmshare.testing
+import vmmshare.torch
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    modules = fake_torch.modules(fake_torch.FastTensor)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return modules["torch"]
+
+
+@pytest.fixture
+def context(driver):
+    """The host-memory driver's calls, with a current context."""
+    cuda, current = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p()
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0) == 0
+    assert cuda.cuCtxSetCurrent(current) == 0
+    yield cuda
+    assert cuda.cuCtxSetCurrent(None) == 0
+    assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 0
+
+
+def through_a_queue(tensor):
+    return pickle.loads(ForkingPickler.dumps(tensor))
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_tensors_of_the_pool_go_by_ticket(torch, pool, writable):
+    vs.torch.enable_multiprocessing(pool, writable=writable)
+    array = pool.empty(100, "float32")
+    ours = torch.Tensor(np.from_dlpack(array)[10:])
+    array.close()
+    ours.array[:] = 1
+    theirs = through_a_queue(ours)
+    assert theirs.array.ctypes.data != ours.array.ctypes.data  # Mapped once more.
+    assert theirs.array.flags.writeable == writable
+    ours.array[:] = 5
+    assert theirs.array.tolist() == [5] * 90 and len(pool.leases()) == 1
+    del theirs
+    assert pool.leases() == []
+
+
+def test_parameters_stay_parameters(torch, pool):
+    vs.torch.enable_multiprocessing(pool)
+    ours = torch.nn.Parameter(torch.Tensor(np.from_dlpack(pool.empty(3, "int32"))))
+    theirs = through_a_queue(ours)
+    assert type(theirs) is torch.nn.Parameter and theirs.requires_grad
+
+
+@pytest.mark.parametrize("change", ["elsewhere", "with a history", "on the host"])
+def test_all_others_go_as_before(torch, pool, change):
+    vs.torch.enable_multiprocessing(pool)
+    array = pool.empty(3, "uint8")
+    ours = torch.Tensor(np.zeros(3, "uint8") if change == "elsewhere" else np.from_dlpack(array))
+    ours.array[:] = 9
+    if change == "with a history":
+        ours.requires_grad, ours.is_leaf = True, False
+    if change == "on the host":
+        ours.device.type = "cpu"
+    assert through_a_queue(ours) == b"\t\t\t"
+
+
+def test_the_sender_let_go_too_early(torch, pool):
+    vs.torch.enable_multiprocessing(pool)
+    ours = torch.Tensor(np.from_dlpack(pool.empty(3, "uint8")))
+    data = bytes(ForkingPickler.dumps(ours))
+    del ours
+    with pytest.raises(vs.errors.FailedPrecondition):
+        pickle.loads(data)
+
+
+def test_memory_of_another_allocator_is_adopted(torch, context):
+    """As PyTorch's expandable segments: cuMemCreate(), and an address within."""
+    with vs.Allocation(nbytes=4 << 20, host_node=0) as memory:
+        whole = np.from_dlpack(memory.array(4 << 20, "uint8"))
+        part = whole[(2 << 20) + 64:][:4096].view("int32").reshape(32, 32).T
+        part[:] = np.arange(1024).reshape(32, 32)
+        served = vs.torch.serve(torch.Tensor(part))
+        theirs = vs.torch.open_served(served.ticket)
+        assert theirs.array.tolist() == part.tolist()
+        assert theirs.stride() == (1, 32) and not theirs.array.flags.writeable
+        part[3, 4] = -8
+        assert theirs.array[3, 4] == -8
+        served.close()
+        with pytest.raises(vs.errors.NotFound):
+            vs.torch.open_served(served.ticket)
+        del whole, part
+
+
+@pytest.mark.parametrize("call, kind", [("cuMemAlloc_v2", "cuMemAlloc"), (None, "not CUDA")])
+def test_other_memory_says_what_to_do(torch, context, call, kind):
+    address = ctypes.c_uint64()
+    if call:
+        assert context[call](ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+    else:
+        address.value = np.zeros(10).ctypes.data
+    with pytest.raises(vs.errors.FailedPrecondition) as raised:
+        vs.adopt(address.value, 4096)
+    assert raised.value.remedy and "\n" not in str(raised.value)
+    if call:
+        assert context.cuMemFree_v2(address) == 0
+
+
+@pytest.mark.parametrize("damage", [
+    {"shape": [1 << 62, 4]}, {"offset": 1 << 40}, {"strides": [-1]}, {"shape": [3, 3]},
+    {"offset": 2}, {"dtype": "object"}, {"dtype": "\ud800"}, {"dtype": "float8_zzz"},
+    {"dtype": "nn"}, {"offset": -1}, {"offset": 2 ** 64}, {"shape": None}, {"shape": [[1]]},
+    {"shape": [2 ** 63]}, {"strides": [2 ** 70]}, {"shape": "12"}, {"shape": [1.5]}], ids=ascii)
+def test_a_damaged_ticket_of_a_served_tensor(torch, context, damage):
+    import json
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        whole = np.from_dlpack(memory.array(16, "int32"))
+        with vs.adopt(whole.ctypes.data, 64) as adopted:
+            assert adopted.offset == 0
+        served = vs.torch.serve(torch.Tensor(whole))
+        ticket = json.loads(served.ticket) | damage
+        with pytest.raises(ValueError):
+            vs.torch.open_served(json.dumps(ticket).encode())
+        served.close()
+        del whole
+
+
+@pytest.mark.parametrize("ticket", [b"", b"nonsense", b"[]", b"{}", b'{"text": 3}',
+                                    b'{"text": "x", "dtype": "int32", "offset": "far"}',
+                                    b'{"text": "x", "dtype": "int32", "offset": 1e400}',
+                                    b"[" * 200000], ids=lambda ticket: ascii(ticket[:9]))
+def test_what_is_no_ticket_of_a_served_tensor(torch, ticket):
+    with pytest.raises(ValueError):
+        vs.torch.open_served(ticket)
+
+
+def test_the_text_of_a_pool_in_a_ticket_of_a_served_tensor(torch, driver):
+    import json
+    with vs.Pool(host_node=0) as pool:
+        share = vs.serve(pool)
+        ticket = {"text": str(share), "dtype": "int32", "offset": 0, "shape": [1], "strides": [1]}
+        with pytest.raises(ValueError, match="that of a pool"):
+            vs.torch.open_served(json.dumps(ticket).encode())
+        share.close()
+
+
+def test_a_closed_pool_makes_room_for_another(torch, driver, monkeypatch):
+    import sys
+    import types
+    made = types.SimpleNamespace(allocator=lambda: 1)
+    monkeypatch.setattr(sys.modules["torch"], "cuda", types.SimpleNamespace(
+        MemPool=lambda allocator: object(),
+        memory=types.SimpleNamespace(CUDAPluggableAllocator=lambda *names: made)), raising=False)
+    monkeypatch.setattr(vs.torch, "_pools", {})
+    first, second = vs.Pool(), vs.Pool()
+    mem_pool = vs.torch.mem_pool(first)
+    assert vs.torch.mem_pool(first) is mem_pool
+    with pytest.raises(ValueError, match="Close that one first"):
+        vs.torch.mem_pool(second)
+    first.close()
+    assert vs.torch.mem_pool(second) is not mem_pool
+    vs._core._torch_set_pool(0, None)
+    second.close()

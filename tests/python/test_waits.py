@@ -1,0 +1,232 @@
+"""Waits end by their timeout, by Ctrl-C, and let other threads run."""
+
+import base64
+import os
+import queue
+import signal
+import socket
+import tempfile
+import threading
+import time
+
+import pytest
+
+import vmmshare as vs
+
+
+@pytest.fixture
+def fence(driver):
+    with vs.FencePool() as fences, fences.new() as made:
+        yield made
+
+
+@pytest.fixture
+def silent_text(pool):
+    """The text of a share whose server never answers."""
+    with vs.Server(directory=tempfile.mkdtemp(dir="/tmp")) as server, server.share(pool) as share:
+        text = str(share)
+        body = text.split(":")[2]
+        raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        # The domain's 16 bytes, a key, access, the path's length: docs/wire_format.md.
+        path = raw[43:43 + int.from_bytes(raw[41:43], "little")].decode()
+        share.close()
+        os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen()
+        yield text
+        listener.close()
+
+
+def interrupt_soon():
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def interrupted(wait):
+    timer = interrupt_soon()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    timer.join()
+    assert time.monotonic() - began < 20
+
+
+def test_a_fence_that_is_not_signalled(fence):
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        fence.wait(1, timeout=0.01)
+
+
+def test_a_wait_that_ends_by_its_timeout_names_that_and_what_it_saw(fence, pool, remote):
+    server = vs.Server()
+    with vs.Allocation(nbytes=10, host_node=0) as memory, server.share(memory) as share:
+        with vs.connect(str(share)), pool.empty(3, "int8") as own, remote.open(own.ticket()):
+            waits = {"the fence is at 0, not 1": lambda: fence.wait(1, timeout=0.125),
+                     "block 0x": lambda: pool.wait_returned(timeout=0.125),
+                     "memory [0-9a-f]+": lambda: server.wait_returned(timeout=0.125)}
+            for seen, wait in waits.items():
+                with pytest.raises(vs.errors.DeadlineExceeded,
+                                   match=f"^not within the timeout of 0.125 s: .*{seen}"):
+                    wait()
+
+
+@pytest.mark.parametrize("timeout", [None, 60, 1e300])
+def test_ctrl_c_ends_a_wait_for_a_fence(fence, timeout):
+    interrupted(lambda: fence.wait(1, timeout=timeout))
+    fence.signal(1)
+    fence.wait(1)
+
+
+def test_ctrl_c_ends_connecting(silent_text):
+    interrupted(lambda: vs.connect(silent_text, timeout=30))
+
+
+def test_connecting_ends_by_its_timeout(silent_text):
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        vs.connect(silent_text, timeout=0.1)
+
+
+def test_ctrl_c_ends_waiting_for_holders(pool, remote):
+    with pool.empty(3, "int8") as array, remote.open(array.ticket()):
+        interrupted(lambda: pool.wait_returned(timeout=60))
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "soon"])
+def test_timeouts_that_are_none(fence, timeout):
+    with pytest.raises((ValueError, TypeError)):
+        fence.wait(1, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [0, -5, 0.0])
+def test_no_time_only_looks(fence, timeout):
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        fence.wait(1, timeout=timeout)
+    fence.signal(1)
+    fence.wait(1, timeout=timeout)
+
+
+def test_other_threads_run_meanwhile(fence):
+    waiting = threading.Thread(target=fence.wait, args=(1,), kwargs={"timeout": 60})
+    waiting.start()
+    count = 0
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        count += 1
+    fence.signal(1)
+    waiting.join(timeout=60)
+    assert not waiting.is_alive() and count > 100
+
+
+def test_fences_only_grow(fence):
+    fence.signal(5)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        fence.signal(5)
+    with pytest.raises(vs.errors.InvalidArgument):
+        fence.signal(0)
+    fence.abandon()
+    with pytest.raises(vs.errors.Aborted):
+        fence.wait(6)
+    fence.wait(5)
+
+
+@pytest.mark.parametrize("stream", [3, 5, 4095, -1])
+def test_a_value_where_the_stream_was_to_come_is_refused(fence, pool, stream):
+    uses = [lambda: fence.signal(stream, 0x5000), lambda: fence.wait(stream, 0x5000),
+            lambda: pool.empty(1, "int8", stream=stream), lambda: pool.release_stream(stream)]
+    for use in uses:
+        with pytest.raises(ValueError, match=f"stream {stream} is none: expected a CUstream"):
+            use()
+    for use in [lambda: fence.wait(1, 1, timeout=1), lambda: fence.signal("soon"),
+                lambda: fence.wait(1, stream=1)]:
+        with pytest.raises(TypeError):
+            use()
+    assert fence.value == 0
+
+
+@pytest.mark.parametrize("size", [0, 47, 49, 56])
+def test_tickets_that_are_no_fences(driver, size):
+    with vs.FencePool() as fences, vs.serve(fences) as share:
+        with vs.connect_fences(str(share)) as theirs:
+            with pytest.raises(vs.errors.InvalidArgument):
+                theirs.open(bytes(size))
+            with pytest.raises(vs.errors.FailedPrecondition):
+                theirs.new()
+
+
+def test_ctrl_c_closes_a_keeper(keeper):
+    with vs.Keeper(keeper.address) as client:
+        client.list()
+        keeper.stop()
+        interrupted(lambda: client.list(timeout=30))
+        assert client.closed
+        with pytest.raises(vs.errors.FailedPrecondition, match="was closed"):
+            client.list()
+
+
+def test_a_keeper_that_does_not_answer_is_closed_and_a_lock_that_is_taken_is_not(keeper):
+    with vs.Keeper(keeper.address) as other, vs.Keeper(keeper.address) as client:
+        with vs.Allocation(nbytes=4096, host_node=0) as memory:
+            other.put("name", memory)
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            client.lock("name", timeout=2)  # Answered in time on a busy machine, too.
+        assert not client.closed and len(client.list()) == 1
+        keeper.stop()
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            client.list(timeout=0.05)
+        assert client.closed
+
+
+def test_a_keeper_is_for_one_call_at_a_time(keeper):
+    outcomes = queue.Queue()
+
+    def listing():
+        try:
+            outcomes.put(client.list(timeout=60))
+        except vs.errors.FailedPrecondition as error:
+            outcomes.put(str(error))
+
+    with vs.Keeper(keeper.address) as client:
+        client.list()
+        keeper.stop()
+        running = [threading.Thread(target=listing) for _ in range(2)]
+        for thread in running:
+            thread.start()
+        assert "one call at a time" in outcomes.get(timeout=30)
+        keeper.go_on()
+        assert outcomes.get(timeout=60) == []
+        for thread in running:
+            thread.join()
+        assert client.list() == []
+
+
+@pytest.mark.parametrize("use", [
+    lambda text, keeper: keeper.lock(text), lambda text, keeper: keeper.attach(text),
+    lambda text, keeper: vs.Keeper(text), lambda text, keeper: vs.Server(directory=text),
+    lambda text, keeper: vs.connect(f"vmmshare-pool:{text}"), lambda text, keeper: vs.connect(text),
+    lambda text, keeper: vs.connect_fences(text), lambda text, keeper: vs.Driver(text)])
+def test_a_text_with_a_nul_is_refused(keeper, use):
+    with vs.Keeper(keeper.address) as client:
+        with pytest.raises(vs.errors.InvalidArgument, match="NUL"):
+            use("name\0other", client)
+
+
+@pytest.mark.parametrize("within", [float("nan"), float("inf"), 1e30, -1])
+def test_times_of_a_recall_that_make_no_sense(pool, remote, within):
+    server = vs.Server()
+    with vs.Allocation(nbytes=10, host_node=0) as memory, server.share(memory):
+        with pytest.raises(ValueError, match="within"):
+            server.recall(memory, within=within)
+    with pytest.raises(ValueError, match="within"):
+        pool.recall(within=within)
+
+
+def test_a_view_waits_for_the_fence_of_its_array(pool, remote, fence):
+    with pool.empty(3, "int8") as own, remote.open(own.ticket(), fence=fence, value=1) as theirs:
+        with theirs.view(2, "int8", 1) as view:
+            signal_it = threading.Timer(0.2, fence.signal, (1,))
+            signal_it.start()
+            view.__dlpack__(max_version=(1, 0))
+            assert fence.value == 1
+            signal_it.join()

@@ -1,0 +1,85 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/support/must.h"
+#include "vmm/share/internal/share_registry.h"
+
+namespace vmm {
+namespace {
+
+using testing::Must;
+
+const platform::UserId kOther("4242");
+const platform::UserId kThird("4343");
+
+class Nothing : public PeerService {
+ public:
+  std::string Format(const ShareInvitation&) const override { return ""; }
+  absl::Status ServePeer(platform::Channel&, platform::PeerWatch,
+                         absl::Duration,
+                         const platform::CancelEvent&) override {
+    return absl::OkStatus();
+  }
+  bool Tidy() override { return false; }
+};
+
+class ShareRegistryTest : public ::testing::Test {
+ protected:
+  ShareKey Add(ShareOptions options = {}) {
+    return Must(registry_.Add(std::make_shared<Nothing>(), std::move(options)));
+  }
+  absl::Status Find(const std::vector<ShareKey>& keys,
+                    const platform::UserId& user = platform::CurrentUser()) {
+    return registry_.Find(keys, user).status();
+  }
+
+  ShareRegistry registry_;
+};
+
+TEST_F(ShareRegistryTest, KeysAreDrawnAnew) {
+  const ShareKey a = Add();
+  const ShareKey b = Add();
+  EXPECT_NE(a.place, b.place);
+  EXPECT_NE(a.secret, b.secret);
+}
+
+TEST_F(ShareRegistryTest, AllThatIsAskedForIsFoundInOrderOrNothing) {
+  const ShareKey a = Add({.access = Access::kRead});
+  const ShareKey b = Add();
+  const auto found = Must(registry_.Find({b, a}, platform::CurrentUser()));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].access, Access::kReadWrite);
+  EXPECT_EQ(found[1].access, Access::kRead);
+  registry_.Remove(a);
+  EXPECT_TRUE(absl::IsNotFound(Find({b, a})));
+  EXPECT_TRUE(Find({b}).ok());
+}
+
+TEST_F(ShareRegistryTest, APlaceWithAnothersSecretOpensNothing) {
+  const ShareKey a = Add();
+  const ShareKey b = Add();
+  EXPECT_TRUE(absl::IsNotFound(Find({{a.place, b.secret}})));
+  EXPECT_TRUE(absl::IsNotFound(Find({{a.place, {}}})));
+}
+
+TEST_F(ShareRegistryTest, AShareIsForTheUsersThatItNames) {
+  const ShareKey all = Add();
+  const ShareKey some = Add({.users = {{kOther}}});
+  const ShareKey own = Add({.users = std::vector<platform::UserId>()});
+  EXPECT_TRUE(Find({all}, kThird).ok());
+  EXPECT_TRUE(Find({some}, kOther).ok());
+  EXPECT_TRUE(Find({some}).ok());
+  EXPECT_TRUE(Find({own}).ok());
+  const absl::Status refused = Find({all, some}, kThird);
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_TRUE(absl::IsPermissionDenied(Find({own}, kOther)));
+  // Without the secret nobody learns that there is something.
+  EXPECT_TRUE(absl::IsNotFound(Find({{own.place, {}}}, kThird)));
+}
+
+}  // namespace
+}  // namespace vmm

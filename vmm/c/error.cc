@@ -1,0 +1,212 @@
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "platform/cuda/driver.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/handle.h"
+
+struct vmmshare_error {
+  vmmshare_status status;
+  std::int32_t cuda_result;
+  std::string message;
+  std::string remedy;
+};
+
+namespace vmm::c {
+namespace {
+
+// For errors whose message does not say what to do.
+absl::string_view GeneralRemedy(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+      return "Correct the argument that the message names.";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "Wait longer, or look at what the other process does.";
+    case absl::StatusCode::kNotFound:
+      return "Check that the owner still runs and that the name is right.";
+    case absl::StatusCode::kAlreadyExists:
+      return "Use what is there, or choose another name.";
+    case absl::StatusCode::kPermissionDenied:
+      return "Run both processes as the same user, or see `vmmshare doctor`.";
+    case absl::StatusCode::kResourceExhausted:
+      return "Free memory or handles, or raise the limit that is named.";
+    case absl::StatusCode::kFailedPrecondition:
+      return "Bring about first what the message asks for.";
+    case absl::StatusCode::kUnavailable:
+      return "The other process is gone: open again what its successor shares.";
+    case absl::StatusCode::kUnimplemented:
+      return "Run `vmmshare doctor`: it says what works on this machine.";
+    default:
+      return "See docs/errors.md, and run `vmmshare doctor`.";
+  }
+}
+
+// Messages say what happened, and after the first sentence what to do.
+std::string RemedyOf(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  const std::size_t end = message.find(". ");
+  if (end == absl::string_view::npos || end + 2 >= message.size()) {
+    return std::string(GeneralRemedy(status.code()));
+  }
+  return std::string(message.substr(end + 2));
+}
+
+}  // namespace
+
+vmmshare_status Fail(const absl::Status& status, vmmshare_error** error) {
+  const auto code = static_cast<vmmshare_status>(status.raw_code());
+  if (error != nullptr) {
+    const std::optional<CUresult> result = platform::ResultOf(status);
+    *error = new vmmshare_error{
+        code, result.has_value() ? static_cast<std::int32_t>(*result) : -1,
+        std::string(status.message()), RemedyOf(status)};
+  }
+  return code;
+}
+
+absl::Status CheckGiven(const void* pointer, absl::string_view name) {
+  if (ABSL_PREDICT_TRUE(pointer != nullptr)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("`", name, "` is NULL. Give the address of one."));
+}
+
+Deadline DeadlineOf(std::int64_t timeout_ns) {
+  if (timeout_ns == VMMSHARE_FOREVER) return absl::InfiniteFuture();
+  if (timeout_ns <= 0) return absl::InfinitePast();
+  return Deadline::In(absl::Nanoseconds(timeout_ns));
+}
+
+absl::Status CheckOptions(const void* options, std::uint64_t given,
+                          std::size_t known, std::size_t first,
+                          absl::string_view name) {
+  // No structure of this interface comes near this: a wild value.
+  constexpr std::uint64_t kMostBytes = 4096;
+  if (given < first || given > kMostBytes || given % 8 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " of ", given, " bytes; this library knows ", first, " to ",
+        known, ". Set struct_size to sizeof(", name, ")."));
+  }
+  const auto* bytes = static_cast<const unsigned char*>(options);
+  for (std::size_t i = known; i < given; ++i) {
+    if (bytes[i] == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " has an option at byte ", i, " that this library, of version ",
+        VMMSHARE_C_VERSION, ", does not know. Install a newer one."));
+  }
+  return absl::OkStatus();
+}
+
+absl::string_view NameOf(HandleType type) {
+  switch (type) {
+    case HandleType::kDriver:
+      return "vmmshare_driver";
+    case HandleType::kDevice:
+      return "vmmshare_device";
+    case HandleType::kMemory:
+      return "vmmshare_memory";
+    case HandleType::kServer:
+      return "vmmshare_server";
+    case HandleType::kShare:
+      return "vmmshare_share";
+    case HandleType::kChannel:
+      return "vmmshare_channel";
+    case HandleType::kPool:
+      return "vmmshare_pool";
+    case HandleType::kImportedPool:
+      return "vmmshare_imported_pool";
+    case HandleType::kBlock:
+      return "vmmshare_block";
+    case HandleType::kFencePool:
+      return "vmmshare_fence_pool";
+    case HandleType::kFence:
+      return "vmmshare_fence";
+    case HandleType::kKeeper:
+      return "vmmshare_keeper";
+    case HandleType::kRingHome:
+      return "vmmshare_ring_home";
+    case HandleType::kRing:
+      return "vmmshare_ring";
+    case HandleType::kSymmetric:
+      return "vmmshare_symmetric";
+  }
+  return "handle";
+}
+
+absl::Status WhyNoHandle(HandleType type, bool null, bool sound) {
+  if (null) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a ", NameOf(type), " is NULL. Check the call that makes it."));
+  }
+  if (!sound) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a handle is no ", NameOf(type), ". Check the order of arguments."));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ", NameOf(type),
+      " is the parent's, and this is a forked child. "
+      "Make what the child needs in the child, or start it by exec()."));
+}
+
+}  // namespace vmm::c
+
+std::int32_t vmmshare_c_version(void) { return VMMSHARE_C_VERSION; }
+const char* vmmshare_version(void) { return VMMSHARE_VERSION; }
+
+const char* vmmshare_status_name(vmmshare_status status) {
+  switch (status) {
+    case VMMSHARE_OK:
+      return "OK";
+    case VMMSHARE_CANCELLED:
+      return "CANCELLED";
+    case VMMSHARE_INVALID_ARGUMENT:
+      return "INVALID_ARGUMENT";
+    case VMMSHARE_DEADLINE_EXCEEDED:
+      return "DEADLINE_EXCEEDED";
+    case VMMSHARE_NOT_FOUND:
+      return "NOT_FOUND";
+    case VMMSHARE_ALREADY_EXISTS:
+      return "ALREADY_EXISTS";
+    case VMMSHARE_PERMISSION_DENIED:
+      return "PERMISSION_DENIED";
+    case VMMSHARE_RESOURCE_EXHAUSTED:
+      return "RESOURCE_EXHAUSTED";
+    case VMMSHARE_FAILED_PRECONDITION:
+      return "FAILED_PRECONDITION";
+    case VMMSHARE_ABORTED:
+      return "ABORTED";
+    case VMMSHARE_OUT_OF_RANGE:
+      return "OUT_OF_RANGE";
+    case VMMSHARE_UNIMPLEMENTED:
+      return "UNIMPLEMENTED";
+    case VMMSHARE_INTERNAL:
+      return "INTERNAL";
+    case VMMSHARE_UNAVAILABLE:
+      return "UNAVAILABLE";
+    case VMMSHARE_DATA_LOSS:
+      return "DATA_LOSS";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+vmmshare_status vmmshare_error_status(const vmmshare_error* error) {
+  return error == nullptr ? VMMSHARE_OK : error->status;
+}
+const char* vmmshare_error_message(const vmmshare_error* error) {
+  return error == nullptr ? "" : error->message.c_str();
+}
+const char* vmmshare_error_remedy(const vmmshare_error* error) {
+  return error == nullptr ? "" : error->remedy.c_str();
+}
+std::int32_t vmmshare_error_cuda_result(const vmmshare_error* error) {
+  return error == nullptr ? -1 : error->cuda_result;
+}
+void vmmshare_error_free(vmmshare_error* error) { delete error; }
+
+const char* vmmshare_text_get(const vmmshare_text* text) {
+  return text == nullptr ? "" : text->text.c_str();
+}
+void vmmshare_text_free(vmmshare_text* text) { delete text; }

@@ -1,0 +1,82 @@
+// Counters in shared memory that GPUs and CPUs of several processes signal and
+// wait for. docs/ordering.md has the rules.
+#ifndef VMMSHARE_VMM_C_FENCE_H_
+#define VMMSHARE_VMM_C_FENCE_H_
+
+#include <stdint.h>
+
+#include "vmm/c/base.h"
+#include "vmm/c/driver.h"
+#include "vmm/c/share.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Where fences come from: this process's own, or another's.
+typedef struct vmmshare_fence_pool vmmshare_fence_pool;
+// UNIMPLEMENTED where the device has no stream memory operations.
+VMMSHARE_API vmmshare_status
+vmmshare_fence_pool_create(const vmmshare_device* device,
+                           vmmshare_fence_pool** pool, vmmshare_error** error);
+// `text` is that of a share; `device` is whose streams use the fences here.
+VMMSHARE_API vmmshare_status vmmshare_fence_pool_open(
+    const vmmshare_device* device, const char* text, int64_t timeout_ns,
+    vmmshare_fence_pool** pool, vmmshare_error** error);
+VMMSHARE_API void vmmshare_fence_pool_close(vmmshare_fence_pool* pool);
+// OK while its owner serves this process, as this process does its own;
+// UNAVAILABLE once it does not. Fences that are open go on working.
+VMMSHARE_API vmmshare_status vmmshare_fence_pool_connection(
+    const vmmshare_fence_pool* pool, vmmshare_error** error);
+// Of this process's own pool; else FAILED_PRECONDITION.
+VMMSHARE_API vmmshare_status
+vmmshare_server_share_fences(vmmshare_server* server, vmmshare_fence_pool* pool,
+                             vmmshare_share** share, vmmshare_error** error);
+
+// For one thread at a time where a call says so.
+typedef struct vmmshare_fence vmmshare_fence;
+// A new fence, of value 0. FAILED_PRECONDITION for another process's pool.
+VMMSHARE_API vmmshare_status vmmshare_fence_create(vmmshare_fence_pool* pool,
+                                                   vmmshare_fence** fence,
+                                                   vmmshare_error** error);
+#define VMMSHARE_FENCE_TICKET_BYTES 48
+VMMSHARE_API vmmshare_status vmmshare_fence_ticket(
+    const vmmshare_fence* fence, uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES],
+    vmmshare_error** error);
+// The fence of a ticket, from the pool that it belongs to.
+VMMSHARE_API vmmshare_status vmmshare_fence_open(
+    vmmshare_fence_pool* pool,
+    const uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES], int64_t timeout_ns,
+    vmmshare_fence** fence, vmmshare_error** error);
+VMMSHARE_API void vmmshare_fence_close(vmmshare_fence* fence);
+
+// The value becomes `value` once the work that is on `stream` now is done; of
+// one thread at a time. Values only grow: FAILED_PRECONDITION.
+VMMSHARE_API vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence,
+                                                   void* stream, uint64_t value,
+                                                   vmmshare_error** error);
+// Later work on `stream` waits until the fence has reached `value`.
+VMMSHARE_API vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence,
+                                                 void* stream, uint64_t value,
+                                                 vmmshare_error** error);
+// The same from and on the host; signals are of one thread at a time.
+VMMSHARE_API vmmshare_status vmmshare_fence_signal_host(vmmshare_fence* fence,
+                                                        uint64_t value,
+                                                        vmmshare_error** error);
+VMMSHARE_API vmmshare_status vmmshare_fence_wait_host(vmmshare_fence* fence,
+                                                      uint64_t value,
+                                                      int64_t timeout_ns,
+                                                      vmmshare_error** error);
+// ABORTED when it is abandoned.
+VMMSHARE_API vmmshare_status vmmshare_fence_value(const vmmshare_fence* fence,
+                                                  uint64_t* value,
+                                                  vmmshare_error** error);
+// Lets go of all that wait for it, in all processes, for good.
+VMMSHARE_API vmmshare_status vmmshare_fence_abandon(vmmshare_fence* fence,
+                                                    vmmshare_error** error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VMMSHARE_VMM_C_FENCE_H_

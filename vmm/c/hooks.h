@@ -1,0 +1,46 @@
+// A pool as the allocator of PyTorch and CuPy: symbols of the signatures that
+// they load from a library, and what goes with them.
+//
+// The hooks of PyTorch (CUDAPluggableAllocator) are told a device and no pool,
+// so a pool is set for each device first. What was allocated goes back to the
+// pool from which it came, and keeps it alive until then. Tickets for tensors in
+// it: vmmshare_tickets_around().
+#ifndef VMMSHARE_VMM_C_HOOKS_H_
+#define VMMSHARE_VMM_C_HOOKS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/c/base.h"
+#include "vmm/c/pool.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// From now on vmmshare_torch_alloc() takes memory of `device`, an ordinal, from
+// `pool`; NULL: it fails, as it does before. The pool may be closed afterwards.
+VMMSHARE_API vmmshare_status vmmshare_torch_set_pool(int32_t device,
+                                                     vmmshare_pool* pool,
+                                                     vmmshare_error** error);
+// NULL when there is no memory, or no pool for the device: see
+// vmmshare_hooks_last_error(). May be called by any thread.
+VMMSHARE_API void* vmmshare_torch_alloc(size_t size, int device, void* stream);
+VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
+                                      void* stream);
+
+// CuPy (CFunctionAllocator): `param` is the vmmshare_pool, which stays open
+// until all is freed. Memory is ordered by the default stream. NULL when there
+// is none, or for another device than the pool's.
+VMMSHARE_API void* vmmshare_cupy_malloc(void* param, size_t size, int device);
+VMMSHARE_API void vmmshare_cupy_free(void* param, void* pointer, int device);
+
+// Why a hook failed last, in any thread: the same failure is told once. OK when
+// none has since.
+VMMSHARE_API vmmshare_status vmmshare_hooks_last_error(vmmshare_error** error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VMMSHARE_VMM_C_HOOKS_H_

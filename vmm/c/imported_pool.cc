@@ -1,0 +1,166 @@
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/c/pool.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+namespace {
+
+absl::StatusOr<std::vector<vmm::PoolTicket>> Decode(const std::uint8_t* bytes,
+                                                    std::size_t count) {
+  std::vector<vmm::PoolTicket> tickets(count);
+  for (vmm::PoolTicket& ticket : tickets) {
+    ASSIGN_OR_RETURN(ticket, vmm::DecodePoolTicket(absl::MakeConstSpan(
+                                 bytes, VMMSHARE_BLOCK_TICKET_BYTES)));
+    bytes += VMMSHARE_BLOCK_TICKET_BYTES;
+  }
+  return tickets;
+}
+
+// Counts what the pool is told.
+void Listen(const vmmshare_imported_pool& pool) {
+  vmm::ImportedPoolWatch watch;
+  watch.recalled = [events = pool.events](auto) {
+    const vmm::platform::MutexLock lock(events->mutex);
+    ++events->recalls;
+    events->changed.NotifyAll();
+  };
+  watch.disconnected = [events = pool.events](const absl::Status& why) {
+    const vmm::platform::MutexLock lock(events->mutex);
+    events->ended = why;
+    events->changed.NotifyAll();
+  };
+  pool.pool->Watch(std::move(watch));
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_imported_pool_open(
+    const vmmshare_driver* driver, const char* text,
+    const vmmshare_import_options* options, std::int64_t timeout_ns,
+    vmmshare_imported_pool** pool, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(pool, "pool"));
+    *pool = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    ASSIGN_OR_RETURN(const vmm::ImportOptions import,
+                     vmm::c::ImportOptionsOf(options));
+    ASSIGN_OR_RETURN(auto opened, vmm::ImportedPool::Subscribe(
+                                      driver->driver, text, import,
+                                      vmm::c::DeadlineOf(timeout_ns)));
+    *pool = new vmmshare_imported_pool(std::move(opened));
+    Listen(**pool);
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_imported_pool_close(vmmshare_imported_pool* pool) { delete pool; }
+
+vmmshare_status vmmshare_imported_pool_connection(
+    const vmmshare_imported_pool* pool, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    return pool->pool->connection();
+  });
+}
+
+vmmshare_status vmmshare_imported_pool_recalled(
+    const vmmshare_imported_pool* pool, std::uint64_t* addresses,
+    std::size_t room, std::size_t* count, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(count, "count"));
+    *count = 0;
+    RETURN_IF_ERROR(Check(pool));
+    if (room != 0) RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
+    const std::vector<vmm::RecalledBlock> recalled = pool->pool->Recalled();
+    for (std::size_t i = 0; i < recalled.size() && i < room; ++i) {
+      addresses[i] = recalled[i].address;
+    }
+    *count = recalled.size();
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_imported_pool_wait_recalled(
+    const vmmshare_imported_pool* pool, std::uint64_t* seen,
+    std::int64_t timeout_ns, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(seen, "seen"));
+    RETURN_IF_ERROR(Check(pool));
+    const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
+    const std::shared_ptr<vmmshare_imported_pool::Events> events = pool->events;
+    const vmm::platform::MutexLock lock(events->mutex);
+    while (events->recalls <= *seen && events->ended.ok()) {
+      if (deadline.Passed()) {
+        return absl::DeadlineExceededError(
+            "the owner has asked for no block. Wait longer, if it is to.");
+      }
+      events->changed.WaitFor(events->mutex, deadline.Slice());
+    }
+    if (events->recalls == *seen) return events->ended;
+    *seen = events->recalls;
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_imported_pool_import(vmmshare_imported_pool* pool,
+                                              const std::uint8_t* tickets,
+                                              std::size_t count,
+                                              std::int64_t timeout_ns,
+                                              vmmshare_block** blocks,
+                                              vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    if (count == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));
+    RETURN_IF_ERROR(CheckGiven(blocks, "blocks"));
+    for (std::size_t i = 0; i < count; ++i) blocks[i] = nullptr;
+    const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
+    if (count == 1) {  // The usual number, without memory for lists.
+      ASSIGN_OR_RETURN(const vmm::PoolTicket ticket,
+                       vmm::DecodePoolTicket(absl::MakeConstSpan(
+                           tickets, VMMSHARE_BLOCK_TICKET_BYTES)));
+      ASSIGN_OR_RETURN(vmm::ImportedBlock block,
+                       pool->pool->Import(ticket, deadline));
+      blocks[0] = new vmmshare_block(pool->pool, std::move(block));
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const std::vector<vmm::PoolTicket> decoded,
+                     Decode(tickets, count));
+    ASSIGN_OR_RETURN(std::vector<vmm::ImportedBlock> imported,
+                     pool->pool->ImportAll(decoded, deadline));
+    for (std::size_t i = 0; i < count; ++i) {
+      blocks[i] = new vmmshare_block(pool->pool, std::move(imported[i]));
+    }
+    return absl::OkStatus();
+  });
+}
+
+std::uint64_t vmmshare_block_address(const vmmshare_block* block) {
+  return Check(block).ok() ? block->block.address() : 0;
+}
+std::uint64_t vmmshare_block_size(const vmmshare_block* block) {
+  return Check(block).ok() ? block->block.size() : 0;
+}
+
+void vmmshare_block_close(vmmshare_block* block) { delete block; }
+
+vmmshare_status vmmshare_block_close_after(vmmshare_block* block, void* stream,
+                                           vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(block));
+    RETURN_IF_ERROR(block->pool->ReleaseAfter(std::move(block->block),
+                                              static_cast<CUstream>(stream)));
+    delete block;
+    return absl::OkStatus();
+  });
+}

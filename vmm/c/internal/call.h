@@ -1,0 +1,78 @@
+// The wall between C and C++: what every function of the C interface does
+// first and last. Nothing that is thrown crosses it.
+#ifndef VMMSHARE_VMM_C_INTERNAL_CALL_H_
+#define VMMSHARE_VMM_C_INTERNAL_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/base/optimization.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "platform/os/deadline.h"
+#include "vmm/c/base.h"
+
+namespace vmm::c {
+
+// The code of `status`, which is not OK; `error`, if not null, is given the
+// rest.
+vmmshare_status Fail(const absl::Status& status, vmmshare_error** error);
+
+// Runs `body`, which returns an absl::Status.
+template <typename Body>
+vmmshare_status Call(vmmshare_error** error, const Body& body) noexcept {
+  if (error != nullptr) *error = nullptr;
+  try {
+    const absl::Status status = body();
+    if (ABSL_PREDICT_TRUE(status.ok())) return VMMSHARE_OK;
+    return Fail(status, error);
+  } catch (const std::bad_alloc&) {
+    // There may be no memory to explain it either.
+    return VMMSHARE_RESOURCE_EXHAUSTED;
+  } catch (const std::exception& thrown) {
+    return Fail(absl::InternalError(thrown.what()), error);
+  }
+}
+
+// INVALID_ARGUMENT when `pointer`, the argument `name`, is null.
+absl::Status CheckGiven(const void* pointer, absl::string_view name);
+
+// When a wait of `timeout_ns` from now ends.
+Deadline DeadlineOf(std::int64_t timeout_ns);
+
+// Why options of `given` bytes, of which this library knows `known`, are not
+// understood; OK when they are. `first` is the size that they had in version 1.
+absl::Status CheckOptions(const void* options, std::uint64_t given,
+                          std::size_t known, std::size_t first,
+                          absl::string_view name);
+
+// `*out` is what the program said in `options`, or all defaults for null.
+template <typename Options>
+absl::Status ReadOptions(const Options* options, std::size_t first,
+                         absl::string_view name, Options* out) {
+  *out = Options{};
+  if (options == nullptr) return absl::OkStatus();
+  const std::uint64_t given = options->struct_size;
+  absl::Status status =
+      CheckOptions(options, given, sizeof(Options), first, name);
+  if (!status.ok()) return status;
+  const std::size_t size = given < sizeof(Options)
+                               ? static_cast<std::size_t>(given)
+                               : sizeof(Options);
+  std::memcpy(out, options, size);
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::c
+
+// Text for the caller. Made by `new`, freed by vmmshare_text_free().
+struct vmmshare_text {
+  std::string text;
+};
+
+#endif  // VMMSHARE_VMM_C_INTERNAL_CALL_H_

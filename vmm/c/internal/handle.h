@@ -1,0 +1,75 @@
+// Handle: what every handle of the C interface begins with, by which NULL, a
+// handle of another type, and one of the parent process are told from it.
+#ifndef VMMSHARE_VMM_C_INTERNAL_HANDLE_H_
+#define VMMSHARE_VMM_C_INTERNAL_HANDLE_H_
+
+#include <cstdint>
+
+#include "absl/base/optimization.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "platform/os/process.h"
+
+namespace vmm::c {
+
+// The types of handles. A value is never used for another.
+enum class HandleType : std::uint32_t {
+  kDriver = 1,
+  kDevice,
+  kMemory,
+  kServer,
+  kShare,
+  kChannel,
+  kPool,
+  kImportedPool,
+  kBlock,
+  kFencePool,
+  kFence,
+  kKeeper,
+  kRingHome,
+  kRing,
+  kSymmetric,
+};
+
+// "vmmshare_driver".
+absl::string_view NameOf(HandleType type);
+
+template <HandleType type>
+class Handle {
+ public:
+  static constexpr HandleType kType = type;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  bool is_sound() const { return mark_ == kMark; }
+  bool is_of_this_process() const { return forks_ == platform::ForksSoFar(); }
+
+ protected:
+  Handle() : forks_(platform::ForksSoFar()) {}
+  ~Handle() = default;
+
+ private:
+  // "vmm" and the type: not what other memory begins with by accident.
+  static constexpr std::uint32_t kMark =
+      0x766d6d00 | static_cast<std::uint32_t>(type);
+  const std::uint32_t mark_ = kMark;
+  const std::uint64_t forks_;
+};
+
+// Why a handle of `type` cannot be used. Never OK.
+absl::Status WhyNoHandle(HandleType type, bool null, bool sound);
+
+// OK when `handle` can be used in this process.
+template <typename T>
+absl::Status Check(const T* handle) {
+  if (ABSL_PREDICT_TRUE(handle != nullptr && handle->is_sound() &&
+                        handle->is_of_this_process())) {
+    return absl::OkStatus();
+  }
+  return WhyNoHandle(T::kType, handle == nullptr,
+                     handle != nullptr && handle->is_sound());
+}
+
+}  // namespace vmm::c
+
+#endif  // VMMSHARE_VMM_C_INTERNAL_HANDLE_H_

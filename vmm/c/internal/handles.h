@@ -1,0 +1,124 @@
+// What the opaque types of the C interface are.
+//
+// A handle holds what it was made from, so that they may be closed in any
+// order.
+#ifndef VMMSHARE_VMM_C_INTERNAL_HANDLES_H_
+#define VMMSHARE_VMM_C_INTERNAL_HANDLES_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "platform/base/mutex.h"
+#include "platform/cuda/driver.h"
+#include "platform/ipc/channel.h"
+#include "vmm/c/internal/handle.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/pointer.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_pool.h"
+
+struct vmmshare_driver : vmm::c::Handle<vmm::c::HandleType::kDriver> {
+  explicit vmmshare_driver(vmm::platform::Driver loaded)
+      : driver(std::move(loaded)), description(driver.Describe()) {}
+  const vmm::platform::Driver driver;
+  const std::string description;
+};
+
+struct vmmshare_device : vmm::c::Handle<vmm::c::HandleType::kDevice> {
+  explicit vmmshare_device(vmm::Device found)
+      : device(std::move(found)), uuid(device.uuid().ToString()) {}
+  const vmm::Device device;
+  const std::string uuid;
+};
+
+struct vmmshare_memory : vmm::c::Handle<vmm::c::HandleType::kMemory> {
+  // Memory that somebody else made, and where that has it.
+  struct Adopted {
+    vmm::AdoptedMemory memory;
+    CUdeviceptr address;
+    std::uint64_t size;
+  };
+  using Any = std::variant<vmm::Allocation, Adopted, vmm::ImportedAllocation>;
+  explicit vmmshare_memory(Any any) : memory(std::move(any)) {}
+  Any memory;
+};
+
+struct vmmshare_pool : vmm::c::Handle<vmm::c::HandleType::kPool> {
+  explicit vmmshare_pool(std::shared_ptr<vmm::Pool> made)
+      : pool(std::move(made)) {}
+  const std::shared_ptr<vmm::Pool> pool;
+};
+
+struct vmmshare_imported_pool
+    : vmm::c::Handle<vmm::c::HandleType::kImportedPool> {
+  // Told by a thread of the pool's; may outlive the handle.
+  struct Events {
+    vmm::platform::Mutex mutex;
+    vmm::platform::CondVar changed;
+    std::uint64_t recalls ABSL_GUARDED_BY(mutex) = 0;
+    absl::Status ended ABSL_GUARDED_BY(mutex);
+  };
+  explicit vmmshare_imported_pool(std::shared_ptr<vmm::ImportedPool> opened)
+      : pool(std::move(opened)) {}
+  const std::shared_ptr<vmm::ImportedPool> pool;
+  const std::shared_ptr<Events> events = std::make_shared<Events>();
+};
+
+struct vmmshare_block : vmm::c::Handle<vmm::c::HandleType::kBlock> {
+  vmmshare_block(std::shared_ptr<vmm::ImportedPool> from,
+                 vmm::ImportedBlock imported)
+      : pool(std::move(from)), block(std::move(imported)) {}
+  // The block goes before its pool.
+  const std::shared_ptr<vmm::ImportedPool> pool;
+  vmm::ImportedBlock block;
+};
+
+struct vmmshare_fence_pool : vmm::c::Handle<vmm::c::HandleType::kFencePool> {
+  using Any = std::variant<std::shared_ptr<vmm::FencePool>,
+                           std::shared_ptr<vmm::ImportedFencePool>>;
+  explicit vmmshare_fence_pool(Any any) : pool(std::move(any)) {}
+  const Any pool;
+};
+
+struct vmmshare_fence : vmm::c::Handle<vmm::c::HandleType::kFence> {
+  vmmshare_fence(vmmshare_fence_pool::Any from, vmm::Fence made)
+      : pool(std::move(from)), fence(std::move(made)) {}
+  const vmmshare_fence_pool::Any pool;
+  vmm::Fence fence;
+};
+
+struct vmmshare_server : vmm::c::Handle<vmm::c::HandleType::kServer> {
+  explicit vmmshare_server(std::unique_ptr<vmm::Endpoint> started)
+      : endpoint(std::move(started)) {}
+  const std::unique_ptr<vmm::Endpoint> endpoint;
+};
+
+struct vmmshare_share : vmm::c::Handle<vmm::c::HandleType::kShare> {
+  explicit vmmshare_share(vmm::Share made) : share(std::move(made)) {}
+  const vmm::Share share;
+};
+
+struct vmmshare_channel : vmm::c::Handle<vmm::c::HandleType::kChannel> {
+  explicit vmmshare_channel(vmm::platform::Channel connected)
+      : channel(std::move(connected)) {}
+  vmm::platform::Channel channel;
+};
+
+struct vmmshare_keeper : vmm::c::Handle<vmm::c::HandleType::kKeeper> {
+  explicit vmmshare_keeper(vmm::KeeperClient connected)
+      : keeper(std::move(connected)) {}
+  vmm::KeeperClient keeper;
+};
+
+#endif  // VMMSHARE_VMM_C_INTERNAL_HANDLES_H_

@@ -1,0 +1,196 @@
+#include "vmm/c/memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+using Adopted = vmmshare_memory::Adopted;
+
+namespace {
+
+// What `of` returns for whichever kind of memory it is; 0 for a bad handle.
+template <typename T, typename Function>
+T Ask(const vmmshare_memory* memory, T otherwise, const Function& of) {
+  if (!Check(memory).ok()) return otherwise;
+  return std::visit([&](const auto& it) -> T { return of(it); },
+                    memory->memory);
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_memory_create(const vmmshare_device* device,
+                                       const vmmshare_memory_options* options,
+                                       vmmshare_memory** memory,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
+    *memory = nullptr;
+    RETURN_IF_ERROR(Check(device));
+    RETURN_IF_ERROR(CheckGiven(options, "options"));
+    vmmshare_memory_options given;
+    RETURN_IF_ERROR(
+        vmm::c::ReadOptions(options, 56, "vmmshare_memory_options", &given));
+    ASSIGN_OR_RETURN(
+        vmm::c::Placing placing,
+        vmm::c::PlacingOf(given.kinds, given.flags, given.numa_node,
+                          given.peers, given.peer_count));
+    ASSIGN_OR_RETURN(auto made, vmm::Allocation::Create(
+                                    device->device,
+                                    {.size = given.size,
+                                     .sharing = std::move(placing.sharing),
+                                     .max_chunk_size = given.max_chunk_size,
+                                     .alignment = given.alignment,
+                                     .host_numa_node = placing.host_numa_node,
+                                     .also = std::move(placing.also)}));
+    *memory = new vmmshare_memory(std::move(made));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_memory_adopt(const vmmshare_driver* driver,
+                                      std::uint64_t address, std::uint64_t size,
+                                      vmmshare_memory** memory,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
+    *memory = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    ASSIGN_OR_RETURN(auto adopted,
+                     vmm::AdoptedMemory::Adopt(driver->driver, address, size));
+    *memory = new vmmshare_memory(Adopted{std::move(adopted), address, size});
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_memory_close(vmmshare_memory* memory) { delete memory; }
+
+std::uint64_t vmmshare_memory_address(const vmmshare_memory* memory) {
+  return Ask<std::uint64_t>(memory, 0, [](const auto& it) {
+    if constexpr (requires { it.address(); }) {
+      return it.address();
+    } else {
+      return it.address;
+    }
+  });
+}
+
+std::uint64_t vmmshare_memory_size(const vmmshare_memory* memory) {
+  return Ask<std::uint64_t>(memory, 0, [](const auto& it) {
+    if constexpr (requires { it.size(); }) {
+      return it.size();
+    } else {
+      return it.size;
+    }
+  });
+}
+
+std::uint64_t vmmshare_memory_requested_size(const vmmshare_memory* memory) {
+  return Ask<std::uint64_t>(memory, 0, [](const auto& it) {
+    if constexpr (requires { it.requested_size(); }) {
+      return it.requested_size();
+    } else {
+      return it.size;
+    }
+  });
+}
+
+std::uint64_t vmmshare_memory_offset(const vmmshare_memory* memory) {
+  if (!Check(memory).ok()) return 0;
+  const auto* adopted = std::get_if<Adopted>(&memory->memory);
+  return adopted == nullptr ? 0 : adopted->memory.offset();
+}
+
+std::uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory) {
+  if (!Check(memory).ok()) return 0;
+  const auto shareable = vmm::c::ShareableOf(*memory);
+  return shareable.ok() ? shareable->memory().kinds().bits() : 0;
+}
+
+std::int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory) {
+  if (!Check(memory).ok()) return -1;
+  if (const auto* imported =
+          std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
+    const auto node = imported->ticket().host_numa_node;
+    return node.has_value() ? static_cast<std::int32_t>(*node) : -1;
+  }
+  const auto shareable = vmm::c::ShareableOf(*memory);
+  return shareable.ok() && shareable->where().is_host()
+             ? shareable->where().numa_node()
+             : -1;
+}
+
+void vmmshare_memory_device_uuid(const vmmshare_memory* memory,
+                                 std::uint8_t uuid[16]) {
+  if (uuid == nullptr) return;
+  vmm::DeviceUuid found;
+  if (Check(memory).ok()) {
+    const auto shareable = vmm::c::ShareableOf(*memory);
+    if (shareable.ok()) {
+      found = shareable->device().uuid();
+    } else {
+      found = std::get<vmm::ImportedAllocation>(memory->memory).ticket().device;
+    }
+  }
+  std::copy(found.bytes.begin(), found.bytes.end(), uuid);
+}
+
+vmmshare_status vmmshare_memory_lease(const vmmshare_memory* memory,
+                                      std::int64_t* return_in_ns,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
+    *return_in_ns = VMMSHARE_FOREVER;
+    RETURN_IF_ERROR(Check(memory));
+    const auto* imported =
+        std::get_if<vmm::ImportedAllocation>(&memory->memory);
+    if (imported == nullptr) {
+      return absl::FailedPreconditionError(
+          "the memory is this process's own, and no lease. Ask for that of "
+          "memory which vmmshare_memory_open() opened.");
+    }
+    const vmm::LeaseStatus lease = imported->lease();
+    if (lease.return_by.has_value()) {
+      *return_in_ns = absl::ToInt64Nanoseconds(*lease.return_by - absl::Now());
+    }
+    return lease.connection;
+  });
+}
+
+vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
+                                  std::uint64_t address,
+                                  vmmshare_pointer_info* info,
+                                  vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(info, "info"));
+    vmmshare_pointer_info out;
+    RETURN_IF_ERROR(
+        vmm::c::ReadOptions(info, 560, "vmmshare_pointer_info", &out));
+    RETURN_IF_ERROR(Check(driver));
+    ASSIGN_OR_RETURN(const vmm::PointerInfo found,
+                     vmm::Classify(driver->driver, address));
+    out.struct_size = info->struct_size;
+    out.kind = static_cast<std::int32_t>(found.kind);
+    out.adoptable = found.adoptable ? 1 : 0;
+    out.base = found.range_base;
+    out.size = found.range_size;
+    out.kinds = found.kinds.bits();
+    out.numa_node = found.host_numa_node.value_or(-1);
+    out.device = found.device_ordinal.value_or(-1);
+    out.reserved = 0;
+    const std::size_t length =
+        std::min(found.advice.size(), sizeof(out.advice) - 1);
+    std::memset(out.advice, 0, sizeof(out.advice));
+    std::memcpy(out.advice, found.advice.data(), length);
+    std::memcpy(info, &out, sizeof(out));
+    return absl::OkStatus();
+  });
+}

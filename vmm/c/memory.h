@@ -1,0 +1,165 @@
+// Memory at an address: created here, made by somebody else in this process, or
+// imported from another process.
+//
+// One type for all three. What was imported cannot be shared again: the driver
+// refuses it, so the calls that share answer FAILED_PRECONDITION.
+#ifndef VMMSHARE_VMM_C_MEMORY_H_
+#define VMMSHARE_VMM_C_MEMORY_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/c/base.h"
+#include "vmm/c/driver.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// How memory can be handed to another process. Bits; the values are CUDA's.
+enum {
+  VMMSHARE_KIND_POSIX_FD = 1,  // Linux, same machine.
+  VMMSHARE_KIND_WIN32 = 2,     // Windows, same machine.
+  VMMSHARE_KIND_FABRIC = 8     // Any node of one NVLink fabric.
+};
+
+enum {
+  // Never shared.
+  VMMSHARE_PRIVATE = 1,
+  // On NUMA node `numa_node` of the host, which the device and this process's
+  // CPUs reach, instead of in the device's memory.
+  VMMSHARE_ON_HOST = 2
+};
+
+typedef struct vmmshare_memory_options {
+  uint64_t struct_size;
+  uint64_t size;            // Bytes. Rounded up to 2 MiB on current devices.
+  uint64_t max_chunk_size;  // Bytes; 0: one chunk. WSL2: below 4 GiB.
+  uint64_t alignment;       // Bytes, a power of two; 0: the driver's.
+  uint32_t kinds;           // Those of VMMSHARE_KIND_* that work here are had;
+                            // 0: this system's own.
+  uint32_t flags;           // VMMSHARE_PRIVATE, VMMSHARE_ON_HOST.
+  int32_t numa_node;        // With VMMSHARE_ON_HOST.
+  uint32_t peer_count;      // Of `peers`.
+  const vmmshare_device* const* peers;  // Further devices that get access.
+} vmmshare_memory_options;
+
+enum {
+  VMMSHARE_IMPORT_WRITABLE = 1,    // Otherwise read-only.
+  VMMSHARE_IMPORT_HOST_ACCESS = 2  // This process's CPUs too, if it is memory
+                                   // of the host.
+};
+
+typedef struct vmmshare_import_options {
+  uint64_t struct_size;
+  uint64_t alignment;     // As above.
+  uint32_t flags;         // VMMSHARE_IMPORT_*.
+  uint32_t device_count;  // Of `devices`.
+  // Who maps it; none: the device with which it was created.
+  const vmmshare_device* const* devices;
+} vmmshare_import_options;
+
+typedef struct vmmshare_memory vmmshare_memory;
+
+// Creates no context. INVALID_ARGUMENT for size 0; RESOURCE_EXHAUSTED when it
+// does not fit; otherwise why no kind works here.
+VMMSHARE_API vmmshare_status vmmshare_memory_create(
+    const vmmshare_device* device, const vmmshare_memory_options* options,
+    vmmshare_memory** memory, vmmshare_error** error);
+
+// Memory that another part of this process made with cuMemCreate() and mapped
+// at `address`. FAILED_PRECONDITION for other memory (the message says what it
+// is and what to do), or when no context is current.
+VMMSHARE_API vmmshare_status vmmshare_memory_adopt(
+    const vmmshare_driver* driver, uint64_t address, uint64_t size,
+    vmmshare_memory** memory, vmmshare_error** error);
+
+// Unmaps it, in the order of no stream: synchronise first. Peers that imported
+// it keep it; so does the server that serves it, until its share is closed.
+VMMSHARE_API void vmmshare_memory_close(vmmshare_memory* memory);
+
+// A device pointer. Of adopted memory, the address that was given.
+VMMSHARE_API uint64_t vmmshare_memory_address(const vmmshare_memory* memory);
+// Bytes: mapped, and asked for by who created it.
+VMMSHARE_API uint64_t vmmshare_memory_size(const vmmshare_memory* memory);
+VMMSHARE_API uint64_t
+vmmshare_memory_requested_size(const vmmshare_memory* memory);
+// Bytes from the beginning of what is shared to the address; 0 but for adopted
+// memory, where an importer finds the data so far into its mapping.
+VMMSHARE_API uint64_t vmmshare_memory_offset(const vmmshare_memory* memory);
+// VMMSHARE_KIND_* bits as which it can be shared; 0 for imported memory.
+VMMSHARE_API uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory);
+// The NUMA node of the host where it lives; -1 for memory of a device.
+VMMSHARE_API int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory);
+// The UUID of the device with which it was created, unless `uuid` is NULL.
+VMMSHARE_API void vmmshare_memory_device_uuid(const vmmshare_memory* memory,
+                                              uint8_t uuid[16]);
+
+// Of imported memory: whether its owner still serves it, and wants it back.
+//   OK                   `*return_in_ns` is VMMSHARE_FOREVER, or how long there
+//                        is to let go of it, below 0 when that has passed
+//   UNAVAILABLE          the owner has ended; what is mapped stays valid
+//   FAILED_PRECONDITION  it did not come from a server
+VMMSHARE_API vmmshare_status
+vmmshare_memory_lease(const vmmshare_memory* memory, int64_t* return_in_ns,
+                      vmmshare_error** error);
+
+// What kind of memory an address belongs to. Needs no context and leaves no
+// error behind.
+typedef struct vmmshare_pointer_info {
+  uint64_t struct_size;
+  int32_t kind;       // VMMSHARE_POINTER_*.
+  int32_t adoptable;  // 1: vmmshare_memory_adopt() takes it.
+  uint64_t base;      // Of the range around it, and
+  uint64_t size;      // its bytes.
+  uint32_t kinds;     // VMMSHARE_KIND_* bits as which it can be shared.
+  int32_t numa_node;  // Where it lives on the host; -1: elsewhere.
+  int32_t device;     // The ordinal of the device where it lives; -1: none.
+  uint32_t reserved;  // 0.
+  char advice[512];   // What to do where it cannot be shared.
+} vmmshare_pointer_info;
+enum {
+  VMMSHARE_POINTER_NOT_CUDA = 0,
+  VMMSHARE_POINTER_VMM = 1,
+  VMMSHARE_POINTER_POOL = 2,          // cuMemAllocAsync().
+  VMMSHARE_POINTER_DEVICE_ALLOC = 3,  // cudaMalloc().
+  VMMSHARE_POINTER_MANAGED = 4,
+  VMMSHARE_POINTER_PINNED_HOST = 5
+};
+VMMSHARE_API vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
+                                               uint64_t address,
+                                               vmmshare_pointer_info* info,
+                                               vmmshare_error** error);
+
+// A handle as other libraries make and want it: cuda.core, NCCL, NIXL, Vulkan,
+// an own transport. One stands for one chunk.
+typedef struct vmmshare_raw_handle {
+  uint32_t kind;       // One of VMMSHARE_KIND_*.
+  uint32_t reserved;   // 0.
+  uint64_t size;       // Bytes of the chunk.
+  intptr_t os_handle;  // A descriptor or HANDLE; -1 for fabric handles.
+  uint8_t fabric[64];  // The fabric handle.
+} vmmshare_raw_handle;
+
+// How many chunks `memory` has: one, unless max_chunk_size said otherwise.
+VMMSHARE_API uint32_t vmmshare_memory_chunks(const vmmshare_memory* memory);
+// Exports chunk `chunk` as `kind`. A descriptor or HANDLE is the caller's to
+// close; until then it keeps the memory.
+VMMSHARE_API vmmshare_status vmmshare_memory_export(
+    const vmmshare_memory* memory, uint32_t chunk, uint32_t kind,
+    vmmshare_raw_handle* handle, vmmshare_error** error);
+// Maps `count` chunks side by side, which other software may have made; all of
+// one kind, and of one size but the last. `device` is where the memory is, or
+// for memory of the host (VMMSHARE_ON_HOST, the only bit of `flags`) who maps it.
+// The handles stay the caller's.
+VMMSHARE_API vmmshare_status vmmshare_memory_import(
+    const vmmshare_device* device, const vmmshare_raw_handle* handles,
+    uint32_t count, uint32_t flags, int32_t numa_node,
+    const vmmshare_import_options* options, vmmshare_memory** memory,
+    vmmshare_error** error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VMMSHARE_VMM_C_MEMORY_H_

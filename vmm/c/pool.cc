@@ -1,0 +1,154 @@
+#include "vmm/c/pool.h"
+
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+namespace {
+
+CUstream StreamOf(void* stream) { return static_cast<CUstream>(stream); }
+
+}  // namespace
+
+vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
+                                     const vmmshare_pool_options* options,
+                                     vmmshare_pool** pool,
+                                     vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(pool, "pool"));
+    *pool = nullptr;
+    RETURN_IF_ERROR(Check(device));
+    ASSIGN_OR_RETURN(const vmm::PoolOptions given,
+                     vmm::c::PoolOptionsOf(options));
+    ASSIGN_OR_RETURN(auto made, vmm::Pool::Create(device->device, given));
+    *pool = new vmmshare_pool(std::move(made));
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_pool_close(vmmshare_pool* pool) { delete pool; }
+
+vmmshare_status vmmshare_pool_allocate(vmmshare_pool* pool, std::uint64_t size,
+                                       std::uint64_t alignment, void* stream,
+                                       std::uint64_t* address,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(address, "address"));
+    *address = 0;
+    RETURN_IF_ERROR(Check(pool));
+    ASSIGN_OR_RETURN(
+        *address,
+        pool->pool->Allocate(size, StreamOf(stream),
+                             {.alignment = alignment == 0 ? 256 : alignment}));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_pool_free(vmmshare_pool* pool, std::uint64_t address,
+                                   void* stream, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    return pool->pool->Free(address, StreamOf(stream));
+  });
+}
+
+vmmshare_status vmmshare_pool_tickets(vmmshare_pool* pool,
+                                      const std::uint64_t* addresses,
+                                      std::size_t count, std::uint8_t* tickets,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    if (count == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
+    RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));
+    static_assert(VMMSHARE_BLOCK_TICKET_BYTES == vmm::kPoolTicketBytes);
+    if (count == 1) {  // The usual number, without memory for a list.
+      ASSIGN_OR_RETURN(const vmm::PoolTicket ticket,
+                       pool->pool->Export(addresses[0]));
+      const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket(ticket);
+      std::memcpy(tickets, bytes.data(), bytes.size());
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const std::vector<vmm::PoolTicket> exported,
+                     pool->pool->ExportAll(vmm::c::Pointers(addresses, count)));
+    for (const vmm::PoolTicket& ticket : exported) {
+      const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket(ticket);
+      std::memcpy(tickets, bytes.data(), bytes.size());
+      tickets += bytes.size();
+    }
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_pool_find(const vmmshare_pool* pool,
+                                   std::uint64_t inside, std::uint64_t* base,
+                                   std::uint64_t* size,
+                                   vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(base, "base"));
+    RETURN_IF_ERROR(CheckGiven(size, "size"));
+    *base = *size = 0;
+    RETURN_IF_ERROR(Check(pool));
+    ASSIGN_OR_RETURN(const vmm::PoolBlock block, pool->pool->Find(inside));
+    *base = block.address;
+    *size = block.size;
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_pool_get_statistics(
+    const vmmshare_pool* pool, vmmshare_pool_statistics* statistics,
+    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
+    vmmshare_pool_statistics out;
+    RETURN_IF_ERROR(
+        vmm::c::ReadOptions(statistics, 88, "vmmshare_pool_statistics", &out));
+    RETURN_IF_ERROR(Check(pool));
+    const vmm::PoolStatistics now = pool->pool->statistics();
+    out.struct_size = statistics->struct_size;
+    out.reserved = now.reserved;
+    out.live = now.live;
+    out.requested = now.requested;
+    out.held = now.held;
+    out.free = now.free;
+    out.live_blocks = now.live_blocks;
+    out.tickets = now.tickets;
+    out.peers = now.peers;
+    out.allocations = now.allocations;
+    out.frees = now.frees;
+    std::memcpy(statistics, &out, sizeof(out));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_pool_trim(vmmshare_pool* pool,
+                                   std::uint64_t keep_bytes,
+                                   std::uint64_t* freed,
+                                   vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    ASSIGN_OR_RETURN(const std::uint64_t bytes, pool->pool->Trim(keep_bytes));
+    if (freed != nullptr) *freed = bytes;
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_pool_release_stream(vmmshare_pool* pool, void* stream,
+                                             std::int64_t timeout_ns,
+                                             vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(pool));
+    return pool->pool->ReleaseStream(StreamOf(stream),
+                                     vmm::c::DeadlineOf(timeout_ns));
+  });
+}

@@ -1,0 +1,107 @@
+#include "vmm/share/raw_handle.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/c/memory.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+namespace {
+
+// The caller keeps what `given` refers to.
+absl::StatusOr<vmm::RawHandle> Borrow(const vmmshare_raw_handle& given) {
+  ASSIGN_OR_RETURN(const vmm::HandleKind kind, vmm::c::KindOf(given.kind));
+  RETURN_IF_ERROR(vmm::c::CheckBits(given.reserved, 0, "reserved"));
+  if (kind == vmm::HandleKind::kFabric) {
+    vmm::fabric::Handle bytes;
+    std::copy(std::begin(given.fabric), std::end(given.fabric),
+              bytes.bytes.begin());
+    return vmm::RawHandle{kind, given.size, bytes};
+  }
+  auto borrowed = vmm::platform::OsHandle::Adopt(given.os_handle);
+  absl::StatusOr<vmm::platform::OsHandle> own =
+      vmm::platform::Duplicate(borrowed);
+  const auto still_the_callers = std::move(borrowed).Relinquish();
+  static_cast<void>(still_the_callers);
+  if (!own.ok()) return own.status();
+  return vmm::RawHandle{kind, given.size, *std::move(own)};
+}
+
+}  // namespace
+
+std::uint32_t vmmshare_memory_chunks(const vmmshare_memory* memory) {
+  if (!Check(memory).ok()) return 0;
+  const auto shareable = vmm::c::ShareableOf(*memory);
+  const vmm::ChunkLayout layout =
+      shareable.ok()
+          ? shareable->memory().layout()
+          : std::get<vmm::ImportedAllocation>(memory->memory).ticket().layout;
+  return static_cast<std::uint32_t>(layout.count());
+}
+
+vmmshare_status vmmshare_memory_export(const vmmshare_memory* memory,
+                                       std::uint32_t chunk, std::uint32_t kind,
+                                       vmmshare_raw_handle* handle,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(handle, "handle"));
+    *handle = vmmshare_raw_handle{};
+    handle->os_handle = -1;
+    RETURN_IF_ERROR(Check(memory));
+    ASSIGN_OR_RETURN(const vmm::HandleKind wanted, vmm::c::KindOf(kind));
+    ASSIGN_OR_RETURN(const vmm::Shareable shareable,
+                     vmm::c::ShareableOf(*memory));
+    ASSIGN_OR_RETURN(vmm::RawHandle raw,
+                     vmm::ExportRaw(shareable, chunk, wanted));
+    handle->kind = kind;
+    handle->size = raw.size;
+    if (auto* os = std::get_if<vmm::platform::OsHandle>(&raw.handle)) {
+      handle->os_handle = std::move(*os).Relinquish();
+    } else {
+      const auto& bytes = std::get<vmm::fabric::Handle>(raw.handle).bytes;
+      std::copy(bytes.begin(), bytes.end(), handle->fabric);
+    }
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_memory_import(const vmmshare_device* device,
+                                       const vmmshare_raw_handle* handles,
+                                       std::uint32_t count, std::uint32_t flags,
+                                       std::int32_t numa_node,
+                                       const vmmshare_import_options* options,
+                                       vmmshare_memory** memory,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
+    *memory = nullptr;
+    RETURN_IF_ERROR(Check(device));
+    RETURN_IF_ERROR(CheckGiven(handles, "handles"));
+    RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_ON_HOST, "flags"));
+    ASSIGN_OR_RETURN(const vmm::c::Placing placing,
+                     vmm::c::PlacingOf(0, flags, numa_node, nullptr, 0));
+    ASSIGN_OR_RETURN(const vmm::ImportOptions import,
+                     vmm::c::ImportOptionsOf(options));
+    std::vector<vmm::RawHandle> chunks;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      ASSIGN_OR_RETURN(vmm::RawHandle chunk, Borrow(handles[i]));
+      chunks.push_back(std::move(chunk));
+    }
+    const vmm::Location where =
+        placing.host_numa_node.has_value()
+            ? vmm::Location::HostNuma(*placing.host_numa_node)
+            : vmm::Location::On(device->device);
+    ASSIGN_OR_RETURN(auto imported, vmm::ImportRaw(device->device, where,
+                                                   std::move(chunks), import));
+    *memory = new vmmshare_memory(std::move(imported));
+    return absl::OkStatus();
+  });
+}

@@ -1,0 +1,149 @@
+#include "vmm/c/symmetric.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fabric/exchange.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/deadline.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/job/symmetric.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+struct vmmshare_symmetric : vmm::c::Handle<vmm::c::HandleType::kSymmetric> {
+  explicit vmmshare_symmetric(vmm::job::SymmetricMemory made)
+      : memory(std::move(made)) {}
+  const vmm::job::SymmetricMemory memory;
+};
+
+namespace {
+
+constexpr std::size_t kExchangeBytes = 64;
+constexpr std::size_t kOptionsBytes = 24;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 24;
+
+// VMMSHARE_FOREVER for one that never passes.
+std::int64_t LeftUntil(vmm::Deadline deadline) {
+  return absl::ToInt64Nanoseconds(deadline.Left());
+}
+
+absl::Status StatusOf(vmmshare_status status, absl::string_view function,
+                      absl::string_view key) {
+  if (status == VMMSHARE_OK) return absl::OkStatus();
+  return absl::Status(
+      static_cast<absl::StatusCode>(status),
+      absl::StrCat("the program's own exchange: ", function, "(", key,
+                   ") returned ", vmmshare_status_name(status)));
+}
+
+vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
+  vmm::fabric::ExchangeCallbacks calls;
+  calls.job = given.job == nullptr ? "job" : given.job;
+  calls.scope = given.scope == nullptr ? "" : given.scope;
+  calls.rank = given.rank;
+  calls.size = given.size;
+  calls.put = [given](const std::string& key,
+                      absl::Span<const std::uint8_t> value,
+                      absl::Time deadline) {
+    return StatusOf(given.put(given.user, key.c_str(), value.data(),
+                              value.size(), LeftUntil(deadline)),
+                    "put", key);
+  };
+  calls.fence = [given](absl::Time deadline) {
+    return StatusOf(given.fence(given.user, LeftUntil(deadline)), "fence", "");
+  };
+  calls.get = [given](
+                  int rank, const std::string& key,
+                  absl::Time deadline) -> absl::StatusOr<vmm::fabric::Bytes> {
+    vmm::fabric::Bytes value(4096);
+    for (;;) {
+      std::uint64_t size = 0;
+      RETURN_IF_ERROR(
+          StatusOf(given.get(given.user, rank, key.c_str(), value.data(),
+                             value.size(), &size, LeftUntil(deadline)),
+                   "get", key));
+      const bool all = size <= value.size();
+      if (size > kMostBytes) {
+        return absl::DataLossError(absl::StrCat("rank ", rank, " put ", size,
+                                                " bytes as ", key, "; at most ",
+                                                kMostBytes, " were expected"));
+      }
+      value.resize(static_cast<std::size_t>(size));
+      if (all) return value;
+    }
+  };
+  return calls;
+}
+
+absl::StatusOr<vmm::fabric::ExchangeCallbacks> ReadExchange(
+    const vmmshare_exchange* exchange) {
+  RETURN_IF_ERROR(CheckGiven(exchange, "exchange"));
+  vmmshare_exchange given;
+  RETURN_IF_ERROR(vmm::c::ReadOptions(exchange, kExchangeBytes,
+                                      "vmmshare_exchange", &given));
+  if (given.put == nullptr || given.fence == nullptr || given.get == nullptr) {
+    return absl::InvalidArgumentError(
+        "put, fence or get of the exchange is NULL. Give all three.");
+  }
+  if (given.size < 1 || given.rank < 0 || given.rank >= given.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", given.rank, " of ", given.size,
+                     " makes no sense. Give a rank from 0 to size - 1."));
+  }
+  return CallbacksOf(given);
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_symmetric_create(
+    const vmmshare_device* device, const vmmshare_exchange* exchange,
+    const vmmshare_symmetric_options* options, std::int64_t timeout_ns,
+    vmmshare_symmetric** symmetric, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(symmetric, "symmetric"));
+    *symmetric = nullptr;
+    RETURN_IF_ERROR(Check(device));
+    vmmshare_symmetric_options given;
+    RETURN_IF_ERROR(vmm::c::ReadOptions(options, kOptionsBytes,
+                                        "vmmshare_symmetric_options", &given));
+    RETURN_IF_ERROR(vmm::c::CheckBits(given.flags, 0, "flags"));
+    ASSIGN_OR_RETURN(vmm::fabric::ExchangeCallbacks calls,
+                     ReadExchange(exchange));
+    vmm::job::SymmetricOptions wanted;
+    wanted.size = given.size;
+    if (given.kinds != 0) {
+      ASSIGN_OR_RETURN(vmm::c::Placing placing,
+                       vmm::c::PlacingOf(given.kinds, 0, 0, nullptr, 0));
+      wanted.sharing = std::move(placing.sharing);
+    }
+    vmm::fabric::CallbackExchange own(std::move(calls));
+    ASSIGN_OR_RETURN(auto made, vmm::job::SymmetricMemory::Create(
+                                    device->device, own, wanted,
+                                    vmm::c::DeadlineOf(timeout_ns)));
+    *symmetric = new vmmshare_symmetric(std::move(made));
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_symmetric_close(vmmshare_symmetric* symmetric) {
+  delete symmetric;
+}
+
+std::uint64_t vmmshare_symmetric_address(const vmmshare_symmetric* symmetric,
+                                         std::int32_t rank) {
+  if (!Check(symmetric).ok() || rank < 0 || rank >= symmetric->memory.ranks()) {
+    return 0;
+  }
+  return symmetric->memory.address(rank);
+}
+
+std::uint64_t vmmshare_symmetric_size(const vmmshare_symmetric* symmetric) {
+  return Check(symmetric).ok() ? symmetric->memory.size() : 0;
+}

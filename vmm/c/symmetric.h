@@ -1,0 +1,71 @@
+// The same amount of memory of every rank's GPU, mapped by all ranks of a job.
+#ifndef VMMSHARE_VMM_C_SYMMETRIC_H_
+#define VMMSHARE_VMM_C_SYMMETRIC_H_
+
+#include <stdint.h>
+
+#include "vmm/c/base.h"
+#include "vmm/c/driver.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// How the ranks pass plain bytes to each other: the program's own MPI,
+// torch.distributed, or store of keys and values. Each function returns by its
+// timeout, on the thread that called vmmshare; what it returns as a status is
+// the error of the call.
+typedef struct vmmshare_exchange {
+  uint64_t struct_size;
+  const char* job;    // Its name, for messages.
+  const char* scope;  // Goes into all keys; NULL: none. Another one for each of
+      // several exchanges over one store, the same on all ranks.
+  int32_t rank;  // 0 to size - 1.
+  int32_t size;
+  void* user;  // For the functions.
+  // Makes `value` known as this rank's `key`, to all who have returned from the
+  // fence that follows.
+  vmmshare_status (*put)(void* user, const char* key, const uint8_t* value,
+                         uint64_t value_size, int64_t timeout_ns);
+  // Returns once every rank has called it.
+  vmmshare_status (*fence)(void* user, int64_t timeout_ns);
+  // What `rank` put as `key` before its last fence. Writes it if `room` is
+  // enough, and its size in any case. NOT_FOUND when there is nothing.
+  vmmshare_status (*get)(void* user, int32_t rank, const char* key,
+                         uint8_t* value, uint64_t room, uint64_t* value_size,
+                         int64_t timeout_ns);
+} vmmshare_exchange;
+
+typedef struct vmmshare_symmetric_options {
+  uint64_t struct_size;
+  uint64_t size;   // Bytes a rank, the same on all.
+  uint32_t kinds;  // VMMSHARE_KIND_*; 0: within a host the system's own,
+                   // between hosts fabric handles.
+  uint32_t flags;  // 0.
+} vmmshare_symmetric_options;
+
+// Collective: every rank calls it, with the same options. It succeeds on all
+// ranks or on none, but for a rank that is lost in the last round.
+//   INVALID_ARGUMENT     size 0, or not the same on every rank: names them
+//   FAILED_PRECONDITION  no way between two ranks
+//   DEADLINE_EXCEEDED    a rank did not come: names it
+typedef struct vmmshare_symmetric vmmshare_symmetric;
+VMMSHARE_API vmmshare_status vmmshare_symmetric_create(
+    const vmmshare_device* device, const vmmshare_exchange* exchange,
+    const vmmshare_symmetric_options* options, int64_t timeout_ns,
+    vmmshare_symmetric** symmetric, vmmshare_error** error);
+// Unmaps all, in the order of no stream: synchronise, and meet, first.
+VMMSHARE_API void vmmshare_symmetric_close(vmmshare_symmetric* symmetric);
+// Where this process has `rank`'s memory; 0 for a rank that there is not. They
+// lie at equal distances.
+VMMSHARE_API uint64_t
+vmmshare_symmetric_address(const vmmshare_symmetric* symmetric, int32_t rank);
+// Bytes of each.
+VMMSHARE_API uint64_t
+vmmshare_symmetric_size(const vmmshare_symmetric* symmetric);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VMMSHARE_VMM_C_SYMMETRIC_H_

@@ -1,0 +1,258 @@
+#include "vmm/job/barrier.h"
+
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/abandon.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "platform/ipc/lifeline.h"
+#include "vmm/job/internal/barrier_protocol.h"
+#include "vmm/job/internal/barrier_state.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm {
+
+using barrier::Link;
+using barrier::NameOf;
+
+absl::StatusOr<std::unique_ptr<Barrier::State>> Barrier::State::Make(
+    std::uint32_t rank) {
+  absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
+  if (!stop.ok()) return stop.status();
+  return std::make_unique<State>(rank, *std::move(stop));
+}
+
+absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
+                                  std::vector<platform::Channel> members,
+                                  Deadline deadline) {
+  barrier::Offer offer;
+  offer.pool = ticket;
+  for (std::size_t i = 0; i <= members.size(); ++i) {
+    absl::StatusOr<Fence> fence = fences.New();
+    if (!fence.ok()) return fence.status();
+    absl::StatusOr<FenceTicket> exported = fences.Export(*fence);
+    if (!exported.ok()) return exported.status();
+    fences_.push_back(*std::move(fence));
+    offer.fences.push_back(*exported);
+  }
+  for (platform::Channel& channel : members) {
+    offer.rank = static_cast<std::uint32_t>(links_.size()) + 1;
+    links_.push_back(std::make_unique<Link>(offer.rank, std::move(channel)));
+    platform::Channel& to = links_.back()->peer.channel();
+    absl::Status sent =
+        to.Send(barrier::kBarrierOffer, EncodeOffer(offer), {}, deadline);
+    if (sent.ok()) sent = platform::SendLifeline(to, deadline);
+    if (!sent.ok()) return platform::Annotate(sent, NameOf(offer.rank));
+  }
+  for (const std::unique_ptr<Link>& link : links_) {
+    const auto did_not_join = [&link](const absl::Status& why) {
+      return platform::Annotate(
+          why, absl::StrCat(NameOf(link->rank), " did not join"));
+    };
+    absl::StatusOr<platform::Message> answer = link->peer.Receive(deadline);
+    if (!answer.ok()) return did_not_join(answer.status());
+    if (answer->type == protocol::kRefused) {
+      return protocol::DecodeError(answer->payload, NameOf(link->rank));
+    }
+    if (answer->type != barrier::kBarrierJoined) {
+      return absl::DataLossError(
+          absl::StrCat(NameOf(link->rank),
+                       " answered the offer of a barrier by a message of "
+                       "type 0x",
+                       absl::Hex(answer->type)));
+    }
+    RETURN_IF_ERROR(did_not_join(link->peer.ReceiveLifeline(deadline)));
+  }
+  return StartWatchers();
+}
+
+absl::Status Barrier::State::Join(const Device& device,
+                                  const barrier::Offer& offer,
+                                  std::unique_ptr<Link> host, Deadline deadline,
+                                  const platform::PeerPolicy& owners) {
+  links_.push_back(std::move(host));
+  RETURN_IF_ERROR(links_.front()->peer.ReceiveLifeline(deadline));
+  absl::StatusOr<std::unique_ptr<ImportedFencePool>> imported =
+      ImportedFencePool::Subscribe(device.driver(), offer.pool,
+                                   {.devices = {device}}, deadline, owners);
+  absl::Status joined = imported.status();
+  for (const FenceTicket& ticket : offer.fences) {
+    if (!joined.ok()) break;
+    absl::StatusOr<Fence> fence = (*imported)->Import(ticket, deadline);
+    joined = fence.status();
+    if (fence.ok()) fences_.push_back(*std::move(fence));
+  }
+  platform::Channel& channel = links_.front()->peer.channel();
+  if (!joined.ok()) {
+    fences_.clear();  // Before the pool.
+    protocol::SendError(channel, protocol::kRefused, joined,
+                        absl::InfinitePast())
+        .IgnoreError();  // The hang-up says it otherwise.
+    return joined;
+  }
+  imported_ = *std::move(imported);
+  joined = StartWatchers();
+  if (!joined.ok()) return joined;
+  RETURN_IF_ERROR(channel.Send(barrier::kBarrierJoined, {}, {}, deadline));
+  return platform::SendLifeline(channel, deadline);
+}
+
+absl::Status Barrier::State::Arrive(
+    const std::function<absl::Status(Fence&)>& signal, Deadline deadline) {
+  absl::Status can = status();
+  if (!can.ok()) return can;
+  can = signal(fences_[rank_]);
+  if (!can.ok()) return Judge(can, rank_, deadline);
+  ++round_;
+  return absl::OkStatus();
+}
+
+absl::Status Barrier::State::ArriveOnHost(Deadline deadline) {
+  return Arrive(
+      [this](Fence& fence) { return fence.SignalFromHost(round_ + 1); },
+      deadline);
+}
+
+absl::Status Barrier::State::Wait(CUstream stream) {
+  for (std::uint32_t rank = 0; rank < size(); ++rank) {
+    if (rank == rank_) continue;
+    // Of a barrier that is broken nobody may come to that round.
+    absl::Status put = status().ok()
+                           ? fences_[rank].Wait(stream, round_)
+                           : fences_[rank].WaitOnHost(
+                                 round_, absl::InfinitePast(), WhileWhole());
+    if (!put.ok()) return Judge(put, rank, absl::InfinitePast());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Barrier::State::WaitOnHost(Deadline deadline) {
+  for (std::uint32_t rank = 0; rank < size(); ++rank) {
+    if (rank == rank_) continue;
+    absl::Status came =
+        fences_[rank].WaitOnHost(round_, deadline, WhileWhole());
+    if (!came.ok()) return Judge(came, rank, deadline);
+  }
+  return absl::OkStatus();
+}
+
+void Barrier::State::LetGo() {
+  {
+    platform::MutexLock lock(mutex_);
+    if (status_.ok()) {
+      status_ = absl::AbortedError("the barrier was let go by LetGo()");
+    }
+  }
+  LetGoOfAll();
+  changed_.NotifyAll();
+}
+
+bool Barrier::State::End() {
+  ending_ = true;
+  stop_.Notify();
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (link->watcher.joinable()) link->watcher.join();
+  }
+  const bool passed =
+      fences_.empty() ||
+      fences_[rank_].WaitOnHost(round_, absl::InfinitePast()).ok();
+  for (const std::unique_ptr<Link>& link : links_) {
+    // Those that are not told so take the hang-up for an end.
+    platform::Channel& channel = link->peer.channel();
+    if (passed && channel.is_open()) {
+      channel.Send(barrier::kBarrierBye, {}, {}, absl::InfinitePast())
+          .IgnoreError();
+    }
+    channel.Close();
+  }
+  return passed;
+}
+
+absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Host(
+    FencePool& fences, const std::string& fences_ticket,
+    std::vector<platform::Channel> members, Deadline deadline) {
+  if (members.empty() || members.size() >= kMaxBarrierMembers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a barrier of rank 0 and ", members.size(), " others; expected 1 to ",
+        kMaxBarrierMembers - 1, " others"));
+  }
+  absl::StatusOr<std::unique_ptr<State>> state = State::Make(0);
+  if (!state.ok()) return state.status();
+  std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));
+  absl::Status hosted =
+      made->state_->Host(fences, fences_ticket, std::move(members), deadline);
+  if (!hosted.ok()) return hosted;
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Join(
+    const Device& device, platform::Channel host, Deadline deadline,
+    const platform::PeerPolicy& owners) {
+  auto link = std::make_unique<Link>(0, std::move(host));
+  absl::StatusOr<platform::Message> message = link->peer.Receive(deadline);
+  if (!message.ok()) {
+    return platform::Annotate(message.status(), "no barrier was offered");
+  }
+  if (message->type != barrier::kBarrierOffer) {
+    return absl::DataLossError(
+        absl::StrCat("a message of type 0x", absl::Hex(message->type),
+                     " came where the offer of a barrier was expected"));
+  }
+  absl::StatusOr<barrier::Offer> offer = barrier::DecodeOffer(message->payload);
+  if (!offer.ok()) return offer.status();
+  absl::StatusOr<std::unique_ptr<State>> state = State::Make(offer->rank);
+  if (!state.ok()) return state.status();
+  std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));
+  absl::Status joined =
+      made->state_->Join(device, *offer, std::move(link), deadline, owners);
+  if (!joined.ok()) return joined;
+  return made;
+}
+
+Barrier::Barrier(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Barrier::~Barrier() {
+  if (state_->IsOfAnotherProcess() || !state_->End()) {
+    platform::Abandon(std::move(state_));
+  }
+}
+
+absl::Status Barrier::Arrive(CUstream stream) {
+  return state_->Arrive(
+      [this, stream](Fence& fence) {
+        return fence.Signal(stream, state_->round() + 1);
+      },
+      absl::InfinitePast());
+}
+
+absl::Status Barrier::ArriveOnHost() {
+  return state_->ArriveOnHost(absl::InfinitePast());
+}
+
+absl::Status Barrier::Wait(CUstream stream) const {
+  return state_->Wait(stream);
+}
+
+absl::Status Barrier::WaitOnHost(Deadline deadline) const {
+  return state_->WaitOnHost(deadline);
+}
+
+absl::Status Barrier::Meet(CUstream stream) {
+  absl::Status arrived = Arrive(stream);
+  return arrived.ok() ? Wait(stream) : arrived;
+}
+
+absl::Status Barrier::MeetOnHost(Deadline deadline) {
+  absl::Status arrived = state_->ArriveOnHost(deadline);
+  return arrived.ok() ? WaitOnHost(deadline) : arrived;
+}
+
+void Barrier::LetGo() { state_->LetGo(); }
+absl::Status Barrier::status() const { return state_->status(); }
+std::uint32_t Barrier::rank() const { return state_->rank(); }
+std::uint32_t Barrier::size() const { return state_->size(); }
+std::uint64_t Barrier::round() const { return state_->round(); }
+
+}  // namespace vmm

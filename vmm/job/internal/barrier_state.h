@@ -1,0 +1,120 @@
+// What a barrier is made of in one process; internal to vmm/job.
+#ifndef VMMSHARE_VMM_JOB_INTERNAL_BARRIER_STATE_H_
+#define VMMSHARE_VMM_JOB_INTERNAL_BARRIER_STATE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/abandon.h"
+#include "platform/base/mutex.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/deadline.h"
+#include "platform/os/process.h"
+#include "vmm/job/barrier.h"
+#include "vmm/job/internal/barrier_protocol.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_pool.h"
+#include "vmm/sync/internal/peer.h"
+
+namespace vmm {
+namespace barrier {
+
+inline std::string NameOf(std::uint32_t rank) {
+  return absl::StrCat("rank ", rank);
+}
+
+// A connection to another member.
+struct Link {
+  Link(std::uint32_t its_rank, platform::Channel its_channel)
+      : rank(its_rank), peer(std::move(its_channel), NameOf(its_rank)) {}
+
+  std::uint32_t rank;
+  Peer peer;
+  std::thread watcher;
+};
+
+}  // namespace barrier
+
+// Calls are barrier.cc's; what watches the other members, on a thread each, is
+// barrier_watch.cc's.
+class Barrier::State : public platform::Abandonable {
+ public:
+  State(std::uint32_t rank, platform::CancelEvent stop)
+      : rank_(rank), forks_(platform::ForksSoFar()), stop_(std::move(stop)) {}
+  // Whether nothing of it is in use any more, so that it can be destroyed.
+  bool End();
+
+  static absl::StatusOr<std::unique_ptr<State>> Make(std::uint32_t rank);
+  bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
+  absl::Status Host(FencePool& fences, const std::string& ticket,
+                    std::vector<platform::Channel> members, Deadline deadline);
+  // `host` has sent the offer.
+  absl::Status Join(const Device& device, const barrier::Offer& offer,
+                    std::unique_ptr<barrier::Link> host, Deadline deadline,
+                    const platform::PeerPolicy& owners);
+
+  // `deadline`: for word of why the barrier was let go, if it was.
+  absl::Status Arrive(const std::function<absl::Status(Fence&)>& signal,
+                      Deadline deadline);
+  absl::Status ArriveOnHost(Deadline deadline);
+  absl::Status Wait(CUstream stream);
+  absl::Status WaitOnHost(Deadline deadline);
+  void LetGo();
+  absl::Status status() const {
+    platform::MutexLock lock(mutex_);
+    return status_;
+  }
+  std::uint32_t rank() const { return rank_; }
+  std::uint32_t size() const {
+    return static_cast<std::uint32_t>(fences_.size());
+  }
+  std::uint64_t round() const { return round_; }
+
+ private:
+  absl::Status StartWatchers();
+  void Watch(barrier::Link& link);
+  // Of one whose connection has ended.
+  void Lose(barrier::Link& link, const absl::Status& why);
+  // What is known of it. Lets nobody go but those that wait for one that left.
+  void TakeGone(const barrier::Gone& gone, const absl::Status& why);
+  void TellOthers(const barrier::Gone& gone);
+  // What ends a wait for others.
+  FenceWatch WhileWhole() {
+    return {.still_worth = [this] { return status(); }};
+  }
+  void LetGoOfAll() {
+    for (Fence& fence : fences_) fence.Abandon().IgnoreError();
+  }
+  // Why the fence of `rank` answered that: what is known of it says more.
+  absl::Status Judge(const absl::Status& status, std::uint32_t rank,
+                     Deadline deadline);
+
+  std::uint32_t rank_;
+  const std::uint64_t forks_;
+  const platform::CancelEvent stop_;
+  std::atomic<bool> ending_ = false;
+  std::unique_ptr<ImportedFencePool> imported_;  // Goes after the fences.
+  std::vector<Fence> fences_;                    // One a rank.
+  std::vector<std::unique_ptr<barrier::Link>> links_;
+  std::uint64_t round_ = 0;
+
+  mutable platform::Mutex mutex_;
+  platform::CondVar changed_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // Of the whole barrier.
+  // Of each rank: why it will arrive at no further round.
+  std::vector<absl::Status> gone_ ABSL_GUARDED_BY(mutex_);
+  platform::Mutex sending_;  // Of what watchers send.
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_JOB_INTERNAL_BARRIER_STATE_H_

@@ -1,0 +1,128 @@
+#include <algorithm>
+
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/start_thread.h"
+#include "vmm/job/internal/barrier_state.h"
+
+namespace vmm {
+namespace {
+
+// From the hang-up of a process that is killed to its confirmed end (measured:
+// up to 73 ms), with room; and from there to word of it from rank 0.
+constexpr absl::Duration kEndAfterHangUp = absl::Seconds(1);
+// How long the end of the barrier may wait for a thread that waits for a proof.
+constexpr absl::Duration kLookAtEnding = absl::Milliseconds(10);
+
+}  // namespace
+
+absl::Status Barrier::State::StartWatchers() {
+  {
+    const platform::MutexLock lock(mutex_);
+    gone_.resize(fences_.size());
+  }
+  for (const std::unique_ptr<barrier::Link>& link : links_) {
+    RETURN_IF_ERROR(
+        platform::StartThread(link->watcher, "that watches a barrier",
+                              [this, raw = link.get()] { Watch(*raw); }));
+  }
+  return absl::OkStatus();
+}
+
+void Barrier::State::Watch(barrier::Link& link) {
+  for (;;) {
+    absl::StatusOr<platform::Message> message =
+        link.peer.Receive(absl::InfiniteFuture(), &stop_);
+    if (absl::IsCancelled(message.status())) return;
+    barrier::Gone gone{link.rank, false};
+    absl::Status why;
+    if (message.ok() && message->type == barrier::kBarrierGone && rank_ != 0) {
+      absl::StatusOr<barrier::Gone> other =
+          barrier::DecodeGone(message->payload, size());
+      if (other.ok()) {
+        TakeGone(*other, absl::UnavailableError(absl::StrCat(
+                             barrier::NameOf(other->rank),
+                             other->left ? " has left" : " has ended",
+                             ", as rank 0 says")));
+        continue;
+      }
+      why = other.status();
+    } else if (message.ok() && message->type == barrier::kBarrierBye) {
+      gone.left = true;
+      why = absl::UnavailableError(
+          absl::StrCat(barrier::NameOf(link.rank), " has left the barrier"));
+    } else if (message.ok()) {
+      why = absl::DataLossError(absl::StrCat(
+          barrier::NameOf(link.rank), " sent a message of type 0x",
+          absl::Hex(message->type), ", which has no place in a barrier"));
+    } else {
+      Lose(link, message.status());
+      return;
+    }
+    TakeGone(gone, why);
+    TellOthers(gone);
+    if (!gone.left) LetGoOfAll();
+    return;
+  }
+}
+
+void Barrier::State::Lose(barrier::Link& link, const absl::Status& why) {
+  const barrier::Gone gone{link.rank, false};
+  link.peer.HasEnded(Deadline::In(kEndAfterHangUp));
+  TakeGone(gone, absl::UnavailableError(absl::StrCat(barrier::NameOf(link.rank),
+                                                     " ", link.peer.Describe(),
+                                                     ": ", why.message())));
+  TellOthers(gone);
+  // What it forked may still write to what the others wait for.
+  while (!link.peer.HasEnded(Deadline::In(kLookAtEnding))) {
+    if (ending_) return;
+  }
+  LetGoOfAll();
+}
+
+void Barrier::State::TakeGone(const barrier::Gone& gone,
+                              const absl::Status& why) {
+  {
+    platform::MutexLock lock(mutex_);
+    if (gone_[gone.rank].ok()) gone_[gone.rank] = why;
+    if (!gone.left && status_.ok()) status_ = why;
+  }
+  // One that left has arrived wherever it ever will. One that ended breaks the
+  // barrier: members that learn of it arrive no more, so whoever has the proof
+  // lets all go that wait for them.
+  if (gone.left) fences_[gone.rank].Abandon().IgnoreError();
+  changed_.NotifyAll();
+}
+
+void Barrier::State::TellOthers(const barrier::Gone& gone) {
+  if (rank_ != 0) return;
+  platform::MutexLock lock(sending_);
+  for (const std::unique_ptr<barrier::Link>& link : links_) {
+    if (link->rank == gone.rank) continue;
+    // One that does not read is told by the end of its connection.
+    link->peer.channel()
+        .Send(barrier::kBarrierGone, EncodeGone(gone), {}, absl::InfinitePast())
+        .IgnoreError();
+  }
+}
+
+absl::Status Barrier::State::Judge(const absl::Status& status,
+                                   std::uint32_t rank, Deadline deadline) {
+  if (!absl::IsAborted(status) && !absl::IsUnavailable(status)) {
+    return platform::Annotate(
+        status, absl::StrCat(barrier::NameOf(rank), " in round ", round_));
+  }
+  // Somebody may have let go before this process was told why.
+  deadline = std::min(deadline, Deadline::In(kEndAfterHangUp));
+  platform::MutexLock lock(mutex_);
+  while (status_.ok() && gone_[rank].ok() && !deadline.Passed()) {
+    changed_.WaitFor(mutex_, deadline.Slice());
+  }
+  if (!status_.ok()) return status_;
+  if (!gone_[rank].ok()) return gone_[rank];
+  return platform::Annotate(
+      status, absl::StrCat("the barrier was let go, ", barrier::NameOf(rank),
+                           " in round ", round_));
+}
+
+}  // namespace vmm

@@ -1,0 +1,140 @@
+// How a client of a keeper asks, and how its connection ends; keeper.cc has what
+// it asks.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "platform/ipc/lifeline.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/share/internal/busy.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm {
+namespace {
+
+using keeper::Request;
+using platform::Channel;
+using platform::Message;
+
+// For the keeper to take a goodbye: it is there, or its buffer is.
+constexpr absl::Duration kSayGoodbye = absl::Milliseconds(100);
+
+}  // namespace
+
+void KeeperClient::Leave::operator()(Channel* channel) const {
+  const std::unique_ptr<Channel> last(channel);
+  if (!last->is_open() || platform::ForksSoFar() != forks) return;
+  last->Send(keeper::kGoodbye, {}, {}, Deadline::In(kSayGoodbye)).IgnoreError();
+}
+
+absl::StatusOr<KeeperClient::Connection> KeeperClient::Dial(
+    const KeeperClientOptions& options, Deadline deadline) {
+  absl::StatusOr<Channel> channel =
+      Channel::Connect(options.address, options.keepers, deadline);
+  if (channel.ok()) {
+    return Connection(new Channel(*std::move(channel)),
+                      Leave{platform::ForksSoFar()});
+  }
+  const char* what_to_do = "";
+  if (absl::IsNotFound(channel.status())) {
+    what_to_do =
+        "Start one: vmmshare keep. Containers must share its directory.";
+  } else if (absl::IsPermissionDenied(channel.status())) {
+    what_to_do =
+        "A keeper of another user is named in KeeperClientOptions::keepers, "
+        "on the command line by --allow-user.";
+  }
+  return platform::Annotate(channel.status(), "no keeper can be asked",
+                            what_to_do);
+}
+
+absl::StatusOr<KeeperClient> KeeperClient::Connect(
+    const KeeperClientOptions& options, Deadline deadline) {
+  KeeperClientOptions with_address = options;
+  if (options.address.empty()) {
+    ASSIGN_OR_RETURN(with_address.address, DefaultKeeperAddress());
+  }
+  ASSIGN_OR_RETURN(Connection channel, Dial(with_address, deadline));
+  return KeeperClient(std::move(with_address), std::move(channel));
+}
+
+absl::StatusOr<Message> KeeperClient::Ask(const Request& request,
+                                          Deadline deadline) {
+  if (request.type != keeper::kList || !request.name.empty()) {
+    RETURN_IF_ERROR(keeper::CheckName(request.name));
+  }
+  absl::StatusOr<Message> answer = RetryWhileBusy(
+      deadline, [&](bool* busy) { return AskOnce(request, deadline, busy); });
+  if (!answer.ok()) return answer;
+  if (!answer->handles.empty()) return keeper::Broken(*channel_, *answer);
+  if (answer->type == keeper::kError) {
+    return protocol::DecodeError(answer->payload, "the keeper");
+  }
+  return answer;
+}
+
+absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
+                                              Deadline deadline, bool* busy) {
+  const bool is_again = was_turned_away_;
+  if (is_again) {
+    ASSIGN_OR_RETURN(channel_, Dial(options_, deadline));
+    lifeline_sent_ = is_behind_ = false;
+  }
+  if (channel_ == nullptr || is_behind_)
+    return absl::UnavailableError(
+        "this connection to the keeper is closed: connect anew");
+  const bool is_first = !was_answered_ && channel_->is_open();
+  absl::Status asked = channel_->Send(
+      request.type, keeper::EncodeRequest(request), {}, deadline);
+  if (asked.ok() && keeper::MayGainLock(request.type) && !lifeline_sent_) {
+    asked = platform::SendLifeline(*channel_, deadline);
+    lifeline_sent_ = asked.ok();
+  }
+  absl::StatusOr<Message> answer =
+      asked.ok() ? channel_->Receive(deadline) : asked;
+  absl::Status refused;
+  if (is_first && absl::IsUnavailable(asked)) {
+    refused = TurnedAwayUnread("the keeper", asked);
+  } else if (is_first && answer.ok() && answer->type == protocol::kAbort) {
+    refused = protocol::DecodeError(answer->payload, "the keeper");
+  } else if (answer.ok()) {
+    was_answered_ = true;
+    was_turned_away_ = false;
+    return answer;
+  }
+  const bool asks_for_memory = request.type == keeper::kAttach ||
+                               request.type == keeper::kAttachOrCreate;
+  Disconnect(asks_for_memory ? protocol::kRefused : protocol::kAbort);
+  *busy = absl::IsResourceExhausted(refused);
+  was_turned_away_ = *busy || is_again;
+  if (!refused.ok()) return refused;
+  return platform::Annotate(answer.status(), "the keeper did not answer",
+                            "Nothing more can be asked over this connection, "
+                            "which has its writer locks until it is "
+                            "destroyed: connect anew.");
+}
+
+void KeeperClient::Disconnect(std::uint16_t last_word) {
+  is_behind_ = true;
+  if (locked_.empty()) {
+    // Whoever knows of no lock writes under none, also if it got one just now.
+    channel_ = nullptr;
+  } else if (channel_->is_open()) {
+    protocol::SendError(
+        *channel_, static_cast<protocol::MessageType>(last_word),
+        absl::AbortedError("the client gave up"), Deadline::In(kSayGoodbye))
+        .IgnoreError();
+  }
+}
+
+absl::Status KeeperClient::AskForOk(const Request& request, Deadline deadline) {
+  ASSIGN_OR_RETURN(const Message answer, Ask(request, deadline));
+  if (answer.type == keeper::kOk && answer.payload.empty()) {
+    return absl::OkStatus();
+  }
+  return keeper::Broken(*channel_, answer);
+}
+
+}  // namespace vmm

@@ -1,0 +1,438 @@
+#include "vmm/keeper/internal/registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace vmm::keeper {
+namespace {
+
+std::string Describe(const Client& client) {
+  return absl::StrCat("process ", client.pid, " of user ", client.user.text());
+}
+
+absl::Status NotKept() {
+  return absl::NotFoundError(
+      "nothing is kept under this name; `vmmshare keep --list` shows what is");
+}
+
+absl::Status Taken(const Client& by, bool kept) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("the name is taken by ", Describe(by), ", which ",
+                   kept ? "put" : "is creating",
+                   " it. Attach it, drop it first, or choose another name."));
+}
+
+absl::Status Full(absl::string_view whose, absl::string_view what,
+                  std::uint64_t has, std::uint64_t more, std::uint64_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      whose, " ", has, " ", what, "; ", more, " more pass the limit of ", limit,
+      ". Drop what is not needed, or start the keeper with a "
+      "higher limit (`vmmshare keep --help`)."));
+}
+
+// Written so that no sum overflows.
+bool Passes(std::uint64_t has, std::uint64_t more, std::uint64_t limit) {
+  return limit != 0 && (has > limit || more > limit - has);
+}
+
+std::uint64_t Sum(std::uint64_t a, std::uint64_t b) {
+  return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+}  // namespace
+
+const Registry::Entry* Registry::FindKept(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() || found->second.content == nullptr
+             ? nullptr
+             : &found->second;
+}
+
+Registry::Entry* Registry::FindKept(const std::string& name) {
+  return const_cast<Entry*>(std::as_const(*this).FindKept(name));
+}
+
+absl::Status Registry::CheckRoom(const std::string& name, const Client& client,
+                                 std::uint64_t bytes,
+                                 std::uint64_t handles) const {
+  struct Use {
+    std::uint64_t names = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t handles = 0;
+    void Add(const Entry& entry) {
+      ++names;
+      bytes = Sum(bytes, entry.bytes);
+      handles = Sum(handles, entry.handles);
+    }
+  };
+  Use all;
+  Use user;
+  for (const auto& [each, entry] : entries_) {
+    if (each == name) continue;  // This client's own reservation.
+    all.Add(entry);
+    if (entry.by.user == client.user) user.Add(entry);
+  }
+  struct Row {
+    const Use& use;
+    std::string whose;
+    std::uint64_t names, bytes, handles;
+  };
+  const Row rows[] = {
+      {all, "the keeper is full: it has", limits_.names, limits_.bytes,
+       limits_.handles},
+      {user,
+       absl::StrCat("the quota is used: user ", client.user.text(), " has"),
+       limits_.user_names, limits_.user_bytes, limits_.user_handles}};
+  for (const Row& row : rows) {
+    if (Passes(row.use.names, 1, row.names)) {
+      return Full(row.whose, "names", row.use.names, 1, row.names);
+    }
+    if (Passes(row.use.bytes, bytes, row.bytes)) {
+      return Full(row.whose, "bytes", row.use.bytes, bytes, row.bytes);
+    }
+    if (Passes(row.use.handles, handles, row.handles)) {
+      return Full(row.whose, "handles", row.use.handles, handles, row.handles);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Registry::BeginPut(const std::string& name, const Client& client,
+                                const Ticket& ticket, absl::Time now) {
+  const auto found = entries_.find(name);
+  if (found != entries_.end()) {
+    const Entry& entry = found->second;
+    const bool own = entry.content == nullptr && !entry.arriving &&
+                     entry.by.session == client.session;
+    if (!own) return Taken(entry.by, entry.content != nullptr);
+  }
+  const std::uint64_t bytes = ticket.layout.size;
+  const std::uint64_t handles = ticket.layout.count();
+  absl::Status room = CheckRoom(name, client, bytes, handles);
+  if (!room.ok()) return room;
+  Entry& entry = entries_[name];
+  entry.arriving = true;
+  entry.by = client;
+  entry.since = now;
+  entry.bytes = bytes;
+  entry.handles = handles;
+  return absl::OkStatus();
+}
+
+absl::Status Registry::CommitPut(const std::string& name, const Client& client,
+                                 std::shared_ptr<const Content> content,
+                                 Saved saved, absl::Time now) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end() || !found->second.arriving ||
+      found->second.by.session != client.session) {
+    return absl::NotFoundError("the put was abandoned");
+  }
+  Entry& entry = found->second;
+  entry.arriving = false;
+  GiveLock(entry, client);
+  entry.since = now;
+  entry.content = std::move(content);
+  entry.saved = std::move(saved);
+  return absl::OkStatus();
+}
+
+absl::Status Registry::Abandon(const std::string& name, const Client& client) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end() || found->second.content != nullptr ||
+      found->second.by.session != client.session) {
+    return absl::FailedPreconditionError(
+        "this connection has not reserved the name");
+  }
+  entries_.erase(found);
+  return absl::OkStatus();
+}
+
+absl::Status Registry::Restore(const std::string& name,
+                               const platform::UserId& user, std::int64_t pid,
+                               absl::Time since, bool sealed,
+                               std::shared_ptr<const Content> content,
+                               Saved saved) {
+  Entry entry;
+  entry.state = sealed ? KeptState::kSealed : KeptState::kWritable;
+  entry.by = {0, user, pid};
+  entry.since = since;
+  entry.bytes = content->ticket.layout.size;
+  entry.handles = content->ticket.layout.count();
+  entry.content = std::move(content);
+  entry.saved = std::move(saved);
+  if (!entries_.emplace(name, std::move(entry)).second) {
+    return absl::AlreadyExistsError("two entries have the same name");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Registry::CheckFits(const Entry& entry, std::uint64_t size,
+                                 bool read_write) {
+  const std::uint64_t kept = entry.content->ticket.requested_size;
+  if (size != 0 && size != kept) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("what is kept has ", kept, " bytes; expected ", size,
+                     ". It was put by ", keeper::Describe(entry.by),
+                     "; drop it if it is out of date."));
+  }
+  if (read_write && entry.state == KeptState::kSealed) {
+    return absl::FailedPreconditionError(
+        "it is sealed and mapped read-only from now on: ask for Access::kRead");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Registry::Found> Registry::Attach(const std::string& name,
+                                                 std::uint64_t size,
+                                                 bool read_write) {
+  const Entry* entry = FindKept(name);
+  if (entry == nullptr) return NotKept();
+  absl::Status fits = CheckFits(*entry, size, read_write);
+  if (!fits.ok()) return fits;
+  return Found{entry->content, {.sealed = entry->state == KeptState::kSealed}};
+}
+
+void Registry::CountAttached(const std::string& name, const Content& content) {
+  Entry* entry = FindKept(name);
+  // Dropped meanwhile, or even put anew.
+  if (entry != nullptr && entry->content.get() == &content) ++entry->attached;
+}
+
+absl::StatusOr<Registry::Offer> Registry::AttachOrCreate(const Request& request,
+                                                         const Client& client,
+                                                         absl::Time now) {
+  const auto found = entries_.find(request.name);
+  if (found == entries_.end()) {
+    absl::Status room = CheckRoom(request.name, client, request.size, 1);
+    if (!room.ok()) return room;
+    Entry entry;
+    entry.by = client;
+    entry.since = now;
+    entry.bytes = request.size;
+    entry.handles = 1;
+    entries_.emplace(request.name, std::move(entry));
+    return Offer{Step::kCreate, {}};
+  }
+  Entry& entry = found->second;
+  if (entry.content == nullptr) {
+    if (entry.by.session == client.session) {
+      return absl::FailedPreconditionError(
+          "this connection is creating it: put it, or abandon it");
+    }
+    return Offer{Step::kWait, {}};
+  }
+  absl::Status fits = CheckFits(entry, request.size, request.read_write);
+  if (!fits.ok()) return fits;
+  Found answer{entry.content, {.sealed = entry.state == KeptState::kSealed}};
+  if (!request.until_sealed || answer.attached.sealed) {
+    return Offer{Step::kAttach, std::move(answer)};
+  }
+  if (entry.state == KeptState::kWritable || TakesOver(entry, client)) {
+    // Nobody is going to seal it: its writer has ended, or has let go.
+    GiveLock(entry, client);
+    answer.attached.taken_over = true;
+    return Offer{Step::kAttach, std::move(answer)};
+  }
+  if (entry.holder.session == client.session) {
+    return absl::FailedPreconditionError(
+        "this connection is its writer, and would wait for itself: seal it");
+  }
+  return Offer{Step::kWait, {}};
+}
+
+bool Registry::TakesOver(const Entry& entry, const Client& client) {
+  return entry.state == KeptState::kLocked && entry.left &&
+         entry.why_left.empty() && client.pid != 0 &&
+         entry.holder.pid == client.pid && entry.holder.user == client.user;
+}
+
+void Registry::GiveLock(Entry& entry, const Client& client) {
+  entry.state = KeptState::kLocked;
+  entry.holder = client;
+  entry.left = false;
+}
+
+void Registry::FreeLock(Entry& entry) {
+  entry.state = KeptState::kWritable;
+  entry.holder = {};
+  entry.left = false;
+}
+
+absl::StatusOr<bool> Registry::Lock(const std::string& name,
+                                    const Client& client) {
+  Entry* entry = FindKept(name);
+  if (entry == nullptr) return NotKept();
+  if (entry->state == KeptState::kSealed) {
+    return absl::FailedPreconditionError(
+        "it is sealed: nobody is to write to it any more");
+  }
+  if (entry->state == KeptState::kWritable || TakesOver(*entry, client)) {
+    GiveLock(*entry, client);
+  }
+  return entry->holder.session == client.session;
+}
+
+absl::Status Registry::CheckWriter(const Entry* entry, const Client& client,
+                                   absl::string_view what) {
+  if (entry == nullptr) return NotKept();
+  if (entry->state == KeptState::kLocked &&
+      entry->holder.session == client.session) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " takes the writer lock, which this connection does not have: ",
+      entry->state == KeptState::kSealed ? "it is sealed"
+      : entry->state == KeptState::kLocked
+          ? absl::StrCat(keeper::Describe(entry->holder), " has it")
+          : "nobody has it"));
+}
+
+absl::Status Registry::Unlock(const std::string& name, const Client& client) {
+  Entry* entry = FindKept(name);
+  absl::Status writer = CheckWriter(entry, client, "unlocking");
+  if (!writer.ok()) return writer;
+  FreeLock(*entry);
+  return absl::OkStatus();
+}
+
+std::string Registry::DescribeBusy(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return "nobody";
+  const Entry& entry = found->second;
+  if (entry.content == nullptr) {
+    return absl::StrCat(keeper::Describe(entry.by), ", which is creating it");
+  }
+  if (entry.state == KeptState::kLocked) {
+    return absl::StrCat(
+        keeper::Describe(entry.holder),
+        !entry.left ? ", which has the writer lock"
+        : entry.why_left.empty()
+            ? ", which has the writer lock: its connection has ended, but the "
+              "process has not"
+            : ", which has ended with the writer lock, but ",
+        entry.left ? entry.why_left : "");
+  }
+  return "nobody";
+}
+
+absl::StatusOr<Saved> Registry::CheckSeal(const std::string& name,
+                                          const Client& client) const {
+  const Entry* entry = FindKept(name);
+  absl::Status writer = CheckWriter(entry, client, "sealing");
+  if (!writer.ok()) return writer;
+  return entry->saved;
+}
+
+absl::Status Registry::Seal(const std::string& name, const Client& client) {
+  Entry* entry = FindKept(name);
+  absl::Status writer = CheckWriter(entry, client, "sealing");
+  if (!writer.ok()) return writer;
+  entry->state = KeptState::kSealed;
+  entry->holder = {};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Saved> Registry::CheckDrop(const std::string& name,
+                                          const Client& client) const {
+  const Entry* entry = FindKept(name);
+  if (entry == nullptr) return NotKept();
+  if (client.user != entry->by.user && client.user != keeper_) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "user ", entry->by.user.text(),
+        " put it; only that user and the keeper's own, ", keeper_.text(),
+        ", may drop it, not user ", client.user.text()));
+  }
+  return entry->saved;
+}
+
+absl::StatusOr<std::shared_ptr<const Content>> Registry::Drop(
+    const std::string& name, const Client& client) {
+  absl::StatusOr<Saved> allowed = CheckDrop(name, client);
+  if (!allowed.ok()) return allowed.status();
+  const auto found = entries_.find(name);
+  std::shared_ptr<const Content> content = std::move(found->second.content);
+  entries_.erase(found);
+  return content;
+}
+
+bool Registry::AbandonAll(std::uint64_t session) {
+  return std::erase_if(entries_, [session](const auto& one) {
+           return one.second.content == nullptr &&
+                  one.second.by.session == session;
+         }) > 0;
+}
+
+bool Registry::EndSession(std::uint64_t session) {
+  bool changed = AbandonAll(session);
+  for (auto& [name, entry] : entries_) {
+    if (entry.state == KeptState::kLocked && entry.holder.session == session) {
+      FreeLock(entry);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+bool Registry::LeaveLocked(std::uint64_t session, const std::string& why) {
+  AbandonAll(session);
+  bool locks = false;
+  for (auto& [name, entry] : entries_) {
+    if (entry.state == KeptState::kLocked && entry.holder.session == session) {
+      entry.left = true;
+      entry.why_left = why;
+      locks = true;
+    }
+  }
+  return locks;
+}
+
+void Registry::PassLocks(std::uint64_t from, std::uint64_t to) {
+  for (auto& [name, entry] : entries_) {
+    if (entry.state == KeptState::kLocked && entry.holder.session == from) {
+      entry.holder.session = to;
+    }
+  }
+}
+
+KeptMemory Registry::Describe(const std::string& name, const Entry& entry) {
+  KeptMemory memory;
+  memory.name = name;
+  memory.state = entry.state;
+  memory.user = entry.by.user;
+  memory.pid = entry.by.pid;
+  memory.holder = entry.holder.user;
+  memory.holder_pid = entry.holder.pid;
+  // As it travels.
+  memory.since = absl::FromUnixMicros(absl::ToUnixMicros(entry.since));
+  memory.attached = entry.attached;
+  memory.survives_restart = !entry.saved.id.empty();
+  if (entry.content != nullptr) {
+    const Ticket& ticket = entry.content->ticket;
+    memory.size = ticket.requested_size;
+    memory.allocated_size = ticket.layout.size;
+    memory.chunks = static_cast<std::uint32_t>(ticket.layout.count());
+    memory.kind = ticket.kind;
+    memory.device = ticket.device;
+    memory.host_numa_node = ticket.host_numa_node;
+  }
+  return memory;
+}
+
+Page Registry::List(const std::string& name, std::size_t count) const {
+  Page page;
+  auto at = entries_.upper_bound(name);
+  for (; at != entries_.end() && page.memory.size() < count; ++at) {
+    page.memory.push_back(Describe(at->first, at->second));
+  }
+  page.more = at != entries_.end();
+  return page;
+}
+
+std::optional<KeptMemory> Registry::Find(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return std::nullopt;
+  return Describe(name, found->second);
+}
+
+}  // namespace vmm::keeper

@@ -1,0 +1,184 @@
+// What a keeper keeps under which name, and who may do what with it: the rules
+// of `vmmshare keep` without any input or output; internal to vmm/.
+//
+//            Reserve            BeginPut          CommitPut
+//   (none) ----------> reserved ---------> arriving --------> kept, locked
+//      ^                  |                   |                |   ^  |
+//      +------------------+-------------------+         Unlock |   |  | Seal
+//        Abandon, EndSession                                   v   |  v
+//                                                      kept   Lock   sealed
+//
+// Drop leads from every kept state back to (none). EndSession abandons what its
+// session had reserved and unlocks what it had locked; LeaveLocked, after a
+// hang-up of a process that may still write, only the first.
+//
+// Messages go to peers, so they name no memory: a peer knows what it asked for.
+#ifndef VMMSHARE_VMM_KEEPER_INTERNAL_REGISTRY_H_
+#define VMMSHARE_VMM_KEEPER_INTERNAL_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "platform/os/process.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/share/ticket.h"
+
+namespace vmm::keeper {
+
+// Who asks: one connection.
+struct Client {
+  std::uint64_t session = 0;  // Never used again for another connection.
+  platform::UserId user;
+  std::int64_t pid = 0;
+};
+
+// Of all clients together, and of one user. 0: no limit.
+struct Limits {
+  std::uint64_t names = 1024;
+  std::uint64_t bytes = 0;
+  std::uint64_t handles = 0;
+  std::uint64_t user_names = 0;
+  std::uint64_t user_bytes = 0;
+  std::uint64_t user_handles = 0;
+};
+
+// What is kept. Never changes; whoever sends it holds it.
+struct Content {
+  Ticket ticket;
+  std::vector<ExportedHandle> handles;
+};
+
+// What the store (store.h) calls an entry.
+struct Saved {
+  std::string id;  // Empty: does not survive a restart.
+  friend bool operator==(const Saved&, const Saved&) = default;
+};
+
+// Thread-compatible.
+class Registry {
+ public:
+  Registry(const Limits& limits, platform::UserId keeper)
+      : limits_(limits), keeper_(std::move(keeper)) {}
+
+  // A put of what `ticket` describes is about to begin: takes the room for it.
+  // Also of a name that this client has reserved.
+  absl::Status BeginPut(const std::string& name, const Client& client,
+                        const Ticket& ticket, absl::Time now);
+  // It has come. NOT_FOUND when it was abandoned meanwhile.
+  absl::Status CommitPut(const std::string& name, const Client& client,
+                         std::shared_ptr<const Content> content, Saved saved,
+                         absl::Time now);
+  // A reservation or a put that failed. FAILED_PRECONDITION when this client
+  // has none.
+  absl::Status Abandon(const std::string& name, const Client& client);
+
+  // What was kept before the keeper restarted: no limit refuses it. Nobody has
+  // the lock. ALREADY_EXISTS.
+  absl::Status Restore(const std::string& name, const platform::UserId& user,
+                       std::int64_t pid, absl::Time since, bool sealed,
+                       std::shared_ptr<const Content> content, Saved saved);
+
+  struct Found {
+    std::shared_ptr<const Content> content;
+    Attached attached;
+  };
+  absl::StatusOr<Found> Attach(const std::string& name, std::uint64_t size,
+                               bool read_write);
+  // One more client has it.
+  void CountAttached(const std::string& name, const Content& content);
+
+  enum class Step { kAttach, kCreate, kWait };
+  struct Offer {
+    Step step = Step::kWait;
+    Found found;  // With kAttach.
+  };
+  // `request` is a kAttachOrCreate. kCreate: the name is reserved.
+  absl::StatusOr<Offer> AttachOrCreate(const Request& request,
+                                       const Client& client, absl::Time now);
+
+  // Whether the client has the lock now; false: somebody else has.
+  absl::StatusOr<bool> Lock(const std::string& name, const Client& client);
+  absl::Status Unlock(const std::string& name, const Client& client);
+  // Whom one waits for, for a message.
+  std::string DescribeBusy(const std::string& name) const;
+
+  // Whether it may be sealed by this client, and what the store calls it.
+  absl::StatusOr<Saved> CheckSeal(const std::string& name,
+                                  const Client& client) const;
+  absl::Status Seal(const std::string& name, const Client& client);
+
+  // The same for dropping.
+  absl::StatusOr<Saved> CheckDrop(const std::string& name,
+                                  const Client& client) const;
+  // What was kept, for the caller to let go of.
+  absl::StatusOr<std::shared_ptr<const Content>> Drop(const std::string& name,
+                                                      const Client& client);
+
+  // Gives back what a connection has reserved. Whether anything changed.
+  bool AbandonAll(std::uint64_t session);
+  // That, and what it has locked. Whether anything changed.
+  bool EndSession(std::uint64_t session);
+  // AbandonAll(), and: the connection has ended, and its process may still write
+  // to what it has locked: another connection of that takes the locks over. `why`: its process
+  // has ended, but that proves nothing. Whether there are such locks.
+  bool LeaveLocked(std::uint64_t session, const std::string& why);
+  // What `from` has locked is from now on locked by `to`, another connection of
+  // the same process.
+  void PassLocks(std::uint64_t from, std::uint64_t to);
+
+  // How many names are taken, of whatever state.
+  std::size_t size() const { return entries_.size(); }
+
+  // What comes after `name`, at most `count`.
+  Page List(const std::string& name, std::size_t count) const;
+  // Everything about one, as it is listed.
+  std::optional<KeptMemory> Find(const std::string& name) const;
+
+ private:
+  struct Entry {
+    KeptState state = KeptState::kReserved;
+    bool arriving = false;  // Reserved, and a put is under way.
+    Client by;              // Who put it or has it reserved.
+    Client holder;          // Of the lock, if kLocked.
+    bool left = false;      // By its connection: see LeaveLocked().
+    std::string why_left;   // The same.
+    absl::Time since;
+    std::uint64_t bytes = 0;    // That it counts for.
+    std::uint64_t handles = 0;  // The same.
+    std::uint64_t attached = 0;
+    std::shared_ptr<const Content> content;
+    Saved saved;
+  };
+
+  const Entry* FindKept(const std::string& name) const;
+  Entry* FindKept(const std::string& name);
+  absl::Status CheckRoom(const std::string& name, const Client& client,
+                         std::uint64_t bytes, std::uint64_t handles) const;
+  // Whether the client takes over a lock that its process was left with.
+  static bool TakesOver(const Entry& entry, const Client& client);
+  static void GiveLock(Entry& entry, const Client& client);
+  static void FreeLock(Entry& entry);
+  static absl::Status CheckFits(const Entry& entry, std::uint64_t size,
+                                bool read_write);
+  static absl::Status CheckWriter(const Entry* entry, const Client& client,
+                                  absl::string_view what);
+  static KeptMemory Describe(const std::string& name, const Entry& entry);
+
+  const Limits limits_;
+  const platform::UserId keeper_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace vmm::keeper
+
+#endif  // VMMSHARE_VMM_KEEPER_INTERNAL_REGISTRY_H_

@@ -1,0 +1,132 @@
+// What a keeper finds of its entries after a restart: see store.h. Everything
+// found is checked as if a stranger had put it there.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "platform/ipc/shared_memory.h"
+#include "vmm/keeper/internal/store.h"
+
+namespace vmm::keeper {
+namespace {
+
+using platform::OsHandle;
+
+// Everything that was stored under one id.
+struct Found {
+  std::map<std::uint32_t, std::vector<OsHandle>> records;  // By revision.
+  std::map<std::uint32_t, std::vector<OsHandle>> handles;  // By chunk.
+};
+
+absl::StatusOr<Record> ReadRecord(const OsHandle& handle) {
+  absl::StatusOr<platform::SharedMemory> memory = platform::SharedMemory::Open(
+      handle, kRecordBytes, platform::PeerAccess::kRead);
+  if (!memory.ok()) return memory.status();
+  return DecodeRecord(memory->bytes().subspan(0, kRecordBytes));
+}
+
+absl::Status Half(absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat(what,
+                   ": half an entry, as a keeper leaves that is killed "
+                   "while it stores or drops one"));
+}
+
+// The record that counts.
+absl::StatusOr<Record> LatestRecord(std::uint64_t id, const Found& found) {
+  if (found.records.empty()) return Half("handles without a record");
+  const auto& [revision, copies] = *found.records.rbegin();
+  if (copies.size() != 1) {
+    return absl::DataLossError(
+        absl::StrCat(copies.size(), " records have the same name"));
+  }
+  absl::StatusOr<Record> record = ReadRecord(copies.front());
+  if (!record.ok()) return record.status();
+  if (record->id != id || record->revision != revision) {
+    return absl::DataLossError("the record is stored under another's name");
+  }
+  return record;
+}
+
+absl::StatusOr<Content> Assemble(const Ticket& ticket, Found& found) {
+  absl::Status here = CheckTicketIsOfHere(ticket);
+  if (!here.ok()) return here;
+  const std::size_t count = ticket.layout.count();
+  if (ticket.kind == HandleKind::kFabric || found.handles.size() != count) {
+    return Half(absl::StrCat(found.handles.size(), " of ", count, " handles"));
+  }
+  Content content{ticket, {}};
+  for (auto& [chunk, copies] : found.handles) {
+    if (copies.size() != 1 || chunk != content.handles.size()) {
+      return absl::DataLossError(absl::StrCat(copies.size(),
+                                              " handles are stored as number ",
+                                              chunk, " of ", count));
+    }
+    content.handles.emplace_back(std::move(copies.front()));
+    absl::Status usable = CheckHandle(ticket, chunk, content.handles.back());
+    if (!usable.ok()) return usable;
+  }
+  return content;
+}
+
+}  // namespace
+
+std::vector<Store::Restored> Store::Restore(
+    platform::StoredHandles handles,
+    const std::function<void(const std::string&)>& log) {
+  for (const std::string& problem : handles.problems) log(problem);
+  std::map<std::uint64_t, Found> by_id;
+  for (platform::StoredHandle& stored : handles.handles) {
+    absl::StatusOr<StoredName> name = ParseStoredName(stored.name);
+    if (!name.ok()) {
+      log(absl::StrCat("a descriptor that was passed as \"",
+                       absl::CHexEscape(stored.name),
+                       "\" is closed: ", name.status().message()));
+      continue;
+    }
+    Found& found = by_id[name->id];
+    (name->is_record ? found.records : found.handles)[name->number].push_back(
+        std::move(stored.handle));
+  }
+
+  std::vector<Restored> whole;
+  for (auto& [id, found] : by_id) {
+    absl::StatusOr<Record> record = LatestRecord(id, found);
+    absl::StatusOr<Content> content =
+        record.ok() ? Assemble(record->ticket, found) : record.status();
+    const bool of_newer = absl::IsUnimplemented(record.status());
+    const bool is_whole = content.ok();
+    if (is_whole) {
+      stored_ += content->handles.size() + 1;
+      Saved saved;
+      // Without a service manager it is served, and not there the next time.
+      if (manager_.has_value()) {
+        saved.id = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
+        entries_[saved.id] = {*record, content->handles.size()};
+      }
+      whole.push_back({*record,
+                       std::make_shared<const Content>(*std::move(content)),
+                       saved});
+    } else {
+      log(absl::StrCat("a stored entry is ",
+                       of_newer ? "left alone" : "refused", ": ",
+                       content.status().message()));
+    }
+    if (of_newer) continue;
+    // What counts stays; all else of it goes, older records first: what is left
+    // by a keeper that is killed meanwhile must not be taken for whole.
+    for (const auto& [revision, copies] : found.records) {
+      if (!is_whole || revision != record->revision) {
+        Forget(NameOfRecord(id, revision));
+      }
+    }
+    if (is_whole) continue;
+    for (const auto& [chunk, copies] : found.handles) {
+      Forget(NameOfHandle(id, chunk));
+    }
+  }
+  return whole;
+}
+
+}  // namespace vmm::keeper

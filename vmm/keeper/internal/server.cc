@@ -1,0 +1,313 @@
+#include "vmm/keeper/internal/server.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/status_macros.h"
+#include "platform/ipc/channel_address.h"
+#include "platform/os/surroundings.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::keeper {
+namespace {
+
+// Descriptors that a session has open at most: its socket, an event to wait on,
+// its process and lifeline, and the handles of one message.
+constexpr std::uint64_t kHandlesOfASession = 4 + platform::kMaxHandles;
+// Of the process itself: the streams, the listener, the store's, and those that
+// are being turned away.
+// Processes whose connections ended with locks: a reference and a lifeline each.
+constexpr std::size_t kMostLeft = 16;
+constexpr std::uint64_t kHandlesOfOurs =
+    16 + SessionServer::kMaxTurnedAway + 2 * kMostLeft;
+
+// How often a session looks whether there is room among those.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+// For how long, and how often, it then looks for the end of its process itself.
+constexpr absl::Duration kLinger = absl::Seconds(1);
+constexpr absl::Duration kLookSoon = absl::Milliseconds(5);
+
+// What a client says at most once it asks for nothing more.
+constexpr int kMostLastWords = 8;
+
+// With fewer connections at once clients would turn each other away.
+constexpr std::uint64_t kFewestSessions = 8;
+
+// What can be served and kept without ever running out of descriptors.
+struct Room {
+  std::uint64_t sessions = 0;
+  std::uint64_t handles = 0;  // 0, for no limit, where the system has none.
+};
+
+// Connections give way to handles, up to half of what there is.
+absl::StatusOr<Room> RoomFor(std::uint64_t sessions) {
+  absl::StatusOr<platform::DescriptorLimits> limits =
+      platform::GetDescriptorLimits();
+  if (absl::IsUnimplemented(limits.status())) return Room{sessions, 0};
+  if (!limits.ok()) return limits.status();
+  sessions = std::min(
+      sessions,
+      std::max(kFewestSessions, limits->soft / 2 / kHandlesOfASession));
+  const std::uint64_t needed = kHandlesOfOurs + sessions * kHandlesOfASession;
+  if (limits->soft > needed) return Room{sessions, limits->soft - needed};
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this process may open ", limits->soft, " descriptors, and ", sessions,
+      " connections take up to ", needed,
+      ": nothing could be kept. Raise the limit (`ulimit -n`, LimitNOFILE=)."));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    ServerOptions options, absl::StatusOr<platform::ServiceManager> manager,
+    platform::StoredHandles handles) {
+  if (options.limits.handles == 0) {
+    // systemd and most shells start programs with 1,024 for the sake of
+    // select(), which is not used here.
+    absl::Status raised = platform::RaiseDescriptorLimit();
+    if (!raised.ok()) options.log(std::string(raised.message()));
+    absl::StatusOr<Room> room = RoomFor(options.max_sessions);
+    if (!room.ok()) return room.status();
+    options.limits.handles = room->handles;
+    options.max_sessions = room->sessions;
+  }
+  if (options.address.empty()) {
+    absl::StatusOr<std::string> address = DefaultKeeperAddress();
+    if (!address.ok()) return address.status();
+    options.address = *std::move(address);
+  }
+  absl::StatusOr<platform::ListenerOptions> where =
+      platform::ListenerAt(options.address);
+  if (!where.ok()) return where.status();
+  const auto self = std::make_shared<Server*>();  // Set before it is called.
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<SessionServer> sessions,
+      SessionServer::Bind(
+          {.listener = *where,
+           .peers = options.peers,
+           .limits = {options.max_sessions, options.max_user_sessions,
+                      options.max_process_sessions},
+           .owner = "the keeper",
+           .remedy = "vmmshare keep --max-connections raises that",
+           .failed =
+               [log = options.log](const absl::Status& why) {
+                 log(std::string(why.message()));
+               },
+           .tidy = [self] { return (*self)->Tidy(); }}));
+  std::unique_ptr<Server> server(new Server(
+      std::move(options), Store(std::move(manager)), std::move(sessions)));
+  *self = server.get();
+  server->Restore(std::move(handles));
+  RETURN_IF_ERROR(server->sessions_->Start(
+      [raw = server.get()](SessionServer::Session& connection) {
+        raw->Serve(connection);
+      }));
+  const platform::MutexLock change(server->change_mutex_);
+  const absl::Status told = server->store_.Ready();
+  if (!told.ok()) {
+    server->options_.log(
+        absl::StrCat("systemd is not told that this keeper is "
+                     "ready: ",
+                     told.message()));
+  }
+  return server;
+}
+
+Server::Server(ServerOptions options, Store store,
+               std::unique_ptr<SessionServer> sessions)
+    : options_(std::move(options)),
+      sessions_(std::move(sessions)),
+      restart_note_(store.note()),
+      store_(std::move(store)),
+      registry_(options_.limits, platform::CurrentUser()) {}
+
+void Server::Restore(platform::StoredHandles handles) {
+  const platform::MutexLock change(change_mutex_);
+  const platform::MutexLock lock(mutex_);
+  std::vector<Store::Restored> whole =
+      store_.Restore(std::move(handles), options_.log);
+  for (Store::Restored& restored : whole) {
+    const Record& record = restored.record;
+    absl::Status kept = registry_.Restore(
+        record.name, record.user, record.pid, record.since, record.sealed,
+        std::move(restored.content), restored.saved);
+    if (!kept.ok()) {
+      options_.log(absl::StrCat("a stored entry is refused: ", kept.message()));
+      absl::Status removed = store_.Remove(restored.saved);
+      if (!removed.ok()) options_.log(std::string(removed.message()));
+    }
+  }
+}
+
+Server::~Server() {
+  {
+    platform::MutexLock lock(mutex_);
+    stop_asked_ = true;
+    NotifyWaiters();
+  }
+  sessions_->Stop();
+}
+
+std::size_t Server::names() const {
+  platform::MutexLock lock(mutex_);
+  return registry_.size();
+}
+
+void Server::Serve(SessionServer::Session& connection) {
+  Session session{connection.channel,
+                  {connection.id, connection.peer.user, connection.peer.pid}};
+  ServeAll(session).IgnoreError();  // It ends the session, nothing else.
+  if (!HasSaidGoodbye(session) && LeaveLocks(session, connection)) return;
+  // Before the hang-up: who sees that sees that the locks have gone, too.
+  platform::MutexLock lock(mutex_);
+  if (registry_.EndSession(session.client.session)) NotifyWaiters();
+}
+
+bool Server::HasSaidGoodbye(Session& session) {
+  // A client that gave up said so behind the request that was served.
+  for (int words = 0; !session.said_goodbye && words < kMostLastWords;
+       ++words) {
+    const absl::StatusOr<platform::Message> word =
+        session.channel.Receive(absl::InfinitePast());
+    if (!word.ok()) break;
+    session.said_goodbye = word->type == kGoodbye;
+  }
+  return session.said_goodbye;
+}
+
+bool Server::LeaveLocks(Session& session, SessionServer::Session& connection) {
+  session.channel.Close();  // Whoever is there asks over another one.
+  if (!session.watch.has_value() || !session.watch->CanTell()) return false;
+  const std::uint64_t id = session.client.session;
+  HandedOver handed = HandedOver::kNot;
+  for (bool first = true; handed == HandedOver::kNot; first = false) {
+    if (!first) absl::SleepFor(kLookAgain);
+    const platform::PeerEnd end = session.watch->Look();
+    if (end == platform::PeerEnd::kProven) return false;
+    const bool ended = end == platform::PeerEnd::kUnproven;
+    platform::MutexLock lock(mutex_);
+    const bool locks =
+        registry_.LeaveLocked(id, ended ? session.watch->why() : "");
+    if (first) NotifyWaiters();  // Of reservations that have gone.
+    if (!locks || stop_asked_) return false;
+    handed = HandOver(session, ended);
+  }
+  // A killed process has ended in a moment: nobody waits for the next Tidy().
+  connection.is_counted = false;
+  const Deadline linger = Deadline::In(
+      handed == HandedOver::kToTidy ? kLinger : absl::ZeroDuration());
+  while (!linger.Passed()) {
+    absl::SleepFor(kLookSoon);
+    Tidy();
+    platform::MutexLock lock(mutex_);
+    if (stop_asked_ ||
+        std::none_of(left_.begin(), left_.end(), [id](const Left& one) {
+          return one.client.session == id;
+        })) {
+      break;
+    }
+  }
+  return true;
+}
+
+Server::HandedOver Server::HandOver(Session& session, bool ended) {
+  const Client& client = session.client;
+  for (Left& one : left_) {
+    const bool is_same = !ended && client.pid != 0 &&
+                         one.client.pid == client.pid &&
+                         one.client.user == client.user;
+    // Still: another one may have its id by now.
+    if (!is_same || one.watch.Look() != platform::PeerEnd::kNotEnded) continue;
+    registry_.PassLocks(client.session, one.client.session);
+    return HandedOver::kToAnother;
+  }
+  if (left_.size() >= kMostLeft) return HandedOver::kNot;
+  left_.push_back({client, *std::move(session.watch)});
+  return HandedOver::kToTidy;
+}
+
+bool Server::Tidy() {
+  platform::MutexLock lock(mutex_);
+  bool changed = false;
+  left_.remove_if([&](Left& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const platform::PeerEnd end = one.watch.Look();
+    if (end == platform::PeerEnd::kProven) {
+      changed |= registry_.EndSession(one.client.session);
+      return true;
+    }
+    const bool ended = end == platform::PeerEnd::kUnproven;
+    return !registry_.LeaveLocked(one.client.session,
+                                  ended ? one.watch.why() : "");
+  });
+  if (changed) NotifyWaiters();
+  return !left_.empty();
+}
+
+void Server::NotifyWaiters() {
+  for (const Waiter& waiter : waiters_) waiter.event->Notify();
+}
+
+bool Server::IsGivingUp(const platform::Message& message) {
+  return (message.type == protocol::kAbort ||
+          message.type == protocol::kRefused) &&
+         message.handles.empty();
+}
+
+absl::Status Server::CheckIsThere(Session& session) {
+  const absl::StatusOr<platform::Message> word =
+      session.channel.Receive(absl::InfinitePast());
+  if (absl::IsDeadlineExceeded(word.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(word.status());
+  session.said_goodbye = word->type == kGoodbye;
+  session.gave_up = IsGivingUp(*word);
+  return session.said_goodbye || session.gave_up
+             ? absl::UnavailableError("the client has gone")
+             : absl::InvalidArgumentError("a request before the last answer");
+}
+
+absl::Status Server::Await(Session& session, const Request& request,
+                           const std::function<absl::StatusOr<bool>()>& attempt,
+                           absl::Status* outcome) {
+  const Deadline deadline = Deadline::In(request.wait);
+  for (;;) {
+    absl::StatusOr<platform::CancelEvent> changed =
+        platform::CancelEvent::Create();
+    std::string busy;
+    std::list<Waiter>::iterator waiter;
+    {
+      platform::MutexLock lock(mutex_);
+      if (stop_asked_) return absl::CancelledError("the keeper stops");
+      RETURN_IF_ERROR(CheckIsThere(session));
+      absl::StatusOr<bool> done = attempt();
+      if (!done.ok() || *done) {
+        *outcome = done.status();
+        return absl::OkStatus();
+      }
+      if (!changed.ok()) {
+        *outcome = changed.status();
+        return absl::OkStatus();
+      }
+      busy = registry_.DescribeBusy(request.name);
+      waiter = waiters_.insert(waiters_.end(), Waiter{&*changed});
+    }
+    // Also ends when the peer, whose wait it is, has gone.
+    absl::Status waited = session.channel.WaitForHangUp(deadline, &*changed);
+    {
+      platform::MutexLock lock(mutex_);
+      waiters_.erase(waiter);
+    }
+    if (absl::IsDeadlineExceeded(waited)) {
+      *outcome = absl::DeadlineExceededError(
+          absl::StrCat("waited for ", busy, ", until the deadline"));
+      return absl::OkStatus();
+    }
+    if (waited.ok()) return absl::UnavailableError("the client has gone");
+    if (!absl::IsCancelled(waited)) return waited;
+  }
+}
+
+}  // namespace vmm::keeper

@@ -1,0 +1,305 @@
+// What a keeper does for one connection: see server.h.
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/status_macros.h"
+#include "vmm/keeper/internal/server.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::keeper {
+namespace {
+
+// Entries of a page of the list: about what fits into a message.
+constexpr std::size_t kPageSize = 256;
+
+absl::StatusOr<ExportedHandle> Copy(const ExportedHandle& handle) {
+  if (const auto* bytes = std::get_if<fabric::Handle>(&handle)) return *bytes;
+  absl::StatusOr<platform::OsHandle> duplicate =
+      platform::Duplicate(std::get<platform::OsHandle>(handle));
+  if (!duplicate.ok()) return duplicate.status();
+  return *std::move(duplicate);
+}
+
+}  // namespace
+
+absl::Status Server::ServeAll(Session& session) {
+  Deadline deadline = Deadline::In(options_.first_request_timeout);
+  for (;;) {
+    absl::StatusOr<platform::Message> message =
+        session.channel.Receive(deadline, &stop());
+    if (!message.ok()) return message.status();
+    if (message->type == kGoodbye && message->payload.empty()) {
+      session.said_goodbye = true;
+      return absl::OkStatus();
+    }
+    if (session.gave_up) {
+      return absl::InvalidArgumentError("another word than goodbye");
+    }
+    if (IsGivingUp(*message)) {
+      GiveUp(session);
+      continue;
+    }
+    absl::StatusOr<Request> request = DecodeRequest(*message);
+    if (!request.ok()) {
+      // What follows of a peer that breaks the protocol cannot be told.
+      Answer(session, request.status()).IgnoreError();
+      return request.status();
+    }
+    absl::Status served = ServeRequest(session, *request);
+    if (session.gave_up) {
+      GiveUp(session);
+    } else if (!served.ok()) {
+      return served;
+    }
+    deadline = absl::InfiniteFuture();
+  }
+}
+
+void Server::GiveUp(Session& session) {
+  session.gave_up = true;
+  platform::MutexLock lock(mutex_);
+  if (registry_.AbandonAll(session.client.session)) NotifyWaiters();
+}
+
+absl::Status Server::ServeRequest(Session& session, const Request& request) {
+  const Client& client = session.client;
+  if (MayGainLock(request.type) && session.channel.peer().pid != client.pid) {
+    const absl::Status refused = absl::FailedPreconditionError(
+        absl::StrCat("the connection is that of process ", client.pid,
+                     ", and locks are a process's: connect anew"));
+    Answer(session, refused).IgnoreError();
+    return refused;
+  }
+  if (MayGainLock(request.type) && !session.watch.has_value()) {
+    absl::StatusOr<platform::PeerWatch> watch = platform::PeerWatch::Receive(
+        session.channel, Deadline::In(options_.transfer_timeout), &stop());
+    if (!watch.ok()) {
+      Answer(session, watch.status()).IgnoreError();
+      return watch.status();
+    }
+    session.watch = *std::move(watch);
+  }
+  RETURN_IF_ERROR(CheckIsThere(session));
+  switch (request.type) {
+    case kPut:
+      return ServePut(session, request);
+    case kAttach:
+      return ServeAttach(session, request);
+    case kAttachOrCreate:
+      return ServeAttachOrCreate(session, request);
+    case kLock:
+      return ServeLock(session, request);
+    case kList:
+      return ServeList(session, request);
+    case kSeal:
+      return Answer(session, Seal(request.name, client));
+    case kDrop:
+      return Answer(session, Drop(request.name, client));
+    default:
+      break;
+  }
+  absl::Status outcome;
+  {
+    platform::MutexLock lock(mutex_);
+    outcome = request.type == kUnlock ? registry_.Unlock(request.name, client)
+                                      : registry_.Abandon(request.name, client);
+    if (outcome.ok()) NotifyWaiters();
+  }
+  return Answer(session, outcome);
+}
+
+absl::Status Server::Answer(Session& session, const absl::Status& outcome) {
+  const Deadline deadline = Deadline::In(options_.transfer_timeout);
+  if (outcome.ok()) {
+    return session.channel.Send(kOk, {}, {}, deadline, &stop());
+  }
+  return protocol::SendError(session.channel,
+                             static_cast<protocol::MessageType>(kError),
+                             outcome, deadline);
+}
+
+absl::Status Server::ServePut(Session& session, const Request& request) {
+  const Client& client = session.client;
+  absl::Status begun = CheckTicketIsOfHere(*request.ticket);
+  if (begun.ok()) {
+    platform::MutexLock lock(mutex_);
+    begun =
+        registry_.BeginPut(request.name, client, *request.ticket, absl::Now());
+  }
+  absl::Status answered = Answer(session, begun);
+  if (!begun.ok() || !answered.ok()) return answered;
+  // What Keep() has kept stays, whatever came behind it.
+  const auto give_up = [&] {
+    platform::MutexLock lock(mutex_);
+    if (registry_.Abandon(request.name, client).ok()) NotifyWaiters();
+  };
+  bool came = false;
+  absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
+      session.channel,
+      [&](protocol::Incoming incoming) -> absl::Status {
+        came = true;
+        absl::Status kept =
+            Keep(request, client,
+                 {std::move(incoming.ticket), std::move(incoming.handles)});
+        // Before the client is told: the name is free when it hears so.
+        if (!kept.ok()) give_up();
+        return kept;
+      },
+      Deadline::In(options_.transfer_timeout), &stop(), 1);
+  if (!count.ok()) give_up();
+  // The client was told by the exchange, and may go on; but not one that never
+  // began it.
+  const bool silent = !came && (absl::IsDeadlineExceeded(count.status()) ||
+                                absl::IsCancelled(count.status()));
+  return session.channel.is_open() && !silent ? absl::OkStatus()
+                                              : count.status();
+}
+
+absl::Status Server::Keep(const Request& request, const Client& client,
+                          Content content) {
+  if (!(content.ticket == *request.ticket)) {
+    return absl::InvalidArgumentError(
+        "the memory that came is not the memory that was announced");
+  }
+  for (std::size_t i = 0; i < content.handles.size(); ++i) {
+    absl::Status usable = CheckHandle(content.ticket, i, content.handles[i]);
+    if (!usable.ok()) return usable;
+  }
+  const auto kept = std::make_shared<const Content>(std::move(content));
+  const absl::Time now = absl::Now();
+  std::string why_not;
+  platform::MutexLock change(change_mutex_);
+  const Saved saved = store_.Save(request.name, client, *kept, now, &why_not);
+  if (!why_not.empty()) {
+    options_.log(absl::StrCat("memory of ", kept->ticket.layout.size,
+                              " bytes put by process ", client.pid,
+                              " will not survive a restart: ", why_not));
+  }
+  absl::Status committed;
+  {
+    platform::MutexLock lock(mutex_);
+    committed = registry_.CommitPut(request.name, client, kept, saved, now);
+    if (committed.ok()) NotifyWaiters();
+  }
+  if (!committed.ok()) {
+    // Or it would be there after a restart, under no name until then.
+    absl::Status removed = store_.Remove(saved);
+    if (!removed.ok()) options_.log(std::string(removed.message()));
+  }
+  return committed;
+}
+
+absl::Status Server::Seal(const std::string& name, const Client& client) {
+  platform::MutexLock change(change_mutex_);
+  absl::StatusOr<Saved> saved = Saved{};
+  {
+    platform::MutexLock lock(mutex_);
+    saved = registry_.CheckSeal(name, client);
+  }
+  if (!saved.ok()) return saved.status();
+  // First in the store: what was answered is so after a restart, too.
+  absl::Status stored = store_.Seal(*saved);
+  if (!stored.ok()) return stored;
+  platform::MutexLock lock(mutex_);
+  absl::Status sealed = registry_.Seal(name, client);
+  if (sealed.ok()) NotifyWaiters();
+  return sealed;
+}
+
+absl::Status Server::Drop(const std::string& name, const Client& client) {
+  platform::MutexLock change(change_mutex_);
+  absl::StatusOr<Saved> saved = Saved{};
+  {
+    platform::MutexLock lock(mutex_);
+    saved = registry_.CheckDrop(name, client);
+  }
+  if (!saved.ok()) return saved.status();
+  absl::Status removed = store_.Remove(*saved);
+  if (!removed.ok()) return removed;
+  // Its handles are closed after the lock is gone.
+  absl::StatusOr<std::shared_ptr<const Content>> content = nullptr;
+  platform::MutexLock lock(mutex_);
+  content = registry_.Drop(name, client);
+  if (content.ok()) NotifyWaiters();
+  return content.status();
+}
+
+absl::Status Server::SendFound(Session& session, const std::string& name,
+                               const Registry::Found& found) {
+  const Deadline deadline = Deadline::In(options_.transfer_timeout);
+  absl::Status announced = session.channel.Send(
+      kAttached, EncodeAttached(found.attached), {}, deadline, &stop());
+  if (!announced.ok()) return announced;
+  const protocol::Outgoing outgoing{
+      found.content->ticket, [content = found.content](std::size_t chunk) {
+        return Copy(content->handles[chunk]);
+      }};
+  absl::Status sent = protocol::SendAll(
+      session.channel, absl::MakeConstSpan(&outgoing, 1), deadline, &stop());
+  if (sent.ok()) {
+    platform::MutexLock lock(mutex_);
+    registry_.CountAttached(name, *found.content);
+  }
+  // Not having been able to import is the client's affair.
+  return session.channel.is_open() ? absl::OkStatus() : sent;
+}
+
+absl::Status Server::ServeAttach(Session& session, const Request& request) {
+  absl::StatusOr<Registry::Found> found = Registry::Found{};
+  {
+    platform::MutexLock lock(mutex_);
+    found = registry_.Attach(request.name, request.size, request.read_write);
+  }
+  if (!found.ok()) return Answer(session, found.status());
+  return SendFound(session, request.name, *found);
+}
+
+absl::Status Server::ServeAttachOrCreate(Session& session,
+                                         const Request& request) {
+  Registry::Offer offer;
+  absl::Status outcome;
+  absl::Status waited = Await(
+      session, request,
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
+        absl::StatusOr<Registry::Offer> now =
+            registry_.AttachOrCreate(request, session.client, absl::Now());
+        if (!now.ok()) return now.status();
+        offer = *std::move(now);
+        return offer.step != Registry::Step::kWait;
+      },
+      &outcome);
+  if (!waited.ok()) return waited;
+  if (!outcome.ok()) return Answer(session, outcome);
+  if (offer.step == Registry::Step::kAttach) {
+    return SendFound(session, request.name, offer.found);
+  }
+  return session.channel.Send(kCreate, {}, {},
+                              Deadline::In(options_.transfer_timeout), &stop());
+}
+
+absl::Status Server::ServeLock(Session& session, const Request& request) {
+  absl::Status outcome;
+  absl::Status waited = Await(
+      session, request,
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return registry_.Lock(request.name, session.client);
+      },
+      &outcome);
+  if (!waited.ok()) return waited;
+  return Answer(session, outcome);
+}
+
+absl::Status Server::ServeList(Session& session, const Request& request) {
+  Page page;
+  {
+    platform::MutexLock lock(mutex_);
+    page = registry_.List(request.name, kPageSize);
+  }
+  page.restart_note = restart_note_;
+  return session.channel.Send(kListed, EncodePage(page), {},
+                              Deadline::In(options_.transfer_timeout), &stop());
+}
+
+}  // namespace vmm::keeper

@@ -1,0 +1,189 @@
+#include "vmm/keeper/internal/store.h"
+
+#include <algorithm>
+#include <array>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/cuda/memory_handle.h"
+#include "platform/ipc/shared_memory.h"
+#include "platform/os/machine.h"
+
+namespace vmm::keeper {
+namespace {
+
+// How long the service manager may take to read what it was sent.
+constexpr absl::Duration kPatience = absl::Seconds(5);
+
+absl::StatusOr<std::uint64_t> RandomId() {
+  std::array<std::uint8_t, 8> bytes{};
+  absl::Status filled = platform::FillRandom(absl::MakeSpan(bytes));
+  if (!filled.ok()) return filled;
+  std::uint64_t id = 0;
+  for (std::uint8_t byte : bytes) id = id << 8 | byte;
+  return id;
+}
+
+std::string KeyOf(std::uint64_t id) {
+  return absl::StrCat(absl::Hex(id, absl::kZeroPad16));
+}
+
+}  // namespace
+
+absl::Status CheckTicketIsOfHere(const Ticket& ticket) {
+  absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
+  if (!exporter.ok()) return exporter.status();
+  if (ticket.kind == HandleKind::kFabric) return absl::OkStatus();
+  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
+  if (!machine.ok()) return machine.status();
+  if ((*machine)->boot_id == ticket.boot_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the ticket was made on host ", ticket.host_name,
+      ", on another machine or before a restart; this keeper is on ",
+      (*machine)->host_name));
+}
+
+absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
+                         const ExportedHandle& handle) {
+  const auto* os_handle = std::get_if<platform::OsHandle>(&handle);
+  if (os_handle == nullptr) return absl::OkStatus();
+  return platform::CheckMemoryHandle(
+      *os_handle,
+      ticket.host_memory_driver ? platform::MemoryBacking::kHostMemory
+                                : platform::MemoryBacking::kNvidiaDriver,
+      ticket.layout.SizeOf(index));
+}
+
+Store::Store(absl::StatusOr<platform::ServiceManager> manager) {
+  if (!manager.ok()) {
+    note_ = absl::StrCat("nothing survives a restart of this keeper: ",
+                         manager.status().message());
+    return;
+  }
+  manager_ = *std::move(manager);
+  if (manager_->capacity() == 0u) {
+    note_ =
+        "nothing survives a restart of this keeper: systemd stores no "
+        "descriptors for it. Set FileDescriptorStoreMax= in its unit.";
+  }
+}
+
+absl::Status Store::Ready() {
+  if (!manager_.has_value()) return absl::OkStatus();
+  return manager_->Ready(Deadline::In(kPatience));
+}
+
+absl::Status Store::StoreRecord(const Record& record, Deadline deadline) {
+  absl::StatusOr<platform::SharedMemory> memory =
+      platform::SharedMemory::Create(kRecordBytes, platform::PeerAccess::kRead);
+  if (!memory.ok()) return memory.status();
+  const std::vector<std::uint8_t> bytes = EncodeRecord(record);
+  std::copy(bytes.begin(), bytes.end(), memory->writable_bytes().begin());
+  return manager_->Store(NameOfRecord(record.id, record.revision),
+                         memory->handle(), deadline);
+}
+
+absl::Status Store::StoreAll(const Record& record, const Content& content,
+                             Deadline deadline) {
+  for (std::size_t i = 0; i < content.handles.size(); ++i) {
+    absl::Status stored = manager_->Store(
+        NameOfHandle(record.id, i),
+        std::get<platform::OsHandle>(content.handles[i]), deadline);
+    if (!stored.ok()) return stored;
+  }
+  absl::Status recorded = StoreRecord(record, deadline);
+  if (!recorded.ok()) return recorded;
+  return manager_->Barrier(deadline);
+}
+
+void Store::Forget(absl::string_view name) {
+  if (!manager_.has_value()) return;
+  manager_->Remove(name, Deadline::In(kPatience)).IgnoreError();
+}
+
+absl::Status Store::RemoveAll(const Record& record, std::size_t handles,
+                              Deadline deadline) {
+  absl::Status removed =
+      manager_->Remove(NameOfRecord(record.id, record.revision), deadline);
+  for (std::size_t i = 0; removed.ok() && i < handles; ++i) {
+    removed = manager_->Remove(NameOfHandle(record.id, i), deadline);
+  }
+  return removed.ok() ? manager_->Barrier(deadline) : removed;
+}
+
+Saved Store::Save(const std::string& name, const Client& client,
+                  const Content& content, absl::Time since, std::string* why) {
+  if (!note_.empty()) return {};
+  if (content.ticket.kind == HandleKind::kFabric) {
+    *why = "fabric handles are not stored: they hold no memory";
+    return {};
+  }
+  // One more is there while an entry is being sealed.
+  const std::uint64_t needed = content.handles.size() + 1;
+  const std::optional<std::uint64_t> capacity = manager_->capacity();
+  if (capacity.has_value() && stored_ + needed + 1 > *capacity) {
+    *why = absl::StrCat(
+        "systemd stores ", stored_, " descriptors of this keeper; ", needed,
+        " more and one to spare pass FileDescriptorStoreMax=", *capacity);
+    return {};
+  }
+  absl::StatusOr<std::uint64_t> id = RandomId();
+  if (!id.ok()) {
+    *why = std::string(id.status().message());
+    return {};
+  }
+  Record record{*id,         1,          false, name,
+                client.user, client.pid, since, content.ticket};
+  const Deadline deadline = Deadline::In(kPatience);
+  absl::Status stored = StoreAll(record, content, deadline);
+  if (!stored.ok()) {
+    *why = std::string(stored.message());
+    RemoveAll(record, content.handles.size(), deadline).IgnoreError();
+    return {};
+  }
+  stored_ += needed;
+  const std::string key = KeyOf(*id);
+  entries_[key] = {std::move(record), content.handles.size()};
+  return {key};
+}
+
+absl::Status Store::Seal(const Saved& saved) {
+  const auto found = entries_.find(saved.id);
+  if (found == entries_.end()) return absl::OkStatus();
+  const Deadline deadline = Deadline::In(kPatience);
+  const Record& old = found->second.record;
+  Record sealed = old;
+  sealed.sealed = true;
+  ++sealed.revision;
+  absl::Status stored = StoreRecord(sealed, deadline);
+  if (stored.ok()) stored = manager_->Barrier(deadline);
+  if (!stored.ok()) {
+    Forget(NameOfRecord(sealed.id, sealed.revision));
+    return platform::Annotate(stored, "the seal could not be recorded",
+                              "It is not sealed; try again.");
+  }
+  // Of two records the one of the higher revision counts.
+  Forget(NameOfRecord(old.id, old.revision));
+  found->second.record = std::move(sealed);
+  return absl::OkStatus();
+}
+
+absl::Status Store::Remove(const Saved& saved) {
+  const auto found = entries_.find(saved.id);
+  if (found == entries_.end()) return absl::OkStatus();
+  absl::Status removed = RemoveAll(found->second.record, found->second.handles,
+                                   Deadline::In(kPatience));
+  if (!removed.ok()) {
+    // What was sent may be obeyed later, and nothing takes it back.
+    return platform::Annotate(
+        removed, "the store did not say that it is removed",
+        "It is kept until this keeper ends, and may or may not be there "
+        "after a restart; try again.");
+  }
+  stored_ -= found->second.handles + 1;
+  entries_.erase(found);
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::keeper

@@ -1,0 +1,97 @@
+// Store: what a keeper has the service manager hold for it; internal to vmm/.
+//
+// An entry is its handles, each under a name of its own, and a record of what
+// they are, in sealed memory. The record is stored last and removed first: an
+// entry without one is half an entry, which was never promised to anybody.
+// Sealing stores a record of the next revision and then removes the old one.
+// So a keeper that is killed between any two steps finds every entry whole,
+// sealed if that was ever answered, or not at all.
+#ifndef VMMSHARE_VMM_KEEPER_INTERNAL_STORE_H_
+#define VMMSHARE_VMM_KEEPER_INTERNAL_STORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "platform/os/deadline.h"
+#include "platform/os/service_manager.h"
+#include "vmm/keeper/internal/record.h"
+#include "vmm/keeper/internal/registry.h"
+
+namespace vmm::keeper {
+
+// OK when `handle` can be chunk `index` of what `ticket` describes: the checks
+// of an import that need no driver. `ticket` must be of this machine and of a
+// kind that this system has.
+absl::Status CheckTicketIsOfHere(const Ticket& ticket);
+absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
+                         const ExportedHandle& handle);
+
+// Thread-compatible.
+class Store {
+ public:
+  // Without a service manager nothing survives a restart; `why_not` says so.
+  explicit Store(absl::StatusOr<platform::ServiceManager> manager);
+
+  // Why nothing survives a restart; empty when it does.
+  const std::string& note() const { return note_; }
+  // Tells the service manager, if there is one, that the keeper serves.
+  absl::Status Ready();
+
+  // An entry that was kept before.
+  struct Restored {
+    Record record;
+    std::shared_ptr<const Content> content;
+    Saved saved;
+  };
+  // What of `handles` makes whole entries. The rest is closed, removed from the
+  // service manager and reported to `log`, one line each; but records of a
+  // newer version stay there, with their handles, for a newer keeper.
+  std::vector<Restored> Restore(
+      platform::StoredHandles handles,
+      const std::function<void(const std::string&)>& log);
+
+  // Stores an entry that is not sealed. The answer is empty, and `why` says
+  // why, when it will not survive a restart. Nothing of it is left there then.
+  Saved Save(const std::string& name, const Client& client,
+             const Content& content, absl::Time since, std::string* why);
+  // The entry is sealed in the store when this returns OK. OK for one that is
+  // not stored.
+  absl::Status Seal(const Saved& saved);
+  // The same for removing it. After an error nobody knows whether it is still
+  // stored; it may be removed again.
+  absl::Status Remove(const Saved& saved);
+
+ private:
+  struct Entry {
+    Record record;
+    std::size_t handles = 0;
+  };
+
+  absl::Status StoreRecord(const Record& record, Deadline deadline);
+  absl::Status StoreAll(const Record& record, const Content& content,
+                        Deadline deadline);
+  // Of a record, and then of its handles.
+  absl::Status RemoveAll(const Record& record, std::size_t handles,
+                         Deadline deadline);
+  // At best: what cannot be removed is found again after a restart.
+  void Forget(absl::string_view name);
+
+  std::optional<platform::ServiceManager> manager_;
+  std::string note_;
+  std::map<std::string, Entry> entries_;  // By Saved::id.
+  std::uint64_t stored_ = 0;              // Descriptors in the store.
+};
+
+}  // namespace vmm::keeper
+
+#endif  // VMMSHARE_VMM_KEEPER_INTERNAL_STORE_H_

@@ -1,0 +1,128 @@
+#include "vmm/memory/allocation.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+// The kinds of a policy that work, and the reasons of the others.
+struct Choice {
+  HandleKindSet kinds;
+  std::vector<PassedOver> passed_over;
+};
+
+absl::Status NoneWorks(const std::vector<PassedOver>& passed_over) {
+  std::string others;
+  for (std::size_t i = 1; i < passed_over.size(); ++i) {
+    absl::StrAppend(&others, others.empty() ? "" : "; ",
+                    passed_over[i].reason.message());
+  }
+  return platform::Annotate(
+      passed_over.front().reason,
+      "none of the handle kinds asked for can be used here", others);
+}
+
+absl::StatusOr<Choice> Choose(const Device& device, const SharePolicy& policy) {
+  Choice choice;
+  for (HandleKind kind : policy.kinds()) {
+    absl::Status usable = device.Probe(kind);
+    if (usable.ok()) {
+      choice.kinds.Add(kind);
+    } else {
+      choice.passed_over.push_back({kind, std::move(usable)});
+    }
+  }
+  if (choice.kinds.empty() && !policy.kinds().empty()) {
+    return NoneWorks(choice.passed_over);
+  }
+  return choice;
+}
+
+// Creates memory with all kinds of `choice`. Each worked alone; where the
+// driver refuses them together, the least wanted is dropped, with the reason.
+absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
+                                          const Location& where,
+                                          const AllocationOptions& options,
+                                          Choice& choice) {
+  const absl::Span<const HandleKind> wanted = options.sharing.kinds();
+  auto least = wanted.rbegin();
+  for (;;) {
+    absl::StatusOr<std::uint64_t> granularity =
+        PhysicalMemory::Granularity(driver, where, choice.kinds);
+    if (!granularity.ok()) return granularity.status();
+    absl::StatusOr<ChunkLayout> layout =
+        LayOut(options.size, options.max_chunk_size, *granularity);
+    if (!layout.ok()) return layout.status();
+    absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
+        driver, where, *layout, choice.kinds, options.sharing.users());
+    if (memory.ok() || absl::IsResourceExhausted(memory.status())) {
+      return memory;
+    }
+    while (least != wanted.rend() && !choice.kinds.Has(*least)) ++least;
+    if (least == wanted.rend()) return memory.status();
+    choice.kinds.Remove(*least);
+    if (choice.kinds.empty()) return memory.status();
+    choice.passed_over.push_back({*least, memory.status()});
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Allocation> Allocation::Create(
+    const Device& device, const AllocationOptions& options) {
+  const Driver& driver = device.driver();
+  Location where = options.host_numa_node.has_value()
+                       ? Location::HostNuma(*options.host_numa_node)
+                       : Location::On(device);
+  absl::InlinedVector<AccessGrant, 1> grants = {
+      {Location::On(device), Access::kReadWrite}};
+  grants.insert(grants.end(), options.also.begin(), options.also.end());
+  // Before any memory is allocated: what cannot work must cost nothing.
+  absl::Status reachable = CheckReachable(where, grants);
+  if (!reachable.ok()) return reachable;
+  if (options.size == 0) return LayOut(0, 0, 1).status();
+  absl::StatusOr<Choice> choice = Choose(device, options.sharing);
+  if (!choice.ok()) return choice.status();
+
+  absl::StatusOr<MemoryId> id = NewMemoryId();
+  if (!id.ok()) return id.status();
+  absl::StatusOr<PhysicalMemory> memory =
+      CreateWith(driver, where, options, *choice);
+  if (!memory.ok()) return memory.status();
+  absl::StatusOr<MappedRegion> region = MappedRegion::Create(
+      driver, *std::move(memory), options.alignment, grants);
+  if (!region.ok()) return region.status();
+  return Allocation(device, std::move(where), *std::move(region), *id,
+                    options.size, std::move(choice->passed_over),
+                    options.sharing.users());
+}
+
+absl::Status Allocation::Discard() {
+  absl::Status unmapped = is_mapped() ? region_.Unmap() : absl::OkStatus();
+  region_.DropMemory();
+  ++id_.generation;
+  return unmapped;
+}
+
+absl::Status Allocation::Remap() {
+  if (!region_.has_memory()) {
+    absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
+        device_.driver(), where_, layout_, kinds_, users_);
+    if (!memory.ok()) return memory.status();
+    region_.ReplaceMemory(*std::move(memory));
+  }
+  return region_.Remap();
+}
+
+Shareable Allocation::shareable() const {
+  return Shareable(device_, where_, region_.memory(), id_, requested_size_);
+}
+
+}  // namespace vmm

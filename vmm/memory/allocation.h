@@ -1,0 +1,133 @@
+// Allocation: memory that this process created, at an address, to be shared.
+//
+//   absl::StatusOr<Allocation> weights =
+//       Allocation::Create(device, {.size = 1 << 30});
+//   if (!weights.ok()) return weights.status();
+//   CUdeviceptr p = weights->address();   // use it like any device pointer
+//   SendAllocations(channel, {&*weights}, deadline);        // transfer.h
+//
+// The addresses and the memory are this object's; both go back when it is
+// destroyed. What a peer has imported, or a descriptor on its way to one,
+// keeps the memory alive beyond that. Destroying is not ordered after work on
+// any stream: synchronise first, or use a RetireQueue (retire.h).
+#ifndef VMMSHARE_VMM_MEMORY_ALLOCATION_H_
+#define VMMSHARE_VMM_MEMORY_ALLOCATION_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/location.h"
+#include "vmm/memory/mapped_region.h"
+#include "vmm/memory/memory_id.h"
+#include "vmm/memory/shareable.h"
+
+namespace vmm {
+
+struct AllocationOptions {
+  // Bytes. Rounded up to the granularity (2 MiB on current devices).
+  std::uint64_t size = 0;
+  // How it may be shared. Decided now: a kind cannot be added later.
+  SharePolicy sharing = SharePolicy::Native();
+  // Bytes; 0 is no limit. Larger allocations become several chunks in one
+  // address range. Few, large chunks are faster: access costs 0.04 ms a chunk
+  // (measured). WSL2 needs less than 4 GiB.
+  std::uint64_t max_chunk_size = 0;
+  // Bytes, a power of two; 0 is the driver's own.
+  std::uint64_t alignment = 0;
+  // A NUMA node of the host to allocate on, instead of the device's memory.
+  // The device, and the CPU if asked by `also`, map it.
+  std::optional<int> host_numa_node = std::nullopt;
+  // Who else gets access, set in the same driver call.
+  std::vector<AccessGrant> also = {};
+};
+
+// Move-only, thread-compatible: const calls from several threads are safe.
+class Allocation {
+ public:
+  // Allocates memory of `device`, maps it, and gives `device` read-write
+  // access. Creates no context. On failure nothing stays allocated.
+  //   INVALID_ARGUMENT     size 0, chunk limit under the granularity
+  //   FAILED_PRECONDITION  a device of `also` has no peer access (checked
+  //                        first)
+  //   RESOURCE_EXHAUSTED   does not fit
+  //   else                 no kind of the policy works here: the first kind's
+  //                        reason; all reasons are in the message
+  static absl::StatusOr<Allocation> Create(const Device& device,
+                                           const AllocationOptions& options);
+
+  CUdeviceptr address() const { return region_.address(); }
+  // Bytes that are mapped: the size asked for, rounded up.
+  std::uint64_t size() const { return region_.size(); }
+  // Bytes that were asked for.
+  std::uint64_t requested_size() const { return requested_size_; }
+  // The device that it was created with.
+  const Device& device() const { return device_; }
+  const MemoryId& id() const { return id_; }
+
+  // The kinds as which it can be shared, and why each other kind of the policy
+  // was passed over.
+  HandleKindSet kinds() const { return kinds_; }
+  const std::vector<PassedOver>& passed_over() const { return passed_over_; }
+
+  // Gives or takes access, all of `grants` in one driver call; see Mapping.
+  absl::Status SetAccess(absl::Span<const AccessGrant> grants) {
+    return region_.SetAccess(grants);
+  }
+
+  // Unmaps the memory but keeps it, and its address, for Remap(). Peers do not
+  // notice. Not ordered after work on any stream. FAILED_PRECONDITION when it
+  // is not mapped. When the driver's unmapping fails, the memory counts as
+  // unmapped.
+  absl::Status Unmap() { return region_.Unmap(); }
+
+  // Unmaps the memory and gives it back; the address stays reserved for
+  // Remap(). Peers that imported it keep it alive, and so does a Share
+  // made of it before (endpoint.h), until that is withdrawn.
+  absl::Status Discard();
+
+  // Maps the memory again at the same address, with the same access. After
+  // Discard() that is new memory, with a new generation of the id.
+  absl::Status Remap();
+
+  bool is_mapped() const { return region_.is_mapped(); }
+
+  // What the exporting calls need (transfer.h, endpoint.h).
+  // REQUIRES: not discarded.
+  Shareable shareable() const;
+
+ private:
+  Allocation(Device device, Location where, MappedRegion region, MemoryId id,
+             std::uint64_t requested_size, std::vector<PassedOver> passed_over,
+             std::vector<platform::UserId> users)
+      : device_(std::move(device)),
+        where_(std::move(where)),
+        region_(std::move(region)),
+        id_(id),
+        requested_size_(requested_size),
+        layout_(region_.memory().layout()),
+        kinds_(region_.memory().kinds()),
+        passed_over_(std::move(passed_over)),
+        users_(std::move(users)) {}
+
+  Device device_;
+  Location where_;
+  MappedRegion region_;
+  MemoryId id_;
+  std::uint64_t requested_size_;
+  ChunkLayout layout_;
+  HandleKindSet kinds_;
+  std::vector<PassedOver> passed_over_;
+  std::vector<platform::UserId> users_;  // For memory made by Remap().
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_MEMORY_ALLOCATION_H_

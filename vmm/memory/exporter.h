@@ -1,0 +1,72 @@
+// Exporters: one for each handle kind, each with the same functions.
+//
+// An exporter turns a driver's memory handle into something another process
+// can be given, and back. Adding a kind is adding a file under exporters/ and
+// a line in exporter.cc; nothing else in vmm/ knows a kind by name.
+#ifndef VMMSHARE_VMM_MEMORY_EXPORTER_H_
+#define VMMSHARE_VMM_MEMORY_EXPORTER_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "fabric/handle.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/os_handle.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/physical_memory.h"
+
+namespace vmm {
+
+// One exported chunk. An OsHandle is a reference to the memory: the memory
+// lives while it is open. A fabric handle is plain bytes and holds nothing.
+using ExportedHandle = std::variant<platform::OsHandle, fabric::Handle>;
+
+struct Exporter {
+  HandleKind kind;
+
+  // The handle for `chunk`, which must have been created with this kind.
+  absl::StatusOr<ExportedHandle> (*make)(const platform::Driver& driver,
+                                         CUmemGenericAllocationHandle chunk);
+
+  // The chunk of `size` bytes that `handle` stands for, in this process. What
+  // `handle` refers to is checked before the driver sees it
+  // (INVALID_ARGUMENT). The handle may be closed afterwards.
+  absl::StatusOr<OwnedMemoryHandle> (*open)(const platform::Driver& driver,
+                                            const ExportedHandle& handle,
+                                            std::uint64_t size);
+
+  // What to do about `result` of a driver call that asked for this kind.
+  // Empty when there is nothing particular to the kind to say.
+  std::string (*advice)(CUresult result);
+};
+
+// Every exporter of this build.
+absl::Span<const Exporter> Exporters();
+
+// The exporter of `kind`; UNIMPLEMENTED when this build has none (NT handles
+// on Linux, descriptors on Windows).
+absl::StatusOr<const Exporter*> FindExporter(HandleKind kind);
+
+// The real try behind Device::Probe(), not remembered: OK, or the failure of
+// the call that failed, without advice. UNIMPLEMENTED for a kind of another
+// system.
+absl::Status TryKind(const Device& device, HandleKind kind);
+// The same, with the device, the kind and advice in the message.
+absl::Status ProbeKind(const Device& device, HandleKind kind);
+
+namespace exporters {
+// Defined one file each under exporters/. A function: which kind it is, is a
+// constant of another source.
+Exporter OsHandleExporter();
+extern const Exporter kFabric;
+}  // namespace exporters
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_MEMORY_EXPORTER_H_

@@ -1,0 +1,111 @@
+// HandleKind and SharePolicy: how memory can be handed to another process, and
+// which ways the program accepts.
+//
+// A kind must be asked for when memory is created; it cannot be added later.
+// So an allocation asks for every kind of its policy that works here, and the
+// choice is made per peer. Nothing falls back silently: the allocation says
+// which kinds it has, and why each other one was passed over.
+#ifndef VMMSHARE_VMM_MEMORY_HANDLE_KIND_H_
+#define VMMSHARE_VMM_MEMORY_HANDLE_KIND_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "platform/os/process.h"
+
+namespace vmm {
+
+// Values are those of CUmemAllocationHandleType, on the wire too.
+enum class HandleKind : std::uint8_t {
+  kPosixFd = 1,  // A file descriptor, sent with SCM_RIGHTS. Same host, Linux.
+  kWin32 = 2,    // An NT handle, duplicated into the peer. Same host, Windows.
+  kFabric = 8,   // 64 plain bytes; any node of one NVLink fabric domain.
+};
+
+// For people: "POSIX fd", "NT handle", "fabric handle".
+absl::string_view NameOf(HandleKind kind);
+
+// A set of kinds. A value.
+class HandleKindSet {
+ public:
+  constexpr HandleKindSet() = default;
+  constexpr HandleKindSet(std::initializer_list<HandleKind> kinds) {
+    for (HandleKind kind : kinds) Add(kind);
+  }
+  // From a driver's bit mask; bits that are no HandleKind are dropped.
+  static constexpr HandleKindSet FromBits(unsigned bits) {
+    HandleKindSet set;
+    set.bits_ = bits & kKnownBits;
+    return set;
+  }
+
+  constexpr void Add(HandleKind kind) { bits_ |= static_cast<unsigned>(kind); }
+  constexpr void Remove(HandleKind kind) {
+    bits_ &= ~static_cast<unsigned>(kind);
+  }
+  constexpr bool Has(HandleKind kind) const {
+    return (bits_ & static_cast<unsigned>(kind)) != 0;
+  }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr unsigned bits() const { return bits_; }
+  CUmemAllocationHandleType cuda_bits() const {
+    return static_cast<CUmemAllocationHandleType>(bits_);
+  }
+  // "POSIX fd + fabric handle", or "none".
+  std::string ToString() const;
+  friend constexpr bool operator==(HandleKindSet, HandleKindSet) = default;
+
+ private:
+  static constexpr unsigned kKnownBits = 1 | 2 | 8;
+  unsigned bits_ = 0;
+};
+
+// A kind of the policy that an allocation does not have, and why.
+struct PassedOver {
+  HandleKind kind;
+  absl::Status reason;
+};
+
+// The kinds a program accepts, the preferred one first. A value.
+class SharePolicy {
+ public:
+  // This kind, or the allocation fails before any memory is allocated.
+  static SharePolicy Require(HandleKind kind);
+  // Every one of these that works here; fails when none does.
+  static SharePolicy AnyOf(std::initializer_list<HandleKind> kinds);
+  // This system's own kind: kPosixFd on Linux, kWin32 on Windows.
+  static SharePolicy Native();
+  // Never shared: no kind is asked for.
+  static SharePolicy Private();
+
+  // The same, and the access list of NT handles admits these users too, beside
+  // this process's and SYSTEM: for peers that run as somebody else. Only on
+  // Windows have handles such a list. Who may connect is another question:
+  // PeerPolicy::also_allowed.
+  SharePolicy AndUsers(std::vector<platform::UserId> users) const {
+    SharePolicy policy = *this;
+    policy.users_ = std::move(users);
+    return policy;
+  }
+
+  absl::Span<const HandleKind> kinds() const { return kinds_; }
+  const std::vector<platform::UserId>& users() const { return users_; }
+
+ private:
+  SharePolicy(std::initializer_list<HandleKind> kinds) : kinds_(kinds) {}
+  absl::InlinedVector<HandleKind, 3> kinds_;
+  std::vector<platform::UserId> users_;
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_MEMORY_HANDLE_KIND_H_

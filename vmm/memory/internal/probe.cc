@@ -1,0 +1,122 @@
+// The real try behind Device::Probe: attributes are not believed, because they
+// say "supported" where cuMemCreate or the export then fails.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "vmm/memory/address_range.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/memory/mapping.h"
+#include "vmm/memory/physical_memory.h"
+#include "vmm/memory/primary_context.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+absl::Status WriteAndRead(const Driver& driver, CUdeviceptr address) {
+  constexpr std::uint32_t kWritten = 0x5eed1234;
+  std::uint32_t read = 0;
+  if (CUresult r = driver->cuMemsetD32(address, kWritten, 1);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemsetD32() on imported memory");
+  }
+  if (CUresult r = driver->cuMemcpyDtoH(&read, address, sizeof(read));
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemcpyDtoH() from imported memory");
+  }
+  if (read != kWritten) {
+    return absl::DataLossError(
+        absl::StrCat("imported memory read back 0x", absl::Hex(read),
+                     " where 0x", absl::Hex(kWritten), " was written"));
+  }
+  return absl::OkStatus();
+}
+
+// Writes and reads back one word. Only where the program has made the device's
+// primary context active already: a probe creates no context, which would cost
+// some hundred megabytes of the device.
+absl::Status Touch(const Device& device, CUdeviceptr address) {
+  absl::StatusOr<bool> active = PrimaryContext::IsActive(device);
+  if (!active.ok()) return active.status();
+  if (!*active) return absl::OkStatus();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(device);
+  if (!context.ok()) return context.status();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  if (!current.ok()) return current.status();
+
+  const Driver& driver = device.driver();
+  absl::Status same = WriteAndRead(driver, address);
+  // The memory goes next, also after an error. A fill does not wait, and to
+  // unmap memory under it is a fault that costs the program its context.
+  const CUresult done = driver->cuStreamSynchronize(nullptr);
+  if (!same.ok()) return same;
+  return driver.Error(done, "cuStreamSynchronize() after use of it");
+}
+
+absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
+  const Driver& driver = device.driver();
+  const Location here = Location::On(device);
+  const HandleKindSet kinds = {exporter.kind};
+  absl::StatusOr<std::uint64_t> size =
+      PhysicalMemory::Granularity(driver, here, kinds);
+  if (!size.ok()) return size.status();
+  const ChunkLayout layout{*size, *size};
+
+  absl::StatusOr<PhysicalMemory> created =
+      PhysicalMemory::Create(driver, here, layout, kinds);
+  if (!created.ok()) return created.status();
+  absl::StatusOr<ExportedHandle> exported =
+      exporter.make(driver, created->handle(0));
+  if (!exported.ok()) return exported.status();
+  absl::StatusOr<OwnedMemoryHandle> opened =
+      exporter.open(driver, *exported, *size);
+  if (!opened.ok()) return opened.status();
+
+  MemoryHandles handles;
+  handles.push_back(*std::move(opened));
+  auto imported = std::make_shared<PhysicalMemory>(
+      PhysicalMemory::FromHandles(std::move(handles), layout, here, {}));
+  absl::StatusOr<AddressRange> range = AddressRange::Reserve(driver, *size);
+  if (!range.ok()) return range.status();
+  absl::StatusOr<Mapping> mapping = Mapping::Map(
+      std::make_shared<AddressRange>(*std::move(range)), 0, imported);
+  if (!mapping.ok()) return mapping.status();
+  if (absl::Status s = mapping->SetAccess({{here, Access::kReadWrite}});
+      !s.ok()) {
+    return s;
+  }
+  return Touch(device, mapping->address());
+}
+
+}  // namespace
+
+absl::Status TryKind(const Device& device, HandleKind kind) {
+  absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
+  if (!exporter.ok()) return exporter.status();
+  return RoundTrip(device, **exporter);
+}
+
+absl::Status ProbeKind(const Device& device, HandleKind kind) {
+  absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
+  if (!exporter.ok()) return exporter.status();
+  absl::Status tried = RoundTrip(device, **exporter);
+  if (tried.ok()) return tried;
+  const std::optional<CUresult> result = platform::ResultOf(tried);
+  const std::string advice =
+      result.has_value() ? (*exporter)->advice(*result) : "";
+  return platform::Annotate(tried,
+                            absl::StrCat("memory of ", device.Describe(),
+                                         " cannot be shared as ", NameOf(kind)),
+                            advice);
+}
+
+}  // namespace vmm

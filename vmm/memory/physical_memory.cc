@@ -1,0 +1,138 @@
+#include "vmm/memory/physical_memory.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/check.h"
+#include "platform/cuda/handle_attributes.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+absl::StatusOr<CUmemAllocationProp> Properties(
+    const Location& where, HandleKindSet kinds,
+    const std::vector<platform::UserId>& users) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = kinds.cuda_bits();
+  properties.location = where.ToCuda();
+  if (kinds.Has(HandleKind::kWin32)) {
+    absl::StatusOr<void*> attributes = platform::NativeHandleAttributes(users);
+    if (!attributes.ok()) return attributes.status();
+    properties.win32HandleMetaData = *attributes;
+  }
+  return properties;
+}
+
+const char* AdviceWhenFull(const Driver& driver) {
+  return driver.is_host_memory()
+             ? "The memory does not fit: each device has VMMSHARE_HOST_MEMORY "
+               "(4G), for all processes of its VMMSHARE_HOST_INSTANCE."
+             : "The memory does not fit; nvidia-smi shows who holds how much.";
+}
+
+std::string Words(const Location& where, HandleKindSet kinds) {
+  return absl::StrCat("location=", where.Describe(),
+                      ", handle kinds=", kinds.ToString());
+}
+
+}  // namespace
+
+void MemoryHandleTraits::Close(const Value& value) {
+  const Driver& driver = *value.driver;
+  const CUresult result = driver->cuMemRelease(value.handle);
+  if (result == CUDA_SUCCESS) return;
+  platform::ReportReleaseFailure(
+      driver.Error(result, "cuMemRelease(memory handle)"));
+}
+
+absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
+                                   std::uint64_t max_chunk_size,
+                                   std::uint64_t granularity) {
+  if (size == 0) {
+    return absl::InvalidArgumentError(
+        "size is 0 bytes; expected at least 1 byte");
+  }
+  if (size > std::numeric_limits<std::uint64_t>::max() - granularity) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("size is ", size,
+                     " bytes; rounding up to the granularity "
+                     "of ",
+                     granularity, " bytes overflows 64 bits"));
+  }
+  const std::uint64_t rounded =
+      (size + granularity - 1) / granularity * granularity;
+  if (max_chunk_size == 0) return ChunkLayout{rounded, rounded};
+  const std::uint64_t chunk = max_chunk_size / granularity * granularity;
+  if (chunk == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_chunk_size is ", max_chunk_size,
+        " bytes; expected 0 (no limit) or at least the granularity of ",
+        granularity, " bytes"));
+  }
+  return ChunkLayout{rounded, chunk < rounded ? chunk : rounded};
+}
+
+absl::StatusOr<std::uint64_t> PhysicalMemory::Granularity(const Driver& driver,
+                                                          const Location& where,
+                                                          HandleKindSet kinds) {
+  const absl::StatusOr<CUmemAllocationProp> properties =
+      Properties(where, kinds, {});
+  if (!properties.ok()) return properties.status();
+  std::size_t granularity = 0;
+  if (CUresult r = driver->cuMemGetAllocationGranularity(
+          &granularity, &*properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, absl::StrCat("cuMemGetAllocationGranularity(",
+                                        Words(where, kinds), ")"));
+  }
+  return granularity;
+}
+
+absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
+    const Driver& driver, const Location& where, const ChunkLayout& layout,
+    HandleKindSet kinds, const std::vector<platform::UserId>& users) {
+  const absl::StatusOr<CUmemAllocationProp> properties =
+      Properties(where, kinds, users);
+  if (!properties.ok()) return properties.status();
+  MemoryHandles handles;
+  handles.reserve(layout.count());
+  for (std::size_t i = 0; i < layout.count(); ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    if (CUresult r =
+            driver->cuMemCreate(&handle, layout.SizeOf(i), &*properties, 0);
+        r != CUDA_SUCCESS) {
+      return driver.Error(
+          r,
+          absl::StrCat("cuMemCreate(size=", layout.SizeOf(i), ", ",
+                       Words(where, kinds), "), chunk ", i + 1, " of ",
+                       layout.count()),
+          r == CUDA_ERROR_OUT_OF_MEMORY ? AdviceWhenFull(driver) : "");
+    }
+    handles.push_back(OwnedMemoryHandle::Adopt({driver, handle}));
+  }
+  return PhysicalMemory(std::move(handles), layout, where, kinds);
+}
+
+PhysicalMemory PhysicalMemory::FromHandles(MemoryHandles handles,
+                                           const ChunkLayout& layout,
+                                           std::optional<Location> where,
+                                           HandleKindSet kinds) {
+  platform::Check(handles.size() == layout.count(),
+                  "PhysicalMemory needs one handle for every chunk");
+  return PhysicalMemory(std::move(handles), layout, std::move(where), kinds);
+}
+
+PhysicalMemory::PhysicalMemory(MemoryHandles handles, const ChunkLayout& layout,
+                               std::optional<Location> where,
+                               HandleKindSet kinds)
+    : handles_(std::move(handles)),
+      layout_(layout),
+      where_(std::move(where)),
+      kinds_(kinds) {}
+
+}  // namespace vmm

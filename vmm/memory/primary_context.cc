@@ -1,0 +1,58 @@
+#include "vmm/memory/primary_context.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace vmm {
+
+using platform::Driver;
+
+void RetainedContextTraits::Close(const Value& value) {
+  platform::ReportReleaseFailure(value.driver->Error(
+      (*value.driver)->cuDevicePrimaryCtxRelease(value.device),
+      absl::StrCat("cuDevicePrimaryCtxRelease(device=", value.device, ")")));
+}
+
+void PushedContextTraits::Close(const Value& value) {
+  CUcontext popped = nullptr;
+  platform::ReportReleaseFailure(value.driver->Error(
+      (*value.driver)->cuCtxPopCurrent(&popped), "cuCtxPopCurrent()"));
+}
+
+absl::StatusOr<CurrentContext> MakeCurrent(const Driver& driver,
+                                           CUcontext context) {
+  if (CUresult r = driver->cuCtxPushCurrent(context); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxPushCurrent()");
+  }
+  return CurrentContext::Adopt({driver, 0, context});
+}
+
+absl::StatusOr<PrimaryContext> PrimaryContext::Retain(const Device& device) {
+  const Driver& driver = device.driver();
+  CUcontext context = nullptr;
+  if (CUresult r =
+          driver->cuDevicePrimaryCtxRetain(&context, device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuDevicePrimaryCtxRetain(", device.Describe(), ")"));
+  }
+  return PrimaryContext({driver, device.cuda_device(), context});
+}
+
+absl::StatusOr<bool> PrimaryContext::IsActive(const Device& device) {
+  const Driver& driver = device.driver();
+  unsigned flags = 0;
+  int active = 0;
+  if (CUresult r = driver->cuDevicePrimaryCtxGetState(device.cuda_device(),
+                                                      &flags, &active);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuDevicePrimaryCtxGetState(", device.Describe(), ")"));
+  }
+  return active != 0;
+}
+
+absl::StatusOr<CurrentContext> PrimaryContext::MakeCurrent() const {
+  return vmm::MakeCurrent(*context_.get().driver, context());
+}
+
+}  // namespace vmm

@@ -1,0 +1,76 @@
+#include "vmm/memory/recorded_event.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/memory/stream_capture.h"
+
+namespace vmm {
+namespace {
+
+// CUDA offers no wait for an event with a deadline, so AwaitPassing() asks
+// again and again, more slowly each time up to this.
+constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+
+}  // namespace
+
+void RecordedEventTraits::Close(const Value& value) {
+  platform::ReportReleaseFailure(value.driver->Error(
+      (*value.driver)->cuEventDestroy(value.event), "cuEventDestroy()"));
+}
+
+absl::StatusOr<OwnedEvent> RecordEvent(const platform::Driver& driver,
+                                       CUstream stream) {
+  RETURN_IF_ERROR(CheckNotCaptured(
+      driver, stream, "record a point in the stream's work",
+      "its work is done at each launch of the graph: come again after "
+      "cuStreamEndCapture()"));
+  // An event belongs to the context that is current when it is made, and must
+  // be of the stream's own.
+  CUcontext context = nullptr;
+  if (CUresult r = driver->cuStreamGetCtx(stream, &context);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuStreamGetCtx()");
+  }
+  absl::StatusOr<CurrentContext> current = MakeCurrent(driver, context);
+  if (!current.ok()) return current.status();
+  CUevent raw = nullptr;
+  if (CUresult r = driver->cuEventCreate(&raw, CU_EVENT_DISABLE_TIMING);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuEventCreate()");
+  }
+  OwnedEvent event = OwnedEvent::Adopt({driver, raw});
+  if (CUresult r = driver->cuEventRecord(raw, stream); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuEventRecord()");
+  }
+  return event;
+}
+
+absl::StatusOr<bool> HasPassed(const OwnedEvent& event) {
+  const platform::Driver& driver = *event.get().driver;
+  const RelaxedCapture relaxed(driver);
+  const CUresult result = driver->cuEventQuery(event.get().event);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  if (result == CUDA_SUCCESS) return true;
+  return driver.Error(result, "cuEventQuery()",
+                      "Work on the event's stream failed.");
+}
+
+absl::Status AwaitPassing(const OwnedEvent& event, Deadline deadline) {
+  absl::Duration pause = absl::Microseconds(10);
+  for (;;) {
+    absl::StatusOr<bool> passed = HasPassed(event);
+    if (!passed.ok()) return passed.status();
+    if (*passed) return absl::OkStatus();
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(
+          "the GPU has not passed the stream's work yet");
+    }
+    absl::SleepFor(std::min(pause, deadline.Left()));
+    pause = std::min(pause * 2, kLongestPause);
+  }
+}
+
+}  // namespace vmm

@@ -1,0 +1,51 @@
+// Shareable: a view of memory that can be exported.
+//
+// Only memory that this process created, or adopted from its creator within
+// this process, has one: the driver refuses to export what was imported. So
+// ImportedAllocation offers none, and passing memory on is not a runtime
+// error but a type error. Who wants to pass memory on keeps the handle that he
+// was sent.
+#ifndef VMMSHARE_VMM_MEMORY_SHAREABLE_H_
+#define VMMSHARE_VMM_MEMORY_SHAREABLE_H_
+
+#include <cstdint>
+
+#include "vmm/memory/device.h"
+#include "vmm/memory/location.h"
+#include "vmm/memory/memory_id.h"
+#include "vmm/memory/physical_memory.h"
+
+namespace vmm {
+
+// A view: valid while the Allocation or AdoptedMemory that made it lives and
+// is not moved, discarded or remapped.
+class Shareable {
+ public:
+  const Device& device() const { return *device_; }
+  const Location& where() const { return *where_; }
+  const PhysicalMemory& memory() const { return *memory_; }
+  const MemoryId& id() const { return id_; }
+  std::uint64_t requested_size() const { return requested_size_; }
+
+ private:
+  friend class Allocation;
+  friend class AdoptedMemory;
+  Shareable(const Device& device, const Location& where,
+            const PhysicalMemory& memory, const MemoryId& id,
+            std::uint64_t requested_size)
+      : device_(&device),
+        where_(&where),
+        memory_(&memory),
+        id_(id),
+        requested_size_(requested_size) {}
+
+  const Device* device_;
+  const Location* where_;
+  const PhysicalMemory* memory_;
+  MemoryId id_;
+  std::uint64_t requested_size_;
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_MEMORY_SHAREABLE_H_

@@ -1,0 +1,28 @@
+#include "vmm/memory/stream_capture.h"
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+
+namespace vmm {
+
+absl::StatusOr<bool> IsCaptured(const platform::Driver& driver,
+                                CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult r = driver->cuStreamIsCapturing(stream, &status);
+  if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  if (r != CUDA_SUCCESS) return driver.Error(r, "cuStreamIsCapturing()");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+absl::Status CheckNotCaptured(const platform::Driver& driver, CUstream stream,
+                              absl::string_view do_what,
+                              absl::string_view remedy) {
+  ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, stream));
+  if (!captured) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot ", do_what, ": stream 0x",
+                   absl::Hex(reinterpret_cast<std::uintptr_t>(stream)),
+                   " is being captured into a graph; ", remedy));
+}
+
+}  // namespace vmm

@@ -1,0 +1,93 @@
+// Backlog: what one stream has freed in one domain, and the GPU may not have
+// passed; internal to vmm/.
+//
+// The stream itself may have it again at once: the GPU does its work in order.
+// Anybody else may once the GPU has passed the point where it was freed. To
+// know that needs no look at each block: each carries an *epoch*, a number that
+// only grows. Closing an epoch and then recording an event makes a *point*: the
+// GPU has done with all that was freed up to that epoch when it has passed the
+// event. The blocks are in the order of their epochs, so that those of a point
+// are the oldest ones.
+//
+// No driver call here: points.h makes them, while no lock is held.
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_BACKLOG_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_BACKLOG_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "vmm/memory/recorded_event.h"
+#include "vmm/pool/internal/block.h"
+#include "vmm/pool/internal/size_index.h"
+
+namespace vmm::pool {
+
+// In a stream's work, after all that was freed up to an epoch.
+struct StreamPoint {
+  OwnedEvent event;
+  std::uint64_t epoch = 0;
+};
+
+// Thread-compatible.
+class Backlog {
+ public:
+  explicit Backlog(CUstream stream) : stream_(stream) {}
+  Backlog(const Backlog&) = delete;
+  Backlog& operator=(const Backlog&) = delete;
+
+  CUstream stream() const { return stream_; }
+  bool empty() const { return oldest_ == nullptr; }
+  std::uint64_t bytes() const { return small_.bytes() + large_.bytes(); }
+
+  // The newest: freed in the epoch that is open.
+  void Add(Block* block);
+  // One of the same epoch as `other`, which is here.
+  void AddBeside(Block* block, Block* other);
+  // REQUIRES: it is here.
+  void Remove(Block* block);
+  // Makes one that is here smaller: it keeps its lowest bytes, and its age.
+  void Shrink(Block* block, std::uint64_t size);
+
+  // One in which a request has room, as SizeIndex::Find(). Those of segments
+  // that are for larger requests only if `any`.
+  Block* Find(std::uint64_t size, std::uint64_t alignment, bool any) const;
+
+  // The oldest, if the GPU has passed what was freed up to `epoch` and so also
+  // this; null otherwise.
+  Block* OldestUpTo(std::uint64_t epoch) const {
+    return oldest_ != nullptr && oldest_->epoch <= epoch ? oldest_ : nullptr;
+  }
+
+  // Closes the open epoch: what is freed from now on has a later one.
+  std::uint64_t Close() { return open_epoch_++; }
+  // Whether something was freed that no point of `points` covers.
+  bool NeedsPoint() const {
+    return newest_ != nullptr &&
+           (points.empty() || newest_->epoch > points.back().epoch);
+  }
+
+  // The points that the GPU has not been seen to pass, oldest first.
+  std::vector<StreamPoint> points;
+  // Its points are with somebody who asks the GPU.
+  bool is_asked = false;
+  // Where the heap has it among those that are not empty.
+  std::optional<std::list<Backlog*>::iterator> place;
+
+ private:
+  SizeIndex& IndexOf(const Block* block);
+
+  const CUstream stream_;
+  std::uint64_t open_epoch_ = 1;
+  Block* oldest_ = nullptr;
+  Block* newest_ = nullptr;
+  SizeIndex small_;
+  SizeIndex large_;  // Of segments that are for large requests.
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_BACKLOG_H_

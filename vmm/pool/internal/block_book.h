@@ -1,0 +1,44 @@
+// BlockBook: the records of a pool's blocks, and which of them starts where;
+// internal to vmm/.
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_BLOCK_BOOK_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_BLOCK_BOOK_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+
+#include "vmm/pool/internal/address_table.h"
+#include "vmm/pool/internal/block.h"
+#include "vmm/pool/internal/segment.h"
+
+namespace vmm::pool {
+
+// Find() is thread-safe, as AddressTable::Find(); the rest is for one thread at
+// a time. Records are never deleted.
+class BlockBook {
+ public:
+  Block* Find(CUdeviceptr address) const { return addresses_.Find(address); }
+
+  // A record for what is taken under `node` of the segment's heap; no address
+  // leads to it yet.
+  Block* Make(Segment& segment, std::uint32_t node);
+  // The record is unused. REQUIRES: no address leads to it.
+  void Discard(Block* block);
+
+  // From now on its address leads to it, and it is free.
+  void Enter(Block* block);
+  // No more.
+  void Leave(Block* block);
+
+  const std::deque<Block>& records() const { return records_; }
+
+ private:
+  AddressTable addresses_;
+  std::deque<Block> records_;
+  BlockList unused_;
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_BLOCK_BOOK_H_

@@ -1,0 +1,233 @@
+#include "vmm/pool/internal/core.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+
+namespace vmm::pool {
+namespace {
+
+// A block's segment is a multiple of 2 MiB, and no larger than a heap can be.
+constexpr std::uint64_t kLargestBlock =
+    OffsetHeap::kMaxSize / (std::uint64_t{2} << 20) * (std::uint64_t{2} << 20);
+// Blocks up to this many bytes are kept by the thread that frees them. What
+// threads keep is not lost to others: the caches are emptied before the pool
+// grows.
+constexpr std::uint64_t kLargestCached = std::uint64_t{64} << 20;
+// Bytes that one thread keeps.
+constexpr std::uint64_t kThreadCacheBytes = std::uint64_t{1} << 30;
+
+// Blocks of one size that one thread keeps.
+std::uint32_t CacheLimit(std::uint64_t size) {
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>((std::uint64_t{64} << 20) / size, 16, 64));
+}
+
+std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+absl::Status Core::CheckStream(CUstream stream) const {
+  const bool null_is =
+      stream == nullptr && options_.null_stream == NullStream::kPerThread;
+  if (stream != CU_STREAM_PER_THREAD && !null_is) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the stream is ",
+      null_is ? "null, in a pool whose PoolOptions::null_stream says that this "
+                "is "
+              : "",
+      "CU_STREAM_PER_THREAD, which is another stream on each thread, so that a "
+      "pool cannot keep order by it; pass a stream of your own, or "
+      "CU_STREAM_LEGACY"));
+}
+
+Core::Core(const Device& device, const PoolOptions& options)
+    : device_(device), options_(options) {
+  NewDomain();
+}
+
+Core::~Core() { Close(); }
+
+absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
+                                           const BlockOptions& options) {
+  if (size - 1 >= kLargestBlock) {  // 0 too.
+    return absl::InvalidArgumentError(
+        absl::StrCat("a block of ", size,
+                     " bytes was asked for; expected 1 to ", kLargestBlock));
+  }
+  if (!std::has_single_bit(options.alignment)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an alignment of ", options.alignment,
+                     " bytes was asked for; expected a power of two"));
+  }
+  Request request;
+  request.size = RoundUp(size, OffsetHeap::kGranule);
+  request.alignment = std::max(options.alignment, OffsetHeap::kGranule);
+  request.requested = size;
+  request.stream = stream;
+  request.domain = static_cast<std::uint32_t>(options.domain);
+  ThreadCache& cache = caches_.Mine();
+  Block* block = nullptr;
+  if (request.alignment == OffsetHeap::kGranule &&
+      request.size <= kLargestCached) {
+    const ThreadCache::Lock lock(cache);
+    block = cache.blocks.Pop(KeyOf(request));
+    if (block != nullptr) {
+      ++cache.allocations;
+      cache.requested += size;
+    }
+  }
+  if (block == nullptr) {
+    absl::Status sane = CheckStream(stream);
+    if (!sane.ok()) return sane;
+    absl::StatusOr<Block*> taken = AllocateSlowly(request);
+    if (!taken.ok()) return taken.status();
+    block = *taken;
+    const ThreadCache::Lock lock(cache);
+    ++cache.allocations;
+    cache.requested += size;
+  }
+  block->requested = size;
+  const CUdeviceptr address = block->address;
+  block->state.store(BlockState::kLive, std::memory_order_release);
+  return address;
+}
+
+absl::Status Core::Free(CUdeviceptr address, CUstream stream) {
+  Block* block = book_.Find(address);
+  if (block == nullptr) {
+    // It may have moved past: see AddressTable::Find().
+    platform::MutexLock lock(mutex_);
+    block = book_.Find(address);
+  }
+  if (block == nullptr) return WhyNotFree(address);
+  RETURN_IF_ERROR(CheckFreeOn(stream));
+  if (!block->LeaveLive()) return WhyNotFree(address);
+  block->freed_on = stream;
+  ThreadCache& cache = caches_.Mine();
+  if (block->size > kLargestCached ||
+      block->slot.load(std::memory_order_relaxed) != Block::kNoSlot) {
+    {
+      const ThreadCache::Lock lock(cache);
+      ++cache.frees;
+      cache.requested -= block->requested;
+    }
+    platform::MutexLock lock(mutex_);
+    LetGoOfTickets(block);
+    return absl::OkStatus();
+  }
+  Settle(cache, block);
+  return absl::OkStatus();
+}
+
+absl::Status Core::CheckFreeOn(CUstream stream) const {
+  RETURN_IF_ERROR(CheckStream(stream));
+  // The legacy stream cannot be captured.
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) return absl::OkStatus();
+  return CheckNotCaptured(
+      device_.driver(), stream, "free a block there",
+      "each launch of the graph uses the block again: free it when the graph "
+      "is launched no more, or on the stream on which it was launched last");
+}
+
+void Core::Settle(ThreadCache& cache, Block* block) {
+  const CacheKey key{block->size, block->freed_on, block->domain};
+  BlockList surplus;
+  {
+    const ThreadCache::Lock lock(cache);
+    ++cache.frees;
+    cache.requested -= block->requested;
+    if (!cache.blocks.Push(key, block)) {
+      surplus = cache.blocks.TakeBin(key);
+      cache.blocks.Push(key, block);
+    } else if (cache.blocks.CountOf(key) > CacheLimit(key.size)) {
+      surplus = cache.blocks.TakeBin(key);
+    } else if (cache.blocks.bytes() > kThreadCacheBytes) {
+      surplus = cache.blocks.TakeAll();
+    }
+  }
+  if (surplus.empty()) return;
+  platform::MutexLock lock(mutex_);
+  PutBackAll(surplus);
+}
+
+absl::StatusOr<Block*> Core::AllocateSlowly(const Request& request) {
+  const platform::MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckDomain(SharingDomain{request.domain}));
+  if (request.alignment == OffsetHeap::kGranule) {
+    if (Block* const block = recent_.Pop(KeyOf(request))) {
+      FillCache(request);
+      return block;
+    }
+  }
+  if (Block* const block = HeapOf(request).Take(request)) return block;
+  if (Block* const block = Reuse(request)) return block;
+  return Grow(request);
+}
+
+void Core::FillCache(const Request& request) {
+  if (request.size > kLargestCached) return;
+  // Another thread frees what this one allocates, or it would not be here: the
+  // lock is taken once for several blocks.
+  const CacheKey key = KeyOf(request);
+  const ThreadCache::Lock lock(caches_.Mine());
+  BlockCache& mine = caches_.Mine().blocks;
+  for (std::uint32_t i = CacheLimit(request.size) / 2;
+       i > 0 && mine.bytes() < kThreadCacheBytes / 2; --i) {
+    Block* const block = recent_.Pop(key);
+    if (block == nullptr) return;
+    if (!mine.Push(key, block)) {
+      recent_.Push(key, block);
+      return;
+    }
+  }
+}
+
+absl::Status Core::WhyNotFree(CUdeviceptr address) {
+  platform::MutexLock lock(mutex_);
+  const std::string what = absl::StrCat("0x", absl::Hex(address),
+                                        " is no block to be freed or shared: ");
+  if (book_.Find(address) != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, "it was freed already"));
+  }
+  if (SegmentAround(address) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "it is not in this pool, whose segments hold ",
+                     reserved_, " bytes"));
+  }
+  if (const Block* const block = BlockAround(address)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, "it points ", address - block->address,
+        " bytes into the block at 0x", absl::Hex(block->address.load()),
+        "; pass the address that Allocate() answered"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      what,
+      "it lies in a segment of this pool, where no block is live now; it "
+      "was freed already, or never allocated"));
+}
+
+SharingDomain Core::NewDomain() {
+  platform::MutexLock lock(mutex_);
+  const auto number = static_cast<std::uint32_t>(domains_.size());
+  domains_.push_back(std::make_unique<Domain>());
+  heaps_.push_back(std::make_unique<Heap>(number, book_));
+  return SharingDomain{number};
+}
+
+absl::Status Core::CheckDomain(SharingDomain domain) const {
+  if (static_cast<std::uint32_t>(domain) < domains_.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the pool has no sharing domain ", static_cast<std::uint32_t>(domain),
+      "; it has ", domains_.size(), ": see Pool::NewDomain()"));
+}
+
+}  // namespace vmm::pool

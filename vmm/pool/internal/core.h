@@ -1,0 +1,251 @@
+// Core: what Pool, the endpoint and the peers' sessions work on; internal to
+// vmm/. pool.h says what it does; docs/pool.md how.
+//
+//   thread caches    one a thread, no lock but the cache's own flag
+//   recent           what overflowed them, by size and stream   }
+//   heaps            one a domain: segments and backlogs        } mutex_
+//   held             freed, and in use by peers                 }
+//   domains          tickets and peers                          }
+//
+// mutex_ is held for arithmetic only. Who must ask the driver something lets go
+// of it, and looks again at what has changed meanwhile (Unlocked).
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_CORE_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_CORE_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "platform/base/abandon.h"
+#include "platform/base/mutex.h"
+#include "platform/os/deadline.h"
+#include "vmm/memory/stream_capture.h"
+#include "vmm/pool/internal/block.h"
+#include "vmm/pool/internal/block_book.h"
+#include "vmm/pool/internal/domain.h"
+#include "vmm/pool/internal/heap.h"
+#include "vmm/pool/internal/points.h"
+#include "vmm/pool/internal/segment.h"
+#include "vmm/pool/internal/thread_cache.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/lease.h"
+
+namespace vmm::pool {
+
+// What AddSegment() makes.
+struct SegmentPlan {
+  std::uint64_t size = 0;
+  std::uint64_t alignment = 0;  // 0: the driver's own.
+  std::uint64_t smallest = 0;   // See Segment.
+};
+
+// Thread-safe.
+class Core : public platform::Abandonable {
+ public:
+  Core(const Device& device, const PoolOptions& options);
+  ~Core();
+
+  // As in Pool.
+  absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size, CUstream stream,
+                                       const BlockOptions& options);
+  absl::Status Free(CUdeviceptr address, CUstream stream);
+  absl::Status Export(absl::Span<const CUdeviceptr> blocks, PoolTicket* out);
+  // The live block around an address.
+  std::optional<PoolBlock> Find(CUdeviceptr inside);
+  SharingDomain NewDomain();
+  absl::Status Reserve(std::uint64_t bytes, CUstream stream,
+                       SharingDomain domain);
+  absl::StatusOr<std::uint64_t> Trim(std::uint64_t keep_bytes);
+  absl::Status ReleaseStream(CUstream stream, Deadline deadline);
+  std::vector<BlockLease> Leases();
+  absl::Status Recall(absl::Span<const CUdeviceptr> blocks, absl::Time until);
+  void RecallAll(absl::Time until);
+  absl::Status WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
+                                 Deadline deadline);
+  absl::Status WaitUntilAllReturned(Deadline deadline);
+  PoolStatistics statistics();
+  absl::Status CheckInvariants();
+  const Device& device() const { return device_; }
+
+  // Gives everything back: the pool ends. Sessions of peers may go on to use
+  // this object, and find nothing.
+  void Close();
+
+  // --- For the endpoint (core_share.cc) --------------------------------------
+
+  // Exports what the domain has, so that peers can be given it.
+  absl::StatusOr<DomainId> Serve(SharingDomain domain);
+  // Serves one subscriber on its connection until it hangs up or `cancel`.
+  absl::Status ServePeer(const DomainId& domain, platform::Channel& channel,
+                         platform::PeerWatch watch, absl::Duration timeout,
+                         const platform::CancelEvent& cancel);
+  // Forgets subscribers that have ended; whether others have left.
+  bool Tidy(const DomainId& domain);
+
+  // For another pool, which the device has no memory for: gives up what is
+  // idle.
+  void GiveUpIdle();
+
+ private:
+  // Lets go of mutex_ while it lives: for driver calls, which break no capture
+  // of a stream then.
+  class Unlocked;
+
+  static CacheKey KeyOf(const Request& request) {
+    return {request.size, request.stream, request.domain};
+  }
+
+  // core.cc
+  absl::StatusOr<Block*> AllocateSlowly(const Request& request)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WhyNotFree(CUdeviceptr address) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckStream(CUstream stream) const;
+  absl::Status CheckFreeOn(CUstream stream) const;
+  void Settle(ThreadCache& cache, Block* block) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FillCache(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Heap& HeapOf(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return *heaps_[request.domain];
+  }
+
+  // core_find.cc: null where there is none.
+  const Segment* SegmentAround(CUdeviceptr inside) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const Block* BlockAround(CUdeviceptr inside) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_reuse.cc
+  // Where a block goes that the program has freed on block->freed_on.
+  void PutBack(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PutBackAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetGoOfTickets(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Into the heaps: what overflowed, and what threads keep.
+  void EmptyRecent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EmptyCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CollectHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Asks the GPU how far it is with these, and takes back what it has passed.
+  // The error is why the driver could not say of some of them.
+  absl::Status Ask(Heap& heap, const std::vector<Backlog*>& backlogs)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AskAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // From what was freed, anywhere in the domain; null when it cannot serve yet.
+  Block* Reuse(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same where the request's stream must wait for it on the GPU.
+  Block* ReuseByWaiting(const Request& request, absl::Status* error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until the GPU has passed more, or `deadline`.
+  absl::Status AwaitGpu(Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_grow.cc
+  absl::StatusOr<Block*> Grow(const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status GrowInTurn(const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddSegment(std::uint32_t domain, const SegmentPlan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives idle segments back but for `keep_bytes`, and says how much.
+  std::uint64_t ReleaseIdle(std::uint64_t keep_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CannotGrow(const Request& request, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_resort.cc
+  absl::StatusOr<Block*> LastResort(const Request& request,
+                                    const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> ClaimFromAnotherDomain(const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ZeroForDomain(Segment& segment, const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_leases.cc
+  struct LeasedBlock {
+    const Block* block;
+    SlotRef slot;
+  };
+  // Those of `blocks` that have tickets. NOT_FOUND without a message: the one
+  // in *bad is not live.
+  absl::StatusOr<std::vector<LeasedBlock>> FindShared(
+      absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddLeases(const Block& block, std::vector<BlockLease>& out) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecallSlots(absl::Span<const Block* const> blocks, absl::Time until)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  template <typename Done>
+  bool WaitFor(Deadline deadline, Done done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_share.cc
+  absl::StatusOr<PoolTicket> ExportOne(Block* block, CUdeviceptr address)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ExportSome(absl::Span<const CUdeviceptr> blocks, PoolTicket* out)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckDomain(SharingDomain domain) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Domain*> FindServed(const DomainId& id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sends a subscriber what it is to be told, until it says goodbye, or an
+  // error.
+  absl::Status Attend(Domain& domain, PeerId peer, platform::Channel& channel,
+                      absl::Duration timeout,
+                      const platform::CancelEvent& cancel)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SendMissing(Domain& domain, PeerId peer,
+                           platform::Channel& channel, absl::Duration timeout,
+                           const platform::CancelEvent& cancel)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Device device_;
+  const PoolOptions options_;
+  BlockBook book_;  // Changed under mutex_; looked up without.
+  ThreadCaches caches_;
+
+  mutable platform::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // The first in which it grew.
+  CUcontext context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // Some thread gets memory from the driver.
+  bool growing_ ABSL_GUARDED_BY(mutex_) = false;
+  // Bytes; also what is being made.
+  std::uint64_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Bytes that Reserve() was asked for.
+  std::uint64_t keep_idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By number of the domain.
+  std::vector<std::unique_ptr<Heap>> heaps_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Domain>> domains_ ABSL_GUARDED_BY(mutex_);
+  BlockCache recent_ ABSL_GUARDED_BY(mutex_){12};
+  // Freed, and in use by peers.
+  std::vector<Block*> held_ ABSL_GUARDED_BY(mutex_);
+  // Backlogs that the GPU is asked about.
+  std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
+  platform::CondVar changed_;   // growing_, asking_.
+  platform::CondVar returned_;  // A peer has left.
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ABSL_SCOPED_LOCKABLE Core::Unlocked {
+ public:
+  explicit Unlocked(Core& core) VMMSHARE_LETS_GO_OF(core.mutex_)
+      : unlocked_(core.mutex_), relaxed_(core.device_.driver()) {}
+  ~Unlocked() ABSL_UNLOCK_FUNCTION() {}
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  const platform::MutexUnlock unlocked_;
+  const RelaxedCapture relaxed_;
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_CORE_H_

@@ -1,0 +1,59 @@
+// What a pool says of itself, and whether it is true.
+#include "platform/base/status_macros.h"
+#include "vmm/pool/internal/core.h"
+
+namespace vmm::pool {
+
+PoolStatistics Core::statistics() {
+  platform::MutexLock lock(mutex_);
+  CollectHeld();
+  PoolStatistics all;
+  caches_.ForEach([&all](const ThreadCache& cache) {
+    all.cached += cache.blocks.bytes();
+    all.requested += cache.requested;
+    all.allocations += cache.allocations;
+    all.frees += cache.frees;
+  });
+  all.live_blocks = all.allocations - all.frees;
+  all.cached += recent_.bytes();
+  for (const Block* block : held_) {
+    all.held += block->size;
+    if (domains_[block->domain]->IsQuarantined(block->slot)) {
+      all.quarantined += block->size;
+    }
+  }
+  std::uint64_t taken = 0;
+  for (const std::unique_ptr<Heap>& heap : heaps_) {
+    all.pending += heap->bytes_waiting();
+    for (const std::unique_ptr<Segment>& segment : heap->segments()) {
+      all.reserved += segment->size();
+      all.free += segment->heap.free_bytes();
+      taken += segment->heap.live_bytes();
+      all.segments.push_back({segment->size(), segment->heap.live_bytes(),
+                              segment->heap.largest_free(),
+                              SharingDomain{segment->domain},
+                              segment->exposed});
+    }
+  }
+  all.live = taken - all.cached - all.pending - all.held;
+  all.waste = all.reserved == 0
+                  ? 0
+                  : static_cast<double>(all.reserved - all.requested) /
+                        static_cast<double>(all.reserved);
+  for (const std::unique_ptr<Domain>& domain : domains_) {
+    all.tickets += domain->tickets();
+    all.peers += domain->connected_peers();
+  }
+  all.last_error = last_error_;
+  return all;
+}
+
+absl::Status Core::CheckInvariants() {
+  const platform::MutexLock lock(mutex_);
+  for (const std::unique_ptr<Heap>& heap : heaps_) {
+    RETURN_IF_ERROR(heap->CheckInvariants());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::pool

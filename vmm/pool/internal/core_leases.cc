@@ -1,0 +1,167 @@
+// What peers hold: listed, asked back, waited for.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "vmm/pool/internal/core.h"
+
+namespace vmm::pool {
+namespace {
+
+// How often holds are looked at: peers take them back without a message.
+constexpr std::chrono::milliseconds kLookAgain{1};
+
+std::string Describe(const BlockLease& lease) {
+  return absl::StrCat(lease.freed ? "freed block 0x" : "block 0x",
+                      absl::Hex(lease.block), ", ", lease.lease.Describe());
+}
+
+absl::Status NotReturned(const std::vector<BlockLease>& leases) {
+  std::vector<std::string> each;
+  each.reserve(leases.size());
+  for (const BlockLease& lease : leases) each.push_back(Describe(lease));
+  return absl::DeadlineExceededError(absl::StrCat(
+      lease_internal::DescribeAll(each),
+      ". Their memory cannot be used again before; recall them, or end the "
+      "processes that hold them"));
+}
+
+}  // namespace
+
+void Core::AddLeases(const Block& block, std::vector<BlockLease>& out) const {
+  const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
+  if (slot == Block::kNoSlot) return;
+  const bool freed =
+      block.state.load(std::memory_order_relaxed) == BlockState::kFree;
+  for (Lease& lease : domains_[block.domain]->LeasesOf(slot, block.requested)) {
+    out.push_back({block.address, freed, std::move(lease)});
+  }
+}
+
+std::vector<BlockLease> Core::Leases() {
+  platform::MutexLock lock(mutex_);
+  CollectHeld();
+  std::vector<BlockLease> leases;
+  for (const Block& block : book_.records()) AddLeases(block, leases);
+  return leases;
+}
+
+absl::StatusOr<std::vector<Core::LeasedBlock>> Core::FindShared(
+    absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad) {
+  std::vector<LeasedBlock> found;
+  for (const CUdeviceptr address : blocks) {
+    const Block* const block = book_.Find(address);
+    if (block == nullptr ||
+        block->state.load(std::memory_order_acquire) != BlockState::kLive) {
+      *bad = address;
+      return absl::NotFoundError("");
+    }
+    const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
+    if (slot == Block::kNoSlot) continue;  // Nobody was ever given it.
+    found.push_back(
+        {block, {slot, domains_[block->domain]->GenerationOf(slot)}});
+  }
+  return found;
+}
+
+void Core::RecallSlots(absl::Span<const Block* const> blocks,
+                       absl::Time until) {
+  std::vector<std::vector<RecalledSlot>> by_domain(domains_.size());
+  for (const Block* block : blocks) {
+    const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
+    by_domain[block->domain].push_back(
+        {block->segment->number, slot,
+         domains_[block->domain]->GenerationOf(slot),
+         block->address - block->segment->base(), block->requested});
+  }
+  for (std::size_t i = 0; i < by_domain.size(); ++i) {
+    if (by_domain[i].empty()) continue;
+    domains_[i]->Recall(by_domain[i], until, &last_error_);
+  }
+}
+
+absl::Status Core::Recall(absl::Span<const CUdeviceptr> blocks,
+                          absl::Time until) {
+  CUdeviceptr bad = 0;
+  {
+    platform::MutexLock lock(mutex_);
+    absl::StatusOr<std::vector<LeasedBlock>> shared = FindShared(blocks, &bad);
+    if (shared.ok()) {
+      std::vector<const Block*> asked;
+      for (const LeasedBlock& one : *shared) asked.push_back(one.block);
+      RecallSlots(asked, until);
+      return absl::OkStatus();
+    }
+  }
+  return WhyNotFree(bad);
+}
+
+void Core::RecallAll(absl::Time until) {
+  platform::MutexLock lock(mutex_);
+  CollectHeld();
+  std::vector<const Block*> asked;
+  for (const Block& block : book_.records()) {
+    const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
+    if (slot == Block::kNoSlot) continue;
+    Domain& domain = *domains_[block.domain];
+    if (domain.IsLeased({slot, domain.GenerationOf(slot)})) {
+      asked.push_back(&block);
+    }
+  }
+  RecallSlots(asked, until);
+}
+
+template <typename Done>
+bool Core::WaitFor(Deadline deadline, Done done) {
+  for (;;) {
+    for (const std::unique_ptr<Domain>& domain : domains_) {
+      domain->ForgetDeadPeers();
+    }
+    if (done()) return true;
+    if (deadline.Passed()) return false;
+    returned_.WaitFor(mutex_, kLookAgain);
+  }
+}
+
+absl::Status Core::WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
+                                     Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  CUdeviceptr bad = 0;
+  absl::StatusOr<std::vector<LeasedBlock>> shared = FindShared(blocks, &bad);
+  if (!shared.ok()) {
+    lock.Unlock();
+    return WhyNotFree(bad);
+  }
+  const auto is_back =
+      [this](const LeasedBlock& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !domains_[one.block->domain]->IsLeased(one.slot);
+      };
+  const bool all_back =
+      WaitFor(deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        std::erase_if(*shared, is_back);
+        return shared->empty();
+      });
+  if (all_back) return absl::OkStatus();
+  std::vector<BlockLease> leases;
+  for (const LeasedBlock& one : *shared) AddLeases(*one.block, leases);
+  return NotReturned(leases);
+}
+
+absl::Status Core::WaitUntilAllReturned(Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  const bool all_back =
+      WaitFor(deadline, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return std::none_of(domains_.begin(), domains_.end(),
+                            [](const std::unique_ptr<Domain>& domain) {
+                              return domain->IsAnyLeased();
+                            });
+      });
+  if (all_back) return absl::OkStatus();
+  std::vector<BlockLease> leases;
+  for (const Block& block : book_.records()) AddLeases(block, leases);
+  return NotReturned(leases);
+}
+
+}  // namespace vmm::pool

@@ -1,0 +1,233 @@
+// Tickets of a pool's blocks, and the sessions of its peers.
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/pool/internal/core.h"
+#include "vmm/pool/internal/share_layout.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::pool {
+namespace {
+
+// How often it is looked whether a subscriber has ended, whose connection
+// somebody else may have, or lags behind.
+constexpr absl::Duration kLookAtPeer = absl::Seconds(1);
+
+}  // namespace
+
+absl::StatusOr<PoolTicket> Core::ExportOne(Block* block, CUdeviceptr address) {
+  if (block == nullptr) return absl::NotFoundError("");
+  // A Free() of the same block waits for a moment; it is the program's error,
+  // but must not leave a ticket to a block that somebody else gets.
+  BlockState live = BlockState::kLive;
+  if (!block->state.compare_exchange_strong(live, BlockState::kSharing,
+                                            std::memory_order_acq_rel)) {
+    return absl::NotFoundError("");
+  }
+  Domain& domain = *domains_[block->domain];
+  const Segment& segment = *block->segment;
+  const std::uint64_t offset = address - segment.base();
+  const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
+  absl::StatusOr<PoolTicket> ticket =
+      slot != Block::kNoSlot
+          ? PoolTicket{domain.id(), segment.number,
+                       slot,        domain.GenerationOf(slot),
+                       offset,      block->requested}
+          : domain.Publish(segment, offset, block->requested);
+  if (ticket.ok()) {
+    block->slot.store(ticket->slot, std::memory_order_relaxed);
+  }
+  block->state.store(BlockState::kLive, std::memory_order_release);
+  return ticket;
+}
+
+absl::Status Core::Export(absl::Span<const CUdeviceptr> blocks,
+                          PoolTicket* out) {
+  if (options_.sharing.kinds().empty()) {
+    return absl::FailedPreconditionError(
+        "the pool was created private, so that its blocks cannot be exported; "
+        "set PoolOptions::sharing");
+  }
+  while (!blocks.empty()) {
+    const absl::Span<const CUdeviceptr> some = blocks.subspan(0, kBlocksAtOnce);
+    absl::Status exported = ExportSome(some, out);
+    if (!exported.ok()) return exported;
+    blocks.remove_prefix(some.size());
+    out += some.size();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Core::ExportSome(absl::Span<const CUdeviceptr> blocks,
+                              PoolTicket* out) {
+  std::array<Block*, kBlocksAtOnce> found;
+  platform::MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    found[i] = book_.Find(blocks[i]);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (found[i] != nullptr) found[i]->state.load(std::memory_order_relaxed);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    absl::StatusOr<PoolTicket> ticket = ExportOne(found[i], blocks[i]);
+    if (absl::IsNotFound(ticket.status())) {
+      lock.Unlock();
+      return WhyNotFree(blocks[i]);
+    }
+    if (!ticket.ok()) return ticket.status();
+    out[i] = *ticket;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
+  if (options_.sharing.kinds().empty()) {
+    return absl::FailedPreconditionError(
+        "the pool was created private, so that nobody can be given its memory; "
+        "set PoolOptions::sharing");
+  }
+  const RelaxedCapture relaxed(device_.driver());
+  platform::MutexLock lock(mutex_);
+  absl::Status known = CheckDomain(domain);
+  if (!known.ok()) return known;
+  const auto number = static_cast<std::uint32_t>(domain);
+  absl::Status served =
+      domains_[number]->Serve(heaps_[number]->segments(), number);
+  if (!served.ok()) return served;
+  return domains_[number]->id();
+}
+
+absl::StatusOr<Domain*> Core::FindServed(const DomainId& id) {
+  for (const std::unique_ptr<Domain>& domain : domains_) {
+    if (domain->is_served() && domain->id() == id) return domain.get();
+  }
+  return absl::NotFoundError("the pool serves no such sharing domain");
+}
+
+absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
+                             platform::PeerWatch watch, absl::Duration timeout,
+                             const platform::CancelEvent& cancel) {
+  Domain* domain = nullptr;
+  std::optional<PeerId> peer;
+  absl::StatusOr<Welcome> welcome = [&]() -> absl::StatusOr<Welcome> {
+    platform::MutexLock lock(mutex_);
+    absl::StatusOr<Domain*> found = FindServed(id);
+    if (!found.ok()) return found.status();
+    domain = *found;
+    domain->ForgetDeadPeers();
+    absl::StatusOr<PeerId> joined =
+        domain->Join(channel.peer(), std::move(watch));
+    if (!joined.ok()) return joined.status();
+    peer = *joined;
+    for (std::size_t i = 0; i < domains_.size(); ++i) {
+      if (domains_[i].get() != domain) continue;
+      for (const auto& segment : heaps_[i]->segments()) segment->exposed = true;
+    }
+    return domain->WelcomeFor(*peer);
+  }();
+  if (!welcome.ok()) {
+    protocol::SendError(channel, protocol::kAbort, welcome.status(),
+                        Deadline::In(timeout))
+        .IgnoreError();  // The hang-up tells it otherwise.
+    if (!peer.has_value()) return welcome.status();
+  }
+  bool was_welcome = welcome.ok();
+  absl::Status ended = welcome.status();
+  if (ended.ok()) {
+    ended = SendWelcome(channel, *welcome, Deadline::In(timeout));
+    was_welcome = ended.ok() || platform::kHangingUpMayLoseHandles;
+    welcome = absl::CancelledError();  // Closes the handles.
+  }
+  if (ended.ok()) ended = Attend(*domain, *peer, channel, timeout, cancel);
+  // Or it was never told of anything.
+  const bool said_goodbye = ended.ok() || !was_welcome;
+  platform::MutexLock lock(mutex_);
+  if (absl::IsDeadlineExceeded(ended)) {
+    last_error_ = SubscriberLost(ended);
+  }
+  domain->Leave(*peer, said_goodbye);
+  returned_.NotifyAll();
+  return ended;
+}
+
+bool Core::Tidy(const DomainId& id) {
+  platform::MutexLock lock(mutex_);
+  const absl::StatusOr<Domain*> domain = FindServed(id);
+  if (!domain.ok()) return false;
+  (*domain)->ForgetDeadPeers();
+  returned_.NotifyAll();
+  return (*domain)->HasPeersThatLeft();
+}
+
+absl::Status Core::Attend(Domain& domain, PeerId peer,
+                          platform::Channel& channel, absl::Duration timeout,
+                          const platform::CancelEvent& cancel) {
+  std::optional<Deadline> drop_at;  // While it lags behind.
+  for (;;) {
+    absl::Status sent = SendMissing(domain, peer, channel, timeout, cancel);
+    // One that has hung up may have said goodbye before.
+    if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
+    const absl::StatusOr<platform::Message> word =
+        channel.Receive(Deadline::In(kLookAtPeer), &cancel);
+    if (word.ok() && IsBye(*word)) return absl::OkStatus();
+    if (word.ok()) {
+      return absl::DataLossError(absl::StrCat(
+          "a subscriber sent a message of type 0x", absl::Hex(word->type),
+          " where only a goodbye may come"));
+    }
+    if (!absl::IsDeadlineExceeded(word.status())) return word.status();
+    platform::MutexLock lock(mutex_);
+    domain.ForgetDeadPeers();
+    // Somebody else may have its connection, and has nothing by it.
+    if (domain.IsDead(peer)) {
+      return absl::UnavailableError("the subscriber has ended");
+    }
+    if (!domain.Lags(peer, channel)) {
+      drop_at.reset();
+    } else if (!drop_at.has_value()) {
+      drop_at = Deadline::In(timeout);
+    } else if (drop_at->Passed()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("a subscriber has not received segments for ",
+                       absl::FormatDuration(timeout)));
+    }
+  }
+}
+
+absl::Status Core::SendMissing(Domain& domain, PeerId peer,
+                               platform::Channel& channel,
+                               absl::Duration timeout,
+                               const platform::CancelEvent& cancel) {
+  for (;;) {
+    std::vector<Notice> missing;
+    {
+      platform::MutexLock lock(mutex_);
+      missing = domain.Missing(peer, &channel);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    const absl::Status received =
+        channel.WaitUntilReceived(Deadline::In(timeout), &cancel);
+    // One that has hung up may have said goodbye before.
+    if (absl::IsUnavailable(received)) return absl::OkStatus();
+    RETURN_IF_ERROR(received);
+    for (const Notice& notice : missing) {
+      RETURN_IF_ERROR(
+          SendNotice(channel, notice, Deadline::In(timeout), &cancel));
+    }
+  }
+}
+
+void Core::Close() {
+  const platform::MutexLock lock(mutex_);
+  if (std::exchange(closed_, true)) return;
+  const RelaxedCapture relaxed(device_.driver());
+  for (const std::unique_ptr<Domain>& domain : domains_) domain->Close();
+  held_.clear();
+  for (const std::unique_ptr<Heap>& heap : heaps_) heap->Clear();
+}
+
+}  // namespace vmm::pool

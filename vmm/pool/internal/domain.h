@@ -1,0 +1,149 @@
+// Domain: who may see a pool's memory: the tickets that are out, the segments
+// that peers are given, and the peers; internal to vmm/.
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_DOMAIN_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_DOMAIN_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/peer_watch.h"
+#include "vmm/pool/internal/segment.h"
+#include "vmm/pool/internal/share_protocol.h"
+#include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/pool_ticket.h"
+#include "vmm/share/lease.h"
+
+namespace vmm::pool {
+
+// What is remembered of one that was disconnected.
+absl::Status SubscriberLost(const absl::Status& why);
+
+// Thread-compatible: under its core's mutex.
+class Domain {
+ public:
+  std::uint32_t NextNumber() { return next_number_++; }
+
+  // --- Tickets ---------------------------------------------------------------
+
+  // A ticket for `size` bytes at `offset` of `segment`, in a slot of its own.
+  absl::StatusOr<PoolTicket> Publish(const Segment& segment,
+                                     std::uint64_t offset, std::uint64_t size);
+  // The generation that Publish() gave to what has the slot now.
+  std::uint64_t GenerationOf(std::uint32_t slot) const {
+    return table_->GenerationOf(slot);
+  }
+  const DomainId& id() const { return table_->domain(); }
+  void Withdraw(std::uint32_t slot) { table_->Withdraw(slot); }
+  bool IsHeld(std::uint32_t slot) const { return table_->Held(slot); }
+  void Recycle(std::uint32_t slot) {
+    table_->Recycle(slot);
+    recalled_.erase(slot);
+  }
+  // Held by peers that hung up or whose processes have ended, and by no others.
+  bool IsQuarantined(std::uint32_t slot) const;
+  std::uint64_t tickets() const {
+    return table_.has_value() ? table_->slots_in_use() : 0;
+  }
+
+  // --- Leases (domain_leases.cc) ---------------------------------------------
+
+  // Of a slot's block, one a holder; `size` bytes each.
+  std::vector<Lease> LeasesOf(std::uint32_t slot, std::uint64_t size) const;
+  // Asks those that hold the blocks now. As Tell() does, it disconnects a peer
+  // that does not read.
+  void Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
+              absl::Status* error);
+  // Whether anybody holds that block, which may have been freed since, or any.
+  bool IsLeased(const SlotRef& block) const;
+  bool IsAnyLeased() const { return table_.has_value() && table_->AnyHeld(); }
+
+  // --- Segments that peers are given -----------------------------------------
+
+  // From now on peers can join: `segments` are the domain's.
+  absl::Status Serve(const std::vector<std::unique_ptr<Segment>>& segments,
+                     std::uint32_t own_number);
+  bool is_served() const { return served_; }
+  // What peers are given of a segment; its number is Tell()'s to say. A driver
+  // call, which needs nothing of a domain.
+  static absl::StatusOr<std::shared_ptr<SharedSegment>> Share(
+      const Segment& segment);
+  // Gives the peers a new segment. A peer that does not read is disconnected,
+  // which is told in `error`. REQUIRES: `shared` if the domain is served.
+  void Tell(Segment& segment, std::shared_ptr<SharedSegment> shared,
+            absl::Status* error);
+  // Has the peers let go of a segment, by its number.
+  void Forget(std::uint32_t number, absl::Status* error);
+  // Ends: peers are told that nothing comes any more.
+  void Close();
+
+  // --- Peers -----------------------------------------------------------------
+
+  // A peer joins: its hold table is made. RESOURCE_EXHAUSTED when too many have
+  // left whose end is not proven.
+  absl::StatusOr<PeerId> Join(platform::PeerCredentials credentials,
+                              platform::PeerWatch watch);
+  // What the peer is to be sent first.
+  absl::StatusOr<Welcome> WelcomeFor(PeerId peer) const;
+  // What the peer was not sent yet, or a part: the caller sends it once all
+  // before is received. When that is nothing, `channel` is from now on what
+  // Tell() and Forget() send on, until the peer lags behind.
+  std::vector<Notice> Missing(PeerId peer, platform::Channel* channel);
+  // The peer's channel is of no use any more. `said_goodbye`: it promised to
+  // use no block again. Otherwise what it holds stays held until its end is
+  // proven.
+  void Leave(PeerId peer, bool said_goodbye);
+  // Drops the holds of peers whose end is proven.
+  void ForgetDeadPeers();
+  bool HasPeersThatLeft() const { return CountLeft() > 0; }
+  bool IsDead(PeerId peer) { return Find(peer).dead; }
+  // Whether it has not received, over `channel`, as much as may be on its way.
+  bool Lags(PeerId peer, const platform::Channel& channel);
+  std::size_t connected_peers() const;
+
+ private:
+  struct Peer {
+    PeerId id{};
+    platform::PeerCredentials credentials;
+    absl::Time joined;
+    platform::PeerWatch watch;
+    platform::PeerEnd end = platform::PeerEnd::kNotEnded;  // When last asked.
+    platform::Channel* channel = nullptr;  // Once it has all segments.
+    std::uint32_t sent = 0;        // The last segment's number. They only grow.
+    std::size_t on_their_way = 0;  // Segments on `channel`, not received yet.
+    std::vector<std::uint32_t> to_forget = {};  // Segments that went meanwhile.
+    std::vector<RecalledSlot> to_recall = {};   // Blocks, until recalled_ says.
+    bool told_closed = false;                   // By Missing().
+    bool left = false;
+    // Its end is proven, and its holds are gone; its session may go on for a
+    // moment.
+    bool dead = false;
+  };
+
+  std::size_t CountLeft() const;
+  absl::Status MakeTable();
+  void SendToAll(const Notice& notice, absl::Status* error);
+  void SendTo(Peer& peer, const Notice& notice, absl::Status* error);
+  static bool HasRoom(Peer& peer, const platform::Channel& channel);
+  RecallBlocks RecallNow(absl::Span<const RecalledSlot> blocks) const;
+  Peer& Find(PeerId peer);
+
+  std::uint32_t next_number_ = 1;
+  bool served_ = false;
+  bool closed_ = false;
+  std::optional<ShareTable> table_;  // Once something is shared.
+  std::map<std::uint32_t, std::shared_ptr<const SharedSegment>> shared_;
+  std::vector<Peer> peers_;
+  std::map<std::uint32_t, absl::Time> recalled_;  // Slots asked back: by when.
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_DOMAIN_H_

@@ -1,0 +1,74 @@
+// Who holds the blocks of a domain, and asking for them.
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "platform/os/coarse_clock.h"
+#include "vmm/pool/internal/domain.h"
+#include "vmm/pool/internal/share_layout.h"
+
+namespace vmm::pool {
+
+std::vector<Lease> Domain::LeasesOf(std::uint32_t slot,
+                                    std::uint64_t size) const {
+  std::vector<Lease> leases;
+  const absl::Time now = absl::Now();
+  const auto recalled = recalled_.find(slot);
+  for (const Peer& peer : peers_) {
+    const std::uint32_t word = peer.dead ? 0 : table_->HoldOf(slot, peer.id);
+    if (word == 0) continue;
+    Lease& lease = leases.emplace_back();
+    lease.holder = peer.credentials;
+    lease.size = size;
+    // The peer wrote it: it may say anything.
+    const auto held_for =
+        static_cast<std::int64_t>(HeldForMs(word, platform::CoarseNow()));
+    lease.since = std::max(peer.joined, now - absl::Milliseconds(held_for));
+    if (recalled != recalled_.end()) {
+      lease.state = LeaseState::kRecalled;
+      lease.return_by = recalled->second;
+    }
+    lease_internal::Quarantine(lease, peer.left, peer.end, peer.watch);
+  }
+  return leases;
+}
+
+RecallBlocks Domain::RecallNow(absl::Span<const RecalledSlot> blocks) const {
+  // All were asked for at once, or by now for the earliest of their times.
+  absl::Time until = absl::InfiniteFuture();
+  for (const RecalledSlot& block : blocks) {
+    const auto found = recalled_.find(block.slot);
+    if (found != recalled_.end()) until = std::min(until, found->second);
+  }
+  return {until - absl::Now(), {blocks.begin(), blocks.end()}};
+}
+
+void Domain::Recall(absl::Span<const RecalledSlot> blocks, absl::Time until,
+                    absl::Status* error) {
+  for (const RecalledSlot& block : blocks) recalled_[block.slot] = until;
+  for (Peer& peer : peers_) {
+    if (peer.left || peer.dead) continue;
+    std::vector<RecalledSlot> its;
+    for (const RecalledSlot& block : blocks) {
+      if (table_->HoldOf(block.slot, peer.id) != 0) its.push_back(block);
+    }
+    if (its.empty()) continue;
+    if (peer.channel == nullptr) {  // Not there yet, or disconnected for ever.
+      peer.to_recall.insert(peer.to_recall.end(), its.begin(), its.end());
+      continue;
+    }
+    for (absl::Span<const RecalledSlot> left = its;
+         !left.empty() && peer.channel != nullptr;
+         left.remove_prefix(std::min(left.size(), kMaxRecalled))) {
+      SendTo(peer, RecallNow(left.subspan(0, kMaxRecalled)), error);
+    }
+  }
+}
+
+bool Domain::IsLeased(const SlotRef& block) const {
+  return table_.has_value() && table_->IsInUse(block) &&
+         std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+           return !peer.dead && table_->HoldOf(block.slot, peer.id) != 0;
+         });
+}
+
+}  // namespace vmm::pool

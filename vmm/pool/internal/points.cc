@@ -1,0 +1,129 @@
+#include "vmm/pool/internal/points.h"
+
+#include <optional>
+#include <utility>
+
+#include "platform/base/status_macros.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/stream_capture.h"
+
+namespace vmm::pool {
+namespace {
+
+// Of one backlog. What is freed later waits for the next one.
+constexpr std::size_t kMostPoints = 16;
+
+// Given back in the order of safety.
+struct DefaultContext {
+  std::optional<PrimaryContext> primary;
+  std::optional<CurrentContext> current;
+};
+
+// Where no context is current: makes that current whose default stream is
+// meant. False: there is none, so that nothing was put on its streams.
+absl::StatusOr<bool> Enter(const Device& device, CUcontext context,
+                           DefaultContext* entered) {
+  const platform::Driver& driver = device.driver();
+  CUcontext current = nullptr;
+  if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetCurrent()");
+  }
+  if (current != nullptr) return true;
+  if (context == nullptr) {
+    ASSIGN_OR_RETURN(const bool active, PrimaryContext::IsActive(device));
+    if (!active) return false;
+    ASSIGN_OR_RETURN(PrimaryContext primary, PrimaryContext::Retain(device));
+    context = primary.context();
+    entered->primary = std::move(primary);
+  }
+  ASSIGN_OR_RETURN(entered->current, MakeCurrent(driver, context));
+  return true;
+}
+
+}  // namespace
+
+Inquiry::Inquiry(Backlog& backlog)
+    : backlog_(&backlog),
+      stream_(backlog.stream()),
+      epoch_(backlog.Close()),
+      needs_point_(backlog.NeedsPoint()),
+      points_(std::exchange(backlog.points, {})) {
+  backlog.is_asked = true;
+}
+
+void Inquiry::End() {
+  backlog_->points = std::move(points_);
+  backlog_->is_asked = false;
+}
+
+absl::Status Inquiry::Record(const platform::Driver& driver) {
+  absl::StatusOr<OwnedEvent> event = RecordEvent(driver, stream_);
+  if (!event.ok()) return event.status();
+  points_.push_back({*std::move(event), epoch_});
+  return absl::OkStatus();
+}
+
+void Inquiry::Ask(const Device& device, CUcontext context) {
+  DefaultContext entered;
+  if (stream_ == nullptr || stream_ == CU_STREAM_LEGACY) {
+    const absl::StatusOr<bool> any = Enter(device, context, &entered);
+    if (!any.ok()) error_ = any.status();
+    if (any.ok() && !*any) passed_ = epoch_;
+    if (!any.ok() || !*any) return;
+  }
+  Ask(device.driver());
+}
+
+void Inquiry::Ask(const platform::Driver& driver) {
+  bool busy = false;
+  // A stream that is captured cannot be asked, nor told to record: later.
+  const absl::StatusOr<bool> captured =
+      needs_point_ ? IsCaptured(driver, stream_) : true;
+  if (!captured.ok()) {
+    error_ = captured.status();
+  } else if (!*captured) {
+    const CUresult r = driver->cuStreamQuery(stream_);
+    if (r == CUDA_SUCCESS) {
+      points_.clear();
+      passed_ = epoch_;
+      return;
+    }
+    busy = r == CUDA_ERROR_NOT_READY;
+    if (!busy) {
+      error_ = driver.Error(
+          r, "cuStreamQuery() of a stream that a pool's memory is used on");
+    }
+  }
+  while (!points_.empty()) {
+    absl::StatusOr<bool> reached = HasPassed(points_.front().event);
+    if (platform::ResultOf(reached.status()) == CUDA_ERROR_CAPTURED_EVENT) {
+      // The capture began between the question and the record.
+      points_.erase(points_.begin());
+      continue;
+    }
+    if (!reached.ok()) error_ = reached.status();
+    if (!reached.ok() || !*reached) break;
+    passed_ = points_.front().epoch;
+    points_.erase(points_.begin());
+  }
+  if (busy && points_.size() < kMostPoints) {
+    absl::Status recorded = Record(driver);
+    if (!recorded.ok()) error_ = std::move(recorded);
+  }
+}
+
+absl::StatusOr<bool> Inquiry::MakeWait(const platform::Driver& driver,
+                                       CUstream stream) {
+  ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, stream_));
+  if (captured) return false;
+  if (absl::Status recorded = Record(driver); !recorded.ok()) return recorded;
+  if (CUresult r = driver->cuStreamWaitEvent(
+          stream, points_.back().event.get().event, 0);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuStreamWaitEvent()");
+  }
+  return true;
+}
+
+}  // namespace vmm::pool

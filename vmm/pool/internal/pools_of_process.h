@@ -1,0 +1,39 @@
+// PoolsOfProcess: the pools that this process has, so that what one keeps idle
+// can serve another when a device has no memory left; internal to vmm/.
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_POOLS_OF_PROCESS_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_POOLS_OF_PROCESS_H_
+
+#include <cuda.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "platform/base/mutex.h"
+#include "vmm/pool/pool.h"
+
+namespace vmm::pool {
+
+class Core;
+
+// Thread-safe. Forgets a pool when it has gone.
+class PoolsOfProcess {
+ public:
+  static PoolsOfProcess& Get();
+
+  void Add(const std::shared_ptr<Core>& pool);
+  // The block around an address, of whichever pool, and its ticket. NOT_FOUND
+  // when it is in none; otherwise as Pool::Export().
+  absl::StatusOr<ExportedBlock> ExportAround(CUdeviceptr inside);
+  // Has all others of the same device give their idle memory back. Calls the
+  // driver, and holds no lock meanwhile.
+  void GiveUpIdle(const Core* but);
+
+ private:
+  platform::Mutex mutex_;
+  std::vector<std::weak_ptr<Core>> pools_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_POOLS_OF_PROCESS_H_

@@ -1,0 +1,207 @@
+#include "vmm/pool/internal/share_protocol.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/ipc/lifeline.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::pool {
+namespace {
+
+// How long a subscriber that leaves waits for the owner's hang-up, where it
+// does: an owner that stands still or is hostile costs no more.
+constexpr absl::Duration kOwnersHangUpTimeout = absl::Milliseconds(500);
+
+absl::Status Broken(absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat("the pool's owner broke the protocol: ", what,
+                   "; the channel is closed"));
+}
+
+absl::StatusOr<std::uint32_t> TakeNumber(WireReader& in) {
+  const auto number = in.Take<std::uint32_t>();
+  if (number == 0) return Broken("a segment without a number");
+  return number;
+}
+
+absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
+  WireReader in(message.payload);
+  absl::StatusOr<std::uint32_t> number = TakeNumber(in);
+  if (!number.ok()) return number.status();
+  std::vector<std::uint8_t> bytes(kTicketBytes);
+  in.TakeBytes(absl::MakeSpan(bytes));
+  absl::StatusOr<Ticket> ticket = DecodeTicket(bytes);
+  if (absl::IsUnimplemented(ticket.status())) return ticket.status();
+  if (in.overrun() || !ticket.ok()) {
+    return Broken(absl::StrCat("a segment without a ticket: ",
+                               ticket.status().message()));
+  }
+  const bool is_bytes = ticket->kind == HandleKind::kFabric;
+  fabric::Handle fabric_handle;
+  if (is_bytes) in.TakeBytes(absl::MakeSpan(fabric_handle.bytes));
+  if (in.overrun() || in.left() != 0 || ticket->layout.count() != 1 ||
+      message.handles.size() != (is_bytes ? 0 : 1)) {
+    return Broken(absl::StrCat("a segment of ", ticket->layout.count(),
+                               " chunks with ", message.handles.size(),
+                               " handles and ", message.payload.size(),
+                               " bytes"));
+  }
+  auto segment = std::make_shared<SharedSegment>();
+  segment->number = *number;
+  segment->ticket = *std::move(ticket);
+  if (is_bytes) {
+    segment->handle = fabric_handle;
+  } else {
+    segment->handle = std::move(message.handles.front());
+  }
+  return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
+}
+
+// A duration is sent in milliseconds, not below zero nor beyond 64 bits.
+std::uint64_t ToMilliseconds(absl::Duration duration) {
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(duration)));
+}
+
+absl::StatusOr<Notice> DecodeRecall(absl::Span<const std::uint8_t> payload) {
+  WireReader in(payload);
+  const auto within = in.Take<std::uint64_t>();
+  const std::size_t count = in.left() / kRecalledSlotBytes;
+  if (in.overrun() || in.left() % kRecalledSlotBytes != 0 || count == 0 ||
+      count > kMaxRecalled ||
+      within > static_cast<std::uint64_t>(
+                   std::numeric_limits<std::int64_t>::max())) {
+    return Broken(absl::StrCat("a recall of ", payload.size(), " bytes"));
+  }
+  RecallBlocks recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
+                      {}};
+  recall.blocks.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    RecalledSlot& block = recall.blocks.emplace_back();
+    block.segment = in.Take<std::uint32_t>();
+    block.slot = in.Take<std::uint32_t>();
+    block.generation = in.Take<std::uint64_t>();
+    block.offset = in.Take<std::uint64_t>();
+    block.size = in.Take<std::uint64_t>();
+    if (block.segment == 0 || block.slot >= kPoolSlots ||
+        block.generation == 0) {
+      return Broken(absl::StrCat("a recall of slot ", block.slot,
+                                 ", generation ", block.generation,
+                                 ", segment ", block.segment));
+    }
+  }
+  return Notice(std::move(recall));
+}
+
+}  // namespace
+
+absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
+                         Deadline deadline) {
+  const platform::OsHandle* const handles[] = {&welcome.table, &welcome.holds};
+  return channel.Send(kWelcome, {}, handles, deadline);
+}
+
+absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
+                                       Deadline deadline) {
+  absl::StatusOr<platform::Message> message = channel.Receive(deadline);
+  if (!message.ok()) return message.status();
+  if (message->type == protocol::kAbort) {
+    return protocol::DecodeError(message->payload, "the owner");
+  }
+  if (message->type != kWelcome || !message->payload.empty() ||
+      message->handles.size() != 2) {
+    channel.Close();
+    return Broken(absl::StrCat("a message of type 0x", absl::Hex(message->type),
+                               " with ", message->handles.size(),
+                               " handles in place of a welcome"));
+  }
+  return Welcome{std::move(message->handles[0]),
+                 std::move(message->handles[1])};
+}
+
+absl::Status SendBye(platform::Channel& channel, Deadline deadline) {
+  absl::Status sent = channel.Send(kBye, {}, {}, deadline);
+  if (sent.ok() && platform::kHangingUpMayLoseHandles) {
+    // Segments may be under way. If it takes too long they are lost.
+    channel
+        .WaitForHangUp(std::min(deadline, Deadline::In(kOwnersHangUpTimeout)))
+        .IgnoreError();
+  }
+  return sent;
+}
+
+bool IsBye(const platform::Message& message) {
+  return message.handles.empty() &&
+         (message.type == protocol::kRefused ||
+          (message.type == kBye && message.payload.empty()));
+}
+
+absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
+                        Deadline deadline,
+                        const platform::CancelEvent* cancel) {
+  std::vector<std::uint8_t> payload;
+  WireWriter out(payload);
+  if (const auto* forget = std::get_if<ForgetSegment>(&notice)) {
+    out.Put(forget->number);
+    return channel.Send(kForget, payload, {}, deadline, cancel);
+  }
+  if (std::holds_alternative<Closed>(notice)) {
+    return channel.Send(kClosed, payload, {}, deadline, cancel);
+  }
+  if (const auto* recall = std::get_if<RecallBlocks>(&notice)) {
+    out.Put(ToMilliseconds(recall->within));
+    for (const RecalledSlot& block : recall->blocks) {
+      out.Put(block.segment);
+      out.Put(block.slot);
+      out.Put(block.generation);
+      out.Put(block.offset);
+      out.Put(block.size);
+    }
+    return channel.Send(kRecall, payload, {}, deadline, cancel);
+  }
+  const SharedSegment& segment =
+      *std::get<std::shared_ptr<const SharedSegment>>(notice);
+  out.Put(segment.number);
+  out.PutBytes(EncodeTicket(segment.ticket));
+  std::vector<const platform::OsHandle*> handles;
+  if (const auto* os = std::get_if<platform::OsHandle>(&segment.handle)) {
+    handles.push_back(os);
+  } else {
+    out.PutBytes(std::get<fabric::Handle>(segment.handle).bytes);
+  }
+  return channel.Send(kSegment, payload, handles, deadline, cancel);
+}
+
+absl::StatusOr<Notice> DecodeNotice(platform::Message message) {
+  if (message.type == kSegment) return DecodeSegment(message);
+  WireReader in(message.payload);
+  if (message.handles.empty()) {
+    if (message.type == kClosed && in.left() == 0) return Notice(Closed());
+    if (message.type == kRecall) return DecodeRecall(message.payload);
+    if (message.type == kForget && in.left() == sizeof(std::uint32_t)) {
+      absl::StatusOr<std::uint32_t> number = TakeNumber(in);
+      if (!number.ok()) return number.status();
+      return Notice(ForgetSegment{*number});
+    }
+  }
+  return Broken(absl::StrCat("a message of type 0x", absl::Hex(message.type),
+                             " with ", message.payload.size(), " bytes and ",
+                             message.handles.size(), " handles"));
+}
+
+absl::StatusOr<Notice> ReceiveNotice(platform::Channel& channel,
+                                     Deadline deadline,
+                                     const platform::CancelEvent* cancel) {
+  absl::StatusOr<platform::Message> message = channel.Receive(deadline, cancel);
+  if (!message.ok()) return message.status();
+  absl::StatusOr<Notice> notice = DecodeNotice(*std::move(message));
+  if (!notice.ok()) channel.Close();
+  return notice;
+}
+
+}  // namespace vmm::pool

@@ -1,0 +1,61 @@
+// SizeIndex: freed ranges by their size; internal to vmm/.
+//
+// Lists by size class, eight classes a power of two, linked through the blocks:
+// adding, removing and finding take constant time, and an index that was never
+// used takes no memory: there is one for each stream.
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_SIZE_INDEX_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_SIZE_INDEX_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "vmm/pool/internal/block.h"
+
+namespace vmm::pool {
+
+// Thread-compatible. Uses next and prev of the blocks that it has.
+class SizeIndex {
+ public:
+  void Insert(Block* block);
+  // REQUIRES: it is here, with the size that it came with.
+  void Remove(Block* block);
+
+  // One in which `size` bytes have room at a multiple of `alignment`; null when
+  // there is none among the first few of each class that are looked at. Where
+  // the alignment is a granule, one in a class above that of `size` is always
+  // found. REQUIRES: multiples of a granule.
+  Block* Find(std::uint64_t size, std::uint64_t alignment) const;
+
+  std::uint64_t bytes() const { return bytes_; }
+  bool empty() const { return bytes_ == 0; }
+
+ private:
+  static constexpr int kSubBits = 3;
+  // Of 2^32 granules at most.
+  static constexpr std::size_t kClasses = (32 - kSubBits + 1) << kSubBits;
+  static constexpr std::size_t kWords = (kClasses + 63) / 64;
+
+  static std::size_t ClassOf(std::uint64_t size);
+  // The first class from `from` on that has a block; kClasses without one.
+  std::size_t NextClass(std::size_t from) const;
+
+  std::uint64_t bytes_ = 0;
+  std::array<std::uint64_t, kWords> words_{};  // Which classes have a block.
+  std::unique_ptr<std::array<Block*, kClasses>> heads_;
+};
+
+// Where in a block `size` bytes at a multiple of `alignment` end: as high as
+// can be, so that the rest keeps its address. 0 when they have no room.
+inline std::uint64_t HighestFit(CUdeviceptr address, std::uint64_t block_size,
+                                std::uint64_t size, std::uint64_t alignment) {
+  if (block_size < size) return 0;
+  const CUdeviceptr start =
+      (address + block_size - size) & ~(std::uint64_t{alignment} - 1);
+  return start < address ? 0 : start - address + size;
+}
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_SIZE_INDEX_H_

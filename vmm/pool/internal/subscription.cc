@@ -1,0 +1,383 @@
+#include "vmm/pool/internal/subscription.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/check.h"
+#include "platform/os/coarse_clock.h"
+#include "platform/os/process.h"
+#include "platform/os/start_thread.h"
+#include "vmm/memory/stream_capture.h"
+#include "vmm/pool/internal/share_layout.h"
+
+namespace vmm::pool {
+namespace {
+
+// How often the GPU is asked whether it has passed a point: CUDA has no wait
+// that can be cancelled.
+constexpr absl::Duration kAskAgain = absl::Milliseconds(1);
+
+// What is taken of an owner, which may be hostile: each segment costs this
+// process some hundred bytes, and one that is mapped addresses and, of 65,530
+// that Linux lets a process have, a mapping. Of an honest owner that is 512 GiB
+// where no option made its segments smaller.
+constexpr std::size_t kMaxSegments = 16384;
+constexpr std::size_t kMaxUnmapped = 1024;
+
+constexpr absl::string_view kWhatFor = "for a pool's memory";
+
+// How long taking leave may wait for an owner that does not read.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
+    const platform::Driver& driver, platform::Channel channel,
+    std::unique_ptr<SharedTableView> table, const ImportOptions& options) {
+  absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
+  if (!stop.ok()) {
+    SendBye(channel, Deadline::In(kLeaveTimeout)).IgnoreError();
+    return stop.status();
+  }
+  std::unique_ptr<Subscription> made(new Subscription(
+      driver, std::move(channel), *std::move(stop), std::move(table), options));
+  absl::Status started = platform::StartThread(
+      made->receiver_, kWhatFor, [raw = made.get()] { raw->ReceiveLoop(); });
+  if (!started.ok()) return started;
+  return made;
+}
+
+Subscription::Subscription(const platform::Driver& driver,
+                           platform::Channel channel,
+                           platform::CancelEvent stop,
+                           std::unique_ptr<SharedTableView> table,
+                           const ImportOptions& options)
+    : driver_(driver),
+      options_(options),
+      table_(std::move(table)),
+      forks_(platform::ForksSoFar()),
+      channel_(std::move(channel)),
+      stop_(std::move(stop)) {}
+
+bool Subscription::IsOfAnotherProcess() const {
+  return platform::ForksSoFar() != forks_;
+}
+
+Subscription::~Subscription() {
+  stop_.Notify();
+  {
+    platform::MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.NotifyAll();
+  if (receiver_.joinable()) receiver_.join();
+  if (releaser_.joinable()) releaser_.join();
+  const RelaxedCapture relaxed(driver_);
+  for (const Batch& batch : releasing_) {
+    platform::ReportReleaseFailure(
+        driver_.Error(driver_->cuEventSynchronize(batch.point.get().event),
+                      "cuEventSynchronize() of blocks to be given back"));
+    GiveBack(batch.places);
+  }
+  platform::Check(imported_ == 0,
+                  "an ImportedPool is destroyed while ImportedBlocks of it "
+                  "live; destroy them first");
+  releasing_.clear();
+  segments_.clear();
+  kept_.clear();
+  // Only now is it true. If it cannot be sent, the owner waits for the end of
+  // this process instead.
+  SendBye(channel_, Deadline::In(kLeaveTimeout)).IgnoreError();
+}
+
+void Subscription::ReceiveLoop() {
+  RelaxCaptureForThread(driver_);
+  for (;;) {
+    absl::StatusOr<Notice> notice =
+        ReceiveNotice(channel_, absl::InfiniteFuture(), &stop_);
+    absl::Status taken =
+        notice.ok() ? Take(*std::move(notice)) : notice.status();
+    if (taken.ok()) continue;
+    if (absl::IsDataLoss(taken)) channel_.Close();
+    absl::Status why = platform::Annotate(
+        taken, "the pool's owner serves this process no more");
+    {
+      platform::MutexLock lock(mutex_);
+      connection_ = why;
+    }
+    changed_.NotifyAll();
+    platform::MutexLock lock(watch_mutex_);
+    // Cancelled is this object's own end.
+    if (watch_.disconnected != nullptr && !absl::IsCancelled(why)) {
+      watch_.disconnected(why);
+    }
+    return;
+  }
+}
+
+absl::Status Subscription::Take(Notice notice) {
+  if (std::holds_alternative<Closed>(notice)) {
+    return absl::UnavailableError("the owner has closed its pool");
+  }
+  if (const auto* recall = std::get_if<RecallBlocks>(&notice)) {
+    return TakeRecall(*recall);
+  }
+  if (const auto* forget = std::get_if<ForgetSegment>(&notice)) {
+    TakeForget(*forget);
+    return absl::OkStatus();
+  }
+  return TakeSegment(std::move(notice));
+}
+
+void Subscription::TakeForget(const ForgetSegment& forget) {
+  Segments::node_type gone;  // Unmapped unlocked.
+  platform::MutexLock lock(mutex_);
+  const auto found = segments_.find(forget.number);
+  if (found == segments_.end()) return;
+  // An honest owner forgets no segment of which a block is held.
+  found->second.forgotten = true;
+  if (!found->second.memory.ok()) --unmapped_;
+  if (found->second.blocks == 0) gone = TakeOut(found);
+}
+
+Subscription::Segments::node_type Subscription::TakeOut(
+    Segments::iterator segment) {
+  Segments::node_type gone = segments_.extract(segment);
+  if (!keeps_ || !gone.mapped().used) return gone;
+  kept_.push_back(std::move(gone));
+  return {};
+}
+
+void Subscription::KeepWhatIsForgotten() {
+  platform::MutexLock lock(mutex_);
+  keeps_ = true;
+}
+
+absl::Status Subscription::TakeSegment(Notice notice) {
+  const SharedSegment& shared =
+      *std::get<std::shared_ptr<const SharedSegment>>(notice);
+  absl::StatusOr<ImportedAllocation> memory = ImportedAllocation::Open(
+      driver_, shared.ticket, absl::MakeConstSpan(&shared.handle, 1), options_);
+  if (!memory.ok()) {
+    memory = platform::Annotate(
+        memory.status(),
+        absl::StrCat("segment ", shared.number, " of the pool"));
+  }
+  const std::uint32_t number = shared.number;
+  // Closes the handle before anybody finds the segment.
+  notice = Closed();
+  platform::MutexLock lock(mutex_);
+  const absl::Status mapped = memory.status();
+  if (!mapped.ok() && ++unmapped_ > kMaxUnmapped) {
+    return platform::Annotate(
+        mapped, absl::StrCat("more than ", kMaxUnmapped,
+                             " segments of the pool cannot be mapped"));
+  }
+  if (segments_.size() + kept_.size() >= kMaxSegments) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the pool's owner sent more than ", kMaxSegments,
+                     " segments, the most that are taken"));
+  }
+  const bool is_new =
+      segments_.try_emplace(number, Segment{std::move(memory)}).second;
+  changed_.NotifyAll();
+  if (is_new) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the pool's owner broke the protocol: it sent segment ",
+                   number, " twice"));
+}
+
+absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
+                                                   Deadline deadline) {
+  absl::Status held = table_->Acquire(ticket);
+  if (!held.ok()) return held;
+  platform::MutexLock lock(mutex_);
+  absl::StatusOr<ImportedBlock> block = Locate(ticket, deadline);
+  lock.Unlock();
+  if (!block.ok()) table_->Release(ticket.slot);
+  return block;
+}
+
+absl::StatusOr<std::vector<ImportedBlock>> Subscription::ImportAll(
+    absl::Span<const PoolTicket> tickets, Deadline deadline) {
+  std::vector<ImportedBlock> blocks;
+  blocks.reserve(tickets.size());
+  while (!tickets.empty()) {
+    const absl::Span<const PoolTicket> some = tickets.subspan(0, kBlocksAtOnce);
+    absl::Status imported = ImportSome(some, deadline, blocks);
+    if (!imported.ok()) return imported;
+    tickets.remove_prefix(some.size());
+  }
+  return blocks;
+}
+
+absl::Status Subscription::ImportSome(absl::Span<const PoolTicket> tickets,
+                                      Deadline deadline,
+                                      std::vector<ImportedBlock>& out) {
+  table_->Fetch(tickets);
+  absl::Status status;
+  std::size_t held = 0;
+  const std::uint32_t hold = HoldWord(platform::CoarseNow());
+  while (held < tickets.size()) {
+    status = table_->Acquire(tickets[held], hold);
+    if (!status.ok()) break;
+    ++held;
+  }
+  std::size_t located = 0;
+  if (status.ok()) {
+    platform::MutexLock lock(mutex_);
+    for (; located < held; ++located) {
+      absl::StatusOr<ImportedBlock> block = Locate(tickets[located], deadline);
+      if (!block.ok()) {
+        status = block.status();
+        break;
+      }
+      out.push_back(*std::move(block));
+    }
+  }
+  for (const PoolTicket& ticket : tickets.subspan(located, held - located)) {
+    table_->Release(ticket.slot);
+  }
+  return status;
+}
+
+absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
+                                                   Deadline deadline) {
+  auto found = segments_.find(ticket.segment);
+  while (found == segments_.end()) {
+    if (!connection_.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("the memory of the ", ticket.Describe(),
+                       " has not come: ", connection_.message()));
+    }
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the memory of the ", ticket.Describe(), " has not come yet"));
+    }
+    changed_.WaitFor(mutex_, deadline.Slice());
+    found = segments_.find(ticket.segment);
+  }
+  Segment& segment = found->second;
+  if (!segment.memory.ok()) return segment.memory.status();
+  if (ticket.offset > segment.memory->size() ||
+      ticket.size > segment.memory->size() - ticket.offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ", ticket.Describe(),
+                     " ends outside of its segment, "
+                     "which has ",
+                     segment.memory->size(), " bytes"));
+  }
+  ++segment.blocks;
+  segment.used = true;
+  ++imported_;
+  return ImportedBlock(this, segment.memory->address() + ticket.offset,
+                       ticket.size, ticket.segment, ticket.slot);
+}
+
+void Subscription::GiveBack(absl::Span<const Place> places) {
+  // Given back first: once the segment has gone nothing of it may be held.
+  for (const Place& place : places) table_->Release(place.slot);
+  std::vector<Segments::node_type> gone;
+  {
+    platform::MutexLock lock(mutex_);
+    imported_ -= places.size();
+    for (const Place& place : places) {
+      const auto found = segments_.find(place.segment);
+      if (--found->second.blocks == 0 && found->second.forgotten) {
+        gone.push_back(TakeOut(found));
+      }
+    }
+  }
+  if (gone.empty()) return;
+  const RelaxedCapture relaxed(driver_);
+  gone.clear();
+}
+
+void Subscription::Release(ImportedBlock& block) {
+  // A child that gave it back would take it from under its parent.
+  if (IsOfAnotherProcess()) return;
+  const Place place{block.segment_, block.slot_};
+  GiveBack(absl::MakeConstSpan(&place, 1));
+  block.pool_ = nullptr;
+}
+
+absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
+                                        CUstream stream) {
+  Batch batch;
+  for (const ImportedBlock& block : blocks) {
+    platform::Check(block.pool_ == this,
+                    "a block of another pool, or one moved from, is released");
+    batch.places.push_back({block.segment_, block.slot_});
+  }
+  absl::StatusOr<OwnedEvent> point = RecordEvent(driver_, stream);
+  if (!point.ok()) return point.status();
+  batch.point = *std::move(point);
+  platform::MutexLock lock(mutex_);
+  if (!releaser_.joinable()) {
+    absl::Status started =
+        platform::StartThread(releaser_, kWhatFor, [this] { ReleaseLoop(); });
+    if (!started.ok()) return started;
+  }
+  releasing_.push_back(std::move(batch));
+  for (ImportedBlock& block : blocks) block.pool_ = nullptr;
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+void Subscription::ReleaseLoop() {
+  RelaxCaptureForThread(driver_);
+  platform::MutexLock lock(mutex_);
+  for (;;) {
+    while (!stopping_ && releasing_.empty()) changed_.Wait(mutex_);
+    if (stopping_) return;
+    std::vector<Batch> passed;
+    // A stream whose work failed keeps its blocks: nobody knows what the GPU
+    // still does with them.
+    for (auto batch = releasing_.begin(); batch != releasing_.end();) {
+      absl::StatusOr<bool> has_passed = HasPassed(batch->point);
+      if (!has_passed.ok()) last_error_ = has_passed.status();
+      if (!has_passed.ok() || !*has_passed) {
+        ++batch;
+        continue;
+      }
+      passed.push_back(std::move(*batch));
+      batch = releasing_.erase(batch);
+    }
+    lock.Unlock();
+    for (const Batch& batch : passed) GiveBack(batch.places);
+    passed.clear();
+    lock.Lock();
+    const Deadline again = Deadline::In(kAskAgain);
+    while (!releasing_.empty() && !stopping_ && !again.Passed()) {
+      changed_.WaitFor(mutex_, again.Slice());
+    }
+  }
+}
+
+absl::Status Subscription::connection() const {
+  platform::MutexLock lock(mutex_);
+  return connection_;
+}
+
+ImportedPoolStatistics Subscription::statistics() const {
+  platform::MutexLock lock(mutex_);
+  ImportedPoolStatistics all;
+  for (const auto& [number, segment] : segments_) {
+    if (!segment.memory.ok()) continue;
+    ++all.segments;
+    all.mapped += segment.memory->size();
+  }
+  for (const Segments::node_type& kept : kept_) {
+    ++all.segments;
+    all.mapped += kept.mapped().memory->size();
+  }
+  all.imported = imported_;
+  for (const Batch& batch : releasing_) all.releasing += batch.places.size();
+  all.last_error = last_error_;
+  return all;
+}
+
+}  // namespace vmm::pool

@@ -1,0 +1,137 @@
+// Subscription: what is behind an ImportedPool; internal to vmm/.
+//
+// Two threads of its own: one receives and maps segments, the other, started
+// when it is first needed, waits for streams. Neither needs a CUDA context.
+#ifndef VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
+#define VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/base/abandon.h"
+#include "platform/base/mutex.h"
+#include "platform/cuda/driver.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/deadline.h"
+#include "vmm/memory/recorded_event.h"
+#include "vmm/pool/imported_pool.h"
+#include "vmm/pool/internal/share_protocol.h"
+#include "vmm/pool/internal/shared_table_view.h"
+#include "vmm/share/imported_allocation.h"
+
+namespace vmm::pool {
+
+// Thread-safe.
+class Subscription : public platform::Abandonable {
+ public:
+  static absl::StatusOr<std::unique_ptr<Subscription>> Start(
+      const platform::Driver& driver, platform::Channel channel,
+      std::unique_ptr<SharedTableView> table, const ImportOptions& options);
+  // REQUIRES: no ImportedBlock of it is left; !IsOfAnotherProcess().
+  ~Subscription();
+
+  // Whether this process was forked from the one that started it. The threads
+  // and what is held are that one's. No system call.
+  bool IsOfAnotherProcess() const;
+
+  absl::StatusOr<ImportedBlock> Import(const PoolTicket& ticket,
+                                       Deadline deadline);
+  // All or nothing.
+  absl::StatusOr<std::vector<ImportedBlock>> ImportAll(
+      absl::Span<const PoolTicket> tickets, Deadline deadline);
+  void Release(ImportedBlock& block);
+  absl::Status ReleaseAfter(absl::Span<ImportedBlock> blocks, CUstream stream);
+  void KeepWhatIsForgotten();
+  absl::Status connection() const;
+  std::vector<RecalledBlock> Recalled() const;
+  void Watch(ImportedPoolWatch watch);
+  ImportedPoolStatistics statistics() const;
+
+ private:
+  struct Segment {
+    // Or why it could not be mapped.
+    absl::StatusOr<ImportedAllocation> memory;
+    std::uint64_t blocks = 0;  // Imported from it.
+    bool forgotten = false;    // By the owner: goes with its last block.
+    bool used = false;         // A block of it was imported.
+  };
+  using Segments = std::map<std::uint32_t, Segment>;  // By number.
+  struct Place {
+    std::uint32_t segment;
+    std::uint32_t slot;
+  };
+  struct RecalledHere {
+    std::uint64_t generation;
+    RecalledBlock block;
+  };
+  struct Batch {
+    OwnedEvent point;
+    std::vector<Place> places;
+  };
+
+  Subscription(const platform::Driver& driver, platform::Channel channel,
+               platform::CancelEvent stop,
+               std::unique_ptr<SharedTableView> table,
+               const ImportOptions& options);
+
+  void ReceiveLoop();
+  absl::Status Take(Notice notice);
+  absl::Status TakeSegment(Notice notice);
+  void TakeForget(const ForgetSegment& forget);
+  absl::Status TakeRecall(const RecallBlocks& recall);
+  void TellRecalled(absl::Span<const RecalledBlock> blocks)
+      ABSL_LOCKS_EXCLUDED(mutex_, watch_mutex_);
+  void ReleaseLoop();
+  absl::Status ImportSome(absl::Span<const PoolTicket> tickets,
+                          Deadline deadline, std::vector<ImportedBlock>& out);
+  // The block of a ticket that is held.
+  absl::StatusOr<ImportedBlock> Locate(const PoolTicket& ticket,
+                                       Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveBack(absl::Span<const Place> places);
+  // Takes a segment that is forgotten out of the books. What is returned is to
+  // be unmapped without mutex_.
+  Segments::node_type TakeOut(Segments::iterator segment)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const platform::Driver driver_;
+  const ImportOptions options_;
+  const std::unique_ptr<SharedTableView> table_;
+  const std::uint64_t forks_;  // When it was started.
+  platform::Channel channel_;
+  const platform::CancelEvent stop_;
+
+  mutable platform::Mutex mutex_;
+  platform::CondVar changed_;
+  absl::Status connection_ ABSL_GUARDED_BY(mutex_);
+  Segments segments_ ABSL_GUARDED_BY(mutex_);
+  bool keeps_ ABSL_GUARDED_BY(mutex_) = false;
+  // Forgotten, and mapped.
+  std::vector<Segments::node_type> kept_ ABSL_GUARDED_BY(mutex_);
+  // Of these, those that could not be mapped.
+  std::size_t unmapped_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Batch> releasing_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t imported_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // By slot.
+  std::map<std::uint32_t, RecalledHere> recalled_ ABSL_GUARDED_BY(mutex_);
+
+  // Held while watch_ is told.
+  platform::Mutex watch_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  ImportedPoolWatch watch_ ABSL_GUARDED_BY(watch_mutex_);
+
+  std::thread receiver_;
+  std::thread releaser_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace vmm::pool
+
+#endif  // VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_

@@ -1,0 +1,264 @@
+#include "vmm/python/core/array.h"
+
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "vmm/python/core/error.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+nb::tuple TupleOf(const std::vector<std::int64_t>& numbers,
+                  std::int64_t factor = 1) {
+  nb::list list;
+  // By Python's numbers: a stride of one element may be any.
+  for (const std::int64_t number : numbers) {
+    list.append(nb::int_(number) * nb::int_(factor));
+  }
+  return nb::tuple(list);
+}
+
+// A view of the same memory, from `offset` bytes after its beginning on.
+Object<Array> View(const Array& array, nb::handle shape, nb::handle dtype,
+                   std::uint64_t offset) {
+  Layout layout = DenseLayout(shape, dtype, offset);
+  CheckWithin(layout, array.storage()->size);
+  return Give(new Array(array.View(std::move(layout))));
+}
+
+nb::bytes Ticket(const Array& array) {
+  const PoolBlock& block = CheckHasTicket(array);
+  ArrayTicket ticket;
+  ticket.layout = array.layout();
+  Must([&](vmmshare_error** error) {
+    return vmmshare_pool_tickets(block.pool.get(), &block.address, 1,
+                                 ticket.block, error);
+  });
+  const std::string bytes = EncodeArrayTicket(ticket);
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+nb::dict CudaArrayInterface(const Array& array) {
+  const auto storage = array.storage();
+  const Place& place = storage->place;
+  const DType& dtype = *array.layout().dtype;
+  if (place.device.device_type != kDLCUDA || dtype.typestr == nullptr) {
+    throw nb::attribute_error(
+        place.device.device_type != kDLCUDA
+            ? "__cuda_array_interface__: it is memory of the host"
+            : "__cuda_array_interface__: it has no such dtype; use DLPack");
+  }
+  void* const legacy = reinterpret_cast<void*>(std::intptr_t{1});
+  array.Order(legacy);
+  storage->UsedOn(legacy);
+  nb::dict interface;
+  interface["version"] = 3;
+  interface["typestr"] = dtype.typestr;
+  interface["shape"] = TupleOf(array.layout().shape);
+  interface["strides"] = TupleOf(array.layout().strides, dtype.itemsize());
+  interface["data"] = nb::make_tuple(array.address(), place.readonly);
+  interface["stream"] = 1;
+  return interface;
+}
+
+std::string Describe(const Array& array) {
+  if (array.is_closed()) return "<vmmshare.Array, closed>";
+  const auto storage = array.storage();
+  const Place& place = storage->place;
+  const std::string where =
+      place.device.device_type == kDLCPU
+          ? "host"
+          : "device " + std::to_string(place.device.device_id);
+  return "<vmmshare.Array " + std::string(array.layout().dtype->name) + " " +
+         nb::cast<std::string>(nb::str(TupleOf(array.layout().shape))) + ", " +
+         where + (place.readonly ? ", read-only>" : ">");
+}
+
+}  // namespace
+
+std::shared_ptr<Storage> Array::storage() const {
+  if (storage_ == nullptr) {
+    Raise(VMMSHARE_FAILED_PRECONDITION, "the array was closed",
+          "Use it before close(), or before its `with` block ends.");
+  }
+  storage_->made.CheckStillHere();
+  return storage_;
+}
+
+Array Array::View(Layout layout) const {
+  Array view = *this;
+  view.layout_ = std::move(layout);
+  return view;
+}
+
+const PoolBlock& CheckHasTicket(const Array& array) {
+  const auto* block = dynamic_cast<const PoolBlock*>(array.storage().get());
+  if (block == nullptr) {
+    Raise(VMMSHARE_FAILED_PRECONDITION,
+          "only an array of this process's own pool has a ticket",
+          "Make it by Pool.empty(), or pass the ticket on that it was opened "
+          "with.");
+  }
+  return *block;
+}
+
+void CheckIsStream(std::int64_t stream) {
+  constexpr std::int64_t kFirstPage = 4096;
+  if (stream >= 0 && (stream <= 2 || stream >= kFirstPage)) return;
+  throw nb::value_error(
+      ("stream " + std::to_string(stream) +
+       " is none: expected a CUstream's address as an int, or 0 or 1 for the "
+       "legacy default stream")
+          .c_str());
+}
+
+void CheckStream(std::int64_t stream) {
+  CheckIsStream(stream);
+  if (stream != 2) return;
+  throw nb::value_error(
+      "stream 2 is CUDA's per-thread default stream, another one on each "
+      "thread, so that memory cannot be given back after what is on it: pass a "
+      "stream of your own, or 1, the legacy default stream");
+}
+
+void Array::After(std::shared_ptr<vmmshare_fence> fence, std::uint64_t value) {
+  fence_ = std::move(fence);
+  fence_value_ = value;
+}
+
+void Array::Order(void* stream) const {
+  if (fence_ == nullptr) return;
+  if (stream != nullptr) {
+    Must([&](vmmshare_error** error) {
+      return vmmshare_fence_wait(fence_.get(), stream, fence_value_, error);
+    });
+    return;
+  }
+  WaitInSlices(VMMSHARE_FOREVER,
+               [&](std::int64_t timeout_ns, vmmshare_error** error) {
+                 return vmmshare_fence_wait_host(fence_.get(), fence_value_,
+                                                 timeout_ns, error);
+               });
+}
+
+Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout) {
+  return Give(new Array(std::move(storage), std::move(layout)));
+}
+
+std::vector<std::int64_t> ShapeOf(nb::handle shape) {
+  std::vector<std::int64_t> lengths;
+  if (PyIndex_Check(shape.ptr()) == 0 &&
+      (nb::isinstance<nb::str>(shape) || !nb::hasattr(shape, "__iter__"))) {
+    RefuseType("shape", shape, "an int or ints");
+  }
+  try {
+    if (PyIndex_Check(shape.ptr()) != 0) {
+      lengths.push_back(Int64Of(shape));
+    } else {
+      for (nb::handle length : shape) lengths.push_back(Int64Of(length));
+    }
+  } catch (nb::python_error& raised) {
+    if (!raised.matches(PyExc_OverflowError)) throw;
+    throw nb::value_error("a length or stride is above 63 bits");
+  }
+  if (lengths.size() > kMaxDimensions) {
+    throw nb::value_error("an array has at most 32 dimensions");
+  }
+  return lengths;
+}
+
+Layout DenseLayout(nb::handle shape, nb::handle dtype, std::uint64_t offset) {
+  Layout layout;
+  layout.dtype = &DTypeOf(dtype);
+  layout.shape = ShapeOf(shape);
+  layout.offset = offset;
+  if (!DenseBytes(layout.shape, layout.dtype->itemsize()).has_value()) {
+    throw nb::value_error(("the shape " + Utf8(nb::repr(shape)) +
+                           " has a length below 0, or overflows")
+                              .c_str());
+  }
+  layout.strides = DenseStrides(layout.shape);
+  return layout;
+}
+
+void CheckWithin(const Layout& layout, std::uint64_t size) {
+  const std::string wrong = WhyOutside(layout, size);
+  if (!wrong.empty()) throw nb::value_error(("no such view: " + wrong).c_str());
+}
+
+void DefineArray(nb::module_& module) {
+  nb::class_<Array>(
+      module, "Array",
+      "A typed view of memory: of a block of a pool, or of an Allocation.\n\n"
+      "NumPy (memory of the host), PyTorch, CuPy, JAX, Numba and cuda.core "
+      "take "
+      "it by\nDLPack, `xp.from_dlpack(array)`, or by __cuda_array_interface__. "
+      "The memory goes\nback when the array and all that was made of it are "
+      "gone.")
+      .def_prop_ro("shape",
+                   [](const Array& a) { return TupleOf(a.layout().shape); })
+      .def_prop_ro(
+          "strides",
+          [](const Array& a) {
+            return TupleOf(a.layout().strides, a.layout().dtype->itemsize());
+          },
+          "In bytes.")
+      .def_prop_ro(
+          "dtype",
+          [](const Array& a) { return nb::str(a.layout().dtype->name); },
+          "Its name, as NumPy and PyTorch spell it: \"float16\".")
+      .def_prop_ro(
+          "nbytes",
+          [](const Array& a) {
+            return a.layout().elements() * a.layout().dtype->itemsize();
+          },
+          "Bytes of its elements.")
+      .def_prop_ro("ptr", &Array::address,
+                   "The address, of the device or host.")
+      .def_prop_ro("readonly",
+                   [](const Array& a) { return a.storage()->place.readonly; })
+      .def_prop_ro("closed", &Array::is_closed)
+      .def("view", &View, nb::arg("shape"), nb::arg("dtype").none(),
+           nb::arg("offset") = 0,
+           "Another array in the same memory, `offset` bytes after its "
+           "beginning.\nValueError when it would leave the memory.")
+      .def("_dlpack_unflagged", &MakeUnflaggedCapsule, nb::arg("stream").none())
+      .def(
+          "_use_on",
+          [](const Array& a, std::intptr_t stream) {
+            CheckStream(stream);
+            // CUDA's name of the legacy default stream needs no context.
+            void* const on = reinterpret_cast<void*>(stream == 0 ? 1 : stream);
+            a.Order(on);
+            a.storage()->UsedOn(on);
+          },
+          nb::arg("stream"))
+      .def("ticket", &Ticket,
+           "Bytes by which a process that is connected opens this array; no "
+           "secret.\nFailedPrecondition for an array that is not of an own "
+           "pool.")
+      .def("close", &Array::Close,
+           "Lets go of the memory; what was made of it keeps it.")
+      .def("__enter__", [](Object<Array> self) { return self; })
+      .def("__exit__", [](Array& a, nb::args) { a.Close(); })
+      .def("__repr__", &Describe)
+      .def("__dlpack__", &MakeCapsule, nb::kw_only(),
+           nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+           "DLPack's capsule. `stream` is the consumer's: it waits for the "
+           "fence that the\narray was opened with, and the memory goes back "
+           "after what is on it.")
+      .def("__dlpack_device__",
+           [](const Array& a) {
+             const DLDevice device = a.storage()->place.device;
+             return nb::make_tuple(device.device_type, device.device_id);
+           })
+      .def_prop_ro("__cuda_array_interface__", &CudaArrayInterface);
+}
+
+}  // namespace vmm::python

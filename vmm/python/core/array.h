@@ -1,0 +1,89 @@
+// Array: a typed view of memory, which DLPack's consumers see.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_ARRAY_H_
+#define VMMSHARE_VMM_PYTHON_CORE_ARRAY_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "vmm/c/fence.h"
+#include "vmm/python/core/layout.h"
+#include "vmm/python/core/object.h"
+#include "vmm/python/core/storage.h"
+
+namespace vmm::python {
+
+class Array {
+ public:
+  Array(std::shared_ptr<Storage> storage, Layout layout)
+      : storage_(std::move(storage)), layout_(std::move(layout)) {}
+
+  // The storage; raises when the array was closed, or is the parent's.
+  // A copy: another thread may close the array while this one waits.
+  std::shared_ptr<Storage> storage() const;
+  const Layout& layout() const { return layout_; }
+  std::uint64_t address() const { return storage()->address + layout_.offset; }
+
+  // Contents are complete once `fence` has reached `value`: whoever takes the
+  // array waits for that, on its stream if it has one.
+  void After(std::shared_ptr<vmmshare_fence> fence, std::uint64_t value);
+  // Makes `stream` wait for that; a null one is the host.
+  void Order(void* stream) const;
+
+  // The same memory as another array, complete at the same time.
+  Array View(Layout layout) const;
+
+  void Close() { storage_.reset(); }
+  bool is_closed() const { return storage_ == nullptr; }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  Layout layout_;
+  std::shared_ptr<vmmshare_fence> fence_;
+  std::uint64_t fence_value_ = 0;
+};
+
+// ValueError for a number that can be no address of a stream, nor is one of
+// CUDA's names: a fence's value, say, where the stream was to come.
+void CheckIsStream(std::int64_t stream);
+// And for CUDA's name of a stream that is another one on each thread.
+void CheckStream(std::int64_t stream);
+
+// A new Python object.
+Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout);
+
+// The block of an own pool that it lies in; raises for another array.
+const PoolBlock& CheckHasTicket(const Array& array);
+
+// Of an int, or any sequence of ints.
+std::vector<std::int64_t> ShapeOf(nanobind::handle shape);
+
+// Row-major, from `offset` bytes on. ValueError when it would overflow.
+Layout DenseLayout(nanobind::handle shape, nanobind::handle dtype,
+                   std::uint64_t offset);
+// ValueError unless all of `layout` is within `size` bytes.
+void CheckWithin(const Layout& layout, std::uint64_t size);
+
+// What a consumer of DLPack takes over, of all versions from 1 on.
+DLManagedTensorVersioned* MakeManaged(const std::shared_ptr<Storage>& storage,
+                                      const Layout& layout);
+// The capsule of a version before that, which cannot say that the memory is
+// read-only.
+nanobind::object MakePlainCapsule(const std::shared_ptr<Storage>& storage,
+                                  const Layout& layout);
+// DLPack's capsule of `array`, of the newest version up to `max_version`.
+nanobind::object MakeCapsule(const Array& array, nanobind::handle stream,
+                             nanobind::handle max_version,
+                             nanobind::handle dl_device, nanobind::handle copy);
+// The plain one, for a consumer that never writes.
+nanobind::object MakeUnflaggedCapsule(const Array& array,
+                                      nanobind::handle stream);
+
+void DefineArray(nanobind::module_& module);
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_ARRAY_H_

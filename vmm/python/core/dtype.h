@@ -1,0 +1,32 @@
+// DType: what an element of an array is. A closed list: others' tickets name
+// one of these, or are refused.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_DTYPE_H_
+#define VMMSHARE_VMM_PYTHON_CORE_DTYPE_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "vmm/python/core/dlpack_abi.h"
+
+namespace vmm::python {
+
+struct DType {
+  std::uint8_t code;  // In tickets; never given to another one.
+  const char* name;   // As NumPy and PyTorch spell it.
+  DLDataType dlpack;
+  const char* typestr;  // Of __cuda_array_interface__; null: it knows none.
+  std::int64_t itemsize() const { return dlpack.bits / 8; }
+};
+
+// Null when there is none.
+const DType* FindDType(std::uint8_t code);
+const DType* FindDType(DLDataType dlpack);
+
+// Of "float16", numpy.float16, numpy.dtype("float16"), torch.float16 and so on.
+// TypeError for what is none of the list.
+const DType& DTypeOf(nanobind::handle object);
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_DTYPE_H_

@@ -1,0 +1,51 @@
+// TensorClass: tensors of a library that has DLPack's exchange API (PyTorch
+// from 2.10 on, tvm-ffi), which converts without Python in between, or of one
+// that looks like PyTorch.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_EXCHANGE_H_
+#define VMMSHARE_VMM_PYTHON_CORE_EXCHANGE_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "vmm/python/core/dlpack_abi.h"
+#include "vmm/python/core/layout.h"
+#include "vmm/python/core/storage.h"
+
+namespace vmm::python {
+
+class TensorClass {
+ public:
+  // `from_capsule` makes a tensor where there is no such API.
+  TensorClass(nanobind::handle type, nanobind::handle from_capsule);
+
+  // TypeError for no tensor; InvalidArgument for one whose memory holds other
+  // values than it has: PyTorch's lazy conjugates and negatives. `name` is for
+  // the message.
+  void Check(nanobind::handle name, nanobind::handle tensor) const;
+
+  // The address of its first element; 0 for an empty one, and then `device`
+  // says where that is. `layout`, which may be used again, has no offset.
+  // TypeError for a type that is not known.
+  std::uint64_t Read(nanobind::handle tensor, Layout* layout, DLDevice* device);
+  // A tensor that keeps `storage`. Orders no streams.
+  nanobind::object Make(const std::shared_ptr<Storage>& storage,
+                        const Layout& layout) const;
+
+ private:
+  bool ReadFast(nanobind::handle tensor, std::uint64_t* address, Layout* layout,
+                DLDevice* device) const;
+
+  const nanobind::handle type_;
+  const nanobind::handle from_capsule_;
+  const DLPackExchangeAPI* api_ = nullptr;
+  const nanobind::object is_conj_;
+  const nanobind::object is_neg_;
+  std::map<PyObject*, const DType*> dtypes_;  // That were asked for.
+};
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_EXCHANGE_H_

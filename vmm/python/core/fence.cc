@@ -1,0 +1,204 @@
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+void* StreamOf(std::intptr_t stream) {
+  CheckIsStream(stream);
+  return reinterpret_cast<void*>(stream);
+}
+
+Object<Fence> MakeFence(std::shared_ptr<vmmshare_fence> handle,
+                        std::shared_ptr<vmmshare_fence_pool> pool) {
+  return Give(
+      new Fence{Holder<vmmshare_fence>(std::move(handle)), std::move(pool)});
+}
+
+void CreatePool(FencePool* self, nb::handle device) {
+  const auto on = DeviceOf(device);
+  new (self) FencePool{Holder<vmmshare_fence_pool>(
+      Make(&vmmshare_fence_pool_close,
+           [&](vmmshare_fence_pool** made, vmmshare_error** error) {
+             return vmmshare_fence_pool_create(on.get(), made, error);
+           }))};
+}
+
+Object<FencePool> OpenPool(const std::string& text, nb::handle device,
+                           nb::handle timeout) {
+  WithoutNul(text);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  auto pool =
+      MakeOnAThread(&vmmshare_fence_pool_close,
+                    [on = DeviceOf(device), text, timeout_ns](
+                        vmmshare_fence_pool** made, vmmshare_error** error) {
+                      return vmmshare_fence_pool_open(on.get(), text.c_str(),
+                                                      timeout_ns, made, error);
+                    });
+  return Give(new FencePool{Holder<vmmshare_fence_pool>(std::move(pool))});
+}
+
+Object<Fence> Create(const FencePool& self) {
+  const auto pool = self.handle.shared();
+  return MakeFence(Make(&vmmshare_fence_close,
+                        [&](vmmshare_fence** made, vmmshare_error** error) {
+                          return vmmshare_fence_create(pool.get(), made, error);
+                        }),
+                   pool);
+}
+
+Object<Fence> Open(const FencePool& self, const nb::bytes& ticket,
+                   nb::handle timeout) {
+  if (ticket.size() != VMMSHARE_FENCE_TICKET_BYTES) {
+    Raise(VMMSHARE_INVALID_ARGUMENT,
+          (std::to_string(ticket.size()) + " bytes are no fence's ticket")
+              .c_str(),
+          "Pass what Fence.ticket() returned, 48 bytes.");
+  }
+  const auto pool = self.handle.shared();
+  vmmshare_fence* made = nullptr;
+  WaitInSlices(
+      NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
+        return vmmshare_fence_open(
+            pool.get(), reinterpret_cast<const std::uint8_t*>(ticket.c_str()),
+            slice, &made, error);
+      });
+  return MakeFence(std::shared_ptr<vmmshare_fence>(made, &vmmshare_fence_close),
+                   pool);
+}
+
+nb::bytes Ticket(const Fence& self) {
+  std::uint8_t bytes[VMMSHARE_FENCE_TICKET_BYTES];
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_ticket(self.handle.get(), bytes, error);
+  });
+  return nb::bytes(reinterpret_cast<const char*>(bytes), sizeof(bytes));
+}
+
+void Signal(const Fence& self, std::intptr_t stream, std::uint64_t value) {
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_signal(self.handle.get(), StreamOf(stream), value,
+                                 error);
+  });
+}
+
+void SignalFromHost(const Fence& self, std::uint64_t value) {
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_signal_host(self.handle.get(), value, error);
+  });
+}
+
+void Wait(const Fence& self, std::intptr_t stream, std::uint64_t value) {
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_wait(self.handle.get(), StreamOf(stream), value,
+                               error);
+  });
+}
+
+// A slice of a wait. Whoever serves the fence no more signals it no more,
+// unless it did before.
+vmmshare_status WaitASlice(vmmshare_fence* fence,
+                           const vmmshare_fence_pool* pool, std::uint64_t value,
+                           std::int64_t slice, vmmshare_error** error) {
+  const vmmshare_status waited =
+      vmmshare_fence_wait_host(fence, value, slice, error);
+  if (waited != VMMSHARE_DEADLINE_EXCEEDED) return waited;
+  vmmshare_error* why = nullptr;
+  const vmmshare_status owner = vmmshare_fence_pool_connection(pool, &why);
+  if (owner == VMMSHARE_OK) return waited;
+  vmmshare_error_free(std::exchange(*error, nullptr));
+  if (vmmshare_fence_wait_host(fence, value, 0, nullptr) == VMMSHARE_OK) {
+    vmmshare_error_free(why);
+    return VMMSHARE_OK;
+  }
+  *error = why;
+  return owner;
+}
+
+void WaitOnHost(const Fence& self, std::uint64_t value, nb::handle timeout) {
+  const auto fence = self.handle.shared();
+  WaitInSlices(
+      NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
+        return WaitASlice(fence.get(), self.pool.get(), value, slice, error);
+      });
+}
+
+std::uint64_t Value(const Fence& self) {
+  std::uint64_t value = 0;
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_value(self.handle.get(), &value, error);
+  });
+  return value;
+}
+
+void Abandon(const Fence& self) {
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_abandon(self.handle.get(), error);
+  });
+}
+
+}  // namespace
+
+void DefineFence(nb::module_& module) {
+  nb::class_<FencePool> pool(
+      module, "FencePool",
+      "Where fences come from; serve() serves it, connect_fences() opens it "
+      "elsewhere.");
+  pool.def("__init__", &CreatePool, nb::arg("device") = 0,
+           "Unimplemented where the device has no stream memory operations.")
+      .def("new", &Create, "A new fence, of value 0.")
+      .def("open", &Open, nb::arg("ticket"), nb::kw_only(),
+           nb::arg("timeout").none() = 10.0,
+           "The fence of a ticket, in a pool of another process.");
+  pool.def(
+      "check",
+      [](const FencePool& self) {
+        Must([&](vmmshare_error** error) {
+          return vmmshare_fence_pool_connection(self.handle.get(), error);
+        });
+      },
+      "Raises Unavailable once the process that made it serves this one no "
+      "more. Fences that\nare open go on working.");
+  DefineClosing(pool, "Makes no more. Its fences stay.");
+
+  nb::class_<Fence> fence(
+      module, "Fence",
+      "A counter that streams and hosts of several processes signal and wait "
+      "for. It begins\nat 0 and only grows.");
+  fence
+      .def("signal", &Signal, nb::arg("stream"), nb::arg("value"),
+           "Reaches `value` once what is on `stream`, a CUstream as an int, is "
+           "done.\nFailedPrecondition for a value that is not above the last "
+           "one.")
+      .def("signal", &SignalFromHost, nb::arg("value"),
+           "Without a stream: reaches it now.")
+      .def("wait", &Wait, nb::arg("stream"), nb::arg("value"),
+           "Later work on `stream` waits until it has reached `value`; this "
+           "returns at once.\nAborted once it is abandoned.")
+      .def("wait", &WaitOnHost, nb::arg("value"), nb::kw_only(),
+           nb::arg("timeout").none() = 10.0,
+           "Without a stream: this thread waits, `timeout` seconds at most, "
+           "None for ever.\nUnavailable when the process that made it serves "
+           "it no more, and it has not\nreached that.")
+      .def_prop_ro("value", &Value, "Aborted once it is abandoned.")
+      .def("ticket", &Ticket, "48 bytes by which another process opens it.")
+      .def("abandon", &Abandon,
+           "Lets go of all that wait for it, in all processes, for good.");
+  DefineClosing(fence, "Gives it back.");
+  module.def(
+      "connect_fences", &OpenPool, nb::arg("text"), nb::arg("device") = 0,
+      nb::kw_only(), nb::arg("timeout").none() = 10.0,
+      "The FencePool of another process. `device`: whose streams use its "
+      "fences here.\n`timeout` in seconds. Errors as connect().");
+}
+
+}  // namespace vmm::python

@@ -1,0 +1,156 @@
+// What the classes of the module hold. A shared handle is closed when the last
+// object that needs it goes.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_HANDLES_H_
+#define VMMSHARE_VMM_PYTHON_CORE_HANDLES_H_
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "vmm/c/vmmshare.h"
+#include "vmm/python/core/error.h"
+#include "vmm/python/core/forked.h"
+#include "vmm/python/core/gil.h"
+#include "vmm/python/core/object.h"
+
+namespace vmm::python {
+
+// A handle that is let go of without the GIL, for closing it may wait.
+template <typename T>
+class Holder {
+ public:
+  explicit Holder(std::shared_ptr<T> handle) : handle_(std::move(handle)) {}
+  ~Holder() { Close(); }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+
+  void Close() {
+    std::shared_ptr<T> last = Take();
+    if (last == nullptr) return;
+    const WithoutGil released;
+    last.reset();
+  }
+  // For closing it elsewhere; null when it was closed.
+  std::shared_ptr<T> Take() { return std::move(handle_); }
+  bool is_closed() const { return handle_ == nullptr; }
+
+  // Raises when it was closed, or is the parent's. A copy: without the GIL, or
+  // in a call back into Python, another thread may close this.
+  std::shared_ptr<T> shared() const {
+    if (handle_ == nullptr) {
+      Raise(VMMSHARE_FAILED_PRECONDITION, "the object was closed",
+            "Use it before close(), or before its `with` block ends.");
+    }
+    made_.CheckStillHere();
+    return handle_;
+  }
+  // While the GIL is held.
+  T* get() const { return shared().get(); }
+
+ private:
+  std::shared_ptr<T> handle_;
+  MadeHere made_;
+};
+
+// Makes a handle by `call(&handle, &error)`, which is without the GIL: it may
+// neither raise nor ask a Holder.
+template <typename T, typename Call>
+std::shared_ptr<T> Make(void (*close)(T*), const Call& call) {
+  T* made = nullptr;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = call(&made, &error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+  return std::shared_ptr<T>(made, close);
+}
+
+// close(), closed, and `with`, which every class of a handle has.
+template <typename T>
+void DefineClosing(nanobind::class_<T>& type, const char* what) {
+  type.def(
+          "close", [](T& self) { self.handle.Close(); }, what)
+      .def_prop_ro("closed",
+                   [](const T& self) { return self.handle.is_closed(); })
+      .def("__enter__", [](Object<T> self) { return self; })
+      .def("__exit__", [](T& self, nanobind::args) { self.handle.Close(); });
+}
+
+// The driver that is used where none is named: set_driver()'s, or else the
+// system's, which is loaded by the first call that needs it.
+std::shared_ptr<vmmshare_driver> DefaultDriver();
+
+// Of a Device, an ordinal, or the text of a UUID.
+std::shared_ptr<vmmshare_device> DeviceOf(nanobind::handle device);
+
+// Every one that this process sees, by ordinal.
+std::vector<std::shared_ptr<vmmshare_device>> AllDevices();
+
+// The first half of its UUID, which is another one for each device, and not 0.
+std::uint64_t MarkOf(const vmmshare_device* device);
+
+struct Driver {
+  Holder<vmmshare_driver> handle;
+};
+struct Device {
+  Holder<vmmshare_device> handle;
+};
+struct Allocation {
+  Holder<vmmshare_memory> handle;
+  bool readonly = false;
+  // That shared it; some may be gone.
+  std::vector<std::weak_ptr<vmmshare_server>> servers = {};
+  std::vector<std::shared_ptr<vmmshare_server>> Servers() const;
+};
+struct Pool {
+  Holder<vmmshare_pool> handle;
+  bool on_host = false;
+  int device = 0;
+};
+struct FencePool {
+  Holder<vmmshare_fence_pool> handle;
+};
+struct Fence {
+  Holder<vmmshare_fence> handle;
+  std::shared_ptr<vmmshare_fence_pool> pool;
+};
+
+// Where `address` lives, as the driver says; raises for what no array can be
+// made of. `*base` and `*size` are of the range around it.
+struct Located {
+  bool on_host = false;
+  int device = 0;
+  std::uint64_t base = 0;
+  std::uint64_t size = 0;
+};
+Located Locate(const vmmshare_driver* driver, std::uint64_t address);
+
+// The flags of vmmshare_import_options.
+vmmshare_import_options ImportOptions(bool writable);
+
+// Text of a call that makes it as JSON, as Python objects.
+template <typename Call>
+nanobind::object JsonOf(const Call& call) {
+  const std::shared_ptr<vmmshare_text> text = Make(&vmmshare_text_free, call);
+  return nanobind::module_::import_("json").attr("loads")(
+      vmmshare_text_get(text.get()));
+}
+
+void DefineDriver(nanobind::module_& module);
+void DefineMemory(nanobind::module_& module);
+void DefinePool(nanobind::module_& module);
+void DefineRemotePool(nanobind::module_& module);
+void DefineServer(nanobind::module_& module);
+void DefineFence(nanobind::module_& module);
+void DefineKeeper(nanobind::module_& module);
+void DefineHooks(nanobind::module_& module);
+void DefineRing(nanobind::module_& module);
+void DefineSymmetric(nanobind::module_& module);
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_HANDLES_H_

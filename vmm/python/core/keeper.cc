@@ -1,0 +1,163 @@
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+struct Keeper {
+  Holder<vmmshare_keeper> handle;
+  bool busy = false;  // The GIL guards it.
+};
+
+// Runs `call`, which waits on a thread: the connection is for one at a time. It
+// is closed when a signal leaves that thread behind with it, and when the keeper
+// did not answer in time, for then the next answer would be the last call's;
+// lock() alone, which waits for others, keeps it.
+template <typename Call>
+auto Wait(Keeper& self, bool keeps_after_deadline, const Call& call) {
+  if (self.busy) {
+    Raise(VMMSHARE_FAILED_PRECONDITION,
+          "another thread has a call on this Keeper in progress",
+          "It is for one call at a time: connect once for each thread.");
+  }
+  struct Busy {
+    explicit Busy(bool* is_busy) : busy(is_busy) { *busy = true; }
+    ~Busy() { *busy = false; }
+    bool* const busy;
+  };
+  const Busy busy(&self.busy);
+  try {
+    return call();
+  } catch (nb::python_error& raised) {
+    const nb::object errors = nb::module_::import_("vmmshare.errors");
+    const bool answered =
+        raised.matches(errors.attr("VmmshareError")) &&
+        (keeps_after_deadline || !raised.matches(PyExc_TimeoutError));
+    if (!answered) self.handle.Close();
+    throw;
+  }
+}
+
+using NamedCall = vmmshare_status (*)(vmmshare_keeper*, const char*,
+                                      std::int64_t, vmmshare_error**);
+
+template <NamedCall named>
+void CallByName(Keeper& self, const std::string& name, nb::handle timeout) {
+  WithoutNul(name);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  Wait(self, named == &vmmshare_keeper_lock, [&] {
+    WaitOnAThread(
+        [keeper = self.handle.shared(), name, timeout_ns](Outcome& outcome) {
+          outcome.status =
+              named(keeper.get(), name.c_str(), timeout_ns, &outcome.error);
+        });
+  });
+}
+
+void Connect(Keeper* self, const std::string& address, nb::handle timeout) {
+  WithoutNul(address);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  new (self) Keeper{Holder<vmmshare_keeper>(MakeOnAThread(
+      &vmmshare_keeper_close,
+      [address, timeout_ns](vmmshare_keeper** made, vmmshare_error** error) {
+        return vmmshare_keeper_connect(
+            address.empty() ? nullptr : address.c_str(), timeout_ns, made,
+            error);
+      }))};
+}
+
+void Put(Keeper& self, const std::string& name, const Allocation& memory,
+         nb::handle timeout) {
+  WithoutNul(name);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  Wait(self, false, [&] {
+    WaitOnAThread([keeper = self.handle.shared(), name, timeout_ns,
+                   own = memory.handle.shared()](Outcome& outcome) {
+      outcome.status = vmmshare_keeper_put(
+          keeper.get(), name.c_str(), own.get(), timeout_ns, &outcome.error);
+    });
+  });
+}
+
+Object<Allocation> Attach(Keeper& self, const std::string& name, bool writable,
+                          nb::handle timeout) {
+  WithoutNul(name);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  auto memory = Wait(self, false, [&] {
+    return MakeOnAThread(
+        &vmmshare_memory_close,
+        [keeper = self.handle.shared(), driver = DefaultDriver(), name,
+         writable, timeout_ns](vmmshare_memory** made, vmmshare_error** error) {
+          const vmmshare_import_options options = ImportOptions(writable);
+          return vmmshare_keeper_attach(keeper.get(), name.c_str(),
+                                        driver.get(), &options, timeout_ns,
+                                        made, error);
+        });
+  });
+  return Give(
+      new Allocation{Holder<vmmshare_memory>(std::move(memory)), !writable});
+}
+
+nb::object List(Keeper& self, nb::handle timeout) {
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const auto text = Wait(self, false, [&] {
+    return MakeOnAThread(
+        &vmmshare_text_free, [keeper = self.handle.shared(), timeout_ns](
+                                 vmmshare_text** made, vmmshare_error** error) {
+          return vmmshare_keeper_list(keeper.get(), timeout_ns, made, error);
+        });
+  });
+  return nb::module_::import_("json").attr("loads")(
+      vmmshare_text_get(text.get()));
+}
+
+}  // namespace
+
+void DefineKeeper(nb::module_& module) {
+  nb::class_<Keeper> type(
+      module, "Keeper",
+      "A connection to `vmmshare keep`, which holds memory under a name beyond "
+      "the process\nthat created it. One call at a time, or "
+      "FailedPrecondition. "
+      "Every `timeout` is in\nseconds, None for ever; after Ctrl-C the "
+      "connection is closed, and after DeadlineExceeded\nof any call but "
+      "lock().");
+  type.def(
+          "__init__", &Connect, nb::arg("address") = "", nb::kw_only(),
+          nb::arg("timeout").none() = 10.0,
+          "`address`: of its socket; this user's own keeper if empty. NotFound "
+          "when none\nlistens there.")
+      .def("put", &Put, nb::arg("name"), nb::arg("allocation"), nb::kw_only(),
+           nb::arg("timeout").none() = 10.0,
+           "Has it hold the memory too; this connection has the writer lock "
+           "then.\nAlreadyExists when the name is taken.")
+      .def("attach", &Attach, nb::arg("name"), nb::kw_only(),
+           nb::arg("writable") = false, nb::arg("timeout").none() = 10.0,
+           "The Allocation under a name. NotFound when there is none; "
+           "FailedPrecondition for a\nwritable one of sealed memory.")
+      .def("seal", &CallByName<&vmmshare_keeper_seal>, nb::arg("name"),
+           nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           "Read-only from now on: the contents are complete. Only by the "
+           "writer.")
+      .def("lock", &CallByName<&vmmshare_keeper_lock>, nb::arg("name"),
+           nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           "Takes the writer lock, waiting for whoever has it.")
+      .def("unlock", &CallByName<&vmmshare_keeper_unlock>, nb::arg("name"),
+           nb::kw_only(), nb::arg("timeout").none() = 10.0)
+      .def("drop", &CallByName<&vmmshare_keeper_drop>, nb::arg("name"),
+           nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           "Forgets the name. Who has it attached keeps it.")
+      .def("list", &List, nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           "Everything kept, by name: a list of dicts.");
+  DefineClosing(type, "Gives back the writer locks that it gained.");
+}
+
+}  // namespace vmm::python

@@ -1,0 +1,209 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
+            nb::handle host_node) {
+  const auto on = DeviceOf(device);
+  vmmshare_memory_options options{};
+  options.struct_size = sizeof(options);
+  options.size = nbytes;
+  if (!host_node.is_none()) {
+    options.flags = VMMSHARE_ON_HOST;
+    options.numa_node = nb::cast<int>(host_node);
+  }
+  new (self) Allocation{
+      Holder<vmmshare_memory>(
+          Make(&vmmshare_memory_close,
+               [&](vmmshare_memory** made, vmmshare_error** error) {
+                 return vmmshare_memory_create(on.get(), &options, made, error);
+               })),
+      false};
+}
+
+Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
+                      nb::handle dtype, std::uint64_t offset) {
+  const Located at =
+      Locate(DefaultDriver().get(), vmmshare_memory_address(self.handle.get()));
+  const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
+                    self.readonly};
+  Layout layout = DenseLayout(shape, dtype, offset);
+  auto storage = std::make_shared<WholeMemory>(self.handle.shared(), place);
+  CheckWithin(layout, storage->size);
+  return MakeArray(std::move(storage), std::move(layout));
+}
+
+Object<Array> StridedArrayOf(const Allocation& self, nb::handle shape,
+                             nb::handle strides, nb::handle dtype,
+                             std::uint64_t offset) {
+  Object<Array> dense = ArrayOf(self, nb::make_tuple(0), dtype, 0);
+  Layout layout = nb::cast<const Array&>(dense).layout();
+  layout.shape = ShapeOf(shape);
+  layout.strides = ShapeOf(strides);
+  layout.offset = offset;
+  if (layout.strides.size() != layout.shape.size()) {
+    throw nb::value_error("as many strides as lengths were expected");
+  }
+  const auto storage = nb::cast<const Array&>(dense).storage();
+  CheckWithin(layout, storage->size);
+  return MakeArray(storage, std::move(layout));
+}
+
+Object<Allocation> Adopt(std::uint64_t ptr, std::uint64_t nbytes) {
+  const auto driver = DefaultDriver();
+  return Give(
+      new Allocation{Holder<vmmshare_memory>(Make(
+                         &vmmshare_memory_close,
+                         [&](vmmshare_memory** made, vmmshare_error** error) {
+                           return vmmshare_memory_adopt(driver.get(), ptr,
+                                                        nbytes, made, error);
+                         })),
+                     false});
+}
+
+Object<Allocation> Open(const std::string& text, bool writable,
+                        nb::handle timeout) {
+  WithoutNul(text);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  auto memory = MakeOnAThread(
+      &vmmshare_memory_close,
+      [driver = DefaultDriver(), text, writable, timeout_ns](
+          vmmshare_memory** made, vmmshare_error** error) {
+        const vmmshare_import_options options = ImportOptions(writable);
+        return vmmshare_memory_open(driver.get(), text.c_str(), &options,
+                                    timeout_ns, made, error);
+      });
+  return Give(
+      new Allocation{Holder<vmmshare_memory>(std::move(memory)), !writable});
+}
+
+// Seconds until it is to be given back; None when nobody asks for it.
+std::optional<double> Recalled(const Allocation& self) {
+  std::int64_t return_in_ns = 0;
+  Must([&](vmmshare_error** error) {
+    return vmmshare_memory_lease(self.handle.get(), &return_in_ns, error);
+  });
+  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
+  return static_cast<double>(return_in_ns) / 1e9;
+}
+
+nb::object Leases(const Allocation& self) {
+  const auto memory = self.handle.shared();
+  nb::list all;
+  for (const auto& server : self.Servers()) {
+    all.extend(JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+      return vmmshare_server_memory_leases(server.get(), memory.get(), made,
+                                           error);
+    }));
+  }
+  return all;
+}
+
+void Recall(const Allocation& self, double within) {
+  const std::int64_t within_ns = NanosecondsWithin(within);
+  const auto memory = self.handle.shared();
+  for (const auto& server : self.Servers()) {
+    Must([&](vmmshare_error** error) {
+      return vmmshare_server_recall(server.get(), memory.get(), within_ns,
+                                    error);
+    });
+  }
+}
+
+void WaitReturned(const Allocation& self, nb::handle timeout) {
+  const auto memory = self.handle.shared();
+  const auto servers = self.Servers();
+  WaitInSlices(NanosecondsOf(timeout),
+               [&](std::int64_t slice, vmmshare_error** error) {
+                 vmmshare_status status = VMMSHARE_OK;
+                 for (auto next = servers.begin();
+                      next != servers.end() && status == VMMSHARE_OK; ++next) {
+                   status = vmmshare_server_wait_memory_returned(
+                       next->get(), memory.get(), slice, error);
+                 }
+                 return status;
+               });
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<vmmshare_server>> Allocation::Servers() const {
+  std::vector<std::shared_ptr<vmmshare_server>> alive;
+  for (const auto& one : servers) {
+    if (auto server = one.lock()) alive.push_back(std::move(server));
+  }
+  return alive;
+}
+
+void DefineMemory(nb::module_& module) {
+  nb::class_<Allocation> type(
+      module, "Allocation",
+      "Whole memory of a device, or of a NUMA node of the host: created here, "
+      "or of\nanother process, from connect() and Keeper.attach().");
+  type.def(
+          "__init__", &Create, nb::arg("device") = 0, nb::kw_only(),
+          nb::arg("nbytes"), nb::arg("host_node") = nb::none(),
+          "`nbytes` bytes, rounded up to 2 MiB on current devices. "
+          "`host_node`: on that NUMA\nnode of the host. ResourceExhausted when "
+          "it does not fit.")
+      .def_prop_ro("ptr",
+                   [](const Allocation& a) {
+                     return vmmshare_memory_address(a.handle.get());
+                   })
+      .def_prop_ro(
+          "nbytes",
+          [](const Allocation& a) {
+            return vmmshare_memory_requested_size(a.handle.get());
+          },
+          "Bytes that were asked for.")
+      .def_prop_ro("readonly", [](const Allocation& a) { return a.readonly; })
+      .def_prop_ro("recalled_in", &Recalled,
+                   "Of another process's memory: seconds until its owner wants "
+                   "it back, below 0\nwhen they have passed; None while nobody "
+                   "asks. Unavailable once the owner has ended.")
+      .def("leases", &Leases,
+           "Of own memory: who holds it, of those that it was served to. A "
+           "list of dicts.")
+      .def("recall", &Recall, nb::arg("within"),
+           "Asks all of them to let go within so many seconds; waits for none.")
+      .def("wait_returned", &WaitReturned, nb::arg("timeout").none() = 10.0,
+           "Returns when nobody holds it. `timeout` in seconds, None for ever; "
+           "DeadlineExceeded\nnames who still does.")
+      .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
+           nb::arg("offset") = 0,
+           "A typed view from `offset` bytes on. It keeps the memory. "
+           "ValueError when it\nwould leave it.")
+      .def("_strided", &StridedArrayOf, nb::arg("shape"), nb::arg("strides"),
+           nb::arg("dtype").none(), nb::arg("offset"))
+      .def_prop_ro(
+          "offset",
+          [](const Allocation& a) {
+            return vmmshare_memory_offset(a.handle.get());
+          },
+          "Of adopted memory: at how many bytes of what is shared it begins; "
+          "whoever opens it\npasses this to array(). Otherwise 0.");
+  module.def("adopt", &Adopt, nb::arg("ptr"), nb::arg("nbytes"),
+             "An Allocation of memory that another library made with "
+             "cuMemCreate() and mapped at\n`ptr`; a context must be current. "
+             "FailedPrecondition for other memory, of cudaMalloc()\nfor "
+             "example: the message says what it is and what to do.");
+  DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
+  module.def("_open_memory", &Open, nb::arg("text"), nb::arg("writable"),
+             nb::arg("timeout").none());
+}
+
+}  // namespace vmm::python

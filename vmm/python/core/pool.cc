@@ -1,0 +1,225 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+void Create(Pool* self, nb::handle device, nb::handle host_node,
+            std::uint64_t cap, std::uint64_t first_segment,
+            std::uint64_t max_segment) {
+  const auto on = DeviceOf(device);
+  vmmshare_pool_options options{};
+  options.struct_size = sizeof(options);
+  options.cap = cap;
+  options.first_segment_size = first_segment;
+  options.max_segment_size = max_segment;
+  const bool on_host = !host_node.is_none();
+  if (on_host) {
+    options.flags = VMMSHARE_ON_HOST;
+    options.numa_node = nb::cast<int>(host_node);
+  }
+  new (self)
+      Pool{Holder<vmmshare_pool>(Make(
+               &vmmshare_pool_close,
+               [&](vmmshare_pool** made, vmmshare_error** error) {
+                 return vmmshare_pool_create(on.get(), &options, made, error);
+               })),
+           on_host, vmmshare_device_ordinal(on.get())};
+}
+
+// CUDA's name of the legacy default stream, which needs no current context.
+void* StreamOf(std::intptr_t stream) {
+  CheckIsStream(stream);
+  return reinterpret_cast<void*>(stream == 0 ? std::intptr_t{1} : stream);
+}
+
+// For allocators of other libraries, which keep the address themselves.
+std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
+                       std::intptr_t stream) {
+  const auto pool = self.handle.shared();
+  void* const on = StreamOf(stream);
+  std::uint64_t address = 0;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status =
+        vmmshare_pool_allocate(pool.get(), nbytes, 0, on, &address, &error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+  return address;
+}
+
+void Free(const Pool& self, std::uint64_t address, std::intptr_t stream) {
+  Must([&](vmmshare_error** error) {
+    return vmmshare_pool_free(self.handle.get(), address, StreamOf(stream),
+                              error);
+  });
+}
+
+Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
+                    std::intptr_t stream) {
+  Layout layout = DenseLayout(shape, dtype, 0);
+  const std::uint64_t bytes =
+      *DenseBytes(layout.shape, layout.dtype->itemsize());
+  const std::uint64_t size = bytes == 0 ? 1 : bytes;  // No block is empty.
+  const std::uint64_t address = Allocate(self, size, stream);
+  const Place place{
+      {self.on_host ? kDLCPU : kDLCUDA, self.on_host ? 0 : self.device}, false};
+  return MakeArray(std::make_shared<PoolBlock>(self.handle.shared(), address,
+                                               size, place, StreamOf(stream)),
+                   std::move(layout));
+}
+
+nb::dict Statistics(const Pool& self) {
+  vmmshare_pool_statistics now{};
+  now.struct_size = sizeof(now);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_pool_get_statistics(self.handle.get(), &now, error);
+  });
+  nb::dict dict;
+  dict["reserved"] = now.reserved;
+  dict["live"] = now.live;
+  dict["requested"] = now.requested;
+  dict["held"] = now.held;
+  dict["free"] = now.free;
+  dict["live_blocks"] = now.live_blocks;
+  dict["tickets"] = now.tickets;
+  dict["peers"] = now.peers;
+  dict["allocations"] = now.allocations;
+  dict["frees"] = now.frees;
+  return dict;
+}
+
+void Recall(const Pool& self, double within) {
+  const std::int64_t within_ns = NanosecondsWithin(within);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_pool_recall(self.handle.get(), nullptr, 0, within_ns,
+                                error);
+  });
+}
+
+void WaitReturned(const Pool& self, nb::handle timeout) {
+  const auto pool = self.handle.shared();
+  WaitInSlices(NanosecondsOf(timeout),
+               [&](std::int64_t timeout_ns, vmmshare_error** error) {
+                 return vmmshare_pool_wait_returned(pool.get(), nullptr, 0,
+                                                    timeout_ns, error);
+               });
+}
+
+void ReleaseStream(const Pool& self, std::intptr_t stream, nb::handle timeout) {
+  CheckStream(stream);
+  const auto pool = self.handle.shared();
+  void* const on = StreamOf(stream);
+  WaitInSlices(
+      NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
+        return vmmshare_pool_release_stream(pool.get(), on, slice, error);
+      });
+  StreamWasReleased(on);
+}
+
+std::uint64_t Trim(const Pool& self, std::uint64_t keep) {
+  const auto pool = self.handle.shared();
+  std::uint64_t freed = 0;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = vmmshare_pool_trim(pool.get(), keep, &freed, &error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+  return freed;
+}
+
+}  // namespace
+
+void DefinePool(nb::module_& module) {
+  nb::class_<Pool> type(
+      module, "Pool",
+      "Many arrays out of few large pieces of memory. Sharing one is sending "
+      "its ticket:\nno driver call and no system call on either side.");
+  type.def(
+          "__init__", &Create, nb::arg("device") = 0, nb::kw_only(),
+          nb::arg("host_node") = nb::none(), nb::arg("cap") = 0,
+          nb::arg("first_segment") = 0, nb::arg("max_segment") = 0,
+          "Takes no memory yet. `device`: an ordinal, a UUID or a Device. "
+          "`host_node`: on that\nNUMA node of the host instead. `cap`: at most "
+          "so many bytes, 0 without a limit.\n`first_segment` and "
+          "`max_segment`: bytes asked of the driver at a time; 0: 64 MiB\nand "
+          "1 GiB.")
+      .def("empty", &Empty, nb::arg("shape"), nb::arg("dtype").none(),
+           nb::arg("stream") = 0,
+           "An array of whatever was there before. `stream`: a CUstream as an "
+           "int, whose work\nuses it first; 0 is the legacy default stream. "
+           "ResourceExhausted when it does not\nfit.")
+      .def("_allocate", &Allocate, nb::arg("nbytes"), nb::arg("stream"))
+      .def("_free", &Free, nb::arg("ptr"), nb::arg("stream"))
+      .def_prop_ro(
+          "device",
+          [](const Pool& self) {
+            return self.on_host ? std::nullopt : std::optional(self.device);
+          },
+          "The ordinal of its device; None for one on the host.")
+      .def(
+          "find",
+          [](const Pool& self, std::uint64_t ptr) {
+            std::uint64_t base = 0;
+            std::uint64_t size = 0;
+            Must([&](vmmshare_error** error) {
+              return vmmshare_pool_find(self.handle.get(), ptr, &base, &size,
+                                        error);
+            });
+            return nb::typed<nb::tuple, int, int>(nb::make_tuple(base, size));
+          },
+          nb::arg("ptr"),
+          "The block around an address: where it begins and its bytes. "
+          "NotFound "
+          "when no live\nblock of this pool is there.")
+      .def("statistics", &Statistics,
+           "Bytes: reserved, live, requested, held (freed, but a peer has "
+           "them), free. Counts:\nlive_blocks, tickets, peers, allocations, "
+           "frees.")
+      .def(
+          "trim", &Trim, nb::arg("keep") = 0,
+          "Gives idle memory back to the driver but for `keep` bytes. How many "
+          "bytes.")
+      .def("release_stream", &ReleaseStream, nb::arg("stream"), nb::kw_only(),
+           nb::arg("timeout").none() = 10.0,
+           "Call it before a stream that arrays were used on is destroyed: on "
+           "each Pool whose\narrays were. Returns once the GPU has passed what "
+           "is on `stream`, a CUstream as an int;\nfrom then on those arrays, "
+           "and a RemotePool's, go back without it. DeadlineExceeded:\nit has "
+           "not passed. FailedPrecondition for a stream that is captured.")
+      .def(
+          "leases",
+          [](const Pool& self) {
+            const auto own = self.handle.shared();
+            return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+              return vmmshare_pool_leases(own.get(), made, error);
+            });
+          },
+          "Who holds which block: a list of dicts.")
+      .def("recall", &Recall, nb::arg("within"),
+           "Asks all peers to let go of all blocks within so many seconds; "
+           "waits for none.")
+      .def("wait_returned", &WaitReturned, nb::arg("timeout").none() = 10.0,
+           "Returns when no peer holds a block. `timeout` in seconds, None for "
+           "ever;\nDeadlineExceeded names who still does.");
+  DefineClosing(type,
+                "Nothing more can be made from it. Its memory goes when its "
+                "last array does.");
+}
+
+}  // namespace vmm::python

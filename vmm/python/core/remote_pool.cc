@@ -1,0 +1,179 @@
+#include "vmm/python/core/remote_pool.h"
+
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+
+[[noreturn]] void RefuseTicket(const Refusal& refusal) {
+  Raise(refusal.status, ("not a usable ticket: " + refusal.why).c_str(),
+        refusal.status == VMMSHARE_UNIMPLEMENTED
+            ? "Update it to the owner's."
+            : "It was damaged, cut, or not made by vmmshare; send it again.");
+}
+
+void CheckFits(const Layout& layout, const Storage& storage) {
+  std::string wrong = WhyOutside(layout, storage.size);
+  if (wrong.empty()) return;
+  RefuseTicket(Refusal{VMMSHARE_INVALID_ARGUMENT, std::move(wrong)});
+}
+
+const Located& RemotePool::Where(std::uint64_t address) {
+  auto after = located_.upper_bound(address);
+  if (after != located_.begin()) {
+    const Located& found = std::prev(after)->second;
+    if (address - found.base < found.size) return found;
+  }
+  const Located found = Locate(driver_.get(), address);
+  return located_.insert_or_assign(found.base, found).first->second;
+}
+
+std::vector<std::shared_ptr<Storage>> RemotePool::Import(
+    const std::uint8_t* tickets, std::size_t count, std::int64_t timeout_ns) {
+  const std::shared_ptr<vmmshare_imported_pool> pool = handle.shared();
+  std::vector<vmmshare_block*> blocks(count);
+  // Memory that is here already takes no wait, and none is begun for it.
+  vmmshare_error* error = nullptr;
+  vmmshare_status status = vmmshare_imported_pool_import(
+      pool.get(), tickets, count, 0, blocks.data(), &error);
+  if (status == VMMSHARE_DEADLINE_EXCEEDED) {
+    if (timeout_ns <= 0) RaiseTimedOut(timeout_ns, error);
+    vmmshare_error_free(error);
+    WaitInSlices(timeout_ns, [&](std::int64_t slice, vmmshare_error** why) {
+      return vmmshare_imported_pool_import(pool.get(), tickets, count, slice,
+                                           blocks.data(), why);
+    });
+  } else if (status != VMMSHARE_OK) {
+    Raise(status, error);
+  }
+  std::vector<std::shared_ptr<Storage>> storages;
+  storages.reserve(count);
+  // Each owns its block; where one lives is known once all are owned.
+  for (vmmshare_block* block : blocks) {
+    storages.push_back(std::make_shared<ImportedBlock>(block));
+  }
+  for (const std::shared_ptr<Storage>& storage : storages) {
+    const Located& at = Where(storage->address);
+    storage->place = {
+        {at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
+        !writable_};
+  }
+  return storages;
+}
+
+namespace {
+
+Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
+                   nb::handle fence, std::uint64_t value) {
+  std::string_view rest(bytes.c_str(), bytes.size());
+  ArrayTicket ticket;
+  const Refusal wrong = DecodeArrayTicket(&rest, &ticket);
+  if (wrong.status != VMMSHARE_OK) RefuseTicket(wrong);
+  if (!rest.empty()) {
+    RefuseTicket({VMMSHARE_INVALID_ARGUMENT,
+                  std::to_string(rest.size()) + " bytes follow its end"});
+  }
+  const auto storages = self.Import(ticket.block, 1, NanosecondsOf(timeout));
+  CheckFits(ticket.layout, *storages.front());
+  Object<Array> array = MakeArray(storages.front(), std::move(ticket.layout));
+  if (!fence.is_none()) {
+    if (!nb::isinstance<Fence>(fence)) RefuseType("fence", fence, "a Fence");
+    nb::cast<Array&>(array).After(nb::cast<Fence&>(fence).handle.shared(),
+                                  value);
+  }
+  return array;
+}
+
+nb::typed<nb::list, int> Recalled(const RemotePool& self) {
+  std::vector<std::uint64_t> addresses(16);
+  for (;;) {
+    std::size_t count = 0;
+    Must([&](vmmshare_error** error) {
+      return vmmshare_imported_pool_recalled(
+          self.handle.get(), addresses.data(), addresses.size(), &count, error);
+    });
+    const bool all = count <= addresses.size();
+    addresses.resize(count);
+    if (all) break;
+  }
+  nb::typed<nb::list, int> list;
+  for (const std::uint64_t address : addresses) list.append(address);
+  return list;
+}
+
+// What has been asked back since `seen`, which the next call is given.
+std::uint64_t WaitRecalled(const RemotePool& self, std::uint64_t seen,
+                           nb::handle timeout) {
+  const auto pool = self.handle.shared();
+  WaitInSlices(NanosecondsOf(timeout),
+               [&](std::int64_t slice, vmmshare_error** error) {
+                 return vmmshare_imported_pool_wait_recalled(pool.get(), &seen,
+                                                             slice, error);
+               });
+  return seen;
+}
+
+Object<RemotePool> OpenPool(const std::string& text, bool writable,
+                            nb::handle timeout) {
+  WithoutNul(text);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  auto driver = DefaultDriver();
+  auto pool = MakeOnAThread(
+      &vmmshare_imported_pool_close,
+      [driver, text, writable, timeout_ns](vmmshare_imported_pool** made,
+                                           vmmshare_error** error) {
+        const vmmshare_import_options options = ImportOptions(writable);
+        return vmmshare_imported_pool_open(driver.get(), text.c_str(), &options,
+                                           timeout_ns, made, error);
+      });
+  return Give(new RemotePool(std::move(driver), std::move(pool), writable));
+}
+
+}  // namespace
+
+void DefineRemotePool(nb::module_& module) {
+  nb::class_<RemotePool> type(
+      module, "RemotePool",
+      "The pool of another process, from connect(). What is opened is not used "
+      "again by its\nowner until it is gone here, or this process has ended.");
+  type.def("open", &Open, nb::arg("ticket"), nb::kw_only(),
+           nb::arg("timeout").none() = 10.0,
+           nb::arg("fence").none() = nb::none(), nb::arg("value") = 0,
+           "The array of a ticket. `timeout` in seconds, None for ever, for "
+           "memory that is on\nits way. `fence` and `value`: its contents are "
+           "complete when the fence has reached\nthat; whoever takes the array "
+           "waits for it, a consumer with a stream on its stream.\n\n"
+           "InvalidArgument: no ticket, or of another pool. "
+           "FailedPrecondition: the array is\ngone. Unavailable: the owner "
+           "ended before its memory came.")
+      .def_prop_ro("writable", &RemotePool::writable)
+      .def(
+          "check",
+          [](const RemotePool& self) {
+            Must([&](vmmshare_error** error) {
+              return vmmshare_imported_pool_connection(self.handle.get(),
+                                                       error);
+            });
+          },
+          "Raises Unavailable once the owner serves this process no more. What "
+          "is open stays.")
+      .def("recalled", &Recalled,
+           "The addresses (Array.ptr) of what the owner wants back.")
+      .def("_wait_recalled", &WaitRecalled, nb::arg("seen"),
+           nb::arg("timeout").none());
+  DefineSets(module, type);
+  DefineClosing(type, "Opens no more. What is open keeps its memory.");
+  module.def("_open_pool", &OpenPool, nb::arg("text"), nb::arg("writable"),
+             nb::arg("timeout").none());
+}
+
+}  // namespace vmm::python

@@ -1,0 +1,225 @@
+// The two ends of a ring; vmmshare/_ring.py makes classes of them.
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+struct RingHome {
+  Holder<vmmshare_ring_home> handle;
+};
+
+// The socket of a ring: what owns it before anything else is looked at, so that
+// the other end is told when a ring cannot be made.
+struct Channel {
+  Holder<vmmshare_channel> handle;
+};
+
+struct Ring {
+  Holder<vmmshare_ring> handle;
+  std::shared_ptr<vmmshare_driver> driver;
+  bool readonly = false;
+  // A reader's, which has access to the buffers, wherever they lie.
+  std::optional<int> device = std::nullopt;
+};
+
+// A buffer, which is there as long as its ring.
+class RingMemory final : public Storage {
+ public:
+  RingMemory(std::shared_ptr<vmmshare_ring> ring, std::uint64_t first,
+             std::uint64_t bytes, Place where)
+      : Storage(first, bytes, where), ring_(std::move(ring)) {}
+  // Closing the ring waits for the GPU, and whoever lets go of the last buffer
+  // may hold the GIL: so a thread of its own does. Where there is none, here.
+  ~RingMemory() override {
+    if (ring_.use_count() > 1) return;
+    try {
+      std::thread([ring = std::move(ring_)] {}).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
+ private:
+  std::shared_ptr<vmmshare_ring> ring_;
+};
+
+using Item = nb::typed<nb::tuple, int, int, int, int>;
+
+Item ItemOf(const vmmshare_ring_buffer& buffer) {
+  return Item(
+      nb::make_tuple(buffer.address, buffer.size, buffer.tag, buffer.number));
+}
+
+vmmshare_ring_buffer BufferOf(nb::handle item) {
+  return {sizeof(vmmshare_ring_buffer), nb::cast<std::uint64_t>(item[0]),
+          nb::cast<std::uint64_t>(item[1]), nb::cast<std::uint64_t>(item[2]),
+          nb::cast<std::uint64_t>(item[3])};
+}
+
+void* StreamOf(std::intptr_t stream) {
+  CheckIsStream(stream);
+  return reinterpret_cast<void*>(stream);
+}
+
+void Create(RingHome* self, nb::handle device, nb::handle host_node) {
+  const auto on = DeviceOf(device);
+  vmmshare_pool_options options{};
+  options.struct_size = sizeof(options);
+  if (!host_node.is_none()) {
+    options.flags = VMMSHARE_ON_HOST;
+    options.numa_node = nb::cast<int>(host_node);
+  }
+  new (self) RingHome{Holder<vmmshare_ring_home>(
+      Make(&vmmshare_ring_home_close,
+           [&](vmmshare_ring_home** made, vmmshare_error** error) {
+             return vmmshare_ring_home_create(on.get(), &options, made, error);
+           }))};
+}
+
+void AdoptChannel(Channel* self, std::intptr_t descriptor) {
+  new (self) Channel{Holder<vmmshare_channel>(
+      Make(&vmmshare_channel_close,
+           [&](vmmshare_channel** made, vmmshare_error** error) {
+             return vmmshare_channel_adopt(descriptor, made, error);
+           }))};
+}
+
+Object<Ring> OpenWriter(const RingHome& self, const Channel& connection,
+                        std::uint32_t buffers, std::uint64_t nbytes,
+                        nb::handle timeout) {
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const auto home = self.handle.shared();
+  auto ring = MakeOnAThread(
+      &vmmshare_ring_close,
+      [home, channel = connection.handle.shared(), buffers, nbytes, timeout_ns](
+          vmmshare_ring** made, vmmshare_error** error) {
+        return vmmshare_ring_open_writer(home.get(), channel.get(), buffers,
+                                         nbytes, timeout_ns, made, error);
+      });
+  return Give(
+      new Ring{Holder<vmmshare_ring>(std::move(ring)), DefaultDriver(), false});
+}
+
+Object<Ring> OpenReader(const Channel& connection, nb::handle device,
+                        bool writable, nb::handle timeout) {
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const auto on = DeviceOf(device);
+  auto ring = MakeOnAThread(
+      &vmmshare_ring_close,
+      [on, channel = connection.handle.shared(), writable, timeout_ns](
+          vmmshare_ring** made, vmmshare_error** error) {
+        return vmmshare_ring_open_reader(
+            on.get(), channel.get(), writable ? 1 : 0, timeout_ns, made, error);
+      });
+  return Give(new Ring{Holder<vmmshare_ring>(std::move(ring)), DefaultDriver(),
+                       !writable, vmmshare_device_ordinal(on.get())});
+}
+
+Item Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout) {
+  const auto ring = self.handle.shared();
+  vmmshare_ring_buffer buffer{};
+  buffer.struct_size = sizeof(buffer);
+  void* const on = StreamOf(stream);
+  WaitInSlices(
+      NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
+        return vmmshare_ring_acquire(ring.get(), on, slice, &buffer, error);
+      });
+  return ItemOf(buffer);
+}
+
+void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
+          nb::handle timeout) {
+  const auto ring = self.handle.shared();
+  const vmmshare_ring_buffer buffer = BufferOf(item);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  void* const on = StreamOf(stream);
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = vmmshare_ring_pass(ring.get(), &buffer, on, timeout_ns, &error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
+void Await(const Ring& self, nb::handle item, nb::handle timeout) {
+  const auto ring = self.handle.shared();
+  const vmmshare_ring_buffer buffer = BufferOf(item);
+  WaitInSlices(NanosecondsOf(timeout),
+               [&](std::int64_t slice, vmmshare_error** error) {
+                 return vmmshare_ring_await(ring.get(), &buffer, slice, error);
+               });
+}
+
+// On a thread, for it waits for the GPU, and Ctrl-C ends that.
+void Close(Ring& self) {
+  if (self.handle.is_closed()) return;
+  WaitOnAThread(
+      [ring = self.handle.Take()](Outcome&) mutable { ring.reset(); });
+}
+
+void Finish(const Ring& self, nb::handle timeout) {
+  const auto ring = self.handle.shared();
+  WaitInSlices(NanosecondsOf(timeout),
+               [&](std::int64_t slice, vmmshare_error** error) {
+                 return vmmshare_ring_finish(ring.get(), slice, error);
+               });
+}
+
+Object<Array> ArrayOf(const Ring& self, nb::handle item, nb::handle shape,
+                      nb::handle dtype, std::uint64_t offset) {
+  const vmmshare_ring_buffer buffer = BufferOf(item);
+  const Located at = Locate(self.driver.get(), buffer.address);
+  const Place place{{at.on_host ? kDLCPU : kDLCUDA,
+                     at.on_host ? 0 : self.device.value_or(at.device)},
+                    self.readonly};
+  Layout layout = DenseLayout(shape, dtype, offset);
+  CheckWithin(layout, buffer.size);
+  return MakeArray(
+      std::make_shared<RingMemory>(self.handle.shared(), buffer.address,
+                                   buffer.size, place),
+      std::move(layout));
+}
+
+}  // namespace
+
+void DefineRing(nb::module_& module) {
+  nb::class_<Channel>(module, "_Channel")
+      .def("__init__", &AdoptChannel, nb::arg("descriptor"));
+  nb::class_<RingHome> home(module, "_RingHome");
+  home.def("__init__", &Create, nb::arg("device"), nb::arg("host_node").none())
+      .def("open", &OpenWriter, nb::arg("channel"), nb::arg("buffers"),
+           nb::arg("nbytes"), nb::arg("timeout").none());
+  DefineClosing(home, "");
+  nb::class_<Ring> ring(module, "_Ring");
+  ring.def("acquire", &Acquire, nb::arg("stream"), nb::arg("timeout").none())
+      .def("hand_over", &Pass, nb::arg("item"), nb::arg("stream"),
+           nb::arg("timeout").none())
+      .def("wait", &Await, nb::arg("item"), nb::arg("timeout").none())
+      .def("finish", &Finish, nb::arg("timeout").none())
+      .def("abort",
+           [](const Ring& self) {
+             Must([&](vmmshare_error** error) {
+               return vmmshare_ring_abort(self.handle.get(), error);
+             });
+           })
+      .def("array", &ArrayOf, nb::arg("item"), nb::arg("shape"),
+           nb::arg("dtype").none(), nb::arg("offset"));
+  ring.def("close", &Close).def_prop_ro("closed", [](const Ring& self) {
+    return self.handle.is_closed();
+  });
+  module.def("_open_ring", &OpenReader, nb::arg("channel"), nb::arg("device"),
+             nb::arg("writable"), nb::arg("timeout").none());
+}
+
+}  // namespace vmm::python

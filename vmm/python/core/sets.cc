@@ -1,0 +1,197 @@
+// Many arrays at once: one call, one bytes object, one ticket a block.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/array_set.h"
+#include "vmm/python/core/exchange.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/remote_pool.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+std::string_view NameOf(nb::handle name) {
+  if (!nb::isinstance<nb::str>(name)) {
+    RefuseType("the name " + Utf8(nb::repr(name)), name, "a str");
+  }
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+  if (text == nullptr) throw nb::python_error();
+  return {text, static_cast<std::size_t>(size)};
+}
+
+nb::object NameOf(const SetEntry& entry) {
+  PyObject* const name = PyUnicode_DecodeUTF8(
+      entry.name.data(), static_cast<Py_ssize_t>(entry.name.size()), nullptr);
+  if (name == nullptr) {
+    PyErr_Clear();
+    RefuseTicket({VMMSHARE_INVALID_ARGUMENT, "a name is no UTF-8"});
+  }
+  return nb::steal(name);
+}
+
+nb::bytes BytesOf(SetWriter& set) {
+  const std::string bytes = set.Finish();
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+nb::bytes PackArrays(const nb::dict& arrays) {
+  SetWriter set;
+  for (const auto [name, object] : arrays) {
+    if (!nb::isinstance<Array>(object)) {
+      RefuseType("array " + Utf8(nb::repr(name)), object, "a vmmshare.Array");
+    }
+    const Array& array = nb::cast<const Array&>(object);
+    CheckHasTicket(array);
+    // An empty one may begin where its block ends.
+    const bool empty = array.layout().elements() == 0;
+    set.Add(NameOf(name), empty ? array.storage()->address : array.address(),
+            array.layout());
+  }
+  return BytesOf(set);
+}
+
+nb::bytes PackTensors(const nb::dict& tensors, nb::handle type) {
+  TensorClass read(type, nb::none());
+  SetWriter set;
+  Layout layout;
+  DLDevice device{};
+  for (const auto [name, tensor] : tensors) {
+    read.Check(name, tensor);
+    const std::uint64_t address = read.Read(tensor, &layout, &device);
+    const bool on_device = address == 0 && device.device_type == kDLCUDA;
+    set.Add(NameOf(name), address, layout,
+            on_device ? MarkOf(DeviceOf(nb::int_(device.device_id)).get()) : 0);
+  }
+  return BytesOf(set);
+}
+
+void Refuse(const Refusal& refusal) {
+  if (refusal.status != VMMSHARE_OK) RefuseTicket(refusal);
+}
+
+// One that is not seen here is the first: such an array has no memory.
+DLDevice PlaceOfMark(std::uint64_t mark) {
+  if (mark == 0) return {kDLCPU, 0};
+  for (const auto& device : AllDevices()) {
+    if (MarkOf(device.get()) == mark) {
+      return {kDLCUDA, vmmshare_device_ordinal(device.get())};
+    }
+  }
+  return {kDLCUDA, 0};
+}
+
+// Calls `prepare(storages)`, and `take(entry, storage)` for each array.
+template <typename Prepare, typename Take>
+void ReadSet(RemotePool& pool, const nb::bytes& bytes, nb::handle timeout,
+             const Prepare& prepare, const Take& take) {
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  SetReader set;
+  Refuse(set.Start({bytes.c_str(), bytes.size()}));
+  const std::vector<std::shared_ptr<Storage>> storages =
+      pool.Import(set.tickets(), set.blocks(), timeout_ns);
+  prepare(storages);
+  SetEntry entry;
+  while (set.left() > 0) {
+    Refuse(set.Next(&entry));
+    const std::shared_ptr<Storage> storage =
+        entry.block == SetEntry::kNoBlock
+            ? std::make_shared<Storage>(
+                  0, 0, Place{PlaceOfMark(entry.device), !pool.writable()})
+            : storages[entry.block];
+    CheckFits(entry.layout, *storage);
+    take(entry, storage);
+  }
+}
+
+using NamedArrays = nb::typed<nb::list, nb::typed<nb::tuple, nb::str, Array>>;
+
+NamedArrays OpenAll(RemotePool& self, const nb::bytes& bytes,
+                    nb::handle timeout) {
+  NamedArrays list;
+  ReadSet(
+      self, bytes, timeout, [](const auto&) {},
+      [&](const SetEntry& entry, const std::shared_ptr<Storage>& storage) {
+        list.append(
+            nb::make_tuple(NameOf(entry), MakeArray(storage, entry.layout)));
+      });
+  return list;
+}
+
+// `stream_of(device)` is the stream on which the tensors will be used. Types
+// that not all versions of PyTorch take by DLPack come as bytes, of which
+// `as_type(tensor, name)` makes the right ones.
+nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
+                     nb::handle timeout, nb::handle type,
+                     nb::handle from_capsule, nb::handle stream_of,
+                     nb::handle as_type) {
+  const TensorClass make(type, from_capsule);
+  const DType* const byte = FindDType({1, 8, 1});
+  nb::dict tensors;
+  ReadSet(
+      self, bytes, timeout,
+      [&](const std::vector<std::shared_ptr<Storage>>& storages) {
+        std::map<std::int32_t, void*> streams;
+        for (const std::shared_ptr<Storage>& storage : storages) {
+          const DLDevice device = storage->place.device;
+          if (device.device_type != kDLCUDA) continue;
+          const auto [found, is_new] =
+              streams.try_emplace(device.device_id, nullptr);
+          if (is_new) {
+            const auto stream =
+                nb::cast<std::intptr_t>(stream_of(device.device_id));
+            // CUDA's name of the legacy default stream needs no context.
+            found->second = reinterpret_cast<void*>(
+                stream == 0 ? std::intptr_t{1} : stream);
+          }
+          storage->UsedOn(found->second);
+        }
+      },
+      [&](SetEntry& entry, const std::shared_ptr<Storage>& storage) {
+        const DType* const dtype = entry.layout.dtype;
+        const bool as_bytes = dtype->dlpack.code >= 7;  // DLPack's float8.
+        if (as_bytes) entry.layout.dtype = byte;
+        nb::object tensor = make.Make(storage, entry.layout);
+        if (as_bytes) tensor = as_type(tensor, dtype->name);
+        tensors[NameOf(entry)] = tensor;
+      });
+  return tensors;
+}
+
+}  // namespace
+
+void DefineSets(nb::module_& module, nb::class_<RemotePool>& remote_pool) {
+  module.def("share_all", &PackArrays, nb::arg("arrays"),
+             "One bytes object for many arrays of own Pools, by name, for "
+             "RemotePool.open_all().\nThose in one block share its ticket. "
+             "FailedPrecondition for an array that is not of\nan own pool.");
+  module.def(
+      "_check_tensor",
+      [](nb::handle tensor, nb::handle type) {
+        TensorClass(type, nb::none()).Check(nb::str(""), tensor);
+      },
+      nb::arg("tensor"), nb::arg("type"));
+  module.def("_pack_tensors", &PackTensors, nb::arg("tensors"),
+             nb::arg("type"));
+  remote_pool
+      .def("open_all", &OpenAll, nb::arg("tickets"), nb::kw_only(),
+           nb::arg("timeout").none() = 10.0,
+           "The arrays of share_all(): a list of (name, array). A block goes "
+           "back when the last\nof them in it has gone.")
+      .def("_open_tensors", &OpenTensors, nb::arg("tickets"),
+           nb::arg("timeout").none(), nb::arg("type"), nb::arg("from_capsule"),
+           nb::arg("stream_of"), nb::arg("as_type"));
+}
+
+}  // namespace vmm::python

@@ -1,0 +1,103 @@
+// Storage: memory that arrays are views of, given back when the last of them
+// and the last consumer of a DLPack capsule have gone.
+//
+// Its destructor runs on any thread, with the GIL or without, in a forked child
+// and at the interpreter's end: it calls nothing of Python.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_STORAGE_H_
+#define VMMSHARE_VMM_PYTHON_CORE_STORAGE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "vmm/c/vmmshare.h"
+#include "vmm/python/core/dlpack_abi.h"
+#include "vmm/python/core/forked.h"
+
+namespace vmm::python {
+
+// Where memory is and who may write it.
+struct Place {
+  DLDevice device{kDLCPU, 0};
+  bool readonly = false;
+};
+
+// A stream, and how many had been released when it was used.
+struct StreamUse {
+  void* stream = nullptr;
+  std::uint64_t at = 0;
+  // Null when it was released since, and may be destroyed.
+  void* Current() const;
+};
+
+// The GPU has passed all work on `stream`, which nobody uses any more until it
+// is another one.
+void StreamWasReleased(void* stream);
+
+class Storage {
+ public:
+  Storage(std::uint64_t first, std::uint64_t bytes, Place where)
+      : address(first), size(bytes), place(where) {}
+  virtual ~Storage() = default;
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  const std::uint64_t address;
+  const std::uint64_t size;
+  const MadeHere made;
+  Place place;  // Known, and not changed, once anybody else has it.
+
+  // Whoever was given the memory works on it on `stream`: it goes back after
+  // that, not before. Of several streams, the last one that said so.
+  void UsedOn(void* stream);
+
+ protected:
+  StreamUse last_use() const { return {last_stream_, used_at_}; }
+
+ private:
+  std::atomic<void*> last_stream_ = nullptr;
+  std::atomic<std::uint64_t> used_at_ = 0;
+};
+
+// A block of this process's pool, allocated on `stream`.
+class PoolBlock final : public Storage {
+ public:
+  PoolBlock(std::shared_ptr<vmmshare_pool> from, std::uint64_t first,
+            std::uint64_t bytes, Place where, void* stream)
+      : Storage(first, bytes, where), pool(std::move(from)) {
+    UsedOn(stream);
+  }
+  ~PoolBlock() override;
+
+  const std::shared_ptr<vmmshare_pool> pool;
+};
+
+// A block of another process.
+class ImportedBlock final : public Storage {
+ public:
+  // Takes over `block`. Its place is to be set.
+  explicit ImportedBlock(vmmshare_block* block)
+      : Storage(vmmshare_block_address(block), vmmshare_block_size(block), {}),
+        block_(block) {}
+  ~ImportedBlock() override;
+
+ private:
+  vmmshare_block* const block_;
+};
+
+// Whole memory, which its own handle keeps.
+class WholeMemory final : public Storage {
+ public:
+  WholeMemory(std::shared_ptr<vmmshare_memory> memory, Place where)
+      : Storage(vmmshare_memory_address(memory.get()),
+                vmmshare_memory_requested_size(memory.get()), where),
+        memory_(std::move(memory)) {}
+
+ private:
+  const std::shared_ptr<vmmshare_memory> memory_;
+};
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_STORAGE_H_

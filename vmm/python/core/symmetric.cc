@@ -1,0 +1,183 @@
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+struct Symmetric {
+  Holder<vmmshare_symmetric> handle;
+  // Of this rank: it has access to all parts, wherever they lie.
+  int device = 0;
+  int rank = 0;
+  int size = 1;
+};
+
+class SymmetricPart final : public Storage {
+ public:
+  SymmetricPart(std::shared_ptr<vmmshare_symmetric> from, std::uint64_t first,
+                Place where)
+      : Storage(first, vmmshare_symmetric_size(from.get()), where),
+        from_(std::move(from)) {}
+
+ private:
+  const std::shared_ptr<vmmshare_symmetric> from_;
+};
+
+// The program's exchange, called on the thread that called in, and what it
+// raised.
+struct Caller {
+  nb::handle exchange;
+  std::optional<nb::python_error> raised;
+
+  template <typename Body>
+  vmmshare_status Run(const Body& body) {
+    const nb::gil_scoped_acquire acquired;
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      body();
+      return VMMSHARE_OK;
+    } catch (nb::python_error& error) {
+      if (error.matches(PyExc_LookupError)) return VMMSHARE_NOT_FOUND;
+      raised.emplace(std::move(error));
+    } catch (const std::exception&) {
+      // Not what an exchange returns.
+      return VMMSHARE_INVALID_ARGUMENT;
+    }
+    return VMMSHARE_CANCELLED;
+  }
+};
+
+double Seconds(std::int64_t timeout_ns) {
+  return std::max(static_cast<double>(timeout_ns) / 1e9, 0.0);
+}
+
+vmmshare_status Put(void* user, const char* key, const std::uint8_t* value,
+                    std::uint64_t size, std::int64_t) {
+  auto& caller = *static_cast<Caller*>(user);
+  return caller.Run([&] {
+    caller.exchange.attr("put")(
+        key, nb::bytes(value, static_cast<std::size_t>(size)));
+  });
+}
+
+vmmshare_status Fence(void* user, std::int64_t timeout_ns) {
+  auto& caller = *static_cast<Caller*>(user);
+  return caller.Run(
+      [&] { caller.exchange.attr("fence")(Seconds(timeout_ns)); });
+}
+
+vmmshare_status Get(void* user, std::int32_t rank, const char* key,
+                    std::uint8_t* value, std::uint64_t room,
+                    std::uint64_t* size, std::int64_t) {
+  auto& caller = *static_cast<Caller*>(user);
+  return caller.Run([&] {
+    const auto got =
+        nb::cast<nb::bytes>(caller.exchange.attr("get")(rank, key));
+    *size = got.size();
+    std::copy_n(got.c_str(), std::min<std::uint64_t>(room, got.size()),
+                reinterpret_cast<char*>(value));
+  });
+}
+
+void Create(Symmetric* self, nb::handle device, std::uint64_t nbytes,
+            nb::handle exchange, const std::string& scope, nb::handle timeout) {
+  const auto on = DeviceOf(device);
+  Caller caller{exchange, std::nullopt};
+  const vmmshare_exchange calls{sizeof(calls),
+                                "python",
+                                WithoutNul(scope).c_str(),
+                                nb::cast<int>(exchange.attr("rank")),
+                                nb::cast<int>(exchange.attr("size")),
+                                &caller,
+                                &Put,
+                                &Fence,
+                                &Get};
+  vmmshare_symmetric_options options{};
+  options.struct_size = sizeof(options);
+  options.size = nbytes;
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  vmmshare_symmetric* made = nullptr;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = vmmshare_symmetric_create(on.get(), &calls, &options, timeout_ns,
+                                       &made, &error);
+  }
+  if (status != VMMSHARE_OK && caller.raised.has_value()) {
+    vmmshare_error_free(error);
+    throw nb::python_error(std::move(*caller.raised));
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+  new (self)
+      Symmetric{Holder<vmmshare_symmetric>({made, &vmmshare_symmetric_close}),
+                vmmshare_device_ordinal(on.get()), calls.rank, calls.size};
+}
+
+std::uint64_t AddressOf(const Symmetric& self, int rank) {
+  const std::uint64_t address =
+      vmmshare_symmetric_address(self.handle.get(), rank);
+  if (address == 0) {
+    throw nb::index_error(("there is no rank " + std::to_string(rank) + " of " +
+                           std::to_string(self.size))
+                              .c_str());
+  }
+  return address;
+}
+
+Object<Array> ArrayOf(const Symmetric& self, int rank, nb::handle shape,
+                      nb::handle dtype, std::uint64_t offset) {
+  const std::uint64_t address = AddressOf(self, rank);
+  // Whoever takes the array works on the device that it names.
+  const Place place{{kDLCUDA, self.device}, false};
+  Layout layout = DenseLayout(shape, dtype, offset);
+  auto storage =
+      std::make_shared<SymmetricPart>(self.handle.shared(), address, place);
+  CheckWithin(layout, storage->size);
+  return MakeArray(std::move(storage), std::move(layout));
+}
+
+}  // namespace
+
+void DefineSymmetric(nb::module_& module) {
+  nb::class_<Symmetric> type(
+      module, "SymmetricMemory",
+      "The same amount of memory of every rank's GPU, mapped by all ranks.");
+  type.def("__init__", &Create, nb::arg("device"), nb::arg("nbytes"),
+           nb::arg("exchange"), nb::kw_only(), nb::arg("scope") = "",
+           nb::arg("timeout").none() = 60.0,
+           "Collective: every rank calls it with the same `nbytes`. "
+           "`exchange`: vmmshare.job.mpi(),\nvmmshare.job.torch_distributed(), "
+           "or an object with `rank`, `size`, put(key, bytes),\nfence(seconds) "
+           "and get(rank, key), which raises LookupError for what there is "
+           "not.\n`scope`: for a second one over the same store. "
+           "DeadlineExceeded names the rank that\ndid not come; what the "
+           "exchange raises is raised.")
+      .def_ro("rank", &Symmetric::rank)
+      .def_ro("size", &Symmetric::size, "How many ranks there are.")
+      .def_prop_ro("nbytes",
+                   [](const Symmetric& self) {
+                     return vmmshare_symmetric_size(self.handle.get());
+                   })
+      .def("ptr", &AddressOf, nb::arg("rank"),
+           "Where this process has that rank's memory.")
+      .def("array", &ArrayOf, nb::arg("rank"), nb::arg("shape"),
+           nb::arg("dtype").none(), nb::arg("offset") = 0,
+           "A typed view of that rank's memory, which it keeps.");
+  DefineClosing(type,
+                "Unmaps all, once arrays of it have gone: synchronise, and "
+                "meet, first.");
+}
+
+}  // namespace vmm::python

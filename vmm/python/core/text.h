@@ -1,0 +1,57 @@
+// What Python passes as text and numbers, checked.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_TEXT_H_
+#define VMMSHARE_VMM_PYTHON_CORE_TEXT_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "vmm/python/core/error.h"
+
+namespace vmm::python {
+
+// For text that goes on as a C string, which would end at its first NUL: another
+// name than was meant. Returns `text`; raises InvalidArgument for one with a NUL.
+inline const std::string& WithoutNul(const std::string& text) {
+  if (text.find('\0') != std::string::npos) {
+    Raise(VMMSHARE_INVALID_ARGUMENT, "a text has a NUL in it",
+          "Pass the name, path or share's text without.");
+  }
+  return text;
+}
+
+// TypeError for `what`, an argument that is `given` and was to be `expected`.
+[[noreturn]] inline void RefuseType(const std::string& what,
+                                    nanobind::handle given,
+                                    const char* expected) {
+  throw nanobind::type_error((what + ": expected " + expected + ", not a " +
+                              nanobind::inst_name(given).c_str())
+                                 .c_str());
+}
+
+// Of a str that may have no UTF-8, which has backslashes then. Never raises for
+// what it is given.
+inline std::string Utf8(nanobind::handle text) {
+  const auto bytes = nanobind::steal<nanobind::bytes>(
+      PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) throw nanobind::python_error();
+  return {bytes.c_str(), bytes.size()};
+}
+
+// Of an int or what stands for one, as numpy.int64 does. TypeError for others,
+// OverflowError above 64 bits.
+inline std::int64_t Int64Of(nanobind::handle number) {
+  const auto exact =
+      nanobind::steal<nanobind::object>(PyNumber_Index(number.ptr()));
+  if (!exact.is_valid()) throw nanobind::python_error();
+  const long long value = PyLong_AsLongLong(exact.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    throw nanobind::python_error();
+  }
+  return value;
+}
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_TEXT_H_

@@ -1,0 +1,83 @@
+// Waits that Ctrl-C ends, and that do not hold the GIL.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_WAIT_H_
+#define VMMSHARE_VMM_PYTHON_CORE_WAIT_H_
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "vmm/c/base.h"
+#include "vmm/python/core/error.h"
+#include "vmm/python/core/gil.h"
+
+namespace vmm::python {
+
+// Of a `timeout` in seconds; None waits for ever. ValueError for NaN.
+std::int64_t NanosecondsOf(nanobind::handle timeout);
+
+// Of the seconds of a recall. ValueError unless they are 0 to 1e9, 30 years.
+std::int64_t NanosecondsWithin(double seconds);
+
+// How long a wait goes on before it looks whether Ctrl-C was pressed.
+inline constexpr std::int64_t kSliceNs = 50'000'000;
+
+// DeadlineExceeded for a wait of `timeout_ns`, with what `error`, which it takes,
+// says of the last look.
+[[noreturn]] void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error);
+
+// For a `call(timeout_ns, &error)` that may be repeated after a
+// DEADLINE_EXCEEDED as if it had waited all the time.
+template <typename Call>
+void WaitInSlices(std::int64_t timeout_ns, const Call& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::int64_t left = timeout_ns;
+  for (;;) {
+    const std::int64_t slice = std::min(left, kSliceNs);
+    vmmshare_error* error = nullptr;
+    vmmshare_status status;
+    {
+      const WithoutGil released;
+      status = call(slice, &error);
+    }
+    if (status == VMMSHARE_OK) return;
+    if (timeout_ns != VMMSHARE_FOREVER) {
+      left = timeout_ns - (std::chrono::steady_clock::now() - begin) /
+                              std::chrono::nanoseconds(1);
+    }
+    if (status != VMMSHARE_DEADLINE_EXCEEDED) Raise(status, error);
+    if (left <= 0) RaiseTimedOut(timeout_ns, error);
+    vmmshare_error_free(error);
+    if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+  }
+}
+
+// What a call has come to.
+struct Outcome {
+  vmmshare_status status = VMMSHARE_OK;
+  vmmshare_error* error = nullptr;
+  std::shared_ptr<void> made;  // With the deleter that closes it.
+};
+
+// For a call that cannot be repeated: runs it on a thread of its own, and
+// returns what it made. After Ctrl-C the call goes on up to its own timeout;
+// what it makes then is closed. So it may refer only to what it owns.
+std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call);
+
+// The same for a call that makes a `T`, which `close` closes.
+template <typename T, typename Call>
+std::shared_ptr<T> MakeOnAThread(void (*close)(T*), Call call) {
+  return std::static_pointer_cast<T>(
+      WaitOnAThread([close, call = std::move(call)](Outcome& outcome) {
+        T* made = nullptr;
+        outcome.status = call(&made, &outcome.error);
+        if (made != nullptr) outcome.made = std::shared_ptr<T>(made, close);
+      }));
+}
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_WAIT_H_

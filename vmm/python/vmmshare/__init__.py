@@ -1,0 +1,176 @@
+"""Share GPU memory between processes.
+
+    import vmmshare as vs
+    pool = vs.Pool(device=0)
+    array = pool.empty((1024, 1024), "float16")   # torch.from_dlpack(array)
+    share = vs.serve(pool)                        # str(share): its key, for the other process
+    ticket = array.ticket()                       # bytes, for the other process
+
+    theirs = vs.connect(text, timeout=10).open(ticket)     # there; read-only
+
+Importing this loads no driver, starts no thread and touches no GPU: the first call that
+needs the driver does. Failures are exceptions of `vmmshare.errors`, which say what to do.
+Ctrl-C ends every wait.
+"""
+
+import importlib as _importlib
+import os as _os
+import threading as _threading
+import time as _time
+import typing as _typing
+
+from . import errors
+from ._core import (
+    Allocation,
+    Array,
+    Device,
+    Driver,
+    Fence,
+    FencePool,
+    Keeper,
+    Pool,
+    RemotePool,
+    Server,
+    Share,
+    SymmetricMemory,
+    adopt,
+    _open_memory,
+    _open_pool,
+    _version as __version__,
+    connect_fences,
+    devices,
+    set_driver,
+    share_all,
+)
+from ._doctor import DoctorReport, doctor
+from ._ring import RingBuffer, RingHome, RingReader, RingWriter, open_ring
+
+__all__ = [
+    "Allocation",
+    "Array",
+    "Device",
+    "DoctorReport",
+    "Driver",
+    "Fence",
+    "FencePool",
+    "Keeper",
+    "Pool",
+    "RemotePool",
+    "RingBuffer",
+    "RingHome",
+    "RingReader",
+    "RingWriter",
+    "Server",
+    "Share",
+    "SymmetricMemory",
+    "__version__",
+    "adopt",
+    "connect",
+    "connect_fences",
+    "devices",
+    "doctor",
+    "errors",
+    "on_recall",
+    "open_ring",
+    "serve",
+    "set_driver",
+    "share_all",
+]
+
+if _typing.TYPE_CHECKING:
+    from . import keeper
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name == "keeper":  # Imported when it is used.
+        return _importlib.import_module(".keeper", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_server: "tuple[int, Server] | None" = None
+
+
+def serve(what: "Pool | Allocation | FencePool") -> Share:
+    """Serves it to processes of the same user, while the Share that is returned exists.
+
+    Each Share opens what it was made of and nothing else: keep its text from whoever must
+    not have the memory. Raises FailedPrecondition for what another process made.
+    """
+    global _server
+    # A forked child's server is its own.
+    if _server is None or _server[0] != _os.getpid():
+        _server = (_os.getpid(), Server())
+    return _server[1].share(what)
+
+
+def connect(text: str, *, timeout: "float | None" = 10.0,
+            writable: bool = False) -> "RemotePool | Allocation":
+    """What another process serves: a RemotePool or an Allocation.
+
+    text: str() of its Share. timeout: seconds, None for ever. writable: otherwise the
+    memory is mapped read-only, and a stray write of a kernel ends this process's context.
+
+    Raises NotFound when nobody serves it any more, InvalidArgument for another text,
+    PermissionDenied when it is another user's, DeadlineExceeded.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"connect() takes the text of a share, str(share), not a "
+                        f"{type(text).__name__}")
+    opener = _open_pool if text.lstrip().startswith("vmmshare-pool:") else _open_memory
+    return opener(text, writable, timeout)
+
+
+def _recalls_of_pool(remote):
+    seen = 0
+    while True:
+        try:
+            seen = remote._wait_recalled(seen, _LOOK_AGAIN)
+        except errors.DeadlineExceeded:
+            continue
+        yield remote.recalled()
+
+
+def _recall_of_allocation(memory):
+    while memory.recalled_in is None:
+        _time.sleep(_LOOK_AGAIN)
+    yield [memory.ptr]
+
+
+_LOOK_AGAIN = 0.2  # Seconds.
+
+
+def on_recall(remote: "RemotePool | Allocation",
+              callback: "_typing.Callable[[list[int]], object]") -> _threading.Thread:
+    """Calls callback(addresses) when the owner of `remote` wants memory back.
+
+    On a thread of its own, which is returned, one call after the other; `addresses` are the
+    Array.ptr of all of a RemotePool that are open here and asked for, or the ptr of an
+    Allocation, which is asked for once. Let go of them as soon as possible. The thread ends
+    when `remote`, which it keeps, is closed or its owner ends, or the callback raises.
+
+    FailedPrecondition for an Allocation that did not come from connect(), Unavailable for one
+    whose owner has ended.
+    """
+    if not isinstance(remote, (RemotePool, Allocation)) or not callable(callback):
+        raise TypeError("on_recall() takes what connect() returned and a function, not a "
+                        f"{type(remote).__name__} and a {type(callback).__name__}")
+    if isinstance(remote, Allocation):
+        remote.recalled_in
+        asked = _recall_of_allocation(remote)
+    else:
+        asked = _recalls_of_pool(remote)
+
+    def watch():
+        while True:
+            try:
+                addresses = next(asked, None)
+            except (errors.FailedPrecondition, errors.Unavailable):
+                return
+            if addresses is None:
+                return
+            if addresses:
+                callback(addresses)
+
+    thread = _threading.Thread(target=watch, name="vmmshare-recall", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,165 @@
+"""A ring of buffers from one process to another; vmmshare has its names."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import typing
+
+from . import _core, errors
+from ._core import Array, Device
+
+
+def _channel(connection: "socket.socket | int") -> _core._Channel:
+    if not isinstance(connection, (socket.socket, int)):
+        raise TypeError("a ring takes a connected socket.socket, or a descriptor as an int, not "
+                        f"a {type(connection).__name__}")
+    return _core._Channel(connection if isinstance(connection, int) else connection.detach())
+
+
+class RingBuffer:
+    """A buffer of a ring that is acquired: `ptr`, `nbytes`, `number` (from 1) and `tag`.
+
+    A writer may lower `nbytes` and set `tag`, an int, before it publishes.
+    """
+
+    def __init__(self, ring, item):
+        self._ring, self._whole = ring, item
+        self.ptr, self.nbytes, self.tag, self.number = item
+
+    def _item(self):
+        return self.ptr, self.nbytes, self.tag, self.number
+
+    def array(self, shape, dtype, offset: int = 0) -> Array:
+        """A typed view. Its contents are another item's once the buffer is given on."""
+        return self._ring.array(self._whole, shape, dtype, offset)
+
+    def wait(self, *, timeout: "float | None" = 10.0) -> None:
+        """A reader's: returns when the contents are there, for a host that looks at them.
+        Aborted or Unavailable when they never will be."""
+        self._ring.wait(self._item(), timeout)
+
+
+class _End:
+    def __init__(self, ring):
+        self._ring = ring
+        self._lock = threading.Lock()  # A ring is for one thread at a time.
+
+    def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> RingBuffer:
+        """The next buffer, for later work on `stream`, a CUstream as an int.
+
+        The writer's is free by then, the reader's is full. OutOfRange when the writer has
+        finished, DeadlineExceeded, Unavailable when the other end has gone.
+        """
+        with self._locked(timeout) as left:
+            return RingBuffer(self._ring, self._ring.acquire(stream, left))
+
+    @contextlib.contextmanager
+    def _locked(self, timeout):
+        """Gives what is left of the timeout once no other thread's call is in progress."""
+        left = timeout
+        if not self._lock.acquire(blocking=False):
+            began = time.monotonic()
+            wait = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+            if not self._lock.acquire(timeout=wait):
+                raise errors.DeadlineExceeded(
+                    "another thread's call on this end of the ring was not done within the "
+                    f"timeout of {timeout} s",
+                    "A ring is for one thread at a time: let that one finish, or wait for longer.")
+            if timeout is not None:
+                left = max(timeout - (time.monotonic() - began), 0)
+        try:
+            yield left
+        finally:
+            self._lock.release()
+
+    def _hand_over(self, buffer, stream, timeout):
+        with self._locked(timeout) as left:
+            self._ring.hand_over(buffer._item(), stream, left)
+
+    def finish(self, *, timeout: "float | None" = 10.0) -> None:
+        """Returns when the GPU has passed all; a writer says that no more come."""
+        with self._locked(timeout) as left:
+            self._ring.finish(left)
+
+    def abort(self) -> None:
+        """Ends the ring, and lets all streams go that wait in it, on both ends."""
+        self._ring.abort()
+
+    def close(self) -> None:
+        """Waits until the GPU has passed what is in it, and hangs up. When it does not go on for
+        10 s its streams are let go of, and have as long again to pass. After Ctrl-C it goes on
+        by itself."""
+        self._ring.close()
+
+    closed = property(lambda self: self._ring.closed)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class RingWriter(_End):
+    """The producer's end, of RingHome.open()."""
+
+    def publish(self, buffer: RingBuffer, stream: int = 0, *,
+                timeout: "float | None" = 10.0) -> None:
+        """Hands over what is on `stream` now. FailedPrecondition when it was already."""
+        self._hand_over(buffer, stream, timeout)
+
+
+class RingReader(_End):
+    """The consumer's end, of open_ring(). Iterating gives one buffer after the other on the
+    default stream, each until the next is asked for; see items()."""
+
+    def release(self, buffer: RingBuffer, stream: int = 0) -> None:
+        """Gives it back after the work that is on `stream` now."""
+        with self._locked(None):
+            self._ring.hand_over(buffer._item(), stream, 0)
+
+    def items(self, stream: int = 0, *, timeout: "float | None" = None
+              ) -> "typing.Iterator[RingBuffer]":
+        """The buffers on `stream`, each released when the next is asked for, until the writer
+        has finished. Those on the host are waited for. `timeout` in seconds, for each."""
+        while True:
+            try:
+                buffer = self.acquire(stream, timeout=timeout)
+            except errors.OutOfRange:
+                return
+            try:
+                if buffer.array(0, "uint8").__dlpack_device__()[0] == 1:
+                    buffer.wait(timeout=timeout)
+                yield buffer
+            finally:
+                self.release(buffer, stream)
+
+    def __iter__(self):
+        return self.items()
+
+
+class RingHome:
+    """Where the buffers of this process's rings are: one for many rings whose readers may
+    see each other's buffers. Unimplemented without stream memory operations."""
+
+    def __init__(self, device: "int | str | Device" = 0, *, host_node: "int | None" = None):
+        self._home = _core._RingHome(device, host_node)
+
+    def open(self, connection: "socket.socket | int", *, buffers: int = 8, nbytes: int,
+             timeout: "float | None" = 10.0) -> RingWriter:
+        """A ring of so many buffers of `nbytes` to whoever calls open_ring() on the other end
+        of `connection`, a Unix socket of SOCK_SEQPACKET, which is the ring's from now on."""
+        return RingWriter(self._home.open(_channel(connection), buffers, nbytes, timeout))
+
+    def close(self) -> None:
+        """Its rings keep their buffers."""
+        self._home.close()
+
+
+def open_ring(connection: "socket.socket | int", *, device: "int | str | Device" = 0,
+              writable: bool = False, timeout: "float | None" = 10.0) -> RingReader:
+    """The reader's end of a ring. `device`: whose streams use the buffers here."""
+    return RingReader(_core._open_ring(_channel(connection), device, writable, timeout))

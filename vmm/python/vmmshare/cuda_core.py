@@ -1,0 +1,84 @@
+"""cuda.core's buffers and views of vmmshare's memory."""
+
+from __future__ import annotations
+
+import importlib
+
+from . import errors
+from ._core import Array, Pool
+
+__all__ = ["buffer", "memory_resource", "view"]
+
+
+# Where its names are: before version 1.0 all of it was experimental.
+_PLACES = ("cuda.core", "cuda.core.utils", "cuda.core.experimental",
+           "cuda.core.experimental.utils")
+
+
+def _name(name: str):
+    found = False
+    for place in _PLACES:
+        try:
+            module = importlib.import_module(place)
+        except ImportError:
+            continue
+        found = True
+        if hasattr(module, name):
+            return getattr(module, name)
+    if not found:
+        raise ImportError("vmmshare.cuda_core needs cuda.core: pip install cuda-core")
+    raise ImportError(f"cuda.core has no {name} where it was up to version 1.2")
+
+
+def buffer(of: Array, *, readonly: bool = False):
+    """A cuda.core.Buffer of an Array's bytes, which it keeps.
+
+    A Buffer has no stream: the legacy default stream waits for the fence that the array was
+    opened with, and the memory goes back after what is on that stream now. Nor does it know
+    what is read-only, and a kernel that writes there ends this process's context: of such an
+    array a Buffer is made only where readonly=True says that nothing will, FailedPrecondition
+    otherwise. ValueError for an array that is not dense.
+    """
+    make = _name("Buffer").from_handle
+    if of.readonly and not readonly:
+        raise errors.FailedPrecondition(
+            "the array is read-only, and cuda.core would take its Buffer for writable",
+            "Open it with connect(..., writable=True), pass readonly=True if nothing writes "
+            "there, or use view(), which knows.")
+    strides, step = [], of.nbytes
+    for length in of.shape:
+        step //= max(length, 1)
+        strides.append(step)
+    if of.nbytes and any(n > 1 and s != d for n, s, d in zip(of.shape, of.strides, strides)):
+        raise ValueError(f"the array is not dense: shape {of.shape}, strides {of.strides}")
+    if of.__dlpack_device__()[0] == 2:  # DLPack's kDLCUDA.
+        of._use_on(1)
+    return make(of.ptr, of.nbytes, owner=of)
+
+
+def view(of: Array, stream: int = -1):
+    """A cuda.core StridedMemoryView of an Array, for launching kernels. `stream`: the one
+    that will use it, or -1 when nothing is to be ordered."""
+    return _name("StridedMemoryView").from_dlpack(of, stream_ptr=stream)
+
+
+def memory_resource(pool: Pool):
+    """A cuda.core.MemoryResource that takes from `pool`, in the order of streams."""
+    make = _name("Buffer").from_handle
+
+    class Resource(_name("MemoryResource")):  # type: ignore[misc]
+        is_device_accessible = True
+        is_host_accessible = pool.device is None
+        device_id = -1 if pool.device is None else pool.device
+
+        def allocate(self, size, *, stream=None):
+            return make(pool._allocate(size, _handle(stream)), size, mr=self)
+
+        def deallocate(self, ptr, size, *, stream=None):
+            pool._free(int(ptr), _handle(stream))
+
+    return Resource()
+
+
+def _handle(stream) -> int:
+    return 0 if stream is None else int(stream.handle)

@@ -1,0 +1,61 @@
+"""CuPy on vmmshare's memory.
+
+    with vmmshare.cupy.use_pool(pool):
+        a = cupy.arange(10)          # in the pool
+    b = cupy.from_dlpack(array)      # an Array, as everywhere
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from . import _core
+from ._core import Array, Pool
+
+__all__ = ["allocator", "array", "use_pool"]
+
+
+def _library():
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError("vmmshare.cupy needs cupy: pip install cupy-cuda12x") from error
+    return cupy
+
+
+def allocator(pool: Pool):
+    """An allocator of CuPy that takes from `pool`, without Python in its path.
+
+    For cupy.cuda.set_allocator() and cupy.cuda.using_allocator(). Memory is ordered by the
+    default stream; CuPy's own MemoryPool above it orders by streams.
+    """
+    cupy = _library()
+    hooks = cupy.cuda.memory.CFunctionAllocator(
+        _core._pool_address(pool), _core._hook_address("cupy_malloc"),
+        _core._hook_address("cupy_free"), pool)
+    return cupy.cuda.MemoryPool(hooks.malloc).malloc
+
+
+@contextlib.contextmanager
+def use_pool(pool: Pool):
+    """Within it, what CuPy makes is in the pool."""
+    with _library().cuda.using_allocator(allocator(pool)):
+        yield
+
+
+def array(of: Array):
+    """The cupy.ndarray of an Array, which it keeps, for the current stream.
+
+    CuPy does not know of read-only memory: a kernel that writes what was not opened with
+    writable=True ends this process's context.
+    """
+    cupy = _library()
+    kind, device = of.__dlpack_device__()
+    if kind != 2:
+        raise ValueError("the array is on the host; CuPy wants one of a device")
+    of._use_on(cupy.cuda.get_current_stream().ptr)
+    dtype = cupy.dtype(of.dtype)
+    reach = dtype.itemsize + sum((n - 1) * s for n, s in zip(of.shape, of.strides))
+    memory = cupy.cuda.UnownedMemory(of.ptr, max(reach, of.nbytes), of, device)
+    return cupy.ndarray(of.shape, dtype, cupy.cuda.MemoryPointer(memory, 0),
+                        strides=of.strides)

@@ -1,0 +1,214 @@
+"""PyTorch on vmmshare's memory.
+
+    with vmmshare.torch.use_pool(pool):
+        model = Model().cuda()                 # its tensors are in the pool
+    data = vmmshare.torch.share_all(model.state_dict())
+    ...
+    tensors = vmmshare.torch.open_all(vs.connect(text), data)     # another process
+
+Any tensor of the pool can be shared, views and aliases too: no copy is made. A tensor of an
+opened array is mapped read-only unless connect() was told writable=True; PyTorch does not
+know that, and a kernel that writes it ends this process's context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import typing
+
+from . import _core, connect
+from . import serve as _serve
+from ._core import Allocation, Pool, RemotePool
+from .errors import VmmshareError
+
+if typing.TYPE_CHECKING:
+    import torch
+
+__all__ = ["Served", "enable_multiprocessing", "mem_pool", "open", "open_all", "open_served",
+           "serve", "share", "share_all", "use_pool"]
+
+
+def _library():
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("vmmshare.torch needs torch: pip install torch") from error
+    return torch
+
+
+_hooks = None
+_pools: "dict[int, tuple[Pool, object]]" = {}
+
+
+def _device_of(pool: Pool) -> int:
+    if pool.device is None:
+        raise ValueError("the pool is on the host; PyTorch wants one of a device")
+    return pool.device
+
+
+def mem_pool(pool: Pool) -> "torch.cuda.MemPool":
+    """A torch.cuda.MemPool whose memory is of `pool`, one for each pool.
+
+    Drop its tensors before it. One Pool of a device serves PyTorch at a time: ValueError
+    for another one, until the first is closed.
+    """
+    global _hooks
+    torch = _library()
+    device = _device_of(pool)
+    if device in _pools:
+        current, made = _pools[device]
+        if current is pool:
+            return made
+        if not current.closed:
+            raise ValueError(f"device {device} has another pool for PyTorch already. "
+                             "Close that one first.")
+    if _hooks is None:
+        path = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare.so.1"
+        _hooks = torch.cuda.memory.CUDAPluggableAllocator(
+            str(path), "vmmshare_torch_alloc", "vmmshare_torch_free")
+    _core._torch_set_pool(device, pool)
+    made = torch.cuda.MemPool(_hooks.allocator())
+    _pools[device] = (pool, made)
+    return made
+
+
+@contextlib.contextmanager
+def use_pool(pool: Pool):
+    """Within it, tensors that this thread makes on the pool's device are in the pool.
+
+    When there is no memory, PyTorch raises OutOfMemoryError; what the pool said is its cause.
+    """
+    torch = _library()
+    made = mem_pool(pool)
+    try:
+        with torch.cuda.use_mem_pool(made, device=_device_of(pool)):
+            yield made
+    except torch.cuda.OutOfMemoryError as error:
+        try:
+            _core._raise_last_hook_error()
+        except VmmshareError as cause:
+            raise error from cause
+        raise
+
+
+def share_all(tensors: "typing.Mapping[str, torch.Tensor]") -> bytes:
+    """One bytes object for many tensors, a state_dict for example.
+
+    Each is in memory of a Pool: of use_pool(), or made of an Array. Views and aliases too, and
+    at no cost: a block has one ticket, however many tensors lie in it. NotFound for a tensor
+    elsewhere: make it within use_pool(), or copy it into one that was. InvalidArgument for a
+    lazy conjugate or negative, as x.conj() is: share its resolve_conj() or resolve_neg().
+    """
+    torch = _library()
+    if not isinstance(tensors, typing.Mapping):
+        raise TypeError("share_all() takes tensors by name, as a dict, not a "
+                        f"{type(tensors).__name__}; share() takes one tensor")
+    return _core._pack_tensors(dict(tensors), torch.Tensor)
+
+
+def share(tensor: "torch.Tensor") -> bytes:
+    """A ticket for one tensor, for open(). Errors as share_all()."""
+    return share_all({"": tensor})
+
+
+def _stream_of(device: int) -> int:
+    return _library().cuda.current_stream(device).cuda_stream
+
+
+def _as_type(tensor, dtype: str):
+    return tensor.view(getattr(_library(), dtype))
+
+
+def open_all(remote: RemotePool, tickets: bytes, *,
+             timeout: "float | None" = 10.0) -> "dict[str, torch.Tensor]":
+    """The tensors of share_all(), by name. `timeout` in seconds, None for ever.
+
+    A block goes back to its owner when the last of these tensors in it, and the last view of
+    them, is gone, after what is then on the stream that is current now. InvalidArgument for
+    what was damaged or would leave its block.
+    """
+    torch = _library()
+    if not isinstance(remote, RemotePool) or not isinstance(tickets, bytes):
+        raise TypeError("expected a RemotePool, from connect(), and the bytes of share() or "
+                        f"share_all(), not a {type(remote).__name__} and a "
+                        f"{type(tickets).__name__}")
+    return remote._open_tensors(tickets, timeout, torch.Tensor, torch.from_dlpack, _stream_of,
+                                _as_type)
+
+
+def open(remote: RemotePool, ticket: bytes, *, timeout: "float | None" = 10.0) -> "torch.Tensor":
+    """The tensor of share()."""
+    tensors = open_all(remote, ticket, timeout=timeout)
+    if len(tensors) != 1:
+        raise ValueError(f"{len(tensors)} tensors; use open_all()")
+    return next(iter(tensors.values()))
+
+
+class Served:
+    """A tensor that is served while this exists: see serve()."""
+
+    def __init__(self, ticket: bytes, share):
+        self.ticket, self._share = ticket, share
+
+    def close(self) -> None:
+        """Serves it no more. Who has it keeps it."""
+        self._share.close()
+
+
+def serve(tensor: "torch.Tensor") -> Served:
+    """Serves a tensor of PyTorch's own allocator with expandable segments.
+
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes such memory; it is shared where it
+    is, without a copy. Its `ticket` is for open_served(), and it is a key: whoever has it has
+    the segments around the tensor too. FailedPrecondition for other memory, with what to do:
+    that of cudaMalloc() can only be copied, into a tensor made within use_pool().
+    InvalidArgument for a lazy conjugate or negative.
+    """
+    _core._check_tensor(tensor, _library().Tensor)
+    size = tensor.element_size()
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    memory = _core.adopt(tensor.data_ptr(), (reach + 1) * size)
+    share = _serve(memory)
+    ticket = json.dumps({"text": str(share), "offset": memory.offset,
+                         "dtype": str(tensor.dtype).removeprefix("torch."),
+                         "shape": list(tensor.shape), "strides": list(tensor.stride())})
+    return Served(ticket.encode(), share)
+
+
+def open_served(ticket: bytes, *, timeout: "float | None" = 10.0,
+                writable: bool = False) -> "torch.Tensor":
+    """The tensor of a Served.ticket. ValueError for one that was damaged."""
+    torch = _library()
+    try:
+        what = json.loads(ticket)
+        text, dtype, offset = str(what["text"]), str(what["dtype"]), int(what["offset"])
+        shape, strides = list(what["shape"]), list(what["strides"])
+        if not hasattr(torch, dtype) or not 0 <= offset < 2**64:
+            raise ValueError(f"dtype {dtype!r}, offset {offset}")
+        if any(type(number) is not int for number in shape + strides):
+            raise ValueError(f"shape {shape}, strides {strides}")
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as why:
+        raise ValueError(f"no ticket of vmmshare.torch.serve(): {why!r}") from why
+    memory = connect(text, timeout=timeout, writable=writable)
+    if not isinstance(memory, Allocation):
+        raise ValueError("no ticket of vmmshare.torch.serve(): its text is that of a pool")
+    carried = "uint8" if dtype.startswith("float8") else dtype
+    try:
+        array = memory._strided(shape, strides, carried, offset)
+    except TypeError as why:  # Another name that torch has.
+        raise ValueError(f"no ticket of vmmshare.torch.serve(): {why}") from why
+    tensor = torch.from_dlpack(array)
+    return tensor if carried == dtype else _as_type(tensor, dtype)
+
+
+def enable_multiprocessing(pool: Pool, *, writable: bool = True) -> None:
+    """From now on tensors in `pool` pass through torch.multiprocessing's queues by ticket.
+
+    All others pass as before. The receiver has the same memory, mapped for writing unless
+    writable=False, and gives it back with its last view; the sender keeps a tensor until it
+    was received. Both processes import vmmshare.torch.
+    """
+    from . import _torch_queues
+    _torch_queues.enable(_library(), pool, writable)

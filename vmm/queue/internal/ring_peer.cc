@@ -1,0 +1,141 @@
+#include "vmm/queue/internal/ring_peer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "platform/base/annotate.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/queue/ring.h"
+
+namespace vmm::ring {
+namespace {
+
+// A killed process hangs up some 30 ms before it can be seen to have ended
+// (measured on H100).
+constexpr absl::Duration kEndAfterHangUp = absl::Seconds(1);
+// From there to the proof, where all that it forked has ended: 2 s, with room.
+constexpr absl::Duration kProofAfterEnd = absl::Seconds(3);
+constexpr std::size_t kMaxString = 2048;
+constexpr std::uint32_t kVersion = 2;
+
+void PutString(WireWriter& out, const std::string& text) {
+  out.Put<std::uint16_t>(static_cast<std::uint16_t>(text.size()));
+  out.PutBytes(
+      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+}
+
+std::string TakeString(WireReader& in) {
+  const std::size_t size = in.Take<std::uint16_t>();
+  std::vector<std::uint8_t> bytes(std::min(size, kMaxString));
+  in.TakeBytes(absl::MakeSpan(bytes));
+  return std::string(bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> EncodeOffer(const Offer& offer) {
+  std::vector<std::uint8_t> bytes;
+  WireWriter out(bytes);
+  out.Put<std::uint32_t>(kVersion);
+  out.Put<std::uint32_t>(offer.buffers);
+  out.Put<std::uint64_t>(offer.bytes);
+  PutString(out, offer.pool);
+  PutString(out, offer.fences);
+  return bytes;
+}
+
+absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> bytes) {
+  WireReader in(bytes);
+  const auto version = in.Take<std::uint32_t>();
+  if (version > kVersion) {
+    return absl::UnimplementedError(
+        absl::StrCat("the writer offers a ring of version ", version,
+                     "; this vmmshare reads version ", kVersion,
+                     ". Update it to the writer's"));
+  }
+  Offer offer;
+  offer.buffers = in.Take<std::uint32_t>();
+  offer.bytes = in.Take<std::uint64_t>();
+  offer.pool = TakeString(in);
+  offer.fences = TakeString(in);
+  if (version != kVersion || in.overrun() || in.left() != 0 ||
+      offer.buffers == 0 || offer.buffers > kMaxRingBuffers ||
+      offer.bytes == 0) {
+    return absl::DataLossError(
+        absl::StrCat("the writer offers no ring: ", bytes.size(), " bytes, ",
+                     offer.buffers, " buffers of ", offer.bytes, " bytes"));
+  }
+  return offer;
+}
+
+absl::Status RingPeer::StillHere() {
+  absl::StatusOr<platform::Message> message = OrClose(peer_.ReceiveNow());
+  if (absl::IsDeadlineExceeded(message.status())) return absl::OkStatus();
+  if (!message.ok()) return message.status();
+  if (message->type == kRingBye) {
+    left_ = true;
+    return absl::UnavailableError(
+        absl::StrCat(peer_.who(), " has left the ring"));
+  }
+  if (message->type == kRingLetGo) {
+    has_let_go_ = true;
+    return absl::AbortedError(absl::StrCat(peer_.who(), " called LetGo()"));
+  }
+  channel().Close();
+  return absl::DataLossError(
+      absl::StrCat(peer_.who(), " sent a message of type 0x",
+                   absl::Hex(message->type), ", which has no place here"));
+}
+
+absl::Status RingPeer::LookForHangUp() const {
+  absl::Status hung_up = peer_.channel().WaitForHangUp(absl::InfinitePast());
+  if (absl::IsDeadlineExceeded(hung_up)) return absl::OkStatus();
+  if (!hung_up.ok()) return hung_up;
+  return absl::UnavailableError(absl::StrCat(peer_.who(), " hung up"));
+}
+
+FenceWatch RingPeer::Watch(bool may_read) {
+  FenceWatch watch;
+  watch.still_worth = [this, may_read] {
+    absl::Status here = may_read ? StillHere() : LookForHangUp();
+    if (here.ok() && peer_.ProcessHasEnded()) {
+      here = absl::UnavailableError(
+          absl::StrCat("the process of ", peer_.who(), " has ended"));
+    }
+    return here;
+  };
+  return watch;
+}
+
+absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
+  if (!waited_ && !left_) {
+    waited_ = true;
+    peer_.HasEnded(std::min(deadline, Deadline::In(kEndAfterHangUp)));
+    if (peer_.ProcessHasEnded()) {
+      peer_.HasEnded(std::min(deadline, Deadline::In(kProofAfterEnd)));
+    }
+  }
+  ended_ = HasEnded();
+  return platform::Annotate(absl::UnavailableError(status.message()),
+                            absl::StrCat("the ring has lost its ", who_),
+                            ended_ ? "Streams that waited for it were let go"
+                                   : absl::StrCat("It ", peer_.Describe()));
+}
+
+void RingPeer::SayLetGo() {
+  if (!channel().Send(kRingLetGo, {}, {}, absl::InfinitePast()).ok()) {
+    channel().Close();
+  }
+}
+
+void RingPeer::Leave(bool has_passed) {
+  // Where it does not fit the hang-up says it.
+  if (has_passed) {
+    channel().Send(kRingBye, {}, {}, absl::InfinitePast()).IgnoreError();
+  }
+  channel().Close();
+}
+
+}  // namespace vmm::ring

@@ -1,0 +1,114 @@
+// RingPeer: one side's view of the other, over the ring's channel; internal to
+// vmm/. docs/wire_format.md has the messages.
+//
+//   writer                                   reader
+//   kRingOffer  how many buffers, and the strings of both pools
+//                                            kRingJoined, or protocol::kRefused
+//   kRingItem   again and again
+//   kRingEnd    no more come: how many there were
+//   kRingLetGo  either side, at any time: LetGo() was called there
+//   kRingBye    either side, at any time: it has left, and its GPU has passed
+//               what it published, or released
+//
+// After kRingOffer, and after kRingJoined, comes the sender's lifeline: its end
+// is proven by that (peer_watch.h) and not by the end of its process, for what
+// that has forked may still use the buffers.
+#ifndef VMMSHARE_VMM_QUEUE_INTERNAL_RING_PEER_H_
+#define VMMSHARE_VMM_QUEUE_INTERNAL_RING_PEER_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/deadline.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/internal/peer.h"
+
+namespace vmm::ring {
+
+enum MessageType : std::uint16_t {
+  kRingOffer = 0xF020,
+  kRingJoined = 0xF021,
+  kRingItem = 0xF022,
+  kRingEnd = 0xF023,
+  kRingBye = 0xF024,
+  kRingLetGo = 0xF025,
+};
+
+struct Offer {
+  std::uint32_t buffers = 0;
+  std::uint64_t bytes = 0;  // Of each.
+  std::string pool;         // Share::ticket() of the buffers,
+  std::string fences;       // and of the fences.
+};
+
+std::vector<std::uint8_t> EncodeOffer(const Offer& offer);
+// Total: DATA_LOSS for bytes that are none, or no ring that can be.
+absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> in);
+
+// Thread-compatible.
+class RingPeer {
+ public:
+  // `who` is the other side, for messages: "reader", "writer".
+  RingPeer(platform::Channel channel, const std::string& who)
+      : who_(who), peer_(std::move(channel), "the " + who) {}
+
+  platform::Channel& channel() { return peer_.channel(); }
+  // As Peer's; another process that speaks for it is heard no more.
+  absl::StatusOr<platform::Message> Receive(Deadline deadline) {
+    return OrClose(peer_.Receive(deadline));
+  }
+  absl::Status ReceiveLifeline(Deadline deadline) {
+    return peer_.ReceiveLifeline(deadline);
+  }
+
+  // OK while it has not said kRingBye or hung up: reads what there is. For when
+  // it may send nothing else but kRingLetGo (ABORTED). DATA_LOSS for anything
+  // else.
+  absl::Status StillHere();
+
+  // What ends a wait for this peer. The wait must end before this object.
+  // `may_read`: as in StillHere(); otherwise only hanging up counts. The end of
+  // its process is enough here: that a wait ends hands no memory on.
+  FenceWatch Watch(bool may_read);
+
+  // The error for a peer that has hung up, with what `status` says. Waits a
+  // moment, and not beyond `deadline`, for HasEnded(), the first time.
+  absl::Status Gone(const absl::Status& status, Deadline deadline);
+  // HasEnded(), as the last Gone() said it.
+  bool has_ended() const { return ended_; }
+
+  // Its end is proven, or it said that it has left: it uses no buffer any more.
+  bool HasEnded() { return left_ || peer_.HasEnded(absl::InfinitePast()); }
+  void set_left() { left_ = true; }
+
+  bool has_let_go() const { return has_let_go_; }
+  // Says kRingLetGo; hangs up if that cannot be said at once.
+  void SayLetGo();
+  // Says kRingBye, if that is so and can be said at once, and hangs up.
+  void Leave(bool has_passed);
+
+ private:
+  absl::Status LookForHangUp() const;
+  absl::StatusOr<platform::Message> OrClose(
+      absl::StatusOr<platform::Message> message) {
+    if (absl::IsDataLoss(message.status())) channel().Close();
+    return message;
+  }
+
+  std::string who_;
+  Peer peer_;
+  bool left_ = false;
+  bool has_let_go_ = false;
+  bool waited_ = false;  // For its end.
+  bool ended_ = false;
+};
+
+}  // namespace vmm::ring
+
+#endif  // VMMSHARE_VMM_QUEUE_INTERNAL_RING_PEER_H_

@@ -1,0 +1,48 @@
+// RingHome: the memory that rings of one process share.
+#include <utility>
+
+#include "platform/base/check.h"
+#include "platform/os/process.h"
+#include "vmm/queue/ring.h"
+
+namespace vmm {
+
+absl::StatusOr<std::unique_ptr<RingHome>> RingHome::Create(
+    const Device& device, const RingHomeOptions& options) {
+  absl::StatusOr<std::unique_ptr<Pool>> pool =
+      Pool::Create(device, options.pool);
+  if (!pool.ok()) return pool.status();
+  absl::StatusOr<std::unique_ptr<FencePool>> fences =
+      FencePool::Create(device, options.fences);
+  if (!fences.ok()) return fences.status();
+  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint =
+      Endpoint::Start(options.endpoint);
+  if (!endpoint.ok()) return endpoint.status();
+  absl::StatusOr<Share> pool_served = (*endpoint)->Serve(**pool);
+  if (!pool_served.ok()) return pool_served.status();
+  absl::StatusOr<Share> fences_served = (*endpoint)->Serve((*fences)->pool());
+  if (!fences_served.ok()) return fences_served.status();
+  return std::unique_ptr<RingHome>(
+      new RingHome(*std::move(pool), *std::move(fences), *std::move(endpoint),
+                   *std::move(pool_served), *std::move(fences_served)));
+}
+
+RingHome::RingHome(std::unique_ptr<Pool> pool,
+                   std::unique_ptr<FencePool> fences,
+                   std::unique_ptr<Endpoint> endpoint, Share pool_served,
+                   Share fences_served)
+    : pool_(std::move(pool)),
+      fences_(std::move(fences)),
+      endpoint_(std::move(endpoint)),
+      pool_served_(std::move(pool_served)),
+      fences_served_(std::move(fences_served)),
+      forks_(platform::ForksSoFar()) {}
+
+RingHome::~RingHome() {
+  if (platform::ForksSoFar() != forks_) return;
+  platform::Check(writers_ == 0,
+                  "a RingHome is destroyed while RingWriters of it live; "
+                  "destroy them first");
+}
+
+}  // namespace vmm

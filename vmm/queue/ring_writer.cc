@@ -1,0 +1,363 @@
+// The producer's side of a ring.
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/abandon.h"
+#include "platform/base/annotate.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/os/process.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/queue/internal/last_point.h"
+#include "vmm/queue/internal/ring_item.h"
+#include "vmm/queue/internal/ring_peer.h"
+#include "vmm/queue/ring.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm {
+namespace {
+
+using ring::RingPeer;
+
+// Laps that the host may be ahead of the reader's GPU. With one it could put
+// nothing on its stream before the reader is done, and the GPU would stand
+// still meanwhile.
+constexpr std::uint64_t kLapsAhead = 2;
+
+struct Slot {
+  CUdeviceptr address = 0;
+  Fence full;
+  Fence free;
+  RingItem item;  // The last that was acquired. Its tickets stay.
+  bool held = false;
+  std::uint64_t published = 0;  // Laps.
+  ring::LastPoint last = {};    // Of this process's GPU.
+};
+
+}  // namespace
+
+class RingWriter::State : public platform::Abandonable {
+ public:
+  State(RingHome& home, platform::Channel channel, const RingOptions& options)
+      : home_(home),
+        bytes_(options.bytes),
+        patience_(options.patience),
+        forks_(platform::ForksSoFar()),
+        peer_(std::move(channel), "reader") {
+    ++home_.writers_;
+  }
+  ~State();
+
+  bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
+  absl::Status MakeSlots(std::uint32_t count);
+  absl::Status Offer(Deadline deadline);
+  absl::StatusOr<RingBuffer> Acquire(CUstream stream, Deadline deadline);
+  absl::Status Publish(const RingBuffer& buffer, CUstream stream,
+                       Deadline deadline);
+  absl::Status Finish(Deadline deadline);
+  void LetGo();
+
+ private:
+  absl::StatusOr<Slot> MakeSlot();
+  absl::Status Judge(const absl::Status& status, Deadline deadline);
+  // Why the ring has ended. Whether the reader's end is proven may be known
+  // since.
+  absl::Status Over() {
+    return lost_.ok() ? over_ : Judge(lost_, absl::InfinitePast());
+  }
+  // A buffer that is acquired when the ring has ended.
+  void TakeBack(Slot& slot, CUstream stream);
+  // Lets this process's streams go that wait for the reader. REQUIRES: its end
+  // is proven, or it said so: they write over what it had.
+  void LetGoOfReader() {
+    for (Slot& slot : slots_) slot.free.Abandon().IgnoreError();
+  }
+  void LetGoOfBoth() {
+    for (Slot& slot : slots_) slot.full.Abandon().IgnoreError();
+    LetGoOfReader();
+  }
+
+  RingHome& home_;
+  const std::uint64_t bytes_;
+  const absl::Duration patience_;
+  const std::uint64_t forks_;
+  RingPeer peer_;
+  std::vector<Slot> slots_;
+  std::uint64_t next_ = 1;  // Number of the next item.
+  bool finished_ = false;   // kRingEnd was sent.
+  absl::Status over_;       // Why the ring has ended.
+  absl::Status lost_;       // The same, of a reader whose end is not proven.
+};
+
+absl::StatusOr<Slot> RingWriter::State::MakeSlot() {
+  absl::StatusOr<Fence> full = home_.fences().New();
+  if (!full.ok()) return full.status();
+  absl::StatusOr<Fence> free = home_.fences().New();
+  if (!free.ok()) return free.status();
+  RingItem item;
+  absl::StatusOr<FenceTicket> full_ticket = home_.fences().Export(*full);
+  if (!full_ticket.ok()) return full_ticket.status();
+  absl::StatusOr<FenceTicket> free_ticket = home_.fences().Export(*free);
+  if (!free_ticket.ok()) return free_ticket.status();
+  // No work is on any stream yet, so any will do.
+  absl::StatusOr<CUdeviceptr> block = home_.pool().Allocate(bytes_, nullptr);
+  if (!block.ok()) return block.status();
+  absl::StatusOr<PoolTicket> ticket = home_.pool().Export(*block);
+  if (!ticket.ok()) {
+    home_.pool().Free(*block, nullptr).IgnoreError();
+    return ticket.status();
+  }
+  item.block = *ticket;
+  item.full = *full_ticket;
+  item.free = *free_ticket;
+  return Slot{*block, *std::move(full), *std::move(free), item};
+}
+
+absl::Status RingWriter::State::MakeSlots(std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    absl::StatusOr<Slot> slot = MakeSlot();
+    if (!slot.ok()) return slot.status();
+    slots_.push_back(*std::move(slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingWriter::State::Offer(Deadline deadline) {
+  platform::Channel& channel = peer_.channel();
+  absl::Status sent = channel.Send(
+      ring::kRingOffer,
+      ring::EncodeOffer({static_cast<std::uint32_t>(slots_.size()), bytes_,
+                         home_.pool_ticket(), home_.fences_ticket()}),
+      {}, deadline);
+  if (sent.ok()) sent = platform::SendLifeline(channel, deadline);
+  if (!sent.ok()) return platform::Annotate(sent, "offering a ring");
+  absl::StatusOr<platform::Message> answer = peer_.Receive(deadline);
+  if (!answer.ok()) {
+    return platform::Annotate(answer.status(), "the reader did not join");
+  }
+  if (answer->type == ring::kRingJoined) {
+    return platform::Annotate(peer_.ReceiveLifeline(deadline),
+                              "the reader did not join");
+  }
+  if (answer->type == protocol::kRefused) {
+    return protocol::DecodeError(answer->payload, "the reader");
+  }
+  return absl::DataLossError(
+      absl::StrCat("the reader answered the offer of a ring by a message of "
+                   "type 0x",
+                   absl::Hex(answer->type)));
+}
+
+RingWriter::State::~State() {
+  // Not let go at once: what waits for a buffer would write over what the
+  // reader still uses, and what it has not imported yet it could not any more.
+  Deadline deadline = Deadline::In(patience_);
+  for (Slot& slot : slots_) {
+    if (slot.free.WaitOnHost(slot.published, deadline, peer_.Watch(true))
+            .ok()) {
+      continue;
+    }
+    // Nor when its process has ended: what that has forked may use it, too.
+    FenceWatch until_proven;
+    until_proven.still_worth = [this] {
+      return peer_.HasEnded() ? absl::UnavailableError("") : absl::OkStatus();
+    };
+    for (Slot& one : slots_) {
+      if (one.item.lap < 2) continue;  // Its stream waits for nobody.
+      one.free.WaitOnHost(one.item.lap - 1, deadline, until_proven)
+          .IgnoreError();
+    }
+    LetGoOfBoth();
+    deadline = Deadline::In(patience_);
+    break;
+  }
+  bool passed = true;
+  for (Slot& slot : slots_) {
+    // The GPU may still write there, whatever the fences say.
+    const bool done = slot.last.Await(deadline).ok();
+    passed &= done;
+    if (slot.held || !done) continue;
+    home_.pool().Free(slot.address, nullptr).IgnoreError();
+  }
+  peer_.Leave(passed);
+  --home_.writers_;
+}
+
+absl::Status RingWriter::State::Judge(const absl::Status& status,
+                                      Deadline deadline) {
+  if (absl::IsUnavailable(status)) {
+    over_ = peer_.Gone(status, deadline);
+    lost_ = peer_.has_ended() ? absl::OkStatus() : status;
+    if (lost_.ok()) LetGoOfReader();
+    return over_;
+  }
+  if (absl::IsAborted(status)) {
+    // A reader that leaves lets go of its writer: then that is why.
+    const absl::Status gone = peer_.StillHere();
+    if (absl::IsUnavailable(gone)) return Judge(gone, deadline);
+    // It does not know the fences of what it has not acquired.
+    if (peer_.has_let_go()) LetGoOfReader();
+    over_ = platform::Annotate(status, "the ring was let go");
+    return over_;
+  }
+  if (absl::IsDataLoss(status)) over_ = status;
+  return status;
+}
+
+absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
+                                                      Deadline deadline) {
+  if (!over_.ok()) return Over();
+  if (finished_) {
+    return absl::FailedPreconditionError(
+        "the ring is finished: its reader was told that no more come");
+  }
+  Slot& slot = slots_[(next_ - 1) % slots_.size()];
+  const std::uint64_t lap = (next_ - 1) / slots_.size() + 1;
+  if (slot.held) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "item ", slot.item.number, " was acquired and is not published; item ",
+        next_, " has the same buffer"));
+  }
+  if (lap > kLapsAhead) {
+    absl::Status near_enough =
+        slot.free.WaitOnHost(lap - kLapsAhead, deadline, peer_.Watch(true));
+    if (!near_enough.ok()) {
+      return Judge(platform::Annotate(near_enough,
+                                      absl::StrCat("the buffer of item ", next_,
+                                                   " is not given back")),
+                   deadline);
+    }
+  }
+  if (lap > 1) {
+    absl::Status put = slot.free.Wait(stream, lap - 1);
+    if (!put.ok()) return Judge(put, deadline);
+  }
+  slot.held = true;
+  slot.item.number = next_++;
+  slot.item.lap = lap;
+  return RingBuffer{slot.address, bytes_, 0, slot.item.number};
+}
+
+void RingWriter::State::TakeBack(Slot& slot, CUstream stream) {
+  slot.held = !slot.last.Record(home_.pool().device().driver(), stream).ok();
+}
+
+absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
+                                        CUstream stream, Deadline deadline) {
+  Slot& slot = slots_[(buffer.number - 1) % slots_.size()];
+  if (!slot.held || slot.item.number != buffer.number ||
+      slot.address != buffer.address) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("item ", buffer.number,
+                     " is not acquired from this ring, or published already"));
+  }
+  if (buffer.size > bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
+                     " bytes; the ring's buffers have ", bytes_));
+  }
+  absl::Status put = over_.ok() ? over_ : Over();
+  if (put.ok()) {
+    // After a failed send what the reader said before could not be read.
+    put = peer_.StillHere();
+    if (put.ok()) {
+      put = slot.last.Record(home_.pool().device().driver(), stream);
+    }
+    if (put.ok()) put = slot.full.Signal(stream, slot.item.lap);
+    if (!put.ok()) put = Judge(put, deadline);
+  }
+  if (!put.ok()) {
+    if (!over_.ok()) TakeBack(slot, stream);
+    return put;
+  }
+  slot.held = false;
+  slot.published = slot.item.lap;
+  slot.item.size = buffer.size;
+  slot.item.tag = buffer.tag;
+  const RingItemBytes bytes = EncodeRingItem(slot.item);
+  absl::Status sent =
+      peer_.channel().Send(ring::kRingItem, bytes, {}, deadline);
+  if (sent.ok()) return sent;
+  if (absl::IsUnavailable(sent)) return Judge(sent, deadline);
+  over_ = platform::Annotate(sent, "an item could not be sent to the reader",
+                             "The ring has ended");
+  return over_;
+}
+
+absl::Status RingWriter::State::Finish(Deadline deadline) {
+  if (!over_.ok()) return Over();
+  for (const Slot& slot : slots_) {
+    if (!slot.held) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "item ", slot.item.number, " was acquired and is not published"));
+  }
+  if (!finished_) {
+    std::vector<std::uint8_t> count;
+    WireWriter(count).Put<std::uint64_t>(next_ - 1);
+    absl::Status sent =
+        peer_.channel().Send(ring::kRingEnd, count, {}, deadline);
+    if (!sent.ok()) return Judge(sent, deadline);
+    finished_ = true;
+  }
+  for (Slot& slot : slots_) {
+    absl::Status back =
+        slot.free.WaitOnHost(slot.published, deadline, peer_.Watch(true));
+    if (!back.ok()) {
+      return Judge(
+          platform::Annotate(back, absl::StrCat("item ", slot.item.number,
+                                                " is not given back")),
+          deadline);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RingWriter::State::LetGo() {
+  peer_.SayLetGo();
+  LetGoOfBoth();
+  if (over_.ok()) over_ = absl::AbortedError("the ring was let go by LetGo()");
+}
+
+absl::StatusOr<std::unique_ptr<RingWriter>> RingWriter::Open(
+    RingHome& home, platform::Channel channel, const RingOptions& options,
+    Deadline deadline) {
+  if (options.buffers == 0 || options.buffers > kMaxRingBuffers ||
+      options.bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ring of ", options.buffers, " buffers of ",
+                     options.bytes, " bytes was asked for; expected 1 to ",
+                     kMaxRingBuffers, ", of at least a byte"));
+  }
+  auto state = std::make_unique<State>(home, std::move(channel), options);
+  absl::Status made = state->MakeSlots(options.buffers);
+  if (made.ok()) made = state->Offer(deadline);
+  if (!made.ok()) return made;
+  return std::unique_ptr<RingWriter>(new RingWriter(std::move(state)));
+}
+
+RingWriter::RingWriter(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+
+RingWriter::~RingWriter() {
+  if (state_->IsOfAnotherProcess()) platform::Abandon(std::move(state_));
+}
+
+absl::StatusOr<RingBuffer> RingWriter::Acquire(CUstream stream,
+                                               Deadline deadline) {
+  return state_->Acquire(stream, deadline);
+}
+
+absl::Status RingWriter::Publish(const RingBuffer& buffer, CUstream stream,
+                                 Deadline deadline) {
+  return state_->Publish(buffer, stream, deadline);
+}
+
+absl::Status RingWriter::Finish(Deadline deadline) {
+  return state_->Finish(deadline);
+}
+
+void RingWriter::LetGo() { state_->LetGo(); }
+
+}  // namespace vmm

@@ -1,0 +1,121 @@
+#include "vmm/share/endpoint.h"
+
+#include <optional>
+#include <utility>
+
+#include "platform/base/status_macros.h"
+#include "vmm/share/internal/endpoint_server.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/internal/share_registry.h"
+#include "vmm/share/ticket_string.h"
+
+namespace vmm {
+
+Share& Share::operator=(Share&& other) noexcept {
+  if (this != &other) {
+    Share old(std::move(*this));
+    registry_ = std::move(other.registry_);
+    key_ = other.key_;
+    ticket_ = std::move(other.ticket_);
+  }
+  return *this;
+}
+
+Share::~Share() {
+  if (registry_ != nullptr) registry_->Remove(key_);
+}
+
+namespace {
+
+absl::Status CheckOptions(const ShareOptions& options) {
+  if (options.access != Access::kNone) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "ShareOptions::access is kNone; expected kRead or kReadWrite");
+}
+
+}  // namespace
+
+Endpoint::Endpoint(std::unique_ptr<Server> server)
+    : server_(std::move(server)) {}
+
+Endpoint::~Endpoint() {
+  if (server_->IsOfAnotherProcess()) Server::Abandon(std::move(server_));
+}
+
+absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(
+    const EndpointOptions& options) {
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+  if (!server.ok()) return server.status();
+  return std::unique_ptr<Endpoint>(new Endpoint(*std::move(server)));
+}
+
+absl::StatusOr<Share> Endpoint::Publish(const Shareable& memory,
+                                        const ShareOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(protocol::Outgoing outgoing, protocol::MakeOutgoing(memory));
+  auto published = std::make_shared<PublishedMemory>();
+  published->ticket = std::move(outgoing.ticket);
+  for (std::size_t i = 0; i < published->ticket.layout.count(); ++i) {
+    ASSIGN_OR_RETURN(ExportedHandle handle, outgoing.handle(i));
+    published->handles.push_back(std::move(handle));
+  }
+  const Ticket& ticket = published->ticket;
+  ASSIGN_OR_RETURN(
+      const ShareKey key,
+      server_->registry()->Add(
+          std::shared_ptr<const PublishedMemory>(published), options));
+  return Share(
+      server_->registry(), key,
+      FormatTicketString({ticket, {key, options.access, server_->address()}}));
+}
+
+absl::StatusOr<std::vector<Share>> Endpoint::PublishAll(
+    absl::Span<const Shareable> memory, const ShareOptions& options) {
+  std::vector<Share> shares;
+  shares.reserve(memory.size());
+  for (const Shareable& one : memory) {
+    ASSIGN_OR_RETURN(Share share, Publish(one, options));
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
+absl::StatusOr<Share> Endpoint::Serve(Servable& what,
+                                      const ShareOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const std::shared_ptr<PeerService> service,
+                   what.MakeService());
+  ASSIGN_OR_RETURN(const ShareKey key,
+                   server_->registry()->Add(service, options));
+  return Share(server_->registry(), key,
+               service->Format({key, options.access, server_->address()}));
+}
+
+std::vector<MemoryLease> Endpoint::Leases() const {
+  return server_->leases().List();
+}
+
+void Endpoint::Recall(const MemoryId& memory, absl::Time until) {
+  server_->leases().Recall(memory, until);
+}
+
+void Endpoint::RecallAll(absl::Time until) {
+  server_->leases().Recall(std::nullopt, until);
+}
+
+absl::Status Endpoint::WaitUntilReturned(const MemoryId& memory,
+                                         Deadline deadline) const {
+  return server_->leases().WaitUntilReturned(memory, deadline);
+}
+
+absl::Status Endpoint::WaitUntilAllReturned(Deadline deadline) const {
+  return server_->leases().WaitUntilReturned(std::nullopt, deadline);
+}
+
+const std::string& Endpoint::address() const { return server_->address(); }
+
+EndpointStatistics Endpoint::statistics() const {
+  return server_->statistics();
+}
+
+}  // namespace vmm

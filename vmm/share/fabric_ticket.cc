@@ -1,0 +1,116 @@
+#include "vmm/share/fabric_ticket.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "platform/base/check.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/wire.h"
+
+namespace vmm {
+namespace {
+
+constexpr std::size_t kCrcBytes = 4;
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "not a usable fabric ticket: ", what,
+      ". Expected the whole bytes that ExportFabricTicket() returned."));
+}
+
+}  // namespace
+
+absl::StatusOr<FabricTicket> MakeFabricTicket(const Shareable& memory) {
+  FabricTicket made;
+  absl::StatusOr<Ticket> ticket = MakeTicket(memory, HandleKind::kFabric);
+  if (!ticket.ok()) return ticket.status();
+  made.ticket = *std::move(ticket);
+  absl::StatusOr<const Exporter*> exporter = FindExporter(HandleKind::kFabric);
+  if (!exporter.ok()) return exporter.status();
+  const std::size_t chunks = made.ticket.layout.count();
+  made.handles.reserve(chunks);
+  for (std::size_t i = 0; i < chunks; ++i) {
+    absl::StatusOr<ExportedHandle> handle =
+        (*exporter)->make(memory.device().driver(), memory.memory().handle(i));
+    if (!handle.ok()) return handle.status();
+    made.handles.push_back(std::get<fabric::Handle>(*handle));
+  }
+  return made;
+}
+
+std::vector<std::uint8_t> EncodeFabricTicket(const FabricTicket& ticket) {
+  platform::Check(ticket.ticket.kind == HandleKind::kFabric &&
+                      ticket.handles.size() == ticket.ticket.layout.count(),
+                  "a fabric ticket needs the kind kFabric and one handle for "
+                  "every chunk");
+  std::vector<std::uint8_t> bytes = EncodeTicket(ticket.ticket);
+  bytes.reserve(FabricTicketBytes(ticket.handles.size()));
+  WireWriter out(bytes);
+  for (const fabric::Handle& handle : ticket.handles) {
+    out.PutBytes(handle.bytes);
+  }
+  out.Put<std::uint32_t>(Crc32c(bytes));
+  return bytes;
+}
+
+absl::StatusOr<FabricTicket> DecodeFabricTicket(
+    absl::Span<const std::uint8_t> bytes) {
+  if (bytes.size() < kTicketBytes) {
+    return Malformed(absl::StrCat(bytes.size(), " bytes; a ticket alone has ",
+                                  kTicketBytes));
+  }
+  FabricTicket decoded;
+  absl::StatusOr<Ticket> ticket = DecodeTicket(bytes.first(kTicketBytes));
+  if (!ticket.ok()) return ticket.status();
+  decoded.ticket = *std::move(ticket);
+  if (decoded.ticket.kind != HandleKind::kFabric) {
+    return Malformed(absl::StrCat("it is of memory shared as ",
+                                  NameOf(decoded.ticket.kind)));
+  }
+  const std::size_t chunks = decoded.ticket.layout.count();
+  if (bytes.size() != FabricTicketBytes(chunks)) {
+    return Malformed(absl::StrCat(bytes.size(), " bytes for ", chunks,
+                                  " chunks; expected ",
+                                  FabricTicketBytes(chunks)));
+  }
+  WireReader crc_reader(bytes.last(kCrcBytes));
+  const auto stated = crc_reader.Take<std::uint32_t>();
+  const std::uint32_t actual = Crc32c(bytes.first(bytes.size() - kCrcBytes));
+  if (stated != actual) {
+    return Malformed(absl::StrCat("checksum 0x", absl::Hex(stated),
+                                  "; expected 0x", absl::Hex(actual)));
+  }
+  WireReader reader(bytes.subspan(kTicketBytes));
+  decoded.handles.resize(chunks);
+  for (fabric::Handle& handle : decoded.handles) {
+    reader.TakeBytes(absl::MakeSpan(handle.bytes));
+  }
+  return decoded;
+}
+
+absl::StatusOr<std::vector<std::uint8_t>> ExportFabricTicket(
+    const Shareable& memory) {
+  absl::StatusOr<FabricTicket> ticket = MakeFabricTicket(memory);
+  if (!ticket.ok()) return ticket.status();
+  return EncodeFabricTicket(*ticket);
+}
+
+absl::StatusOr<ImportedAllocation> ImportFabricTicket(
+    const platform::Driver& driver, absl::Span<const std::uint8_t> bytes,
+    const ImportOptions& options) {
+  absl::StatusOr<FabricTicket> ticket = DecodeFabricTicket(bytes);
+  if (!ticket.ok()) return ticket.status();
+  return ImportFabricTicket(driver, *ticket, options);
+}
+
+absl::StatusOr<ImportedAllocation> ImportFabricTicket(
+    const platform::Driver& driver, const FabricTicket& ticket,
+    const ImportOptions& options) {
+  std::vector<ExportedHandle> handles(ticket.handles.begin(),
+                                      ticket.handles.end());
+  return ImportedAllocation::Open(driver, ticket.ticket, handles, options);
+}
+
+}  // namespace vmm

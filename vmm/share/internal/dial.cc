@@ -1,0 +1,67 @@
+#include "vmm/share/internal/dial.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "vmm/share/internal/busy.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm {
+namespace {
+
+absl::StatusOr<platform::Channel> Connect(const std::string& address,
+                                          const platform::PeerPolicy& owners,
+                                          absl::string_view what,
+                                          Deadline deadline) {
+  absl::StatusOr<platform::Channel> channel =
+      platform::Channel::Connect(address, owners, deadline);
+  if (channel.ok()) return channel;
+  return platform::Annotate(
+      channel.status(), absl::StrCat("nobody can be asked for ", what),
+      absl::IsNotFound(channel.status())
+          ? "The owner has ended, or its socket directory is not mounted "
+            "here (containers must share it, at the same path)."
+          : "");
+}
+
+}  // namespace
+
+absl::StatusOr<Granted> DialShare(
+    const std::string& address, absl::Span<const ShareKey> keys,
+    const platform::PeerPolicy& owners, absl::string_view what,
+    Deadline deadline, const std::function<absl::Status(Granted&)>& begin) {
+  return RetryWhileBusy(deadline, [&](bool* busy) -> absl::StatusOr<Granted> {
+    ASSIGN_OR_RETURN(platform::Channel channel,
+                     Connect(address, owners, what, deadline));
+    const absl::Status asked = protocol::SendOpen(channel, keys, deadline);
+    *busy = absl::IsUnavailable(asked);
+    if (*busy) return TurnedAwayUnread("the owner", asked);
+    RETURN_IF_ERROR(asked);
+    Granted granted{std::move(channel), Access::kNone};
+    absl::StatusOr<Access> access =
+        protocol::ReceiveGranted(granted.channel, deadline);
+    absl::Status begun = access.status();
+    if (access.ok()) {
+      granted.access = *access;
+      if (begin != nullptr) begun = begin(granted);
+    }
+    *busy = IsBusy(begun, granted.channel);
+    if (!begun.ok()) {
+      // What the owner has sent already goes with the connection.
+      protocol::GiveUp(granted.channel, begun);
+      return begun;
+    }
+    return granted;
+  });
+}
+
+absl::Status CheckGranted(Access granted, bool wants_to_write) {
+  if (!wants_to_write || granted == Access::kReadWrite) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      "it is shared for reading only (ShareOptions::access): ask for "
+      "Access::kRead, or have the owner share it for writing");
+}
+
+}  // namespace vmm

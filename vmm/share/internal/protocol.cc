@@ -1,0 +1,216 @@
+#include "vmm/share/internal/protocol.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/check.h"
+#include "platform/base/status_macros.h"
+#include "platform/ipc/lifeline.h"
+#include "vmm/memory/internal/wire.h"
+
+namespace vmm::protocol {
+namespace {
+
+constexpr std::size_t kMaxErrorText = 1024;
+constexpr std::size_t kIdBytes = 16 + 8 + 4;
+constexpr std::size_t kKeyBytes =
+    sizeof(ShareKey::place) + sizeof(ShareKey::secret);
+
+absl::string_view Text(absl::Span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+absl::Status SendIds(platform::Channel& channel, MessageType type,
+                     std::vector<std::uint8_t> payload,
+                     absl::Span<const MemoryId> ids, Deadline deadline) {
+  platform::Check(!ids.empty() && ids.size() <= kMaxRequested,
+                  "a message names 1 to kMaxRequested allocations");
+  WireWriter out(payload);
+  for (const MemoryId& id : ids) {
+    out.PutBytes(id.owner.bytes);
+    out.Put<std::uint64_t>(id.number);
+    out.Put<std::uint32_t>(id.generation);
+  }
+  return channel.Send(type, payload, {}, deadline);
+}
+
+std::vector<MemoryId> TakeIds(WireReader& in) {
+  std::vector<MemoryId> ids;
+  while (in.left() > 0) {
+    MemoryId id;
+    in.TakeBytes(absl::MakeSpan(id.owner.bytes));
+    id.number = in.Take<std::uint64_t>();
+    id.generation = in.Take<std::uint32_t>();
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::vector<MemoryId>> DecodeIds(
+    const platform::Message& message, MessageType type,
+    absl::string_view what) {
+  const std::size_t size = message.payload.size();
+  if (message.type != type || !message.handles.empty() || size == 0 ||
+      size % kIdBytes != 0 || size / kIdBytes > kMaxRequested) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of type 0x", absl::Hex(message.type), " with ",
+                     size, " bytes and ", message.handles.size(),
+                     " handles is no ", what, "; expected 1 to ", kMaxRequested,
+                     " ids of ", kIdBytes, " bytes and no handle"));
+  }
+  WireReader in(message.payload);
+  return TakeIds(in);
+}
+
+}  // namespace
+
+absl::Status SendError(platform::Channel& channel, MessageType type,
+                       const absl::Status& error, Deadline deadline) {
+  const absl::string_view text = error.message().substr(0, kMaxErrorText);
+  std::vector<std::uint8_t> payload;
+  WireWriter out(payload);
+  out.Put<std::uint32_t>(static_cast<std::uint32_t>(error.raw_code()));
+  out.PutBytes(
+      {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  return channel.Send(type, payload, {}, deadline);
+}
+
+absl::Status DecodeError(absl::Span<const std::uint8_t> payload,
+                         absl::string_view who) {
+  WireReader in(payload);
+  const auto code = in.Take<std::uint32_t>();
+  if (in.overrun() || code == 0 ||
+      code > static_cast<std::uint32_t>(absl::StatusCode::kUnauthenticated)) {
+    return absl::DataLossError(
+        absl::StrCat(who, " refused with an error that cannot be read"));
+  }
+  std::string text(
+      Text(payload.subspan(sizeof(code))).substr(0, kMaxErrorText));
+  for (char& c : text) {
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      absl::StrCat(who, " refused: ", text));
+}
+
+absl::Status SendOpen(platform::Channel& channel,
+                      absl::Span<const ShareKey> keys, Deadline deadline) {
+  platform::Check(!keys.empty() && keys.size() <= kMaxRequested,
+                  "a request has 1 to kMaxRequested keys");
+  std::vector<std::uint8_t> payload;
+  WireWriter out(payload);
+  out.Put(kOpenVersion);
+  out.PutZeros(2);
+  for (const ShareKey& key : keys) {
+    out.PutBytes(key.place);
+    out.PutBytes(key.secret);
+  }
+  RETURN_IF_ERROR(platform::SendLifeline(channel, deadline));
+  return channel.Send(kOpen, payload, {}, deadline);
+}
+
+absl::StatusOr<std::vector<ShareKey>> DecodeOpen(
+    const platform::Message& message) {
+  WireReader in(message.payload);
+  const auto version = in.Take<std::uint16_t>();
+  if (message.type == kOpen && version > kOpenVersion) {
+    return absl::UnimplementedError(absl::StrCat(
+        "a request of version ", version, "; this vmmshare reads version ",
+        kOpenVersion, ". Use the same release in the owner and the importer"));
+  }
+  const bool zero = in.TakeZeros(2);
+  const std::size_t count = in.left() / kKeyBytes;
+  if (message.type != kOpen || version != kOpenVersion || !zero ||
+      !message.handles.empty() || in.left() % kKeyBytes != 0 || count == 0 ||
+      count > kMaxRequested) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message of type 0x", absl::Hex(message.type), " with ",
+        message.payload.size(), " bytes and ", message.handles.size(),
+        " handles is no request; expected "
+        "1 to ",
+        kMaxRequested, " keys of ", kKeyBytes, " bytes and no handle"));
+  }
+  std::vector<ShareKey> keys(count);
+  std::set<std::array<std::uint8_t, sizeof(ShareKey::place)>> places;
+  for (ShareKey& key : keys) {
+    in.TakeBytes(absl::MakeSpan(key.place));
+    in.TakeBytes(absl::MakeSpan(key.secret));
+    // Each answer costs the owner handles; a peer that wants a thing twice has
+    // it with the first.
+    if (!places.insert(key.place).second) {
+      return absl::InvalidArgumentError(
+          "a request has the same key twice; expected each once");
+    }
+  }
+  return keys;
+}
+
+absl::Status SendGranted(platform::Channel& channel, Access access,
+                         Deadline deadline) {
+  std::vector<std::uint8_t> payload;
+  WireWriter(payload).Put(static_cast<std::uint32_t>(access));
+  return channel.Send(kGranted, payload, {}, deadline);
+}
+
+absl::StatusOr<Access> ReceiveGranted(platform::Channel& channel,
+                                      Deadline deadline) {
+  ASSIGN_OR_RETURN(const platform::Message message, channel.Receive(deadline));
+  if (message.type == kAbort) return DecodeError(message.payload, "the owner");
+  WireReader in(message.payload);
+  const auto access = static_cast<Access>(in.Take<std::uint32_t>());
+  if (message.type == kGranted && message.handles.empty() && !in.overrun() &&
+      in.left() == 0 &&
+      (access == Access::kRead || access == Access::kReadWrite)) {
+    return access;
+  }
+  channel.Close();
+  return absl::DataLossError(
+      absl::StrCat("the owner broke the protocol: a message of type 0x",
+                   absl::Hex(message.type), " with ", message.payload.size(),
+                   " bytes in place of what it grants; the channel is closed"));
+}
+
+absl::Status SendReturn(platform::Channel& channel,
+                        absl::Span<const MemoryId> ids, Deadline deadline) {
+  return SendIds(channel, kReturn, {}, ids, deadline);
+}
+
+absl::StatusOr<std::vector<MemoryId>> DecodeReturn(
+    const platform::Message& message) {
+  return DecodeIds(message, kReturn, "return of memory");
+}
+
+absl::Status SendRecall(platform::Channel& channel,
+                        absl::Span<const MemoryId> ids, absl::Duration within,
+                        Deadline deadline) {
+  std::vector<std::uint8_t> start;
+  WireWriter(start).Put(static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, absl::ToInt64Milliseconds(within))));
+  return SendIds(channel, kRecall, std::move(start), ids, deadline);
+}
+
+absl::StatusOr<Recall> DecodeRecall(const platform::Message& message) {
+  WireReader in(message.payload);
+  const auto within = in.Take<std::uint64_t>();
+  const std::size_t count = in.left() / kIdBytes;
+  if (message.type != kRecall || !message.handles.empty() || in.overrun() ||
+      in.left() % kIdBytes != 0 || count == 0 || count > kMaxRequested ||
+      within > static_cast<std::uint64_t>(
+                   std::numeric_limits<std::int64_t>::max())) {
+    return absl::DataLossError(
+        absl::StrCat("the owner broke the protocol: a message of type 0x",
+                     absl::Hex(message.type), " with ", message.payload.size(),
+                     " bytes and ", message.handles.size(),
+                     " handles is no recall; the channel is closed"));
+  }
+  return Recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
+                TakeIds(in)};
+}
+
+}  // namespace vmm::protocol

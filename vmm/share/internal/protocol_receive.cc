@@ -1,0 +1,193 @@
+// The receiving half of the exchange that protocol.h describes. Everything
+// that comes is hostile until checked.
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::protocol {
+namespace {
+
+absl::Status Broken(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("the peer broke the protocol: ", what,
+                                          "; the channel is closed"));
+}
+
+// Puts tickets and handles together again.
+class Assembler {
+ public:
+  Assembler(std::size_t expected,
+            const std::function<absl::Status(Incoming)>& import)
+      : left_(expected), import_(import) {}
+
+  bool complete() const { return left_ == 0; }
+  const absl::Status& first_error() const { return first_error_; }
+
+  // DATA_LOSS when the part breaks the protocol.
+  absl::Status Add(platform::Message part) {
+    WireReader in(part.payload);
+    const auto tickets = in.Take<std::uint16_t>();
+    const auto fabric_handles = in.Take<std::uint16_t>();
+    const std::size_t stated =
+        std::size_t{tickets} * kTicketBytes +
+        std::size_t{fabric_handles} * sizeof(fabric::Handle);
+    if (in.overrun() || stated != in.left()) {
+      return Broken(absl::StrCat(tickets, " tickets and ", fabric_handles,
+                                 " fabric handles stated in ",
+                                 part.payload.size(), " bytes"));
+    }
+    if (fabric_handles + part.handles.size() == 0) {
+      return Broken("a part without a handle");
+    }
+    for (std::uint16_t i = 0; i < tickets; ++i) {
+      std::vector<std::uint8_t> bytes(kTicketBytes);
+      in.TakeBytes(absl::MakeSpan(bytes));
+      absl::StatusOr<Ticket> ticket = DecodeTicket(bytes);
+      // A newer owner breaks nothing: it is said which version is newer.
+      if (absl::IsUnimplemented(ticket.status())) return ticket.status();
+      if (!ticket.ok()) return Broken(ticket.status().message());
+      if (waiting_.size() == left_) return Broken("more tickets than stated");
+      waiting_.push_back({*std::move(ticket), {}});
+    }
+    for (platform::OsHandle& handle : part.handles) {
+      absl::Status taken = Take(std::move(handle));
+      if (!taken.ok()) return taken;
+    }
+    for (std::uint16_t i = 0; i < fabric_handles; ++i) {
+      fabric::Handle handle;
+      in.TakeBytes(absl::MakeSpan(handle.bytes));
+      absl::Status taken = Take(handle);
+      if (!taken.ok()) return taken;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Take(ExportedHandle handle) {
+    if (waiting_.empty()) return Broken("more handles than stated");
+    Incoming& front = waiting_.front();
+    const bool is_bytes = std::holds_alternative<fabric::Handle>(handle);
+    if (is_bytes != (front.ticket.kind == HandleKind::kFabric)) {
+      return Broken("a handle of another kind than its ticket says");
+    }
+    // Once something was refused the rest is only read: holding it could run
+    // this process out of descriptors.
+    if (first_error_.ok()) front.handles.push_back(std::move(handle));
+    if (++taken_of_front_ < front.ticket.layout.count()) {
+      return absl::OkStatus();
+    }
+    if (first_error_.ok()) first_error_ = import_(std::move(front));
+    waiting_.pop_front();
+    taken_of_front_ = 0;
+    --left_;
+    return absl::OkStatus();
+  }
+
+  std::size_t left_;
+  const std::function<absl::Status(Incoming)>& import_;
+  std::deque<Incoming> waiting_;
+  std::size_t taken_of_front_ = 0;
+  absl::Status first_error_;
+};
+
+// One exchange on a channel. `in_step` says whether both ends agree on what
+// the next message is: before the exchange, after its last message, and after
+// the sender has given up. Elsewhere the channel is of no use any more.
+class Exchange {
+ public:
+  Exchange(platform::Channel& channel, Deadline deadline,
+           const platform::CancelEvent* cancel, std::size_t most)
+      : channel_(channel), deadline_(deadline), cancel_(cancel), most_(most) {}
+
+  bool in_step() const { return in_step_; }
+
+  absl::StatusOr<std::size_t> Run(
+      const std::function<absl::Status(Incoming)>& import) {
+    absl::StatusOr<std::size_t> count = ReceiveCount();
+    if (!count.ok()) return count.status();
+    Assembler assembler(*count, import);
+    while (!assembler.complete()) {
+      absl::StatusOr<platform::Message> part = Receive(kPart);
+      if (!part.ok()) return part.status();
+      absl::Status added = assembler.Add(*std::move(part));
+      if (!added.ok()) return added;
+    }
+    in_step_ = true;
+    if (!assembler.first_error().ok()) {
+      SendError(channel_, kRefused, assembler.first_error(), deadline_)
+          .IgnoreError();  // The error below is the one that matters.
+      return assembler.first_error();
+    }
+    std::vector<std::uint8_t> payload;
+    WireWriter(payload).Put<std::uint32_t>(static_cast<std::uint32_t>(*count));
+    // The memory is here even if the owner has died meanwhile.
+    channel_.Send(kDone, payload, {}, deadline_).IgnoreError();
+    return *count;
+  }
+
+ private:
+  absl::StatusOr<platform::Message> Receive(MessageType expected) {
+    absl::StatusOr<platform::Message> message =
+        channel_.Receive(deadline_, cancel_);
+    if (!message.ok()) return message.status();
+    in_step_ = message->type == kAbort;
+    if (in_step_) return DecodeError(message->payload, "the owner");
+    if (message->type != expected) {
+      return Broken(absl::StrCat("a message of type 0x",
+                                 absl::Hex(message->type), " where 0x",
+                                 absl::Hex(expected), " was expected"));
+    }
+    return message;
+  }
+
+  absl::StatusOr<std::size_t> ReceiveCount() {
+    absl::StatusOr<platform::Message> begin = Receive(kBegin);
+    if (!begin.ok()) return begin.status();
+    WireReader in(begin->payload);
+    const auto count = in.Take<std::uint32_t>();
+    if (in.overrun() || in.left() != 0 || !begin->handles.empty() ||
+        count == 0 || count > most_) {
+      return Broken(absl::StrCat("it began with ", count,
+                                 " allocations; expected 1 to ", most_));
+    }
+    return count;
+  }
+
+  platform::Channel& channel_;
+  Deadline deadline_;
+  const platform::CancelEvent* cancel_;
+  std::size_t most_;
+  bool in_step_ = true;
+};
+
+}  // namespace
+
+void GiveUp(platform::Channel& channel, const absl::Status& why) {
+  if (platform::kHangingUpMayLoseHandles || !channel.is_open()) return;
+  SendError(channel, kRefused, why, absl::InfinitePast()).IgnoreError();
+}
+
+absl::StatusOr<std::size_t> TryReceiveAll(
+    platform::Channel& channel,
+    const std::function<absl::Status(Incoming)>& import, Deadline deadline,
+    bool* in_step, const platform::CancelEvent* cancel, std::size_t most) {
+  Exchange exchange(channel, deadline, cancel, most);
+  absl::StatusOr<std::size_t> received = exchange.Run(import);
+  *in_step = exchange.in_step();
+  return received;
+}
+
+absl::StatusOr<std::size_t> ReceiveAll(
+    platform::Channel& channel,
+    const std::function<absl::Status(Incoming)>& import, Deadline deadline,
+    const platform::CancelEvent* cancel, std::size_t most) {
+  bool in_step = true;
+  absl::StatusOr<std::size_t> received =
+      TryReceiveAll(channel, import, deadline, &in_step, cancel, most);
+  if (!in_step) channel.Close();
+  return received;
+}
+
+}  // namespace vmm::protocol

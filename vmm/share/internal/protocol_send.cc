@@ -1,0 +1,200 @@
+// The sending half of the exchange that protocol.h describes.
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::protocol {
+namespace {
+
+// The first kind of Exporters() that the memory has: the system's own kind
+// stands before fabric handles there.
+absl::StatusOr<const Exporter*> ExporterFor(const Shareable& memory) {
+  for (const Exporter& exporter : Exporters()) {
+    if (memory.memory().kinds().Has(exporter.kind)) return &exporter;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "memory ", memory.id().ToString(), " was created private (handle kinds: ",
+      memory.memory().kinds().ToString(),
+      ") and cannot be shared. Name a kind in AllocationOptions::sharing: "
+      "kinds cannot be added later."));
+}
+
+// Collects tickets and handles, and sends them whenever a message is full.
+class PartSender {
+ public:
+  PartSender(platform::Channel& channel, Deadline deadline,
+             const platform::CancelEvent* cancel)
+      : channel_(channel), deadline_(deadline), cancel_(cancel) {}
+
+  absl::Status Add(const Outgoing& memory) {
+    WireWriter(tickets_).PutBytes(EncodeTicket(memory.ticket));
+    ++ticket_count_;
+    for (std::size_t i = 0; i < memory.ticket.layout.count(); ++i) {
+      if (handles_.empty()) RETURN_IF_ERROR(AwaitReceipt());
+      absl::StatusOr<ExportedHandle> handle = memory.handle(i);
+      if (!handle.ok()) return handle.status();
+      handles_.push_back(*std::move(handle));
+      if (handles_.size() == platform::kMaxHandles) {
+        absl::Status sent = Flush();
+        if (!sent.ok()) return sent;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Whether the peer may have got a handle.
+  bool gave() const { return gave_; }
+  // Whether it failed because the peer does not receive what was sent.
+  bool is_stuck() const { return is_stuck_; }
+
+  absl::Status Flush() {
+    if (handles_.empty()) return absl::OkStatus();
+    std::vector<const platform::OsHandle*> os_handles;
+    std::vector<std::uint8_t> fabric_handles;
+    for (const ExportedHandle& handle : handles_) {
+      if (const auto* os = std::get_if<platform::OsHandle>(&handle)) {
+        os_handles.push_back(os);
+      } else {
+        WireWriter(fabric_handles)
+            .PutBytes(std::get<fabric::Handle>(handle).bytes);
+      }
+    }
+    std::vector<std::uint8_t> payload;
+    WireWriter out(payload);
+    out.Put<std::uint16_t>(ticket_count_);
+    out.Put<std::uint16_t>(
+        static_cast<std::uint16_t>(handles_.size() - os_handles.size()));
+    out.PutBytes(tickets_);
+    out.PutBytes(fabric_handles);
+    absl::Status sent =
+        channel_.Send(kPart, payload, os_handles, deadline_, cancel_);
+    gave_ |= sent.ok() || platform::kHangingUpMayLoseHandles;
+    are_on_their_way_ = !os_handles.empty();
+    tickets_.clear();
+    ticket_count_ = 0;
+    handles_.clear();
+    return sent;
+  }
+
+ private:
+  // Handles of one part at most are on their way.
+  absl::Status AwaitReceipt() {
+    if (!std::exchange(are_on_their_way_, false)) return absl::OkStatus();
+    absl::Status received = channel_.WaitUntilReceived(deadline_, cancel_);
+    is_stuck_ = !received.ok();
+    return received;
+  }
+
+  platform::Channel& channel_;
+  Deadline deadline_;
+  const platform::CancelEvent* cancel_;
+  std::vector<std::uint8_t> tickets_;
+  std::uint16_t ticket_count_ = 0;
+  std::vector<ExportedHandle> handles_;
+  bool gave_ = false;
+  bool are_on_their_way_ = false;
+  bool is_stuck_ = false;
+};
+
+SendResult SendParts(platform::Channel& channel,
+                     absl::Span<const Outgoing> memory, Deadline deadline,
+                     const platform::CancelEvent* cancel) {
+  std::vector<std::uint8_t> count;
+  WireWriter(count).Put<std::uint32_t>(
+      static_cast<std::uint32_t>(memory.size()));
+  SendResult result;
+  result.status = channel.Send(kBegin, count, {}, deadline, cancel);
+  if (!result.status.ok()) return result;
+  PartSender parts(channel, deadline, cancel);
+  for (const Outgoing& one : memory) {
+    result.status = parts.Add(one);
+    if (!result.status.ok()) break;
+  }
+  if (result.status.ok()) result.status = parts.Flush();
+  result.gave = parts.gave();
+  result.in_step = !parts.is_stuck();
+  return result;
+}
+
+// `in_step` is false when the word may still come, and would be taken for the
+// answer to what is sent next.
+absl::Status AwaitWord(platform::Channel& channel, std::size_t sent,
+                       Deadline deadline, const platform::CancelEvent* cancel,
+                       bool* in_step) {
+  absl::StatusOr<platform::Message> word = channel.Receive(deadline, cancel);
+  *in_step = word.ok();
+  if (!word.ok()) return word.status();
+  if (word->type == kRefused) {
+    return DecodeError(word->payload, "the importer");
+  }
+  WireReader in(word->payload);
+  const auto imported = in.Take<std::uint32_t>();
+  if (word->type != kDone || in.overrun() || in.left() != 0 ||
+      !word->handles.empty() || imported != sent) {
+    *in_step = false;
+    return absl::DataLossError(
+        absl::StrCat("the importer answered with a message of type 0x",
+                     absl::Hex(word->type), " where its word on ", sent,
+                     " allocations was expected; the channel is closed"));
+  }
+  return absl::OkStatus();
+}
+
+// Of one that hung up while it was sent handles: whether it said before that
+// it keeps none.
+bool HasRefused(platform::Channel& channel) {
+  if (!channel.is_open()) return false;
+  const absl::StatusOr<platform::Message> word =
+      channel.Receive(absl::InfinitePast());
+  return word.ok() && word->type == kRefused;
+}
+
+}  // namespace
+
+absl::StatusOr<Outgoing> MakeOutgoing(const Shareable& memory) {
+  absl::StatusOr<const Exporter*> exporter = ExporterFor(memory);
+  if (!exporter.ok()) return exporter.status();
+  absl::StatusOr<Ticket> ticket = MakeTicket(memory, (*exporter)->kind);
+  if (!ticket.ok()) return ticket.status();
+  return Outgoing{*std::move(ticket),
+                  [memory, make = (*exporter)->make](std::size_t chunk) {
+                    return make(memory.device().driver(),
+                                memory.memory().handle(chunk));
+                  }};
+}
+
+SendResult TrySendAll(platform::Channel& channel,
+                      absl::Span<const Outgoing> memory, Deadline deadline,
+                      const platform::CancelEvent* cancel) {
+  SendResult result = SendParts(channel, memory, deadline, cancel);
+  if (!result.status.ok()) {
+    if (result.gave && HasRefused(channel)) result.gave = false;
+    // So that the importer does not wait for what will not come. If even that
+    // cannot be sent, the peer is gone or the channel closed.
+    if (channel.is_open() && result.in_step) {
+      SendError(channel, kAbort, result.status, deadline).IgnoreError();
+    }
+    return result;
+  }
+  result.status =
+      AwaitWord(channel, memory.size(), deadline, cancel, &result.in_step);
+  // Who refuses in so many words keeps nothing, and goes on to be heard.
+  if (!result.status.ok() && result.in_step) result.gave = false;
+  return result;
+}
+
+absl::Status SendAll(platform::Channel& channel,
+                     absl::Span<const Outgoing> memory, Deadline deadline,
+                     const platform::CancelEvent* cancel, bool* gave) {
+  SendResult result = TrySendAll(channel, memory, deadline, cancel);
+  if (!result.in_step) channel.Close();
+  if (gave != nullptr) *gave = result.gave;
+  return std::move(result.status);
+}
+
+}  // namespace vmm::protocol

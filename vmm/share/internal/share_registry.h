@@ -1,0 +1,69 @@
+// What an endpoint serves, each under a key of its own; internal to vmm/.
+#ifndef VMMSHARE_VMM_SHARE_INTERNAL_SHARE_REGISTRY_H_
+#define VMMSHARE_VMM_SHARE_INTERNAL_SHARE_REGISTRY_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/base/mutex.h"
+#include "platform/os/process.h"
+#include "vmm/memory/exporter.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/servable.h"
+#include "vmm/share/ticket.h"
+
+namespace vmm {
+
+// Published memory. Never changes; whoever sends it holds it.
+struct PublishedMemory {
+  Ticket ticket;
+  std::vector<ExportedHandle> handles;  // One a chunk.
+};
+// What is sent of `memory`, which its handles keep alive.
+protocol::Outgoing OutgoingOf(std::shared_ptr<const PublishedMemory> memory);
+
+using Served = std::variant<std::shared_ptr<const PublishedMemory>,
+                            std::shared_ptr<PeerService>>;
+
+// Thread-safe.
+class ShareRegistry {
+ public:
+  // Serves `what` until Remove(). Errors as platform::FillRandom().
+  absl::StatusOr<ShareKey> Add(Served what, ShareOptions options);
+  // REQUIRES: no call for the same key before.
+  void Remove(const ShareKey& key);
+
+  struct Found {
+    Served what;
+    Access access;
+  };
+  // What `user` asked for, in the order asked. Each answer keeps its handles
+  // open, so that a withdrawal meanwhile does no harm.
+  //   NOT_FOUND          a key that opens nothing (any more)
+  //   PERMISSION_DENIED  not for this user
+  absl::StatusOr<std::vector<Found>> Find(absl::Span<const ShareKey> keys,
+                                          const platform::UserId& user) const;
+
+ private:
+  struct Entry {
+    std::array<std::uint8_t, 16> secret;
+    Served what;
+    ShareOptions options;
+  };
+
+  mutable platform::Mutex mutex_;
+  // By ShareKey::place.
+  std::map<std::array<std::uint8_t, 8>, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_SHARE_INTERNAL_SHARE_REGISTRY_H_

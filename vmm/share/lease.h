@@ -1,0 +1,87 @@
+// Lease: what the owner of memory knows of one import of it.
+//
+// Every import that came over an endpoint is a lease on its connection: the
+// owner can list who holds what since when, ask for it back, and wait until it
+// is returned. What a process holds when it dies is returned by that.
+//
+// A lease cannot be taken away: the driver has no call that unmaps memory from
+// another process. Ask, wait with a deadline, and then decide: go on without
+// the memory, or end the process that holds it.
+#ifndef VMMSHARE_VMM_SHARE_LEASE_H_
+#define VMMSHARE_VMM_SHARE_LEASE_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/peer_watch.h"
+#include "vmm/memory/memory_id.h"
+
+namespace vmm {
+
+enum class LeaseState {
+  kHeld,
+  kRecalled,     // Asked back; return_by says until when.
+  kQuarantined,  // The holder has gone, and its end is not proven.
+};
+
+struct Lease {
+  platform::PeerCredentials holder;  // Its process id is for messages only.
+  std::uint64_t size = 0;            // Bytes, as the owner asked for them.
+  absl::Time since;
+  LeaseState state = LeaseState::kHeld;
+  std::optional<absl::Time> return_by = std::nullopt;
+  // Of one that is quarantined: why its end is not proven, after "which" or
+  // "whose".
+  std::string reason = {};
+
+  // "65536 bytes, process 4711 of user 1000, for 2.5s, asked back until ...".
+  std::string Describe() const;
+};
+
+// Of memory that an Endpoint published.
+struct MemoryLease {
+  MemoryId memory;
+  Lease lease;
+};
+
+// Of a block of a Pool. `since` is the holder's word, within 16 ms: it lies
+// between the start of its subscription and now, whatever a hostile one says.
+struct BlockLease {
+  CUdeviceptr block = 0;  // The owner's address.
+  bool freed = false;     // By the owner: waits for the holders alone.
+  Lease lease;
+};
+
+// What an importer knows of its own lease.
+struct LeaseStatus {
+  // UNAVAILABLE once the owner has ended, or serves nobody any more. What is
+  // imported stays valid. FAILED_PRECONDITION when the memory did not come
+  // from an endpoint: then it is no lease, and the owner cannot see it.
+  absl::Status connection;
+  // Set when the owner wants the memory back: let go of it by then. Nothing
+  // happens to who does not, but that the owner sees it.
+  std::optional<absl::Time> return_by;
+};
+
+namespace lease_internal {
+
+// Marks the lease of a holder of which that is known, if it is quarantined by
+// that: `hung_up`, its connection has ended.
+void Quarantine(Lease& lease, bool hung_up, platform::PeerEnd end,
+                const platform::PeerWatch& watch);
+
+// What a wait that ends at its deadline says: how many, and the first three.
+std::string DescribeAll(absl::Span<const std::string> leases);
+
+}  // namespace lease_internal
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_SHARE_LEASE_H_

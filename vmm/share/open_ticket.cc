@@ -1,0 +1,147 @@
+// The importer's side of an endpoint: OpenTicket() and OpenTickets().
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/internal/dial.h"
+#include "vmm/share/internal/lease_connection.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/ticket_string.h"
+
+namespace vmm {
+namespace {
+
+// One thing that is asked for, and where in the caller's list it goes: it may
+// stand there more than once.
+struct Wanted {
+  AddressedTicket ticket;
+  std::vector<std::size_t> places;
+};
+
+// Imports up to protocol::kMaxRequested tickets over one connection.
+absl::Status OpenBatch(const platform::Driver& driver,
+                       absl::Span<const Wanted> batch,
+                       const ImportOptions& options, Deadline deadline,
+                       const platform::PeerPolicy& owners,
+                       std::vector<std::optional<ImportedAllocation>>& out) {
+  const Wanted& first = batch.front();
+  std::vector<ShareKey> keys;
+  std::vector<MemoryId> ids;
+  for (const Wanted& one : batch) {
+    keys.push_back(one.ticket.invitation.key);
+    ids.push_back(one.ticket.ticket.id);
+  }
+  ASSIGN_OR_RETURN(Granted granted,
+                   DialShare(first.ticket.invitation.address, keys, owners,
+                             first.ticket.ticket.Describe(), deadline));
+  std::size_t next = 0;
+  bool in_step = true;
+  const absl::StatusOr<std::size_t> count = protocol::TryReceiveAll(
+      granted.channel,
+      [&](const protocol::Incoming& incoming) -> absl::Status {
+        if (next == batch.size() ||
+            !(incoming.ticket == batch[next].ticket.ticket)) {
+          return absl::DataLossError(absl::StrCat("the owner sent ",
+                                                  incoming.ticket.Describe(),
+                                                  ", which was not asked for"));
+        }
+        RETURN_IF_ERROR(CheckGranted(granted.access, WantsToWrite(options)));
+        for (std::size_t place : batch[next].places) {
+          ASSIGN_OR_RETURN(ImportedAllocation one,
+                           ImportedAllocation::Open(driver, incoming.ticket,
+                                                    incoming.handles, options));
+          one.LimitTo(granted.access);
+          out[place] = std::move(one);
+        }
+        ++next;
+        return absl::OkStatus();
+      },
+      deadline, &in_step);
+  if (!count.ok()) {
+    protocol::GiveUp(granted.channel, count.status());
+    return count.status();
+  }
+  if (*count != batch.size()) {
+    return absl::DataLossError(absl::StrCat("the owner sent ", *count, " of ",
+                                            batch.size(), " allocations"));
+  }
+  const auto connection = std::make_shared<LeaseConnection>(
+      std::move(granted.channel), std::move(ids));
+  for (const Wanted& one : batch) {
+    const auto lease =
+        std::make_shared<const HeldLease>(connection, one.ticket.ticket.id);
+    for (std::size_t place : one.places) out[place]->HoldLease(lease);
+  }
+  return absl::OkStatus();
+}
+
+// What can be asked for over one connection: of one endpoint, for one access.
+using BatchName = std::pair<std::string, Access>;
+
+using Batches = std::map<BatchName, std::vector<Wanted>>;
+
+absl::StatusOr<Batches> Sort(const platform::Driver& driver,
+                             absl::Span<const std::string> tickets,
+                             const ImportOptions& options) {
+  Batches batches;
+  std::map<absl::string_view, std::size_t> seen;  // Where in its batch.
+  for (std::size_t i = 0; i < tickets.size(); ++i) {
+    ASSIGN_OR_RETURN(AddressedTicket parsed, ParseTicketString(tickets[i]));
+    RETURN_IF_ERROR(CheckUsableHere(parsed.ticket, driver));
+    const ShareInvitation& invitation = parsed.invitation;
+    RETURN_IF_ERROR(CheckGranted(invitation.access, WantsToWrite(options)));
+    std::vector<Wanted>& batch =
+        batches[{invitation.address, invitation.access}];
+    const auto [found, is_new] =
+        seen.try_emplace(absl::StripAsciiWhitespace(tickets[i]), batch.size());
+    if (is_new) batch.push_back({std::move(parsed), {}});
+    batch[found->second].places.push_back(i);
+  }
+  return batches;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ImportedAllocation>> OpenTickets(
+    const platform::Driver& driver, absl::Span<const std::string> tickets,
+    const ImportOptions& options, Deadline deadline,
+    const platform::PeerPolicy& owners) {
+  // All are checked before anybody is dialled.
+  ASSIGN_OR_RETURN(const Batches batches, Sort(driver, tickets, options));
+  std::vector<std::optional<ImportedAllocation>> opened(tickets.size());
+  for (const auto& [name, batch] : batches) {
+    absl::Span<const Wanted> left(batch);
+    while (!left.empty()) {
+      RETURN_IF_ERROR(OpenBatch(driver,
+                                left.subspan(0, protocol::kMaxRequested),
+                                options, deadline, owners, opened));
+      left.remove_prefix(std::min(left.size(), protocol::kMaxRequested));
+    }
+  }
+  std::vector<ImportedAllocation> imported;
+  imported.reserve(opened.size());
+  for (std::optional<ImportedAllocation>& one : opened) {
+    imported.push_back(*std::move(one));
+  }
+  return imported;
+}
+
+absl::StatusOr<ImportedAllocation> OpenTicket(
+    const platform::Driver& driver, absl::string_view ticket,
+    const ImportOptions& options, Deadline deadline,
+    const platform::PeerPolicy& owners) {
+  const std::string text(ticket);
+  ASSIGN_OR_RETURN(std::vector<ImportedAllocation> opened,
+                   OpenTickets(driver, absl::MakeConstSpan(&text, 1), options,
+                               deadline, owners));
+  return std::move(opened.front());
+}
+
+}  // namespace vmm

@@ -1,0 +1,73 @@
+// RetireQueue: gives memory back only after a stream has passed.
+//
+// cuMemUnmap is not ordered after work on streams: kernels that still run see
+// their memory vanish and fail with an illegal address. Hand the memory over
+// instead, and collect when it suits:
+//
+//   queue.Retire(std::move(buffer), stream);   // no wait
+//   ...
+//   queue.Collect();                           // frees what the GPU has passed
+//
+// Thread-compatible.
+#ifndef VMMSHARE_VMM_SHARE_RETIRE_H_
+#define VMMSHARE_VMM_SHARE_RETIRE_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <deque>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/deadline.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/mapping.h"
+#include "vmm/memory/recorded_event.h"
+#include "vmm/share/imported_allocation.h"
+
+namespace vmm {
+
+class RetireQueue {
+ public:
+  explicit RetireQueue(platform::Driver driver) : driver_(std::move(driver)) {}
+  RetireQueue(RetireQueue&&) noexcept = default;
+  RetireQueue& operator=(RetireQueue&&) = delete;
+  // Waits until the GPU has passed everything, without a deadline: memory must
+  // not go while it is in use. Drain() first to bound the wait.
+  ~RetireQueue();
+
+  // Takes `memory` and gives it back once all work that is on `stream` now is
+  // done. Null is the current context's default stream. On failure (no context
+  // is current, no event can be had) `memory` stays the caller's, unchanged.
+  absl::Status Retire(Allocation&& memory, CUstream stream);
+  absl::Status Retire(ImportedAllocation&& memory, CUstream stream);
+  absl::Status Retire(Mapping&& memory, CUstream stream);
+
+  // Gives back what the GPU has passed. Does not wait. How many were given
+  // back; on an error (work on the stream failed) they stay retired.
+  absl::StatusOr<std::size_t> Collect();
+
+  // Collects until nothing is retired; DEADLINE_EXCEEDED with how much is left
+  // otherwise.
+  absl::Status Drain(Deadline deadline);
+
+  // How many wait.
+  std::size_t size() const { return retired_.size(); }
+
+ private:
+  using Memory = std::variant<Allocation, ImportedAllocation, Mapping>;
+  struct Retired {
+    Memory memory;
+    OwnedEvent passed;
+  };
+
+  platform::Driver driver_;
+  std::deque<Retired> retired_;
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_SHARE_RETIRE_H_

@@ -1,0 +1,74 @@
+// Ticket: plain bytes that describe an allocation to another process.
+//
+// A ticket says everything an importer must know and the handle does not tell:
+// the kind of handle, the sizes, the device by UUID, the owner, the machine.
+// It holds no pid, no descriptor number and no pointer, because those mean
+// something else in the receiver. Having a ticket is not having the memory:
+// that takes the handles, which come over a channel (transfer.h) or from the
+// owner's endpoint (endpoint.h).
+//
+// docs/wire_format.md has the byte table.
+#ifndef VMMSHARE_VMM_SHARE_TICKET_H_
+#define VMMSHARE_VMM_SHARE_TICKET_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/cuda/driver.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/memory_id.h"
+#include "vmm/memory/physical_memory.h"
+#include "vmm/memory/shareable.h"
+
+namespace vmm {
+
+inline constexpr std::size_t kTicketBytes = 192;
+inline constexpr std::uint16_t kTicketVersion = 1;
+// Chunks of one allocation that a peer accepts: bounds what it must hold.
+inline constexpr std::size_t kMaxChunks = 65536;
+
+// A value.
+struct Ticket {
+  HandleKind kind = HandleKind::kPosixFd;
+  bool host_memory_driver = false;  // Made by the host-memory driver.
+  ChunkLayout layout;
+  std::uint64_t requested_size = 0;
+  MemoryId id;
+  DeviceUuid device;  // That it was created with.
+  // The NUMA node, for memory of the host; nullopt for memory of `device`.
+  std::optional<std::uint32_t> host_numa_node;
+  std::array<std::uint8_t, 16> boot_id{};
+  std::string host_name;  // For messages; cut to 63 printable characters.
+
+  // "1048576 bytes of GPU-..., shared as POSIX fd by host x".
+  std::string Describe() const;
+  friend bool operator==(const Ticket&, const Ticket&) = default;
+};
+
+// The ticket for sharing `memory` as `kind`. FAILED_PRECONDITION when the
+// memory was not created with that kind: the message has the kinds it has.
+absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind);
+
+// Always kTicketBytes bytes.
+std::vector<std::uint8_t> EncodeTicket(const Ticket& ticket);
+
+// Total: takes any bytes. INVALID_ARGUMENT for what is no ticket, is
+// damaged, or contradicts itself; UNIMPLEMENTED for a newer version.
+absl::StatusOr<Ticket> DecodeTicket(absl::Span<const std::uint8_t> bytes);
+
+// OK when a process on this machine, with this driver, may import the ticket's
+// memory; FAILED_PRECONDITION says which machine or driver it belongs to.
+absl::Status CheckUsableHere(const Ticket& ticket,
+                             const platform::Driver& driver);
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_SHARE_TICKET_H_

@@ -1,0 +1,263 @@
+#include "vmm/sync/fence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/abandon.h"
+#include "platform/base/annotate.h"
+#include "platform/base/check.h"
+#include "vmm/sync/internal/fence_memory.h"
+#include "vmm/sync/internal/fence_source.h"
+
+namespace vmm {
+namespace {
+
+// A wait on the host looks all the time for so long: a GPU's signal takes some
+// 10 us (measured). Then it sleeps, from the shorter pause to the longer.
+constexpr absl::Duration kLookAllTheTime = absl::Microseconds(50);
+constexpr absl::Duration kShortestPause = absl::Microseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+// How long a device may take to say what is in its memory: where a call has no
+// deadline of its own, and at least, where that has passed.
+constexpr absl::Duration kPatience = absl::Seconds(10);
+constexpr absl::Duration kLeast = absl::Milliseconds(20);
+
+Deadline Patience() { return Deadline::In(kPatience); }
+
+std::string WordsOf(std::uint64_t value, CUdeviceptr address) {
+  return absl::StrCat("(address=0x", absl::Hex(address), ", value=", value,
+                      ")");
+}
+
+absl::Status WhyNotWorth(const FenceWatch& watch) {
+  if (watch.signaller != nullptr) {
+    absl::StatusOr<bool> ended = watch.signaller->HasExited();
+    if (!ended.ok()) return ended.status();
+    if (*ended) {
+      return absl::UnavailableError(
+          absl::StrCat("process ", watch.signaller->pid(),
+                       ", which was to signal it, has ended. Abandon() lets go "
+                       "of streams that wait"));
+    }
+  }
+  return watch.still_worth ? watch.still_worth() : absl::OkStatus();
+}
+
+}  // namespace
+
+Fence& Fence::operator=(Fence&& other) noexcept {
+  if (this != &other) {
+    Release().IgnoreError();  // Nothing, if it is moved from.
+    source_ = std::move(other.source_);
+    at_ = other.at_;
+    base_ = other.base_;
+    enqueued_ = other.enqueued_;
+    last_stream_ = other.last_stream_;
+    last_ = other.last_;
+    block_ = std::move(other.block_);
+  }
+  return *this;
+}
+
+Fence::~Fence() { Release().IgnoreError(); }
+
+absl::Status Fence::Release() {
+  if (source_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "the fence was given back, or moved from, already");
+  }
+  std::shared_ptr<fence::Source> source = std::move(source_);
+  if (source->IsOfAnotherProcess()) {
+    // The parent's, and maybe half changed by a thread that is not here.
+    block_.reset();
+    platform::Abandon(std::move(source));
+    return absl::FailedPreconditionError(
+        "the fence is the parent process's: a forked child owns none");
+  }
+  source->Release({at_, base_, enqueued_, std::move(block_)});
+  block_.reset();
+  return absl::OkStatus();
+}
+
+absl::Status Fence::CheckUsable() const {
+  if (source_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "the fence was given back, or moved from");
+  }
+  if (source_->IsOfAnotherProcess()) {
+    return absl::FailedPreconditionError(
+        "the fence is the parent process's: a forked child cannot use it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fence::CheckValue(std::uint64_t value) const {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  if (value <= kMaxFenceValue) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a fence cannot have the value ", value,
+                   "; expected at most ", kMaxFenceValue));
+}
+
+absl::Status Fence::Aborted(std::uint64_t reached) const {
+  return absl::AbortedError(
+      absl::StrCat("the fence was abandoned at the value ", reached));
+}
+
+fence::Memory& Fence::memory() const { return source_->memory(); }
+
+namespace {
+
+absl::Status Corrupt() {
+  return absl::DataLossError(
+      "the fence's memory holds no value that it can have: a process that has "
+      "the pool wrote to it");
+}
+
+}  // namespace
+
+absl::Status Fence::CheckSignal(std::uint64_t value) const {
+  absl::Status sane = CheckValue(value);
+  if (!sane.ok() || value != 0) return sane;
+  return absl::InvalidArgumentError(
+      "a fence cannot be signalled 0: that is where it begins");
+}
+
+absl::Status Fence::CheckForwards(std::uint64_t value,
+                                  const fence::Progress& now,
+                                  std::uint64_t last) const {
+  if (now.corrupt) return Corrupt();
+  if (now.abandoned) return Aborted(now.value);
+  const std::uint64_t raw = base_ + value;
+  const std::uint64_t reached = base_ + now.value;
+  if (raw > std::max(last, reached)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "a fence cannot go from ", std::max(last, reached) - base_, " to ", value,
+      ": its values grow",
+      raw > reached ? "; the first is on this stream already" : ""));
+}
+
+absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
+  absl::Status may = CheckSignal(value);
+  if (may.ok()) {
+    may = CheckForwards(value, memory().Glance(at_, base_),
+                        stream == last_stream_ ? last_ : 0);
+  }
+  if (!may.ok()) return may;
+  const platform::Driver& driver = source_->driver();
+  const std::uint64_t raw = base_ + value;
+  // The default flags: with the barrier that makes earlier writes visible.
+  if (CUresult r = driver->cuStreamWriteValue64(stream, at_, raw,
+                                                CU_STREAM_WRITE_VALUE_DEFAULT);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, at_)));
+  }
+  last_stream_ = stream;
+  last_ = raw;
+  enqueued_ = std::max(enqueued_, raw);
+  return absl::OkStatus();
+}
+
+absl::Status Fence::Wait(CUstream stream, std::uint64_t value) {
+  absl::Status sane = CheckValue(value);
+  if (!sane.ok()) return sane;
+  const fence::Progress now = memory().Glance(at_, base_);
+  if (now.corrupt) return Corrupt();
+  if (now.abandoned && now.value < value) return Aborted(now.value);
+  const platform::Driver& driver = source_->driver();
+  const std::uint64_t raw = base_ + value;
+  if (CUresult r = driver->cuStreamWaitValue64(stream, at_, raw,
+                                               CU_STREAM_WAIT_VALUE_GEQ);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        absl::StrCat("cuStreamWaitValue64", WordsOf(raw, at_)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Fence::SignalFromHost(std::uint64_t value) {
+  absl::Status may = CheckSignal(value);
+  if (!may.ok()) return may;
+  absl::StatusOr<fence::Progress> now = memory().Look(at_, base_, Patience());
+  if (!now.ok()) return now.status();
+  may = CheckForwards(value, *now, 0);
+  if (!may.ok()) return may;
+  const std::uint64_t raw = base_ + value;
+  if (base_ + now->value < enqueued_ && enqueued_ <= raw) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a signal of ", enqueued_ - base_,
+        " is on its way on a stream, and would come after the host's of ",
+        value, ". Put that on the stream too, or wait for the first"));
+  }
+  absl::Status raised = memory().Raise(at_, raw, Patience());
+  if (!raised.ok()) return raised;
+  // Somebody may have abandoned it meanwhile, and then the value is lost.
+  now = memory().Look(at_, base_, Patience());
+  if (!now.ok()) return now.status();
+  if (now->corrupt) return Corrupt();
+  return now->abandoned && now->value < value ? Aborted(now->value)
+                                              : absl::OkStatus();
+}
+
+absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
+                               const FenceWatch& watch) {
+  absl::Status sane = CheckValue(value);
+  if (!sane.ok()) return sane;
+  const Deadline look_until = Deadline::In(kLookAllTheTime);
+  absl::Duration pause = kShortestPause;
+  absl::Status over;
+  for (;;) {
+    const absl::StatusOr<fence::Progress> now = memory().Look(
+        at_, base_,
+        Deadline::In(std::clamp(deadline.Left(), kLeast, kPatience)));
+    if (!now.ok()) return now.status();
+    if (now->corrupt) return Corrupt();
+    if (now->value >= value) return absl::OkStatus();
+    if (now->abandoned) return Aborted(now->value);
+    if (!over.ok()) {
+      return platform::Annotate(
+          over, absl::StrCat("the fence is at ", now->value, ", not ", value));
+    }
+    if (!look_until.Passed() && !deadline.Passed()) {
+      memory().Linger(at_, base_ + value);
+      continue;
+    }
+    // Whoever has ended may have signalled before: one more look decides.
+    over = WhyNotWorth(watch);
+    if (!over.ok()) continue;
+    if (deadline.Passed()) {
+      over = absl::DeadlineExceededError("the deadline has passed");
+      continue;
+    }
+    absl::SleepFor(std::min(pause, deadline.Left()));
+    pause = std::min(pause * 2, kLongestPause);
+  }
+}
+
+absl::StatusOr<std::uint64_t> Fence::Query() const {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  const absl::StatusOr<fence::Progress> now =
+      memory().Look(at_, base_, Patience());
+  if (!now.ok()) return now.status();
+  if (now->corrupt) return Corrupt();
+  if (now->abandoned) return Aborted(now->value);
+  return now->value;
+}
+
+absl::Status Fence::Abandon() {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return usable;
+  return memory().Abandon(at_, base_, Patience());
+}
+
+FencePlace Fence::place() const {
+  platform::Check(source_ != nullptr, "place() of a fence that was given back");
+  return memory().place();
+}
+
+}  // namespace vmm

@@ -1,0 +1,85 @@
+// FenceArray: fences in device memory that processes share already.
+//
+// FencePool's fences are in memory of the host, where everybody on the machine
+// can look. What nodes of an NVLink fabric share is memory of their GPUs; so
+// fences between nodes are there, and are the same vmm::Fence:
+//
+//   // Every rank of a job: a page for its fences, mapped by all.
+//   auto page = job::SymmetricMemory::Create(device, exchange,
+//                                            {.size = 1 << 20}, deadline);
+//   auto mine = FenceArray::Over(device, page->address(page->rank()), 1 << 20);
+//   absl::Status cleared = (*mine)->Clear(deadline);  // Then all meet, once.
+//   auto theirs = FenceArray::Over(device, page->address(rank), 1 << 20);
+//   // Fence i of an array is the same fence for all that have the memory:
+//   absl::StatusOr<Fence> filled = (*theirs)->At(0);
+//   absl::Status sent = filled->Signal(stream, ++frame);
+//
+// Any VMM memory that the device may write will do: an Allocation, an import by
+// fabric handle or by descriptor, symmetric memory. No ticket is needed, for
+// whoever has the memory knows where fence i is; and nothing is kept of a fence
+// that goes, for fence i is there as long as the memory is. Let the side that
+// waits have the memory: its GPU looks at its own, and one write crosses the
+// link.
+//
+// Prefer FencePool on one machine: there the host looks without asking a GPU.
+#ifndef VMMSHARE_VMM_SYNC_FENCE_ARRAY_H_
+#define VMMSHARE_VMM_SYNC_FENCE_ARRAY_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/os/deadline.h"
+#include "vmm/memory/device.h"
+#include "vmm/sync/fence.h"
+#include "vmm/sync/fence_ticket.h"
+
+namespace vmm {
+
+// Thread-safe. In a forked child it does nothing when destroyed, and nothing
+// else may be called there.
+class FenceArray {
+ public:
+  // Fences in the `bytes` at `memory`, kFenceBytes each, whose streams are of
+  // `device`. Changes nothing there. Takes a stream and 2 MiB of host memory,
+  // by which the host asks. Make it before streams wait: the driver may not
+  // make a stream while many do (docs/ordering.md).
+  //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none
+  //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
+  //                        or it is no VMM memory
+  //   UNIMPLEMENTED        the device has no stream memory operations
+  //   else                 as the driver reports
+  // REQUIRES: the memory stays mapped until the array and its fences have gone
+  // and the GPU has passed their waits and signals.
+  static absl::StatusOr<std::unique_ptr<FenceArray>> Over(const Device& device,
+                                                          CUdeviceptr memory,
+                                                          std::uint64_t bytes);
+  // Fences may outlive it.
+  ~FenceArray();
+  FenceArray(const FenceArray&) = delete;
+  FenceArray& operator=(const FenceArray&) = delete;
+
+  std::uint64_t size() const;  // Fences.
+
+  // Fence `index`, or this process's share in it. Several objects may be had of
+  // one. INVALID_ARGUMENT from size() on.
+  absl::StatusOr<Fence> At(std::uint64_t index);
+
+  // Makes all of them new, of value 0: to be called by one process before
+  // others use them. DEADLINE_EXCEEDED, or as the driver reports.
+  // REQUIRES: nobody uses them, and no other array is over them that was used:
+  // it remembers what it saw.
+  absl::Status Clear(Deadline deadline);
+
+ private:
+  class Core;
+  explicit FenceArray(std::shared_ptr<Core> core);
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_SYNC_FENCE_ARRAY_H_

@@ -1,0 +1,279 @@
+#include "vmm/sync/internal/fence_device_memory.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/annotate.h"
+#include "vmm/sync/internal/fence_source.h"
+
+namespace vmm::fence {
+namespace {
+
+// What the host reads of a fence, in one copy.
+constexpr std::size_t kRead =
+    offsetof(Words, abandoned) + sizeof(std::uint64_t);
+
+// How often Look() reads what somebody else is changing.
+constexpr int kTries = 16;
+
+// A wait for the stream asks all the time for so long, which is twice what a
+// copy takes (measured). Then it sleeps, longer each time.
+constexpr absl::Duration kAskAllTheTime = absl::Microseconds(30);
+constexpr absl::Duration kShortestPause = absl::Microseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+
+// For a copy that is on its way when the object goes.
+constexpr absl::Duration kLastPatience = absl::Seconds(1);
+
+// What is where a copy is to arrive until it has.
+constexpr std::uint64_t kNotThere = ~std::uint64_t{0};
+
+bool HasArrived(const Words& landing) {
+  return landing.value != kNotThere && landing.abandoned != kNotThere;
+}
+
+void AwaitArrival(const Words& landing, Deadline deadline) {
+  while (!HasArrived(landing) && !deadline.Passed()) {
+    absl::SleepFor(kShortestPause);
+  }
+}
+
+std::string Call(const char* entry, CUdeviceptr at) {
+  return absl::StrCat(entry, "(address=0x", absl::Hex(at), ") of a fence");
+}
+
+}  // namespace
+
+void StreamTraits::Close(const Value& value) {
+  platform::ReportReleaseFailure(value.driver->Error(
+      (*value.driver)->cuStreamDestroy(value.stream), "cuStreamDestroy()"));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Make(
+    const Device& device, CUdeviceptr first, std::uint64_t count) {
+  absl::StatusOr<int> node = HostNodeOf(device);
+  if (!node.ok()) return node.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(device);
+  if (!context.ok()) return context.status();
+  // Memory of cuMemHostAlloc is not given back while streams wait.
+  absl::StatusOr<Allocation> landing = Allocation::Create(
+      device, {.size = kRead,
+               .sharing = SharePolicy::Private(),
+               .host_numa_node = *node,
+               .also = {{Location::HostNuma(*node), Access::kReadWrite}}});
+  if (!landing.ok()) return landing.status();
+  const platform::Driver& driver = device.driver();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  if (!current.ok()) return current.status();
+  CUstream stream = nullptr;
+  if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuStreamCreate(CU_STREAM_NON_BLOCKING)");
+  }
+  std::unique_ptr<DeviceMemory> made(new DeviceMemory(
+      driver, first, count, *std::move(context), *std::move(landing)));
+  made->stream_ = platform::Owned<StreamTraits>::Adopt({driver, stream});
+  return made;
+}
+
+DeviceMemory::DeviceMemory(const platform::Driver& driver, CUdeviceptr first,
+                           std::uint64_t count, PrimaryContext context,
+                           Allocation landing)
+    : driver_(driver),
+      first_(first),
+      seen_(count),
+      context_(std::move(context)),
+      landing_(std::make_unique<Allocation>(std::move(landing))) {}
+
+DeviceMemory::~DeviceMemory() {
+  const Deadline deadline = Deadline::In(kLastPatience);
+  const absl::Status done = Await(deadline);
+  if (done.ok()) return;
+  platform::ReportReleaseFailure(done);
+  if (absl::IsDeadlineExceeded(done)) {
+    // It may arrive there yet, and never must where there is nothing.
+    static_cast<void>(landing_.release());
+    return;
+  }
+  // Of a stream that has failed nothing arrives; but maybe only the question
+  // failed. Then what a copy brings says that all before it is done, writes to
+  // memory that may be its owner's again among it.
+  Words& landing = WordsAt(landing_->address());
+  AwaitArrival(landing, deadline);
+  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
+  if (!current.ok() || !HasArrived(landing)) return;
+  landing.value = kNotThere;
+  landing.abandoned = kNotThere;
+  if (driver_->cuMemcpyDtoHAsync(&landing, first_, kRead,
+                                 stream_.get().stream) == CUDA_SUCCESS) {
+    AwaitArrival(landing, deadline);
+  }
+}
+
+DeviceMemory::Seen& DeviceMemory::SeenOf(CUdeviceptr fence) {
+  return seen_[(fence - first_) / kFenceBytes];
+}
+
+void DeviceMemory::Note(CUdeviceptr fence, const Progress& progress) {
+  if (progress.corrupt) return;
+  Seen& seen = SeenOf(fence);
+  fence::Raise(seen.value, progress.value);
+  if (progress.abandoned) seen.abandoned = true;
+}
+
+Progress DeviceMemory::Glance(CUdeviceptr fence, std::uint64_t) {
+  const Seen& seen = SeenOf(fence);
+  Progress progress;
+  progress.abandoned = seen.abandoned;
+  progress.value = seen.value;
+  return progress;
+}
+
+absl::Status DeviceMemory::Await(Deadline deadline) {
+  const Deadline ask_until = Deadline::In(kAskAllTheTime);
+  absl::Duration pause = kShortestPause;
+  while (busy_) {
+    const CUresult result = driver_->cuStreamQuery(stream_.get().stream);
+    if (result == CUDA_SUCCESS) {
+      busy_ = false;
+      return absl::OkStatus();
+    }
+    if (result != CUDA_ERROR_NOT_READY) {
+      return driver_.Error(result, "cuStreamQuery() for a fence");
+    }
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(
+          "the device has not answered what its fence's value is: its memory "
+          "is out of reach, or the device has stopped");
+    }
+    if (!ask_until.Passed()) continue;
+    absl::SleepFor(std::min(pause, deadline.Left()));
+    pause = std::min(pause * 2, kLongestPause);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceMemory::Found> DeviceMemory::Read(CUdeviceptr fence,
+                                                       Deadline deadline) {
+  // What a call before this one did not wait for.
+  absl::Status done = Await(deadline);
+  if (!done.ok()) return done;
+  Words& landing = WordsAt(landing_->address());
+  landing.value = kNotThere;
+  landing.abandoned = kNotThere;
+  if (CUresult r = driver_->cuMemcpyDtoHAsync(&landing, fence, kRead,
+                                              stream_.get().stream);
+      r != CUDA_SUCCESS) {
+    landing.value = 0;
+    landing.abandoned = 0;
+    return driver_.Error(r, Call("cuMemcpyDtoHAsync", fence));
+  }
+  busy_ = true;
+  done = Await(deadline);
+  if (!done.ok()) return done;
+  return Found{landing.value.load(), landing.abandoned.load()};
+}
+
+absl::Status DeviceMemory::Write(CUdeviceptr word, std::uint64_t value) {
+  if (CUresult r = driver_->cuStreamWriteValue64(
+          stream_.get().stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+      r != CUDA_SUCCESS) {
+    return driver_.Error(r, Call("cuStreamWriteValue64", word));
+  }
+  busy_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceMemory::End(CUdeviceptr fence, std::uint64_t reached,
+                               std::uint64_t end, Deadline deadline) {
+  // In this order: who finds the end finds also where the fence came.
+  absl::Status done = Write(fence + offsetof(Words, abandoned), reached + 1);
+  if (done.ok()) done = Write(fence, end);
+  return done.ok() ? Await(deadline) : done;
+}
+
+absl::StatusOr<Progress> DeviceMemory::Look(CUdeviceptr fence,
+                                            std::uint64_t base,
+                                            Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
+  if (!current.ok()) return current.status();
+  return Judge(fence, base, deadline);
+}
+
+absl::StatusOr<Progress> DeviceMemory::Judge(CUdeviceptr fence,
+                                             std::uint64_t base,
+                                             Deadline deadline) {
+  const std::uint64_t end = base + kSpan;
+  absl::StatusOr<Found> found = Read(fence, deadline);
+  // Somebody is abandoning it: the copy was not made in one moment.
+  for (int i = 0;
+       i < kTries && found.ok() && found->value == end && found->abandoned == 0;
+       ++i) {
+    found = Read(fence, deadline);
+  }
+  if (!found.ok()) return found.status();
+  std::uint64_t raw = found->value;
+  if (found->abandoned != 0) {
+    raw = found->abandoned - 1;
+    if (found->value != end) {
+      // A signal that was on its way then. It counts.
+      if (found->value < end) raw = std::max(raw, found->value);
+      absl::Status ended = End(fence, raw, end, deadline);
+      if (!ended.ok()) return ended;
+    }
+  }
+  Progress progress;
+  progress.abandoned = found->abandoned != 0;
+  progress.corrupt = raw < base || raw >= end;
+  progress.value = progress.corrupt ? 0 : raw - base;
+  Note(fence, progress);
+  return progress;
+}
+
+absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
+                                 Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
+  if (!current.ok()) return current.status();
+  absl::Status done = Write(fence, raw);
+  return done.ok() ? Await(deadline) : done;
+}
+
+absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
+                                   Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
+  if (!current.ok()) return current.status();
+  absl::StatusOr<Progress> now = Judge(fence, base, deadline);
+  if (!now.ok()) return now.status();
+  if (now->abandoned) return absl::OkStatus();
+  absl::Status ended = End(fence, base + now->value, base + kSpan, deadline);
+  now->abandoned = true;
+  if (ended.ok()) Note(fence, *now);
+  return ended;
+}
+
+absl::Status DeviceMemory::Clear(Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
+  if (!current.ok()) return current.status();
+  if (CUresult r = driver_->cuMemsetD8Async(
+          first_, 0, seen_.size() * kFenceBytes, stream_.get().stream);
+      r != CUDA_SUCCESS) {
+    return driver_.Error(r, Call("cuMemsetD8Async", first_));
+  }
+  busy_ = true;
+  absl::Status done = Await(deadline);
+  if (!done.ok()) return done;
+  for (Seen& seen : seen_) {
+    seen.value = 0;
+    seen.abandoned = false;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::fence

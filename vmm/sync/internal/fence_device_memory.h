@@ -1,0 +1,115 @@
+// DeviceMemory: fences in a device's memory, which no CPU reads; internal to
+// vmm/.
+//
+// What the host does there goes through the driver, on a stream that is used
+// for nothing else, so that it does not stand behind work that waits for a
+// fence (measured with 128 streams that waited: a look takes 14 us). The stream
+// is made with the object: making one while others wait can hang in the driver
+// (seen with 64 that waited). The default stream would not do: a copy on it
+// stood behind a stream that waited (seen on H200).
+//
+// There is no compare-and-swap from the host. So what CPUs do in host memory as
+// one step is two here, and what somebody else does in between is lost if it
+// was a smaller value's signal: see docs/ordering.md.
+#ifndef VMMSHARE_VMM_SYNC_INTERNAL_FENCE_DEVICE_MEMORY_H_
+#define VMMSHARE_VMM_SYNC_INTERNAL_FENCE_DEVICE_MEMORY_H_
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/base/mutex.h"
+#include "platform/base/owned.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/deadline.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/sync/internal/fence_memory.h"
+
+namespace vmm::fence {
+
+struct StreamUse {
+  std::optional<platform::Driver> driver;
+  CUstream stream = nullptr;
+};
+
+struct StreamTraits {
+  using Value = StreamUse;
+  static Value Nothing() { return {}; }
+  static bool Holds(const Value& value) { return value.stream != nullptr; }
+  static void Close(const Value& value);
+};
+
+// Thread-safe: one thread at a time asks the device.
+class DeviceMemory final : public Memory {
+ public:
+  // `count` fences from `first` on, to which `device` has access.
+  static absl::StatusOr<std::unique_ptr<DeviceMemory>> Make(
+      const Device& device, CUdeviceptr first, std::uint64_t count);
+  ~DeviceMemory() override;
+
+  FencePlace place() const override { return FencePlace::kDeviceMemory; }
+  Progress Glance(CUdeviceptr fence, std::uint64_t base) override;
+  absl::StatusOr<Progress> Look(CUdeviceptr fence, std::uint64_t base,
+                                Deadline deadline) override;
+  // A look takes long enough.
+  void Linger(CUdeviceptr, std::uint64_t) override {}
+  absl::Status Raise(CUdeviceptr fence, std::uint64_t raw,
+                     Deadline deadline) override;
+  absl::Status Abandon(CUdeviceptr fence, std::uint64_t base,
+                       Deadline deadline) override;
+  // Makes all fences new. REQUIRES: nobody uses them.
+  absl::Status Clear(Deadline deadline);
+
+ private:
+  // What this process saw last.
+  struct Seen {
+    std::atomic<std::uint64_t> value{0};
+    std::atomic<bool> abandoned{false};
+  };
+  struct Found {
+    std::uint64_t value = 0;
+    std::uint64_t abandoned = 0;
+  };
+
+  DeviceMemory(const platform::Driver& driver, CUdeviceptr first,
+               std::uint64_t count, PrimaryContext context, Allocation landing);
+
+  Seen& SeenOf(CUdeviceptr fence);
+  void Note(CUdeviceptr fence, const Progress& progress);
+
+  // With the context current:
+  absl::StatusOr<Progress> Judge(CUdeviceptr fence, std::uint64_t base,
+                                 Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Found> Read(CUdeviceptr fence, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Write(CUdeviceptr word, std::uint64_t value)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Await(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes what an abandoned fence has: the end, and where it came.
+  absl::Status End(CUdeviceptr fence, std::uint64_t reached, std::uint64_t end,
+                   Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const platform::Driver driver_;
+  const CUdeviceptr first_;
+  std::vector<Seen> seen_;
+  const PrimaryContext context_;
+  platform::Mutex mutex_;
+  // Where copies arrive.
+  std::unique_ptr<Allocation> landing_ ABSL_GUARDED_BY(mutex_);
+  platform::Owned<StreamTraits> stream_;
+  // The stream's work may not be done.
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace vmm::fence
+
+#endif  // VMMSHARE_VMM_SYNC_INTERNAL_FENCE_DEVICE_MEMORY_H_
