@@ -49,6 +49,16 @@ need_tests() {
   need libpmix-dev glob:/usr/lib/*/pmix2/include/pmix.h "a test compares its structures with ours"
 }
 
+# Slurm and what its plugin for PMIx opens at run time; without it the tests of
+# its jobs are skipped by name. Not everybody wants these services.
+need_slurm() {
+  need slurmctld command:slurmctld "is the controller of a Slurm cluster"
+  need slurmd command:slurmd "is a node of a Slurm cluster"
+  need slurm-client command:srun "starts jobs"
+  need munge command:munged "tells Slurm who speaks"
+  need iproute2 command:ip "connects the nodes"
+}
+
 # What the tests of the Python package make a wheel with; without it they are
 # skipped by name. pip fetches the rest.
 need_python() {
