@@ -367,6 +367,11 @@ def check_copies():
     return rates
 
 
+def sum_theirs(text, ticket):
+    import vmmshare.cupy
+    return float(vmmshare.cupy.array(vs.connect(text).open(ticket)).sum())
+
+
 def check_cupy_allocator():
     import cupy
 
@@ -377,6 +382,11 @@ def check_cupy_allocator():
             a = cupy.arange(1 << 20, dtype="float64")
             assert float(cupy.dot(a[:1000], a[:1000])) == sum(i * i for i in range(1000))
             assert pool.statistics()["live_blocks"] >= 1
+            part = a[10:1000:3]
+            cupy.cuda.get_current_stream().synchronize()
+            with vs.serve(pool) as share:
+                there = serve_and_ask(sum_theirs, str(share), vs.ticket(part))
+            assert there == float(part.sum())
         return {"live_blocks": pool.statistics()["live_blocks"]}
 
 

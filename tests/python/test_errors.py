@@ -57,7 +57,7 @@ def test_closing_twice_and_using_after(driver, make):
 
 
 @pytest.mark.parametrize("use, says", [
-    (lambda own, theirs: vs.share_all({"x": [1]}), "array 'x': expected a vmmshare.Array, not a list"),
+    (lambda own, theirs: vs.share_all({"x": [1]}), "array 'x': expected a vmmshare.Array, or an array of another library, not a list"),
     (lambda own, theirs: vs.share_all({7: own.empty(1, "int8")}), "the name 7: expected a str"),
     (lambda own, theirs: vs.connect(b"vmmshare-pool:"), "connect.. takes the text .* not a bytes"),
     (lambda own, theirs: own.wait_returned(timeout="1"), "timeout: expected seconds .* not a str"),

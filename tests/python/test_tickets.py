@@ -175,3 +175,89 @@ def test_what_is_served_no_more(pool):
 def test_what_cannot_be_served(driver, what):
     with pytest.raises(TypeError):
         vs.serve(what)
+
+
+class Described:
+    """What Numba's and RMM's arrays are to others: a dictionary."""
+
+    def __init__(self, array, **changes):
+        self.__cuda_array_interface__ = {**array.__array_interface__, **changes}
+
+
+class Plain:
+    """An array of a library from before DLPack 1.0."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def numbers_in(pool):
+    array = np.from_dlpack(pool.empty((6, 8), "int32"))
+    array[...] = np.arange(48).reshape(6, 8)
+    return array
+
+
+@pytest.mark.parametrize("made", [lambda array: array, Plain, Described])
+@pytest.mark.parametrize("part", [
+    np.s_[:], np.s_[2:5, ::2], np.s_[1], np.s_[3, 4, ...]])
+def test_what_another_library_has_in_a_pool_has_a_ticket(pool, remote, made, part):
+    theirs = numbers_in(pool)[part]
+    opened = np.from_dlpack(remote.open(vs.ticket(made(theirs))))
+    assert (opened.dtype, opened.shape) == (theirs.dtype, theirs.shape)
+    assert opened.ctypes.data != theirs.ctypes.data
+    np.testing.assert_array_equal(opened, theirs)
+
+
+def test_of_a_length_of_one_no_stride_matters(pool, remote):
+    one = numbers_in(pool)[3:4]
+    opened = np.from_dlpack(remote.open(vs.ticket(Described(one, strides=(-32, 4)))))
+    np.testing.assert_array_equal(opened, one)
+
+
+def test_an_array_has_its_own_ticket(pool):
+    with pool.empty((2, 3), "float16") as array:
+        assert vs.ticket(array) == array.ticket()
+
+
+def test_arrays_of_all_kinds_in_one_set(pool, remote):
+    numbers = numbers_in(pool)
+    ours = pool.empty(4, "uint8")
+    data = vs.share_all({"ours": ours, "numpy": numbers[1:, 3], "described": Described(numbers),
+                         "empty": np.empty((0, 3), "float64")})
+    opened = dict(remote.open_all(data))
+    assert opened["ours"].shape == (4,) and opened["empty"].shape == (0, 3)
+    np.testing.assert_array_equal(np.from_dlpack(opened["numpy"]), numbers[1:, 3])
+    np.testing.assert_array_equal(np.from_dlpack(opened["described"]), numbers)
+
+
+@pytest.mark.parametrize("wrong, error, words", [
+    (lambda n: n[::-1], ValueError, "strides are below 0"),
+    (lambda n: np.arange(4), vs.errors.NotFound, "no block of a pool"),
+    (lambda n: Described(n, data=(1 << 40, False)), vs.errors.NotFound, "no block of a pool"),
+    (lambda n: Described(n, typestr=">i4"), TypeError, ">i4"),
+    (lambda n: Described(n, typestr="<M8"), TypeError, "<M8"),
+    (lambda n: Described(n, strides=(32, 3)), ValueError, "multiples"),
+    (lambda n: Described(n, strides=(32,)), ValueError, "dimensions"),
+    (lambda n: Described(n, shape=(1 << 62, 8)), ValueError, "overflow"),
+    (lambda n: Described(n, shape=(1,) * 33, strides=None), ValueError, "32"),
+    (lambda n: np.empty((0, 2), "int8"), ValueError, "no elements"),
+    (lambda n: n[2:2], ValueError, "no elements"),
+    (lambda n: n.tolist(), TypeError, "not a list"),
+    (lambda n: None, TypeError, "not a NoneType"),
+    (lambda n: memoryview(b"abc"), TypeError, "not a memoryview")])
+def test_what_has_no_ticket(pool, wrong, error, words):
+    with pytest.raises(error, match=words):
+        vs.ticket(wrong(numbers_in(pool)))
+
+
+def test_an_array_that_leaves_its_block_is_refused_where_it_is_opened(pool, remote):
+    numbers = numbers_in(pool)
+    ticket = vs.ticket(Described(numbers, shape=(1 << 20,), strides=None))
+    with pytest.raises(vs.errors.InvalidArgument, match="bytes"):
+        remote.open(ticket)

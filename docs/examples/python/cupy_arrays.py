@@ -1,6 +1,7 @@
-"""An array that CuPy fills here, and sums in another process where it lies.
+"""An array of CuPy's own, made here, and summed in another process where it lies.
 
-Shows vmmshare.cupy.array(), and use_pool(), within which CuPy's own arrays are in the pool.
+Shows vmmshare.cupy.use_pool(), within which CuPy's arrays are in the pool, vmmshare.ticket(),
+which shares them, and vmmshare.cupy.array().
 Needs a GPU and cupy. Run it by itself: it starts the other process.
 """
 
@@ -22,14 +23,12 @@ def main():
     cupy = support.library("cupy", "cupy-cuda12x")
     support.gpu()
     pool = vs.Pool(device=0)
-    array = pool.empty(COUNT, "float32")
     with vmmshare.cupy.use_pool(pool):
         numbers = cupy.arange(COUNT, dtype="float32")
     print(f"CuPy's own array is in a block of the pool: {pool.find(numbers.data.ptr)}")
-    vmmshare.cupy.array(array)[:] = numbers
     cupy.cuda.get_current_stream().synchronize()
     share = vs.serve(pool)
-    print(f"sum {support.elsewhere(total, str(share), array.ticket()):.0f}")
+    print(f"sum {support.elsewhere(total, str(share), vs.ticket(numbers)):.0f}")
 
 
 if __name__ == "__main__":

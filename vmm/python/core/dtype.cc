@@ -76,6 +76,13 @@ const DType* FindDType(DLDataType dlpack) {
   return nullptr;
 }
 
+const DType* FindDTypeOfTypestr(std::string_view typestr) {
+  for (const DType& type : kTypes) {
+    if (type.typestr != nullptr && typestr == type.typestr) return &type;
+  }
+  return nullptr;
+}
+
 const DType& DTypeOf(nb::handle object) {
   const DType* found = nullptr;
   const std::string text = Utf8(nb::str(object));

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "vmm/python/core/dlpack_abi.h"
 
@@ -22,6 +23,7 @@ struct DType {
 // Null when there is none.
 const DType* FindDType(std::uint8_t code);
 const DType* FindDType(DLDataType dlpack);
+const DType* FindDTypeOfTypestr(std::string_view typestr);
 
 // Of "float16", numpy.float16, numpy.dtype("float16"), torch.float16 and so on.
 // TypeError for what is none of the list.

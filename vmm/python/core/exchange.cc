@@ -9,6 +9,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/dtype.h"
 #include "vmm/python/core/error.h"
+#include "vmm/python/core/foreign.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -80,17 +81,7 @@ bool TensorClass::ReadFast(nb::handle tensor, std::uint64_t* address,
     PyErr_Clear();  // What is wrong shows when it is read the other way.
     return false;
   }
-  layout->dtype = FindDType(read.dtype);
-  if (layout->dtype == nullptr) return false;
-  layout->shape.assign(read.shape, read.shape + read.ndim);
-  if (read.strides != nullptr) {
-    layout->strides.assign(read.strides, read.strides + read.ndim);
-  } else {
-    layout->strides = DenseStrides(layout->shape);
-  }
-  *device = read.device;
-  *address = reinterpret_cast<std::uint64_t>(read.data) + read.byte_offset;
-  return true;
+  return ReadTensor(read, address, layout, device);
 }
 
 std::uint64_t TensorClass::Read(nb::handle tensor, Layout* layout,

@@ -11,6 +11,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/array_set.h"
 #include "vmm/python/core/exchange.h"
+#include "vmm/python/core/foreign.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/remote_pool.h"
 #include "vmm/python/core/text.h"
@@ -46,11 +47,45 @@ nb::bytes BytesOf(SetWriter& set) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
+// For an array that has no memory, where it would be.
+std::uint64_t MarkOfEmpty(std::uint64_t address, const DLDevice& device) {
+  if (address != 0 || device.device_type != kDLCUDA) return 0;
+  return MarkOf(DeviceOf(nb::int_(device.device_id)).get());
+}
+
+nb::bytes Ticket(nb::handle object) {
+  if (nb::isinstance<Array>(object)) {
+    return nb::cast<nb::bytes>(object.attr("ticket")());
+  }
+  ArrayTicket ticket;
+  DLDevice device{};
+  const std::uint64_t address =
+      ReadForeign("the array", object, &ticket.layout, &device);
+  if (address == 0) {
+    throw nb::value_error(
+        "the array has no elements, and so no memory that a ticket could name; "
+        "share_all() takes such ones");
+  }
+  std::uint32_t which = 0;
+  std::size_t blocks = 0;
+  Must([&](vmmshare_error** error) {
+    return vmmshare_tickets_around(&address, 1, ticket.block, &which,
+                                   &ticket.layout.offset, &blocks, error);
+  });
+  const std::string bytes = EncodeArrayTicket(ticket);
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
 nb::bytes PackArrays(const nb::dict& arrays) {
   SetWriter set;
+  Layout layout;
+  DLDevice device{};
   for (const auto [name, object] : arrays) {
     if (!nb::isinstance<Array>(object)) {
-      RefuseType("array " + Utf8(nb::repr(name)), object, "a vmmshare.Array");
+      const std::uint64_t address = ReadForeign("array " + Utf8(nb::repr(name)),
+                                                object, &layout, &device);
+      set.Add(NameOf(name), address, layout, MarkOfEmpty(address, device));
+      continue;
     }
     const Array& array = nb::cast<const Array&>(object);
     CheckHasTicket(array);
@@ -70,9 +105,7 @@ nb::bytes PackTensors(const nb::dict& tensors, nb::handle type) {
   for (const auto [name, tensor] : tensors) {
     read.Check(name, tensor);
     const std::uint64_t address = read.Read(tensor, &layout, &device);
-    const bool on_device = address == 0 && device.device_type == kDLCUDA;
-    set.Add(NameOf(name), address, layout,
-            on_device ? MarkOf(DeviceOf(nb::int_(device.device_id)).get()) : 0);
+    set.Add(NameOf(name), address, layout, MarkOfEmpty(address, device));
   }
   return BytesOf(set);
 }
@@ -172,10 +205,16 @@ nb::dict OpenTensors(RemotePool& self, const nb::bytes& bytes,
 }  // namespace
 
 void DefineSets(nb::module_& module, nb::class_<RemotePool>& remote_pool) {
-  module.def("share_all", &PackArrays, nb::arg("arrays"),
-             "One bytes object for many arrays of own Pools, by name, for "
-             "RemotePool.open_all().\nThose in one block share its ticket. "
-             "FailedPrecondition for an array that is not of\nan own pool.");
+  module.def("ticket", &Ticket, nb::arg("array").none(),
+             "Array.ticket(), also for what another library has as an array in "
+             "memory of an own\nPool: CuPy, Numba, RMM, cuda.core, NumPy. "
+             "NotFound for memory elsewhere, ValueError\nfor strides below 0.");
+  module.def(
+      "share_all", &PackArrays, nb::arg("arrays"),
+      "One bytes object for many arrays of own Pools, by name, for "
+      "RemotePool.open_all().\nThose in one block share its ticket. "
+      "Those of other libraries as for ticket().\nFailedPrecondition for "
+      "an Array that is not of an own pool.");
   module.def(
       "_check_tensor",
       [](nb::handle tensor, nb::handle type) {

@@ -41,6 +41,7 @@ from ._core import (
     devices,
     set_driver,
     share_all,
+    ticket,
 )
 from ._doctor import DoctorReport, doctor
 from ._ring import RingBuffer, RingHome, RingReader, RingWriter, open_ring
@@ -75,6 +76,7 @@ __all__ = [
     "serve",
     "set_driver",
     "share_all",
+    "ticket",
 ]
 
 if _typing.TYPE_CHECKING:
