@@ -66,6 +66,46 @@ std::string JobCard::Describe() const {
                       ")");
 }
 
+Refusal OfRank(const JobCard& card, const Refusal& refusal) {
+  Refusal named = refusal;
+  named.finding.text =
+      absl::StrCat(card.Describe(), ": ", refusal.finding.text);
+  return named;
+}
+
+Refusal RefusedByCards(const JobCard& importer, const JobCard& owner,
+                       CUmemAllocationHandleType kind) {
+  if (!importer.trouble.empty()) return OfRank(importer, importer.trouble);
+  if (!owner.trouble.empty()) return OfRank(owner, owner.trouble);
+  if (importer.host_memory_driver != owner.host_memory_driver) {
+    const JobCard& without_gpu = importer.host_memory_driver ? importer : owner;
+    return {absl::StatusCode::kFailedPrecondition,
+            {"other-driver",
+             absl::StrCat(without_gpu.Describe(),
+                          " uses the host-memory driver, the other a CUDA "
+                          "driver"),
+             "Give all ranks the same --driver."}};
+  }
+  const bool same_host = importer.boot_id == owner.boot_id;
+  if (!same_host && kind != CU_MEM_HANDLE_TYPE_FABRIC) {
+    return {absl::StatusCode::kFailedPrecondition,
+            {kOtherHost,
+             absl::StrCat(KindName(kind),
+                          " handles stay on their host: ", importer.Describe(),
+                          " and ", owner.Describe(), " are on two"),
+             "Between hosts only fabric handles go: docs/fabric.md."}};
+  }
+  const JobOffer* offer = owner.Find(kind);
+  if (offer == nullptr) {
+    return {
+        absl::StatusCode::kFailedPrecondition,
+        {"not-offered",
+         absl::StrCat(owner.Describe(), " does not share as ", KindName(kind)),
+         "Give all ranks the same policy and operating system."}};
+  }
+  return offer->usable() ? Refusal{} : OfRank(owner, offer->refusal);
+}
+
 Bytes EncodeCard(const JobCard& card) {
   Bytes body;
   WireWriter out(body);

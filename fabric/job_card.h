@@ -75,6 +75,14 @@ struct JobCard {
   friend bool operator==(const JobCard&, const JobCard&) = default;
 };
 
+// `refusal`, with the rank that it is of in front.
+Refusal OfRank(const JobCard& card, const Refusal& refusal);
+
+// Why `importer` cannot have the memory of `owner` as `kind`, as far as the
+// cards tell; empty when it must be tried.
+Refusal RefusedByCards(const JobCard& importer, const JobCard& owner,
+                       CUmemAllocationHandleType kind);
+
 Bytes EncodeCard(const JobCard& card);
 
 // Total: takes any bytes. Errors as OpenRecord().

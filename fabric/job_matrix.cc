@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/check.h"
 
 namespace vmm::fabric {
 namespace {
@@ -51,16 +52,36 @@ std::string ReasonsText(absl::Span<const JobTry> tries) {
   return text;
 }
 
+void JobRow::Append(std::vector<JobTry> tries, std::uint32_t count) {
+  if (count == 0) return;
+  if (runs_.empty() || runs_.back().tries != tries) {
+    runs_.push_back({size(), std::move(tries)});
+  }
+  runs_.back().end += count;
+}
+
+const std::vector<JobTry>& JobRow::With(std::uint32_t owner) const {
+  platform::Check(owner < size(), "a row has no such owner");
+  return std::upper_bound(
+             runs_.begin(), runs_.end(), owner,
+             [](std::uint32_t of, const Run& run) { return of < run.end; })
+      ->tries;
+}
+
 Bytes EncodeRow(const JobRow& row) {
   Bytes body;
   WireWriter out(body);
-  out.Put(row.rank);
-  out.Put<std::uint32_t>(static_cast<std::uint32_t>(row.owners.size()));
-  for (const std::vector<JobTry>& tries : row.owners) {
-    out.Put<std::uint8_t>(static_cast<std::uint8_t>(tries.size()));
-    for (const JobTry& one : tries) {
+  out.Put(row.rank());
+  out.Put(row.size());
+  std::uint32_t begin = 0;
+  for (const JobRow::Run& run : row.runs_) {
+    out.Put(run.end - begin);
+    begin = run.end;
+    out.Put<std::uint8_t>(static_cast<std::uint8_t>(run.tries.size()));
+    for (const JobTry& one : run.tries) {
       out.Put<std::uint8_t>(static_cast<std::uint8_t>(one.kind));
-      PutRefusal(out, one.refusal);
+      out.Put<std::uint8_t>(one.by_cards ? 1 : 0);
+      if (!one.by_cards) PutRefusal(out, one.refusal);
     }
   }
   return SealRecord(RecordType::kRow, body);
@@ -71,54 +92,75 @@ absl::StatusOr<JobRow> DecodeRow(absl::Span<const std::uint8_t> bytes) {
       OpenRecord(RecordType::kRow, bytes);
   if (!body.ok()) return body.status();
   WireReader reader(*body);
-  JobRow row;
-  row.rank = reader.Take<std::uint32_t>();
+  const auto rank = reader.Take<std::uint32_t>();
   const auto owners = reader.Take<std::uint32_t>();
-  // Each owner takes a byte at least: no list is longer than what came.
-  if (row.rank >= owners || owners > kMaxRanks || owners > reader.left()) {
-    return Malformed(absl::StrCat("rank ", row.rank, " of ", owners));
+  if (rank >= owners || owners > kMaxRanks) {
+    return Malformed(absl::StrCat("rank ", rank, " of ", owners));
   }
-  for (std::uint32_t owner = 0; owner < owners; ++owner) {
-    const auto count = reader.Take<std::uint8_t>();
-    if (count > kMaxOffers || (owner == row.rank && count != 0)) {
-      return Malformed(absl::StrCat(count, " tries with rank ", owner));
+  JobRow row(rank);
+  while (row.size() < owners && !reader.overrun()) {
+    const auto count = reader.Take<std::uint32_t>();
+    const auto kinds = reader.Take<std::uint8_t>();
+    if (count == 0 || count > owners - row.size() || kinds > kMaxOffers) {
+      return Malformed(absl::StrCat(kinds, " tries with ", count,
+                                    " ranks from rank ", row.size(), " on"));
     }
     std::vector<JobTry> tries;
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < kinds; ++i) {
       const auto kind = reader.Take<std::uint8_t>();
+      const auto by_cards = reader.Take<std::uint8_t>();
       if (!IsKnown(kind)) return Malformed(absl::StrCat("handle kind ", kind));
-      tries.push_back(
-          {static_cast<CUmemAllocationHandleType>(kind), TakeRefusal(reader)});
+      if (by_cards > 1) return Malformed(absl::StrCat("outcome ", by_cards));
+      JobTry& one = tries.emplace_back();
+      one.kind = static_cast<CUmemAllocationHandleType>(kind);
+      one.by_cards = by_cards == 1;
+      if (!one.by_cards) one.refusal = TakeRefusal(reader);
     }
-    row.owners.push_back(std::move(tries));
+    row.Append(std::move(tries), count);
   }
   if (reader.overrun() || reader.left() != 0) {
     return Malformed("it has another length than its fields");
+  }
+  if (!row.With(rank).empty()) {
+    return Malformed(absl::StrCat("rank ", rank, " tried its own memory"));
   }
   return row;
 }
 
 JobMatrix::JobMatrix(std::vector<absl::StatusOr<JobCard>> cards,
                      std::vector<absl::StatusOr<JobRow>> rows)
-    : cards_(std::move(cards)) {
-  tries_.reserve(cards_.size() * cards_.size());
-  for (std::size_t importer = 0; importer < cards_.size(); ++importer) {
-    const absl::StatusOr<JobRow>& row = rows[importer];
-    for (std::size_t owner = 0; owner < cards_.size(); ++owner) {
-      if (row.ok()) {
-        tries_.emplace_back(row->owners[owner]);
-      } else {
-        tries_.emplace_back(row.status());
-      }
+    : cards_(std::move(cards)), rows_(std::move(rows)) {
+  platform::Check(rows_.size() == cards_.size(),
+                  "a matrix has a card and a row of every rank");
+}
+
+absl::StatusOr<std::vector<JobTry>> JobMatrix::Tries(int importer,
+                                                     int owner) const {
+  if (!rows_[importer].ok()) return rows_[importer].status();
+  std::vector<JobTry> tries =
+      rows_[importer]->With(static_cast<std::uint32_t>(owner));
+  for (JobTry& one : tries) {
+    if (!one.by_cards) continue;
+    if (cards_[importer].ok() && cards_[owner].ok()) {
+      one.refusal = RefusedByCards(*cards_[importer], *cards_[owner], one.kind);
+    }
+    if (one.refusal.empty()) {
+      one.refusal = {absl::StatusCode::kFailedPrecondition,
+                     {"not-tried",
+                      absl::StrCat(DescribeRank(cards_, importer),
+                                   " says that the cards tell why, and they "
+                                   "do not"),
+                      "Install the same vmmshare on every node."}};
     }
   }
+  return tries;
 }
 
 std::optional<CUmemAllocationHandleType> JobMatrix::Chosen(int importer,
                                                            int owner) const {
-  const absl::StatusOr<std::vector<JobTry>>& tries = Tries(importer, owner);
-  if (!tries.ok()) return std::nullopt;
-  for (const JobTry& one : *tries) {
+  if (!rows_[importer].ok()) return std::nullopt;
+  for (const JobTry& one :
+       rows_[importer]->With(static_cast<std::uint32_t>(owner))) {
     if (one.ok()) return one.kind;
   }
   return std::nullopt;
@@ -129,7 +171,7 @@ absl::Status JobMatrix::WhyNot(int importer, int owner) const {
   const std::string who =
       absl::StrCat(DescribeRank(cards_, importer), " cannot reach memory of ",
                    DescribeRank(cards_, owner));
-  const absl::StatusOr<std::vector<JobTry>>& tries = Tries(importer, owner);
+  const absl::StatusOr<std::vector<JobTry>> tries = Tries(importer, owner);
   if (!tries.ok()) return platform::Annotate(tries.status(), who);
   if (tries->empty()) {
     return absl::FailedPreconditionError(
@@ -171,10 +213,10 @@ absl::StatusOr<std::vector<JobRow>> ReadRows(
       return absl::FailedPreconditionError(
           absl::StrCat(who, ": ", row.status().message()));
     }
-    if (row->rank != rank || row->owners.size() != records.size()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          who, " is of rank ", row->rank, " of ", row->owners.size(),
-          " ranks; expected rank ", rank, " of ", records.size()));
+    if (row->rank() != rank || row->size() != records.size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(who, " is of rank ", row->rank(), " of ", row->size(),
+                       " ranks; expected rank ", rank, " of ", records.size()));
     }
     rows.push_back(*std::move(row));
   }

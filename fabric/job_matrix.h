@@ -24,7 +24,10 @@ namespace vmm::fabric {
 struct JobTry {
   CUmemAllocationHandleType kind = CU_MEM_HANDLE_TYPE_NONE;
   Refusal refusal;  // Empty: imported, mapped, read, written, read back.
-  bool ok() const { return refusal.empty(); }
+  // Refused for what RefusedByCards() says, which everybody knows: the row says
+  // only that.
+  bool by_cards = false;
+  bool ok() const { return refusal.empty() && !by_cards; }
   friend bool operator==(const JobTry&, const JobTry&) = default;
 };
 
@@ -34,11 +37,32 @@ const JobTry& Telling(absl::Span<const JobTry> tries);
 // "fd: two hosts [other-host]. fabric: no channel node [no-channel]".
 std::string ReasonsText(absl::Span<const JobTry> tries);
 
-// What `rank` found, by owner, the preferred kind first. Its own is empty.
-struct JobRow {
-  std::uint32_t rank = 0;
-  std::vector<std::vector<JobTry>> owners;
+// What `rank` found with each owner, the preferred kind first. With itself it
+// finds nothing. Neighbours with whom it found the same are kept and sent as
+// one, so that a row is as short as there is little to tell.
+class JobRow {
+ public:
+  explicit JobRow(std::uint32_t rank = 0) : rank_(rank) {}
+
+  std::uint32_t rank() const { return rank_; }
+  // How many owners there are.
+  std::uint32_t size() const { return runs_.empty() ? 0 : runs_.back().end; }
+  // Adds the next `count` owners.
+  void Append(std::vector<JobTry> tries, std::uint32_t count = 1);
+  // REQUIRES: owner < size().
+  const std::vector<JobTry>& With(std::uint32_t owner) const;
+
   friend bool operator==(const JobRow&, const JobRow&) = default;
+  friend Bytes EncodeRow(const JobRow& row);
+
+ private:
+  struct Run {
+    std::uint32_t end = 0;  // One behind its last owner.
+    std::vector<JobTry> tries;
+    friend bool operator==(const Run&, const Run&) = default;
+  };
+  std::uint32_t rank_;
+  std::vector<Run> runs_;
 };
 
 Bytes EncodeRow(const JobRow& row);
@@ -55,12 +79,10 @@ class JobMatrix {
   int size() const { return static_cast<int>(cards_.size()); }
   const absl::StatusOr<JobCard>& card(int rank) const { return cards_[rank]; }
 
-  // What `importer` found of memory of `owner`: each kind until one worked.
-  // When it is not known, the reason. REQUIRES: two ranks.
-  const absl::StatusOr<std::vector<JobTry>>& Tries(int importer,
-                                                   int owner) const {
-    return tries_[static_cast<std::size_t>(importer) * cards_.size() + owner];
-  }
+  // What `importer` found of memory of `owner`: each kind until one worked,
+  // with the reasons that the cards tell, too. When it is not known, why.
+  // REQUIRES: two ranks.
+  absl::StatusOr<std::vector<JobTry>> Tries(int importer, int owner) const;
   // The kind by which `importer` reaches memory of `owner`, if any.
   std::optional<CUmemAllocationHandleType> Chosen(int importer,
                                                   int owner) const;
@@ -73,7 +95,7 @@ class JobMatrix {
 
  private:
   std::vector<absl::StatusOr<JobCard>> cards_;
-  std::vector<absl::StatusOr<std::vector<JobTry>>> tries_;
+  std::vector<absl::StatusOr<JobRow>> rows_;
 };
 
 // Every rank's row, from a complete round. FAILED_PRECONDITION names the rank

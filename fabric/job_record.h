@@ -2,7 +2,7 @@
 //
 //   offset  size  field
 //   0       4     magic: the bytes 56 4D 53 4A ("VMSJ")
-//   4       2     version of the records: 1
+//   4       2     version of the records: 2
 //   6       2     what it is: 1 a card, 2 a row, 3 a verdict
 //   8       4     bytes of the body
 //   12      ...   body
@@ -26,7 +26,7 @@
 
 namespace vmm::fabric {
 
-inline constexpr std::uint16_t kRecordVersion = 1;
+inline constexpr std::uint16_t kRecordVersion = 2;
 inline constexpr std::size_t kMaxRecord = 64 << 20;
 // Ranks of one job: bounds what a row may hold.
 inline constexpr std::uint32_t kMaxRanks = 65536;

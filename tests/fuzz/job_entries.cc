@@ -59,16 +59,16 @@ void CheckCard(Input bytes) {
 void CheckRow(Input bytes) {
   const absl::StatusOr<JobRow> row = fabric::DecodeRow(bytes);
   if (!row.ok()) return CheckError(row.status());
-  const std::size_t ranks = row->owners.size();
-  Check(row->rank < ranks && ranks <= bytes.size(),
-        "a row of more ranks than bytes");
+  const std::size_t ranks = row->size();
+  Check(row->rank() < ranks && ranks <= fabric::kMaxRanks,
+        "a row of more ranks than a job has");
   const absl::StatusOr<JobRow> again =
       fabric::DecodeRow(fabric::EncodeRow(*row));
   Check(again.ok() && *again == *row, "a row is written otherwise than read");
   if (ranks > 8) return;  // The matrix grows with the square.
   std::vector<absl::StatusOr<JobCard>> cards(ranks, absl::NotFoundError("no"));
   std::vector<absl::StatusOr<JobRow>> rows(ranks, absl::NotFoundError("no"));
-  rows[row->rank] = *row;
+  rows[row->rank()] = *row;
   const fabric::JobMatrix matrix(std::move(cards), std::move(rows));
   CheckText(matrix.AllReach().message());
 }

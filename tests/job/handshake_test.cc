@@ -157,12 +157,12 @@ TEST(Handshake, ARankThatIsLostBetweenTheRoundsIsNamedToAll) {
 TEST(Handshake, NamesTheRankOfAnotherVersion) {
   LocalJob job(3);
   job.tamper = [](int rank, const std::string&, fabric::Bytes& value) {
-    if (rank == 2) value[4] = 2;
+    if (rank == 2) value[4] = 9;
   };
   for (const HandshakeResult& met : MeetAll(job, {0, 1, 2})) {
     EXPECT_TRUE(absl::IsFailedPrecondition(met.status)) << met.status;
     EXPECT_THAT(std::string(met.status.message()),
-                AllOf(HasSubstr("the card of rank 2"), HasSubstr("version 2"),
+                AllOf(HasSubstr("the card of rank 2"), HasSubstr("version 9"),
                       HasSubstr("Install the same vmmshare")));
   }
 }

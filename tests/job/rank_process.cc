@@ -161,7 +161,7 @@ std::string CellText(const fabric::JobMatrix& matrix, int importer, int owner) {
   if (const auto chosen = matrix.Chosen(importer, owner)) {
     return std::string(fabric::KindName(*chosen));
   }
-  const auto& tries = matrix.Tries(importer, owner);
+  const auto tries = matrix.Tries(importer, owner);
   if (!tries.ok()) return "?";
   return absl::StrJoin(*tries, ",",
                        [](std::string* out, const fabric::JobTry& one) {

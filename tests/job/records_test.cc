@@ -123,12 +123,75 @@ TEST(JobRow, CutOrFlippedAnywhereIsRefused) {
   }
 }
 
-TEST(JobRow, CannotClaimMoreRanksThanBytesCame) {
-  Bytes body;
-  platform::WireWriter out(body);
-  out.Put<std::uint32_t>(0);
-  out.Put<std::uint32_t>(60000);
-  EXPECT_FALSE(DecodeRow(SealRecord(RecordType::kRow, body)).ok());
+TEST(JobRow, IsRefusedWhenItsRunsDoNotFit) {
+  struct Case {
+    std::uint32_t rank, ranks, count;
+    std::uint8_t kinds;
+    const char* why;
+  };
+  for (const Case& one :
+       {Case{0, 60000, 60001, 0, "tries with 60001 ranks"},
+        Case{0, 1, 0, 0, "tries with 0 ranks"}, Case{0, 1, 1, 5, "5 tries"},
+        Case{2, 2, 2, 0, "rank 2 of 2"},
+        Case{0, kMaxRanks + 1, 1, 0, "rank 0 of 65537"},
+        Case{0, 2, 1, 0, "0 tries with 0 ranks from rank 1 on"}}) {
+    Bytes body;
+    platform::WireWriter out(body);
+    out.Put(one.rank);
+    out.Put(one.ranks);
+    out.Put(one.count);
+    out.Put(one.kinds);
+    EXPECT_THAT(Message(DecodeRow(SealRecord(RecordType::kRow, body)).status()),
+                HasSubstr(one.why));
+  }
+}
+
+TEST(JobRow, OfARankThatTriedItsOwnMemoryIsRefused) {
+  JobRow row(1);
+  row.Append({{CU_MEM_HANDLE_TYPE_FABRIC, {}}}, 3);
+  EXPECT_THAT(Message(DecodeRow(EncodeRow(row)).status()),
+              HasSubstr("rank 1 tried its own memory"));
+}
+
+TEST(JobRow, SaysWhatWasFoundWithEachOwner) {
+  const JobTry works = {CU_MEM_HANDLE_TYPE_FABRIC, {}};
+  const JobTry by_cards = {CU_MEM_HANDLE_TYPE_FABRIC, {}, true};
+  JobRow row(0);
+  row.Append({});
+  row.Append({works});
+  row.Append({works}, 2);
+  row.Append({by_cards}, 0);
+  row.Append({by_cards, works});
+  ASSERT_EQ(row.size(), 5u);
+  EXPECT_TRUE(row.With(0).empty());
+  EXPECT_EQ(row.With(1), row.With(3));
+  EXPECT_FALSE(row.With(4)[0].ok());
+  EXPECT_TRUE(row.With(4)[1].ok());
+  EXPECT_EQ(*DecodeRow(EncodeRow(row)), row);
+}
+
+// 144 nodes of four ranks each, as they see each other from `rank`.
+JobRow RowOfALargeJob(std::uint32_t rank, bool fabric) {
+  JobRow row(rank);
+  for (std::uint32_t owner = 0; owner < 576; ++owner) {
+    std::vector<JobTry> tries;
+    if (owner / 4 != rank / 4) {
+      tries = {{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {}, true},
+               {CU_MEM_HANDLE_TYPE_FABRIC, {}, !fabric}};
+    } else if (owner != rank) {
+      tries = {{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {}}};
+    }
+    row.Append(std::move(tries));
+  }
+  return row;
+}
+
+TEST(JobRow, OfALargeJobIsShortWhetherFabricWorksOrNot) {
+  for (const bool fabric : {true, false}) {
+    for (const std::uint32_t rank : {0, 301, 575}) {
+      EXPECT_LE(EncodeRow(RowOfALargeJob(rank, fabric)).size(), 100u);
+    }
+  }
 }
 
 TEST(Verdict, IsReadAsItWasWritten) {
@@ -155,10 +218,13 @@ TEST(JobMatrix, ChoosesTheFirstKindThatWorked) {
 }
 
 TEST(JobMatrix, SaysWhyNotWithRanksDevicesKindsAndRemedies) {
-  JobRow row = SampleRow(0, 2);
-  row.owners[1][1].refusal = {
+  std::vector<JobTry> tries = SampleRow(0, 2).With(1);
+  tries[1].refusal = {
       absl::StatusCode::kPermissionDenied,
       {"no-channel", "there is no channel node", "Make one: mknod."}};
+  JobRow row(0);
+  row.Append({});
+  row.Append(tries);
   const JobMatrix matrix = Matrix({row, SampleRow(1, 2)});
   EXPECT_EQ(matrix.Chosen(0, 1), std::nullopt);
   const absl::Status status = matrix.AllReach();
@@ -168,6 +234,30 @@ TEST(JobMatrix, SaysWhyNotWithRanksDevicesKindsAndRemedies) {
                     HasSubstr("cannot reach memory of rank 1 (host node1, "),
                     HasSubstr("fd: two hosts [other-host]. fabric: there is no "
                               "channel node [no-channel]. Make one: mknod.")));
+}
+
+TEST(JobMatrix, SaysWhatTheCardsTellThoughNoRowDoes) {
+  JobRow row(0);
+  row.Append({});
+  row.Append({{CU_MEM_HANDLE_TYPE_FABRIC, {}, true}});
+  const absl::Status status = Matrix({row, SampleRow(1, 2)}).AllReach();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr("rank 0 (host node0, GPU-00"),
+                    HasSubstr("fabric: rank 1 (host node1, GPU-01"),
+                    HasSubstr("there is no channel [no-channel]. mknod")));
+}
+
+TEST(JobMatrix, SaysThatARowIsWrongAboutTheCards) {
+  JobRow row(0);
+  row.Append({});
+  row.Append({{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {}, true}});
+  std::vector<absl::StatusOr<JobCard>> cards = {SampleCard(0, 2),
+                                                SampleCard(1, 2)};
+  cards[1]->boot_id = cards[0]->boot_id;
+  const JobMatrix matrix(std::move(cards), {row, SampleRow(1, 2)});
+  EXPECT_THAT(Message(matrix.WhyNot(0, 1)), HasSubstr("[not-tried]"));
+  EXPECT_EQ(matrix.Chosen(0, 1), std::nullopt);
 }
 
 }  // namespace

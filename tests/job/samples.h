@@ -35,16 +35,15 @@ inline fabric::JobCard SampleCard(std::uint32_t rank, std::uint32_t ranks) {
 
 // All others are reached by fabric handles, and fd is refused.
 inline fabric::JobRow SampleRow(std::uint32_t rank, std::uint32_t ranks) {
-  fabric::JobRow row;
-  row.rank = rank;
-  row.owners.resize(ranks);
-  for (std::uint32_t owner = 0; owner < ranks; ++owner) {
-    if (owner == rank) continue;
-    row.owners[owner] = {{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                          {absl::StatusCode::kFailedPrecondition,
-                           {"other-host", "two hosts", "Use fabric handles."}}},
-                         {CU_MEM_HANDLE_TYPE_FABRIC, {}}};
-  }
+  const std::vector<fabric::JobTry> others = {
+      {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+       {absl::StatusCode::kFailedPrecondition,
+        {"other-host", "two hosts", "Use fabric handles."}}},
+      {CU_MEM_HANDLE_TYPE_FABRIC, {}}};
+  fabric::JobRow row(rank);
+  row.Append(others, rank);
+  row.Append({});
+  row.Append(others, ranks - rank - 1);
   return row;
 }
 

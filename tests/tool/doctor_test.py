@@ -541,8 +541,9 @@ class Documented(unittest.TestCase):
                           ("fabric/diagnosis.cc", "vmm/tool/examine.cc"))
         printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
         # What ranks say of each other, wherever it stands in a call.
-        for name in ("fabric/job_card.h", *(f"vmm/job/{part}.cc" for part in
-                                            ("handshake", "offer", "symmetric"))):
+        for name in ("fabric/job_card.h", "fabric/job_card.cc", "fabric/job_matrix.cc",
+                     *(f"vmm/job/{part}.cc" for part in
+                       ("handshake", "offer", "symmetric"))):
             printed |= set(re.findall(r'"([a-z]+(?:-[a-z]+)+|private)"',
                                       (SOURCES / name).read_text()))
         documented = set()

@@ -78,13 +78,12 @@ class Self {
     std::vector<JobTry> tries;
     const SharePolicy sharing = JobSharing();
     for (HandleKind kind : sharing.kinds()) {
-      Refusal refusal = RefusedByCards(card(), owner, kind);
-      if (refusal.empty()) {
-        const absl::Status tried = Try(owner, kind, deadline);
-        if (!tried.ok()) refusal = Explain(tried, card(), owner, kind);
-      }
-      tries.push_back(
-          {static_cast<CUmemAllocationHandleType>(kind), std::move(refusal)});
+      JobTry& one = tries.emplace_back();
+      one.kind = static_cast<CUmemAllocationHandleType>(kind);
+      one.by_cards = !RefusedByCards(card(), owner, kind).empty();
+      if (one.by_cards) continue;
+      const absl::Status tried = Try(owner, kind, deadline);
+      if (!tried.ok()) one.refusal = Explain(tried, card(), owner, kind);
       if (tries.back().ok() && !options_.try_all_kinds) break;
     }
     return tries;
@@ -178,17 +177,18 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
             why};
   }
 
-  JobRow row;
-  row.rank = self.card().rank;
-  row.owners.resize(ranks);
+  const std::size_t own = self.card().rank;
+  std::vector<std::vector<JobTry>> found(ranks);
   // Each begins with its right neighbour, so that not all go to one at once.
   // One that hangs gets its share of the time, not that of the others.
   for (std::size_t step = 1; step < ranks; ++step) {
-    const std::size_t owner = (row.rank + step) % ranks;
+    const std::size_t owner = (own + step) % ranks;
     const Deadline by =
         Deadline::In(tries_by.Left() / static_cast<double>(ranks - step));
-    row.owners[owner] = self.TryAll((*cards)[owner], by);
+    found[owner] = self.TryAll((*cards)[owner], by);
   }
+  JobRow row(self.card().rank);
+  for (std::vector<JobTry>& tries : found) row.Append(std::move(tries));
 
   gathered = fabric::Gather(exchange, "row", fabric::EncodeRow(row), deadline);
   std::vector<absl::StatusOr<JobCard>> all_cards(cards->begin(), cards->end());
@@ -200,7 +200,7 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
         ReadEach<JobRow>(gathered.records, &fabric::DecodeRow);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       if (known[rank].ok() &&
-          (known[rank]->rank != rank || known[rank]->owners.size() != ranks)) {
+          (known[rank]->rank() != rank || known[rank]->size() != ranks)) {
         known[rank] = why;
       }
     }

@@ -16,6 +16,7 @@ namespace {
 using fabric::Finding;
 using fabric::JobCard;
 using fabric::JobOffer;
+using fabric::OfRank;
 using fabric::Refusal;
 
 // Of one endpoint: every rank of a large host may come at once.
@@ -89,13 +90,6 @@ absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
   return publication->ticket();
 }
 
-Refusal OfRank(const JobCard& card, const Refusal& refusal) {
-  Refusal named = refusal;
-  named.finding.text =
-      absl::StrCat(card.Describe(), ": ", refusal.finding.text);
-  return named;
-}
-
 }  // namespace
 
 SharePolicy JobSharing() {
@@ -164,39 +158,6 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
     }
   }
   return offer;
-}
-
-Refusal RefusedByCards(const JobCard& importer, const JobCard& owner,
-                       HandleKind kind) {
-  if (!importer.trouble.empty()) return OfRank(importer, importer.trouble);
-  if (!owner.trouble.empty()) return OfRank(owner, owner.trouble);
-  if (importer.host_memory_driver != owner.host_memory_driver) {
-    const JobCard& without_gpu = importer.host_memory_driver ? importer : owner;
-    return {absl::StatusCode::kFailedPrecondition,
-            {"other-driver",
-             absl::StrCat(without_gpu.Describe(),
-                          " uses the host-memory driver, the other a CUDA "
-                          "driver"),
-             "Give all ranks the same --driver."}};
-  }
-  const bool same_host = importer.boot_id == owner.boot_id;
-  if (!same_host && kind != HandleKind::kFabric) {
-    return {absl::StatusCode::kFailedPrecondition,
-            {fabric::kOtherHost,
-             absl::StrCat("a ", NameOf(kind),
-                          " stays on its host: ", importer.Describe(), " and ",
-                          owner.Describe(), " are on two"),
-             "Between hosts only fabric handles go: docs/fabric.md."}};
-  }
-  const JobOffer* offer = owner.Find(CudaKind(kind));
-  if (offer == nullptr) {
-    return {
-        absl::StatusCode::kFailedPrecondition,
-        {"not-offered",
-         absl::StrCat(owner.Describe(), " does not share as ", NameOf(kind)),
-         "Give all ranks the same policy and operating system."}};
-  }
-  return offer->usable() ? Refusal{} : OfRank(owner, offer->refusal);
 }
 
 absl::StatusOr<ImportedAllocation> ImportFrom(

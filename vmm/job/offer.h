@@ -67,10 +67,13 @@ class Offer {
 // within a host, fabric handles between hosts.
 SharePolicy JobSharing();
 
-// Why the memory of `owner` cannot be had as `kind`, as far as the cards tell;
-// empty when it must be tried.
-fabric::Refusal RefusedByCards(const fabric::JobCard& importer,
-                               const fabric::JobCard& owner, HandleKind kind);
+// As fabric::RefusedByCards().
+inline fabric::Refusal RefusedByCards(const fabric::JobCard& importer,
+                                      const fabric::JobCard& owner,
+                                      HandleKind kind) {
+  return fabric::RefusedByCards(importer, owner,
+                                static_cast<CUmemAllocationHandleType>(kind));
+}
 
 // Imports and maps memory of `owner`. REQUIRES: RefusedByCards() is empty.
 absl::StatusOr<ImportedAllocation> ImportFrom(

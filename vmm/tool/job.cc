@@ -29,7 +29,7 @@ absl::StatusOr<Device> DeviceOf(const absl::StatusOr<platform::Driver>& driver,
 // OK when `importer` reaches memory of `owner` by `kind`.
 absl::Status CheckKind(const fabric::JobMatrix& matrix, int importer, int owner,
                        HandleKind kind) {
-  const auto& tries = matrix.Tries(importer, owner);
+  const auto tries = matrix.Tries(importer, owner);
   if (!tries.ok()) return tries.status();
   for (const fabric::JobTry& one : *tries) {
     if (one.kind == static_cast<CUmemAllocationHandleType>(kind)) {

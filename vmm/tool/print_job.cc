@@ -99,11 +99,11 @@ void PrintReasons(const JobMatrix& matrix, Page* page) {
   std::map<std::string, std::size_t> known;
   for (int importer = 0; importer < matrix.size(); ++importer) {
     for (int owner = 0; owner < matrix.size(); ++owner) {
-      const auto& tries = matrix.Tries(importer, owner);
-      if (importer == owner || matrix.Chosen(importer, owner).has_value() ||
-          !tries.ok() || tries->empty()) {
+      if (importer == owner || matrix.Chosen(importer, owner).has_value()) {
         continue;
       }
+      const auto tries = matrix.Tries(importer, owner);
+      if (!tries.ok() || tries->empty()) continue;
       const Finding& telling = fabric::Telling(*tries).refusal.finding;
       const std::string text = fabric::ReasonsText(*tries);
       const auto [place, is_new] = known.emplace(text, reasons.size());
@@ -173,7 +173,7 @@ Json RankJson(const JobMatrix& matrix, int rank) {
 }
 
 Json PairJson(const JobMatrix& matrix, int importer, int owner) {
-  const auto& tries = matrix.Tries(importer, owner);
+  const auto tries = matrix.Tries(importer, owner);
   const auto chosen = matrix.Chosen(importer, owner);
   Json object = Json::Object();
   object.Add("importer", Json::Integer(importer));
