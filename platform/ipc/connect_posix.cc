@@ -129,6 +129,12 @@ absl::StatusOr<std::pair<Channel, Channel>> Channel::Pair(
 absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
                                        const PeerPolicy& policy) {
   IsForkedChild();
+  if (::fcntl(Fd(socket), F_GETFD) < 0 && errno == EBADF) {
+    // A number that is no descriptor cannot be owned, let alone closed.
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor ", std::move(socket).Relinquish(),
+                     " is not open: pass the number of a connected socket"));
+  }
   absl::StatusOr<int> domain = SocketOption(socket, SO_DOMAIN, "SO_DOMAIN");
   if (!domain.ok()) return domain.status();
   absl::StatusOr<int> type = SocketOption(socket, SO_TYPE, "SO_TYPE");

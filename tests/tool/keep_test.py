@@ -4,6 +4,7 @@
 usage: keep_test.py TOOL [UNITTEST ARGUMENTS]
 """
 
+import fcntl
 import os
 import pathlib
 import resource
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 TOOL = sys.argv[1]
@@ -44,7 +46,40 @@ class KeepTest(unittest.TestCase):
         return keeper
 
 
+# Runs sys.argv[1:] as a service that is given so many descriptors of no memory, of each of
+# which the keeper says a line.
+WITH_JUNK = """
+import os, sys
+nothing = os.open("/dev/null", os.O_RDONLY)
+for number in range(3, 203):
+    os.dup2(nothing, number)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="200")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 class Keep(KeepTest):
+    def test_it_serves_and_ends_though_nobody_reads_what_it_says(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 8192)
+        with subprocess.Popen([sys.executable, "-c", WITH_JUNK, TOOL, "keep",
+                               "--address=" + self.address], env=self.env, text=True,
+                              stdout=subprocess.PIPE, stderr=writer) as keeper:
+            os.close(writer)
+            killer = threading.Timer(30, keeper.kill)  # Should it say nothing.
+            killer.start()
+            self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+            killer.cancel()
+            listed = self.run_tool("--list", "--address", self.address)
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            keeper.terminate()
+            self.assertEqual(keeper.wait(30), 0)
+        said = os.read(reader, 1 << 16).decode()
+        self.assertGreater(len(said), 4000)  # Or it was not put to the test.
+        for line in said.splitlines()[:-1]:
+            self.assertRegex(line, "^vmmshare keep: ")
+
     def test_it_prints_its_address_serves_and_ends_cleanly(self):
         for ended_by in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             keeper = self.start("--address=" + self.address)

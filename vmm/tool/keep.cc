@@ -1,12 +1,16 @@
 #include "vmm/tool/keep.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "platform/base/mutex.h"
 #include "platform/os/service_manager.h"
+#include "platform/os/standard_error.h"
 #include "platform/os/termination.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/tool/command_line.h"
@@ -22,6 +26,31 @@ bool Say(std::FILE* to, absl::string_view text) {
          std::fflush(to) == 0;
 }
 
+// What the keeper says while it serves: its clients are never kept waiting for
+// somebody to read it, and it ends when it is told to all the same.
+class Log {
+ public:
+  void Add(absl::string_view line) {
+    const platform::MutexLock lock(mutex_);
+    if (dropped_ != 0 &&
+        Write(absl::StrCat(dropped_,
+                           " lines before this were dropped: nobody "
+                           "read them"))) {
+      dropped_ = 0;
+    }
+    if (dropped_ != 0 || !Write(line)) ++dropped_;
+  }
+
+ private:
+  static bool Write(absl::string_view line) {
+    return platform::WriteErrorWithoutWaiting(
+        absl::StrCat("vmmshare keep: ", line, "\n"));
+  }
+
+  platform::Mutex mutex_;
+  std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 int Fail(const absl::Status& status) {
   Say(stderr, absl::StrCat("vmmshare: error: ", status.message(), "\n"));
   return kExitNotUsable;
@@ -31,22 +60,17 @@ int Serve(const KeepOptions& options) {
   // Before anything else opens a descriptor, or starts a thread.
   platform::StoredHandles stored = platform::TakeStoredHandles();
   platform::HoldTermination();
+  Log log;
   absl::StatusOr<std::unique_ptr<keeper::Server>> server =
       keeper::Server::Start(
           {.address = options.address,
            .peers = {.also_allowed = options.allowed},
            .limits = options.limits,
            .max_sessions = options.max_connections,
-           .log =
-               [](const std::string& line) {
-                 Say(stderr, absl::StrCat("vmmshare keep: ", line, "\n"));
-               }},
+           .log = [&log](const std::string& line) { log.Add(line); }},
           platform::ServiceManager::Find(), std::move(stored));
   if (!server.ok()) return Fail(server.status());
-  if (!(*server)->restart_note().empty()) {
-    Say(stderr,
-        absl::StrCat("vmmshare keep: ", (*server)->restart_note(), "\n"));
-  }
+  if (!(*server)->restart_note().empty()) log.Add((*server)->restart_note());
   Say(stdout, absl::StrCat((*server)->address(), "\n"));
   absl::Status asked = platform::WaitForTermination(absl::InfiniteFuture());
   return asked.ok() ? kExitGood : Fail(asked);

@@ -1,0 +1,16 @@
+// What a daemon says on standard error, for which it waits for nobody.
+#ifndef VMMSHARE_PLATFORM_OS_STANDARD_ERROR_H_
+#define VMMSHARE_PLATFORM_OS_STANDARD_ERROR_H_
+
+#include "absl/strings/string_view.h"
+
+namespace vmm::platform {
+
+// Writes `text`, of which a pipe takes at most its first 4,096 bytes at once,
+// and returns true; or false when nobody reads what was written before, or it
+// cannot be written. On Windows a pipe that is full is waited for.
+bool WriteErrorWithoutWaiting(absl::string_view text);
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_STANDARD_ERROR_H_
