@@ -662,7 +662,8 @@ TEST_F(HostileOwner, SegmentsWithoutEndThatCanBeMappedEndItToo) {
                   HasSubstr("the pool's owner sent more than 16384 segments"),
                   HasSubstr("more than 1024 segments of the pool cannot be")));
   EXPECT_LE(pool->statistics().segments, 16384u);
-  EXPECT_LT(ResidentBytes(), before + 64 * kMiB);
+  // A GPU's driver keeps some 6 KiB for each mapping.
+  EXPECT_LT(ResidentBytes(), before + (OnHostMemoryDriver() ? 64 : 256) * kMiB);
 }
 
 TEST_F(HostileOwner, AHandleThatIsNoMemoryFailsItsSegmentAlone) {
@@ -765,24 +766,6 @@ TEST_F(HostileSubscriber, ADomainThatIsSharedForReadingIsNotWritten) {
       ImportedPool::Subscribe(driver(), share.ticket(), {}, Late()).ok());
 }
 
-TEST_F(HostileSubscriber, ThoseThatHungUpWithoutAGoodbyeAreBounded) {
-  const Share publication = Serve();
-  constexpr std::uint64_t kMost = 128;  // As in vmm/pool/internal/domain.cc.
-  for (std::uint64_t i = 0; i < kMost; ++i) {
-    platform::Channel channel = Dial();
-    AskAndBeGranted(channel, publication.ticket());
-    Must(pool::ReceiveWelcome(channel, Late()));
-    channel.Close();
-    ExpectSoon([&] { return endpoint_->statistics().served == i + 1; });
-  }
-  platform::Channel channel = Dial();
-  AskAndBeGranted(channel, publication.ticket());
-  const absl::Status refused = pool::ReceiveWelcome(channel, Late()).status();
-  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("128 subscribers hung up without a goodbye"));
-}
-
 // Subscribes, hangs up without a goodbye, and lives until it is killed.
 int SubscribeAndHangUp(const Args& args) {
   platform::Channel boss = Dial(args[0]);
@@ -797,6 +780,32 @@ int SubscribeAndHangUp(const Args& args) {
 }
 const bool kSubscribeAndHangUp =
     RegisterChild("subscribe-and-hang-up", &SubscribeAndHangUp);
+
+TEST_F(HostileSubscriber, ThoseThatHungUpWithoutAGoodbyeAreBounded) {
+  const Share publication = Serve();
+  constexpr std::uint64_t kMost = 64;  // As in vmm/pool/internal/domain.cc.
+  for (std::uint64_t i = 0; i < kMost; ++i) {
+    platform::Channel channel = Dial();
+    AskAndBeGranted(channel, publication.ticket());
+    Must(pool::ReceiveWelcome(channel, Late()));
+    channel.Close();
+    ExpectSoon([&] { return endpoint_->statistics().served == i + 1; });
+  }
+  platform::Channel channel = Dial();
+  AskAndBeGranted(channel, publication.ticket());
+  const absl::Status refused = pool::ReceiveWelcome(channel, Late()).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("64 subscribers that hung up without a goodbye"));
+  // Another process has room all the same.
+  Child other =
+      Child::Start("subscribe-and-hang-up",
+                   {address(), endpoint_->address(), publication.ticket()});
+  platform::Channel told = Accept();
+  Hear(told);
+  told.Close();
+  EXPECT_EQ(other.Wait(), 0);
+}
 
 TEST_F(HostileSubscriber, OfOneThatHungUpAndDiedNothingIsKeptThoughNobodyAsks) {
   const Share publication = Serve();

@@ -7,7 +7,9 @@
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
+#include "vmm/share/internal/peer_limits.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/transfer.h"
 
@@ -15,7 +17,7 @@ namespace vmm::pool {
 namespace {
 
 // Subscribers that hung up without a goodbye and are not known to have ended.
-constexpr std::size_t kMaxLeft = 128;
+constexpr PeerLimits kMaxLeft = {.all = 128, .of_user = 96, .of_process = 64};
 
 // Segments that are on their way to one peer: it may not read, and the kernel
 // allows the handles of all that this user sends to anybody together.
@@ -172,13 +174,15 @@ absl::StatusOr<PeerId> Domain::Join(platform::PeerCredentials credentials,
   }
   // Each keeps two descriptors and a hold table from being given back, for as
   // long as it likes.
-  const std::size_t left = CountLeft();
-  if (left >= kMaxLeft) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        left,
-        " subscribers hung up without a goodbye and are not known to have "
-        "ended; no more are taken before one of them has"));
+  PeerTally left(credentials);
+  for (const Peer& one : peers_) {
+    if (one.left) left.Count(one.credentials);
   }
+  RETURN_IF_ERROR(platform::Annotate(
+      left.Check(kMaxLeft, "the pool's owner",
+                 "subscribers that hung up without a goodbye and are not known "
+                 "to have ended"),
+      "", "Close a RemotePool or ImportedPool rather than its connection"));
   absl::StatusOr<PeerId> id = table_->AddPeer();
   if (!id.ok()) return id.status();
   peers_.push_back(
