@@ -192,6 +192,16 @@ int PutAndHold(const Args& args) {
 }
 const bool kPutAndHold = RegisterChild("keeper-put-and-hold", &PutAndHold);
 
+TEST_F(KeeperTest, ALockThatIsFreeIsTakenAtALook) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation memory = MakePattern(kSize, 1);
+  Must(client.Put(kName, memory.shareable(), Late()));
+  Must(client.Unlock(kName, Late()));
+  Must(client.Lock(kName, absl::InfinitePast()));
+  Must(client.Unlock(kName, Late()));
+}
+
 TEST_F(KeeperTest, ASecondWriterWaitsAndLearnsForWhom) {
   const std::unique_ptr<keeper::Server> server = Start();
   Child writer =
@@ -205,6 +215,10 @@ TEST_F(KeeperTest, ASecondWriterWaitsAndLearnsForWhom) {
   EXPECT_THAT(Text(waited),
               HasSubstr(absl::StrCat("process ", writer.pid(), " of user ",
                                      platform::CurrentUser().text())));
+  EXPECT_TRUE(client.is_open());
+  // Nor does a look, which does not wait, cost the connection.
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(client.Lock(kName, absl::InfinitePast())));
   EXPECT_TRUE(client.is_open());
   EXPECT_TRUE(absl::IsFailedPrecondition(client.Unlock(kName, Late())));
   EXPECT_TRUE(absl::IsFailedPrecondition(client.Seal(kName, Late())));
