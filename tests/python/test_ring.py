@@ -192,6 +192,13 @@ def test_the_socket_of_a_ring_that_is_not_made_is_closed(driver, open_it):
     ours.close()
 
 
+@pytest.mark.parametrize("open_it", [
+    vs.open_ring, lambda number: vs.RingHome(host_node=0).open(number, nbytes=64, buffers=1)])
+def test_a_number_that_is_no_descriptor_is_an_error(driver, open_it):
+    with pytest.raises(vs.errors.InvalidArgument, match="descriptor 1000 is not open"):
+        open_it(1000)
+
+
 def test_an_end_that_another_thread_uses_is_waited_for_by_the_timeout(cuda, ends):
     _, reader = ends
     began = threading.Event()

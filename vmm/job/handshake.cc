@@ -17,7 +17,6 @@ namespace {
 using fabric::JobCard;
 using fabric::JobRow;
 using fabric::JobTry;
-using fabric::Refusal;
 using platform::Driver;
 
 using Nonce = std::array<std::uint8_t, 16>;
