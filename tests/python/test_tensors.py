@@ -109,10 +109,17 @@ def test_a_type_that_is_not_known(Tensor, block):
     vmmshare.torch.share, vmmshare.torch.serve,
     lambda tensor: vmmshare.torch.share_all({"w\ud800": tensor})])
 def test_a_tensor_whose_values_are_not_in_its_memory_is_refused(Tensor, block, share, lazy):
-    tensor = Tensor(block)
+    tensor = Tensor(block.view("complex64"))
     tensor.lazy = lazy
     with pytest.raises(vs.errors.InvalidArgument, match=rf"resolve_{lazy}\(\)"):
         share(tensor)
+
+
+def test_a_lazy_negative_of_a_real_type_is_refused(Tensor, block):
+    tensor = Tensor(block)  # As the imag of a conjugate is.
+    tensor.lazy = "neg"
+    with pytest.raises(vs.errors.InvalidArgument, match=r"resolve_neg\(\)"):
+        vmmshare.torch.share(tensor)
 
 
 @pytest.mark.parametrize("use", [vmmshare.torch.share, vmmshare.torch.serve])

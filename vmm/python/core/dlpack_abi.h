@@ -11,6 +11,9 @@ namespace vmm::python {
 inline constexpr std::int32_t kDLCPU = 1;
 inline constexpr std::int32_t kDLCUDA = 2;
 
+// Of DLDataType::code.
+inline constexpr std::uint8_t kDLComplex = 5;
+
 struct DLDevice {
   std::int32_t device_type;
   std::int32_t device_id;

@@ -41,6 +41,12 @@ void Assign(nb::handle numbers, std::vector<std::int64_t>* out) {
   }
 }
 
+// In messages.
+std::string NameOf(nb::handle name) {
+  const std::string text = Utf8(nb::repr(name));
+  return text == "''" ? "the tensor" : "tensor " + text;
+}
+
 }  // namespace
 
 TensorClass::TensorClass(nb::handle type, nb::handle from_capsule)
@@ -50,19 +56,21 @@ TensorClass::TensorClass(nb::handle type, nb::handle from_capsule)
       is_conj_(type.attr("is_conj")),
       is_neg_(type.attr("is_neg")) {}
 
-void TensorClass::Check(nb::handle name, nb::handle tensor) const {
-  const auto which = [&] {
-    const std::string text = Utf8(nb::repr(name));
-    return text == "''" ? "the tensor" : "tensor " + text;
-  };
+void TensorClass::CheckType(nb::handle name, nb::handle tensor) const {
   if (PyObject_TypeCheck(tensor.ptr(),
                          reinterpret_cast<PyTypeObject*>(type_.ptr())) == 0) {
-    RefuseType(which(), tensor, "a torch.Tensor");
+    RefuseType(NameOf(name), tensor, "a torch.Tensor");
   }
-  const bool conjugate = nb::cast<bool>(is_conj_(tensor));
+}
+
+void TensorClass::CheckNotLazy(nb::handle name, nb::handle tensor,
+                               const DType* dtype) const {
+  const bool conjugate =
+      (dtype == nullptr || dtype->dlpack.code == kDLComplex) &&
+      nb::cast<bool>(is_conj_(tensor));
   if (!conjugate && !nb::cast<bool>(is_neg_(tensor))) return;
   Raise(VMMSHARE_INVALID_ARGUMENT,
-        (which() + " is a lazy " + (conjugate ? "conjugate" : "negative") +
+        (NameOf(name) + " is a lazy " + (conjugate ? "conjugate" : "negative") +
          ", whose memory holds other values than it has")
             .c_str(),
         conjugate ? "Share its .resolve_conj(), made within use_pool()."

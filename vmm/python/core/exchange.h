@@ -21,10 +21,13 @@ class TensorClass {
   // `from_capsule` makes a tensor where there is no such API.
   TensorClass(nanobind::handle type, nanobind::handle from_capsule);
 
-  // TypeError for no tensor; InvalidArgument for one whose memory holds other
-  // values than it has: PyTorch's lazy conjugates and negatives. `name` is for
-  // the message.
-  void Check(nanobind::handle name, nanobind::handle tensor) const;
+  // TypeError for no tensor. `name` is for the message.
+  void CheckType(nanobind::handle name, nanobind::handle tensor) const;
+  // InvalidArgument for one whose memory holds other values than it has:
+  // PyTorch's lazy conjugates, which are complex, and negatives. `dtype` is its
+  // type, or null where that was not read.
+  void CheckNotLazy(nanobind::handle name, nanobind::handle tensor,
+                    const DType* dtype) const;
 
   // The address of its first element; 0 for an empty one, and then `device`
   // says where that is. `layout`, which may be used again, has no offset.

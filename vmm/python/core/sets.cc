@@ -103,8 +103,9 @@ nb::bytes PackTensors(const nb::dict& tensors, nb::handle type) {
   Layout layout;
   DLDevice device{};
   for (const auto [name, tensor] : tensors) {
-    read.Check(name, tensor);
+    read.CheckType(name, tensor);
     const std::uint64_t address = read.Read(tensor, &layout, &device);
+    read.CheckNotLazy(name, tensor, layout.dtype);
     set.Add(NameOf(name), address, layout, MarkOfEmpty(address, device));
   }
   return BytesOf(set);
@@ -218,7 +219,9 @@ void DefineSets(nb::module_& module, nb::class_<RemotePool>& remote_pool) {
   module.def(
       "_check_tensor",
       [](nb::handle tensor, nb::handle type) {
-        TensorClass(type, nb::none()).Check(nb::str(""), tensor);
+        const TensorClass read(type, nb::none());
+        read.CheckType(nb::str(""), tensor);
+        read.CheckNotLazy(nb::str(""), tensor, nullptr);
       },
       nb::arg("tensor"), nb::arg("type"));
   module.def("_pack_tensors", &PackTensors, nb::arg("tensors"),
