@@ -106,13 +106,16 @@ std::set<std::string> FilesIn(const std::string& directory) {
   return names;
 }
 
-// What the host-memory driver keeps in /dev/shm for this test's processes.
+// What the library, and the host-memory driver for this test's processes, keep
+// in /dev/shm. Tests that run beside this one keep folders of theirs there.
 std::set<std::string> SharedFiles() {
   std::set<std::string> names;
   const char* const instance = std::getenv("VMMSHARE_HOST_INSTANCE");
   if (!std::filesystem::exists("/dev/shm")) return names;
   for (const std::string& name : FilesIn("/dev/shm")) {
-    if (name.starts_with("vmmshare") ||
+    const bool of_another_test = name.starts_with("vmmshare-test-") ||
+                                 name.starts_with("vmmshare-sweep-");
+    if ((name.starts_with("vmmshare") && !of_another_test) ||
         (instance != nullptr && name.find(instance) != std::string::npos)) {
       names.insert(name);
     }
