@@ -503,7 +503,7 @@ static void RawHandlesGoOutAndIn(void) {
         vmmshare_memory_import(device, &above, 1, VMMSHARE_ON_HOST, 0, &import,
                                &imported, &error));
   vmmshare_channel* channel = NULL;
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "EBADF",
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "is not open",
         vmmshare_channel_adopt(wide, &channel, &error));
   // The handles stayed this program's.
   for (int i = 0; i < 2; ++i) CHECK(close((int)handles[i].os_handle) == 0);
