@@ -134,8 +134,8 @@ class Channel {
   // DATA_LOSS when the message breaks the wire format, was cut, states
   // another number of handles than came, or handles were dropped because this
   // process is at its descriptor limit, or carries a handle whose closing could
-  // block (Linux: anything but memory, character devices, pipes, Unix sockets
-  // and objects like eventfds); PERMISSION_DENIED when the policy does
+  // block (Linux: anything but memory, character devices, pipes and objects like
+  // eventfds); PERMISSION_DENIED when the policy does
   // not allow who sent it, of whose message nothing was looked at;
   // RESOURCE_EXHAUSTED when too many handles that the peer's user sent block in
   // being closed. After these four the channel is closed and every handle that
@@ -178,9 +178,13 @@ class Channel {
 
   Channel(Channel&& other) noexcept;
   Channel& operator=(Channel&& other) noexcept;
+  ~Channel();  // Close().
 
   bool is_open() const { return socket_.has_value() && !broken_; }
-  // Hangs up. Handles in messages that were not received are closed.
+  // Hangs up. Handles in messages that were not received are closed, and nobody
+  // waits for that. (Linux: the peer sees it at once, unless another process may
+  // have the socket, too: of Pair() and Adopt(), and after a fork. Then it sees
+  // the end when all have closed it.)
   void Close();
   const OsHandle& handle() const { return socket_; }
 
@@ -222,8 +226,9 @@ struct ListenerOptions {
 // are ignored in a set-user-id program.
 absl::StatusOr<std::string> DefaultChannelDirectory();
 
-// Waits for connections. Removes its socket file when destroyed, but not in a
-// forked child. Move-only; Accept from one thread at a time.
+// Waits for connections. When destroyed, but not in a forked child, it removes its
+// socket file and hangs up on who waits. Move-only; Accept from one thread at a
+// time.
 //
 // The socket file has mode 0600. When the policy names other users it has mode
 // 0666, for they must reach it: the directory then keeps out everybody else,
@@ -245,7 +250,8 @@ class Listener {
 
   // The next connection from an allowed peer. Others are closed before a byte
   // of theirs is read; the call goes on waiting and counts them.
-  // DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED at the descriptor limit
+  // DEADLINE_EXCEEDED, CANCELLED; RESOURCE_EXHAUSTED at the descriptor limit,
+  // and when many connections block in being closed for what was sent over them
   // (the peer goes on waiting). REQUIRES: not moved from.
   absl::StatusOr<Channel> Accept(Deadline deadline,
                                  const CancelEvent* cancel = nullptr);
@@ -258,6 +264,7 @@ class Listener {
  private:
   Listener(OsHandle socket, std::string address, PeerPolicy policy);
   void RemoveFile();
+  void End();
 
   OsHandle socket_;
   std::string address_;

@@ -14,6 +14,7 @@
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/frame.h"
+#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/os/close_elsewhere_posix.h"
@@ -32,9 +33,6 @@ constexpr std::size_t kMostDescriptors = 253;
 // received from him; and of one process's, so that it alone is not heard.
 constexpr std::size_t kMostNotClosed = 64;
 constexpr std::size_t kMostOfAProcessNotClosed = 16;
-
-// More than the empty packets that fit in a socket buffer of the default size.
-constexpr int kMostEmptyPackets = 512;
 
 // What came beside the bytes of one packet.
 struct Received {
@@ -111,6 +109,7 @@ Channel::Channel(Channel&& other) noexcept
 
 Channel& Channel::operator=(Channel&& other) noexcept {
   if (this != &other) {
+    Close();
     socket_ = std::move(other.socket_);
     peer_ = std::move(other.peer_);
     broken_ = other.broken_.load();
@@ -124,16 +123,7 @@ void Channel::Break() {
   state_->ForgetProcess();
   // Not closed: the other thread may be waiting on the same descriptor, whose
   // number could then come to mean something else. It wakes from this.
-  ::shutdown(Fd(socket_), SHUT_RDWR);
-  // Descriptors in unread messages would keep their memory alive as long as
-  // this socket. Read without room for them, they are dropped by the kernel.
-  // An empty packet reads like the end, and a hostile peer may send them.
-  std::uint8_t byte;
-  for (int ends = 0; ends < kMostEmptyPackets;) {
-    const ssize_t size = ::recv(Fd(socket_), &byte, sizeof(byte), MSG_DONTWAIT);
-    if (size < 0 && errno != EINTR && errno != ECONNRESET) break;
-    if (size <= 0) ++ends;
-  }
+  ShutDown(socket_);
 }
 
 absl::StatusOr<Message> Channel::Receive(Deadline deadline,

@@ -7,23 +7,33 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
 
 namespace vmm::platform {
 
 absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle socket,
                                                     PeerCredentials maker,
-                                                    PeerPolicy policy) {
+                                                    PeerPolicy policy,
+                                                    HeldBy held_by) {
   RETURN_IF_ERROR(AskWhoSpeaks(socket));
   auto state = std::make_shared<State>();
   state->policy = std::move(policy);
+  state->held_by = held_by;
   return Channel(std::move(socket), std::move(maker), std::move(state));
 }
 
+Channel::~Channel() { Close(); }
+
 void Channel::Close() {
+  if (state_ == nullptr) return;
   peer_ = peer();
-  state_.reset();
-  socket_.Reset();
+  const std::shared_ptr<State> state = std::move(state_);
+  // A forked child's copy ends nothing while the parent has the connection.
+  if (state->forks != ForksSoFar()) return socket_.Reset();
+  HangUp(std::move(socket_),
+         state->epoch == ForkEpoch() ? state->held_by : HeldBy::kOthersToo,
+         Connections::kOfPeers);
 }
 
 PeerCredentials Channel::peer() const {

@@ -7,8 +7,10 @@
 #include "absl/status/statusor.h"
 #include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
+#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/os/os_handle.h"
+#include "platform/os/process.h"
 
 namespace vmm::platform {
 
@@ -16,7 +18,12 @@ struct Channel::State {
   // The channel over `socket`, which `maker` connected.
   static absl::StatusOr<Channel> MakeChannel(OsHandle socket,
                                              PeerCredentials maker,
-                                             PeerPolicy policy);
+                                             PeerPolicy policy, HeldBy held_by);
+
+  // The same after looking whether it is a channel's and `policy` allows who
+  // made it. Errors as Channel::Adopt().
+  static absl::StatusOr<Channel> Take(OsHandle socket, const PeerPolicy& policy,
+                                      HeldBy held_by);
 
   // The sender of a message that came. OK when it may speak, and it is then the
   // peer.
@@ -26,6 +33,10 @@ struct Channel::State {
   void ForgetProcess();
 
   PeerPolicy policy;
+  // When this was made. Who forks later may go on in the child.
+  HeldBy held_by = HeldBy::kOthersToo;
+  std::uint64_t forks = ForksSoFar();
+  std::uint64_t epoch = ForkEpoch();
   Mutex mutex;  // One thread receives, and another may ask.
   // Of the message received last.
   Speaker speaker ABSL_GUARDED_BY(mutex);

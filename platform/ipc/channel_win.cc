@@ -63,6 +63,8 @@ Channel& Channel::operator=(Channel&& other) noexcept {
   return *this;
 }
 
+Channel::~Channel() { Close(); }
+
 void Channel::Close() {
   state_.reset();
   socket_.Reset();

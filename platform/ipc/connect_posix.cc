@@ -13,8 +13,10 @@
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
+#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/ipc/socket_path_posix.h"
+#include "platform/ipc/speaker_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 
@@ -64,7 +66,48 @@ absl::Status BoundConnect(const OsHandle& socket, Deadline deadline) {
   return absl::OkStatus();
 }
 
+// Who made `socket`, if it is a channel's and `policy` allows them.
+absl::StatusOr<PeerCredentials> CheckSocket(const OsHandle& socket,
+                                            const PeerPolicy& policy) {
+  ASSIGN_OR_RETURN(const int domain,
+                   SocketOption(socket, SO_DOMAIN, "SO_DOMAIN"));
+  ASSIGN_OR_RETURN(const int type, SocketOption(socket, SO_TYPE, "SO_TYPE"));
+  sockaddr_un name;
+  socklen_t size = sizeof(name);
+  const int error =
+      ::getpeername(Fd(socket), reinterpret_cast<sockaddr*>(&name), &size) == 0
+          ? 0
+          : errno;
+  if (domain != AF_UNIX || type != SOCK_SEQPACKET || error == ENOTCONN) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "descriptor ", socket.get(), " is a socket of domain ", domain,
+        " and type ", type, ", and must be a connected one of domain ", AF_UNIX,
+        " (AF_UNIX) and type ", SOCK_SEQPACKET, " (SOCK_SEQPACKET)"));
+  }
+  if (error != 0) {
+    return OsError(error, absl::StrCat("getpeername(", socket.get(), ")"));
+  }
+  if (::fcntl(Fd(socket), F_SETFD, FD_CLOEXEC) != 0) {
+    return OsError(errno, absl::StrCat("fcntl(", socket.get(), ", F_SETFD)"));
+  }
+  RETURN_IF_ERROR(AskWhoSpeaks(socket));
+  ASSIGN_OR_RETURN(PeerCredentials maker, ReadPeer(socket));
+  RETURN_IF_ERROR(CheckPeer(maker, policy));
+  return maker;
+}
+
 }  // namespace
+
+absl::StatusOr<Channel> Channel::State::Take(OsHandle socket,
+                                             const PeerPolicy& policy,
+                                             HeldBy held_by) {
+  absl::StatusOr<PeerCredentials> maker = CheckSocket(socket, policy);
+  if (!maker.ok()) {
+    HangUp(std::move(socket), held_by, Connections::kOfStrangers);
+    return maker.status();
+  }
+  return MakeChannel(std::move(socket), *std::move(maker), policy, held_by);
+}
 
 absl::StatusOr<Channel> Channel::Connect(const std::string& address,
                                          const PeerPolicy& policy,
@@ -103,7 +146,7 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
           call, ": the listener took no connection before the deadline"));
     }
   }
-  return Adopt(std::move(socket), policy);
+  return State::Take(std::move(socket), policy, HeldBy::kThisProcessAlone);
 }
 
 absl::StatusOr<std::pair<Channel, Channel>> Channel::Pair(
@@ -119,10 +162,11 @@ absl::StatusOr<std::pair<Channel, Channel>> Channel::Pair(
     return OsError(errno, "fcntl(F_DUPFD_CLOEXEC)");
   }
   ASSIGN_OR_RETURN(const PeerCredentials maker, ReadPeer(first));
-  ASSIGN_OR_RETURN(Channel one,
-                   State::MakeChannel(std::move(first), maker, policy));
-  ASSIGN_OR_RETURN(Channel other,
-                   State::MakeChannel(std::move(second), maker, policy));
+  ASSIGN_OR_RETURN(Channel one, State::MakeChannel(std::move(first), maker,
+                                                   policy, HeldBy::kOthersToo));
+  ASSIGN_OR_RETURN(
+      Channel other,
+      State::MakeChannel(std::move(second), maker, policy, HeldBy::kOthersToo));
   return std::make_pair(std::move(one), std::move(other));
 }
 
@@ -135,31 +179,7 @@ absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
         absl::StrCat("descriptor ", std::move(socket).Relinquish(),
                      " is not open: pass the number of a connected socket"));
   }
-  absl::StatusOr<int> domain = SocketOption(socket, SO_DOMAIN, "SO_DOMAIN");
-  if (!domain.ok()) return domain.status();
-  absl::StatusOr<int> type = SocketOption(socket, SO_TYPE, "SO_TYPE");
-  if (!type.ok()) return type.status();
-  sockaddr_un name;
-  socklen_t size = sizeof(name);
-  const int error =
-      ::getpeername(Fd(socket), reinterpret_cast<sockaddr*>(&name), &size) == 0
-          ? 0
-          : errno;
-  if (*domain != AF_UNIX || *type != SOCK_SEQPACKET || error == ENOTCONN) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "descriptor ", socket.get(), " is a socket of domain ", *domain,
-        " and type ", *type, ", and must be a connected one of domain ",
-        AF_UNIX, " (AF_UNIX) and type ", SOCK_SEQPACKET, " (SOCK_SEQPACKET)"));
-  }
-  if (error != 0) {
-    return OsError(error, absl::StrCat("getpeername(", socket.get(), ")"));
-  }
-  if (::fcntl(Fd(socket), F_SETFD, FD_CLOEXEC) != 0) {
-    return OsError(errno, absl::StrCat("fcntl(", socket.get(), ", F_SETFD)"));
-  }
-  ASSIGN_OR_RETURN(PeerCredentials maker, ReadPeer(socket));
-  RETURN_IF_ERROR(CheckPeer(maker, policy));
-  return State::MakeChannel(std::move(socket), std::move(maker), policy);
+  return State::Take(std::move(socket), policy, HeldBy::kOthersToo);
 }
 
 }  // namespace vmm::platform

@@ -14,8 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
+#include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/ipc/socket_path_posix.h"
 #include "platform/ipc/speaker_posix.h"
@@ -83,11 +85,13 @@ absl::Status RemoveStale(const std::string& path,
                          : std::string("not a socket"),
                      "; it is left alone. Choose another name."));
   }
-  const OsHandle probe = AdoptDescriptor(
+  OsHandle probe = AdoptDescriptor(
       ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!probe.has_value()) return OsError(errno, "socket(AF_UNIX)");
   if (::connect(Fd(probe), address.get(), address.size) == 0 ||
       errno != ECONNREFUSED) {
+    HangUp(std::move(probe), HeldBy::kThisProcessAlone,
+           Connections::kOfStrangers);
     return absl::AlreadyExistsError(absl::StrCat(
         path, " is the socket of a living process. Choose another name."));
   }
@@ -178,7 +182,7 @@ Listener::Listener(Listener&&) noexcept = default;
 
 Listener& Listener::operator=(Listener&& other) noexcept {
   if (this != &other) {
-    RemoveFile();
+    End();
     socket_ = std::move(other.socket_);
     address_ = std::move(other.address_);
     policy_ = std::move(other.policy_);
@@ -189,7 +193,13 @@ Listener& Listener::operator=(Listener&& other) noexcept {
   return *this;
 }
 
-Listener::~Listener() { RemoveFile(); }
+Listener::~Listener() { End(); }
+
+void Listener::End() {
+  RemoveFile();
+  // In a forked child it is the parent's, which may listen on.
+  if (CurrentProcessId() == owner_pid_) EndListening(std::move(socket_));
+}
 
 void Listener::RemoveFile() {
   // While this socket listens nobody replaces its file, but an administrator
@@ -210,15 +220,18 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
         WaitForEvents(socket_, POLLIN, deadline,
                       cancel != nullptr ? &cancel->handle() : nullptr, what);
     if (!ready.ok()) return ready.status();
+    RETURN_IF_ERROR(CheckThatConnectionsClose());
     OsHandle socket =
         AdoptDescriptor(::accept4(Fd(socket_), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.has_value()) {
       absl::StatusOr<PeerCredentials> peer = ReadPeer(socket);
       if (peer.ok() && CheckPeer(*peer, policy_).ok()) {
         return Channel::State::MakeChannel(std::move(socket), *std::move(peer),
-                                           policy_);
+                                           policy_, HeldBy::kThisProcessAlone);
       }
       ++refused_;
+      HangUp(std::move(socket), HeldBy::kThisProcessAlone,
+             Connections::kOfStrangers);
     } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
       return OsError(errno, absl::StrCat("accept4(", address_, ")"));
     }

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cerrno>
 #include <deque>
 #include <map>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,23 +23,34 @@ namespace {
 
 using Sender = std::pair<UserId, std::int64_t>;
 
-// Lives as long as the process: its threads may outlast everything else.
-class Closer {
+// More than the empty packets that fit in a socket buffer of the default size.
+constexpr int kMostEmptyPackets = 512;
+
+// Read without room for them, descriptors are dropped by the kernel. An empty
+// packet reads like the end, and a hostile peer may send them.
+void DropUnread(const OsHandle& socket) {
+  std::uint8_t byte;
+  for (int ends = 0; ends < kMostEmptyPackets;) {
+    const ssize_t size = ::recv(Fd(socket), &byte, sizeof(byte), MSG_DONTWAIT);
+    if (size < 0 && errno != EINTR && errno != ECONNRESET) break;
+    if (size <= 0) ++ends;
+  }
+}
+
+// Threads that close, and what waits for them.
+class Lane {
  public:
-  void Add(std::vector<OsHandle> handles, const Sender& sender) {
-    if (handles.empty()) return;
+  void Add(OsHandle handle, Sender sender, bool drop_unread) {
     const MutexLock lock(mutex_);
-    for (OsHandle& handle : handles) {
-      waiting_.emplace_back(std::move(handle), sender);
-      ++open_[sender];
-    }
+    ++open_[sender];
+    ++all_open_;
+    waiting_.push_back({std::move(handle), std::move(sender), drop_unread});
     if (threads_ < kMostThreads) StartThread();
   }
 
   std::size_t OpenOf(const UserId& user, std::optional<std::int64_t> process) {
     const MutexLock lock(mutex_);
-    // None could be started before.
-    if (!waiting_.empty() && threads_ == 0) StartThread();
+    EnsureThread();
     std::size_t open = 0;
     for (const auto& [sender, count] : open_) {
       if (sender.first != user) continue;
@@ -46,9 +59,26 @@ class Closer {
     return open;
   }
 
+  std::size_t Open() {
+    const MutexLock lock(mutex_);
+    EnsureThread();
+    return all_open_;
+  }
+
  private:
+  struct Closing {
+    OsHandle handle;
+    Sender sender;
+    bool drop_unread = false;
+  };
+
   // One that blocks holds up no other until all threads are blocked.
   static constexpr int kMostThreads = 4;
+
+  // None could be started before.
+  void EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!waiting_.empty() && threads_ == 0) StartThread();
+  }
 
   void StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     try {
@@ -62,27 +92,54 @@ class Closer {
   void Work() {
     MutexLock lock(mutex_);
     while (!waiting_.empty()) {
-      auto [handle, sender] = std::move(waiting_.front());
+      Closing closing = std::move(waiting_.front());
       waiting_.pop_front();
       lock.Unlock();
-      handle.Reset();
+      if (closing.drop_unread) DropUnread(closing.handle);
+      closing.handle.Reset();
       lock.Lock();
-      const auto found = open_.find(sender);
+      --all_open_;
+      const auto found = open_.find(closing.sender);
       if (--found->second == 0) open_.erase(found);
     }
     --threads_;
   }
 
   Mutex mutex_;
-  std::deque<std::pair<OsHandle, Sender>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Closing> waiting_ ABSL_GUARDED_BY(mutex_);
   // With those being closed.
   std::map<Sender, std::size_t> open_ ABSL_GUARDED_BY(mutex_);
+  std::size_t all_open_ ABSL_GUARDED_BY(mutex_) = 0;
   int threads_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-Closer& TheCloser() {
-  static Closer& closer = *new Closer;
-  return closer;
+// They live as long as the process: their threads may outlast everything else.
+struct Lanes {
+  std::uint64_t forks = ForksSoFar();
+  const Lanes* of_parent = nullptr;  // So that it is not taken for lost memory.
+  Lane handles;
+  Lane peers;
+  Lane strangers;
+};
+
+// This process's: a forked child has its parent's memory and not its threads,
+// and a mutex there may be locked for ever.
+Lanes& TheLanes() {
+  static std::atomic<Lanes*> lanes{nullptr};
+  Lanes* current = lanes.load();
+  while (current == nullptr || current->forks != ForksSoFar()) {
+    auto made = std::make_unique<Lanes>();
+    made->of_parent = current;
+    if (lanes.compare_exchange_strong(current, made.get())) {
+      current = made.release();
+    }
+  }
+  return *current;
+}
+
+Lane& LaneOf(Connections whose) {
+  return whose == Connections::kOfPeers ? TheLanes().peers
+                                        : TheLanes().strangers;
 }
 
 }  // namespace
@@ -115,30 +172,33 @@ absl::Status ClosesAtOnce(const OsHandle& handle) {
   if (S_ISCHR(look.mode) || S_ISFIFO(look.mode) || without_type) {
     return absl::OkStatus();
   }
-  if (S_ISSOCK(look.mode)) {
-    int domain = 0;
-    socklen_t size = sizeof(domain);
-    if (::getsockopt(Fd(handle), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) {
-      return OsError(errno, "getsockopt(SO_DOMAIN)");
-    }
-    if (domain == AF_UNIX) return absl::OkStatus();
-  }
   return absl::InvalidArgumentError(
       absl::StrCat("a handle in it is ", TypeName(look.mode),
-                   S_ISSOCK(look.mode) ? " of a network" : "",
                    ", whose closing may wait for somebody; a channel carries "
-                   "memory, character devices, pipes, Unix sockets and objects "
-                   "like eventfds"));
+                   "memory, character devices, pipes and objects like "
+                   "eventfds"));
 }
 
 void CloseElsewhere(std::vector<OsHandle> handles, const UserId& user,
                     std::int64_t process) {
-  TheCloser().Add(std::move(handles), {user, process});
+  for (OsHandle& handle : handles) {
+    TheLanes().handles.Add(std::move(handle), {user, process}, false);
+  }
+}
+
+void CloseElsewhere(OsHandle connection, Connections whose) {
+  LaneOf(whose).Add(std::move(connection), {}, false);
+}
+
+void DropUnreadElsewhere(OsHandle duplicate, Connections whose) {
+  LaneOf(whose).Add(std::move(duplicate), {}, true);
 }
 
 std::size_t NotYetClosed(const UserId& user,
                          std::optional<std::int64_t> process) {
-  return TheCloser().OpenOf(user, process);
+  return TheLanes().handles.OpenOf(user, process);
 }
+
+std::size_t NotYetClosed(Connections whose) { return LaneOf(whose).Open(); }
 
 }  // namespace vmm::platform

@@ -2,8 +2,9 @@
 //
 // close() asks the file's own system to write what is left: a file of a FUSE
 // mount asks a process, the sender's perhaps, which need not answer, and no
-// signal ends that wait. So does fstat(). Neither may happen on a thread that
-// somebody waits for.
+// signal ends that wait. So does fstat(). A TCP socket whose sender has asked for
+// it (SO_LINGER) waits until the other end has taken what was written. Neither
+// may happen on a thread that somebody waits for.
 #ifndef VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_
 #define VMMSHARE_PLATFORM_OS_CLOSE_ELSEWHERE_POSIX_H_
 
@@ -33,9 +34,10 @@ absl::StatusOr<FileLook> LookAt(const OsHandle& handle);
 const char* TypeName(mode_t mode);
 
 // OK when closing `handle` waits for nobody: memory (memfd, tmpfs), a character
-// device, a pipe, a Unix socket, or an object of the kernel's such as an
-// eventfd. INVALID_ARGUMENT for files, directories, block devices, and sockets
-// of a network, which may linger; other errors when the kernel does not tell.
+// device, a pipe, or an object of the kernel's such as an eventfd.
+// INVALID_ARGUMENT for files, directories, block devices, and sockets: those of
+// a network may linger, and others may have any descriptor in their queues. Other
+// errors when the kernel does not tell.
 absl::Status ClosesAtOnce(const OsHandle& handle);
 
 // Closes them on threads that nobody waits for, a few for the whole process, on
@@ -46,6 +48,18 @@ void CloseElsewhere(std::vector<OsHandle> handles, const UserId& user,
 // How many of `user`'s are not closed yet; with `process`, of that alone.
 std::size_t NotYetClosed(const UserId& user,
                          std::optional<std::int64_t> process = std::nullopt);
+
+// Whose connections are closed together. Each has threads of its own, and so
+// have handles: who blocks one of them holds up no other.
+enum class Connections { kOfPeers, kOfStrangers };
+
+// As CloseElsewhere, for a connection with handles in its queue.
+void CloseElsewhere(OsHandle connection, Connections whose);
+// First drops what is in the queue: another descriptor may keep it open.
+void DropUnreadElsewhere(OsHandle duplicate, Connections whose);
+
+// How many are not closed, or dropped, yet.
+std::size_t NotYetClosed(Connections whose);
 
 }  // namespace vmm::platform
 

@@ -45,6 +45,12 @@ bool IsForkedChild();
 // Always 0 on Windows.
 std::uint64_t ForksSoFar();
 
+// Changes with every fork of this process, in the parent and in the child: who
+// remembers it knows whether another process may have this one's descriptors.
+// Children that a system call makes without the C library's fork(), as those of
+// posix_spawn() are, do not count. Always 0 on Windows.
+std::uint64_t ForkEpoch();
+
 // Lets this process open as many descriptors as it may at all: its soft limit
 // becomes its hard one. For programs that hold many; nothing to do on Windows.
 absl::Status RaiseDescriptorLimit();

@@ -41,6 +41,15 @@ std::uint64_t ForksSoFar() {
   return forks.load(std::memory_order_relaxed);
 }
 
+std::uint64_t ForkEpoch() {
+  static std::atomic<std::uint64_t> epoch{0};
+  static const bool counts =
+      ::pthread_atfork([] { epoch.fetch_add(1, std::memory_order_relaxed); },
+                       nullptr, nullptr) == 0;
+  Check(counts, "pthread_atfork() has no memory to count forks");
+  return epoch.load(std::memory_order_relaxed);
+}
+
 absl::Status RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {

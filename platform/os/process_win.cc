@@ -28,6 +28,8 @@ bool IsForkedChild() { return false; }
 
 std::uint64_t ForksSoFar() { return 0; }
 
+std::uint64_t ForkEpoch() { return 0; }
+
 absl::Status RaiseDescriptorLimit() { return absl::OkStatus(); }
 
 const char* SystemDriverName() { return "nvcuda.dll"; }

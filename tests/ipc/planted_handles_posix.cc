@@ -33,8 +33,8 @@ std::vector<Planted> PlantedObjects() {
   std::vector<Planted> planted;
   planted.push_back(
       {"a character device", Own(::open("/dev/null", O_RDWR | O_CLOEXEC))});
-  planted.push_back({"a socket", Own(sockets[0])});
   planted.push_back({"a pipe", Own(pipes[0])});
+  planted.push_back({"a socket", Own(sockets[0])});
   planted.push_back(
       {"a directory", Own(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   planted.push_back(
@@ -44,7 +44,7 @@ std::vector<Planted> PlantedObjects() {
 
 std::vector<Planted> CarriedObjects() {
   std::vector<Planted> planted = PlantedObjects();
-  planted.erase(planted.begin() + 3, planted.end());
+  planted.erase(planted.begin() + 2, planted.end());
   return planted;
 }
 

@@ -7,6 +7,7 @@
 
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/ring_ipc_test.h"
+#include "tests/support/receive_raw_posix.h"
 #include "vmm/queue/ring.h"
 
 namespace vmm::testing {
@@ -27,14 +28,14 @@ const bool kRingLauncher = RegisterChild("ring-launcher", &RingLauncherMain);
 TEST_F(RingTest, AReaderIsNotTakenForTheLauncherThatMadeItsSocket) {
   Child launcher = Child::Start("ring-launcher", {address()});
   platform::Channel link = Accept();
-  platform::Message message = Must(link.Receive(Late()));
+  std::vector<platform::OsHandle> ends = ReceiveRaw(link);
   Tell(link);
   ASSERT_EQ(launcher.Wait(), 0);
-  RingSides ring = Must(OpenBothSides(
-      device, Where(), {.buffers = 1, .bytes = kBytes},
-      {Must(platform::Channel::Adopt(std::move(message.handles.at(0)), {})),
-       Must(platform::Channel::Adopt(std::move(message.handles.at(1)), {}))},
-      Late()));
+  RingSides ring = Must(
+      OpenBothSides(device, Where(), {.buffers = 1, .bytes = kBytes},
+                    {Must(platform::Channel::Adopt(std::move(ends.at(0)), {})),
+                     Must(platform::Channel::Adopt(std::move(ends.at(1)), {}))},
+                    Late()));
   const Stream stream;
   // The reader holds the buffer, and the writer is as far ahead as it may be.
   for (int i = 0; i < 2; ++i) {

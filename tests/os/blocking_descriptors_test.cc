@@ -40,16 +40,6 @@ using testing::RegisterChild;
 // A blocked call lasts 10 s at least.
 constexpr absl::Duration kAtOnce = absl::Seconds(5);
 
-// Waits for what another thread is about to do.
-bool ComesTrue(const std::function<bool()>& holds) {
-  const absl::Time deadline = Late();
-  while (!holds()) {
-    if (absl::Now() >= deadline) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
-
 bool AllAreClosed() { return NotYetClosed(CurrentUser()) == 0; }
 
 class BlockingDescriptorsTest : public OsTest {

@@ -20,12 +20,6 @@ using testing::RegisterChild;
 
 const UserId kStrangerId(std::to_string(kStranger));
 
-void BecomeStranger() {
-  Check(::setgroups(0, nullptr) == 0 && ::setgid(kStranger) == 0 &&
-            ::setuid(kStranger) == 0,
-        "setuid() failed");
-}
-
 class ChannelProcessesTest : public OsTest {
  protected:
   Listener Bind(PeerPolicy policy = {}) {

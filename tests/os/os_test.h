@@ -3,6 +3,7 @@
 #define VMMSHARE_TESTS_OS_OS_TEST_H_
 
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,16 @@ inline absl::Time Late() { return absl::Now() + absl::Seconds(30); }
 
 inline absl::Time In(int milliseconds) {
   return absl::Now() + absl::Milliseconds(milliseconds);
+}
+
+// Waits for what another thread, or process, is about to do.
+inline bool ComesTrue(const std::function<bool()>& holds) {
+  const absl::Time deadline = Late();
+  while (!holds()) {
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
 }
 
 // The value, or the end of the program with the error.
@@ -118,6 +130,13 @@ using testing::DescriptorLimit;
 
 // A user that is neither root nor anybody else on the machine.
 inline constexpr uid_t kStranger = 54321;
+
+// REQUIRES: root.
+inline void BecomeStranger() {
+  Check(::setgroups(0, nullptr) == 0 && ::setgid(kStranger) == 0 &&
+            ::setuid(kStranger) == 0,
+        "setuid() failed");
+}
 
 }  // namespace vmm::platform
 

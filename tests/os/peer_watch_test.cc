@@ -238,9 +238,8 @@ TEST_F(HostileLifeline, OtherDescriptorsAreRefused) {
   Check(::fcntl(RawFd(sealed), F_ADD_SEALS, F_SEAL_SEAL) == 0, "F_SEAL_SEAL");
   const OsHandle file =
       OsHandle::Adopt(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  const OsHandle socket =
-      OsHandle::Adopt(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  for (const OsHandle* bad : {&plain, &sealed, &file, &socket}) {
+  const Pipe pipe = MakePipe();
+  for (const OsHandle* bad : {&plain, &sealed, &file, &pipe.read_end}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Refused(kLifelineMessage, 0, {bad})));
   }
 }

@@ -17,6 +17,7 @@
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/fork.h"
+#include "tests/support/receive_raw_posix.h"
 
 namespace vmm::platform {
 namespace {
@@ -51,7 +52,7 @@ TEST_F(SpeakerTest, AChannelFromALauncherThatHasEndedIsToWhoSpeaks) {
   Child launcher = Child::Start("launcher", {listener.address()});
   const std::int64_t launcher_pid = launcher.pid();
   Channel link = Must(listener.Accept(Late()));
-  std::vector<OsHandle> ends = std::move(Must(link.Receive(Late())).handles);
+  std::vector<OsHandle> ends = testing::ReceiveRaw(link);
   Must(link.Send(7, {}, {}, Late()));
   ASSERT_EQ(launcher.Wait(), 7);
   Channel a = Must(Channel::Adopt(std::move(ends.at(0)), {}));

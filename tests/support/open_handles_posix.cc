@@ -17,8 +17,14 @@ namespace vmm::testing {
 std::map<int, std::string> OpenHandles() {
   // What is being closed elsewhere is as good as closed, unless that blocks.
   const absl::Time enough = absl::Now() + absl::Seconds(1);
-  while (platform::NotYetClosed(platform::CurrentUser()) > 0 &&
-         absl::Now() < enough) {
+  const auto all_are_closed = [] {
+    using platform::Connections;
+    using platform::NotYetClosed;
+    return NotYetClosed(platform::CurrentUser()) == 0 &&
+           NotYetClosed(Connections::kOfPeers) == 0 &&
+           NotYetClosed(Connections::kOfStrangers) == 0;
+  };
+  while (!all_are_closed() && absl::Now() < enough) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   DIR* directory = ::opendir("/proc/self/fd");

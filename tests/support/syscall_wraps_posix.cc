@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <string_view>
 #include <system_error>
 
 #include "tests/support/blocking_file_posix.h"
@@ -83,6 +84,8 @@ int __real_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
 }  // extern "C"
 
 using vmm::testing::internal::Intercept;
+using vmm::testing::internal::kLooksAtUnread;
+using vmm::testing::internal::look_at_unread;
 using vmm::testing::internal::RowOf;
 
 extern "C" {
@@ -303,6 +306,9 @@ int __wrap_open(const char* path, int flags, ...) {
   va_start(list, flags);
   const mode_t mode = va_arg(list, mode_t);
   va_end(list);
+  if (std::string_view(path).starts_with(kLooksAtUnread)) {
+    return look_at_unread = __real_open(path, flags, mode);
+  }
   return Intercept(RowOf("open"), -1,
                    [&] { return __real_open(path, flags, mode); });
 }

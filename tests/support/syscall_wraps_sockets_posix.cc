@@ -68,6 +68,7 @@ ssize_t __real_pwrite(int fd, const void* data, size_t size, off_t offset);
 }  // extern "C"
 
 using vmm::testing::internal::Intercept;
+using vmm::testing::internal::look_at_unread;
 using vmm::testing::internal::RowOf;
 
 extern "C" {
@@ -143,6 +144,10 @@ ssize_t __wrap_recvfrom(int fd, void* data, size_t size, int flags,
 }
 
 ssize_t __wrap_recvmsg(int fd, msghdr* message, int flags) {
+  if ((flags & MSG_PEEK) != 0) {
+    return Intercept(RowOf("recvmsg(MSG_PEEK)"), ssize_t{-1},
+                     [&] { return __real_recvmsg(fd, message, flags); });
+  }
   return Intercept(RowOf("recvmsg"), ssize_t{-1},
                    [&] { return __real_recvmsg(fd, message, flags); });
 }
@@ -206,6 +211,7 @@ int __wrap_nanosleep(const timespec* time, timespec* left) {
 
 int __wrap_close(int fd) {
   vmm::testing::internal::BlockIfMarked(fd);
+  if (fd == look_at_unread) look_at_unread = -1;
   return Intercept(RowOf("close"), -1, [&] { return __real_close(fd); });
 }
 
@@ -252,6 +258,7 @@ int __wrap_memfd_create(const char* name, unsigned flags) {
 }
 
 ssize_t __wrap_read(int fd, void* data, size_t size) {
+  if (fd == look_at_unread) return __real_read(fd, data, size);
   return Intercept(RowOf("read"), ssize_t{-1},
                    [&] { return __real_read(fd, data, size); });
 }
