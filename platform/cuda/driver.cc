@@ -208,6 +208,11 @@ absl::Status Driver::Error(CUresult result, absl::string_view call,
     limit = NearLimit();
   }
   if (!limit.empty()) advice = limit;
+  if (result == CUDA_ERROR_INVALID_CONTEXT && advice.empty()) {
+    advice =
+        "On this thread no context is current, or another device's: make one "
+        "of the device current first (cuCtxSetCurrent)";
+  }
   absl::Status status(
       CodeOf(result),
       absl::StrCat(call, " answered ", name, " (", static_cast<int>(result),

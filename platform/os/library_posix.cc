@@ -150,8 +150,10 @@ absl::StatusOr<Library> Library::OpenPath(const std::string& path) {
   // $ORIGIN need the real name.
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("dlopen(", path, ") failed: ", LoaderError(), "."));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "dlopen(", path, ") failed: ", LoaderError(),
+        ". Name a shared library that this machine can load (ldd says what it "
+        "lacks)."));
   }
   return Library(handle, path);
 }

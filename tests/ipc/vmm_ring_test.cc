@@ -204,6 +204,16 @@ TEST_F(RingTest, ARingOfNoBuffersIsAnInvalidArgument) {
   }
 }
 
+TEST_F(RingTest, MakingItsBuffersEndsAtTheDeadline) {
+  auto [ours, theirs] = Must(platform::Channel::Pair());
+  ExpectFails(
+      absl::StatusCode::kDeadlineExceeded,
+      RingWriter::Open(*home_, std::move(ours), {.buffers = 64, .bytes = 1},
+                       absl::InfinitePast())
+          .status(),
+      "of a ring's 64 buffers of 1 bytes 1 were made");
+}
+
 TEST_F(RingTest, LettingGoEndsItForBothSides) {
   for (const bool by_reader : {true, false}) {
     OpenRing(1);

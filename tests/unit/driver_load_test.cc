@@ -185,6 +185,9 @@ TEST_F(DriverLoad, AnErrorNamesTheCallAndKeepsTheResult) {
               AllOf(HasSubstr("cuMemCreate(size=7)"), HasSubstr("(2: "),
                     HasSubstr("Wait.")));
   EXPECT_TRUE(driver->Error(CUDA_SUCCESS, "cuInit(0)").ok());
+  EXPECT_THAT(
+      std::string(driver->Error(CUDA_ERROR_INVALID_CONTEXT, "f()").message()),
+      HasSubstr("make one of the device current first"));
   EXPECT_EQ(ResultOf(absl::InternalError("of another kind")), std::nullopt);
 }
 

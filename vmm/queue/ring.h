@@ -127,7 +127,8 @@ class RingWriter {
   // Takes the buffers and fences from `home`, sends the reader what it needs,
   // and returns when it has joined. The channel is the ring's from now on.
   //   INVALID_ARGUMENT   a number of buffers or bytes that makes no sense
-  //   DEADLINE_EXCEEDED, UNAVAILABLE  the reader did not join
+  //   DEADLINE_EXCEEDED, UNAVAILABLE  the reader did not join, or the buffers
+  //                      took longer
   //   DATA_LOSS          the reader answered something else
   //   else               as Pool::Allocate(), FencePool::New(), or what the
   //                      reader answered ("the reader refused:")

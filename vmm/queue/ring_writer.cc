@@ -51,7 +51,7 @@ class RingWriter::State : public platform::Abandonable {
   ~State();
 
   bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
-  absl::Status MakeSlots(std::uint32_t count);
+  absl::Status MakeSlots(std::uint32_t count, Deadline deadline);
   absl::Status Offer(Deadline deadline);
   absl::StatusOr<RingBuffer> Acquire(CUstream stream, Deadline deadline);
   absl::Status Publish(const RingBuffer& buffer, CUstream stream,
@@ -115,8 +115,14 @@ absl::StatusOr<Slot> RingWriter::State::MakeSlot() {
   return Slot{*block, *std::move(full), *std::move(free), item};
 }
 
-absl::Status RingWriter::State::MakeSlots(std::uint32_t count) {
+absl::Status RingWriter::State::MakeSlots(std::uint32_t count,
+                                          Deadline deadline) {
   for (std::uint32_t i = 0; i < count; ++i) {
+    if (i > 0 && deadline.Passed()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("of a ring's ", count, " buffers of ", bytes_, " bytes ",
+                       i, " were made before the deadline"));
+    }
     absl::StatusOr<Slot> slot = MakeSlot();
     if (!slot.ok()) return slot.status();
     slots_.push_back(*std::move(slot));
@@ -331,7 +337,7 @@ absl::StatusOr<std::unique_ptr<RingWriter>> RingWriter::Open(
                      kMaxRingBuffers, ", of at least a byte"));
   }
   auto state = std::make_unique<State>(home, std::move(channel), options);
-  absl::Status made = state->MakeSlots(options.buffers);
+  absl::Status made = state->MakeSlots(options.buffers, deadline);
   if (made.ok()) made = state->Offer(deadline);
   if (!made.ok()) return made;
   return std::unique_ptr<RingWriter>(new RingWriter(std::move(state)));
