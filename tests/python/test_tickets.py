@@ -197,6 +197,13 @@ class Plain:
         return self.array.__dlpack_device__()
 
 
+class Negative(Plain):
+    """As a lazy negative of PyTorch's: DLPack tells of its memory, which has other values."""
+
+    def is_neg(self):
+        return True
+
+
 def numbers_in(pool):
     array = np.from_dlpack(pool.empty((6, 8), "int32"))
     array[...] = np.arange(48).reshape(6, 8)
@@ -238,6 +245,7 @@ def test_arrays_of_all_kinds_in_one_set(pool, remote):
 
 @pytest.mark.parametrize("wrong, error, words", [
     (lambda n: n[::-1], ValueError, "strides are below 0"),
+    (Negative, ValueError, "resolve_neg"),
     (lambda n: np.arange(4), vs.errors.NotFound, "no block of a pool"),
     (lambda n: Described(n, data=(1 << 40, False)), vs.errors.NotFound, "no block of a pool"),
     (lambda n: Described(n, typestr=">i4"), TypeError, ">i4"),

@@ -107,6 +107,11 @@ std::uint64_t ReadForeign(const std::string& which, nb::handle object,
                           Layout* layout, DLDevice* device) {
   std::uint64_t address = 0;
   layout->offset = 0;
+  // PyTorch hands these out all the same, and refuses lazy conjugates itself.
+  if (nb::hasattr(object, "is_neg") &&
+      nb::cast<bool>(object.attr("is_neg")())) {
+    Refuse(which, "it is a lazy negative: share its resolve_neg()");
+  }
   if (nb::hasattr(object, "__dlpack__")) {
     const nb::object on = object.attr("__dlpack_device__")();
     *device = {static_cast<std::int32_t>(Int64Of(nb::int_(on[0]))),

@@ -19,9 +19,11 @@ bool ReadTensor(const DLTensor& tensor, std::uint64_t* address, Layout* layout,
                 DLDevice* device);
 
 // The address of the first element of `object`; 0 for an array without elements,
-// and then `device` says where it would be. `layout` has no offset. Waits for no stream. `which` names the object in messages: TypeError
-// for one that is no array or of a type that is not known, ValueError for one
-// whose strides are below 0 or no multiples of its elements.
+// and then `device` says where it would be. `layout` has no offset. Waits for no
+// stream. `which` names the object in messages: TypeError for one that is no
+// array or of a type that is not known, ValueError for one whose strides are
+// below 0 or no multiples of its elements, and for a lazy negative of PyTorch's,
+// which its memory does not tell.
 std::uint64_t ReadForeign(const std::string& which, nanobind::handle object,
                           Layout* layout, DLDevice* device);
 
