@@ -115,8 +115,9 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
   if (!OnHostMemoryDriver()) GTEST_SKIP() << "a GPU takes too long to start";
   if (IsEmulated()) GTEST_SKIP() << "an emulator takes too long to start";
   const std::uint64_t count = HowMany("VMMSHARE_JOB_KILLS", VMMSHARE_JOB_KILLS);
-  // A sanitizer's processes are slow enough without so much company.
-  const std::uint64_t at_once = kSanitized ? 4 : 32;
+  // Of 96 processes on two cores some answer late because they do not run: what
+  // is late should be the handshake. A sanitizer's are slower still.
+  const std::uint64_t at_once = kSanitized ? 4 : 12;
   const std::string folder = absl::StrCat(
       ::testing::TempDir(), "/vmmshare-kills-", platform::CurrentProcessId());
   std::mt19937 random(20261121);
