@@ -26,9 +26,10 @@ absl::Duration WaitBefore(Deadline deadline) {
 }
 
 // When its answer must be here. Who does not wait is told all the same how it
-// is: what keeper and client need for that is not counted as waiting.
+// is: what keeper and client need for that, which is little unless the machine is
+// busy, is not counted as waiting.
 Deadline AnswerBy(Deadline deadline) {
-  constexpr absl::Duration kLook = absl::Milliseconds(100);
+  constexpr absl::Duration kLook = absl::Seconds(1);
   return WaitBefore(deadline) > absl::ZeroDuration() ? deadline
                                                      : Deadline::In(kLook);
 }

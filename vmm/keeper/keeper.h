@@ -210,8 +210,9 @@ class KeeperClient {
       const std::function<absl::StatusOr<Allocation>()>& create,
       Deadline deadline);
 
-  // Takes the writer lock, waiting for whoever has it. OK when this connection
-  // has it already. The lock is among those who ask for it: nobody is kept from
+  // Takes the writer lock, waiting for whoever has it; with a deadline that has
+  // passed it looks once, and the answer may take up to a second. OK when this
+  // connection has it already. The lock is among those who ask for it: nobody is kept from
   // mapping for writing without.
   //   NOT_FOUND            nothing is kept under the name
   //   FAILED_PRECONDITION  sealed: nobody is to write any more
