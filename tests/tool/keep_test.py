@@ -8,6 +8,7 @@ import fcntl
 import os
 import pathlib
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -73,12 +74,20 @@ class Keep(KeepTest):
             killer.cancel()
             listed = self.run_tool("--list", "--address", self.address)
             self.assertEqual(listed.returncode, 0, listed.stderr)
+            said = os.read(reader, 1 << 16).decode()
+            self.assertGreater(len(said), 4000)  # Or it was not put to the test.
+            for line in said.splitlines()[:-1]:
+                self.assertRegex(line, "^vmmshare keep: ")
+            # Now there is room, and more to say: it has no descriptor for a client.
+            resource.prlimit(keeper.pid, resource.RLIMIT_NOFILE, (1, 1))
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.addCleanup(client.close)
+            client.connect(self.address)
+            self.assertTrue(select.select([reader], [], [], 30)[0])
+            self.assertRegex(os.read(reader, 1 << 16).decode(),
+                             r"vmmshare keep: \d+ lines before this were dropped: nobody read")
             keeper.terminate()
             self.assertEqual(keeper.wait(30), 0)
-        said = os.read(reader, 1 << 16).decode()
-        self.assertGreater(len(said), 4000)  # Or it was not put to the test.
-        for line in said.splitlines()[:-1]:
-            self.assertRegex(line, "^vmmshare keep: ")
 
     def test_it_prints_its_address_serves_and_ends_cleanly(self):
         for ended_by in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
