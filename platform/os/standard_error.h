@@ -6,8 +6,8 @@
 
 namespace vmm::platform {
 
-// Writes `text`, of which a pipe takes at most its first 4,096 bytes at once,
-// and returns true; or false when nobody reads what was written before, or it
+// Writes the first 4,096 bytes of `text`, which a pipe that can be written to
+// takes at once, and returns true; or false when nobody reads what was written before, or it
 // cannot be written. On Windows a pipe that is full is waited for.
 bool WriteErrorWithoutWaiting(absl::string_view text);
 
