@@ -4,7 +4,9 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "bench/compare/connection.h"
+#include "platform/os/termination.h"
 
 namespace bench::compare {
 namespace {
@@ -28,14 +30,19 @@ absl::Status TryRoute(Bench& bench, const Route& route, Link& link) {
 }  // namespace
 
 std::vector<const Route*> Bench::RoutesFor(const Link& link,
-                                           bool own_block) const {
+                                           RouteSet set) const {
   std::vector<const Route*> routes;
   for (const Route& route : Routes()) {
     const bool is_own_block = route.name == routes::kLegacyIpcOwnBlock.name;
+    const bool is_arena = route.name == routes::kLegacyIpcArena.name ||
+                          route.name == routes::kLegacyIpcCached.name;
+    const bool belongs =
+        set == RouteSet::kAll ||
+        (!is_own_block && (!is_arena || set == RouteSet::kTensors));
     const bool wanted = options.routes.empty() ||
                         std::find(options.routes.begin(), options.routes.end(),
                                   route.name) != options.routes.end();
-    if (wanted && (own_block || !is_own_block) &&
+    if (wanted && belongs &&
         unavailable.find({IndexOf(route), link.place()}) == unavailable.end()) {
       routes.push_back(&route);
     }
@@ -43,9 +50,16 @@ std::vector<const Route*> Bench::RoutesFor(const Link& link,
   return routes;
 }
 
+absl::Status Bench::GoOn() const {
+  return vmm::platform::WaitForTermination(absl::Now()).ok()
+             ? absl::CancelledError("this process was asked to end")
+             : absl::OkStatus();
+}
+
 absl::Status TryRoutes(Bench& bench) {
   for (const std::unique_ptr<Link>& link : bench.links) {
     for (const Route& route : Routes()) {
+      if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
       bench.progress.Step(
           absl::StrCat("trying ", route.label, ", ", link->place()));
       absl::Status tried = TryRoute(bench, route, *link);

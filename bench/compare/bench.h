@@ -19,6 +19,13 @@
 
 namespace bench::compare {
 
+// Which routes a scenario is about, of those that work.
+enum class RouteSet {
+  kOneBlock,  // Without the arenas of legacy IPC, which are for many blocks.
+  kTensors,   // Without legacy's 2 MiB a buffer, which would not fit.
+  kAll,
+};
+
 struct Bench {
   Options options;
   Gpu& gpu;
@@ -29,6 +36,9 @@ struct Bench {
   Results results = {};
   Progress progress = {};
 
+  // Whether somebody asked this process to end: no further turn is begun then.
+  // CANCELLED if so.
+  absl::Status GoOn() const;
   bool on_gpu() const { return !gpu.driver().is_host_memory(); }
   int Iterations(int usual) const {
     return options.iterations != 0 ? options.iterations
@@ -42,9 +52,8 @@ struct Bench {
                                  : std::uint64_t{64} << 20;
   }
 
-  // The routes asked for that work with `link`, legacy first. `own_block`
-  // includes legacy with a block of the driver's own for each buffer.
-  std::vector<const Route*> RoutesFor(const Link& link, bool own_block) const;
+  // The routes of `set` that were asked for and work with `link`, legacy first.
+  std::vector<const Route*> RoutesFor(const Link& link, RouteSet set) const;
 };
 
 // Those of `routes`, starting with another one each time.

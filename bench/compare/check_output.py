@@ -10,11 +10,12 @@ well-formed and self-contained.
 import json
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
-ROUTES = {"legacy", "pool-ipc", "bare", "dedicated", "pool"}
+ROUTES = {"legacy", "legacy-2MiB", "legacy-cached", "legacy-arena", "pool-ipc", "bare", "dedicated", "pool"}
 NUMBERS = ("real_time", "cpu_time", "iterations", "repetitions", "threads")
 
 
@@ -36,6 +37,23 @@ def check_benchmark(entry):
         check(name == f"{entry['run_name']}_{entry['aggregate_name']}", f"{name}: aggregate_name")
 
 
+def check_interrupted(program, folder):
+    """Asked to end, it says what its tables lack, here and in the files."""
+    report = folder / "interrupted.json"
+    with subprocess.Popen([program, "--driver=host", "--quick", "--iterations=1000", "--budget=1000",
+                           f"--json={report}", "--scenario=kth,copy"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as run:
+        # It measures from here on.
+        while "kth, early" not in (line := run.stderr.readline()):
+            check(line, "it ended before it was interrupted")
+        run.send_signal(signal.SIGTERM)
+        out, _ = run.communicate(timeout=60)
+    check(run.returncode == 1, f"interrupted, it ended with {run.returncode}")
+    check("partial: ended in scenario kth" in out, "its output does not say that it is partial")
+    check("partial" in json.loads(report.read_text(encoding="utf-8"))["context"],
+          "the JSON does not say that it is partial")
+
+
 def main(program, directory):
     folder = pathlib.Path(directory)
     shutil.rmtree(folder, ignore_errors=True)
@@ -46,6 +64,7 @@ def main(program, directory):
 
     found = json.loads(report.read_text(encoding="utf-8"))
     context = found["context"]
+    check("partial" not in context, "a whole run says that it is partial")
     for key in ("date", "device", "driver", "granularity", "handle_kind", "clock", "commit"):
         check(context[key], f"the context has no {key}")
     check(context["not_a_gpu_figure"] == "host-memory driver: not a GPU figure",
@@ -74,9 +93,9 @@ def main(program, directory):
         check(calls["bare"]["shares_with_system_call"] > 0, "bare calls make no system call")
 
     markdown = (folder / "report.md").read_text(encoding="utf-8")
-    check("### The k-th share of 64 KiB, same GPU" in markdown, "the Markdown lacks a table")
+    check("### The k-th share of 64 KiB, late subscriber, same GPU" in markdown, "the Markdown lacks a table")
     check("### Targets" in markdown, "the Markdown lacks the targets")
-    check(f"]({folder}/plots/kth_same.svg)" in markdown, "the Markdown does not show the plots")
+    check(f"]({folder}/plots/kth_early_same.svg)" in markdown, "the Markdown does not show the plots")
 
     plots = sorted((folder / "plots").glob("*.svg"))
     check(len(plots) >= 5, f"{len(plots)} plots")
@@ -87,6 +106,8 @@ def main(program, directory):
         check("not a GPU figure" in text, f"{plot.name}: does not say that it is no GPU figure")
         check("prefers-color-scheme: dark" in text, f"{plot.name}: no colours for a dark ground")
         check("href" not in text and "@import" not in text, f"{plot.name}: is not self-contained")
+
+    check_interrupted(program, folder)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ class Batch {
     header_.route = static_cast<std::uint32_t>(IndexOf(route));
     header_.with_steps = options.with_steps ? 1 : 0;
     header_.count_calls = options.count_calls ? 1 : 0;
+    header_.alone = options.alone ? 1 : 0;
   }
 
   bool empty() const { return header_.count == 0; }
@@ -38,8 +39,10 @@ class Batch {
     for (std::size_t i = 0; i < items.size(); ++i) blocks_[i] = items[i].block;
     const auto out = absl::MakeSpan(lot_.data(), items.size());
     absl::Status exported = counter.Count([&] {
-      return owner.ExportLot(absl::MakeConstSpan(blocks_.data(), items.size()),
-                             out);
+      return header_.alone != 0
+                 ? ExportOne(owner)
+                 : owner.ExportLot(
+                       absl::MakeConstSpan(blocks_.data(), items.size()), out);
     });
     if (!exported.ok()) return exported;
     for (std::size_t i = 0; i < items.size(); ++i) Put(items[i], out[i]);
@@ -63,6 +66,13 @@ class Batch {
   }
 
  private:
+  absl::Status ExportOne(Owner& owner) {
+    absl::StatusOr<std::size_t> length =
+        owner.Export(blocks_[0], absl::MakeSpan(lot_[0].blob), &lot_[0].handle);
+    if (length.ok()) lot_[0].length = *length;
+    return length.status();
+  }
+
   void Put(const Item& item, Outgoing& out) {
     const bool has_handle = out.handle.has_value();
     if (has_handle) handles_[handle_count_++] = std::move(out.handle);
@@ -90,20 +100,40 @@ class Batch {
 
 }  // namespace
 
-absl::StatusOr<Connection> Connection::Open(Gpu& gpu, const Route& route,
-                                            Link& link, bool corrupt) {
+absl::StatusOr<Connection> Connection::Own(Gpu& gpu, const Route& route,
+                                           Link& link, bool corrupt) {
   Connection connection(gpu, route, link, corrupt);
   const std::int64_t start = NowNs();
   absl::StatusOr<std::unique_ptr<Owner>> owner = route.own(gpu);
   if (!owner.ok()) return owner.status();
   connection.owner_ = *std::move(owner);
-  absl::StatusOr<Introduction> introduction = connection.owner_->Introduce();
-  if (!introduction.ok()) return introduction.status();
   connection.setup_ns_ = static_cast<double>(NowNs() - start);
-  absl::StatusOr<Answer> opened = link.Open(route, *introduction);
-  if (!opened.ok()) return opened.status();
-  connection.setup_ns_ += opened->wall_ns;
   return connection;
+}
+
+absl::Status Connection::Meet() {
+  const std::int64_t start = NowNs();
+  absl::StatusOr<Introduction> introduction = owner_->Introduce();
+  if (!introduction.ok()) return introduction.status();
+  setup_ns_ += static_cast<double>(NowNs() - start);
+  absl::StatusOr<Answer> opened = link_->Open(*route_, *introduction);
+  if (!opened.ok()) return opened.status();
+  setup_ns_ += opened->wall_ns;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Connection> Connection::Open(Gpu& gpu, const Route& route,
+                                            Link& link, bool corrupt) {
+  absl::StatusOr<Connection> connection = Own(gpu, route, link, corrupt);
+  if (!connection.ok()) return connection.status();
+  if (absl::Status met = connection->Meet(); !met.ok()) return met;
+  return connection;
+}
+
+absl::StatusOr<Connection::Cpu> Connection::CpuSoFar() {
+  absl::StatusOr<Answer> importer = link_->Ask(kUsage, *route_);
+  if (!importer.ok()) return importer.status();
+  return Cpu{static_cast<double>(ProcessCpuNs()), importer->process_ns};
 }
 
 absl::StatusOr<std::vector<Item>> Connection::Create(
@@ -137,7 +167,8 @@ absl::StatusOr<std::vector<Item>> Connection::Create(
 absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
                                          const ShareOptions& options) {
   Shared shared;
-  shared.exports.reserve(items.size() / kLot + 1);
+  shared.exports.reserve(options.alone ? items.size()
+                                       : items.size() / kLot + 1);
   auto batch = std::make_unique<Batch>(*route_, options);
   const std::int64_t begin = NowNs();
   std::size_t next = 0;
@@ -147,8 +178,9 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
     std::int64_t lot_start = NowNs();
     while (next < items.size() && batch->Room() > 0) {
       // One at a time where calls are counted: each is seen for itself.
-      const absl::Span<const Item> lot = items.subspan(
-          next, options.count_calls ? 1 : std::min(kLot, batch->Room()));
+      const bool one = options.count_calls || options.alone;
+      const absl::Span<const Item> lot =
+          items.subspan(next, one ? 1 : std::min(kLot, batch->Room()));
       absl::Status added = batch->Add(*owner_, lot, counter);
       if (!added.ok()) return added;
       next += lot.size();

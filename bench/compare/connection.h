@@ -29,12 +29,15 @@ struct ShareOptions {
   bool touch = false;       // Reads a word of each block at the importer.
   // Counts calls, which takes time: times mean nothing then.
   bool count_calls = false;
+  // Exports and imports each block by itself, between two clocks of its own.
+  bool alone = false;
 };
 
 // What sharing some blocks took, closing and freeing excluded.
 struct Shared {
   Meter exporter;               // Exporting alone.
-  std::vector<double> exports;  // ns a block, of each lot of kLot blocks.
+  std::vector<double> exports;  // ns a block, of each lot of kLot blocks, or
+                                // of each block where that is alone.
   CallCounts calls;             // Of exporting.
   Answer importer;
   double total_ns = 0;  // From the first export to the last import (or touch).
@@ -42,9 +45,14 @@ struct Shared {
 
 class Connection {
  public:
-  // Makes the owner's half, introduces it, and opens the importer's half.
+  // Own() and Meet().
   static absl::StatusOr<Connection> Open(Gpu& gpu, const Route& route,
                                          Link& link, bool corrupt = false);
+  // Makes the owner's half, of which the importer knows nothing yet.
+  static absl::StatusOr<Connection> Own(Gpu& gpu, const Route& route,
+                                        Link& link, bool corrupt = false);
+  // Introduces it, and opens the importer's half. Once.
+  absl::Status Meet();
 
   // Blocks of `sizes`, filled; the fill is not in `create_ns`. On failure
   // nothing stays allocated.
@@ -61,6 +69,13 @@ class Connection {
   absl::StatusOr<double> Free(absl::Span<const Item> items);
   // Ends both halves. Everything must be closed and freed.
   absl::Status Shut();
+
+  // CPU time of both processes so far, with all their threads.
+  struct Cpu {
+    double owner_ns = 0;
+    double importer_ns = 0;
+  };
+  absl::StatusOr<Cpu> CpuSoFar();
 
   Owner& owner() { return *owner_; }
   double setup_ns() const { return setup_ns_; }

@@ -71,6 +71,17 @@ Gpu::~Gpu() {
   if (stream_ != nullptr) cu().cuStreamDestroy(stream_);
 }
 
+absl::Status Gpu::NeedLegacyIpc() const {
+  using Table = vmm::platform::DriverTable;
+  for (const absl::Status& needed :
+       {driver_.Need<&Table::cuIpcGetMemHandle>(),
+        driver_.Need<&Table::cuIpcOpenMemHandle>(),
+        driver_.Need<&Table::cuIpcCloseMemHandle>()}) {
+    if (!needed.ok()) return needed;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::uint64_t> Gpu::FreeBytes() const {
   std::size_t free = 0;
   std::size_t total = 0;

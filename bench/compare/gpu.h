@@ -60,6 +60,9 @@ class Gpu {
                                   : driver_.Error(result, call);
   }
 
+  // OK where the driver has the calls of legacy IPC.
+  absl::Status NeedLegacyIpc() const;
+
   absl::StatusOr<std::uint64_t> FreeBytes() const;
 
   // Writes `word` all over `block`, or, when `corrupt`, one byte of it wrong.

@@ -42,10 +42,21 @@ struct Session {
   std::vector<double> lots;
 };
 
+// Takes that long, of wall time and of CPU time.
+void Spin(double ns) {
+  const std::int64_t start = NowNs();
+  while (static_cast<double>(NowNs() - start) < ns) {
+  }
+}
+
 class Server {
  public:
-  Server(Gpu& gpu, Channel channel)
-      : gpu_(gpu), channel_(std::move(channel)), gather_(gpu) {}
+  Server(Gpu& gpu, Channel channel, const Options& options)
+      : gpu_(gpu),
+        channel_(std::move(channel)),
+        gather_(gpu),
+        slow_import_ns_(options.slow_import_ns),
+        slow_connect_ns_(options.slow_connect_ns) {}
 
   // Until the owner hangs up.
   absl::Status Serve() {
@@ -80,6 +91,7 @@ class Server {
     Reader reader(message.payload);
     if (message.type == kUsage) {
       answer->usage = {AddressSpaceBytes(), OpenHandles()};
+      answer->process_ns = static_cast<double>(ProcessCpuNs());
       return absl::OkStatus();
     }
     if (message.type == kCopy) return Copy(reader.Get<CopyRequest>(), answer);
@@ -137,6 +149,7 @@ class Server {
         Routes()[route].import(gpu_);
     if (!importer.ok()) return importer.status();
     if (absl::Status met = (*importer)->Meet(owner); !met.ok()) return met;
+    if (slow_connect_ns_ > 0 && IsSlowed(route)) Spin(slow_connect_ns_);
     answer->wall_ns = static_cast<double>(NowNs() - start);
     Session& session = sessions_[route];
     session = Session{};
@@ -162,10 +175,13 @@ class Server {
     std::array<Incoming, kLot> lot;
     std::array<Block, kLot> blocks;
     std::array<std::uint32_t, kLot> words{};
+    const bool alone = header.alone != 0;
     for (std::uint32_t left = header.count; left > 0;) {
       // One at a time where calls are counted: each is seen for itself.
-      const auto count = std::min<std::uint32_t>(
-          left, header.count_calls != 0 ? 1 : static_cast<std::uint32_t>(kLot));
+      const auto count =
+          std::min<std::uint32_t>(left, alone || header.count_calls != 0
+                                            ? 1
+                                            : static_cast<std::uint32_t>(kLot));
       for (std::uint32_t i = 0; i < count; ++i) {
         const auto blob = reader.Get<BlobHeader>();
         lot[i].size = blob.size;
@@ -175,22 +191,42 @@ class Server {
           lot[i].handle = std::move(message.handles[next_handle++]);
         }
       }
+      // The parsing of the message is no part of a block's import.
+      if (alone) lot_start = NowNs();
       session.status.Update(counter.Count([&] {
-        return session.importer->ImportLot(
-            absl::MakeSpan(lot.data(), count), steps,
-            absl::MakeSpan(blocks.data(), count));
+        return alone ? ImportOne(*session.importer, lot[0], steps, &blocks[0])
+                     : session.importer->ImportLot(
+                           absl::MakeSpan(lot.data(), count), steps,
+                           absl::MakeSpan(blocks.data(), count));
       }));
+      if (slow_import_ns_ > 0 && IsSlowed(header.route)) {
+        Spin(slow_import_ns_ * count);
+      }
+      const std::int64_t imported_at = alone ? NowNs() : 0;
       if (!session.status.ok()) break;
       for (std::uint32_t i = 0; i < count; ++i) {
         session.blocks.push_back({blocks[i], words[i]});
       }
-      const std::int64_t now = NowNs();
+      const std::int64_t now = alone ? imported_at : NowNs();
       session.lots.push_back(static_cast<double>(now - lot_start) / count);
       lot_start = now;
       left -= count;
     }
     session.meter.Stop();
     if (!reader.ok()) session.status = absl::InternalError("a batch was cut");
+  }
+
+  static absl::Status ImportOne(Importer& importer, Incoming& in, Steps* steps,
+                                Block* out) {
+    absl::StatusOr<Block> block =
+        importer.Import(in.size, in.blob, std::move(in.handle), steps);
+    if (block.ok()) *out = *block;
+    return block.status();
+  }
+
+  // --slow_import and --slow_connect are of vmmshare's pool.
+  static bool IsSlowed(std::uint32_t route) {
+    return Routes()[route].name == routes::kPool.name;
   }
 
   absl::Status Finish(Session& session, bool touch, Answer* answer) {
@@ -294,6 +330,8 @@ class Server {
   Gpu& gpu_;
   Channel channel_;
   Gather gather_;
+  const double slow_import_ns_;
+  const double slow_connect_ns_;
   std::map<std::uint32_t, Session> sessions_;
   Block local_to_;
   Block local_from_;
@@ -320,7 +358,7 @@ absl::Status RunImporter(const Options& options) {
   absl::StatusOr<Channel> channel =
       Channel::Connect(options.connect, {}, Deadline());
   if (!channel.ok()) return channel.status();
-  Server server(**gpu, *std::move(channel));
+  Server server(**gpu, *std::move(channel), options);
   absl::Status served = server.Serve();
   if (!observer.has_value()) return served;
   served.Update(server.CloseAll());

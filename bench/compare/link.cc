@@ -17,7 +17,9 @@ absl::StatusOr<std::unique_ptr<Link>> Link::Start(const Options& options,
   absl::StatusOr<Child> child = Child::StartSelf(
       {"--role=importer", absl::StrCat("--connect=", listener->address()),
        absl::StrCat("--driver=", options.driver),
-       absl::StrCat("--device=", options.device), absl::StrCat("--at=", at)});
+       absl::StrCat("--device=", options.device), absl::StrCat("--at=", at),
+       absl::StrCat("--slow_import=", options.slow_import_ns),
+       absl::StrCat("--slow_connect=", options.slow_connect_ns)});
   if (!child.ok()) return child.status();
   absl::StatusOr<Channel> channel = child->Accept(*listener, Deadline());
   if (!channel.ok()) return channel.status();

@@ -16,6 +16,7 @@
 #include "bench/compare/os.h"
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
+#include "platform/os/termination.h"
 #include "vmm/memory/physical_memory.h"
 
 namespace bench::compare {
@@ -85,6 +86,16 @@ bool Chosen(const Options& options, const Scenario& scenario) {
                    scenario.name) != options.scenarios.end();
 }
 
+void PrintTables(Bench& bench, std::size_t from) {
+  for (std::size_t i = from; i < bench.results.tables.size(); ++i) {
+    Table& table = bench.results.tables[i];
+    if (!bench.on_gpu()) table.notes.emplace_back(kNoGpu);
+    Print(ToText(table, false));
+  }
+}
+
+// CANCELLED when it was asked to end: then the tables so far are there, and the
+// context says that others are not.
 absl::Status RunScenarios(Bench& bench) {
   for (const Scenario& scenario : Scenarios()) {
     if (!Chosen(bench.options, scenario)) continue;
@@ -92,16 +103,21 @@ absl::Status RunScenarios(Bench& bench) {
                                        scenario.timed);
     const std::size_t tables = bench.results.tables.size();
     const absl::Time start = absl::Now();
-    absl::Status run = scenario.run(bench);
+    absl::Status run = bench.GoOn();
+    if (run.ok()) run = scenario.run(bench);
     bench.progress.Clear();
+    PrintTables(bench, tables);
+    if (absl::IsCancelled(run)) {
+      const std::string partial = absl::StrCat(
+          "partial: ended in scenario ", scenario.name,
+          ", of which only "
+          "finished tables are here, and nothing of those after it");
+      bench.results.context.emplace_back("partial", partial);
+      Print(absl::StrCat("\n  ", partial, "\n"));
+    }
     if (!run.ok()) {
       return absl::Status(run.code(), absl::StrCat("scenario ", scenario.name,
                                                    ": ", run.message()));
-    }
-    for (std::size_t i = tables; i < bench.results.tables.size(); ++i) {
-      Table& table = bench.results.tables[i];
-      if (!bench.on_gpu()) table.notes.emplace_back(kNoGpu);
-      Print(ToText(table, false));
     }
     Print(absl::StrFormat("  (%s took %.1f s)\n", scenario.name,
                           absl::ToDoubleSeconds(absl::Now() - start)));
@@ -139,6 +155,7 @@ absl::Status Enforce(const Bench& bench) {
 }
 
 absl::Status RunBench(const Options& options) {
+  vmm::platform::HoldTermination();
   RaiseHandleLimit();
   absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
   if (!driver.ok()) return driver.status();
@@ -166,7 +183,9 @@ absl::Status RunBench(const Options& options) {
   if (absl::Status tried = TryRoutes(bench); !tried.ok()) return tried;
   bench.progress.Clear();
   PrintUnavailable(bench);
-  if (absl::Status run = RunScenarios(bench); !run.ok()) return run;
+  absl::Status run = RunScenarios(bench);
+  if (absl::IsCancelled(run)) run.Update(WriteOutputs(bench));
+  if (!run.ok()) return run;
   for (const std::unique_ptr<Link>& link : bench.links) {
     if (absl::Status ended = link->End(); !ended.ok()) return ended;
   }

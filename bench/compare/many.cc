@@ -13,6 +13,8 @@ namespace {
 // Blocks that are shared before the measured ones, to see how long it takes
 // and to have everything warm.
 constexpr std::size_t kPilot = 128;
+// Blocks that are shared one by one.
+constexpr std::size_t kAlone = 2000;
 
 // `count` of `all`, or all if there are fewer.
 template <typename Container>
@@ -37,34 +39,34 @@ absl::Status CountCalls(Connection& connection, const std::vector<Item>& items,
   return connection.CloseAll().status();
 }
 
-// Closes and frees whatever happened before.
-absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
-                      ManySamples* samples) {
-  absl::StatusOr<Answer> closed = connection.CloseAll();
-  absl::Status status = closed.status();
-  if (closed.ok()) {
-    samples->close.push_back(closed->wall_ns /
-                             static_cast<double>(items.size()));
-    status = CountCalls(connection, items, samples);
-  }
-  status.Update(connection.Free(items).status());
-  status.Update(connection.Shut());
-  return status;
+// Shares and closes `items`, of which nothing is kept.
+absl::Status ShareAndClose(Connection& connection,
+                           const std::vector<Item>& items, bool touch) {
+  absl::Status shared = connection.Share(items, {.touch = touch}).status();
+  shared.Update(connection.CloseAll().status());
+  return shared;
 }
 
-// How many of `sizes` fit into the budget.
-absl::Status Pilot(Bench& bench, Connection& connection,
+// Shares some blocks over a connection of their own, which warms up both
+// processes and says how many of `sizes` fit into the budget.
+absl::Status Pilot(Bench& bench, const Route& route, Link& link,
                    absl::Span<const std::uint64_t> sizes, bool touch,
                    ManySamples* samples) {
+  absl::StatusOr<Connection> connection =
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
+  if (!connection.ok()) return connection.status();
   absl::StatusOr<std::vector<Item>> items =
-      connection.Create(EvenlyPicked(sizes, kPilot), 999);
+      connection->Create(EvenlyPicked(sizes, kPilot), 999);
   if (!items.ok()) return items.status();
+  // Twice: the first shares of a connection pay for it, and say nothing of the
+  // others.
+  absl::Status status = ShareAndClose(*connection, *items, touch);
   const std::int64_t start = NowNs();
-  absl::Status status = connection.Share(*items, {.touch = touch}).status();
-  status.Update(connection.CloseAll().status());
+  if (status.ok()) status = ShareAndClose(*connection, *items, touch);
   const double a_block =
       static_cast<double>(NowNs() - start) / static_cast<double>(items->size());
-  status.Update(connection.Free(*items).status());
+  status.Update(connection->Free(*items).status());
+  status.Update(connection->Shut());
   if (samples->blocks != 0) return status;
   const double fit = bench.options.budget_s * 1e9 / a_block;
   samples->blocks = sizes.size();
@@ -74,10 +76,55 @@ absl::Status Pilot(Bench& bench, Connection& connection,
   return status;
 }
 
-absl::Status Measure(Connection& connection, const std::vector<Item>& items,
-                     bool touch, ManySamples* samples) {
-  absl::StatusOr<Shared> shared = connection.Share(items, {.touch = touch});
+// What a connection has cost both processes.
+class Costs {
+ public:
+  explicit Costs(Connection& connection) : connection_(connection) {}
+
+  // Connects, and counts from before that on.
+  absl::Status Meet(ManySamples* samples) {
+    absl::StatusOr<Connection::Cpu> cpu = connection_.CpuSoFar();
+    if (!cpu.ok()) return cpu.status();
+    before_ = *cpu;
+    left_out_ = 0;
+    start_ = NowNs();
+    absl::Status met = connection_.Meet();
+    samples->connect.push_back(static_cast<double>(NowNs() - start_));
+    return met;
+  }
+  // `thread_ns` of the owner were not for sharing.
+  void LeaveOut(double thread_ns) { left_out_ += thread_ns; }
+  std::int64_t start() const { return start_; }
+
+  absl::Status End(ManySamples* samples) {
+    absl::StatusOr<Connection::Cpu> after = connection_.CpuSoFar();
+    if (!after.ok()) return after.status();
+    samples->whole_owner_cpu.push_back(
+        std::max(0.0, after->owner_ns - before_.owner_ns - left_out_));
+    samples->whole_importer_cpu.push_back(after->importer_ns -
+                                          before_.importer_ns);
+    return absl::OkStatus();
+  }
+
+ private:
+  Connection& connection_;
+  Connection::Cpu before_;
+  double left_out_ = 0;
+  std::int64_t start_ = 0;
+};
+
+absl::Status Measure(Connection& connection, Costs& costs,
+                     const std::vector<Item>& items, const ManyOptions& options,
+                     ManySamples* samples) {
+  if (options.warm) {
+    absl::Status warm =
+        ShareAndClose(connection, EvenlyPicked(items, kPilot), options.touch);
+    if (!warm.ok()) return warm;
+  }
+  absl::StatusOr<Shared> shared =
+      connection.Share(items, {.touch = options.touch});
   if (!shared.ok()) return shared.status();
+  if (absl::Status ended = costs.End(samples); !ended.ok()) return ended;
   if (absl::Status right = connection.Verify(); !right.ok()) return right;
   const auto count = static_cast<double>(items.size());
   const double exporter = shared->exporter.process_ns / count;
@@ -90,30 +137,58 @@ absl::Status Measure(Connection& connection, const std::vector<Item>& items,
   samples->imports.insert(samples->imports.end(), shared->importer.lots.begin(),
                           shared->importer.lots.end());
   samples->readable.push_back(shared->total_ns);
+  if (options.subscriber == Subscriber::kLate) {
+    samples->whole.push_back(
+        static_cast<double>(shared->importer.done_at - costs.start()));
+  }
   samples->touch.push_back(shared->importer.touch_ns);
   return absl::OkStatus();
 }
 
-absl::Status One(Bench& bench, Link& link, const Route& route,
-                 absl::Span<const std::uint64_t> sizes, std::uint64_t seed,
-                 bool touch, ManySamples* samples) {
-  absl::StatusOr<Connection> connection =
-      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
-  if (!connection.ok()) return connection.status();
+// Shares blocks one by one; all must be closed.
+absl::Status MeasureAlone(Connection& connection,
+                          const std::vector<Item>& items,
+                          ManySamples* samples) {
+  absl::StatusOr<Shared> shared =
+      connection.Share(EvenlyPicked(items, kAlone), {.alone = true});
+  if (!shared.ok()) return shared.status();
+  samples->export_alone.insert(samples->export_alone.end(),
+                               shared->exports.begin(), shared->exports.end());
+  samples->import_alone.insert(samples->import_alone.end(),
+                               shared->importer.lots.begin(),
+                               shared->importer.lots.end());
+  return connection.CloseAll().status();
+}
+
+// Closes and frees whatever happened before.
+absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
+                      const ManyOptions& options, ManySamples* samples) {
+  absl::StatusOr<Answer> closed = connection.CloseAll();
+  absl::Status status = closed.status();
+  if (closed.ok()) {
+    samples->close.push_back(closed->wall_ns /
+                             static_cast<double>(items.size()));
+    if (options.alone) status = MeasureAlone(connection, items, samples);
+    if (status.ok()) status = CountCalls(connection, items, samples);
+  }
+  status.Update(connection.Free(items).status());
+  status.Update(connection.Shut());
+  return status;
+}
+
+// The blocks of a turn, filled, and what they take.
+absl::StatusOr<std::vector<Item>> Make(Bench& bench, Connection& connection,
+                                       Costs& costs,
+                                       absl::Span<const std::uint64_t> sizes,
+                                       std::uint64_t seed,
+                                       ManySamples* samples) {
   absl::StatusOr<std::uint64_t> before = bench.gpu.FreeBytes();
   if (!before.ok()) return before.status();
-  // Every time: it warms everything up, too.
-  if (absl::Status tried = Pilot(bench, *connection, sizes, touch, samples);
-      !tried.ok()) {
-    return tried;
-  }
   double create_ns = 0;
-  absl::StatusOr<std::vector<Item>> items = connection->Create(
-      EvenlyPicked(sizes, samples->blocks), seed, &create_ns);
-  if (absl::IsResourceExhausted(items.status())) {
-    samples->left_out = std::string(items.status().message());
-    return connection->Shut();
-  }
+  const std::int64_t cpu = ThreadCpuNs();
+  absl::StatusOr<std::vector<Item>> items =
+      connection.Create(EvenlyPicked(sizes, samples->blocks), seed, &create_ns);
+  costs.LeaveOut(static_cast<double>(ThreadCpuNs() - cpu));
   if (!items.ok()) return items.status();
   absl::StatusOr<std::uint64_t> after = bench.gpu.FreeBytes();
   if (!after.ok()) return after.status();
@@ -126,9 +201,34 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
     driver_blocks.insert(item.block.address >> 21);
   }
   samples->driver_blocks = driver_blocks.size();
+  return items;
+}
 
-  absl::Status status = Measure(*connection, *items, touch, samples);
-  absl::Status ended = TearDown(*connection, *items, samples);
+absl::Status One(Bench& bench, Link& link, const Route& route,
+                 absl::Span<const std::uint64_t> sizes, std::uint64_t seed,
+                 const ManyOptions& options, ManySamples* samples) {
+  absl::Status tried = Pilot(bench, route, link, sizes, options.touch, samples);
+  if (!tried.ok()) return tried;
+  absl::StatusOr<Connection> connection =
+      Connection::Own(bench.gpu, route, link, bench.options.corrupt);
+  if (!connection.ok()) return connection.status();
+  Costs costs(*connection);
+  const bool late = options.subscriber == Subscriber::kLate;
+  absl::Status status = late ? absl::OkStatus() : costs.Meet(samples);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::vector<Item>> items =
+      Make(bench, *connection, costs, sizes, seed, samples);
+  if (absl::IsResourceExhausted(items.status())) {
+    samples->left_out = std::string(items.status().message());
+    return late ? absl::OkStatus() : connection->Shut();
+  }
+  if (!items.ok()) return items.status();
+  if (late) {
+    status = costs.Meet(samples);
+    if (!status.ok()) return status;
+  }
+  status = Measure(*connection, costs, *items, options, samples);
+  absl::Status ended = TearDown(*connection, *items, options, samples);
   if (absl::IsResourceExhausted(status)) {
     samples->left_out = std::string(status.message());
     return ended;
@@ -138,23 +238,27 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
 
 }  // namespace
 
+const char* NameOf(Subscriber subscriber) {
+  return subscriber == Subscriber::kEarly ? "early" : "late";
+}
+
 absl::Status ShareMany(Bench& bench, Link& link,
                        const std::vector<const Route*>& routes,
-                       absl::Span<const std::uint64_t> sizes, bool touch,
-                       int iterations, const std::string& what,
-                       ManyByRoute* samples) {
-  for (int i = 0; i < iterations; ++i) {
+                       absl::Span<const std::uint64_t> sizes,
+                       const ManyOptions& options, ManyByRoute* samples) {
+  for (int i = 0; i < options.iterations; ++i) {
     for (const Route* route : Rotated(routes, i)) {
       ManySamples& of = (*samples)[route];
       if (!of.left_out.empty() || of.spent_ns > bench.options.budget_s * 1e9) {
         continue;
       }
+      if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
       const std::int64_t start = NowNs();
-      bench.progress.Step(absl::StrCat(what, ", ", link.place(), ": ",
-                                       route->label, ", ", i + 1, " of ",
-                                       iterations));
+      bench.progress.Step(absl::StrCat(
+          options.what, ", ", NameOf(options.subscriber), ", ", link.place(),
+          ": ", route->label, ", ", i + 1, " of ", options.iterations));
       absl::Status done = One(bench, link, *route, sizes,
-                              static_cast<std::uint64_t>(i), touch, &of);
+                              static_cast<std::uint64_t>(i), options, &of);
       of.spent_ns += static_cast<double>(NowNs() - start);
       if (!done.ok()) {
         return absl::Status(done.code(),

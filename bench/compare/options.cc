@@ -67,6 +67,14 @@ bool ParseValue(absl::string_view name, absl::string_view value,
   if (name == "budget") {
     return absl::SimpleAtod(value, &options->budget_s) && options->budget_s > 0;
   }
+  if (name == "slow_import") {
+    return absl::SimpleAtod(value, &options->slow_import_ns) &&
+           options->slow_import_ns >= 0;
+  }
+  if (name == "slow_connect") {
+    return absl::SimpleAtod(value, &options->slow_connect_ns) &&
+           options->slow_connect_ns >= 0;
+  }
   if (name == "json") return !(options->json = text).empty();
   if (name == "svg") return !(options->svg = text).empty();
   if (name == "markdown") return !(options->markdown = text).empty();
@@ -108,7 +116,8 @@ std::string HelpText() {
   --device=N                 the owner's device (0)
   --peer=M                   also import on this device; it needs peer access
   --scenario=NAME[,NAME]     only these; see below
-  --routes=NAME[,NAME]       only these: legacy, pool-ipc, bare, dedicated, pool
+  --routes=NAME[,NAME]       only these: legacy, legacy-2MiB, legacy-cached, legacy-arena,
+                             pool-ipc, bare, dedicated, pool
   --quick                    a moment of each scenario: for a smoke test, not for figures
   --iterations=N             repetitions, in place of each scenario's own number
   --blocks=N                 blocks of scenario kth (10000)
@@ -123,6 +132,8 @@ std::string HelpText() {
   --enforce                  prints the targets; exit status 1 when a floor is missed
                              (not on the host-memory driver)
   --corrupt                  spoils one byte of each shared block: the run must then fail
+  --slow_import=NS           makes each import from vmmshare's pool slower by that, and
+  --slow_connect=NS          each connection to it: --enforce must then fail
 
 BYTES may end in K, M or G.
 

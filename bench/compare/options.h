@@ -28,6 +28,8 @@ struct Options {
   bool enforce = false;
   bool quick = false;
   bool corrupt = false;
+  double slow_import_ns = 0;   // What is added to the pool's imports, each,
+  double slow_connect_ns = 0;  // and to a connection to it.
   bool help = false;
 
   // A child's: which one it is ("importer", "owner"), where it connects to,

@@ -10,6 +10,14 @@
 #include "bench/report.h"
 
 namespace bench::compare {
+namespace {
+
+std::string NumberText(double value, const Target& of) {
+  return absl::StrCat(absl::StrFormat("%.*f", value < 10 ? 3 : 1, value),
+                      of.unit);
+}
+
+}  // namespace
 
 std::string TimeText(double ns) {
   if (ns < 0) return "-";
@@ -95,15 +103,26 @@ std::string ToText(const Table& table, bool markdown) {
   return text;
 }
 
+Target WorseOf(const Target& early, const Target& late) {
+  if (!early.measured.has_value()) return early;
+  if (!late.measured.has_value()) return late;
+  const bool late_is_worse = early.at_least ? *late.measured < *early.measured
+                                            : *late.measured > *early.measured;
+  Target worse = late_is_worse ? late : early;
+  const Target& better = late_is_worse ? early : late;
+  absl::StrAppend(&worse.remark, worse.remark.empty() ? "" : "; ",
+                  late_is_worse ? "the late subscriber, the early one has "
+                                : "the early subscriber, the late one has ",
+                  NumberText(*better.measured, better));
+  return worse;
+}
+
 Table ToTable(const std::vector<Target>& targets) {
   Table table;
   table.title = "Targets";
   table.header = {"", "measured", "floor", "aim", "verdict"};
   for (const Target& target : targets) {
-    const auto number = [&](double value) {
-      return absl::StrCat(absl::StrFormat("%.*f", value < 10 ? 3 : 1, value),
-                          target.unit);
-    };
+    const auto number = [&](double value) { return NumberText(value, target); };
     const char* const bound = target.at_least ? "at least " : "at most ";
     const char* const verdict = !target.applies               ? "not enforced"
                                 : target.Meets(target.aim)    ? "pass, aim met"

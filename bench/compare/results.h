@@ -67,6 +67,10 @@ struct Target {
   }
 };
 
+// The worse of two targets that differ in what was measured, and for which
+// subscriber; the remark says which it is. Not measured where one is not.
+Target WorseOf(const Target& early, const Target& late);
+
 struct Results {
   std::vector<std::pair<std::string, std::string>> context;
   std::vector<Metric> metrics;

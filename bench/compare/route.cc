@@ -31,9 +31,11 @@ absl::Status Importer::ImportLot(absl::Span<Incoming> in, Steps* steps,
 }
 
 absl::Span<const Route> Routes() {
-  static const std::array<Route, 6> kAll = {
-      routes::kLegacyIpc, routes::kStreamPoolIpc, routes::kBareCalls,
-      routes::kDedicated, routes::kPool,          routes::kLegacyIpcOwnBlock};
+  static const std::array<Route, 8> kAll = {
+      routes::kLegacyIpc,       routes::kLegacyIpcOwnBlock,
+      routes::kLegacyIpcCached, routes::kLegacyIpcArena,
+      routes::kStreamPoolIpc,   routes::kBareCalls,
+      routes::kDedicated,       routes::kPool};
   return kAll;
 }
 

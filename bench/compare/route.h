@@ -97,8 +97,7 @@ struct Route {
   absl::StatusOr<std::unique_ptr<Importer>> (*import)(Gpu& gpu);
 };
 
-// Legacy first: the others are compared with it. The last takes a block of the
-// driver's own for each buffer; only the scenarios that say so use it.
+// Legacy first: the others are compared with it.
 absl::Span<const Route> Routes();
 inline constexpr std::size_t kLegacy = 0;
 // nullptr when there is none.
@@ -112,7 +111,11 @@ extern const Route kStreamPoolIpc;
 extern const Route kBareCalls;
 extern const Route kDedicated;
 extern const Route kPool;
+// With a block of the driver's own for each buffer.
 extern const Route kLegacyIpcOwnBlock;
+// As a careful user writes it: few allocations, each opened once.
+extern const Route kLegacyIpcArena;
+extern const Route kLegacyIpcCached;
 }  // namespace routes
 
 }  // namespace bench::compare

@@ -73,32 +73,21 @@ class LegacyImporter : public Importer {
   Gpu& gpu_;
 };
 
-absl::Status NeedLegacy(const Gpu& gpu) {
-  using Table = vmm::platform::DriverTable;
-  for (const absl::Status& needed :
-       {gpu.driver().Need<&Table::cuIpcGetMemHandle>(),
-        gpu.driver().Need<&Table::cuIpcOpenMemHandle>(),
-        gpu.driver().Need<&Table::cuIpcCloseMemHandle>()}) {
-    if (!needed.ok()) return needed;
-  }
-  return absl::OkStatus();
-}
-
 template <std::uint64_t kUnit>
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  if (absl::Status needed = NeedLegacy(gpu); !needed.ok()) return needed;
+  if (absl::Status needed = gpu.NeedLegacyIpc(); !needed.ok()) return needed;
   return std::make_unique<LegacyOwner<kUnit>>(gpu);
 }
 
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  if (absl::Status needed = NeedLegacy(gpu); !needed.ok()) return needed;
+  if (absl::Status needed = gpu.NeedLegacyIpc(); !needed.ok()) return needed;
   return std::make_unique<LegacyImporter>(gpu);
 }
 
 }  // namespace
 
-const Route routes::kLegacyIpc = {"legacy", "legacy IPC", false, &Own<1>,
-                                  &MakeImporter};
+const Route routes::kLegacyIpc = {"legacy", "legacy IPC, a handle each", false,
+                                  &Own<1>, &MakeImporter};
 const Route routes::kLegacyIpcOwnBlock = {"legacy-2MiB",
                                           "legacy IPC, own 2 MiB each", false,
                                           &Own<(2 << 20)>, &MakeImporter};

@@ -116,7 +116,7 @@ absl::StatusOr<Connection> Prepare(Bench& bench, Link& link, const Route& route,
 absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
   std::vector<Source> sources(1);
   std::vector<Connection> connections;
-  for (const Route* route : bench.RoutesFor(link, false)) {
+  for (const Route* route : bench.RoutesFor(link, RouteSet::kOneBlock)) {
     Source source;
     absl::StatusOr<Connection> connection =
         Prepare(bench, link, *route, size, sources.size(), &source);

@@ -124,7 +124,8 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
 
 absl::Status Run(Bench& bench) {
   for (const std::unique_ptr<Link>& link : bench.links) {
-    const std::vector<const Route*> routes = bench.RoutesFor(*link, false);
+    const std::vector<const Route*> routes =
+        bench.RoutesFor(*link, RouteSet::kOneBlock);
     Chart chart;
     chart.file = absl::StrCat("first_", link->key());
     chart.title = absl::StrCat("First share of a block, ", link->place());
@@ -146,6 +147,7 @@ absl::Status Run(Bench& bench) {
       const int iterations = bench.Iterations(mib > 128 ? 15 : 30);
       for (int i = 0; i < iterations; ++i) {
         bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
+        if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
         for (const Route* route : Rotated(routes, i)) {
           absl::Status done =
               One(bench, *route, *link, size, 2 * static_cast<std::uint64_t>(i),

@@ -99,7 +99,7 @@ absl::Status Run(Bench& bench) {
         "after all was closed, freed and shut",
         "addresses: rise of the process's address space (VmSize), which a "
         "driver takes in steps and keeps"};
-    for (const Route* route : bench.RoutesFor(*link, false)) {
+    for (const Route* route : bench.RoutesFor(*link, RouteSet::kOneBlock)) {
       bench.progress.Step(
           absl::StrCat("footprint: ", route->label, ", ", link->place()));
       absl::Status done = One(bench, *link, *route, blocks, &table);

@@ -162,7 +162,8 @@ struct Samples {
 
 absl::Status Run(Bench& bench) {
   const Link& link = *bench.links.front();
-  const std::vector<const Route*> routes = bench.RoutesFor(link, false);
+  const std::vector<const Route*> routes =
+      bench.RoutesFor(link, RouteSet::kOneBlock);
   // On a GPU the block must be large beside what contexts take as they go on.
   const std::uint64_t size =
       bench.on_gpu()

@@ -36,6 +36,8 @@ constexpr char kStyle[] = R"(<style>
   .s4 { stroke: #1a7f37; } .f4 { fill: #1a7f37; }
   .s5 { stroke: #cf222e; } .f5 { fill: #cf222e; }
   .s6 { stroke: #8c6d1f; } .f6 { fill: #8c6d1f; }
+  .s7 { stroke: #bf3989; } .f7 { fill: #bf3989; }
+  .s8 { stroke: #1b7c83; } .f8 { fill: #1b7c83; }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #0d1117; }
     text { fill: #e6edf3; }
@@ -49,6 +51,8 @@ constexpr char kStyle[] = R"(<style>
     .s4 { stroke: #3fb950; } .f4 { fill: #3fb950; }
     .s5 { stroke: #ff7b72; } .f5 { fill: #ff7b72; }
     .s6 { stroke: #d4a72c; } .f6 { fill: #d4a72c; }
+    .s7 { stroke: #ff80c8; } .f7 { fill: #ff80c8; }
+    .s8 { stroke: #39c5cf; } .f8 { fill: #39c5cf; }
   }
 </style>
 )";
@@ -56,10 +60,16 @@ constexpr char kStyle[] = R"(<style>
 // The same colour for the same route in every plot.
 std::size_t ColourOf(const std::string& name) {
   constexpr std::pair<const char*, std::size_t> kKnown[] = {
-      {"legacy IPC", 0},      {"cuMemAlloc", 0},
-      {"cuMemAllocAsync", 1}, {"stream-ordered pool IPC", 1},
-      {"bare VMM calls", 2},  {"vmmshare dedicated", 3},
-      {"vmmshare pool", 4},   {"legacy IPC, own 2 MiB each", 5},
+      {"legacy IPC, a handle each", 0},
+      {"cuMemAlloc", 0},
+      {"cuMemAllocAsync", 1},
+      {"stream-ordered pool IPC", 1},
+      {"bare VMM calls", 2},
+      {"vmmshare dedicated", 3},
+      {"vmmshare pool", 4},
+      {"legacy IPC, own 2 MiB each", 5},
+      {"legacy IPC, handles cached", 7},
+      {"legacy IPC, arena", 8},
   };
   for (const auto& [known, colour] : kKnown) {
     if (name == known) return colour;

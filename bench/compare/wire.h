@@ -30,7 +30,7 @@ enum MessageType : std::uint16_t {
   kCloseAll,  // Closes all blocks. Answered.
   kShut,      // Ends the importer's half of the route. Answered.
   kCopy,      // Copies a block; see CopyRequest. Answered.
-  kUsage,     // Answered.
+  kUsage,     // What the process takes so far, CPU time too. Answered.
   kAnswer,
   kGo,  // To an owner that is to free its memory, or to go on.
 };
@@ -99,6 +99,8 @@ struct ImportHeader {
   std::int64_t sent_at = 0;
   std::uint32_t with_steps = 0;  // Times each step of each block.
   std::uint32_t count_calls = 0;
+  std::uint32_t alone = 0;  // Imports each block by itself.
+  std::uint32_t zero = 0;
 };
 
 struct FinishRequest {
@@ -131,7 +133,8 @@ struct Answer {
   Usage usage;
   CallCounts calls;
   Steps steps;
-  std::vector<double> lots;  // ns a block, of each lot of kLot blocks.
+  std::vector<double> lots;  // ns a block, of each lot of kLot blocks, or of
+                             // each block where it is imported alone.
 };
 
 absl::Status Send(vmm::platform::Channel& channel, MessageType type,
