@@ -4,6 +4,7 @@
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/support/child.h"
+#include "tests/support/mps.h"
 
 namespace vmm::testing {
 namespace {
@@ -343,6 +344,10 @@ int Faulter(const std::vector<std::string>&) {
 const bool kFaulter = RegisterChild("faulter", &Faulter);
 
 TEST(Faults, OfAStreamAreStickyInItsContext) {
+  // Measured on an H200: this process's own context has failed then, too.
+  if (UnderMps()) {
+    GTEST_SKIP() << "under MPS a fault of one client ends the contexts of all";
+  }
   EXPECT_EQ(Child::Start("faulter", {}).Wait(), 0);
 }
 

@@ -128,6 +128,22 @@ TEST_F(LedgerTest, AContextLeftCurrentTurnsItRed) {
   EXPECT_THAT(Differences(before, TakeInventory(real_)), IsEmpty());
 }
 
+// Of two inventories as a client of MPS takes them.
+TEST_F(LedgerTest, WhatMpsKeepsOfAClientIsNoLeakAndAGranuleIs) {
+  const Inventory before = {{"free bytes of device 0", 64 << 20},
+                            {"is a client of MPS", 1}};
+  Inventory after = before;
+  after["free bytes of device 0"] = (62 << 20) + 1;
+  EXPECT_THAT(Differences(before, after), IsEmpty());
+  after["free bytes of device 0"] = 62 << 20;
+  EXPECT_THAT(Differences(before, after),
+              Contains(HasSubstr("free bytes of device 0")));
+  // Without MPS each byte counts.
+  EXPECT_THAT(Differences({{"free bytes of device 0", 64 << 20}},
+                          {{"free bytes of device 0", (64 << 20) - 1}}),
+              Contains(HasSubstr("free bytes of device 0")));
+}
+
 TEST_F(LedgerTest, ASweepOfBareDriverCallsPasses) {
   ExpectSwept({.name = "bare driver calls",
                .run = [this] { return Share(/*forgets=*/false); },
