@@ -143,6 +143,13 @@ Config ReadConfig() {
     }
     config.delay = std::chrono::microseconds(*number);
   }
+  if (const char* value = Value("VMMSHARE_HOST_MPS")) {
+    const auto number = ParseNumber<int>(value);
+    if (!number || *number < 0 || *number > 1) {
+      BadValue("VMMSHARE_HOST_MPS", value, "0 or 1");
+    }
+    config.mps = *number == 1;
+  }
   ReadPeers(&config);
   ReadFabric(&config);
   ReadNode(&config);

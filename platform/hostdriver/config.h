@@ -33,6 +33,8 @@ struct Config {
   std::vector<DeviceFabric> fabric;     // The same.
   // Where IMEX is looked for; nothing: there is none.
   std::optional<std::string> fabric_root;
+  // Whether it says that contexts are shared through MPS. Nothing else changes.
+  bool mps = false;
   // How long after its submission work in a stream begins, at the earliest.
   std::chrono::microseconds delay{0};
   // Bytes of which memory with fabric handles has a multiple.

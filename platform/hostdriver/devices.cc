@@ -13,6 +13,9 @@
 namespace vmm::hostdriver {
 namespace {
 
+// CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack.
+constexpr int kMpsEnabled = 133;
+
 // As measured on an H100 (driver 580) where the model has the feature; 0 for
 // what it lacks (pools of host memory, multicast) and for sizes of things it
 // has not.
@@ -186,7 +189,8 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
-  *value = AttributeValue(attribute);
+  *value = attribute == kMpsEnabled ? GetState().config.mps
+                                    : AttributeValue(attribute);
   return CUDA_SUCCESS;
 }
 

@@ -35,6 +35,8 @@
 //                           fills, copies between devices; default 0. A program
 //                           that tells another of its work before that is done
 //                           then fails each time and not once in a while.
+//   VMMSHARE_HOST_MPS       1: the device attribute says that contexts are
+//                           shared through MPS; default 0. Nothing else changes.
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
 //

@@ -44,6 +44,19 @@ absl::StatusOr<int> PtraceScope(const std::string& root = "");
 // visible here.
 absl::StatusOr<bool> HasNvidiaControlNode(const std::string& root = "");
 
+// NVIDIA's Multi-Process Service, by what its control daemon leaves in the file
+// system. Nothing is connected to and nothing is started; a CUDA program whose
+// driver finds the same does connect, and the daemon then starts a server.
+struct MpsDaemon {
+  // Where the driver looks for it: $CUDA_MPS_PIPE_DIRECTORY, or its default.
+  std::string directory;
+  bool has_socket = false;  // The daemon's is there, or was left behind.
+  // The daemon, where it runs and is visible from here (0: not). It is not from
+  // a container with process ids of its own.
+  std::int64_t process = 0;
+};
+absl::StatusOr<MpsDaemon> LookForMps(const std::string& root = "");
+
 // The folder of the running program, without a separator at the end.
 absl::StatusOr<std::string> FolderOfProgram();
 

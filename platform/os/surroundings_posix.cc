@@ -108,6 +108,35 @@ absl::StatusOr<bool> HasNvidiaControlNode(const std::string& root) {
   return Exists(absl::StrCat(root, "/dev/nvidiactl"));
 }
 
+absl::StatusOr<MpsDaemon> LookForMps(const std::string& root) {
+  MpsDaemon daemon;
+  const char* directory = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  daemon.directory = directory != nullptr && *directory != '\0'
+                         ? directory
+                         : "/tmp/nvidia-mps";
+  const std::string folder = absl::StrCat(root, daemon.directory);
+  absl::StatusOr<bool> socket = Exists(absl::StrCat(folder, "/control"));
+  if (!socket.ok()) return socket.status();
+  daemon.has_socket = *socket;
+  absl::StatusOr<std::string> text =
+      ReadTextFile(absl::StrCat(folder, "/nvidia-cuda-mps-control.pid"));
+  if (absl::IsNotFound(text.status())) return daemon;
+  if (!text.ok()) return text.status();
+  std::int64_t pid = 0;
+  // The daemon writes it; what is no number is a file of somebody else's.
+  if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &pid) || pid <= 0) {
+    return daemon;
+  }
+  absl::StatusOr<std::string> name =
+      ReadTextFile(absl::StrCat(root, "/proc/", pid, "/comm"));
+  // Another process may have got the number since. The kernel keeps 15
+  // characters of nvidia-cuda-mps-control.
+  if (name.ok() && absl::StartsWith(*name, "nvidia-cuda-mps")) {
+    daemon.process = pid;
+  }
+  return daemon;
+}
+
 absl::StatusOr<std::string> FolderOfProgram() {
   constexpr char kLink[] = "/proc/self/exe";
   std::vector<char> path(4096);

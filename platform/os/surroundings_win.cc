@@ -33,6 +33,10 @@ absl::StatusOr<bool> HasNvidiaControlNode(const std::string&) {
   return absl::UnimplementedError("Windows has no /dev/nvidiactl");
 }
 
+absl::StatusOr<MpsDaemon> LookForMps(const std::string&) {
+  return absl::UnimplementedError("Windows has no MPS");
+}
+
 absl::StatusOr<std::string> FolderOfProgram() {
   std::vector<wchar_t> path(32768);
   const DWORD size = ::GetModuleFileNameW(nullptr, path.data(),

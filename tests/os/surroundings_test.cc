@@ -55,6 +55,42 @@ TEST_F(SurroundingsTest, SharedMemorySpaceIsThatOfTheFileSystem) {
   EXPECT_LE(space.free, space.total);
 }
 
+TEST_F(SurroundingsTest, TheDaemonOfMpsIsKnownByItsSocketAndItsProcess) {
+  ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+  MpsDaemon mps = Must(LookForMps(root()));
+  EXPECT_EQ(mps.directory, "/tmp/nvidia-mps");
+  EXPECT_FALSE(mps.has_socket);
+  EXPECT_EQ(mps.process, 0);
+
+  Write("tmp/nvidia-mps/control", "");
+  Write("tmp/nvidia-mps/nvidia-cuda-mps-control.pid", "3597\n");
+  mps = Must(LookForMps(root()));
+  EXPECT_TRUE(mps.has_socket);
+  EXPECT_EQ(mps.process, 0) << "no such process";
+  Write("proc/3597/comm", "bash\n");
+  EXPECT_EQ(Must(LookForMps(root())).process, 0) << "the number is another's";
+  Write("proc/3597/comm", "nvidia-cuda-mps\n");
+  EXPECT_EQ(Must(LookForMps(root())).process, 3597);
+
+  for (const char* damaged : {"", "-1", "0", "3597x", "99999999999999999999"}) {
+    Write("tmp/nvidia-mps/nvidia-cuda-mps-control.pid", damaged);
+    EXPECT_EQ(Must(LookForMps(root())).process, 0) << damaged;
+  }
+}
+
+TEST_F(SurroundingsTest, TheDaemonOfMpsIsLookedForWhereTheDriverLooks) {
+  Write("run/mine/control", "");
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mine", /*overwrite=*/1);
+  const absl::StatusOr<MpsDaemon> mps = LookForMps(root());
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", "", /*overwrite=*/1);
+  const absl::StatusOr<MpsDaemon> usual = LookForMps(root());
+  ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+  EXPECT_EQ(Must(mps).directory, "/run/mine");
+  EXPECT_TRUE(Must(mps).has_socket);
+  EXPECT_EQ(Must(usual).directory, "/tmp/nvidia-mps");
+  EXPECT_FALSE(Must(usual).has_socket);
+}
+
 TEST_F(SurroundingsTest, AContainerIsKnownByItsMarks) {
   EXPECT_EQ(Must(ContainerMark(root())), "");
   Write("proc/self/cgroup", "0::/user.slice\n");

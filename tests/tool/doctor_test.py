@@ -327,6 +327,43 @@ class NotesTest(DoctorTest):
         self.assertIs(result.json["limits"]["wsl2"], True)
         self.assertIn("wsl2", result.notes())
 
+    def test_mps(self):
+        result = self.machine.run("--json")
+        limits = result.json["limits"]
+        self.assertEqual((limits["mps_directory"], limits["mps_socket"], limits["mps_process"]),
+                         ("/tmp/nvidia-mps", False, None))
+        self.assertEqual([d["mps_client"] for d in result.json["devices"]], [False, False])
+        self.assertFalse({"mps-client", "mps-not-a-client"} & set(result.notes()))
+        self.assertIn("no control daemon: no socket in /tmp/nvidia-mps", self.machine.flowing())
+
+        self.machine.write("run/mine/control", "")
+        self.machine.write("run/mine/nvidia-cuda-mps-control.pid", "4711\n")
+        env = {"CUDA_MPS_PIPE_DIRECTORY": "/run/mine"}
+        limits = self.machine.run("--json", env=env).json["limits"]
+        self.assertEqual((limits["mps_directory"], limits["mps_socket"], limits["mps_process"]),
+                         ("/run/mine", True, None))
+        self.assertIn("its process is not seen", self.machine.flowing(env=env))
+
+        self.machine.write("proc/4711/comm", "nvidia-cuda-mps\n")
+        result = self.machine.run("--json", env=env)
+        self.assertEqual(result.json["limits"]["mps_process"], 4711)
+        self.assertIn("mps-not-a-client", result.notes())
+        self.assertIn("its control daemon runs, process 4711, with its pipes in /run/mine",
+                      self.machine.flowing(env=env))
+
+        env["VMMSHARE_HOST_MPS"] = "1"
+        result = self.machine.run("--json", env=env)
+        self.assertEqual([d["mps_client"] for d in result.json["devices"]], [True, True])
+        self.assertIn("mps-client", result.notes())
+        self.assertNotIn("mps-not-a-client", result.notes())
+        self.assertIn("this process is a client", self.machine.flowing(env=env))
+
+    def test_looking_for_mps_changes_nothing(self):
+        self.machine.write("tmp/nvidia-mps/control", "")
+        before = sorted(str(p) for p in self.machine.root.rglob("*"))
+        self.machine.run("--json")
+        self.assertEqual(sorted(str(p) for p in self.machine.root.rglob("*")), before)
+
     def test_a_container_is_recognised(self):
         self.assertIs(self.machine.run("--json").json["limits"]["in_container"], False)
         self.machine.write("proc/self/cgroup", "0::/kubepods.slice/pod1\n")

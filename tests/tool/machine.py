@@ -105,7 +105,7 @@ class Machine:
     def environment(self, changes):
         kept = {k: v for k, v in os.environ.items()
                 if not k.startswith("VMMSHARE_HOST_") and k not in
-                ("CUDA_VISIBLE_DEVICES", "NO_COLOR", "TERM")}
+                ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "NO_COLOR", "TERM")}
         return {**kept, "VMMSHARE_HOST_INSTANCE": f"doctor-{os.getpid()}",
                 "VMMSHARE_HOST_FABRIC_ROOT": str(self.root), **changes}
 
@@ -136,3 +136,7 @@ class Machine:
             process.wait(timeout=60)
         os.close(master)
         return text.decode()
+
+    def flowing(self, *words, **how):
+        """The text for people, without its line ends."""
+        return " ".join(self.run(*words, **how).out.split())

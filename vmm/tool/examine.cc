@@ -22,6 +22,9 @@ using platform::DriverTable;
 constexpr HandleKind kKinds[] = {HandleKind::kPosixFd, HandleKind::kWin32,
                                  HandleKind::kFabric};
 
+// CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack.
+constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
+
 CUdevice_attribute AttributeOf(HandleKind kind) {
   switch (kind) {
     case HandleKind::kPosixFd:
@@ -34,9 +37,9 @@ CUdevice_attribute AttributeOf(HandleKind kind) {
   return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
 }
 
-absl::StatusOr<bool> AskAttribute(const Device& device, HandleKind kind) {
+absl::StatusOr<bool> AskAttribute(const Device& device,
+                                  CUdevice_attribute attribute) {
   int value = 0;
-  const CUdevice_attribute attribute = AttributeOf(kind);
   if (CUresult r = device.driver()->cuDeviceGetAttribute(&value, attribute,
                                                          device.cuda_device());
       r != CUDA_SUCCESS) {
@@ -100,13 +103,13 @@ absl::StatusOr<std::optional<PrimaryContext>> ContextFor(const Device& device,
 DeviceReport ExamineDevice(const Device& device, bool touch,
                            const fabric::Topology& topology,
                            const fabric::GpuTopology& gpu) {
-  DeviceReport report{device, AskMemory(device), {}};
+  DeviceReport report{device, AskMemory(device), false, {}};
   const absl::StatusOr<std::optional<PrimaryContext>> context =
       ContextFor(device, touch);
   for (HandleKind kind : kKinds) {
     KindReport tried{kind,
                      FindExporter(kind).ok(),
-                     AskAttribute(device, kind),
+                     AskAttribute(device, AttributeOf(kind)),
                      context.status(),
                      false,
                      {}};
@@ -117,6 +120,7 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
     tried.reasons = Reasons(tried, topology, gpu);
     report.kinds.push_back(std::move(tried));
   }
+  report.mps_client = AskAttribute(device, kMpsEnabled);
   return report;
 }
 
@@ -181,12 +185,42 @@ LimitsReport ExamineLimits(const std::string& root) {
       platform::IsWsl2(root),
       platform::PtraceScope(root),
       platform::HasNvidiaControlNode(root),
+      platform::LookForMps(root),
       platform::Process::Open(platform::CurrentProcessId()).status(),
       std::nullopt};
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
     limits.visible_devices = visible;
   }
   return limits;
+}
+
+// MPS changes what processes do to each other, which nobody should learn from a
+// fault.
+void AddNotesOnMps(const Report& report, std::vector<Finding>* notes) {
+  const auto is_client = [&report](bool wanted) {
+    return std::any_of(report.devices.begin(), report.devices.end(),
+                       [wanted](const DeviceReport& device) {
+                         return device.mps_client.ok() &&
+                                *device.mps_client == wanted;
+                       });
+  };
+  if (is_client(true)) {
+    notes->push_back(
+        {"mps-client",
+         "this process is a client of MPS: a fault of any client, or its death "
+         "in the middle of a kernel, ends the contexts of all",
+         "Put only processes under one MPS that may die together; docs/mps.md "
+         "says what else differs."});
+  }
+  const absl::StatusOr<platform::MpsDaemon>& mps = report.limits.mps;
+  if (is_client(false) && mps.ok() && mps->process != 0) {
+    notes->push_back(
+        {"mps-not-a-client",
+         absl::StrCat("the control daemon of MPS runs (process ", mps->process,
+                      "), and this process is not its client"),
+         "Is it the daemon of another user, or of other devices "
+         "(CUDA_VISIBLE_DEVICES where it was started)?"});
+  }
 }
 
 void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
@@ -302,6 +336,7 @@ Report Examine(const DoctorOptions& options) {
   report.pairs = ExaminePairs(devices, report.topology);
   report.notes = fabric::Notes(report.topology);
   AddNotesOnLimits(report, &report.notes);
+  AddNotesOnMps(report, &report.notes);
   return report;
 }
 

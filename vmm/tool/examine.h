@@ -38,6 +38,8 @@ struct KindReport {
 struct DeviceReport {
   Device device;
   absl::StatusOr<std::uint64_t> memory;  // Bytes.
+  // Whether contexts of this process on it are MPS's.
+  absl::StatusOr<bool> mps_client;
   std::vector<KindReport> kinds;
 };
 
@@ -62,6 +64,7 @@ struct LimitsReport {
   absl::StatusOr<bool> wsl2;
   absl::StatusOr<int> ptrace_scope;
   absl::StatusOr<bool> control_node;  // /dev/nvidiactl.
+  absl::StatusOr<platform::MpsDaemon> mps;
   // Whether a reference to a process can be had (pidfd).
   absl::Status process_reference;
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.

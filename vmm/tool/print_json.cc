@@ -107,6 +107,7 @@ Json DeviceJson(const DeviceReport& report, const fabric::GpuTopology& gpu) {
   object.Add("name", Json::Text(report.device.name()));
   object.Add("uuid", Json::Text(report.device.uuid().ToString()));
   object.Add("memory_bytes", ValueJson(report.memory));
+  object.Add("mps_client", ValueJson(report.mps_client));
   Json kinds = Json::Array();
   for (const KindReport& kind : report.kinds) kinds.Append(KindJson(kind));
   object.Add("kinds", std::move(kinds));
@@ -190,6 +191,14 @@ Json LimitsJson(const LimitsReport& limits) {
   object.Add("ptrace_scope", ValueJson(limits.ptrace_scope));
   object.Add("process_reference", Json::Bool(limits.process_reference.ok()));
   object.Add("nvidia_control_node", ValueJson(limits.control_node));
+  const auto& mps = limits.mps;
+  object.Add("mps_directory",
+             mps.ok() ? Json::Text(mps->directory) : Json::Null());
+  object.Add("mps_socket",
+             mps.ok() ? Json::Bool(mps->has_socket) : Json::Null());
+  object.Add("mps_process", mps.ok() && mps->process != 0
+                                ? Json::Integer(mps->process)
+                                : Json::Null());
   object.Add("cuda_visible_devices", ValueJson(limits.visible_devices));
   return object;
 }

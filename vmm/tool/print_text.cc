@@ -88,6 +88,12 @@ void PrintDevice(const Report& report, std::size_t index, Page* page) {
       page->Findings(kind.reasons, "why:", 4);
     }
   }
+  page->Row("MPS", Known(device.mps_client, [](bool client) {
+              return client ? "this process is a client: it runs on the GPU "
+                              "beside other clients"
+                            : "this process is no client: processes take turns "
+                              "on the GPU";
+            }));
   // Without NVML the note says so once.
   if (!report.topology.nvml.ok()) return;
   page->Row("fabric", Known(gpu.fabric, FabricText));
@@ -194,6 +200,17 @@ void PrintLimits(const LimitsReport& limits, Page* page) {
     return absl::StrCat(scope,
                         scope == 0 ? "" : " (pidfd_getfd of others fails)",
                         "; vmmshare sends descriptors, which needs no ptrace");
+  });
+  row("MPS", limits.mps, [](const platform::MpsDaemon& mps) {
+    if (!mps.has_socket) {
+      return absl::StrCat("no control daemon: no socket in ", mps.directory);
+    }
+    return mps.process != 0
+               ? absl::StrCat("its control daemon runs, process ", mps.process,
+                              ", with its pipes in ", mps.directory)
+               : absl::StrCat("a control daemon's socket is in ", mps.directory,
+                              ", but its process is not seen: it has ended, or "
+                              "is outside this container");
   });
   page->Row("peers' death",
             limits.process_reference.ok()
