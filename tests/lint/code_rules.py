@@ -32,7 +32,7 @@ MAY_INCLUDE = (
     ("vmm/", ("vmm/", "fabric/", "platform/")),
     ("docs/examples/", ("vmm/", "fabric/", "platform/", "docs/examples/")),
     ("bench/", ("vmm/", "fabric/", "platform/", "tests/support/", "bench/")),
-    ("tests/", ("vmm/", "fabric/", "platform/", "tests/", "bench/trace.h")),
+    ("tests/", ("vmm/", "fabric/", "platform/", "tests/", "bench/trace.h", "bench/compare/results.h")),
 )
 OURS = ROOMS + ("tests", "bench", "docs")
 
