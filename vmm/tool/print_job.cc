@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -94,8 +95,47 @@ void PrintMatrix(const JobMatrix& matrix, Page* page) {
   }
 }
 
+// "0-3, 7". REQUIRES: ascending.
+std::string Ranges(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", ranks[i]);
+    const int first = ranks[i];
+    while (i + 1 < ranks.size() && ranks[i + 1] == ranks[i] + 1) ++i;
+    if (ranks[i] != first) absl::StrAppend(&text, "-", ranks[i]);
+  }
+  return text;
+}
+
+// The pairs that cannot for the same reasons, if not in the same words: these
+// name ranks and hosts.
+struct Trouble {
+  Finding first;                          // Of the first pair.
+  std::string where;                      // That pair, when others differ.
+  std::map<int, std::vector<int>> pairs;  // Owners, by importer.
+
+  // "0-1 from 2-5; 2-5 from 0-1".
+  std::string Pairs() const {
+    std::vector<std::pair<std::string, std::vector<int>>> lines;
+    for (const auto& [importer, owners] : pairs) {
+      const std::string from = Ranges(owners);
+      auto line = std::find_if(
+          lines.begin(), lines.end(),
+          [&from](const auto& known) { return known.first == from; });
+      if (line == lines.end()) line = lines.insert(line, {from, {}});
+      line->second.push_back(importer);
+    }
+    std::string text;
+    for (const auto& [from, importers] : lines) {
+      absl::StrAppend(&text, text.empty() ? "" : "; ", Ranges(importers),
+                      " from ", from);
+    }
+    return text;
+  }
+};
+
 void PrintReasons(const JobMatrix& matrix, Page* page) {
-  std::vector<std::pair<Finding, std::string>> reasons;
+  std::vector<Trouble> troubles;
   std::map<std::string, std::size_t> known;
   for (int importer = 0; importer < matrix.size(); ++importer) {
     for (int owner = 0; owner < matrix.size(); ++owner) {
@@ -105,21 +145,33 @@ void PrintReasons(const JobMatrix& matrix, Page* page) {
       const auto tries = matrix.Tries(importer, owner);
       if (!tries.ok() || tries->empty()) continue;
       const Finding& telling = fabric::Telling(*tries).refusal.finding;
-      const std::string text = fabric::ReasonsText(*tries);
-      const auto [place, is_new] = known.emplace(text, reasons.size());
-      if (is_new) {
-        reasons.push_back({{telling.id, text, telling.remedy}, ""});
+      std::string ids = telling.remedy;
+      for (const JobTry& one : *tries) {
+        absl::StrAppend(&ids, ";", one.kind, one.refusal.finding.id);
       }
-      std::string& pairs = reasons[place->second].second;
-      absl::StrAppend(&pairs, pairs.empty() ? "" : ", ", importer, " from ",
-                      owner);
+      const auto [place, is_new] = known.emplace(ids, troubles.size());
+      if (is_new) {
+        troubles.push_back(
+            {{telling.id, fabric::ReasonsText(*tries), telling.remedy},
+             {},
+             {}});
+      }
+      Trouble& trouble = troubles[place->second];
+      if (trouble.where.empty() &&
+          trouble.first.text != fabric::ReasonsText(*tries)) {
+        const auto& [first, owners] = *trouble.pairs.begin();
+        trouble.where =
+            absl::StrCat("of ", first, " from ", owners.front(), ": ");
+      }
+      trouble.pairs[importer].push_back(owner);
     }
   }
-  for (const auto& [finding, pairs] : reasons) {
+  for (const Trouble& trouble : troubles) {
     page->Gap();
-    page->Row("ranks", pairs, 2, Ink::kBad);
-    page->Row("why:", finding.text, 4, Ink::kWarn);
-    page->Row("to do:", finding.remedy, 4);
+    page->Row("ranks", trouble.Pairs(), 2, Ink::kBad);
+    page->Row("why:", absl::StrCat(trouble.where, trouble.first.text), 4,
+              Ink::kWarn);
+    page->Row("to do:", trouble.first.remedy, 4);
   }
 }
 
