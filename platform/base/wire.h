@@ -79,6 +79,9 @@ class WireReader {
 // CRC-32C (Castagnoli). Finds every single flipped bit; no defence against
 // somebody who wants to deceive.
 std::uint32_t Crc32c(absl::Span<const std::uint8_t> bytes);
+// Of what `crc` is of, with `bytes` behind it; 0 is the one of no bytes.
+std::uint32_t ExtendCrc32c(std::uint32_t crc,
+                           absl::Span<const std::uint8_t> bytes);
 
 }  // namespace vmm::platform
 
