@@ -130,6 +130,7 @@ std::vector<Entry> KeeperEntries() {
           {"keeper_record",
            &FuzzKeeperRecord,
            {keeper::EncodeRecord(testing::SampleRecord()),
+            keeper::EncodeRecord(testing::SampleReplacingRecord()),
             Bytes(name.begin(), name.end())}}};
 }
 

@@ -193,7 +193,12 @@ TEST_F(Hostile, AKeeperServesOn) {
     RETURN_IF_ERROR(keeper.Unlock(name, Late()));
     RETURN_IF_ERROR(keeper.Lock(name, Late()));
     RETURN_IF_ERROR(keeper.Seal(name, Late()));
-    RETURN_IF_ERROR(keeper.Attach(name, driver(), {}, Late()).status());
+    ASSIGN_OR_RETURN(const ImportedAllocation kept,
+                     keeper.Attach(name, driver(), {}, Late()));
+    ASSIGN_OR_RETURN(const Allocation next,
+                     Allocation::Create(device, {.size = kGranule}));
+    RETURN_IF_ERROR(
+        keeper.Replace(name, next.shareable(), kept.ticket().id, Late()));
     RETURN_IF_ERROR(keeper.List(Late()).status());
     RETURN_IF_ERROR(keeper.Drop(name, Late()));
     return create_and_give_up(address, name);
@@ -209,7 +214,8 @@ TEST_F(Hostile, AKeeperServesOn) {
   Attack(target, target.says().at(0), honest, forget,
          {keeper::kPut, keeper::kLock, keeper::kUnlock, keeper::kSeal,
           keeper::kAttach, keeper::kAttachOrCreate, keeper::kAbandon,
-          keeper::kList, keeper::kDrop, keeper::kGoodbye, protocol::kAbort});
+          keeper::kReplace, keeper::kList, keeper::kDrop, keeper::kGoodbye,
+          protocol::kAbort});
   target.End();
 }
 

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/must.h"
@@ -70,6 +72,20 @@ TEST(KeeperRequest, FieldsOfOtherTypesAreRefused) {
     message.type = type;
     EXPECT_TRUE(absl::IsInvalidArgument(DecodeRequest(message).status()));
   }
+}
+
+TEST(KeeperRequest, ReplacesMemoryOrNothing) {
+  platform::Message message =
+      MessageOf({.type = kReplace,
+                 .name = "n",
+                 .ticket = testing::SampleTicket(),
+                 .replaces = testing::SampleTicket().id});
+  // An owner and a number without a generation are no memory's.
+  std::fill(message.payload.end() - 4, message.payload.end(), 0);
+  const absl::Status status = DecodeRequest(message).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  std::fill(message.payload.end() - 28, message.payload.end(), 0);
+  EXPECT_FALSE(Must(DecodeRequest(message)).replaces.has_value());
 }
 
 TEST(KeeperRequest, OfANewerVersionSaysSo) {
@@ -151,10 +167,25 @@ TEST(KeeperPage, APageThatPromisesMoreAndHasNothingIsRefused) {
 }
 
 TEST(KeeperRecord, ComesBackAsItWasWritten) {
-  const Record record = testing::SampleRecord();
-  const Bytes bytes = EncodeRecord(record);
-  EXPECT_EQ(bytes.size(), kRecordBytes);
-  EXPECT_EQ(Must(DecodeRecord(bytes)), record);
+  for (const Record& record :
+       {testing::SampleRecord(), testing::SampleReplacingRecord()}) {
+    const Bytes bytes = EncodeRecord(record);
+    EXPECT_EQ(bytes.size(), kRecordBytes);
+    EXPECT_EQ(Must(DecodeRecord(bytes)), record);
+  }
+}
+
+// A keeper that knows of no replacing would have the old entry and the new one.
+TEST(KeeperRecord, OfOneThatReplacesAnotherHasAVersionOfItsOwn) {
+  Bytes plain = EncodeRecord(testing::SampleRecord());
+  Bytes replacing = EncodeRecord(testing::SampleReplacingRecord());
+  EXPECT_EQ(plain[8], 1);
+  EXPECT_EQ(replacing[8], 2);
+  std::swap(plain[8], replacing[8]);
+  for (Bytes* bytes : {&plain, &replacing}) {
+    testing::RepairChecksum(*bytes);
+    EXPECT_TRUE(absl::IsInvalidArgument(DecodeRecord(*bytes).status()));
+  }
 }
 
 TEST(KeeperRecord, EveryFlippedBitAndEveryCutIsSeen) {
@@ -172,7 +203,7 @@ TEST(KeeperRecord, EveryFlippedBitAndEveryCutIsSeen) {
 
 TEST(KeeperRecord, OfANewerVersionSaysSo) {
   Bytes bytes = EncodeRecord(testing::SampleRecord());
-  bytes[8] = 2;
+  bytes[8] = 3;
   EXPECT_TRUE(absl::IsUnimplemented(DecodeRecord(bytes).status()));
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -316,6 +317,96 @@ TEST_F(KeeperRegistry, NoErrorNamesTheMemory) {
   }
 }
 
+// What one asks for that replaces memory of `chunks` chunks by more.
+Request ReplaceOf(std::optional<MemoryId> replaces, std::size_t chunks = 1,
+                  std::uint64_t number = 1) {
+  Ticket ticket = TicketOfChunks(chunks);
+  ticket.id.number = number;
+  return {
+      .type = kReplace, .name = kName, .ticket = ticket, .replaces = replaces};
+}
+
+class KeeperReplace : public KeeperRegistry {
+ protected:
+  absl::StatusOr<Registry::Replaced> Replace(const Request& request,
+                                             const Client& client) {
+    absl::Status begun = registry_.BeginReplace(request, client);
+    if (!begun.ok()) return begun;
+    return registry_.CommitReplace(
+        request, client,
+        std::make_shared<const Content>(Content{*request.ticket, {}}),
+        {"id-" + std::to_string(request.ticket->id.number)}, kNow);
+  }
+  std::uint64_t Kept() {
+    return Must(registry_.Attach(kName, 0, false)).content->ticket.id.number;
+  }
+};
+
+TEST_F(KeeperReplace, PutsUnderAFreeNameAndThenInPlaceOfWhatIsThere) {
+  EXPECT_EQ(Must(Replace(ReplaceOf(std::nullopt), a_)).content, nullptr);
+  EXPECT_EQ(StateOf(kName), KeptState::kSealed);
+  const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 2, 2);
+  const Registry::Replaced old = Must(Replace(second, b_));
+  EXPECT_EQ(old.content->ticket.id.number, 1u);
+  EXPECT_EQ(old.saved.id, "id-1");
+  EXPECT_EQ(Kept(), 2u);
+  EXPECT_EQ(StateOf(kName), KeptState::kSealed);
+  EXPECT_EQ(registry_.Find(kName)->chunks, 2u);
+  EXPECT_EQ(registry_.Find(kName)->pid, b_.pid);
+  EXPECT_EQ(registry_.size(), 1u);
+}
+
+TEST_F(KeeperReplace, WhileItArrivesTheOldOneIsThere) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 2, 2);
+  Must(registry_.BeginReplace(second, b_));
+  EXPECT_EQ(Kept(), 1u);
+  EXPECT_EQ(registry_.size(), 1u);
+  // Its connection ends: nothing has happened.
+  EXPECT_FALSE(registry_.EndSession(b_.session));
+  EXPECT_TRUE(absl::IsNotFound(
+      registry_.CommitReplace(second, b_, Contents(2), {}, kNow).status()));
+  EXPECT_EQ(Kept(), 1u);
+}
+
+TEST_F(KeeperReplace, OfTwoWritersOneIsToldThatItWasTooLate) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  const MemoryId first = ReplaceOf({}).ticket->id;
+  Must(registry_.BeginReplace(ReplaceOf(first, 1, 2), a_));
+  Must(Replace(ReplaceOf(first, 1, 3), b_));
+  const absl::Status late =
+      registry_.CommitReplace(ReplaceOf(first, 1, 2), a_, Contents(1), {}, kNow)
+          .status();
+  EXPECT_TRUE(absl::IsAborted(late)) << late;
+  EXPECT_THAT(std::string(late.message()),
+              AllOf(HasSubstr("process 4002"), Not(HasSubstr(kName))));
+  EXPECT_EQ(Kept(), 3u);
+  EXPECT_TRUE(
+      absl::IsAborted(registry_.BeginReplace(ReplaceOf(first, 1, 4), a_)));
+}
+
+TEST_F(KeeperReplace, TakesNoNameThatIsReservedOrOfOtherMemory) {
+  EXPECT_EQ(Must(AttachOrCreate(a_)).step, Registry::Step::kCreate);
+  EXPECT_TRUE(absl::IsAlreadyExists(registry_.BeginReplace(ReplaceOf({}), b_)));
+  const MemoryId any = ReplaceOf({}).ticket->id;
+  EXPECT_TRUE(absl::IsNotFound(registry_.BeginReplace(ReplaceOf(any), b_)));
+  Must(registry_.Abandon(kName, a_));
+  Put(kName, a_);
+  // Not sealed: somebody fills it.
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(registry_.BeginReplace(ReplaceOf(any), b_)));
+  EXPECT_TRUE(absl::IsAlreadyExists(registry_.BeginReplace(ReplaceOf({}), b_)));
+  EXPECT_EQ(StateOf(kName), KeptState::kLocked);
+}
+
+TEST_F(KeeperReplace, IsForWhoMayDrop) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 1, 2);
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      registry_.BeginReplace(second, ClientOf(3, "1001"))));
+  Must(Replace(second, ClientOf(4, "7")));  // The keeper's own.
+}
+
 class LimitedKeeperRegistry : public KeeperRegistry {
  protected:
   LimitedKeeperRegistry()
@@ -366,6 +457,19 @@ TEST_F(LimitedKeeperRegistry, ATooLargeOneLeavesTheReservation) {
   EXPECT_TRUE(absl::IsResourceExhausted(
       registry_.BeginPut(kName, a_, TicketOfChunks(4), kNow)));
   EXPECT_EQ(Must(AttachOrCreate(b_)).step, Registry::Step::kWait);
+}
+
+// The old and the new are there at once, if only for a moment.
+TEST_F(LimitedKeeperRegistry, WhatReplacesCountsBesideWhatIsThere) {
+  Must(registry_.BeginReplace(ReplaceOf(std::nullopt, 2), a_));
+  Must(registry_.CommitReplace(ReplaceOf(std::nullopt, 2), a_, Contents(2), {},
+                               kNow));
+  const MemoryId first = TicketOfChunks(2).id;
+  const absl::Status full = registry_.BeginReplace(ReplaceOf(first, 4, 2), a_);
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  Must(registry_.BeginReplace(ReplaceOf(first, 1, 2), a_));
+  EXPECT_TRUE(absl::IsResourceExhausted(Try(a_, 3)));
+  registry_.AbandonReplace(a_);
 }
 
 TEST_F(LimitedKeeperRegistry, SumsThatOverflowAreTooMuch) {

@@ -15,7 +15,8 @@ namespace vmm::testing {
 inline std::vector<keeper::Request> SampleRequests() {
   using keeper::kAbandon, keeper::kAttach, keeper::kAttachOrCreate,
       keeper::kDrop, keeper::kList, keeper::kLock, keeper::kMaxName,
-      keeper::kMaxWait, keeper::kPut, keeper::kSeal, keeper::kUnlock;
+      keeper::kMaxWait, keeper::kPut, keeper::kReplace, keeper::kSeal,
+      keeper::kUnlock;
   return {{.type = kPut, .name = "a/b-c_d.e", .ticket = SampleTicket()},
           {.type = kAttach, .name = "n", .read_write = true, .size = 7},
           {.type = kAttachOrCreate,
@@ -29,6 +30,11 @@ inline std::vector<keeper::Request> SampleRequests() {
           {.type = kUnlock, .name = "n"},
           {.type = kSeal, .name = "n"},
           {.type = kDrop, .name = "n"},
+          {.type = kReplace, .name = "n", .ticket = SampleTicket()},
+          {.type = kReplace,
+           .name = "n",
+           .ticket = SampleTicket(),
+           .replaces = SampleTicket().id},
           {.type = kList},
           {.type = kList, .name = "after"}};
 }
@@ -65,6 +71,14 @@ inline keeper::Record SampleRecord() {
   record.pid = 4321;
   record.since = absl::FromUnixMicros(1'700'000'000'123'456);
   record.ticket = SampleTicket();
+  return record;
+}
+
+// Of an entry that has replaced another one.
+inline keeper::Record SampleReplacingRecord() {
+  keeper::Record record = SampleRecord();
+  record.revision = 1;
+  record.replaces = 0x4321;
   return record;
 }
 

@@ -262,6 +262,24 @@ absl::Status KeeperClient::Drop(absl::string_view name, Deadline deadline) {
   return About(dropped, name);
 }
 
+absl::Status KeeperClient::Replace(absl::string_view name,
+                                   const Shareable& memory,
+                                   const std::optional<MemoryId>& replaced,
+                                   Deadline deadline) {
+  absl::StatusOr<protocol::Outgoing> outgoing = protocol::MakeOutgoing(memory);
+  if (!outgoing.ok()) return About(outgoing.status(), name);
+  absl::Status begun = AskForOk({.type = keeper::kReplace,
+                                 .name = std::string(name),
+                                 .ticket = outgoing->ticket,
+                                 .replaces = replaced},
+                                deadline);
+  if (!begun.ok()) return About(begun, name);
+  const protocol::SendResult put = protocol::TrySendAll(
+      *channel_, absl::MakeConstSpan(&*outgoing, 1), deadline);
+  if (!put.in_step) Disconnect(protocol::kAbort);
+  return About(put.status, name);
+}
+
 absl::StatusOr<KeeperListing> KeeperClient::List(Deadline deadline) {
   KeeperListing listing;
   std::string last;

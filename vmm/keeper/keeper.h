@@ -45,6 +45,7 @@
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
+#include "vmm/memory/memory_id.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/imported_allocation.h"
 
@@ -180,6 +181,24 @@ class KeeperClient {
   //   FAILED_PRECONDITION  private memory
   absl::Status Put(absl::string_view name, const Shareable& memory,
                    Deadline deadline);
+
+  // Puts `memory` under the name, complete and sealed, in place of the sealed
+  // memory `replaced` (ImportedAllocation::ticket().id), or where nothing is
+  // kept, if that is none. One step: whoever attaches gets the old memory or the
+  // new. Who has the old one attached keeps it; it is freed when the last one
+  // lets go. The keeper has room for both. The contents must be there: nothing
+  // gives this connection the writer lock.
+  //   ABORTED              another memory than `replaced` is kept: attach that,
+  //                        and begin again from it
+  //   NOT_FOUND            nothing is kept, and something was to be replaced
+  //   ALREADY_EXISTS       something is kept, and nothing was to be replaced
+  //   FAILED_PRECONDITION  what is kept is not sealed; private memory
+  //   PERMISSION_DENIED    another user put what is kept
+  //   RESOURCE_EXHAUSTED   as Put()
+  //   INVALID_ARGUMENT     a keeper that is too old for it
+  absl::Status Replace(absl::string_view name, const Shareable& memory,
+                       const std::optional<MemoryId>& replaced,
+                       Deadline deadline);
 
   // Imports and maps what is kept under `name`.
   //   NOT_FOUND            nothing is kept under it

@@ -17,6 +17,7 @@ constexpr std::uint8_t kReadWriteFlag = 1;
 constexpr std::uint8_t kUntilSealedFlag = 2;
 constexpr std::uint8_t kSealedFlag = 1;
 constexpr std::uint8_t kTakenOverFlag = 2;
+constexpr std::size_t kIdBytes = 28;
 
 // Which fields a request of a type may set.
 struct Fields {
@@ -24,6 +25,7 @@ struct Fields {
   bool size = false;
   bool wait = false;
   bool ticket = false;
+  bool replaces = false;
   bool may_lack_name = false;
 };
 
@@ -31,6 +33,8 @@ std::optional<Fields> FieldsOf(std::uint16_t type) {
   switch (type) {
     case kPut:
       return Fields{.ticket = true};
+    case kReplace:
+      return Fields{.ticket = true, .replaces = true};
     case kAttach:
       return Fields{.flags = kReadWriteFlag, .size = true};
     case kAttachOrCreate:
@@ -59,6 +63,21 @@ absl::Status NoRequest(const platform::Message& message,
       " handles is no request to a keeper: ", why));
 }
 
+// All zero for none: no memory has generation 0.
+void PutId(WireWriter& out, const MemoryId& id) {
+  out.PutBytes(id.owner.bytes);
+  out.Put<std::uint64_t>(id.number);
+  out.Put<std::uint32_t>(id.generation);
+}
+
+MemoryId TakeId(WireReader& in) {
+  MemoryId id;
+  in.TakeBytes(absl::MakeSpan(id.owner.bytes));
+  id.number = in.Take<std::uint64_t>();
+  id.generation = in.Take<std::uint32_t>();
+  return id;
+}
+
 bool IsNameCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
          c == '_' || c == '/' || c == '-';
@@ -81,9 +100,10 @@ std::vector<std::uint8_t> EncodeRequest(const Request& request) {
   const std::optional<Fields> fields = FieldsOf(request.type);
   platform::Check(
       fields.has_value() && request.name.size() <= kMaxName &&
-          request.ticket.has_value() == fields->ticket,
+          request.ticket.has_value() == fields->ticket &&
+          (fields->replaces || !request.replaces.has_value()),
       "a request to a keeper needs a type, a name that fits, and a ticket if "
-      "it is kPut");
+      "it is kPut or kReplace");
   std::vector<std::uint8_t> payload;
   WireWriter out(payload);
   out.Put<std::uint16_t>(kVersion);
@@ -99,6 +119,7 @@ std::vector<std::uint8_t> EncodeRequest(const Request& request) {
                 request.name.size()});
   out.PutZeros(kMaxName - request.name.size());
   if (request.ticket.has_value()) out.PutBytes(EncodeTicket(*request.ticket));
+  if (fields->replaces) PutId(out, request.replaces.value_or(MemoryId()));
   return payload;
 }
 
@@ -109,8 +130,9 @@ absl::StatusOr<Request> DecodeRequest(const platform::Message& message) {
     return NoRequest(message, "expected no handle");
   }
   constexpr std::size_t kHeader = 24;
-  const std::size_t expected =
-      kHeader + kMaxName + (fields->ticket ? kTicketBytes : 0);
+  const std::size_t expected = kHeader + kMaxName +
+                               (fields->ticket ? kTicketBytes : 0) +
+                               (fields->replaces ? kIdBytes : 0);
   WireReader in(message.payload);
   const auto version = in.Take<std::uint16_t>();
   const auto flags = in.Take<std::uint8_t>();
@@ -151,10 +173,20 @@ absl::StatusOr<Request> DecodeRequest(const platform::Message& message) {
     if (!usable.ok()) return usable;
   }
   if (fields->ticket) {
-    absl::StatusOr<Ticket> ticket = DecodeTicket(
-        absl::MakeConstSpan(message.payload).subspan(kHeader + kMaxName));
+    absl::StatusOr<Ticket> ticket =
+        DecodeTicket(absl::MakeConstSpan(message.payload)
+                         .subspan(kHeader + kMaxName, kTicketBytes));
     if (!ticket.ok()) return ticket.status();
     request.ticket = *std::move(ticket);
+  }
+  if (fields->replaces) {
+    WireReader rest(absl::MakeConstSpan(message.payload)
+                        .subspan(expected - kIdBytes, kIdBytes));
+    const MemoryId id = TakeId(rest);
+    if (id.generation == 0 && id != MemoryId()) {
+      return NoRequest(message, "what it replaces is no memory");
+    }
+    if (id.generation != 0) request.replaces = id;
   }
   return request;
 }

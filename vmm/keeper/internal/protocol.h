@@ -53,6 +53,7 @@ enum MessageType : std::uint16_t {
   kDrop = 0xF108,
   kList = 0xF109,
   kGoodbye = 0xF10A,  // Without a payload.
+  kReplace = 0xF10B,
   kOk = 0xF181,
   kError = 0xF182,
   kAttached = 0xF183,
@@ -80,7 +81,10 @@ struct Request {
   bool until_sealed = false;  // kAttachOrCreate: waits for that.
   std::uint64_t size = 0;     // Bytes expected, or 0: those two.
   absl::Duration wait = {};   // kAttachOrCreate, kLock; whole ms.
-  std::optional<Ticket> ticket = {};  // kPut: what is going to be sent.
+  // kPut, kReplace: what is going to be sent.
+  std::optional<Ticket> ticket = {};
+  // kReplace: what is kept until then; none: nothing is.
+  std::optional<MemoryId> replaces = {};
   friend bool operator==(const Request&, const Request&) = default;
 };
 

@@ -18,6 +18,8 @@ namespace {
 constexpr std::array<std::uint8_t, 8> kMagic = {'V', 'M', 'M', 'S',
                                                 'K', 'E', 'E', 'P'};
 constexpr std::uint16_t kVersion = 1;
+// A keeper that knows of no replacing must not have both.
+constexpr std::uint16_t kReplacingVersion = 2;
 constexpr std::size_t kCrcBytes = 4;
 constexpr char kPrefix[] = "vmk-";
 
@@ -60,7 +62,7 @@ std::vector<std::uint8_t> EncodeRecord(const Record& record) {
   bytes.reserve(kRecordBytes);
   WireWriter out(bytes);
   out.PutBytes(kMagic);
-  out.Put<std::uint16_t>(kVersion);
+  out.Put<std::uint16_t>(record.replaces == 0 ? kVersion : kReplacingVersion);
   out.Put<std::uint16_t>(kRecordBytes);
   out.Put<std::uint32_t>(record.revision);
   out.Put<std::uint64_t>(record.id);
@@ -70,7 +72,8 @@ std::vector<std::uint8_t> EncodeRecord(const Record& record) {
   out.Put<std::uint8_t>(record.sealed ? 1 : 0);
   out.Put<std::uint8_t>(static_cast<std::uint8_t>(record.name.size()));
   out.Put<std::uint8_t>(static_cast<std::uint8_t>(record.user.text().size()));
-  out.PutZeros(17);
+  out.Put<std::uint64_t>(record.replaces);
+  out.PutZeros(9);
   PutText(out, record.name, kMaxName);
   PutText(out, record.user.text(), kMaxUserText);
   out.PutBytes(EncodeTicket(record.ticket));
@@ -87,12 +90,12 @@ absl::StatusOr<Record> DecodeRecord(absl::Span<const std::uint8_t> bytes) {
   if (in.overrun() || magic != kMagic) {
     return Damaged("it does not begin with the mark of one");
   }
-  if (version > kVersion) {
+  if (version > kReplacingVersion) {
     return absl::UnimplementedError(
         absl::StrCat("the record has format version ", version,
-                     "; this keeper reads ", kVersion));
+                     "; this keeper reads up to ", kReplacingVersion));
   }
-  if (version != kVersion || length != kRecordBytes ||
+  if (version < kVersion || length != kRecordBytes ||
       bytes.size() != kRecordBytes) {
     return Damaged(absl::StrCat("version ", version, " with ", bytes.size(),
                                 " bytes; expected ", kVersion, " with ",
@@ -113,8 +116,9 @@ absl::StatusOr<Record> DecodeRecord(absl::Span<const std::uint8_t> bytes) {
   const auto name_size = in.Take<std::uint8_t>();
   const auto user_size = in.Take<std::uint8_t>();
   std::string user;
-  if (sealed > 1 || !in.TakeZeros(17) ||
-      !TakeText(in, kMaxName, name_size, &record.name) ||
+  record.replaces = in.Take<std::uint64_t>();
+  if (sealed > 1 || (record.replaces != 0) != (version == kReplacingVersion) ||
+      !in.TakeZeros(9) || !TakeText(in, kMaxName, name_size, &record.name) ||
       !TakeText(in, kMaxUserText, user_size, &user) ||
       !CheckName(record.name).ok()) {
     return Damaged("a field has a value that it cannot have");

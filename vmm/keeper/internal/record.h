@@ -27,6 +27,8 @@ struct Record {
   std::int64_t pid = 0;
   absl::Time since = absl::UnixEpoch();  // Whole microseconds.
   Ticket ticket;
+  // The id of the entry that had the name before and counts no more; 0: none.
+  std::uint64_t replaces = 0;
   friend bool operator==(const Record&, const Record&) = default;
 };
 

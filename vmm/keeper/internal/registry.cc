@@ -3,25 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "vmm/keeper/internal/refusals.h"
 
 namespace vmm::keeper {
 namespace {
-
-std::string Describe(const Client& client) {
-  return absl::StrCat("process ", client.pid, " of user ", client.user.text());
-}
-
-absl::Status NotKept() {
-  return absl::NotFoundError(
-      "nothing is kept under this name; `vmmshare keep --list` shows what is");
-}
-
-absl::Status Taken(const Client& by, bool kept) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("the name is taken by ", Describe(by), ", which ",
-                   kept ? "put" : "is creating",
-                   " it. Attach it, drop it first, or choose another name."));
-}
 
 absl::Status Full(absl::string_view whose, absl::string_view what,
                   std::uint64_t has, std::uint64_t more, std::uint64_t limit) {
@@ -70,6 +55,10 @@ absl::Status Registry::CheckRoom(const std::string& name, const Client& client,
   Use user;
   for (const auto& [each, entry] : entries_) {
     if (each == name) continue;  // This client's own reservation.
+    all.Add(entry);
+    if (entry.by.user == client.user) user.Add(entry);
+  }
+  for (const auto& [session, entry] : arriving_) {
     all.Add(entry);
     if (entry.by.user == client.user) user.Add(entry);
   }
@@ -337,13 +326,20 @@ absl::StatusOr<Saved> Registry::CheckDrop(const std::string& name,
                                           const Client& client) const {
   const Entry* entry = FindKept(name);
   if (entry == nullptr) return NotKept();
-  if (client.user != entry->by.user && client.user != keeper_) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "user ", entry->by.user.text(),
-        " put it; only that user and the keeper's own, ", keeper_.text(),
-        ", may drop it, not user ", client.user.text()));
-  }
+  absl::Status allowed = CheckMayDrop(*entry, client);
+  if (!allowed.ok()) return allowed;
   return entry->saved;
+}
+
+absl::Status Registry::CheckMayDrop(const Entry& entry,
+                                    const Client& client) const {
+  if (client.user == entry.by.user || client.user == keeper_) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(absl::StrCat(
+      "user ", entry.by.user.text(),
+      " put it; only that user and the keeper's own, ", keeper_.text(),
+      ", may drop it, not user ", client.user.text()));
 }
 
 absl::StatusOr<std::shared_ptr<const Content>> Registry::Drop(
@@ -357,6 +353,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::Drop(
 }
 
 bool Registry::AbandonAll(std::uint64_t session) {
+  arriving_.erase(session);
   return std::erase_if(entries_, [session](const auto& one) {
            return one.second.content == nullptr &&
                   one.second.by.session == session;

@@ -8,7 +8,9 @@
 //        Abandon, EndSession                                   v   |  v
 //                                                      kept   Lock   sealed
 //
-// Drop leads from every kept state back to (none). EndSession abandons what its
+// CommitReplace leads from (none) or sealed to sealed in one step: whoever asks
+// has what was there before, or what is there now. Drop leads from every kept
+// state back to (none). EndSession abandons what its
 // session had reserved and unlocks what it had locked; LeaveLocked, after a
 // hang-up of a process that may still write, only the first.
 //
@@ -78,6 +80,22 @@ class Registry {
   absl::Status CommitPut(const std::string& name, const Client& client,
                          std::shared_ptr<const Content> content, Saved saved,
                          absl::Time now);
+  // The same for what is sealed from the moment it is there, in place of the
+  // sealed memory `replaces`; without that the name must be free. The first takes
+  // the room, beside what is there. CheckReplace() says what the old one is called
+  // in the store. ABORTED when something else is kept by now.
+  absl::Status BeginReplace(const Request& request, const Client& client);
+  absl::StatusOr<Saved> CheckReplace(const Request& request,
+                                     const Client& client) const;
+  struct Replaced {
+    std::shared_ptr<const Content> content;  // For the caller to let go of.
+    Saved saved;
+  };
+  absl::StatusOr<Replaced> CommitReplace(const Request& request,
+                                         const Client& client,
+                                         std::shared_ptr<const Content> content,
+                                         Saved saved, absl::Time now);
+  void AbandonReplace(const Client& client) { arriving_.erase(client.session); }
   // A reservation or a put that failed. FAILED_PRECONDITION when this client
   // has none.
   absl::Status Abandon(const std::string& name, const Client& client);
@@ -164,6 +182,7 @@ class Registry {
   Entry* FindKept(const std::string& name);
   absl::Status CheckRoom(const std::string& name, const Client& client,
                          std::uint64_t bytes, std::uint64_t handles) const;
+  absl::Status CheckMayDrop(const Entry& entry, const Client& client) const;
   // Whether the client takes over a lock that its process was left with.
   static bool TakesOver(const Entry& entry, const Client& client);
   static void GiveLock(Entry& entry, const Client& client);
@@ -177,6 +196,8 @@ class Registry {
   const Limits limits_;
   const platform::UserId keeper_;
   std::map<std::string, Entry> entries_;
+  // What is to replace something, by session: counted, and seen by nobody.
+  std::map<std::uint64_t, Entry> arriving_;
 };
 
 }  // namespace vmm::keeper

@@ -126,7 +126,37 @@ std::vector<Store::Restored> Store::Restore(
       Forget(NameOfHandle(id, chunk));
     }
   }
+  RemoveReplaced(whole, log);
   return whole;
+}
+
+void Store::RemoveReplaced(std::vector<Restored>& whole,
+                           const std::function<void(const std::string&)>& log) {
+  const auto is_replaced = [&whole](const Restored& old) {
+    return std::any_of(whole.begin(), whole.end(), [&](const Restored& other) {
+      const Record& a = old.record;
+      const Record& b = other.record;
+      // Or by one that itself was replaced and removed.
+      return a.name == b.name &&
+             (b.replaces == a.id ||
+              (a.replaces != b.id && b.replaces != 0 && a.since < b.since));
+    });
+  };
+  std::vector<Restored> kept;
+  for (Restored& one : whole) {
+    if (!is_replaced(one)) {
+      kept.push_back(one);
+      continue;
+    }
+    log("a stored entry is removed: another one has replaced it");
+    Forget(NameOfRecord(one.record.id, one.record.revision));
+    for (std::size_t i = 0; i < one.content->handles.size(); ++i) {
+      Forget(NameOfHandle(one.record.id, i));
+    }
+    stored_ -= one.content->handles.size() + 1;
+    entries_.erase(one.saved.id);
+  }
+  whole = std::move(kept);
 }
 
 }  // namespace vmm::keeper

@@ -128,6 +128,9 @@ class Server {
 
   absl::Status Keep(const Request& request, const Client& client,
                     Content content);
+  // Of a kReplace; `content` is checked.
+  absl::Status Replace(const Request& request, const Client& client,
+                       std::shared_ptr<const Content> content);
   absl::Status Seal(const std::string& name, const Client& client);
   absl::Status Drop(const std::string& name, const Client& client);
   absl::Status SendFound(Session& session, const std::string& name,

@@ -22,6 +22,13 @@ absl::StatusOr<ExportedHandle> Copy(const ExportedHandle& handle) {
   return *std::move(duplicate);
 }
 
+std::string NotStored(const Content& content, const Client& client,
+                      absl::string_view why) {
+  return absl::StrCat("memory of ", content.ticket.layout.size,
+                      " bytes put by process ", client.pid,
+                      " will not survive a restart: ", why);
+}
+
 }  // namespace
 
 absl::Status Server::ServeAll(Session& session) {
@@ -84,6 +91,7 @@ absl::Status Server::ServeRequest(Session& session, const Request& request) {
   RETURN_IF_ERROR(CheckIsThere(session));
   switch (request.type) {
     case kPut:
+    case kReplace:
       return ServePut(session, request);
     case kAttach:
       return ServeAttach(session, request);
@@ -125,15 +133,21 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
   absl::Status begun = CheckTicketIsOfHere(*request.ticket);
   if (begun.ok()) {
     platform::MutexLock lock(mutex_);
-    begun =
-        registry_.BeginPut(request.name, client, *request.ticket, absl::Now());
+    begun = request.type == kReplace
+                ? registry_.BeginReplace(request, client)
+                : registry_.BeginPut(request.name, client, *request.ticket,
+                                     absl::Now());
   }
   absl::Status answered = Answer(session, begun);
   if (!begun.ok() || !answered.ok()) return answered;
   // What Keep() has kept stays, whatever came behind it.
   const auto give_up = [&] {
     platform::MutexLock lock(mutex_);
-    if (registry_.Abandon(request.name, client).ok()) NotifyWaiters();
+    if (request.type == kReplace) {
+      registry_.AbandonReplace(client);
+    } else if (registry_.Abandon(request.name, client).ok()) {
+      NotifyWaiters();
+    }
   };
   bool came = false;
   absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
@@ -168,15 +182,13 @@ absl::Status Server::Keep(const Request& request, const Client& client,
     if (!usable.ok()) return usable;
   }
   const auto kept = std::make_shared<const Content>(std::move(content));
+  if (request.type == kReplace) return Replace(request, client, kept);
   const absl::Time now = absl::Now();
   std::string why_not;
   platform::MutexLock change(change_mutex_);
-  const Saved saved = store_.Save(request.name, client, *kept, now, &why_not);
-  if (!why_not.empty()) {
-    options_.log(absl::StrCat("memory of ", kept->ticket.layout.size,
-                              " bytes put by process ", client.pid,
-                              " will not survive a restart: ", why_not));
-  }
+  const Saved saved =
+      store_.Save(request.name, client, *kept, now, {}, &why_not);
+  if (!why_not.empty()) options_.log(NotStored(*kept, client, why_not));
   absl::Status committed;
   {
     platform::MutexLock lock(mutex_);
@@ -189,6 +201,35 @@ absl::Status Server::Keep(const Request& request, const Client& client,
     if (!removed.ok()) options_.log(std::string(removed.message()));
   }
   return committed;
+}
+
+absl::Status Server::Replace(const Request& request, const Client& client,
+                             std::shared_ptr<const Content> content) {
+  const absl::Time now = absl::Now();
+  // Its handles are closed after the locks are gone.
+  absl::StatusOr<Registry::Replaced> old = Registry::Replaced{};
+  platform::MutexLock change(change_mutex_);
+  absl::StatusOr<Saved> allowed = Saved{};
+  {
+    platform::MutexLock lock(mutex_);
+    allowed = registry_.CheckReplace(request, client);
+  }
+  if (!allowed.ok()) return allowed.status();
+  std::string why_not;
+  const Saved saved =
+      store_.Save(request.name, client, *content, now,
+                  {.sealed = true, .replaces = *allowed}, &why_not);
+  if (!why_not.empty()) options_.log(NotStored(*content, client, why_not));
+  {
+    platform::MutexLock lock(mutex_);
+    old = registry_.CommitReplace(request, client, std::move(content), saved,
+                                  now);
+    if (old.ok()) NotifyWaiters();
+  }
+  // Of the two, what is no more.
+  const absl::Status removed = store_.Remove(old.ok() ? old->saved : saved);
+  if (!removed.ok()) options_.log(std::string(removed.message()));
+  return old.status();
 }
 
 absl::Status Server::Seal(const std::string& name, const Client& client) {

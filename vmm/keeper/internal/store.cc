@@ -113,7 +113,8 @@ absl::Status Store::RemoveAll(const Record& record, std::size_t handles,
 }
 
 Saved Store::Save(const std::string& name, const Client& client,
-                  const Content& content, absl::Time since, std::string* why) {
+                  const Content& content, absl::Time since, const As& as,
+                  std::string* why) {
   if (!note_.empty()) return {};
   if (content.ticket.kind == HandleKind::kFabric) {
     *why = "fabric handles are not stored: they hold no memory";
@@ -133,8 +134,11 @@ Saved Store::Save(const std::string& name, const Client& client,
     *why = std::string(id.status().message());
     return {};
   }
-  Record record{*id,         1,          false, name,
-                client.user, client.pid, since, content.ticket};
+  Record record{*id,         1,          as.sealed, name,
+                client.user, client.pid, since,     content.ticket};
+  if (const auto old = entries_.find(as.replaces.id); old != entries_.end()) {
+    record.replaces = old->second.record.id;
+  }
   const Deadline deadline = Deadline::In(kPatience);
   absl::Status stored = StoreAll(record, content, deadline);
   if (!stored.ok()) {

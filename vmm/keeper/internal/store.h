@@ -5,7 +5,9 @@
 // entry without one is half an entry, which was never promised to anybody.
 // Sealing stores a record of the next revision and then removes the old one.
 // So a keeper that is killed between any two steps finds every entry whole,
-// sealed if that was ever answered, or not at all.
+// sealed if that was ever answered, or not at all. What replaces an entry says so
+// in its record, and the old one is removed after that is stored: a keeper that
+// finds both has the new one.
 #ifndef VMMSHARE_VMM_KEEPER_INTERNAL_STORE_H_
 #define VMMSHARE_VMM_KEEPER_INTERNAL_STORE_H_
 
@@ -60,10 +62,16 @@ class Store {
       platform::StoredHandles handles,
       const std::function<void(const std::string&)>& log);
 
-  // Stores an entry that is not sealed. The answer is empty, and `why` says
+  // What an entry is from the beginning.
+  struct As {
+    bool sealed = false;
+    Saved replaces = {};  // Counts no more from the moment this is stored.
+  };
+  // Stores an entry. The answer is empty, and `why` says
   // why, when it will not survive a restart. Nothing of it is left there then.
   Saved Save(const std::string& name, const Client& client,
-             const Content& content, absl::Time since, std::string* why);
+             const Content& content, absl::Time since, const As& as,
+             std::string* why);
   // The entry is sealed in the store when this returns OK. OK for one that is
   // not stored.
   absl::Status Seal(const Saved& saved);
@@ -83,6 +91,9 @@ class Store {
   // Of a record, and then of its handles.
   absl::Status RemoveAll(const Record& record, std::size_t handles,
                          Deadline deadline);
+  // Which of `whole` have been replaced by another of them.
+  void RemoveReplaced(std::vector<Restored>& whole,
+                      const std::function<void(const std::string&)>& log);
   // At best: what cannot be removed is found again after a restart.
   void Forget(absl::string_view name);
 

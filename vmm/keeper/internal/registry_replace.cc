@@ -1,0 +1,70 @@
+// One step from what was kept to what is kept: see registry.h.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "vmm/keeper/internal/refusals.h"
+#include "vmm/keeper/internal/registry.h"
+
+namespace vmm::keeper {
+
+absl::StatusOr<Saved> Registry::CheckReplace(const Request& request,
+                                             const Client& client) const {
+  const auto found = entries_.find(request.name);
+  if (!request.replaces.has_value()) {
+    if (found == entries_.end()) return Saved{};
+    return Taken(found->second.by, found->second.content != nullptr);
+  }
+  if (found == entries_.end() || found->second.content == nullptr) {
+    return NotKept();
+  }
+  const Entry& entry = found->second;
+  absl::Status allowed = CheckMayDrop(entry, client);
+  if (!allowed.ok()) return allowed;
+  if (entry.state != KeptState::kSealed) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is not sealed: ", keeper::Describe(entry.by),
+        " put it. Only what is complete is replaced: seal it, or drop it."));
+  }
+  if (entry.content->ticket.id != *request.replaces) {
+    return absl::AbortedError(absl::StrCat(
+        "it has been replaced meanwhile, by ", keeper::Describe(entry.by),
+        ": attach what is there now, and begin again from that"));
+  }
+  return entry.saved;
+}
+
+absl::Status Registry::BeginReplace(const Request& request,
+                                    const Client& client) {
+  absl::StatusOr<Saved> allowed = CheckReplace(request, client);
+  if (!allowed.ok()) return allowed.status();
+  Entry entry;
+  entry.by = client;
+  entry.bytes = request.ticket->layout.size;
+  entry.handles = request.ticket->layout.count();
+  absl::Status room = CheckRoom("", client, entry.bytes, entry.handles);
+  if (!room.ok()) return room;
+  arriving_.insert_or_assign(client.session, std::move(entry));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Registry::Replaced> Registry::CommitReplace(
+    const Request& request, const Client& client,
+    std::shared_ptr<const Content> content, Saved saved, absl::Time now) {
+  const auto arriving = arriving_.find(client.session);
+  if (arriving == arriving_.end()) {
+    return absl::NotFoundError("the put was abandoned");
+  }
+  absl::StatusOr<Saved> allowed = CheckReplace(request, client);
+  if (!allowed.ok()) return allowed.status();
+  Entry& entry = entries_[request.name];
+  Replaced old{std::move(entry.content), std::move(entry.saved)};
+  entry = std::move(arriving->second);
+  arriving_.erase(arriving);
+  entry.state = KeptState::kSealed;
+  entry.since = now;
+  entry.content = std::move(content);
+  entry.saved = std::move(saved);
+  return old;
+}
+
+}  // namespace vmm::keeper
