@@ -162,6 +162,12 @@ TEST(FuzzCorpus, AnswersOfAKeeperKeepTheirPromises) {
 TEST(FuzzCorpus, RecordsOfAKeeperKeepTheirPromises) {
   EXPECT_GT(Fuzz("keeper_record", 60000), 60000u);
 }
+TEST(FuzzCorpus, ManifestsOfTensorSetsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("tensor_manifest", 60000), 60000u);
+}
+TEST(FuzzCorpus, TrailersOfTensorSetsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("tensor_trailer", 60000), 60000u);
+}
 TEST(FuzzCorpus, CardsOfRanksKeepTheirPromises) {
   EXPECT_GT(Fuzz("job_card", 40000), 40000u);
 }

@@ -394,6 +394,7 @@ const std::vector<Entry>& Entries() {
     for (Entry& entry : RingEntries()) all->push_back(std::move(entry));
     for (Entry& entry : JobEntries()) all->push_back(std::move(entry));
     for (Entry& entry : KeeperEntries()) all->push_back(std::move(entry));
+    for (Entry& entry : WeightsEntries()) all->push_back(std::move(entry));
     return all;
   }();
   return *entries;

@@ -70,6 +70,11 @@ void FuzzKeeperAnswer(Input input);
 // right; and the name under which it stores something.
 void FuzzKeeperRecord(Input input);
 
+// The manifest of a tensor set as it is, and once more with its head and checksum
+// put right; and the bytes that say where it is.
+void FuzzTensorManifest(Input input);
+void FuzzTensorTrailer(Input input);
+
 struct Entry {
   std::string name;
   void (*run)(Input input);
@@ -77,12 +82,13 @@ struct Entry {
 };
 
 // Those of pools, of fences and of what is built on both, of jobs (cards and
-// rows of ranks), of the keeper, and all.
+// rows of ranks), of the keeper, of tensor sets, and all.
 std::vector<Entry> PoolEntries();
 std::vector<Entry> FenceEntries();
 std::vector<Entry> RingEntries();
 std::vector<Entry> JobEntries();
 std::vector<Entry> KeeperEntries();
+std::vector<Entry> WeightsEntries();
 const std::vector<Entry>& Entries();
 
 }  // namespace vmm::fuzz

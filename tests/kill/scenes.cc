@@ -21,6 +21,8 @@ const std::vector<Scene>& Scenes() {
        &ReadRing},
       {"Keeper", "a keeper, and a client that creates, seals, locks and drops",
        &RunKeeper, &UseKeeper},
+      {"Weights", "a keeper with a tensor set, which a client replaces",
+       &RunWeights, &ReplaceWeights},
   };
   return *scenes;
 }

@@ -45,6 +45,9 @@ absl::Status ReadRing(Party& me);
 // A keeper, and one who has memory kept.
 absl::Status RunKeeper(Party& me);
 absl::Status UseKeeper(Party& me);
+// A keeper with a tensor set, and one who replaces it.
+absl::Status RunWeights(Party& me);
+absl::Status ReplaceWeights(Party& me);
 
 }  // namespace vmm::testing
 

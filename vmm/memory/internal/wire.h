@@ -7,6 +7,7 @@
 namespace vmm {
 
 using platform::Crc32c;
+using platform::ExtendCrc32c;
 using platform::WireReader;
 using platform::WireWriter;
 

@@ -1,0 +1,542 @@
+// Tensor sets in memory, and under names of a keeper, in several processes.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tests/ipc/keeper_ipc_test.h"
+#include "tests/unit/vmm_weights_samples.h"
+#include "vmm/pool/pool.h"
+#include "vmm/weights/internal/trailer.h"
+#include "vmm/weights/tensor_set.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using Args = std::vector<std::string>;
+
+constexpr char kName[] = "model/tp-0";
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+// Sixteen tensors of some size, and an alias.
+TensorLayout LayoutOf(const std::string& fingerprint = "a") {
+  TensorLayout layout({.fingerprint = fingerprint});
+  for (int i = 0; i < 16; ++i) {
+    Must(layout.Add(absl::StrCat("layer.", i), DType::kUInt8, {1000 + i}));
+  }
+  Must(layout.AddAlias("tied", 3, DType::kUInt8, {1003}));
+  return layout;
+}
+
+// Each tensor has a pattern of its own, made of `seed` and its place.
+absl::Status FillSet(TensorSetWriter& writer, std::uint64_t seed) {
+  for (std::size_t i = 0; i < writer.manifest().tensors.size(); ++i) {
+    const TensorInfo& tensor = writer.manifest().tensors[i];
+    if (tensor.alias_of.has_value()) continue;
+    const absl::Status written = writer.Write(
+        i, 0,
+        Pattern(100 * seed + i, static_cast<std::size_t>(tensor.extent())));
+    if (!written.ok()) return written;
+  }
+  return absl::OkStatus();
+}
+
+// All of it is what FillSet() wrote.
+void ExpectFilled(const TensorSet& set, std::uint64_t seed) {
+  for (std::size_t i = 0; i < set.manifest().tensors.size(); ++i) {
+    const TensorInfo& tensor = set.manifest().tensors[i];
+    ExpectPattern(
+        set.address(tensor), static_cast<std::size_t>(tensor.extent()),
+        100 * seed + tensor.alias_of.value_or(static_cast<std::uint32_t>(i)));
+  }
+}
+
+absl::StatusOr<std::uint64_t> PublishFilled(KeeperClient& keeper,
+                                            const Device& device,
+                                            std::uint64_t seed) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = layout.size()}));
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      TestDriver(), memory.address(), memory.requested_size(), layout));
+  Must(FillSet(writer, seed));
+  return PublishTensorSet(keeper, kName, memory.shareable(), writer, {},
+                          Late());
+}
+
+class TensorSetTest : public DriverTest {
+ protected:
+  Allocation MakeFor(const TensorLayout& layout) {
+    return Must(Allocation::Create(device, {.size = layout.size()}));
+  }
+  TensorSetWriter Begin(const Allocation& memory, const TensorLayout& layout) {
+    return Must(TensorSetWriter::Begin(driver(), memory.address(),
+                                       memory.requested_size(), layout));
+  }
+  absl::StatusOr<TensorSet> Open(const Allocation& memory) {
+    return TensorSet::Open(driver(), memory.address(), memory.requested_size());
+  }
+};
+
+TEST_F(TensorSetTest, IsReadAsItWasWritten) {
+  const TensorLayout layout = SampleLayout();
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  Must(FillSet(writer, 1));
+  Must(writer.Seal({.generation = 7}));
+  const TensorSet set = Must(Open(memory));
+  EXPECT_EQ(set.manifest(), writer.manifest());
+  EXPECT_EQ(set.manifest().generation, 7u);
+  EXPECT_EQ(set.manifest().metadata.at("format"), "pt");
+  for (const TensorInfo& tensor : set.manifest().tensors) {
+    ASSERT_NE(set.Find(tensor.name), nullptr);
+    EXPECT_EQ(*set.Find(tensor.name), tensor);
+    EXPECT_EQ(tensor.checksum.has_value(), !tensor.alias_of.has_value());
+  }
+  EXPECT_EQ(set.Find("embed"), nullptr);
+  ExpectPattern(set.address(*set.Find("lm_head.weight")), 3200, 100);
+  EXPECT_EQ(Must(set.Verify()), 4u);
+}
+
+TEST_F(TensorSetTest, OfMemoryOfTheHostTheSame) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = Must(Allocation::Create(
+      device, {.size = layout.size(),
+               .host_numa_node = 0,
+               .also = {{Location::HostNuma(0), Access::kReadWrite}}}));
+  TensorSetWriter writer = Begin(memory, layout);
+  Must(FillSet(writer, 1));
+  Must(writer.Seal({}));
+  const TensorSet set = Must(Open(memory));
+  EXPECT_EQ(Must(set.Verify()), 16u);
+  const auto* bytes =
+      reinterpret_cast<const std::uint8_t*>(set.address(*set.Find("layer.5")));
+  EXPECT_TRUE(std::equal(bytes, bytes + 1005, Pattern(105, 1005).begin()));
+}
+
+TEST_F(TensorSetTest, InABlockOfAPool) {
+  const TensorLayout layout = LayoutOf();
+  auto pool = Must(Pool::Create(device, {}));
+  const CUdeviceptr block = Must(pool->Allocate(layout.size(), nullptr));
+  // What was there before: it must not be taken for the set.
+  for (std::uint64_t seed = 1; seed < 3; ++seed) {
+    TensorSetWriter writer =
+        Must(TensorSetWriter::Begin(driver(), block, layout.size(), layout));
+    EXPECT_TRUE(absl::IsFailedPrecondition(
+        TensorSet::Open(driver(), block, layout.size()).status()));
+    Must(FillSet(writer, seed));
+    Must(writer.Seal({}));
+    ExpectFilled(Must(TensorSet::Open(driver(), block, layout.size())), seed);
+  }
+  Must(pool->Free(block, nullptr));
+}
+
+TEST_F(TensorSetTest, IsNoneUntilItIsSealed) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  const auto expect_none = [&] {
+    const absl::Status none = Open(memory).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(none)) << none;
+    EXPECT_THAT(Text(none), HasSubstr("no sealed tensor set"));
+  };
+  expect_none();
+  TensorSetWriter writer = Begin(memory, layout);
+  Must(FillSet(writer, 1));
+  expect_none();
+  Must(writer.Seal({}));
+  ExpectFilled(Must(Open(memory)), 1);
+  // The next one in the same memory takes it away first.
+  Begin(memory, layout);
+  expect_none();
+}
+
+TEST_F(TensorSetTest, TheWriterRefusesWhatIsNoPartOfATensor) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  const std::vector<std::uint8_t> bytes(1001);
+  EXPECT_TRUE(absl::IsOutOfRange(writer.Write(0, 0, bytes)));
+  EXPECT_TRUE(absl::IsOutOfRange(writer.Write(1, 1, bytes)));
+  EXPECT_TRUE(absl::IsOutOfRange(writer.Write(1, UINT64_MAX, bytes)));
+  EXPECT_TRUE(absl::IsOutOfRange(writer.Write(17, 0, {})));
+  const absl::Status alias = writer.Write(16, 0, {bytes.data(), 3});
+  EXPECT_TRUE(absl::IsInvalidArgument(alias));
+  EXPECT_THAT(Text(alias), AllOf(HasSubstr("tied"), HasSubstr("layer.3")));
+  EXPECT_TRUE(absl::IsInvalidArgument(writer.Seal({.generation = 0})));
+  Must(writer.Seal({}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(writer.Write(0, 0, {})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(writer.Seal({})));
+}
+
+TEST_F(TensorSetTest, NeedsRoomAndMemoryOfTheDrivers) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(TensorSetWriter::Begin(driver(), memory.address(),
+                                                     layout.size() - 1, layout)
+                                  .status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      TensorSetWriter::Begin(driver(), memory.address(), 1ull << 50, layout)
+          .status()));
+  std::vector<std::uint8_t> plain(1 << 16);
+  const auto address = reinterpret_cast<CUdeviceptr>(plain.data());
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      TensorSetWriter::Begin(driver(), address, plain.size(), layout)
+          .status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      TensorSet::Open(driver(), address, plain.size()).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      TensorSet::Open(driver(), memory.address(), 8).status()));
+}
+
+TEST_F(TensorSetTest, WhatSomebodyWroteToAfterwardsIsFound) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  Must(FillSet(writer, 1));
+  Must(writer.Seal({}));
+  const TensorSet set = Must(Open(memory));
+  EXPECT_EQ(Must(set.Verify()), 16u);
+  EXPECT_EQ(
+      driver()->cuMemsetD8(set.address(*set.Find("layer.7")) + 500, 0xa5, 1),
+      CUDA_SUCCESS);
+  const absl::Status damaged = set.Verify().status();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(Text(damaged), HasSubstr("\"layer.7\""));
+}
+
+// Bytes of the program's own kernels have a checksum if it is asked for.
+TEST_F(TensorSetTest, ChecksumsOfWhatDidNotComeInOrderAreTakenWhenAskedFor) {
+  for (const bool all : {false, true}) {
+    const TensorLayout layout = LayoutOf();
+    const Allocation memory = MakeFor(layout);
+    TensorSetWriter writer = Begin(memory, layout);
+    Must(FillSet(writer, 1));
+    WritePattern(writer.address(2), 1002, 5);
+    Must(writer.Write(2, 4, Pattern(6, 10)));
+    Must(writer.Seal({.checksum_all = all}));
+    const TensorSet set = Must(Open(memory));
+    EXPECT_EQ(set.Find("layer.2")->checksum.has_value(), all);
+    EXPECT_EQ(Must(set.Verify()), all ? 16u : 15u);
+  }
+}
+
+TEST_F(TensorSetTest, IsCopiedFromOtherMemoryOfTheDevice) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation from = Must(Allocation::Create(device, {.size = kGranule}));
+  WritePattern(from.address(), 1002, 102);
+  for (const bool on_host : {false, true}) {
+    AllocationOptions options{.size = layout.size()};
+    if (on_host) {
+      options.host_numa_node = 0;
+      options.also = {{Location::HostNuma(0), Access::kReadWrite}};
+    }
+    const Allocation memory = Must(Allocation::Create(device, options));
+    TensorSetWriter writer = Begin(memory, layout);
+    Must(FillSet(writer, 9));
+    Must(writer.CopyFrom(2, from.address()));
+    EXPECT_TRUE(absl::IsInvalidArgument(writer.CopyFrom(16, from.address())));
+    Must(writer.Seal({.checksum_all = true}));
+    const TensorSet set = Must(Open(memory));
+    ExpectPattern(set.address(*set.Find("layer.2")), 1002, 102);
+    EXPECT_EQ(Must(set.Verify()), 16u);
+  }
+}
+
+TEST_F(TensorSetTest, IsReadFromFilesByManyThreads) {
+  const PrivateDirectory directory;
+  const std::string path = directory.path() + "/weights";
+  const TensorLayout layout = LayoutOf();
+  std::vector<std::uint64_t> places;
+  {
+    std::ofstream file(path, std::ios::binary);
+    file << "head";
+    for (std::size_t i = 0; i < 16; ++i) {
+      places.push_back(static_cast<std::uint64_t>(file.tellp()));
+      const std::vector<std::uint8_t> bytes = Pattern(100 + i, 1000 + i);
+      file.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+    }
+  }
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  std::vector<std::thread> threads;
+  std::vector<absl::Status> read(16);
+  for (std::size_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::size_t i = thread; i < 16; i += 4) {
+        read[i] = writer.ReadFile(i, path, places[i]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : read) Must(status);
+  Must(writer.Seal({}));
+  const TensorSet set = Must(Open(memory));
+  ExpectFilled(set, 1);
+  EXPECT_EQ(Must(set.Verify()), 16u);
+}
+
+TEST_F(TensorSetTest, AFileThatIsCutOrMissingIsAnError) {
+  const PrivateDirectory directory;
+  const std::string path = directory.path() + "/weights";
+  std::ofstream(path, std::ios::binary) << std::string(1500, 'x');
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  Must(writer.ReadFile(0, path, 500));
+  for (const std::uint64_t at : {std::uint64_t{501}, std::uint64_t{1500},
+                                 std::uint64_t{1} << 40, UINT64_MAX}) {
+    const absl::Status cut = writer.ReadFile(0, path, at);
+    EXPECT_TRUE(absl::IsDataLoss(cut)) << at << cut;
+    EXPECT_THAT(Text(cut), AllOf(HasSubstr(path), HasSubstr("layer.0")));
+  }
+  EXPECT_TRUE(absl::IsNotFound(writer.ReadFile(0, path + "-no", 0)));
+}
+
+// What a maker that means harm may leave where readers look.
+TEST_F(TensorSetTest, HostileBytesAreATypedError) {
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  Must(FillSet(writer, 1));
+  Must(writer.Seal({}));
+  const std::uint64_t size = memory.requested_size();
+  const auto open_with = [&](const weights::Trailer& trailer) {
+    const std::vector<std::uint8_t> bytes = weights::EncodeTrailer(trailer);
+    EXPECT_EQ(driver()->cuMemcpyHtoD(memory.address() + size - bytes.size(),
+                                     bytes.data(), bytes.size()),
+              CUDA_SUCCESS);
+    return Open(memory).status();
+  };
+  const std::uint64_t offset = weights::AlignUp(layout.manifest().data_bytes);
+  const std::uint64_t length = EncodedSize(layout.manifest());
+  Must(open_with({offset, length}));
+  for (const weights::Trailer& trailer :
+       {weights::Trailer{offset, length - 1},
+        weights::Trailer{offset + 1, length}, weights::Trailer{0, length},
+        weights::Trailer{offset, 0}, weights::Trailer{UINT64_MAX - 8, 16},
+        weights::Trailer{size, 1}, weights::Trailer{0, size}}) {
+    const absl::Status status = open_with(trailer);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
+  // A manifest that says that it is where its data are.
+  TensorManifest overlapping = layout.manifest();
+  overlapping.generation = 1;
+  overlapping.data_bytes = offset + 1;
+  for (const std::uint64_t generation : {0, 1}) {
+    overlapping.generation = generation;
+    const std::vector<std::uint8_t> bytes = EncodeManifest(overlapping);
+    EXPECT_EQ(driver()->cuMemcpyHtoD(memory.address() + offset, bytes.data(),
+                                     bytes.size()),
+              CUDA_SUCCESS);
+    const absl::Status status = open_with({offset, bytes.size()});
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
+}
+
+class KeptSetTest : public KeeperTest {
+ protected:
+  absl::StatusOr<KeptTensorSet> Attach(KeeperClient& client) {
+    return AttachTensorSet(client, kName, driver(), {}, Late());
+  }
+};
+
+// Publishes filled with pattern SEED and ends: ADDRESS, SEED.
+int PublishAndDie(const Args& args) {
+  const Here here;
+  KeeperClient keeper =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  std::uint64_t seed = 0;
+  platform::Check(absl::SimpleAtoi(args[1], &seed), "a seed");
+  Must(PublishFilled(keeper, here.device, seed));
+  KillThisProcess();
+}
+const bool kPublishAndDie =
+    RegisterChild("weights-publish-and-die", &PublishAndDie);
+
+TEST_F(KeptSetTest, IsThereWhenItsMakerWasKilled) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  for (std::uint64_t generation = 1; generation < 4; ++generation) {
+    Child child =
+        Child::Start("weights-publish-and-die",
+                     {keeper_address(), absl::StrCat(10 + generation)});
+    const std::int64_t pid = child.pid();
+    EXPECT_EQ(child.Wait(), Child::kKilled);
+    const KeptTensorSet kept = Must(Attach(client));
+    EXPECT_EQ(kept.set.manifest().generation, generation);
+    ExpectFilled(kept.set, 10 + generation);
+    ExpectReadOnly(kept.memory.address());
+    EXPECT_EQ(Must(kept.set.Verify()), 16u);
+    const KeptMemory listed = *Listed(client, kName);
+    EXPECT_EQ(listed.state, KeptState::kSealed);
+    EXPECT_EQ(listed.pid, pid);
+    EXPECT_EQ(server->names(), 1u);
+  }
+}
+
+TEST_F(KeptSetTest, WhoHasTheOldOneKeepsItAndItGoesWithTheLast) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const auto free_bytes = [&] {
+    std::size_t free = 0, total = 0;
+    EXPECT_EQ(driver()->cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+    return free;
+  };
+  EXPECT_EQ(Must(PublishFilled(client, device, 1)), 1u);
+  const std::size_t with_one = free_bytes();
+  {
+    const KeptTensorSet first = Must(Attach(client));
+    EXPECT_EQ(Must(PublishFilled(client, device, 2)), 2u);
+    const KeptTensorSet second = Must(Attach(client));
+    ExpectFilled(first.set, 1);
+    ExpectFilled(second.set, 2);
+    EXPECT_LT(free_bytes(), with_one);
+    // As sealed memory is.
+    EXPECT_TRUE(absl::IsFailedPrecondition(
+        AttachTensorSet(client, kName, driver(),
+                        {.import = {.access = Access::kReadWrite}}, Late())
+            .status()));
+  }
+  ExpectSoon([&] { return free_bytes() == with_one; });
+  Must(client.Drop(kName, Late()));
+  const absl::Status dropped = Attach(client).status();
+  EXPECT_TRUE(absl::IsNotFound(dropped)) << dropped;
+  // The name is free: it begins anew.
+  EXPECT_EQ(Must(PublishFilled(client, device, 3)), 1u);
+}
+
+TEST_F(KeptSetTest, OfTwoWritersOneIsToldThatItWasTooLate) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  Must(PublishFilled(client, device, 1));
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = layout.size()}));
+  const MemoryId first = Must(Attach(client)).memory.ticket().id;
+  Must(PublishFilled(client, device, 2));
+  const absl::Status late =
+      client.Replace(kName, memory.shareable(), first, Late());
+  EXPECT_TRUE(absl::IsAborted(late)) << late;
+  EXPECT_THAT(Text(late), HasSubstr("replaced meanwhile"));
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      client.Replace(kName, memory.shareable(), std::nullopt, Late())));
+  EXPECT_TRUE(absl::IsNotFound(
+      client.Replace("other", memory.shareable(), first, Late())));
+  ExpectFilled(Must(Attach(client)).set, 2);
+}
+
+TEST_F(KeptSetTest, ManyWritersAndReadersSeeWholeGenerationsInOrder) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  Must(PublishFilled(client, device, 1));
+  // Writers that meet are told so, and come again; of the reader's sets each is
+  // whole and none is older than the one before.
+  std::vector<Child> writers;
+  for (int i = 0; i < 3; ++i) {
+    writers.push_back(
+        Child::Start("weights-publish-many", {keeper_address(), "5"}));
+  }
+  std::uint64_t last = 0;
+  while (last < 16) {
+    const KeptTensorSet kept = Must(Attach(client));
+    const std::uint64_t generation = kept.set.manifest().generation;
+    EXPECT_GE(generation, last);
+    EXPECT_EQ(Must(kept.set.Verify()), 16u);
+    last = generation;
+  }
+  for (Child& writer : writers) EXPECT_EQ(writer.Wait(), 0);
+  EXPECT_EQ(last, 16u);
+  EXPECT_EQ(server->names(), 1u);
+}
+
+// Publishes so many times: ADDRESS, TIMES.
+int PublishMany(const Args& args) {
+  const Here here;
+  KeeperClient keeper =
+      Must(KeeperClient::Connect({.address = args[0]}, Late()));
+  int times = 0;
+  platform::Check(absl::SimpleAtoi(args[1], &times), "how often");
+  while (times > 0) {
+    const absl::StatusOr<std::uint64_t> generation =
+        PublishFilled(keeper, here.device, 9);
+    if (generation.ok()) --times;
+    if (!generation.ok() && !absl::IsAborted(generation.status())) {
+      Must(generation.status());
+    }
+  }
+  return 0;
+}
+const bool kPublishMany = RegisterChild("weights-publish-many", &PublishMany);
+
+TEST_F(KeptSetTest, WhatIsNoSetIsNeitherOpenedNorReplaced) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const Allocation other = MakePattern(kGranule, 1);
+  Must(client.Put(kName, other.shareable(), Late()));
+  for (const bool sealed : {false, true}) {
+    if (sealed) Must(client.Seal(kName, Late()));
+    const absl::Status none = Attach(client).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(none)) << none;
+    EXPECT_THAT(Text(none), HasSubstr(kName));
+    EXPECT_TRUE(
+        absl::IsFailedPrecondition(PublishFilled(client, device, 2).status()));
+  }
+  const ImportedAllocation kept =
+      Must(client.Attach(kName, driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 1);
+}
+
+TEST_F(KeptSetTest, OfAnotherModelIsRefused) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  Must(PublishFilled(client, device, 1));
+  Must(AttachTensorSet(client, kName, driver(), {.fingerprint = "a"}, Late()));
+  const absl::Status other =
+      AttachTensorSet(client, kName, driver(), {.fingerprint = "b"}, Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(other)) << other;
+  EXPECT_THAT(Text(other), AllOf(HasSubstr("\"a\""), HasSubstr("\"b\"")));
+}
+
+TEST_F(KeptSetTest, MemoryWhoseEndReadersWouldNotFindIsRefused) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = Make(kGranule);
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      driver(), memory.address(), layout.size(), layout));
+  const absl::Status refused =
+      PublishTensorSet(client, kName, memory.shareable(), writer, {}, Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_FALSE(writer.is_sealed());
+  EXPECT_EQ(server->names(), 0u);
+}
+
+TEST_F(KeptSetTest, AFullKeeperKeepsTheOldOne) {
+  const std::unique_ptr<keeper::Server> server =
+      Start({.limits = {.bytes = kGranule}});
+  KeeperClient client = Client();
+  Must(PublishFilled(client, device, 1));
+  const absl::Status full = PublishFilled(client, device, 2).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  ExpectFilled(Must(Attach(client)).set, 1);
+}
+
+}  // namespace
+}  // namespace vmm::testing

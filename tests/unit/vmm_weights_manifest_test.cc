@@ -1,0 +1,269 @@
+// Manifests and trailers of tensor sets: values, without memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/must.h"
+#include "tests/unit/vmm_ticket_samples.h"
+#include "tests/unit/vmm_weights_samples.h"
+#include "vmm/weights/internal/trailer.h"
+#include "vmm/weights/manifest.h"
+
+namespace vmm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::Must;
+using testing::SampleLayout;
+using testing::SampleManifest;
+using Bytes = std::vector<std::uint8_t>;
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+TEST(DTypes, HaveNamesAndSizesAndThereAreNoOthers) {
+  int known = 0;
+  for (int number = 0; number < 256; ++number) {
+    const auto dtype = static_cast<DType>(number);
+    if (SizeOf(dtype) == 0) continue;
+    ++known;
+    EXPECT_EQ(Must(DTypeOf(NameOf(dtype))), dtype);
+  }
+  EXPECT_EQ(known, 17);
+  EXPECT_EQ(SizeOf(DType::kComplex128), 16u);
+  const absl::Status none = DTypeOf("float7\n").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(none));
+  EXPECT_THAT(Text(none), AllOf(HasSubstr("float7\\n"), HasSubstr("bfloat16")));
+}
+
+TEST(TensorLayoutTest, PlacesTensorsSideBySide) {
+  const TensorLayout layout = SampleLayout();
+  const TensorManifest& manifest = layout.manifest();
+  EXPECT_EQ(manifest.tensors[0].offset, 0u);
+  EXPECT_EQ(manifest.tensors[0].extent(), 3200u);
+  EXPECT_THAT(manifest.tensors[0].strides, ElementsAre(16, 1));
+  EXPECT_EQ(manifest.tensors[1].offset, 3328u);  // The next multiple of 256.
+  EXPECT_EQ(manifest.tensors[1].extent(), 2u * 3 * 4 * 4 * 4);
+  EXPECT_EQ(manifest.tensors[2].extent(), 0u);
+  EXPECT_EQ(manifest.tensors[3].extent(), 8u);
+  EXPECT_EQ(manifest.tensors[4].offset, 0u);
+  EXPECT_EQ(manifest.tensors[4].alias_of, 0u);
+  EXPECT_EQ(manifest.tensors[5].offset, 320u);
+  EXPECT_GE(layout.size(), manifest.data_bytes + EncodedSize(manifest) +
+                               weights::kTrailerBytes);
+  Must(CheckManifest(manifest));
+}
+
+TEST(TensorLayoutTest, AnAliasOfAnAliasIsOneOfTheSame) {
+  TensorLayout layout = SampleLayout();
+  const std::size_t again =
+      Must(layout.AddAlias("again", 5, DType::kUInt8, {320}));
+  EXPECT_EQ(layout.manifest().tensors[again].alias_of, 0u);
+  EXPECT_EQ(layout.manifest().tensors[again].offset, 320u);
+}
+
+TEST(TensorLayoutTest, RefusesWhatNoTensorIs) {
+  TensorLayout layout = SampleLayout();
+  const auto code = [&layout](absl::string_view name,
+                              std::vector<std::int64_t> shape,
+                              std::vector<std::int64_t> strides = {}) {
+    return layout
+        .Add(name, DType::kFloat32, std::move(shape), std::move(strides))
+        .status()
+        .code();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(code("embed.weight", {1}), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(code("", {1}), kInvalid);
+  EXPECT_EQ(code("a\nb", {1}), kInvalid);
+  EXPECT_EQ(code(std::string(513, 'a'), {1}), kInvalid);
+  EXPECT_EQ(code("a", {-1}), kInvalid);
+  EXPECT_EQ(code("a", {2, 2}, {2}), kInvalid);
+  EXPECT_EQ(code("a", {2}, {-1}), kInvalid);
+  EXPECT_EQ(code("a", std::vector<std::int64_t>(33, 1)), kInvalid);
+  // Products and sums that pass 64 bits, or 63.
+  EXPECT_EQ(code("a", {1ll << 32, 1ll << 32}), kInvalid);
+  EXPECT_EQ(code("a", {1ll << 61}), kInvalid);
+  EXPECT_EQ(code("a", {3, 3}, {INT64_MAX, INT64_MAX}), kInvalid);
+  EXPECT_EQ(code("a", {5}, {1ll << 62}), kInvalid);
+  EXPECT_EQ(code("a", {INT64_MAX, 2}, {1, INT64_MAX}), kInvalid);
+  // One without elements has none, whatever else it says.
+  EXPECT_EQ(code("zero", {INT64_MAX, 0, INT64_MAX}, {1, 1, 1}),
+            absl::StatusCode::kOk);
+  EXPECT_TRUE(
+      absl::IsNotFound(layout.AddAlias("b", 99, DType::kUInt8, {1}).status()));
+  for (const auto& [shape, offset] :
+       std::vector<std::pair<std::int64_t, std::uint64_t>>{
+           {3201, 0}, {3200, 1}, {1, 3200}, {1, UINT64_MAX}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        layout.AddAlias("b", 0, DType::kUInt8, {shape}, {}, offset).status()))
+        << shape << " at " << offset;
+  }
+  // Nothing of all that is in it.
+  EXPECT_EQ(layout.manifest().tensors.size(), 7u);
+  Must(CheckManifest(layout.manifest()));
+}
+
+TEST(TensorLayoutTest, TakesAQuarterOfAMillionTensorsAndNotAMillion) {
+  TensorLayout layout;
+  for (std::size_t i = 0; i < kMaxTensors; ++i) {
+    Must(layout.Add(absl::StrCat("t", i), DType::kUInt8, {}));
+  }
+  const absl::Status full = layout.Add("one more", DType::kUInt8, {}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(Text(full), HasSubstr("262144"));
+  EXPECT_EQ(
+      Must(DecodeManifest(EncodeManifest(layout.manifest()))).tensors.size(),
+      kMaxTensors);
+}
+
+TEST(TensorManifestTest, ComesBackAsItWasWritten) {
+  for (const TensorManifest& manifest : {TensorManifest(), SampleManifest()}) {
+    const Bytes bytes = EncodeManifest(manifest);
+    EXPECT_EQ(bytes.size(), EncodedSize(manifest));
+    EXPECT_EQ(Must(DecodeManifest(bytes)), manifest);
+  }
+}
+
+TEST(TensorManifestTest, EveryFlippedBitAndEveryCutIsSeen) {
+  Bytes bytes = EncodeManifest(SampleManifest());
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+    EXPECT_FALSE(DecodeManifest(bytes).ok()) << bit;
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+  }
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeManifest(absl::MakeConstSpan(bytes).first(size)).ok());
+  }
+}
+
+// What a checksum does not find: its maker put it there.
+TEST(TensorManifestTest, WithAGoodChecksumIsStillChecked) {
+  const auto status = [](const std::function<void(Bytes&)>& spoil) {
+    Bytes bytes = EncodeManifest(SampleManifest());
+    spoil(bytes);
+    testing::RepairChecksum(bytes);
+    return DecodeManifest(bytes).status();
+  };
+  const auto at = [&](std::size_t place, std::uint8_t value) {
+    return status([=](Bytes& bytes) { bytes[place] = value; });
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(at(0, 'X')));
+  EXPECT_TRUE(absl::IsUnimplemented(at(8, 2)));
+  EXPECT_TRUE(absl::IsInvalidArgument(at(8, 0)));
+  EXPECT_TRUE(absl::IsInvalidArgument(at(10, 1)));
+  // Lengths that lie: nothing is allocated for what is not there.
+  EXPECT_TRUE(absl::IsInvalidArgument(at(34, 3)));       // 196,614 tensors.
+  EXPECT_TRUE(absl::IsResourceExhausted(at(35, 0xff)));  // 4 thousand million.
+  EXPECT_TRUE(absl::IsResourceExhausted(at(38, 0xff)));  // Metadata.
+  EXPECT_TRUE(absl::IsInvalidArgument(at(43, 0xff)));    // The fingerprint.
+  EXPECT_TRUE(absl::IsInvalidArgument(at(44, 1)));
+  // Data that ends before the tensors do.
+  EXPECT_TRUE(absl::IsInvalidArgument(at(24, 0)));
+  EXPECT_TRUE(absl::IsInvalidArgument(at(31, 0xff)));
+  // Bytes behind the last tensor.
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      status([](Bytes& bytes) { bytes.insert(bytes.end() - 4, 0); })));
+}
+
+// Each breach of a rule is found in a value, and so in bytes.
+TEST(TensorManifestTest, MustMakeSense) {
+  const auto refused = [](const std::function<void(TensorManifest&)>& spoil) {
+    TensorManifest manifest = SampleManifest();
+    spoil(manifest);
+    return CheckManifest(manifest);
+  };
+  struct Row {
+    const char* what;
+    std::function<void(TensorManifest&)> spoil;
+    const char* says;
+  };
+  const Row rows[] = {
+      {"names twice", [](auto& m) { m.tensors[1].name = "empty"; },
+       "two tensors have the name \"empty\""},
+      {"no name", [](auto& m) { m.tensors[1].name = ""; }, "name of 0 bytes"},
+      {"overlap", [](auto& m) { m.tensors[1].offset = 1024; },
+       "before the end of another one"},
+      {"outside", [](auto& m) { m.tensors[3].offset += 256; }, "outside"},
+      {"far outside", [](auto& m) { m.tensors[3].offset = ~std::uint64_t{7}; },
+       "outside"},
+      {"crooked", [](auto& m) { m.tensors[3].offset += 1; }, "no multiple"},
+      {"overflow",
+       [](auto& m) {
+         m.tensors[1].shape = {INT64_MAX, 2, 2, 2};
+       },
+       "63 bits"},
+      {"another rank", [](auto& m) { m.tensors[1].shape = {2}; },
+       "number of strides"},
+      {"alias of itself", [](auto& m) { m.tensors[4].alias_of = 4; },
+       "expected one before it"},
+      {"alias of a later one", [](auto& m) { m.tensors[4].alias_of = 5; },
+       "expected one before it"},
+      {"alias of nothing", [](auto& m) { m.tensors[4].alias_of = 1u << 31; },
+       "expected one before it"},
+      {"alias of an alias", [](auto& m) { m.tensors[5].alias_of = 4; },
+       "which is one itself"},
+      {"alias outside", [](auto& m) { m.tensors[5].offset = 3200; },
+       "whose alias it is"},
+      {"alias before", [](auto& m) { m.tensors[5].alias_of = 1; },
+       "whose alias it is"},
+      {"checksum of an alias", [](auto& m) { m.tensors[4].checksum = 1; },
+       "alias with a checksum"},
+      {"fingerprint", [](auto& m) { m.fingerprint = "\x1b[31m"; },
+       "fingerprint"},
+      {"key", [](auto& m) { m.metadata[""] = "x"; }, "metadata"},
+      {"value", [](auto& m) { m.metadata["k"] = std::string("\0", 1); },
+       "metadata"},
+  };
+  Must(refused([](TensorManifest&) {}));
+  for (const Row& row : rows) {
+    const absl::Status status = refused(row.spoil);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << row.what << status;
+    EXPECT_THAT(Text(status), HasSubstr(row.says)) << row.what;
+  }
+}
+
+TEST(TensorTrailer, LeadsToAManifestWithinTheMemory) {
+  const weights::Trailer trailer{.manifest_offset = 512, .manifest_bytes = 100};
+  const Bytes bytes = weights::EncodeTrailer(trailer);
+  EXPECT_EQ(bytes.size(), weights::kTrailerBytes);
+  EXPECT_EQ(Must(weights::DecodeTrailer(bytes, 652)), trailer);
+  for (std::uint64_t size : {0u, 39u, 512u, 651u}) {
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(weights::DecodeTrailer(bytes, size).status()))
+        << size;
+  }
+  for (const weights::Trailer& far :
+       {weights::Trailer{UINT64_MAX, 1}, weights::Trailer{1, UINT64_MAX},
+        weights::Trailer{UINT64_MAX - 30, 30}, weights::Trailer{613, 0}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        weights::DecodeTrailer(weights::EncodeTrailer(far), 652).status()));
+  }
+}
+
+TEST(TensorTrailer, MemoryWithoutOneHoldsNoSet) {
+  Bytes bytes = weights::EncodeTrailer({.manifest_offset = 0});
+  const absl::Status none =
+      weights::DecodeTrailer(Bytes(weights::kTrailerBytes), 4096).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(none));
+  EXPECT_THAT(Text(none), HasSubstr("no sealed tensor set"));
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+    EXPECT_FALSE(weights::DecodeTrailer(bytes, 4096).ok()) << bit;
+    bytes[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+  }
+  bytes[8] = 2;
+  EXPECT_TRUE(
+      absl::IsUnimplemented(weights::DecodeTrailer(bytes, 4096).status()));
+}
+
+}  // namespace
+}  // namespace vmm

@@ -1,0 +1,36 @@
+// How far the elements of a tensor reach; internal to vmm/.
+#ifndef VMMSHARE_VMM_WEIGHTS_INTERNAL_EXTENT_H_
+#define VMMSHARE_VMM_WEIGHTS_INTERNAL_EXTENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "vmm/weights/manifest.h"
+
+namespace vmm::weights {
+
+// Sizes that are added and aligned without overflowing.
+inline constexpr std::uint64_t kMaxBytes = INT64_MAX;
+
+// TensorInfo::extent(), for any values: none when a length or stride is below 0,
+// there are not as many strides as lengths, or it passes kMaxBytes.
+std::optional<std::uint64_t> ExtentOf(const TensorInfo& info);
+
+// Row-major strides; none when they overflow.
+std::optional<std::vector<std::int64_t>> DenseStrides(
+    const std::vector<std::int64_t>& shape);
+
+// OK for a name, shape and strides that a tensor may have.
+absl::Status CheckTensor(const TensorInfo& info);
+// OK when an alias lies within the bytes of `base`. REQUIRES: both are OK with
+// CheckTensor().
+absl::Status CheckAlias(const TensorInfo& alias, const TensorInfo& base);
+absl::Status CheckNotes(const TensorManifest& manifest);
+
+// `text` as a message shows it: printable, and not too long.
+std::string Shown(absl::string_view text);
+
+}  // namespace vmm::weights
+
+#endif  // VMMSHARE_VMM_WEIGHTS_INTERNAL_EXTENT_H_

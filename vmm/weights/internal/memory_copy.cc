@@ -1,0 +1,165 @@
+#include "vmm/weights/internal/memory_copy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/memory/pointer.h"
+
+namespace vmm::weights {
+namespace {
+
+constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
+
+std::string Call(absl::string_view name, CUdeviceptr address,
+                 std::uint64_t size) {
+  return absl::StrCat(name, "(0x", absl::Hex(address), ", ", size, " bytes)");
+}
+
+bool CpuHas(const platform::Driver& driver, CUdeviceptr address, int node,
+            Access access) {
+  const CUmemLocation where = Location::HostNuma(node).ToCuda();
+  unsigned long long flags = 0;
+  return driver->cuMemGetAccess(&flags, &where, address) == CUDA_SUCCESS &&
+         (flags & static_cast<unsigned>(access)) ==
+             static_cast<unsigned>(access);
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
+                                            CUdeviceptr address,
+                                            std::uint64_t size, Access access) {
+  ASSIGN_OR_RETURN(const PointerInfo info, Classify(driver, address));
+  if (info.kind != PointerKind::kVmm) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("memory at 0x", absl::Hex(address),
+                     " for a tensor set: ", info.advice));
+  }
+  const std::uint64_t before = address - info.range_base;
+  if (before > info.range_size || size > info.range_size - before) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        size, " bytes at 0x", absl::Hex(address), " for a tensor set; only ",
+        info.range_size - std::min(before, info.range_size), " are there"));
+  }
+  MemoryCopy copy(driver, address, size);
+  if (info.host_numa_node.has_value() &&
+      CpuHas(driver, address, *info.host_numa_node, access)) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's own type.
+    copy.on_host_ = reinterpret_cast<std::uint8_t*>(address);
+    return copy;
+  }
+  if (info.device_ordinal.has_value()) {
+    ASSIGN_OR_RETURN(const Device device,
+                     Device::ByOrdinal(driver, *info.device_ordinal));
+    ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
+    copy.primary_ = std::make_shared<const PrimaryContext>(std::move(context));
+    return copy;
+  }
+  if (CUresult r = driver->cuCtxGetCurrent(&copy.context_); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetCurrent()");
+  }
+  if (copy.context_ == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "memory at 0x", absl::Hex(address),
+        " for a tensor set is of no device that this process sees, and not the "
+        "CPU's to access: make a context current, of a device that maps it"));
+  }
+  return copy;
+}
+
+absl::StatusOr<CurrentContext> MemoryCopy::Enter() const {
+  return primary_ != nullptr ? primary_->MakeCurrent()
+                             : MakeCurrent(driver_, context_);
+}
+
+absl::Status MemoryCopy::Write(std::uint64_t offset,
+                               absl::Span<const std::uint8_t> bytes) const {
+  if (bytes.empty()) return absl::OkStatus();
+  if (on_host_ != nullptr) {
+    std::memcpy(on_host_ + offset, bytes.data(), bytes.size());
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+  CUresult r =
+      driver_->cuMemcpyHtoD(address_ + offset, bytes.data(), bytes.size());
+  if (r == CUDA_SUCCESS) return absl::OkStatus();
+  return driver_.Error(r,
+                       Call("cuMemcpyHtoD", address_ + offset, bytes.size()));
+}
+
+absl::Status MemoryCopy::Read(std::uint64_t offset,
+                              absl::Span<std::uint8_t> bytes) const {
+  if (bytes.empty()) return absl::OkStatus();
+  if (on_host_ != nullptr) {
+    std::memcpy(bytes.data(), on_host_ + offset, bytes.size());
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+  CUresult r =
+      driver_->cuMemcpyDtoH(bytes.data(), address_ + offset, bytes.size());
+  if (r == CUDA_SUCCESS) return absl::OkStatus();
+  return driver_.Error(r,
+                       Call("cuMemcpyDtoH", address_ + offset, bytes.size()));
+}
+
+absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
+                                   std::uint64_t size) const {
+  if (size == 0) return absl::OkStatus();
+  if (on_host_ == nullptr) {
+    ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+    CUresult r = driver_->cuMemcpyDtoD(address_ + offset, from, size);
+    if (r == CUDA_SUCCESS) return absl::OkStatus();
+    return driver_.Error(r, Call("cuMemcpyDtoD", from, size));
+  }
+  CUcontext current = nullptr;
+  if (CUresult r = driver_->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
+    return driver_.Error(r, "cuCtxGetCurrent()");
+  }
+  if (current == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        size, " bytes at 0x", absl::Hex(from),
+        " are to be copied to memory of the host, and no context is current: "
+        "make one current, of the device that has them"));
+  }
+  CUresult r = driver_->cuMemcpyDtoH(on_host_ + offset, from, size);
+  if (r == CUDA_SUCCESS) return absl::OkStatus();
+  return driver_.Error(r, Call("cuMemcpyDtoH", from, size));
+}
+
+absl::StatusOr<std::uint32_t> MemoryCopy::Checksum(std::uint64_t offset,
+                                                   std::uint64_t size) const {
+  if (on_host_ != nullptr) {
+    return Crc32c({on_host_ + offset, static_cast<std::size_t>(size)});
+  }
+  std::vector<std::uint8_t> piece(
+      static_cast<std::size_t>(std::min(size, kPiece)));
+  std::uint32_t crc = 0;
+  for (std::uint64_t done = 0; done < size;) {
+    const absl::Span<std::uint8_t> part =
+        absl::MakeSpan(piece).first(static_cast<std::size_t>(
+            std::min<std::uint64_t>(piece.size(), size - done)));
+    RETURN_IF_ERROR(Read(offset + done, part));
+    crc = ExtendCrc32c(crc, part);
+    done += part.size();
+  }
+  return crc;
+}
+
+absl::Status MemoryCopy::Finish() const {
+  if (on_host_ != nullptr) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+  // From pageable memory a copy returns before all of it has arrived.
+  CUresult r = driver_->cuCtxSynchronize();
+  return r == CUDA_SUCCESS ? absl::OkStatus()
+                           : driver_.Error(r, "cuCtxSynchronize()");
+}
+
+}  // namespace vmm::weights

@@ -1,0 +1,70 @@
+// MemoryCopy: bytes between the host and memory of the driver's; internal to
+// vmm/.
+#ifndef VMMSHARE_VMM_WEIGHTS_INTERNAL_MEMORY_COPY_H_
+#define VMMSHARE_VMM_WEIGHTS_INTERNAL_MEMORY_COPY_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/cuda/driver.h"
+#include "vmm/memory/location.h"
+#include "vmm/memory/primary_context.h"
+
+namespace vmm::weights {
+
+// Memory that the CPU may access is copied by the CPU; other memory by the driver,
+// in the primary context of its device, which is made if nobody has. The memory
+// is the caller's and outlives this. Const calls are thread-safe for disjoint
+// bytes.
+class MemoryCopy {
+ public:
+  // FAILED_PRECONDITION for memory that is not cuMemCreate()'s, or of a device that
+  // this process does not see while no context is current; INVALID_ARGUMENT when
+  // `size` bytes leave the range that is reserved around it.
+  static absl::StatusOr<MemoryCopy> Open(const platform::Driver& driver,
+                                         CUdeviceptr address,
+                                         std::uint64_t size, Access access);
+
+  const platform::Driver& driver() const { return driver_; }
+  CUdeviceptr address() const { return address_; }
+  std::uint64_t size() const { return size_; }
+  // For the CPU; null where it may not.
+  std::uint8_t* on_host() const { return on_host_; }
+
+  // REQUIRES: within the memory.
+  absl::Status Write(std::uint64_t offset,
+                     absl::Span<const std::uint8_t> bytes) const;
+  absl::Status Read(std::uint64_t offset, absl::Span<std::uint8_t> bytes) const;
+  // From any memory that the driver knows. FAILED_PRECONDITION when no context
+  // would do it.
+  absl::Status WriteFrom(std::uint64_t offset, CUdeviceptr from,
+                         std::uint64_t size) const;
+  // CRC-32C of `size` bytes. REQUIRES: the same.
+  absl::StatusOr<std::uint32_t> Checksum(std::uint64_t offset,
+                                         std::uint64_t size) const;
+  // Returns when all that was written is there for every process and device.
+  absl::Status Finish() const;
+
+ private:
+  MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
+      : driver_(std::move(driver)), address_(address), size_(size) {}
+  absl::StatusOr<CurrentContext> Enter() const;
+
+  platform::Driver driver_;
+  CUdeviceptr address_;
+  std::uint64_t size_;
+  std::uint8_t* on_host_ = nullptr;
+  std::shared_ptr<const PrimaryContext> primary_;  // Else
+  CUcontext context_ = nullptr;                    // this one.
+};
+
+}  // namespace vmm::weights
+
+#endif  // VMMSHARE_VMM_WEIGHTS_INTERNAL_MEMORY_COPY_H_

@@ -1,0 +1,69 @@
+// Tensor sets under names of a keeper.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "vmm/weights/internal/extent.h"
+#include "vmm/weights/tensor_set.h"
+
+namespace vmm {
+namespace {
+
+absl::Status About(const absl::Status& status, absl::string_view name) {
+  return platform::Annotate(
+      status, absl::StrCat("tensor set \"", weights::Shown(name), "\""));
+}
+
+}  // namespace
+
+absl::StatusOr<KeptTensorSet> AttachTensorSet(
+    KeeperClient& keeper, absl::string_view name,
+    const platform::Driver& driver, const AttachTensorSetOptions& options,
+    Deadline deadline) {
+  ASSIGN_OR_RETURN(
+      ImportedAllocation memory,
+      keeper.Attach(name, driver, {.import = options.import}, deadline));
+  absl::StatusOr<TensorSet> set =
+      TensorSet::Open(driver, memory.address(), memory.requested_size());
+  if (!set.ok()) return About(set.status(), name);
+  const std::string& fingerprint = set->manifest().fingerprint;
+  if (options.fingerprint.value_or(fingerprint) != fingerprint) {
+    return About(absl::FailedPreconditionError(absl::StrCat(
+                     "its fingerprint is \"", weights::Shown(fingerprint),
+                     "\"; expected \"", weights::Shown(*options.fingerprint),
+                     "\": it is of another model, or made otherwise")),
+                 name);
+  }
+  return KeptTensorSet{std::move(memory), *std::move(set)};
+}
+
+absl::StatusOr<std::uint64_t> PublishTensorSet(
+    KeeperClient& keeper, absl::string_view name, const Shareable& memory,
+    TensorSetWriter& writer, const PublishTensorSetOptions& options,
+    Deadline deadline) {
+  TensorSetWriter::SealOptions seal{.checksum_all = options.checksum_all};
+  std::optional<MemoryId> replaced;
+  if (memory.requested_size() != writer.memory_size()) {
+    return About(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the writer has ", writer.memory_size(),
+            " bytes of memory, and what is shared has ",
+            memory.requested_size(), ": readers would not find its end")),
+        name);
+  }
+  absl::StatusOr<KeptTensorSet> before =
+      AttachTensorSet(keeper, name, writer.driver(),
+                      {.import = {.host_access = Access::kRead}}, deadline);
+  if (before.ok()) {
+    seal.generation = before->set.manifest().generation + 1;
+    replaced = before->memory.ticket().id;
+  } else if (!absl::IsNotFound(before.status())) {
+    return before.status();
+  }
+  RETURN_IF_ERROR(About(writer.Seal(seal), name));
+  RETURN_IF_ERROR(keeper.Replace(name, memory, replaced, deadline));
+  return seal.generation;
+}
+
+}  // namespace vmm

@@ -1,0 +1,260 @@
+// What a manifest may say: sums are made so that no value of a peer's overflows.
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/weights/internal/extent.h"
+#include "vmm/weights/manifest.h"
+
+namespace vmm {
+namespace {
+
+struct Row {
+  DType dtype;
+  absl::string_view name;
+  std::uint64_t size;
+};
+constexpr std::array<Row, 17> kRows = {{
+    {DType::kBool, "bool", 1},
+    {DType::kUInt8, "uint8", 1},
+    {DType::kInt8, "int8", 1},
+    {DType::kUInt16, "uint16", 2},
+    {DType::kInt16, "int16", 2},
+    {DType::kUInt32, "uint32", 4},
+    {DType::kInt32, "int32", 4},
+    {DType::kUInt64, "uint64", 8},
+    {DType::kInt64, "int64", 8},
+    {DType::kFloat16, "float16", 2},
+    {DType::kFloat32, "float32", 4},
+    {DType::kFloat64, "float64", 8},
+    {DType::kComplex64, "complex64", 8},
+    {DType::kComplex128, "complex128", 16},
+    {DType::kBFloat16, "bfloat16", 2},
+    {DType::kFloat8E4M3FN, "float8_e4m3fn", 1},
+    {DType::kFloat8E5M2, "float8_e5m2", 1},
+}};
+
+const Row* Find(DType dtype) {
+  for (const Row& row : kRows) {
+    if (row.dtype == dtype) return &row;
+  }
+  return nullptr;
+}
+
+bool IsPrintable(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return absl::ascii_isprint(c); });
+}
+
+absl::Status TooMany(absl::string_view what, std::uint64_t has,
+                     std::uint64_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat("a tensor set of ", has, " ",
+                                                   what, "; at most ", limit,
+                                                   ". Make several sets."));
+}
+
+}  // namespace
+
+absl::string_view NameOf(DType dtype) {
+  const Row* row = Find(dtype);
+  return row == nullptr ? "unknown" : row->name;
+}
+
+std::uint64_t SizeOf(DType dtype) {
+  const Row* row = Find(dtype);
+  return row == nullptr ? 0 : row->size;
+}
+
+absl::StatusOr<DType> DTypeOf(absl::string_view name) {
+  std::string expected;
+  for (const Row& row : kRows) {
+    if (row.name == name) return row.dtype;
+    absl::StrAppend(&expected, expected.empty() ? "" : ", ", row.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype \"", weights::Shown(name),
+                   "\" is not known; expected one of ", expected));
+}
+
+std::uint64_t TensorInfo::extent() const {
+  return weights::ExtentOf(*this).value_or(0);
+}
+
+absl::Status CheckManifest(const TensorManifest& manifest) {
+  RETURN_IF_ERROR(weights::CheckNotes(manifest));
+  if (manifest.tensors.size() > kMaxTensors) {
+    return TooMany("tensors", manifest.tensors.size(), kMaxTensors);
+  }
+  if (manifest.data_bytes > weights::kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(manifest.data_bytes, " bytes of data"));
+  }
+  std::vector<absl::string_view> names;
+  names.reserve(manifest.tensors.size());
+  std::uint64_t end = 0;  // Of what is no alias, so far.
+  for (const TensorInfo& tensor : manifest.tensors) {
+    RETURN_IF_ERROR(weights::CheckTensor(tensor));
+    names.push_back(tensor.name);
+    const std::uint64_t extent = tensor.extent();
+    if (tensor.offset > manifest.data_bytes ||
+        extent > manifest.data_bytes - tensor.offset) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor \"", weights::Shown(tensor.name), "\" has ",
+                       extent, " bytes at ", tensor.offset, ", outside of the ",
+                       manifest.data_bytes, " bytes of data"));
+    }
+    if (!tensor.alias_of.has_value()) {
+      if (tensor.offset < end) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor \"", weights::Shown(tensor.name), "\" begins at byte ",
+            tensor.offset, ", before the end of another one at ", end));
+      }
+      end = tensor.offset + extent;
+      continue;
+    }
+    const auto place =
+        static_cast<std::size_t>(&tensor - manifest.tensors.data());
+    if (*tensor.alias_of >= place) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", place, " is an alias of tensor ",
+                       *tensor.alias_of, "; expected one before it"));
+    }
+    RETURN_IF_ERROR(
+        weights::CheckAlias(tensor, manifest.tensors[*tensor.alias_of]));
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "two tensors have the name \"", weights::Shown(*twice), "\""));
+  }
+  if (EncodedSize(manifest) > kMaxManifestBytes) {
+    return TooMany("bytes of names and metadata", EncodedSize(manifest),
+                   kMaxManifestBytes);
+  }
+  return absl::OkStatus();
+}
+
+namespace weights {
+
+std::string Shown(absl::string_view text) {
+  constexpr std::size_t kMost = 80;
+  return absl::StrCat(absl::CHexEscape(text.substr(0, kMost)),
+                      text.size() > kMost ? "..." : "");
+}
+
+std::optional<std::uint64_t> ExtentOf(const TensorInfo& info) {
+  if (info.shape.size() != info.strides.size()) return std::nullopt;
+  std::uint64_t elements = 1;
+  bool is_empty = false;
+  for (std::size_t i = 0; i < info.shape.size(); ++i) {
+    if (info.shape[i] < 0 || info.strides[i] < 0) return std::nullopt;
+    is_empty |= info.shape[i] == 0;
+  }
+  if (is_empty) return 0;
+  for (std::size_t i = 0; i < info.shape.size(); ++i) {
+    const auto steps = static_cast<std::uint64_t>(info.shape[i]) - 1;
+    const auto stride = static_cast<std::uint64_t>(info.strides[i]);
+    if (steps == 0 || stride == 0) continue;
+    if (stride > (kMaxBytes - elements) / steps) return std::nullopt;
+    elements += steps * stride;
+  }
+  const std::uint64_t size = SizeOf(info.dtype);
+  if (size == 0 || elements > kMaxBytes / size) return std::nullopt;
+  return elements * size;
+}
+
+std::optional<std::vector<std::int64_t>> DenseStrides(
+    const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides(shape.size());
+  std::int64_t next = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    strides[i] = next;
+    const std::int64_t length = std::max<std::int64_t>(shape[i], 1);
+    if (next > INT64_MAX / length) return std::nullopt;
+    next *= length;
+  }
+  return strides;
+}
+
+absl::Status CheckTensor(const TensorInfo& info) {
+  if (info.name.empty() || info.name.size() > kMaxTensorName ||
+      !IsPrintable(info.name)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor's name of ", info.name.size(), " bytes, \"", Shown(info.name),
+        "\"; expected 1 to ", kMaxTensorName, " of printable ASCII"));
+  }
+  const auto wrong = [&info](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", Shown(info.name), "\" ", what));
+  };
+  if (info.shape.size() > kMaxTensorRank) {
+    return wrong(absl::StrCat("has ", info.shape.size(),
+                              " dimensions; at most ", kMaxTensorRank));
+  }
+  const std::optional<std::uint64_t> extent = ExtentOf(info);
+  if (!extent.has_value()) {
+    return wrong(
+        "has a length or stride below 0, another number of strides than of "
+        "lengths, or more bytes than fit 63 bits");
+  }
+  if (info.offset % SizeOf(info.dtype) != 0) {
+    return wrong(absl::StrCat("begins at byte ", info.offset,
+                              ", no multiple of the ", SizeOf(info.dtype),
+                              " bytes of its elements"));
+  }
+  if (info.alias_of.has_value() && info.checksum.has_value()) {
+    return wrong("is an alias with a checksum");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAlias(const TensorInfo& alias, const TensorInfo& base) {
+  const std::uint64_t room = base.extent();
+  const std::uint64_t extent = alias.extent();
+  if (base.alias_of.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", Shown(alias.name), "\" is an alias of \"",
+                     Shown(base.name), "\", which is one itself"));
+  }
+  if (alias.offset < base.offset || alias.offset - base.offset > room ||
+      extent > room - (alias.offset - base.offset)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", Shown(alias.name), "\" has ", extent,
+                     " bytes at ", alias.offset, ", outside of \"",
+                     Shown(base.name), "\", whose alias it is"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNotes(const TensorManifest& manifest) {
+  if (manifest.fingerprint.size() > kMaxFingerprint ||
+      !IsPrintable(manifest.fingerprint)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a fingerprint of ", manifest.fingerprint.size(), " bytes, \"",
+        Shown(manifest.fingerprint), "\"; expected at most ", kMaxFingerprint,
+        " of printable ASCII"));
+  }
+  if (manifest.metadata.size() > kMaxMetadata) {
+    return TooMany("metadata entries", manifest.metadata.size(), kMaxMetadata);
+  }
+  for (const auto& [key, value] : manifest.metadata) {
+    if (key.empty() || key.size() > kMaxMetadataKey || !IsPrintable(key) ||
+        value.size() > kMaxManifestBytes ||
+        value.find('\0') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata \"", Shown(key), "\" of ", value.size(),
+                       " bytes; expected a key of 1 to ", kMaxMetadataKey,
+                       " of printable ASCII, and a value without NUL"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weights
+}  // namespace vmm

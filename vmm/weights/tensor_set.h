@@ -1,0 +1,208 @@
+// TensorSet: named tensors in one range of memory, complete and read-only.
+//
+// Data first, the manifest behind it: so a set travels with whatever carries the
+// memory, a keeper (keeper.h), an endpoint (endpoint.h), a pool's ticket or a
+// fabric ticket, and needs nothing beside it. In a keeper it outlives its maker
+// and is replaced in one step:
+//
+//   TensorLayout layout({.fingerprint = "sha256:..."});
+//   ... layout.Add(name, dtype, shape) ...
+//   Allocation memory = ... Allocation::Create(device, {.size = layout.size()});
+//   TensorSetWriter writer = ... TensorSetWriter::Begin(driver, memory.address(),
+//                                                       memory.requested_size(), layout);
+//   ... writer.Write(tensor, 0, bytes), or a kernel at writer.address(tensor) ...
+//   absl::StatusOr<std::uint64_t> generation = PublishTensorSet(
+//       keeper, "llama/tp0", memory.shareable(), writer, {}, deadline);
+//
+//   // Another process, then or after the first one has ended:
+//   absl::StatusOr<KeptTensorSet> kept =
+//       AttachTensorSet(keeper, "llama/tp0", driver, {}, deadline);
+//   const TensorInfo* embed = kept->set.Find("embed.weight");
+//   CUdeviceptr p = kept->set.address(*embed);
+//
+// What is in a set is its maker's word: readers check that the manifest makes
+// sense and that every tensor lies within the memory, and can compare checksums
+// (Verify). They cannot know that a maker who means harm does not write on.
+#ifndef VMMSHARE_VMM_WEIGHTS_TENSOR_SET_H_
+#define VMMSHARE_VMM_WEIGHTS_TENSOR_SET_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/deadline.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/memory/shareable.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/weights/manifest.h"
+
+namespace vmm {
+
+namespace weights {
+class MemoryCopy;
+}  // namespace weights
+
+// Fills memory with a set. Move-only. Writes to different tensors may come from
+// several threads at once; everything else is for one thread.
+//
+// The memory is the caller's, of any kind that cuMemCreate() makes, and outlives
+// the writer. Until Seal() it holds no set: readers are told so.
+class TensorSetWriter {
+ public:
+  // Lays `layout` out in `size` bytes at `address`, and takes away what set was
+  // there before. Memory of a device is written in its primary context, which is
+  // made if nobody has.
+  //   INVALID_ARGUMENT     `size` is less than layout.size(), or leaves the memory;
+  //                        notes that no manifest has
+  //   FAILED_PRECONDITION  memory that is not cuMemCreate()'s
+  static absl::StatusOr<TensorSetWriter> Begin(const platform::Driver& driver,
+                                               CUdeviceptr address,
+                                               std::uint64_t size,
+                                               const TensorLayout& layout);
+  ~TensorSetWriter();
+  TensorSetWriter(TensorSetWriter&&) noexcept;
+  TensorSetWriter& operator=(TensorSetWriter&&) noexcept;
+
+  const TensorManifest& manifest() const { return manifest_; }
+  // Where a tensor's first element goes, for kernels and copies of the program's
+  // own. REQUIRES: tensor < manifest().tensors.size().
+  CUdeviceptr address(std::size_t tensor) const;
+
+  // Copies bytes of the host's to `offset` within a tensor's bytes, and takes
+  // their checksum on the way: known at the end if they came from first to last.
+  // OUT_OF_RANGE for what leaves the tensor; INVALID_ARGUMENT for an alias, whose
+  // bytes are another's; FAILED_PRECONDITION once it is sealed.
+  absl::Status Write(std::size_t tensor, std::uint64_t offset,
+                     absl::Span<const std::uint8_t> bytes);
+  // The same, of all of a tensor's bytes, from `offset` of a file on; memory of
+  // the host is read into directly. NOT_FOUND for a file that cannot be opened,
+  // DATA_LOSS for one that ends too early.
+  absl::Status ReadFile(std::size_t tensor, const std::string& path,
+                        std::uint64_t offset);
+
+  // Copies all of a tensor's bytes from device memory, where they lie as they are
+  // to lie here; no checksum is taken. What writes there has ended. Errors as
+  // Write(); FAILED_PRECONDITION from a device to memory of the host while no
+  // context is current.
+  absl::Status CopyFrom(std::size_t tensor, CUdeviceptr from);
+
+  struct SealOptions {
+    std::uint64_t generation = 1;
+    // Reads tensors back whose bytes did not come by Write() or ReadFile().
+    bool checksum_all = false;
+  };
+  // Completes the set: from now on readers have it. The last bytes written say
+  // so, and nothing is there for a reader if the process ends before.
+  // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
+  absl::Status Seal(const SealOptions& options);
+  bool is_sealed() const { return is_sealed_; }
+  // Bytes of memory that Begin() was given.
+  std::uint64_t memory_size() const;
+  const platform::Driver& driver() const;
+
+ private:
+  struct Progress {
+    std::uint64_t next = 0;  // Bytes that came, from first on.
+    std::uint32_t crc = 0;   // Of these.
+    bool in_order = true;
+  };
+  TensorSetWriter(TensorManifest manifest,
+                  std::unique_ptr<weights::MemoryCopy> memory);
+  absl::Status CheckMayWrite(std::size_t tensor, std::uint64_t offset,
+                             std::uint64_t size) const;
+  void Count(std::size_t tensor, std::uint64_t offset,
+             absl::Span<const std::uint8_t> bytes);
+
+  TensorManifest manifest_;
+  std::unique_ptr<weights::MemoryCopy> memory_;
+  std::vector<Progress> progress_;
+  bool is_sealed_ = false;
+};
+
+// A sealed set in memory that is mapped here. Move-only; const calls are
+// thread-safe. The memory is the caller's and outlives it.
+class TensorSet {
+ public:
+  // Reads the manifest of the set in exactly the `size` bytes that its writer had.
+  //   FAILED_PRECONDITION  no set is there, or half of one; memory that is not
+  //                        cuMemCreate()'s
+  //   INVALID_ARGUMENT     damaged, or it contradicts itself
+  //   UNIMPLEMENTED        of a newer version
+  //   RESOURCE_EXHAUSTED   more tensors than kMaxTensors, or another limit
+  static absl::StatusOr<TensorSet> Open(const platform::Driver& driver,
+                                        CUdeviceptr address,
+                                        std::uint64_t size);
+  ~TensorSet();
+  TensorSet(TensorSet&&) noexcept;
+  TensorSet& operator=(TensorSet&&) noexcept;
+
+  const TensorManifest& manifest() const { return manifest_; }
+  // The tensor of this name; null when there is none.
+  const TensorInfo* Find(absl::string_view name) const;
+  // REQUIRES: one of manifest().tensors.
+  CUdeviceptr address(const TensorInfo& tensor) const;
+
+  // Compares the data with the checksums. DATA_LOSS names the first tensor that
+  // differs. Returns how many tensors had one.
+  absl::StatusOr<std::size_t> Verify() const;
+
+ private:
+  TensorSet(TensorManifest manifest,
+            std::unique_ptr<weights::MemoryCopy> memory);
+
+  TensorManifest manifest_;
+  std::vector<std::uint32_t> by_name_;
+  std::unique_ptr<weights::MemoryCopy> memory_;
+};
+
+struct PublishTensorSetOptions {
+  bool checksum_all = false;  // As TensorSetWriter::SealOptions.
+};
+
+// Seals what `writer` wrote to `memory`, and has the keeper keep it under the
+// name, in place of the set that is there: the next generation. One step: who
+// attaches has all of the old set or all of the new. Those who have the old one
+// attached keep it; it goes with the last of them. Returns the generation.
+//   FAILED_PRECONDITION  something that is no tensor set is kept under the name;
+//                        `memory` has another size than the writer's
+//   ABORTED              another writer was faster: attach its set, or publish
+//                        anew
+//   else                 as KeeperClient::Replace
+absl::StatusOr<std::uint64_t> PublishTensorSet(
+    KeeperClient& keeper, absl::string_view name, const Shareable& memory,
+    TensorSetWriter& writer, const PublishTensorSetOptions& options,
+    Deadline deadline);
+
+struct AttachTensorSetOptions {
+  ImportOptions import = {};  // Read-only, as sealed memory is.
+  // FAILED_PRECONDITION for a set with another one; none: any.
+  std::optional<std::string> fingerprint = std::nullopt;
+};
+
+// A set, and the memory that it is in. Move-only.
+struct KeptTensorSet {
+  ImportedAllocation memory;
+  TensorSet set;
+};
+
+// Maps the set that the keeper has under the name. Errors as KeeperClient::Attach
+// and TensorSet::Open.
+absl::StatusOr<KeptTensorSet> AttachTensorSet(
+    KeeperClient& keeper, absl::string_view name,
+    const platform::Driver& driver, const AttachTensorSetOptions& options,
+    Deadline deadline);
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_WEIGHTS_TENSOR_SET_H_

@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/check.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/internal/wire.h"
+#include "vmm/weights/internal/extent.h"
+#include "vmm/weights/internal/memory_copy.h"
+#include "vmm/weights/internal/trailer.h"
+#include "vmm/weights/tensor_set.h"
+
+namespace vmm {
+namespace {
+
+using weights::AlignUp;
+using weights::kTrailerBytes;
+using weights::MemoryCopy;
+
+constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
+
+}  // namespace
+
+absl::StatusOr<TensorSetWriter> TensorSetWriter::Begin(
+    const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
+    const TensorLayout& layout) {
+  RETURN_IF_ERROR(CheckManifest(layout.manifest()));
+  if (size < layout.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor set of ", layout.size(), " bytes in ", size,
+                     " of memory: allocate TensorLayout::size()"));
+  }
+  ASSIGN_OR_RETURN(MemoryCopy memory,
+                   MemoryCopy::Open(driver, address, size, Access::kReadWrite));
+  const std::vector<std::uint8_t> nothing(kTrailerBytes);
+  RETURN_IF_ERROR(memory.Write(size - kTrailerBytes, nothing));
+  RETURN_IF_ERROR(memory.Finish());
+  return TensorSetWriter(layout.manifest(),
+                         std::make_unique<MemoryCopy>(std::move(memory)));
+}
+
+TensorSetWriter::TensorSetWriter(TensorManifest manifest,
+                                 std::unique_ptr<MemoryCopy> memory)
+    : manifest_(std::move(manifest)),
+      memory_(std::move(memory)),
+      progress_(manifest_.tensors.size()) {}
+TensorSetWriter::~TensorSetWriter() = default;
+TensorSetWriter::TensorSetWriter(TensorSetWriter&&) noexcept = default;
+TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&&) noexcept =
+    default;
+
+CUdeviceptr TensorSetWriter::address(std::size_t tensor) const {
+  platform::Check(tensor < manifest_.tensors.size(),
+                  "the manifest has no such tensor");
+  return memory_->address() + manifest_.tensors[tensor].offset;
+}
+
+std::uint64_t TensorSetWriter::memory_size() const { return memory_->size(); }
+
+const platform::Driver& TensorSetWriter::driver() const {
+  return memory_->driver();
+}
+
+absl::Status TensorSetWriter::CheckMayWrite(std::size_t tensor,
+                                            std::uint64_t offset,
+                                            std::uint64_t size) const {
+  if (is_sealed_) {
+    return absl::FailedPreconditionError(
+        "the tensor set is sealed: nobody is to write to it any more");
+  }
+  if (tensor >= manifest_.tensors.size()) {
+    return absl::OutOfRangeError(
+        absl::StrCat("tensor ", tensor, " of ", manifest_.tensors.size()));
+  }
+  const TensorInfo& info = manifest_.tensors[tensor];
+  if (info.alias_of.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor \"", weights::Shown(info.name), "\" is an alias: write \"",
+        weights::Shown(manifest_.tensors[*info.alias_of].name), "\""));
+  }
+  const std::uint64_t extent = info.extent();
+  if (offset > extent || size > extent - offset) {
+    return absl::OutOfRangeError(
+        absl::StrCat(size, " bytes at ", offset, " of tensor \"",
+                     weights::Shown(info.name), "\", which has ", extent));
+  }
+  return absl::OkStatus();
+}
+
+void TensorSetWriter::Count(std::size_t tensor, std::uint64_t offset,
+                            absl::Span<const std::uint8_t> bytes) {
+  Progress& progress = progress_[tensor];
+  // Written over: what is known of it is of what it was.
+  progress.in_order &= offset == progress.next;
+  if (!progress.in_order) return;
+  progress.crc = ExtendCrc32c(progress.crc, bytes);
+  progress.next += bytes.size();
+}
+
+absl::Status TensorSetWriter::Write(std::size_t tensor, std::uint64_t offset,
+                                    absl::Span<const std::uint8_t> bytes) {
+  RETURN_IF_ERROR(CheckMayWrite(tensor, offset, bytes.size()));
+  const std::uint64_t begin = manifest_.tensors[tensor].offset + offset;
+  // By pieces, so that each is in a cache while its checksum is taken.
+  for (std::uint64_t done = 0; done < bytes.size(); done += kPiece) {
+    const absl::Span<const std::uint8_t> piece =
+        bytes.subspan(static_cast<std::size_t>(done), kPiece);
+    RETURN_IF_ERROR(memory_->Write(begin + done, piece));
+    Count(tensor, offset + done, piece);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorSetWriter::ReadFile(std::size_t tensor,
+                                       const std::string& path,
+                                       std::uint64_t offset) {
+  RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
+  const TensorInfo& info = manifest_.tensors[tensor];
+  const std::uint64_t extent = info.extent();
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("the file ", path, " cannot be opened for reading"));
+  }
+  file.seekg(static_cast<std::streamoff>(
+      std::min<std::uint64_t>(offset, weights::kMaxBytes)));
+  std::vector<std::uint8_t> staging;
+  if (memory_->on_host() == nullptr) {
+    staging.resize(static_cast<std::size_t>(std::min(extent, kPiece)));
+  }
+  for (std::uint64_t done = 0; done < extent;) {
+    const auto size = static_cast<std::size_t>(std::min(extent - done, kPiece));
+    std::uint8_t* to = staging.empty() ? memory_->on_host() + info.offset + done
+                                       : staging.data();
+    file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size));
+    if (!file) {
+      return absl::DataLossError(
+          absl::StrCat("the file ", path, " ends within tensor \"",
+                       weights::Shown(info.name), "\", of which ", extent,
+                       " bytes were to be at ", offset, ": it is cut"));
+    }
+    const absl::Span<const std::uint8_t> piece(to, size);
+    if (!staging.empty()) {
+      RETURN_IF_ERROR(memory_->Write(info.offset + done, piece));
+    }
+    Count(tensor, done, piece);
+    done += size;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
+  RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
+  const TensorInfo& info = manifest_.tensors[tensor];
+  progress_[tensor].in_order = false;
+  return memory_->WriteFrom(info.offset, from, info.extent());
+}
+
+absl::Status TensorSetWriter::Seal(const SealOptions& options) {
+  if (is_sealed_) {
+    return absl::FailedPreconditionError("the tensor set is sealed already");
+  }
+  if (options.generation == 0) {
+    return absl::InvalidArgumentError("generation 0; they count from 1");
+  }
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
+    TensorInfo& info = manifest_.tensors[i];
+    const Progress& progress = progress_[i];
+    if (info.alias_of.has_value()) continue;
+    if (progress.in_order && progress.next == info.extent()) {
+      info.checksum = progress.crc;
+    } else if (options.checksum_all) {
+      ASSIGN_OR_RETURN(info.checksum,
+                       memory_->Checksum(info.offset, info.extent()));
+    }
+  }
+  manifest_.generation = options.generation;
+  const std::vector<std::uint8_t> bytes = EncodeManifest(manifest_);
+  const std::uint64_t offset = AlignUp(manifest_.data_bytes);
+  RETURN_IF_ERROR(memory_->Write(offset, bytes));
+  // All else is there before the bytes that say so.
+  RETURN_IF_ERROR(memory_->Finish());
+  RETURN_IF_ERROR(
+      memory_->Write(memory_->size() - kTrailerBytes,
+                     weights::EncodeTrailer({.manifest_offset = offset,
+                                             .manifest_bytes = bytes.size()})));
+  RETURN_IF_ERROR(memory_->Finish());
+  is_sealed_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace vmm
