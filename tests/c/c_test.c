@@ -663,6 +663,112 @@ static void PointersAreClassified(void) {
   vmmshare_memory_close(memory);
 }
 
+// A layout of a tensor of 4 x 6 int32, and one of its columns as an alias.
+static vmmshare_weights_layout* Layout(void) {
+  vmmshare_weights_layout* layout = NULL;
+  MUST(vmmshare_weights_layout_create("sha256:7", &layout, &error));
+  MUST(vmmshare_weights_layout_note(layout, "step", "7", &error));
+  const int64_t shape[] = {4, 6};
+  const int64_t column_shape[] = {4};
+  const int64_t column_strides[] = {6};
+  vmmshare_tensor tensor = {sizeof(tensor), "table"};
+  tensor.dtype = VMMSHARE_DTYPE_INT32;
+  tensor.rank = 2;
+  tensor.shape = shape;
+  uint64_t table = 7;
+  MUST(vmmshare_weights_layout_add(layout, &tensor, &table, &error));
+  FAILS(VMMSHARE_ALREADY_EXISTS, "table",
+        vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  tensor.name = "column";
+  tensor.rank = 1;
+  tensor.shape = column_shape;
+  tensor.strides = column_strides;
+  tensor.offset = 2 * sizeof(int32_t);
+  tensor.alias_of = (uint32_t)table;
+  tensor.flags = VMMSHARE_TENSOR_ALIAS;
+  MUST(vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  tensor.name = "outside";
+  tensor.offset = 7 * sizeof(int32_t);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "outside",
+        vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  tensor.alias_of = 9;
+  FAILS(VMMSHARE_NOT_FOUND, "9",
+        vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  tensor.dtype = 99;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "dtype 99",
+        vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  tensor.flags = 64;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "flags",
+        vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  return layout;
+}
+
+static void TensorSetsAreReadAsTheyWereWritten(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_weights_layout* layout = Layout();
+  vmmshare_tensor tensor = {sizeof(tensor)};
+  MUST(vmmshare_weights_layout_tensor(layout, 0, &tensor, &error));
+  CHECK(tensor.bytes == 96 && tensor.strides[0] == 6);
+  vmmshare_memory* memory =
+      HostMemory(device, vmmshare_weights_layout_size(layout));
+  vmmshare_weights* weights = NULL;
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "no sealed tensor set",
+        vmmshare_weights_open(driver, memory, &weights, &error));
+  vmmshare_weights_writer* writer = NULL;
+  MUST(vmmshare_weights_begin(driver, memory, layout, &writer, &error));
+  vmmshare_weights_layout_close(layout);
+  int32_t numbers[24];
+  for (int i = 0; i < 24; ++i) numbers[i] = i;
+  FAILS(VMMSHARE_OUT_OF_RANGE, "table",
+        vmmshare_weights_write(writer, 0, 4, numbers, 96, &error));
+  FAILS(VMMSHARE_NOT_FOUND, "/no/file",
+        vmmshare_weights_read_file(writer, 0, "/no/file", 0, &error));
+  MUST(vmmshare_weights_write(writer, 0, 0, numbers, 96, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "generation",
+        vmmshare_weights_seal(writer, 0, 0, &error));
+  MUST(vmmshare_weights_seal(writer, 3, VMMSHARE_WEIGHTS_CHECKSUM_ALL, &error));
+  vmmshare_weights_writer_close(writer);
+
+  MUST(vmmshare_weights_open(driver, memory, &weights, &error));
+  CHECK(vmmshare_weights_count(weights) == 2);
+  CHECK(vmmshare_weights_generation(weights) == 3);
+  CHECK(strcmp(vmmshare_weights_fingerprint(weights), "sha256:7") == 0);
+  vmmshare_text* json = NULL;
+  MUST(vmmshare_weights_metadata(weights, &json, &error));
+  CHECK(strstr(vmmshare_text_get(json), "\"step\": \"7\"") != NULL);
+  vmmshare_text_free(json);
+  uint64_t place = 0;
+  MUST(vmmshare_weights_find(weights, "column", &place, &error));
+  MUST(vmmshare_weights_tensor(weights, place, &tensor, &error));
+  CHECK(tensor.flags == VMMSHARE_TENSOR_ALIAS && tensor.alias_of == 0);
+  const unsigned char* column =
+      Bytes(vmmshare_memory_address(memory) + tensor.offset);
+  int32_t third = 0;
+  memcpy(&third, column + 2 * tensor.strides[0] * sizeof(third), sizeof(third));
+  CHECK(third == 14);
+  FAILS(VMMSHARE_NOT_FOUND, "",
+        vmmshare_weights_find(weights, "row", &place, &error));
+  FAILS(VMMSHARE_OUT_OF_RANGE, "2",
+        vmmshare_weights_tensor(weights, 2, &tensor, &error));
+  uint64_t compared = 0;
+  MUST(vmmshare_weights_verify(weights, &compared, &error));
+  CHECK(compared == 1);
+  Bytes(vmmshare_memory_address(memory))[5] ^= 1;
+  FAILS(VMMSHARE_DATA_LOSS, "table",
+        vmmshare_weights_verify(weights, &compared, &error));
+  vmmshare_weights_close(weights);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_weights",
+        vmmshare_weights_verify(NULL, &compared, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_weights_writer",
+        vmmshare_weights_copy(NULL, 0, 0, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_weights_writer",
+        vmmshare_weights_publish(NULL, NULL, "a", memory, 0, 0, NULL, &error));
+  vmmshare_memory_close(memory);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 static void DevicesAreListed(void) {
   vmmshare_driver* driver = Driver();
   int32_t count = 0;
@@ -741,6 +847,7 @@ static const struct {
     {"AForkedChildIsRefused", AForkedChildIsRefused},
     {"AllocatorHooks", AllocatorHooks},
     {"PointersAreClassified", PointersAreClassified},
+    {"TensorSetsAreReadAsTheyWereWritten", TensorSetsAreReadAsTheyWereWritten},
     {"DevicesAreListed", DevicesAreListed},
     {"AReportThatNobodyGetsIsAnError", AReportThatNobodyGetsIsAnError},
 };

@@ -129,6 +129,12 @@ absl::string_view NameOf(HandleType type) {
       return "vmmshare_ring_home";
     case HandleType::kRing:
       return "vmmshare_ring";
+    case HandleType::kWeightsLayout:
+      return "vmmshare_weights_layout";
+    case HandleType::kWeightsWriter:
+      return "vmmshare_weights_writer";
+    case HandleType::kWeights:
+      return "vmmshare_weights";
     case HandleType::kSymmetric:
       return "vmmshare_symmetric";
   }

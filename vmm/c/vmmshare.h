@@ -16,5 +16,6 @@
 #include "vmm/c/ring.h"
 #include "vmm/c/share.h"
 #include "vmm/c/symmetric.h"
+#include "vmm/c/weights.h"
 
 #endif  // VMMSHARE_VMM_C_VMMSHARE_H_

@@ -29,6 +29,9 @@ enum class HandleType : std::uint32_t {
   kRingHome,
   kRing,
   kSymmetric,
+  kWeightsLayout,
+  kWeightsWriter,
+  kWeights,
 };
 
 // "vmmshare_driver".

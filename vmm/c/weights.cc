@@ -1,0 +1,349 @@
+#include "vmm/c/weights.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/tool/json.h"
+#include "vmm/weights/tensor_set.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckBits;
+using vmm::c::CheckGiven;
+using vmm::c::HandleType;
+
+struct vmmshare_weights_layout : vmm::c::Handle<HandleType::kWeightsLayout> {
+  explicit vmmshare_weights_layout(vmm::TensorSetNotes notes)
+      : layout(std::move(notes)) {}
+  vmm::TensorLayout layout;
+};
+
+struct vmmshare_weights_writer : vmm::c::Handle<HandleType::kWeightsWriter> {
+  explicit vmmshare_weights_writer(vmm::TensorSetWriter begun)
+      : writer(std::move(begun)) {}
+  vmm::TensorSetWriter writer;
+};
+
+struct vmmshare_weights : vmm::c::Handle<HandleType::kWeights> {
+  explicit vmmshare_weights(vmm::TensorSet opened) : set(std::move(opened)) {}
+  const vmm::TensorSet set;
+};
+
+namespace {
+
+constexpr std::size_t kTensorBytes = 72;
+
+absl::StatusOr<std::vector<std::int64_t>> NumbersOf(const std::int64_t* numbers,
+                                                    std::uint32_t rank,
+                                                    absl::string_view name) {
+  if (rank == 0) return std::vector<std::int64_t>();
+  RETURN_IF_ERROR(CheckGiven(numbers, name));
+  return std::vector<std::int64_t>(numbers, numbers + rank);
+}
+
+absl::Status Describe(const vmm::TensorManifest& manifest, std::uint64_t place,
+                      vmmshare_tensor* tensor) {
+  RETURN_IF_ERROR(CheckGiven(tensor, "tensor"));
+  RETURN_IF_ERROR(vmm::c::CheckOptions(tensor, tensor->struct_size,
+                                       sizeof(*tensor), kTensorBytes,
+                                       "vmmshare_tensor"));
+  if (place >= manifest.tensors.size()) {
+    return absl::OutOfRangeError(
+        absl::StrCat("tensor ", place, " of ", manifest.tensors.size()));
+  }
+  const vmm::TensorInfo& info =
+      manifest.tensors[static_cast<std::size_t>(place)];
+  tensor->name = info.name.c_str();
+  tensor->dtype = static_cast<std::uint32_t>(info.dtype);
+  tensor->rank = static_cast<std::uint32_t>(info.shape.size());
+  tensor->shape = info.shape.data();
+  tensor->strides = info.strides.data();
+  tensor->offset = info.offset;
+  tensor->bytes = info.extent();
+  tensor->alias_of = info.alias_of.value_or(0);
+  tensor->checksum = info.checksum.value_or(0);
+  tensor->flags = 0;
+  if (info.alias_of.has_value()) tensor->flags |= VMMSHARE_TENSOR_ALIAS;
+  if (info.checksum.has_value()) tensor->flags |= VMMSHARE_TENSOR_CHECKSUM;
+  tensor->reserved = 0;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_weights_layout_create(const char* fingerprint,
+                                               vmmshare_weights_layout** layout,
+                                               vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(layout, "layout"));
+    *layout = new vmmshare_weights_layout(
+        {.fingerprint = fingerprint == nullptr ? "" : fingerprint});
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_weights_layout_close(vmmshare_weights_layout* layout) {
+  delete layout;
+}
+
+vmmshare_status vmmshare_weights_layout_note(vmmshare_weights_layout* layout,
+                                             const char* key, const char* value,
+                                             vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(layout));
+    RETURN_IF_ERROR(CheckGiven(key, "key"));
+    RETURN_IF_ERROR(CheckGiven(value, "value"));
+    layout->layout.Note(key, value);
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_weights_layout_add(vmmshare_weights_layout* layout,
+                                            const vmmshare_tensor* tensor,
+                                            std::uint64_t* place,
+                                            vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(layout));
+    RETURN_IF_ERROR(CheckGiven(tensor, "tensor"));
+    vmmshare_tensor given;
+    RETURN_IF_ERROR(
+        vmm::c::ReadOptions(tensor, kTensorBytes, "vmmshare_tensor", &given));
+    RETURN_IF_ERROR(CheckGiven(given.name, "name"));
+    RETURN_IF_ERROR(CheckBits(given.flags,
+                              VMMSHARE_TENSOR_ALIAS | VMMSHARE_TENSOR_CHECKSUM,
+                              "flags"));
+    if (given.rank > vmm::kMaxTensorRank) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          given.rank, " dimensions; at most ", vmm::kMaxTensorRank));
+    }
+    const auto dtype = static_cast<vmm::DType>(given.dtype);
+    if (given.dtype > UINT8_MAX || vmm::SizeOf(dtype) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "dtype ", given.dtype, "; expected one of VMMSHARE_DTYPE_*"));
+    }
+    ASSIGN_OR_RETURN(auto shape, NumbersOf(given.shape, given.rank, "shape"));
+    std::vector<std::int64_t> strides;
+    if (given.strides != nullptr) {
+      ASSIGN_OR_RETURN(strides,
+                       NumbersOf(given.strides, given.rank, "strides"));
+    }
+    std::size_t added = 0;
+    if ((given.flags & VMMSHARE_TENSOR_ALIAS) != 0) {
+      ASSIGN_OR_RETURN(
+          added, layout->layout.AddAlias(given.name, given.alias_of, dtype,
+                                         std::move(shape), std::move(strides),
+                                         given.offset));
+    } else {
+      ASSIGN_OR_RETURN(added,
+                       layout->layout.Add(given.name, dtype, std::move(shape),
+                                          std::move(strides)));
+    }
+    if (place != nullptr) *place = added;
+    return absl::OkStatus();
+  });
+}
+
+std::uint64_t vmmshare_weights_layout_size(
+    const vmmshare_weights_layout* layout) {
+  return Check(layout).ok() ? layout->layout.size() : 0;
+}
+
+vmmshare_status vmmshare_weights_layout_tensor(
+    const vmmshare_weights_layout* layout, std::uint64_t place,
+    vmmshare_tensor* tensor, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(layout));
+    return Describe(layout->layout.manifest(), place, tensor);
+  });
+}
+
+vmmshare_status vmmshare_weights_begin(const vmmshare_driver* driver,
+                                       const vmmshare_memory* memory,
+                                       const vmmshare_weights_layout* layout,
+                                       vmmshare_weights_writer** writer,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(writer, "writer"));
+    *writer = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    RETURN_IF_ERROR(Check(memory));
+    RETURN_IF_ERROR(Check(layout));
+    ASSIGN_OR_RETURN(
+        auto begun,
+        vmm::TensorSetWriter::Begin(
+            driver->driver, vmmshare_memory_address(memory),
+            vmmshare_memory_requested_size(memory), layout->layout));
+    *writer = new vmmshare_weights_writer(std::move(begun));
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_weights_writer_close(vmmshare_weights_writer* writer) {
+  delete writer;
+}
+
+vmmshare_status vmmshare_weights_write(vmmshare_weights_writer* writer,
+                                       std::uint64_t place,
+                                       std::uint64_t offset, const void* bytes,
+                                       std::uint64_t size,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    if (size != 0) RETURN_IF_ERROR(CheckGiven(bytes, "bytes"));
+    return writer->writer.Write(static_cast<std::size_t>(place), offset,
+                                {static_cast<const std::uint8_t*>(bytes),
+                                 static_cast<std::size_t>(size)});
+  });
+}
+
+vmmshare_status vmmshare_weights_read_file(vmmshare_weights_writer* writer,
+                                           std::uint64_t place,
+                                           const char* path,
+                                           std::uint64_t offset,
+                                           vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    RETURN_IF_ERROR(CheckGiven(path, "path"));
+    return writer->writer.ReadFile(static_cast<std::size_t>(place), path,
+                                   offset);
+  });
+}
+
+vmmshare_status vmmshare_weights_copy(vmmshare_weights_writer* writer,
+                                      std::uint64_t place,
+                                      std::uint64_t address,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    return writer->writer.CopyFrom(static_cast<std::size_t>(place), address);
+  });
+}
+
+vmmshare_status vmmshare_weights_seal(vmmshare_weights_writer* writer,
+                                      std::uint64_t generation,
+                                      std::uint32_t flags,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
+    return writer->writer.Seal(
+        {.generation = generation, .checksum_all = flags != 0});
+  });
+}
+
+vmmshare_status vmmshare_weights_publish(
+    vmmshare_weights_writer* writer, vmmshare_keeper* keeper, const char* name,
+    const vmmshare_memory* memory, std::uint32_t flags, std::int64_t timeout_ns,
+    std::uint64_t* generation, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    if (generation != nullptr) *generation = 0;
+    RETURN_IF_ERROR(Check(writer));
+    RETURN_IF_ERROR(Check(keeper));
+    RETURN_IF_ERROR(CheckGiven(name, "name"));
+    RETURN_IF_ERROR(Check(memory));
+    RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
+    ASSIGN_OR_RETURN(const vmm::Shareable shareable,
+                     vmm::c::ShareableOf(*memory));
+    ASSIGN_OR_RETURN(
+        const std::uint64_t published,
+        vmm::PublishTensorSet(keeper->keeper, name, shareable, writer->writer,
+                              {.checksum_all = flags != 0},
+                              vmm::c::DeadlineOf(timeout_ns)));
+    if (generation != nullptr) *generation = published;
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_weights_open(const vmmshare_driver* driver,
+                                      const vmmshare_memory* memory,
+                                      vmmshare_weights** weights,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(weights, "weights"));
+    *weights = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    RETURN_IF_ERROR(Check(memory));
+    ASSIGN_OR_RETURN(
+        auto opened,
+        vmm::TensorSet::Open(driver->driver, vmmshare_memory_address(memory),
+                             vmmshare_memory_requested_size(memory)));
+    *weights = new vmmshare_weights(std::move(opened));
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_weights_close(vmmshare_weights* weights) { delete weights; }
+
+std::uint64_t vmmshare_weights_count(const vmmshare_weights* weights) {
+  return Check(weights).ok() ? weights->set.manifest().tensors.size() : 0;
+}
+
+std::uint64_t vmmshare_weights_generation(const vmmshare_weights* weights) {
+  return Check(weights).ok() ? weights->set.manifest().generation : 0;
+}
+
+const char* vmmshare_weights_fingerprint(const vmmshare_weights* weights) {
+  return Check(weights).ok() ? weights->set.manifest().fingerprint.c_str() : "";
+}
+
+vmmshare_status vmmshare_weights_metadata(const vmmshare_weights* weights,
+                                          vmmshare_text** json,
+                                          vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(json, "json"));
+    *json = nullptr;
+    RETURN_IF_ERROR(Check(weights));
+    vmm::tool::Json all = vmm::tool::Json::Object();
+    for (const auto& [key, value] : weights->set.manifest().metadata) {
+      all.Add(key, vmm::tool::Json::Text(value));
+    }
+    *json = new vmmshare_text{all.Print()};
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_weights_tensor(const vmmshare_weights* weights,
+                                        std::uint64_t place,
+                                        vmmshare_tensor* tensor,
+                                        vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(weights));
+    return Describe(weights->set.manifest(), place, tensor);
+  });
+}
+
+vmmshare_status vmmshare_weights_find(const vmmshare_weights* weights,
+                                      const char* name, std::uint64_t* place,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(place, "place"));
+    *place = 0;
+    RETURN_IF_ERROR(Check(weights));
+    RETURN_IF_ERROR(CheckGiven(name, "name"));
+    const vmm::TensorInfo* found = weights->set.Find(name);
+    if (found == nullptr) {
+      return absl::NotFoundError("the set has no tensor of this name");
+    }
+    *place = static_cast<std::uint64_t>(found -
+                                        weights->set.manifest().tensors.data());
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_weights_verify(const vmmshare_weights* weights,
+                                        std::uint64_t* compared,
+                                        vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    if (compared != nullptr) *compared = 0;
+    RETURN_IF_ERROR(Check(weights));
+    ASSIGN_OR_RETURN(const std::size_t count, weights->set.Verify());
+    if (compared != nullptr) *compared = count;
+    return absl::OkStatus();
+  });
+}
