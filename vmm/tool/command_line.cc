@@ -119,6 +119,7 @@ std::string Usage() {
          "\n"
          "  doctor      what of sharing GPU memory works here, and why not\n"
          "  keep        keep memory under names, beyond its creator's end\n"
+         "  weights     named tensors that a keeper holds\n"
          "  --version   the version of vmmshare\n"
          "  --help      this text; `vmmshare COMMAND --help` says more\n";
 }

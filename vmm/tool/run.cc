@@ -13,6 +13,7 @@
 #include "vmm/tool/job.h"
 #include "vmm/tool/keep.h"
 #include "vmm/tool/print.h"
+#include "vmm/tool/weights.h"
 
 namespace vmm::tool {
 namespace {
@@ -93,6 +94,14 @@ int KeepOrAsk(const std::vector<std::string>& words) {
   return Keep(*options);
 }
 
+int AskForWeights(const std::vector<std::string>& words) {
+  absl::StatusOr<WeightsOptions> options = ParseWeightsOptions(words);
+  if (!options.ok()) {
+    return Misuse(options.status().message(), "vmmshare weights --help");
+  }
+  return options->help ? Print(WeightsUsage()) : Weights(*options);
+}
+
 }  // namespace
 
 int Run(std::vector<std::string> words) {
@@ -102,10 +111,11 @@ int Run(std::vector<std::string> words) {
   words.erase(words.begin());
   if (command == "doctor") return Doctor(words);
   if (command == "keep") return KeepOrAsk(words);
+  if (command == "weights") return AskForWeights(words);
   if (command != "--help" && command != "-h" && command != "help" &&
       command != "--version") {
     return Misuse(absl::StrCat("unknown command \"", command,
-                               "\"; expected doctor or keep"),
+                               "\"; expected doctor, keep or weights"),
                   kHelp);
   }
   if (!words.empty()) {

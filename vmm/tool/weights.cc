@@ -1,0 +1,240 @@
+#include "vmm/tool/weights.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "platform/base/status_macros.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/tool/command_line.h"
+#include "vmm/tool/driver_choice.h"
+#include "vmm/tool/json.h"
+
+namespace vmm::tool {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+// False when not all of it could be written.
+bool Say(std::FILE* to, absl::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), to) == text.size() &&
+         std::fflush(to) == 0;
+}
+
+std::string Line(const std::string& name, const TensorManifest& manifest) {
+  return absl::StrFormat(
+      "%s\n  generation %d, %d tensors, %d bytes of data%s\n", name,
+      manifest.generation, manifest.tensors.size(), manifest.data_bytes,
+      manifest.fingerprint.empty()
+          ? ""
+          : absl::StrCat("\n  fingerprint ", manifest.fingerprint));
+}
+
+// By what options.address and options.driver say; memory of the host is the CPU's
+// to read too.
+struct Asked {
+  KeeperClient keeper;
+  platform::Driver driver;
+  Deadline deadline;
+  absl::StatusOr<KeptTensorSet> Attach(const std::string& name) {
+    return AttachTensorSet(keeper, name, driver,
+                           {.import = {.host_access = Access::kRead}},
+                           deadline);
+  }
+};
+
+absl::StatusOr<std::string> List(Asked& asked, bool json) {
+  ASSIGN_OR_RETURN(const KeeperListing listing,
+                   asked.keeper.List(asked.deadline));
+  std::string text;
+  Json all = Json::Array();
+  for (const KeptMemory& kept : listing.memory) {
+    if (kept.state != KeptState::kSealed) continue;
+    const absl::StatusOr<KeptTensorSet> set = asked.Attach(kept.name);
+    // Something else is kept there, or it was dropped meanwhile.
+    if (absl::IsFailedPrecondition(set.status()) ||
+        absl::IsNotFound(set.status())) {
+      continue;
+    }
+    if (!set.ok()) return set.status();
+    const TensorManifest& manifest = set->set.manifest();
+    absl::StrAppend(&text, Line(kept.name, manifest));
+    Json one = Json::Object();
+    one.Add("name", Json::Text(kept.name));
+    one.Add("generation", Json::Integer(manifest.generation));
+    one.Add("fingerprint", Json::Text(manifest.fingerprint));
+    one.Add("nbytes", Json::Integer(kept.size));
+    one.Add("count", Json::Integer(manifest.tensors.size()));
+    all.Append(std::move(one));
+  }
+  if (json) return all.Print();
+  return text.empty() ? "no tensor set is kept\n" : text;
+}
+
+absl::StatusOr<std::string> Answer(const WeightsOptions& options) {
+  const Deadline deadline = Deadline::In(kPatience);
+  ASSIGN_OR_RETURN(
+      KeeperClient keeper,
+      KeeperClient::Connect({.address = options.address}, deadline));
+  if (options.verb == "drop") {
+    RETURN_IF_ERROR(keeper.Drop(options.name, deadline));
+    return std::string();
+  }
+  DoctorOptions where;
+  where.driver = options.driver;
+  DriverChoice choice = ChooseDriver(where);
+  ASSIGN_OR_RETURN(platform::Driver driver, std::move(choice.driver));
+  Asked asked{std::move(keeper), std::move(driver), deadline};
+  if (options.verb == "list") return List(asked, options.json);
+  ASSIGN_OR_RETURN(const KeptTensorSet kept, asked.Attach(options.name));
+  const TensorManifest& manifest = kept.set.manifest();
+  if (options.verb == "show") {
+    return options.json ? AsJson(options.name, manifest)
+                        : AsText(options.name, manifest);
+  }
+  ASSIGN_OR_RETURN(const std::size_t compared, kept.set.Verify());
+  return absl::StrCat(options.name, ": ", compared, " of ",
+                      manifest.tensors.size(),
+                      " tensors have a checksum, and it is right\n");
+}
+
+}  // namespace
+
+std::string AsText(const std::string& name, const TensorManifest& manifest) {
+  std::string text = Line(name, manifest);
+  for (const auto& [key, value] : manifest.metadata) {
+    absl::StrAppend(&text, "  ", key, ": ", absl::Utf8SafeCEscape(value), "\n");
+  }
+  for (const TensorInfo& tensor : manifest.tensors) {
+    absl::StrAppendFormat(
+        &text, "  %12d %-13s [%s] %s%s\n", tensor.offset, NameOf(tensor.dtype),
+        absl::StrJoin(tensor.shape, ", "), tensor.name,
+        tensor.alias_of.has_value()
+            ? absl::StrCat(", in ", manifest.tensors[*tensor.alias_of].name)
+            : "");
+  }
+  return text;
+}
+
+std::string AsJson(const std::string& name, const TensorManifest& manifest) {
+  const auto numbers = [](const std::vector<std::int64_t>& values) {
+    Json list = Json::Array();
+    for (std::int64_t value : values) list.Append(Json::Integer(value));
+    return list;
+  };
+  Json all = Json::Object();
+  all.Add("name", Json::Text(name));
+  all.Add("generation", Json::Integer(manifest.generation));
+  all.Add("fingerprint", Json::Text(manifest.fingerprint));
+  Json metadata = Json::Object();
+  for (const auto& [key, value] : manifest.metadata) {
+    metadata.Add(key, Json::Text(value));
+  }
+  all.Add("metadata", std::move(metadata));
+  Json tensors = Json::Array();
+  for (const TensorInfo& tensor : manifest.tensors) {
+    Json one = Json::Object();
+    one.Add("name", Json::Text(tensor.name));
+    one.Add("dtype", Json::Text(NameOf(tensor.dtype)));
+    one.Add("shape", numbers(tensor.shape));
+    one.Add("strides", numbers(tensor.strides));
+    one.Add("offset", Json::Integer(tensor.offset));
+    one.Add("nbytes", Json::Integer(tensor.extent()));
+    one.Add("alias_of",
+            tensor.alias_of.has_value()
+                ? Json::Text(manifest.tensors[*tensor.alias_of].name)
+                : Json::Null());
+    one.Add("checksum", tensor.checksum.has_value()
+                            ? Json::Integer(*tensor.checksum)
+                            : Json::Null());
+    tensors.Append(std::move(one));
+  }
+  all.Add("tensors", std::move(tensors));
+  return all.Print();
+}
+
+absl::StatusOr<WeightsOptions> ParseWeightsOptions(
+    const std::vector<std::string>& words) {
+  static constexpr OptionName kKnown[] = {
+      {"address"}, {"driver"}, {"json", false}, {"help", false}};
+  WeightsOptions options;
+  auto next = words.begin();
+  const auto take = [&](std::string* word) {
+    if (next != words.end() && !absl::StartsWith(*next, "-")) *word = *next++;
+  };
+  take(&options.verb);
+  if (options.verb != "list") take(&options.name);
+  ASSIGN_OR_RETURN(const std::vector<Option> given,
+                   ParseOptions({next, words.end()}, kKnown));
+  for (const auto& [name, value] : given) {
+    options.json |= name == "json";
+    options.help |= name == "help";
+    if (name == "address") options.address = value;
+    if (name == "driver") options.driver = value;
+  }
+  if (options.help) return options;
+  if (options.verb == "put") {
+    return absl::InvalidArgumentError(
+        "`weights put` reads safetensors files, and is a command of the Python "
+        "package: `python -m vmmshare weights put`");
+  }
+  constexpr absl::string_view kVerbs[] = {"list", "show", "verify", "drop"};
+  if (std::find(std::begin(kVerbs), std::end(kVerbs), options.verb) ==
+      std::end(kVerbs)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights \"", options.verb,
+                     "\": expected list, show, verify, drop or put"));
+  }
+  if (options.verb == "list") return options;
+  if (absl::Status usable = keeper::CheckName(options.name); !usable.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights ", options.verb, ": ", usable.message()));
+  }
+  return options;
+}
+
+std::string WeightsUsage() {
+  return R"(usage: vmmshare weights list [OPTIONS]
+       vmmshare weights show|verify|drop NAME [OPTIONS]
+       vmmshare weights put NAME FILE... [OPTIONS]
+
+The tensor sets that a keeper holds (docs/weights.md).
+
+  list                 each with its generation and fingerprint
+  show                 all that its manifest says
+  verify               reads the data and compares them with their checksums;
+                       memory of a device through a context, which is made
+  drop                 has the keeper forget it; who has it open keeps it
+  put                  reads safetensors files into shared memory and puts them
+                       under NAME; only in the Python package, see
+                       `python -m vmmshare weights put --help`
+
+  --address=ADDRESS    the keeper's; by default this user's own
+  --driver=system      the installed NVIDIA driver (the default)
+  --driver=host        the host-memory driver, which needs no GPU
+  --driver=PATH        the driver in this file
+  --json               list, show: JSON instead of text
+  --help               this text
+
+Exit status: 0; 1 when there is no such set, it is damaged, or the keeper
+cannot be asked; 2 for a command line that makes no sense.
+)";
+}
+
+int Weights(const WeightsOptions& options) {
+  absl::StatusOr<std::string> answer = Answer(options);
+  if (answer.ok() && !Say(stdout, *answer)) {
+    answer = absl::UnknownError("standard output could not be written");
+  }
+  if (answer.ok()) return kExitGood;
+  Say(stderr,
+      absl::StrCat("vmmshare: error: ", answer.status().message(), "\n"));
+  return kExitNotUsable;
+}
+
+}  // namespace vmm::tool
