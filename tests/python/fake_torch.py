@@ -36,6 +36,16 @@ class Tensor:
         self.lazy = ""  # "conj" or "neg": what it has is not what its memory holds.
 
     shape = property(lambda self: self.array.shape)
+    is_cuda = property(lambda self: self.device.type == "cuda")
+
+    def contiguous(self):
+        return self.of_the_host(np.ascontiguousarray(self.array), self.dtype)
+
+    @classmethod
+    def of_the_host(cls, array, dtype=None):
+        made = cls(array, dtype)
+        made.device = types.SimpleNamespace(type="cpu", index=0)
+        return made
 
     def data_ptr(self):
         return self.array.ctypes.data if self.array.size else 0

@@ -25,6 +25,17 @@ def theirs(text: str, ticket: bytes) -> float | None:
     return remote.recalled_in
 
 
+def sets(name: str) -> int:
+    generation: int = vs.weights.put(name, {}, fingerprint="a", timeout=None)
+    vs.weights.load(name, ["a.safetensors"], select=lambda one: one != "b", threads=2)
+    with vs.weights.open(name, fingerprint="a") as weights:
+        array: vs.Array = weights["b"]
+        print(array.shape, weights.metadata["format"], weights.tensors()[0]["dtype"])
+    print(vs.weights.list()[0], vs.weights.show(name)["tensors"])
+    vs.weights.drop(name)
+    return generation + vs.weights.verify(name)
+
+
 def kept() -> vs.Allocation:
     with vs.Keeper(timeout=1) as keeper:
         print(vs.keeper.list(timeout=3)[0]["name"], vs.doctor()["driver"])

@@ -150,6 +150,7 @@ void DefineKeeper(nanobind::module_& module);
 void DefineHooks(nanobind::module_& module);
 void DefineRing(nanobind::module_& module);
 void DefineSymmetric(nanobind::module_& module);
+void DefineWeights(nanobind::module_& module);
 
 }  // namespace vmm::python
 

@@ -1,3 +1,5 @@
+#include "vmm/python/core/keeper.h"
+
 #include <nanobind/stl/string.h>
 
 #include <string>
@@ -120,6 +122,13 @@ nb::object List(Keeper& self, nb::handle timeout) {
 }
 
 }  // namespace
+
+void CallKeeper(
+    nb::handle keeper,
+    const std::function<void(const std::shared_ptr<vmmshare_keeper>&)>& call) {
+  Keeper& self = nb::cast<Keeper&>(keeper);
+  Wait(self, false, [&] { call(self.handle.shared()); });
+}
 
 void DefineKeeper(nb::module_& module) {
   nb::class_<Keeper> type(

@@ -39,4 +39,5 @@ NB_MODULE(_core, module) {
   vmm::python::DefineHooks(module);
   vmm::python::DefineRing(module);
   vmm::python::DefineSymmetric(module);
+  vmm::python::DefineWeights(module);
 }

@@ -80,12 +80,12 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
-    from . import keeper
+    from . import keeper, weights
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name == "keeper":  # Imported when it is used.
-        return _importlib.import_module(".keeper", __name__)
+    if name in ("keeper", "weights"):  # Imported when they are used.
+        return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

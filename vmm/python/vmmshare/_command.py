@@ -1,4 +1,7 @@
-"""The command `vmmshare`, as `vmmshare keep` and `vmmshare doctor`."""
+"""The command `vmmshare`, as `vmmshare keep` and `vmmshare doctor`.
+
+All of it is the tool's of C++ but `vmmshare weights put`, which reads files here.
+"""
 
 import signal
 import sys
@@ -7,6 +10,9 @@ from . import _core
 
 
 def main() -> int:
+    if sys.argv[1:3] == ["weights", "put"]:
+        from . import _weights_command
+        return _weights_command.main(sys.argv[3:])
     # The keeper ends itself cleanly; Python's handler would wait for it to return.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _core.main(sys.argv[1:])

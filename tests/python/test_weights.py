@@ -1,0 +1,474 @@
+"""Tensor sets: put, opened by other processes, replaced; safetensors files, good and bad."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import fake_torch
+import vmmshare as vs
+import vmmshare.weights
+
+HOST = {"host_node": 0}
+
+
+def arrays_of(seed):
+    random = np.random.default_rng(seed)
+    embed = random.standard_normal((100, 16)).astype(np.float16)
+    return {
+        "embed.weight": embed,
+        "lm_head.weight": embed,  # Tied.
+        "embed.rows": embed[10:20],
+        "norm": random.standard_normal(16).astype(np.float32),
+        "conv": np.asfortranarray(random.standard_normal((3, 4, 5)).astype(np.float32)),
+        "columns": embed[:, ::2],
+        "scale": np.array(float(seed)),
+        "empty": np.zeros((0, 7), np.int64),
+        "mask": np.arange(9) % 2 == 0,
+    }
+
+
+def expect(weights, seed):
+    wanted = arrays_of(seed)
+    assert set(weights) == set(wanted)
+    for name, array in wanted.items():
+        seen = np.from_dlpack(weights[name])
+        assert seen.dtype == array.dtype and seen.shape == array.shape, name
+        assert np.array_equal(seen, array), name
+
+
+def put(keeper, seed, **more):
+    return vs.weights.put("model/tp0", arrays_of(seed), address=keeper.address, **HOST, **more)
+
+
+def opened(keeper, **more):
+    return vs.weights.open("model/tp0", address=keeper.address, **more)
+
+
+def test_a_dict_of_arrays_comes_back(keeper):
+    assert put(keeper, 1, fingerprint="sha256:1", metadata={"step": "7"}) == 1
+    with opened(keeper, fingerprint="sha256:1") as weights:
+        expect(weights, 1)
+        assert weights.generation == 1 and weights.metadata == {"step": "7"}
+        assert weights.verify() == 6  # All that are no aliases.
+        table = {row["name"]: row for row in weights.tensors()}
+        assert table["lm_head.weight"]["alias_of"] == "embed.weight"
+        assert table["embed.rows"]["alias_of"] == "embed.weight"
+        assert table["columns"]["alias_of"] == "embed.weight"
+        assert table["conv"]["strides"] == (1, 3, 12)  # As it lay.
+        assert all(row["offset"] % 256 == 0 for row in table.values() if row["alias_of"] is None)
+        # Without a copy, and read-only.
+        embed, tied = (np.from_dlpack(weights[name]) for name in ("embed.weight", "lm_head.weight"))
+        assert embed.ctypes.data == tied.ctypes.data
+        with pytest.raises(ValueError):
+            embed[0] = 1
+    assert np.array_equal(embed, arrays_of(1)["embed.weight"])  # It keeps the memory.
+
+
+def test_an_array_that_is_not_dense_is_copied(keeper):
+    array = np.arange(24).reshape(4, 6)
+    sets = {"columns": array[:, ::2], "back": array[::-1].copy()[:, 1:3], "one": array[1:2, 2:3]}
+    vs.weights.put("loose", sets, address=keeper.address, **HOST)
+    with vs.weights.open("loose", address=keeper.address) as weights:
+        for name, wanted in sets.items():
+            assert np.array_equal(np.from_dlpack(weights[name]), wanted), name
+        assert all(row["alias_of"] is None for row in weights.tensors())
+        # Without the gaps between its elements.
+        assert {row["name"]: row["nbytes"] for row in weights.tensors()} == {
+            name: array.nbytes for name, array in sets.items()}
+
+
+def test_a_new_set_replaces_the_old_one_and_readers_keep_it(keeper):
+    put(keeper, 1)
+    with opened(keeper) as old:
+        assert put(keeper, 2) == 2
+        with opened(keeper) as new:
+            expect(old, 1)
+            expect(new, 2)
+            assert (old.generation, new.generation) == (1, 2)
+    entry, = vs.weights.list(address=keeper.address)
+    assert (entry["name"], entry["generation"], entry["count"]) == ("model/tp0", 2, 9)
+
+
+def test_it_outlives_the_process_that_put_it(keeper, peer):
+    peer("import vmmshare.weights")
+    peer(f"vs.weights.put('model/tp0', {{'a': np.arange(1000)}}, host_node=0, "
+         f"address={keeper.address!r})")
+    peer.kill()
+    with opened(keeper) as weights:
+        assert np.array_equal(np.from_dlpack(weights["a"]), np.arange(1000))
+
+
+def test_many_tensors(keeper):
+    count = 5000
+    tensors = {f"layers.{i}.weight": np.full(8, i, np.int32) for i in range(count)}
+    vs.weights.put("many", tensors, address=keeper.address, **HOST)
+    with vs.weights.open("many", address=keeper.address) as weights:
+        assert len(weights) == count
+        assert all(np.from_dlpack(weights[f"layers.{i}.weight"])[7] == i
+                   for i in range(0, count, 97))
+
+
+def test_what_is_no_set_is_refused(keeper):
+    with pytest.raises(vs.errors.NotFound):
+        opened(keeper)
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        vs.keeper.put("model/tp0", memory, address=keeper.address, seal=True)
+    with pytest.raises(vs.errors.FailedPrecondition, match="no sealed tensor set"):
+        opened(keeper)
+    with pytest.raises(vs.errors.FailedPrecondition, match="no sealed tensor set"):
+        put(keeper, 1)
+    assert vs.weights.list(address=keeper.address) == []
+    vs.weights.drop("model/tp0", address=keeper.address)
+    put(keeper, 1)
+    with pytest.raises(vs.errors.FailedPrecondition, match="'' *; expected 'b'"):
+        opened(keeper, fingerprint="b")
+
+
+def test_what_is_no_tensor_is_refused_and_changes_nothing(keeper):
+    put(keeper, 1)
+    for bad, error in (({"a": 1}, TypeError), ({1: np.zeros(1)}, TypeError), ([], TypeError),
+                       ({"": np.zeros(1)}, vs.errors.InvalidArgument),
+                       ({"a\n": np.zeros(1)}, vs.errors.InvalidArgument),
+                       ({"a\0": np.zeros(1)}, vs.errors.InvalidArgument),
+                       ({"a": np.zeros(1, "M8[s]")}, (TypeError, BufferError)),
+                       ({"x" * 600: np.zeros(1)}, vs.errors.InvalidArgument)):
+        with pytest.raises(error):
+            vs.weights.put("model/tp0", bad, address=keeper.address, **HOST)
+    with opened(keeper) as weights:
+        expect(weights, 1)
+        assert weights.generation == 1
+        with pytest.raises(KeyError):
+            weights["other"]
+
+
+def test_verify_finds_what_was_written_afterwards(keeper):
+    put(keeper, 1)
+    with vs.keeper.attach("model/tp0", address=keeper.address) as memory:
+        # The keeper's own descriptor is whole access: the maker's mapping, in effect.
+        with opened(keeper) as weights:
+            offset = {row["name"]: row for row in weights.tensors()}["norm"]["offset"]
+        assert memory.readonly and offset % 256 == 0
+    assert vs.weights.verify("model/tp0", address=keeper.address) == 6
+
+
+def test_a_closed_set_says_so(keeper):
+    put(keeper, 1)
+    weights = opened(keeper)
+    assert "9 tensors" in repr(weights)
+    weights.close()
+    assert "closed" in repr(weights)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        weights.verify()
+
+
+def test_readers_see_whole_generations_while_writers_replace(keeper):
+    put(keeper, 0)
+    stop, seen, failed = threading.Event(), set(), []
+
+    def read():
+        last = 0
+        while not stop.is_set():
+            with opened(keeper) as weights:
+                seed = int(np.from_dlpack(weights["scale"]))
+                if weights.generation < last or weights.verify() != 6:
+                    failed.append(weights.generation)
+                last = weights.generation
+                seen.add(seed)
+                expect(weights, seed)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for seed in range(1, 6):
+        assert put(keeper, seed) == seed + 1
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failed and len(seen) > 1
+
+
+# --- safetensors
+
+TYPES = {"BOOL": np.bool_, "I64": np.int64, "F32": np.float32, "F16": np.float16}
+
+
+def safetensors(path, tensors, metadata=None, header=None, length=None, tail=b""):
+    said, data = {}, b""
+    if metadata is not None:
+        said["__metadata__"] = metadata
+    for name, (dtype, array) in tensors.items():
+        raw = np.ascontiguousarray(array).tobytes()
+        said[name] = {"dtype": dtype, "shape": list(array.shape),
+                      "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(said).encode() if header is None else header
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data
+                     + tail)
+    return path
+
+
+def some(seed=1):
+    random = np.random.default_rng(seed)
+    return {"a": ("F32", random.standard_normal((300, 7)).astype(np.float32)),
+            "b.c": ("F16", random.standard_normal(11).astype(np.float16)),
+            "none": ("I64", np.zeros((0, 3), np.int64)),
+            "one": ("BOOL", np.array(True))}
+
+
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_files_are_read_into_shared_memory(keeper, tmp_path, threads):
+    first = safetensors(tmp_path / "1.safetensors", some(), {"format": "pt"})
+    second = safetensors(tmp_path / "2.safetensors",
+                         {"bf": ("BF16", np.arange(10, dtype=np.uint16)),
+                          "f8": ("F8_E4M3", np.arange(10, dtype=np.uint8))})
+    told = []
+    for paths in (tmp_path, [first, second]):
+        generation = vs.weights.load("files", paths, threads=threads, address=keeper.address,
+                                     progress=lambda *what: told.append(what), **HOST)
+    assert generation == 2
+    total = 300 * 7 * 4 + 11 * 2 + 1 + 20 + 10
+    assert told[-1] == (total, total) and len(told) == 12
+    with vs.weights.open("files", address=keeper.address) as weights:
+        for name, (_, wanted) in some().items():
+            assert np.array_equal(np.from_dlpack(weights[name]), wanted), name
+        assert [row["dtype"] for row in weights.tensors()][-2:] == ["bfloat16", "float8_e4m3fn"]
+        assert np.array_equal(np.from_dlpack(weights["bf"].view(10, "uint16")), np.arange(10))
+        assert weights.metadata == {"format": "pt"}
+        assert weights.verify() == 6
+
+
+def test_some_of_a_files_tensors(keeper, tmp_path):
+    path = safetensors(tmp_path / "1.safetensors", some())
+    vs.weights.load("files", path, select=lambda name: name.startswith("b"),
+                    address=keeper.address, **HOST)
+    with vs.weights.open("files", address=keeper.address) as weights:
+        assert list(weights) == ["b.c"]
+
+
+def entry(dtype="F32", shape=(1,), offsets=(0, 4), **more):
+    return json.dumps({"a": {"dtype": dtype, "shape": shape, "data_offsets": offsets,
+                             **more}}).encode()
+
+
+@pytest.mark.parametrize("what, how", {
+    "length past the end": {"length": 1 << 20, "says": "and the file has"},
+    "length of 2^63": {"length": 1 << 63, "says": "and the file has"},
+    "length of 2^64-1": {"length": (1 << 64) - 1, "says": "and the file has"},
+    "length 0": {"length": 0},
+    "length cut": {"length": 20},
+    "a byte behind the data": {"tail": b"x"},
+    "no JSON": {"header": b"{" * 10},
+    "deep JSON": {"header": b"[" * 200_000},
+    "no object": {"header": b"[1]"},
+    "no UTF-8": {"header": b'{"\xff": 1}'},
+    "names twice": {"header": entry()[:-1] + b", " + entry()[1:], "tail": bytes(4)},
+    "no shape": {"header": b'{"a": {"dtype": "F32", "data_offsets": [0, 4]}}'},
+    "one word more": {"header": entry(more=1)},
+    "shape below 0": {"header": entry(shape=(-1,), offsets=(0, 0))},
+    "shape that overflows": {"header": entry(shape=(2**32, 2**32), offsets=(0, 0)),
+                             "says": f"expected {2**66}"},
+    "shape of 2^64": {"header": entry(shape=(2**64,), offsets=(0, 0))},
+    "shape of text": {"header": entry(shape="1")},
+    "shape of true": {"header": entry(shape=(True,))},
+    "another size": {"header": entry(shape=(2,)), "says": "expected 8"},
+    "offsets outside": {"header": entry(offsets=(4, 8)), "says": "4 bytes of data"},
+    "two in the same bytes": {"header": entry()[:-1] + b", " + entry()[1:].replace(b"a", b"b", 1),
+                              "tail": bytes(8), "says": "the one before it ends at 4"},
+    "a gap": {"header": entry(offsets=(4, 8)), "tail": bytes(8), "says": "begins at 4"},
+    "offsets backwards": {"header": entry(offsets=(4, 0))},
+    "one offset": {"header": entry(offsets=(4,))},
+    "offset below 0": {"header": entry(offsets=(-4, 0))},
+    "metadata of numbers": {"header": b'{"__metadata__": {"a": 1}}'},
+}.items(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_damaged_file_is_refused_before_anything_is_made(keeper, tmp_path, monkeypatch,
+                                                           what, how):
+    how = dict(how)
+    says = how.pop("says", "")
+    # With a header of its own the file has only the data that it should.
+    path = safetensors(tmp_path / "x.safetensors", {} if "header" in how else some(),
+                       **({"tail": bytes(4), **how} if "header" in how else how))
+    monkeypatch.setattr(vs.weights, "Allocation", None)
+    with pytest.raises(vs.errors.InvalidArgument, match=f"x.safetensors.*{says}"):
+        vs.weights.load("files", path, address=keeper.address, **HOST)
+
+
+def test_a_good_header_of_ones_own_is_taken(keeper, tmp_path):
+    # Or the ones above were refused for want of data.
+    path = safetensors(tmp_path / "x.safetensors", {}, header=entry(), tail=bytes(4))
+    assert vs.weights.load("files", path, address=keeper.address, **HOST) == 1
+
+
+def test_other_files_that_cannot_be_loaded(keeper, tmp_path):
+    def load(paths):
+        return vs.weights.load("files", paths, address=keeper.address, **HOST)
+
+    path = safetensors(tmp_path / "x.safetensors", {}, header=entry("F4"), tail=bytes(4))
+    with pytest.raises(vs.errors.Unimplemented, match="F4"):
+        load(path)
+    with pytest.raises(vs.errors.NotFound):
+        load(tmp_path / "missing")
+    (tmp_path / "short").write_bytes(b"1234567")
+    with pytest.raises(vs.errors.InvalidArgument):
+        load(tmp_path / "short")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError):
+        load(tmp_path / "empty")
+    with pytest.raises(vs.errors.AlreadyExists, match="'a'"):
+        load([safetensors(tmp_path / f"{i}.safetensors", some()) for i in range(2)])
+
+
+def test_a_file_that_is_cut_while_it_is_read(keeper, tmp_path, monkeypatch):
+    put(keeper, 1)
+    path = safetensors(tmp_path / "x.safetensors", some())
+    read_header = vs.weights.read_header
+
+    def cut(path):
+        known = read_header(path)
+        os.truncate(path, 100)
+        return known
+
+    monkeypatch.setattr(vs.weights, "read_header", cut)
+    with pytest.raises(vs.errors.DataLoss, match="ends within tensor"):
+        vs.weights.load("model/tp0", path, address=keeper.address, **HOST)
+    with opened(keeper) as weights:
+        expect(weights, 1)
+
+
+def test_many_bad_headers(tmp_path):
+    """Bytes of a good file, changed one at a time: a header or a typed error."""
+    good = safetensors(tmp_path / "good", some(), {"format": "pt"}).read_bytes()
+    path, refused = tmp_path / "bad", 0
+    for at in range(len(good) - 300 * 7 * 4):
+        for byte in (0, 0x22, 0x7b, 0xff, good[at] ^ 1):
+            path.write_bytes(good[:at] + bytes([byte]) + good[at + 1:])
+            try:
+                entries, _ = vs.weights.read_header(path)
+            except (vs.errors.InvalidArgument, vs.errors.Unimplemented):
+                refused += 1
+                continue
+            assert all(0 <= one.offset and one.offset + one.nbytes <= len(good)
+                       for one in entries)
+    assert refused > 500
+
+
+# --- what looks like PyTorch, and PyTorch where it is installed
+
+@pytest.fixture(params=[fake_torch.Tensor, fake_torch.FastTensor],
+                ids=["by Python", "by DLPack's exchange API"])
+def Tensor(request, monkeypatch):
+    for name, module in fake_torch.modules(request.param).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return request.param
+
+
+def test_tensors_that_look_like_pytorchs(keeper, Tensor):
+    weight = np.arange(24, dtype=np.float32).reshape(4, 6)
+    state = {"weight": Tensor.of_the_host(weight), "tied": Tensor.of_the_host(weight),
+             "t": Tensor.of_the_host(np.arange(6, dtype=np.int16).reshape(2, 3).T),
+             "f8": Tensor.of_the_host(np.arange(9, dtype=np.uint8), "float8_e4m3fn"),
+             "loose": Tensor.of_the_host(np.arange(20, dtype=np.int64)[::3])}
+    if Tensor is fake_torch.FastTensor:  # NumPy takes no bfloat16.
+        state["bf"] = Tensor.of_the_host(np.arange(5, dtype=np.uint16), "bfloat16")
+    vs.weights.put("torch", state, address=keeper.address, **HOST)
+    with vs.weights.open("torch", address=keeper.address) as weights:
+        assert {row["name"] for row in weights.tensors() if row["alias_of"]} == {"tied"}
+        tensors = weights.torch()
+        assert set(tensors) == set(state)
+        for name, ours in state.items():
+            theirs = tensors[name]
+            assert (theirs.dtype, theirs.shape) == (ours.dtype, ours.shape), name
+            assert theirs.array.tobytes() == ours.array.tobytes(), name
+        assert tensors["weight"].data_ptr() == tensors["tied"].data_ptr()
+        assert tensors["t"].stride() == (1, 3)
+
+
+def test_a_lazy_conjugate_is_refused(keeper, Tensor):
+    lazy = Tensor.of_the_host(np.ones(3))
+    lazy.lazy = "neg"
+    with pytest.raises(vs.errors.InvalidArgument, match="resolve_neg"):
+        vs.weights.put("torch", {"a": lazy}, address=keeper.address, **HOST)
+
+
+def test_a_state_dict_of_pytorch(keeper):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50, bias=False))
+    model[1].weight = model[0].weight  # Tied.
+    state = {**model.state_dict(), "bf": torch.arange(9).to(torch.bfloat16),
+             "f8": torch.arange(8).to(torch.float8_e4m3fn), "t": torch.ones(3, 4).t()}
+    vs.weights.put("torch", state, address=keeper.address, **HOST)
+    with vs.weights.open("torch", address=keeper.address) as weights:
+        tensors = weights.torch()
+        assert set(tensors) == set(state)
+        for name, tensor in state.items():
+            assert tensors[name].dtype == tensor.dtype and tensors[name].shape == tensor.shape
+            assert torch.equal(tensors[name].float(), tensor.float()), name
+        assert tensors["0.weight"].data_ptr() == tensors["1.weight"].data_ptr()
+        with torch.device("meta"):
+            empty = torch.nn.Linear(8, 50, bias=False)
+        empty.load_state_dict({"weight": tensors["1.weight"]}, assign=True)
+        assert empty.weight.data_ptr() == tensors["1.weight"].data_ptr()
+
+
+def test_import_does_not_import_pytorch():
+    code = ("import sys, vmmshare as vs; vs.weights; assert 'torch' not in sys.modules "
+            "and 'numpy' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- the command
+
+def command(keeper, *words):
+    import vmmshare.testing
+    return subprocess.run([sys.executable, "-m", "vmmshare", "weights", *words,
+                           f"--address={keeper.address}",
+                           f"--driver={vmmshare.testing.host_driver()}"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_command(keeper, tmp_path):
+    path = safetensors(tmp_path / "1.safetensors", some(), {"format": "pt\n"})
+
+    def succeed(*words):
+        done = command(keeper, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert succeed("list") == "no tensor set is kept\n"
+    for generation in (1, 2):
+        assert succeed("put", "model", str(path), "--host-node=0", "--fingerprint=f",
+                       "--threads=2") == f"model: generation {generation}\n"
+    assert succeed("list").splitlines()[0] == "model"
+    listed, = json.loads(succeed("list", "--json"))
+    assert listed == vs.weights.list(address=keeper.address)[0]
+    text = succeed("show", "model")
+    assert "generation 2, 4 tensors" in text and "format: pt\\n\n" in text and "b.c" in text
+    shown = json.loads(succeed("show", "model", "--json"))
+    wanted = vs.weights.show("model", address=keeper.address)
+    assert shown["metadata"] == wanted["metadata"] == {"format": "pt\n"}
+    assert shown["tensors"] == json.loads(json.dumps(wanted["tensors"]))
+    assert "4 of 4 tensors" in succeed("verify", "model")
+    assert succeed("drop", "model") == ""
+    assert vs.weights.list(address=keeper.address) == []
+
+
+def test_the_command_says_what_is_wrong(keeper, tmp_path):
+    (tmp_path / "bad").write_bytes(b"12345678")
+    for words, status, says in (
+            (["show", "model"], 1, "nothing is kept"), (["verify", "model"], 1, "nothing is kept"),
+            (["drop", "model"], 1, "nothing is kept"), (["show"], 2, "1 to 128"),
+            (["show", "a b"], 2, "1 to 128"), (["copy", "a"], 2, "expected list, show"),
+            (["list", "a"], 2, "unexpected word"), (["list", "--no"], 2, "unknown option"),
+            (["put", "model"], 2, "FILE"), (["put", "a", "b", "--threads=0"], 2, "--threads"),
+            (["put", "model", str(tmp_path / "bad"), "--host-node=0"], 1, "no safetensors file"),
+            (["put", "model", str(tmp_path / "no"), "--host-node=0"], 1, "cannot be read")):
+        done = command(keeper, *words)
+        assert done.returncode == status, (words, done)
+        assert says in done.stderr and done.stdout == "", (words, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert "put NAME FILE" in command(keeper, "--help").stdout

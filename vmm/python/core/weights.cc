@@ -1,0 +1,365 @@
+// Tensor sets: what vmmshare.weights stands on.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/exchange.h"
+#include "vmm/python/core/foreign.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/keeper.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+struct WeightsLayout {
+  Holder<vmmshare_weights_layout> handle;
+};
+
+// Closed before the memory, which it keeps.
+template <typename T>
+std::shared_ptr<T> Keep(std::shared_ptr<vmmshare_memory> memory,
+                        std::shared_ptr<T> handle) {
+  struct Both {
+    std::shared_ptr<vmmshare_memory> memory;
+    std::shared_ptr<T> handle;
+  };
+  auto both = std::make_shared<Both>(Both{std::move(memory), handle});
+  return {both, both->handle.get()};
+}
+
+struct WeightsWriter {
+  Holder<vmmshare_weights_writer> handle;
+  const std::shared_ptr<vmmshare_memory> memory;
+};
+
+// A tensor's own bytes, so that a view of its array leaves neither these nor the
+// set.
+class TensorBytes final : public Storage {
+ public:
+  TensorBytes(std::shared_ptr<Storage> whole, std::uint64_t offset,
+              std::uint64_t bytes)
+      : Storage(whole->address + offset, bytes, whole->place),
+        whole_(std::move(whole)) {}
+
+ private:
+  const std::shared_ptr<Storage> whole_;
+};
+
+struct Weights {
+  Holder<vmmshare_weights> handle;
+  const std::shared_ptr<Storage> storage;
+};
+
+void CreateLayout(WeightsLayout* self, const std::string& fingerprint) {
+  WithoutNul(fingerprint);
+  new (self) WeightsLayout{Holder<vmmshare_weights_layout>(Make(
+      &vmmshare_weights_layout_close,
+      [&](vmmshare_weights_layout** made, vmmshare_error** error) {
+        return vmmshare_weights_layout_create(fingerprint.c_str(), made, error);
+      }))};
+}
+
+void Note(WeightsLayout& self, const std::string& key,
+          const std::string& value) {
+  WithoutNul(key);
+  WithoutNul(value);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_weights_layout_note(self.handle.get(), key.c_str(),
+                                        value.c_str(), error);
+  });
+}
+
+std::uint64_t Add(WeightsLayout& self, const std::string& name,
+                  nb::handle dtype, nb::handle shape, nb::handle strides,
+                  std::optional<std::uint32_t> alias_of, std::uint64_t offset) {
+  WithoutNul(name);
+  const std::vector<std::int64_t> lengths = ShapeOf(shape);
+  std::vector<std::int64_t> steps;
+  if (!strides.is_none()) steps = ShapeOf(strides);
+  if (!strides.is_none() && steps.size() != lengths.size()) {
+    throw nb::value_error("as many strides as lengths were expected");
+  }
+  vmmshare_tensor tensor{};
+  tensor.struct_size = sizeof(tensor);
+  tensor.name = name.c_str();
+  tensor.dtype = DTypeOf(dtype).code;
+  tensor.rank = static_cast<std::uint32_t>(lengths.size());
+  tensor.shape = lengths.data();
+  tensor.strides = strides.is_none() ? nullptr : steps.data();
+  tensor.offset = offset;
+  tensor.alias_of = alias_of.value_or(0);
+  if (alias_of.has_value()) tensor.flags = VMMSHARE_TENSOR_ALIAS;
+  std::uint64_t place = 0;
+  Must([&](vmmshare_error** error) {
+    return vmmshare_weights_layout_add(self.handle.get(), &tensor, &place,
+                                       error);
+  });
+  return place;
+}
+
+void Begin(WeightsWriter* self, const Allocation& memory,
+           const WeightsLayout& layout) {
+  const auto kept = memory.handle.shared();
+  const auto driver = DefaultDriver();
+  const auto lay = layout.handle.shared();
+  auto begun =
+      Make(&vmmshare_weights_writer_close,
+           [&](vmmshare_weights_writer** made, vmmshare_error** error) {
+             return vmmshare_weights_begin(driver.get(), kept.get(), lay.get(),
+                                           made, error);
+           });
+  new (self) WeightsWriter{
+      Holder<vmmshare_weights_writer>(Keep(kept, std::move(begun))), kept};
+}
+
+// Without the GIL, so that several threads copy at once.
+template <typename Call>
+void MustWithoutGil(const Call& call) {
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = call(&error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
+void Copy(WeightsWriter& self, std::uint64_t place, std::uint64_t address,
+          std::uint64_t nbytes, bool on_device) {
+  const auto writer = self.handle.shared();
+  MustWithoutGil([&](vmmshare_error** error) {
+    return on_device
+               ? vmmshare_weights_copy(writer.get(), place, address, error)
+               // NOLINTNEXTLINE(performance-no-int-to-ptr): as DLPack had it.
+               : vmmshare_weights_write(writer.get(), place, 0,
+                                        reinterpret_cast<const void*>(address),
+                                        nbytes, error);
+  });
+}
+
+void ReadFile(WeightsWriter& self, std::uint64_t place, const std::string& path,
+              std::uint64_t offset) {
+  WithoutNul(path);
+  const auto writer = self.handle.shared();
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_weights_read_file(writer.get(), place, path.c_str(), offset,
+                                      error);
+  });
+}
+
+std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
+                      const std::string& name, bool checksum_all,
+                      nb::handle timeout) {
+  WithoutNul(name);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const auto generation = std::make_shared<std::uint64_t>(0);
+  const std::uint32_t flags = checksum_all ? VMMSHARE_WEIGHTS_CHECKSUM_ALL : 0u;
+  CallKeeper(keeper, [&](const std::shared_ptr<vmmshare_keeper>& connection) {
+    WaitOnAThread([connection, generation, flags, name, timeout_ns,
+                   writer = self.handle.shared(),
+                   memory = self.memory](Outcome& outcome) {
+      outcome.status = vmmshare_weights_publish(
+          writer.get(), connection.get(), name.c_str(), memory.get(), flags,
+          timeout_ns, generation.get(), &outcome.error);
+    });
+  });
+  return *generation;
+}
+
+void Open(Weights* self, const Allocation& memory) {
+  const auto kept = memory.handle.shared();
+  const auto driver = DefaultDriver();
+  auto opened = Make(&vmmshare_weights_close, [&](vmmshare_weights** made,
+                                                  vmmshare_error** error) {
+    return vmmshare_weights_open(driver.get(), kept.get(), made, error);
+  });
+  const Located at = Locate(driver.get(), vmmshare_memory_address(kept.get()));
+  const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
+                    memory.readonly};
+  new (self) Weights{Holder<vmmshare_weights>(Keep(kept, std::move(opened))),
+                     std::make_shared<WholeMemory>(kept, place)};
+}
+
+// Calls `take(tensor, storage, layout)` for each tensor of the set.
+template <typename Take>
+void ForEach(const Weights& self, const Take& take) {
+  const auto set = self.handle.shared();
+  const std::uint64_t count = vmmshare_weights_count(set.get());
+  for (std::uint64_t place = 0; place < count; ++place) {
+    vmmshare_tensor tensor{};
+    tensor.struct_size = sizeof(tensor);
+    Must([&](vmmshare_error** error) {
+      return vmmshare_weights_tensor(set.get(), place, &tensor, error);
+    });
+    Layout layout;
+    layout.dtype = FindDType(static_cast<std::uint8_t>(tensor.dtype));
+    layout.shape.assign(tensor.shape, tensor.shape + tensor.rank);
+    layout.strides.assign(tensor.strides, tensor.strides + tensor.rank);
+    const std::uint64_t size = self.storage->size;
+    if (tensor.offset > size || tensor.bytes > size - tensor.offset) {
+      throw nb::value_error("a tensor leaves the memory of its set");
+    }
+    auto storage = std::make_shared<TensorBytes>(self.storage, tensor.offset,
+                                                 tensor.bytes);
+    CheckWithin(layout, tensor.bytes);
+    take(tensor, std::move(storage), std::move(layout));
+  }
+}
+
+nb::dict Arrays(const Weights& self) {
+  nb::dict arrays;
+  ForEach(self, [&](const vmmshare_tensor& tensor,
+                    std::shared_ptr<Storage> storage, Layout layout) {
+    arrays[tensor.name] = MakeArray(std::move(storage), std::move(layout));
+  });
+  return arrays;
+}
+
+// As RemotePool._open_tensors().
+nb::dict Tensors(const Weights& self, nb::handle type, nb::handle from_capsule,
+                 nb::handle as_type) {
+  const TensorClass make(type, from_capsule);
+  const DType* const byte = FindDType({1, 8, 1});
+  nb::dict tensors;
+  ForEach(self, [&](const vmmshare_tensor& tensor,
+                    const std::shared_ptr<Storage>& storage, Layout layout) {
+    const DType* const dtype = layout.dtype;
+    const bool as_bytes = dtype->dlpack.code >= 7;  // DLPack's float8.
+    if (as_bytes) layout.dtype = byte;
+    nb::object made = make.Make(storage, layout);
+    if (as_bytes) made = as_type(made, dtype->name);
+    tensors[tensor.name] = made;
+  });
+  return tensors;
+}
+
+nb::tuple Numbers(const std::vector<std::int64_t>& numbers) {
+  nb::list list;
+  for (const std::int64_t number : numbers) list.append(number);
+  return nb::tuple(list);
+}
+
+nb::list Table(const Weights& self) {
+  nb::list rows;
+  ForEach(self, [&](const vmmshare_tensor& tensor,
+                    const std::shared_ptr<Storage>&, const Layout& layout) {
+    nb::dict row;
+    row["name"] = tensor.name;
+    row["dtype"] = layout.dtype->name;
+    row["shape"] = Numbers(layout.shape);
+    row["strides"] = Numbers(layout.strides);
+    row["offset"] = tensor.offset;
+    row["nbytes"] = tensor.bytes;
+    row["alias_of"] = nb::none();
+    if ((tensor.flags & VMMSHARE_TENSOR_ALIAS) != 0) {
+      row["alias_of"] = rows[tensor.alias_of]["name"];
+    }
+    row["checksum"] = nb::none();
+    if ((tensor.flags & VMMSHARE_TENSOR_CHECKSUM) != 0) {
+      row["checksum"] = tensor.checksum;
+    }
+    rows.append(row);
+  });
+  return rows;
+}
+
+nb::object Metadata(const Weights& self) {
+  const auto set = self.handle.shared();
+  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+    return vmmshare_weights_metadata(set.get(), made, error);
+  });
+}
+
+std::uint64_t Verify(const Weights& self) {
+  const auto set = self.handle.shared();
+  std::uint64_t compared = 0;
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_weights_verify(set.get(), &compared, error);
+  });
+  return compared;
+}
+
+// Where each array lies: (name, address, dtype, shape, strides, on_device). Those
+// of `type`, unless that is None, are read as tensors.
+nb::list ReadArrays(const nb::dict& arrays, nb::handle type) {
+  std::optional<TensorClass> tensors;
+  if (!type.is_none()) tensors.emplace(type, nb::none());
+  nb::list rows;
+  for (const auto [name, object] : arrays) {
+    if (!nb::isinstance<nb::str>(name)) RefuseType("the name", name, "a str");
+    Layout layout;
+    DLDevice device{};
+    std::uint64_t address = 0;
+    bool on_device = false;
+    if (tensors.has_value() && nb::isinstance(object, type)) {
+      address = tensors->Read(object, &layout, &device);
+      tensors->CheckNotLazy(name, object, layout.dtype);
+      // Not all versions of PyTorch say it by DLPack.
+      on_device = nb::cast<bool>(object.attr("is_cuda"));
+    } else {
+      address = ReadForeign("array " + Utf8(nb::repr(name)), object, &layout,
+                            &device);
+      on_device = device.device_type != kDLCPU;
+    }
+    rows.append(nb::make_tuple(name, address, layout.dtype->name,
+                               Numbers(layout.shape), Numbers(layout.strides),
+                               on_device, layout.dtype->itemsize()));
+  }
+  return rows;
+}
+
+}  // namespace
+
+void DefineWeights(nb::module_& module) {
+  nb::class_<WeightsLayout>(module, "_WeightsLayout")
+      .def("__init__", &CreateLayout, nb::arg("fingerprint"))
+      .def("note", &Note, nb::arg("key"), nb::arg("value"))
+      .def("add", &Add, nb::arg("name"), nb::arg("dtype").none(),
+           nb::arg("shape"), nb::arg("strides").none() = nb::none(),
+           nb::arg("alias_of") = nb::none(), nb::arg("offset") = 0)
+      .def_prop_ro("nbytes", [](const WeightsLayout& self) {
+        return vmmshare_weights_layout_size(self.handle.get());
+      });
+  nb::class_<WeightsWriter> writer(module, "_WeightsWriter");
+  writer.def("__init__", &Begin, nb::arg("memory"), nb::arg("layout"))
+      .def("copy", &Copy, nb::arg("place"), nb::arg("address"),
+           nb::arg("nbytes"), nb::arg("on_device"))
+      .def("read_file", &ReadFile, nb::arg("place"), nb::arg("path"),
+           nb::arg("offset"))
+      .def("publish", &Publish, nb::arg("keeper"), nb::arg("name"),
+           nb::arg("checksum_all"), nb::arg("timeout").none());
+  DefineClosing(writer, "Lets go of the memory.");
+  nb::class_<Weights> weights(module, "_Weights");
+  weights.def("__init__", &Open, nb::arg("memory"))
+      .def_prop_ro("generation",
+                   [](const Weights& self) {
+                     return vmmshare_weights_generation(self.handle.get());
+                   })
+      .def_prop_ro(
+          "fingerprint",
+          [](const Weights& self) {
+            return std::string(vmmshare_weights_fingerprint(self.handle.get()));
+          })
+      .def("metadata", &Metadata)
+      .def("table", &Table)
+      .def("arrays", &Arrays)
+      .def("tensors", &Tensors, nb::arg("type"), nb::arg("from_capsule"),
+           nb::arg("as_type"))
+      .def("verify", &Verify);
+  DefineClosing(weights, "Lets go of the memory; arrays of it keep it.");
+  module.def("_read_arrays", &ReadArrays, nb::arg("arrays"),
+             nb::arg("type").none());
+}
+
+}  // namespace vmm::python

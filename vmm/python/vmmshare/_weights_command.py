@@ -1,0 +1,79 @@
+"""`vmmshare weights put`: safetensors files into shared memory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import typing
+
+from . import Driver, set_driver, weights
+from .errors import VmmshareError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vmmshare weights put", allow_abbrev=False,
+        description="Reads safetensors files straight into shared memory, and has the keeper hold "
+                    "that under NAME, in place of the set that is there. The process ends, the "
+                    "memory stays.")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("files", metavar="FILE", nargs="+",
+                        help="or one folder, for all its *.safetensors")
+    parser.add_argument("--device", default="0", metavar="GPU",
+                        help="its ordinal or UUID (0)")
+    parser.add_argument("--host-node", type=int, metavar="NODE",
+                        help="memory of this NUMA node of the host instead of a GPU's")
+    parser.add_argument("--fingerprint", default="", metavar="TEXT",
+                        help="what the model is called; who opens it may ask for it")
+    parser.add_argument("--threads", type=int, metavar="N",
+                        help="that read at once (as many as processors, at most 8)")
+    parser.add_argument("--address", default="", help="the keeper's; by default this user's own")
+    parser.add_argument("--driver", default="system", metavar="PATH",
+                        help="the driver in this file, or host, which needs no GPU")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS",
+                        help="for each thing that the keeper is asked (60)")
+    return parser
+
+
+class _Bar:
+    """Progress on a terminal, at most ten times a second."""
+
+    def __init__(self, to: typing.TextIO):
+        self._to, self._next, self.began = to, 0.0, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next and done < total:
+            return
+        self._next = now + 0.1
+        full = 40 * done // max(total, 1)
+        rate = done / max(now - self.began, 1e-9) / 1e9
+        self._to.write(f"\r[{'#' * full}{'.' * (40 - full)}] {done / 1e9:.2f} of "
+                       f"{total / 1e9:.2f} GB, {rate:.2f} GB/s")
+        if done == total:
+            self._to.write("\n")
+        self._to.flush()
+
+
+def main(words: "list[str]") -> int:
+    options = _parser().parse_args(words)
+    if options.threads is not None and options.threads < 1:
+        _parser().error("--threads: expected a number from 1 on")
+    try:
+        if options.driver == "host":
+            from . import testing
+            set_driver(Driver(testing.host_driver()))
+        elif options.driver != "system":
+            set_driver(Driver(options.driver))
+        device = int(options.device) if options.device.isdecimal() else options.device
+        files = options.files[0] if len(options.files) == 1 else options.files
+        generation = weights.load(
+            options.name, files, fingerprint=options.fingerprint, device=device,
+            host_node=options.host_node, threads=options.threads, address=options.address,
+            progress=_Bar(sys.stderr) if sys.stderr.isatty() else None, timeout=options.timeout)
+        print(f"{options.name}: generation {generation}", flush=True)
+    except (VmmshareError, ValueError, OSError) as why:
+        print(f"vmmshare: error: {why}", file=sys.stderr)
+        return 1
+    return 0
