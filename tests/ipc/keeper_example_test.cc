@@ -91,6 +91,29 @@ TEST_F(KeeperExample, OfManyAtOnceOneLoads) {
   EXPECT_EQ(loaded, 1);
 }
 
+// What ./dev demo weights runs.
+TEST_F(KeeperExample, EnginesShareOneSetOfWeightsWhoeverComesAndGoes) {
+  Program keeper = StartKeeper();
+  Program engines =
+      Start("docs/examples/engines",
+            {"--size=4M",
+             OnHostMemoryDriver() ? "--driver=host" : "--driver=system"});
+  EXPECT_EQ(engines.Wait(), 0) << engines.output();
+  const std::string output = engines.output();
+  // In this order.
+  std::size_t at = 0;
+  for (const char* line :
+       {"engine A: loaded and published generation 1, 102 tensors",
+        "engine B: attached generation 1", "engine A is killed",
+        "engine B: still has generation 1: all 101 tensors are right",
+        "engine A: attached generation 1", "engine A: published generation 2",
+        "engine B: still has generation 1", "engine B: attached generation 2",
+        "engine B: still has generation 2: all 101 tensors are right", "OK"}) {
+    at = output.find(line, at);
+    ASSERT_NE(at, std::string::npos) << line << "\n" << output;
+  }
+}
+
 TEST_F(KeeperExample, WithoutAKeeperItSaysWhatToStart) {
   Program alone = StartExample();
   EXPECT_EQ(alone.Wait(), 1);
