@@ -101,8 +101,8 @@ VMMSHARE_API void vmmshare_weights_writer_close(
 VMMSHARE_API vmmshare_status vmmshare_weights_write(
     vmmshare_weights_writer* writer, uint64_t place, uint64_t offset,
     const void* bytes, uint64_t size, vmmshare_error** error);
-// The same, of all of a tensor's bytes, from a file. NOT_FOUND for one that cannot
-// be opened, DATA_LOSS for one that ends too early.
+// The same, of all of a tensor's bytes, from a file. NOT_FOUND for one that is
+// not there, others as the system answers; DATA_LOSS for one that ends too early.
 VMMSHARE_API vmmshare_status vmmshare_weights_read_file(
     vmmshare_weights_writer* writer, uint64_t place, const char* path,
     uint64_t offset, vmmshare_error** error);

@@ -86,8 +86,8 @@ class TensorSetWriter {
   absl::Status Write(std::size_t tensor, std::uint64_t offset,
                      absl::Span<const std::uint8_t> bytes);
   // The same, of all of a tensor's bytes, from `offset` of a file on; memory of
-  // the host is read into directly. NOT_FOUND for a file that cannot be opened,
-  // DATA_LOSS for one that ends too early.
+  // the host is read into directly. NOT_FOUND for a file that is not there,
+  // others as the system answers; DATA_LOSS for one that ends too early.
   absl::Status ReadFile(std::size_t tensor, const std::string& path,
                         std::uint64_t offset);
 

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/file_reader.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/memory_copy.h"
@@ -118,13 +118,10 @@ absl::Status TensorSetWriter::ReadFile(std::size_t tensor,
   RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
   const TensorInfo& info = manifest_.tensors[tensor];
   const std::uint64_t extent = info.extent();
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("the file ", path, " cannot be opened for reading"));
-  }
-  file.seekg(static_cast<std::streamoff>(
-      std::min<std::uint64_t>(offset, weights::kMaxBytes)));
+  ASSIGN_OR_RETURN(const platform::FileReader file,
+                   platform::FileReader::Open(path));
+  // Beyond it no file has bytes, and no sum below overflows.
+  offset = std::min<std::uint64_t>(offset, weights::kMaxBytes);
   std::vector<std::uint8_t> staging;
   if (memory_->on_host() == nullptr) {
     staging.resize(static_cast<std::size_t>(std::min(extent, kPiece)));
@@ -133,8 +130,9 @@ absl::Status TensorSetWriter::ReadFile(std::size_t tensor,
     const auto size = static_cast<std::size_t>(std::min(extent - done, kPiece));
     std::uint8_t* to = staging.empty() ? memory_->on_host() + info.offset + done
                                        : staging.data();
-    file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(size));
-    if (!file) {
+    ASSIGN_OR_RETURN(const std::size_t came,
+                     file.Read(offset + done, {to, size}));
+    if (came < size) {
       return absl::DataLossError(
           absl::StrCat("the file ", path, " ends within tensor \"",
                        weights::Shown(info.name), "\", of which ", extent,

@@ -1,0 +1,37 @@
+// FileReader: the bytes of a file, from any place of it.
+#ifndef VMMSHARE_PLATFORM_OS_FILE_READER_H_
+#define VMMSHARE_PLATFORM_OS_FILE_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/os/os_handle.h"
+
+namespace vmm::platform {
+
+// Move-only; reads may come from several threads.
+class FileReader {
+ public:
+  // NOT_FOUND when there is none at `path` (UTF-8); others as the system answers.
+  static absl::StatusOr<FileReader> Open(const std::string& path);
+
+  // Reads `bytes` from `offset` on. Returns how many there were: fewer only where
+  // the file ends.
+  absl::StatusOr<std::size_t> Read(std::uint64_t offset,
+                                   absl::Span<std::uint8_t> bytes) const;
+
+ private:
+  FileReader(OsHandle file, std::string path)
+      : file_(std::move(file)), path_(std::move(path)) {}
+
+  OsHandle file_;
+  std::string path_;
+};
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_OS_FILE_READER_H_

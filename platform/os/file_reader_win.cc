@@ -1,0 +1,55 @@
+#include <windows.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/file_reader.h"
+#include "platform/os/os_error.h"
+#include "platform/os/utf16_win.h"
+
+namespace vmm::platform {
+
+absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::wstring wide, ToUtf16(path));
+  const HANDLE raw =
+      ::CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr,
+                    OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
+  if (raw == INVALID_HANDLE_VALUE) {
+    return OsError(static_cast<int>(::GetLastError()),
+                   absl::StrCat("CreateFileW(", path, ")"));
+  }
+  return FileReader(OsHandle::Adopt(reinterpret_cast<std::intptr_t>(raw)),
+                    path);
+}
+
+absl::StatusOr<std::size_t> FileReader::Read(
+    std::uint64_t offset, absl::Span<std::uint8_t> bytes) const {
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  // No file reaches so far.
+  if (offset > INT64_MAX - bytes.size()) return 0;
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const std::uint64_t at = offset + done;
+    OVERLAPPED where{};
+    where.Offset = static_cast<DWORD>(at);
+    where.OffsetHigh = static_cast<DWORD>(at >> 32);
+    const auto size = static_cast<DWORD>(std::min(bytes.size() - done, kMost));
+    DWORD count = 0;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a HANDLE is a number.
+    if (!::ReadFile(reinterpret_cast<HANDLE>(file_.get()), bytes.data() + done,
+                    size, &count, &where)) {
+      const DWORD error = ::GetLastError();
+      if (error == ERROR_HANDLE_EOF) break;
+      return OsError(
+          static_cast<int>(error),
+          absl::StrCat("ReadFile(", path_, ", ", size, " bytes at ", at, ")"));
+    }
+    if (count == 0) break;
+    done += count;
+  }
+  return done;
+}
+
+}  // namespace vmm::platform
