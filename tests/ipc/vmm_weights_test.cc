@@ -21,7 +21,6 @@ namespace vmm::testing {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
