@@ -306,6 +306,20 @@ TEST_F(TensorSetTest, AFileThatIsCutOrMissingIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(writer.ReadFile(0, path + "-no", 0)));
 }
 
+// It frees the memory next: what was still copied there would end the context.
+TEST_F(TensorSetTest, AWriterThatGivesUpLeavesNoCopyUnderWay) {
+  const TensorLayout layout = LayoutOf();
+  const std::vector<std::uint8_t> bytes(layout.manifest().tensors[0].extent());
+  for (int i = 0; i < 200; ++i) {
+    const Allocation memory = MakeFor(layout);
+    TensorSetWriter writer = Begin(memory, layout);
+    Must(writer.Write(0, 0, bytes));
+    // By destruction, and because another set is begun.
+    if (i % 2 == 0) writer = Begin(memory, layout);
+  }
+  EXPECT_EQ(driver()->cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
 // What a maker that means harm may leave where readers look.
 TEST_F(TensorSetTest, HostileBytesAreATypedError) {
   const TensorLayout layout = LayoutOf();

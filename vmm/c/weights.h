@@ -107,7 +107,8 @@ VMMSHARE_API vmmshare_status vmmshare_weights_read_file(
     vmmshare_weights_writer* writer, uint64_t place, const char* path,
     uint64_t offset, vmmshare_error** error);
 // The same, from device memory at `address`, where they lie as they are to lie
-// here; takes no checksum. All work that writes there has ended.
+// here; takes no checksum. All work that writes there has ended, and it stays there
+// until the writer is sealed or closed.
 VMMSHARE_API vmmshare_status
 vmmshare_weights_copy(vmmshare_weights_writer* writer, uint64_t place,
                       uint64_t address, vmmshare_error** error);

@@ -70,7 +70,7 @@ class TensorSetWriter {
                                                CUdeviceptr address,
                                                std::uint64_t size,
                                                const TensorLayout& layout);
-  ~TensorSetWriter();
+  ~TensorSetWriter();  // Waits for its own copies: the memory may go then.
   TensorSetWriter(TensorSetWriter&&) noexcept;
   TensorSetWriter& operator=(TensorSetWriter&&) noexcept;
 
@@ -92,7 +92,8 @@ class TensorSetWriter {
                         std::uint64_t offset);
 
   // Copies all of a tensor's bytes from device memory, where they lie as they are
-  // to lie here; no checksum is taken. What writes there has ended. Errors as
+  // to lie here; no checksum is taken. What writes there has ended; it stays there
+  // until Seal() or the writer's end, for the copy may go on till then. Errors as
   // Write(); FAILED_PRECONDITION from a device to memory of the host while no
   // context is current.
   absl::Status CopyFrom(std::size_t tensor, CUdeviceptr from);
@@ -119,6 +120,7 @@ class TensorSetWriter {
   };
   TensorSetWriter(TensorManifest manifest,
                   std::unique_ptr<weights::MemoryCopy> memory);
+  void FinishCopies();
   absl::Status CheckMayWrite(std::size_t tensor, std::uint64_t offset,
                              std::uint64_t size) const;
   void Count(std::size_t tensor, std::uint64_t offset,

@@ -45,10 +45,24 @@ TensorSetWriter::TensorSetWriter(TensorManifest manifest,
     : manifest_(std::move(manifest)),
       memory_(std::move(memory)),
       progress_(manifest_.tensors.size()) {}
-TensorSetWriter::~TensorSetWriter() = default;
+TensorSetWriter::~TensorSetWriter() { FinishCopies(); }
 TensorSetWriter::TensorSetWriter(TensorSetWriter&&) noexcept = default;
-TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&&) noexcept =
-    default;
+TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
+  if (this != &other) {
+    FinishCopies();
+    manifest_ = std::move(other.manifest_);
+    memory_ = std::move(other.memory_);
+    progress_ = std::move(other.progress_);
+    is_sealed_ = other.is_sealed_;
+  }
+  return *this;
+}
+
+void TensorSetWriter::FinishCopies() {
+  // Whoever gives up frees the memory next: a copy that is still under way there
+  // would end the context.
+  if (memory_ != nullptr && !is_sealed_) memory_->Finish().IgnoreError();
+}
 
 CUdeviceptr TensorSetWriter::address(std::size_t tensor) const {
   platform::Check(tensor < manifest_.tensors.size(),

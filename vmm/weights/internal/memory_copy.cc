@@ -156,10 +156,11 @@ absl::Status MemoryCopy::Finish() const {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-  // From pageable memory a copy returns before all of it has arrived.
-  CUresult r = driver_->cuCtxSynchronize();
+  // From pageable memory a copy returns before all of it has arrived, and one
+  // between devices at once. All are in this stream.
+  CUresult r = driver_->cuStreamSynchronize(nullptr);
   return r == CUDA_SUCCESS ? absl::OkStatus()
-                           : driver_.Error(r, "cuCtxSynchronize()");
+                           : driver_.Error(r, "cuStreamSynchronize(0)");
 }
 
 }  // namespace vmm::weights
