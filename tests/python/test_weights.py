@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -340,6 +341,19 @@ def test_a_file_that_is_cut_while_it_is_read(keeper, tmp_path, monkeypatch):
         expect(weights, 1)
 
 
+def test_a_set_that_the_device_has_no_room_for_changes_nothing(keeper, tmp_path):
+    put(keeper, 1)
+    path, size = tmp_path / "x.safetensors", 1 << 42  # A file with a hole.
+    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    os.truncate(path, 8 + len(header) + size)
+    with pytest.raises(vs.errors.ResourceExhausted):
+        vs.weights.load("model/tp0", path, address=keeper.address)
+    with opened(keeper) as weights:
+        expect(weights, 1)
+        assert weights.generation == 1
+
+
 def test_many_bad_headers(tmp_path):
     """Bytes of a good file, changed one at a time: a header or a typed error."""
     good = safetensors(tmp_path / "good", some(), {"format": "pt"}).read_bytes()
@@ -386,6 +400,34 @@ def test_tensors_that_look_like_pytorchs(keeper, Tensor):
             assert theirs.array.tobytes() == ours.array.tobytes(), name
         assert tensors["weight"].data_ptr() == tensors["tied"].data_ptr()
         assert tensors["t"].stride() == (1, 3)
+
+
+def test_every_device_of_pytorchs_is_waited_for(monkeypatch):
+    done = []
+
+    class OnDevice:
+        is_cuda = True
+
+        def __init__(self, device):
+            self.device = device
+
+    torch = type(sys)("torch")
+    torch.cuda = types.SimpleNamespace(synchronize=done.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    tensors = {"a": OnDevice("cuda:1"), "b": OnDevice("cuda:0"), "c": OnDevice("cuda:1"),
+               "d": np.zeros(3)}
+    vs.weights._await_torch(tensors, OnDevice)
+    assert sorted(done) == ["cuda:0", "cuda:1"]
+
+
+def test_copies_that_put_makes_are_waited_for_too(keeper, Tensor, monkeypatch):
+    waited = []
+    monkeypatch.setattr(vs.weights, "_await_torch",
+                        lambda tensors, kind: waited.append(sorted(tensors)))
+    state = {"dense": Tensor.of_the_host(np.arange(4)),
+             "loose": Tensor.of_the_host(np.arange(20)[::3])}
+    vs.weights.put("torch", state, address=keeper.address, **HOST)
+    assert waited == [["dense", "loose"], ["loose"]]
 
 
 def test_a_lazy_conjugate_is_refused(keeper, Tensor):

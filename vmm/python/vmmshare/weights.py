@@ -154,6 +154,16 @@ def _copy(array: typing.Any) -> typing.Any:
     return numpy.ascontiguousarray(array)
 
 
+def _await_torch(tensors: "typing.Mapping[str, typing.Any]", kind: typing.Any) -> None:
+    """Waits until every device is done with what it writes to PyTorch's tensors."""
+    if kind is None:
+        return
+    devices = {str(one.device): one.device for one in tensors.values()
+               if isinstance(one, kind) and one.is_cuda}
+    for device in devices.values():
+        sys.modules["torch"].cuda.synchronize(device)
+
+
 def _aliases(reads: "builtins.list[_Read]") -> "dict[str, _Read]":
     """Those that lie in the bytes of another one, and that one: tied weights, views."""
     found: "dict[str, _Read]" = {}
@@ -203,14 +213,14 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
     kept = dict(tensors)  # What is read is there until it was copied.
     kind = _torch_type()
-    if kind is not None and any(isinstance(one, kind) and one.is_cuda for one in kept.values()):
-        sys.modules["torch"].cuda.synchronize()
+    _await_torch(kept, kind)
     reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
     aliases = _aliases(reads)
     loose = {one.name: _copy(kept[one.name]) for one in reads
              if not one.is_dense and one.name not in aliases}
     if loose:
         kept.update(loose)
+        _await_torch(loose, kind)  # The copies are made on PyTorch's own streams.
         reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
         # A copy lies in nobody's bytes; what lay in others' does so still.
         aliases = {alias: base for alias, base in _aliases(reads).items() if alias not in loose}
