@@ -14,17 +14,12 @@
 #include "platform/os/termination.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/tool/command_line.h"
+#include "vmm/tool/print.h"
 
 namespace vmm::tool {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(10);
-
-// False when not all of it could be written.
-bool Say(std::FILE* to, absl::string_view text) {
-  return std::fwrite(text.data(), 1, text.size(), to) == text.size() &&
-         std::fflush(to) == 0;
-}
 
 // What the keeper says while it serves: its clients are never kept waiting for
 // somebody to read it, and it ends when it is told to all the same.

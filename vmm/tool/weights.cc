@@ -14,17 +14,12 @@
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/driver_choice.h"
 #include "vmm/tool/json.h"
+#include "vmm/tool/print.h"
 
 namespace vmm::tool {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(10);
-
-// False when not all of it could be written.
-bool Say(std::FILE* to, absl::string_view text) {
-  return std::fwrite(text.data(), 1, text.size(), to) == text.size() &&
-         std::fflush(to) == 0;
-}
 
 std::string Line(const std::string& name, const TensorManifest& manifest) {
   return absl::StrFormat(
