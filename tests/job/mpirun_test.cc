@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -228,6 +229,38 @@ TEST_F(Mpirun, ExchangesCanBeMadeAgainAndBesideEachOther) {
           {"--vmmshare_child=makes-exchanges-again"}, {},
           {"sh", "-c", "VMMSHARE_CHILD_PARENT=$PPID exec \"$0\" \"$@\""});
   EXPECT_EQ(result.status, 0) << result.output;
+}
+
+// How much longer the last rounds took than the first, of `rounds`.
+double Growth(const std::string& output) {
+  double early = 0;
+  double late = 0;
+  const char* found = std::strstr(output.c_str(), "rounds 10 to 49 took");
+  EXPECT_NE(found, nullptr) << output;
+  if (found == nullptr) return 0;
+  EXPECT_EQ(std::sscanf(found, "rounds 10 to 49 took %lf ms, the last 40 %lf",
+                        &early, &late),
+            2)
+      << output;
+  return late / early;
+}
+
+// With keys of its own for each round: 20 times.
+TEST_F(Mpirun, ALateRoundCostsWhatAnEarlyOneDoes) {
+  const Result result = Run(3, "tests/job/job_rounds", {"300", "100000"});
+  ASSERT_EQ(result.status, 0) << result.output;
+  if (!absl::StrContains(result.output, "OpenPMIx 4.2.")) {
+    GTEST_SKIP() << "this libpmix gives no key back: " << result.output;
+  }
+  EXPECT_LE(Growth(result.output), 4) << result.output;
+}
+
+TEST_F(Mpirun, NamesTheRankThatIsMissingInALateRound) {
+  const Result result = Run(3, "tests/job/job_rounds", {"5", "3000", "1"});
+  EXPECT_NE(result.status, 0);
+  EXPECT_THAT(result.output,
+              AllOf(ContainsPattern("rank 0: .*no word came from rank 1: "),
+                    ContainsPattern("rank 2: .*no word came from rank 1: ")));
 }
 
 // One rank is another program, which never comes: it joins nothing and sleeps.

@@ -2,7 +2,7 @@
 """Jobs that Slurm's srun starts on three nodes, and what becomes of them when a rank, a node
 or the controller is lost.
 
-usage: slurm_test.py SYMMETRIC TOOL SOURCE [UNITTEST ARGUMENTS]
+usage: slurm_test.py SYMMETRIC TOOL ROUNDS SOURCE [UNITTEST ARGUMENTS]
 """
 
 import os
@@ -11,7 +11,7 @@ import re
 import sys
 import unittest
 
-SYMMETRIC, TOOL, SOURCE = (os.path.abspath(each) for each in sys.argv[1:4])
+SYMMETRIC, TOOL, ROUNDS, SOURCE = (os.path.abspath(each) for each in sys.argv[1:5])
 sys.path[:0] = [str(pathlib.Path(SOURCE, "tests/job")), str(pathlib.Path(SOURCE, "tests/tool"))]
 
 import machine  # noqa: E402
@@ -88,6 +88,21 @@ class Slurm(OnACluster):
                                       "--corrupt=3")
         self.assertNotEqual(status, 0, output)
         self.assertIn("rank 4 does not have what rank 3 wrote", output)
+
+    def test_a_late_round_costs_what_an_early_one_does(self):
+        status, output = self.run_job(ROUNDS, "200", "20000")
+        self.assertEqual(status, 0, output)
+        found = re.search(r"rounds 10 to 49 took ([\d.]+) ms, the last 40 ([\d.]+) ms", output)
+        self.assertTrue(found, output)
+        early, late = map(float, found.groups())
+        self.assertLessEqual(late, 4 * early, output)
+
+    def test_a_rank_that_is_missing_in_a_late_round_is_named(self):
+        with self.cluster.running(*self.srun(ROUNDS, "5", "3000", "3")) as job:
+            output = "".join(job.stdout.readline() for _ in range(5))
+        # Rank 2, on its node, is one of those that name it.
+        self.assertEqual(len(re.findall(r"rank [01245]: .* no word came from rank 3: ", output)),
+                         5, output)
 
     def test_doctor_says_that_all_reach_all(self):
         status, output = self.run_job(TOOL, "doctor", "--job", "--driver=host", "--timeout=60",
@@ -172,4 +187,4 @@ class Slurm(OnACluster):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[4:]], verbosity=2)
+    unittest.main(argv=[sys.argv[0], *sys.argv[5:]], verbosity=2)

@@ -1,0 +1,306 @@
+#include "fabric/pmix_client.h"
+
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+#include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/library.h"
+#include "platform/os/start_thread.h"
+
+namespace vmm::fabric {
+namespace {
+
+constexpr char kLibrary[] = "libpmix.so.2";
+
+// An answer that is waited for. libpmix may give it after the waiter has left:
+// both hold it.
+class Answer {
+ public:
+  // What was asked. libpmix looks at it from a thread of its own, until it
+  // answers (seen: it does not copy the key).
+  pmix::Proc process{};
+  std::string key;
+  pmix::Info how{};
+
+  void Give(PmixReply content) {
+    const platform::MutexLock lock(mutex_);
+    content_ = std::move(content);
+    given_.NotifyAll();
+  }
+
+  // Nothing when it has not come by `deadline`.
+  std::optional<PmixReply> WaitFor(Deadline deadline) {
+    platform::MutexLock lock(mutex_);
+    while (!content_.has_value() && !deadline.Passed()) {
+      given_.WaitFor(mutex_, deadline.Slice());
+    }
+    return content_;
+  }
+
+ private:
+  platform::Mutex mutex_;
+  platform::CondVar given_;
+  std::optional<PmixReply> content_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What libpmix is given to call back with; each is called once.
+void* Hold(const std::shared_ptr<Answer>& answer) {
+  return new std::shared_ptr<Answer>(answer);
+}
+std::shared_ptr<Answer> TakeBack(void* data) {
+  auto* held = static_cast<std::shared_ptr<Answer>*>(data);
+  std::shared_ptr<Answer> answer = std::move(*held);
+  delete held;
+  return answer;
+}
+
+void Done(pmix::Status status, void* data) {
+  TakeBack(data)->Give({status, 0, 0, {}});
+}
+
+void GotValue(pmix::Status status, pmix::Value* value, void* data) {
+  PmixReply content{status, 0, 0, {}};
+  if (status == pmix::kSuccess && value != nullptr) {
+    content.type = value->type;
+    if (value->type == pmix::kByteObject) {
+      const pmix::ByteObject& from = value->data.bytes;
+      content.bytes.assign(from.bytes, from.bytes + from.size);
+    } else if (value->type == pmix::kUint32) {
+      content.number = value->data.uint32;
+    } else if (value->type == pmix::kUint16) {
+      content.number = value->data.uint16;
+    }
+  }
+  TakeBack(data)->Give(std::move(content));
+}
+
+absl::StatusCode CodeOf(pmix::Status status) {
+  switch (status) {
+    case pmix::kErrTimeout:
+      return absl::StatusCode::kDeadlineExceeded;
+    case pmix::kErrUnreachable:
+    case pmix::kErrCommFailure:
+    case pmix::kErrLostConnection:
+      return absl::StatusCode::kUnavailable;
+    case pmix::kErrBadParameter:
+      return absl::StatusCode::kInvalidArgument;
+    case pmix::kErrOutOfResource:
+    case pmix::kErrNoMemory:
+      return absl::StatusCode::kResourceExhausted;
+    case pmix::kErrNotFound:
+      return absl::StatusCode::kNotFound;
+    case pmix::kErrNotSupported:
+      return absl::StatusCode::kUnimplemented;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+template <typename Function>
+void Resolve(const platform::Library& library, const char* name,
+             Function*& entry, std::string* missing) {
+  entry = reinterpret_cast<Function*>(library.Find(name));
+  if (entry == nullptr) {
+    absl::StrAppend(missing, missing->empty() ? "" : ", ", name);
+  }
+}
+
+absl::StatusOr<pmix::Table> ReadTable(const platform::Library& library) {
+  pmix::Table table{};
+  std::string missing;
+  Resolve(library, "PMIx_Init", table.PMIx_Init, &missing);
+  Resolve(library, "PMIx_Finalize", table.PMIx_Finalize, &missing);
+  Resolve(library, "PMIx_Put", table.PMIx_Put, &missing);
+  Resolve(library, "PMIx_Commit", table.PMIx_Commit, &missing);
+  Resolve(library, "PMIx_Fence_nb", table.PMIx_Fence_nb, &missing);
+  Resolve(library, "PMIx_Get_nb", table.PMIx_Get_nb, &missing);
+  Resolve(library, "PMIx_Error_string", table.PMIx_Error_string, &missing);
+  Resolve(library, "PMIx_Get_version", table.PMIx_Get_version, &missing);
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(library.path(), " is no PMIx 3 or newer: it lacks ",
+                     missing, ". Install libpmix2 of PMIx 3 or newer."));
+  }
+  return table;
+}
+
+absl::Status Overdue(absl::string_view call) {
+  return absl::DeadlineExceededError(
+      absl::StrCat(call, " did not end by the deadline"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<PmixClient>> PmixClient::Join(
+    const std::string& name, Deadline deadline) {
+  absl::StatusOr<platform::Library> library =
+      name.empty() ? platform::Library::OpenSystem(kLibrary)
+                   : platform::Library::OpenPath(name);
+  if (!library.ok()) {
+    return platform::Annotate(
+        library.status(),
+        "a launcher offers PMIx, and its client library cannot be opened",
+        "Install it on every node (Debian and Ubuntu: libpmix2; Fedora: "
+        "pmix), or name its file in PmixOptions::library");
+  }
+  auto client = std::make_shared<PmixClient>();
+  ASSIGN_OR_RETURN(client->table_, ReadTable(*library));
+  client->origin_ = library->path();
+  const absl::Status joined = client->Run(
+      "PMIx_Init()",
+      [client] { return client->table_.PMIx_Init(&client->self_, nullptr, 0); },
+      deadline);
+  if (joined.ok()) return client;
+  return platform::Annotate(
+      joined, "",
+      "The launcher's server must be reachable from this process (in a "
+      "container: its network and its temporary folder), and libpmix must "
+      "be of a version that it speaks");
+}
+
+std::string PmixClient::Describe() const {
+  // "OpenPMIx 4.2.2 (PMIx Standard: 4.2, ...)".
+  const absl::string_view version = table_.PMIx_Get_version();
+  return absl::StrCat(version.substr(0, version.find(" (")), " (", origin_,
+                      ")");
+}
+
+bool PmixClient::ShowsWhatWasPutAgain() const {
+  return absl::StartsWith(table_.PMIx_Get_version(), "OpenPMIx 4.2.");
+}
+
+absl::Status PmixClient::Learn(Deadline deadline) {
+  if (size_ != 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const PmixReply ranks,
+                   Ask(pmix::kRankWildcard, pmix::kJobSize, deadline));
+  ASSIGN_OR_RETURN(const PmixReply local,
+                   Ask(self_.rank, pmix::kLocalRank, deadline));
+  if (ranks.type != pmix::kUint32 || ranks.number > INT32_MAX ||
+      self_.rank >= ranks.number || local.type != pmix::kUint16) {
+    return absl::InternalError(
+        absl::StrCat("the PMIx server says that this is rank ", self_.rank,
+                     " of ", ranks.number, ", local rank ", local.number));
+  }
+  job_ = self_.name_space;
+  local_rank_ = static_cast<int>(local.number);
+  size_ = static_cast<int>(ranks.number);
+  return absl::OkStatus();
+}
+
+absl::Status PmixClient::Put(std::vector<Value> values, Deadline deadline) {
+  const std::string call = absl::StrCat(
+      "PMIx_Put(", values.empty() ? "" : values.front().first, ")");
+  // PMIx takes a pointer to mutable bytes, and may read them after we left.
+  auto held = std::make_shared<std::vector<Value>>(std::move(values));
+  return Run(
+      call,
+      [table = table_, held] {
+        for (auto& [key, bytes] : *held) {
+          pmix::Value value{};
+          value.type = pmix::kByteObject;
+          value.data.bytes = {reinterpret_cast<char*>(bytes.data()),
+                              bytes.size()};
+          const pmix::Status put =
+              table.PMIx_Put(pmix::kGlobal, key.c_str(), &value);
+          if (put != pmix::kSuccess) return put;
+        }
+        return table.PMIx_Commit();
+      },
+      deadline);
+}
+
+absl::Status PmixClient::Fence(absl::Duration soon,
+                               const std::function<void()>& late,
+                               Deadline deadline) {
+  constexpr char kCall[] = "PMIx_Fence()";
+  auto answer = std::make_shared<Answer>();
+  std::strncpy(answer->how.key, pmix::kCollectData, pmix::kMaxKey);
+  answer->how.value.type = pmix::kBool;
+  answer->how.value.data.flag = true;
+  void* held = Hold(answer);
+  const pmix::Status asked =
+      table_.PMIx_Fence_nb(nullptr, 0, &answer->how, 1, &Done, held);
+  if (asked != pmix::kSuccess) {
+    TakeBack(held);  // It is not called then.
+    return asked == pmix::kOperationSucceeded ? absl::OkStatus()
+                                              : Error(asked, kCall);
+  }
+  std::optional<PmixReply> reply = answer->WaitFor(Deadline::In(soon));
+  if (!reply.has_value()) {
+    late();
+    reply = answer->WaitFor(deadline);
+  }
+  return reply.has_value() ? Error(reply->status, kCall) : Overdue(kCall);
+}
+
+absl::StatusOr<Bytes> PmixClient::Get(int rank, const std::string& key,
+                                      Deadline deadline) const {
+  ASSIGN_OR_RETURN(PmixReply reply,
+                   Ask(static_cast<pmix::Rank>(rank), key, deadline));
+  if (reply.type == pmix::kByteObject) return std::move(reply.bytes);
+  return absl::DataLossError(absl::StrCat("PMIx_Get(rank ", rank, ", ", key,
+                                          ") answered a value of type ",
+                                          reply.type, "; expected bytes"));
+}
+
+void PmixClient::Leave(Deadline deadline) const {
+  Run(
+      "PMIx_Finalize()",
+      [table = table_] { return table.PMIx_Finalize(nullptr, 0); }, deadline)
+      .IgnoreError();
+}
+
+absl::Status PmixClient::Error(pmix::Status status,
+                               absl::string_view call) const {
+  if (status == pmix::kSuccess) return absl::OkStatus();
+  return absl::Status(
+      CodeOf(status),
+      absl::StrCat(call, " answered ", table_.PMIx_Error_string(status), " (",
+                   status, ")"));
+}
+
+absl::Status PmixClient::Run(absl::string_view call,
+                             std::function<pmix::Status()> run,
+                             Deadline deadline) const {
+  auto answer = std::make_shared<Answer>();
+  std::thread thread;
+  absl::Status started = platform::StartThread(
+      thread, "that waits for libpmix", [answer, run = std::move(run)] {
+        answer->Give({run(), 0, 0, {}});
+      });
+  if (!started.ok()) return platform::Annotate(started, call);
+  thread.detach();
+  const std::optional<PmixReply> reply = answer->WaitFor(deadline);
+  return reply.has_value() ? Error(reply->status, call) : Overdue(call);
+}
+
+absl::StatusOr<PmixReply> PmixClient::Ask(pmix::Rank rank,
+                                          const std::string& key,
+                                          Deadline deadline) const {
+  const std::string call = absl::StrCat(
+      "PMIx_Get(",
+      rank == pmix::kRankWildcard ? "job" : absl::StrCat("rank ", rank), ", ",
+      key, ")");
+  auto answer = std::make_shared<Answer>();
+  answer->process = self_;
+  answer->process.rank = rank;
+  answer->key = key;
+  void* held = Hold(answer);
+  const pmix::Status asked = table_.PMIx_Get_nb(
+      &answer->process, answer->key.c_str(), nullptr, 0, &GotValue, held);
+  if (asked != pmix::kSuccess) {
+    TakeBack(held);
+    return Error(asked, call);
+  }
+  std::optional<PmixReply> reply = answer->WaitFor(deadline);
+  if (!reply.has_value()) return Overdue(call);
+  RETURN_IF_ERROR(Error(reply->status, call));
+  return *std::move(reply);
+}
+
+}  // namespace vmm::fabric
