@@ -4,6 +4,7 @@
 #include <array>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 
@@ -109,9 +110,12 @@ std::string TakeBlob(WireReader& reader, std::size_t limit) {
 
 absl::Status Refusal::ToStatus(absl::string_view before) const {
   if (empty()) return absl::OkStatus();
+  // A text that is made of several findings has their ids.
+  std::string id = absl::StrCat(" [", finding.id, "]");
+  if (absl::StrContains(finding.text, id)) id.clear();
   return absl::Status(
-      code, absl::StrCat(before, before.empty() ? "" : ": ", finding.text, " [",
-                         finding.id, "]. ", finding.remedy));
+      code, absl::StrCat(before, before.empty() ? "" : ": ", finding.text, id,
+                         ". ", finding.remedy));
 }
 
 void PutRefusal(WireWriter& out, const Refusal& refusal) {

@@ -211,6 +211,15 @@ JobMatrix Matrix(const std::vector<JobRow>& rows) {
                                          rows.begin(), rows.end()));
 }
 
+TEST(Refusal, SaysItsIdOnce) {
+  const Refusal one = {absl::StatusCode::kUnavailable, {"id", "text", "Do it"}};
+  EXPECT_EQ(one.ToStatus("who").message(), "who: text [id]. Do it");
+  const Refusal several = {absl::StatusCode::kUnavailable,
+                           {"id", "fd: a [id]. fabric: b [other]", "Do it"}};
+  EXPECT_EQ(several.ToStatus("who").message(),
+            "who: fd: a [id]. fabric: b [other]. Do it");
+}
+
 TEST(JobMatrix, ChoosesTheFirstKindThatWorked) {
   const JobMatrix matrix = Matrix({SampleRow(0, 2), SampleRow(1, 2)});
   EXPECT_EQ(matrix.Chosen(0, 1), CU_MEM_HANDLE_TYPE_FABRIC);
