@@ -48,6 +48,14 @@ void Open(const Driver& driver, const std::string& ticket) {
 
 int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "system";
+  if (name == "--help") {
+    std::cout
+        << "hello DRIVER          allocates 1 GiB, prints a ticket, waits "
+           "for Enter\n"
+           "hello DRIVER TICKET   opens it in another process, read-only\n"
+           "DRIVER is system, or the path of the host-memory driver.\n";
+    return 0;
+  }
   try {
     const Driver driver =
         (name == "system" ? Driver::LoadSystem() : Driver::LoadFrom(name))

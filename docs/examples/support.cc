@@ -29,6 +29,10 @@ absl::StatusOr<CommandLine> CommandLine::Parse(
     }
     const std::size_t equals = word.find('=');
     const absl::string_view name = word.substr(0, equals);
+    if (name == "help") {
+      Print(absl::StripSuffix(Help(), "\n"));
+      std::_Exit(EXIT_SUCCESS);
+    }
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown flag --", name, "; expected --",

@@ -23,7 +23,8 @@ namespace examples {
 // The words of a command line: flags "--name=value" or "--name", and others.
 class CommandLine {
  public:
-  // INVALID_ARGUMENT for a flag that is not in `known`.
+  // INVALID_ARGUMENT for a flag that is not in `known`. --help prints Help()
+  // and ends the program.
   static absl::StatusOr<CommandLine> Parse(
       int argc, char** argv, std::initializer_list<absl::string_view> known);
 
@@ -43,6 +44,9 @@ class CommandLine {
   std::map<std::string, std::string> flags_;
   std::vector<std::string> words_;
 };
+
+// The comment at the top of the program's source; CMakeLists.txt makes it.
+const char* Help();
 
 // The driver that --driver names: "system" (the installed NVIDIA driver, the
 // default), "host" (the host-memory driver built beside the examples, or the

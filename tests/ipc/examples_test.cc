@@ -88,6 +88,17 @@ using Ring = StartsItself;
 using OneProcessPerGpu = StartsItself;
 using Pitfall19 = StartsItself;
 
+TEST(Examples, EachSaysByHelpWhatItDoes) {
+  for (const char* name :
+       {"engines", "file_ticket", "hello", "keeper", "one_process_per_gpu",
+        "produce_consume", "ring", "shared_blocks", "symmetric"}) {
+    const Result result = RunExample(name, {"--help"});
+    EXPECT_EQ(result.status, 0) << name;
+    EXPECT_THAT(result.output, HasSubstr(absl::StrCat(name, " "))) << name;
+    EXPECT_THAT(LineOf(result.output, 0), Not(StartsWith("//"))) << name;
+  }
+}
+
 // ---- produce_consume --------------------------------------------------------
 
 TEST_F(ProduceConsume, VerifiesEveryByteAndSaysHowLongEachStepTook) {

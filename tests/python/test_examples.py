@@ -19,6 +19,14 @@ def run(name, *words, env):
                           capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.parametrize("name", sorted(p.name for p in EXAMPLES.glob("*.py")
+                                        if p.name != "support.py"))
+def test_each_says_by_help_what_it_does(name):
+    said = run(name, "--help", env=dict(os.environ))
+    first = (EXAMPLES / name).read_text().split('"""')[1].splitlines()[0]
+    assert said.returncode == 0 and first in said.stdout, said
+
+
 @pytest.fixture
 def machine(tmp_path):
     """A host-memory machine, and folders, of this test's own."""

@@ -29,6 +29,9 @@ def open_it(ticket):
 
 def main():
     name, *ticket = sys.argv[1:] or ["system"]
+    if name == "--help":
+        print(__doc__)
+        return
     try:
         vs.set_driver(vs.Driver("" if name == "system" else name))
         if ticket:

@@ -26,6 +26,9 @@ def fill(array, host):
 
 
 def main():
+    if "--help" in sys.argv:
+        print(__doc__)
+        return
     file, flags = sys.argv[1], sys.argv[2:]
     host = "--host" in flags
     if host:

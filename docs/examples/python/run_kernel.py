@@ -9,10 +9,7 @@ own. Needs a GPU and cupy, which has NVRTC, the compiler.
 import json
 import sys
 
-import cupy
-
 import vmmshare as vs
-import vmmshare.cupy
 
 SOURCE = r"""
 extern "C" __global__ void square(const float* in, float* out, int count) {
@@ -23,6 +20,12 @@ extern "C" __global__ void square(const float* in, float* out, int count) {
 
 
 def main():
+    if "--help" in sys.argv:
+        print(__doc__)
+        return 0
+    import cupy
+
+    import vmmshare.cupy
     with open(sys.argv[1]) as told:
         data = json.load(told)
     try:

@@ -22,6 +22,9 @@ def open_memory(text):
 
 
 def main():
+    if "--help" in sys.argv:
+        print(__doc__)
+        return 0
     file, flags = sys.argv[1], sys.argv[2:]
     host = "--host" in flags
     if host:
