@@ -1,10 +1,15 @@
 """Rules for the documents. Each takes a Tree and yields one finding a breach."""
 
+import pathlib
 import posixpath
 import re
+import sys
 import textwrap
 
 from tree import lines_of
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "docs"))
+import snippets  # noqa: E402
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
 
@@ -71,21 +76,36 @@ def named_tasks_exist(tree):
                     yield f"{name}:{line}: ./dev has no task {task}"
 
 
-QUOTED = {"cpp": "docs/examples/hello.cc", "python": "docs/examples/python/hello.py"}
+def snippet_users(tree, one):
+    """The sources that compile, or run, a snippet of C++, C or Python."""
+    name = f"{posixpath.basename(one.page)[:-3]}.{one.what}"
+    suffixes, folder, how = (((".cc", ".c"), "tests/docs/", f"<{name}.inc>")
+                             if one.language in ("c", "cpp") else
+                             ((".py",), "tests/python/", f'"{name}"'))
+    return [f for f in tree.sources(*suffixes) if f.startswith(folder) and how in tree.text(f)]
 
 
-def readme_quotes_its_examples(tree):
-    """What README shows in C++ and in Python is of the programs that are compiled and run."""
-    if not tree.has("README.md"):
-        return
-    for language, quoted in QUOTED.items():
-        blocks = re.findall(rf"^```{language}\n(.*?)^```", tree.text("README.md"), re.M | re.S)
-        if tree.has(quoted) and not blocks:
-            yield f"README.md: shows nothing of {quoted}"
-        for block in blocks:
-            if not any(textwrap.indent(block, " " * deep) in tree.text(quoted)
-                       for deep in (0, 2, 4) if tree.has(quoted)):
-                yield f"README.md: {block.splitlines()[0]!r}... is not in {quoted} to the letter"
+def snippets_are_run(tree):
+    """What README and docs/ show as code is compiled or run, or the page says why it is not."""
+    for name in tree.sources(".md"):
+        if name != "README.md" and not name.startswith("docs/"):
+            continue
+        for one in snippets.snippets_of(name, tree.text(name)):
+            where = f"{name}:{one.line}"
+            if one.language not in snippets.LANGUAGES | snippets.PLAIN:
+                yield (f"{where}: a fence of {one.language or 'no language'}; expected one of "
+                       f"{', '.join(sorted(snippets.LANGUAGES | snippets.PLAIN))}")
+            elif one.language in snippets.PLAIN:
+                continue
+            elif one.kind == "quoted":
+                shown = tree.has(one.what) and tree.text(one.what)
+                if not shown or not any(textwrap.indent(one.text, " " * deep) in shown
+                                        for deep in (0, 2, 4)):
+                    yield f"{where}: is not in {one.what} to the letter"
+            elif one.kind == "snippet" and not snippet_users(tree, one):
+                yield f"{where}: nothing in tests/ compiles or runs the snippet {one.what}"
+            elif not one.kind:
+                yield f"{where}: nothing says whether it is run: see tests/docs/snippets.py"
 
 
 PROMISES = "docs/promises.md"
@@ -171,7 +191,7 @@ def walks_are_true(tree):
 
 
 RULES = {
-    "ReadmeQuotesItsExamples": readme_quotes_its_examples,
+    "SnippetsAreRun": snippets_are_run,
     "LinksResolve": links_resolve,
     "NamedFilesExist": named_files_exist,
     "NamedTasksExist": named_tasks_exist,

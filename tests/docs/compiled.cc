@@ -1,0 +1,68 @@
+// What is compiled and not run: it needs a GPU's driver, a keeper, a launcher or
+// a fabric. tests/job, tests/ipc and tests/tool run programs that do the same.
+#include <cstdint>
+#include <iostream>
+#include <string>
+
+#include "fabric/pmix.h"
+#include "vmm/job/handshake.h"
+#include "vmm/job/symmetric.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/share/fabric_ticket.h"
+#include "vmm/vmm.h"
+#include "vmm/weights/tensor_set.h"
+
+namespace vmm::testing {
+
+// They have external linkage, so that no compiler finds them unused.
+void SharingAllocates();
+void FabricHandshake(const Device& device, absl::Time deadline);
+void FabricTicketGoesAsBytes(const platform::Driver& driver, const Device& gpu,
+                             const Device& mine);
+void KeeperAttaches(const platform::Driver& driver, const Device& device,
+                    std::uint64_t size, absl::Time deadline);
+void WeightsArePutAndAttached(const platform::Driver& driver,
+                              const Device& device,
+                              absl::StatusOr<KeeperClient>& keeper,
+                              std::uint64_t offset, absl::Time deadline);
+void WindowsNamesUsers(const Device& device, std::uint64_t size);
+
+void SharingAllocates() {
+#include <sharing.allocate.inc>
+}
+
+void FabricHandshake(const Device& device, absl::Time deadline) {
+  const int rank = 1;
+#include <fabric.handshake.inc>
+#include <fabric.symmetric.inc>
+}
+
+void FabricTicketGoesAsBytes(const platform::Driver& driver, const Device& gpu,
+                             const Device& mine) {
+#include <fabric.ticket.inc>
+}
+
+void KeeperAttaches(const platform::Driver& driver, const Device& device,
+                    std::uint64_t size, absl::Time deadline) {
+  const auto Load = [](CUdeviceptr) {};
+  const auto Serve = [](CUdeviceptr) {};
+#include <keeper.attach.inc>
+}
+
+void WeightsArePutAndAttached(const platform::Driver& driver,
+                              const Device& device,
+                              absl::StatusOr<KeeperClient>& keeper,
+                              std::uint64_t offset, absl::Time deadline) {
+  {
+#include <weights.put.inc>
+  } {
+#include <weights.attach.inc>
+  }
+}
+
+void WindowsNamesUsers(const Device& device, std::uint64_t size) {
+  auto memory =
+#include <windows.users.inc>
+}
+
+}  // namespace vmm::testing

@@ -1,0 +1,125 @@
+"""The documentation site, as a browser without a window shows it. ./dev docs runs this.
+
+SITE_BUILD is the folder that has html/; SITE_BROWSER a Chromium, or empty where none is had.
+"""
+
+import functools
+import http.server
+import os
+import pathlib
+import threading
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+HTML = pathlib.Path(os.environ["SITE_BUILD"]) / "html"
+BROWSER = os.environ.get("SITE_BROWSER", "")
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+PAGES = ["index.html", "sharing.html", "legacy_ipc.html", "pytorch.html", "benchmarks.html",
+         "wire_format.html", "api/vmm/pool/pool.h.html", "api/vmm/c/pool.h.html",
+         "api/python/vmmshare/index.html", "source/docs/examples/hello.cc.html", "search.html"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="session")
+def site():
+    handler = functools.partial(Quiet, directory=str(HTML))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    if not BROWSER:
+        pytest.skip("no browser: neither Chromium nor Google Chrome is installed here")
+    with sync_api.sync_playwright() as playwright:
+        # Without a sandbox: root has none, and it sees our own pages only.
+        browser = playwright.chromium.launch(
+            executable_path=BROWSER, args=["--no-sandbox", "--disable-dev-shm-usage"],
+            timeout=180_000)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
+def page(request, chromium, site):
+    """A page, and the assertion that nothing was asked of another machine, and nothing failed."""
+    context = chromium.new_context(viewport=request.param, base_url=site)
+    context.set_default_timeout(120_000)
+    wrong = []
+
+    def on_request(asked):
+        if not asked.url.startswith((site, "data:", "blob:")):
+            wrong.append(f"asked {asked.url}")
+
+    def on_response(answer):
+        if answer.status >= 400:
+            wrong.append(f"{answer.status} for {answer.url}")
+
+    context.on("request", on_request)
+    context.on("response", on_response)
+    context.on("weberror", lambda error: wrong.append(f"script: {error.error}"))
+    page = context.new_page()
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def width_over(page):
+    """By how many pixels the page is wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_scrolls_sideways(page, name):
+    page.goto(f"/{name}")
+    assert width_over(page) <= 0
+    pictures = page.locator("article img")
+    for i in range(pictures.count()):
+        assert pictures.nth(i).evaluate("image => image.decode().then(() => image.naturalWidth)")
+
+
+def test_the_front_page_leads_to_what_the_reader_wants(page):
+    page.goto("/index.html")
+    assert "vmmshare" in page.title()
+    for text, url in [("the tutorial", "sharing.html"), ("pools", "pool.html"),
+                      ("weights", "weights.html"), ("a pipeline", "pipeline.html"),
+                      ("a job", "jobs.html"), ("doctor", "doctor.html"),
+                      ("from legacy IPC, call by call", "legacy_ipc.html"),
+                      ("for PyTorch users", "pytorch.html"), ("Windows", "windows.html")]:
+        page.goto("/index.html")
+        page.locator("article table").get_by_role("link", name=text, exact=True).click()
+        page.wait_for_url(f"**/{url}")
+
+
+@pytest.mark.parametrize("words,found", [("PrimaryContext", "primary_context.h"),
+                                         ("vmmshare_pool_create", "vmm/c/pool.h"),
+                                         ("cudaIpcOpenMemHandle", "legacy CUDA IPC")])
+def test_the_search_finds(page, words, found):
+    page.goto(f"/search.html?q={words}")
+    page.locator("#search-results li").filter(has_text=found).first.wait_for()
+
+
+@pytest.mark.parametrize("name,signature,says", [
+    ("api/vmm/pool/pool.h.html", "Allocate", "RESOURCE_EXHAUSTED"),
+    ("api/vmm/c/pool.h.html", "vmmshare_pool_allocate", "RESOURCE_EXHAUSTED"),
+    ("api/python/vmmshare/index.html", "connect", "NotFound")])
+def test_an_interface_has_types_errors_and_its_source(page, name, signature, says):
+    page.goto(f"/{name}")
+    entry = page.locator("dl").filter(has=page.locator("dt.sig", has_text=signature)).last
+    assert signature in entry.inner_text()
+    text = page.locator("article").inner_text()
+    assert says in text
+    if name.endswith(".h.html"):
+        page.get_by_role("link", name="The header itself").click()
+        page.wait_for_url("**/source/**")
+        assert "#ifndef VMMSHARE_" in page.locator("article").inner_text()

@@ -1,0 +1,99 @@
+"""What docs/ shows in Python, run on the host-memory driver."""
+
+import pathlib
+import sys
+import textwrap
+import threading
+import types
+
+import numpy as np
+
+import vmmshare as vs
+import vmmshare.testing
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "docs"))
+import snippets  # noqa: E402
+
+SNIPPETS = snippets.named(ROOT, "python")
+
+
+class OnTheHost:
+    """vmmshare, whose pools are of memory that NumPy can look at."""
+
+    def __getattr__(self, name):
+        return getattr(vs, name)
+
+    @staticmethod
+    def Pool(device=0):
+        return vs.Pool(host_node=0)
+
+
+def run(name, **names):
+    """Runs a snippet; what it had, by name."""
+    one = SNIPPETS[name]
+    text = one.text.replace("import vmmshare as vs\n", "\n")
+    space = {"vs": OnTheHost(), "vmmshare": vmmshare, **names}
+    exec(compile("\n" * (one.line - 1) + text, str(ROOT / one.page), "exec"), space)
+    return space
+
+
+def numpy_as_torch():
+    """What the pages call of torch, on NumPy."""
+    class Tensor(np.ndarray):
+        def fill_(self, value):
+            self[:] = value
+
+    return types.SimpleNamespace(
+        from_dlpack=lambda array: np.from_dlpack(array).view(Tensor),
+        cuda=types.SimpleNamespace(synchronize=lambda: None))
+
+
+def test_an_array_is_shared_and_opened(driver, capsys):
+    ours = run("python.share")
+    text, ticket = capsys.readouterr().out.split()
+    np.from_dlpack(ours["array"])[:] = 3
+    theirs = run("python.open", text=text, ticket=ticket, torch=numpy_as_torch())
+    assert theirs["tensor"].shape == (1024, 1024) and (theirs["tensor"] == 3).all()
+
+
+def test_a_tensor_is_sent_and_received(driver):
+    torch = numpy_as_torch()
+    ours = run("pytorch.send", torch=torch)
+    theirs = run("pytorch.receive", torch=torch, message=ours["message"])
+    assert (theirs["tensor"] == 1).all() and not theirs["tensor"].flags.writeable
+
+
+def test_a_test_of_ones_own_runs(driver):
+    for name in "python.conftest", "testing.pytest":
+        space = run(name)
+        assert space["pytest_plugins"] == ["vmmshare.testing"]
+        space["test_sharing"](driver)
+
+
+def test_a_ring_brings_its_frames(cuda):
+    import socket
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    got = []
+
+    def use(array):
+        got.append(int(np.from_dlpack(array)[0]))
+
+    def fill(array, frame):
+        np.from_dlpack(array)[:] = frame
+
+    def read():
+        assert cuda.cuCtxSetCurrent(cuda.context) == 0
+        run("pipeline.reader", connection=theirs, stream=1, use=use)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    run("pipeline.writer", connection=ours, stream=1, frames=20, fill=fill)
+    reader.join(60)
+    assert len(got) == 20
+
+
+def test_no_snippet_is_left_out():
+    text = pathlib.Path(__file__).read_text()
+    assert [name for name in SNIPPETS if f'"{name}"' not in text] == []
+    assert textwrap.dedent(SNIPPETS["python.share"].text) == SNIPPETS["python.share"].text
