@@ -68,7 +68,9 @@ def named_tasks_exist(tree):
     """A task of ./dev that a document names is one."""
     if not tree.has("dev"):
         return
-    tasks = set(re.findall(r"^task_(\w+)\(\)", tree.text("dev"), re.M)) | {"help"}
+    tasks = {"help"}
+    for name in ["dev", *(name for name in tree.sources(".sh") if name.startswith(".dev/"))]:
+        tasks |= set(re.findall(r"^task_(\w+)\(\)", tree.text(name), re.M))
     for name in tree.sources(".md"):
         for line, text in lines_of(tree.text(name)):
             for task in re.findall(r"(?<!\w)\./dev ([a-z]\w*)", text):
