@@ -10,7 +10,9 @@
 // ranks on its cores; so a rank's own time is what its thread used of a core.
 // Ranks reach each other by descriptors, or, where the host-memory driver is
 // told of a fabric (VMMSHARE_HOST_FABRIC_ROOT), symmetric memory by fabric
-// handles, as between the nodes of a job.
+// handles, as between the nodes of a job. Each rank then has a descriptor for
+// each other one's memory in this process: where it may not have so many,
+// symmetric memory is left out.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -51,6 +53,8 @@ using vmm::fabric::Bytes;
 using vmm::platform::Driver;
 
 constexpr absl::Duration kPatience = absl::Minutes(10);
+// A rank's own: its endpoint's, the memory it offers.
+constexpr std::uint64_t kOtherDescriptors = 12;
 
 // What one rank has done so far.
 struct Cost {
@@ -59,6 +63,16 @@ struct Cost {
   std::uint64_t calls = 0;
   double busy = 0;  // Seconds of a core.
 };
+
+// As many as this process may have: each rank listens, and has connections to
+// others. Returns how many.
+std::uint64_t AllowDescriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
 
 double ThreadSeconds() {
   timespec now{};
@@ -197,7 +211,7 @@ void Print(const Row& row, bool csv) {
   std::fflush(stdout);
 }
 
-void Run(const Driver& driver, int ranks, bool csv) {
+void Run(const Driver& driver, int ranks, std::uint64_t descriptors, bool csv) {
   Print(Measure("handshake", ranks,
                 [&](int rank, vmm::fabric::Exchange& exchange) {
                   vmm::job::HandshakeResult met =
@@ -209,6 +223,16 @@ void Run(const Driver& driver, int ranks, bool csv) {
                       std::move(met));
                 }),
         csv);
+  const auto squared =
+      static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(ranks);
+  if (squared + kOtherDescriptors * static_cast<std::uint64_t>(ranks) >
+      descriptors) {
+    std::fprintf(stderr,
+                 "no symmetric memory of %d ranks: this process may have %llu "
+                 "descriptors\n",
+                 ranks, static_cast<unsigned long long>(descriptors));
+    return;
+  }
   const bool fabric = std::getenv("VMMSHARE_HOST_FABRIC_ROOT") != nullptr;
   Print(Measure("symmetric", ranks,
                 [&](int rank, vmm::fabric::Exchange& exchange) {
@@ -249,12 +273,7 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  // Each rank listens, and has connections to others.
-  rlimit descriptors{};
-  if (getrlimit(RLIMIT_NOFILE, &descriptors) == 0) {
-    descriptors.rlim_cur = descriptors.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &descriptors);
-  }
+  const std::uint64_t descriptors = AllowDescriptors();
   const char* path = std::getenv("VMMSHARE_HOSTDRIVER");
   const Driver driver =
       Must(Driver::LoadFrom(path != nullptr ? path : VMMSHARE_HOSTDRIVER_PATH));
@@ -265,6 +284,6 @@ int main(int argc, char** argv) {
                 driver.Describe().c_str(), "step", "ranks", "all ms",
                 "a rank's ms", "MiB each", "put", "got", "calls");
   }
-  for (const int ranks : sizes) Run(driver, ranks, csv);
+  for (const int ranks : sizes) Run(driver, ranks, descriptors, csv);
   return 0;
 }
