@@ -724,6 +724,10 @@ static void TensorSetsAreReadAsTheyWereWritten(void) {
         vmmshare_weights_write(writer, 0, 4, numbers, 96, &error));
   FAILS(VMMSHARE_NOT_FOUND, "/no/file",
         vmmshare_weights_read_file(writer, 0, "/no/file", 0, &error));
+  FAILS(VMMSHARE_NOT_FOUND, "/no/file",
+        vmmshare_weights_read_rows(writer, 0, "/no/file", 0, 48, 96, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "table",
+        vmmshare_weights_read_rows(writer, 0, "/no/file", 0, 48, 47, &error));
   MUST(vmmshare_weights_write(writer, 0, 0, numbers, 96, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "generation",
         vmmshare_weights_seal(writer, 0, 0, &error));

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/unit/vmm_weights_samples.h"
+#include "vmm/memory/internal/wire.h"
 #include "vmm/pool/pool.h"
 #include "vmm/weights/internal/trailer.h"
 #include "vmm/weights/tensor_set.h"
@@ -304,6 +305,81 @@ TEST_F(TensorSetTest, AFileThatIsCutOrMissingIsAnError) {
     EXPECT_THAT(Text(cut), AllOf(HasSubstr(path), HasSubstr("layer.0")));
   }
   EXPECT_TRUE(absl::IsNotFound(writer.ReadFile(0, path + "-no", 0)));
+}
+
+// What a rank takes of a tensor that is cut in another dimension than the first:
+// short rows and long ones, some longer than what is read at once.
+TEST_F(TensorSetTest, ASliceOfATensorIsReadFromAFile) {
+  const PrivateDirectory directory;
+  const std::string path = directory.path() + "/weights";
+  const std::vector<std::uint8_t> bytes = Pattern(7, 23 << 20);
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  struct Case {
+    std::uint64_t row, pitch, rows;
+  };
+  for (const Case& one :
+       {Case{24, 96, 1000}, Case{24, 24, 1000}, Case{100, 5 << 20, 3},
+        Case{16383, 16385, 600}, Case{16384, 16385, 600},
+        Case{20000, 60000, 300}, Case{5 << 20, 11 << 20, 2}, Case{7, 8, 1}}) {
+    TensorLayout layout(TensorSetNotes{});
+    Must(layout.Add("part", DType::kUInt8,
+                    {static_cast<std::int64_t>(one.rows),
+                     static_cast<std::int64_t>(one.row)}));
+    std::vector<std::uint8_t> expected;
+    for (std::uint64_t i = 0; i < one.rows; ++i) {
+      const auto row =
+          bytes.begin() + static_cast<std::ptrdiff_t>(13 + i * one.pitch);
+      expected.insert(expected.end(), row,
+                      row + static_cast<std::ptrdiff_t>(one.row));
+    }
+    for (const bool on_host : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(one.row, " of ", one.pitch, ", ", one.rows,
+                                " times, on host ", on_host));
+      AllocationOptions options{.size = layout.size()};
+      if (on_host) {
+        options.host_numa_node = 0;
+        options.also = {{Location::HostNuma(0), Access::kReadWrite}};
+      }
+      const Allocation memory = Must(Allocation::Create(device, options));
+      TensorSetWriter writer = Begin(memory, layout);
+      Must(writer.ReadFileRows(0, path, {13, one.row, one.pitch}));
+      Must(writer.Seal({}));
+      const TensorSet set = Must(Open(memory));
+      EXPECT_EQ(set.manifest().tensors[0].checksum, Crc32c(expected));
+      EXPECT_EQ(Must(set.Verify()), 1u);  // Of what is in the memory.
+    }
+  }
+}
+
+TEST_F(TensorSetTest, RowsThatAreNoSliceAreRefused) {
+  const PrivateDirectory directory;
+  const std::string path = directory.path() + "/weights";
+  std::ofstream(path, std::ios::binary) << std::string(5000, 'x');
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  const auto read = [&](std::uint64_t offset, std::uint64_t row,
+                        std::uint64_t pitch) {
+    return writer.ReadFileRows(0, path, {offset, row, pitch});
+  };
+  Must(read(0, 100, 500));
+  for (const auto& [row, pitch] :
+       {std::pair<std::uint64_t, std::uint64_t>{0, 500},
+        {300, 500},  // Of 1000 bytes.
+        {2000, 2000},
+        {100, 99},
+        {100, UINT64_MAX / 8},
+        {UINT64_MAX, UINT64_MAX}}) {
+    const absl::Status refused = read(0, row, pitch);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << row << refused;
+    EXPECT_THAT(Text(refused), HasSubstr("layer.0"));
+  }
+  for (const std::uint64_t at : {std::uint64_t{401}, UINT64_MAX}) {
+    EXPECT_TRUE(absl::IsDataLoss(read(at, 100, 500))) << at;
+  }
+  EXPECT_TRUE(absl::IsDataLoss(read(0, 100, INT64_MAX / 10)));
 }
 
 // It frees the memory next: what was still copied there would end the context.

@@ -47,6 +47,9 @@ class Tensor:
         made.device = types.SimpleNamespace(type="cpu", index=0)
         return made
 
+    def __getitem__(self, index):
+        return self.of_the_host(self.array[index], self.dtype)
+
     def data_ptr(self):
         return self.array.ctypes.data if self.array.size else 0
 

@@ -514,3 +514,149 @@ def test_the_command_says_what_is_wrong(keeper, tmp_path):
         assert says in done.stderr and done.stdout == "", (words, done.stderr)
         assert "Traceback" not in done.stderr
     assert "put NAME FILE" in command(keeper, "--help").stdout
+
+
+# --- a rank's part of each
+
+PLAN = {"*.norm": None, "*.q": 0, "*.o": 1, "embed": 0}
+
+
+def model():
+    random = np.random.default_rng(5)
+    return {"1.q": random.standard_normal((12, 8)).astype(np.float32),
+            "1.o": random.standard_normal((6, 12)).astype(np.float16),
+            "2.o": random.integers(0, 99, (3, 24, 2, 5)),
+            "1.norm": random.standard_normal(7).astype(np.float32),
+            "scale": np.array(3.0),
+            "embed": random.integers(0, 9, (24, 3)).astype(np.uint8)}
+
+
+NAMES = {"float32": "F32", "float16": "F16", "int64": "I64", "float64": "F64", "uint8": "U8"}
+
+
+def model_file(folder, name="m.safetensors", tensors=None):
+    return safetensors(folder / name, {one: (NAMES[array.dtype.name], array)
+                                       for one, array in (tensors or model()).items()})
+
+
+def expect_parts(sets, whole):
+    """Put together again, they are the whole; what is replicated is in each."""
+    for name, array in whole.items():
+        parts = [np.from_dlpack(weights[name]) for weights in sets]
+        dim = vs.weights.Shard(0, len(sets), PLAN).dimension(name)
+        if dim is None:
+            assert all(np.array_equal(part, array) for part in parts), name
+            continue
+        assert all(part.shape[dim] * len(sets) == array.shape[dim] for part in parts), name
+        assert np.array_equal(np.concatenate(parts, dim), array), name
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_ranks_parts_together_are_the_whole(keeper, tmp_path, count):
+    path, told = model_file(tmp_path), []
+    for rank in range(count):
+        vs.weights.load(f"model/tp{rank}", path, shard=vs.weights.Shard(rank, count, PLAN),
+                        progress=lambda *what: told.append(what), address=keeper.address, **HOST)
+        vs.weights.put(f"put/tp{rank}", model(), shard=vs.weights.Shard(rank, count, PLAN),
+                       address=keeper.address, **HOST)
+    for kind in ("model", "put"):
+        sets = [vs.weights.open(f"{kind}/tp{rank}", address=keeper.address)
+                for rank in range(count)]
+        expect_parts(sets, model())
+        for rank, weights in enumerate(sets):
+            assert weights.metadata == {"shard.rank": str(rank), "shard.count": str(count)}
+            assert weights.verify() == 6  # What is there is what its checksum was taken of.
+    # No more was read than what each takes.
+    whole = sum(array.nbytes for array in model().values())
+    replicated = model()["1.norm"].nbytes + model()["scale"].nbytes
+    assert told[-1] == ((whole - replicated) // count + replicated,) * 2
+
+
+def test_ranks_in_processes_of_their_own(keeper, tmp_path):
+    path = model_file(tmp_path)
+    code = ("import sys, vmmshare as vs, vmmshare.testing; vmmshare.testing.use_host_driver(); "
+            "rank = int(sys.argv[1]); vs.weights.load(f'model/tp{rank}', sys.argv[2], "
+            f"shard=vs.weights.Shard(rank, 3, {PLAN!r}), host_node=0, address=sys.argv[3])")
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(rank), str(path), keeper.address])
+             for rank in range(3)]
+    assert [rank.wait(timeout=60) for rank in ranks] == [0, 0, 0]
+    expect_parts([vs.weights.open(f"model/tp{rank}", address=keeper.address)
+                  for rank in range(3)], model())
+
+
+@pytest.mark.parametrize("name, plan, count, says", [
+    ("1.q", {"*.q": 0}, 5, r"'1.q' of shape \(12, 8\).*dimension 0 into 5 equal parts: 12 is no"),
+    ("1.o", {"*": 1}, 7, r"'1.q' of shape \(12, 8\).*into 7 equal parts: 8 is no multiple of 7"),
+    ("2.o", {"2.*": 3}, 2, r"'2.o' of shape \(3, 24, 2, 5\).*5 is no multiple of 2"),
+    ("1.norm", {"1.norm": 1}, 2, r"'1.norm' of shape \(7,\).*dimension 1, and has 1"),
+    ("scale", {"scale": 0}, 2, r"'scale' of shape \(\).*dimension 0, and has 0")])
+def test_a_tensor_that_has_no_equal_parts_is_refused(keeper, tmp_path, monkeypatch, name, plan,
+                                                     count, says):
+    path = model_file(tmp_path)
+    monkeypatch.setattr(vs.weights, "Allocation", None)  # Before anything is made.
+    shard = vs.weights.Shard(0, count, plan)
+    with pytest.raises(vs.errors.InvalidArgument, match=says):
+        vs.weights.load("model/tp0", path, shard=shard, address=keeper.address, **HOST)
+    with pytest.raises(vs.errors.InvalidArgument, match=says):
+        vs.weights.put("model/tp0", model(), shard=shard, address=keeper.address, **HOST)
+
+
+def test_of_empty_tensors_and_those_that_are_cut_to_nothing(keeper, tmp_path):
+    empty = {"1.q": np.zeros((0, 3), np.int64), "1.o": np.zeros((4, 0), np.int64),
+             "2.o": np.zeros((0, 2), np.int64)}
+    path = model_file(tmp_path, tensors=empty)
+    vs.weights.load("model/tp1", path, shard=vs.weights.Shard(1, 2, PLAN),
+                    address=keeper.address, **HOST)
+    with vs.weights.open("model/tp1", address=keeper.address) as weights:
+        assert {name: array.shape for name, array in weights.items()} == {
+            "1.q": (0, 3), "1.o": (4, 0), "2.o": (0, 1)}
+
+
+def test_the_first_pattern_counts():
+    shard = vs.weights.Shard(1, 2, {"a.special": None, "a.*": 1, "*": 0})
+    assert [shard.dimension(name) for name in ("a.special", "a.b", "b")] == [None, 1, 0]
+    assert vs.weights.Shard(0, 2, {"a": 0}).dimension("A") is None
+    assert shard.lengths("a.b", [4, 6]) == (4, 3)
+    for wrong, error in (((2, 2, {}), ValueError), ((-1, 2, {}), ValueError),
+                         ((0, 0, {}), ValueError), ((0, 2, {"a": -1}), TypeError),
+                         ((0, 2, {"a": "0"}), TypeError), ((0, 2, {"a": True}), TypeError)):
+        with pytest.raises(error):
+            vs.weights.Shard(*wrong)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_tied_weights_stay_tied_when_they_are_cut(keeper, dim):
+    embed = np.arange(48, dtype=np.float32).reshape(8, 6)
+    tensors = {"embed": embed, "head": embed, "same values": embed.copy()}
+    for rank in range(2):
+        vs.weights.put(f"tied/tp{rank}", tensors, shard=vs.weights.Shard(rank, 2, {"*": dim}),
+                       address=keeper.address, **HOST)
+        with vs.weights.open(f"tied/tp{rank}", address=keeper.address) as weights:
+            wanted = np.split(embed, 2, dim)[rank]
+            assert all(np.array_equal(np.from_dlpack(weights[name]), wanted) for name in tensors)
+            ties = {row["name"]: row["alias_of"] for row in weights.tensors()}
+            assert ties == {"embed": None, "head": "embed", "same values": None}
+
+
+def test_tensors_of_pytorchs_are_cut_too(keeper, Tensor):
+    weight = np.arange(24, dtype=np.float32).reshape(4, 6)
+    vs.weights.put("torch/tp1", {"w": Tensor.of_the_host(weight)}, address=keeper.address,
+                   shard=vs.weights.Shard(1, 2, {"w": 1}), **HOST)
+    with vs.weights.open("torch/tp1", address=keeper.address) as weights:
+        assert np.array_equal(np.from_dlpack(weights["w"]), weight[:, 3:])
+
+
+def test_a_rank_whose_file_is_cut_has_nothing(keeper, tmp_path, monkeypatch):
+    path = model_file(tmp_path)
+    read_header = vs.weights.read_header
+
+    def cut(path):
+        known = read_header(path)
+        os.truncate(path, os.path.getsize(path) - 8)
+        return known
+
+    monkeypatch.setattr(vs.weights, "read_header", cut)
+    with pytest.raises(vs.errors.DataLoss, match="ends within tensor"):
+        vs.weights.load("model/tp1", path, shard=vs.weights.Shard(1, 2, PLAN),
+                        address=keeper.address, **HOST)
+    assert vs.weights.list(address=keeper.address) == []

@@ -215,6 +215,18 @@ vmmshare_status vmmshare_weights_read_file(vmmshare_weights_writer* writer,
   });
 }
 
+vmmshare_status vmmshare_weights_read_rows(
+    vmmshare_weights_writer* writer, std::uint64_t place, const char* path,
+    std::uint64_t offset, std::uint64_t row_bytes, std::uint64_t pitch,
+    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    RETURN_IF_ERROR(CheckGiven(path, "path"));
+    return writer->writer.ReadFileRows(static_cast<std::size_t>(place), path,
+                                       {offset, row_bytes, pitch});
+  });
+}
+
 vmmshare_status vmmshare_weights_copy(vmmshare_weights_writer* writer,
                                       std::uint64_t place,
                                       std::uint64_t address,

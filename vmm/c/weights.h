@@ -106,6 +106,13 @@ VMMSHARE_API vmmshare_status vmmshare_weights_write(
 VMMSHARE_API vmmshare_status vmmshare_weights_read_file(
     vmmshare_weights_writer* writer, uint64_t place, const char* path,
     uint64_t offset, vmmshare_error** error);
+// The same, where the file has the tensor as a part of another: rows of `row_bytes`
+// bytes, `pitch` from the beginning of one to that of the next, which lie side by
+// side here. INVALID_ARGUMENT for rows that do not make it up.
+VMMSHARE_API vmmshare_status vmmshare_weights_read_rows(
+    vmmshare_weights_writer* writer, uint64_t place, const char* path,
+    uint64_t offset, uint64_t row_bytes, uint64_t pitch,
+    vmmshare_error** error);
 // The same, from device memory at `address`, where they lie as they are to lie
 // here; takes no checksum. All work that writes there has ended, and it stays there
 // until the writer is sealed or closed.

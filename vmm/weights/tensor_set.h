@@ -90,6 +90,17 @@ class TensorSetWriter {
   // others as the system answers; DATA_LOSS for one that ends too early.
   absl::Status ReadFile(std::size_t tensor, const std::string& path,
                         std::uint64_t offset);
+  // The same, where the file has the tensor as a part of another: a slice in a
+  // dimension that is not the outermost one, for a rank of several.
+  // INVALID_ARGUMENT for rows that do not make up the tensor, or lie in each
+  // other.
+  struct FileRows {
+    std::uint64_t offset = 0;     // Of the first one, in the file.
+    std::uint64_t row_bytes = 0;  // Of each, side by side in the tensor.
+    std::uint64_t pitch = 0;      // From one to the next, in the file.
+  };
+  absl::Status ReadFileRows(std::size_t tensor, const std::string& path,
+                            const FileRows& rows);
 
   // Copies all of a tensor's bytes from device memory, where they lie as they are
   // to lie here; no checksum is taken. What writes there has ended; it stays there

@@ -148,13 +148,14 @@ void Copy(WeightsWriter& self, std::uint64_t place, std::uint64_t address,
   });
 }
 
-void ReadFile(WeightsWriter& self, std::uint64_t place, const std::string& path,
-              std::uint64_t offset) {
+void ReadRows(WeightsWriter& self, std::uint64_t place, const std::string& path,
+              std::uint64_t offset, std::uint64_t row_bytes,
+              std::uint64_t pitch) {
   WithoutNul(path);
   const auto writer = self.handle.shared();
   MustWithoutGil([&](vmmshare_error** error) {
-    return vmmshare_weights_read_file(writer.get(), place, path.c_str(), offset,
-                                      error);
+    return vmmshare_weights_read_rows(writer.get(), place, path.c_str(), offset,
+                                      row_bytes, pitch, error);
   });
 }
 
@@ -335,8 +336,8 @@ void DefineWeights(nb::module_& module) {
   writer.def("__init__", &Begin, nb::arg("memory"), nb::arg("layout"))
       .def("copy", &Copy, nb::arg("place"), nb::arg("address"),
            nb::arg("nbytes"), nb::arg("on_device"))
-      .def("read_file", &ReadFile, nb::arg("place"), nb::arg("path"),
-           nb::arg("offset"))
+      .def("read_rows", &ReadRows, nb::arg("place"), nb::arg("path"),
+           nb::arg("offset"), nb::arg("row_bytes"), nb::arg("pitch"))
       .def("publish", &Publish, nb::arg("keeper"), nb::arg("name"),
            nb::arg("checksum_all"), nb::arg("timeout").none());
   DefineClosing(writer, "Lets go of the memory.");

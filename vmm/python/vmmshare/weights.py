@@ -1,7 +1,8 @@
 """Weights that outlive engines: named tensors in one range of memory, held by a keeper.
 
     vmmshare.weights.put("llama/tp0", model.state_dict())       # or a dict of arrays
-    vmmshare.weights.load("llama/tp0", "model.safetensors")     # straight from files
+    vmmshare.weights.load("llama/tp0", "model.safetensors")     # straight from files, or a
+                                                                # Shard of them
 
     weights = vmmshare.weights.open("llama/tp0")     # any process of this user, then or later
     tensors = weights.torch()                        # or weights["embed.weight"], an Array
@@ -26,13 +27,14 @@ import typing
 
 from . import _core
 from ._core import Allocation, Array, Keeper
-from ._safetensors import read_header
+from ._safetensors import Entry, read_header
+from ._shards import Rows, Shard
 from .errors import AlreadyExists, FailedPrecondition
 
 if typing.TYPE_CHECKING:
     import torch
 
-__all__ = ["TensorSet", "drop", "list", "load", "open", "put", "show", "verify"]
+__all__ = ["Shard", "TensorSet", "drop", "list", "load", "open", "put", "show", "verify"]
 
 Progress = typing.Callable[[int, int], object]
 
@@ -186,24 +188,27 @@ def _publish(writer: typing.Any, name: str, checksum: bool, address: str,
         return writer.publish(keeper, name, checksum, timeout)
 
 
-def _layout(fingerprint: str, metadata: "typing.Mapping[str, str] | None"):
+def _layout(fingerprint: str, metadata: "typing.Mapping[str, str] | None",
+            shard: "Shard | None"):
     layout = _core._WeightsLayout(fingerprint)
-    for key, value in (metadata or {}).items():
+    notes = {} if shard is None else {"shard.rank": str(shard.rank),
+                                      "shard.count": str(shard.count)}
+    for key, value in {**(metadata or {}), **notes}.items():
         layout.note(key, value)
     return layout
 
 
 def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
-        metadata: "typing.Mapping[str, str] | None" = None, device: typing.Any = 0,
-        host_node: "int | None" = None, checksum: bool = True, address: str = "",
-        timeout: "float | None" = 10.0) -> int:
+        metadata: "typing.Mapping[str, str] | None" = None, shard: "Shard | None" = None,
+        device: typing.Any = 0, host_node: "int | None" = None, checksum: bool = True,
+        address: str = "", timeout: "float | None" = 10.0) -> int:
     """Puts arrays, or a state_dict, under a name, in place of the set that is there.
 
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
     once, but what lies in another's bytes, as tied weights do, stays an alias. The GPU must be
     done with what it writes to them; for PyTorch's this waits. host_node: on that NUMA node of the
     host instead of the device. checksum: for verify(), also of what was on a device, which is
-    read back for it.
+    read back for it. shard: what this rank takes of each; its metadata say which one it was.
 
     Returns the generation, 1 for the first. Aborted when another process put one meanwhile,
     FailedPrecondition when what is under the name is no set, ResourceExhausted when it does not
@@ -212,19 +217,27 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
     kept = dict(tensors)  # What is read is there until it was copied.
+    if shard is not None:
+        kept = {one: shard.take(one, array) for one, array in kept.items()}
     kind = _torch_type()
     _await_torch(kept, kind)
     reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
     aliases = _aliases(reads)
-    loose = {one.name: _copy(kept[one.name]) for one in reads
-             if not one.is_dense and one.name not in aliases}
+    loose: "dict[str, typing.Any]" = {}
+    places_of: "dict[tuple[typing.Any, ...], str]" = {}
+    for one in reads:
+        if not one.is_dense and one.name not in aliases:
+            # Of the same slice there is one copy, as of tied weights that are cut.
+            first = places_of.setdefault(one[1:], one.name)
+            if first == one.name:
+                loose[first] = _copy(kept[first])
+            kept[one.name] = loose[first]
     if loose:
-        kept.update(loose)
         _await_torch(loose, kind)  # The copies are made on PyTorch's own streams.
         reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
         # A copy lies in nobody's bytes; what lay in others' does so still.
         aliases = {alias: base for alias, base in _aliases(reads).items() if alias not in loose}
-    layout = _layout(fingerprint, metadata)
+    layout = _layout(fingerprint, metadata, shard)
     places = {one.name: layout.add(one.name, one.dtype, one.shape, one.strides)
               for one in reads if one.name not in aliases}
     for one in reads:
@@ -250,21 +263,33 @@ def _files(paths: typing.Any) -> "builtins.list[str]":
     return [os.fspath(path) for path in paths]
 
 
+def _part(shard: "Shard | None", entry: Entry) -> "tuple[tuple[int, ...], Rows, int]":
+    """Shape, place in the entry's bytes, and bytes of what a rank takes of it."""
+    if shard is None:
+        return entry.shape, Rows(0, entry.nbytes, entry.nbytes), entry.nbytes
+    shape = shard.lengths(entry.name, entry.shape)
+    cut = shape != entry.shape
+    return (shape, shard.rows(entry.name, entry.shape, entry.nbytes),
+            entry.nbytes // shard.count if cut else entry.nbytes)
+
+
 def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.PathLike[str]]", *,
-         select: "typing.Callable[[str], bool] | None" = None, fingerprint: str = "",
-         metadata: "typing.Mapping[str, str] | None" = None, device: typing.Any = 0,
-         host_node: "int | None" = None, threads: "int | None" = None,
-         progress: "Progress | None" = None, address: str = "",
+         select: "typing.Callable[[str], bool] | None" = None, shard: "Shard | None" = None,
+         fingerprint: str = "", metadata: "typing.Mapping[str, str] | None" = None,
+         device: typing.Any = 0, host_node: "int | None" = None,
+         threads: "int | None" = None, progress: "Progress | None" = None, address: str = "",
          timeout: "float | None" = 10.0) -> int:
     """Reads safetensors files straight into shared memory, and puts that as put() does.
 
     paths: a file, several, or a folder with all its *.safetensors. select(name): which tensors.
+    shard: what this rank takes of each, of which no more is read than that; each rank loads a set
+    of its own, "llama/tp0" for example.
     threads: that read at once; as many as processors, at most 8, by default. progress(done,
     total): called with bytes, on any of them, one call at a time. The metadata of the files are
     kept, those that are given go before them.
 
-    NotFound for a file that cannot be read, InvalidArgument for one that is damaged: its header
-    is checked before anything is allocated. AlreadyExists for a tensor that two files have,
+    NotFound for a file that cannot be read, InvalidArgument for one that is damaged, or has a
+    tensor of which there are no equal parts: headers are checked before anything is allocated. AlreadyExists for a tensor that two files have,
     DataLoss for a file that is cut while it is read. Nothing is under the name then that was
     not there before.
     """
@@ -283,25 +308,25 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
             if names.setdefault(entry.name, path) != path:
                 raise AlreadyExists(f"tensor {entry.name!r} is in {names[entry.name]} and in "
                                     f"{path}")
-            work.append((path, entry))
-    layout = _layout(fingerprint, {**notes, **(metadata or {})})
-    for _, entry in work:
-        layout.add(entry.name, entry.dtype, entry.shape)
-    total, done, lock = sum(entry.nbytes for _, entry in work), 0, threading.Lock()
+            work.append((path, entry, *_part(shard, entry)))
+    layout = _layout(fingerprint, {**notes, **(metadata or {})}, shard)
+    for _, entry, shape, _, _ in work:
+        layout.add(entry.name, entry.dtype, shape)
+    total, done, lock = sum(nbytes for *_, nbytes in work), 0, threading.Lock()
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
 
         def read(place: int) -> None:
             nonlocal done
-            path, entry = work[place]
-            writer.read_file(place, path, entry.offset)
+            path, entry, _, rows, nbytes = work[place]
+            writer.read_rows(place, path, entry.offset + rows.offset, rows.nbytes, rows.pitch)
             with lock:
-                done += entry.nbytes
+                done += nbytes
                 if progress is not None:
                     progress(done, total)
 
         # The largest first, so that no thread has one left when the others are done.
-        order = sorted(range(len(work)), key=lambda place: -work[place][1].nbytes)
+        order = sorted(range(len(work)), key=lambda place: -work[place][4])
         workers = threads or min(8, os.cpu_count() or 1)
         with concurrent.futures.ThreadPoolExecutor(workers, "vmmshare-load") as pool:
             reading = [pool.submit(read, place) for place in order]
