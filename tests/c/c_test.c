@@ -173,6 +173,38 @@ static void MemoryIsSharedByText(void) {
   MUST(vmmshare_server_wait_memory_returned(server, memory, 10 * SECOND,
                                             &error));
 
+  // Its handles, for whoever maps them; held until the lease is closed.
+  vmmshare_fetched* fetched = NULL;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
+        vmmshare_fetch(driver, "no text of ours", SECOND, &fetched, &error));
+  CHECK(fetched == NULL && vmmshare_fetched_chunks(fetched) == 0);
+  MUST(vmmshare_fetch(driver, vmmshare_share_text(share), 10 * SECOND, &fetched,
+                      &error));
+  CHECK(vmmshare_fetched_chunks(fetched) == 1);
+  vmmshare_raw_handle raw;
+  FAILS(VMMSHARE_OUT_OF_RANGE, "chunk 1 of 1",
+        vmmshare_fetched_take(fetched, 1, &raw, &error));
+  MUST(vmmshare_fetched_take(fetched, 0, &raw, &error));
+  vmmshare_raw_handle again_raw;
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "was taken",
+        vmmshare_fetched_take(fetched, 0, &again_raw, &error));
+  CHECK(raw.os_handle >= 0 && again_raw.os_handle == -1);
+  vmmshare_import_options import = {sizeof(import)};
+  import.flags = VMMSHARE_IMPORT_HOST_ACCESS;
+  MUST(vmmshare_memory_import(device, &raw, 1, VMMSHARE_ON_HOST, 0, &import,
+                              &opened, &error));
+  CHECK(Bytes(vmmshare_memory_address(opened))[999] == bytes[999]);
+  vmmshare_memory_close(opened);
+  CHECK(close((int)raw.os_handle) == 0);
+  int64_t return_in_ns = 0;
+  MUST(vmmshare_fetched_lease(fetched, &return_in_ns, &error));
+  CHECK(return_in_ns == VMMSHARE_FOREVER);
+  FAILS(VMMSHARE_DEADLINE_EXCEEDED, "memory",
+        vmmshare_server_wait_memory_returned(server, memory, 0, &error));
+  vmmshare_fetched_close(fetched);
+  MUST(vmmshare_server_wait_memory_returned(server, memory, 10 * SECOND,
+                                            &error));
+
   // Each share has a text of its own, also of the same memory.
   vmmshare_share* again = NULL;
   MUST(vmmshare_server_share_memory(server, memory, &again, &error));

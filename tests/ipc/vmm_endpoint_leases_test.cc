@@ -19,6 +19,7 @@
 #include "tests/support/open_handles.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
+#include "vmm/share/raw_handle.h"
 #include "vmm/share/ticket_string.h"
 
 namespace vmm::testing {
@@ -124,6 +125,66 @@ TEST_F(EndpointLeases, ALeaseIsReturnedOnceItsMemoryIsUnmapped) {
   Must(endpoint->WaitUntilReturned(shared.memory.id(), Late()));
   EXPECT_EQ(endpoint->statistics().served, 2u);
   EXPECT_EQ(endpoint->statistics().failed, 0u);
+}
+
+// Fetches handles, maps them as other software would, and holds the lease beyond
+// that until it is told to let go.
+int FetchAndHold(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  std::optional<FetchedHandles> fetched =
+      Must(FetchRaw(TestDriver(), args[1], Late()));
+  const Device device = Must(Device::ByOrdinal(TestDriver(), 0));
+  {
+    const ImportedAllocation memory = Must(ImportRaw(
+        device, Location::On(device), std::move(fetched->chunks()), {}));
+    ExpectPattern(memory.address(), memory.requested_size(), 9);
+  }
+  Tell(boss);
+  Hear(boss);
+  EXPECT_TRUE(fetched->lease().return_by.has_value());
+  fetched.reset();
+  Tell(boss);
+  Must(boss.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kFetchAndHold = RegisterChild("fetch-and-hold", &FetchAndHold);
+
+TEST_F(EndpointLeases, OfHandlesThatSomebodyElseMaps) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Publish(*endpoint, 3 * kGranule);
+  Child child =
+      Child::Start("fetch-and-hold", {address(), shared.publication.ticket()});
+  platform::Channel channel = Accept();
+  Hear(channel);
+  // The lease is not the mapping's: only its holder knows of that.
+  ASSERT_EQ(endpoint->Leases().size(), 1u);
+  EXPECT_EQ(endpoint->Leases()[0].lease.size, 3 * kGranule);
+  EXPECT_EQ(endpoint->Leases()[0].lease.holder.pid, child.pid());
+  endpoint->Recall(shared.memory.id(), absl::Now() + absl::Seconds(60));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      endpoint->WaitUntilReturned(shared.memory.id(), Soon())));
+  Tell(channel);
+  Hear(channel);
+  Must(endpoint->WaitUntilReturned(shared.memory.id(), Late()));
+  channel.Close();
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST_F(EndpointLeases, HandlesOfAReaderAreRefused) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = MakePattern(kGranule, 9);
+  const Share share =
+      Must(endpoint->Publish(memory.shareable(), {.access = Access::kRead}));
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      FetchRaw(driver(), share.ticket(), Late()).status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(FetchRaw(driver(), "none", Late()).status()));
+  std::optional<Share> withdrawn = Must(endpoint->Publish(memory.shareable()));
+  const std::string text = withdrawn->ticket();
+  withdrawn.reset();
+  EXPECT_TRUE(absl::IsNotFound(FetchRaw(driver(), text, Late()).status()));
+  EXPECT_TRUE(endpoint->Leases().empty());
 }
 
 TEST_F(EndpointLeases, OfOneConnectionAreReturnedOneByOne) {

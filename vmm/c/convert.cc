@@ -158,4 +158,11 @@ absl::StatusOr<PoolOptions> PoolOptionsOf(
   return pool;
 }
 
+absl::Status ReportLease(const LeaseStatus& lease, std::int64_t* return_in_ns) {
+  if (lease.return_by.has_value()) {
+    *return_in_ns = absl::ToInt64Nanoseconds(*lease.return_by - absl::Now());
+  }
+  return lease.connection;
+}
+
 }  // namespace vmm::c

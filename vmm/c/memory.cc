@@ -157,11 +157,7 @@ vmmshare_status vmmshare_memory_lease(const vmmshare_memory* memory,
           "the memory is this process's own, and no lease. Ask for that of "
           "memory which vmmshare_memory_open() opened.");
     }
-    const vmm::LeaseStatus lease = imported->lease();
-    if (lease.return_by.has_value()) {
-      *return_in_ns = absl::ToInt64Nanoseconds(*lease.return_by - absl::Now());
-    }
-    return lease.connection;
+    return vmm::c::ReportLease(imported->lease(), return_in_ns);
   });
 }
 

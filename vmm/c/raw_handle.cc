@@ -1,20 +1,48 @@
 #include "vmm/share/raw_handle.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/memory.h"
+#include "vmm/c/share.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 
+struct vmmshare_fetched : vmm::c::Handle<vmm::c::HandleType::kFetched> {
+  explicit vmmshare_fetched(vmm::FetchedHandles came)
+      : handles(std::move(came)), taken(handles.chunks().size()) {}
+  vmm::FetchedHandles handles;
+  std::vector<bool> taken;
+};
+
 namespace {
+
+absl::Status GiveNothing(vmmshare_raw_handle* handle) {
+  RETURN_IF_ERROR(CheckGiven(handle, "handle"));
+  *handle = vmmshare_raw_handle{};
+  handle->os_handle = -1;
+  return absl::OkStatus();
+}
+
+void Give(vmm::RawHandle raw, vmmshare_raw_handle* handle) {
+  handle->kind = static_cast<std::uint32_t>(raw.kind);
+  handle->size = raw.size;
+  if (auto* os = std::get_if<vmm::platform::OsHandle>(&raw.handle)) {
+    handle->os_handle = std::move(*os).Relinquish();
+  } else {
+    const auto& bytes = std::get<vmm::fabric::Handle>(raw.handle).bytes;
+    std::copy(bytes.begin(), bytes.end(), handle->fabric);
+  }
+}
 
 // The caller keeps what `given` refers to.
 absl::StatusOr<vmm::RawHandle> Borrow(const vmmshare_raw_handle& given) {
@@ -52,23 +80,14 @@ vmmshare_status vmmshare_memory_export(const vmmshare_memory* memory,
                                        vmmshare_raw_handle* handle,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(handle, "handle"));
-    *handle = vmmshare_raw_handle{};
-    handle->os_handle = -1;
+    RETURN_IF_ERROR(GiveNothing(handle));
     RETURN_IF_ERROR(Check(memory));
     ASSIGN_OR_RETURN(const vmm::HandleKind wanted, vmm::c::KindOf(kind));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
                      vmm::c::ShareableOf(*memory));
     ASSIGN_OR_RETURN(vmm::RawHandle raw,
                      vmm::ExportRaw(shareable, chunk, wanted));
-    handle->kind = kind;
-    handle->size = raw.size;
-    if (auto* os = std::get_if<vmm::platform::OsHandle>(&raw.handle)) {
-      handle->os_handle = std::move(*os).Relinquish();
-    } else {
-      const auto& bytes = std::get<vmm::fabric::Handle>(raw.handle).bytes;
-      std::copy(bytes.begin(), bytes.end(), handle->fabric);
-    }
+    Give(std::move(raw), handle);
     return absl::OkStatus();
   });
 }
@@ -103,5 +122,61 @@ vmmshare_status vmmshare_memory_import(const vmmshare_device* device,
                                                    std::move(chunks), import));
     *memory = new vmmshare_memory(std::move(imported));
     return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_fetch(const vmmshare_driver* driver, const char* text,
+                               std::int64_t timeout_ns,
+                               vmmshare_fetched** fetched,
+                               vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(fetched, "fetched"));
+    *fetched = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    ASSIGN_OR_RETURN(auto came, vmm::FetchRaw(driver->driver, text,
+                                              vmm::c::DeadlineOf(timeout_ns)));
+    *fetched = new vmmshare_fetched(std::move(came));
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_fetched_close(vmmshare_fetched* fetched) { delete fetched; }
+
+std::uint32_t vmmshare_fetched_chunks(const vmmshare_fetched* fetched) {
+  return Check(fetched).ok() ? static_cast<std::uint32_t>(fetched->taken.size())
+                             : 0;
+}
+
+vmmshare_status vmmshare_fetched_take(vmmshare_fetched* fetched,
+                                      std::uint32_t chunk,
+                                      vmmshare_raw_handle* handle,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(GiveNothing(handle));
+    RETURN_IF_ERROR(Check(fetched));
+    if (chunk >= fetched->taken.size()) {
+      return absl::OutOfRangeError(
+          absl::StrCat("chunk ", chunk, " of ", fetched->taken.size()));
+    }
+    if (fetched->taken[chunk]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the handle of chunk ", chunk,
+                       " was taken. Fetch it anew, or duplicate it."));
+    }
+    fetched->taken[chunk] = true;
+    Give(std::move(fetched->handles.chunks()[chunk]), handle);
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_fetched_lease(const vmmshare_fetched* fetched,
+                                       std::int64_t* return_in_ns,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
+    *return_in_ns = VMMSHARE_FOREVER;
+    RETURN_IF_ERROR(Check(fetched));
+    return vmm::c::ReportLease(fetched->handles.lease(), return_in_ns);
   });
 }

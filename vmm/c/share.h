@@ -61,6 +61,30 @@ vmmshare_memory_open(const vmmshare_driver* driver, const char* text,
                      const vmmshare_import_options* options, int64_t timeout_ns,
                      vmmshare_memory** memory, vmmshare_error** error);
 
+// The handles of a share of memory, for software that maps them itself: nothing is
+// mapped here. The owner counts it as held until this is closed, so close it when
+// that software has let go of the memory. For one thread at a time.
+typedef struct vmmshare_fetched vmmshare_fetched;
+// Errors as vmmshare_memory_open(); PERMISSION_DENIED for what is shared for
+// reading only, for a handle gives whole access.
+VMMSHARE_API vmmshare_status vmmshare_fetch(const vmmshare_driver* driver,
+                                            const char* text,
+                                            int64_t timeout_ns,
+                                            vmmshare_fetched** fetched,
+                                            vmmshare_error** error);
+VMMSHARE_API void vmmshare_fetched_close(vmmshare_fetched* fetched);
+VMMSHARE_API uint32_t vmmshare_fetched_chunks(const vmmshare_fetched* fetched);
+// Hands over the handle of chunk `chunk`, which is the caller's to close. Once:
+// FAILED_PRECONDITION after that; OUT_OF_RANGE for a chunk that there is not.
+VMMSHARE_API vmmshare_status vmmshare_fetched_take(vmmshare_fetched* fetched,
+                                                   uint32_t chunk,
+                                                   vmmshare_raw_handle* handle,
+                                                   vmmshare_error** error);
+// As vmmshare_memory_lease().
+VMMSHARE_API vmmshare_status
+vmmshare_fetched_lease(const vmmshare_fetched* fetched, int64_t* return_in_ns,
+                       vmmshare_error** error);
+
 // Who holds memory of this server. All calls wait for nobody but the last.
 //
 // Asks all who hold `memory` to let go of it within `within_ns`.

@@ -1,4 +1,4 @@
-// The importer's side of an endpoint: OpenTicket() and OpenTickets().
+// The importer's side of an endpoint: OpenTicket(), OpenTickets() and FetchRaw().
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -13,6 +13,7 @@
 #include "vmm/share/internal/dial.h"
 #include "vmm/share/internal/lease_connection.h"
 #include "vmm/share/internal/protocol.h"
+#include "vmm/share/raw_handle.h"
 #include "vmm/share/ticket_string.h"
 
 namespace vmm {
@@ -25,12 +26,15 @@ struct Wanted {
   std::vector<std::size_t> places;
 };
 
-// Imports up to protocol::kMaxRequested tickets over one connection.
-absl::Status OpenBatch(const platform::Driver& driver,
-                       absl::Span<const Wanted> batch,
-                       const ImportOptions& options, Deadline deadline,
-                       const platform::PeerPolicy& owners,
-                       std::vector<std::optional<ImportedAllocation>>& out) {
+// What becomes of one that came, and how it may be mapped.
+using Take = std::function<absl::Status(const Wanted&, protocol::Incoming,
+                                        Access granted)>;
+
+// Receives up to protocol::kMaxRequested tickets' memory over one connection,
+// which is its lease then.
+absl::StatusOr<std::shared_ptr<LeaseConnection>> ReceiveBatch(
+    absl::Span<const Wanted> batch, Deadline deadline,
+    const platform::PeerPolicy& owners, const Take& take) {
   const Wanted& first = batch.front();
   std::vector<ShareKey> keys;
   std::vector<MemoryId> ids;
@@ -45,23 +49,14 @@ absl::Status OpenBatch(const platform::Driver& driver,
   bool in_step = true;
   const absl::StatusOr<std::size_t> count = protocol::TryReceiveAll(
       granted.channel,
-      [&](const protocol::Incoming& incoming) -> absl::Status {
+      [&](protocol::Incoming incoming) -> absl::Status {
         if (next == batch.size() ||
             !(incoming.ticket == batch[next].ticket.ticket)) {
           return absl::DataLossError(absl::StrCat("the owner sent ",
                                                   incoming.ticket.Describe(),
                                                   ", which was not asked for"));
         }
-        RETURN_IF_ERROR(CheckGranted(granted.access, WantsToWrite(options)));
-        for (std::size_t place : batch[next].places) {
-          ASSIGN_OR_RETURN(ImportedAllocation one,
-                           ImportedAllocation::Open(driver, incoming.ticket,
-                                                    incoming.handles, options));
-          one.LimitTo(granted.access);
-          out[place] = std::move(one);
-        }
-        ++next;
-        return absl::OkStatus();
+        return take(batch[next++], std::move(incoming), granted.access);
       },
       deadline, &in_step);
   if (!count.ok()) {
@@ -72,8 +67,33 @@ absl::Status OpenBatch(const platform::Driver& driver,
     return absl::DataLossError(absl::StrCat("the owner sent ", *count, " of ",
                                             batch.size(), " allocations"));
   }
-  const auto connection = std::make_shared<LeaseConnection>(
-      std::move(granted.channel), std::move(ids));
+  return std::make_shared<LeaseConnection>(std::move(granted.channel),
+                                           std::move(ids));
+}
+
+// Imports them, each to its places in `out`.
+absl::Status OpenBatch(const platform::Driver& driver,
+                       absl::Span<const Wanted> batch,
+                       const ImportOptions& options, Deadline deadline,
+                       const platform::PeerPolicy& owners,
+                       std::vector<std::optional<ImportedAllocation>>& out) {
+  ASSIGN_OR_RETURN(
+      const std::shared_ptr<LeaseConnection> connection,
+      ReceiveBatch(batch, deadline, owners,
+                   [&](const Wanted& wanted, const protocol::Incoming& incoming,
+                       Access granted) -> absl::Status {
+                     RETURN_IF_ERROR(
+                         CheckGranted(granted, WantsToWrite(options)));
+                     for (std::size_t place : wanted.places) {
+                       ASSIGN_OR_RETURN(
+                           ImportedAllocation one,
+                           ImportedAllocation::Open(driver, incoming.ticket,
+                                                    incoming.handles, options));
+                       one.LimitTo(granted);
+                       out[place] = std::move(one);
+                     }
+                     return absl::OkStatus();
+                   }));
   for (const Wanted& one : batch) {
     const auto lease =
         std::make_shared<const HeldLease>(connection, one.ticket.ticket.id);
@@ -143,5 +163,35 @@ absl::StatusOr<ImportedAllocation> OpenTicket(
                                deadline, owners));
   return std::move(opened.front());
 }
+
+absl::StatusOr<FetchedHandles> FetchRaw(const platform::Driver& driver,
+                                        absl::string_view ticket,
+                                        Deadline deadline,
+                                        const platform::PeerPolicy& owners) {
+  ASSIGN_OR_RETURN(AddressedTicket parsed, ParseTicketString(ticket));
+  RETURN_IF_ERROR(CheckUsableHere(parsed.ticket, driver));
+  RETURN_IF_ERROR(CheckGranted(parsed.invitation.access, true));
+  const Wanted wanted{std::move(parsed), {0}};
+  std::vector<RawHandle> chunks;
+  ASSIGN_OR_RETURN(
+      const std::shared_ptr<LeaseConnection> connection,
+      ReceiveBatch(absl::MakeConstSpan(&wanted, 1), deadline, owners,
+                   [&](const Wanted&, protocol::Incoming incoming,
+                       Access granted) -> absl::Status {
+                     RETURN_IF_ERROR(CheckGranted(granted, true));
+                     const Ticket& sent = incoming.ticket;
+                     for (std::size_t i = 0; i < incoming.handles.size(); ++i) {
+                       chunks.push_back({sent.kind, sent.layout.SizeOf(i),
+                                         std::move(incoming.handles[i])});
+                     }
+                     return absl::OkStatus();
+                   }));
+  const Ticket& known = wanted.ticket.ticket;
+  return FetchedHandles(
+      known, std::move(chunks),
+      std::make_shared<const HeldLease>(connection, known.id));
+}
+
+LeaseStatus FetchedHandles::lease() const { return lease_->status(); }
 
 }  // namespace vmm

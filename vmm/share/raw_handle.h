@@ -5,6 +5,8 @@
 //   // Memory of theirs, here:
 //   absl::StatusOr<ImportedAllocation> theirs =
 //       ImportRaw(device, Location::On(device), {raw}, {});
+//   // Of an endpoint's memory, without mapping it:
+//   absl::StatusOr<FetchedHandles> fetched = FetchRaw(driver, text, deadline);
 //
 // Between two processes that use vmmshare, transfer.h and endpoint.h do this
 // and more: they say sizes and kinds themselves, and know who holds what.
@@ -13,16 +15,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "platform/cuda/driver.h"
+#include "platform/ipc/channel.h"
+#include "platform/os/deadline.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/exporter.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/imported_allocation.h"
+#include "vmm/share/lease.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm {
 
@@ -49,6 +59,38 @@ absl::StatusOr<ImportedAllocation> ImportRaw(const Device& device,
                                              const Location& where,
                                              std::vector<RawHandle> chunks,
                                              const ImportOptions& options);
+
+class HeldLease;
+
+// What FetchRaw() returns. Move-only, and a lease: the owner counts it as held
+// until this goes, so keep it for as long as the other software has the memory.
+class FetchedHandles {
+ public:
+  // What the owner said of the memory.
+  const Ticket& ticket() const { return ticket_; }
+  // One a chunk, in order, to be taken.
+  std::vector<RawHandle>& chunks() { return chunks_; }
+  // As ImportedAllocation::lease(): whether the owner wants it back.
+  LeaseStatus lease() const;
+
+  FetchedHandles(Ticket ticket, std::vector<RawHandle> chunks,
+                 std::shared_ptr<const HeldLease> lease)
+      : ticket_(std::move(ticket)),
+        chunks_(std::move(chunks)),
+        lease_(std::move(lease)) {}
+
+ private:
+  Ticket ticket_;
+  std::vector<RawHandle> chunks_;
+  std::shared_ptr<const HeldLease> lease_;
+};
+
+// The handles of what `ticket` (Share::ticket()) names, for software that maps
+// them itself. Nothing is mapped here. Errors as OpenTicket(); PERMISSION_DENIED
+// for what is shared for reading only, for a handle gives whole access.
+absl::StatusOr<FetchedHandles> FetchRaw(
+    const platform::Driver& driver, absl::string_view ticket, Deadline deadline,
+    const platform::PeerPolicy& owners = {});
 
 }  // namespace vmm
 

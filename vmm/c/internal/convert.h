@@ -64,6 +64,10 @@ absl::StatusOr<Shareable> ShareableOf(const vmmshare_memory& memory);
 // Adds what is known of `lease` to `object`.
 void AddLease(const Lease& lease, tool::Json* object);
 
+// `*return_in_ns`, and the status of the connection, as vmmshare_memory_lease()
+// has them.
+absl::Status ReportLease(const LeaseStatus& lease, std::int64_t* return_in_ns);
+
 }  // namespace vmm::c
 
 #endif  // VMMSHARE_VMM_C_INTERNAL_CONVERT_H_

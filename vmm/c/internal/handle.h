@@ -32,6 +32,7 @@ enum class HandleType : std::uint32_t {
   kWeightsLayout,
   kWeightsWriter,
   kWeights,
+  kFetched,
 };
 
 // "vmmshare_driver".

@@ -146,6 +146,7 @@ void DefinePool(nanobind::module_& module);
 void DefineRemotePool(nanobind::module_& module);
 void DefineServer(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);
+void DefineFetched(nanobind::module_& module);
 void DefineKeeper(nanobind::module_& module);
 void DefineHooks(nanobind::module_& module);
 void DefineRing(nanobind::module_& module);

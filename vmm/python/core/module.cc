@@ -35,6 +35,7 @@ NB_MODULE(_core, module) {
   vmm::python::DefineFence(module);
   vmm::python::DefineRemotePool(module);
   vmm::python::DefineServer(module);
+  vmm::python::DefineFetched(module);
   vmm::python::DefineKeeper(module);
   vmm::python::DefineHooks(module);
   vmm::python::DefineRing(module);
