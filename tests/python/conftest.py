@@ -21,9 +21,10 @@ PEER = str(pathlib.Path(__file__).resolve().parent / "peer.py")
 class Peer:
     """Another process: peer.py, which does one line's work after the other."""
 
-    def __init__(self):
-        self.process = subprocess.Popen([sys.executable, PEER], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+    def __init__(self, before=(), env=None):
+        """before: words of a command that starts it."""
+        self.process = subprocess.Popen([*before, sys.executable, PEER], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env=env)
 
     def __call__(self, expression):
         """The value of a Python expression there; a statement has none."""

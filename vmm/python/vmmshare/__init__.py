@@ -80,11 +80,11 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
-    from . import keeper, weights
+    from . import broker, keeper, weights
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name in ("keeper", "weights"):  # Imported when they are used.
+    if name in ("broker", "keeper", "weights"):  # Imported when they are used.
         return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

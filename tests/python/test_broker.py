@@ -1,0 +1,378 @@
+"""Memory that another library made, found by a name: mapped, and as a descriptor."""
+
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+
+import conftest
+import vmmshare as vs
+import vmmshare.broker
+
+
+@pytest.fixture
+def folder(driver):
+    """Of sockets of this test's own."""
+    made = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def foreign(cuda):
+    """4 MiB that a library made, and an array of 4096 bytes inside, which it knows by address."""
+    with vs.Allocation(nbytes=4 << 20, host_node=0) as memory:
+        array = np.from_dlpack(memory.array(4096, "uint8", offset=(2 << 20) + 64))
+        array[:] = np.arange(4096) % 251
+        yield array
+        del array
+
+
+@pytest.fixture
+def peer(driver):
+    with contexts() as other:
+        yield other
+
+
+class contexts:
+    """A Peer that knows the broker, started with other words or another environment."""
+
+    def __init__(self, *words, **environment):
+        self.words, self.environment = words, environment
+
+    def __enter__(self):
+        self.peer = conftest.Peer(self.words, {**os.environ, **self.environment})
+        self.peer("import vmmshare.broker, gc")
+        return self.peer
+
+    def __exit__(self, *_):
+        if self.peer.process.returncode is None:
+            self.peer.close()
+
+
+def publish(name, array, folder, **more):
+    return vs.broker.publish(name, vs.adopt(array.ctypes.data, array.nbytes), directory=folder,
+                             **more)
+
+
+def test_a_pointer_is_found_by_its_name(foreign, folder, peer):
+    with publish("kv/0", foreign, folder) as published:
+        assert vs.broker.list(directory=folder) == [{"name": "kv/0", "nbytes": 4096}]
+        peer(f"theirs = vs.broker.fetch('kv/0', directory={folder!r})")
+        peer("array = np.from_dlpack(theirs.array((16, 256), 'uint8'))")
+        assert peer("array.tobytes()") == foreign.tobytes()
+        assert peer("theirs.nbytes, array.flags.writeable") == (4096, False)
+        foreign[7] = 255
+        assert peer("int(array[0, 7])") == 255
+        assert peer("theirs.array(1, 'uint8', 4095).ptr - theirs.ptr") == 4095
+        for bad in ("theirs.array(4097, 'uint8')", "theirs.array(1, 'uint8', 4096)",
+                    "theirs.array(1, 'uint8', -1)"):
+            with pytest.raises(conftest.PeerRaised, match="ValueError"):
+                peer(bad)
+        lease, = published.leases()
+        assert lease["process"] == peer.process.pid and lease["state"] == "held"
+        peer("writer = vs.broker.fetch('kv/0', writable=True, directory=%r)" % folder)
+        peer("np.from_dlpack(writer.array(1, 'uint8'))[:] = 77")
+        assert foreign[0] == 77
+        peer("writer.close(); del array; theirs.close()")
+        published.wait_returned()
+    with pytest.raises(vs.errors.NotFound, match="nobody has published 'kv/0'"):
+        vs.broker.fetch("kv/0", directory=folder)
+    assert vs.broker.list(directory=folder) == []
+
+
+IMPORT = """
+import ctypes, vmmshare.testing
+cuda = ctypes.CDLL(vmmshare.testing.host_driver())
+def must(result): assert result == 0, result
+context, handle, at = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
+must(cuda.cuInit(0)); must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cuda.cuCtxSetCurrent(context))
+def bytes_behind(descriptor, size, offset, count):
+    must(cuda.cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(descriptor), 1))
+    os.close(descriptor)
+    size = ctypes.c_size_t(size)
+    must(cuda.cuMemAddressReserve(ctypes.byref(at), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_ulonglong(0)))
+    must(cuda.cuMemMap(at, size, ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0)))
+    access = (ctypes.c_int * 3)(1, 0, 1)
+    must(cuda.cuMemSetAccess(at, size, access, ctypes.c_size_t(1)))
+    back = ctypes.create_string_buffer(count)
+    must(cuda.cuMemcpyDtoH_v2(back, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(count)))
+    must(cuda.cuMemUnmap(at, size)); must(cuda.cuMemAddressFree(at, size)); must(cuda.cuMemRelease(handle))
+    return back.raw
+"""
+
+
+def test_a_descriptor_is_had_by_the_name(foreign, folder, peer):
+    """As LMCache's wrapper wants it: it imports and maps it by calls of its own."""
+    peer("import os")
+    peer(f"exec({IMPORT!r}, globals())")
+    key = bytes(range(16))
+    with publish(key, foreign, folder) as published:
+        peer(f"handles = vs.broker.fetch_handles({key!r}, directory={folder!r})")
+        assert peer("handles.chunks, handles.nbytes, handles.recalled_in") == (1, 4096, None)
+        peer("descriptor, size = handles.take()")
+        with pytest.raises(conftest.PeerRaised, match="FailedPrecondition.*was taken"):
+            peer("handles.take()")
+        with pytest.raises(conftest.PeerRaised, match="OutOfRange"):
+            peer("handles.take(1)")
+        assert peer("bytes_behind(descriptor, size, handles.offset, 4096)") == foreign.tobytes()
+        # Asked for, and given back when the other software let go.
+        assert [one["state"] for one in published.leases()] == ["held"]
+        published.recall(60)
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            published.wait_returned(0.01)
+        assert 0 < peer("handles.recalled_in") <= 60
+        peer("handles.close()")
+        published.wait_returned()
+
+
+def test_the_holder_dies(foreign, folder, peer):
+    with publish("kv", foreign, folder) as published:
+        peer(f"handles = vs.broker.fetch_handles('kv', directory={folder!r})")
+        peer(f"theirs = vs.broker.fetch('kv', directory={folder!r})")
+        assert len(published.leases()) == 2
+        peer.kill()
+        published.wait_returned()
+
+
+def owner(peer, folder, name="kv", byte=3):
+    peer("whole = vs.Allocation(nbytes=4 << 20, host_node=0)")
+    peer(f"np.from_dlpack(whole.array(4 << 20, 'uint8'))[:] = {byte}")
+    peer(f"published = vs.broker.publish({name!r}, whole, directory={folder!r})")
+
+
+def test_the_owner_dies_and_its_name_is_free(foreign, folder, peer):
+    owner(peer, folder)
+    with pytest.raises(vs.errors.AlreadyExists, match="'kv' is published already"):
+        publish("kv", foreign, folder)
+    theirs = vs.broker.fetch("kv", directory=folder)
+    array = np.from_dlpack(theirs.array(100, "uint8"))
+    peer.kill()
+    with pytest.raises(vs.errors.NotFound, match="'kv' was published, and its owner has ended"):
+        vs.broker.fetch("kv", directory=folder)
+    with pytest.raises(vs.errors.NotFound, match="its owner has ended"):
+        vs.broker.fetch_handles("kv", directory=folder)
+    assert array.tolist() == [3] * 100  # What is mapped stays.
+    with pytest.raises(vs.errors.Unavailable):
+        assert theirs.recalled_in is None
+    with publish("kv", foreign, folder):
+        with vs.broker.fetch("kv", directory=folder) as again:
+            assert np.array_equal(np.from_dlpack(again.array(4096, "uint8")), foreign)
+
+
+def test_an_owner_that_is_stopped_has_its_name(foreign, folder, peer):
+    owner(peer, folder)
+    peer.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED)
+    with pytest.raises(vs.errors.AlreadyExists):
+        publish("kv", foreign, folder)
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        vs.broker.fetch("kv", directory=folder, timeout=0.05)
+    peer.process.send_signal(signal.SIGCONT)
+
+
+def test_a_forked_child_does_not_keep_the_name(foreign, folder, peer):
+    owner(peer, folder)
+    peer("import os, signal")
+    peer("begin, end = os.pipe()")
+    peer("child = os.fork() or (os.write(end, b'x'), signal.pause())")
+    peer("os.read(begin, 1)")
+    child = peer("child")
+    try:
+        peer.kill()
+        with publish("kv", foreign, folder):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_of_many_who_publish_a_name_one_has_it(foreign, folder):
+    for _ in range(30):
+        barrier, had, refused = threading.Barrier(4), [], []
+
+        def run():
+            memory = vs.adopt(foreign.ctypes.data, 64)
+            barrier.wait(30)
+            try:
+                had.append(vs.broker.publish("kv", memory, directory=folder))
+            except vs.errors.AlreadyExists as why:
+                refused.append(why)
+
+        contend(run)
+        assert (len(had), len(refused)) == (1, 3)
+        had[0].close()
+
+
+def contend(run):
+    import vmmshare.testing
+    calls = ctypes.CDLL(vmmshare.testing.host_driver())
+    current = ctypes.c_void_p()
+    assert calls.cuCtxGetCurrent(ctypes.byref(current)) == 0
+
+    def with_context():
+        assert calls.cuCtxSetCurrent(current) == 0
+        run()
+
+    threads = [threading.Thread(target=with_context) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_name_changes_hands_and_readers_have_one_of_both(foreign, folder):
+    """Publishing and closing over and over: whoever fetches has the memory, or is told."""
+    stop, seen, failed = threading.Event(), [0, 0], []
+
+    def read():
+        while not stop.is_set():
+            try:
+                with vs.broker.fetch("kv", directory=folder) as theirs:
+                    seen[0] += 1
+                    if int(np.from_dlpack(theirs.array(1, "uint8"))[0]) != int(foreign[0]):
+                        failed.append("other bytes")
+            except vs.errors.NotFound:
+                seen[1] += 1
+            except Exception as why:  # Anything else is none of both.
+                failed.append(repr(why))
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    deadline = 200
+    while deadline and not (min(seen) > 5):
+        publish("kv", foreign, folder).close()
+        with publish("kv", foreign, folder):
+            publish("other", foreign, folder).close()
+        deadline -= 1
+    stop.set()
+    reader.join()
+    assert not failed and seen[0] > 0 and seen[1] > 0, (failed, seen)
+
+
+def test_many_names(foreign, folder):
+    published = [publish(f"layer/{i}", foreign[8 * i:], folder) for i in range(100)]
+    assert len(vs.broker.list(directory=folder)) == 100
+    for i in range(0, 100, 9):
+        with vs.broker.fetch(f"layer/{i}", directory=folder) as theirs:
+            assert np.from_dlpack(theirs.array(8, "uint8")).tolist() == foreign[8 * i:][:8].tolist()
+    for one in published:
+        one.close()
+    assert vs.broker.list(directory=folder) == []
+
+
+@pytest.mark.parametrize("order", ["1,0", "1"])
+def test_with_another_order_of_devices(cuda, folder, order):
+    """The owner's device 0 is another number there, or is not seen there at all."""
+    with vs.Allocation(1, nbytes=4096) as memory:
+        text, current = (ctypes.c_char * 9)(*b"of a GPU"), ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 1) == 0
+        assert cuda.cuCtxSetCurrent(current) == 0
+        assert cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(memory.ptr), text, ctypes.c_size_t(9)) == 0
+        uuid = vs.devices()[1].uuid
+        with vs.broker.publish("kv", memory, directory=folder), \
+                contexts(CUDA_VISIBLE_DEVICES=order) as peer:
+            peer("import os")
+            peer(f"exec({IMPORT!r}, globals())")
+            assert peer("vs.devices()[0].uuid") == uuid
+            peer(f"theirs = vs.broker.fetch('kv', directory={folder!r})")
+            assert peer("theirs.array(9, 'uint8').__dlpack_device__()") == (2, 0)
+            peer("back = ctypes.create_string_buffer(9)")
+            assert peer("cuda.cuMemcpyDtoH_v2(back, ctypes.c_uint64(theirs.ptr), "
+                        "ctypes.c_size_t(9))") == 0
+            assert peer("back.value") == b"of a GPU"
+            peer(f"handles = vs.broker.fetch_handles('kv', directory={folder!r})")
+            peer("descriptor, size = handles.take()")
+            assert peer("bytes_behind(descriptor, size, handles.offset, 8)") == b"of a GPU"
+    assert cuda.cuDevicePrimaryCtxRelease_v2(1) == 0
+
+
+def test_without_a_shared_namespace_of_processes(foreign, folder):
+    words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    tried = subprocess.run([*words, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"unshare --pid is not allowed here: {tried.stderr.strip()}")
+    with publish("kv", foreign, folder) as published, contexts(*words) as peer:
+        peer("import os")
+        assert peer("os.getpid()") < 10
+        peer(f"exec({IMPORT!r}, globals())")
+        peer(f"theirs = vs.broker.fetch('kv', directory={folder!r})")
+        assert peer("np.from_dlpack(theirs.array(4096, 'uint8')).tobytes()") == foreign.tobytes()
+        peer(f"handles = vs.broker.fetch_handles('kv', directory={folder!r})")
+        peer("descriptor, size = handles.take()")
+        assert peer("bytes_behind(descriptor, size, handles.offset, 99)") == foreign.tobytes()[:99]
+        assert len(published.leases()) == 2
+        published.recall(60)
+        assert peer("0 < theirs.recalled_in <= 60")
+        peer("handles.close(); theirs.close()")
+        published.wait_returned()
+        # And the other way round: who lives there publishes.
+        owner(peer, folder, "theirs", 9)
+        with vs.broker.fetch("theirs", directory=folder) as memory:
+            assert int(np.from_dlpack(memory.array(1, "uint8"))[0]) == 9
+
+
+def test_what_is_no_entry(foreign, folder):
+    with publish("kv", foreign, folder):
+        path, = pathlib.Path(folder, f"broker-{os.geteuid()}").iterdir()
+        good = path.read_bytes()
+        said = json.loads(good)
+        for bad in (b"{\n", b"[]\n", b"\xff\n", b"[" * 3000 + b"\n",
+                    *(json.dumps({**said, **change}).encode() + b"\n"
+                      for change in ({"offset": -1}, {"offset": "1"}, {"nbytes": 2**63},
+                                     {"nbytes": 4 << 20}, {"text": 1}, {"text": "no"},
+                                     {"name": "other"}, {"offset": True}))):
+            path.write_bytes(bad)
+            with pytest.raises(vs.errors.InvalidArgument):
+                vs.broker.fetch("kv", directory=folder)
+        for cut in range(len(good)):
+            path.write_bytes(good[:cut])
+            with pytest.raises(vs.errors.NotFound, match="is not published"):
+                vs.broker.fetch("kv", directory=folder)
+        path.write_bytes(good)
+        vs.broker.fetch("kv", directory=folder).close()
+        path.chmod(0o640)
+        with pytest.raises(vs.errors.PermissionDenied, match="640"):
+            vs.broker.fetch("kv", directory=folder)
+        path.chmod(0o600)
+        path.parent.chmod(0o770)
+        with pytest.raises(vs.errors.PermissionDenied, match="770"):
+            publish("kv2", foreign, folder)
+        path.parent.chmod(0o700)
+
+
+def test_what_cannot_be_published(foreign, folder, peer):
+    for name in ("", "a b", "a" * 129, "a%", "\n", "é"):
+        with pytest.raises(vs.errors.InvalidArgument, match="is no name"):
+            publish(name, foreign, folder)
+        with pytest.raises(vs.errors.InvalidArgument, match="is no name"):
+            vs.broker.fetch(name, directory=folder)
+    with pytest.raises(TypeError):
+        vs.broker.publish(7, vs.adopt(foreign.ctypes.data, 8), directory=folder)
+    with pytest.raises(TypeError, match="adopt"):
+        vs.broker.publish("kv", foreign, directory=folder)
+    owner(peer, folder)
+    with vs.broker.fetch("kv", directory=folder) as theirs:
+        with pytest.raises(vs.errors.FailedPrecondition):  # What was imported is another's.
+            vs.broker.publish("mine", theirs.memory, directory=folder)
+    for name in (".", "..", "../kv", "/kv"):  # None of these leaves the folder.
+        with publish(name, foreign, folder):
+            vs.broker.fetch(name, directory=folder).close()
+    assert vs.broker.list(directory=folder) == [{"name": "kv", "nbytes": 4 << 20}]
+
+
+def test_the_users_own_folder(foreign, monkeypatch, folder):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.delenv("NVIDIA_DRA_LOCAL_IPC_DIR", raising=False)
+    with vs.broker.publish("kv", vs.adopt(foreign.ctypes.data, 64)):
+        assert pathlib.Path(folder, "vmmshare", f"broker-{os.geteuid()}", "id-kv").exists()
+        vs.broker.fetch("kv").close()

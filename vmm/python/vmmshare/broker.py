@@ -1,0 +1,333 @@
+"""Memory that another library made, under a name: found by processes that were told no more.
+
+    memory = vmmshare.adopt(ptr, nbytes)                    # made by cuMemCreate(), by whomever
+    published = vmmshare.broker.publish("kv/0", memory)     # while this exists
+
+    theirs = vmmshare.broker.fetch("kv/0")                  # another process of this user: mapped
+    array = theirs.array((8, 128), "float16")
+
+    handles = vmmshare.broker.fetch_handles("kv/0")         # or its descriptor, for software that
+    descriptor, nbytes = handles.take()                     # maps it itself
+
+The owner sees who holds it, and asks for it back: leases(), recall(), wait_returned(). Nothing is
+kept beyond it: what is to outlive its maker goes to a keeper. No process id is looked at and no
+device's number, so namespaces of processes and CUDA_VISIBLE_DEVICES may differ; the folder of the
+sockets is what both need, at the same path.
+
+A name has 1 to 128 of A-Z a-z 0-9 . _ / -; bytes stand for their digits in hexadecimal.
+`directory` is that folder, this user's own if empty, and `timeout` in seconds, None for ever.
+PermissionDenied for a folder that others may write to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+import typing
+import weakref
+
+from ._core import Allocation, Array, Server, _Fetched
+from . import connect
+from .errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
+
+__all__ = ["Fetched", "Handles", "Published", "fetch", "fetch_handles", "list", "publish"]
+
+_BEGIN = "id-"
+_MOST = 4096  # Bytes of an entry.
+_servers: "dict[str, tuple[int, Server]]" = {}
+
+
+def _name_of(name: "str | bytes") -> str:
+    text = name.hex() if isinstance(name, bytes) else name
+    if not isinstance(text, str):
+        raise TypeError(f"a name is a str or bytes, not a {type(name).__name__}")
+    if not re.fullmatch(r"[A-Za-z0-9._/-]{1,128}", text):
+        raise InvalidArgument(f"{name!r} is no name; expected 1 to 128 of A-Z a-z 0-9 . _ / -")
+    return text
+
+
+def _folder(directory: str) -> str:
+    """Where the entries are: beside the sockets, as C++ finds that folder."""
+    user = os.geteuid()
+    if not directory:
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        directory = (os.environ.get("NVIDIA_DRA_LOCAL_IPC_DIR")
+                     or (f"{runtime}/vmmshare" if runtime else f"/tmp/vmmshare-{user}"))
+    return os.path.join(directory, f"broker-{user}")
+
+
+def _check(path: str, what: os.stat_result) -> None:
+    if what.st_uid != os.geteuid() or stat.S_IMODE(what.st_mode) & 0o077:
+        raise PermissionDenied(f"{path} is of user {what.st_uid}, with mode "
+                               f"{stat.S_IMODE(what.st_mode):o}; expected this user's alone",
+                               "Remove it, or name another directory.")
+
+
+def _path(folder: str, name: str) -> str:
+    return os.path.join(folder, _BEGIN + name.replace("/", "%"))
+
+
+def _server(directory: str) -> Server:
+    pid, server = _servers.get(directory, (0, None))
+    if server is None or pid != os.getpid():  # A forked child's is its own.
+        server = Server(directory=directory)
+        _servers[directory] = (os.getpid(), server)
+    return server
+
+
+class Published:
+    """Memory under a name while this exists: see publish(). The name is free when it was closed,
+    and when its process has ended, however."""
+
+    _all: "weakref.WeakSet[Published]" = weakref.WeakSet()
+
+    def __init__(self, name: str, path: str, entry: int, memory: Allocation,
+                 share: typing.Any):
+        self.name, self.memory = name, memory
+        self._path, self._entry, self._share = path, entry, share
+        Published._all.add(self)
+
+    def leases(self) -> "builtins.list[dict[str, typing.Any]]":
+        """Who holds it: a list of dicts."""
+        return self.memory.leases()
+
+    def recall(self, within: float) -> None:
+        """Asks all of them to let go within so many seconds; waits for none. close() first, so
+        that nobody fetches it anew."""
+        self.memory.recall(within)
+
+    def wait_returned(self, timeout: "float | None" = 10.0) -> None:
+        """Returns when nobody holds it; DeadlineExceeded names who still does."""
+        self.memory.wait_returned(timeout)
+
+    def close(self) -> None:
+        """Publishes it no more. Who has it keeps it."""
+        if self._entry < 0:
+            return
+        entry, self._entry = self._entry, -1
+        os.unlink(self._path)  # Ours: nobody else has the lock on it.
+        os.close(entry)
+        self._share.close()
+
+    def _forget(self) -> None:
+        if self._entry >= 0:
+            os.close(self._entry)
+        self._entry = -1
+
+    def __enter__(self) -> "Published":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_entry", -1) >= 0:
+            with contextlib.suppress(OSError):
+                self.close()
+
+
+def _forget_in_child() -> None:
+    # The lock would stand as long as the child has the descriptor.
+    for one in builtins.list(Published._all):
+        one._forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _own(path: str, name: str) -> int:
+    """A descriptor of the entry at `path`, which this process alone has locked: the lock goes with
+    the process, and a name whose entry nobody has locked is free."""
+    while True:
+        entry = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Else its owner removed it meanwhile, and what is there now is another one.
+            if os.fstat(entry).st_ino == os.stat(path).st_ino:
+                return entry
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            os.close(entry)
+            raise AlreadyExists(f"{name!r} is published already, by a process that is there",
+                                "Take another name, or close what has this one.") from None
+        except BaseException:
+            os.close(entry)
+            raise
+        os.close(entry)
+
+
+def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> Published:
+    """Publishes an Allocation, or what adopt() made of another library's pointer, under a name.
+
+    AlreadyExists while another has it; a name whose owner has ended is free. FailedPrecondition
+    for memory that another process made, or that cannot be shared. What is shared is the whole of
+    what cuMemCreate() made: of adopted memory also what lies around the pointer.
+    """
+    if not isinstance(memory, Allocation):
+        raise TypeError(f"publish() takes an Allocation, of adopt(ptr, nbytes) for example, not a "
+                        f"{type(memory).__name__}")
+    name = _name_of(name)
+    share = _server(directory).share(memory)  # Makes the folder, too.
+    folder = _folder(directory)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    _check(folder, os.stat(folder))
+    path = _path(folder, name)
+    entry = _own(path, name)
+    published = Published(name, path, entry, memory, share)
+    text = json.dumps({"name": name, "text": str(share), "offset": memory.offset,
+                       "nbytes": memory.nbytes})
+    os.ftruncate(entry, 0)
+    os.write(entry, text.encode() + b"\n")  # The end says that all of it is there.
+    return published
+
+
+def _read(name: "str | bytes", directory: str) -> "tuple[str, str, int, int]":
+    """(name, text of the share, offset, bytes) of an entry."""
+    name = _name_of(name)
+    path = _path(_folder(directory), name)
+    try:
+        entry = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise NotFound(f"nobody has published {name!r}; {path} is not there",
+                       "Share the folder of the sockets with its owner, and its path.") from None
+    try:
+        _check(path, os.fstat(entry))
+        said = os.read(entry, _MOST)
+    finally:
+        os.close(entry)
+    if not said.endswith(b"\n"):
+        raise NotFound(f"{name!r} is not published: its owner ended, or is about to", "Try again.")
+    try:
+        what = json.loads(said)
+        text, offset, nbytes = what["text"], what["offset"], what["nbytes"]
+        if (what["name"] != name or not isinstance(text, str)
+                or not all(type(one) is int and 0 <= one < 2**63 for one in (offset, nbytes))):
+            raise ValueError(f"it says {what!r:.200}")
+    except (KeyError, TypeError, ValueError, RecursionError) as why:
+        raise InvalidArgument(f"{path} is no entry of a broker, or a damaged one: {why}") from why
+    return name, text, offset, nbytes
+
+
+@contextlib.contextmanager
+def _asking(name: str) -> "typing.Iterator[None]":
+    try:
+        yield
+    except NotFound as why:
+        raise NotFound(f"{name!r} was published, and its owner has ended or serves it no more: "
+                       f"{why.args[0]}", why.remedy) from why
+
+
+class Fetched:
+    """Another process's memory, mapped: see fetch(). Arrays of it keep it."""
+
+    def __init__(self, name: str, memory: Allocation, offset: int, nbytes: int):
+        self.name, self.memory, self.offset, self.nbytes = name, memory, offset, nbytes
+
+    @property
+    def ptr(self) -> int:
+        """Where what was published begins."""
+        return self.memory.ptr + self.offset
+
+    @property
+    def recalled_in(self) -> "float | None":
+        """Seconds until its owner wants it back; None while nobody asks. Unavailable once the
+        owner has ended: what is mapped stays."""
+        return self.memory.recalled_in
+
+    def array(self, shape: typing.Any, dtype: typing.Any, offset: int = 0) -> Array:
+        """A typed view, from `offset` bytes on. ValueError when it would leave what was
+        published."""
+        if offset < 0:
+            raise ValueError(f"offset {offset}")
+        array = self.memory.array(shape, dtype, self.offset + offset)
+        if offset + array.nbytes > self.nbytes:
+            raise ValueError(f"an array of {array.nbytes} bytes from {offset} on leaves the "
+                             f"{self.nbytes} of {self.name!r}")
+        return array
+
+    def close(self) -> None:
+        """Gives it back when its arrays are gone."""
+        self.memory.close()
+
+    def __enter__(self) -> "Fetched":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def fetch(name: "str | bytes", *, writable: bool = False, directory: str = "",
+          timeout: "float | None" = 10.0) -> Fetched:
+    """The memory under a name, mapped, read-only unless `writable`. NotFound when nobody publishes
+    it, InvalidArgument for an entry that is damaged, DeadlineExceeded."""
+    name, text, offset, nbytes = _read(name, directory)
+    with _asking(name):
+        memory = connect(text, timeout=timeout, writable=writable)
+    if not isinstance(memory, Allocation) or offset + nbytes > memory.nbytes:
+        memory.close()
+        raise InvalidArgument(f"the entry of {name!r} says {nbytes} bytes from {offset} on, which "
+                              "its memory has not")
+    return Fetched(name, memory, offset, nbytes)
+
+
+class Handles:
+    """Handles of another process's memory, which is not mapped here: see fetch_handles(). The
+    owner counts it as held until this is closed, so close it when whoever has them has let go of
+    the memory."""
+
+    def __init__(self, name: str, fetched: _Fetched, offset: int, nbytes: int):
+        self.name, self.offset, self.nbytes = name, offset, nbytes
+        self._fetched = fetched
+
+    @property
+    def chunks(self) -> int:
+        """How many there are, one for each cuMemCreate(); 1 for all but the largest memory."""
+        return self._fetched.chunks
+
+    @property
+    def recalled_in(self) -> "float | None":
+        """As Fetched.recalled_in."""
+        return self._fetched.recalled_in
+
+    def take(self, chunk: int = 0) -> "tuple[int | bytes, int]":
+        """The descriptor, or the 64 bytes of a fabric handle, and the chunk's bytes. A descriptor
+        is the caller's to close. Once for each: FailedPrecondition after that."""
+        return self._fetched.take(chunk)
+
+    def close(self) -> None:
+        """Gives the lease back. What was taken stays."""
+        self._fetched.close()
+
+    def __enter__(self) -> "Handles":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def fetch_handles(name: "str | bytes", *, directory: str = "",
+                  timeout: "float | None" = 10.0) -> Handles:
+    """The handles of the memory under a name. What was published begins `offset` bytes into the
+    chunks, side by side. Errors as fetch()."""
+    name, text, offset, nbytes = _read(name, directory)
+    with _asking(name):
+        return Handles(name, _Fetched(text, timeout), offset, nbytes)
+
+
+def list(*, directory: str = "") -> "builtins.list[dict[str, typing.Any]]":
+    """Name and nbytes of all that was published here by owners who did not close it; some of these
+    may have ended, which fetch() tells."""
+    folder, found = _folder(directory), []
+    with contextlib.suppress(FileNotFoundError):
+        for file in sorted(os.listdir(folder)):
+            with contextlib.suppress(NotFound, InvalidArgument):
+                name, _, _, nbytes = _read(file.removeprefix(_BEGIN).replace("%", "/"), directory)
+                found.append({"name": name, "nbytes": nbytes})
+    return found
