@@ -69,6 +69,18 @@ class Tensor:
         return type(self)(self.array.view(numpy_dtype(dtype)), dtype)
 
 
+class HostTensor(Tensor):
+    """Where all tensors are of the host, as of a PyTorch without a GPU."""
+
+    def __init__(self, array, dtype=None):
+        super().__init__(array, dtype)
+        self.device = types.SimpleNamespace(type="cpu", index=0)
+
+    def copy_(self, other):
+        self.array[...] = other.array
+        return self
+
+
 class _DLTensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2),
                 ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),

@@ -89,32 +89,9 @@ def test_a_pointer_is_found_by_its_name(foreign, folder, peer):
     assert vs.broker.list(directory=folder) == []
 
 
-IMPORT = """
-import ctypes, vmmshare.testing
-cuda = ctypes.CDLL(vmmshare.testing.host_driver())
-def must(result): assert result == 0, result
-context, handle, at = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
-must(cuda.cuInit(0)); must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-must(cuda.cuCtxSetCurrent(context))
-def bytes_behind(descriptor, size, offset, count):
-    must(cuda.cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(descriptor), 1))
-    os.close(descriptor)
-    size = ctypes.c_size_t(size)
-    must(cuda.cuMemAddressReserve(ctypes.byref(at), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_ulonglong(0)))
-    must(cuda.cuMemMap(at, size, ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0)))
-    access = (ctypes.c_int * 3)(1, 0, 1)
-    must(cuda.cuMemSetAccess(at, size, access, ctypes.c_size_t(1)))
-    back = ctypes.create_string_buffer(count)
-    must(cuda.cuMemcpyDtoH_v2(back, ctypes.c_uint64(at.value + offset), ctypes.c_size_t(count)))
-    must(cuda.cuMemUnmap(at, size)); must(cuda.cuMemAddressFree(at, size)); must(cuda.cuMemRelease(handle))
-    return back.raw
-"""
-
-
 def test_a_descriptor_is_had_by_the_name(foreign, folder, peer):
     """As LMCache's wrapper wants it: it imports and maps it by calls of its own."""
-    peer("import os")
-    peer(f"exec({IMPORT!r}, globals())")
+    peer("import raw_import; raw_import.use_device(0)")
     key = bytes(range(16))
     with publish(key, foreign, folder) as published:
         peer(f"handles = vs.broker.fetch_handles({key!r}, directory={folder!r})")
@@ -124,7 +101,7 @@ def test_a_descriptor_is_had_by_the_name(foreign, folder, peer):
             peer("handles.take()")
         with pytest.raises(conftest.PeerRaised, match="OutOfRange"):
             peer("handles.take(1)")
-        assert peer("bytes_behind(descriptor, size, handles.offset, 4096)") == foreign.tobytes()
+        assert peer("raw_import.bytes_behind(descriptor, size, handles.offset, 4096)") == foreign.tobytes()
         # Asked for, and given back when the other software let go.
         assert [one["state"] for one in published.leases()] == ["held"]
         published.recall(60)
@@ -281,18 +258,17 @@ def test_with_another_order_of_devices(cuda, folder, order):
         uuid = vs.devices()[1].uuid
         with vs.broker.publish("kv", memory, directory=folder), \
                 contexts(CUDA_VISIBLE_DEVICES=order) as peer:
-            peer("import os")
-            peer(f"exec({IMPORT!r}, globals())")
+            peer("import raw_import; raw_import.use_device(0)")
             assert peer("vs.devices()[0].uuid") == uuid
             peer(f"theirs = vs.broker.fetch('kv', directory={folder!r})")
             assert peer("theirs.array(9, 'uint8').__dlpack_device__()") == (2, 0)
-            peer("back = ctypes.create_string_buffer(9)")
-            assert peer("cuda.cuMemcpyDtoH_v2(back, ctypes.c_uint64(theirs.ptr), "
+            peer("import ctypes; back = ctypes.create_string_buffer(9)")
+            assert peer("raw_import.cuda.cuMemcpyDtoH_v2(back, ctypes.c_uint64(theirs.ptr), "
                         "ctypes.c_size_t(9))") == 0
             assert peer("back.value") == b"of a GPU"
             peer(f"handles = vs.broker.fetch_handles('kv', directory={folder!r})")
             peer("descriptor, size = handles.take()")
-            assert peer("bytes_behind(descriptor, size, handles.offset, 8)") == b"of a GPU"
+            assert peer("raw_import.bytes_behind(descriptor, size, handles.offset, 8)") == b"of a GPU"
     assert cuda.cuDevicePrimaryCtxRelease_v2(1) == 0
 
 
@@ -304,12 +280,12 @@ def test_without_a_shared_namespace_of_processes(foreign, folder):
     with publish("kv", foreign, folder) as published, contexts(*words) as peer:
         peer("import os")
         assert peer("os.getpid()") < 10
-        peer(f"exec({IMPORT!r}, globals())")
+        peer("import raw_import; raw_import.use_device(0)")
         peer(f"theirs = vs.broker.fetch('kv', directory={folder!r})")
         assert peer("np.from_dlpack(theirs.array(4096, 'uint8')).tobytes()") == foreign.tobytes()
         peer(f"handles = vs.broker.fetch_handles('kv', directory={folder!r})")
         peer("descriptor, size = handles.take()")
-        assert peer("bytes_behind(descriptor, size, handles.offset, 99)") == foreign.tobytes()[:99]
+        assert peer("raw_import.bytes_behind(descriptor, size, handles.offset, 99)") == foreign.tobytes()[:99]
         assert len(published.leases()) == 2
         published.recall(60)
         assert peer("0 < theirs.recalled_in <= 60")

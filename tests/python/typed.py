@@ -28,6 +28,10 @@ def theirs(text: str, ticket: bytes) -> float | None:
 def sets(name: str) -> int:
     generation: int = vs.weights.put(name, {}, fingerprint="a", timeout=None)
     vs.weights.load(name, ["a.safetensors"], select=lambda one: one != "b", threads=2)
+    half = vs.weights.Shard(0, 2, {"*.q_proj.*": 0, "*.bias": None})
+    vs.weights.put(name, {}, shard=half)
+    vs.weights.load(name, "a.safetensors", shard=half, timeout=None)
+    print(half.dimension("b"), half.lengths("b", (2, 4))[0] + 1)
     with vs.weights.open(name, fingerprint="a") as weights:
         array: vs.Array = weights["b"]
         print(array.shape, weights.metadata["format"], weights.tensors()[0]["dtype"])
@@ -40,3 +44,17 @@ def kept() -> vs.Allocation:
     with vs.Keeper(timeout=1) as keeper:
         print(vs.keeper.list(timeout=3)[0]["name"], vs.doctor()["driver"])
         return keeper.attach("weights", writable=False)
+
+
+def by_name(ptr: int) -> "int | bytes":
+    with vs.broker.publish("kv/0", vs.adopt(ptr, 4096)) as published:
+        published.recall(1.5)
+        published.wait_returned(timeout=None)
+        print(published.leases()[0]["process"], vs.broker.list()[0]["name"])
+    with vs.broker.fetch(b"12", writable=True, timeout=None) as memory:
+        array: vs.Array = memory.array((2, 3), "int8", 4)
+        print(array.ptr - memory.ptr, memory.recalled_in)
+    with vs.broker.fetch_handles("kv/0", directory="/run/a") as handles:
+        handle, nbytes = handles.take()
+        print(nbytes + handles.offset, handles.chunks)
+        return handle

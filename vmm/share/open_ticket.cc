@@ -30,17 +30,19 @@ struct Wanted {
 using Take = std::function<absl::Status(const Wanted&, protocol::Incoming,
                                         Access granted)>;
 
-// Receives up to protocol::kMaxRequested tickets' memory over one connection,
-// which is its lease then.
-absl::StatusOr<std::shared_ptr<LeaseConnection>> ReceiveBatch(
-    absl::Span<const Wanted> batch, Deadline deadline,
-    const platform::PeerPolicy& owners, const Take& take) {
+using Leases = std::vector<std::shared_ptr<const HeldLease>>;
+
+// Receives up to protocol::kMaxRequested tickets' memory over one connection:
+// the leases of it, in order.
+absl::StatusOr<Leases> ReceiveBatch(absl::Span<const Wanted> batch,
+                                    Deadline deadline,
+                                    const platform::PeerPolicy& owners,
+                                    const Take& take) {
   const Wanted& first = batch.front();
   std::vector<ShareKey> keys;
-  std::vector<MemoryId> ids;
+  std::vector<MemoryId> ids;  // Of what came.
   for (const Wanted& one : batch) {
     keys.push_back(one.ticket.invitation.key);
-    ids.push_back(one.ticket.ticket.id);
   }
   ASSIGN_OR_RETURN(Granted granted,
                    DialShare(first.ticket.invitation.address, keys, owners,
@@ -56,6 +58,7 @@ absl::StatusOr<std::shared_ptr<LeaseConnection>> ReceiveBatch(
                                                   incoming.ticket.Describe(),
                                                   ", which was not asked for"));
         }
+        ids.push_back(incoming.ticket.id);
         return take(batch[next++], std::move(incoming), granted.access);
       },
       deadline, &in_step);
@@ -67,8 +70,13 @@ absl::StatusOr<std::shared_ptr<LeaseConnection>> ReceiveBatch(
     return absl::DataLossError(absl::StrCat("the owner sent ", *count, " of ",
                                             batch.size(), " allocations"));
   }
-  return std::make_shared<LeaseConnection>(std::move(granted.channel),
-                                           std::move(ids));
+  const auto connection =
+      std::make_shared<LeaseConnection>(std::move(granted.channel), ids);
+  Leases leases;
+  for (const MemoryId& id : ids) {
+    leases.push_back(std::make_shared<const HeldLease>(connection, id));
+  }
+  return leases;
 }
 
 // Imports them, each to its places in `out`.
@@ -78,7 +86,7 @@ absl::Status OpenBatch(const platform::Driver& driver,
                        const platform::PeerPolicy& owners,
                        std::vector<std::optional<ImportedAllocation>>& out) {
   ASSIGN_OR_RETURN(
-      const std::shared_ptr<LeaseConnection> connection,
+      const Leases leases,
       ReceiveBatch(batch, deadline, owners,
                    [&](const Wanted& wanted, const protocol::Incoming& incoming,
                        Access granted) -> absl::Status {
@@ -94,10 +102,8 @@ absl::Status OpenBatch(const platform::Driver& driver,
                      }
                      return absl::OkStatus();
                    }));
-  for (const Wanted& one : batch) {
-    const auto lease =
-        std::make_shared<const HeldLease>(connection, one.ticket.ticket.id);
-    for (std::size_t place : one.places) out[place]->HoldLease(lease);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    for (std::size_t place : batch[i].places) out[place]->HoldLease(leases[i]);
   }
   return absl::OkStatus();
 }
@@ -172,24 +178,23 @@ absl::StatusOr<FetchedHandles> FetchRaw(const platform::Driver& driver,
   RETURN_IF_ERROR(CheckUsableHere(parsed.ticket, driver));
   RETURN_IF_ERROR(CheckGranted(parsed.invitation.access, true));
   const Wanted wanted{std::move(parsed), {0}};
+  Ticket came;
   std::vector<RawHandle> chunks;
   ASSIGN_OR_RETURN(
-      const std::shared_ptr<LeaseConnection> connection,
+      Leases leases,
       ReceiveBatch(absl::MakeConstSpan(&wanted, 1), deadline, owners,
                    [&](const Wanted&, protocol::Incoming incoming,
                        Access granted) -> absl::Status {
                      RETURN_IF_ERROR(CheckGranted(granted, true));
-                     const Ticket& sent = incoming.ticket;
+                     came = incoming.ticket;
                      for (std::size_t i = 0; i < incoming.handles.size(); ++i) {
-                       chunks.push_back({sent.kind, sent.layout.SizeOf(i),
+                       chunks.push_back({came.kind, came.layout.SizeOf(i),
                                          std::move(incoming.handles[i])});
                      }
                      return absl::OkStatus();
                    }));
-  const Ticket& known = wanted.ticket.ticket;
-  return FetchedHandles(
-      known, std::move(chunks),
-      std::make_shared<const HeldLease>(connection, known.id));
+  return FetchedHandles(std::move(came), std::move(chunks),
+                        std::move(leases.front()));
 }
 
 LeaseStatus FetchedHandles::lease() const { return lease_->status(); }

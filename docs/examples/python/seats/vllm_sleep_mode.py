@@ -1,0 +1,112 @@
+"""A sleep-mode backend of the shape of vLLM's, for weights that are in a tensor set.
+
+suspend() moves the set from the device to memory of the host and lets go; resume() brings it back
+and gives the tensors to the model anew. What sleeps is kept by the keeper: it is there even after
+the engine was killed asleep.
+
+The tensors come back at other addresses: CUDA graphs that were captured over the old ones have to
+be captured again. Memory that comes back where it was needs more than vmmshare offers in Python
+today, and so does a region of the kind of torch_memory_saver's: there is no example of one here.
+
+Written from the signatures alone: it has not run within vLLM. tests/python/test_seats.py runs it
+with a stand-in of the caller, in two processes. Needs `vmmshare keep`.
+"""
+
+import vmmshare as vs
+import vmmshare.weights
+
+
+class SetSleepBackend:
+    """manage() what sleeps, by tag; then suspend() and resume() as the engine says. One thread at
+    a time, and none of the tensors is in use meanwhile."""
+
+    def __init__(self):
+        self._state = "RUNNING"
+        self._managed, self._asleep = {}, {}
+
+    @classmethod
+    def is_supported(cls):
+        return True
+
+    @classmethod
+    def preserves_communicators(cls):
+        return True   # They are not touched.
+
+    @classmethod
+    def preserves_compiled_artifacts(cls):
+        return False  # What has addresses compiled in has old ones.
+
+    @classmethod
+    def preserves_graphs_with_communicators(cls):
+        return False  # The same.
+
+    @classmethod
+    def supports_durable_storage(cls):
+        return False  # It ends with the keeper.
+
+    def state(self):
+        return self._state
+
+    def manage(self, tag, name, assign, *, fingerprint="", device=0, host_node=None, address=""):
+        """Opens the set `name` and calls assign(tensors by name); assign(None) is called before it
+        sleeps, and drops them all. Where an engine was killed asleep, it is woken first. NotFound
+        when there is no such set, awake or asleep; FailedPrecondition for another fingerprint."""
+        self._managed[tag] = {"name": name, "assign": assign, "fingerprint": fingerprint,
+                              "where": {"device": device, "host_node": host_node},
+                              "address": address, "opened": None}
+        try:
+            self._wake(tag, reloaded=True)
+        except vs.errors.NotFound:
+            self._wake(tag, reloaded=False)
+
+    def suspend(self, level=1):
+        """Level 1: the weights go to memory of the host. Level 2: they go, and whoever resumes has
+        put the set again before. Engines that have the set open keep the device's memory."""
+        for tag, one in self._managed.items():
+            if tag in self._asleep:
+                continue
+            keeper = {"address": one["address"]}
+            if level == 1:
+                vs.weights.put(_asleep(one["name"]), one["opened"].torch(), host_node=0,
+                               fingerprint=one["fingerprint"], **keeper)
+            one["assign"](None)
+            one["opened"].close()
+            one["opened"] = None
+            self._asleep[tag] = level
+            try:
+                vs.weights.drop(one["name"], **keeper)
+            except vs.errors.NotFound:
+                pass  # Another engine did.
+        self._state = "SUSPENDED"
+
+    def resume(self, tags=None):
+        """Wakes what has these tags, or all. FailedPrecondition for a tag that is not managed;
+        NotFound after level 2 when the set was not put again. What could not wake sleeps on."""
+        unknown = set(tags or ()) - set(self._managed)
+        if unknown:
+            raise vs.errors.FailedPrecondition(f"{sorted(unknown)} are not managed; there are "
+                                               f"{sorted(self._managed)}")
+        self._state = "RESUMING"
+        try:
+            for tag in list(self._asleep):
+                if tags is None or tag in tags:
+                    self._wake(tag, reloaded=self._asleep[tag] == 2)
+                    del self._asleep[tag]
+        finally:
+            self._state = "SUSPENDED" if self._asleep else "RUNNING"
+
+    def _wake(self, tag, reloaded):
+        one = self._managed[tag]
+        keeper = {"address": one["address"]}
+        if not reloaded:
+            with vs.weights.open(_asleep(one["name"]), fingerprint=one["fingerprint"],
+                                 **keeper) as asleep:
+                vs.weights.put(one["name"], asleep.torch(), fingerprint=one["fingerprint"],
+                               **one["where"], **keeper)
+            vs.weights.drop(_asleep(one["name"]), **keeper)
+        one["opened"] = vs.weights.open(one["name"], fingerprint=one["fingerprint"], **keeper)
+        one["assign"](one["opened"].torch())
+
+
+def _asleep(name):
+    return f"{name}.asleep"
