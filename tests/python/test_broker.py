@@ -172,6 +172,16 @@ def test_a_forked_child_does_not_keep_the_name(foreign, folder, peer):
         os.kill(child, signal.SIGKILL)
 
 
+def test_an_entry_that_somebody_removed(foreign, folder):
+    first = publish("kv", foreign, folder)
+    path, = pathlib.Path(folder, f"broker-{os.geteuid()}").iterdir()
+    path.unlink()
+    with publish("kv", foreign, folder):
+        first.close()  # It is another's by now.
+        vs.broker.fetch("kv", directory=folder).close()
+        path.unlink()
+
+
 def test_of_many_who_publish_a_name_one_has_it(foreign, folder):
     for _ in range(30):
         barrier, had, refused = threading.Barrier(4), [], []

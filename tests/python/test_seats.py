@@ -555,10 +555,19 @@ def test_an_engine_that_was_killed_asleep_is_woken_by_the_next(torch, keeper, pe
     with pytest.raises(vs.errors.FailedPrecondition, match="expected 'another'"):
         sleeper(keeper.address, model, "another")
     assert model == {} and kept(keeper) == ["w.asleep"]
-    sleeper(keeper.address, model)
+    third = sleeper(keeper.address, model)
     assert differs(model["w"], 4) == [] and kept(keeper) == ["w"]
+    # Of two that sleep the second one that wakes has what the first one woke.
     also.suspend()
-    assert kept(keeper) == ["w.asleep"]
+    third.suspend()
+    assert kept(keeper) == ["w.asleep"] and (model, other) == ({}, {})
+    third.resume()
+    also.resume()
+    assert kept(keeper) == ["w"] and differs(model["w"], 4) == differs(other["w"], 4) == []
+    # Level 2 leaves nothing that was asleep, either.
+    vs.weights.put("w.asleep", tensors_of(5), host_node=0, address=keeper.address)
+    third.suspend(2)
+    assert kept(keeper) == []
     with pytest.raises(vs.errors.NotFound):
         backend = vllm_sleep_mode.SetSleepBackend()
         backend.manage("weights", "none", model.update, address=keeper.address)

@@ -9,8 +9,9 @@
     handles = vmmshare.broker.fetch_handles("kv/0")         # or its descriptor, for software that
     descriptor, nbytes = handles.take()                     # maps it itself
 
-The owner sees who holds it, and asks for it back: leases(), recall(), wait_returned(). Nothing is
-kept beyond it: what is to outlive its maker goes to a keeper. No process id is looked at and no
+The owner sees who holds it, and asks for it back: leases(), recall(), wait_returned(). One process
+holds at most 128 of an owner's at once, all together 256. Nothing is kept beyond the owner: what is
+to outlive its maker goes to a keeper. No process id is looked at and no
 device's number, so namespaces of processes and CUDA_VISIBLE_DEVICES may differ; the folder of the
 sockets is what both need, at the same path.
 
@@ -110,7 +111,10 @@ class Published:
         if self._entry < 0:
             return
         entry, self._entry = self._entry, -1
-        os.unlink(self._path)  # Ours: nobody else has the lock on it.
+        # Ours, unless somebody removed it: nobody else has the lock on it.
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(self._path).st_ino == os.fstat(entry).st_ino:
+                os.unlink(self._path)
         os.close(entry)
         self._share.close()
 

@@ -22,7 +22,7 @@ class SetSleepBackend:
 
     def __init__(self):
         self._state = "RUNNING"
-        self._managed, self._asleep = {}, {}
+        self._managed, self._asleep = {}, set()
 
     @classmethod
     def is_supported(cls):
@@ -51,17 +51,16 @@ class SetSleepBackend:
         """Opens the set `name` and calls assign(tensors by name); assign(None) is called before it
         sleeps, and drops them all. Where an engine was killed asleep, it is woken first. NotFound
         when there is no such set, awake or asleep; FailedPrecondition for another fingerprint."""
-        self._managed[tag] = {"name": name, "assign": assign, "fingerprint": fingerprint,
+        managed = {"name": name, "assign": assign, "fingerprint": fingerprint,
                               "where": {"device": device, "host_node": host_node},
                               "address": address, "opened": None}
-        try:
-            self._wake(tag, reloaded=True)
-        except vs.errors.NotFound:
-            self._wake(tag, reloaded=False)
+        self._wake(managed)
+        self._managed[tag] = managed
 
     def suspend(self, level=1):
         """Level 1: the weights go to memory of the host. Level 2: they go, and whoever resumes has
-        put the set again before. Engines that have the set open keep the device's memory."""
+        put the set again before. Engines that have the set open keep the device's memory. When it
+        fails, what it says is awake is awake as before."""
         for tag, one in self._managed.items():
             if tag in self._asleep:
                 continue
@@ -72,12 +71,11 @@ class SetSleepBackend:
             one["assign"](None)
             one["opened"].close()
             one["opened"] = None
-            self._asleep[tag] = level
-            try:
-                vs.weights.drop(one["name"], **keeper)
-            except vs.errors.NotFound:
-                pass  # Another engine did.
-        self._state = "SUSPENDED"
+            self._asleep.add(tag)
+            self._state = "SUSPENDED"
+            _drop(one["name"], **keeper)
+            if level != 1:
+                _drop(_asleep(one["name"]), **keeper)
 
     def resume(self, tags=None):
         """Wakes what has these tags, or all. FailedPrecondition for a tag that is not managed;
@@ -90,23 +88,32 @@ class SetSleepBackend:
         try:
             for tag in list(self._asleep):
                 if tags is None or tag in tags:
-                    self._wake(tag, reloaded=self._asleep[tag] == 2)
-                    del self._asleep[tag]
+                    self._wake(self._managed[tag])
+                    self._asleep.remove(tag)
         finally:
             self._state = "SUSPENDED" if self._asleep else "RUNNING"
 
-    def _wake(self, tag, reloaded):
-        one = self._managed[tag]
+    def _wake(self, one):
         keeper = {"address": one["address"]}
-        if not reloaded:
-            with vs.weights.open(_asleep(one["name"]), fingerprint=one["fingerprint"],
-                                 **keeper) as asleep:
-                vs.weights.put(one["name"], asleep.torch(), fingerprint=one["fingerprint"],
-                               **one["where"], **keeper)
-            vs.weights.drop(_asleep(one["name"]), **keeper)
-        one["opened"] = vs.weights.open(one["name"], fingerprint=one["fingerprint"], **keeper)
-        one["assign"](one["opened"].torch())
+        known = {"fingerprint": one["fingerprint"], **keeper}
+        try:
+            opened = vs.weights.open(one["name"], **known)  # Put again, or woken by another engine.
+        except vs.errors.NotFound:
+            with vs.weights.open(_asleep(one["name"]), **known) as asleep:
+                vs.weights.put(one["name"], asleep.torch(), **known, **one["where"])
+            # Killed here, it leaves both; the one that is awake counts.
+            _drop(_asleep(one["name"]), **keeper)
+            opened = vs.weights.open(one["name"], **known)
+        one["opened"] = opened
+        one["assign"](opened.torch())
 
 
 def _asleep(name):
     return f"{name}.asleep"
+
+
+def _drop(name, **keeper):
+    try:
+        vs.weights.drop(name, **keeper)
+    except vs.errors.NotFound:
+        pass  # Another engine did.
