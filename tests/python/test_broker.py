@@ -330,6 +330,11 @@ def test_what_is_no_entry(foreign, folder):
         with pytest.raises(vs.errors.PermissionDenied, match="640"):
             vs.broker.fetch("kv", directory=folder)
         path.chmod(0o600)
+        if os.geteuid() == 0:  # Who else can give a file away?
+            os.chown(path, 4711, -1)
+            with pytest.raises(vs.errors.PermissionDenied, match="user 4711"):
+                vs.broker.fetch("kv", directory=folder)
+            os.chown(path, 0, -1)
         path.parent.chmod(0o770)
         with pytest.raises(vs.errors.PermissionDenied, match="770"):
             publish("kv2", foreign, folder)
