@@ -289,9 +289,9 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     kept, those that are given go before them.
 
     NotFound for a file that cannot be read, InvalidArgument for one that is damaged, or has a
-    tensor of which there are no equal parts: headers are checked before anything is allocated. AlreadyExists for a tensor that two files have,
-    DataLoss for a file that is cut while it is read. Nothing is under the name then that was
-    not there before.
+    tensor of which there are no equal parts: headers are checked before anything is allocated.
+    AlreadyExists for a tensor that two files have, DataLoss for a file that is cut while it is
+    read. Nothing is under the name then that was not there before.
     """
     files = _files(paths)
     if not files:
