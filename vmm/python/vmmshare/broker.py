@@ -181,7 +181,7 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> 
     folder = _folder(directory)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    _check(folder, os.stat(folder))
+    _check(folder, os.lstat(folder))  # A link would be somebody else's.
     path = _path(folder, name)
     entry = _own(path, name)
     published = Published(name, path, entry, memory, share)
