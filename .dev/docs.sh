@@ -41,13 +41,9 @@ prepare_docs() {
     -C "build-dir=$PWD/build/docs/package" ./vmm/python
 }
 
-task_docs() {
+# Stages, runs Doxygen and Sphinx, checks the links, looks at it.
+make_site() {
   local python=build/docs/venv/bin/python language
-  if [ "$prebuilt" = 0 ]; then
-    need_docs
-    build dev vmmshare_c vmmshare_hostdriver
-    prepare_docs
-  fi
   export SITE_BUILD=$PWD/build/docs
   SITE_VERSION=$(sed -n 's/^ *VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt | head -n 1)
   export SITE_VERSION

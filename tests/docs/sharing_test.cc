@@ -114,6 +114,7 @@ TEST_F(PageTest, LegacyIpcIsTranslatedCallByCall) {
 #include <legacy_ipc.importer.inc>
     Check(memory.status());
     EXPECT_EQ(driver->cuMemsetD32(q, 0x2a2a2a2a, 1), CUDA_SUCCESS);
+    // Unmapping is not ordered after a fill.
     EXPECT_EQ(driver->cuCtxSynchronize(), CUDA_SUCCESS);
   }
   std::uint32_t word = 0;

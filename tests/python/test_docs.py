@@ -1,6 +1,8 @@
 """What docs/ shows in Python, run on the host-memory driver."""
 
+import ctypes
 import pathlib
+import socket
 import sys
 import textwrap
 import threading
@@ -25,8 +27,12 @@ class OnTheHost:
         return getattr(vs, name)
 
     @staticmethod
-    def Pool(device=0):
-        return vs.Pool(host_node=0)
+    def Pool(device=0, host_node=0):
+        return vs.Pool(host_node=host_node)
+
+    @staticmethod
+    def RingHome(device):
+        return vs.RingHome(host_node=0)
 
 
 def run(name, **names):
@@ -72,7 +78,9 @@ def test_a_test_of_ones_own_runs(driver):
 
 
 def test_a_ring_brings_its_frames(cuda):
-    import socket
+    streams = [ctypes.c_void_p() for _ in range(2)]  # One for each end.
+    for stream in streams:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     got = []
 
@@ -80,17 +88,21 @@ def test_a_ring_brings_its_frames(cuda):
         got.append(int(np.from_dlpack(array)[0]))
 
     def fill(array, frame):
+        assert cuda.cuStreamSynchronize(streams[0]) == 0  # The host writes when it is free.
         np.from_dlpack(array)[:] = frame
 
     def read():
         assert cuda.cuCtxSetCurrent(cuda.context) == 0
-        run("pipeline.reader", connection=theirs, stream=1, use=use)
+        run("pipeline.reader", connection=theirs, stream=streams[1].value, use=use)
 
     reader = threading.Thread(target=read)
     reader.start()
-    run("pipeline.writer", connection=ours, stream=1, frames=20, fill=fill)
+    run("pipeline.writer", connection=ours, stream=streams[0].value, frames=20,
+        fill=fill)["home"].close()
     reader.join(60)
-    assert len(got) == 20
+    assert got == list(range(20))
+    for stream in streams:
+        assert cuda.cuStreamDestroy_v2(stream) == 0
 
 
 def test_no_snippet_is_left_out():
