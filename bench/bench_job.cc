@@ -52,7 +52,7 @@ using vmm::Device;
 using vmm::fabric::Bytes;
 using vmm::platform::Driver;
 
-constexpr absl::Duration kPatience = absl::Minutes(10);
+constexpr absl::Duration kPatience = absl::Hours(1);
 // A rank's own: its endpoint's, the memory it offers.
 constexpr std::uint64_t kOtherDescriptors = 12;
 
