@@ -76,6 +76,10 @@ def as_rst(docstring):
 def on_member(app, what, name, obj, skip, options):
     if obj.docstring and not getattr(obj, "as_rst", False):
         obj.docstring, obj.as_rst = as_rst(obj.docstring), True
+        if what in ("module", "package"):
+            path = obj.id.replace(".", "/") + ("/__init__" if what == "package" else "")
+            if (build / f"stage/source/vmm/python/{path}.py.md").exists():
+                obj.docstring += f"\n\n:doc:`The source </source/vmm/python/{path}.py>`"
     return skip
 
 

@@ -27,7 +27,7 @@ LANGUAGES = {".h": "cpp", ".cc": "cpp", ".py": "python", ".txt": "cmake", ".md":
 CONTENTS = [
     ("What you want", ["sharing", "pool", "weights", "pipeline", "jobs", "doctor", "legacy_ipc",
                        "pytorch", "windows"]),
-    ("Guides", ["install", "contexts", "tickets", "testing", "containers", "keeper", "leases",
+    ("Guides", ["install", "tickets", "testing", "containers", "keeper", "leases",
                 "ordering", "lifetime", "fabric", "mps", "python", "c"]),
     ("Facts", ["benchmarks", "benchmarks/h100", "benchmarks/h200x2", "platforms", "errors",
                "security", "promises", "reliability", "non_goals", "wire_format"]),
@@ -124,6 +124,8 @@ def relink(stage, name, text):
 
 
 def toctree(caption, pages, depth=1):
+    if not pages:
+        return ""
     lines = "\n".join(pages)
     return (f"\n```{{toctree}}\n:hidden:\n:maxdepth: {depth}\n:caption: {caption}\n\n"
             f"{lines}\n```\n")
@@ -139,12 +141,17 @@ def stage_docs(stage):
             continue
         text = relink(stage, name, stage.tree.text(name))
         if page == "index.md":
-            for caption, pages in CONTENTS:
+            listed = {one for _, pages in CONTENTS for one in pages}
+            more = [f[len("docs/"):-3] for f in stage.tree.sources(".md") if f.startswith("docs/")]
+            for caption, pages in [*CONTENTS, ("More", sorted({*more} - listed - {"index"}))]:
                 text += toctree(caption, [p for p in pages if stage.tree.has(f"docs/{p}.md")])
             text += toctree("Interfaces", ["api/cpp", "api/c", "api/python/vmmshare/index"], 2)
-            text += toctree("Sources", ["source/docs/examples/index"])
+            text += toctree("Sources", ["source/docs/examples/index",
+                                        "source/vmm/python/vmmshare/index",
+                                        "source/vmm/python/core/index"])
         stage.write(page, text)
-    stage.show_folder("docs/examples")
+    for folder in "docs/examples", "vmm/python/vmmshare", "vmm/python/core":
+        stage.show_folder(folder)
 
 
 def header_page(stage, header, project):

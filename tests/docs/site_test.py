@@ -119,7 +119,8 @@ def test_an_interface_has_types_errors_and_its_source(page, name, signature, say
     assert signature in entry.inner_text()
     text = page.locator("article").inner_text()
     assert says in text
-    if name.endswith(".h.html"):
-        page.get_by_role("link", name="The header itself").click()
-        page.wait_for_url("**/source/**")
-        assert "#ifndef VMMSHARE_" in page.locator("article").inner_text()
+    link, source = (("The header itself", "#ifndef VMMSHARE_") if name.endswith(".h.html") else
+                    ("The source", "def connect("))
+    page.locator("article").get_by_role("link", name=link, exact=True).click()
+    page.wait_for_url("**/source/**")
+    assert source in page.locator("article").inner_text()
