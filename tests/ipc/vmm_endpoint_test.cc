@@ -331,6 +331,18 @@ TEST_F(EndpointTest, ATicketWhoseSizeWasChangedIsNotWhatTheOwnerSends) {
   ExpectSoon([&] { return endpoint->statistics().failed == 1; });
 }
 
+TEST_F(EndpointTest, MemoryThatIsOlderThanItsTicketIsNotWhatWasAskedFor) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Make(kGranule);
+  const Share published = Must(endpoint->Publish(memory.shareable()));
+  const absl::Status status =
+      Open(Changed(published.ticket(), [](Ticket& ticket) {
+        ++ticket.id.generation;
+      })).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not asked for"));
+}
+
 TEST_F(EndpointTest, EveryBitOfAKeyCounts) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = Make(kGranule);

@@ -11,6 +11,8 @@ const std::vector<Scene>& Scenes() {
        &ImportPublished},
       {"Transfer", "an allocation, sent over a connection", &OwnSent,
        &ImportSent},
+      {"Restorable", "an allocation, released and restored by both",
+       &OwnRestorable, &ImportRestorable},
       {"Pool", "a block of a pool, freed when it has been given back",
        &OwnBlock, &ImportBlock},
       {"PoolFreed", "a block of a pool, freed while the importer has it",

@@ -31,6 +31,9 @@ absl::Status OwnPublished(Party& me);
 absl::Status ImportPublished(Party& me);
 absl::Status OwnSent(Party& me);
 absl::Status ImportSent(Party& me);
+// Memory that is released and restored at the same addresses.
+absl::Status OwnRestorable(Party& me);
+absl::Status ImportRestorable(Party& me);
 // A block of a pool: freed when it was given back, or before.
 absl::Status OwnBlock(Party& me);
 absl::Status ImportBlock(Party& me);

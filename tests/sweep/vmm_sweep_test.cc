@@ -14,6 +14,7 @@
 #include "vmm/memory/exporter.h"
 #include "vmm/share/fabric_ticket.h"
 #include "vmm/share/internal/protocol.h"
+#include "vmm/share/restorable.h"
 #include "vmm/share/retire.h"
 #include "vmm/vmm.h"
 
@@ -279,6 +280,78 @@ TEST_F(VmmSweep, ServeAndOpenATicket) {
                             // The directory for sockets is there, and nothing
                             // need be swept from it.
                             "mkdir:EEXIST", "opendir", "readdir"};
+  ExpectSwept(plan);
+}
+
+// After a failure the memory is mapped and has its contents, or is released and
+// comes back with them.
+absl::Status ReleaseAndRestore(RestorableAllocation& memory) {
+  absl::Status status = memory.Release(Keep::kHostMemory, Soon());
+  if (status.ok() && !memory.is_released()) {
+    return absl::InternalError("not released");
+  }
+  if (memory.is_released()) {
+    const absl::Status restored = memory.Restore();
+    if (status.ok()) status = restored;
+    if (restored.ok() == memory.is_released()) {
+      return absl::InternalError("neither released nor restored");
+    }
+  }
+  if (memory.is_released()) return status;
+  std::vector<std::uint8_t> bytes(4096);
+  EXPECT_EQ(TestDriver()->cuMemcpyDtoH(bytes.data(), memory.address(), 4096),
+            CUDA_SUCCESS);
+  EXPECT_EQ(bytes, std::vector<std::uint8_t>(4096, 0x5a));
+  return status;
+}
+
+TEST_F(VmmSweep, ReleaseAndRestore) {
+  absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device);
+  ASSERT_TRUE(context.ok()) << context.status();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  ASSERT_TRUE(current.ok()) << current.status();
+  const std::unique_ptr<Endpoint> endpoint =
+      Endpoint::Start({.request_timeout = kLongEnough}).value();
+  ExpectSwept(Plan("release and restore", [&]() -> absl::Status {
+    absl::StatusOr<Allocation> made = Allocate({.size = 4 * kMiB});
+    if (!made.ok()) return made.status();
+    EXPECT_EQ(TestDriver()->cuMemsetD8(made->address(), 0x5a, made->size()),
+              CUDA_SUCCESS);
+    EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
+    absl::StatusOr<RestorableAllocation> memory =
+        RestorableAllocation::Share(*endpoint, *std::move(made));
+    if (!memory.ok()) return memory.status();
+    return ReleaseAndRestore(*memory);
+  }));
+}
+
+TEST_F(VmmSweep, LetGoOfAnImportAndRestoreIt) {
+  SweepPlan plan = Plan("release and restore an import", [&]() -> absl::Status {
+    absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = Endpoint::Start(
+        {.request_timeout = kLongEnough, .transfer_timeout = kLongEnough});
+    if (!endpoint.ok()) return endpoint.status();
+    const absl::StatusOr<Share> share =
+        (*endpoint)->Publish(made_->shareable());
+    if (!share.ok()) return share.status();
+    absl::StatusOr<RestorableImport> import =
+        RestorableImport::Open(driver_, share->ticket(), {}, Soon());
+    if (!import.ok()) return import.status();
+    const CUdeviceptr address = import->address();
+    const absl::Status released = import->Release();
+    EXPECT_TRUE(import->is_released());
+    const absl::Status restored = import->Restore(Soon());
+    EXPECT_EQ(restored.ok(), !import->is_released());
+    EXPECT_EQ(import->address(), address);
+    return released.ok() ? restored : released;
+  });
+  plan.setup = [this] {
+    Renew();
+    if (made_ == nullptr) Made({.size = 2 * kMiB});
+  };
+  plan.system_calls = false;  // As in ServeAndOpenATicket.
+  plan.status_names_call = false;
   ExpectSwept(plan);
 }
 

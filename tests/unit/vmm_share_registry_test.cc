@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,6 +81,36 @@ TEST_F(ShareRegistryTest, AShareIsForTheUsersThatItNames) {
   EXPECT_TRUE(absl::IsPermissionDenied(Find({own}, kOther)));
   // Without the secret nobody learns that there is something.
   EXPECT_TRUE(absl::IsNotFound(Find({{own.place, {}}}, kThird)));
+}
+
+TEST_F(ShareRegistryTest, MemoryThatWasReleasedIsExpectedBack) {
+  const auto memory = std::make_shared<const PublishedMemory>();
+  const ShareKey key = Must(registry_.Add(memory, {}));
+  EXPECT_TRUE(Find({key}).ok());
+  EXPECT_EQ(registry_.Exchange(key, nullptr), memory);
+  EXPECT_EQ(memory.use_count(), 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(Find({key})));
+  EXPECT_TRUE(absl::IsNotFound(Find({{key.place, {}}})));
+  EXPECT_EQ(registry_.Exchange(key, memory), nullptr);
+  EXPECT_TRUE(Find({key}).ok());
+}
+
+// Or its owner would take it back from all that it knows of, and one more had it.
+TEST_F(ShareRegistryTest, NothingIsExchangedBetweenFindingAndAdmitting) {
+  const ShareKey key =
+      Must(registry_.Add(std::make_shared<const PublishedMemory>(), {}));
+  std::future<void> exchanged;
+  const auto admit = [&](absl::Span<const ShareRegistry::Found>) {
+    exchanged = std::async(std::launch::async,
+                           [&] { registry_.Exchange(key, nullptr); });
+    EXPECT_EQ(exchanged.wait_for(std::chrono::milliseconds(50)),
+              std::future_status::timeout);
+    return absl::AbortedError("not admitted");
+  };
+  EXPECT_TRUE(absl::IsAborted(
+      registry_.Find({key}, platform::CurrentUser(), admit).status()));
+  exchanged.get();
+  EXPECT_TRUE(absl::IsResourceExhausted(Find({key})));
 }
 
 }  // namespace

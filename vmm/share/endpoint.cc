@@ -5,7 +5,6 @@
 
 #include "platform/base/status_macros.h"
 #include "vmm/share/internal/endpoint_server.h"
-#include "vmm/share/internal/protocol.h"
 #include "vmm/share/internal/share_registry.h"
 #include "vmm/share/ticket_string.h"
 
@@ -52,18 +51,11 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(
 absl::StatusOr<Share> Endpoint::Publish(const Shareable& memory,
                                         const ShareOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
-  ASSIGN_OR_RETURN(protocol::Outgoing outgoing, protocol::MakeOutgoing(memory));
-  auto published = std::make_shared<PublishedMemory>();
-  published->ticket = std::move(outgoing.ticket);
-  for (std::size_t i = 0; i < published->ticket.layout.count(); ++i) {
-    ASSIGN_OR_RETURN(ExportedHandle handle, outgoing.handle(i));
-    published->handles.push_back(std::move(handle));
-  }
-  const Ticket& ticket = published->ticket;
-  ASSIGN_OR_RETURN(
-      const ShareKey key,
-      server_->registry()->Add(
-          std::shared_ptr<const PublishedMemory>(published), options));
+  ASSIGN_OR_RETURN(std::shared_ptr<const PublishedMemory> published,
+                   MakePublished(memory));
+  const Ticket ticket = published->ticket;
+  ASSIGN_OR_RETURN(const ShareKey key,
+                   server_->registry()->Add(std::move(published), options));
   return Share(
       server_->registry(), key,
       FormatTicketString({ticket, {key, options.access, server_->address()}}));

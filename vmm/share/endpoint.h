@@ -102,6 +102,7 @@ class Share {
 
  private:
   friend class Endpoint;
+  friend class RestorableAllocation;  // restorable.h
   Share(std::shared_ptr<ShareRegistry> registry, const ShareKey& key,
         std::string ticket)
       : registry_(std::move(registry)), key_(key), ticket_(std::move(ticket)) {}
@@ -173,8 +174,9 @@ class Endpoint {
 //   PERMISSION_DENIED    the endpoint is not an allowed user's; it is not
 //                        shared with this user, or not for writing
 //   RESOURCE_EXHAUSTED   the owner serves, or has leased to, as many as it may,
-//                        and did so at each try until the deadline; with an
-//                        infinite one it is tried once
+//                        or has released the memory (restorable.h), and so it
+//                        was at each try until the deadline; with an infinite
+//                        one it is tried once
 //   DEADLINE_EXCEEDED, UNAVAILABLE, DATA_LOSS as in ReceiveAllocations
 // The connection stays: it is the owner's lease (see lease.h), and ends with
 // the ImportedAllocation.

@@ -26,6 +26,15 @@ struct Wanted {
   std::vector<std::size_t> places;
 };
 
+// Whether `came` is the memory of `wanted`, or what its owner has restored in its
+// place since (restorable.h).
+bool IsMemoryOf(const Ticket& came, const Ticket& wanted) {
+  if (came.id.generation < wanted.id.generation) return false;
+  Ticket same = wanted;
+  same.id.generation = came.id.generation;
+  return came == same;
+}
+
 // What becomes of one that came, and how it may be mapped.
 using Take = std::function<absl::Status(const Wanted&, protocol::Incoming,
                                         Access granted)>;
@@ -53,7 +62,7 @@ absl::StatusOr<Leases> ReceiveBatch(absl::Span<const Wanted> batch,
       granted.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
         if (next == batch.size() ||
-            !(incoming.ticket == batch[next].ticket.ticket)) {
+            !IsMemoryOf(incoming.ticket, batch[next].ticket.ticket)) {
           return absl::DataLossError(absl::StrCat("the owner sent ",
                                                   incoming.ticket.Describe(),
                                                   ", which was not asked for"));

@@ -82,16 +82,36 @@ absl::Status Endpoint::Server::ServeRequest(Session& session) {
   const absl::StatusOr<std::vector<ShareKey>> keys =
       protocol::DecodeOpen(message);
   if (!keys.ok()) return Refuse(channel, keys.status());
-  absl::StatusOr<std::vector<ShareRegistry::Found>> found =
-      registry_->Find(*keys, channel.peer().user);
+  std::optional<LeaseBook::Entry> lease;
+  absl::StatusOr<std::vector<ShareRegistry::Found>> found = registry_->Find(
+      *keys, channel.peer().user,
+      [&](absl::Span<const ShareRegistry::Found> all) -> absl::Status {
+        ASSIGN_OR_RETURN(lease, AddLease(channel, *watch, all));
+        return absl::OkStatus();
+      });
   if (!found.ok()) return Refuse(channel, found.status());
-  const auto* service =
-      std::get_if<std::shared_ptr<PeerService>>(&found->front().what);
-  if (service != nullptr && found->size() == 1) {
-    return ServeWith(*service, channel, *std::move(watch),
-                     found->front().access);
+  if (lease.has_value()) {
+    return ServeMemory(session, *lease, *std::move(found));
   }
-  return ServeMemory(session, *std::move(watch), *found);
+  return ServeWith(std::get<std::shared_ptr<PeerService>>(found->front().what),
+                   channel, *std::move(watch), found->front().access);
+}
+
+absl::StatusOr<std::optional<LeaseBook::Entry>> Endpoint::Server::AddLease(
+    const platform::Channel& channel, platform::PeerWatch& watch,
+    absl::Span<const ShareRegistry::Found> found) {
+  std::vector<LeaseBook::Item> items;
+  for (const ShareRegistry::Found& one : found) {
+    const auto* memory =
+        std::get_if<std::shared_ptr<const PublishedMemory>>(&one.what);
+    if (memory == nullptr && found.size() == 1) return std::nullopt;
+    if (memory == nullptr) {
+      return absl::InvalidArgumentError(
+          "a request has several keys, not all of memory");
+    }
+    items.push_back({(*memory)->ticket.id, (*memory)->ticket.requested_size});
+  }
+  return leases_.Add(channel.peer(), std::move(watch), items);
 }
 
 absl::Status Endpoint::Server::Refuse(platform::Channel& channel,
@@ -133,50 +153,37 @@ absl::Status Endpoint::Server::ServeWith(
 }
 
 absl::Status Endpoint::Server::ServeMemory(
-    Session& session, platform::PeerWatch watch,
-    absl::Span<const ShareRegistry::Found> found) {
+    Session& session, LeaseBook::Entry lease,
+    std::vector<ShareRegistry::Found> found) {
   platform::Channel& channel = session.channel;
   const Deadline deadline = Deadline::In(options_.transfer_timeout);
   std::vector<protocol::Outgoing> outgoing;
-  std::vector<LeaseBook::Item> items;
   Access access = Access::kReadWrite;
   for (const ShareRegistry::Found& one : found) {
-    const auto* memory =
-        std::get_if<std::shared_ptr<const PublishedMemory>>(&one.what);
-    if (memory == nullptr) {
-      return Refuse(channel,
-                    absl::InvalidArgumentError(
-                        "a request has several keys, not all of memory"));
-    }
-    outgoing.push_back(OutgoingOf(*memory));
-    items.push_back({(*memory)->ticket.id, (*memory)->ticket.requested_size});
+    outgoing.push_back(
+        OutgoingOf(std::get<std::shared_ptr<const PublishedMemory>>(one.what)));
     access = std::min(access, one.access);
   }
-  // In the book before the first handle leaves: whatever happens then, it is
-  // known who may have the memory.
-  const absl::StatusOr<LeaseBook::Entry> lease =
-      leases_.Add(channel.peer(), std::move(watch), items);
-  if (!lease.ok()) return Refuse(channel, lease.status());
-  absl::Status sent = protocol::SendGranted(channel, access, deadline);
-  if (!sent.ok()) {
-    leases_.Remove(*lease);
-    return sent;
-  }
+  found.clear();
   bool gave = false;
-  sent = protocol::SendAll(channel, outgoing, deadline, &stop(), &gave);
-  outgoing.clear();  // Handles of what may be withdrawn.
+  absl::Status sent = protocol::SendGranted(channel, access, deadline);
+  if (sent.ok()) {
+    sent = protocol::SendAll(channel, outgoing, deadline, &stop(), &gave);
+  }
+  // Handles of what may be withdrawn: whoever is not in the book has none.
+  outgoing.clear();
   if (!sent.ok()) {
     if (gave) {
-      leases_.Detach(*lease);
+      leases_.Detach(lease);
     } else {
-      leases_.Remove(*lease);
+      leases_.Remove(lease);
     }
     return sent;
   }
   session.is_counted = false;
   Record(absl::OkStatus());
-  leases_.Attach(*lease, channel);
-  return AwaitReturn(channel, *lease);
+  leases_.Attach(lease, channel);
+  return AwaitReturn(channel, lease);
 }
 
 absl::Status Endpoint::Server::AwaitReturn(platform::Channel& channel,

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,8 +48,13 @@ class Endpoint::Server : public platform::Abandonable {
   const platform::CancelEvent& stop() const { return sessions_->stop(); }
   void Serve(Session& session);
   absl::Status ServeRequest(Session& session);
-  absl::Status ServeMemory(Session& session, platform::PeerWatch watch,
-                           absl::Span<const ShareRegistry::Found> found);
+  // Writes the peer down before the first handle leaves: whatever happens then,
+  // it is known who may have the memory. None for a service.
+  absl::StatusOr<std::optional<LeaseBook::Entry>> AddLease(
+      const platform::Channel& channel, platform::PeerWatch& watch,
+      absl::Span<const ShareRegistry::Found> found);
+  absl::Status ServeMemory(Session& session, LeaseBook::Entry lease,
+                           std::vector<ShareRegistry::Found> found);
   absl::Status AwaitReturn(platform::Channel& channel, LeaseBook::Entry lease);
   absl::Status ServeWith(const std::shared_ptr<PeerService>& service,
                          platform::Channel& channel, platform::PeerWatch watch,

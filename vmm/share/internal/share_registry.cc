@@ -40,6 +40,18 @@ bool MayHave(const platform::UserId& user, const ShareOptions& options) {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<const PublishedMemory>> MakePublished(
+    const Shareable& memory) {
+  ASSIGN_OR_RETURN(protocol::Outgoing outgoing, protocol::MakeOutgoing(memory));
+  auto published = std::make_shared<PublishedMemory>();
+  published->ticket = std::move(outgoing.ticket);
+  for (std::size_t i = 0; i < published->ticket.layout.count(); ++i) {
+    ASSIGN_OR_RETURN(ExportedHandle handle, outgoing.handle(i));
+    published->handles.push_back(std::move(handle));
+  }
+  return published;
+}
+
 protocol::Outgoing OutgoingOf(std::shared_ptr<const PublishedMemory> memory) {
   return {memory->ticket,
           [memory](std::size_t chunk) { return Copy(memory->handles[chunk]); }};
@@ -66,11 +78,23 @@ void ShareRegistry::Remove(const ShareKey& key) {
   removed = entries_.extract(key.place);
 }
 
+std::shared_ptr<const PublishedMemory> ShareRegistry::Exchange(
+    const ShareKey& key, std::shared_ptr<const PublishedMemory> memory) {
+  platform::MutexLock lock(mutex_);
+  const auto found = entries_.find(key.place);
+  platform::Check(found != entries_.end(),
+                  "memory of a share that was removed");
+  std::get<std::shared_ptr<const PublishedMemory>>(found->second.what)
+      .swap(memory);
+  return memory;
+}
+
 absl::StatusOr<std::vector<ShareRegistry::Found>> ShareRegistry::Find(
-    absl::Span<const ShareKey> keys, const platform::UserId& user) const {
+    absl::Span<const ShareKey> keys, const platform::UserId& user,
+    const std::function<absl::Status(absl::Span<const Found>)>& admit) const {
+  platform::MutexLock lock(mutex_);
   std::vector<Found> all;
   all.reserve(keys.size());
-  platform::MutexLock lock(mutex_);
   for (const ShareKey& key : keys) {
     const auto found = entries_.find(key.place);
     // The same words for both: what a wrong secret is of is not told.
@@ -86,8 +110,13 @@ absl::StatusOr<std::vector<ShareRegistry::Found>> ShareRegistry::Find(
           absl::StrCat("it is not shared with user ", user.text(),
                        ". The owner names users in ShareOptions::users"));
     }
+    if (entry.what == Served()) {
+      return absl::ResourceExhaustedError(
+          "its owner has released the memory and not restored it yet");
+    }
     all.push_back({entry.what, entry.options.access});
   }
+  if (admit != nullptr) RETURN_IF_ERROR(admit(all));
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <variant>
@@ -27,9 +28,13 @@ struct PublishedMemory {
   Ticket ticket;
   std::vector<ExportedHandle> handles;  // One a chunk.
 };
+// Exports `memory`. Errors as Endpoint::Publish().
+absl::StatusOr<std::shared_ptr<const PublishedMemory>> MakePublished(
+    const Shareable& memory);
 // What is sent of `memory`, which its handles keep alive.
 protocol::Outgoing OutgoingOf(std::shared_ptr<const PublishedMemory> memory);
 
+// Memory may be null: that was released, and is yet to be restored.
 using Served = std::variant<std::shared_ptr<const PublishedMemory>,
                             std::shared_ptr<PeerService>>;
 
@@ -40,6 +45,10 @@ class ShareRegistry {
   absl::StatusOr<ShareKey> Add(Served what, ShareOptions options);
   // REQUIRES: no call for the same key before.
   void Remove(const ShareKey& key);
+  // Serves `memory` in place of the memory that is there, which is returned; null
+  // for none. REQUIRES: the key of memory, not removed.
+  std::shared_ptr<const PublishedMemory> Exchange(
+      const ShareKey& key, std::shared_ptr<const PublishedMemory> memory);
 
   struct Found {
     Served what;
@@ -47,10 +56,15 @@ class ShareRegistry {
   };
   // What `user` asked for, in the order asked. Each answer keeps its handles
   // open, so that a withdrawal meanwhile does no harm.
-  //   NOT_FOUND          a key that opens nothing (any more)
-  //   PERMISSION_DENIED  not for this user
-  absl::StatusOr<std::vector<Found>> Find(absl::Span<const ShareKey> keys,
-                                          const platform::UserId& user) const;
+  //   NOT_FOUND           a key that opens nothing (any more)
+  //   PERMISSION_DENIED   not for this user
+  //   RESOURCE_EXHAUSTED  memory that was released: it may come back
+  // `admit` has the last word, and writes down who has it: no memory is exchanged
+  // meanwhile, so that whoever exchanges it finds all those who found it.
+  absl::StatusOr<std::vector<Found>> Find(
+      absl::Span<const ShareKey> keys, const platform::UserId& user,
+      const std::function<absl::Status(absl::Span<const Found>)>& admit =
+          nullptr) const;
 
  private:
   struct Entry {

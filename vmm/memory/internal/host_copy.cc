@@ -1,0 +1,109 @@
+#include "vmm/memory/internal/host_copy.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "platform/os/file_reader.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
+
+std::string Call(absl::string_view name, CUdeviceptr address,
+                 std::uint64_t size) {
+  return absl::StrCat(name, "(0x", absl::Hex(address), ", ", size, " bytes)");
+}
+
+// In the current context.
+absl::Status ToDevice(const Driver& driver, CUdeviceptr to, const void* from,
+                      std::uint64_t size) {
+  const CUresult r = driver->cuMemcpyHtoD(to, from, size);
+  return r == CUDA_SUCCESS ? absl::OkStatus()
+                           : driver.Error(r, Call("cuMemcpyHtoD", to, size));
+}
+
+// A copy from the host may return before all of it has arrived.
+absl::Status Finish(const Driver& driver) {
+  const CUresult r = driver->cuStreamSynchronize(nullptr);
+  return r == CUDA_SUCCESS ? absl::OkStatus()
+                           : driver.Error(r, "cuStreamSynchronize(0)");
+}
+
+}  // namespace
+
+void PinnedBytesTraits::Close(const Value& value) {
+  const absl::StatusOr<CurrentContext> current = value.context->MakeCurrent();
+  // Whatever context is current may do as well.
+  if (!current.ok()) platform::ReportReleaseFailure(current.status());
+  const Driver& driver = *value.driver;
+  const CUresult r = driver->cuMemFreeHost(value.at);
+  if (r == CUDA_SUCCESS) return;
+  platform::ReportReleaseFailure(driver.Error(
+      r, absl::StrCat("cuMemFreeHost(", value.size, " bytes of the host)")));
+}
+
+absl::StatusOr<HostCopy> HostCopy::Of(const Device& device, CUdeviceptr from,
+                                      std::uint64_t size) {
+  const Driver& driver = device.driver();
+  ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
+  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
+  PinnedBytes bytes{driver,
+                    std::make_shared<const PrimaryContext>(std::move(context)),
+                    nullptr, size};
+  if (CUresult r = driver->cuMemHostAlloc(&bytes.at, size, 0);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuMemHostAlloc(", size, " bytes)"),
+        "The host must have so much memory that can be pinned; or keep nothing "
+        "of the memory and fill it anew.");
+  }
+  auto owned = platform::Owned<PinnedBytesTraits>::Adopt(std::move(bytes));
+  if (CUresult r = driver->cuMemcpyDtoH(owned.get().at, from, size);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, Call("cuMemcpyDtoH", from, size));
+  }
+  return HostCopy(device, std::move(owned));
+}
+
+absl::Status HostCopy::WriteTo(CUdeviceptr to) const {
+  const Driver& driver = device_.driver();
+  ASSIGN_OR_RETURN(const CurrentContext current,
+                   bytes_.get().context->MakeCurrent());
+  RETURN_IF_ERROR(ToDevice(driver, to, bytes_.get().at, size()));
+  return Finish(driver);
+}
+
+absl::Status CopyFromFile(const Device& device, const std::string& path,
+                          std::uint64_t offset, CUdeviceptr to,
+                          std::uint64_t size) {
+  ASSIGN_OR_RETURN(const platform::FileReader file,
+                   platform::FileReader::Open(path));
+  ASSIGN_OR_RETURN(const PrimaryContext context,
+                   PrimaryContext::Retain(device));
+  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
+  std::vector<std::uint8_t> piece(
+      static_cast<std::size_t>(std::min(size, kPiece)));
+  for (std::uint64_t done = 0; done < size;) {
+    const absl::Span<std::uint8_t> part =
+        absl::MakeSpan(piece).first(static_cast<std::size_t>(
+            std::min<std::uint64_t>(piece.size(), size - done)));
+    ASSIGN_OR_RETURN(const std::size_t count, file.Read(offset + done, part));
+    if (count < part.size()) {
+      return absl::DataLossError(absl::StrCat(
+          path, " ends after ", offset + done + count, " bytes; expected ",
+          offset + size, ", the memory's and the ", offset, " before"));
+    }
+    RETURN_IF_ERROR(
+        ToDevice(device.driver(), to + done, part.data(), part.size()));
+    done += part.size();
+  }
+  return Finish(device.driver());
+}
+
+}  // namespace vmm

@@ -1,0 +1,101 @@
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/internal/host_copy.h"
+#include "vmm/share/internal/share_registry.h"
+#include "vmm/share/restorable.h"
+
+namespace vmm {
+
+Fill FillFromFile(std::string path, std::uint64_t offset) {
+  return [path = std::move(path), offset](const Allocation& memory) {
+    return CopyFromFile(memory.device(), path, offset, memory.address(),
+                        memory.requested_size());
+  };
+}
+
+RestorableAllocation::RestorableAllocation(Endpoint& endpoint,
+                                           Allocation memory, vmm::Share share)
+    : endpoint_(&endpoint),
+      memory_(std::move(memory)),
+      share_(std::move(share)) {}
+RestorableAllocation::~RestorableAllocation() = default;
+RestorableAllocation::RestorableAllocation(RestorableAllocation&&) noexcept =
+    default;
+RestorableAllocation& RestorableAllocation::operator=(
+    RestorableAllocation&&) noexcept = default;
+
+absl::StatusOr<RestorableAllocation> RestorableAllocation::Share(
+    Endpoint& endpoint, Allocation memory, const ShareOptions& options) {
+  ASSIGN_OR_RETURN(vmm::Share share,
+                   endpoint.Publish(memory.shareable(), options));
+  return RestorableAllocation(endpoint, std::move(memory), std::move(share));
+}
+
+absl::Status RestorableAllocation::Release(Keep keep, Deadline deadline) {
+  if (is_released()) {
+    return absl::FailedPreconditionError(
+        "Release of memory that is released; Restore() it first");
+  }
+  // From here on nobody gets it, and whoever has it is in the book.
+  std::shared_ptr<const PublishedMemory> served =
+      share_.registry_->Exchange(share_.key_, nullptr);
+  const absl::Status let_go = LetGo(keep, deadline);
+  if (!let_go.ok()) {
+    share_.registry_->Exchange(share_.key_, std::move(served));
+    return platform::Annotate(
+        let_go, absl::StrCat("Release of ", memory_.id().ToString()),
+        "The memory is as it was.");
+  }
+  served.reset();  // The handles keep the memory as well.
+  return memory_.Discard();
+}
+
+absl::Status RestorableAllocation::LetGo(Keep keep, Deadline deadline) {
+  endpoint_->Recall(memory_.id(), absl::Now() + deadline.Left());
+  RETURN_IF_ERROR(endpoint_->WaitUntilReturned(memory_.id(), deadline));
+  if (keep == Keep::kNothing) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      HostCopy copy,
+      HostCopy::Of(memory_.device(), memory_.address(), memory_.size()));
+  kept_ = std::make_unique<const HostCopy>(std::move(copy));
+  return absl::OkStatus();
+}
+
+absl::Status RestorableAllocation::Restore(const Fill& fill) {
+  if (!is_released()) {
+    return absl::FailedPreconditionError(
+        "Restore of memory that is not released");
+  }
+  if (fill == nullptr && kept_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "Restore of memory of which Release() kept nothing, as it was told "
+        "(Keep::kNothing): give a Fill, such as FillFromFile()");
+  }
+  const absl::Status restored = MakeAndServe(fill);
+  if (restored.ok()) {
+    kept_.reset();
+    return restored;
+  }
+  // Nobody had it. What fails in giving it back cannot be told beside the reason.
+  memory_.Discard().IgnoreError();
+  return platform::Annotate(
+      restored, absl::StrCat("Restore of ", memory_.id().ToString()),
+      "The memory is released as before.");
+}
+
+absl::Status RestorableAllocation::MakeAndServe(const Fill& fill) {
+  RETURN_IF_ERROR(memory_.Remap());
+  RETURN_IF_ERROR(fill != nullptr ? fill(memory_)
+                                  : kept_->WriteTo(memory_.address()));
+  ASSIGN_OR_RETURN(std::shared_ptr<const PublishedMemory> served,
+                   MakePublished(memory_.shareable()));
+  share_.registry_->Exchange(share_.key_, std::move(served));
+  return absl::OkStatus();
+}
+
+}  // namespace vmm
