@@ -695,6 +695,100 @@ static void PointersAreClassified(void) {
   vmmshare_memory_close(memory);
 }
 
+static vmmshare_status FillWith(void* user, uint64_t address, uint64_t size) {
+  if (user == NULL) return VMMSHARE_ABORTED;
+  memset(Bytes(address), *(const int*)user, size);
+  return VMMSHARE_OK;
+}
+
+static void MemoryIsReleasedAndRestored(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  char directory[] = "/tmp/vmmshare-c-XXXXXX";
+  CHECK(mkdtemp(directory) != NULL);
+  vmmshare_server_options server_options = {sizeof(server_options)};
+  server_options.directory = directory;
+  vmmshare_server* server = NULL;
+  MUST(vmmshare_server_start(&server_options, &server, &error));
+  vmmshare_memory_options options = {sizeof(options)};
+  options.size = 4096;
+  options.flags = VMMSHARE_ON_HOST;
+  vmmshare_restorable* own = NULL;
+  MUST(vmmshare_restorable_create(server, device, &options, &own, &error));
+  // It keeps the server.
+  vmmshare_server_close(server);
+  const uint64_t address = vmmshare_restorable_address(own);
+  CHECK(vmmshare_restorable_size(own) >= 4096);
+  CHECK(vmmshare_restorable_requested_size(own) == 4096);
+  memset(Bytes(address), 1, 4096);
+
+  vmmshare_import_options import = {sizeof(import)};
+  import.flags = VMMSHARE_IMPORT_HOST_ACCESS;
+  vmmshare_restorable* theirs = NULL;
+  MUST(vmmshare_restorable_open(driver, vmmshare_restorable_text(own), &import,
+                                10 * SECOND, &theirs, &error));
+  const uint64_t there = vmmshare_restorable_address(theirs);
+  CHECK(Bytes(there)[4095] == 1);
+  CHECK(vmmshare_restorable_requested_size(theirs) == 4096);
+  CHECK(vmmshare_restorable_text(theirs)[0] == '\0');
+  int64_t return_in_ns = 0;
+  MUST(vmmshare_restorable_lease(theirs, &return_in_ns, &error));
+  CHECK(return_in_ns == VMMSHARE_FOREVER);
+
+  // Who has it does not let go: nothing changes, but that it was asked.
+  FAILS(VMMSHARE_DEADLINE_EXCEEDED, "The memory is as it was",
+        vmmshare_restorable_release(own, 0, SECOND / 50, &error));
+  CHECK(vmmshare_restorable_is_released(own) == 0);
+  CHECK(Bytes(address)[0] == 1);
+  while (return_in_ns == VMMSHARE_FOREVER) {
+    MUST(vmmshare_restorable_lease(theirs, &return_in_ns, &error));
+  }
+
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "flags",
+        vmmshare_restorable_release(theirs, VMMSHARE_KEEP_NOTHING, 0, &error));
+  MUST(vmmshare_restorable_release(theirs, 0, 0, &error));
+  CHECK(vmmshare_restorable_is_released(theirs) == 1);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "released",
+        vmmshare_restorable_lease(theirs, &return_in_ns, &error));
+  MUST(vmmshare_restorable_release(own, 0, 10 * SECOND, &error));
+  CHECK(vmmshare_restorable_is_released(own) == 1);
+  FAILS(VMMSHARE_RESOURCE_EXHAUSTED, "released",
+        vmmshare_restorable_restore(theirs, NULL, SECOND / 50, &error));
+  MUST(vmmshare_restorable_restore(own, NULL, 0, &error));
+  MUST(vmmshare_restorable_restore(theirs, NULL, 10 * SECOND, &error));
+  CHECK(vmmshare_restorable_address(own) == address);
+  CHECK(vmmshare_restorable_address(theirs) == there);
+  CHECK(Bytes(address)[0] == 1 && Bytes(there)[4095] == 1);
+
+  MUST(vmmshare_restorable_release(theirs, 0, 0, &error));
+  MUST(vmmshare_restorable_release(own, VMMSHARE_KEEP_NOTHING, 10 * SECOND,
+                                   &error));
+  vmmshare_restore_options restore = {sizeof(restore)};
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "kept nothing",
+        vmmshare_restorable_restore(own, &restore, 0, &error));
+  restore.fill = FillWith;
+  FAILS(VMMSHARE_ABORTED, "`fill` returned ABORTED",
+        vmmshare_restorable_restore(own, &restore, 0, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "which its owner fills",
+        vmmshare_restorable_restore(theirs, &restore, 0, &error));
+  restore.path = "/there/is/none";
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "both `fill` and `path`",
+        vmmshare_restorable_restore(own, &restore, 0, &error));
+  restore.fill = NULL;
+  FAILS(VMMSHARE_NOT_FOUND, "/there/is/none",
+        vmmshare_restorable_restore(own, &restore, 0, &error));
+  int seven = 7;
+  restore.path = NULL;
+  restore.fill = FillWith;
+  restore.user = &seven;
+  MUST(vmmshare_restorable_restore(own, &restore, 0, &error));
+  MUST(vmmshare_restorable_restore(theirs, NULL, 10 * SECOND, &error));
+  CHECK(Bytes(there)[4095] == 7);
+  vmmshare_restorable_close(theirs);
+  vmmshare_restorable_close(own);
+  CHECK(rmdir(directory) == 0);
+}
+
 // A layout of a tensor of 4 x 6 int32, and one of its columns as an alias.
 static vmmshare_weights_layout* Layout(void) {
   vmmshare_weights_layout* layout = NULL;
@@ -883,6 +977,7 @@ static const struct {
     {"AForkedChildIsRefused", AForkedChildIsRefused},
     {"AllocatorHooks", AllocatorHooks},
     {"PointersAreClassified", PointersAreClassified},
+    {"MemoryIsReleasedAndRestored", MemoryIsReleasedAndRestored},
     {"TensorSetsAreReadAsTheyWereWritten", TensorSetsAreReadAsTheyWereWritten},
     {"DevicesAreListed", DevicesAreListed},
     {"AReportThatNobodyGetsIsAnError", AReportThatNobodyGetsIsAnError},

@@ -133,6 +133,22 @@ void AddLease(const Lease& lease, tool::Json* object) {
   object->Add("state", Json::Text(NameOf(lease.state)));
 }
 
+absl::StatusOr<AllocationOptions> AllocationOptionsOf(
+    const vmmshare_memory_options* options) {
+  RETURN_IF_ERROR(CheckGiven(options, "options"));
+  vmmshare_memory_options given;
+  RETURN_IF_ERROR(ReadOptions(options, 56, "vmmshare_memory_options", &given));
+  ASSIGN_OR_RETURN(Placing placing,
+                   PlacingOf(given.kinds, given.flags, given.numa_node,
+                             given.peers, given.peer_count));
+  return AllocationOptions{.size = given.size,
+                           .sharing = std::move(placing.sharing),
+                           .max_chunk_size = given.max_chunk_size,
+                           .alignment = given.alignment,
+                           .host_numa_node = placing.host_numa_node,
+                           .also = std::move(placing.also)};
+}
+
 absl::StatusOr<PoolOptions> PoolOptionsOf(
     const vmmshare_pool_options* options) {
   vmmshare_pool_options given;

@@ -129,6 +129,8 @@ absl::string_view NameOf(HandleType type) {
       return "vmmshare_ring_home";
     case HandleType::kRing:
       return "vmmshare_ring";
+    case HandleType::kRestorable:
+      return "vmmshare_restorable";
     case HandleType::kWeightsLayout:
       return "vmmshare_weights_layout";
     case HandleType::kWeightsWriter:

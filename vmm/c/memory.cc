@@ -35,22 +35,9 @@ vmmshare_status vmmshare_memory_create(const vmmshare_device* device,
     RETURN_IF_ERROR(CheckGiven(memory, "memory"));
     *memory = nullptr;
     RETURN_IF_ERROR(Check(device));
-    RETURN_IF_ERROR(CheckGiven(options, "options"));
-    vmmshare_memory_options given;
-    RETURN_IF_ERROR(
-        vmm::c::ReadOptions(options, 56, "vmmshare_memory_options", &given));
-    ASSIGN_OR_RETURN(
-        vmm::c::Placing placing,
-        vmm::c::PlacingOf(given.kinds, given.flags, given.numa_node,
-                          given.peers, given.peer_count));
-    ASSIGN_OR_RETURN(auto made, vmm::Allocation::Create(
-                                    device->device,
-                                    {.size = given.size,
-                                     .sharing = std::move(placing.sharing),
-                                     .max_chunk_size = given.max_chunk_size,
-                                     .alignment = given.alignment,
-                                     .host_numa_node = placing.host_numa_node,
-                                     .also = std::move(placing.also)}));
+    ASSIGN_OR_RETURN(const vmm::AllocationOptions given,
+                     vmm::c::AllocationOptionsOf(options));
+    ASSIGN_OR_RETURN(auto made, vmm::Allocation::Create(device->device, given));
     *memory = new vmmshare_memory(std::move(made));
     return absl::OkStatus();
   });

@@ -13,6 +13,7 @@
 #include "vmm/c/keeper.h"
 #include "vmm/c/memory.h"
 #include "vmm/c/pool.h"
+#include "vmm/c/restorable.h"
 #include "vmm/c/ring.h"
 #include "vmm/c/share.h"
 #include "vmm/c/symmetric.h"

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "vmm/c/memory.h"
 #include "vmm/c/pool.h"
+#include "vmm/memory/allocation.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/shareable.h"
@@ -52,6 +53,9 @@ absl::StatusOr<Placing> PlacingOf(std::uint32_t kinds, std::uint32_t flags,
                                   std::int32_t numa_node,
                                   const vmmshare_device* const* peers,
                                   std::uint32_t peer_count);
+
+absl::StatusOr<AllocationOptions> AllocationOptionsOf(
+    const vmmshare_memory_options* options);
 
 absl::StatusOr<PoolOptions> PoolOptionsOf(const vmmshare_pool_options* options);
 

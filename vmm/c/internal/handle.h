@@ -33,6 +33,7 @@ enum class HandleType : std::uint32_t {
   kWeightsWriter,
   kWeights,
   kFetched,
+  kRestorable,
 };
 
 // "vmmshare_driver".

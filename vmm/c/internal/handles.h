@@ -99,9 +99,9 @@ struct vmmshare_fence : vmm::c::Handle<vmm::c::HandleType::kFence> {
 };
 
 struct vmmshare_server : vmm::c::Handle<vmm::c::HandleType::kServer> {
-  explicit vmmshare_server(std::unique_ptr<vmm::Endpoint> started)
+  explicit vmmshare_server(std::shared_ptr<vmm::Endpoint> started)
       : endpoint(std::move(started)) {}
-  const std::unique_ptr<vmm::Endpoint> endpoint;
+  const std::shared_ptr<vmm::Endpoint> endpoint;
 };
 
 struct vmmshare_share : vmm::c::Handle<vmm::c::HandleType::kShare> {

@@ -1,0 +1,208 @@
+#include "vmm/c/restorable.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/share/restorable.h"
+
+using vmm::RestorableAllocation;
+using vmm::RestorableImport;
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
+  using Any = std::variant<RestorableAllocation, RestorableImport>;
+  vmmshare_restorable(Any any, std::shared_ptr<vmm::Endpoint> served_by)
+      : endpoint(std::move(served_by)),
+        address(std::visit([](const auto& it) { return it.address(); }, any)),
+        size(std::visit([](const auto& it) { return it.size(); }, any)),
+        memory(std::move(any)) {
+    if (const auto* own = std::get_if<RestorableAllocation>(&memory)) {
+      requested_size = own->memory().requested_size();
+      text = own->ticket();
+    } else {
+      requested_size = std::get<RestorableImport>(memory).requested_size();
+    }
+  }
+
+  // Goes after the memory.
+  const std::shared_ptr<vmm::Endpoint> endpoint;
+  const std::uint64_t address;
+  const std::uint64_t size;
+  std::uint64_t requested_size;
+  std::string text;
+  mutable vmm::platform::Mutex mutex;
+  Any memory ABSL_GUARDED_BY(mutex);
+};
+
+namespace {
+
+constexpr std::size_t kRestoreBytes = 40;
+
+absl::StatusOr<vmm::Fill> FillOf(const vmmshare_restore_options& given) {
+  if (given.fill != nullptr && given.path != nullptr) {
+    return absl::InvalidArgumentError(
+        "both `fill` and `path` are given; expected at most one of them");
+  }
+  if (given.path != nullptr) return vmm::FillFromFile(given.path, given.offset);
+  if (given.fill == nullptr) return vmm::Fill();
+  return [given](const vmm::Allocation& memory) -> absl::Status {
+    const vmmshare_status status =
+        given.fill(given.user, memory.address(), memory.size());
+    if (status == VMMSHARE_OK) return absl::OkStatus();
+    return absl::Status(static_cast<absl::StatusCode>(status),
+                        absl::StrCat("the program's own `fill` returned ",
+                                     vmmshare_status_name(status)));
+  };
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_restorable_create(
+    vmmshare_server* server, const vmmshare_device* device,
+    const vmmshare_memory_options* options, vmmshare_restorable** restorable,
+    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(restorable, "restorable"));
+    *restorable = nullptr;
+    RETURN_IF_ERROR(Check(server));
+    RETURN_IF_ERROR(Check(device));
+    ASSIGN_OR_RETURN(const vmm::AllocationOptions given,
+                     vmm::c::AllocationOptionsOf(options));
+    ASSIGN_OR_RETURN(vmm::Allocation memory,
+                     vmm::Allocation::Create(device->device, given));
+    ASSIGN_OR_RETURN(
+        RestorableAllocation shared,
+        RestorableAllocation::Share(*server->endpoint, std::move(memory)));
+    *restorable = new vmmshare_restorable(std::move(shared), server->endpoint);
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_restorable_open(const vmmshare_driver* driver,
+                                         const char* text,
+                                         const vmmshare_import_options* options,
+                                         std::int64_t timeout_ns,
+                                         vmmshare_restorable** restorable,
+                                         vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(restorable, "restorable"));
+    *restorable = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    ASSIGN_OR_RETURN(const vmm::ImportOptions import,
+                     vmm::c::ImportOptionsOf(options));
+    ASSIGN_OR_RETURN(RestorableImport opened,
+                     RestorableImport::Open(driver->driver, text, import,
+                                            vmm::c::DeadlineOf(timeout_ns)));
+    *restorable = new vmmshare_restorable(std::move(opened), nullptr);
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_restorable_close(vmmshare_restorable* restorable) {
+  delete restorable;
+}
+
+std::uint64_t vmmshare_restorable_address(
+    const vmmshare_restorable* restorable) {
+  return Check(restorable).ok() ? restorable->address : 0;
+}
+
+std::uint64_t vmmshare_restorable_size(const vmmshare_restorable* restorable) {
+  return Check(restorable).ok() ? restorable->size : 0;
+}
+
+std::uint64_t vmmshare_restorable_requested_size(
+    const vmmshare_restorable* restorable) {
+  return Check(restorable).ok() ? restorable->requested_size : 0;
+}
+
+const char* vmmshare_restorable_text(const vmmshare_restorable* restorable) {
+  return Check(restorable).ok() ? restorable->text.c_str() : "";
+}
+
+std::int32_t vmmshare_restorable_is_released(
+    const vmmshare_restorable* restorable) {
+  if (!Check(restorable).ok()) return 0;
+  const vmm::platform::MutexLock lock(restorable->mutex);
+  return std::visit([](const auto& it) { return it.is_released() ? 1 : 0; },
+                    restorable->memory);
+}
+
+vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
+                                          std::int64_t* return_in_ns,
+                                          vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
+    *return_in_ns = VMMSHARE_FOREVER;
+    RETURN_IF_ERROR(Check(restorable));
+    const vmm::platform::MutexLock lock(restorable->mutex);
+    const auto* import = std::get_if<RestorableImport>(&restorable->memory);
+    if (import == nullptr) {
+      return absl::FailedPreconditionError(
+          "the memory is this process's own, and no lease. Ask for that of "
+          "memory which vmmshare_restorable_open() opened.");
+    }
+    const vmm::LeaseStatus lease = import->lease();
+    if (lease.return_by.has_value()) {
+      *return_in_ns = absl::ToInt64Nanoseconds(*lease.return_by - absl::Now());
+    }
+    return lease.connection;
+  });
+}
+
+vmmshare_status vmmshare_restorable_release(vmmshare_restorable* restorable,
+                                            std::uint32_t flags,
+                                            std::int64_t timeout_ns,
+                                            vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(restorable));
+    const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
+    const vmm::platform::MutexLock lock(restorable->mutex);
+    auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
+    RETURN_IF_ERROR(vmm::c::CheckBits(
+        flags, own == nullptr ? 0 : VMMSHARE_KEEP_NOTHING, "flags"));
+    if (own == nullptr) {
+      return std::get<RestorableImport>(restorable->memory).Release();
+    }
+    return own->Release((flags & VMMSHARE_KEEP_NOTHING) != 0
+                            ? vmm::Keep::kNothing
+                            : vmm::Keep::kHostMemory,
+                        deadline);
+  });
+}
+
+vmmshare_status vmmshare_restorable_restore(
+    vmmshare_restorable* restorable, const vmmshare_restore_options* options,
+    std::int64_t timeout_ns, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(restorable));
+    const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
+    vmmshare_restore_options given;
+    RETURN_IF_ERROR(vmm::c::ReadOptions(options, kRestoreBytes,
+                                        "vmmshare_restore_options", &given));
+    ASSIGN_OR_RETURN(const vmm::Fill fill, FillOf(given));
+    const vmm::platform::MutexLock lock(restorable->mutex);
+    if (auto* own = std::get_if<RestorableAllocation>(&restorable->memory)) {
+      return own->Restore(fill);
+    }
+    if (fill != nullptr) {
+      return absl::InvalidArgumentError(
+          "`fill` or `path` is given for another process's memory, which its "
+          "owner fills. Pass no options.");
+    }
+    return std::get<RestorableImport>(restorable->memory).Restore(deadline);
+  });
+}

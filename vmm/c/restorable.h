@@ -1,0 +1,101 @@
+// Memory that goes back to the device for a while and returns at the same
+// addresses, in the process that made it and in those that opened it
+// (docs/sleep.md).
+#ifndef VMMSHARE_VMM_C_RESTORABLE_H_
+#define VMMSHARE_VMM_C_RESTORABLE_H_
+
+#include <stdint.h>
+
+#include "vmm/c/base.h"
+#include "vmm/c/driver.h"
+#include "vmm/c/memory.h"
+#include "vmm/c/share.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Own memory that a server serves, or another process's. Calls on one wait for
+// each other; its addresses and sizes never change.
+typedef struct vmmshare_restorable vmmshare_restorable;
+
+// Makes memory, as vmmshare_memory_create(), and serves it until it is closed.
+// It keeps the server.
+VMMSHARE_API vmmshare_status vmmshare_restorable_create(
+    vmmshare_server* server, const vmmshare_device* device,
+    const vmmshare_memory_options* options, vmmshare_restorable** restorable,
+    vmmshare_error** error);
+// Opens the text of another process's, or of a share of memory. Errors as
+// vmmshare_memory_open().
+VMMSHARE_API vmmshare_status vmmshare_restorable_open(
+    const vmmshare_driver* driver, const char* text,
+    const vmmshare_import_options* options, int64_t timeout_ns,
+    vmmshare_restorable** restorable, vmmshare_error** error);
+// Unmaps it, in the order of no stream: synchronise first.
+VMMSHARE_API void vmmshare_restorable_close(vmmshare_restorable* restorable);
+
+VMMSHARE_API uint64_t
+vmmshare_restorable_address(const vmmshare_restorable* restorable);
+// Bytes: mapped, and asked for by who created it.
+VMMSHARE_API uint64_t
+vmmshare_restorable_size(const vmmshare_restorable* restorable);
+VMMSHARE_API uint64_t
+vmmshare_restorable_requested_size(const vmmshare_restorable* restorable);
+// Of own memory, what others open; "" of another process's. The same all the
+// time, also while it is released. Valid until it is closed.
+VMMSHARE_API const char* vmmshare_restorable_text(
+    const vmmshare_restorable* restorable);
+// 1 while nothing is mapped there.
+VMMSHARE_API int32_t
+vmmshare_restorable_is_released(const vmmshare_restorable* restorable);
+// Of another process's: whether its owner wants it back, as
+// vmmshare_memory_lease(). FAILED_PRECONDITION while it is released.
+VMMSHARE_API vmmshare_status
+vmmshare_restorable_lease(const vmmshare_restorable* restorable,
+                          int64_t* return_in_ns, vmmshare_error** error);
+
+enum {
+  VMMSHARE_KEEP_NOTHING = 1  // Own memory is not copied to the host first: it
+                             // is filled when it is restored.
+};
+// Own memory: recalls it, waits until nobody has it, copies it to pinned memory
+// of the host, and gives it back to the device. Another process's: unmaps it and
+// gives it back to its owner; `flags` is 0 then, and nothing is waited for.
+//   DEADLINE_EXCEEDED    names who has not let go; nothing has changed
+//   RESOURCE_EXHAUSTED   the host has too little memory; nothing has changed
+//   FAILED_PRECONDITION  it is released
+// All work of this process that uses the memory must have ended.
+VMMSHARE_API vmmshare_status
+vmmshare_restorable_release(vmmshare_restorable* restorable, uint32_t flags,
+                            int64_t timeout_ns, vmmshare_error** error);
+
+// How own memory is filled: at most one of `fill` and `path`. Neither: with what
+// was kept.
+typedef struct vmmshare_restore_options {
+  uint64_t struct_size;
+  // Fills `size` bytes at `address`, on the calling thread; all that it starts has
+  // ended when it returns. A status other than OK ends the restoring, and is its
+  // error. May call nothing of this restorable but its address, sizes and text.
+  vmmshare_status (*fill)(void* user, uint64_t address, uint64_t size);
+  void* user;        // For `fill`.
+  const char* path;  // A file, read from `offset` on.
+  uint64_t offset;
+} vmmshare_restore_options;
+// Own memory: makes memory at the same address, fills it and serves it; waits for
+// nobody. Another process's: asks its owner again until `timeout_ns`, and maps
+// what that has now; `options` is NULL then.
+//   RESOURCE_EXHAUSTED   the memory does not fit; or its owner has not restored it
+//   FAILED_PRECONDITION  it is not released; or nothing was kept and nothing is
+//                        said of how to fill it
+//   NOT_FOUND            no such file; or nobody serves the memory any more
+//   DATA_LOSS            the file ends too early
+// After a failure it is released as before.
+VMMSHARE_API vmmshare_status vmmshare_restorable_restore(
+    vmmshare_restorable* restorable, const vmmshare_restore_options* options,
+    int64_t timeout_ns, vmmshare_error** error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // VMMSHARE_VMM_C_RESTORABLE_H_
