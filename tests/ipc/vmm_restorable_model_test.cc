@@ -149,7 +149,7 @@ class RestorableModel : public RestorableIpcTest {
       ASSERT_EQ(imports_[i]->address(), addresses_[i]);
       if (!model.released) ExpectPattern(addresses_[i], kBytes, model_.seed);
     }
-    ASSERT_EQ(FreeMemory(), free_ + (model_.released ? kGranule : 0));
+    ExpectFree(free_ + (model_.released ? kGranule : 0));
   }
 
   void Expect(const absl::Status& status, absl::StatusCode code) {

@@ -1,5 +1,6 @@
 #include "vmm/c/restorable.h"
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,7 +8,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
@@ -36,12 +36,18 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
     }
   }
 
-  // Goes after the memory.
+  void NoteWhetherReleased() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    released =
+        std::visit([](const auto& it) { return it.is_released(); }, memory);
+  }
+
+  // Of own memory; goes after that.
   const std::shared_ptr<vmm::Endpoint> endpoint;
   const std::uint64_t address;
   const std::uint64_t size;
   std::uint64_t requested_size;
   std::string text;
+  std::atomic<bool> released = false;
   mutable vmm::platform::Mutex mutex;
   Any memory ABSL_GUARDED_BY(mutex);
 };
@@ -136,9 +142,7 @@ const char* vmmshare_restorable_text(const vmmshare_restorable* restorable) {
 std::int32_t vmmshare_restorable_is_released(
     const vmmshare_restorable* restorable) {
   if (!Check(restorable).ok()) return 0;
-  const vmm::platform::MutexLock lock(restorable->mutex);
-  return std::visit([](const auto& it) { return it.is_released() ? 1 : 0; },
-                    restorable->memory);
+  return restorable->released ? 1 : 0;
 }
 
 vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
@@ -148,18 +152,14 @@ vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
     RETURN_IF_ERROR(CheckGiven(return_in_ns, "return_in_ns"));
     *return_in_ns = VMMSHARE_FOREVER;
     RETURN_IF_ERROR(Check(restorable));
-    const vmm::platform::MutexLock lock(restorable->mutex);
-    const auto* import = std::get_if<RestorableImport>(&restorable->memory);
-    if (import == nullptr) {
+    if (restorable->endpoint != nullptr) {
       return absl::FailedPreconditionError(
           "the memory is this process's own, and no lease. Ask for that of "
           "memory which vmmshare_restorable_open() opened.");
     }
-    const vmm::LeaseStatus lease = import->lease();
-    if (lease.return_by.has_value()) {
-      *return_in_ns = absl::ToInt64Nanoseconds(*lease.return_by - absl::Now());
-    }
-    return lease.connection;
+    const vmm::platform::MutexLock lock(restorable->mutex);
+    return vmm::c::ReportLease(
+        std::get<RestorableImport>(restorable->memory).lease(), return_in_ns);
   });
 }
 
@@ -174,13 +174,15 @@ vmmshare_status vmmshare_restorable_release(vmmshare_restorable* restorable,
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
     RETURN_IF_ERROR(vmm::c::CheckBits(
         flags, own == nullptr ? 0 : VMMSHARE_KEEP_NOTHING, "flags"));
-    if (own == nullptr) {
-      return std::get<RestorableImport>(restorable->memory).Release();
-    }
-    return own->Release((flags & VMMSHARE_KEEP_NOTHING) != 0
-                            ? vmm::Keep::kNothing
-                            : vmm::Keep::kHostMemory,
-                        deadline);
+    const vmm::Keep keep = (flags & VMMSHARE_KEEP_NOTHING) != 0
+                               ? vmm::Keep::kNothing
+                               : vmm::Keep::kHostMemory;
+    absl::Status done =
+        own != nullptr
+            ? own->Release(keep, deadline)
+            : std::get<RestorableImport>(restorable->memory).Release();
+    restorable->NoteWhetherReleased();
+    return done;
   });
 }
 
@@ -195,14 +197,17 @@ vmmshare_status vmmshare_restorable_restore(
                                         "vmmshare_restore_options", &given));
     ASSIGN_OR_RETURN(const vmm::Fill fill, FillOf(given));
     const vmm::platform::MutexLock lock(restorable->mutex);
-    if (auto* own = std::get_if<RestorableAllocation>(&restorable->memory)) {
-      return own->Restore(fill);
-    }
-    if (fill != nullptr) {
+    auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
+    if (own == nullptr && fill != nullptr) {
       return absl::InvalidArgumentError(
           "`fill` or `path` is given for another process's memory, which its "
           "owner fills. Pass no options.");
     }
-    return std::get<RestorableImport>(restorable->memory).Restore(deadline);
+    absl::Status done =
+        own != nullptr
+            ? own->Restore(fill)
+            : std::get<RestorableImport>(restorable->memory).Restore(deadline);
+    restorable->NoteWhetherReleased();
+    return done;
   });
 }

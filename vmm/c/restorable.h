@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-// Own memory that a server serves, or another process's. Calls on one wait for
-// each other; its addresses and sizes never change.
+// Own memory that a server serves, or another process's. Releasing, restoring and
+// asking for the lease wait for each other; addresses, sizes and text never change.
 typedef struct vmmshare_restorable vmmshare_restorable;
 
 // Makes memory, as vmmshare_memory_create(), and serves it until it is closed.
@@ -75,15 +75,15 @@ typedef struct vmmshare_restore_options {
   uint64_t struct_size;
   // Fills `size` bytes at `address`, on the calling thread; all that it starts has
   // ended when it returns. A status other than OK ends the restoring, and is its
-  // error. May call nothing of this restorable but its address, sizes and text.
+  // error. It may not release, restore or close this restorable.
   vmmshare_status (*fill)(void* user, uint64_t address, uint64_t size);
   void* user;        // For `fill`.
   const char* path;  // A file, read from `offset` on.
   uint64_t offset;
 } vmmshare_restore_options;
 // Own memory: makes memory at the same address, fills it and serves it; waits for
-// nobody. Another process's: asks its owner again until `timeout_ns`, and maps
-// what that has now; `options` is NULL then.
+// nobody. Another process's: asks its owner again until `timeout_ns`
+// (VMMSHARE_FOREVER: once), and maps what that has now; `options` is NULL then.
 //   RESOURCE_EXHAUSTED   the memory does not fit; or its owner has not restored it
 //   FAILED_PRECONDITION  it is not released; or nothing was kept and nothing is
 //                        said of how to fill it

@@ -147,9 +147,10 @@ class RestorableImport {
 
   // Asks the owner again, and maps what it has now at the same address with the
   // access of Open(). Waits, until `deadline`, for an owner that has not restored it
-  // yet. Errors as OpenTicket(), RESOURCE_EXHAUSTED among them for memory that was
-  // not restored by then; FAILED_PRECONDITION when it is not released. After an
-  // error it is released as before, and may be tried again.
+  // yet; with an infinite one it is asked once. Errors as OpenTicket(),
+  // RESOURCE_EXHAUSTED among them for memory that was not restored by then;
+  // FAILED_PRECONDITION when it is not released. After an error it is released as
+  // before, and may be tried again.
   absl::Status Restore(Deadline deadline);
 
  private:
