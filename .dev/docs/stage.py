@@ -28,7 +28,7 @@ CONTENTS = [
     ("What you want", ["sharing", "pool", "weights", "pipeline", "jobs", "doctor", "legacy_ipc",
                        "pytorch", "windows"]),
     ("Guides", ["install", "tickets", "testing", "containers", "keeper", "leases",
-                "ordering", "lifetime", "fabric", "mps", "python", "c"]),
+                "ordering", "lifetime", "sleep", "fabric", "mps", "python", "c"]),
     ("Facts", ["benchmarks", "benchmarks/h100", "benchmarks/h200x2", "platforms", "errors",
                "security", "promises", "reliability", "non_goals", "wire_format"]),
     ("Inside", ["design", "porting", "contributing", "releasing"]),
