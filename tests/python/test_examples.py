@@ -105,6 +105,14 @@ def test_hello_in_either_language(machine, ours, theirs):
     assert owner.returncode == 0
 
 
+def test_two_engines_sleep_and_wake(machine):
+    done = run("sleep_and_wake.py", "--host", env=machine)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "other: sum 3145728", "asleep: the device has the memory back",
+        "awake: same address, sum 3145728", "other: awake: same address, sum 3145728"]
+
+
 def test_the_first_lines_of_the_document(machine):
     """What docs/python.md shows first: for torch stands what takes the array as it is."""
     text = (EXAMPLES.parents[1] / "python.md").read_text()

@@ -106,6 +106,9 @@ struct Allocation {
   std::vector<std::weak_ptr<vmmshare_server>> servers = {};
   std::vector<std::shared_ptr<vmmshare_server>> Servers() const;
 };
+struct Server {
+  Holder<vmmshare_server> handle;
+};
 struct Pool {
   Holder<vmmshare_pool> handle;
   bool on_host = false;
@@ -145,6 +148,7 @@ void DefineMemory(nanobind::module_& module);
 void DefinePool(nanobind::module_& module);
 void DefineRemotePool(nanobind::module_& module);
 void DefineServer(nanobind::module_& module);
+void DefineRestorable(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);
 void DefineFetched(nanobind::module_& module);
 void DefineKeeper(nanobind::module_& module);

@@ -36,6 +36,7 @@ NB_MODULE(_core, module) {
   vmm::python::DefineRemotePool(module);
   vmm::python::DefineServer(module);
   vmm::python::DefineFetched(module);
+  vmm::python::DefineRestorable(module);
   vmm::python::DefineKeeper(module);
   vmm::python::DefineHooks(module);
   vmm::python::DefineRing(module);

@@ -12,10 +12,6 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-struct Server {
-  Holder<vmmshare_server> handle;
-};
-
 // Keeps the server, so that whoever has the share needs to keep no other.
 struct Share {
   Holder<vmmshare_share> handle;

@@ -30,12 +30,15 @@ from ._core import (
     Keeper,
     Pool,
     RemotePool,
+    Restorable,
     Server,
     Share,
     SymmetricMemory,
     adopt,
     _open_memory,
     _open_pool,
+    _open_restorable,
+    _restorable,
     _version as __version__,
     connect_fences,
     devices,
@@ -57,6 +60,7 @@ __all__ = [
     "Keeper",
     "Pool",
     "RemotePool",
+    "Restorable",
     "RingBuffer",
     "RingHome",
     "RingReader",
@@ -68,11 +72,13 @@ __all__ = [
     "adopt",
     "connect",
     "connect_fences",
+    "connect_restorable",
     "devices",
     "doctor",
     "errors",
     "on_recall",
     "open_ring",
+    "restorable",
     "serve",
     "set_driver",
     "share_all",
@@ -98,11 +104,15 @@ def serve(what: "Pool | Allocation | FencePool") -> Share:
     Each Share opens what it was made of and nothing else: keep its text from whoever must
     not have the memory. Raises FailedPrecondition for what another process made.
     """
+    return _own_server().share(what)
+
+
+def _own_server() -> Server:
     global _server
     # A forked child's server is its own.
     if _server is None or _server[0] != _os.getpid():
         _server = (_os.getpid(), Server())
-    return _server[1].share(what)
+    return _server[1]
 
 
 def connect(text: str, *, timeout: "float | None" = 10.0,
@@ -120,6 +130,25 @@ def connect(text: str, *, timeout: "float | None" = 10.0,
                         f"{type(text).__name__}")
     opener = _open_pool if text.lstrip().startswith("vmmshare-pool:") else _open_memory
     return opener(text, writable, timeout)
+
+
+def restorable(device: "Device | int | str" = 0, *, nbytes: int,
+               host_node: "int | None" = None) -> Restorable:
+    """`nbytes` bytes that can be given back for a while, served while they exist.
+
+    Give its `text` to the processes that are to have it. host_node: on that NUMA node of the
+    host. ResourceExhausted when it does not fit.
+    """
+    return _restorable(_own_server(), device, nbytes, host_node)
+
+
+def connect_restorable(text: str, *, timeout: "float | None" = 10.0,
+                       writable: bool = False) -> Restorable:
+    """Another process's memory, of its Restorable's `text`; as connect().
+
+    Let go of it by release() once `recalled_in` is a number, and restore() it then.
+    """
+    return _open_restorable(text, writable, timeout)
 
 
 def _recalls_of_pool(remote):
@@ -141,22 +170,22 @@ def _recall_of_allocation(memory):
 _LOOK_AGAIN = 0.2  # Seconds.
 
 
-def on_recall(remote: "RemotePool | Allocation",
+def on_recall(remote: "RemotePool | Allocation | Restorable",
               callback: "_typing.Callable[[list[int]], object]") -> _threading.Thread:
     """Calls callback(addresses) when the owner of `remote` wants memory back.
 
     On a thread of its own, which is returned, one call after the other; `addresses` are the
     Array.ptr of all of a RemotePool that are open here and asked for, or the ptr of an
-    Allocation, which is asked for once. Let go of them as soon as possible. The thread ends
+    Allocation or Restorable, which is asked for once. Let go of them as soon as possible. The thread ends
     when `remote`, which it keeps, is closed or its owner ends, or the callback raises.
 
-    FailedPrecondition for an Allocation that did not come from connect(), Unavailable for one
-    whose owner has ended.
+    FailedPrecondition for an Allocation or Restorable that is of no other process, Unavailable
+    for one whose owner has ended.
     """
-    if not isinstance(remote, (RemotePool, Allocation)) or not callable(callback):
+    if not isinstance(remote, (RemotePool, Allocation, Restorable)) or not callable(callback):
         raise TypeError("on_recall() takes what connect() returned and a function, not a "
                         f"{type(remote).__name__} and a {type(callback).__name__}")
-    if isinstance(remote, Allocation):
+    if not isinstance(remote, RemotePool):
         remote.recalled_in
         asked = _recall_of_allocation(remote)
     else:

@@ -1,0 +1,121 @@
+"""Memory that is released and restored at the same addresses, in two processes."""
+
+import threading
+
+import pytest
+
+import vmmshare as vs
+
+COUNT = 1 << 12
+
+
+@pytest.fixture
+def own(driver):
+    with vs.restorable(nbytes=4 * COUNT, host_node=0) as made:
+        yield made
+
+
+def filled(array, value):
+    numpy = pytest.importorskip("numpy")
+    numpy.from_dlpack(array)[:] = value
+
+
+def holds(array, value):
+    numpy = pytest.importorskip("numpy")
+    return bool((numpy.from_dlpack(array) == value).all())
+
+
+def connected(peer, own):
+    """Has the peer open it, with an array that it keeps; where that is."""
+    peer("import numpy")
+    peer(f"m = vs.connect_restorable({own.text!r}, writable=True)")
+    peer(f"a = m.array({COUNT}, 'int32')")
+    return peer("m.ptr")
+
+
+def test_it_comes_back_at_the_same_addresses_in_both_processes(own, peer):
+    array, address = own.array(COUNT, "int32"), own.ptr
+    filled(array, 1)
+    there = connected(peer, own)
+    peer("numpy.from_dlpack(a)[:] = 2")
+    released = threading.Thread(target=own.release, kwargs={"timeout": 30})
+    released.start()
+    peer("t = vs.on_recall(m, lambda addresses: m.release())")
+    released.join()
+    peer("t.join()")
+    assert own.released and peer("m.released")
+    own.restore()
+    peer("m.restore()")
+    assert (own.ptr, peer("m.ptr")) == (address, there)
+    assert holds(array, 2)
+    assert peer("bool((numpy.from_dlpack(a) == 2).all())")
+    peer("a.close()")
+    peer("m.close()")
+    array.close()
+
+
+def test_who_never_lets_go_is_named_and_nothing_changes(own, peer):
+    array = own.array(COUNT, "int32")
+    filled(array, 1)
+    connected(peer, own)
+    with pytest.raises(vs.errors.DeadlineExceeded, match=f"process {peer.process.pid}"):
+        own.release(timeout=0.05)
+    assert not own.released
+    assert holds(array, 1)
+    assert peer("bool((numpy.from_dlpack(a) == 1).all())")
+    peer.kill()
+    own.release(timeout=30)
+    own.restore()
+    assert holds(array, 1)
+
+
+def test_it_is_filled_by_a_function_or_a_file(own, tmp_path):
+    array = own.array(COUNT, "int32")
+    own.release(keep=False)
+    with pytest.raises(vs.errors.FailedPrecondition):
+        own.restore()
+    own.restore(fill=lambda ptr, nbytes: filled(array, 3))
+    assert holds(array, 3)
+    own.release(keep=False)
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"head" + b"\x01\x00\x00\x00" * COUNT)
+    with pytest.raises(vs.errors.DataLoss):
+        own.restore(path=str(path), offset=8)
+    own.restore(path=str(path), offset=4)
+    assert holds(array, 1)
+
+
+def test_what_fill_raises_is_raised_and_it_stays_released(own):
+    array = own.array(COUNT, "int32")
+    filled(array, 1)
+    own.release()
+
+    def fails(ptr, nbytes):
+        filled(array, 9)
+        raise LookupError("no weights")
+
+    with pytest.raises(LookupError, match="no weights"):
+        own.restore(fill=fails)
+    assert own.released
+    own.restore()
+    assert holds(array, 1)
+
+
+def test_out_of_turn(own):
+    with pytest.raises(vs.errors.FailedPrecondition):
+        own.restore()
+    with pytest.raises(vs.errors.FailedPrecondition):
+        own.recalled_in  # Own memory is no lease.
+    with vs.connect_restorable(own.text) as theirs:
+        assert theirs.readonly and theirs.recalled_in is None
+        theirs.release()
+        with pytest.raises(vs.errors.FailedPrecondition):
+            theirs.recalled_in
+        own.release()
+        with pytest.raises(vs.errors.ResourceExhausted, match="released"):
+            theirs.restore(timeout=None)  # Asks once.
+        own.restore()
+        theirs.restore()
+    assert own.nbytes == 4 * COUNT
+    with pytest.raises(TypeError):
+        vs.connect_restorable(7)

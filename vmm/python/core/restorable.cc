@@ -1,0 +1,245 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+// Arrays of it stay where they are while it is released.
+class RestorableMemory final : public Storage {
+ public:
+  RestorableMemory(std::shared_ptr<vmmshare_restorable> memory, Place where)
+      : Storage(vmmshare_restorable_address(memory.get()),
+                vmmshare_restorable_requested_size(memory.get()), where),
+        memory_(std::move(memory)) {}
+
+ private:
+  const std::shared_ptr<vmmshare_restorable> memory_;
+};
+
+struct Restorable {
+  Holder<vmmshare_restorable> handle;
+  Place place;
+};
+
+Place PlaceOf(const vmmshare_restorable* memory, bool readonly) {
+  const Located at =
+      Locate(DefaultDriver().get(), vmmshare_restorable_address(memory));
+  return {{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
+          readonly};
+}
+
+Object<Restorable> Create(Server& server, nb::handle device,
+                          std::uint64_t nbytes, nb::handle host_node) {
+  const auto serves = server.handle.shared();
+  const auto on = DeviceOf(device);
+  vmmshare_memory_options options{};
+  options.struct_size = sizeof(options);
+  options.size = nbytes;
+  if (!host_node.is_none()) {
+    options.flags = VMMSHARE_ON_HOST;
+    options.numa_node = nb::cast<int>(host_node);
+  }
+  auto made = Make(&vmmshare_restorable_close,
+                   [&](vmmshare_restorable** out, vmmshare_error** error) {
+                     return vmmshare_restorable_create(serves.get(), on.get(),
+                                                       &options, out, error);
+                   });
+  const Place place = PlaceOf(made.get(), false);
+  return Give(
+      new Restorable{Holder<vmmshare_restorable>(std::move(made)), place});
+}
+
+Object<Restorable> Open(const std::string& text, bool writable,
+                        nb::handle timeout) {
+  WithoutNul(text);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  auto memory = MakeOnAThread(
+      &vmmshare_restorable_close,
+      [driver = DefaultDriver(), text, writable, timeout_ns](
+          vmmshare_restorable** made, vmmshare_error** error) {
+        const vmmshare_import_options options = ImportOptions(writable);
+        return vmmshare_restorable_open(driver.get(), text.c_str(), &options,
+                                        timeout_ns, made, error);
+      });
+  const Place place = PlaceOf(memory.get(), !writable);
+  return Give(
+      new Restorable{Holder<vmmshare_restorable>(std::move(memory)), place});
+}
+
+// Runs `call(error)` on a thread of its own, which Ctrl-C does not wait for.
+template <typename Call>
+void Wait(Call call) {
+  WaitOnAThread([call = std::move(call)](Outcome& outcome) {
+    outcome.status = call(&outcome.error);
+  });
+}
+
+void Release(const Restorable& self, bool keep, nb::handle timeout) {
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  Wait([memory = self.handle.shared(), keep,
+        timeout_ns](vmmshare_error** error) {
+    const bool is_own = vmmshare_restorable_text(memory.get())[0] != '\0';
+    const std::uint32_t flags =
+        is_own && !keep ? std::uint32_t{VMMSHARE_KEEP_NOTHING} : 0;
+    return vmmshare_restorable_release(memory.get(), flags, timeout_ns, error);
+  });
+}
+
+// What a `fill` of Python's is called by, and what it raised.
+struct Filler {
+  nb::handle call;
+  std::optional<nb::python_error> raised = std::nullopt;
+};
+
+vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
+  auto& filler = *static_cast<Filler*>(user);
+  const nb::gil_scoped_acquire held;
+  try {
+    filler.call(address, size);
+    return VMMSHARE_OK;
+  } catch (nb::python_error& raised) {
+    filler.raised.emplace(std::move(raised));
+    return VMMSHARE_ABORTED;
+  }
+}
+
+void Restore(const Restorable& self, nb::handle fill,
+             const std::optional<std::string>& path, std::uint64_t offset,
+             nb::handle timeout) {
+  const auto memory = self.handle.shared();
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  vmmshare_restore_options options{};
+  options.struct_size = sizeof(options);
+  if (path.has_value()) options.path = WithoutNul(*path).c_str();
+  options.offset = offset;
+  if (fill.is_none()) {
+    // Of its own, for the call may go on after Ctrl-C.
+    Wait([memory, options, path, timeout_ns](vmmshare_error** error) {
+      vmmshare_restore_options given = options;
+      if (path.has_value()) given.path = path->c_str();
+      return vmmshare_restorable_restore(memory.get(), &given, timeout_ns,
+                                         error);
+    });
+    return;
+  }
+  // On this thread: what the program calls there raises here.
+  Filler filler{fill};
+  options.fill = &Fill;
+  options.user = &filler;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status =
+        vmmshare_restorable_restore(memory.get(), &options, timeout_ns, &error);
+  }
+  if (filler.raised.has_value()) {
+    vmmshare_error_free(error);
+    throw nb::python_error(std::move(*filler.raised));
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
+Object<Array> ArrayOf(const Restorable& self, nb::handle shape,
+                      nb::handle dtype, std::uint64_t offset) {
+  Layout layout = DenseLayout(shape, dtype, offset);
+  auto storage =
+      std::make_shared<RestorableMemory>(self.handle.shared(), self.place);
+  CheckWithin(layout, storage->size);
+  return MakeArray(std::move(storage), std::move(layout));
+}
+
+std::optional<double> Recalled(const Restorable& self) {
+  const auto memory = self.handle.shared();
+  std::int64_t return_in_ns = 0;
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;  // It waits for a release that goes on.
+    status = vmmshare_restorable_lease(memory.get(), &return_in_ns, &error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
+  return static_cast<double>(return_in_ns) / 1e9;
+}
+
+bool IsReleased(const Restorable& self) {
+  return vmmshare_restorable_is_released(self.handle.get()) != 0;
+}
+
+}  // namespace
+
+void DefineRestorable(nb::module_& module) {
+  nb::class_<Restorable> type(
+      module, "Restorable",
+      "Memory that goes back to the device for a while and returns at the same "
+      "addresses:\nfrom restorable(), or another process's, from "
+      "connect_restorable().");
+  type.def_prop_ro("ptr",
+                   [](const Restorable& self) {
+                     return vmmshare_restorable_address(self.handle.get());
+                   })
+      .def_prop_ro(
+          "nbytes",
+          [](const Restorable& self) {
+            return vmmshare_restorable_requested_size(self.handle.get());
+          },
+          "Bytes that were asked for.")
+      .def_prop_ro("readonly",
+                   [](const Restorable& self) { return self.place.readonly; })
+      .def_prop_ro(
+          "text",
+          [](const Restorable& self) -> std::string {
+            return vmmshare_restorable_text(self.handle.get());
+          },
+          "Of own memory: the key to it, for connect_restorable(). The same "
+          "all the time, also\nwhile it is released. Otherwise empty.")
+      .def_prop_ro("released", &IsReleased, "Whether nothing is there.")
+      .def_prop_ro("recalled_in", &Recalled,
+                   "Of another process's memory: seconds until its owner wants "
+                   "it back, below 0\nwhen they have passed; None while nobody "
+                   "asks. Unavailable once the owner has ended,\n"
+                   "FailedPrecondition while it is released.")
+      .def("release", &Release, nb::kw_only(), nb::arg("keep") = true,
+           nb::arg("timeout").none() = 10.0,
+           "Gives the memory back; the addresses stay, and touching them is an "
+           "error. All work\non it must have ended. Own memory is recalled "
+           "first; `keep`: it is copied to pinned\nmemory of the host. "
+           "DeadlineExceeded names who has not let go within `timeout` "
+           "seconds,\nand nothing has changed. After Ctrl-C it goes on until "
+           "then.")
+      .def("restore", &Restore, nb::kw_only(),
+           nb::arg("fill").none() = nb::none(),
+           nb::arg("path").none() = nb::none(), nb::arg("offset") = 0,
+           nb::arg("timeout").none() = 10.0,
+           "Brings it back at the same addresses. Own memory gets what was "
+           "kept, or what a file\nat `path` has from `offset` on, or what "
+           "fill(ptr, nbytes) writes there. Another\nprocess's: waits until "
+           "its owner has restored it, ResourceExhausted if that has not\n"
+           "after `timeout` seconds (None: asks once). After an exception it "
+           "is released as "
+           "before.")
+      .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
+           nb::arg("offset") = 0,
+           "A typed view from `offset` bytes on, good whenever the memory is "
+           "not released. It\nkeeps the memory. ValueError when it would leave "
+           "it.");
+  DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
+  module.def("_restorable", &Create, nb::arg("server"), nb::arg("device"),
+             nb::arg("nbytes"), nb::arg("host_node"));
+  module.def("_open_restorable", &Open, nb::arg("text"), nb::arg("writable"),
+             nb::arg("timeout").none());
+}
+
+}  // namespace vmm::python
