@@ -1,9 +1,15 @@
 """What docs/ shows in Python, run on the host-memory driver."""
 
 import ctypes
+import functools
+import json
+import os
 import pathlib
+import shutil
 import socket
+import struct
 import sys
+import tempfile
 import textwrap
 import threading
 import types
@@ -11,7 +17,9 @@ import types
 import numpy as np
 
 import vmmshare as vs
+import vmmshare.broker
 import vmmshare.testing
+import vmmshare.weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "docs"))
@@ -103,6 +111,47 @@ def test_a_ring_brings_its_frames(cuda):
     assert got == list(range(20))
     for stream in streams:
         assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+def test_ranks_load_their_parts(keeper, tmp_path):
+    header = json.dumps({"0.q_proj.weight": {"dtype": "U8", "shape": [4, 2],
+                                             "data_offsets": [0, 8]}}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(range(8)))
+    where = {"address": keeper.address, "host_node": 0}
+    weights = types.SimpleNamespace(Shard=vs.weights.Shard,
+                                    load=functools.partial(vs.weights.load, **where))
+    model = types.SimpleNamespace(
+        state_dict=lambda: {"0.o_proj.weight": np.arange(8).reshape(2, 4)})
+
+    def part(rank, name):
+        with vs.weights.open(f"llama/tp{rank}", address=keeper.address) as opened:
+            return np.from_dlpack(opened[name]).tolist()
+
+    for rank, loaded, put in ((0, [[0, 1], [2, 3]], [[0, 1], [4, 5]]),
+                              (1, [[4, 5], [6, 7]], [[2, 3], [6, 7]])):
+        seen = []  # When it is put, what was loaded is there.
+        weights.put = lambda *words, **more: (
+            seen.append(part(rank, "0.q_proj.weight")),
+            vs.weights.put(*words, **more, **where))
+        run("weights.ranks", vs=types.SimpleNamespace(weights=weights), files=[file], model=model,
+            rank=rank, ranks=2)
+        assert seen == [loaded] and part(rank, "0.o_proj.weight") == put
+
+
+def test_memory_of_others_is_found_by_a_name(cuda, monkeypatch):
+    folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.delenv("NVIDIA_DRA_LOCAL_IPC_DIR", raising=False)
+    with vs.Allocation(nbytes=1 << 21, host_node=0) as memory:
+        np.from_dlpack(memory.array((8, 128), "float16"))[:] = 3
+        had = run("weights.broker", ptr=memory.ptr, nbytes=memory.nbytes)
+        assert (np.from_dlpack(had["array"]) == 3).all() and had["size"] == 1 << 21
+        assert os.fstat(had["descriptor"]).st_size == 1 << 21
+        os.close(had["descriptor"])
+        had["handles"].close()
+        had["published"].close()
+    shutil.rmtree(folder)
 
 
 def test_no_snippet_is_left_out():
