@@ -435,7 +435,7 @@ class ExitStatus(DoctorTest):
                 (["doctr"], "expected doctor"),
                 (["--version", "x"], "unexpected word"),
                 (["doctor", "x"], "unexpected word"),
-                (["doctor", "--colour"], "expected --driver"),
+                (["doctor", "--colour"], "expected --require"),
                 (["doctor", "--json=1"], "takes no value"),
                 (["doctor", "--require"], "needs a value"),
                 (["doctor", "--root="], "needs a value"),

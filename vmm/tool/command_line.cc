@@ -35,7 +35,7 @@ absl::string_view FlagOf(HandleKind kind) {
 }
 
 absl::StatusOr<std::vector<Option>> ParseOptions(
-    const std::vector<std::string>& words, absl::Span<const OptionName> known) {
+    const std::vector<std::string>& words, absl::Span<const OptionRow> known) {
   std::vector<Option> options;
   for (std::size_t i = 0; i < words.size(); ++i) {
     absl::string_view name = words[i];
@@ -49,12 +49,13 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
       value = std::string(name.substr(at + 1));
       name = name.substr(0, at);
     }
-    const auto found = std::find_if(
-        known.begin(), known.end(),
-        [name](const OptionName& one) { return one.name == name; });
+    const auto found =
+        std::find_if(known.begin(), known.end(),
+                     [name](const OptionRow& one) { return one.name == name; });
     if (found == known.end()) {
       std::string expected;
-      for (const OptionName& one : known) {
+      for (const OptionRow& one : known) {
+        if (&one != &known.front() && (&one)[-1].name == one.name) continue;
         absl::StrAppend(&expected,
                         &one == &known.front()  ? " --"
                         : &one == &known.back() ? " or --"
@@ -64,16 +65,17 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
       return absl::InvalidArgumentError(
           absl::StrCat("unknown option --", name, "; expected", expected));
     }
-    if (!found->takes_value && value.has_value()) {
+    const bool takes_value = !found->value.empty();
+    if (!takes_value && value.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " takes no value"));
     }
     // "--require fabric" as well as "--require=fabric".
-    if (found->takes_value && !value.has_value() && i + 1 < words.size() &&
+    if (takes_value && !value.has_value() && i + 1 < words.size() &&
         words[i + 1].substr(0, 2) != "--") {
       value = words[++i];
     }
-    if (found->takes_value && (!value.has_value() || value->empty())) {
+    if (takes_value && (!value.has_value() || value->empty())) {
       return absl::InvalidArgumentError(
           absl::StrCat("--", name, " needs a value: --", name, "=..."));
     }
@@ -84,11 +86,8 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
 
 absl::StatusOr<DoctorOptions> ParseDoctorOptions(
     const std::vector<std::string>& words) {
-  static constexpr OptionName kKnown[] = {
-      {"driver"},       {"require"},    {"json", false},
-      {"touch", false}, {"job", false}, {"timeout"},
-      {"nvml"},         {"root"},       {"help", false}};
-  absl::StatusOr<std::vector<Option>> given = ParseOptions(words, kKnown);
+  absl::StatusOr<std::vector<Option>> given =
+      ParseOptions(words, CommandNamed("doctor").options);
   if (!given.ok()) return given.status();
   DoctorOptions options;
   for (const auto& [name, value] : *given) {
@@ -112,47 +111,6 @@ absl::StatusOr<DoctorOptions> ParseDoctorOptions(
     }
   }
   return options;
-}
-
-std::string Usage() {
-  return "usage: vmmshare COMMAND [OPTIONS]\n"
-         "\n"
-         "  doctor      what of sharing GPU memory works here, and why not\n"
-         "  keep        keep memory under names, beyond its creator's end\n"
-         "  weights     named tensors that a keeper holds\n"
-         "  --version   the version of vmmshare\n"
-         "  --help      this text; `vmmshare COMMAND --help` says more\n";
-}
-
-std::string DoctorUsage() {
-  return R"(usage: vmmshare doctor [OPTIONS]
-
-Tries each way to share GPU memory on each device, and says what works, why
-the rest does not, and what to do. It changes nothing and leaves nothing behind.
-
-  --require=KIND       exit with 0 if KIND works on every device, else with 1;
-                       KIND is fd, nt or fabric
-  --json               one JSON object instead of text (docs/doctor.md)
-  --touch              also write and read the shared memory; this makes a
-                       context on each device, one after the other
-  --job                the ranks of the job this process was launched in try
-                       each other's memory; rank 0 prints the matrix. Under
-                       mpirun, prun or srun --mpi=pmix
-  --timeout=SECONDS    for --job: how long to wait for the other ranks (60)
-  --driver=system      the installed NVIDIA driver (the default)
-  --driver=host        the host-memory driver, which needs no GPU
-  --driver=PATH        the driver in this file
-  --nvml=PATH          the NVML to ask, in place of the system's or, with the
-                       host-memory driver, of that driver's own
-  --root=FOLDER        look for /dev, /proc and /run in FOLDER, as in the root
-                       file system of a container
-  --help               this text
-
-Exit status: 0; 1 without a driver, or when what is required does not work, or
-with --job when a rank is missing or does not reach another one's memory;
-2 for a command line that makes no sense. Colour only on a terminal, and not
-with NO_COLOR.
-)";
 }
 
 }  // namespace vmm::tool

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "vmm/memory/handle_kind.h"
+#include "vmm/tool/commands.h"
 
 namespace vmm::tool {
 
@@ -18,20 +19,15 @@ inline constexpr int kExitGood = 0;
 inline constexpr int kExitNotUsable = 1;  // Also: no driver.
 inline constexpr int kExitMisuse = 2;
 
-// An option that a command knows.
-struct OptionName {
-  absl::string_view name;
-  bool takes_value = true;
-};
 struct Option {
-  absl::string_view name;  // That of its OptionName.
+  absl::string_view name;  // That of its OptionRow.
   std::string value;       // Empty if it takes none.
 };
 
 // `words`, each "--name", "--name=value" or "--name value", in their order.
 // INVALID_ARGUMENT says which word is wrong, and what could stand there.
 absl::StatusOr<std::vector<Option>> ParseOptions(
-    const std::vector<std::string>& words, absl::Span<const OptionName> known);
+    const std::vector<std::string>& words, absl::Span<const OptionRow> known);
 
 struct DoctorOptions {
   std::string driver = "system";    // "system", "host", or a path.
@@ -52,10 +48,6 @@ absl::string_view FlagOf(HandleKind kind);
 // could stand there.
 absl::StatusOr<DoctorOptions> ParseDoctorOptions(
     const std::vector<std::string>& words);
-
-// What `vmmshare --help` and `vmmshare doctor --help` print.
-std::string Usage();
-std::string DoctorUsage();
 
 }  // namespace vmm::tool
 

@@ -29,9 +29,6 @@ struct KeepOptions {
 absl::StatusOr<KeepOptions> ParseKeepOptions(
     const std::vector<std::string>& words);
 
-// What `vmmshare keep --help` prints.
-std::string KeepUsage();
-
 // What `vmmshare keep --list` prints; times in `zone`.
 std::string AsText(const KeeperListing& listing, absl::TimeZone zone);
 

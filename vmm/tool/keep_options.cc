@@ -6,6 +6,7 @@
 #include "platform/os/user_name.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/tool/command_line.h"
+#include "vmm/tool/commands.h"
 #include "vmm/tool/keep.h"
 
 namespace vmm::tool {
@@ -77,11 +78,8 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
 
 absl::StatusOr<KeepOptions> ParseKeepOptions(
     const std::vector<std::string>& words) {
-  static constexpr OptionName kKnown[] = {
-      {"address"},     {"max-names"},   {"max-bytes"},  {"max-connections"},
-      {"quota-names"}, {"quota-bytes"}, {"allow-user"}, {"list", false},
-      {"drop"},        {"help", false}};
-  absl::StatusOr<std::vector<Option>> given = ParseOptions(words, kKnown);
+  absl::StatusOr<std::vector<Option>> given =
+      ParseOptions(words, CommandNamed("keep").options);
   if (!given.ok()) return given.status();
   KeepOptions options;
   for (const auto& [name, value] : *given) {
@@ -94,37 +92,6 @@ absl::StatusOr<KeepOptions> ParseKeepOptions(
     return absl::InvalidArgumentError("--list and --drop are two commands");
   }
   return options;
-}
-
-std::string KeepUsage() {
-  return R"(usage: vmmshare keep [OPTIONS]
-
-Keeps GPU memory under names, so that it outlives the process that created it
-(docs/keeper.md). Runs until SIGTERM or Ctrl-C; what is kept and attached
-nowhere is freed then, unless systemd stores it for the next keeper. Prints its
-address once it serves. It needs no GPU and loads no driver.
-
-  --address=ADDRESS    where it listens, an absolute path; by default
-                       keeper-USER in $NVIDIA_DRA_LOCAL_IPC_DIR, in
-                       $XDG_RUNTIME_DIR/vmmshare, or in /tmp/vmmshare-UID
-  --max-names=N        names at once (1024)
-  --max-bytes=SIZE     bytes at once, with K, M, G or T behind it (no limit)
-  --max-connections=N  connections at once (64), half of them of one process
-  --quota-names=N      of these, names of one user (no limit)
-  --quota-bytes=SIZE   of these, bytes of one user (no limit)
-  --allow-user=USER    a uid or a user's name, on Windows a SID, beside this
-                       user; may be given more than once. Whom it allows
-                       attaches everything. A client of another user than the
-                       keeper's has to allow that one as well: here with --list
-                       and --drop, in programs by KeeperClientOptions::keepers
-
-  --list               print what the keeper at ADDRESS keeps
-  --drop=NAME          have it forget NAME; who has it attached keeps it
-  --help               this text
-
-Exit status: 0; 1 when it cannot serve, or the keeper cannot be asked or
-refuses; 2 for a command line that makes no sense.
-)";
 }
 
 }  // namespace vmm::tool

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "platform/os/surroundings.h"
 #include "vmm/tool/command_line.h"
+#include "vmm/tool/commands.h"
 #include "vmm/tool/examine.h"
 #include "vmm/tool/job.h"
 #include "vmm/tool/keep.h"
@@ -65,7 +66,7 @@ int Doctor(const std::vector<std::string>& words) {
     return Misuse(options.status().message(), "vmmshare doctor --help");
   }
   if (options->help) {
-    return Print(DoctorUsage());
+    return Print(UsageOf(CommandNamed("doctor")));
   }
   if (options->job) return DoctorJob(*options);
   const Report report = Examine(*options);
@@ -89,7 +90,7 @@ int KeepOrAsk(const std::vector<std::string>& words) {
     return Misuse(options.status().message(), "vmmshare keep --help");
   }
   if (options->help) {
-    return Print(KeepUsage());
+    return Print(UsageOf(CommandNamed("keep")));
   }
   return Keep(*options);
 }
@@ -99,7 +100,8 @@ int AskForWeights(const std::vector<std::string>& words) {
   if (!options.ok()) {
     return Misuse(options.status().message(), "vmmshare weights --help");
   }
-  return options->help ? Print(WeightsUsage()) : Weights(*options);
+  return options->help ? Print(UsageOf(CommandNamed("weights")))
+                       : Weights(*options);
 }
 
 }  // namespace

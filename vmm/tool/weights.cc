@@ -12,6 +12,7 @@
 #include "platform/base/status_macros.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/tool/command_line.h"
+#include "vmm/tool/commands.h"
 #include "vmm/tool/driver_choice.h"
 #include "vmm/tool/json.h"
 #include "vmm/tool/print.h"
@@ -155,8 +156,6 @@ std::string AsJson(const std::string& name, const TensorManifest& manifest) {
 
 absl::StatusOr<WeightsOptions> ParseWeightsOptions(
     const std::vector<std::string>& words) {
-  static constexpr OptionName kKnown[] = {
-      {"address"}, {"driver"}, {"json", false}, {"help", false}};
   WeightsOptions options;
   auto next = words.begin();
   const auto take = [&](std::string* word) {
@@ -164,8 +163,9 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
   };
   take(&options.verb);
   if (options.verb != "list") take(&options.name);
-  ASSIGN_OR_RETURN(const std::vector<Option> given,
-                   ParseOptions({next, words.end()}, kKnown));
+  ASSIGN_OR_RETURN(
+      const std::vector<Option> given,
+      ParseOptions({next, words.end()}, CommandNamed("weights").options));
   for (const auto& [name, value] : given) {
     options.json |= name == "json";
     options.help |= name == "help";
@@ -191,34 +191,6 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
         absl::StrCat("weights ", options.verb, ": ", usable.message()));
   }
   return options;
-}
-
-std::string WeightsUsage() {
-  return R"(usage: vmmshare weights list [OPTIONS]
-       vmmshare weights show|verify|drop NAME [OPTIONS]
-       vmmshare weights put NAME FILE... [OPTIONS]
-
-The tensor sets that a keeper holds (docs/weights.md).
-
-  list                 each with its generation and fingerprint
-  show                 all that its manifest says
-  verify               reads the data and compares them with their checksums;
-                       memory of a device through a context, which is made
-  drop                 has the keeper forget it; who has it open keeps it
-  put                  reads safetensors files into shared memory and puts them
-                       under NAME; only in the Python package, see
-                       `python -m vmmshare weights put --help`
-
-  --address=ADDRESS    the keeper's; by default this user's own
-  --driver=system      the installed NVIDIA driver (the default)
-  --driver=host        the host-memory driver, which needs no GPU
-  --driver=PATH        the driver in this file
-  --json               list, show: JSON instead of text
-  --help               this text
-
-Exit status: 0; 1 when there is no such set, it is damaged, or the keeper
-cannot be asked; 2 for a command line that makes no sense.
-)";
 }
 
 int Weights(const WeightsOptions& options) {

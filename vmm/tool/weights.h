@@ -24,9 +24,6 @@ struct WeightsOptions {
 absl::StatusOr<WeightsOptions> ParseWeightsOptions(
     const std::vector<std::string>& words);
 
-// What `vmmshare weights --help` prints.
-std::string WeightsUsage();
-
 // What `vmmshare weights show` prints, and with --json.
 std::string AsText(const std::string& name, const TensorManifest& manifest);
 std::string AsJson(const std::string& name, const TensorManifest& manifest);
