@@ -6,11 +6,12 @@ install(
   EXPORT vmmshareTargets
   FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 if(TARGET vmmshare_hostdriver)
-  # A module library, loaded by path; a DLL counts as RUNTIME.
+  # Loaded by path: not among the libraries that programs link. A DLL counts as
+  # RUNTIME.
   install(
     TARGETS vmmshare_hostdriver
     EXPORT vmmshareTargets
-    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/vmmshare"
     RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 if(TARGET vmmshare_c)
@@ -36,3 +37,4 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/vmmshare-config-version.
 install(FILES "${PROJECT_BINARY_DIR}/vmmshare-config.cmake"
               "${PROJECT_BINARY_DIR}/vmmshare-config-version.cmake"
         DESTINATION "${VMMSHARE_CMAKE_DIR}")
+include(PkgConfig)

@@ -82,14 +82,15 @@ def test_the_first_has_gone_and_the_keeper_has_it(machine, maker, tmp_path):
 
 
 HELLO = {"Python": [sys.executable, str(EXAMPLES / "hello.py")],
-         "C++": [os.environ.get("VMMSHARE_HELLO", "")]}
+         "C++": [os.environ.get("VMMSHARE_HELLO", "")],
+         "C": [os.environ.get("VMMSHARE_HELLO_C", "")]}
 
 
 @pytest.mark.parametrize("theirs", HELLO)
 @pytest.mark.parametrize("ours", HELLO)
-def test_hello_in_either_language(machine, ours, theirs):
-    if "C++" in (ours, theirs) and not HELLO["C++"][0]:
-        pytest.skip("VMMSHARE_HELLO does not name the hello that is built")
+def test_hello_in_each_language(machine, ours, theirs):
+    if not HELLO[ours][0] or not HELLO[theirs][0]:
+        pytest.skip("VMMSHARE_HELLO and VMMSHARE_HELLO_C do not name the hello that is built")
     import vmmshare.testing
     driver = vmmshare.testing.host_driver()
     with subprocess.Popen([*HELLO[ours], driver], env=machine, text=True,
