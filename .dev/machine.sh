@@ -76,6 +76,18 @@ need_lint() {
   need cppcheck command:cppcheck "looks for mistakes"
 }
 
+# What makes Debian packages, and checks them.
+need_package() {
+  need_python
+  need python3-pip module:pip "fetches nanobind"
+  need debhelper command:dh "makes Debian packages"
+  need dh-python command:dh_python3 "makes Debian packages of Python"
+  need debootstrap command:debootstrap "makes the bare root in which they are tried"
+  need dpkg-dev command:dpkg-buildpackage "makes Debian packages"
+  need fakeroot command:fakeroot "makes files of root's in packages"
+  need lintian command:lintian "checks Debian packages"
+}
+
 need_fuzz() {
   need clang-16 command:clang++-16 "compiles for libFuzzer"
   need libclang-rt-16-dev glob:/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.fuzzer-*.a "is libFuzzer"

@@ -136,6 +136,8 @@ SPOILT = [
                       "vmm/b.cc": "void A::B() {}\n"}, "nothing before A::B() calls it"),
     ("WalksAreTrue", {"docs/design.md": WALK + "| `A::B` | `vmm/b.cc` | the program |\n",
                       "vmm/b.cc": "void A::B() {}\n"}, "has 1 sources, not 0"),
+    ("OneVersion", {"CMakeLists.txt": "project(\n  a\n  VERSION 1.2.3\n)\n",
+                    "docs/changelog.md": "# Changelog\n\n## 1.2.2\n"}, "has version 1.2.2"),
     ("NamedTasksExist", {"docs/guide.md": "Run `./dev fly`.\n"}, "no task fly"),
 ]
 

@@ -192,8 +192,32 @@ def walks_are_true(tree):
             yield f"{WALKS}: {name} has {count} sources; at most {MOST_SOURCES[name]}"
 
 
+VERSION = re.compile(r"^  VERSION ([0-9.]+)$", re.M)
+VERSIONED = {"vmm/python/pyproject.toml": r'^version = "([^"]+)"$',
+             ".packaging/conda/recipe.yaml": r'^  version: "([^"]+)"$',
+             ".packaging/spack/packages/vmmshare/package.py": r'^    version\("([^"]+)"\)$',
+             ".packaging/vcpkg/vmmshare/vcpkg.json": r'^  "version-semver": "([^"]+)",$',
+             "docs/changelog.md": r"^## ([0-9.]+)"}
+
+
+def one_version(tree):
+    """Packages and recipes have the version of the project, and the changelog begins with it."""
+    found = VERSION.search(tree.text("CMakeLists.txt")) if tree.has("CMakeLists.txt") else None
+    if not found:
+        return
+    for name, pattern in VERSIONED.items():
+        if not tree.has(name):
+            yield f"{name}: is missing, or the list of files with the version is old"
+            continue
+        stated = re.search(pattern, tree.text(name), re.M)
+        if not stated or stated[1] != found[1]:
+            yield (f"{name}: has version {stated[1] if stated else 'none'}, CMakeLists.txt has "
+                   f"{found[1]}")
+
+
 RULES = {
     "SnippetsAreRun": snippets_are_run,
+    "OneVersion": one_version,
     "LinksResolve": links_resolve,
     "NamedFilesExist": named_files_exist,
     "NamedTasksExist": named_tasks_exist,
