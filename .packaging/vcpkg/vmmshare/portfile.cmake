@@ -1,0 +1,18 @@
+# An overlay port of the repository that it lies in:
+#   vcpkg install vmmshare --overlay-ports=.packaging/vcpkg
+get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+
+vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES tools VMMSHARE_BUILD_TOOL tools
+                     VMMSHARE_BUILD_C tools VMMSHARE_BUILD_HOSTDRIVER)
+vcpkg_cmake_configure(
+  SOURCE_PATH "${SOURCE_PATH}"
+  OPTIONS ${features} -DVMMSHARE_BUILD_BENCH=OFF -DVMMSHARE_BUILD_EXAMPLES=OFF
+          -DVMMSHARE_BUILD_TESTS=OFF)
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(PACKAGE_NAME vmmshare CONFIG_PATH lib/cmake/vmmshare)
+vcpkg_fixup_pkgconfig()
+if("tools" IN_LIST FEATURES)
+  vcpkg_copy_tools(TOOL_NAMES vmmshare AUTO_CLEAN)
+endif()
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
