@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -47,8 +48,8 @@ std::vector<PmixRounds::Value> PmixRounds::Put(
   std::vector<Value> pieces;
   absl::Span<const std::uint8_t> left = message;
   do {
-    auto& [key, bytes] = pieces.emplace_back(place.Key(pieces.size()), Bytes());
-    const std::size_t capacity = SizeOf(pieces.size() - 1);
+    const std::size_t capacity = SizeOf(pieces.size());
+    Bytes bytes;
     bytes.reserve(capacity);
     platform::WireWriter out(bytes);
     out.Put<std::uint64_t>(place.round);
@@ -56,6 +57,7 @@ std::vector<PmixRounds::Value> PmixRounds::Put(
     const std::size_t part = std::min(left.size(), capacity - kHeader);
     out.PutBytes(left.subspan(0, part));
     bytes.resize(capacity);
+    pieces.emplace_back(place.Key(pieces.size()), std::move(bytes));
     left.remove_prefix(part);
   } while (!left.empty());
   return pieces;

@@ -61,7 +61,6 @@ void WeightsArePutAndAttached(const platform::Driver& driver,
 }
 
 void WindowsNamesUsers(const Device& device, std::uint64_t size) {
-  auto memory =
 #include <windows.users.inc>
 }
 
