@@ -25,7 +25,7 @@ namespace {
 
 using platform::DriverTable;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 // A graph that is being captured from a stream, then one to be launched.
 class Graph {

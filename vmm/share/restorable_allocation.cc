@@ -76,7 +76,7 @@ absl::Status RestorableAllocation::Restore(const Fill& fill) {
         "Restore of memory of which Release() kept nothing, as it was told "
         "(Keep::kNothing): give a Fill, such as FillFromFile()");
   }
-  const absl::Status restored = MakeAndServe(fill);
+  absl::Status restored = MakeAndServe(fill);
   if (restored.ok()) {
     kept_.reset();
     return restored;

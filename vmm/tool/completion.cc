@@ -133,7 +133,7 @@ complete -F _vmmshare vmmshare
 }
 
 std::string ZshCompletion() {
-  constexpr absl::string_view kSpecial = "[]:\\";
+  static constexpr absl::string_view kSpecial = "[]:\\";
   const auto arguments = [](absl::Span<const OptionRow> rows) {
     std::string text;
     for (const Completed& one : Merged(rows)) {
