@@ -119,3 +119,11 @@ def test_out_of_turn(own):
     assert own.nbytes == 4 * COUNT
     with pytest.raises(TypeError):
         vs.connect_restorable(7)
+
+
+def test_memory_of_a_device_is_what_it_makes_by_itself(driver):
+    with vs.restorable(nbytes=1 << 20) as made:
+        at = made.ptr
+        made.release()
+        made.restore()
+        assert made.ptr == at and not made.released

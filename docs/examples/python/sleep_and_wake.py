@@ -62,6 +62,9 @@ def use(text, flags):
 
 
 def main():
+    if "--help" in sys.argv:
+        print(__doc__)
+        return 0
     flags = [word for word in sys.argv[1:] if word == "--host"]
     if flags:
         import vmmshare.testing

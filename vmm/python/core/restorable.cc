@@ -237,7 +237,7 @@ void DefineRestorable(nb::module_& module) {
            "it.");
   DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
   module.def("_restorable", &Create, nb::arg("server"), nb::arg("device"),
-             nb::arg("nbytes"), nb::arg("host_node"));
+             nb::arg("nbytes"), nb::arg("host_node").none());
   module.def("_open_restorable", &Open, nb::arg("text"), nb::arg("writable"),
              nb::arg("timeout").none());
 }
