@@ -74,10 +74,11 @@ def _path(folder: str, name: str) -> str:
 
 
 def _server(directory: str) -> Server:
-    pid, server = _servers.get(directory, (0, None))
+    folder = _folder(directory)  # The environment may name another one by now.
+    pid, server = _servers.get(folder, (0, None))
     if server is None or pid != os.getpid():  # A forked child's is its own.
         server = Server(directory=directory)
-        _servers[directory] = (os.getpid(), server)
+        _servers[folder] = (os.getpid(), server)
     return server
 
 
