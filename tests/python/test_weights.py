@@ -619,7 +619,9 @@ def test_the_first_pattern_counts():
     assert shard.lengths("a.b", [4, 6]) == (4, 3)
     for wrong, error in (((2, 2, {}), ValueError), ((-1, 2, {}), ValueError),
                          ((0, 0, {}), ValueError), ((0, 2, {"a": -1}), TypeError),
-                         ((0, 2, {"a": "0"}), TypeError), ((0, 2, {"a": True}), TypeError)):
+                         ((0, 2, {"a": "0"}), TypeError), ((0, 2, {"a": True}), TypeError),
+                         ((0, 2, {"a": vs.weights.Fused(0, ())}), TypeError),
+                         ((0, 2, {"a": vs.weights.Fused(0, (4, -4))}), TypeError)):
         with pytest.raises(error):
             vs.weights.Shard(*wrong)
 
@@ -636,6 +638,134 @@ def test_tied_weights_stay_tied_when_they_are_cut(keeper, dim):
             assert all(np.array_equal(np.from_dlpack(weights[name]), wanted) for name in tensors)
             ties = {row["name"]: row["alias_of"] for row in weights.tensors()}
             assert ties == {"embed": None, "head": "embed", "same values": None}
+
+
+# Query, key and value of 8, 4 and 4 rows, and the same in the second dimension.
+FUSED = {"*.qkv": vs.weights.Fused(0, (8, 4, 4)), "*.gate_up": vs.weights.Fused(1, [6, 10])}
+
+
+def fused_model():
+    return {"1.qkv": np.arange(80, dtype=np.float32).reshape(16, 5),
+            "1.gate_up": np.arange(3 * 16 * 2, dtype=np.int64).reshape(3, 16, 2),
+            "1.norm": np.arange(4.0, dtype=np.float32)}
+
+
+def fused_part(array, dim, lengths, rank, count):
+    parts = np.split(array, np.cumsum(lengths)[:-1], dim)
+    return np.concatenate([np.split(part, count, dim)[rank] for part in parts], dim)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_part_of_a_fused_tensor_is_cut_by_itself(keeper, tmp_path, count):
+    path, told = model_file(tmp_path, tensors=fused_model()), []
+    whole = fused_model()
+    for rank in range(count):
+        shard = vs.weights.Shard(rank, count, FUSED)
+        vs.weights.load("file", path, shard=shard, address=keeper.address,
+                        progress=lambda *what: told.append(what), **HOST)
+        vs.weights.put("arrays", fused_model(), shard=shard, address=keeper.address, **HOST)
+        for name in ("file", "arrays"):
+            with vs.weights.open(name, address=keeper.address) as weights:
+                for tensor, (dim, lengths) in (("1.qkv", (0, (8, 4, 4))),
+                                               ("1.gate_up", (1, (6, 10)))):
+                    wanted = fused_part(whole[tensor], dim, lengths, rank, count)
+                    assert np.array_equal(np.from_dlpack(weights[tensor]), wanted), tensor
+                assert np.array_equal(np.from_dlpack(weights["1.norm"]), whole["1.norm"])
+                assert weights.verify() == 3
+    cut = whole["1.qkv"].nbytes + whole["1.gate_up"].nbytes
+    assert told[-1] == (cut // count + whole["1.norm"].nbytes,) * 2
+
+
+def test_fused_tensors_that_are_tied_stay_tied(keeper):
+    qkv = fused_model()["1.qkv"]
+    vs.weights.put("tied", {"a.qkv": qkv, "b.qkv": qkv, "c.qkv": qkv.copy()},
+                   shard=vs.weights.Shard(1, 2, FUSED), address=keeper.address, **HOST)
+    with vs.weights.open("tied", address=keeper.address) as weights:
+        ties = {row["name"]: row["alias_of"] for row in weights.tensors()}
+        assert ties == {"a.qkv": None, "b.qkv": "a.qkv", "c.qkv": None}
+        for name in ties:
+            assert np.array_equal(np.from_dlpack(weights[name]),
+                                  fused_part(qkv, 0, (8, 4, 4), 1, 2))
+
+
+def test_fused_tensors_of_pytorchs(keeper, Tensor, monkeypatch):
+    qkv = fused_model()["1.qkv"]
+    joined = []
+
+    def cat(parts, dim):
+        joined.append(len(parts))
+        return Tensor.of_the_host(np.concatenate([part.array for part in parts], dim))
+
+    monkeypatch.setattr(sys.modules[Tensor.__module__], "cat", cat, raising=False)
+    vs.weights.put("torch", {"1.qkv": Tensor.of_the_host(qkv)}, address=keeper.address,
+                   shard=vs.weights.Shard(0, 2, FUSED), **HOST)
+    with vs.weights.open("torch", address=keeper.address) as weights:
+        assert np.array_equal(np.from_dlpack(weights["1.qkv"]),
+                              fused_part(qkv, 0, (8, 4, 4), 0, 2))
+    assert joined == [3]
+
+
+@pytest.mark.parametrize("lengths, count, says", [
+    ((8, 4), 2, r"dimension 0 as \(8, 4\), which is 12 and not 16"),
+    ((8, 5, 3), 2, "into 2 equal parts: 5 is no multiple of 2"),
+    ((16, 16), 2, "which is 32 and not 16")])
+def test_a_fused_tensor_that_does_not_fit_is_refused(keeper, tmp_path, monkeypatch, lengths,
+                                                     count, says):
+    path = model_file(tmp_path, tensors=fused_model())
+    monkeypatch.setattr(vs.weights, "Allocation", None)  # Before anything is made.
+    shard = vs.weights.Shard(0, count, {"*.qkv": vs.weights.Fused(0, lengths)})
+    with pytest.raises(vs.errors.InvalidArgument, match=says):
+        vs.weights.load("model", path, shard=shard, address=keeper.address, **HOST)
+    with pytest.raises(vs.errors.InvalidArgument, match=says):
+        vs.weights.put("model", fused_model(), shard=shard, address=keeper.address, **HOST)
+
+
+def test_a_fused_cut_of_what_no_library_joins_is_a_type_error():
+    class Alone:
+        shape = (16, 5)
+
+        def __getitem__(self, index):
+            return self
+
+    with pytest.raises(TypeError, match="neither cat"):
+        vs.weights.Shard(0, 2, FUSED).take("1.qkv", Alone())
+
+
+def test_a_file_that_is_cut_within_a_fused_tensor(keeper, tmp_path, monkeypatch):
+    path = model_file(tmp_path, tensors={"1.qkv": fused_model()["1.qkv"]})
+    read_header = vs.weights.read_header
+
+    def cut(path):
+        known = read_header(path)
+        os.truncate(path, os.path.getsize(path) - 8)
+        return known
+
+    monkeypatch.setattr(vs.weights, "read_header", cut)
+    with pytest.raises(vs.errors.DataLoss, match="ends within tensor '1.qkv'"):
+        vs.weights.load("model", path, shard=vs.weights.Shard(1, 2, FUSED),
+                        address=keeper.address, **HOST)
+    assert vs.weights.list(address=keeper.address) == []
+
+
+def test_the_command_loads_a_ranks_part(keeper, tmp_path):
+    path = model_file(tmp_path, tensors=fused_model())
+    done = command(keeper, "put", "model", str(path), "--host-node=0", "--shard=1/2",
+                   "--cut=*.qkv=0:8+4+4", "--cut=*.gate_up=1", "--cut=*.norm=whole")
+    assert done.returncode == 0, done.stderr
+    with vs.weights.open("model", address=keeper.address) as weights:
+        assert weights.metadata["shard.rank"] == "1"
+        assert np.array_equal(np.from_dlpack(weights["1.qkv"]),
+                              fused_part(fused_model()["1.qkv"], 0, (8, 4, 4), 1, 2))
+        assert np.array_equal(np.from_dlpack(weights["1.gate_up"]),
+                              np.split(fused_model()["1.gate_up"], 2, 1)[1])
+        assert weights["1.norm"].shape == (4,)
+    for words, says in ((["--shard=2/2"], "is no rank"), (["--shard=1"], "is no rank"),
+                        (["--cut=*=0"], "expected --shard"),
+                        (["--shard=0/2", "--cut=a"], "expected PATTERN=0"),
+                        (["--shard=0/2", "--cut=a=0:"], "expected PATTERN=0"),
+                        (["--shard=0/2", "--cut=a=0", "--cut=a=1"], "twice")):
+        done = command(keeper, "put", "model", str(path), "--host-node=0", *words)
+        assert done.returncode == 2 and says in done.stderr, (words, done.stderr)
 
 
 def test_tensors_of_pytorchs_are_cut_too(keeper, Tensor):

@@ -28,7 +28,8 @@ def theirs(text: str, ticket: bytes) -> float | None:
 def sets(name: str) -> int:
     generation: int = vs.weights.put(name, {}, fingerprint="a", timeout=None)
     vs.weights.load(name, ["a.safetensors"], select=lambda one: one != "b", threads=2)
-    half = vs.weights.Shard(0, 2, {"*.q_proj.*": 0, "*.bias": None})
+    half = vs.weights.Shard(0, 2, {"*.q_proj.*": 0, "*.bias": None,
+                                   "*.qkv": vs.weights.Fused(0, (8, 4))})
     vs.weights.put(name, {}, shard=half)
     vs.weights.load(name, "a.safetensors", shard=half, timeout=None)
     print(half.dimension("b"), half.lengths("b", (2, 4))[0] + 1)

@@ -11,6 +11,28 @@ from . import Driver, set_driver, weights
 from .errors import VmmshareError
 
 
+def _rank_of(text: str) -> "tuple[int, int]":
+    rank, _, count = text.partition("/")
+    if not (rank.isdecimal() and count.isdecimal() and int(rank) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no rank; expected as 0/2 or 1/2")
+    return int(rank), int(count)
+
+
+def _cut(text: str) -> "tuple[str, weights.Cut]":
+    pattern, equals, how = text.rpartition("=")
+    dim, colon, lengths = how.partition(":")
+    if how == "whole" and pattern:
+        return pattern, None
+    parts = lengths.split("+")
+    if (not pattern or not equals or not dim.isdecimal()
+            or colon and not all(part.isdecimal() for part in parts)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected PATTERN=0, PATTERN=0:4096+1024 or "
+                                         "PATTERN=whole")
+    if not colon:
+        return pattern, int(dim)
+    return pattern, weights.Fused(int(dim), tuple(int(part) for part in parts))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="vmmshare weights put", allow_abbrev=False,
@@ -26,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
                         help="memory of this NUMA node of the host instead of a GPU's")
     parser.add_argument("--fingerprint", default="", metavar="TEXT",
                         help="what the model is called; who opens it may ask for it")
+    parser.add_argument("--shard", type=_rank_of, metavar="RANK/COUNT",
+                        help="only what this rank of so many takes of each tensor, by --cut")
+    parser.add_argument("--cut", type=_cut, action="append", default=[], metavar="PATTERN=HOW",
+                        help="how tensors of such names are cut: HOW is the dimension, as 0; for "
+                             "several tensors in one with the length of each, as "
+                             "0:4096+1024+1024; or whole. The first that fits counts, what fits "
+                             "none is whole")
     parser.add_argument("--threads", type=int, metavar="N",
                         help="that read at once (as many as processors, at most 8)")
     parser.add_argument("--address", default="", help="the keeper's; by default this user's own")
@@ -60,6 +89,11 @@ def main(words: "list[str]") -> int:
     options = _parser().parse_args(words)
     if options.threads is not None and options.threads < 1:
         _parser().error("--threads: expected a number from 1 on")
+    if options.cut and options.shard is None:
+        _parser().error("--cut: expected --shard RANK/COUNT beside it")
+    if len(dict(options.cut)) < len(options.cut):
+        _parser().error("--cut: a pattern stands there twice")
+    shard = options.shard and weights.Shard(*options.shard, dict(options.cut))
     try:
         if options.driver == "host":
             from . import testing
@@ -69,7 +103,7 @@ def main(words: "list[str]") -> int:
         device = int(options.device) if options.device.isdecimal() else options.device
         files = options.files[0] if len(options.files) == 1 else options.files
         generation = weights.load(
-            options.name, files, fingerprint=options.fingerprint, device=device,
+            options.name, files, shard=shard, fingerprint=options.fingerprint, device=device,
             host_node=options.host_node, threads=options.threads, address=options.address,
             progress=_Bar(sys.stderr) if sys.stderr.isatty() else None, timeout=options.timeout)
         print(f"{options.name}: generation {generation}", flush=True)

@@ -27,14 +27,15 @@ import typing
 
 from . import _core
 from ._core import Allocation, Array, Keeper
-from ._safetensors import Entry, read_header
-from ._shards import Rows, Shard
+from ._parts import part_of, read_part
+from ._safetensors import read_header
+from ._shards import Cut, Fused, Shard
 from .errors import AlreadyExists, FailedPrecondition
 
 if typing.TYPE_CHECKING:
     import torch
 
-__all__ = ["Shard", "TensorSet", "drop", "list", "load", "open", "put", "show", "verify"]
+__all__ = ["Fused", "Shard", "TensorSet", "drop", "list", "load", "open", "put", "show", "verify"]
 
 Progress = typing.Callable[[int, int], object]
 
@@ -182,6 +183,26 @@ def _aliases(reads: "builtins.list[_Read]") -> "dict[str, _Read]":
     return found
 
 
+def _take(shard: Shard, tensors: "dict[str, typing.Any]", kind: typing.Any
+          ) -> "dict[str, typing.Any]":
+    """The rank's slice of each. Of the same memory, as tied weights are, there is one copy."""
+    fused = {name: array for name, array in tensors.items()
+             if isinstance(shard.cut(name), Fused)}
+    places = {one.name: one[1:] for one in
+              (_Read(*row) for row in (_core._read_arrays(fused, kind) if fused else ()))}
+    copies: "dict[typing.Any, typing.Any]" = {}
+    taken = {}
+    for name, array in tensors.items():
+        if name not in fused:
+            taken[name] = shard.take(name, array)
+            continue
+        key = (places[name], shard.cut(name))
+        if key not in copies:
+            copies[key] = shard.take(name, array)
+        taken[name] = copies[key]
+    return taken
+
+
 def _publish(writer: typing.Any, name: str, checksum: bool, address: str,
              timeout: "float | None") -> int:
     with Keeper(address, timeout=timeout) as keeper:
@@ -217,9 +238,9 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
     kept = dict(tensors)  # What is read is there until it was copied.
-    if shard is not None:
-        kept = {one: shard.take(one, array) for one, array in kept.items()}
     kind = _torch_type()
+    if shard is not None:
+        kept = _take(shard, kept, kind)
     _await_torch(kept, kind)
     reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
     aliases = _aliases(reads)
@@ -263,16 +284,6 @@ def _files(paths: typing.Any) -> "builtins.list[str]":
     return [os.fspath(path) for path in paths]
 
 
-def _part(shard: "Shard | None", entry: Entry) -> "tuple[tuple[int, ...], Rows, int]":
-    """Shape, place in the entry's bytes, and bytes of what a rank takes of it."""
-    if shard is None:
-        return entry.shape, Rows(0, entry.nbytes, entry.nbytes), entry.nbytes
-    shape = shard.lengths(entry.name, entry.shape)
-    cut = shape != entry.shape
-    return (shape, shard.rows(entry.name, entry.shape, entry.nbytes),
-            entry.nbytes // shard.count if cut else entry.nbytes)
-
-
 def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.PathLike[str]]", *,
          select: "typing.Callable[[str], bool] | None" = None, shard: "Shard | None" = None,
          fingerprint: str = "", metadata: "typing.Mapping[str, str] | None" = None,
@@ -308,25 +319,24 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
             if names.setdefault(entry.name, path) != path:
                 raise AlreadyExists(f"tensor {entry.name!r} is in {names[entry.name]} and in "
                                     f"{path}")
-            work.append((path, entry, *_part(shard, entry)))
+            work.append(part_of(shard, path, entry))
     layout = _layout(fingerprint, {**notes, **(metadata or {})}, shard)
-    for _, entry, shape, _, _ in work:
-        layout.add(entry.name, entry.dtype, shape)
-    total, done, lock = sum(nbytes for *_, nbytes in work), 0, threading.Lock()
+    for part in work:
+        layout.add(part.entry.name, part.entry.dtype, part.shape)
+    total, done, lock = sum(part.nbytes for part in work), 0, threading.Lock()
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
 
         def read(place: int) -> None:
             nonlocal done
-            path, entry, _, rows, nbytes = work[place]
-            writer.read_rows(place, path, entry.offset + rows.offset, rows.nbytes, rows.pitch)
+            read_part(writer, place, work[place])
             with lock:
-                done += nbytes
+                done += work[place].nbytes
                 if progress is not None:
                     progress(done, total)
 
         # The largest first, so that no thread has one left when the others are done.
-        order = sorted(range(len(work)), key=lambda place: -work[place][4])
+        order = sorted(range(len(work)), key=lambda place: -work[place].nbytes)
         workers = threads or min(8, os.cpu_count() or 1)
         with concurrent.futures.ThreadPoolExecutor(workers, "vmmshare-load") as pool:
             reading = [pool.submit(read, place) for place in order]
