@@ -113,6 +113,18 @@ vmmshare_import_options ImportOptions(bool writable) {
   return options;
 }
 
+vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
+                                      nb::handle host_node) {
+  vmmshare_memory_options options{};
+  options.struct_size = sizeof(options);
+  options.size = nbytes;
+  if (!host_node.is_none()) {
+    options.flags = VMMSHARE_ON_HOST;
+    options.numa_node = nb::cast<int>(host_node);
+  }
+  return options;
+}
+
 void DefineDriver(nb::module_& module) {
   nb::class_<Driver> driver(
       module, "Driver",

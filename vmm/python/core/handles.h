@@ -134,6 +134,9 @@ Located Locate(const vmmshare_driver* driver, std::uint64_t address);
 
 // The flags of vmmshare_import_options.
 vmmshare_import_options ImportOptions(bool writable);
+// Memory of a device or, unless that is None, of the host's node `host_node`.
+vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
+                                      nanobind::handle host_node);
 
 // Text of a call that makes it as JSON, as Python objects.
 template <typename Call>

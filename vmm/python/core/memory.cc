@@ -8,7 +8,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
-#include "vmm/python/core/text.h"
+#include "vmm/python/core/opening.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -19,13 +19,7 @@ namespace {
 void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
             nb::handle host_node) {
   const auto on = DeviceOf(device);
-  vmmshare_memory_options options{};
-  options.struct_size = sizeof(options);
-  options.size = nbytes;
-  if (!host_node.is_none()) {
-    options.flags = VMMSHARE_ON_HOST;
-    options.numa_node = nb::cast<int>(host_node);
-  }
+  const vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
   new (self) Allocation{
       Holder<vmmshare_memory>(
           Make(&vmmshare_memory_close,
@@ -77,16 +71,8 @@ Object<Allocation> Adopt(std::uint64_t ptr, std::uint64_t nbytes) {
 
 Object<Allocation> Open(const std::string& text, bool writable,
                         nb::handle timeout) {
-  WithoutNul(text);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  auto memory = MakeOnAThread(
-      &vmmshare_memory_close,
-      [driver = DefaultDriver(), text, writable, timeout_ns](
-          vmmshare_memory** made, vmmshare_error** error) {
-        const vmmshare_import_options options = ImportOptions(writable);
-        return vmmshare_memory_open(driver.get(), text.c_str(), &options,
-                                    timeout_ns, made, error);
-      });
+  auto memory = OpenByText(DefaultDriver(), &vmmshare_memory_close,
+                           &vmmshare_memory_open, text, writable, timeout);
   return Give(
       new Allocation{Holder<vmmshare_memory>(std::move(memory)), !writable});
 }

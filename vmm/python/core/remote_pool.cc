@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "vmm/python/core/array.h"
-#include "vmm/python/core/text.h"
+#include "vmm/python/core/opening.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -124,17 +124,9 @@ std::uint64_t WaitRecalled(const RemotePool& self, std::uint64_t seen,
 
 Object<RemotePool> OpenPool(const std::string& text, bool writable,
                             nb::handle timeout) {
-  WithoutNul(text);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
   auto driver = DefaultDriver();
-  auto pool = MakeOnAThread(
-      &vmmshare_imported_pool_close,
-      [driver, text, writable, timeout_ns](vmmshare_imported_pool** made,
-                                           vmmshare_error** error) {
-        const vmmshare_import_options options = ImportOptions(writable);
-        return vmmshare_imported_pool_open(driver.get(), text.c_str(), &options,
-                                           timeout_ns, made, error);
-      });
+  auto pool = OpenByText(driver, &vmmshare_imported_pool_close,
+                         &vmmshare_imported_pool_open, text, writable, timeout);
   return Give(new RemotePool(std::move(driver), std::move(pool), writable));
 }
 

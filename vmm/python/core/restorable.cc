@@ -7,6 +7,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/opening.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 
@@ -43,13 +44,7 @@ Object<Restorable> Create(Server& server, nb::handle device,
                           std::uint64_t nbytes, nb::handle host_node) {
   const auto serves = server.handle.shared();
   const auto on = DeviceOf(device);
-  vmmshare_memory_options options{};
-  options.struct_size = sizeof(options);
-  options.size = nbytes;
-  if (!host_node.is_none()) {
-    options.flags = VMMSHARE_ON_HOST;
-    options.numa_node = nb::cast<int>(host_node);
-  }
+  const vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
   auto made = Make(&vmmshare_restorable_close,
                    [&](vmmshare_restorable** out, vmmshare_error** error) {
                      return vmmshare_restorable_create(serves.get(), on.get(),
@@ -62,16 +57,8 @@ Object<Restorable> Create(Server& server, nb::handle device,
 
 Object<Restorable> Open(const std::string& text, bool writable,
                         nb::handle timeout) {
-  WithoutNul(text);
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  auto memory = MakeOnAThread(
-      &vmmshare_restorable_close,
-      [driver = DefaultDriver(), text, writable, timeout_ns](
-          vmmshare_restorable** made, vmmshare_error** error) {
-        const vmmshare_import_options options = ImportOptions(writable);
-        return vmmshare_restorable_open(driver.get(), text.c_str(), &options,
-                                        timeout_ns, made, error);
-      });
+  auto memory = OpenByText(DefaultDriver(), &vmmshare_restorable_close,
+                           &vmmshare_restorable_open, text, writable, timeout);
   const Place place = PlaceOf(memory.get(), !writable);
   return Give(
       new Restorable{Holder<vmmshare_restorable>(std::move(memory)), place});

@@ -1,0 +1,35 @@
+// What memory, restorable memory and pools of another process are opened by: one
+// text, on a thread that Ctrl-C does not wait for.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_OPENING_H_
+#define VMMSHARE_VMM_PYTHON_CORE_OPENING_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
+#include "vmm/python/core/wait.h"
+
+namespace vmm::python {
+
+// What `open`, which is vmmshare_memory_open() or one of its shape, makes of
+// `text`; `close` closes it. Raises what it answers, ValueError for a text with a
+// zero byte, and as NanosecondsOf() for a `timeout` that is none.
+template <typename T, typename Open>
+std::shared_ptr<T> OpenByText(const std::shared_ptr<vmmshare_driver>& driver,
+                              void (*close)(T*), Open open,
+                              const std::string& text, bool writable,
+                              nanobind::handle timeout) {
+  WithoutNul(text);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  return MakeOnAThread(close, [driver, open, text, writable, timeout_ns](
+                                  T** made, vmmshare_error** error) {
+    const vmmshare_import_options options = ImportOptions(writable);
+    return open(driver.get(), text.c_str(), &options, timeout_ns, made, error);
+  });
+}
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_OPENING_H_
