@@ -238,6 +238,30 @@ TEST_F(EndpointLeases, ARecallIsSeenByThoseThatHoldTheMemory) {
 
 // The exchange is not over when the handles have come: what is asked meanwhile
 // is not sent into it.
+// An engine looks between steps; its owner may ask at every turn of a loop.
+TEST_F(EndpointLeases, WhoAsksOftenDisconnectsNobodyWhoLooksSeldom) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared shared = Publish(*endpoint);
+  std::optional<ImportedAllocation> memory = Open(shared);
+  const absl::Time first = absl::Now() + absl::Seconds(60);
+  for (int i = 0; i < 5000; ++i) {
+    endpoint->RecallAll(first + absl::Seconds(i));
+  }
+  ASSERT_EQ(endpoint->Leases().size(), 1u);
+  EXPECT_EQ(endpoint->Leases()[0].lease.state, LeaseState::kRecalled);
+  EXPECT_EQ(endpoint->Leases()[0].lease.return_by, first + absl::Seconds(4999));
+  ExpectSoon([&] { return memory->lease().return_by.has_value(); });
+  EXPECT_LE(*memory->lease().return_by, first + absl::Seconds(1));
+  // Earlier than it was told is news.
+  const absl::Time earlier = first - absl::Seconds(30);
+  endpoint->RecallAll(earlier);
+  ExpectSoon(
+      [&] { return *memory->lease().return_by < earlier + absl::Seconds(1); });
+  Must(memory->lease().connection);
+  memory.reset();
+  Must(endpoint->WaitUntilAllReturned(Late()));
+}
+
 TEST_F(EndpointLeases, ARecallDuringTheExchangeComesAfterIt) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Shared shared = Publish(*endpoint);

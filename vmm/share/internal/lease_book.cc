@@ -41,7 +41,7 @@ absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::PeerCredentials peer,
                                               std::move(watch)})
                        .first->second;
   for (const Item& item : items)
-    holder.held.push_back({item, std::nullopt, false});
+    holder.held.push_back({item, {}, {}, false});
   return entry;
 }
 
@@ -145,7 +145,7 @@ void LeaseBook::Recall(const std::optional<MemoryId>& memory,
     for (Held& held : holder.held) {
       if (!IsOf(memory, held.item.memory)) continue;
       held.return_by = until;
-      held.to_send = true;
+      if (!held.told.has_value() || until < *held.told) held.to_send = true;
     }
     SendRecalls(holder);
   }
@@ -156,6 +156,7 @@ void LeaseBook::SendRecalls(Holder& holder) {
   std::map<absl::Time, std::vector<MemoryId>> by_time;
   for (Held& held : holder.held) {
     if (!std::exchange(held.to_send, false)) continue;
+    held.told = *held.return_by;
     by_time[*held.return_by].push_back(held.item.memory);
   }
   for (const auto& [until, ids] : by_time) {

@@ -73,6 +73,10 @@ class LeaseBook {
   struct Held {
     Item item;
     std::optional<absl::Time> return_by;
+    // By when the holder was told to return it. Later than that is not worth a
+    // message: whoever asks often must not fill the connection of one that looks
+    // seldom.
+    std::optional<absl::Time> told;
     bool to_send = false;  // The holder was not told of return_by yet.
   };
   struct Holder {
