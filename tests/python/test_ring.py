@@ -13,24 +13,7 @@ import pytest
 import vmmshare as vs
 import vmmshare.job
 import vmmshare.testing
-
-
-def on_a_thread(cuda, work):
-    """Runs work() on a thread with the same context; join() gives what it returned."""
-    result = []
-
-    def run():
-        assert cuda.cuCtxSetCurrent(cuda.context) == 0
-        result.append(work())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def join():
-        thread.join(60)
-        assert result, "the thread failed"
-        return result[0]
-    return join
+from threads import on_a_thread
 
 
 @pytest.fixture

@@ -6,9 +6,19 @@
 
 from __future__ import annotations
 
+import time
 import typing
 
-__all__ = ["AllGather", "mpi", "torch_distributed"]
+from .errors import DeadlineExceeded, NotFound
+
+__all__ = ["AllGather", "KeyValues", "mpi", "store", "torch_distributed"]
+
+# How long a get() may take once the deadline has passed, and all of a fence() together: for what
+# is there, no more is needed.
+_LAST_LOOK, _LAST_LOOKS = 0.01, 1.0
+_HERE = "here"  # The key that says that a rank has come to a fence.
+# Whose keys may be in use: of the round that goes on, and of the two before it.
+_ROUNDS_KEPT = 3
 
 
 class AllGather:
@@ -49,3 +59,95 @@ def torch_distributed(group=None) -> AllGather:
         return gathered
 
     return AllGather(dist.get_rank(group), dist.get_world_size(group), all_gather)
+
+
+class KeyValues:
+    """An exchange over a store of keys and values that every rank reaches.
+
+        exchange = vmmshare.job.KeyValues(rank, size, set=store.put, get=store.wait_for)
+
+    set(key, value): keys are text, values bytes. get(key, timeout): the value, waiting up to
+    `timeout` seconds for somebody to set it; None or TimeoutError when nobody has. delete(key):
+    with it the store holds what the last three rounds put and no more. name: the same on all ranks;
+    of exchanges over one store each has another one, also if one of them has ended before.
+
+    What is put is set once, and fetched by those who ask for it; every rank puts the same keys in
+    the same rounds, as SymmetricMemory does. fence() raises DeadlineExceeded, with the ranks that
+    did not come, when its timeout has passed; other things as the functions raise them.
+    """
+
+    def __init__(self, rank: int, size: int, set: "typing.Callable[[str, bytes], object]",
+                 get: "typing.Callable[[str, float], bytes | None]",
+                 delete: "typing.Callable[[str], object] | None" = None,
+                 name: str = "vmmshare"):
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} of {size}; expected 0 to {size - 1}")
+        self.rank, self.size = rank, size
+        self._set, self._get, self._delete, self._name = set, get, delete, name
+        self._round, self._until = 0, time.monotonic()
+        self._own: "list[list[str]]" = [[]]  # Keys of this round, and of those before it.
+        self._rounds: "dict[str, int]" = {}  # In which a key was put last, by every rank.
+
+    def put(self, key: str, value: bytes) -> None:
+        self._rounds[key] = self._round
+        self._publish(self._key(self.rank, key, self._round), value)
+
+    def fence(self, timeout: float) -> None:
+        self._until = time.monotonic() + timeout
+        self._publish(self._key(self.rank, _HERE, self._round), b"here")
+        late = [rank for rank in range(self.size)
+                if rank != self.rank and self._fetch(self._key(rank, _HERE, self._round)) is None]
+        if late:
+            raise DeadlineExceeded(
+                f"{'rank' if len(late) == 1 else 'ranks'} {', '.join(map(str, late))} of "
+                f"{self.size} did not come to fence {self._round} of {self._name!r} within "
+                f"{timeout:g} s", "See whether those ranks run, and reach the store.")
+        self._round += 1
+        # Who has come here has fetched what it wants of the round before the last.
+        self._own.insert(0, [])
+        if len(self._own) <= _ROUNDS_KEPT:
+            return
+        old = self._own.pop()
+        self._rounds = {key: when for key, when in self._rounds.items()
+                        if when > self._round - _ROUNDS_KEPT}
+        if self._delete is not None:
+            for key in old:
+                self._delete(key)
+
+    def get(self, rank: int, key: str) -> bytes:
+        value = self._fetch(self._key(rank, key, self._rounds.get(key, self._round - 1)))
+        if value is None:
+            raise NotFound(f"rank {rank} of {self.size} put no {key!r} in {self._name!r}")
+        return value
+
+    def _key(self, rank: int, key: str, round: int) -> str:
+        return f"{self._name}/{round}/{rank}/{key}"
+
+    def _publish(self, key: str, value: bytes) -> None:
+        self._set(key, value)
+        self._own[0].append(key)
+
+    def _fetch(self, key: str) -> "bytes | None":
+        try:
+            return self._get(key, max(self._until - time.monotonic(),
+                                      min(_LAST_LOOK, _LAST_LOOKS / self.size)))
+        except TimeoutError:
+            return None
+
+
+def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") -> KeyValues:
+    """Over a store of torch.distributed, a TCPStore for example, without a process group.
+    `name` as in KeyValues."""
+    from datetime import timedelta
+
+    def get(key: str, timeout: float) -> "bytes | None":
+        until = time.monotonic() + timeout
+        try:
+            store.wait([key], timedelta(seconds=timeout))
+        except RuntimeError:  # Of a wait that took its time, in whatever words.
+            if time.monotonic() < until - timeout / 10:
+                raise
+            return None
+        return store.get(key)
+
+    return KeyValues(rank, size, store.set, get, store.delete_key, name)

@@ -1,0 +1,185 @@
+"""Exchanges of a job over stores of keys and values."""
+
+import ctypes
+import datetime
+import threading
+import time
+
+import pytest
+
+import vmmshare as vs
+import vmmshare.job
+from threads import on_a_thread
+
+
+class Store:
+    """As torch.distributed has them."""
+
+    def __init__(self):
+        self.values, self.changed, self.sets = {}, threading.Condition(), 0
+
+    def set(self, key, value):
+        assert isinstance(key, str) and isinstance(value, bytes)
+        with self.changed:
+            self.values[key] = value
+            self.sets += 1
+            self.changed.notify_all()
+
+    def wait(self, keys, timeout):
+        assert isinstance(timeout, datetime.timedelta)
+        assert timeout > datetime.timedelta(0)  # Which is for ever.
+        with self.changed:
+            if not self.changed.wait_for(lambda: all(key in self.values for key in keys),
+                                         timeout.total_seconds()):
+                raise RuntimeError("Socket Timeout")
+
+    def get(self, key):
+        return self.values[key]
+
+    def delete_key(self, key):
+        with self.changed:
+            return self.values.pop(key, None) is not None
+
+
+def write(cuda, address, number):
+    value = ctypes.c_uint8(number)
+    assert cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(address), ctypes.byref(value),
+                                ctypes.c_size_t(1)) == 0
+
+
+def read(cuda, address):
+    value = ctypes.c_uint8()
+    assert cuda.cuMemcpyDtoH_v2(ctypes.byref(value), ctypes.c_uint64(address),
+                                ctypes.c_size_t(1)) == 0
+    return value.value
+
+
+def run(cuda, work, size):
+    joins = [on_a_thread(cuda, lambda rank=rank: work(rank)) for rank in range(size)]
+    return [join() for join in joins]
+
+
+def expect_one_memory(cuda, parts):
+    for memory in parts:
+        write(cuda, memory.ptr(memory.rank), 7 + memory.rank)
+    for memory in parts:
+        assert [read(cuda, memory.ptr(rank)) for rank in range(memory.size)] == [
+            7 + rank for rank in range(memory.size)]
+
+
+def test_symmetric_memory_over_a_store_of_pytorchs(cuda):
+    store = Store()
+    parts = run(cuda, lambda rank: vs.SymmetricMemory(
+        0, 1 << 20, vmmshare.job.store(store, rank, 3)), 3)
+    expect_one_memory(cuda, parts)
+
+
+def fence(ranks):
+    joins = [threading.Thread(target=rank.fence, args=(60,)) for rank in ranks]
+    for join in joins:
+        join.start()
+    for join in joins:
+        join.join(60)
+
+
+def test_a_fast_ranks_next_value_is_not_taken_for_the_last_one():
+    store = Store()
+    fast, slow = ranks = [vmmshare.job.store(store, rank, 2) for rank in range(2)]
+    for number in range(8):
+        for rank in ranks:
+            rank.put("same", b"%d of %d" % (number, rank.rank))
+        fence(ranks)
+        # It has read what it wants, and is in the next round already.
+        assert fast.get(1, "same") == b"%d of 1" % number
+        fast.put("other", b"next")
+        if number % 2:
+            fast.put("same", b"next")
+        assert slow.get(0, "same") == b"%d of 0" % number
+
+
+def test_one_exchange_serves_many_memories_and_the_store_does_not_grow(cuda):
+    store, kept = Store(), []
+
+    def work(rank):
+        exchange = vmmshare.job.store(store, rank, 3, name="a")
+        get = exchange._get
+
+        def slow(key, timeout):
+            if rank == (exchange._round % 3):
+                time.sleep(0.002)
+            return get(key, timeout)
+
+        exchange._get = slow
+        for number in range(12):
+            with vs.SymmetricMemory(0, 4096, exchange) as memory:
+                write(cuda, memory.ptr(rank), 1 + rank + 3 * number)
+                exchange.fence(60)
+                found = [read(cuda, memory.ptr(other)) for other in range(3)]
+                assert found == [1 + other + 3 * number for other in range(3)]
+                exchange.fence(60)  # Nobody's part goes while others read it.
+            if rank == 0:
+                kept.append(len(store.values))
+        return True
+
+    assert run(cuda, work, 3) == [True] * 3
+    assert store.sets > 12 * 9
+    assert max(kept) <= max(kept[:4]), kept
+
+
+def test_two_exchanges_over_one_store(cuda):
+    store = Store()
+    first = run(cuda, lambda rank: vs.SymmetricMemory(
+        0, 1 << 20, vmmshare.job.store(store, rank, 2, name="first")), 2)
+    second = run(cuda, lambda rank: vs.SymmetricMemory(
+        0, 2 << 20, vmmshare.job.store(store, rank, 2, name="second")), 2)
+    expect_one_memory(cuda, first)
+    expect_one_memory(cuda, second)
+
+
+def test_ranks_that_do_not_come_are_named_in_time(cuda):
+    store = Store()
+
+    def work(rank):
+        start = time.monotonic()
+        with pytest.raises(vs.errors.DeadlineExceeded, match="ranks 1, 3 of 4 did not come"):
+            vs.SymmetricMemory(0, 4096, vmmshare.job.store(store, rank, 4), timeout=0.5)
+        assert 0.1 < time.monotonic() - start < 20
+        return True
+
+    joins = [on_a_thread(cuda, lambda rank=rank: work(rank)) for rank in (0, 2)]
+    assert [join() for join in joins] == [True, True]
+
+
+def test_functions_of_the_programs_own(cuda):
+    store, deleted = Store(), []
+
+    def get(key, timeout):
+        try:
+            store.wait([key], datetime.timedelta(seconds=timeout))
+        except RuntimeError as why:
+            raise TimeoutError from why
+        return store.get(key)
+
+    def exchange(rank):
+        return vmmshare.job.KeyValues(rank, 2, store.set, get,
+                                      lambda key: deleted.append(key))
+
+    parts = run(cuda, lambda rank: vs.SymmetricMemory(0, 4096, exchange(rank)), 2)
+    expect_one_memory(cuda, parts)
+    lone = exchange(0)
+    with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 2 did not come to fence 0"):
+        vmmshare.job.KeyValues(0, 2, store.set, get, name="alone").fence(0.01)
+    with pytest.raises(vs.errors.NotFound, match="rank 1 of 2 put no 'a'"):
+        lone.get(1, "a")
+    for rank, size in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError):
+            vmmshare.job.KeyValues(rank, size, store.set, get)
+
+
+def test_what_a_store_raises_is_raised(cuda):
+    class Broken(Store):
+        def wait(self, keys, timeout):
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(RuntimeError, match="Connection reset"):
+        vs.SymmetricMemory(0, 4096, vmmshare.job.store(Broken(), 0, 2))
