@@ -90,7 +90,7 @@ class CancelEvent {
 // is false. Every later call answers UNAVAILABLE. (The socket's own descriptor
 // stays until Close() or destruction, for another thread may be using it.)
 // Send() that finds that the peer has hung up does not end it: what the peer
-// said last can be received. (On Windows it does.)
+// said last can be received.
 class Channel {
  public:
   // Connects to `address` (Listener::address()). Before connecting, the

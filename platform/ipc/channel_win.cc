@@ -232,10 +232,10 @@ absl::Status Channel::Send(std::uint16_t type,
       state.parked.pop_back();
     }
   }
-  if (absl::IsUnavailable(status) || OtherEndIsClosed(socket_)) {
-    status = HungUp(peer_);
-  }
   if (broken_) return ClosedError();
+  if (absl::IsUnavailable(status) || OtherEndIsClosed(socket_)) {
+    return HungUp(peer_);  // What it said before can be received.
+  }
   Break();
   return status;
 }

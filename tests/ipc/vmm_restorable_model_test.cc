@@ -159,8 +159,9 @@ class RestorableModel : public RestorableIpcTest {
   // With an infinite deadline it is asked once.
   static absl::Time Once() { return absl::InfiniteFuture(); }
 
-  std::mt19937_64 random_{
-      HowMany("VMMSHARE_MODEL_SEED", std::random_device()())};
+  const std::uint64_t seed_ =
+      HowMany("VMMSHARE_MODEL_SEED", std::random_device()());
+  std::mt19937_64 random_{seed_};
   Model model_;
   std::uint64_t last_seed_ = 1;
   std::optional<RestorableAllocation> owner_ = MakeRestorable(1);
@@ -175,7 +176,8 @@ TEST_F(RestorableModel, DoesWhatItDoes) {
   WritePattern(address_, kBytes, 1);
   const std::uint64_t operations = HowMany("VMMSHARE_RESTORE_OPERATIONS", 2000);
   for (std::uint64_t i = 0; i < operations && !HasFailure(); ++i) {
-    SCOPED_TRACE(absl::StrCat("operation ", i));
+    SCOPED_TRACE(
+        absl::StrCat("operation ", i, " of VMMSHARE_MODEL_SEED=", seed_));
     const std::uint64_t who = Below(2 + kImporters);
     if (who < 2) {
       StepOfOwner();

@@ -247,6 +247,25 @@ TEST_F(PipeTest, WhoeverReceivesWakesWhenTheOtherThreadsCallBreaksTheChannel) {
   }
 }
 
+// As of an importer that returns its memory while its owner asks for that.
+TEST_F(PipeTest, WhatAPeerSaidLastIsReceivedAfterASendThatFailed) {
+  for (const bool server_speaks : {false, true}) {
+    auto [server, client] = Must(Channel::Pair());
+    Channel& speaker = server_speaks ? server : client;
+    Channel& other = server_speaks ? client : server;
+    Must(other.Send(1, Bytes("not read"), {}, Late()));
+    Must(speaker.Send(2, Bytes("bye"), {}, Late()));
+    speaker.Close();
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status status = other.Send(1, Bytes("x"), {}, Late());
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    }
+    EXPECT_EQ(Must(other.Receive(Late())).type, 2);
+    EXPECT_TRUE(absl::IsUnavailable(other.Receive(Late()).status()));
+    EXPECT_FALSE(other.is_open());
+  }
+}
+
 TEST_F(PipeTest, SendingAHandleThatIsNotOpenLeavesTheChannelOpen) {
   auto [a, b] = Must(Channel::Pair());
   OsHandle closed = OsHandle::Adopt(kNotOpen);
