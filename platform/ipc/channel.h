@@ -17,7 +17,7 @@
 // Linux: pathname sockets (SOCK_SEQPACKET) in a directory of mode 0700, and
 // SCM_RIGHTS. Windows: named pipes in message mode; the listener's side
 // duplicates handles into the client's process, and out of it. There a name is
-// \\.\pipe\vmmshare-NAME, the directory is always \\.\pipe, Adopt() takes
+// `\\.\pipe\vmmshare-NAME`, the directory is always `\\.\pipe`, Adopt() takes
 // only an end that this process opened, and handles that a client sent are lost
 // if it ends before they are received; closing its end waits two seconds for
 // it. docs/porting.md states the contract; docs/security.md the threats.

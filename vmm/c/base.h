@@ -47,6 +47,7 @@ extern "C" {
 // Grows when a function is added. The library's file name changes
 // (libvmmshare.so.1) when one is changed or goes.
 #define VMMSHARE_C_VERSION 1
+// VMMSHARE_C_VERSION of the library that is loaded.
 VMMSHARE_API int32_t vmmshare_c_version(void);
 // Of the library: "0.1.0".
 VMMSHARE_API const char* vmmshare_version(void);

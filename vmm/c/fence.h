@@ -40,6 +40,7 @@ VMMSHARE_API vmmshare_status vmmshare_fence_create(vmmshare_fence_pool* pool,
                                                    vmmshare_fence** fence,
                                                    vmmshare_error** error);
 #define VMMSHARE_FENCE_TICKET_BYTES 48
+// Plain bytes by which another process opens the fence.
 VMMSHARE_API vmmshare_status vmmshare_fence_ticket(
     const vmmshare_fence* fence, uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES],
     vmmshare_error** error);
@@ -59,10 +60,11 @@ VMMSHARE_API vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence,
 VMMSHARE_API vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence,
                                                  void* stream, uint64_t value,
                                                  vmmshare_error** error);
-// The same from and on the host; signals are of one thread at a time.
+// The same from the host, at once; of one thread at a time.
 VMMSHARE_API vmmshare_status vmmshare_fence_signal_host(vmmshare_fence* fence,
                                                         uint64_t value,
                                                         vmmshare_error** error);
+// Waits on the host. ABORTED when the fence is abandoned.
 VMMSHARE_API vmmshare_status vmmshare_fence_wait_host(vmmshare_fence* fence,
                                                       uint64_t value,
                                                       int64_t timeout_ns,

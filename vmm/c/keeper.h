@@ -40,10 +40,13 @@ VMMSHARE_API vmmshare_status vmmshare_keeper_seal(vmmshare_keeper* keeper,
                                                   const char* name,
                                                   int64_t timeout_ns,
                                                   vmmshare_error** error);
+// Takes the writer lock. FAILED_PRECONDITION when the memory is sealed;
+// DEADLINE_EXCEEDED says who holds the lock.
 VMMSHARE_API vmmshare_status vmmshare_keeper_lock(vmmshare_keeper* keeper,
                                                   const char* name,
                                                   int64_t timeout_ns,
                                                   vmmshare_error** error);
+// FAILED_PRECONDITION when this connection does not have the lock.
 VMMSHARE_API vmmshare_status vmmshare_keeper_unlock(vmmshare_keeper* keeper,
                                                     const char* name,
                                                     int64_t timeout_ns,

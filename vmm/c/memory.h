@@ -104,14 +104,12 @@ VMMSHARE_API vmmshare_status
 vmmshare_memory_lease(const vmmshare_memory* memory, int64_t* return_in_ns,
                       vmmshare_error** error);
 
-// What kind of memory an address belongs to. Needs no context and leaves no
-// error behind.
 typedef struct vmmshare_pointer_info {
   uint64_t struct_size;
   int32_t kind;       // VMMSHARE_POINTER_*.
   int32_t adoptable;  // 1: vmmshare_memory_adopt() takes it.
-  uint64_t base;      // Of the range around it, and
-  uint64_t size;      // its bytes.
+  uint64_t base;      // Where the range around it begins.
+  uint64_t size;      // The range's bytes.
   uint32_t kinds;     // VMMSHARE_KIND_* bits as which it can be shared.
   int32_t numa_node;  // Where it lives on the host; -1: elsewhere.
   int32_t device;     // The ordinal of the device where it lives; -1: none.
@@ -126,6 +124,8 @@ enum {
   VMMSHARE_POINTER_MANAGED = 4,
   VMMSHARE_POINTER_PINNED_HOST = 5
 };
+// What kind of memory an address belongs to. Needs no context and leaves no
+// error behind.
 VMMSHARE_API vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
                                                uint64_t address,
                                                vmmshare_pointer_info* info,

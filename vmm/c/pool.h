@@ -26,14 +26,14 @@ enum {
 
 typedef struct vmmshare_pool_options {
   uint64_t struct_size;
-  uint64_t first_segment_size;  // Bytes; 0: 32 MiB.
-  uint64_t max_segment_size;    // Bytes; 0: 1 GiB.
-  uint64_t cap;                 // Bytes of all segments; 0: no limit.
-  uint32_t kinds;               // As in vmmshare_memory_options, and so are
-  uint32_t flags;               // all that follow; and the flag above.
-  int32_t numa_node;
-  uint32_t peer_count;
-  const vmmshare_device* const* peers;
+  uint64_t first_segment_size;          // Bytes; 0: 32 MiB.
+  uint64_t max_segment_size;            // Bytes; 0: 1 GiB.
+  uint64_t cap;                         // Bytes of all segments; 0: no limit.
+  uint32_t kinds;                       // As in vmmshare_memory_options.
+  uint32_t flags;                       // As there, and the flag above.
+  int32_t numa_node;                    // As there.
+  uint32_t peer_count;                  // As there.
+  const vmmshare_device* const* peers;  // As there.
 } vmmshare_pool_options;
 
 typedef struct vmmshare_pool vmmshare_pool;

@@ -26,9 +26,9 @@ typedef struct vmmshare_server_options {
   int64_t transfer_timeout_ns;  // For one that imports slowly; 0: 30 s.
 } vmmshare_server_options;
 
+typedef struct vmmshare_server vmmshare_server;
 // Serves memory and pools to processes of the same user, on threads of its own.
 // INVALID_ARGUMENT for a timeout below 0.
-typedef struct vmmshare_server vmmshare_server;
 VMMSHARE_API vmmshare_status
 vmmshare_server_start(const vmmshare_server_options* options,
                       vmmshare_server** server, vmmshare_error** error);
@@ -41,6 +41,7 @@ typedef struct vmmshare_share vmmshare_share;
 VMMSHARE_API vmmshare_status vmmshare_server_share_memory(
     vmmshare_server* server, const vmmshare_memory* memory,
     vmmshare_share** share, vmmshare_error** error);
+// The same for a pool.
 VMMSHARE_API vmmshare_status vmmshare_server_share_pool(vmmshare_server* server,
                                                         vmmshare_pool* pool,
                                                         vmmshare_share** share,
@@ -73,6 +74,7 @@ VMMSHARE_API vmmshare_status vmmshare_fetch(const vmmshare_driver* driver,
                                             vmmshare_fetched** fetched,
                                             vmmshare_error** error);
 VMMSHARE_API void vmmshare_fetched_close(vmmshare_fetched* fetched);
+// How many chunks the memory has, with a handle each.
 VMMSHARE_API uint32_t vmmshare_fetched_chunks(const vmmshare_fetched* fetched);
 // Hands over the handle of chunk `chunk`, which is the caller's to close. Once:
 // FAILED_PRECONDITION after that; OUT_OF_RANGE for a chunk that there is not.
@@ -91,6 +93,7 @@ vmmshare_fetched_lease(const vmmshare_fetched* fetched, int64_t* return_in_ns,
 VMMSHARE_API vmmshare_status
 vmmshare_server_recall(vmmshare_server* server, const vmmshare_memory* memory,
                        int64_t within_ns, vmmshare_error** error);
+// The same for all memory that it shares.
 VMMSHARE_API vmmshare_status vmmshare_server_recall_all(vmmshare_server* server,
                                                         int64_t within_ns,
                                                         vmmshare_error** error);
@@ -103,10 +106,11 @@ vmmshare_server_leases(const vmmshare_server* server, vmmshare_text** json,
 // still does.
 VMMSHARE_API vmmshare_status vmmshare_server_wait_returned(
     const vmmshare_server* server, int64_t timeout_ns, vmmshare_error** error);
-// Both, of `memory` alone.
+// As vmmshare_server_leases(), of `memory` alone.
 VMMSHARE_API vmmshare_status vmmshare_server_memory_leases(
     const vmmshare_server* server, const vmmshare_memory* memory,
     vmmshare_text** json, vmmshare_error** error);
+// As vmmshare_server_wait_returned(), of `memory` alone.
 VMMSHARE_API vmmshare_status vmmshare_server_wait_memory_returned(
     const vmmshare_server* server, const vmmshare_memory* memory,
     int64_t timeout_ns, vmmshare_error** error);

@@ -44,12 +44,12 @@ typedef struct vmmshare_symmetric_options {
   uint32_t flags;  // 0.
 } vmmshare_symmetric_options;
 
+typedef struct vmmshare_symmetric vmmshare_symmetric;
 // Collective: every rank calls it, with the same options. It succeeds on all
 // ranks or on none, but for a rank that is lost in the last round.
 //   INVALID_ARGUMENT     size 0, or not the same on every rank: names them
 //   FAILED_PRECONDITION  no way between two ranks
 //   DEADLINE_EXCEEDED    a rank did not come: names it
-typedef struct vmmshare_symmetric vmmshare_symmetric;
 VMMSHARE_API vmmshare_status vmmshare_symmetric_create(
     const vmmshare_device* device, const vmmshare_exchange* exchange,
     const vmmshare_symmetric_options* options, int64_t timeout_ns,

@@ -160,7 +160,8 @@ void DefineKeeper(nb::module_& module) {
            nb::kw_only(), nb::arg("timeout").none() = 10.0,
            "Takes the writer lock, waiting for whoever has it.")
       .def("unlock", &CallByName<&vmmshare_keeper_unlock>, nb::arg("name"),
-           nb::kw_only(), nb::arg("timeout").none() = 10.0)
+           nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           "Gives the writer lock back.")
       .def("drop", &CallByName<&vmmshare_keeper_drop>, nb::arg("name"),
            nb::kw_only(), nb::arg("timeout").none() = 10.0,
            "Forgets the name. Who has it attached keeps it.")

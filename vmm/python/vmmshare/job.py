@@ -31,6 +31,7 @@ class AllGather:
         self._all: "list[dict[str, bytes]]" = [{} for _ in range(size)]
 
     def put(self, key: str, value: bytes) -> None:
+        """What get() gives the other ranks after the next fence()."""
         self._own[key] = value
 
     def fence(self, timeout: float) -> None:
@@ -38,6 +39,7 @@ class AllGather:
         self._all = self._all_gather(self._own)
 
     def get(self, rank: int, key: str) -> bytes:
+        """What `rank` had put under `key` at the last fence()."""
         return self._all[rank][key]
 
 
