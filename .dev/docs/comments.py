@@ -6,23 +6,33 @@ usage: comments.py HEADER
 - The comment at the top is the file's; one before a declaration is its.
 - A comment behind a declaration, and the lines under it at its column, are that declaration's.
 - What is indented is code, or a table of errors: lines of a CODE and what it means.
+- docs/PAGE.md in it is a link to that page of the site.
+- A namespace in which classes are only declared, ahead of their use, is left out.
 """
 
+import os
 import re
 import sys
 
 OPENING = re.compile(r"^(\s*)//(?: (.*)|)$")
 TRAILING = re.compile(r"^(?P<code>\s*[^\s/}#].*?)\s{1,}// ?(?P<text>\S.*)$")
 CODE_ROW = re.compile(r"^([A-Z][A-Z_]{3,}|else)  +(\S.*)$")
+ENUM = re.compile(r"^\s*(?:typedef )?enum\b[^;]*\{\s*$")
+AHEAD = re.compile(r"^namespace \w+ \{\n(?:(?:class|struct) \w+;\n)+\}.*\n", re.M)
+PAGE = re.compile(r"\bdocs/(\w+)\.md\b")
 
 
-def escape(text):
-    """Outside of `...` nothing is a command or a tag of Doxygen's."""
+def escape(text, top):
+    """Outside of `...` nothing is a command or a tag of Doxygen's. `top` leads from the header's
+    page to the pages of docs/."""
     parts = re.split(r"(`[^`]*`)", text)
     for i in range(0, len(parts), 2):
         parts[i] = re.sub(r"([\\@<>&#%])", r"\\\1", parts[i])
+        # An option of a command is no dash.
+        parts[i] = re.sub(r"--+", r"\\\g<0>", parts[i])
         # A pointer in prose is no emphasis.
         parts[i] = re.sub(r"(?<!\w)\*(\w+)(?![\w*])", r"\\*\1", parts[i])
+        parts[i] = PAGE.sub(rf"[docs/\1.md]({top}\1.html)", parts[i])
     return "".join(parts)
 
 
@@ -33,8 +43,8 @@ def is_code(line):
             and not CODE_ROW.match(text) and not text.startswith("- "))
 
 
-def prose(lines):
-    """The lines of one comment, without //: as many lines of Doxygen's Markdown."""
+def prose(lines, top):
+    """The lines of one comment, without //, as lines of Doxygen's Markdown."""
     out, row = [], False
     code_open = False
     for i, line in enumerate(lines):
@@ -47,12 +57,12 @@ def prose(lines):
             continue
         coded = CODE_ROW.match(text)
         if indent >= 2 and coded:
-            out.append(f"- `{coded[1]}`: {escape(coded[2])}")
+            out.append(f"- `{coded[1]}`: {escape(coded[2], top)}")
             row = True
         elif indent >= 2 and row:
-            out.append(f"  {escape(text)}")
+            out.append(f"  {escape(text, top)}")
         elif text.startswith("- "):
-            out.append(f"- {escape(text[2:])}")
+            out.append(f"- {escape(text[2:], top)}")
             row = True
         elif indent >= 2 or code_open:
             row = False
@@ -63,8 +73,10 @@ def prose(lines):
             if not code_open:
                 out.append("@endcode")
         else:
+            if row:
+                out.append("")  # Or it goes on with the last row.
             row = False
-            out.append(escape(text))
+            out.append(escape(text, top))
     return out
 
 
@@ -76,15 +88,15 @@ def trailing(line):
     return found["code"], found["text"]
 
 
-def convert(source):
-    lines, out, i, first = source.splitlines(), [], 0, True
+def convert(source, top):
+    lines, out, i, first, in_enum = AHEAD.sub("", source).splitlines(), [], 0, True, False
     while i < len(lines):
         block = []
         while i < len(lines) and (comment := OPENING.match(lines[i])):
             block.append((comment[1], comment[2] or ""))
             i += 1
         if block:
-            texts = prose([text for _, text in block])
+            texts = prose([text for _, text in block], top)
             if first:
                 texts.insert(0, "@file")
             out += [f"{block[0][0]}/// {text}".rstrip() for text in texts]
@@ -93,19 +105,25 @@ def convert(source):
         behind = trailing(lines[i])
         if behind:
             code, text = behind
-            out.append(f"{code} ///< {escape(text)}")
-            column = lines[i].index("//", len(code))
+            texts, column = [escape(text, top)], lines[i].index("//", len(code))
             i += 1
             while (i < len(lines) and (comment := OPENING.match(lines[i]))
                    and len(comment[1]) == column):
-                out.append(" " * column + f"///< {escape(comment[2] or '')}")
+                texts.append(escape(comment[2] or "", top))
                 i += 1
+            if in_enum:  # Doxygen takes two lines behind the last of an enum for two comments.
+                out += [*(f"/// {text}" for text in texts), code]
+            else:
+                out += [f"{code} ///< {texts[0]}", *(f"///< {text}" for text in texts[1:])]
             continue
+        in_enum = bool(ENUM.match(lines[i])) or (in_enum and not lines[i].lstrip().startswith("}"))
         out.append(lines[i])
         i += 1
     return "\n".join(out) + "\n"
 
 
 if __name__ == "__main__":
+    # The page is api/HEADER.html. Doxygen names headers from the root of the repository, or whole.
+    name = os.path.relpath(sys.argv[1]).replace(os.sep, "/")
     with open(sys.argv[1], encoding="utf-8") as header:
-        sys.stdout.write(convert(header.read()))
+        sys.stdout.write(convert(header.read(), "../" * (name.count("/") + 1)))
