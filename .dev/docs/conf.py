@@ -4,6 +4,8 @@ import os
 import pathlib
 import re
 
+from sphinx import addnodes
+
 build = pathlib.Path(os.environ["SITE_BUILD"])
 project = "vmmshare"
 author = "the vmmshare authors"
@@ -51,6 +53,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_static_path = [str(pathlib.Path(__file__).parent / "static")]
 html_css_files = ["site.css"]
+html_search_scorer = str(pathlib.Path(__file__).parent / "search.js")
 
 
 def as_rst(docstring):
@@ -70,6 +73,9 @@ def as_rst(docstring):
             parts[::2] = [re.sub(r"([*|\\_])", r"\\\1", part) for part in parts[::2]]
             parts[1::2] = [f"``{part}``" for part in parts[1::2]]
             out.append("".join(parts))
+    # The first line is what tables of members say: the first sentence, whole.
+    first = out.index("") if "" in out else len(out)
+    out[:first] = re.split(r"(?<=[.;])\s+", " ".join(out[:first]), maxsplit=1)
     return "\n".join(out)
 
 
@@ -83,5 +89,14 @@ def on_member(app, what, name, obj, skip, options):
     return skip
 
 
+def drop_foreign(app, doctree):
+    """Names of others lead nowhere: to look for each in all of the interface takes minutes."""
+    foreign = re.compile(r"(std|absl|CU\w+|u?int\d+_t|size_t|(std|absl)::.*)$")
+    for name in list(doctree.findall(addnodes.pending_xref)):
+        if name.get("refdomain") in ("c", "cpp") and foreign.match(name["reftarget"]):
+            name.replace_self(name.children)
+
+
 def setup(app):
     app.connect("autoapi-skip-member", on_member)
+    app.connect("doctree-read", drop_foreign)

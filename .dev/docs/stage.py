@@ -46,6 +46,11 @@ ROOMS = {
     "fabric": "fabric handles, NVML, PMIx",
     "platform": "the driver and the operating system",
 }
+INTERFACES = """
+## Interfaces
+
+Every type, call and error: [C++](/api/cpp.md), [C](/api/c.md), [Python](/api/python/vmmshare/index).
+"""
 # What is one table to read as it stands.
 SOURCE_ONLY = {"platform/cuda/driver_table.h"}
 
@@ -80,7 +85,7 @@ class Stage:
         if self.target / page not in self.written:
             language = LANGUAGES.get(posixpath.splitext(name)[1], "text")
             self.copy(name, f"source/{name}.raw")
-            self.write(page, f"# {name}\n\n```{{literalinclude}} {posixpath.basename(name)}.raw\n"
+            self.write(page, f"# {name}, the source\n\n```{{literalinclude}} {posixpath.basename(name)}.raw\n"
                              f":language: {language}\n:linenos:\n```\n")
         return page
 
@@ -141,6 +146,7 @@ def stage_docs(stage):
             continue
         text = relink(stage, name, stage.tree.text(name))
         if page == "index.md":
+            text += INTERFACES
             listed = {one for _, pages in CONTENTS for one in pages}
             more = [f[len("docs/"):-3] for f in stage.tree.sources(".md") if f.startswith("docs/")]
             for caption, pages in [*CONTENTS, ("More", sorted({*more} - listed - {"index"}))]:
@@ -160,11 +166,28 @@ def header_page(stage, header, project):
 ```{{eval-rst}}
 .. doxygenfile:: {posixpath.basename(header)}
    :project: {project}
-   :sections: briefdescription detaileddescription innerclass innernamespace public-type public-func public-static-func public-attrib public-static-attrib define enum typedef func var
+   :sections: briefdescription detaileddescription innerclass innernamespace public-type public-static-func public-func public-static-attrib public-attrib define enum typedef func var
 ```
 
 [The header itself](/{stage.show(header)})
 """)
+
+
+def gist(stage, header):
+    """The first sentence of the header's comment."""
+    comment = []
+    for line in stage.tree.text(header).splitlines():
+        if not line.startswith("// "):
+            break
+        comment.append(line[3:].strip())
+    return re.split(r"(?<=\.)\s+(?=[A-Z`]|docs/)", " ".join(comment))[0]
+
+
+def entries(stage, headers):
+    """A list of headers, and what each is about."""
+    return "".join(
+        f"- [{h}](/{stage.show(h) if h in SOURCE_ONLY else f'api/{h}.md'}): {gist(stage, h)}\n"
+        for h in headers)
 
 
 def stage_api(stage, headers):
@@ -174,15 +197,14 @@ def stage_api(stage, headers):
         own = [h for h in headers if posixpath.dirname(h) == room
                or (room == "platform" and h.startswith("platform/"))]
         text += f"\n## {room}\n\n{about[0].upper()}{about[1:]}.\n\n"
-        text += "".join(f"- [{h}](/{stage.show(h)})\n" for h in own if h in SOURCE_ONLY)
+        text += entries(stage, own)
         own = [h for h in own if h not in SOURCE_ONLY]
-        text += "".join(f"- [{h}](/api/{h}.md)\n" for h in own)
         text += toctree(room, [f"/api/{h}" for h in own])
         for header in own:
             header_page(stage, header, "cpp")
     stage.write("api/cpp.md", text)
     text = "# C\n\nRules, and what each header is about: [the C interface](/c.md).\n\n"
-    text += "".join(f"- [{h}](/api/{h}.md)\n" for h in c_headers)
+    text += entries(stage, c_headers)
     stage.write("api/c.md", text + toctree("C", [f"/api/{h}" for h in c_headers]))
     for header in c_headers:
         header_page(stage, header, "c")
