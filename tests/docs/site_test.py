@@ -4,26 +4,55 @@ SITE_BUILD is the folder that has html/; SITE_BROWSER a Chromium, or empty where
 """
 
 import functools
+import html.parser
 import http.server
 import os
 import pathlib
+import re
 import threading
 
 import pytest
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from playwright import sync_api
 
 HTML = pathlib.Path(os.environ["SITE_BUILD"]) / "html"
 BROWSER = os.environ.get("SITE_BROWSER", "")
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
-PAGES = ["index.html", "sharing.html", "legacy_ipc.html", "pytorch.html", "benchmarks.html",
-         "wire_format.html", "api/vmm/pool/pool.h.html", "api/vmm/c/pool.h.html",
-         "api/python/vmmshare/index.html", "source/docs/examples/hello.cc.html", "search.html"]
+INTERFACES = sorted(path.relative_to(HTML).as_posix() for path in HTML.glob("api/**/*.html"))
+PAGES = [*sorted(path.name for path in HTML.glob("*.html")), "benchmarks/h100.html",
+         "api/cpp.html", "api/vmm/pool/pool.h.html", "api/vmm/c/pool.h.html",
+         "api/python/vmmshare/index.html", "api/python/vmmshare/torch/index.html",
+         "source/docs/examples/hello.cc.html"]
+# They only include others, or lead to them.
+WITHOUT_ENTRIES = {"api/cpp.html", "api/c.html", "api/vmm/vmm.h.html", "api/vmm/c/vmmshare.h.html"}
+# Of Markdown, reStructuredText and Doxygen.
+MARKUP = re.compile(r"\*\*|``|`\w|\]\(|:(?:doc|ref|class):|[\\@](?:file|code|endcode|brief)\b")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
+
+
+class Article(html.parser.HTMLParser):
+    """Of a page: its prose, without code and signatures, and how many signatures it has."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.prose, self.entries, self.inside, self.code = "", 0, 0, 0
+        self.feed((HTML / name).read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.inside += tag == "article"
+        self.code += tag in ("code", "pre", "dt")
+        self.entries += tag == "dt" and "sig " in (dict(attrs).get("class") or "")
+
+    def handle_endtag(self, tag):
+        self.inside -= tag == "article"
+        self.code -= tag in ("code", "pre", "dt")
+
+    def handle_data(self, data):
+        if self.inside and not self.code:
+            self.prose += data
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +69,9 @@ def site():
 @pytest.fixture(scope="session")
 def chromium():
     if not BROWSER:
-        pytest.skip("no browser: neither Chromium nor Google Chrome is installed here")
+        # Where nobody reads what was skipped, that is no success.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "no browser: neither Chromium nor Google Chrome is installed here")
     with sync_api.sync_playwright() as playwright:
         # Without a sandbox: root has none, and it sees our own pages only.
         browser = playwright.chromium.launch(
@@ -79,6 +110,21 @@ def width_over(page):
     return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
 
 
+def test_there_are_pages_of_each_interface():
+    for folder in "api/vmm/pool", "api/vmm/c", "api/fabric", "api/platform", "api/python":
+        assert [name for name in INTERFACES if name.startswith(folder + "/")], folder
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_no_interface_is_empty(name):
+    assert bool(Article(name).entries) == (name not in WITHOUT_ENTRIES)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES + INTERFACES if "source/" not in name])
+def test_no_markup_shows_through(name):
+    assert MARKUP.findall(Article(name).prose) == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_no_page_scrolls_sideways(page, name):
     page.goto(f"/{name}")
@@ -99,6 +145,40 @@ def test_the_front_page_leads_to_what_the_reader_wants(page):
         page.goto("/index.html")
         page.locator("article table").get_by_role("link", name=text, exact=True).click()
         page.wait_for_url(f"**/{url}")
+
+
+def test_a_name_in_a_table_stays_whole(page):
+    page.goto("/index.html")
+    for text in "symmetric.cc", "torch_state_dict.py", "shared_blocks.cc":
+        name = page.locator("article table").get_by_role("link", name=text, exact=True)
+        assert name.evaluate("link => link.getClientRects().length") == 1
+
+
+def test_the_front_page_leads_to_the_interfaces(page):
+    for text, url in ("C++", "api/cpp.html"), ("C", "api/c.html"), ("Python", "index.html"):
+        page.goto("/index.html")
+        page.locator("#interfaces").get_by_role("link", name=text, exact=True).click()
+        page.wait_for_url(f"**/{url}")
+        assert page.locator("article li").count() > 5
+
+
+def test_words_are_typed_and_found(page):
+    page.goto("/pool.html")
+    if page.viewport_size == PHONE:
+        page.locator("header label.nav-overlay-icon").click()
+    page.get_by_placeholder("Search").fill("cudaIpcOpenMemHandle")
+    page.keyboard.press("Enter")
+    page.locator("#search-results").get_by_role("link", name="From legacy CUDA IPC").click()
+    page.wait_for_url("**/legacy_ipc.html*")
+
+
+def test_a_source_is_found_after_what_explains_it(page):
+    page.goto("/search.html?q=vmmshare_pool_create")
+    page.get_by_text("Search finished").wait_for()
+    links = page.locator("#search-results li a").evaluate_all("all => all.map(one => one.pathname)")
+    sources = [link.startswith("/source/") for link in links]
+    assert True in sources and False in sources
+    assert sources == sorted(sources)
 
 
 @pytest.mark.parametrize("words,found", [("PrimaryContext", "primary_context.h"),
