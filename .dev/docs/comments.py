@@ -28,7 +28,7 @@ def escape(text, top):
     parts = re.split(r"(`[^`]*`)", text)
     for i in range(0, len(parts), 2):
         parts[i] = re.sub(r"([\\@<>&#%])", r"\\\1", parts[i])
-        # An option of a command is no dash.
+        # -- of an option is no dash.
         parts[i] = re.sub(r"--+", r"\\\g<0>", parts[i])
         # A pointer in prose is no emphasis.
         parts[i] = re.sub(r"(?<!\w)\*(\w+)(?![\w*])", r"\\*\1", parts[i])

@@ -26,6 +26,7 @@ breathe_domain_by_file_pattern = {"*/vmm/c/*.h": "c"}
 breathe_show_include = False
 primary_domain = "cpp"
 highlight_language = "text"
+smartquotes_action = "qe"  # -- of an option is no dash.
 # A class is declared in one header and named in others; C has structures and
 # functions of one name.
 suppress_warnings = ["duplicate_declaration.cpp", "duplicate_declaration.c",

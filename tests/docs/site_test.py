@@ -85,7 +85,7 @@ def chromium():
 def page(request, chromium, site):
     """A page, and the assertion that nothing was asked of another machine, and nothing failed."""
     context = chromium.new_context(viewport=request.param, base_url=site)
-    context.set_default_timeout(120_000)
+    context.set_default_timeout(60_000)
     wrong = []
 
     def on_request(asked):
