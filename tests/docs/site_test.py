@@ -175,7 +175,8 @@ def test_words_are_typed_and_found(page):
 def test_a_source_is_found_after_what_explains_it(page):
     page.goto("/search.html?q=vmmshare_pool_create")
     page.get_by_text("Search finished").wait_for()
-    links = page.locator("#search-results li a").evaluate_all("all => all.map(one => one.pathname)")
+    texts = page.locator("#search-results li.kind-text a")
+    links = texts.evaluate_all("all => all.map(one => one.pathname)")
     sources = [link.startswith("/source/") for link in links]
     assert True in sources and False in sources
     assert sources == sorted(sources)
