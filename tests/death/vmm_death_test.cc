@@ -132,6 +132,19 @@ TEST(VmmDeathTest, ARequestHasOneToManyKeys) {
       "a request has 1 to kMaxRequested keys");
 }
 
+TEST(VmmDeathTest, AReturnNamesOneToManyAllocations) {
+  for (const std::size_t count :
+       {std::size_t{0}, protocol::kMaxRequested + 1}) {
+    EXPECT_DEATH(
+        {
+          auto pair = Must(platform::Channel::Pair());
+          const std::vector<MemoryId> ids(count);
+          protocol::SendReturn(pair.first, ids, Late()).IgnoreError();
+        },
+        "a message names 1 to kMaxRequested allocations");
+  }
+}
+
 // What no program may do with device memory, or with host memory that the CPU
 // was not granted: a fault, at once, and not a wrong value.
 TEST(VmmDeathTest, AStrayAccessOfTheCpuToDeviceMemoryFaults) {

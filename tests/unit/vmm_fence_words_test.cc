@@ -145,6 +145,7 @@ TEST(FenceWords, WhatAHostilePeerWritesIsAValueOrCorrupt) {
         words->abandoned.store(abandoned);
         const Progress now = Look(*words, base);
         EXPECT_LT(now.value, kSpan);
+        if (now.corrupt) EXPECT_EQ(now.value, 0u);
         EXPECT_EQ(now.abandoned, abandoned != 0);
         Abandon(*words, base);
         EXPECT_EQ(words->value.load(), base + kSpan) << "a stream would wait";
@@ -155,6 +156,19 @@ TEST(FenceWords, WhatAHostilePeerWritesIsAValueOrCorrupt) {
         EXPECT_EQ(Look(*words, next).value, 0u);
       }
     }
+  }
+}
+
+TEST(FenceWords, WhatIsAbandonedAboveItsEndHasItsLastValue) {
+  for (const std::uint64_t above : {0, 1, 2, 5}) {
+    const std::unique_ptr<Words> words = Dirty();
+    Renew(*words, kTag);
+    words->value.store(kSpan + above);
+    Abandon(*words, 0);
+    const Progress now = Look(*words, 0);
+    EXPECT_TRUE(now.abandoned);
+    EXPECT_FALSE(now.corrupt) << above;
+    EXPECT_EQ(now.value, kSpan - 1) << above;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "vmm/pool/pool_ticket.h"
 
 namespace vmm {
@@ -111,6 +112,11 @@ TEST(PoolTicket, AFieldThatNoTicketHasIsAnInvalidArgument) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr(one.words));
   }
+  PoolTicket beyond = Sample();
+  beyond.offset = kMax - beyond.size + 1;
+  EXPECT_THAT(ErrorOf(beyond).message(),
+              HasSubstr(absl::StrCat("of ", beyond.size, " bytes at ",
+                                     beyond.offset, " ends")));
 }
 
 TEST(PoolTicket, AnotherSizeIsAnInvalidArgument) {
@@ -122,6 +128,7 @@ TEST(PoolTicket, AnotherSizeIsAnInvalidArgument) {
     const absl::Status status =
         DecodePoolTicket(absl::MakeConstSpan(longer.data(), size)).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << size << " " << status;
+    EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("these are ", size)));
   }
 }
 

@@ -174,6 +174,11 @@ TEST(Return, HasTheBytesThatTheFormatSays) {
     EXPECT_EQ(DecodeReturn(MessageOf(Bytes(size, 1), kReturn)).ok(),
               size == 28);
   }
+  EXPECT_TRUE(
+      DecodeReturn(MessageOf(Bytes(28 * kMaxRequested, 1), kReturn)).ok());
+  EXPECT_FALSE(
+      DecodeReturn(MessageOf(Bytes(28 * (kMaxRequested + 1), 1), kReturn))
+          .ok());
 }
 
 TEST(Recall, HasTheBytesThatTheFormatSaysAndNoOthersAreOne) {
