@@ -11,6 +11,7 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
+#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/transfer.h"
@@ -106,6 +107,22 @@ TEST_F(ImportTest, KeepsTheOldMemoryWhenTheOwnerDiscardsIt) {
   ASSERT_TRUE(memory.Remap().ok());
   Fill(memory.address(), 0x01, kGranule);
   EXPECT_TRUE(Holds(imported.address(), 0x5d, kGranule));
+}
+
+TEST_F(ImportTest, NeedsTheBytesOfAFabricTicket) {
+  const std::vector<std::uint8_t> bytes(100, 1);
+  const absl::Status status = ImportFabricTicket(driver(), bytes, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("fabric ticket"));
+}
+
+TEST_F(ImportTest, OfFabricMemoryNeedsMemoryOfThatKind) {
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = kGranule, .sharing = SharePolicy::Require(kNativeKind)}));
+  const absl::Status status = ExportFabricTicket(memory.shareable()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be shared as"));
 }
 
 TEST_F(ImportTest, IsAlignedAsAsked) {

@@ -43,6 +43,7 @@ FILES = {
     "vmm/share/ticket.cc": [(VALUES, "*"), fuzzed("Tickets*"), ("tests/ipc/fabric_nodes_test", "*")],
     "vmm/share/internal/addressed_string.cc": [(VALUES, "*"), fuzzed("*Strings*")],
     "vmm/share/fabric_ticket.cc": [(VALUES, "*"), fuzzed("FabricTickets*"),
+                                   ("tests/gpu/vmm_gpu_test", "ImportTest.*Fabric*"),
                                    ("tests/ipc/fabric_nodes_test", "*")],
     "vmm/share/internal/protocol.cc": [(PROTOCOL, "*"), fuzzed("Messages*"),
                                        ("tests/death/vmm_death_test", "*Return*:*ARequest*")],
@@ -54,7 +55,8 @@ FILES = {
     "vmm/weights/manifest.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/weights/manifest_check.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/pool/internal/offset_heap.cc": [("tests/unit/offset_heap_test", "*"),
-                                         fuzzed("TheOffsetHeap*")],
+                                         fuzzed("TheOffsetHeap*"),
+                                         ("tests/unit/stream_heap_test", "*")],
     "vmm/pool/internal/share_table.cc": [(TABLE, "*"), fuzzed("ShareTables*:*ByPoolTicket*")],
     "vmm/share/internal/lease_book.cc": [("tests/ipc/vmm_ipc_test", "EndpointLeases.*")],
 }

@@ -293,6 +293,22 @@ TEST_F(ShareProtocol, AWelcomeOfTooFewOrTooManyHandlesClosesTheChannel) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no such domain"));
 }
 
+TEST_F(ShareProtocol, AWelcomeIsReceivedAndNothingElseIsOne) {
+  auto ends = Must(Channel::Pair());
+  const std::vector<const platform::OsHandle*> sent(2, &handle());
+  Must(ends.first.Send(kWelcome, {}, sent, Late()));
+  const Welcome welcome = Must(ReceiveWelcome(ends.second, Late()));
+  EXPECT_TRUE(welcome.table.has_value());
+  EXPECT_TRUE(welcome.holds.has_value());
+  Must(ends.first.Send(kBye, {}, sent, Late()));
+  EXPECT_EQ(ReceiveWelcome(ends.second, Late()).status().code(),
+            Code::kDataLoss);
+  auto others = Must(Channel::Pair());
+  others.first.Close();
+  EXPECT_EQ(ReceiveWelcome(others.second, Late()).status().code(),
+            Code::kUnavailable);
+}
+
 TEST(ShareLayout, IsThatOfTheFormat) {
   EXPECT_EQ(kShareTableBytes, 33558528u);
   EXPECT_EQ(kHoldTableBytes, 4194304u);
