@@ -32,6 +32,7 @@ task_coverage() {
     >$folder/log/test.log 2>&1 || true
   grep -q '% tests passed' $folder/log/test.log || fail "no test ran: $folder/log/test.log"
   failed=$(sed -n '/The following tests FAILED/,$p' $folder/log/test.log)
+  # Meanwhile gcov's files lie at the top level; they are in .gitignore.
   say "reading what was counted"
   logged $folder/log/gcovr.log $venv/bin/gcovr --root . -j "$(nproc)" --exclude-throw-branches \
     --merge-mode-functions separate --gcov-ignore-parse-errors all \
