@@ -400,6 +400,7 @@ TEST_F(PipeTest, AClientThatEndsBetweenDuplicationAndMessageCostsNothing) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   }
   EXPECT_LE(OpenHandleCount(), before);
+  EXPECT_TRUE(absl::IsUnavailable(server.Receive(Late()).status()));
   EXPECT_FALSE(server.is_open());
 }
 
