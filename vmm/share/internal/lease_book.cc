@@ -40,8 +40,7 @@ absl::StatusOr<LeaseBook::Entry> LeaseBook::Add(platform::PeerCredentials peer,
                        .emplace(entry, Holder{std::move(peer), absl::Now(),
                                               std::move(watch)})
                        .first->second;
-  for (const Item& item : items)
-    holder.held.push_back({item, {}, {}, false});
+  for (const Item& item : items) holder.held.push_back({item, {}, {}, false});
   return entry;
 }
 
