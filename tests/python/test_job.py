@@ -41,6 +41,12 @@ class Store:
             return self.values.pop(key, None) is not None
 
 
+def rounds_in(store):
+    """Those of which keys are there: NAME/ROUND/RANK/KEY."""
+    with store.changed:
+        return {int(key.split("/")[1]) for key in store.values}
+
+
 def write(cuda, address, number):
     value = ctypes.c_uint8(number)
     assert cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(address), ctypes.byref(value),
@@ -117,13 +123,15 @@ def test_one_exchange_serves_many_memories_and_the_store_does_not_grow(cuda):
                 found = [read(cuda, memory.ptr(other)) for other in range(3)]
                 assert found == [1 + other + 3 * number for other in range(3)]
                 exchange.fence(60)  # Nobody's part goes while others read it.
-            if rank == 0:
-                kept.append(len(store.values))
+            kept.append(rounds_in(store))
         return True
 
     assert run(cuda, work, 3) == [True] * 3
     assert store.sets > 12 * 9
-    assert max(kept) <= max(kept[:4]), kept
+    # Three of each rank and one that is being withdrawn; ranks are a round apart.
+    assert max(max(rounds) - min(rounds) for rounds in kept) <= 4
+    last = rounds_in(store)
+    assert min(last) > 12 * 2 and len(last) == 2, last
 
 
 def test_two_exchanges_over_one_store(cuda):
