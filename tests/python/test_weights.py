@@ -324,17 +324,22 @@ def test_other_files_that_cannot_be_loaded(keeper, tmp_path):
         load([safetensors(tmp_path / f"{i}.safetensors", some()) for i in range(2)])
 
 
-def test_a_file_that_is_cut_while_it_is_read(keeper, tmp_path, monkeypatch):
-    put(keeper, 1)
-    path = safetensors(tmp_path / "x.safetensors", some())
+def cut_after_the_header(monkeypatch, path, nbytes):
+    """The file is cut to so many bytes once its header was read."""
     read_header = vs.weights.read_header
 
-    def cut(path):
-        known = read_header(path)
-        os.truncate(path, 100)
+    def cut(one):
+        known = read_header(one)
+        os.truncate(path, nbytes)
         return known
 
     monkeypatch.setattr(vs.weights, "read_header", cut)
+
+
+def test_a_file_that_is_cut_while_it_is_read(keeper, tmp_path, monkeypatch):
+    put(keeper, 1)
+    path = safetensors(tmp_path / "x.safetensors", some())
+    cut_after_the_header(monkeypatch, path, 100)
     with pytest.raises(vs.errors.DataLoss, match="ends within tensor"):
         vs.weights.load("model/tp0", path, address=keeper.address, **HOST)
     with opened(keeper) as weights:
@@ -733,14 +738,7 @@ def test_a_fused_cut_of_what_no_library_joins_is_a_type_error():
 
 def test_a_file_that_is_cut_within_a_fused_tensor(keeper, tmp_path, monkeypatch):
     path = model_file(tmp_path, tensors={"1.qkv": fused_model()["1.qkv"]})
-    read_header = vs.weights.read_header
-
-    def cut(path):
-        known = read_header(path)
-        os.truncate(path, os.path.getsize(path) - 8)
-        return known
-
-    monkeypatch.setattr(vs.weights, "read_header", cut)
+    cut_after_the_header(monkeypatch, path, os.path.getsize(path) - 8)
     with pytest.raises(vs.errors.DataLoss, match="ends within tensor '1.qkv'"):
         vs.weights.load("model", path, shard=vs.weights.Shard(1, 2, FUSED),
                         address=keeper.address, **HOST)
@@ -778,14 +776,7 @@ def test_tensors_of_pytorchs_are_cut_too(keeper, Tensor):
 
 def test_a_rank_whose_file_is_cut_has_nothing(keeper, tmp_path, monkeypatch):
     path = model_file(tmp_path)
-    read_header = vs.weights.read_header
-
-    def cut(path):
-        known = read_header(path)
-        os.truncate(path, os.path.getsize(path) - 8)
-        return known
-
-    monkeypatch.setattr(vs.weights, "read_header", cut)
+    cut_after_the_header(monkeypatch, path, os.path.getsize(path) - 8)
     with pytest.raises(vs.errors.DataLoss, match="ends within tensor"):
         vs.weights.load("model/tp1", path, shard=vs.weights.Shard(1, 2, PLAN),
                         address=keeper.address, **HOST)
