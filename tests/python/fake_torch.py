@@ -59,6 +59,11 @@ class Tensor:
     def element_size(self):
         return self.array.itemsize
 
+    is_meta = False
+
+    def detach(self):
+        return self
+
     def is_conj(self):
         return self.lazy == "conj"
 
@@ -79,6 +84,22 @@ class HostTensor(Tensor):
     def copy_(self, other):
         self.array[...] = other.array
         return self
+
+
+class MetaTensor(HostTensor):
+    """One without memory, in a storage that may have others."""
+
+    is_meta = True
+
+    def __init__(self, shape, dtype, storage, offset=0):
+        super().__init__(np.empty(shape, numpy_dtype(dtype)), dtype)
+        self._storage, self._offset = storage, offset
+
+    def untyped_storage(self):
+        return self._storage
+
+    def storage_offset(self):
+        return self._offset
 
 
 class _DLTensor(ctypes.Structure):
@@ -108,6 +129,16 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _VERSIONED = ctypes.create_string_buffer(b"dltensor_versioned")
 _EXCHANGE = ctypes.create_string_buffer(b"dlpack_exchange_api")
+
+
+def _writable(array):
+    """The same memory: PyTorch does not know of read-only memory."""
+    if array.flags.writeable or array.size == 0:
+        return array
+    reach = sum((n - 1) * s for n, s in zip(array.shape, array.strides)) + array.itemsize
+    memory = (ctypes.c_char * reach).from_address(array.ctypes.data)
+    memory.kept = array
+    return np.ndarray(array.shape, array.dtype, memory, strides=array.strides)
 
 
 class _Holder:
@@ -167,9 +198,10 @@ def modules(tensor):
     """The modules of `torch` by name; its tensors are of that class."""
     torch = types.ModuleType("torch")
     torch.Tensor = tensor
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: False)
     torch.nn = types.SimpleNamespace(Parameter=Parameter)
-    torch.from_dlpack = lambda given: tensor(
-        np.from_dlpack(given if hasattr(given, "__dlpack__") else _Holder(given)))
+    torch.from_dlpack = lambda given: tensor(_writable(
+        np.from_dlpack(given if hasattr(given, "__dlpack__") else _Holder(given))))
     for name in _CODES:
         setattr(torch, name, DType(name))
     reductions = types.ModuleType("torch.multiprocessing.reductions")

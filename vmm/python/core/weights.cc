@@ -24,6 +24,7 @@ namespace {
 
 struct WeightsLayout {
   Holder<vmmshare_weights_layout> handle;
+  std::uint64_t count = 0;
 };
 
 // Closed before the memory, which it keeps.
@@ -41,6 +42,9 @@ std::shared_ptr<T> Keep(std::shared_ptr<vmmshare_memory> memory,
 struct WeightsWriter {
   Holder<vmmshare_weights_writer> handle;
   const std::shared_ptr<vmmshare_memory> memory;
+  const std::shared_ptr<vmmshare_weights_layout> layout;
+  const std::uint64_t count;
+  const std::shared_ptr<Storage> storage;
 };
 
 // A tensor's own bytes, so that a view of its array leaves neither these nor the
@@ -105,7 +109,19 @@ std::uint64_t Add(WeightsLayout& self, const std::string& name,
     return vmmshare_weights_layout_add(self.handle.get(), &tensor, &place,
                                        error);
   });
+  ++self.count;
   return place;
+}
+
+// All of the memory that a set is in.
+std::shared_ptr<Storage> StorageOf(
+    const std::shared_ptr<vmmshare_driver>& driver,
+    const std::shared_ptr<vmmshare_memory>& memory, bool readonly) {
+  const Located at =
+      Locate(driver.get(), vmmshare_memory_address(memory.get()));
+  const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
+                    readonly};
+  return std::make_shared<WholeMemory>(memory, place);
 }
 
 void Begin(WeightsWriter* self, const Allocation& memory,
@@ -120,7 +136,8 @@ void Begin(WeightsWriter* self, const Allocation& memory,
                                            made, error);
            });
   new (self) WeightsWriter{
-      Holder<vmmshare_weights_writer>(Keep(kept, std::move(begun))), kept};
+      Holder<vmmshare_weights_writer>(Keep(kept, std::move(begun))), kept, lay,
+      layout.count, StorageOf(driver, kept, false)};
 }
 
 // Without the GIL, so that several threads copy at once.
@@ -178,6 +195,13 @@ std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
   return *generation;
 }
 
+void Seal(WeightsWriter& self, std::uint64_t generation) {
+  const auto writer = self.handle.shared();
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_weights_seal(writer.get(), generation, 0, error);
+  });
+}
+
 void Open(Weights* self, const Allocation& memory) {
   const auto kept = memory.handle.shared();
   const auto driver = DefaultDriver();
@@ -185,40 +209,64 @@ void Open(Weights* self, const Allocation& memory) {
                                                   vmmshare_error** error) {
     return vmmshare_weights_open(driver.get(), kept.get(), made, error);
   });
-  const Located at = Locate(driver.get(), vmmshare_memory_address(kept.get()));
-  const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
-                    memory.readonly};
   new (self) Weights{Holder<vmmshare_weights>(Keep(kept, std::move(opened))),
-                     std::make_shared<WholeMemory>(kept, place)};
+                     StorageOf(driver, kept, memory.readonly)};
 }
 
-// Calls `take(tensor, storage, layout)` for each tensor of the set.
-template <typename Take>
-void ForEach(const Weights& self, const Take& take) {
-  const auto set = self.handle.shared();
-  const std::uint64_t count = vmmshare_weights_count(set.get());
+// Calls `take(tensor, storage, layout)` for each of `count` tensors in `whole`,
+// which `describe(place, tensor, error)` tells.
+template <typename Describe, typename Take>
+void ForEach(std::uint64_t count, const Describe& describe,
+             const std::shared_ptr<Storage>& whole, const Take& take) {
   for (std::uint64_t place = 0; place < count; ++place) {
     vmmshare_tensor tensor{};
     tensor.struct_size = sizeof(tensor);
     Must([&](vmmshare_error** error) {
-      return vmmshare_weights_tensor(set.get(), place, &tensor, error);
+      return describe(place, &tensor, error);
     });
     Layout layout;
     layout.dtype = FindDType(static_cast<std::uint8_t>(tensor.dtype));
     layout.shape.assign(tensor.shape, tensor.shape + tensor.rank);
     layout.strides.assign(tensor.strides, tensor.strides + tensor.rank);
-    const std::uint64_t size = self.storage->size;
+    const std::uint64_t size = whole->size;
     if (tensor.offset > size || tensor.bytes > size - tensor.offset) {
       throw nb::value_error("a tensor leaves the memory of its set");
     }
-    auto storage = std::make_shared<TensorBytes>(self.storage, tensor.offset,
-                                                 tensor.bytes);
+    auto storage =
+        std::make_shared<TensorBytes>(whole, tensor.offset, tensor.bytes);
     CheckWithin(layout, tensor.bytes);
     take(tensor, std::move(storage), std::move(layout));
   }
 }
 
-nb::dict Arrays(const Weights& self) {
+// Of a set: what its manifest says.
+template <typename Take>
+void ForEach(const Weights& self, const Take& take) {
+  const auto set = self.handle.shared();
+  ForEach(
+      vmmshare_weights_count(set.get()),
+      [&](std::uint64_t place, vmmshare_tensor* tensor,
+          vmmshare_error** error) {
+        return vmmshare_weights_tensor(set.get(), place, tensor, error);
+      },
+      self.storage, take);
+}
+
+// Of one that is being written: what its layout says.
+template <typename Take>
+void ForEach(const WeightsWriter& self, const Take& take) {
+  ForEach(
+      self.count,
+      [&](std::uint64_t place, vmmshare_tensor* tensor,
+          vmmshare_error** error) {
+        return vmmshare_weights_layout_tensor(self.layout.get(), place, tensor,
+                                              error);
+      },
+      self.storage, take);
+}
+
+template <typename Set>
+nb::dict Arrays(const Set& self) {
   nb::dict arrays;
   ForEach(self, [&](const vmmshare_tensor& tensor,
                     std::shared_ptr<Storage> storage, Layout layout) {
@@ -228,7 +276,8 @@ nb::dict Arrays(const Weights& self) {
 }
 
 // As RemotePool._open_tensors().
-nb::dict Tensors(const Weights& self, nb::handle type, nb::handle from_capsule,
+template <typename Set>
+nb::dict Tensors(const Set& self, nb::handle type, nb::handle from_capsule,
                  nb::handle as_type) {
   const TensorClass make(type, from_capsule);
   const DType* const byte = FindDType({1, 8, 1});
@@ -339,7 +388,11 @@ void DefineWeights(nb::module_& module) {
       .def("read_rows", &ReadRows, nb::arg("place"), nb::arg("path"),
            nb::arg("offset"), nb::arg("row_bytes"), nb::arg("pitch"))
       .def("publish", &Publish, nb::arg("keeper"), nb::arg("name"),
-           nb::arg("checksum_all"), nb::arg("timeout").none());
+           nb::arg("checksum_all"), nb::arg("timeout").none())
+      .def("seal", &Seal, nb::arg("generation"))
+      .def("arrays", &Arrays<WeightsWriter>)
+      .def("tensors", &Tensors<WeightsWriter>, nb::arg("type"),
+           nb::arg("from_capsule"), nb::arg("as_type"));
   DefineClosing(writer, "Lets go of the memory.");
   nb::class_<Weights> weights(module, "_Weights");
   weights.def("__init__", &Open, nb::arg("memory"))
@@ -354,9 +407,9 @@ void DefineWeights(nb::module_& module) {
           })
       .def("metadata", &Metadata)
       .def("table", &Table)
-      .def("arrays", &Arrays)
-      .def("tensors", &Tensors, nb::arg("type"), nb::arg("from_capsule"),
-           nb::arg("as_type"))
+      .def("arrays", &Arrays<Weights>)
+      .def("tensors", &Tensors<Weights>, nb::arg("type"),
+           nb::arg("from_capsule"), nb::arg("as_type"))
       .def("verify", &Verify);
   DefineClosing(weights, "Lets go of the memory; arrays of it keep it.");
   module.def("_read_arrays", &ReadArrays, nb::arg("arrays"),

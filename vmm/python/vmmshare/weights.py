@@ -21,175 +21,30 @@ from __future__ import annotations
 import builtins
 import concurrent.futures
 import os
-import sys
 import threading
 import typing
 
 from . import _core
-from ._core import Allocation, Array, Keeper
+from ._core import Allocation, Keeper
 from ._parts import part_of, read_part
+from ._reads import aliases_of, await_torch, dense_copy, lay_out, read_arrays
 from ._safetensors import read_header
+from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
+from ._sync import Follower, Publisher, Update, follow, publisher
 from .errors import AlreadyExists, FailedPrecondition
 
-if typing.TYPE_CHECKING:
-    import torch
-
-__all__ = ["Fused", "Shard", "TensorSet", "drop", "list", "load", "open", "put", "show", "verify"]
+__all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",
+           "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
 
 Progress = typing.Callable[[int, int], object]
 
 
-class TensorSet(typing.Mapping[str, Array]):
-    """A set that was opened: arrays by name, which lie where they lie for everybody.
-
-    The arrays keep the memory; close() lets go of it when they are gone. They are read-only:
-    NumPy knows that, PyTorch does not, and a kernel that writes there ends this process's
-    context.
-    """
-
-    def __init__(self, name: str, memory: Allocation):
-        self.name = name
-        self.nbytes = memory.nbytes
-        self._set = _core._Weights(memory)
-        self._arrays: "dict[str, Array] | None" = None
-
-    @property
-    def generation(self) -> int:
-        """Counts from 1, one more each time the set under the name was replaced."""
-        return self._set.generation
-
-    @property
-    def fingerprint(self) -> str:
-        """What whoever put it called the model."""
-        return self._set.fingerprint
-
-    @property
-    def metadata(self) -> "dict[str, str]":
-        return self._set.metadata()
-
-    def tensors(self) -> "builtins.list[dict[str, typing.Any]]":
-        """Name, dtype, shape, strides, offset, nbytes, alias_of and checksum of each."""
-        return self._set.table()
-
-    def torch(self) -> "dict[str, torch.Tensor]":
-        """All of them as PyTorch's tensors, without a copy: for
-        model.load_state_dict(tensors, assign=True)."""
-        import torch
-        return self._set.tensors(torch.Tensor, torch.from_dlpack,
-                                 lambda tensor, dtype: tensor.view(getattr(torch, dtype)))
-
-    def verify(self) -> int:
-        """How many tensors have the checksum that they were put with. DataLoss names one that
-        has another."""
-        return self._set.verify()
-
-    def close(self) -> None:
-        """Lets go of the memory; arrays of it keep it."""
-        self._arrays = {}
-        self._set.close()
-
-    def __enter__(self) -> "TensorSet":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    def _all(self) -> "dict[str, Array]":
-        if self._arrays is None:
-            self._arrays = self._set.arrays()
-        return self._arrays
-
-    def __getitem__(self, name: str) -> Array:
-        return self._all()[name]
-
-    def __iter__(self) -> "typing.Iterator[str]":
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __repr__(self) -> str:
-        if self._set.closed:
-            return f"<vmmshare.weights.TensorSet {self.name!r}, closed>"
-        return (f"<vmmshare.weights.TensorSet {self.name!r}, generation {self.generation}, "
-                f"{len(self)} tensors, {self.nbytes} bytes>")
-
-
-class _Read(typing.NamedTuple):
-    """Where an array lies, in this process."""
-
-    name: str
-    address: int
-    dtype: str
-    shape: "tuple[int, ...]"
-    strides: "tuple[int, ...]"
-    on_device: bool
-    itemsize: int
-
-    @property
-    def nbytes(self) -> int:
-        if 0 in self.shape:
-            return 0
-        return self.itemsize * (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)))
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether its elements fill its bytes, each once, in whatever order."""
-        expected = 1
-        for stride, length in sorted((s, n) for n, s in zip(self.shape, self.strides) if n != 1):
-            if stride != expected:
-                return False
-            expected *= length
-        return True
-
-
-def _torch_type():
-    # Who has no tensor of PyTorch's has not imported it.
-    library = sys.modules.get("torch")
-    return getattr(library, "Tensor", None)
-
-
-def _copy(array: typing.Any) -> typing.Any:
-    if hasattr(array, "contiguous"):
-        return array.contiguous()
-    import numpy
-    return numpy.ascontiguousarray(array)
-
-
-def _await_torch(tensors: "typing.Mapping[str, typing.Any]", kind: typing.Any) -> None:
-    """Waits until every device is done with what it writes to PyTorch's tensors."""
-    if kind is None:
-        return
-    devices = {str(one.device): one.device for one in tensors.values()
-               if isinstance(one, kind) and one.is_cuda}
-    for device in devices.values():
-        sys.modules["torch"].cuda.synchronize(device)
-
-
-def _aliases(reads: "builtins.list[_Read]") -> "dict[str, _Read]":
-    """Those that lie in the bytes of another one, and that one: tied weights, views."""
-    found: "dict[str, _Read]" = {}
-    cover: "_Read | None" = None
-    in_order = sorted((one for one in reads if one.nbytes > 0),
-                      key=lambda one: (one.on_device, one.address, -one.nbytes))
-    for one in in_order:
-        if (cover is not None and cover.on_device == one.on_device
-                and one.address + one.nbytes <= cover.address + cover.nbytes
-                and (one.address - cover.address) % one.itemsize == 0):
-            found[one.name] = cover
-        elif one.is_dense:
-            cover = one
-    return found
-
-
-def _take(shard: Shard, tensors: "dict[str, typing.Any]", kind: typing.Any
-          ) -> "dict[str, typing.Any]":
+def _take(shard: Shard, tensors: "dict[str, typing.Any]") -> "dict[str, typing.Any]":
     """The rank's slice of each. Of the same memory, as tied weights are, there is one copy."""
     fused = {name: array for name, array in tensors.items()
              if isinstance(shard.cut(name), Fused)}
-    places = {one.name: one[1:] for one in
-              (_Read(*row) for row in (_core._read_arrays(fused, kind) if fused else ()))}
+    places = {one.name: one[1:] for one in (read_arrays(fused) if fused else ())}
     copies: "dict[typing.Any, typing.Any]" = {}
     taken = {}
     for name, array in tensors.items():
@@ -201,22 +56,6 @@ def _take(shard: Shard, tensors: "dict[str, typing.Any]", kind: typing.Any
             copies[key] = shard.take(name, array)
         taken[name] = copies[key]
     return taken
-
-
-def _publish(writer: typing.Any, name: str, checksum: bool, address: str,
-             timeout: "float | None") -> int:
-    with Keeper(address, timeout=timeout) as keeper:
-        return writer.publish(keeper, name, checksum, timeout)
-
-
-def _layout(fingerprint: str, metadata: "typing.Mapping[str, str] | None",
-            shard: "Shard | None"):
-    layout = _core._WeightsLayout(fingerprint)
-    notes = {} if shard is None else {"shard.rank": str(shard.rank),
-                                      "shard.count": str(shard.count)}
-    for key, value in {**(metadata or {}), **notes}.items():
-        layout.note(key, value)
-    return layout
 
 
 def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
@@ -238,12 +77,11 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
     kept = dict(tensors)  # What is read is there until it was copied.
-    kind = _torch_type()
     if shard is not None:
-        kept = _take(shard, kept, kind)
-    _await_torch(kept, kind)
-    reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
-    aliases = _aliases(reads)
+        kept = _take(shard, kept)
+    await_torch(kept)
+    reads = read_arrays(kept)
+    aliases = aliases_of(reads)
     loose: "dict[str, typing.Any]" = {}
     places_of: "dict[tuple[typing.Any, ...], str]" = {}
     for one in reads:
@@ -251,27 +89,21 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
             # Of the same slice there is one copy, as of tied weights that are cut.
             first = places_of.setdefault(one[1:], one.name)
             if first == one.name:
-                loose[first] = _copy(kept[first])
+                loose[first] = dense_copy(kept[first])
             kept[one.name] = loose[first]
     if loose:
-        _await_torch(loose, kind)  # The copies are made on PyTorch's own streams.
-        reads = [_Read(*row) for row in _core._read_arrays(kept, kind)]
+        await_torch(loose)  # The copies are made on PyTorch's own streams.
+        reads = read_arrays(kept)
         # A copy lies in nobody's bytes; what lay in others' does so still.
-        aliases = {alias: base for alias, base in _aliases(reads).items() if alias not in loose}
-    layout = _layout(fingerprint, metadata, shard)
-    places = {one.name: layout.add(one.name, one.dtype, one.shape, one.strides)
-              for one in reads if one.name not in aliases}
-    for one in reads:
-        if one.name in aliases:
-            base = aliases[one.name]
-            layout.add(one.name, one.dtype, one.shape, one.strides, places[base.name],
-                       one.address - base.address)
+        aliases = {alias: base for alias, base in aliases_of(reads).items() if alias not in loose}
+    layout = layout_of(fingerprint, metadata, shard)
+    places = lay_out(layout, reads, aliases)
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
         for one in reads:
             if one.name in places and one.nbytes > 0:
                 writer.copy(places[one.name], one.address, one.nbytes, one.on_device)
-        return _publish(writer, name, checksum, address, timeout)
+        return put_written(writer, name, checksum, address, timeout)
 
 
 def _files(paths: typing.Any) -> "builtins.list[str]":
@@ -320,7 +152,7 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
                 raise AlreadyExists(f"tensor {entry.name!r} is in {names[entry.name]} and in "
                                     f"{path}")
             work.append(part_of(shard, path, entry))
-    layout = _layout(fingerprint, {**notes, **(metadata or {})}, shard)
+    layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
     for part in work:
         layout.add(part.entry.name, part.entry.dtype, part.shape)
     total, done, lock = sum(part.nbytes for part in work), 0, threading.Lock()
@@ -346,7 +178,7 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        return _publish(writer, name, False, address, timeout)
+        return put_written(writer, name, False, address, timeout)
 
 
 def open(name: str, *, fingerprint: "str | None" = None, address: str = "",

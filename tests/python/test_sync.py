@@ -1,0 +1,389 @@
+"""Weights written step by step, and those that follow: never a mixture of two updates."""
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+import types
+
+import numpy as np
+import pytest
+
+import fake_torch
+import vmmshare as vs
+import vmmshare.weights
+from threads import on_a_thread
+
+LIKE = {"embed": ((64, 32), "float32"), "norm": (16, "float16"), "bias": ((3, 1, 5), "int64")}
+
+
+def pair():
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+@pytest.fixture
+def streams(cuda):
+    """On one stream a publisher and its follower would wait for each other."""
+    made = [ctypes.c_void_p() for _ in range(3)]
+    for stream in made:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    yield [stream.value for stream in made]
+    for stream in made:
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+@pytest.fixture
+def publisher(cuda):
+    with vs.weights.publisher(LIKE, host_node=0, fingerprint="sha256:1") as made:
+        yield made
+
+
+def join(cuda, publisher, name="", **more):
+    """A follower in this process."""
+    ours, theirs = pair()
+    opened = on_a_thread(cuda, lambda: vs.weights.follow(theirs, **more))
+    publisher.add(ours, name, timeout=60)
+    return opened()
+
+
+def write(cuda, publisher, stream, value):
+    draft = publisher.acquire(stream, timeout=60)
+    assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0  # The CPU writes when it is free.
+    for array in draft.values():
+        np.from_dlpack(array)[...] = value
+    return publisher.publish(stream, timeout=60)
+
+
+def values(weights):
+    return {value for array in weights.values() for value in np.from_dlpack(array).ravel().tolist()}
+
+
+def see(follower, stream):
+    """(number, the values in all of its tensors)."""
+    weights = follower.latest(stream, timeout=60)
+    follower.wait(timeout=60)
+    return follower.number, values(weights)
+
+
+# --- drafts -------------------------------------------------------------------------------
+
+
+def test_a_draft_is_filled_in_place_and_put(keeper):
+    embed = np.arange(12.0).reshape(3, 4)
+    like = {"embed": embed, "tied": embed, "rows": embed[1:], "columns": embed.copy()[:, ::2],
+            "said": ((2, 2), "bfloat16"), "count": (5, np.int32), "empty": ((0, 3), "float32"),
+            "fortran": np.asfortranarray(embed)}
+    with vs.weights.draft(like, host_node=0, fingerprint="sha256:7") as draft:
+        assert list(draft) == draft.own + ["tied", "rows"] and set(draft) == set(like)
+        np.from_dlpack(draft["embed"])[...] = 2 * embed
+        np.from_dlpack(draft["columns"])[...] = -1.0
+        np.from_dlpack(draft["count"])[...] = range(5)
+        np.from_dlpack(draft["fortran"])[...] = 3 * embed
+        with pytest.raises(vs.errors.NotFound):
+            vs.weights.open("drafted", address=keeper.address)  # Nobody has it yet.
+        assert draft.put("drafted", address=keeper.address) == 1
+        with pytest.raises(vs.errors.FailedPrecondition):
+            draft.put("drafted", address=keeper.address)
+    with vs.weights.open("drafted", fingerprint="sha256:7", address=keeper.address) as weights:
+        table = {row["name"]: row for row in weights.tensors()}
+        assert {name: row["alias_of"] for name, row in table.items() if row["alias_of"]} == {
+            "tied": "embed", "rows": "embed"}
+        assert table["fortran"]["strides"] == (1, 3) and table["columns"]["strides"] == (2, 1)  # Dense.
+        seen = {name: np.from_dlpack(weights[name]) for name in ("embed", "tied", "rows", "columns",
+                                                                 "count", "fortran")}
+        assert np.array_equal(seen["embed"], 2 * embed) and np.array_equal(seen["tied"], 2 * embed)
+        assert np.array_equal(seen["rows"], 2 * embed[1:]) and (seen["columns"] == -1).all()
+        assert seen["count"].tolist() == [0, 1, 2, 3, 4]
+        assert np.array_equal(seen["fortran"], 3 * embed)
+        assert weights.verify() >= 5
+
+
+def test_a_draft_of_a_module_without_memory(keeper, monkeypatch):
+    for name, module in fake_torch.modules(fake_torch.HostTensor).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    storage, other = (types.SimpleNamespace(_cdata=number) for number in (77, 78))
+    like = {"embed": fake_torch.MetaTensor((4, 6), "float32", storage),
+            "head": fake_torch.MetaTensor((4, 6), "float32", storage),
+            "rows": fake_torch.MetaTensor((2, 6), "float32", storage, offset=12),
+            "norm": fake_torch.MetaTensor((6,), "float16", other)}
+    with vs.weights.draft(like, host_node=0) as draft:
+        tensors = draft.torch()
+        tensors["embed"].copy_(fake_torch.HostTensor(np.arange(24, dtype="float32").reshape(4, 6)))
+        tensors["norm"].copy_(fake_torch.HostTensor(np.ones(6, "float16")))
+        assert draft.own == ["embed", "norm"]
+        draft.put("meta", address=keeper.address)
+    with vs.weights.open("meta", address=keeper.address) as weights:
+        assert np.from_dlpack(weights["rows"]).tolist() == [list(range(12, 18)), list(range(18, 24))]
+        assert np.from_dlpack(weights["head"])[3, 5] == 23
+
+
+def test_what_no_draft_is_made_of(driver):
+    for like in ({}, [("a", (1, "int8"))], None):
+        with pytest.raises(TypeError):
+            vs.weights.draft(like)
+    with pytest.raises(TypeError):
+        vs.weights.draft({"a": (1, "no type")}, host_node=0)
+    with pytest.raises((ValueError, vs.errors.VmmshareError)):
+        vs.weights.draft({"a": ((2**40, 2**40), "int8")}, host_node=0)
+    with pytest.raises(vs.errors.ResourceExhausted):
+        vs.weights.draft({"a": (2**43, "int8")})
+
+
+# --- updates ------------------------------------------------------------------------------
+
+
+def test_followers_see_whole_updates_and_never_one_that_is_older(cuda, streams, publisher):
+    """Two followers look as fast as they can, at another pace each."""
+    ours, *theirs = streams
+    followers = [join(cuda, publisher, f"engine {i}") for i in range(2)]
+    seen = [[], []]
+
+    def look(place):
+        follower, stream = followers[place], theirs[place]
+        for i in range(100_000):
+            seen[place].append(see(follower, stream))
+            if follower.finished:
+                break
+            for _ in range(place):  # The second one uses what it has for longer.
+                values(follower.sets[follower.slot])
+        follower.release(stream)
+        follower.close()
+
+    joins = [on_a_thread(cuda, lambda place=place: look(place)) for place in range(2)]
+    for number in range(1, 301):
+        update = write(cuda, publisher, ours, number)
+        assert update == (number, {})
+    publisher.finish(timeout=60)
+    for done in joins:
+        done()
+    for of_one in seen:
+        assert all(got == {number} for number, got in of_one)
+        numbers = [number for number, _ in of_one]
+        assert numbers == sorted(numbers) and numbers[-1] == 300
+
+
+def test_whoever_comes_later_has_the_newest_at_once(cuda, streams, publisher):
+    ours, theirs, _ = streams
+    write(cuda, publisher, ours, 5)
+    write(cuda, publisher, ours, 6)
+    late = join(cuda, publisher)
+    assert see(late, theirs) == (2, {6})
+    assert late.slot == 0 and late.sets[0].fingerprint == "sha256:1"
+    assert not np.from_dlpack(late.latest()["embed"]).flags.writeable
+    write(cuda, publisher, ours, 7)
+    assert see(late, theirs) == (3, {7}) and late.slot == 1
+    assert see(late, theirs) == (3, {7})  # There is no newer one.
+    late.close()
+
+
+def test_one_that_does_not_look_is_named_and_nothing_is_lost(cuda, streams, publisher):
+    ours, theirs, _ = streams
+    slow = join(cuda, publisher, "slow")
+    quick = join(cuda, publisher, "quick")
+    write(cuda, publisher, ours, 1)
+    assert see(slow, theirs) == (1, {1})
+    for number in range(2, 10):  # Until streams would have to wait too long for it.
+        quick.latest(streams[2])
+        assert quick.number == number - 1
+        try:
+            publisher.acquire(ours, timeout=0.2)
+        except vs.errors.DeadlineExceeded as why:
+            assert "'slow'" in str(why)
+            break
+        publisher.publish(ours)
+    else:
+        pytest.fail("nobody was waited for")
+    assert number > 3  # Streams waited first.
+    assert slow.latest(theirs) is not None  # Looks again: what was published meanwhile.
+    reached = write(cuda, publisher, ours, 50)
+    assert reached == (number, {})
+    assert see(quick, streams[2]) == (number, {50})
+    assert see(slow, theirs) == (number, {50})
+    slow.close()
+    quick.close()
+
+
+def peer_follows(peer, publisher, name, folder):
+    path = f"{folder}/{name}"
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
+        listener.bind(path)
+        listener.listen()
+        peer("import ctypes, socket, vmmshare.testing, vmmshare.weights")
+        peer("cuda = ctypes.CDLL(vmmshare.testing.host_driver()); context = ctypes.c_void_p()")
+        peer("cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)")
+        peer("cuda.cuCtxSetCurrent(context)")
+        peer("s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)")
+        peer(f"s.connect({path!r})")
+        ours, _ = listener.accept()
+    adding = threading.Thread(target=lambda: publisher.add(ours, name, timeout=60))
+    adding.start()
+    peer("f = vs.weights.follow(s, timeout=60)")
+    adding.join()
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield made
+
+
+def test_one_that_is_killed_is_named_and_the_others_go_on(cuda, streams, publisher, peer, folder):
+    ours, theirs, _ = streams
+    peer_follows(peer, publisher, "engine", folder)
+    stays = join(cuda, publisher, "stays")
+    write(cuda, publisher, ours, 1)
+    assert peer("f.latest()['norm'].shape, f.number") == ((16,), 1)
+    assert see(stays, theirs) == (1, {1})
+    peer.kill()
+    lost = {}
+    for value in range(2, 8):
+        number, gone = write(cuda, publisher, ours, value)
+        lost.update(gone)
+        assert see(stays, theirs) == (number, {value}) and number == value
+    assert list(lost) == ["engine"] and isinstance(lost["engine"], vs.errors.Unavailable)
+    assert publisher.followers == ["stays"]
+    stays.close()
+
+
+def test_after_the_publisher_was_killed_what_is_mapped_stays(cuda, streams, peer, folder):
+    peer("import ctypes, socket, vmmshare.testing, vmmshare.weights")
+    peer("cuda = ctypes.CDLL(vmmshare.testing.host_driver()); context = ctypes.c_void_p()")
+    peer("cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)")
+    peer("cuda.cuCtxSetCurrent(context)")
+    peer(f"p = vs.weights.publisher({LIKE!r}, host_node=0)")
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
+        listener.bind(f"{folder}/l")
+        listener.listen()
+        peer("s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)")
+        peer(f"s.connect('{folder}/l')")
+        ours, _ = listener.accept()
+    opened = on_a_thread(cuda, lambda: vs.weights.follow(ours, timeout=60))
+    peer("p.add(s, timeout=60)")
+    follower = opened()
+    peer("d = p.acquire()")
+    peer("[np.from_dlpack(a).fill(4) for a in d.values()]")
+    assert peer("p.publish().number") == 1
+    assert see(follower, streams[1]) == (1, {4})
+    peer.kill()
+    with pytest.raises(vs.errors.Unavailable):
+        for _ in range(1000):
+            follower.latest(streams[1])
+            with contextlib.suppress(vs.errors.DeadlineExceeded):
+                follower._ring.acquire(streams[1], timeout=0.05)  # Until its end is seen.
+    assert values(follower.sets[follower.slot]) == {4}
+    follower.close()
+
+
+def test_the_end(cuda, streams, publisher):
+    ours, theirs, _ = streams
+    follower = join(cuda, publisher)
+    idle = join(cuda, publisher)
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        idle.latest(streams[2], timeout=0)
+    for call in (idle.wait, idle.torch):
+        with pytest.raises(vs.errors.FailedPrecondition, match="latest"):
+            call()
+    write(cuda, publisher, ours, 3)
+    done = on_a_thread(cuda, lambda: publisher.finish(timeout=60))
+    while not follower.finished:
+        assert see(follower, theirs) == (1, {3})
+    follower.release(theirs)
+    assert follower.number == 0
+    while not idle.finished:
+        assert see(idle, streams[2]) == (1, {3})
+    idle.release(streams[2])
+    done()
+    with pytest.raises(vs.errors.OutOfRange):
+        idle.latest(streams[2])
+
+
+def test_what_a_publisher_refuses(cuda, streams, publisher):
+    ours, *_ = streams
+    with pytest.raises(vs.errors.FailedPrecondition, match="acquire"):
+        publisher.publish(ours)
+    one = join(cuda, publisher, "one")
+    with pytest.raises(vs.errors.FailedPrecondition, match="'one'"):
+        publisher.add(pair()[0], "one")
+    publisher.acquire(ours)
+    with pytest.raises(vs.errors.FailedPrecondition, match="acquired"):
+        publisher.add(pair()[0], "two")
+    publisher.publish(ours)
+    near, _far = pair()
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        publisher.add(near, "nobody", timeout=0.1)
+    near, far = pair()
+    far.close()
+    with pytest.raises(vs.errors.Unavailable):
+        publisher.add(near, "gone", timeout=10)
+    assert publisher.followers == ["one"]
+    with pytest.raises(TypeError):
+        publisher.add("a text")
+    for slots in (1, 9):
+        with pytest.raises(vs.errors.InvalidArgument, match="slots"):
+            vs.weights.publisher(LIKE, slots=slots, host_node=0)
+    one.close()
+
+
+@pytest.mark.parametrize("said", [
+    b"", b"{", b"[]", b"null", b'{"version": 2, "slots": ["a", "b"]}', b'{"version": 1}',
+    b'{"version": 1, "slots": ["a"]}', b'{"version": 1, "slots": "ab"}',
+    b'{"version": 1, "slots": [1, 2]}', b'{"version": 1, "slots": ["a", "b"]}', b"[" * 16000,
+    b"\xff\xfe", json.dumps({"version": 1, "slots": ["a"] * 9}).encode()])
+def test_what_a_follower_refuses(cuda, said):
+    ours, theirs = pair()
+    if said:
+        ours.send(said)
+    else:
+        ours.close()
+    with pytest.raises((vs.errors.InvalidArgument, vs.errors.Unavailable)):
+        vs.weights.follow(theirs, timeout=10)
+    assert theirs.fileno() == -1  # The other end is told.
+
+
+def test_another_model_and_a_publisher_that_says_nothing(cuda, publisher):
+    ours, theirs = pair()
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        vs.weights.follow(theirs, timeout=0.05)
+    ours, theirs = pair()
+    refused = on_a_thread(cuda, lambda: pytest.raises(
+        vs.errors.FailedPrecondition, vs.weights.follow, theirs, fingerprint="sha256:2"))
+    with pytest.raises(vs.errors.VmmshareError):
+        publisher.add(ours, timeout=60)
+    refused()
+    assert publisher.followers == []
+
+
+def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
+    modules = fake_torch.modules(fake_torch.HostTensor)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def copy(to, given, non_blocking):
+        assert cuda.cuStreamSynchronize(ctypes.c_void_p(streams[0])) == 0
+        for one, other in zip(to, given):
+            one.copy_(other)
+
+    torch = modules["torch"]
+    torch.cuda.current_stream = lambda: types.SimpleNamespace(cuda_stream=streams[0])
+    torch.no_grad, torch._foreach_copy_ = contextlib.nullcontext, copy
+    embed = fake_torch.HostTensor(np.zeros((3, 4), "float32"))
+    model = {"embed": embed, "tied": embed,
+             "norm": fake_torch.HostTensor(np.zeros(7, "float32"))}
+    with vs.weights.publisher(model, host_node=0) as publisher:
+        follower = join(cuda, publisher)
+        for value in range(1, 6):
+            for tensor in model.values():
+                tensor.array[...] = value
+            assert publisher.copy(model).number == value
+            assert see(follower, streams[1]) == (value, {value})
+            assert follower.torch() is follower.torch()
+            assert (follower.torch()["tied"].array == value).all()
+        with pytest.raises(KeyError):
+            publisher.copy({"embed": embed})
+        with pytest.raises(ValueError, match="'norm'"):
+            publisher.copy({**model, "norm": embed})
+        follower.close()

@@ -1,0 +1,176 @@
+"""Sets of named tensors: those that were opened and those that are being written; vmmshare.weights
+has the names."""
+
+from __future__ import annotations
+
+import typing
+
+from . import _core
+from ._core import Allocation, Array, Keeper
+from ._reads import aliases_of, describe, lay_out, synchronize_torch
+from ._shards import Shard
+
+if typing.TYPE_CHECKING:
+    import torch
+
+_CPU = 1  # DLPack's name of it.
+
+
+def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
+    import torch
+    return tensors.tensors(torch.Tensor, torch.from_dlpack,
+                           lambda tensor, dtype: tensor.view(getattr(torch, dtype)))
+
+
+class TensorSet(typing.Mapping[str, Array]):
+    """A set that was opened: arrays by name, which lie where they lie for everybody.
+
+    The arrays keep the memory; close() lets go of it when they are gone. They are read-only:
+    NumPy knows that, PyTorch does not, and a kernel that writes there ends this process's
+    context.
+    """
+
+    def __init__(self, name: str, memory: Allocation):
+        self.name = name
+        self.nbytes = memory.nbytes
+        self._set = _core._Weights(memory)
+        self._arrays: "dict[str, Array] | None" = None
+
+    @property
+    def generation(self) -> int:
+        """Counts from 1, one more each time the set under the name was replaced."""
+        return self._set.generation
+
+    @property
+    def fingerprint(self) -> str:
+        """What whoever put it called the model."""
+        return self._set.fingerprint
+
+    @property
+    def metadata(self) -> "dict[str, str]":
+        return self._set.metadata()
+
+    def tensors(self) -> "list[dict[str, typing.Any]]":
+        """Name, dtype, shape, strides, offset, nbytes, alias_of and checksum of each."""
+        return self._set.table()
+
+    def torch(self) -> "dict[str, torch.Tensor]":
+        """All of them as PyTorch's tensors, without a copy: for
+        model.load_state_dict(tensors, assign=True)."""
+        return _torch_of(self._set)
+
+    def verify(self) -> int:
+        """How many tensors have the checksum that they were put with. DataLoss names one that
+        has another."""
+        return self._set.verify()
+
+    def close(self) -> None:
+        """Lets go of the memory; arrays of it keep it."""
+        self._arrays = {}
+        self._set.close()
+
+    def __enter__(self) -> "TensorSet":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _all(self) -> "dict[str, Array]":
+        if self._arrays is None:
+            self._arrays = self._set.arrays()
+        return self._arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self._all()[name]
+
+    def __iter__(self) -> "typing.Iterator[str]":
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        if self._set.closed:
+            return f"<vmmshare.weights.TensorSet {self.name!r}, closed>"
+        return (f"<vmmshare.weights.TensorSet {self.name!r}, generation {self.generation}, "
+                f"{len(self)} tensors, {self.nbytes} bytes>")
+
+
+def layout_of(fingerprint: str, metadata: "typing.Mapping[str, str] | None",
+              shard: "Shard | None" = None) -> typing.Any:
+    layout = _core._WeightsLayout(fingerprint)
+    notes = {} if shard is None else {"shard.rank": str(shard.rank),
+                                      "shard.count": str(shard.count)}
+    for key, value in {**(metadata or {}), **notes}.items():
+        layout.note(key, value)
+    return layout
+
+
+def put_written(writer: typing.Any, name: str, checksum: bool, address: str,
+                timeout: "float | None") -> int:
+    with Keeper(address, timeout=timeout) as keeper:
+        return writer.publish(keeper, name, checksum, timeout)
+
+
+class Draft(typing.Mapping[str, Array]):
+    """A set that is not put yet: arrays by name, to be written where they will be read. See
+    draft(). The arrays keep the memory."""
+
+    def __init__(self, memory: Allocation, layout: typing.Any, own: "list[str]"):
+        self.memory, self.nbytes = memory, memory.nbytes
+        self.own = own  # Names of those that are no aliases.
+        self._writer = _core._WeightsWriter(memory, layout)
+        self._arrays: "dict[str, Array]" = self._writer.arrays()
+
+    def torch(self) -> "dict[str, torch.Tensor]":
+        """All of them as PyTorch's tensors, without a copy: a module's parameters, by
+        load_state_dict(tensors, assign=True), or where they are copied to."""
+        return _torch_of(self._writer)
+
+    def put(self, name: str, *, checksum: bool = True, address: str = "",
+            timeout: "float | None" = 10.0) -> int:
+        """Puts it under a name as put() does, and copies nothing. All that writes to the arrays
+        must have ended; for PyTorch this waits. Whoever goes on writing writes to what others
+        read: that is not prevented, and verify() finds it."""
+        kind, device = next(iter(self._arrays.values())).__dlpack_device__()
+        synchronize_torch(None if kind == _CPU else device)
+        return put_written(self._writer, name, checksum, address, timeout)
+
+    def close(self) -> None:
+        """Lets go of the memory when its arrays are gone. What was put stays."""
+        self._arrays = {}
+        self._writer.close()
+        self.memory.close()
+
+    def __enter__(self) -> "Draft":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> "typing.Iterator[str]":
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
+def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
+          metadata: "typing.Mapping[str, str] | None" = None, device: typing.Any = 0,
+          host_node: "int | None" = None) -> Draft:
+    """Memory for a set of such tensors, to be filled in place and then put, without a copy.
+
+    like: a state_dict, also of a module on the device "meta"; anything with __dlpack__; or
+    (shape, dtype). Only shapes, types and strides are taken of it, and what lies in another's
+    bytes stays an alias. ResourceExhausted when it does not fit.
+    """
+    if not isinstance(like, typing.Mapping) or not like:
+        raise TypeError(f"draft() takes tensors by name, as a dict that has some, not "
+                        f"{like!r:.80}")
+    reads = describe(like)
+    layout = layout_of(fingerprint, metadata)
+    own = list(lay_out(layout, reads, aliases_of(reads)))
+    return Draft(Allocation(device, nbytes=layout.nbytes, host_node=host_node), layout, own)
