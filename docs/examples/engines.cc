@@ -143,7 +143,7 @@ class Engine {
     absl::Status loaded = Load(*writer, generation);
     if (!loaded.ok()) return loaded;
     return vmm::PublishTensorSet(keeper_, kName, memory->shareable(), *writer,
-                                 {}, deadline_);
+                                 deadline_);
   }
   std::string Describe(absl::string_view how, absl::Time begin) const {
     const vmm::TensorManifest& manifest = weights_->set.manifest();

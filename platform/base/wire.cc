@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "platform/base/crc32c.h"
+
 namespace vmm::platform {
 namespace {
 
@@ -36,12 +38,9 @@ std::uint32_t Load32(const std::uint8_t* from) {
 
 }  // namespace
 
-std::uint32_t ExtendCrc32c(std::uint32_t crc,
-                           absl::Span<const std::uint8_t> bytes) {
+std::uint32_t ExtendCrc32cByTables(std::uint32_t crc, const std::uint8_t* at,
+                                   std::size_t left) {
   static constexpr std::array<Table, 8> kTables = MakeTables();
-  crc = ~crc;
-  const std::uint8_t* at = bytes.data();
-  std::size_t left = bytes.size();
   for (; left >= 8; left -= 8, at += 8) {
     const std::uint32_t low = crc ^ Load32(at);
     const std::uint32_t high = Load32(at + 4);
@@ -53,7 +52,15 @@ std::uint32_t ExtendCrc32c(std::uint32_t crc,
   for (; left > 0; --left, ++at) {
     crc = (crc >> 8) ^ kTables[0][(crc ^ *at) & 0xff];
   }
-  return ~crc;
+  return crc;
+}
+
+std::uint32_t ExtendCrc32c(std::uint32_t crc,
+                           absl::Span<const std::uint8_t> bytes) {
+  static const ExtendCrc32cFunction kFound = FindCrc32cInstruction();
+  const ExtendCrc32cFunction extend =
+      kFound != nullptr ? kFound : &ExtendCrc32cByTables;
+  return ~extend(~crc, bytes.data(), bytes.size());
 }
 
 std::uint32_t Crc32c(absl::Span<const std::uint8_t> bytes) {

@@ -73,8 +73,7 @@ absl::StatusOr<std::uint64_t> PublishFilled(KeeperClient& keeper,
   TensorSetWriter writer = Must(TensorSetWriter::Begin(
       TestDriver(), memory.address(), memory.requested_size(), layout));
   Must(FillSet(writer, seed));
-  return PublishTensorSet(keeper, kName, memory.shareable(), writer, {},
-                          Late());
+  return PublishTensorSet(keeper, kName, memory.shareable(), writer, Late());
 }
 
 class TensorSetTest : public DriverTest {
@@ -227,7 +226,9 @@ TEST_F(TensorSetTest, ChecksumsOfWhatDidNotComeInOrderAreTakenWhenAskedFor) {
     Must(FillSet(writer, 1));
     WritePattern(writer.address(2), 1002, 5);
     Must(writer.Write(2, 4, Pattern(6, 10)));
-    Must(writer.Seal({.checksum_all = all}));
+    if (all) Must(writer.TakeChecksums());
+    Must(writer.Seal({}));
+    EXPECT_TRUE(absl::IsFailedPrecondition(writer.TakeChecksums()));
     const TensorSet set = Must(Open(memory));
     EXPECT_EQ(set.Find("layer.2")->checksum.has_value(), all);
     EXPECT_EQ(Must(set.Verify()), all ? 16u : 15u);
@@ -249,7 +250,8 @@ TEST_F(TensorSetTest, IsCopiedFromOtherMemoryOfTheDevice) {
     Must(FillSet(writer, 9));
     Must(writer.CopyFrom(2, from.address()));
     EXPECT_TRUE(absl::IsInvalidArgument(writer.CopyFrom(16, from.address())));
-    Must(writer.Seal({.checksum_all = true}));
+    Must(writer.TakeChecksums());
+    Must(writer.Seal({}));
     const TensorSet set = Must(Open(memory));
     ExpectPattern(set.address(*set.Find("layer.2")), 1002, 102);
     EXPECT_EQ(Must(set.Verify()), 16u);
@@ -610,7 +612,7 @@ TEST_F(KeptSetTest, MemoryWhoseEndReadersWouldNotFindIsRefused) {
   TensorSetWriter writer = Must(TensorSetWriter::Begin(
       driver(), memory.address(), layout.size(), layout));
   const absl::Status refused =
-      PublishTensorSet(client, kName, memory.shareable(), writer, {}, Late())
+      PublishTensorSet(client, kName, memory.shareable(), writer, Late())
           .status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_FALSE(writer.is_sealed());

@@ -36,7 +36,7 @@ absl::StatusOr<std::uint64_t> Publish(Party& me, KeeperClient& client,
     if (!written.ok()) return written;
   }
   return me.Try("PublishTensorSet", Again::kNo, [&](absl::Time deadline) {
-    return PublishTensorSet(client, kName, memory->shareable(), *writer, {},
+    return PublishTensorSet(client, kName, memory->shareable(), *writer,
                             deadline);
   });
 }

@@ -200,8 +200,9 @@ def modules(tensor):
     torch.Tensor = tensor
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: False)
     torch.nn = types.SimpleNamespace(Parameter=Parameter)
-    torch.from_dlpack = lambda given: tensor(_writable(
-        np.from_dlpack(given if hasattr(given, "__dlpack__") else _Holder(given))))
+    torch.from_dlpack = lambda given: tensor(
+        np.from_dlpack(given) if hasattr(given, "__dlpack__")
+        else _writable(np.from_dlpack(_Holder(given))))
     for name in _CODES:
         setattr(torch, name, DType(name))
     reductions = types.ModuleType("torch.multiprocessing.reductions")

@@ -13,6 +13,7 @@ import pytest
 
 import fake_torch
 import vmmshare as vs
+import vmmshare._reads
 import vmmshare.weights
 
 HOST = {"host_node": 0}
@@ -417,18 +418,18 @@ def test_every_device_of_pytorchs_is_waited_for(monkeypatch):
             self.device = device
 
     torch = type(sys)("torch")
+    torch.Tensor = OnDevice
     torch.cuda = types.SimpleNamespace(synchronize=done.append)
     monkeypatch.setitem(sys.modules, "torch", torch)
     tensors = {"a": OnDevice("cuda:1"), "b": OnDevice("cuda:0"), "c": OnDevice("cuda:1"),
                "d": np.zeros(3)}
-    vs.weights._await_torch(tensors, OnDevice)
+    vmmshare._reads.await_torch(tensors)
     assert sorted(done) == ["cuda:0", "cuda:1"]
 
 
 def test_copies_that_put_makes_are_waited_for_too(keeper, Tensor, monkeypatch):
     waited = []
-    monkeypatch.setattr(vs.weights, "_await_torch",
-                        lambda tensors, kind: waited.append(sorted(tensors)))
+    monkeypatch.setattr(vs.weights, "await_torch", lambda tensors: waited.append(sorted(tensors)))
     state = {"dense": Tensor.of_the_host(np.arange(4)),
              "loose": Tensor.of_the_host(np.arange(20)[::3])}
     vs.weights.put("torch", state, address=keeper.address, **HOST)

@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "platform/base/crc32c.h"
 #include "vmm/memory/internal/wire.h"
 
 namespace vmm {
@@ -109,6 +112,39 @@ TEST(Crc32c, AgreesWithThePublishedVectors) {
   const Bytes descending(ascending.rbegin(), ascending.rend());
   EXPECT_EQ(Crc32c(descending), 0x113fdb5cu);
   EXPECT_EQ(Crc32c({}), 0u);
+}
+
+// Bit by bit, as it is defined.
+std::uint32_t SlowCrc32c(absl::Span<const std::uint8_t> bytes) {
+  std::uint32_t state = 0xffffffffu;
+  for (const std::uint8_t byte : bytes) {
+    state ^= byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      state = (state >> 1) ^ ((state & 1) != 0 ? 0x82f63b78u : 0u);
+    }
+  }
+  return ~state;
+}
+
+// Lengths around those at which it goes by lanes, and none of them aligned.
+TEST(Crc32c, IsWhatItsDefinitionSaysForAllLengths) {
+  std::mt19937_64 random(7);
+  std::vector<std::uint8_t> bytes(60'000);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+  for (const std::size_t around : {0, 8, 4'096, 12'288, 24'576, 36'864}) {
+    for (std::size_t size = around < 9 ? 0 : around - 9; size < around + 9;
+         ++size) {
+      const auto part = absl::MakeConstSpan(bytes).subspan(size % 7, size);
+      ASSERT_EQ(Crc32c(part), SlowCrc32c(part)) << size << " bytes";
+      const std::size_t cut = size / 3;
+      ASSERT_EQ(ExtendCrc32c(Crc32c(part.first(cut)), part.subspan(cut)),
+                SlowCrc32c(part))
+          << size << " bytes in two parts";
+      ASSERT_EQ(~platform::ExtendCrc32cByTables(~0u, part.data(), size),
+                SlowCrc32c(part))
+          << size << " bytes by tables";
+    }
+  }
 }
 
 TEST(Crc32c, FindsEveryFlippedBit) {

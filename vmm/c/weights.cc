@@ -244,8 +244,8 @@ vmmshare_status vmmshare_weights_seal(vmmshare_weights_writer* writer,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(writer));
     RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
-    return writer->writer.Seal(
-        {.generation = generation, .checksum_all = flags != 0});
+    if (flags != 0) RETURN_IF_ERROR(writer->writer.TakeChecksums());
+    return writer->writer.Seal({.generation = generation});
   });
 }
 
@@ -262,10 +262,11 @@ vmmshare_status vmmshare_weights_publish(
     RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
                      vmm::c::ShareableOf(*memory));
+    // Of a large set they take seconds, which are not the keeper's.
+    if (flags != 0) RETURN_IF_ERROR(writer->writer.TakeChecksums());
     ASSIGN_OR_RETURN(
         const std::uint64_t published,
         vmm::PublishTensorSet(keeper->keeper, name, shareable, writer->writer,
-                              {.checksum_all = flags != 0},
                               vmm::c::DeadlineOf(timeout_ns)));
     if (generation != nullptr) *generation = published;
     return absl::OkStatus();

@@ -38,11 +38,12 @@ absl::StatusOr<KeptTensorSet> AttachTensorSet(
   return KeptTensorSet{std::move(memory), *std::move(set)};
 }
 
-absl::StatusOr<std::uint64_t> PublishTensorSet(
-    KeeperClient& keeper, absl::string_view name, const Shareable& memory,
-    TensorSetWriter& writer, const PublishTensorSetOptions& options,
-    Deadline deadline) {
-  TensorSetWriter::SealOptions seal{.checksum_all = options.checksum_all};
+absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
+                                               absl::string_view name,
+                                               const Shareable& memory,
+                                               TensorSetWriter& writer,
+                                               Deadline deadline) {
+  TensorSetWriter::SealOptions seal;
   std::optional<MemoryId> replaced;
   if (memory.requested_size() != writer.memory_size()) {
     return About(

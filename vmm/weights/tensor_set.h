@@ -12,7 +12,7 @@
 //                                                       memory.requested_size(), layout);
 //   ... writer.Write(tensor, 0, bytes), or a kernel at writer.address(tensor) ...
 //   absl::StatusOr<std::uint64_t> generation = PublishTensorSet(
-//       keeper, "llama/tp0", memory.shareable(), writer, {}, deadline);
+//       keeper, "llama/tp0", memory.shareable(), writer, deadline);
 //
 //   // Another process, then or after the first one has ended:
 //   absl::StatusOr<KeptTensorSet> kept =
@@ -109,10 +109,14 @@ class TensorSetWriter {
   // context is current.
   absl::Status CopyFrom(std::size_t tensor, CUdeviceptr from);
 
+  // Takes the checksums of all tensors whose bytes did not come by Write() or
+  // ReadFile(), for Seal(): reads them back, a few GB a second from a device.
+  // FAILED_PRECONDITION once it is sealed.
+  // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
+  absl::Status TakeChecksums();
+
   struct SealOptions {
     std::uint64_t generation = 1;
-    // Reads tensors back whose bytes did not come by Write() or ReadFile().
-    bool checksum_all = false;
   };
   // Completes the set: from now on readers have it. The last bytes written say
   // so, and nothing is there for a reader if the process ends before.
@@ -179,10 +183,6 @@ class TensorSet {
   std::unique_ptr<weights::MemoryCopy> memory_;
 };
 
-struct PublishTensorSetOptions {
-  bool checksum_all = false;  // As TensorSetWriter::SealOptions.
-};
-
 // Seals what `writer` wrote to `memory`, and has the keeper keep it under the
 // name, in place of the set that is there: the next generation. One step: who
 // attaches has all of the old set or all of the new. Those who have the old one
@@ -192,10 +192,11 @@ struct PublishTensorSetOptions {
 //   ABORTED              another writer was faster: attach its set, or publish
 //                        anew
 //   else                 as KeeperClient::Replace
-absl::StatusOr<std::uint64_t> PublishTensorSet(
-    KeeperClient& keeper, absl::string_view name, const Shareable& memory,
-    TensorSetWriter& writer, const PublishTensorSetOptions& options,
-    Deadline deadline);
+absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
+                                               absl::string_view name,
+                                               const Shareable& memory,
+                                               TensorSetWriter& writer,
+                                               Deadline deadline);
 
 struct AttachTensorSetOptions {
   ImportOptions import = {};  // Read-only, as sealed memory is.

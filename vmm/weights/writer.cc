@@ -16,10 +16,10 @@ namespace vmm {
 namespace {
 
 using weights::AlignUp;
+using weights::kPiece;
 using weights::kTrailerBytes;
 using weights::MemoryCopy;
 
-constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
 // Rows so short are read together with what is between them.
 constexpr std::uint64_t kShortRow = std::uint64_t{16} << 10;
 
@@ -177,7 +177,7 @@ absl::Status TensorSetWriter::ReadFileRows(std::size_t tensor,
   std::uint8_t* const on_host = memory_->on_host() == nullptr
                                     ? nullptr
                                     : memory_->on_host() + info.offset;
-  std::vector<std::uint8_t> staging;
+  std::optional<MemoryCopy::Stage> stage;
   for (std::uint64_t done = 0; done < extent;) {
     // A part of a long row, or some rows: `size` bytes, by `reads` of `span`.
     const std::uint64_t within = done % rows.row_bytes;
@@ -195,10 +195,11 @@ absl::Status TensorSetWriter::ReadFileRows(std::size_t tensor,
       size = reads * span;
     }
     const bool is_direct = on_host != nullptr && reads * span == size;
-    if (!is_direct && staging.size() < reads * span) {
-      staging.resize(static_cast<std::size_t>(reads * span));
+    if (!is_direct && !stage.has_value()) {
+      ASSIGN_OR_RETURN(MemoryCopy::Stage made, memory_->MakeStage());
+      stage.emplace(std::move(made));
     }
-    std::uint8_t* const to = is_direct ? on_host + done : staging.data();
+    std::uint8_t* const to = is_direct ? on_host + done : stage->bytes().data();
     std::uint64_t from = begin + done / rows.row_bytes * rows.pitch + within;
     for (std::uint64_t i = 0; i < reads; ++i, from += rows.pitch) {
       ASSIGN_OR_RETURN(
@@ -228,6 +229,24 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
   return memory_->WriteFrom(info.offset, from, info.extent());
 }
 
+absl::Status TensorSetWriter::TakeChecksums() {
+  if (is_sealed_) {
+    return absl::FailedPreconditionError("the tensor set is sealed already");
+  }
+  RETURN_IF_ERROR(memory_->Finish());
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
+    const TensorInfo& info = manifest_.tensors[i];
+    Progress& progress = progress_[i];
+    if (info.alias_of.has_value()) continue;
+    if (progress.in_order && progress.next == info.extent()) continue;
+    ASSIGN_OR_RETURN(progress.crc,
+                     memory_->Checksum(info.offset, info.extent()));
+    progress.next = info.extent();
+    progress.in_order = true;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   if (is_sealed_) {
     return absl::FailedPreconditionError("the tensor set is sealed already");
@@ -241,9 +260,6 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
     if (info.alias_of.has_value()) continue;
     if (progress.in_order && progress.next == info.extent()) {
       info.checksum = progress.crc;
-    } else if (options.checksum_all) {
-      ASSIGN_OR_RETURN(info.checksum,
-                       memory_->Checksum(info.offset, info.extent()));
     }
   }
   manifest_.generation = options.generation;

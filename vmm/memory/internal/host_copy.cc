@@ -48,27 +48,34 @@ void PinnedBytesTraits::Close(const Value& value) {
       r, absl::StrCat("cuMemFreeHost(", value.size, " bytes of the host)")));
 }
 
+absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
+    const Driver& driver, std::shared_ptr<const PrimaryContext> context,
+    std::uint64_t size) {
+  PinnedBytes bytes{driver, std::move(context), nullptr, size};
+  if (CUresult r = driver->cuMemHostAlloc(&bytes.at, size, 0);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, absl::StrCat("cuMemHostAlloc(", size, " bytes)"),
+                        "The host must have so much memory that can be pinned. "
+                        "Free some of it, "
+                        "or raise the limit of locked memory.");
+  }
+  return platform::Owned<PinnedBytesTraits>::Adopt(std::move(bytes));
+}
+
 absl::StatusOr<HostCopy> HostCopy::Of(const Device& device, CUdeviceptr from,
                                       std::uint64_t size) {
   const Driver& driver = device.driver();
   ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
   ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
-  PinnedBytes bytes{driver,
-                    std::make_shared<const PrimaryContext>(std::move(context)),
-                    nullptr, size};
-  if (CUresult r = driver->cuMemHostAlloc(&bytes.at, size, 0);
-      r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuMemHostAlloc(", size, " bytes)"),
-        "The host must have so much memory that can be pinned; or keep nothing "
-        "of the memory and fill it anew.");
-  }
-  auto owned = platform::Owned<PinnedBytesTraits>::Adopt(std::move(bytes));
-  if (CUresult r = driver->cuMemcpyDtoH(owned.get().at, from, size);
+  ASSIGN_OR_RETURN(
+      auto pinned,
+      Pin(driver, std::make_shared<const PrimaryContext>(std::move(context)),
+          size));
+  if (CUresult r = driver->cuMemcpyDtoH(pinned.get().at, from, size);
       r != CUDA_SUCCESS) {
     return driver.Error(r, Call("cuMemcpyDtoH", from, size));
   }
-  return HostCopy(device, std::move(owned));
+  return HostCopy(device, std::move(pinned));
 }
 
 absl::Status HostCopy::WriteTo(CUdeviceptr to) const {

@@ -36,6 +36,12 @@ struct PinnedBytesTraits {
   static void Close(const Value& value);
 };
 
+// RESOURCE_EXHAUSTED when the host has not so much memory to pin. REQUIRES:
+// `context` is current.
+absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
+    const platform::Driver& driver,
+    std::shared_ptr<const PrimaryContext> context, std::uint64_t size);
+
 // Move-only, thread-compatible. All copies are made in the device's primary
 // context, which is made if nobody has, and have ended when the call returns.
 class HostCopy {

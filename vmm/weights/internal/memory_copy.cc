@@ -13,8 +13,6 @@
 namespace vmm::weights {
 namespace {
 
-constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
-
 std::string Call(absl::string_view name, CUdeviceptr address,
                  std::uint64_t size) {
   return absl::StrCat(name, "(0x", absl::Hex(address), ", ", size, " bytes)");
@@ -58,6 +56,7 @@ absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
                      Device::ByOrdinal(driver, *info.device_ordinal));
     ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
     copy.primary_ = std::make_shared<const PrimaryContext>(std::move(context));
+    copy.staging_ = std::make_shared<Staging>(driver, copy.primary_);
     return copy;
   }
   if (CUresult r = driver->cuCtxGetCurrent(&copy.context_); r != CUDA_SUCCESS) {
@@ -131,18 +130,29 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
   return driver_.Error(r, Call("cuMemcpyDtoH", from, size));
 }
 
+absl::StatusOr<MemoryCopy::Stage> MemoryCopy::MakeStage() const {
+  Stage stage;
+  if (staging_ == nullptr) {
+    stage.own_.resize(static_cast<std::size_t>(kPiece));
+    return stage;
+  }
+  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+  ASSIGN_OR_RETURN(Staging::Piece piece, staging_->Take());
+  stage.pinned_.emplace(std::move(piece));
+  return stage;
+}
+
 absl::StatusOr<std::uint32_t> MemoryCopy::Checksum(std::uint64_t offset,
                                                    std::uint64_t size) const {
   if (on_host_ != nullptr) {
     return Crc32c({on_host_ + offset, static_cast<std::size_t>(size)});
   }
-  std::vector<std::uint8_t> piece(
-      static_cast<std::size_t>(std::min(size, kPiece)));
   std::uint32_t crc = 0;
+  if (size == 0) return crc;
+  ASSIGN_OR_RETURN(Stage stage, MakeStage());
   for (std::uint64_t done = 0; done < size;) {
-    const absl::Span<std::uint8_t> part =
-        absl::MakeSpan(piece).first(static_cast<std::size_t>(
-            std::min<std::uint64_t>(piece.size(), size - done)));
+    const absl::Span<std::uint8_t> part = stage.bytes().first(
+        static_cast<std::size_t>(std::min(kPiece, size - done)));
     RETURN_IF_ERROR(Read(offset + done, part));
     crc = ExtendCrc32c(crc, part);
     done += part.size();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@
 #include "platform/cuda/driver.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/primary_context.h"
+#include "vmm/weights/internal/staging.h"
 
 namespace vmm::weights {
 
@@ -46,6 +48,19 @@ class MemoryCopy {
   // would do it.
   absl::Status WriteFrom(std::uint64_t offset, CUdeviceptr from,
                          std::uint64_t size) const;
+  // Where bytes of the host's own are put that are written next: kPiece of them.
+  class Stage {
+   public:
+    absl::Span<std::uint8_t> bytes() {
+      return pinned_.has_value() ? pinned_->bytes() : absl::MakeSpan(own_);
+    }
+
+   private:
+    friend class MemoryCopy;
+    std::optional<Staging::Piece> pinned_;
+    std::vector<std::uint8_t> own_;  // Where nothing can be pinned for it.
+  };
+  absl::StatusOr<Stage> MakeStage() const;
   // CRC-32C of `size` bytes. REQUIRES: the same.
   absl::StatusOr<std::uint32_t> Checksum(std::uint64_t offset,
                                          std::uint64_t size) const;
@@ -63,6 +78,7 @@ class MemoryCopy {
   std::uint8_t* on_host_ = nullptr;
   std::shared_ptr<const PrimaryContext> primary_;  // Else
   CUcontext context_ = nullptr;                    // this one.
+  std::shared_ptr<Staging> staging_;               // With a primary context.
 };
 
 }  // namespace vmm::weights

@@ -1,0 +1,8 @@
+// Where no instruction is made use of: processors other than x86-64.
+#include "platform/base/crc32c.h"
+
+namespace vmm::platform {
+
+ExtendCrc32cFunction FindCrc32cInstruction() { return nullptr; }
+
+}  // namespace vmm::platform

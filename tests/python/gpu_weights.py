@@ -1,0 +1,541 @@
+#!/usr/bin/env python3
+"""Weights on a GPU with PyTorch: what it takes, and that it is right. Prints one JSON object.
+
+usage: gpu_weights.py [--quick] [--gb=14] [--tensors=20000] [NAME...]   NAME: a check, as the
+                                                                       output has it
+exit code 0: every check passed
+
+Wants the wheel installed, torch and safetensors. See docs/benchmarks.md.
+"""
+
+import contextlib
+import json
+import multiprocessing as mp
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+import vmmshare as vs
+import vmmshare.weights
+
+QUICK = "--quick" in sys.argv
+
+
+def option(name, default):
+    for word in sys.argv[1:]:
+        if word.startswith(f"--{name}="):
+            return float(word.partition("=")[2])
+    return default
+
+
+GB = option("gb", 0.2 if QUICK else 14)
+TENSORS = int(option("tensors", 200 if QUICK else 20_000))
+ROUNDS = 3 if QUICK else 7
+CONTEXT = mp.get_context("spawn")
+
+
+def model_of(torch, value=None):
+    """A state_dict of TENSORS tensors in bfloat16, GB in all; one is tied to the first."""
+    each = int(GB * 1e9 / 2 / TENSORS) // 64 * 64
+    state = {}
+    for i in range(TENSORS):
+        state[f"layers.{i}.weight"] = torch.full((64, each // 64), float((value or i) % 251),
+                                                 device="cuda", dtype=torch.bfloat16)
+    state["tied.weight"] = state["layers.0.weight"]
+    return state
+
+
+def check_values(state, value=None):
+    """A word of each fiftieth tensor."""
+    for i in range(0, TENSORS, 50):
+        got = float(state[f"layers.{i}.weight"][-1, -1])
+        assert got == float((value or i) % 251), (i, got, value)
+
+
+def median(times):
+    return sorted(times)[len(times) // 2]
+
+
+@contextlib.contextmanager
+def keeper():
+    folder = tempfile.mkdtemp(dir="/tmp")
+    process = subprocess.Popen([sys.executable, "-m", "vmmshare", "keep", f"--address={folder}/k"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout.readline().strip() == f"{folder}/k", "the keeper did not start"
+        yield f"{folder}/k"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        shutil.rmtree(folder)
+
+
+class Child:
+    """A process of spawn, which runs target(pipe, *arguments)."""
+
+    def __init__(self, target, *arguments):
+        self.pipe, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=run_child, args=(theirs, target, arguments))
+        self.process.start()
+        theirs.close()
+
+    def get(self, timeout=120):
+        assert self.pipe.poll(timeout), "the other process said nothing"
+        kind, value = self.pipe.recv()
+        if kind == "failed":
+            raise RuntimeError(value)
+        return value
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.pipe.close()
+        self.process.join(60)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+def run_child(pipe, target, arguments):
+    try:
+        target(lambda value: pipe.send(("value", value)), pipe.recv, *arguments)
+    except BaseException:
+        pipe.send(("failed", traceback.format_exc()))
+
+
+# --- a set of a keeper --------------------------------------------------------------------
+
+
+def copy_rate(torch, nbytes=4 << 30):
+    """GB/s of one copy within the device."""
+    source = torch.empty(min(nbytes, int(GB * 1e9)), dtype=torch.uint8, device="cuda")
+    to, times = torch.empty_like(source), []
+    for _ in range(8):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        to.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return source.nbytes / median(times[2:]) / 1e6
+
+
+def attach(say, hear, address):
+    import torch
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    weights = vs.weights.open("model", address=address)
+    opened = time.perf_counter()
+    tensors = weights.torch()
+    done = time.perf_counter()
+    check_values(tensors)
+    assert tensors["tied.weight"].data_ptr() == tensors["layers.0.weight"].data_ptr()
+    say(((opened - began) * 1e3, (done - began) * 1e3))
+
+
+def check_put_and_attach():
+    import torch
+    state = model_of(torch)
+    torch.cuda.synchronize()
+    figures = {"tensors": TENSORS, "GB": GB, "copy_GB_s": copy_rate(torch)}
+    with keeper() as address:
+        for checksum in (False, True):
+            times = []
+            for _ in range(1 if checksum else 4):
+                began = time.perf_counter()
+                vs.weights.put("model", state, checksum=checksum, address=address)
+                times.append(time.perf_counter() - began)
+            figures[f"put_s_checksum_{checksum}"] = times
+        opened = []
+        for _ in range(ROUNDS):
+            with Child(attach, address) as child:
+                opened.append(child.get())
+        figures["open_ms"] = [round(one, 3) for one, _ in opened]
+        figures["open_and_torch_ms"] = [round(both, 3) for _, both in opened]
+        del state
+        torch.cuda.empty_cache()
+        began = time.perf_counter()
+        figures["verified"] = vs.weights.verify("model", address=address)
+        figures["verify_s"] = time.perf_counter() - began
+    return figures
+
+
+def read_swaps(say, hear, address):
+    import torch
+    torch.zeros(1, device="cuda")
+    weights = vs.weights.open("swapped", address=address)
+    say("ready")
+    while True:
+        began = hear()
+        if began is None:
+            return
+        newer = vs.weights.open("swapped", address=address)
+        tensors = newer.torch()
+        say((time.monotonic() - began, newer.generation, float(tensors["a"][0])))
+        del tensors
+        weights.close()
+        weights = newer
+
+
+def check_swap():
+    """From the call that puts a new generation, of one tensor, until four readers have mapped it."""
+    import torch
+    with keeper() as address:
+        made = [torch.full((1 << 20,), float(i), device="cuda") for i in range(12)]
+        vs.weights.put("swapped", {"a": made[0]}, checksum=False, address=address)
+        with contextlib.ExitStack() as stack:
+            readers = [stack.enter_context(Child(read_swaps, address)) for _ in range(4)]
+            for reader in readers:
+                assert reader.get() == "ready"
+            last, put, swap = [], [], []
+            for i, one in enumerate(made):
+                with vs.weights.draft({"a": one}) as draft:
+                    draft.torch()["a"].copy_(one)
+                    torch.cuda.synchronize()
+                    began = time.monotonic()
+                    generation = draft.put("swapped", checksum=False, address=address)
+                    done = time.monotonic()
+                    for reader in readers:
+                        reader.pipe.send(done)
+                    got = [reader.get() for reader in readers]
+                assert all(one[1:] == (generation, float(i)) for one in got), got
+                put.append(done - began)
+                swap.append(max(one[0] for one in got))
+                last.append(put[-1] + swap[-1])
+            for reader in readers:
+                reader.pipe.send(None)
+    return {name: round(median(times[2:]) * 1e3, 3) for name, times in
+            (("put_ms", put), ("slowest_reader_ms", swap), ("both_ms", last))}
+
+
+def check_files():
+    """From safetensors files in the page cache."""
+    import torch
+    from safetensors.torch import save_file
+    folder = tempfile.mkdtemp(dir="/dev/shm")
+    try:
+        state, per = model_of(torch), (TENSORS + 3) // 4
+        names = list(state)[:-1]
+        for part in range(4):
+            save_file({name: state[name].cpu() for name in names[part * per:(part + 1) * per]},
+                      f"{folder}/{part}.safetensors")
+        del state
+        torch.cuda.empty_cache()
+        rows = []
+        with keeper() as address:
+            for threads in (1, 2, 4, 8, 16):
+                cpu, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+                vs.weights.load("model", folder, threads=threads, address=address)
+                took = time.perf_counter() - began
+                after = resource.getrusage(resource.RUSAGE_SELF)
+                used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
+                rows.append({"threads": threads, "seconds": round(took, 3),
+                             "GB_s": round(GB / took, 2), "cpu_s": round(used, 2),
+                             "GB_per_cpu_s": round(GB / used, 2)})
+            with Child(attach_without_tie, address) as child:
+                child.get()
+            assert vs.weights.verify("model", address=address) == TENSORS
+        return rows
+    finally:
+        shutil.rmtree(folder)
+
+
+def attach_without_tie(say, hear, address):
+    weights = vs.weights.open("model", address=address)
+    check_values(weights.torch())
+    say("right")
+
+
+# --- sleep and wake -----------------------------------------------------------------------
+
+
+def sleeper(say, hear, text):
+    """An importer with a captured graph over the memory."""
+    import torch
+    theirs = vs.connect_restorable(text)
+    tensor = torch.from_dlpack(theirs.array(1 << 20, "float32"))
+    total = torch.zeros(1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total.copy_(tensor.sum().reshape(1))
+    graph.replay()
+    torch.cuda.synchronize()
+    say(float(total))
+    while True:
+        if hear() is None:
+            return
+        while theirs.recalled_in is None:
+            time.sleep(0.0005)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        theirs.release()
+        away = time.perf_counter() - began
+        began = time.perf_counter()
+        theirs.restore(timeout=60)
+        back = time.perf_counter() - began
+        graph.replay()
+        torch.cuda.synchronize()
+        say((away, back, float(total)))
+
+
+def bare_calls(size):
+    """Seconds that the bare calls take to give `size` bytes back and to bring them back at the same
+    address: with their contents kept in pinned memory, and without."""
+    from cuda.bindings import driver as cu
+
+    def must(result):
+        assert result[0] == cu.CUresult.CUDA_SUCCESS, result[0]
+        return result[1] if len(result) == 2 else result[1:]
+
+    properties = cu.CUmemAllocationProp()
+    properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = 0
+    properties.requestedHandleTypes = (
+        cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    access = cu.CUmemAccessDesc()
+    access.location = properties.location
+    access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    address = must(cu.cuMemAddressReserve(size, 0, 0, 0))
+
+    def there():
+        handle = must(cu.cuMemCreate(size, properties, 0))
+        must(cu.cuMemMap(address, size, 0, handle, 0))
+        must(cu.cuMemSetAccess(address, size, [access], 1))
+        return handle
+
+    def away(handle):
+        must(cu.cuMemUnmap(address, size))
+        must(cu.cuMemRelease(handle))
+
+    found = {}
+    for kept in (True, False):
+        down, up = [], []
+        for _ in range(ROUNDS):
+            handle = there()
+            began = time.perf_counter()
+            if kept:
+                host = must(cu.cuMemHostAlloc(size, 0))
+                must(cu.cuMemcpyDtoH(host, address, size))
+            away(handle)
+            down.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            handle = there()
+            if kept:
+                must(cu.cuMemcpyHtoD(address, host, size))
+                must(cu.cuMemFreeHost(host))
+            up.append(time.perf_counter() - began)
+            away(handle)
+        found[kept] = {"release_s": median(down), "restore_s": median(up)}
+    must(cu.cuMemAddressFree(address, size))
+    return found
+
+
+def wait_free(torch, least):
+    """Milliseconds until the device has so many bytes free."""
+    began = time.perf_counter()
+    while torch.cuda.mem_get_info()[0] < least:
+        free = torch.cuda.mem_get_info()[0]
+        assert time.perf_counter() < began + 5, f"{free} bytes are free, {least} were to be"
+        time.sleep(0.0002)
+    return (time.perf_counter() - began) * 1e3
+
+
+def check_sleep_and_wake():
+    import torch
+    torch.zeros(1, device="cuda")
+    size = (1 if QUICK else 8) << 30
+    bare = bare_calls(size)
+    figures = {}
+    for kept in (True, False):
+        memory = vs.restorable(nbytes=size)
+        tensor = torch.from_dlpack(memory.array(1 << 20, "float32"))
+        tensor.fill_(2.0)
+        scaled = torch.zeros_like(tensor)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            scaled.copy_(tensor * 3)
+        torch.cuda.synchronize()
+        address, down, up = memory.ptr, [], []
+        for _ in range(ROUNDS):
+            full = torch.cuda.mem_get_info()[0]
+            began = time.perf_counter()
+            memory.release(keep=kept)
+            down.append(time.perf_counter() - began)
+            waited = wait_free(torch, full + size - (4 << 20))
+            began = time.perf_counter()
+            memory.restore(fill=None if kept else lambda ptr, nbytes: tensor.fill_(2.0))
+            torch.cuda.synchronize()
+            up.append(time.perf_counter() - began)
+            scaled.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            assert memory.ptr == address and float(scaled.min()) == 6.0 == float(scaled.max())
+        name = "kept on the host" if kept else "not kept"
+        figures[name] = {"GiB": size >> 30, "device_has_it_after_ms": waited, "release_s": median(down), "restore_s": median(up),
+                         **{f"bare_{key}": value for key, value in bare[kept].items()},
+                         "ratio": (median(down) + median(up)) / sum(bare[kept].values())}
+        del tensor, scaled, graph
+        memory.close()
+    memory = vs.restorable(nbytes=size)
+    tensor = torch.from_dlpack(memory.array(1 << 20, "float32"))
+    tensor.fill_(0.5)
+    torch.cuda.synchronize()
+    times = []
+    with Child(sleeper, memory.text) as child:
+        assert child.get() == 0.5 * (1 << 20)
+        for _ in range(ROUNDS):
+            child.pipe.send("go")
+            began = time.perf_counter()
+            memory.release(timeout=60)
+            asleep = time.perf_counter() - began
+            memory.restore()
+            away, back, total = child.get()
+            assert total == 0.5 * (1 << 20), total
+            times.append((asleep, away, back))
+        child.pipe.send(None)
+    figures["with an importer"] = {
+        "release_s": median([one[0] for one in times]),
+        "importer_release_ms": median([one[1] for one in times]) * 1e3,
+        "importer_waits_and_restores_s": median([one[2] for one in times])}
+    return figures
+
+
+# --- a trainer and engines ----------------------------------------------------------------
+
+
+def engine(say, hear, path, updates):
+    import torch
+    torch.zeros(1, device="cuda")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(path)
+    stream = torch.cuda.Stream()
+    with vs.weights.follow(connection, timeout=60) as follower, torch.cuda.stream(stream):
+        say("ready")
+        seen, switched, mixed = 0, [], torch.zeros(1, device="cuda", dtype=torch.int64)
+        probes = None
+        while not follower.finished:
+            before = follower.number
+            began = time.perf_counter()
+            try:
+                follower.latest(stream.cuda_stream, timeout=60)
+            except vs.errors.OutOfRange:
+                break
+            if follower.number == before:
+                continue
+            tensors = follower.torch()
+            switched.append((time.monotonic(), follower.number,
+                             (time.perf_counter() - began) * 1e6))
+            # Of one update all words are the same: on the device, without a wait.
+            probes = torch.stack([tensors[f"layers.{i}.weight"][-1, -1]
+                                  for i in range(0, TENSORS, max(TENSORS // 64, 1))])
+            mixed += (probes != probes[0]).sum()
+            mixed += (probes[0] != follower.number % 251).long()
+            seen += 1
+        follower.release(stream.cuda_stream)
+        stream.synchronize()
+        say((seen, int(mixed), switched))
+
+
+def check_sync():
+    """A trainer that writes all of its weights each step, and four engines."""
+    import torch
+    updates = 10 if QUICK else 40
+    state = model_of(torch, 1)
+    figures = {"tensors": TENSORS, "GB": GB, "copy_GB_s": copy_rate(torch)}
+    folder = tempfile.mkdtemp(dir="/tmp")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{folder}/l")
+    listener.listen()
+    stream = torch.cuda.Stream()
+    with contextlib.ExitStack() as stack:
+        publisher = stack.enter_context(vs.weights.publisher(state))
+        engines = [stack.enter_context(Child(engine, f"{folder}/l", updates)) for _ in range(4)]
+        for place in range(4):
+            publisher.add(listener.accept()[0], f"engine {place}", timeout=60)
+        for one in engines:
+            assert one.get() == "ready"
+        own = list(state.values())[:-1]
+        hosts, gpu, sent, slots = [], [], {}, {}
+        with torch.cuda.stream(stream):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            for number in range(1, updates + 1):
+                torch._foreach_zero_(own)
+                torch._foreach_add_(own, float(number % 251))
+                stream.synchronize()
+                start.record()
+                began = time.perf_counter()
+                update = publisher.copy(state, timeout=60)
+                hosts.append(time.perf_counter() - began)
+                end.record()
+                end.synchronize()
+                gpu.append(start.elapsed_time(end))
+                assert update == (number, {}), update
+            # Of the swap alone: what is in the slot is there already.
+            for number in range(updates + 1, updates + 101):
+                draft = publisher.acquire(stream.cuda_stream, timeout=60)
+                place = number % 2
+                if place not in slots:
+                    tensors = draft.torch()
+                    slots[place] = [tensors[name] for name in draft.own]
+                torch._foreach_zero_(slots[place])
+                torch._foreach_add_(slots[place], float(number % 251))
+                stream.synchronize()
+                sent[number] = time.monotonic()
+                publisher.publish(stream.cuda_stream)
+                time.sleep(0.005)  # Nothing is to be in its way.
+        publisher.finish(timeout=60)
+        seen = [one.get() for one in engines]
+    shutil.rmtree(folder)
+    assert all(mixed == 0 for _, mixed, _ in seen), [one[:2] for one in seen]
+    last = updates + 100
+    assert all(one[2][-1][1] == last for one in seen), [one[2][-1] for one in seen]
+    swaps = {}
+    for _, _, switched in seen:
+        for when, number, _ in switched:
+            if number in sent:
+                swaps.setdefault(number, []).append(when - sent[number])
+    slowest = sorted(max(times) for times in swaps.values() if len(times) == 4)
+    calls = [took for _, _, switched in seen for _, number, took in switched if number > updates]
+    figures |= {"updates": last, "seen_by_each": [one[0] for one in seen],
+                "copy_host_ms": round(median(hosts[2:]) * 1e3, 3),
+                "copy_on_device_ms": round(median(gpu[2:]), 3),
+                "copy_on_device_GB_s": round(GB / median(gpu[2:]) * 1e3, 1),
+                "swap_all_four_ms_p50": round(median(slowest) * 1e3, 3),
+                "swap_all_four_ms_p99": round(slowest[int(len(slowest) * 0.99)] * 1e3, 3),
+                "engine_latest_us_p50": round(median(calls), 1)}
+    return figures
+
+
+def main():
+    report = {"version": vs.__version__, "devices": [repr(d) for d in vs.devices()], "checks": {}}
+    checks = {"put and attach": check_put_and_attach, "swap": check_swap, "files": check_files,
+              "sleep and wake": check_sleep_and_wake, "sync": check_sync}
+    asked = [word for word in sys.argv[1:] if not word.startswith("--")]
+    good = set(asked) <= set(checks)
+    for name, check in checks.items():
+        if asked and name not in asked:
+            continue
+        began = time.perf_counter()
+        try:
+            report["checks"][name] = {"result": "passed", "figures": check()}
+        except Exception:
+            good = False
+            report["checks"][name] = {"result": "FAILED", "why": traceback.format_exc()}
+        print(f"{report['checks'][name]['result']}: {name} "
+              f"({time.perf_counter() - began:.1f} s)", file=sys.stderr, flush=True)
+        if "torch" in sys.modules:
+            sys.modules["torch"].cuda.empty_cache()
+    print(json.dumps(report, indent=1))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
