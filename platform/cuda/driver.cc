@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "platform/base/mutex.h"
+#include "platform/os/handle_table.h"
 #include "platform/os/library.h"
 #include "platform/os/os_error.h"
 #include "platform/os/process.h"
@@ -126,6 +127,7 @@ absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
 
 absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
   IsForkedChild();  // A use of vmmshare: records this process.
+  GrowHandleTable();  // Before the driver starts threads.
   absl::StatusOr<Resolver> resolver = Resolver::Make(name, lookup);
   if (!resolver.ok()) return resolver.status();
 
