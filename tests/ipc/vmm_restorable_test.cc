@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/gpu/stream.h"
+#include "tests/gpu/fill_graph.h"
 #include "tests/ipc/restorable_ipc_test.h"
 #include "vmm/share/ticket_string.h"
 
@@ -20,43 +20,6 @@ using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
 constexpr std::uint64_t kBytes = 3 * kGranule;
-
-// A graph that fills `size` bytes with a value at each launch; null where the
-// driver has none.
-class FillGraph {
- public:
-  FillGraph(CUdeviceptr at, std::uint64_t size, std::uint8_t value) {
-    if (!Supported()) return;
-    const platform::Driver& driver = TestDriver();
-    CUgraph graph = nullptr;
-    EXPECT_EQ(driver->cuStreamBeginCapture(stream_.get(),
-                                           CU_STREAM_CAPTURE_MODE_RELAXED),
-              CUDA_SUCCESS);
-    EXPECT_EQ(driver->cuMemsetD8Async(at, value, size, stream_.get()),
-              CUDA_SUCCESS);
-    EXPECT_EQ(driver->cuStreamEndCapture(stream_.get(), &graph), CUDA_SUCCESS);
-    EXPECT_EQ(driver->cuGraphInstantiate(&made_, graph, 0), CUDA_SUCCESS);
-    EXPECT_EQ(driver->cuGraphDestroy(graph), CUDA_SUCCESS);
-  }
-  ~FillGraph() {
-    if (made_ == nullptr) return;
-    EXPECT_EQ(TestDriver()->cuGraphExecDestroy(made_), CUDA_SUCCESS);
-  }
-  FillGraph(const FillGraph&) = delete;
-  FillGraph& operator=(const FillGraph&) = delete;
-
-  static bool Supported() {
-    return TestDriver().Need<&platform::DriverTable::cuGraphInstantiate>().ok();
-  }
-  void Replay() {
-    EXPECT_EQ(TestDriver()->cuGraphLaunch(made_, stream_.get()), CUDA_SUCCESS);
-    stream_.Sync();
-  }
-
- private:
-  Stream stream_;
-  CUgraphExec made_ = nullptr;
-};
 
 // Opens a ticket and plays the importer: lets go when it is recalled, restores, and
 // replays the graph that it captured before. args: address, ticket.
