@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "vmm/memory/exporter.h"
+#include "vmm/memory/restorable_region.h"
 #include "vmm/share/fabric_ticket.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/restorable.h"
@@ -324,6 +325,41 @@ TEST_F(VmmSweep, ReleaseAndRestore) {
         RestorableAllocation::Share(*endpoint, *std::move(made));
     if (!memory.ok()) return memory.status();
     return ReleaseAndRestore(*memory);
+  }));
+}
+
+// After a failure all of it is there, with its contents, or none is and all of
+// it comes back.
+TEST_F(VmmSweep, ReleaseAndRestoreARegion) {
+  absl::StatusOr<Device> here = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(here.ok()) << here.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*here);
+  ASSERT_TRUE(context.ok()) << context.status();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  ASSERT_TRUE(current.ok()) << current.status();
+  ExpectSwept(Plan("release and restore a region", [&]() -> absl::Status {
+    absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
+    if (!device.ok()) return device.status();
+    RestorableRegion region(*device);
+    std::vector<CUdeviceptr> at;
+    for (int i = 0; i < 3; ++i) {
+      const absl::StatusOr<CUdeviceptr> made = region.Allocate(4 * kMiB);
+      if (!made.ok()) return made.status();
+      EXPECT_EQ(TestDriver()->cuMemsetD8(*made, 0x5a, 4096), CUDA_SUCCESS);
+      EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
+      at.push_back(*made);
+    }
+    absl::Status status = region.Release(Keep::kHostMemory);
+    if (region.statistics().is_released) status.Update(region.Restore());
+    EXPECT_EQ(region.statistics().bytes, 12 * kMiB);
+    if (region.statistics().is_released) return status;
+    for (const CUdeviceptr address : at) {
+      std::vector<std::uint8_t> bytes(4096);
+      EXPECT_EQ(TestDriver()->cuMemcpyDtoH(bytes.data(), address, 4096),
+                CUDA_SUCCESS);
+      EXPECT_EQ(bytes, std::vector<std::uint8_t>(4096, 0x5a));
+    }
+    return status;
   }));
 }
 

@@ -43,6 +43,7 @@
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
 #include "vmm/memory/allocation.h"
+#include "vmm/memory/restorable_region.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/lease.h"
@@ -50,12 +51,6 @@
 namespace vmm {
 
 class HostCopy;
-
-// What becomes of the contents of memory that is released.
-enum class Keep {
-  kHostMemory,  // Copied to pinned memory of the host.
-  kNothing,     // Lost: the program fills the memory when it is restored.
-};
 
 // Fills memory that is mapped again and that nobody has yet. All that it starts
 // has ended when it returns; an error ends the restoring.
