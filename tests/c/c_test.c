@@ -5,6 +5,7 @@
 //        c_test HOSTDRIVER peer-pool TEXT TICKETS TEXT TICKET
 #define _POSIX_C_SOURCE 200809L
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -789,6 +790,183 @@ static void MemoryIsReleasedAndRestored(void) {
   CHECK(rmdir(directory) == 0);
 }
 
+// A call of the driver's, of which this program has no header.
+static void Find(const char* name, void* function) {
+  static void* library;
+  if (library == NULL) library = dlopen(driver_path, RTLD_NOW);
+  void* const found = library == NULL ? NULL : dlsym(library, name);
+  CHECK(found != NULL);
+  memcpy(function, &found, sizeof(found));
+}
+
+// The CPU does not see memory of a device: 4096 bytes there are set, and looked
+// at, by copies. The second needs the context that the first makes current.
+static void Set(uint64_t address, int value) {
+  int (*retain)(void**, int);
+  int (*make_current)(void*);
+  int (*set)(uint64_t, unsigned char, size_t);
+  int (*synchronize)(void);
+  void* context = NULL;
+  Find("cuDevicePrimaryCtxRetain", &retain);
+  Find("cuCtxSetCurrent", &make_current);
+  Find("cuMemsetD8_v2", &set);
+  Find("cuCtxSynchronize", &synchronize);
+  CHECK(retain(&context, 0) == 0 && make_current(context) == 0);
+  CHECK(set(address, (unsigned char)value, 4096) == 0 && synchronize() == 0);
+}
+
+static int HoldsAll(uint64_t address, int value) {
+  int (*copy)(void*, uint64_t, size_t);
+  unsigned char bytes[4096];
+  unsigned char expected[4096];
+  Find("cuMemcpyDtoH_v2", &copy);
+  memset(expected, value, sizeof(expected));
+  return copy(bytes, address, sizeof(bytes)) == 0 &&
+         memcmp(bytes, expected, sizeof(bytes)) == 0;
+}
+
+static vmmshare_region_statistics RegionStatistics(
+    const vmmshare_region* region) {
+  vmmshare_region_statistics now = {sizeof(now)};
+  MUST(vmmshare_region_get_statistics(region, &now, &error));
+  return now;
+}
+
+static void ARegionIsReleasedAndRestored(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_region* region = NULL;
+  MUST(vmmshare_region_create(device, &region, &error));
+  uint64_t at[3];
+  for (int i = 0; i < 3; ++i) {
+    MUST(vmmshare_region_allocate(region, 4096, &at[i], &error));
+    Set(at[i], i + 1);
+  }
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "not released",
+        vmmshare_region_restore(region, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "flags",
+        vmmshare_region_release(region, 2, &error));
+  MUST(vmmshare_region_release(region, 0, &error));
+  vmmshare_region_statistics now = RegionStatistics(region);
+  CHECK(now.allocations == 3 && now.is_released == 1);
+  CHECK(now.bytes >= 3 * 4096 && now.kept == now.bytes);
+  uint64_t more = 1;
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "Restore() it first",
+        vmmshare_region_allocate(region, 4096, &more, &error));
+  CHECK(more == 0);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "that is released",
+        vmmshare_region_release(region, 0, &error));
+  MUST(vmmshare_region_free(region, at[2], &error));
+  FAILS(VMMSHARE_NOT_FOUND, "no allocation of this region begins there",
+        vmmshare_region_free(region, at[2], &error));
+  MUST(vmmshare_region_restore(region, &error));
+  for (int i = 0; i < 2; ++i) CHECK(HoldsAll(at[i], i + 1));
+
+  MUST(vmmshare_region_release(region, VMMSHARE_KEEP_NOTHING, &error));
+  CHECK(RegionStatistics(region).kept == 0);
+  MUST(vmmshare_region_restore(region, &error));
+  Set(at[1], 9);
+  CHECK(HoldsAll(at[1], 9));
+  now = RegionStatistics(region);
+  CHECK(now.allocations == 2 && now.is_released == 0);
+  now.struct_size = 8;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_region_statistics",
+        vmmshare_region_get_statistics(region, &now, &error));
+  vmmshare_region_close(region);
+}
+
+static void* FromRegion(void) {
+  return vmmshare_torch_region_alloc(4096, 0, (void*)1);
+}
+
+// What is freed may be in use still by work that was put on the stream before.
+static void FreeWhileTheStreamIsAtWork(void) {
+  const size_t size = (size_t)256 << 20;
+  int (*create)(void**, unsigned);
+  int (*set)(uint64_t, unsigned char, size_t, void*);
+  int (*synchronize)(void*);
+  void* stream = NULL;
+  Find("cuStreamCreate", &create);
+  Find("cuMemsetD8Async", &set);
+  Find("cuStreamSynchronize", &synchronize);
+  CHECK(create(&stream, 1) == 0);
+  void* const block = vmmshare_torch_region_alloc(size, 0, stream);
+  CHECK(block != NULL);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(set((uint64_t)(uintptr_t)block, 1, size, stream) == 0);
+  }
+  vmmshare_torch_region_free(block, size, 0, stream);
+  CHECK(synchronize(stream) == 0);
+  MUST(vmmshare_hooks_last_error(&error));
+}
+
+static void RegionHooks(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  void* stream = (void*)1;
+  CHECK(FromRegion() == NULL);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "no region is set for device 0",
+        vmmshare_hooks_last_error(&error));
+  vmmshare_region* weights = NULL;
+  vmmshare_region* cache = NULL;
+  MUST(vmmshare_region_create(device, &weights, &error));
+  MUST(vmmshare_region_create(device, &cache, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "not of device 1",
+        vmmshare_torch_set_region(1, weights, &error));
+  MUST(vmmshare_torch_set_region(0, weights, &error));
+  // One at a time.
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "for which of two it asks",
+        vmmshare_torch_set_region(0, cache, &error));
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "for which of two it asks",
+        vmmshare_torch_set_region(0, weights, &error));
+  void* const weight = FromRegion();
+  CHECK(weight != NULL);
+  Set((uint64_t)(uintptr_t)weight, 1);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "PyTorch takes memory from the region",
+        vmmshare_region_release(weights, 0, &error));
+  MUST(vmmshare_torch_set_region(0, NULL, &error));
+  CHECK(FromRegion() == NULL);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "no region is set",
+        vmmshare_hooks_last_error(&error));
+  MUST(vmmshare_torch_set_region(0, cache, &error));
+  void* const block = FromRegion();
+  CHECK(block != NULL);
+  // That one may be released meanwhile.
+  MUST(vmmshare_region_release(weights, 0, &error));
+  CHECK(RegionStatistics(weights).allocations == 1);
+  CHECK(RegionStatistics(cache).allocations == 1);
+  MUST(vmmshare_torch_set_region(0, NULL, &error));
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "the region is released",
+        vmmshare_torch_set_region(0, weights, &error));
+  MUST(vmmshare_region_restore(weights, &error));
+  CHECK(HoldsAll((uint64_t)(uintptr_t)weight, 1));
+
+  MUST(vmmshare_torch_set_region(0, weights, &error));
+  FreeWhileTheStreamIsAtWork();
+  MUST(vmmshare_torch_set_region(0, NULL, &error));
+  // A free finds the region from which it came, also when another one is set,
+  // or when it is released.
+  MUST(vmmshare_torch_set_region(0, weights, &error));
+  MUST(vmmshare_region_release(cache, 0, &error));
+  vmmshare_torch_region_free(block, 4096, 0, stream);
+  MUST(vmmshare_hooks_last_error(&error));
+  CHECK(RegionStatistics(cache).allocations == 0);
+  CHECK(RegionStatistics(weights).allocations == 1);
+  vmmshare_torch_region_free(block, 4096, 0, stream);
+  FAILS(VMMSHARE_NOT_FOUND, "no memory that a region gave",
+        vmmshare_hooks_last_error(&error));
+  // What it gave out outlives it.
+  MUST(vmmshare_torch_set_region(0, NULL, &error));
+  vmmshare_region_close(weights);
+  vmmshare_region_close(cache);
+  CHECK(HoldsAll((uint64_t)(uintptr_t)weight, 1));
+  vmmshare_torch_region_free(weight, 4096, 0, stream);
+  MUST(vmmshare_hooks_last_error(&error));
+  CHECK(vmmshare_torch_region_alloc(0, 0, stream) == NULL);
+  vmmshare_torch_region_free(NULL, 0, 0, stream);
+  MUST(vmmshare_hooks_last_error(&error));
+}
+
 // A layout of a tensor of 4 x 6 int32, and one of its columns as an alias.
 static vmmshare_weights_layout* Layout(void) {
   vmmshare_weights_layout* layout = NULL;
@@ -978,6 +1156,8 @@ static const struct {
     {"AllocatorHooks", AllocatorHooks},
     {"PointersAreClassified", PointersAreClassified},
     {"MemoryIsReleasedAndRestored", MemoryIsReleasedAndRestored},
+    {"ARegionIsReleasedAndRestored", ARegionIsReleasedAndRestored},
+    {"RegionHooks", RegionHooks},
     {"TensorSetsAreReadAsTheyWereWritten", TensorSetsAreReadAsTheyWereWritten},
     {"DevicesAreListed", DevicesAreListed},
     {"AReportThatNobodyGetsIsAnError", AReportThatNobodyGetsIsAnError},

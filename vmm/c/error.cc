@@ -131,6 +131,8 @@ absl::string_view NameOf(HandleType type) {
       return "vmmshare_ring";
     case HandleType::kRestorable:
       return "vmmshare_restorable";
+    case HandleType::kRegion:
+      return "vmmshare_region";
     case HandleType::kWeightsLayout:
       return "vmmshare_weights_layout";
     case HandleType::kWeightsWriter:

@@ -10,9 +10,11 @@
 #include "platform/os/process.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handles.h"
+#include "vmm/c/internal/hook.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
+using vmm::c::Hook;
 
 namespace {
 
@@ -77,24 +79,6 @@ class TorchPools {
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Runs `body` and remembers why it failed; for functions that cannot say.
-template <typename Body>
-void Hook(const Body& body) {
-  Call(nullptr, [&]() -> absl::Status {
-    absl::Status status = body();
-    if (!status.ok()) TorchPools::Get().Remember(status);
-    return status;
-  });
-}
-
-absl::Status CheckNotForked() {
-  return vmm::platform::IsForkedChild()
-             ? absl::FailedPreconditionError(
-                   "GPU memory cannot be used in a forked child. Start the "
-                   "process by exec(), as multiprocessing's spawn does.")
-             : absl::OkStatus();
-}
-
 absl::Status CheckDevice(const vmm::Pool& pool, std::int32_t device) {
   if (pool.device().ordinal() == device) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -103,6 +87,19 @@ absl::Status CheckDevice(const vmm::Pool& pool, std::int32_t device) {
 }
 
 }  // namespace
+
+void vmm::c::Hook(absl::FunctionRef<absl::Status()> body) {
+  Call(nullptr, [&]() -> absl::Status {
+    absl::Status status =
+        platform::IsForkedChild()
+            ? absl::FailedPreconditionError(
+                  "GPU memory cannot be used in a forked child. Start the "
+                  "process by exec(), as multiprocessing's spawn does.")
+            : body();
+    if (!status.ok()) TorchPools::Get().Remember(status);
+    return status;
+  });
+}
 
 vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
                                         vmmshare_pool* pool,
@@ -122,7 +119,6 @@ vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
 void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
   void* pointer = nullptr;
   Hook([&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckNotForked());
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const auto pool, TorchPools::Get().Take(device));
     const absl::StatusOr<CUdeviceptr> address =
@@ -140,7 +136,6 @@ void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
 void vmmshare_torch_free(void* pointer, size_t, int, void* stream) {
   if (pointer == nullptr) return;
   Hook([&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckNotForked());
     const auto base = reinterpret_cast<std::uint64_t>(pointer);
     ASSIGN_OR_RETURN(const auto pool, TorchPools::Get().Find(base));
     RETURN_IF_ERROR(pool->Free(base, static_cast<CUstream>(stream)));

@@ -13,6 +13,7 @@
 
 #include "vmm/c/base.h"
 #include "vmm/c/pool.h"
+#include "vmm/c/restorable.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +29,23 @@ VMMSHARE_API vmmshare_status vmmshare_torch_set_pool(int32_t device,
 VMMSHARE_API void* vmmshare_torch_alloc(size_t size, int device, void* stream);
 VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
                                       void* stream);
+
+// The same for memory that is released and restored (restorable.h): from now on
+// vmmshare_torch_region_alloc() takes memory of `device` from `region`, until this
+// is called with NULL. What was allocated goes back to the region from which it
+// came, and keeps it alive until then.
+//   FAILED_PRECONDITION  a region is set for the device: PyTorch does not say for
+//                        which it asks; or `region` is released
+//   INVALID_ARGUMENT     it is of another device
+VMMSHARE_API vmmshare_status vmmshare_torch_set_region(int32_t device,
+                                                       vmmshare_region* region,
+                                                       vmmshare_error** error);
+// As vmmshare_torch_alloc() and vmmshare_torch_free(). What is freed goes back to
+// the device, after the work that is on `stream` then; the call waits for it.
+VMMSHARE_API void* vmmshare_torch_region_alloc(size_t size, int device,
+                                               void* stream);
+VMMSHARE_API void vmmshare_torch_region_free(void* pointer, size_t size,
+                                             int device, void* stream);
 
 // CuPy (CFunctionAllocator): `param` is the vmmshare_pool, which stays open
 // until all is freed. Memory is ordered by the default stream. NULL when there

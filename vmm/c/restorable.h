@@ -1,6 +1,6 @@
 // Memory that goes back to the device for a while and returns at the same
-// addresses, in the process that made it and in those that opened it
-// (docs/sleep.md).
+// addresses, in the process that made it and in those that opened it; and regions,
+// of which all memory does so at once (docs/sleep.md).
 #ifndef VMMSHARE_VMM_C_RESTORABLE_H_
 #define VMMSHARE_VMM_C_RESTORABLE_H_
 
@@ -93,6 +93,55 @@ typedef struct vmmshare_restore_options {
 VMMSHARE_API vmmshare_status vmmshare_restorable_restore(
     vmmshare_restorable* restorable, const vmmshare_restore_options* options,
     int64_t timeout_ns, vmmshare_error** error);
+
+// Allocations of one device that are released and restored together. They are this
+// process's alone. Calls may come from several threads; they wait for a release or
+// a restore that goes on.
+typedef struct vmmshare_region vmmshare_region;
+VMMSHARE_API vmmshare_status
+vmmshare_region_create(const vmmshare_device* device, vmmshare_region** region,
+                       vmmshare_error** error);
+// Gives everything back, addresses too; what the hooks of PyTorch took (hooks.h)
+// when that frees it.
+VMMSHARE_API void vmmshare_region_close(vmmshare_region* region);
+
+// Memory of its own for each call, `size` rounded up to the granularity (2 MiB on
+// current devices). FAILED_PRECONDITION while the region is released.
+VMMSHARE_API vmmshare_status vmmshare_region_allocate(vmmshare_region* region,
+                                                      uint64_t size,
+                                                      uint64_t* address,
+                                                      vmmshare_error** error);
+// Also while the region is released. NOT_FOUND when no allocation begins there.
+VMMSHARE_API vmmshare_status vmmshare_region_free(vmmshare_region* region,
+                                                  uint64_t address,
+                                                  vmmshare_error** error);
+// Copies all contents to pinned memory of the host, unless `flags` is
+// VMMSHARE_KEEP_NOTHING, and gives all memory back to the device; or fails, and
+// nothing has changed. The addresses stay reserved.
+//   RESOURCE_EXHAUSTED   the host has too little memory
+//   FAILED_PRECONDITION  it is released; or vmmshare_torch_set_region() has set it
+// All work that uses the memory must have ended.
+VMMSHARE_API vmmshare_status vmmshare_region_release(vmmshare_region* region,
+                                                     uint32_t flags,
+                                                     vmmshare_error** error);
+// Makes all memory at the same addresses, with the contents that were kept; or
+// fails, and it is released as before. What has VMMSHARE_KEEP_NOTHING let go of has
+// any contents.
+//   RESOURCE_EXHAUSTED   not all of it fits
+//   FAILED_PRECONDITION  it is not released
+VMMSHARE_API vmmshare_status vmmshare_region_restore(vmmshare_region* region,
+                                                     vmmshare_error** error);
+
+typedef struct vmmshare_region_statistics {
+  uint64_t struct_size;
+  uint64_t allocations;  // That are not freed.
+  uint64_t bytes;        // Of these, whether or not they are there.
+  uint64_t kept;         // Of these, bytes in pinned memory of the host now.
+  uint64_t is_released;  // 1 while nothing is there.
+} vmmshare_region_statistics;
+VMMSHARE_API vmmshare_status vmmshare_region_get_statistics(
+    const vmmshare_region* region, vmmshare_region_statistics* statistics,
+    vmmshare_error** error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -34,6 +34,7 @@ enum class HandleType : std::uint32_t {
   kWeights,
   kFetched,
   kRestorable,
+  kRegion,
 };
 
 // "vmmshare_driver".

@@ -1,0 +1,17 @@
+// What the functions that other libraries call as their allocator have in
+// common: they cannot say why they fail.
+#ifndef VMMSHARE_VMM_C_INTERNAL_HOOK_H_
+#define VMMSHARE_VMM_C_INTERNAL_HOOK_H_
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace vmm::c {
+
+// Runs `body`, in no forked child, and remembers why it failed for
+// vmmshare_hooks_last_error().
+void Hook(absl::FunctionRef<absl::Status()> body);
+
+}  // namespace vmm::c
+
+#endif  // VMMSHARE_VMM_C_INTERNAL_HOOK_H_

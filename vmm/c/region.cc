@@ -1,0 +1,231 @@
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/hooks.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/c/internal/hook.h"
+#include "vmm/c/restorable.h"
+#include "vmm/memory/primary_context.h"
+#include "vmm/memory/restorable_region.h"
+
+using vmm::RestorableRegion;
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+struct vmmshare_region : vmm::c::Handle<vmm::c::HandleType::kRegion> {
+  explicit vmmshare_region(vmm::Device device)
+      : region(std::make_shared<RestorableRegion>(std::move(device))) {}
+  const std::shared_ptr<RestorableRegion> region;
+};
+
+namespace {
+
+constexpr std::size_t kStatisticsBytes = 40;
+
+// The regions from which the hooks of PyTorch take memory, or took some that is
+// not free yet.
+class TorchRegions {
+ public:
+  using Region = std::shared_ptr<RestorableRegion>;
+
+  // Never destroyed: PyTorch frees after the end of main().
+  static TorchRegions& Get() {
+    static auto* const regions = new TorchRegions;
+    return *regions;
+  }
+
+  // Null: none from now on.
+  absl::Status Set(std::int32_t device, Region region) {
+    const vmm::platform::MutexLock lock(mutex_);
+    Region& set = set_[device];
+    if (set != nullptr && region != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a region is set for device ", device,
+          ", and PyTorch does not say for which of two it asks. Call "
+          "vmmshare_torch_set_region() with NULL when it is done with that."));
+    }
+    set = std::move(region);
+    return absl::OkStatus();
+  }
+  bool IsSet(const Region& region) {
+    const vmm::platform::MutexLock lock(mutex_);
+    const auto found = set_.find(region->device().ordinal());
+    return found != set_.end() && found->second == region;
+  }
+
+  absl::StatusOr<Region> Find(std::int32_t device) {
+    const vmm::platform::MutexLock lock(mutex_);
+    const auto found = set_.find(device);
+    if (found != set_.end() && found->second != nullptr) return found->second;
+    return absl::FailedPreconditionError(
+        absl::StrCat("no region is set for device ", device,
+                     ". Call vmmshare_torch_set_region() first."));
+  }
+  void Remember(CUdeviceptr address, Region region) {
+    const vmm::platform::MutexLock lock(mutex_);
+    taken_from_.emplace(address, std::move(region));
+  }
+  // The one from which the memory at `address` was taken. Forgets it.
+  absl::StatusOr<Region> Forget(CUdeviceptr address) {
+    const vmm::platform::MutexLock lock(mutex_);
+    const auto node = taken_from_.extract(address);
+    if (!node.empty()) return node.mapped();
+    return absl::NotFoundError(absl::StrCat(
+        "address ", address, " is in no memory that a region gave to PyTorch"));
+  }
+
+ private:
+  vmm::platform::Mutex mutex_;
+  std::map<std::int32_t, Region> set_ ABSL_GUARDED_BY(mutex_);
+  std::map<CUdeviceptr, Region> taken_from_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Until the work that is on `stream` has ended. Unmapping is in the order of no
+// stream, and PyTorch frees what such work may use still, as cudaFree() allows.
+absl::Status WaitFor(const vmm::Device& device, CUstream stream) {
+  ASSIGN_OR_RETURN(const vmm::PrimaryContext context,
+                   vmm::PrimaryContext::Retain(device));
+  ASSIGN_OR_RETURN(const vmm::CurrentContext current, context.MakeCurrent());
+  const CUresult r = device.driver()->cuStreamSynchronize(stream);
+  return r == CUDA_SUCCESS
+             ? absl::OkStatus()
+             : device.driver().Error(r,
+                                     "cuStreamSynchronize of the stream on "
+                                     "which PyTorch frees");
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_region_create(const vmmshare_device* device,
+                                       vmmshare_region** region,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(region, "region"));
+    *region = nullptr;
+    RETURN_IF_ERROR(Check(device));
+    *region = new vmmshare_region(device->device);
+    return absl::OkStatus();
+  });
+}
+
+void vmmshare_region_close(vmmshare_region* region) { delete region; }
+
+vmmshare_status vmmshare_region_allocate(vmmshare_region* region,
+                                         std::uint64_t size,
+                                         std::uint64_t* address,
+                                         vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(address, "address"));
+    *address = 0;
+    RETURN_IF_ERROR(Check(region));
+    ASSIGN_OR_RETURN(*address, region->region->Allocate(size));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_region_free(vmmshare_region* region,
+                                     std::uint64_t address,
+                                     vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(region));
+    return region->region->Free(address);
+  });
+}
+
+vmmshare_status vmmshare_region_release(vmmshare_region* region,
+                                        std::uint32_t flags,
+                                        vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(region));
+    RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_KEEP_NOTHING, "flags"));
+    // It would give out again what it holds cached, where nothing is.
+    if (TorchRegions::Get().IsSet(region->region)) {
+      return absl::FailedPreconditionError(
+          "PyTorch takes memory from the region. Call "
+          "vmmshare_torch_set_region() with NULL before it is released.");
+    }
+    return region->region->Release((flags & VMMSHARE_KEEP_NOTHING) != 0
+                                       ? vmm::Keep::kNothing
+                                       : vmm::Keep::kHostMemory);
+  });
+}
+
+vmmshare_status vmmshare_region_restore(vmmshare_region* region,
+                                        vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(region));
+    return region->region->Restore();
+  });
+}
+
+vmmshare_status vmmshare_region_get_statistics(
+    const vmmshare_region* region, vmmshare_region_statistics* statistics,
+    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(statistics, "statistics"));
+    vmmshare_region_statistics out;
+    RETURN_IF_ERROR(vmm::c::ReadOptions(statistics, kStatisticsBytes,
+                                        "vmmshare_region_statistics", &out));
+    RETURN_IF_ERROR(Check(region));
+    const vmm::RestorableRegionStatistics now = region->region->statistics();
+    out.struct_size = statistics->struct_size;
+    out.allocations = now.allocations;
+    out.bytes = now.bytes;
+    out.kept = now.kept;
+    out.is_released = now.is_released ? 1 : 0;
+    std::memcpy(statistics, &out, sizeof(out));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_torch_set_region(std::int32_t device,
+                                          vmmshare_region* region,
+                                          vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    if (region == nullptr) return TorchRegions::Get().Set(device, nullptr);
+    RETURN_IF_ERROR(Check(region));
+    const vmm::Device& its = region->region->device();
+    if (its.ordinal() != device) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the region is of ", its.Describe(), " and not of device ", device,
+          ". Give the region's own device, or a region of the other one."));
+    }
+    if (region->region->statistics().is_released) {
+      return absl::FailedPreconditionError(
+          "the region is released: PyTorch would give out addresses where "
+          "nothing is. Call vmmshare_region_restore() first.");
+    }
+    return TorchRegions::Get().Set(device, region->region);
+  });
+}
+
+void* vmmshare_torch_region_alloc(size_t size, int device, void*) {
+  void* pointer = nullptr;
+  vmm::c::Hook([&]() -> absl::Status {
+    if (size == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const auto region, TorchRegions::Get().Find(device));
+    ASSIGN_OR_RETURN(const CUdeviceptr address, region->Allocate(size));
+    TorchRegions::Get().Remember(address, region);
+    pointer = reinterpret_cast<void*>(address);
+    return absl::OkStatus();
+  });
+  return pointer;
+}
+
+void vmmshare_torch_region_free(void* pointer, size_t, int, void* stream) {
+  if (pointer == nullptr) return;
+  vmm::c::Hook([&]() -> absl::Status {
+    const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+    ASSIGN_OR_RETURN(const auto region, TorchRegions::Get().Forget(address));
+    RETURN_IF_ERROR(WaitFor(region->device(), static_cast<CUstream>(stream)));
+    return region->Free(address);
+  });
+}
