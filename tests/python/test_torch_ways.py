@@ -1,5 +1,6 @@
 """Tensors through queues, and of other allocators."""
 
+import contextlib
 import ctypes
 import pickle
 import sys
@@ -157,8 +158,9 @@ def test_a_closed_pool_makes_room_for_another(torch, driver, monkeypatch):
     import types
     made = types.SimpleNamespace(allocator=lambda: 1)
     monkeypatch.setattr(sys.modules["torch"], "cuda", types.SimpleNamespace(
-        MemPool=lambda allocator: object(),
+        MemPool=lambda allocator: object(), device=lambda ordinal: contextlib.nullcontext(),
         memory=types.SimpleNamespace(CUDAPluggableAllocator=lambda *names: made)), raising=False)
+    monkeypatch.setattr(vs.torch, "_hooks", {})
     monkeypatch.setattr(vs.torch, "_pools", {})
     first, second = vs.Pool(), vs.Pool()
     mem_pool = vs.torch.mem_pool(first)

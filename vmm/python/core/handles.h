@@ -152,6 +152,7 @@ void DefinePool(nanobind::module_& module);
 void DefineRemotePool(nanobind::module_& module);
 void DefineServer(nanobind::module_& module);
 void DefineRestorable(nanobind::module_& module);
+void DefineRegion(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);
 void DefineFetched(nanobind::module_& module);
 void DefineKeeper(nanobind::module_& module);

@@ -37,6 +37,7 @@ NB_MODULE(_core, module) {
   vmm::python::DefineServer(module);
   vmm::python::DefineFetched(module);
   vmm::python::DefineRestorable(module);
+  vmm::python::DefineRegion(module);
   vmm::python::DefineKeeper(module);
   vmm::python::DefineHooks(module);
   vmm::python::DefineRing(module);

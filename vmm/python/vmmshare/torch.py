@@ -6,6 +6,8 @@
     ...
     tensors = vmmshare.torch.open_all(vs.connect(text), data)     # another process
 
+Region: tensors whose memory goes back to the device for a while.
+
 Any tensor of the pool can be shared, views and aliases too: no copy is made. A tensor of an
 opened array is mapped read-only unless connect() was told writable=True; PyTorch does not
 know that, and a kernel that writes it ends this process's context.
@@ -16,17 +18,18 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import threading
 import typing
 
 from . import _core, connect
 from . import serve as _serve
 from ._core import Allocation, Pool, RemotePool
-from .errors import VmmshareError
+from .errors import FailedPrecondition, VmmshareError
 
 if typing.TYPE_CHECKING:
     import torch
 
-__all__ = ["Served", "enable_multiprocessing", "mem_pool", "open", "open_all", "open_served",
+__all__ = ["Region", "Served", "enable_multiprocessing", "mem_pool", "open", "open_all", "open_served",
            "serve", "share", "share_all", "use_pool"]
 
 
@@ -38,7 +41,8 @@ def _library():
     return torch
 
 
-_hooks = None
+_hooks: "dict[str, object]" = {}
+_within = threading.local()  # Its `devices`: those for which this thread is in a MemPool of ours.
 _pools: "dict[int, tuple[Pool, object]]" = {}
 
 
@@ -48,14 +52,45 @@ def _device_of(pool: Pool) -> int:
     return pool.device
 
 
+def _make_mem_pool(what: str, device: int) -> "torch.cuda.MemPool":
+    """One whose memory is of vmmshare_torch_`what`alloc()."""
+    torch = _library()
+    if what not in _hooks:
+        path = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare.so.1"
+        _hooks[what] = torch.cuda.memory.CUDAPluggableAllocator(
+            str(path), f"vmmshare_torch_{what}alloc", f"vmmshare_torch_{what}free")
+    with torch.cuda.device(device):  # PyTorch knows of its allocator on that device alone.
+        return torch.cuda.MemPool(_hooks[what].allocator())
+
+
+@contextlib.contextmanager
+def _allocating_in(made: "torch.cuda.MemPool", device: int):
+    torch = _library()
+    devices = _within.__dict__.setdefault("devices", set())
+    if device in devices:
+        raise FailedPrecondition(
+            f"this thread is in a use_pool() or a use() for device {device} already, and PyTorch "
+            "goes by the outer one", "Leave that first.")
+    devices.add(device)
+    try:
+        with torch.cuda.use_mem_pool(made, device=device):
+            yield
+    except torch.cuda.OutOfMemoryError as error:
+        try:
+            _core._raise_last_hook_error()
+        except VmmshareError as cause:
+            raise error from cause
+        raise
+    finally:
+        devices.remove(device)
+
+
 def mem_pool(pool: Pool) -> "torch.cuda.MemPool":
     """A torch.cuda.MemPool whose memory is of `pool`, one for each pool.
 
     Drop its tensors before it. One Pool of a device serves PyTorch at a time: ValueError
     for another one, until the first is closed.
     """
-    global _hooks
-    torch = _library()
     device = _device_of(pool)
     if device in _pools:
         current, made = _pools[device]
@@ -64,12 +99,8 @@ def mem_pool(pool: Pool) -> "torch.cuda.MemPool":
         if not current.closed:
             raise ValueError(f"device {device} has another pool for PyTorch already. "
                              "Close that one first.")
-    if _hooks is None:
-        path = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare.so.1"
-        _hooks = torch.cuda.memory.CUDAPluggableAllocator(
-            str(path), "vmmshare_torch_alloc", "vmmshare_torch_free")
+    made = _make_mem_pool("", device)
     _core._torch_set_pool(device, pool)
-    made = torch.cuda.MemPool(_hooks.allocator())
     _pools[device] = (pool, made)
     return made
 
@@ -80,17 +111,100 @@ def use_pool(pool: Pool):
 
     When there is no memory, PyTorch raises OutOfMemoryError; what the pool said is its cause.
     """
-    torch = _library()
     made = mem_pool(pool)
-    try:
-        with torch.cuda.use_mem_pool(made, device=_device_of(pool)):
-            yield made
-    except torch.cuda.OutOfMemoryError as error:
+    with _allocating_in(made, _device_of(pool)):
+        yield made
+
+
+class Region:
+    """Tensors of one device whose memory goes back to it for a while, and which keep their
+    addresses.
+
+        region = vmmshare.torch.Region()
+        with region.use():
+            model = Model().cuda()
+        region.release()                           # the device's memory is free
+        region.restore()                           # tensors, views and captured graphs are good again
+
+    In between nothing is there: a kernel that touches a tensor ends this process's context. What
+    PyTorch holds cached is released and restored with the rest, at its addresses, so its books
+    stay right; tensors may be freed meanwhile. The memory is this process's alone.
+    """
+
+    def __init__(self, device: int = 0):
+        self.device = device
+        self._region = _core._region(device)
+        self._mem_pool = _make_mem_pool("region_", device)
+        self._turn = threading.Lock()
+
+    @contextlib.contextmanager
+    def use(self):
+        """Within it, tensors that this thread makes on the device are in the region.
+
+        One region of a device, by one thread, at a time, and not within use_pool():
+        FailedPrecondition otherwise, or while it is released. When there is no memory, PyTorch
+        raises OutOfMemoryError; what vmmshare said is its cause.
+        """
+        with self._alone(), contextlib.ExitStack() as left:
+            if self.released:
+                raise FailedPrecondition("the region is released: PyTorch would give out addresses "
+                                         "where nothing is", "Call its restore() first.")
+            left.enter_context(_allocating_in(self._mem_pool, self.device))
+            try:
+                _core._torch_set_region(self.device, self._region)
+            except FailedPrecondition as why:
+                raise FailedPrecondition(
+                    f"another thread is in the use() of a region of device {self.device}, and "
+                    "PyTorch does not say for which it allocates", "Wait until it has left.") from why
+            left.callback(_core._torch_set_region, self.device, None)
+            yield self
+
+    def release(self, *, keep: bool = True) -> None:
+        """Gives all its memory back to the device, after all work on that has ended.
+
+        `keep`: the contents are copied to pinned memory of the host first. All or nothing: after
+        an exception nothing has changed; ResourceExhausted if the host has too little memory.
+        FailedPrecondition if it is released, or within use().
+        """
+        with self._alone():
+            _library().cuda.synchronize(self.device)
+            self._region.release(keep=keep)
+
+    def restore(self) -> None:
+        """Brings all its memory back at the same addresses, with the contents that were kept.
+
+        After release(keep=False) what tensors have is not specified. All or nothing: after an
+        exception it is released as before; ResourceExhausted if the device has too little memory.
+        """
+        with self._alone():
+            self._region.restore()
+
+    @property
+    def released(self) -> bool:
+        """Whether nothing is there."""
+        return self._region.statistics()["released"]
+
+    def statistics(self) -> "dict[str, int | bool]":
+        """allocations: segments that PyTorch has of it; their bytes; bytes kept in host memory;
+        released."""
+        return self._region.statistics()
+
+    def close(self) -> None:
+        """Ends the region. Its tensors stay, and what they lie in goes with the last of them;
+        what is released now never comes back."""
+        with self._alone():
+            self._mem_pool = None
+            self._region.close()
+
+    @contextlib.contextmanager
+    def _alone(self):
+        if not self._turn.acquire(blocking=False):
+            raise FailedPrecondition("the region is in use(), or is being released, restored or "
+                                     "closed", "Wait until that has ended.")
         try:
-            _core._raise_last_hook_error()
-        except VmmshareError as cause:
-            raise error from cause
-        raise
+            yield
+        finally:
+            self._turn.release()
 
 
 def share_all(tensors: "typing.Mapping[str, torch.Tensor]") -> bytes:
