@@ -19,9 +19,11 @@ import pytest
 
 import conftest
 import fake_torch
+import fake_torch_memory
 import raw_import
 import vmmshare as vs
 import vmmshare.broker
+import vmmshare.torch
 import vmmshare.weights
 
 SEATS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples" / "python" / "seats"
@@ -673,3 +675,90 @@ def test_objects_that_are_aborted_or_damaged(torch, pool):
     with pytest.raises(vs.errors.InvalidArgument, match="other shapes"):
         theirs.recv_multiple_tensors("a", metadata, None)
     ours.garbage_collect("a", metadata, [])
+
+
+# --- torch_memory_saver
+
+@pytest.fixture
+def saver(cuda, monkeypatch):
+    """Of a stand-in of PyTorch's memory; PyTorch itself would want a GPU."""
+    modules = fake_torch.modules(fake_torch.HostTensor)
+    modules["torch"].cuda = fake_torch_memory.Cuda(cuda)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(vs.torch, "_hooks", {})
+    monkeypatch.delitem(sys.modules, "torch_memory_saver", raising=False)
+    import torch_memory_saver
+    made = torch_memory_saver.RegionMemorySaver()
+    made.empty = modules["torch"].cuda.empty
+    yield made
+    for region in made._regions.values():
+        region.close()
+
+
+def free_memory(cuda):
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return free.value
+
+
+def engine_of(saver):
+    """What an engine has: weights, which are kept, and a cache, which is not."""
+    with saver.region(tag="weights", enable_cpu_backup=True):
+        weights = [saver.empty(3 << 20).fill_(n) for n in (1, 2)]
+    with saver.region(tag="kv_cache"):
+        cache = saver.empty(8 << 20).fill_(3)
+    return weights, cache
+
+
+def test_an_engine_pauses_and_resumes(saver, cuda):
+    before = free_memory(cuda)
+    weights, cache = engine_of(saver)
+    addresses = [tensor.data_ptr() for tensor in (*weights, cache)]
+    for _ in range(2):
+        saver.pause()
+        assert free_memory(cuda) == before
+        saver.pause()  # It is paused.
+        saver.pause("cuda_graph")  # Nothing has that tag.
+        saver.resume("weights")  # As an engine does that gets new weights before its cache.
+        assert free_memory(cuda) == before - (8 << 20)
+        assert [tensor.bytes() for tensor in weights] == [b"\1" * (3 << 20), b"\2" * (3 << 20)]
+        saver.resume()
+        assert [tensor.data_ptr() for tensor in (*weights, cache)] == addresses
+        assert cache.fill_(3).bytes() == b"\3" * (8 << 20)
+    with saver.region("weights", True):  # More of the same.
+        more = saver.empty(100).fill_(4)
+    saver.pause("weights")
+    with pytest.raises(vs.errors.FailedPrecondition, match="restore"):
+        with saver.region("weights", True):
+            raise AssertionError
+    assert cache.bytes() == b"\3" * (8 << 20)
+    saver.resume("weights")
+    assert more.bytes() == b"\4" * 100
+    del weights, cache, more
+
+
+def test_a_device_without_room_leaves_all_paused(saver, cuda):
+    weights, cache = engine_of(saver)
+    saver.pause()
+    with vs.Allocation(nbytes=free_memory(cuda) - (10 << 20)):
+        with pytest.raises(vs.errors.ResourceExhausted):
+            saver.resume()
+        assert free_memory(cuda) == 10 << 20  # The weights would have had room.
+    saver.resume()
+    assert [tensor.bytes() for tensor in weights] == [b"\1" * (3 << 20), b"\2" * (3 << 20)]
+    del weights, cache
+
+
+def test_regions_that_are_in_use_are_not_paused(saver, cuda):
+    weights, cache = engine_of(saver)
+    before = free_memory(cuda)
+    with saver.region("kv_cache"):
+        with pytest.raises(vs.errors.FailedPrecondition, match="in use"):
+            saver.pause()
+        with pytest.raises(vs.errors.FailedPrecondition, match="outer"):
+            with saver.region("weights", True):
+                raise AssertionError
+    assert free_memory(cuda) == before  # The weights were paused, and resumed.
+    assert weights[1].bytes() == b"\2" * (3 << 20)
+    del weights, cache

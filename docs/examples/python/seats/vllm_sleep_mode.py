@@ -5,8 +5,7 @@ and gives the tensors to the model anew. What sleeps is kept by the keeper: it i
 the engine was killed asleep.
 
 The tensors come back at other addresses: CUDA graphs that were captured over the old ones have to
-be captured again. Memory that comes back where it was needs more than vmmshare offers in Python
-today, and so does a region of the kind of torch_memory_saver's: there is no example of one here.
+be captured again. Tensors that come back where they were: torch_memory_saver.py, beside this.
 
 Written from the signatures alone: it has not run within vLLM. tests/python/test_seats.py runs it
 with a stand-in of the caller, in two processes. Needs `vmmshare keep`.
