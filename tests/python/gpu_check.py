@@ -337,6 +337,65 @@ def check_training():
             "all_vmmshare": ours, "all_torch": own}
 
 
+def check_regions():
+    """Tensors, views and a captured graph of a region that is released and restored."""
+    import torch
+
+    import vmmshare.torch
+    torch.cuda.init()
+    region, other = vmmshare.torch.Region(), vmmshare.torch.Region()
+    count = 64 << 20  # Of float32: 256 MiB.
+    with region.use():
+        a = torch.arange(count, dtype=torch.float32, device="cuda")
+        b = torch.zeros_like(a)
+        small = torch.full((10,), 7.0, device="cuda")
+        try:
+            with other.use():
+                raise AssertionError("nested")
+        except vs.errors.FailedPrecondition:
+            pass
+    with other.use():
+        others = torch.full((1000,), 5.0, device="cuda")
+    elsewhere = torch.full((1000,), 6.0, device="cuda")
+    assert region.statistics()["bytes"] >= 2 * a.nbytes
+    assert other.statistics()["allocations"] == 1
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.add(a, 1.0, out=b)
+    addresses, figures = (a.data_ptr(), b.data_ptr(), small.data_ptr()), []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        before, began = torch.cuda.mem_get_info()[0], time.perf_counter()
+        region.release()
+        released, there = time.perf_counter(), torch.cuda.mem_get_info()[0]
+        assert there - before >= 2 * a.nbytes, (before, there)
+        assert float(others.sum()) == 5000 and float(elsewhere.sum()) == 6000
+        resumed = time.perf_counter()
+        region.restore()
+        figures.append({"release_s": released - began,
+                        "restore_s": time.perf_counter() - resumed})
+        assert (a.data_ptr(), b.data_ptr(), small.data_ptr()) == addresses
+        assert float(a[12345]) == 12345 and float(small.sum()) == 70
+        b.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(b[:100], torch.arange(1.0, 101.0, device="cuda"))
+        assert float(b[count - 1]) == float(a[count - 1] + 1)
+    with region.use():  # What is made later is in it, too.
+        more = torch.full((32 << 20,), 1.0, device="cuda")
+    del small
+    region.release(keep=False)
+    region.restore()
+    more.fill_(2.0)
+    assert float(more[-1]) == 2.0
+    del a, b, more, graph
+    region.close()
+    other.close()
+    torch.cuda.empty_cache()
+    assert float(others.sum()) == 5000  # It outlives its region.
+    return {"bytes": 2 * count * 4, "rounds": figures}
+
+
 def copy_theirs(text, ticket):
     """GB/s of a copy from the owner's memory, and of one from memory of this process."""
     import torch
@@ -418,7 +477,7 @@ def main():
               for name in ("torch", "cupy", "jax", "numba", "cuda.core")}
     checks |= {"cycles leave nothing": check_cycles, "stream order": check_stream_order,
                "single calls, us": check_calls, "speed": check_speed, "copies, GB/s": check_copies,
-               "training": check_training,
+               "training": check_training, "regions": check_regions,
                "cupy's allocator": check_cupy_allocator,
                "numba's allocator": check_numba_allocator}
     asked = [word for word in sys.argv[1:] if word != "--quick"]

@@ -762,3 +762,12 @@ def test_regions_that_are_in_use_are_not_paused(saver, cuda):
     assert free_memory(cuda) == before  # The weights were paused, and resumed.
     assert weights[1].bytes() == b"\2" * (3 << 20)
     del weights, cache
+
+
+def test_what_is_not_backed_up_is_lost_only_when_all_else_went_well(saver, cuda):
+    with saver.region("kv_cache"):
+        cache = saver.empty(100).fill_(3)
+    with saver.region("weights", True), pytest.raises(vs.errors.FailedPrecondition):
+        saver.pause()
+    assert cache.bytes() == b"\3" * 100
+    del cache
