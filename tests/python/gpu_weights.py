@@ -369,7 +369,7 @@ def check_sleep_and_wake():
             began = time.perf_counter()
             memory.release(keep=kept)
             down.append(time.perf_counter() - began)
-            waited = wait_free(torch, full + size - (4 << 20))
+            waited = wait_free(torch, full + size - (64 << 20))  # Tables for what is pinned.
             began = time.perf_counter()
             memory.restore(fill=None if kept else lambda ptr, nbytes: tensor.fill_(2.0))
             torch.cuda.synchronize()

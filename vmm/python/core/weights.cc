@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -340,8 +341,46 @@ std::uint64_t Verify(const Weights& self) {
   return compared;
 }
 
-// Where each array lies: (name, address, dtype, shape, strides, on_device). Those
-// of `type`, unless that is None, are read as tensors.
+// Bytes from the first element to the last, and whether the elements fill these,
+// each once, in whatever order.
+std::pair<std::uint64_t, bool> Measure(const std::vector<std::int64_t>& shape,
+                                       const std::vector<std::int64_t>& strides,
+                                       std::int64_t itemsize) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dimensions;
+  std::int64_t count = 1;  // From the first element to the last.
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0) return {0, true};
+    std::int64_t step = 0;
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) ||
+        __builtin_add_overflow(count, step, &count)) {
+      throw nb::value_error("the array's shape and strides overflow");
+    }
+    if (shape[i] != 1) dimensions.emplace_back(strides[i], shape[i]);
+  }
+  std::int64_t nbytes = 0;
+  if (__builtin_mul_overflow(count, itemsize, &nbytes)) {
+    throw nb::value_error("the array's shape and strides overflow");
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  std::int64_t expected = 1;
+  bool is_dense = true;
+  for (const auto& [stride, length] : dimensions) {
+    is_dense = stride == expected;
+    if (!is_dense) break;
+    expected *= length;  // At most `count`.
+  }
+  return {static_cast<std::uint64_t>(nbytes), is_dense};
+}
+
+nb::tuple MeasureArray(nb::handle shape, nb::handle strides,
+                       std::int64_t itemsize) {
+  const auto [nbytes, is_dense] =
+      Measure(ShapeOf(shape), ShapeOf(strides), itemsize);
+  return nb::make_tuple(nbytes, is_dense);
+}
+
+// Where each array lies: (name, address, dtype, shape, strides, on_device,
+// itemsize, nbytes, is_dense). Those of `type`, unless that is None, are read as tensors.
 nb::list ReadArrays(const nb::dict& arrays, nb::handle type) {
   std::optional<TensorClass> tensors;
   if (!type.is_none()) tensors.emplace(type, nb::none());
@@ -362,9 +401,12 @@ nb::list ReadArrays(const nb::dict& arrays, nb::handle type) {
                             &device);
       on_device = device.device_type != kDLCPU;
     }
+    const std::int64_t itemsize = layout.dtype->itemsize();
+    const auto [nbytes, is_dense] =
+        Measure(layout.shape, layout.strides, itemsize);
     rows.append(nb::make_tuple(name, address, layout.dtype->name,
                                Numbers(layout.shape), Numbers(layout.strides),
-                               on_device, layout.dtype->itemsize()));
+                               on_device, itemsize, nbytes, is_dense));
   }
   return rows;
 }
@@ -412,6 +454,8 @@ void DefineWeights(nb::module_& module) {
            nb::arg("from_capsule"), nb::arg("as_type"))
       .def("verify", &Verify);
   DefineClosing(weights, "Lets go of the memory; arrays of it keep it.");
+  module.def("_measure", &MeasureArray, nb::arg("shape"), nb::arg("strides"),
+             nb::arg("itemsize"));
   module.def("_read_arrays", &ReadArrays, nb::arg("arrays"),
              nb::arg("type").none());
 }

@@ -18,22 +18,8 @@ class Read(typing.NamedTuple):
     strides: "tuple[int, ...]"
     on_device: bool
     itemsize: int
-
-    @property
-    def nbytes(self) -> int:
-        if 0 in self.shape:
-            return 0
-        return self.itemsize * (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)))
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether its elements fill its bytes, each once, in whatever order."""
-        expected = 1
-        for stride, length in sorted((s, n) for n, s in zip(self.shape, self.strides) if n != 1):
-            if stride != expected:
-                return False
-            expected *= length
-        return True
+    nbytes: int  # From its first element to its last.
+    is_dense: bool  # Whether its elements fill these, each once, in whatever order.
 
 
 def torch_type() -> typing.Any:
@@ -97,7 +83,15 @@ def _as_said(name: str, base: int, said: "tuple[typing.Any, typing.Any]") -> Rea
     for length in reversed(shape):
         strides.insert(0, step)
         step *= max(length, 1)
-    return Read(name, base, dtype, shape, tuple(strides), True, 1)
+    return Read(name, base, dtype, shape, tuple(strides), True, 1, 0 if 0 in shape else step, True)
+
+
+def _without_memory(name: str, base: int, tensor: typing.Any) -> Read:
+    shape, strides, size = tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size()
+    nbytes, is_dense = _core._measure(shape, strides, size)
+    return Read(name, base + tensor.storage_offset() * size,
+                str(tensor.dtype).removeprefix("torch."), shape, strides, True, size, nbytes,
+                is_dense)
 
 
 def describe(like: "typing.Mapping[str, typing.Any]") -> "list[Read]":
@@ -113,9 +107,7 @@ def describe(like: "typing.Mapping[str, typing.Any]") -> "list[Read]":
             found[name] = _as_said(name, bases.setdefault(name, base), one)
         elif kind is not None and isinstance(one, kind) and one.is_meta:
             base = bases.setdefault(one.untyped_storage()._cdata, base)
-            found[name] = Read(name, base + one.storage_offset() * one.element_size(),
-                               str(one.dtype).removeprefix("torch."), tuple(one.shape),
-                               tuple(one.stride()), True, one.element_size())
+            found[name] = _without_memory(name, base, one)
         else:
             rest[name] = one
     found.update((one.name, one) for one in read_arrays(rest))
