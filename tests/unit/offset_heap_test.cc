@@ -286,6 +286,31 @@ TEST(OffsetHeap, UsesNodesAgain) {
   ExpectWhole(heap);
 }
 
+// Refused as its header says, and all goes on when a block is given back.
+TEST(OffsetHeap, WithAllNodesInUseIsFull) {
+  for (const std::uint32_t nodes : {64u, 128u}) {
+    OffsetHeap heap(kMiB, nodes);
+    std::vector<std::uint32_t> blocks;
+    while (const auto block = heap.Allocate(2 * kGranule, kGranule)) {
+      blocks.push_back(block->node);
+    }
+    // One free range beside them, and two nodes that a block may need.
+    EXPECT_EQ(blocks.size(), nodes - 3);
+    EXPECT_GT(heap.largest_free(), kMiB / 2);
+    EXPECT_EQ(heap.Split(blocks.back(), kGranule), OffsetHeap::kNoNode);
+    EXPECT_EQ(heap.block(blocks.back()).size, 2 * kGranule);
+    EXPECT_EQ(heap.CheckInvariants(), absl::OkStatus());
+
+    heap.Join(blocks[0], blocks[1]);
+    EXPECT_NE(heap.Split(blocks[0], kGranule), OffsetHeap::kNoNode);
+    EXPECT_FALSE(heap.Allocate(kGranule, kGranule).has_value());
+    heap.Free(blocks.back());  // The free range is its neighbour.
+    EXPECT_TRUE(heap.Allocate(kGranule, kGranule).has_value());
+    EXPECT_FALSE(heap.Allocate(kGranule, kGranule).has_value());
+    EXPECT_EQ(heap.CheckInvariants(), absl::OkStatus());
+  }
+}
+
 TEST(OffsetHeap, KeepsItsBlocksWhenMoved) {
   OffsetHeap heap(kMiB);
   const auto block = heap.Allocate(kGranule, kGranule);

@@ -64,13 +64,30 @@ TEST_F(ShareTableTest, ATicketIsAcceptedWhileItsBlockIsShared) {
   EXPECT_EQ(peer.view->Acquire(ticket), absl::OkStatus());
   EXPECT_EQ(peer.view->References(ticket.slot), 1u);
   EXPECT_EQ(table_.HoldsOf(peer.id), 1u);
+  EXPECT_NE(table_.HoldOf(ticket.slot, peer.id), 0u);
+  EXPECT_EQ(table_.HoldOf(Share().slot, peer.id), 0u);
   table_.Withdraw(ticket.slot);
   EXPECT_TRUE(table_.Held(ticket.slot));
   peer.view->Release(ticket.slot);
   EXPECT_FALSE(table_.Held(ticket.slot));
   EXPECT_EQ(table_.HoldsOf(peer.id), 0u);
   table_.Recycle(ticket.slot);
-  EXPECT_EQ(table_.slots_in_use(), 0u);
+  EXPECT_EQ(table_.slots_in_use(), 1u);
+}
+
+TEST_F(ShareTableTest, ASlotSaysItsGenerationUntilItIsRecycled) {
+  const SlotRef first = Must(table_.Publish(1, 0, 512));
+  const SlotRef second = Must(table_.Publish(1, 512, 512));
+  EXPECT_NE(first.generation, second.generation);
+  EXPECT_EQ(table_.GenerationOf(first.slot), first.generation);
+  EXPECT_EQ(table_.GenerationOf(second.slot), second.generation);
+  table_.Withdraw(first.slot);
+  EXPECT_EQ(table_.GenerationOf(first.slot), first.generation);
+  table_.Recycle(first.slot);
+  const SlotRef third = Must(table_.Publish(1, 0, 512));
+  ASSERT_EQ(third.slot, first.slot);
+  EXPECT_EQ(table_.GenerationOf(third.slot), third.generation);
+  EXPECT_NE(third.generation, first.generation);
 }
 
 TEST_F(ShareTableTest, AFreedBlockIsAFailedPrecondition) {
@@ -365,9 +382,18 @@ TEST_F(ShareTableDeathTest, StepsOutOfOrderEndTheProgram) {
   EXPECT_DEATH(table_.Withdraw(ticket.slot + 1), "is free");
   EXPECT_DEATH(Share(0), "no segment");
   EXPECT_DEATH(Share(1, kMax, 1), "64 bits");
+  EXPECT_DEATH(Share(1, 0, 0), "no bytes");
+  const auto generation_of = [this](std::uint32_t slot) {
+    static_cast<void>(table_.GenerationOf(slot));
+  };
+  EXPECT_DEATH(generation_of(ticket.slot + 1), "GenerationOf.* that is free");
   table_.Withdraw(ticket.slot);
   EXPECT_DEATH(table_.Withdraw(ticket.slot), "is withdrawn");
   table_.Recycle(ticket.slot);
+  EXPECT_DEATH(generation_of(ticket.slot), "GenerationOf.* that is free");
+  EXPECT_DEATH(
+      static_cast<void>(table_.HoldOf(ticket.slot, Must(table_.AddPeer()))),
+      "HoldOf.* that is free");
   EXPECT_DEATH(table_.Recycle(ticket.slot), "is free");
   EXPECT_DEATH(table_.RemovePeer(PeerId{77}), "no such peer");
 }

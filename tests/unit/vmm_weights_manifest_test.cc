@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
 #include "tests/unit/vmm_weights_samples.h"
+#include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/trailer.h"
 #include "vmm/weights/manifest.h"
 
@@ -19,8 +22,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Eq;
 using ::testing::HasSubstr;
 using testing::Must;
+using ::testing::Optional;
 using testing::SampleLayout;
 using testing::SampleManifest;
 using Bytes = std::vector<std::uint8_t>;
@@ -110,6 +115,22 @@ TEST(TensorLayoutTest, RefusesWhatNoTensorIs) {
   // Nothing of all that is in it.
   EXPECT_EQ(layout.manifest().tensors.size(), 7u);
   Must(CheckManifest(layout.manifest()));
+}
+
+TEST(TensorLayoutTest, TakesWhatJustFits) {
+  // The factors of 2^63 - 1, for strides that are exactly the largest product.
+  constexpr std::int64_t kSeventh = INT64_MAX / 7;
+  static_assert(7 * kSeventh == INT64_MAX);
+  EXPECT_THAT(weights::DenseStrides({1, 7, kSeventh}),
+              Optional(ElementsAre(INT64_MAX, kSeventh, 1)));
+  EXPECT_THAT(weights::DenseStrides({1, 7, kSeventh + 1}), Eq(std::nullopt));
+  TensorLayout layout;
+  const std::string longest(kMaxTensorName, 'a');
+  Must(layout.Add(longest, DType::kUInt8, {1}));
+  EXPECT_EQ(layout.manifest().tensors[0].name, longest);
+  Must(CheckManifest(layout.manifest()));
+  EXPECT_EQ(Must(DecodeManifest(EncodeManifest(layout.manifest()))),
+            layout.manifest());
 }
 
 TEST(TensorLayoutTest, TakesAQuarterOfAMillionTensorsAndNotAMillion) {

@@ -9,13 +9,22 @@ namespace vmm::pool {
 
 using platform::Check;
 
-OffsetHeap::OffsetHeap(std::uint64_t size)
+namespace {
+constexpr std::size_t kFirstNodes = 64;
+}  // namespace
+
+OffsetHeap::OffsetHeap(std::uint64_t size, std::uint32_t max_nodes)
     : granules_(static_cast<std::uint32_t>(size / kGranule)),
+      max_nodes_(max_nodes),
       nodes_(1),
       places_(1),
       classes_(kClasses) {
   Check(size % kGranule == 0 && size >= kGranule && size <= kMaxSize,
         "an OffsetHeap is a multiple of 256 bytes, from 256 to 2^40 - 256");
+  // So that doubling them ends there.
+  Check(std::has_single_bit(max_nodes) && max_nodes >= kFirstNodes &&
+            max_nodes <= kMaxNodes,
+        "an OffsetHeap has 2^6 to 2^31 nodes, and a power of two");
   Check(Grow(), "no room for the first node");
   const std::uint32_t all = TakeUnused();
   nodes_[all] = {0, granules_, kBorder | Node::kFree, kBorder};
@@ -258,9 +267,8 @@ void OffsetHeap::Unlist(std::uint32_t node, std::uint32_t granules) {
 
 bool OffsetHeap::Grow() {
   const std::size_t old = nodes_.size();
-  if (old >= kMaxNodes - 1) return false;
-  const std::size_t size =
-      std::min<std::size_t>(kMaxNodes, std::max<std::size_t>(64, 2 * old));
+  if (old == max_nodes_) return false;
+  const std::size_t size = std::max(kFirstNodes, 2 * old);
   nodes_.resize(size);
   places_.resize(size);
   // The lowest first: near nodes for blocks that are made one after another.

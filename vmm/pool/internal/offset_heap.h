@@ -38,8 +38,13 @@ class OffsetHeap {
     std::uint32_t node = 0;  // Names the block until it is freed.
   };
 
-  // REQUIRES: `size` a multiple of kGranule, from kGranule to kMaxSize.
-  explicit OffsetHeap(std::uint64_t size);
+  // Ranges, free ones included, are fewer than so many.
+  static constexpr std::uint32_t kMaxNodes = std::uint32_t{1} << 31;
+
+  // Tests make do with fewer nodes: the most take 40 GiB.
+  // REQUIRES: `size` a multiple of kGranule, from kGranule to kMaxSize;
+  // `max_nodes` a power of two from 64 to kMaxNodes.
+  explicit OffsetHeap(std::uint64_t size, std::uint32_t max_nodes = kMaxNodes);
   OffsetHeap(OffsetHeap&&) = default;
   OffsetHeap& operator=(OffsetHeap&&) = default;
 
@@ -51,7 +56,7 @@ class OffsetHeap {
   //   the next class (by less than 1/32); and
   // - of the smaller ones, from the class of `size` up, none of the first
   //   kMaxExamined fits; with no more than so many, none at all fits.
-  // Also when blocks and free ranges together are 2^31 - 2 or more.
+  // Also when blocks and free ranges together are max_nodes - 2 or more.
   //
   // REQUIRES: `size` not 0; `alignment` a power of two, at least kGranule.
   std::optional<Block> Allocate(std::uint64_t size, std::uint64_t alignment);
@@ -74,7 +79,7 @@ class OffsetHeap {
   // REQUIRES: Above(lower) == upper.
   void Join(std::uint32_t lower, std::uint32_t upper);
   // Leaves the block its first `size` bytes, and makes another one of the rest,
-  // whose node it returns; kNoNode when there are 2^31 - 2 already. O(1).
+  // whose node it returns; kNoNode when there are max_nodes - 2 already. O(1).
   // REQUIRES: is_live(node); a multiple of kGranule between 0 and its size.
   std::uint32_t Split(std::uint32_t node, std::uint64_t size);
   // Makes the free ranges beside a block part of it. O(1).
@@ -119,7 +124,7 @@ class OffsetHeap {
   };
   // The node below the first range and above the last: never free, of size 0.
   static constexpr std::uint32_t kBorder = 0;
-  static constexpr std::uint32_t kMaxNodes = Node::kFree;
+  static_assert(kMaxNodes <= Node::kFree);  // A node's number fits beside it.
   static constexpr int kSubBits = 5;
   static constexpr std::uint32_t kClasses = (32 - kSubBits + 1) << kSubBits;
   static constexpr std::size_t kWords = kClasses / 64 + 1;
@@ -150,7 +155,7 @@ class OffsetHeap {
     word = (word & Node::kFree) | prev;
   }
 
-  // Makes room for two more nodes; false at kMaxNodes.
+  // Makes room for two more nodes; false at max_nodes_.
   bool Grow();
   std::uint32_t TakeUnused();
   void PutUnused(std::uint32_t node);
@@ -160,6 +165,7 @@ class OffsetHeap {
   absl::Status CheckUnused(std::uint64_t used) const;
 
   std::uint32_t granules_;
+  std::uint32_t max_nodes_;
   std::uint32_t unused_ = kBorder;  // The first of the nodes given back.
   std::uint32_t unused_count_ = 0;
   std::uint64_t live_granules_ = 0;
