@@ -6,11 +6,13 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/support/stderr_tap.h"
 #include "vmm/memory/exporter.h"
 #include "vmm/memory/restorable_region.h"
 #include "vmm/share/fabric_ticket.h"
@@ -361,6 +363,29 @@ TEST_F(VmmSweep, ReleaseAndRestoreARegion) {
     }
     return status;
   }));
+}
+
+// What it could not give back was not told to anybody.
+TEST_F(VmmSweep, ARestoreThatCannotGiveBackWhatItMadeSaysSo) {
+  const std::unique_ptr<Endpoint> endpoint =
+      Endpoint::Start({.request_timeout = kLongEnough}).value();
+  RestorableAllocation memory =
+      RestorableAllocation::Share(*endpoint, Allocate({.size = 1}).value())
+          .value();
+  ASSERT_EQ(memory.Release(Keep::kNothing, Soon()), absl::OkStatus());
+  BeginTap("restore");
+  faults_.Arm({.entry = "cuMemUnmap",
+               .result = CUDA_ERROR_ILLEGAL_ADDRESS,
+               .effect = FaultEffect::kPerformedButReported});
+  const absl::Status restored = memory.Restore(
+      [](const Allocation&) { return absl::DataLossError("no such file"); });
+  const DriverFaults::Outcome outcome = faults_.Disarm();
+  const std::vector<std::string> reports = EndTap();
+  EXPECT_TRUE(absl::IsDataLoss(restored)) << restored;
+  EXPECT_TRUE(memory.is_released());
+  EXPECT_EQ(outcome.fired, 1u);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_NE(reports[0].find("cuMemUnmap"), std::string::npos) << reports[0];
 }
 
 TEST_F(VmmSweep, LetGoOfAnImportAndRestoreIt) {

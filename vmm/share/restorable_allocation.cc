@@ -5,6 +5,7 @@
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/cuda/driver.h"
 #include "vmm/memory/internal/host_copy.h"
 #include "vmm/share/internal/share_registry.h"
 #include "vmm/share/restorable.h"
@@ -81,8 +82,8 @@ absl::Status RestorableAllocation::Restore(const Fill& fill) {
     kept_.reset();
     return restored;
   }
-  // Nobody had it. What fails in giving it back cannot be told beside the reason.
-  memory_.Discard().IgnoreError();
+  // Nobody had it. What fails in giving it back is not the reason.
+  platform::ReportReleaseFailure(memory_.Discard());
   return platform::Annotate(
       restored, absl::StrCat("Restore of ", memory_.id().ToString()),
       "The memory is released as before.");
