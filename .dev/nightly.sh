@@ -81,13 +81,14 @@ nightly_sweep() {
   local program programs=(vmm pool fence barrier ring job)
   programs=("${programs[@]/%/_sweep_test}")
   build dev "${programs[@]}" platform_sweep_test
-  export VMMSHARE_SWEEP_REPORT=$folder/sweep/points VMMSHARE_SWEEP_EVERY
-  VMMSHARE_SWEEP_EVERY=$(often 1 5)
+  export VMMSHARE_SWEEP_REPORT=$folder/sweep/points VMMSHARE_SWEEP_EVERY VMMSHARE_SWEEP_PAIRS
+  VMMSHARE_SWEEP_EVERY=$(often 1 5) VMMSHARE_SWEEP_PAIRS=1
   for program in "${programs[@]/#/sweep/}" os/platform_sweep_test; do
     limited "build/dev/tests/$program" --gtest_brief=1
   done
   figure "$(sed -n 's/.*: \([0-9]*\) points.*/\1/p' "$VMMSHARE_SWEEP_REPORT" | sum) fault points of" \
-    "$(wc -l <"$VMMSHARE_SWEEP_REPORT") operations, nothing left behind"
+    "$(wc -l <"$VMMSHARE_SWEEP_REPORT") operations," \
+    "$(sed -n 's/.* and \([0-9]*\) pairs$/\1/p' "$VMMSHARE_SWEEP_REPORT" | sum) pairs, nothing left behind"
 }
 
 # One of two processes is killed before and after each of its steps.

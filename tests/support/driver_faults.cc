@@ -189,6 +189,7 @@ void DriverFaults::Arm(const DriverFault& fault) {
 
 DriverFaults::Outcome DriverFaults::Disarm() {
   const std::lock_guard lock(mutex_);
+  if (!trigger_.armed()) return {};
   trigger_.Disarm();
   return {trigger_.counted(), trigger_.fired(), std::move(failed_)};
 }
@@ -216,17 +217,28 @@ const Driver& DriverFaults::real() const {
 }
 
 DriverFaults::Decision DriverFaults::Decide(const char* entry, CallKind kind) {
-  const std::lock_guard lock(mutex_);
-  ++calls_;
-  ++calls_by_entry_[entry];
-  const bool chosen =
-      fault_.entry.empty() ? fault_.calls == kind : fault_.entry == entry;
-  if (!trigger_.armed() || !chosen ||
-      process_ != platform::CurrentProcessId() || !trigger_.Count()) {
-    return {};
+  Decision decision;
+  std::function<void()> then;
+  {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
+    ++calls_by_entry_[entry];
+    const bool any = fault_.calls == CallKind::kAny;
+    const bool chosen = fault_.entry.empty() ? any || fault_.calls == kind
+                                             : fault_.entry == entry;
+    if (!trigger_.armed() || !chosen ||
+        process_ != platform::CurrentProcessId() || !trigger_.Count()) {
+      return {};
+    }
+    failed_.emplace_back(entry);
+    const bool gives_back = kind == CallKind::kRelease;
+    decision.perform = fault_.effect == FaultEffect::kPerformedButReported &&
+                       (gives_back || !any);
+    decision.answer = any && gives_back ? fault_.release_result : fault_.result;
+    if (trigger_.fired() == 1) then = fault_.then;
   }
-  failed_.emplace_back(entry);
-  return {fault_.effect == FaultEffect::kPerformedButReported, fault_.result};
+  if (then) then();
+  return decision;
 }
 
 }  // namespace vmm::testing

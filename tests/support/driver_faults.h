@@ -18,6 +18,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -36,7 +37,12 @@ struct DriverFault {
   // If not empty, count and fail only this entry point ("cuMemMap").
   std::string entry = {};
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  // With kAny: what a release returns.
+  CUresult release_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  // With kAny of releases alone; what acquires is not performed.
   FaultEffect effect = FaultEffect::kNotPerformed;
+  // Called once, when the first call has failed.
+  std::function<void()> then = {};
 };
 
 // Thread-safe, but for its destruction: REQUIRES that no other thread is in a
@@ -57,7 +63,7 @@ class DriverFaults {
   // Starts counting towards `fault`. Only calls of this process fail, not
   // those of a forked child.
   void Arm(const DriverFault& fault);
-  // Stops failing calls.
+  // Stops failing calls. Nothing was counted where no fault was armed.
   Outcome Disarm();
 
   // Calls since construction or ResetCounts(), armed or not: in total, and by

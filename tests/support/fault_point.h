@@ -16,6 +16,7 @@ namespace vmm::testing {
 enum class CallKind {
   kAcquire,  // Gives something, or changes or asks something.
   kRelease,  // Gives something back.
+  kAny,      // Of a fault: both, in the order of the calls.
 };
 
 // What a failed call does before it answers its error.

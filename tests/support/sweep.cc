@@ -9,12 +9,13 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "platform/base/check.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/stderr_tap.h"
+#include "tests/support/sweep_judge.h"
 #include "tests/support/syscall_faults.h"
 
 namespace vmm::testing {
@@ -22,32 +23,11 @@ namespace {
 
 constexpr std::uint64_t kForEver = FaultPoint::kForEver;
 constexpr std::size_t kMaxProblems = 25;
+// Of a run in which two calls fail. Operations have deadlines of 2 s.
+constexpr absl::Duration kLongest = absl::Seconds(30);
 // What a release answers: neither "out of memory", which releases do not
 // answer, nor a result that means that the driver is gone.
 constexpr CUresult kReleaseResult = CUDA_ERROR_ILLEGAL_ADDRESS;
-
-// A call that failed in one run. `error` is empty for driver calls.
-struct FailedCall {
-  std::string call;
-  std::string error;
-};
-
-// How the calls of one pass fail, and so what is asked of the operation.
-struct Rules {
-  std::string how = {};       // "refused once", for messages.
-  bool must_succeed = false;  // The operation does not notice.
-  bool may_leak = false;      // If the failure is told.
-  bool may_hide = false;      // The operation may ignore it.
-};
-
-// What one run came to.
-struct Run {
-  std::uint64_t fired = 0;
-  std::vector<FailedCall> failed = {};
-  bool no_such_error = false;
-  std::vector<long> unlisted = {};
-  std::ptrdiff_t more_handles = 0;  // Open than before.
-};
 
 // Counts over the whole program.
 class Total {
@@ -57,7 +37,7 @@ class Total {
     return total;
   }
   void Add(const SweepResult& result) {
-    points_ += result.driver_points + result.system_points;
+    points_ += result.driver_points + result.system_points + result.pair_points;
     if (const char* file = std::getenv("VMMSHARE_SWEEP_REPORT")) {
       std::FILE* report = std::fopen(file, "a");
       platform::Check(report != nullptr, "cannot write VMMSHARE_SWEEP_REPORT");
@@ -74,23 +54,9 @@ class Total {
   std::uint64_t points_ = 0;
 };
 
-// "accept4" is told as accept, "syscall(pidfd_open)" as pidfd_open, and the
-// newer signature of a driver call by its plain name.
-bool Names(const std::string& text, std::string call) {
-  if (absl::StartsWith(call, "syscall(")) {
-    call = call.substr(8, call.size() - 9);
-  }
-  if (absl::StrContains(call, "thread")) call = "thread";
-  for (const char* variant : {"accept4", "openat", "ppoll", "pipe2", "dup3"}) {
-    if (call == variant) {
-      if (absl::StrContains(text, call)) return true;
-      call = call == "openat"  ? "open"
-             : call == "ppoll" ? "poll"
-                               : call.substr(0, call.size() - 1);
-    }
-  }
-  return absl::StrContains(text, call);
-}
+using internal::FailedCall;
+using internal::Rules;
+using internal::Run;
 
 class Sweeper {
  public:
@@ -108,6 +74,7 @@ class Sweeper {
     if (RunUnharmed("first run", false) && RunUnharmed("second run", true)) {
       if (plan_.faults != nullptr) SweepDriver();
       if (plan_.system_calls && SyscallFaultsSupported()) SweepSystem();
+      if (plan_.pairs > 0) SweepPairs();
     }
     return std::move(result_);
   }
@@ -143,6 +110,21 @@ class Sweeper {
     }
   }
 
+  // Descriptors that are open since are what the driver holds for what a
+  // refused release left with it: without one there are none.
+  void CompareWhatIsLeft(const std::string& where, const Rules& rules,
+                         const Run& run, const Inventory& inventory,
+                         const std::map<int, std::string>& handles) {
+    std::vector<FailedCall> refused;
+    if (rules.may_leak) refused = run.failed;
+    const Inventory now = plan_.inventory();
+    std::map<int, std::string> kept = handles;
+    for (const auto& [handle, what] : OpenHandles()) {
+      if (internal::MayHold(refused, what)) kept[handle] = what;
+    }
+    CompareHeld(where, internal::WithLosses(inventory, now, refused), kept);
+  }
+
   bool RunUnharmed(const std::string& where, bool compare) {
     if (plan_.setup) plan_.setup();
     const Inventory inventory = plan_.inventory();
@@ -154,29 +136,6 @@ class Sweeper {
     }
     if (compare) CompareHeld(where + ", nothing failed", inventory, handles);
     return result_.ok();
-  }
-
-  // Whether `list` has the call, with any error or with this one.
-  static bool Lists(const std::vector<std::string>& list,
-                    const FailedCall& failed) {
-    for (const std::string& one : list) {
-      if (one == failed.call ||
-          one == absl::StrCat(failed.call, ":", failed.error)) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  bool MayFailSilently(const FailedCall& failed) const {
-    // Whoever was interrupted asks again.
-    // EAGAIN of a thread's start means that there are too many.
-    const bool asked_again =
-        failed.error == "EINTR" ||
-        (failed.error == "EAGAIN" && !absl::StrContains(failed.call, "thread"));
-    // The thread's mode beside a capture of a stream: there is none.
-    const bool is_mode = failed.call == "cuThreadExchangeStreamCaptureMode";
-    return asked_again || is_mode || Lists(plan_.may_fail_silently, failed);
   }
 
   // Runs the operation with one fault and checks what came of it. A library of
@@ -215,16 +174,26 @@ class Sweeper {
 
     BeginTap(absl::StrCat("in the sweep of ", plan_.name, ", ", where));
     arm();
+    const absl::Time begun = absl::Now();
     const absl::Status status = plan_.run();
+    const absl::Duration took = absl::Now() - begun;
     Run run = disarm();
     const std::vector<std::string> reports = EndTap();
 
     if (!run.failed.empty()) {
       where = absl::StrCat(run.failed.front().call, ", ", where);
     }
-    Judge(where, rules, run, status, reports);
+    for (const std::string& line :
+         internal::Judge(plan_, rules, run, status, reports)) {
+      Problem(absl::StrCat(where, ": ", line));
+    }
+    if (rules.pair && took > kLongest) {
+      Problem(absl::StrCat(where, ": took ", absl::FormatDuration(took)));
+    }
     const bool told = !status.ok() || !reports.empty();
-    if (!(rules.may_leak && told)) {
+    if (rules.pair || (rules.may_leak && told)) {
+      CompareWhatIsLeft(where, rules, run, inventory, handles);
+    } else {
       CompareHeld(where, inventory, handles);
       run.more_handles = static_cast<std::ptrdiff_t>(OpenHandleCount()) -
                          static_cast<std::ptrdiff_t>(count);
@@ -236,74 +205,36 @@ class Sweeper {
     return run;
   }
 
-  void Judge(const std::string& where, const Rules& rules, const Run& run,
-             const absl::Status& status,
-             const std::vector<std::string>& reports) {
-    const auto names = [&run](const std::string& text) {
-      for (const FailedCall& failed : run.failed) {
-        if (Names(text, failed.call)) return true;
-      }
-      return false;
-    };
-    if (run.failed.empty()) {
-      if (!status.ok()) {
-        Problem(absl::StrCat(where, ": no call failed, and yet it answered ",
-                             status.ToString()));
-      }
-      return;
-    }
-    if (rules.must_succeed && !status.ok()) {
-      Problem(absl::StrCat(where, ": must go unnoticed, but it answered ",
-                           status.ToString()));
-      return;
-    }
-    bool told_on_stderr = false;
-    for (const std::string& report : reports) {
-      if (names(report)) told_on_stderr = true;
-    }
-    if (status.ok()) {
-      bool excused = rules.must_succeed || rules.may_hide || told_on_stderr;
-      if (!excused) {
-        excused = true;
-        for (const FailedCall& failed : run.failed) {
-          excused = excused && MayFailSilently(failed);
-        }
-      }
-      if (!excused) {
-        Problem(absl::StrCat(where,
-                             ": the failure was swallowed: OK, and no "
-                             "report on standard error"));
-      }
-      return;
-    }
-    const std::string message(status.message());
-    bool told_in_words = false;
-    for (const FailedCall& failed : run.failed) {
-      told_in_words = told_in_words || Lists(plan_.told_in_words, failed);
-    }
-    if (message.empty()) {
-      Problem(absl::StrCat(where,
-                           ": the error has no message: ", status.ToString()));
-    } else if (plan_.status_names_call && !names(message) && !told_in_words) {
-      Problem(absl::StrCat(
-          where, ": the error does not name the call: ", status.ToString()));
-    }
-    if (status.code() == absl::StatusCode::kUnknown) {
-      Problem(absl::StrCat(
-          where, ": the error has the code UNKNOWN: ", status.ToString()));
-    }
-  }
-
-  // Runs with nth = 0, 1, 2... until `once(nth)` says that the fault was not
-  // reached.
+  // Runs with nth = 0, `every`, 2 * `every`... until `once(nth)` says that the
+  // fault was not reached.
   template <typename Once>
-  void Pass(const std::string& how, Once once) {
-    for (std::uint64_t nth = 0; once(nth); nth += plan_.every) {
+  void Pass(const std::string& how, std::uint64_t every, Once once) {
+    for (std::uint64_t nth = 0; once(nth); nth += every) {
       if (result_.problems.size() > kMaxProblems) return;
       if (nth >= plan_.limit) {
         Problem(absl::StrCat("still finds calls after ", nth, " (", how, ")"));
         return;
       }
+    }
+  }
+
+  // Stops failing calls, and adds to `run` which failed.
+  void DisarmDriver(Run& run) {
+    DriverFaults::Outcome outcome = plan_.faults->Disarm();
+    run.fired += outcome.fired;
+    for (std::string& call : outcome.failed) {
+      const bool is_release = KindOfDriverCall(call) == CallKind::kRelease;
+      run.failed.push_back({std::move(call), "", is_release});
+    }
+  }
+  static void DisarmSystem(Run& run) {
+    SyscallOutcome outcome = DisarmSyscallFault();
+    run.fired += outcome.fired;
+    run.no_such_error = outcome.no_such_error;
+    run.unlisted = std::move(outcome.unlisted);
+    for (const SyscallOutcome::Failed& failed : outcome.failed) {
+      run.failed.push_back({failed.call, ErrnoName(failed.error),
+                            failed.kind == CallKind::kRelease});
     }
   }
 
@@ -313,7 +244,7 @@ class Sweeper {
     const std::string with = result_name == nullptr
                                  ? absl::StrCat(static_cast<int>(fault.result))
                                  : result_name;
-    Pass(rules.how, [&](std::uint64_t nth) {
+    Pass(rules.how, plan_.every, [&](std::uint64_t nth) {
       const Run run = RunOnce(
           nth, rules, with,
           [&] {
@@ -322,11 +253,8 @@ class Sweeper {
             plan_.faults->Arm(now);
           },
           [&] {
-            DriverFaults::Outcome outcome = plan_.faults->Disarm();
-            Run done = {.fired = outcome.fired};
-            for (std::string& call : outcome.failed) {
-              done.failed.push_back({std::move(call), ""});
-            }
+            Run done;
+            DisarmDriver(done);
             return done;
           });
       if (run.fired > 0) ++result_.driver_points;
@@ -356,20 +284,15 @@ class Sweeper {
     return RunOnce(
         fault.point.nth, rules, with, [&] { ArmSyscallFault(fault); },
         [] {
-          SyscallOutcome outcome = DisarmSyscallFault();
-          Run done = {.fired = outcome.fired,
-                      .no_such_error = outcome.no_such_error,
-                      .unlisted = std::move(outcome.unlisted)};
-          for (const SyscallOutcome::Failed& failed : outcome.failed) {
-            done.failed.push_back({failed.call, ErrnoName(failed.error)});
-          }
+          Run done;
+          DisarmSystem(done);
           return done;
         });
   }
 
   // Each call with each of its errors in turn.
   void SystemPassOnce(CallKind calls, Rules rules) {
-    Pass(rules.how, [&](std::uint64_t nth) {
+    Pass(rules.how, plan_.every, [&](std::uint64_t nth) {
       for (std::size_t index = 0;; ++index) {
         const Run run = SystemRun(
             {.point = {.nth = nth}, .calls = calls, .error_index = index},
@@ -383,7 +306,7 @@ class Sweeper {
 
   void SystemPass(SyscallFault fault, const Rules& rules,
                   const std::string& with) {
-    Pass(rules.how, [&](std::uint64_t nth) {
+    Pass(rules.how, plan_.every, [&](std::uint64_t nth) {
       fault.point.nth = nth;
       const Run run = SystemRun(fault, rules, with);
       if (run.fired > 0) ++result_.system_points;
@@ -405,6 +328,71 @@ class Sweeper {
                {.how = "interrupted 8 times", .must_succeed = true}, "EINTR");
   }
 
+  // Runs with the pairs that `arm` makes of each call and the one after it.
+  template <typename Arm>
+  void PairPass(const std::string& how, bool may_leak, Arm arm) {
+    const Rules rules = {.how = how, .may_leak = may_leak, .pair = true};
+    Pass(how, plan_.pairs, [&](std::uint64_t nth) {
+      const Run run = RunOnce(
+          nth, rules, "a pair", [&] { arm(nth); },
+          [&] {
+            Run done;
+            if (plan_.faults != nullptr) DisarmDriver(done);
+            DisarmSystem(done);
+            return done;
+          });
+      if (run.failed.size() > 1) ++result_.pair_points;
+      return run.fired > 0;
+    });
+  }
+
+  // Acquiring calls are refused. A release of the driver's is refused too, or
+  // done and said to have failed.
+  DriverFault Either(std::uint64_t nth, std::uint64_t times,
+                     FaultEffect effect) const {
+    return {.point = {.nth = nth, .times = times},
+            .calls = CallKind::kAny,
+            .result = plan_.results.front(),
+            .release_result = kReleaseResult,
+            .effect = effect};
+  }
+
+  void SweepPairs() {
+    using enum FaultEffect;
+    const auto system = [](std::uint64_t nth, std::uint64_t times) {
+      return SyscallFault{.point = {.nth = nth, .times = times},
+                          .calls = CallKind::kAny};
+    };
+    const bool driver = plan_.faults != nullptr;
+    if (driver) {
+      PairPass("and the next one refused", true, [&](std::uint64_t nth) {
+        plan_.faults->Arm(Either(nth, 2, kNotPerformed));
+      });
+      PairPass("and the next one failed, releases done", false,
+               [&](std::uint64_t nth) {
+                 plan_.faults->Arm(Either(nth, 2, kPerformedButReported));
+               });
+    }
+    if (!plan_.system_calls || !SyscallFaultsSupported()) return;
+    PairPass("and the next system call failed", false,
+             [&](std::uint64_t nth) { ArmSyscallFault(system(nth, 2)); });
+    if (!driver) return;
+    PairPass("refused, and the next system call failed", true,
+             [&](std::uint64_t nth) {
+               DriverFault fault = Either(nth, 1, kNotPerformed);
+               fault.then = [&] { ArmSyscallFault(system(0, 1)); };
+               plan_.faults->Arm(fault);
+             });
+    PairPass("failed, and the next driver call refused", true,
+             [&](std::uint64_t nth) {
+               SyscallFault fault = system(nth, 1);
+               fault.then = [&] {
+                 plan_.faults->Arm(Either(0, 1, kNotPerformed));
+               };
+               ArmSyscallFault(fault);
+             });
+  }
+
   SweepPlan plan_;
   SweepResult result_;
 };
@@ -414,7 +402,10 @@ class Sweeper {
 std::string SweepResult::Summary() const {
   return absl::StrCat("sweep ", name, ": ", driver_points + system_points,
                       " points (driver ", driver_points, ", system ",
-                      system_points, "), once and for ever");
+                      system_points, "), once and for ever",
+                      pair_points == 0 ? "" : ", and ",
+                      pair_points == 0 ? "" : absl::StrCat(pair_points),
+                      pair_points == 0 ? "" : " pairs");
 }
 
 SweepResult Sweep(const SweepPlan& plan) {

@@ -15,11 +15,17 @@
 // What fails, one at a time and one pass each:
 //   driver    each acquiring call: refused once; refused for ever from there.
 //             Each releasing call: done but answered with an error, once and
-//             for ever; refused once, after which the leak must be reported.
+//             for ever; refused once, after which the leak must be reported,
+//             and is of what that call would have given back.
 //             (Refused for ever it could not be anything but a leak.)
 //   system    each call: with each error that its manual documents, once; with
 //             the first permanent one for ever from there; EINTR eight times
 //             in a row, which must not be noticed. A close does close.
+//   pairs     where the plan asks for them: each call and the next one, which
+//             is the first of the way back as a rule. The next one of the
+//             same kind, and of the other. What a refused release would have
+//             given back may be left then, and nothing else; each failed
+//             release is told; a run ends within 30 s.
 #ifndef VMMSHARE_TESTS_SUPPORT_SWEEP_H_
 #define VMMSHARE_TESTS_SUPPORT_SWEEP_H_
 
@@ -71,17 +77,21 @@ struct SweepPlan {
   std::uint64_t limit = 5000;
   // One call in so many is failed. At least 1.
   std::uint64_t every = 1;
+  // One call in so many is failed together with the next one. 0: none is.
+  std::uint64_t pairs = 0;
 };
 
 struct SweepResult {
   std::string name;
   std::uint64_t driver_points = 0;  // Runs with a driver call failed.
   std::uint64_t system_points = 0;  // Runs with a system call failed.
+  std::uint64_t pair_points = 0;    // Runs with two calls failed.
   // One line each: which call failed, how, and what was wrong afterwards.
   std::vector<std::string> problems;
 
   bool ok() const { return problems.empty(); }
-  // "sweep allocate: 60 points (driver 40, system 20), once and for ever".
+  // "sweep allocate: 60 points (driver 40, system 20), once and for ever", and
+  // ", and 30 pairs" where there are any.
   std::string Summary() const;
 };
 

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -43,12 +44,15 @@ struct SyscallFault {
   // If not 0: count and fail only calls that document this error, with it
   // (EINTR: a storm of interrupts).
   int only_error = 0;
+  // Called once, when the first call has failed.
+  std::function<void()> then = {};
 };
 
 struct SyscallOutcome {
   struct Failed {
     std::string call;
     int error = 0;
+    CallKind kind = CallKind::kAcquire;
   };
   std::uint64_t counted = 0;   // Calls of the chosen kind since arming.
   std::uint64_t fired = 0;     // Calls at which the fault was due.

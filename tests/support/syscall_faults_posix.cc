@@ -51,6 +51,7 @@ SyscallDecision DecideSyscall(const TableRow& row) {
   // What a call leaves in errno when it succeeds is the caller's business.
   const int saved = errno;
   SyscallDecision decision;
+  std::function<void()> then;
   {
     State& state = TheState();
     const std::lock_guard lock(state.mutex);
@@ -60,7 +61,8 @@ SyscallDecision DecideSyscall(const TableRow& row) {
     const bool chosen =
         fault.only_error != 0
             ? row.Documents(fault.only_error)
-            : row.kind == fault.calls && !WouldWaitForEver(row, fault);
+            : (row.kind == fault.calls || fault.calls == CallKind::kAny) &&
+                  !WouldWaitForEver(row, fault);
     if (chosen && state.trigger.Count()) {
       if (fault.only_error == 0 && fault.error_index >= row.ErrorCount()) {
         state.outcome.no_such_error = true;
@@ -69,10 +71,13 @@ SyscallDecision DecideSyscall(const TableRow& row) {
                                                : row.errors[fault.error_index];
         // A close that answers an error has closed all the same.
         decision.perform = row.kind == CallKind::kRelease;
-        state.outcome.failed.push_back({std::string(row.name), decision.error});
+        state.outcome.failed.push_back(
+            {std::string(row.name), decision.error, row.kind});
+        if (state.trigger.fired() == 1) then = fault.then;
       }
     }
   }
+  if (then) then();
   errno = saved;
   return decision;
 }
@@ -105,6 +110,7 @@ SyscallOutcome DisarmSyscallFault() {
   armed_in = 0;
   State& state = TheState();
   const std::lock_guard lock(state.mutex);
+  if (!state.trigger.armed()) return {};
   state.trigger.Disarm();
   state.outcome.counted = state.trigger.counted();
   state.outcome.fired = state.trigger.fired();

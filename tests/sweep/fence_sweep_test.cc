@@ -83,7 +83,7 @@ TEST_F(FenceSweep, MakeAndUse) {
   });
   // Polled, with a pause that a signal may cut short.
   plan.may_fail_silently.emplace_back("nanosleep");
-  ExpectFencesSwept(plan);
+  ExpectFencesSwept(WithPairs(plan));
 }
 
 TEST_F(FenceSweep, UseOneInDeviceMemory) {
@@ -158,7 +158,7 @@ TEST_F(FenceSweep, ExportImportAndUse) {
                             "opendir",
                             "readdir",
                             "nanosleep"};
-  ExpectFencesSwept(plan);
+  ExpectFencesSwept(WithPairs(plan));
 }
 
 TEST_F(FenceSweep, MakeExportAndUseAnEvent) {

@@ -40,9 +40,10 @@ SweepPlan OfTheDriverAlone(SweepPlan plan) {
 }
 
 TEST_F(JobSweep, SymmetricMemoryInOneRange) {
-  ExpectSwept(OfTheDriverAlone(Plan("symmetric memory in one range", [this] {
-    return CreateOnTwoRanks(driver_, true);
-  })));
+  ExpectSwept(
+      WithPairs(OfTheDriverAlone(Plan("symmetric memory in one range", [this] {
+        return CreateOnTwoRanks(driver_, true);
+      }))));
 }
 
 TEST_F(JobSweep, SymmetricMemoryAtItsOwnAddresses) {

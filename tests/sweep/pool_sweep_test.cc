@@ -147,7 +147,7 @@ TEST_F(PoolSweep, CreateAndDestroy) {
 }
 
 TEST_F(PoolSweep, AllocateGrowFreeAndTrim) {
-  ExpectPoolSwept(Plan("grow a pool", [this]() -> absl::Status {
+  ExpectPoolSwept(WithPairs(Plan("grow a pool", [this]() -> absl::Status {
     absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
     if (!made.ok()) return made.status();
     Pool& pool = **made;
@@ -165,7 +165,7 @@ TEST_F(PoolSweep, AllocateGrowFreeAndTrim) {
     first.Of(pool.Reserve(3 * kMiB, streams_[0]));
     EXPECT_EQ(pool.statistics().live, kept);
     return Judge(pool, first);
-  }));
+  })));
 }
 
 TEST_F(PoolSweep, LiveBlocksGoWithTheirPool) {
@@ -181,20 +181,21 @@ TEST_F(PoolSweep, LiveBlocksGoWithTheirPool) {
 }
 
 TEST_F(PoolSweep, FreeOnAnotherStreamAndReleaseStreams) {
-  ExpectPoolSwept(Plan("free on another stream", [this]() -> absl::Status {
-    absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
-    if (!made.ok()) return made.status();
-    Pool& pool = **made;
-    First first;
-    const auto block = first.Of(pool.Allocate(2 * kMiB, streams_[0]));
-    if (block.has_value()) first.Of(pool.Free(*block, streams_[1]));
-    first.Of(pool.Allocate(2 * kMiB, streams_[0]).status());
-    first.Of(pool.Trim().status());
-    for (CUstream stream : streams_) {
-      first.Of(pool.ReleaseStream(stream, Soon()));
-    }
-    return Judge(pool, first);
-  }));
+  ExpectPoolSwept(
+      WithPairs(Plan("free on another stream", [this]() -> absl::Status {
+        absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
+        if (!made.ok()) return made.status();
+        Pool& pool = **made;
+        First first;
+        const auto block = first.Of(pool.Allocate(2 * kMiB, streams_[0]));
+        if (block.has_value()) first.Of(pool.Free(*block, streams_[1]));
+        first.Of(pool.Allocate(2 * kMiB, streams_[0]).status());
+        first.Of(pool.Trim().status());
+        for (CUstream stream : streams_) {
+          first.Of(pool.ReleaseStream(stream, Soon()));
+        }
+        return Judge(pool, first);
+      })));
 }
 
 TEST_F(PoolSweep, AtTheCapMemoryMovesBetweenStreamsAndDomains) {
@@ -230,7 +231,7 @@ TEST_F(PoolSweep, AtTheCapMemoryMovesBetweenStreamsAndDomains) {
 }
 
 TEST_F(PoolSweep, ExportABlock) {
-  ExpectPoolSwept(Plan("export a block", [this]() -> absl::Status {
+  ExpectPoolSwept(WithPairs(Plan("export a block", [this]() -> absl::Status {
     absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
     if (!made.ok()) return made.status();
     Pool& pool = **made;
@@ -242,21 +243,22 @@ TEST_F(PoolSweep, ExportABlock) {
     }
     EXPECT_EQ(pool.statistics().tickets, 0u);
     return Judge(pool, first);
-  }));
+  })));
 }
 
 TEST_F(PoolSweep, ServeAndSubscribe) {
-  ExpectPoolSwept(PlanOfTwo("serve and subscribe", [this]() -> absl::Status {
-    Sides sides;
-    absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
-    if (!made.ok()) return made.status();
-    sides.pool = *std::move(made);
-    First first;
-    first.Of(Connect(sides));
-    sides.imported.reset();
-    sides.endpoint.reset();
-    return Judge(*sides.pool, first);
-  }));
+  ExpectPoolSwept(
+      WithPairs(PlanOfTwo("serve and subscribe", [this]() -> absl::Status {
+        Sides sides;
+        absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
+        if (!made.ok()) return made.status();
+        sides.pool = *std::move(made);
+        First first;
+        first.Of(Connect(sides));
+        sides.imported.reset();
+        sides.endpoint.reset();
+        return Judge(*sides.pool, first);
+      })));
 }
 
 // From the first block on, by a subscriber that comes later, to the end.
@@ -267,41 +269,44 @@ absl::Status ImportOne(Pool& pool, ImportedPool& imported, CUdeviceptr block) {
 }
 
 TEST_F(PoolSweep, FirstImport) {
-  ExpectPoolSwept(PlanOfTwo("import the first block", [this]() -> absl::Status {
-    Sides sides;
-    absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
-    if (!made.ok()) return made.status();
-    sides.pool = *std::move(made);
-    First first;
-    const auto block = first.Of(sides.pool->Allocate(kMiB, nullptr));
-    if (!block.has_value()) return Judge(*sides.pool, first);
-    first.Of(Connect(sides));
-    if (first.ok()) first.Of(ImportOne(*sides.pool, *sides.imported, *block));
-    first.Of(sides.pool->Free(*block, nullptr));
-    sides.imported.reset();
-    return Judge(*sides.pool, first);
-  }));
+  ExpectPoolSwept(
+      WithPairs(PlanOfTwo("import the first block", [this]() -> absl::Status {
+        Sides sides;
+        absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
+        if (!made.ok()) return made.status();
+        sides.pool = *std::move(made);
+        First first;
+        const auto block = first.Of(sides.pool->Allocate(kMiB, nullptr));
+        if (!block.has_value()) return Judge(*sides.pool, first);
+        first.Of(Connect(sides));
+        if (first.ok())
+          first.Of(ImportOne(*sides.pool, *sides.imported, *block));
+        first.Of(sides.pool->Free(*block, nullptr));
+        sides.imported.reset();
+        return Judge(*sides.pool, first);
+      })));
 }
 
 TEST_F(PoolSweep, PushASegmentAndForgetIt) {
-  ExpectPoolSwept(PlanOfTwo("push a segment", [this]() -> absl::Status {
-    Sides sides;
-    absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
-    if (!made.ok()) return made.status();
-    sides.pool = *std::move(made);
-    First first;
-    first.Of(Connect(sides));
-    if (!first.ok()) return Judge(*sides.pool, first);
-    const auto block = first.Of(sides.pool->Allocate(kMiB, nullptr));
-    if (block.has_value()) {
-      first.Of(ImportOne(*sides.pool, *sides.imported, *block));
-      first.Of(sides.pool->Free(*block, nullptr));
-    }
-    first.Of(sides.pool->Trim().status());
-    first.Of(sides.imported->connection());
-    sides.imported.reset();
-    return Judge(*sides.pool, first);
-  }));
+  ExpectPoolSwept(
+      WithPairs(PlanOfTwo("push a segment", [this]() -> absl::Status {
+        Sides sides;
+        absl::StatusOr<std::unique_ptr<Pool>> made = MakePool(Small());
+        if (!made.ok()) return made.status();
+        sides.pool = *std::move(made);
+        First first;
+        first.Of(Connect(sides));
+        if (!first.ok()) return Judge(*sides.pool, first);
+        const auto block = first.Of(sides.pool->Allocate(kMiB, nullptr));
+        if (block.has_value()) {
+          first.Of(ImportOne(*sides.pool, *sides.imported, *block));
+          first.Of(sides.pool->Free(*block, nullptr));
+        }
+        first.Of(sides.pool->Trim().status());
+        first.Of(sides.imported->connection());
+        sides.imported.reset();
+        return Judge(*sides.pool, first);
+      })));
 }
 
 TEST_F(PoolSweep, GiveBackAfterAStream) {

@@ -89,7 +89,7 @@ TEST_F(RingSweep, OpenSendAndClose) {
   plan.results = {CUDA_ERROR_INVALID_VALUE};
   // The node next to a device is done without.
   plan.may_fail_silently.emplace_back("cuDeviceGetAttribute");
-  ExpectSwept(plan);
+  ExpectSwept(WithPairs(plan));
   // A pool tries once more to grow when memory was refused, and has it then.
   plan.name += ", out of memory";
   plan.results = {CUDA_ERROR_OUT_OF_MEMORY};
@@ -100,7 +100,7 @@ TEST_F(RingSweep, OpenSendAndClose) {
        "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
        // Where it cannot say, it is looked for anew.
        "cuCtxGetCurrent"});
-  ExpectSwept(plan);
+  ExpectSwept(WithPairs(plan));
 }
 
 // Once a side waited 8 s for a peer that it could not hear any more.

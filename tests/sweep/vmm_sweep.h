@@ -46,6 +46,13 @@ class VmmSweep : public ::testing::Test {
     return plan;
   }
 
+  // The same with a second pass: each call fails together with the next one.
+  static SweepPlan WithPairs(SweepPlan plan) {
+    // All take a minute; a ring, with its two sides' waits, most of it.
+    plan.pairs = HowMany("VMMSHARE_SWEEP_PAIRS", 3 * plan.every);
+    return plan;
+  }
+
   // A driver of which nothing is known yet: neither its devices nor what a
   // probe found. For each run.
   void Renew() { driver_ = FaultyDriver(TestDriver(), &faults_); }

@@ -53,14 +53,14 @@ TEST_F(VmmSweep, ProbeAndTouchWhereAContextIsActive) {
 }
 
 TEST_F(VmmSweep, Allocate) {
-  ExpectSwept(Plan("allocate",
-                   [this] { return Allocate({.size = 3 * kMiB}).status(); }));
+  ExpectSwept(WithPairs(Plan(
+      "allocate", [this] { return Allocate({.size = 3 * kMiB}).status(); })));
 }
 
 TEST_F(VmmSweep, AllocateInChunks) {
-  ExpectSwept(Plan("allocate 3 chunks", [this] {
+  ExpectSwept(WithPairs(Plan("allocate 3 chunks", [this] {
     return Allocate({.size = 6 * kMiB, .max_chunk_size = 2 * kMiB}).status();
-  }));
+  })));
 }
 
 TEST_F(VmmSweep, AllocateWithKindsThatArePassedOver) {
@@ -120,11 +120,11 @@ TEST_F(VmmSweep, UnmapAndRemap) {
     Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
   };
   // What the run keeps is what was there before: the setup's allocation. A run
-  // that failed leaves it unmapped, which is the documented outcome.
+  // that failed leaves it unmapped, which is the documented outcome. It can be
+  // mapped again unless the driver refused to unmap it: the inventory shows
+  // whether it is.
   plan.inventory = [this] {
-    if (made_ != nullptr && !made_->is_mapped()) {
-      EXPECT_TRUE(made_->Remap().ok());
-    }
+    if (made_ != nullptr && !made_->is_mapped()) made_->Remap().IgnoreError();
     return TakeInventory(faults_.real());
   };
   ExpectSwept(plan);
@@ -158,7 +158,7 @@ TEST_F(VmmSweep, ExportAndImport) {
     Renew();
     if (made_ == nullptr) Made({.size = 4 * kMiB, .max_chunk_size = 2 * kMiB});
   };
-  ExpectSwept(plan);
+  ExpectSwept(WithPairs(plan));
 }
 
 using FabricSweep = VmmSweep;
@@ -212,14 +212,14 @@ TEST_F(VmmSweep, RetireAfterAStream) {
   ASSERT_TRUE(context.ok()) << context.status();
   absl::StatusOr<CurrentContext> current = context->MakeCurrent();
   ASSERT_TRUE(current.ok()) << current.status();
-  ExpectSwept(Plan("retire", [this]() -> absl::Status {
+  ExpectSwept(WithPairs(Plan("retire", [this]() -> absl::Status {
     absl::StatusOr<Allocation> made = Allocate({.size = 2 * kMiB});
     if (!made.ok()) return made.status();
     RetireQueue queue(driver_);
     absl::Status retired = queue.Retire(*std::move(made), nullptr);
     if (!retired.ok()) return retired;
     return queue.Drain(Soon());
-  }));
+  })));
 }
 
 // Both ends of a channel, the receiving one on a thread of its own.
@@ -258,7 +258,7 @@ TEST_F(VmmSweep, SendAndReceive) {
   plan.may_fail_silently = {
       "setsockopt:ENOPROTOOPT", "sendmsg", "poll", "ppoll",
       "recvmsg:ECONNRESET",     "shutdown"};
-  ExpectSwept(plan);
+  ExpectSwept(WithPairs(plan));
 }
 
 TEST_F(VmmSweep, ServeAndOpenATicket) {
@@ -283,7 +283,7 @@ TEST_F(VmmSweep, ServeAndOpenATicket) {
                             // The directory for sockets is there, and nothing
                             // need be swept from it.
                             "mkdir:EEXIST", "opendir", "readdir"};
-  ExpectSwept(plan);
+  ExpectSwept(WithPairs(plan));
 }
 
 // After a failure the memory is mapped and has its contents, or is released and
@@ -317,7 +317,7 @@ TEST_F(VmmSweep, ReleaseAndRestore) {
   ASSERT_TRUE(current.ok()) << current.status();
   const std::unique_ptr<Endpoint> endpoint =
       Endpoint::Start({.request_timeout = kLongEnough}).value();
-  ExpectSwept(Plan("release and restore", [&]() -> absl::Status {
+  ExpectSwept(WithPairs(Plan("release and restore", [&]() -> absl::Status {
     absl::StatusOr<Allocation> made = Allocate({.size = 4 * kMiB});
     if (!made.ok()) return made.status();
     EXPECT_EQ(TestDriver()->cuMemsetD8(made->address(), 0x5a, made->size()),
@@ -327,7 +327,7 @@ TEST_F(VmmSweep, ReleaseAndRestore) {
         RestorableAllocation::Share(*endpoint, *std::move(made));
     if (!memory.ok()) return memory.status();
     return ReleaseAndRestore(*memory);
-  }));
+  })));
 }
 
 // After a failure all of it is there, with its contents, or none is and all of
@@ -339,33 +339,34 @@ TEST_F(VmmSweep, ReleaseAndRestoreARegion) {
   ASSERT_TRUE(context.ok()) << context.status();
   absl::StatusOr<CurrentContext> current = context->MakeCurrent();
   ASSERT_TRUE(current.ok()) << current.status();
-  ExpectSwept(Plan("release and restore a region", [&]() -> absl::Status {
-    absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
-    if (!device.ok()) return device.status();
-    RestorableRegion region(*device);
-    std::vector<CUdeviceptr> at;
-    for (int i = 0; i < 3; ++i) {
-      const absl::StatusOr<CUdeviceptr> made = region.Allocate(4 * kMiB);
-      if (!made.ok()) return made.status();
-      EXPECT_EQ(TestDriver()->cuMemsetD8(*made, 0x5a, 4096), CUDA_SUCCESS);
-      EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
-      at.push_back(*made);
-    }
-    absl::Status status = region.Release(Keep::kHostMemory);
-    if (region.statistics().is_released) status.Update(region.Restore());
-    EXPECT_EQ(region.statistics().bytes, 12 * kMiB);
-    if (region.statistics().is_released) return status;
-    for (const CUdeviceptr address : at) {
-      std::vector<std::uint8_t> bytes(4096);
-      EXPECT_EQ(TestDriver()->cuMemcpyDtoH(bytes.data(), address, 4096),
-                CUDA_SUCCESS);
-      EXPECT_EQ(bytes, std::vector<std::uint8_t>(4096, 0x5a));
-    }
-    return status;
-  }));
+  ExpectSwept(
+      WithPairs(Plan("release and restore a region", [&]() -> absl::Status {
+        absl::StatusOr<Device> device = Device::ByOrdinal(driver_, 0);
+        if (!device.ok()) return device.status();
+        RestorableRegion region(*device);
+        std::vector<CUdeviceptr> at;
+        for (int i = 0; i < 3; ++i) {
+          const absl::StatusOr<CUdeviceptr> made = region.Allocate(4 * kMiB);
+          if (!made.ok()) return made.status();
+          EXPECT_EQ(TestDriver()->cuMemsetD8(*made, 0x5a, 4096), CUDA_SUCCESS);
+          EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
+          at.push_back(*made);
+        }
+        absl::Status status = region.Release(Keep::kHostMemory);
+        if (region.statistics().is_released) status.Update(region.Restore());
+        EXPECT_EQ(region.statistics().bytes, 12 * kMiB);
+        if (region.statistics().is_released) return status;
+        for (const CUdeviceptr address : at) {
+          std::vector<std::uint8_t> bytes(4096);
+          EXPECT_EQ(TestDriver()->cuMemcpyDtoH(bytes.data(), address, 4096),
+                    CUDA_SUCCESS);
+          EXPECT_EQ(bytes, std::vector<std::uint8_t>(4096, 0x5a));
+        }
+        return status;
+      })));
 }
 
-// What it could not give back was not told to anybody.
+// Found by pairs: what it could not give back was not told to anybody.
 TEST_F(VmmSweep, ARestoreThatCannotGiveBackWhatItMadeSaysSo) {
   const std::unique_ptr<Endpoint> endpoint =
       Endpoint::Start({.request_timeout = kLongEnough}).value();
@@ -413,7 +414,7 @@ TEST_F(VmmSweep, LetGoOfAnImportAndRestoreIt) {
   };
   plan.system_calls = false;  // As in ServeAndOpenATicket.
   plan.status_names_call = false;
-  ExpectSwept(plan);
+  ExpectSwept(WithPairs(plan));
 }
 
 }  // namespace

@@ -58,10 +58,10 @@ DriverTable MakeTable() {
   table.cuMemAddressReserve = [](CUdeviceptr* at, size_t, size_t, CUdeviceptr,
                                  unsigned long long) {
     *at = 0x10000;
-    return Count("cuMemAddressReserve", "reservations", +1);
+    return Count("cuMemAddressReserve", "address reservations", +1);
   };
   table.cuMemAddressFree = [](CUdeviceptr, size_t) {
-    return Count("cuMemAddressFree", "reservations", -1);
+    return Count("cuMemAddressFree", "address reservations", -1);
   };
   table.cuMemMap = [](CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
                       unsigned long long) {

@@ -10,11 +10,11 @@
 
 namespace vmm::testing {
 
-// What the fake driver holds: "handles", "reservations", "mappings"; and how
-// often each entry was really called.
+// What the fake driver holds: "handles", "address reservations", "mappings";
+// and how often each entry was really called.
 struct FakeState {
   std::map<std::string, std::uint64_t> held = {
-      {"handles", 0}, {"reservations", 0}, {"mappings", 0}};
+      {"handles", 0}, {"address reservations", 0}, {"mappings", 0}};
   std::map<std::string, int> performed;
 };
 FakeState& Fake();

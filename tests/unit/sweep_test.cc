@@ -33,6 +33,8 @@ enum class Bug {
   kSwallowsAnError,        // Of cuMemMap.
   kHidesARefusedRelease,   // Says nothing of it, to nobody.
   kGivesUpAfterARelease,   // Frees nothing more once a release failed.
+  kGivesUpOnTheWayBack,    // The same, but where making failed alone.
+  kHidesOnTheWayBack,      // Says of no release there that it failed.
   kNamesNoCall,
   kAnswersUnknown,
   kSaysNothing,  // An error with an empty message.
@@ -44,6 +46,8 @@ class SweepTest : public ::testing::Test {
   void Release(CUmemGenericAllocationHandle handle, Bug bug) {
     const CUresult r = driver_->cuMemRelease(handle);
     if (r == CUDA_SUCCESS) return;
+    if (bug == Bug::kGivesUpOnTheWayBack) gave_up_ = on_the_way_back_;
+    if (bug == Bug::kHidesOnTheWayBack && on_the_way_back_) return;
     if (bug == Bug::kGivesUpAfterARelease) gave_up_ = true;
     if (bug == Bug::kHidesARefusedRelease) return;
     platform::ReportReleaseFailure(driver_.Error(r, "cuMemRelease(handle=7)"));
@@ -58,7 +62,7 @@ class SweepTest : public ::testing::Test {
 
   // Creates two handles, reserves, maps; then gives all of it back.
   absl::Status Toy(Bug bug) {
-    gave_up_ = false;
+    gave_up_ = on_the_way_back_ = false;
     CUmemGenericAllocationHandle first = 0, second = 0;
     CUdeviceptr at = 0;
     CUresult r = driver_->cuMemCreate(&first, 1 << 21, nullptr, 0);
@@ -72,6 +76,7 @@ class SweepTest : public ::testing::Test {
     r = driver_->cuMemAddressReserve(&at, 1 << 21, 0, 0, 0);
     if (r != CUDA_SUCCESS) {
       status = Failed(r, "cuMemAddressReserve()", bug);
+      on_the_way_back_ = true;
     } else {
       r = driver_->cuMemMap(at, 1 << 21, 0, first, 0);
       if (r == CUDA_SUCCESS) {
@@ -81,25 +86,31 @@ class SweepTest : public ::testing::Test {
         status = Failed(r, "cuMemMap()", bug);
       }
       r = driver_->cuMemAddressFree(at, 1 << 21);
-      if (r != CUDA_SUCCESS) status = Failed(r, "cuMemAddressFree()", bug);
+      if (r != CUDA_SUCCESS && status.ok()) {
+        status = Failed(r, "cuMemAddressFree()", bug);
+      } else if (r != CUDA_SUCCESS) {
+        platform::ReportReleaseFailure(driver_.Error(r, "cuMemAddressFree()"));
+      }
     }
     Release(first, bug);
     if (!gave_up_) Release(second, bug);
     return status;
   }
 
-  SweepResult SweepToy(Bug bug) {
+  SweepResult SweepToy(Bug bug, std::uint64_t pairs = 0) {
     return Sweep({.name = "toy",
                   .run = [this, bug] { return Toy(bug); },
                   .faults = &faults_,
                   .system_calls = false,
-                  .inventory = [] { return Fake().held; }});
+                  .inventory = [] { return Fake().held; },
+                  .pairs = pairs});
   }
 
   platform::Driver real_ = LoadFakeDriver();
   DriverFaults faults_;
   platform::Driver driver_ = FaultyDriver(real_, &faults_);
   bool gave_up_ = false;
+  bool on_the_way_back_ = false;
 };
 
 TEST_F(SweepTest, PassesASoundOperationAndCountsItsPoints) {
@@ -155,6 +166,32 @@ TEST_F(SweepTest, GivingUpAfterAFailedReleaseTurnsItRed) {
               Contains(AllOf(HasSubstr("cuMemRelease"),
                              HasSubstr("done once but answered"),
                              HasSubstr("handles: "))));
+}
+
+TEST_F(SweepTest, PairsPassASoundOperation) {
+  const SweepResult result = SweepToy(Bug::kNone, 1);
+  EXPECT_THAT(result.problems, IsEmpty());
+  EXPECT_EQ(result.driver_points, 28u);
+  // 8 calls; the first one, when it fails, and the last have no next one. With
+  // releases refused and done.
+  EXPECT_EQ(result.pair_points, 6u * 2);
+  EXPECT_THAT(result.Summary(), HasSubstr(", and 12 pairs"));
+}
+
+// What one failed call alone does not show.
+TEST_F(SweepTest, PairsFindWhatIsLostOnTheWayBack) {
+  EXPECT_THAT(SweepToy(Bug::kGivesUpOnTheWayBack).problems, IsEmpty());
+  EXPECT_THAT(SweepToy(Bug::kGivesUpOnTheWayBack, 1).problems,
+              Contains(AllOf(HasSubstr("cuMemAddressReserve, call 2 and the "
+                                       "next one failed, releases done"),
+                             HasSubstr("handles: "))));
+}
+
+TEST_F(SweepTest, PairsFindWhatIsNotToldOnTheWayBack) {
+  EXPECT_THAT(SweepToy(Bug::kHidesOnTheWayBack).problems, IsEmpty());
+  EXPECT_THAT(SweepToy(Bug::kHidesOnTheWayBack, 1).problems,
+              Contains(AllOf(HasSubstr("cuMemAddressReserve, call 2 and"),
+                             HasSubstr("cuMemRelease failed, and neither"))));
 }
 
 TEST_F(SweepTest, AnErrorThatNamesNoCallTurnsItRed) {
