@@ -200,14 +200,16 @@ Inventory WithLosses(Inventory before, const Inventory& now,
 }
 
 bool MayHold(const std::vector<FailedCall>& failed, const std::string& what) {
-  const bool is_memory = absl::StrContains(what, "/memfd:vmmhost");
-  const bool is_event = absl::StartsWith(what, "/dev/shm/#");
+  const bool is_section = absl::StartsWith(what, "Section ");  // Windows.
+  const bool is_memory =
+      is_section || absl::StrContains(what, "/memfd:vmmhost");
+  const bool is_event = is_section || absl::StartsWith(what, "/dev/shm/#");
   return std::any_of(failed.begin(), failed.end(), [&](const FailedCall& one) {
     const auto losses = LossesOf(one.call);
-    if (is_event) return losses.contains("events");
-    return is_memory &&
-           (losses.contains("bytes") || losses.contains("host blocks") ||
-            losses.contains("device blocks"));
+    return (is_event && losses.contains("events")) ||
+           (is_memory &&
+            (losses.contains("bytes") || losses.contains("host blocks") ||
+             losses.contains("device blocks")));
   });
 }
 

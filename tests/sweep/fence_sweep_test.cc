@@ -137,26 +137,13 @@ TEST_F(FenceSweep, ExportImportAndUse) {
   });
   // As for pools: threads of both sides meet the failures.
   plan.status_names_call = false;
-  plan.may_fail_silently = {"accept4",
-                            "sendmsg",
-                            "poll",
-                            "ppoll",
-                            "getsockopt",
-                            "setsockopt",
-                            "fcntl",
-                            "std::thread",
-                            "memfd_create",
-                            "ftruncate",
-                            "mmap",
-                            "fstat",
-                            "recvmsg",
-                            "lstat",
-                            "shutdown",
-                            "recv",
-                            "syscall(pidfd_open)",
-                            "mkdir:EEXIST",
-                            "opendir",
-                            "readdir",
+  plan.may_fail_silently = {"accept4",      "sendmsg",    "poll",
+                            "ppoll",        "getsockopt", "setsockopt",
+                            "fcntl",        "statx",      "std::thread",
+                            "memfd_create", "ftruncate",  "mmap",
+                            "fstat",        "recvmsg",    "lstat",
+                            "shutdown",     "recv",       "syscall(pidfd_open)",
+                            "mkdir:EEXIST", "opendir",    "readdir",
                             "nanosleep"};
   ExpectFencesSwept(WithPairs(plan));
 }

@@ -128,6 +128,9 @@ class PoolSweep : public VmmSweep {
         "accept4", "sendmsg", "poll", "ppoll", "getsockopt", "setsockopt",
         "fstat", "recvmsg", "lstat", "shutdown", "recv", "fcntl",
         "memfd_create", "ftruncate", "mmap", "std::thread",
+        // Asked of what is being closed, when fcntl() did not say that it is
+        // memory: another thread closes what cannot be seen.
+        "statx",
         // The owner then does not know when the subscriber's process ends,
         // and keeps what it held.
         "syscall(pidfd_open)",

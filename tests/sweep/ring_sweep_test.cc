@@ -83,7 +83,7 @@ TEST_F(RingSweep, OpenSendAndClose) {
       "fstat", "recvmsg", "lstat", "shutdown", "recv", "syscall(pidfd_open)",
       "mkdir:EEXIST", "opendir", "readdir", "nanosleep",
       // Whom the owner had no room for tries again.
-      "fcntl", "memfd_create", "ftruncate", "mmap", "std::thread",
+      "fcntl", "statx", "memfd_create", "ftruncate", "mmap", "std::thread",
       // Recorded, or asked for, anew.
       "cuEventRecord", "cuEventQuery"};
   plan.results = {CUDA_ERROR_INVALID_VALUE};
