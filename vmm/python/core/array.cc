@@ -13,16 +13,6 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-nb::tuple TupleOf(const std::vector<std::int64_t>& numbers,
-                  std::int64_t factor = 1) {
-  nb::list list;
-  // By Python's numbers: a stride of one element may be any.
-  for (const std::int64_t number : numbers) {
-    list.append(nb::int_(number) * nb::int_(factor));
-  }
-  return nb::tuple(list);
-}
-
 // A view of the same memory, from `offset` bytes after its beginning on.
 Object<Array> View(const Array& array, nb::handle shape, nb::handle dtype,
                    std::uint64_t offset) {
@@ -80,6 +70,16 @@ std::string Describe(const Array& array) {
 }
 
 }  // namespace
+
+nb::tuple TupleOf(const std::vector<std::int64_t>& numbers,
+                  std::int64_t factor) {
+  nb::list list;
+  // By Python's numbers: a stride of one element may be any.
+  for (const std::int64_t number : numbers) {
+    list.append(nb::int_(number) * nb::int_(factor));
+  }
+  return nb::tuple(list);
+}
 
 std::shared_ptr<Storage> Array::storage() const {
   if (storage_ == nullptr) {

@@ -84,6 +84,10 @@ nanobind::object MakeUnflaggedCapsule(const Array& array,
 
 void DefineArray(nanobind::module_& module);
 
+// Python's numbers, each `factor` times what it is.
+nanobind::tuple TupleOf(const std::vector<std::int64_t>& numbers,
+                        std::int64_t factor = 1);
+
 }  // namespace vmm::python
 
 #endif  // VMMSHARE_VMM_PYTHON_CORE_ARRAY_H_

@@ -151,6 +151,7 @@ void DefineMemory(nanobind::module_& module);
 void DefinePool(nanobind::module_& module);
 void DefineRemotePool(nanobind::module_& module);
 void DefineServer(nanobind::module_& module);
+void DefineReadArrays(nanobind::module_& module);
 void DefineRestorable(nanobind::module_& module);
 void DefineRegion(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);

@@ -42,5 +42,6 @@ NB_MODULE(_core, module) {
   vmm::python::DefineHooks(module);
   vmm::python::DefineRing(module);
   vmm::python::DefineSymmetric(module);
+  vmm::python::DefineReadArrays(module);
   vmm::python::DefineWeights(module);
 }

@@ -11,6 +11,15 @@ Nothing is copied by whoever opens them, and they are there after the process th
 killed. Putting under a name that has a set replaces that in one step: who opens the name has all
 of the old set or all of the new, and who has the old one keeps it.
 
+A trainer that writes its weights anew each step, and engines that switch without a copy:
+
+    publisher = vmmshare.weights.publisher(model.state_dict())      # the trainer
+    publisher.add(connection)                                       # for each engine
+    publisher.copy(model.state_dict())                              # each step
+
+    follower = vmmshare.weights.follow(connection)                  # an engine
+    weights = follower.latest(stream)
+
 In all of these `address` is that of the keeper's socket, this user's own if empty, and
 `timeout` is in seconds, for each thing that the keeper is asked, None for ever. NotFound: no
 keeper listens there; start one by `vmmshare keep`. docs/weights.md has the rules.
@@ -26,12 +35,13 @@ import typing
 
 from . import _core
 from ._core import Allocation, Keeper
+from ._follower import Follower, follow
 from ._parts import part_of, read_part
+from ._publisher import Publisher, Update, publisher
 from ._reads import aliases_of, await_torch, dense_copy, lay_out, read_arrays
 from ._safetensors import read_header
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
-from ._sync import Follower, Publisher, Update, follow, publisher
 from .errors import AlreadyExists, FailedPrecondition
 
 __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",

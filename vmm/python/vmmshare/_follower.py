@@ -1,0 +1,139 @@
+"""Processes that use weights which another one writes step by step; vmmshare.weights has the
+names."""
+
+from __future__ import annotations
+
+import typing
+
+from . import connect
+from ._core import Allocation
+from ._ring import RingBuffer, RingReader, open_ring
+from ._sets import TensorSet
+from ._sync import deadline_of, hear_slots, left_of, socket_of
+from .errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, OutOfRange
+
+if typing.TYPE_CHECKING:
+    import socket
+
+    import torch
+
+
+class Follower:
+    """Weights that another process writes anew again and again: see follow().
+
+        with vs.weights.follow(connection) as follower:
+            for request in requests:
+                weights = follower.latest(stream)
+                run(model_of[follower.slot], request)      # on `stream`
+
+    One thread at a time.
+    """
+
+    def __init__(self, ring: RingReader, sets: "list[TensorSet]"):
+        self._ring, self._sets = ring, sets
+        self._buffer: "RingBuffer | None" = None
+        self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
+        self.finished = False
+
+    @property
+    def number(self) -> int:
+        """Of the update that is in use; 0 before the first."""
+        return 0 if self._buffer is None else self._buffer.tag
+
+    @property
+    def slot(self) -> int:
+        """Where it lies: tensors of one slot have the same addresses each time."""
+        return self.number % len(self._sets)
+
+    @property
+    def sets(self) -> "list[TensorSet]":
+        """The sets by slot."""
+        return list(self._sets)
+
+    def latest(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> TensorSet:
+        """The newest update that was handed over: later work on `stream` sees all of it.
+
+        Gives the one before back after what is on `stream` now; use that no more. Waits only for
+        the first one, DeadlineExceeded then. When the publisher has finished, that stays in use
+        which was the last. Unavailable when the publisher ended: what is mapped stays, and wait()
+        says whether it is complete.
+        """
+        while not self.finished:
+            try:
+                newer = self._ring.acquire(stream, timeout=timeout if self._buffer is None else 0)
+            except DeadlineExceeded:
+                if self._buffer is None:
+                    raise
+                break
+            except OutOfRange:
+                self.finished = True
+                break
+            previous, self._buffer = self._buffer, newer
+            if previous is not None:
+                self._ring.release(previous, stream)
+        if self._buffer is None:
+            raise OutOfRange("the publisher finished before its first update",
+                             "Publish one before finish().")
+        return self._sets[self.slot]
+
+    def torch(self) -> "dict[str, torch.Tensor]":
+        """The tensors of the update in use; made once for each slot."""
+        if self._buffer is None:
+            raise FailedPrecondition("no update is in use", "Call latest() first.")
+        if self.slot not in self._tensors:
+            self._tensors[self.slot] = self._sets[self.slot].torch()
+        return self._tensors[self.slot]
+
+    def wait(self, *, timeout: "float | None" = 10.0) -> None:
+        """Returns when all of the update in use is there, for a host that looks at it; streams
+        need no wait. Aborted or Unavailable when it never will be."""
+        if self._buffer is None:
+            raise FailedPrecondition("no update is in use", "Call latest() first.")
+        self._buffer.wait(timeout=timeout)
+
+    def release(self, stream: int = 0) -> None:
+        """Gives the update back after what is on `stream` now: none is in use then."""
+        if self._buffer is not None:
+            previous, self._buffer = self._buffer, None
+            self._ring.release(previous, stream)
+
+    def close(self) -> None:
+        """Lets go of all when its tensors are gone. Synchronise first, or release()."""
+        self._tensors = {}
+        self._ring.close()
+        for one in self._sets:
+            one.close()
+
+    def __enter__(self) -> "Follower":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def follow(connection: "socket.socket | int", *, device: typing.Any = 0,
+           fingerprint: "str | None" = None, timeout: "float | None" = 10.0) -> Follower:
+    """The weights of the Publisher that calls add() on the other end. `device`: whose streams use
+    them here. DeadlineExceeded, Unavailable when nobody does; FailedPrecondition for another
+    fingerprint."""
+    deadline = deadline_of(timeout)
+    own = socket_of(connection)
+    sets: "list[TensorSet]" = []
+    try:
+        slots = hear_slots(own, timeout)
+        for place, text in enumerate(slots):
+            memory = connect(text, timeout=left_of(deadline))
+            if not isinstance(memory, Allocation):
+                raise InvalidArgument("the publisher's slot is a pool")
+            sets.append(TensorSet(f"slot {place}", memory))
+            found = sets[-1].fingerprint
+            if fingerprint is not None and found != fingerprint:
+                raise FailedPrecondition(f"the publisher's weights have the fingerprint {found!r}; "
+                                         f"expected {fingerprint!r}", "They are of another model.")
+        ring = open_ring(own, device=device, timeout=left_of(deadline))
+    except BaseException:
+        own.close()
+        for one in sets:
+            one.close()
+        raise
+    return Follower(ring, sets)

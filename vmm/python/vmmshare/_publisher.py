@@ -1,0 +1,210 @@
+"""A process that writes weights step by step; vmmshare.weights has the names."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import typing
+
+from ._core import FencePool, Server, Share
+from ._ring import RingBuffer, RingHome, RingWriter
+from ._sets import Draft, draft
+from ._sync import MOST_SLOTS, deadline_of, left_of, socket_of, tell_slots
+from .errors import (Aborted, DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument,
+                     Unavailable, VmmshareError)
+
+if typing.TYPE_CHECKING:
+    import socket
+
+    import torch
+
+_ITEM = 8  # Bytes of a ring's buffers, in which nothing is.
+_ENDED = (Aborted, DataLoss, Unavailable)
+
+
+class Update(typing.NamedTuple):
+    """What publish() returns: the update's number, from 1, and by name the followers that were
+    found to have ended, each with the error that said so. They get no more."""
+
+    number: int
+    lost: "dict[str, VmmshareError]"
+
+
+@dataclasses.dataclass
+class _Follower:
+    ring: RingWriter
+    buffer: "RingBuffer | None" = None  # Acquired for an update that is not published.
+
+
+class Publisher:
+    """Writes a model's weights anew again and again, for processes that follow: see publisher().
+
+        with vs.weights.publisher(model.state_dict()) as publisher:
+            publisher.add(connection, "engine 0")          # each engine, then or later
+            for batch in data:
+                step(model, batch)
+                publisher.copy(model.state_dict())         # on PyTorch's current stream
+
+    One thread at a time. Streams are CUstreams as ints; no host waits for a GPU.
+    """
+
+    def __init__(self, slots: "list[Draft]", device: typing.Any):
+        self._slots, self._server = slots, Server()
+        for place, slot in enumerate(slots):
+            slot._writer.seal(place + 1)  # Followers map it from now on.
+        self._shares: "list[Share]" = [self._server.share(slot.memory) for slot in slots]
+        self._home = RingHome(device, host_node=0)
+        self._fences = FencePool(device)
+        self._written = self._fences.new()
+        self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
+        self._followers: "dict[str, _Follower]" = {}
+        self._lost: "dict[str, VmmshareError]" = {}
+        self._checked: "list[torch.Tensor]" = []  # That copy() was given.
+        self._ended: "list[RingWriter]" = []
+        self._acquired = False
+        self.number = 0
+
+    @property
+    def followers(self) -> "list[str]":
+        """Names of those that are there, as far as is known."""
+        return list(self._followers)
+
+    def add(self, connection: "socket.socket | int", name: str = "", *, stream: int = 0,
+            timeout: "float | None" = 10.0) -> None:
+        """Takes the process that calls follow() on the other end of `connection`, a Unix socket of
+        SOCK_SEQPACKET, which is the publisher's from now on. It has the newest update at once,
+        if there is one, in the order of `stream`. FailedPrecondition for a name that another one
+        has, and between acquire() and publish(); DeadlineExceeded when it does not follow."""
+        name = name or f"follower {len(self._followers) + 1}"
+        if name in self._followers or self._acquired:
+            raise FailedPrecondition(
+                f"add({name!r}) " + ("while an update is acquired" if self._acquired else
+                                     "of a name that a follower has"),
+                "Publish it first." if self._acquired else "Give each a name of its own.")
+        deadline = deadline_of(timeout)
+        own = socket_of(connection)
+        tell_slots(own, [str(share) for share in self._shares], timeout)
+        ring = self._home.open(own, buffers=len(self._slots), nbytes=_ITEM,
+                               timeout=left_of(deadline))
+        if self.number > 0:
+            self._written.wait(stream, self.number)
+            buffer = ring.acquire(stream, timeout=left_of(deadline))
+            buffer.tag = self.number
+            ring.publish(buffer, stream, timeout=left_of(deadline))
+        self._followers[name] = _Follower(ring)
+
+    def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
+        """The slot of the next update, for work that is put on `stream` later, which waits until
+        no follower uses what is there. DeadlineExceeded names a follower that has not looked for
+        an update for two rounds of the slots; it may be tried again."""
+        deadline = deadline_of(timeout)
+        for name in list(self._followers):
+            follower = self._followers[name]
+            if follower.buffer is not None:
+                continue  # Of a try before.
+            try:
+                follower.buffer = follower.ring.acquire(stream, timeout=left_of(deadline))
+            except DeadlineExceeded as why:
+                raise DeadlineExceeded(
+                    f"follower {name!r} has not let go of update {self.number + 1 - len(self._slots)}"
+                    f" or of one before, within {timeout} s: {why.args[0]}",
+                    "Have it call latest() more often, or make more slots.") from why
+            except _ENDED as why:
+                self._drop(name, why)
+        self._acquired = True
+        return self._slot
+
+    @property
+    def _slot(self) -> Draft:
+        return self._slots[(self.number + 1) % len(self._slots)]
+
+    def publish(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Update:
+        """Hands over what was written on `stream`. Followers see all of it or nothing.
+        FailedPrecondition without acquire()."""
+        if not self._acquired:
+            raise FailedPrecondition("publish() of an update that was not acquired",
+                                     "Call acquire() first, and write to what it returns.")
+        deadline = deadline_of(timeout)
+        number = self.number + 1
+        self._written.signal(stream, number)
+        for name in list(self._followers):
+            follower = self._followers[name]
+            buffer, follower.buffer = follower.buffer, None
+            assert buffer is not None
+            buffer.tag = number
+            try:
+                follower.ring.publish(buffer, stream, timeout=left_of(deadline))
+            except (*_ENDED, DeadlineExceeded) as why:
+                self._drop(name, why)
+        self.number, self._acquired = number, False
+        lost, self._lost = self._lost, {}
+        return Update(number, lost)
+
+    def copy(self, tensors: "typing.Mapping[str, torch.Tensor]", *,
+             timeout: "float | None" = 10.0) -> Update:
+        """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
+        are no aliases must be given; it is quickest with the same tensors each time, as
+        dict(model.named_parameters()) has them. KeyError for a name that is missing, ValueError for another
+        shape."""
+        import torch
+        stream = torch.cuda.current_stream().cuda_stream
+        place = (self.number + 1) % len(self._slots)
+        if place not in self._tensors:
+            made = self._slots[place].torch()
+            self._tensors[place] = {name: made[name] for name in self._slots[place].own}
+        to = self._tensors[place]
+        given = [tensors[name] for name in to]
+        # Of 20,000 tensors to look takes longer than to copy them: once, for the same ones.
+        if len(given) != len(self._checked) or not all(map(operator.is_, given, self._checked)):
+            for name, one, other in zip(to, to.values(), given):
+                if one.shape != other.shape:
+                    raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; expected "
+                                     f"{tuple(one.shape)}")
+            self._checked = given
+        deadline = deadline_of(timeout)
+        self.acquire(stream, timeout=timeout)
+        with torch.no_grad():
+            torch._foreach_copy_(list(to.values()), given, non_blocking=True)
+        return self.publish(stream, timeout=left_of(deadline))
+
+    def _drop(self, name: str, why: VmmshareError) -> None:
+        self._lost[name] = why
+        ring = self._followers.pop(name).ring
+        ring.abort()  # Streams go on; those of a follower that is alive are told.
+        self._ended.append(ring)  # To close it waits for the GPU.
+
+    def finish(self, *, timeout: "float | None" = 10.0) -> None:
+        """Says that no more come, and returns when all followers have taken what there is and
+        their GPUs have let go of it."""
+        deadline = deadline_of(timeout)
+        for follower in self._followers.values():
+            follower.ring.finish(timeout=left_of(deadline))
+
+    def close(self) -> None:
+        """Hangs up. What followers have mapped stays with them."""
+        for ring in [*self._ended, *(one.ring for one in self._followers.values())]:
+            ring.close()
+        self._ended, self._followers, self._tensors, self._checked = [], {}, {}, []
+        for share in self._shares:
+            share.close()
+        for slot in self._slots:
+            slot.close()
+        self._home.close()
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def publisher(like: "typing.Mapping[str, typing.Any]", *, slots: int = 2, fingerprint: str = "",
+              metadata: "typing.Mapping[str, str] | None" = None, device: typing.Any = 0,
+              host_node: "int | None" = None) -> Publisher:
+    """A Publisher of sets of such tensors, as draft() has them. Each slot is a set's memory: two
+    of them are least, and with each one more the writer may be one more update ahead."""
+    if not 2 <= slots <= MOST_SLOTS:
+        raise InvalidArgument(f"{slots} slots; expected 2 to {MOST_SLOTS}")
+    made = [draft(like, fingerprint=fingerprint, metadata=metadata, device=device,
+                  host_node=host_node) for _ in range(slots)]
+    return Publisher(made, device)
