@@ -126,7 +126,7 @@ absl::StatusOr<Driver> Driver::LoadFrom(const std::string& path) {
 }
 
 absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
-  IsForkedChild();  // A use of vmmshare: records this process.
+  IsForkedChild();    // A use of vmmshare: records this process.
   GrowHandleTable();  // Before the driver starts threads.
   absl::StatusOr<Resolver> resolver = Resolver::Make(name, lookup);
   if (!resolver.ok()) return resolver.status();

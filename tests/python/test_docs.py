@@ -16,6 +16,7 @@ import types
 
 import numpy as np
 
+import fake_torch
 import vmmshare as vs
 import vmmshare.broker
 import vmmshare.testing
@@ -137,6 +138,96 @@ def test_ranks_load_their_parts(keeper, tmp_path):
         run("weights.ranks", vs=types.SimpleNamespace(weights=weights), files=[file], model=model,
             rank=rank, ranks=2)
         assert seen == [loaded] and part(rank, "0.o_proj.weight") == put
+
+
+class Model:
+    """As much of a module as the pages use; its parameters are what it was given."""
+
+    def __init__(self, arrays):
+        self.arrays = arrays
+
+    def state_dict(self):
+        return dict(self.arrays)
+
+    def load_state_dict(self, arrays, assign):
+        assert assign
+        self.arrays = arrays
+
+
+def test_a_model_is_made_where_it_will_be_read(keeper, monkeypatch):
+    for name, module in fake_torch.modules(fake_torch.HostTensor).items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def draft(like, **more):
+        made = vs.weights.draft(like, host_node=0, **more)
+        made.put = functools.partial(made.put, address=keeper.address)
+        return made
+
+    def fill(model):
+        for tensor in model.arrays.values():
+            tensor.array[...] = 5
+
+    model = Model({"a": np.zeros((3, 2), "float32"), "b": np.zeros(4, "int16")})
+    run("weights.draft", vs=types.SimpleNamespace(weights=types.SimpleNamespace(draft=draft)),
+        model=model, fill=fill)
+    with vs.weights.open("llama/tp0", address=keeper.address) as weights:
+        assert weights.fingerprint == "sha256:..."
+        assert all((np.from_dlpack(one) == 5).all() for one in weights.values())
+
+
+def test_engines_follow_a_trainer(cuda):
+    streams = [ctypes.c_void_p() for _ in range(2)]
+    for stream in streams:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    model, seen, published = Model({"a": np.zeros((3, 2), "float32")}), [], []
+
+    class Publisher(vs.weights.Publisher):
+        def copy(self, arrays):
+            slot = self.acquire(streams[0].value, timeout=60)
+            assert cuda.cuStreamSynchronize(streams[0]) == 0
+            np.from_dlpack(slot["a"])[...] = arrays["a"]
+            return self.publish(streams[0].value)
+
+    def publisher(like):
+        made = vs.weights.publisher(like, host_node=0)
+        made.__class__ = Publisher
+        published.append(made)
+        return made
+
+    def train(model, batch):
+        model.arrays["a"] += 1
+
+    def use(weights, slot):
+        followed[0].wait(timeout=60)
+        values = set(np.from_dlpack(weights["a"]).ravel().tolist())
+        assert values == {float(followed[0].number)} and slot == followed[0].number % 2
+        seen.append(followed[0].number)
+
+    followed = []
+
+    def follow(connection):
+        followed.append(vs.weights.follow(connection, timeout=60))
+        return followed[0]
+
+    def engine():
+        assert cuda.cuCtxSetCurrent(cuda.context) == 0
+        run("weights.follow",
+            vs=types.SimpleNamespace(weights=types.SimpleNamespace(follow=follow)),
+            connection=theirs, stream=streams[1].value, use=use)
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    had = run("weights.publish",
+              vs=types.SimpleNamespace(weights=types.SimpleNamespace(publisher=publisher)),
+              connection=ours, model=model, data=range(9), train=train)
+    assert had["number"] == 9 and had["lost"] == {}
+    published[0].finish(timeout=60)
+    thread.join(60)
+    published[0].close()
+    assert seen[-1] == 9 and seen == sorted(seen)
+    for stream in streams:
+        assert cuda.cuStreamDestroy_v2(stream) == 0
 
 
 def test_memory_of_others_is_found_by_a_name(cuda, monkeypatch):

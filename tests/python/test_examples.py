@@ -106,6 +106,14 @@ def test_hello_in_each_language(machine, ours, theirs):
     assert owner.returncode == 0
 
 
+def test_engines_follow_a_trainer(machine):
+    done = run("follow_weights.py", "--host", env=machine)
+    assert done.returncode == 0, done.stderr
+    for engine in range(2):
+        assert (f"engine {engine}: the last update was 5, and each that was seen was whole"
+                in done.stdout)
+
+
 def test_two_engines_sleep_and_wake(machine):
     done = run("sleep_and_wake.py", "--host", env=machine)
     assert done.returncode == 0, done.stderr

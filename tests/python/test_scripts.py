@@ -28,7 +28,7 @@ SCRIPTS = {
     "torch_state_dict.py": ("torch", r"4 tensors, \d+ bytes sent; the outputs are equal"),
 }
 # Of test_examples, and what they have in common.
-OTHERS = {"hello.py", "make_data.py", "run_kernel.py", "sleep_and_wake.py", "support.py",
+OTHERS = {"follow_weights.py", "hello.py", "make_data.py", "run_kernel.py", "sleep_and_wake.py", "support.py",
           "use_data.py"}
 ON_THE_HOST = {
     ("devices.py",): r"1: .*host-memory device 1, GPU-.*",

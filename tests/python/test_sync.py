@@ -154,7 +154,7 @@ def test_followers_see_whole_updates_and_never_one_that_is_older(cuda, streams, 
         follower.close()
 
     joins = [on_a_thread(cuda, lambda place=place: look(place)) for place in range(2)]
-    for number in range(1, 301):
+    for number in range(1, 151):
         update = write(cuda, publisher, ours, number)
         assert update == (number, {})
     publisher.finish(timeout=60)
@@ -163,7 +163,7 @@ def test_followers_see_whole_updates_and_never_one_that_is_older(cuda, streams, 
     for of_one in seen:
         assert all(got == {number} for number, got in of_one)
         numbers = [number for number, _ in of_one]
-        assert numbers == sorted(numbers) and numbers[-1] == 300
+        assert numbers == sorted(numbers) and numbers[-1] == 150
 
 
 def test_whoever_comes_later_has_the_newest_at_once(cuda, streams, publisher):
