@@ -172,7 +172,9 @@ absl::Status Channel::WaitUntilReceived(Deadline deadline,
     if (!absl::IsDeadlineExceeded(hung_up) || deadline.Passed()) {
       return hung_up;
     }
-    pause = std::min(2 * pause, kLongestPause);
+    // Slowly, for a peer maps memory for each handle: what it waits for the next
+    // ones is a ninth of that at most.
+    pause = std::min(pause * 9 / 8, kLongestPause);
   }
 }
 
