@@ -118,7 +118,7 @@ absl::Status RestorableRegion::Restore() {
     return absl::FailedPreconditionError(
         "Restore of a region that is not released. Release() it first.");
   }
-  const absl::Status restored = impl_->MakeAndFill();
+  absl::Status restored = impl_->MakeAndFill();
   if (restored.ok()) {
     for (auto& [address, piece] : impl_->pieces) piece.kept.reset();
     impl_->released = false;
