@@ -9,6 +9,7 @@
 #include "platform/base/annotate.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
+#include "platform/cuda/driver.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/internal/host_copy.h"
 
@@ -125,8 +126,8 @@ absl::Status RestorableRegion::Restore() {
     return restored;
   }
   for (auto& [address, piece] : impl_->pieces) {
-    // What fails in giving it back cannot be told beside the reason.
-    piece.memory.Discard().IgnoreError();
+    // What fails in giving it back is not the reason.
+    platform::ReportReleaseFailure(piece.memory.Discard());
   }
   return platform::Annotate(restored, impl_->What("Restore"),
                             "The region is released as before.");
