@@ -180,6 +180,52 @@ def test_whoever_comes_later_has_the_newest_at_once(cuda, streams, publisher):
     late.close()
 
 
+def test_whoever_comes_while_it_is_written_has_it_when_it_is_complete(cuda, streams, publisher):
+    """The update is handed over, and the stream that writes it has not come so far."""
+    ours, theirs, other = streams
+    fences = vs.FencePool()
+    gate = fences.new()
+    draft = publisher.acquire(ours)
+    for array in draft.values():
+        np.from_dlpack(array)[...] = 9
+    gate.wait(ours, 1)
+    publisher.publish(ours)
+    near, far = pair()
+    opened = on_a_thread(cuda, lambda: vs.weights.follow(far))
+    publisher.add(near, "late", stream=other, timeout=60)
+    late = opened()
+    late.latest(theirs, timeout=60)
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        late.wait(timeout=0.2)
+    gate.signal(1)
+    assert see(late, theirs) == (1, {9})
+    late.close()
+
+
+def test_names_that_are_not_given_are_all_different(cuda, streams, publisher):
+    ours, theirs, other = streams
+    first, second = join(cuda, publisher), join(cuda, publisher)
+    write(cuda, publisher, ours, 1)
+    first.close()
+    lost = {}
+    for value in range(2, 8):
+        lost |= write(cuda, publisher, ours, value).lost
+        see(second, theirs)
+    assert list(lost) == ["follower 1"]
+    third = join(cuda, publisher)
+    assert publisher.followers == ["follower 2", "follower 3"]
+    assert see(third, other) == (7, {7})
+    second.release(theirs)
+    second.close()  # Without a word before the end.
+    with pytest.raises(vs.errors.DeadlineExceeded, match="follower 3"):
+        publisher.finish(timeout=0.3)
+    while not third.finished:
+        third.latest(other)
+    third.release(other)
+    publisher.finish(timeout=60)
+    third.close()
+
+
 def test_one_that_does_not_look_is_named_and_nothing_is_lost(cuda, streams, publisher):
     ours, theirs, _ = streams
     slow = join(cuda, publisher, "slow")
@@ -315,6 +361,7 @@ def test_what_a_publisher_refuses(cuda, streams, publisher):
     near, _far = pair()
     with pytest.raises(vs.errors.DeadlineExceeded):
         publisher.add(near, "nobody", timeout=0.1)
+    assert near.fileno() == -1  # The other end is told.
     near, far = pair()
     far.close()
     with pytest.raises(vs.errors.Unavailable):
@@ -368,7 +415,7 @@ def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
             one.copy_(other)
 
     torch = modules["torch"]
-    torch.cuda.current_stream = lambda: types.SimpleNamespace(cuda_stream=streams[0])
+    torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=streams[0])
     torch.no_grad, torch._foreach_copy_ = contextlib.nullcontext, copy
     embed = fake_torch.HostTensor(np.zeros((3, 4), "float32"))
     model = {"embed": embed, "tied": embed,

@@ -92,7 +92,8 @@ class Follower:
         self._buffer.wait(timeout=timeout)
 
     def release(self, stream: int = 0) -> None:
-        """Gives the update back after what is on `stream` now: none is in use then."""
+        """Gives the update back after what is on `stream` now: none is in use then, and latest()
+        waits for the next one."""
         if self._buffer is not None:
             previous, self._buffer = self._buffer, None
             self._ring.release(previous, stream)
@@ -124,6 +125,7 @@ def follow(connection: "socket.socket | int", *, device: typing.Any = 0,
         for place, text in enumerate(slots):
             memory = connect(text, timeout=left_of(deadline))
             if not isinstance(memory, Allocation):
+                memory.close()
                 raise InvalidArgument("the publisher's slot is a pool")
             sets.append(TensorSet(f"slot {place}", memory))
             found = sets[-1].fingerprint

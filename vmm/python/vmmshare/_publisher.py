@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import operator
 import typing
 
-from ._core import FencePool, Server, Share
+from . import serve
+from ._core import FencePool, Share
 from ._ring import RingBuffer, RingHome, RingWriter
 from ._sets import Draft, draft
 from ._sync import MOST_SLOTS, deadline_of, left_of, socket_of, tell_slots
@@ -45,23 +46,25 @@ class Publisher:
                 step(model, batch)
                 publisher.copy(model.state_dict())         # on PyTorch's current stream
 
-    One thread at a time. Streams are CUstreams as ints; no host waits for a GPU.
+    One thread at a time. Streams are CUstreams as ints; no host waits for a GPU before a follower
+    is two rounds of the slots behind.
     """
 
     def __init__(self, slots: "list[Draft]", device: typing.Any):
-        self._slots, self._server = slots, Server()
+        self._slots = slots
         for place, slot in enumerate(slots):
             slot._writer.seal(place + 1)  # Followers map it from now on.
-        self._shares: "list[Share]" = [self._server.share(slot.memory) for slot in slots]
+        self._shares: "list[Share]" = [serve(slot.memory) for slot in slots]
         self._home = RingHome(device, host_node=0)
         self._fences = FencePool(device)
         self._written = self._fences.new()
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self._followers: "dict[str, _Follower]" = {}
         self._lost: "dict[str, VmmshareError]" = {}
-        self._checked: "list[torch.Tensor]" = []  # That copy() was given.
         self._ended: "list[RingWriter]" = []
+        self._added = 0
         self._acquired = False
+        self._signalled = 0  # The last number; that of an update that is not published everywhere.
         self.number = 0
 
     @property
@@ -75,7 +78,7 @@ class Publisher:
         SOCK_SEQPACKET, which is the publisher's from now on. It has the newest update at once,
         if there is one, in the order of `stream`. FailedPrecondition for a name that another one
         has, and between acquire() and publish(); DeadlineExceeded when it does not follow."""
-        name = name or f"follower {len(self._followers) + 1}"
+        name = name or f"follower {self._added + 1}"
         if name in self._followers or self._acquired:
             raise FailedPrecondition(
                 f"add({name!r}) " + ("while an update is acquired" if self._acquired else
@@ -83,15 +86,21 @@ class Publisher:
                 "Publish it first." if self._acquired else "Give each a name of its own.")
         deadline = deadline_of(timeout)
         own = socket_of(connection)
-        tell_slots(own, [str(share) for share in self._shares], timeout)
-        ring = self._home.open(own, buffers=len(self._slots), nbytes=_ITEM,
-                               timeout=left_of(deadline))
-        if self.number > 0:
-            self._written.wait(stream, self.number)
-            buffer = ring.acquire(stream, timeout=left_of(deadline))
-            buffer.tag = self.number
-            ring.publish(buffer, stream, timeout=left_of(deadline))
+        with contextlib.ExitStack() as undo:  # The other end is told by that.
+            undo.callback(own.close)
+            tell_slots(own, [str(share) for share in self._shares], timeout)
+            ring = self._home.open(own, buffers=len(self._slots), nbytes=_ITEM,
+                                   timeout=left_of(deadline))
+            undo.callback(ring.close)
+            undo.callback(ring.abort)
+            if self.number > 0:
+                self._written.wait(stream, self.number)
+                buffer = ring.acquire(stream, timeout=left_of(deadline))
+                buffer.tag = self.number
+                ring.publish(buffer, stream, timeout=left_of(deadline))
+            undo.pop_all()
         self._followers[name] = _Follower(ring)
+        self._added += 1
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
         """The slot of the next update, for work that is put on `stream` later, which waits until
@@ -106,9 +115,9 @@ class Publisher:
                 follower.buffer = follower.ring.acquire(stream, timeout=left_of(deadline))
             except DeadlineExceeded as why:
                 raise DeadlineExceeded(
-                    f"follower {name!r} has not let go of update {self.number + 1 - len(self._slots)}"
-                    f" or of one before, within {timeout} s: {why.args[0]}",
-                    "Have it call latest() more often, or make more slots.") from why
+                    f"follower {name!r} is two rounds of the {len(self._slots)} slots behind, and "
+                    f"was so for {timeout} s: {why.args[0]}",
+                    "Have it call latest() more often, or end it.") from why
             except _ENDED as why:
                 self._drop(name, why)
         self._acquired = True
@@ -120,20 +129,23 @@ class Publisher:
 
     def publish(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Update:
         """Hands over what was written on `stream`. Followers see all of it or nothing.
-        FailedPrecondition without acquire()."""
+        FailedPrecondition without acquire(). After another exception it may be tried again."""
         if not self._acquired:
             raise FailedPrecondition("publish() of an update that was not acquired",
                                      "Call acquire() first, and write to what it returns.")
         deadline = deadline_of(timeout)
         number = self.number + 1
-        self._written.signal(stream, number)
+        if self._signalled < number:
+            self._written.signal(stream, number)
+            self._signalled = number
         for name in list(self._followers):
             follower = self._followers[name]
-            buffer, follower.buffer = follower.buffer, None
-            assert buffer is not None
-            buffer.tag = number
+            if follower.buffer is None:
+                continue  # Handed over by a call before, which then failed.
+            follower.buffer.tag = number
             try:
-                follower.ring.publish(buffer, stream, timeout=left_of(deadline))
+                follower.ring.publish(follower.buffer, stream, timeout=left_of(deadline))
+                follower.buffer = None
             except (*_ENDED, DeadlineExceeded) as why:
                 self._drop(name, why)
         self.number, self._acquired = number, False
@@ -143,24 +155,20 @@ class Publisher:
     def copy(self, tensors: "typing.Mapping[str, torch.Tensor]", *,
              timeout: "float | None" = 10.0) -> Update:
         """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
-        are no aliases must be given; it is quickest with the same tensors each time, as
-        dict(model.named_parameters()) has them. KeyError for a name that is missing, ValueError for another
-        shape."""
+        are no aliases must be given; those of another type are converted. KeyError for a name
+        that is missing, ValueError for another shape."""
         import torch
-        stream = torch.cuda.current_stream().cuda_stream
         place = (self.number + 1) % len(self._slots)
         if place not in self._tensors:
             made = self._slots[place].torch()
             self._tensors[place] = {name: made[name] for name in self._slots[place].own}
         to = self._tensors[place]
         given = [tensors[name] for name in to]
-        # Of 20,000 tensors to look takes longer than to copy them: once, for the same ones.
-        if len(given) != len(self._checked) or not all(map(operator.is_, given, self._checked)):
-            for name, one, other in zip(to, to.values(), given):
-                if one.shape != other.shape:
-                    raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; expected "
-                                     f"{tuple(one.shape)}")
-            self._checked = given
+        for name, one, other in zip(to, to.values(), given):
+            if one.shape != other.shape:  # PyTorch would broadcast it.
+                raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; expected "
+                                 f"{tuple(one.shape)}")
+        stream = torch.cuda.current_stream(next(iter(to.values())).device).cuda_stream
         deadline = deadline_of(timeout)
         self.acquire(stream, timeout=timeout)
         with torch.no_grad():
@@ -173,23 +181,37 @@ class Publisher:
         ring.abort()  # Streams go on; those of a follower that is alive are told.
         self._ended.append(ring)  # To close it waits for the GPU.
 
-    def finish(self, *, timeout: "float | None" = 10.0) -> None:
-        """Says that no more come, and returns when all followers have taken what there is and
-        their GPUs have let go of it."""
+    def finish(self, *, timeout: "float | None" = 10.0) -> "dict[str, VmmshareError]":
+        """Says to all that no more come, and returns when their GPUs have let go of what there
+        is; what publish() has as `lost` is returned. DeadlineExceeded names those that are not
+        done; it may be called again."""
         deadline = deadline_of(timeout)
-        for follower in self._followers.values():
-            follower.ring.finish(timeout=left_of(deadline))
+        late = []
+        for name in list(self._followers):
+            try:
+                self._followers[name].ring.finish(timeout=left_of(deadline))
+            except DeadlineExceeded:
+                late.append(name)
+            except _ENDED as why:
+                self._drop(name, why)
+        if late:
+            raise DeadlineExceeded(f"followers {late} have not let go of all within {timeout} s",
+                                   "Have them call latest() until they have finished, and release().")
+        lost, self._lost = self._lost, {}
+        return lost
 
     def close(self) -> None:
         """Hangs up. What followers have mapped stays with them."""
         for ring in [*self._ended, *(one.ring for one in self._followers.values())]:
             ring.close()
-        self._ended, self._followers, self._tensors, self._checked = [], {}, {}, []
+        self._ended, self._followers, self._tensors = [], {}, {}
         for share in self._shares:
             share.close()
         for slot in self._slots:
             slot.close()
         self._home.close()
+        self._written.close()
+        self._fences.close()
 
     def __enter__(self) -> "Publisher":
         return self
