@@ -108,7 +108,7 @@ absl::StatusOr<StepTimes> LifeByVmmshare(const vmm::Device& device,
 
   clock.Begin();
   absl::StatusOr<vmm::ExportedHandle> exported = (*exporter)->make(
-      device.driver(), memory->shareable().memory().handle(0));
+      device.driver(), memory->shareable().memory()->handle(0));
   clock.End(Step::kExport);
   if (!exported.ok()) return exported.status();
 

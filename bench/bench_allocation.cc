@@ -270,7 +270,7 @@ absl::Status Run(const Options& options) {
       vmm::Allocation::Create(*device, {.size = 2 * kMiB});
   if (!memory.ok()) return memory.status();
   absl::StatusOr<vmm::ExportedHandle> exported = vmm::Exporters().front().make(
-      *driver, memory->shareable().memory().handle(0));
+      *driver, memory->shareable().memory()->handle(0));
   if (!exported.ok()) return exported.status();
   absl::Status registered = RegisterParts(
       *device, *memory, std::get<vmm::platform::OsHandle>(*exported));

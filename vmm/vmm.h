@@ -15,6 +15,7 @@
 
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
+#include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"

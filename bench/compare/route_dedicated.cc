@@ -49,7 +49,7 @@ class DedicatedOwner : public Owner {
     const std::vector<std::uint8_t> bytes = vmm::EncodeTicket(*ticket);
     std::copy(bytes.begin(), bytes.end(), blob.begin());
     absl::StatusOr<vmm::ExportedHandle> exported =
-        exporter_->make(gpu_.driver(), memory.memory().handle(0));
+        exporter_->make(gpu_.driver(), memory.memory()->handle(0));
     if (!exported.ok()) return exported.status();
     *handle = std::get<OsHandle>(*std::move(exported));
     return bytes.size();

@@ -30,6 +30,10 @@ enum class MemoryBacking {
 absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
                                std::uint64_t size);
 
+// What CheckMemoryHandle() finds behind the handle of a stream-ordered pool, which
+// the host-memory driver makes of a memfd, too; the NVIDIA driver tells no size.
+inline constexpr std::uint64_t kHostMemoryPoolBytes = std::uint64_t{2} << 20;
+
 // What this system's handles are to the driver, and what to say of them.
 struct MemoryHandleKind {
   CUmemAllocationHandleType type;
@@ -40,6 +44,9 @@ struct MemoryHandleKind {
   // inherits it.
   CUresult (*make)(const Driver& driver, CUmemGenericAllocationHandle memory,
                    OsHandle* handle);
+  // The same for a stream-ordered pool.
+  CUresult (*make_pool)(const Driver& driver, CUmemoryPool pool,
+                        OsHandle* handle);
 };
 extern const MemoryHandleKind kMemoryHandleKind;
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
@@ -106,14 +107,30 @@ CUresult Make(const Driver& driver, CUmemGenericAllocationHandle memory,
   return handle->has_value() ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
+CUresult MakePool(const Driver& driver, CUmemoryPool pool, OsHandle* handle) {
+  int descriptor = -1;
+  const CUresult result = driver->cuMemPoolExportToShareableHandle(
+      &descriptor, pool, kMemoryHandleKind.type, 0);
+  if (result != CUDA_SUCCESS) return result;
+  // Here the driver does not set close-on-exec (measured), and a duplicate has
+  // it.
+  const OsHandle inheritable = OsHandle::Adopt(descriptor);
+  absl::StatusOr<OsHandle> own = Duplicate(inheritable);
+  if (!own.ok()) return CUDA_ERROR_OPERATING_SYSTEM;
+  *handle = *std::move(own);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 const MemoryHandleKind kMemoryHandleKind = {
-    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "POSIX file descriptor",
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+    "POSIX file descriptor",
     "Only memory created with this handle kind can be exported, and imported "
     "memory never.",
     "Virtual GPUs have no virtual memory management; WSL2 refuses chunks of 4 "
     "GiB and more (set max_chunk_size).",
-    &Make};
+    &Make,
+    &MakePool};
 
 }  // namespace vmm::platform

@@ -119,12 +119,23 @@ CUresult Make(const Driver& driver, CUmemGenericAllocationHandle memory,
   return result;
 }
 
+CUresult MakePool(const Driver& driver, CUmemoryPool pool, OsHandle* handle) {
+  OsHandle::Value raw = 0;
+  const CUresult result = driver->cuMemPoolExportToShareableHandle(
+      &raw, pool, kMemoryHandleKind.type, 0);
+  if (result == CUDA_SUCCESS) *handle = OsHandle::Adopt(raw);
+  return result;
+}
+
 }  // namespace
 
 const MemoryHandleKind kMemoryHandleKind = {
-    CU_MEM_HANDLE_TYPE_WIN32, "NT handle",
+    CU_MEM_HANDLE_TYPE_WIN32,
+    "NT handle",
     "Only memory created with this handle kind can be exported, and imported "
     "memory never.",
-    "Virtual GPUs have no virtual memory management.", &Make};
+    "Virtual GPUs have no virtual memory management.",
+    &Make,
+    &MakePool};
 
 }  // namespace vmm::platform

@@ -140,6 +140,14 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool id) {
   const Lock lock(state.mu);
   const std::shared_ptr<Pool> pool = FindPool(state, "cuMemPoolDestroy", id);
   if (pool == nullptr || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
+  // Measured, of one that was imported and has pointers open.
+  const auto is_of_it = [&](const auto& block) {
+    return block.second.pool == pool;
+  };
+  if (pool->imported &&
+      std::any_of(state.blocks.begin(), state.blocks.end(), is_of_it)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   std::erase_if(state.current_pools,
                 [&](const auto& entry) { return entry.second == pool; });
   state.pools.erase(id);

@@ -77,10 +77,28 @@ int PoolImporter(const std::vector<std::string>& args) {
                      refused);
   checks.ExpectOneOf("make an imported pool current",
                      cu.cuDeviceSetMemPool(0, pool), refused);
+  // What is imported again is not counted.
+  CUmemoryPool same = nullptr;
+  checks.Expect("import the pool again",
+                cu.cuMemPoolImportFromShareableHandle(
+                    &same,
+                    reinterpret_cast<void*>(
+                        static_cast<std::intptr_t>(std::stoi(args[0]))),
+                    kFd, 0),
+                CUDA_SUCCESS);
+  checks.ExpectTrue("the same one", same == pool);
+  checks.Expect("import a pointer again",
+                cu.cuMemPoolImportPointer(&other, pool, &second_data),
+                CUDA_SUCCESS);
+  checks.ExpectTrue("at the same address", other == second);
+  checks.Expect("destroy a pool of which pointers are open",
+                cu.cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
   checks.Expect("free in stream order", cu.cuMemFreeAsync(first, nullptr),
                 CUDA_SUCCESS);
   checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
   checks.Expect("free", cu.cuMemFree(second), CUDA_SUCCESS);
+  checks.Expect("use what was imported twice and freed once",
+                cu.cuMemsetD8(second, 1, 1), CUDA_ERROR_INVALID_VALUE);
   checks.Expect("destroy", cu.cuMemPoolDestroy(pool), CUDA_SUCCESS);
   return checks.failures();
 }

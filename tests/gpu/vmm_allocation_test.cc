@@ -109,7 +109,7 @@ TEST_F(AllocationTest, WithAChunkLimitUnderTheGranularityIsRefused) {
 TEST_F(AllocationTest, OfSeveralChunksIsOneRange) {
   const Allocation memory =
       Make({.size = 5 * kGranule, .max_chunk_size = 2 * kGranule});
-  ASSERT_EQ(memory.shareable().memory().layout().count(), 3u);
+  ASSERT_EQ(memory.shareable().layout().count(), 3u);
   Fill(memory.address(), 0x11, memory.size());
   // Across both borders between chunks, in one copy.
   const std::vector<std::uint8_t> across(3 * kGranule, 0x77);
@@ -182,7 +182,7 @@ TEST_F(AllocationTest, DiscardAndRemapGiveNewZeroedMemoryAtTheSameAddress) {
   EXPECT_EQ(memory.size(), 2 * kGranule);
   ASSERT_TRUE(memory.Remap().ok());
   EXPECT_EQ(memory.address(), address);
-  EXPECT_EQ(memory.shareable().memory().layout().count(), 2u);
+  EXPECT_EQ(memory.shareable().layout().count(), 2u);
   EXPECT_TRUE(Holds(address, 0, memory.size()));
   EXPECT_EQ(memory.id().number, old.number);
   EXPECT_EQ(memory.id().generation, old.generation + 1);

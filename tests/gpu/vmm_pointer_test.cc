@@ -9,6 +9,7 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "vmm/memory/address_range.h"
+#include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/mapping.h"
 #include "vmm/memory/pointer.h"
@@ -214,7 +215,7 @@ TEST_F(PointerTest, AdoptsSeveralChunksSideBySide) {
       Must(AdoptedMemory::Adopt(driver(), base + kGranule, 4 * kGranule));
   EXPECT_EQ(adopted.offset(), kGranule);
   EXPECT_EQ(adopted.size(), 5 * kGranule);
-  EXPECT_EQ(adopted.shareable().memory().layout(),
+  EXPECT_EQ(adopted.shareable().layout(),
             (ChunkLayout{5 * kGranule, 2 * kGranule}));
   const ImportedAllocation imported = ImportHere(adopted.shareable());
   EXPECT_TRUE(Holds(imported.address(), 0x3d, 5 * kGranule));

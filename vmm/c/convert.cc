@@ -53,7 +53,8 @@ absl::Status CheckBits(std::uint32_t bits, std::uint32_t known,
 
 absl::StatusOr<HandleKind> KindOf(std::uint32_t kind) {
   if (kind == VMMSHARE_KIND_POSIX_FD || kind == VMMSHARE_KIND_WIN32 ||
-      kind == VMMSHARE_KIND_FABRIC) {
+      kind == VMMSHARE_KIND_FABRIC || kind == VMMSHARE_KIND_LEGACY_IPC ||
+      kind == VMMSHARE_KIND_STREAM_POOL) {
     return static_cast<HandleKind>(kind);
   }
   return absl::InvalidArgumentError(absl::StrCat(

@@ -8,6 +8,7 @@
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
+#include "vmm/memory/pointer.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
@@ -98,7 +99,7 @@ std::uint64_t vmmshare_memory_offset(const vmmshare_memory* memory) {
 std::uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory) {
   if (!Check(memory).ok()) return 0;
   const auto shareable = vmm::c::ShareableOf(*memory);
-  return shareable.ok() ? shareable->memory().kinds().bits() : 0;
+  return shareable.ok() ? shareable->kinds().bits() : 0;
 }
 
 std::int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory) {

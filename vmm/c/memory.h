@@ -20,7 +20,12 @@ extern "C" {
 enum {
   VMMSHARE_KIND_POSIX_FD = 1,  // Linux, same machine.
   VMMSHARE_KIND_WIN32 = 2,     // Windows, same machine.
-  VMMSHARE_KIND_FABRIC = 8     // Any node of one NVLink fabric.
+  VMMSHARE_KIND_FABRIC = 8,    // Any node of one NVLink fabric.
+  // Weaker, and not for memory that is created here: of cudaMalloc(), and of
+  // cuMemAllocAsync() from an exportable pool. vmm/memory/driver_block.h says
+  // what is weaker.
+  VMMSHARE_KIND_LEGACY_IPC = 64,
+  VMMSHARE_KIND_STREAM_POOL = 128
 };
 
 enum {
@@ -74,6 +79,21 @@ VMMSHARE_API vmmshare_status vmmshare_memory_adopt(
     const vmmshare_driver* driver, uint64_t address, uint64_t size,
     vmmshare_memory** memory, vmmshare_error** error);
 
+// The same, and memory of cudaMalloc() or of a pool too if `accept` has
+// VMMSHARE_KIND_LEGACY_IPC or VMMSHARE_KIND_STREAM_POOL. Of such memory the whole
+// allocation is shared and nothing is held: its owner keeps it until all who
+// opened it have closed it.
+VMMSHARE_API vmmshare_status vmmshare_memory_adopt_as(
+    const vmmshare_driver* driver, uint64_t address, uint64_t size,
+    uint32_t accept, vmmshare_memory** memory, vmmshare_error** error);
+
+// Copies `size` bytes from `from`, which the driver knows, to `offset` bytes into
+// memory that was created here, on the default stream of the device of
+// `memory`, and returns when they are there. INVALID_ARGUMENT when they leave it.
+VMMSHARE_API vmmshare_status
+vmmshare_memory_write(const vmmshare_memory* memory, uint64_t offset,
+                      uint64_t from, uint64_t size, vmmshare_error** error);
+
 // Unmaps it, in the order of no stream: synchronise first. Peers that imported
 // it keep it; so does the server that serves it, until its share is closed.
 VMMSHARE_API void vmmshare_memory_close(vmmshare_memory* memory);
@@ -89,6 +109,15 @@ vmmshare_memory_requested_size(const vmmshare_memory* memory);
 VMMSHARE_API uint64_t vmmshare_memory_offset(const vmmshare_memory* memory);
 // VMMSHARE_KIND_* bits as which it can be shared; 0 for imported memory.
 VMMSHARE_API uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory);
+// Of memory whose kind is a weaker one, adopted or imported: what is weaker about
+// it, for people; of all other memory an empty text. vmmshare_text_free() frees it.
+VMMSHARE_API vmmshare_status
+vmmshare_memory_weakness(const vmmshare_memory* memory, vmmshare_text** text,
+                         vmmshare_error** error);
+// Of the same: the bytes around it that whoever opens it can reach, or 0. `base`
+// or `size` may be NULL.
+VMMSHARE_API void vmmshare_memory_disclosed(const vmmshare_memory* memory,
+                                            uint64_t* base, uint64_t* size);
 // The NUMA node of the host where it lives; -1 for memory of a device.
 VMMSHARE_API int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory);
 // The UUID of the device with which it was created, unless `uuid` is NULL.
@@ -137,8 +166,8 @@ typedef struct vmmshare_raw_handle {
   uint32_t kind;       // One of VMMSHARE_KIND_*.
   uint32_t reserved;   // 0.
   uint64_t size;       // Bytes of the chunk.
-  intptr_t os_handle;  // A descriptor or HANDLE; -1 for fabric handles.
-  uint8_t fabric[64];  // The fabric handle.
+  intptr_t os_handle;  // A descriptor or HANDLE; -1 where the kind has none.
+  uint8_t fabric[64];  // A fabric handle's bytes, or a weaker kind's.
 } vmmshare_raw_handle;
 
 // How many chunks `memory` has: one, unless max_chunk_size said otherwise.

@@ -36,11 +36,11 @@ absl::Status GiveNothing(vmmshare_raw_handle* handle) {
 void Give(vmm::RawHandle raw, vmmshare_raw_handle* handle) {
   handle->kind = static_cast<std::uint32_t>(raw.kind);
   handle->size = raw.size;
-  if (auto* os = std::get_if<vmm::platform::OsHandle>(&raw.handle)) {
-    handle->os_handle = std::move(*os).Relinquish();
-  } else {
-    const auto& bytes = std::get<vmm::fabric::Handle>(raw.handle).bytes;
-    std::copy(bytes.begin(), bytes.end(), handle->fabric);
+  if (const vmm::HandleBytes* bytes = vmm::BytesOf(raw.handle)) {
+    std::copy(bytes->begin(), bytes->end(), handle->fabric);
+  }
+  if (vmm::HasOsHandle(raw.kind)) {
+    handle->os_handle = vmm::TakeOsHandle(std::move(raw.handle)).Relinquish();
   }
 }
 
@@ -48,11 +48,10 @@ void Give(vmm::RawHandle raw, vmmshare_raw_handle* handle) {
 absl::StatusOr<vmm::RawHandle> Borrow(const vmmshare_raw_handle& given) {
   ASSIGN_OR_RETURN(const vmm::HandleKind kind, vmm::c::KindOf(given.kind));
   RETURN_IF_ERROR(vmm::c::CheckBits(given.reserved, 0, "reserved"));
-  if (kind == vmm::HandleKind::kFabric) {
-    vmm::fabric::Handle bytes;
-    std::copy(std::begin(given.fabric), std::end(given.fabric),
-              bytes.bytes.begin());
-    return vmm::RawHandle{kind, given.size, bytes};
+  vmm::HandleBytes bytes{};
+  std::copy(std::begin(given.fabric), std::end(given.fabric), bytes.begin());
+  if (!vmm::HasOsHandle(kind)) {
+    return vmm::RawHandle{kind, given.size, vmm::HandleOf(kind, {}, bytes)};
   }
   auto borrowed = vmm::platform::OsHandle::Adopt(given.os_handle);
   absl::StatusOr<vmm::platform::OsHandle> own =
@@ -60,7 +59,8 @@ absl::StatusOr<vmm::RawHandle> Borrow(const vmmshare_raw_handle& given) {
   const auto still_the_callers = std::move(borrowed).Relinquish();
   static_cast<void>(still_the_callers);
   if (!own.ok()) return own.status();
-  return vmm::RawHandle{kind, given.size, *std::move(own)};
+  return vmm::RawHandle{kind, given.size,
+                        vmm::HandleOf(kind, *std::move(own), bytes)};
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ std::uint32_t vmmshare_memory_chunks(const vmmshare_memory* memory) {
   const auto shareable = vmm::c::ShareableOf(*memory);
   const vmm::ChunkLayout layout =
       shareable.ok()
-          ? shareable->memory().layout()
+          ? shareable->layout()
           : std::get<vmm::ImportedAllocation>(memory->memory).ticket().layout;
   return static_cast<std::uint32_t>(layout.count());
 }

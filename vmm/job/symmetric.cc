@@ -148,7 +148,7 @@ class SymmetricMemory::Builder {
     const CUdeviceptr to =
         memory_.range_->base() + mine_.rank * memory_.stride_;
     absl::StatusOr<OwnedMapping> mapping =
-        MapChunks(device_.driver(), to, own.shareable().memory());
+        MapChunks(device_.driver(), to, *own.shareable().memory());
     if (!mapping.ok()) return mapping.status();
     absl::Status access =
         SetAccess(*mapping, Location::On(device_),

@@ -1,31 +1,29 @@
-// Exporters: one for each handle kind, each with the same functions.
+// Exporters: one for each kind of VMM's handles, each with the same functions.
 //
 // An exporter turns a driver's memory handle into something another process
 // can be given, and back. Adding a kind is adding a file under exporters/ and
-// a line in exporter.cc; nothing else in vmm/ knows a kind by name.
+// a line in exporter.cc; nothing else in vmm/ knows a kind by name. Memory of the
+// driver's own allocators has no handle of it: see driver_block.h.
 #ifndef VMMSHARE_VMM_MEMORY_EXPORTER_H_
 #define VMMSHARE_VMM_MEMORY_EXPORTER_H_
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <variant>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "fabric/handle.h"
 #include "platform/cuda/driver.h"
-#include "platform/os/os_handle.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/exported_handle.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/physical_memory.h"
+#include "vmm/memory/shareable.h"
 
 namespace vmm {
-
-// One exported chunk. An OsHandle is a reference to the memory: the memory
-// lives while it is open. A fabric handle is plain bytes and holds nothing.
-using ExportedHandle = std::variant<platform::OsHandle, fabric::Handle>;
 
 struct Exporter {
   HandleKind kind;
@@ -52,6 +50,19 @@ absl::Span<const Exporter> Exporters();
 // The exporter of `kind`; UNIMPLEMENTED when this build has none (NT handles
 // on Linux, descriptors on Windows).
 absl::StatusOr<const Exporter*> FindExporter(HandleKind kind);
+
+// The kind as which `memory` is shared where nobody names one: the first of
+// Exporters() that it has, so the system's own before fabric handles.
+// FAILED_PRECONDITION for private memory.
+absl::StatusOr<HandleKind> PreferredKind(const Shareable& memory);
+
+// The handle of chunk `chunk`. FAILED_PRECONDITION when the memory cannot be
+// shared as `kind`; otherwise as the driver answers. REQUIRES: it has the chunk.
+absl::StatusOr<ExportedHandle> ExportChunk(const Shareable& memory,
+                                           HandleKind kind, std::size_t chunk);
+
+// FAILED_PRECONDITION when it cannot.
+absl::Status CheckHasKind(const Shareable& memory, HandleKind kind);
 
 // The real try behind Device::Probe(), not remembered: OK, or the failure of
 // the call that failed, without advice. UNIMPLEMENTED for a kind of another

@@ -16,6 +16,10 @@ absl::string_view NameOf(HandleKind kind) {
       return "NT handle";
     case HandleKind::kFabric:
       return "fabric handle";
+    case HandleKind::kLegacyIpc:
+      return "legacy IPC handle";
+    case HandleKind::kStreamPool:
+      return "stream-ordered pool's handle";
   }
   return "unknown handle kind";
 }
@@ -23,7 +27,8 @@ absl::string_view NameOf(HandleKind kind) {
 std::string HandleKindSet::ToString() const {
   std::vector<absl::string_view> names;
   for (HandleKind kind :
-       {HandleKind::kPosixFd, HandleKind::kWin32, HandleKind::kFabric}) {
+       {HandleKind::kPosixFd, HandleKind::kWin32, HandleKind::kFabric,
+        HandleKind::kLegacyIpc, HandleKind::kStreamPool}) {
     if (Has(kind)) names.push_back(NameOf(kind));
   }
   return names.empty() ? "none" : absl::StrJoin(names, " + ");

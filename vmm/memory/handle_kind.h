@@ -24,15 +24,26 @@
 
 namespace vmm {
 
-// Values are those of CUmemAllocationHandleType, on the wire too.
+// Values are those of CUmemAllocationHandleType, on the wire too; the last two
+// are of none.
 enum class HandleKind : std::uint8_t {
   kPosixFd = 1,  // A file descriptor, sent with SCM_RIGHTS. Same host, Linux.
   kWin32 = 2,    // An NT handle, duplicated into the peer. Same host, Windows.
   kFabric = 8,   // 64 plain bytes; any node of one NVLink fabric domain.
+  // For memory that is not cuMemCreate()'s, and weaker: see driver_block.h.
+  kLegacyIpc = 64,    // 64 plain bytes, of cuMemAlloc()'s memory. Same host.
+  kStreamPool = 128,  // A descriptor of a stream-ordered pool and 64 bytes of
+                      // a pointer in it. Same host.
 };
 
-// For people: "POSIX fd", "NT handle", "fabric handle".
+// For people: "POSIX fd", "NT handle", "fabric handle", "legacy IPC handle",
+// "stream-ordered pool's handle".
 absl::string_view NameOf(HandleKind kind);
+
+// Whether memory of this kind is cuMemCreate()'s.
+constexpr bool IsVmm(HandleKind kind) {
+  return kind != HandleKind::kLegacyIpc && kind != HandleKind::kStreamPool;
+}
 
 // A set of kinds. A value.
 class HandleKindSet {
@@ -41,7 +52,7 @@ class HandleKindSet {
   constexpr HandleKindSet(std::initializer_list<HandleKind> kinds) {
     for (HandleKind kind : kinds) Add(kind);
   }
-  // From a driver's bit mask; bits that are no HandleKind are dropped.
+  // From a mask of HandleKind's values; other bits are dropped.
   static constexpr HandleKindSet FromBits(unsigned bits) {
     HandleKindSet set;
     set.bits_ = bits & kKnownBits;
@@ -57,15 +68,17 @@ class HandleKindSet {
   }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr unsigned bits() const { return bits_; }
+  // For the driver, which knows those of VMM.
   CUmemAllocationHandleType cuda_bits() const {
-    return static_cast<CUmemAllocationHandleType>(bits_);
+    return static_cast<CUmemAllocationHandleType>(bits_ & kVmmBits);
   }
   // "POSIX fd + fabric handle", or "none".
   std::string ToString() const;
   friend constexpr bool operator==(HandleKindSet, HandleKindSet) = default;
 
  private:
-  static constexpr unsigned kKnownBits = 1 | 2 | 8;
+  static constexpr unsigned kVmmBits = 1 | 2 | 8;
+  static constexpr unsigned kKnownBits = kVmmBits | 64 | 128;
   unsigned bits_ = 0;
 };
 

@@ -50,6 +50,19 @@ void MemoryHandleTraits::Close(const Value& value) {
       driver.Error(result, "cuMemRelease(memory handle)"));
 }
 
+absl::StatusOr<OwnedMemoryHandle> RetainMemoryAt(const Driver& driver,
+                                                 CUdeviceptr address) {
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = driver->cuMemRetainAllocationHandle(
+      &handle, reinterpret_cast<void*>(address));
+  if (result == CUDA_ERROR_INVALID_VALUE) return OwnedMemoryHandle();
+  if (result != CUDA_SUCCESS) {
+    return driver.Error(result, absl::StrCat("cuMemRetainAllocationHandle(0x",
+                                             absl::Hex(address), ")"));
+  }
+  return OwnedMemoryHandle::Adopt({driver, handle});
+}
+
 absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
                                    std::uint64_t max_chunk_size,
                                    std::uint64_t granularity) {

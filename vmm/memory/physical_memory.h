@@ -47,6 +47,11 @@ struct MemoryHandleTraits {
 // Owns one reference to one chunk.
 using OwnedMemoryHandle = platform::Owned<MemoryHandleTraits>;
 
+// A reference to the chunk that is mapped at `address`; empty where no VMM memory
+// is. Errors as the driver answers.
+absl::StatusOr<OwnedMemoryHandle> RetainMemoryAt(const platform::Driver& driver,
+                                                 CUdeviceptr address);
+
 // One a chunk. Most memory is one chunk, which then needs no heap of its own:
 // releasing touches less memory, which is cold after the driver's work.
 using MemoryHandles = absl::InlinedVector<OwnedMemoryHandle, 1>;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "vmm/memory/physical_memory.h"
 
 namespace vmm {
 namespace {
@@ -50,20 +51,6 @@ absl::StatusOr<Attributes> Read(const Driver& driver, CUdeviceptr pointer) {
   return a;
 }
 
-// A reference to the VMM chunk at `pointer`; empty for other memory.
-absl::StatusOr<OwnedMemoryHandle> Retain(const Driver& driver,
-                                         CUdeviceptr pointer) {
-  CUmemGenericAllocationHandle handle = 0;
-  const CUresult result = driver->cuMemRetainAllocationHandle(
-      &handle, reinterpret_cast<void*>(pointer));
-  if (result == CUDA_ERROR_INVALID_VALUE) return OwnedMemoryHandle();
-  if (result != CUDA_SUCCESS) {
-    return driver.Error(result, absl::StrCat("cuMemRetainAllocationHandle(",
-                                             Words(pointer), ")"));
-  }
-  return OwnedMemoryHandle::Adopt({driver, handle});
-}
-
 std::string AdviceFor(PointerKind kind, HandleKindSet kinds) {
   switch (kind) {
     case PointerKind::kNotCuda:
@@ -77,13 +64,26 @@ std::string AdviceFor(PointerKind kind, HandleKindSet kinds) {
                    "original handle."
                  : "";
     case PointerKind::kPool:
-      return "It comes from a stream-ordered pool (cuMemAllocAsync). Share the "
-             "pool, or copy into memory allocated with vmmshare.";
+      return kinds.empty()
+                 ? "It comes from a stream-ordered pool (cuMemAllocAsync) that "
+                   "was not made exportable, or from one of another process. "
+                   "Copy into memory allocated with vmmshare."
+                 : "It comes from a stream-ordered pool (cuMemAllocAsync), by "
+                   "which it can be shared where it is, in a weaker way: "
+                   "accept "
+                   "HandleKind::kStreamPool (in Python legacy=True). Or copy "
+                   "into memory allocated with vmmshare.";
     case PointerKind::kDeviceAlloc:
-      return "It comes from cuMemAlloc or cudaMalloc, which only legacy CUDA "
-             "IPC can share (cuIpcGetMemHandle). Copy into memory allocated "
-             "with vmmshare; in PyTorch set "
-             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.";
+      return kinds.empty()
+                 ? "It comes from cuMemAlloc or cudaMalloc, and the driver "
+                   "says "
+                   "that legacy CUDA IPC cannot share it: another process made "
+                   "it. Copy into memory allocated with vmmshare."
+                 : "It comes from cuMemAlloc or cudaMalloc, which only legacy "
+                   "CUDA IPC can share where it is, in a weaker way: accept "
+                   "HandleKind::kLegacyIpc (in Python legacy=True). Or copy "
+                   "into memory allocated with vmmshare; in PyTorch set "
+                   "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.";
     case PointerKind::kManaged:
       return "It is managed memory, which cannot be shared. Copy into memory "
              "allocated with vmmshare.";
@@ -127,7 +127,7 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
                                      CUdeviceptr pointer) {
   absl::StatusOr<Attributes> attributes = Read(driver, pointer);
   if (!attributes.ok()) return attributes.status();
-  absl::StatusOr<OwnedMemoryHandle> chunk = Retain(driver, pointer);
+  absl::StatusOr<OwnedMemoryHandle> chunk = RetainMemoryAt(driver, pointer);
   if (!chunk.ok()) return chunk.status();
   PointerInfo info;
   info.kind = KindOf(*attributes, chunk->has_value());
@@ -153,188 +153,16 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
     info.range_base = attributes->range_base;
     info.range_size = attributes->range_size;
   }
+  if (info.kind == PointerKind::kDeviceAlloc &&
+      (attributes->is_legacy_ipc_capable & 0xff) != 0) {
+    info.kinds = {HandleKind::kLegacyIpc};
+  }
+  if (info.kind == PointerKind::kPool && attributes->handle_types != 0) {
+    info.kinds = {HandleKind::kStreamPool};
+  }
   info.adoptable = info.kind == PointerKind::kVmm && !info.kinds.empty();
   info.advice = AdviceFor(info.kind, info.kinds);
   return info;
-}
-
-namespace {
-
-struct Extent {
-  CUdeviceptr base = 0;
-  std::uint64_t size = 0;
-};
-
-absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
-  CUdeviceptr base = 0;
-  std::size_t size = 0;
-  if (CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r,
-                        absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
-                        r == CUDA_ERROR_INVALID_CONTEXT
-                            ? "Make a context current on this thread first."
-                            : "");
-  }
-  return Extent{base, size};
-}
-
-// The chunk that holds `pointer`. Of host memory the driver tells the size and
-// not the base (580 answers 0, measured), so chunks are walked from the
-// beginning of the reserved range.
-absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
-                               CUdeviceptr range_base) {
-  absl::StatusOr<Extent> chunk = ExtentAt(driver, pointer);
-  if (!chunk.ok() || pointer - chunk->base < chunk->size) return chunk;
-  for (CUdeviceptr at = range_base; at <= pointer;) {
-    absl::StatusOr<Extent> here = ExtentAt(driver, at);
-    if (!here.ok()) return here.status();
-    if (here->size == 0) break;
-    if (pointer - at < here->size) return Extent{at, here->size};
-    at += here->size;
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("the driver does not tell where the chunk of host memory at "
-                   "0x",
-                   absl::Hex(pointer), " begins"));
-}
-
-// The chunks under [pointer, pointer + size), in order.
-struct Chunks {
-  MemoryHandles handles;
-  ChunkLayout layout;
-  CUdeviceptr base = 0;
-};
-
-// What all chunks must have in common to be shared as one.
-absl::Status CheckAlike(const Driver& driver, const Chunks& chunks,
-                        CUdeviceptr at, CUmemGenericAllocationHandle handle) {
-  CUmemAllocationProp first{}, here{};
-  for (auto [which, properties] :
-       {std::pair(chunks.handles.front().get().handle, &first),
-        std::pair(handle, &here)}) {
-    if (CUresult r =
-            driver->cuMemGetAllocationPropertiesFromHandle(properties, which);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
-    }
-  }
-  if (here.requestedHandleTypes == first.requestedHandleTypes &&
-      here.location.type == first.location.type &&
-      here.location.id == first.location.id) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the chunk at 0x", absl::Hex(at),
-      " was created for other handle kinds or on another device than the "
-      "chunks before it (",
-      HandleKindSet::FromBits(here.requestedHandleTypes).ToString(), " on ",
-      here.location.id, ", ",
-      HandleKindSet::FromBits(first.requestedHandleTypes).ToString(), " on ",
-      first.location.id, "). Adopt them one by one."));
-}
-
-absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
-                                    std::uint64_t size,
-                                    CUdeviceptr range_base) {
-  Chunks chunks;
-  CUdeviceptr at = pointer;
-  while (at < pointer + size) {
-    absl::StatusOr<OwnedMemoryHandle> handle = Retain(driver, at);
-    if (!handle.ok()) return handle.status();
-    if (!handle->has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "no VMM memory is mapped at 0x", absl::Hex(at), ", ", at - pointer,
-          " bytes into the ", size, " bytes to be adopted"));
-    }
-    absl::StatusOr<Extent> chunk = ChunkAt(driver, at, range_base);
-    if (!chunk.ok()) return chunk.status();
-    if (chunks.handles.empty()) {
-      chunks.base = chunk->base;
-      chunks.layout.chunk_size = chunk->size;
-    } else if (absl::Status alike =
-                   CheckAlike(driver, chunks, at, handle->get().handle);
-               !alike.ok()) {
-      return alike;
-    }
-    const bool last_was_smaller =
-        chunks.layout.size % chunks.layout.chunk_size != 0;
-    if (chunk->size > chunks.layout.chunk_size || last_was_smaller) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the chunk at 0x", absl::Hex(chunk->base), " has ", chunk->size,
-          " bytes, chunks before it ", chunks.layout.chunk_size,
-          " bytes and less; all but the last must have the same size. Adopt "
-          "them one by one."));
-    }
-    chunks.layout.size += chunk->size;
-    chunks.handles.push_back(*std::move(handle));
-    at = chunk->base + chunk->size;
-  }
-  return chunks;
-}
-
-absl::StatusOr<Location> LocationOf(const Driver& driver,
-                                    CUmemGenericAllocationHandle handle) {
-  CUmemAllocationProp properties{};
-  if (CUresult r =
-          driver->cuMemGetAllocationPropertiesFromHandle(&properties, handle);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
-  }
-  if (properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
-    return Location::HostNuma(properties.location.id);
-  }
-  absl::StatusOr<Device> device =
-      Device::ByOrdinal(driver, properties.location.id);
-  if (!device.ok()) return device.status();
-  return Location::On(*std::move(device));
-}
-
-}  // namespace
-
-absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(const Driver& driver,
-                                                   CUdeviceptr pointer,
-                                                   std::uint64_t size) {
-  if (size == 0 || pointer + size < pointer) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        size, " bytes to adopt at 0x", absl::Hex(pointer),
-        "; expected at least 1, and no more than the address space"));
-  }
-  absl::StatusOr<PointerInfo> info = Classify(driver, pointer);
-  if (!info.ok()) return info.status();
-  if (!info->adoptable) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Words(pointer), " is ", NameOf(info->kind),
-                     " and cannot be shared. ", info->advice));
-  }
-  absl::StatusOr<Chunks> chunks =
-      RetainChunks(driver, pointer, size, info->range_base);
-  if (!chunks.ok()) return chunks.status();
-  absl::StatusOr<Location> where =
-      LocationOf(driver, chunks->handles.front().get().handle);
-  if (!where.ok()) return where.status();
-  int ordinal = 0;
-  if (CUresult r = driver->cuPointerGetAttribute(
-          &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r,
-                        absl::StrCat("cuPointerGetAttribute(DEVICE_ORDINAL, ",
-                                     Words(pointer), ")"));
-  }
-  absl::StatusOr<Device> device = Device::ByOrdinal(driver, ordinal);
-  if (!device.ok()) return device.status();
-  absl::StatusOr<MemoryId> id = NewMemoryId();
-  if (!id.ok()) return id.status();
-  const CUdeviceptr base = chunks->base;
-  return AdoptedMemory(
-      *std::move(device),
-      PhysicalMemory::FromHandles(std::move(chunks->handles), chunks->layout,
-                                  *std::move(where), info->kinds),
-      *id, pointer - base);
-}
-
-Shareable AdoptedMemory::shareable() const {
-  return Shareable(device_, where_, memory_, id_, memory_.size());
 }
 
 }  // namespace vmm

@@ -11,6 +11,8 @@
 #include <cstdint>
 
 #include "vmm/memory/device.h"
+#include "vmm/memory/driver_block.h"
+#include "vmm/memory/handle_kind.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/memory_id.h"
 #include "vmm/memory/physical_memory.h"
@@ -23,7 +25,19 @@ class Shareable {
  public:
   const Device& device() const { return *device_; }
   const Location& where() const { return *where_; }
-  const PhysicalMemory& memory() const { return *memory_; }
+  // The kinds as which it can be exported.
+  HandleKindSet kinds() const {
+    return block_ == nullptr ? memory_->kinds() : HandleKindSet{block_->kind};
+  }
+  // Of a block: one chunk.
+  ChunkLayout layout() const {
+    return block_ == nullptr
+               ? memory_->layout()
+               : ChunkLayout{block_->span.size, block_->span.size};
+  }
+  // One of the two is null.
+  const PhysicalMemory* memory() const { return memory_; }
+  const DriverBlock* block() const { return block_; }
   const MemoryId& id() const { return id_; }
   std::uint64_t requested_size() const { return requested_size_; }
 
@@ -38,10 +52,18 @@ class Shareable {
         memory_(&memory),
         id_(id),
         requested_size_(requested_size) {}
+  Shareable(const Device& device, const Location& where,
+            const DriverBlock& block, const MemoryId& id)
+      : device_(&device),
+        where_(&where),
+        block_(&block),
+        id_(id),
+        requested_size_(block.span.size) {}
 
   const Device* device_;
   const Location* where_;
-  const PhysicalMemory* memory_;
+  const PhysicalMemory* memory_ = nullptr;
+  const DriverBlock* block_ = nullptr;
   MemoryId id_;
   std::uint64_t requested_size_;
 };

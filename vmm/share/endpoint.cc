@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/share/internal/endpoint_server.h"
 #include "vmm/share/internal/share_registry.h"
@@ -51,6 +52,13 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(
 absl::StatusOr<Share> Endpoint::Publish(const Shareable& memory,
                                         const ShareOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
+  if (memory.block() != nullptr && options.access != Access::kReadWrite) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory that is shared as ", NameOf(memory.block()->kind),
+                     " cannot be shared for reading alone. Share it for "
+                     "reading and writing, "
+                     "or a copy"));
+  }
   ASSIGN_OR_RETURN(std::shared_ptr<const PublishedMemory> published,
                    MakePublished(memory));
   const Ticket ticket = published->ticket;

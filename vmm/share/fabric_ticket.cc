@@ -27,13 +27,11 @@ absl::StatusOr<FabricTicket> MakeFabricTicket(const Shareable& memory) {
   absl::StatusOr<Ticket> ticket = MakeTicket(memory, HandleKind::kFabric);
   if (!ticket.ok()) return ticket.status();
   made.ticket = *std::move(ticket);
-  absl::StatusOr<const Exporter*> exporter = FindExporter(HandleKind::kFabric);
-  if (!exporter.ok()) return exporter.status();
   const std::size_t chunks = made.ticket.layout.count();
   made.handles.reserve(chunks);
   for (std::size_t i = 0; i < chunks; ++i) {
     absl::StatusOr<ExportedHandle> handle =
-        (*exporter)->make(memory.device().driver(), memory.memory().handle(i));
+        ExportChunk(memory, HandleKind::kFabric, i);
     if (!handle.ok()) return handle.status();
     made.handles.push_back(std::get<fabric::Handle>(*handle));
   }

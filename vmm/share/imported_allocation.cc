@@ -83,6 +83,53 @@ absl::StatusOr<MappedRegion> Map(const Driver& driver, PhysicalMemory memory,
                               grants);
 }
 
+absl::Status CannotDo(const Ticket& ticket, absl::string_view what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(ticket.Describe(), ", which ", what));
+}
+
+// Memory of the driver's own allocators, which is opened and not mapped.
+absl::StatusOr<OwnedOpenBlock> OpenBlockOf(const Ticket& ticket,
+                                           const ExportedHandle& handle,
+                                           const std::optional<Device>& owner,
+                                           absl::Span<const AccessGrant> grants,
+                                           const ImportOptions& options) {
+  if (ticket.layout.count() != 1 || ticket.host_numa_node.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ticket.layout.count(), " chunks of ", ticket.Describe(),
+                     "; expected one, of a device"));
+  }
+  if (!owner.has_value()) {
+    return CannotDo(ticket,
+                    "can be opened only where its device is seen. Set "
+                    "CUDA_VISIBLE_DEVICES so that this process sees it");
+  }
+  for (const AccessGrant& grant : grants) {
+    if (grant.access != Access::kReadWrite) {
+      return CannotDo(ticket,
+                      "cannot be opened for reading alone. Ask for "
+                      "Access::kReadWrite (in Python writable=True), or have "
+                      "its owner share a copy");
+    }
+  }
+  if (grants.size() != 1 || grants[0].who.is_host()) {
+    return CannotDo(ticket,
+                    "is opened for one device. Name one in "
+                    "ImportOptions::grants, or none");
+  }
+  if (options.at.has_value() || options.alignment != 0) {
+    return CannotDo(ticket,
+                    "comes at an address that the driver chooses: give no "
+                    "alignment and no place");
+  }
+  const Device& device = grants[0].who.device();
+  RETURN_IF_ERROR(CheckReachable(Location::On(*owner), grants));
+  absl::StatusOr<OwnedOpenBlock> opened =
+      OpenSharedBlock(device, *owner, ticket.kind, handle, ticket.layout.size);
+  if (opened.ok()) return opened;
+  return platform::Annotate(opened.status(), ticket.Describe());
+}
+
 }  // namespace
 
 bool WantsToWrite(const ImportOptions& options) {
@@ -101,13 +148,18 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
         absl::StrCat(handles.size(), " handles came for ", ticket.Describe(),
                      "; expected ", ticket.layout.count()));
   }
-  absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
-  if (!exporter.ok()) return exporter.status();
   absl::StatusOr<std::optional<Device>> owner =
       FindOwner(driver, ticket.device);
   if (!owner.ok()) return owner.status();
   absl::StatusOr<Grants> grants = GrantsFor(ticket, *owner, options);
   if (!grants.ok()) return grants.status();
+  if (!IsVmm(ticket.kind)) {
+    ASSIGN_OR_RETURN(OwnedOpenBlock block,
+                     OpenBlockOf(ticket, handles[0], *owner, *grants, options));
+    return ImportedAllocation(ticket, std::move(block));
+  }
+  absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
+  if (!exporter.ok()) return exporter.status();
   const std::optional<Location> where = WhereOf(ticket, *owner);
   if (where.has_value()) {
     absl::Status reachable = CheckReachable(*where, *grants);
@@ -158,7 +210,48 @@ ImportedAllocation& ImportedAllocation::operator=(
 absl::Status ImportedAllocation::SetAccess(
     absl::Span<const AccessGrant> grants) {
   RETURN_IF_ERROR(CheckGranted(granted_, AnyWrites(grants)));
-  return region_.SetAccess(grants);
+  ASSIGN_OR_RETURN(MappedRegion * region, Mapped("SetAccess"));
+  return region->SetAccess(grants);
+}
+
+absl::Status ImportedAllocation::Unmap() {
+  ASSIGN_OR_RETURN(MappedRegion * region, Mapped("Unmap"));
+  return region->Unmap();
+}
+
+absl::Status ImportedAllocation::Remap() {
+  ASSIGN_OR_RETURN(MappedRegion * region, Mapped("Remap"));
+  return region->Remap();
+}
+
+absl::StatusOr<MappedRegion*> ImportedAllocation::Mapped(
+    absl::string_view call) {
+  if (auto* region = std::get_if<MappedRegion>(&region_)) return region;
+  return absl::UnimplementedError(
+      absl::StrCat(call, " of ", ticket_.Describe(),
+                   ": it is open for reading and writing at one address until "
+                   "it is closed"));
+}
+
+bool ImportedAllocation::is_mapped() const {
+  const auto* region = std::get_if<MappedRegion>(&region_);
+  return region == nullptr || region->is_mapped();
+}
+
+CUdeviceptr ImportedAllocation::address() const {
+  if (const auto* block = std::get_if<OwnedOpenBlock>(&region_)) {
+    return block->get().span.base;
+  }
+  return std::get<MappedRegion>(region_).address();
+}
+
+AddressSpan ImportedAllocation::disclosed() const {
+  if (IsVmm(ticket_.kind)) return {};
+  return DriverBlock{ticket_.kind, {address(), size()}}.Disclosed();
+}
+
+std::string ImportedAllocation::weakness() const {
+  return DescribeWeakness(ticket_.kind, disclosed());
 }
 
 LeaseStatus ImportedAllocation::lease() const {

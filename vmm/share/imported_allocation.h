@@ -3,7 +3,8 @@
 // It keeps the memory alive even after its creator has died, and cannot be
 // exported again: the driver does not allow it (measured). The importing
 // process need not see the device that the memory lives on (measured with
-// CUDA_VISIBLE_DEVICES hiding it).
+// CUDA_VISIBLE_DEVICES hiding it). Memory of the driver's own allocators is
+// weaker in all of that: see weakness(), and driver_block.h.
 //
 // Read access is a guard against stray writes, not a wall: who holds the
 // handle can raise its own access, and so can SetAccess() below. Give a
@@ -16,13 +17,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/driver_block.h"
 #include "vmm/memory/exporter.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/mapped_region.h"
@@ -62,7 +66,8 @@ class ImportedAllocation {
   // failure nothing stays imported.
   //   FAILED_PRECONDITION  the ticket is of another machine or driver; no
   //                        device to map it; no peer access; a device's memory
-  //                        with `host_memory_only`
+  //                        with `host_memory_only`; of a weaker kind: what that
+  //                        cannot do, such as reading alone
   //   INVALID_ARGUMENT     another number of handles than chunks; a handle that
   //                        is not memory of the stated size, and of the host if
   //                        the ticket says so and `host_access` was asked for
@@ -70,18 +75,25 @@ class ImportedAllocation {
       const platform::Driver& driver, const Ticket& ticket,
       absl::Span<const ExportedHandle> handles, const ImportOptions& options);
 
-  CUdeviceptr address() const { return region_.address(); }
-  std::uint64_t size() const { return region_.size(); }
+  CUdeviceptr address() const;
+  std::uint64_t size() const { return ticket_.layout.size; }
   std::uint64_t requested_size() const { return ticket_.requested_size; }
   // What the owner said of the memory.
   const Ticket& ticket() const { return ticket_; }
 
+  // What is weaker about it than about memory of cuMemCreate(), for people; empty
+  // if it is such memory.
+  std::string weakness() const;
+  // The bytes around it that this process can reach by it, its own and those that
+  // its owner has beside them; size 0 for memory of cuMemCreate().
+  AddressSpan disclosed() const;
+
   // As in Allocation; PERMISSION_DENIED for writing what its owner shares for
-  // reading only.
+  // reading only. UNIMPLEMENTED for memory of a weaker kind.
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);
-  absl::Status Unmap() { return region_.Unmap(); }
-  absl::Status Remap() { return region_.Remap(); }
-  bool is_mapped() const { return region_.is_mapped(); }
+  absl::Status Unmap();
+  absl::Status Remap();
+  bool is_mapped() const;
 
   ImportedAllocation(ImportedAllocation&&) noexcept = default;
   ImportedAllocation& operator=(ImportedAllocation&& other) noexcept;
@@ -95,14 +107,17 @@ class ImportedAllocation {
   void LimitTo(Access granted) { granted_ = granted; }
 
  private:
-  ImportedAllocation(Ticket ticket, MappedRegion region)
+  using Region = std::variant<MappedRegion, OwnedOpenBlock>;
+  ImportedAllocation(Ticket ticket, Region region)
       : ticket_(std::move(ticket)), region_(std::move(region)) {}
+  // Null, and an error, for memory of a weaker kind.
+  absl::StatusOr<MappedRegion*> Mapped(absl::string_view call);
 
   Ticket ticket_;
   Access granted_ = Access::kReadWrite;
   // Destroyed after region_: what is returned is not mapped any more.
   std::shared_ptr<const HeldLease> lease_;
-  MappedRegion region_;
+  Region region_;
 };
 
 }  // namespace vmm

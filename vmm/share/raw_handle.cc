@@ -46,23 +46,13 @@ absl::StatusOr<ChunkLayout> LayoutOf(const std::vector<RawHandle>& chunks) {
 
 absl::StatusOr<RawHandle> ExportRaw(const Shareable& memory, std::size_t chunk,
                                     HandleKind kind) {
-  const PhysicalMemory& physical = memory.memory();
-  if (chunk >= physical.layout().count()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chunk ", chunk, " of memory that has ", physical.layout().count()));
+  const ChunkLayout layout = memory.layout();
+  if (chunk >= layout.count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk, " of memory that has ", layout.count()));
   }
-  if (!physical.kinds().Has(kind)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the memory cannot be shared as ", NameOf(kind),
-        "; it was created for ", physical.kinds().ToString(),
-        ". Name the kind in AllocationOptions::sharing: kinds cannot be added "
-        "later."));
-  }
-  ASSIGN_OR_RETURN(const Exporter* exporter, FindExporter(kind));
-  ASSIGN_OR_RETURN(
-      ExportedHandle handle,
-      exporter->make(memory.device().driver(), physical.handle(chunk)));
-  return RawHandle{kind, physical.layout().SizeOf(chunk), std::move(handle)};
+  ASSIGN_OR_RETURN(ExportedHandle handle, ExportChunk(memory, kind, chunk));
+  return RawHandle{kind, layout.SizeOf(chunk), std::move(handle)};
 }
 
 absl::StatusOr<ImportedAllocation> ImportRaw(const Device& device,

@@ -6,7 +6,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
+#include "vmm/memory/exporter.h"
 #include "vmm/memory/internal/wire.h"
 
 namespace vmm {
@@ -73,7 +75,9 @@ absl::StatusOr<std::string> ReadHostName(WireReader& reader) {
 bool IsKnown(std::uint8_t kind) {
   return kind == static_cast<std::uint8_t>(HandleKind::kPosixFd) ||
          kind == static_cast<std::uint8_t>(HandleKind::kWin32) ||
-         kind == static_cast<std::uint8_t>(HandleKind::kFabric);
+         kind == static_cast<std::uint8_t>(HandleKind::kFabric) ||
+         kind == static_cast<std::uint8_t>(HandleKind::kLegacyIpc) ||
+         kind == static_cast<std::uint8_t>(HandleKind::kStreamPool);
 }
 
 // The fields after magic, version and length, whose checksum is right.
@@ -116,6 +120,11 @@ absl::StatusOr<Ticket> DecodeBody(WireReader& reader) {
   absl::Status layout =
       CheckLayout(ticket.layout, chunk_count, ticket.requested_size);
   if (!layout.ok()) return layout;
+  if (!IsVmm(ticket.kind) && (chunk_count != 1 || where != kOnDevice)) {
+    return Malformed(absl::StrCat("a ", NameOf(ticket.kind), " of ",
+                                  chunk_count, " chunks at location type ",
+                                  where, "; expected one, of a device"));
+  }
   return ticket;
 }
 
@@ -131,19 +140,13 @@ std::string Ticket::Describe() const {
 }
 
 absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {
-  if (!memory.memory().kinds().Has(kind)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the memory cannot be shared as ", NameOf(kind),
-        "; it was created for ", memory.memory().kinds().ToString(),
-        ". Name the kind in AllocationOptions::sharing: kinds cannot be added "
-        "later."));
-  }
+  RETURN_IF_ERROR(CheckHasKind(memory, kind));
   absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
   if (!machine.ok()) return machine.status();
   Ticket ticket;
   ticket.kind = kind;
   ticket.host_memory_driver = memory.device().driver().is_host_memory();
-  ticket.layout = memory.memory().layout();
+  ticket.layout = memory.layout();
   ticket.requested_size = memory.requested_size();
   ticket.id = memory.id();
   ticket.device = memory.device().uuid();

@@ -14,14 +14,6 @@ namespace {
 // Entries of a page of the list: about what fits into a message.
 constexpr std::size_t kPageSize = 256;
 
-absl::StatusOr<ExportedHandle> Copy(const ExportedHandle& handle) {
-  if (const auto* bytes = std::get_if<fabric::Handle>(&handle)) return *bytes;
-  absl::StatusOr<platform::OsHandle> duplicate =
-      platform::Duplicate(std::get<platform::OsHandle>(handle));
-  if (!duplicate.ok()) return duplicate.status();
-  return *std::move(duplicate);
-}
-
 std::string NotStored(const Content& content, const Client& client,
                       absl::string_view why) {
   return absl::StrCat("memory of ", content.ticket.layout.size,
@@ -275,7 +267,7 @@ absl::Status Server::SendFound(Session& session, const std::string& name,
   if (!announced.ok()) return announced;
   const protocol::Outgoing outgoing{
       found.content->ticket, [content = found.content](std::size_t chunk) {
-        return Copy(content->handles[chunk]);
+        return Duplicate(content->handles[chunk]);
       }};
   absl::Status sent = protocol::SendAll(
       session.channel, absl::MakeConstSpan(&outgoing, 1), deadline, &stop());

@@ -32,6 +32,11 @@ std::string KeyOf(std::uint64_t id) {
 }  // namespace
 
 absl::Status CheckTicketIsOfHere(const Ticket& ticket) {
+  if (!IsVmm(ticket.kind)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a keeper keeps no memory that is shared as ", NameOf(ticket.kind),
+        ": that ends with its owner. Put a copy in memory of cuMemCreate()"));
+  }
   absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
   if (!exporter.ok()) return exporter.status();
   if (ticket.kind == HandleKind::kFabric) return absl::OkStatus();

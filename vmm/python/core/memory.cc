@@ -57,16 +57,51 @@ Object<Array> StridedArrayOf(const Allocation& self, nb::handle shape,
   return MakeArray(storage, std::move(layout));
 }
 
-Object<Allocation> Adopt(std::uint64_t ptr, std::uint64_t nbytes) {
+Object<Allocation> Adopt(std::uint64_t ptr, std::uint64_t nbytes, bool legacy) {
   const auto driver = DefaultDriver();
+  const std::uint32_t accept =
+      legacy ? VMMSHARE_KIND_LEGACY_IPC | VMMSHARE_KIND_STREAM_POOL : 0;
   return Give(
       new Allocation{Holder<vmmshare_memory>(Make(
                          &vmmshare_memory_close,
                          [&](vmmshare_memory** made, vmmshare_error** error) {
-                           return vmmshare_memory_adopt(driver.get(), ptr,
-                                                        nbytes, made, error);
+                           return vmmshare_memory_adopt_as(
+                               driver.get(), ptr, nbytes, accept, made, error);
                          })),
                      false});
+}
+
+std::string Weakness(const Allocation& self) {
+  const auto memory = self.handle.shared();
+  const std::shared_ptr<vmmshare_text> text = Make(
+      &vmmshare_text_free, [&](vmmshare_text** made, vmmshare_error** error) {
+        return vmmshare_memory_weakness(memory.get(), made, error);
+      });
+  return vmmshare_text_get(text.get());
+}
+
+nb::object Disclosed(const Allocation& self) {
+  std::uint64_t base = 0;
+  std::uint64_t size = 0;
+  vmmshare_memory_disclosed(self.handle.get(), &base, &size);
+  return size == 0 ? nb::none() : nb::object(nb::make_tuple(base, size));
+}
+
+// From memory that the driver knows; returns when it is there.
+void CopyInto(const Allocation& self, std::uint64_t from,
+              std::uint64_t nbytes) {
+  const auto memory = self.handle.shared();
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = vmmshare_memory_write(memory.get(), 0, from, nbytes, &error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
+int DeviceAt(std::uint64_t address) {
+  return Locate(DefaultDriver().get(), address).device;
 }
 
 Object<Allocation> Open(const std::string& text, bool writable,
@@ -182,11 +217,27 @@ void DefineMemory(nb::module_& module) {
           },
           "Of adopted memory: at how many bytes of what is shared it begins; "
           "whoever opens it\npasses this to array(). Otherwise 0.");
-  module.def("adopt", &Adopt, nb::arg("ptr"), nb::arg("nbytes"),
-             "An Allocation of memory that another library made with "
-             "cuMemCreate() and mapped at\n`ptr`; a context must be current. "
-             "FailedPrecondition for other memory, of cudaMalloc()\nfor "
-             "example: the message says what it is and what to do.");
+  type.def_prop_ro(
+          "weakness", &Weakness,
+          "What is weaker about it than about memory of cuMemCreate(); "
+          "\"\" if it is such memory.")
+      .def_prop_ro("disclosed", &Disclosed,
+                   "Of weaker memory: (address, bytes) that whoever opens it "
+                   "can reach, what lies there\nbeside it included. None of "
+                   "other memory.");
+  module.def(
+      "adopt", &Adopt, nb::arg("ptr"), nb::arg("nbytes"), nb::kw_only(),
+      nb::arg("legacy") = false,
+      "An Allocation of memory that another library made with "
+      "cuMemCreate() and mapped at\n`ptr`; a context must be current. "
+      "legacy: also of cudaMalloc()'s, and of a stream-ordered\npool's "
+      "that was made exportable. Those are weaker, as `weakness` says; "
+      "keep them until all\nwho opened them have let go. "
+      "FailedPrecondition for other memory: the message says what it\nis "
+      "and what to do.");
+  module.def("_copy_into", &CopyInto, nb::arg("memory"), nb::arg("address"),
+             nb::arg("nbytes"));
+  module.def("_device_at", &DeviceAt, nb::arg("address"));
   DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
   module.def("_open_memory", &Open, nb::arg("text"), nb::arg("writable"),
              nb::arg("timeout").none());

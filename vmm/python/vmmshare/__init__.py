@@ -47,6 +47,7 @@ from ._core import (
     ticket,
 )
 from ._doctor import DoctorReport, doctor
+from ._served import Served, open_array, serve_array
 from ._ring import RingBuffer, RingHome, RingReader, RingWriter, open_ring
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "RingHome",
     "RingReader",
     "RingWriter",
+    "Served",
     "Server",
     "Share",
     "SymmetricMemory",
@@ -77,9 +79,11 @@ __all__ = [
     "doctor",
     "errors",
     "on_recall",
+    "open_array",
     "open_ring",
     "restorable",
     "serve",
+    "serve_array",
     "set_driver",
     "share_all",
     "ticket",

@@ -16,14 +16,13 @@ know that, and a kernel that writes it ends this process's context.
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 import threading
 import typing
 
-from . import _core, connect
-from . import serve as _serve
-from ._core import Allocation, Pool, RemotePool
+from . import _core, _served
+from ._core import Pool, RemotePool
+from ._served import Served
 from .errors import FailedPrecondition, VmmshareError
 
 if typing.TYPE_CHECKING:
@@ -260,61 +259,28 @@ def open(remote: RemotePool, ticket: bytes, *, timeout: "float | None" = 10.0) -
     return next(iter(tensors.values()))
 
 
-class Served:
-    """A tensor that is served while this exists: see serve()."""
+def serve(tensor: "torch.Tensor", *, legacy: bool = False, copy: bool = False) -> Served:
+    """Serves a tensor that is not of a Pool: vmmshare.serve_array() of it.
 
-    def __init__(self, ticket: bytes, share):
-        self.ticket, self._share = ticket, share
-
-    def close(self) -> None:
-        """Serves it no more. Who has it keeps it."""
-        self._share.close()
-
-
-def serve(tensor: "torch.Tensor") -> Served:
-    """Serves a tensor of PyTorch's own allocator with expandable segments.
-
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes such memory; it is shared where it
-    is, without a copy. Its `ticket` is for open_served(), and it is a key: whoever has it has
-    the segments around the tensor too. FailedPrecondition for other memory, with what to do:
-    that of cudaMalloc() can only be copied, into a tensor made within use_pool().
-    InvalidArgument for a lazy conjugate or negative.
+    With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True it is shared where it is, without a
+    copy, and whoever has its `ticket` has the segments around it too. A tensor of PyTorch's
+    default allocator, cudaMalloc()'s, takes legacy=True, which is weaker and discloses the
+    allocator's whole segment, or copy=True. FailedPrecondition without either, with what to
+    do. InvalidArgument for a lazy conjugate or negative.
     """
     _core._check_tensor(tensor, _library().Tensor)
-    size = tensor.element_size()
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
-    memory = _core.adopt(tensor.data_ptr(), (reach + 1) * size)
-    share = _serve(memory)
-    ticket = json.dumps({"text": str(share), "offset": memory.offset,
-                         "dtype": str(tensor.dtype).removeprefix("torch."),
-                         "shape": list(tensor.shape), "strides": list(tensor.stride())})
-    return Served(ticket.encode(), share)
+    return _served.serve_array(tensor, legacy=legacy, copy=copy)
 
 
 def open_served(ticket: bytes, *, timeout: "float | None" = 10.0,
                 writable: bool = False) -> "torch.Tensor":
-    """The tensor of a Served.ticket. ValueError for one that was damaged."""
+    """The tensor of a Served.ticket. As vmmshare.open_array()."""
     torch = _library()
-    try:
-        what = json.loads(ticket)
-        text, dtype, offset = str(what["text"]), str(what["dtype"]), int(what["offset"])
-        shape, strides = list(what["shape"]), list(what["strides"])
-        if not hasattr(torch, dtype) or not 0 <= offset < 2**64:
-            raise ValueError(f"dtype {dtype!r}, offset {offset}")
-        if any(type(number) is not int for number in shape + strides):
-            raise ValueError(f"shape {shape}, strides {strides}")
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as why:
-        raise ValueError(f"no ticket of vmmshare.torch.serve(): {why!r}") from why
-    memory = connect(text, timeout=timeout, writable=writable)
-    if not isinstance(memory, Allocation):
-        raise ValueError("no ticket of vmmshare.torch.serve(): its text is that of a pool")
-    carried = "uint8" if dtype.startswith("float8") else dtype
-    try:
-        array = memory._strided(shape, strides, carried, offset)
-    except TypeError as why:  # Another name that torch has.
-        raise ValueError(f"no ticket of vmmshare.torch.serve(): {why}") from why
+    # DLPack does not carry float8 to PyTorch, but bytes.
+    array, dtype = _served.open_parts(ticket, timeout, writable, lambda dtype: (
+        "uint8" if dtype.startswith("float8") and hasattr(torch, dtype) else dtype))
     tensor = torch.from_dlpack(array)
-    return tensor if carried == dtype else _as_type(tensor, dtype)
+    return tensor if array.dtype == dtype else _as_type(tensor, dtype)
 
 
 def enable_multiprocessing(pool: Pool, *, writable: bool = True) -> None:

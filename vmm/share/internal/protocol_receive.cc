@@ -29,16 +29,16 @@ class Assembler {
   absl::Status Add(platform::Message part) {
     WireReader in(part.payload);
     const auto tickets = in.Take<std::uint16_t>();
-    const auto fabric_handles = in.Take<std::uint16_t>();
+    const auto handles_of_bytes = in.Take<std::uint16_t>();
     const std::size_t stated =
         std::size_t{tickets} * kTicketBytes +
-        std::size_t{fabric_handles} * sizeof(fabric::Handle);
+        std::size_t{handles_of_bytes} * sizeof(HandleBytes);
     if (in.overrun() || stated != in.left()) {
-      return Broken(absl::StrCat(tickets, " tickets and ", fabric_handles,
-                                 " fabric handles stated in ",
+      return Broken(absl::StrCat(tickets, " tickets and ", handles_of_bytes,
+                                 " handles of bytes stated in ",
                                  part.payload.size(), " bytes"));
     }
-    if (fabric_handles + part.handles.size() == 0) {
+    if (handles_of_bytes + part.handles.size() == 0) {
       return Broken("a part without a handle");
     }
     for (std::uint16_t i = 0; i < tickets; ++i) {
@@ -52,26 +52,41 @@ class Assembler {
       waiting_.push_back({*std::move(ticket), {}});
     }
     for (platform::OsHandle& handle : part.handles) {
-      absl::Status taken = Take(std::move(handle));
+      absl::Status taken = TakeOsHandle(std::move(handle));
       if (!taken.ok()) return taken;
     }
-    for (std::uint16_t i = 0; i < fabric_handles; ++i) {
-      fabric::Handle handle;
-      in.TakeBytes(absl::MakeSpan(handle.bytes));
-      absl::Status taken = Take(handle);
+    for (std::uint16_t i = 0; i < handles_of_bytes; ++i) {
+      HandleBytes bytes{};
+      in.TakeBytes(absl::MakeSpan(bytes));
+      absl::Status taken = TakeBytes(bytes);
       if (!taken.ok()) return taken;
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status Take(ExportedHandle handle) {
+  absl::Status TakeOsHandle(platform::OsHandle handle) {
     if (waiting_.empty()) return Broken("more handles than stated");
-    Incoming& front = waiting_.front();
-    const bool is_bytes = std::holds_alternative<fabric::Handle>(handle);
-    if (is_bytes != (front.ticket.kind == HandleKind::kFabric)) {
+    const HandleKind kind = waiting_.front().ticket.kind;
+    if (!HasOsHandle(kind) || without_bytes_.has_value()) {
       return Broken("a handle of another kind than its ticket says");
     }
+    if (!HasBytes(kind)) return Take(HandleOf(kind, std::move(handle), {}));
+    without_bytes_ = std::move(handle);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeBytes(const HandleBytes& bytes) {
+    if (waiting_.empty()) return Broken("more handles than stated");
+    const HandleKind kind = waiting_.front().ticket.kind;
+    if (!HasBytes(kind) || HasOsHandle(kind) != without_bytes_.has_value()) {
+      return Broken("a handle of another kind than its ticket says");
+    }
+    return Take(HandleOf(kind, std::move(without_bytes_), bytes));
+  }
+
+  absl::Status Take(ExportedHandle handle) {
+    Incoming& front = waiting_.front();
     // Once something was refused the rest is only read: holding it could run
     // this process out of descriptors.
     if (first_error_.ok()) front.handles.push_back(std::move(handle));
@@ -88,6 +103,7 @@ class Assembler {
   std::size_t left_;
   const std::function<absl::Status(Incoming)>& import_;
   std::deque<Incoming> waiting_;
+  platform::OsHandle without_bytes_;  // Whose other part is yet to come.
   std::size_t taken_of_front_ = 0;
   absl::Status first_error_;
 };

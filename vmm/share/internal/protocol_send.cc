@@ -1,6 +1,5 @@
 // The sending half of the exchange that protocol.h describes.
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
@@ -11,19 +10,6 @@
 namespace vmm::protocol {
 namespace {
 
-// The first kind of Exporters() that the memory has: the system's own kind
-// stands before fabric handles there.
-absl::StatusOr<const Exporter*> ExporterFor(const Shareable& memory) {
-  for (const Exporter& exporter : Exporters()) {
-    if (memory.memory().kinds().Has(exporter.kind)) return &exporter;
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "memory ", memory.id().ToString(), " was created private (handle kinds: ",
-      memory.memory().kinds().ToString(),
-      ") and cannot be shared. Name a kind in AllocationOptions::sharing: "
-      "kinds cannot be added later."));
-}
-
 // Collects tickets and handles, and sends them whenever a message is full.
 class PartSender {
  public:
@@ -32,6 +18,12 @@ class PartSender {
       : channel_(channel), deadline_(deadline), cancel_(cancel) {}
 
   absl::Status Add(const Outgoing& memory) {
+    // All handles of a part are of one kind: its bytes stand behind its handles
+    // of the system, whichever ticket they are of.
+    if (memory.ticket.kind != kind_ || kind_ == HandleKind::kStreamPool) {
+      RETURN_IF_ERROR(Flush());
+      kind_ = memory.ticket.kind;
+    }
     WireWriter(tickets_).PutBytes(EncodeTicket(memory.ticket));
     ++ticket_count_;
     for (std::size_t i = 0; i < memory.ticket.layout.count(); ++i) {
@@ -55,22 +47,18 @@ class PartSender {
   absl::Status Flush() {
     if (handles_.empty()) return absl::OkStatus();
     std::vector<const platform::OsHandle*> os_handles;
-    std::vector<std::uint8_t> fabric_handles;
+    std::vector<std::uint8_t> bytes;
     for (const ExportedHandle& handle : handles_) {
-      if (const auto* os = std::get_if<platform::OsHandle>(&handle)) {
-        os_handles.push_back(os);
-      } else {
-        WireWriter(fabric_handles)
-            .PutBytes(std::get<fabric::Handle>(handle).bytes);
-      }
+      if (const auto* os = OsHandleOf(handle)) os_handles.push_back(os);
+      if (const auto* some = BytesOf(handle)) WireWriter(bytes).PutBytes(*some);
     }
     std::vector<std::uint8_t> payload;
     WireWriter out(payload);
     out.Put<std::uint16_t>(ticket_count_);
     out.Put<std::uint16_t>(
-        static_cast<std::uint16_t>(handles_.size() - os_handles.size()));
+        static_cast<std::uint16_t>(bytes.size() / sizeof(HandleBytes)));
     out.PutBytes(tickets_);
-    out.PutBytes(fabric_handles);
+    out.PutBytes(bytes);
     absl::Status sent =
         channel_.Send(kPart, payload, os_handles, deadline_, cancel_);
     gave_ |= sent.ok() || platform::kHangingUpMayLoseHandles;
@@ -93,6 +81,7 @@ class PartSender {
   platform::Channel& channel_;
   Deadline deadline_;
   const platform::CancelEvent* cancel_;
+  HandleKind kind_ = HandleKind::kPosixFd;  // Of the part.
   std::vector<std::uint8_t> tickets_;
   std::uint16_t ticket_count_ = 0;
   std::vector<ExportedHandle> handles_;
@@ -157,14 +146,10 @@ bool HasRefused(platform::Channel& channel) {
 }  // namespace
 
 absl::StatusOr<Outgoing> MakeOutgoing(const Shareable& memory) {
-  absl::StatusOr<const Exporter*> exporter = ExporterFor(memory);
-  if (!exporter.ok()) return exporter.status();
-  absl::StatusOr<Ticket> ticket = MakeTicket(memory, (*exporter)->kind);
-  if (!ticket.ok()) return ticket.status();
-  return Outgoing{*std::move(ticket),
-                  [memory, make = (*exporter)->make](std::size_t chunk) {
-                    return make(memory.device().driver(),
-                                memory.memory().handle(chunk));
+  ASSIGN_OR_RETURN(const HandleKind kind, PreferredKind(memory));
+  ASSIGN_OR_RETURN(Ticket ticket, MakeTicket(memory, kind));
+  return Outgoing{std::move(ticket), [memory, kind](std::size_t chunk) {
+                    return ExportChunk(memory, kind, chunk);
                   }};
 }
 

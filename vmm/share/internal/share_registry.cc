@@ -12,13 +12,6 @@
 namespace vmm {
 namespace {
 
-absl::StatusOr<ExportedHandle> Copy(const ExportedHandle& handle) {
-  if (const auto* bytes = std::get_if<fabric::Handle>(&handle)) return *bytes;
-  ASSIGN_OR_RETURN(platform::OsHandle duplicate,
-                   platform::Duplicate(std::get<platform::OsHandle>(handle)));
-  return duplicate;
-}
-
 // Takes the same time wherever the two differ, so that nobody finds a secret
 // byte by byte. The volatile keeps the compiler from stopping early.
 bool AreEqual(const std::array<std::uint8_t, 16>& a,
@@ -53,8 +46,9 @@ absl::StatusOr<std::shared_ptr<const PublishedMemory>> MakePublished(
 }
 
 protocol::Outgoing OutgoingOf(std::shared_ptr<const PublishedMemory> memory) {
-  return {memory->ticket,
-          [memory](std::size_t chunk) { return Copy(memory->handles[chunk]); }};
+  return {memory->ticket, [memory](std::size_t chunk) {
+            return Duplicate(memory->handles[chunk]);
+          }};
 }
 
 absl::StatusOr<ShareKey> ShareRegistry::Add(Served what, ShareOptions options) {

@@ -1,0 +1,202 @@
+"""Arrays of other libraries: where they are, in a weaker way by consent, and as a copy."""
+
+import ctypes
+import gc
+import json
+
+import numpy as np
+import pytest
+
+import vmmshare as vs
+import vmmshare.testing
+
+PEER = f"""
+import ctypes, vmmshare.testing
+cuda, current = ctypes.CDLL({vmmshare.testing.host_driver()!r}), ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0) == 0
+assert cuda.cuCtxSetCurrent(current) == 0
+read = lambda a: (lambda b: (cuda.cuMemcpyDtoH_v2(b, ctypes.c_uint64(a.ptr), a.nbytes), bytes(b))[1])((ctypes.c_char * a.nbytes)())
+fill = lambda a, value: cuda.cuMemsetD8_v2(ctypes.c_uint64(a.ptr), value, ctypes.c_size_t(a.nbytes))
+""".strip()
+
+
+class Array:
+    """Of a library that makes its memory by cuMemAlloc(), as most do."""
+
+    def __init__(self, cuda, values, pool=None, strides=None, at=0):
+        self.cuda, self.address = cuda, ctypes.c_uint64()
+        cuda.allocated.append(self.address)
+        self.values = values
+        nbytes = ctypes.c_size_t(at + values.nbytes)
+        if pool is None:
+            assert cuda.cuMemAlloc_v2(ctypes.byref(self.address), nbytes) == 0
+        else:
+            assert cuda.cuMemAllocFromPoolAsync(ctypes.byref(self.address), nbytes, pool,
+                                                None) == 0
+        self.pointer = self.address.value + at
+        assert cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(self.pointer), values.tobytes(),
+                                    ctypes.c_size_t(values.nbytes)) == 0
+        assert cuda.cuCtxSynchronize() == 0
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": values.shape, "typestr": values.dtype.str,
+            "data": (self.pointer, False), "strides": strides}
+
+    def read(self):
+        out = ctypes.create_string_buffer(self.values.nbytes)
+        assert self.cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(self.pointer),
+                                         ctypes.c_size_t(self.values.nbytes)) == 0
+        return np.frombuffer(out.raw, self.values.dtype).reshape(self.values.shape)
+
+
+@pytest.fixture
+def cuda(cuda):
+    """Frees what an Array took, where it may be done: with the context current."""
+    cuda.allocated = []
+    yield cuda
+    for address in cuda.allocated:
+        assert cuda.cuMemFree_v2(address) == 0
+
+
+@pytest.fixture
+def exportable_pool(cuda):
+    class Props(ctypes.Structure):
+        _fields_ = [("allocType", ctypes.c_int), ("handleTypes", ctypes.c_int),
+                    ("location", ctypes.c_int * 2), ("win32", ctypes.c_void_p),
+                    ("maxSize", ctypes.c_size_t), ("reserved", ctypes.c_ubyte * 56)]
+    pool = ctypes.c_void_p()
+    props = Props(allocType=1, handleTypes=1, location=(ctypes.c_int * 2)(1, 0))
+    assert cuda.cuMemPoolCreate(ctypes.byref(pool), ctypes.byref(props)) == 0
+    yield pool
+    for address in cuda.allocated:
+        assert cuda.cuMemFree_v2(address) == 0
+    cuda.allocated.clear()
+    assert cuda.cuMemPoolDestroy(pool) == 0
+
+
+@pytest.fixture(params=["cudaMalloc", "an exportable pool"])
+def array(request, cuda, exportable_pool):
+    values = np.arange(24, dtype="float32").reshape(4, 6)
+    return Array(cuda, values, exportable_pool if request.param != "cudaMalloc" else None, at=512)
+
+
+@pytest.fixture
+def reader(peer):
+    for line in PEER.split("\n"):
+        peer(line)
+    return peer
+
+
+def test_nothing_weaker_without_consent(array):
+    with pytest.raises(vs.errors.FailedPrecondition) as raised:
+        vs.serve_array(array)
+    assert "legacy=True" in str(raised.value) and "copy=True" in str(raised.value)
+
+
+def test_in_place_by_consent(array, reader):
+    with vs.serve_array(array, legacy=True) as served:
+        assert not served.is_copy and "discloses" in served.weakness
+        base, nbytes = served.disclosed
+        assert base <= array.pointer and array.pointer + 96 <= base + nbytes
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+        assert reader("theirs.shape, theirs.dtype") == ((4, 6), "float32")
+        assert reader("read(theirs)") == array.values.tobytes()
+        reader("fill(theirs, 0x40)")
+        assert set(array.read().tobytes()) == {0x40}
+        lease, = served.leases()
+        assert lease["process"] == reader.process.pid
+        reader("theirs.close()")
+        served.wait_returned(timeout=10)
+
+
+def test_in_place_is_not_for_reading_alone(array, reader):
+    with vs.serve_array(array, legacy=True) as served:
+        with pytest.raises(Exception, match="writable=True"):
+            reader(f"vs.open_array({served.ticket!r})")
+
+
+def test_a_copy_without_consent(array, reader):
+    with vs.serve_array(array, copy=True) as served:
+        assert served.is_copy and served.weakness == "" and served.disclosed is None
+        reader(f"theirs = vs.open_array({served.ticket!r})")
+        assert reader("read(theirs)") == array.values.tobytes()
+        assert reader("fill(theirs, 1)") != 0  # Mapped for reading.
+        assert array.cuda.cuMemsetD8_v2(ctypes.c_uint64(array.pointer), 7,
+                                        ctypes.c_size_t(4)) == 0
+        assert reader("read(theirs)") == array.values.tobytes()
+        reader("theirs.close()")
+
+
+def test_a_copy_keeps_the_order_of_elements(cuda, reader):
+    """Column by column, as the strides say."""
+    values = np.arange(6, dtype="int32").reshape(2, 3)
+    array = Array(cuda, values, strides=(4, 8))
+    with vs.serve_array(array, copy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r})")
+        assert reader("theirs.strides") in [(1, 2), (4, 8)]
+        reader("theirs.close()")
+
+
+def test_gaps_are_not_copied(cuda):
+    array = Array(cuda, np.arange(8, dtype="int32").reshape(8))
+    array.__cuda_array_interface__ |= {"shape": (4,), "strides": (8,)}
+    with pytest.raises(ValueError, match="side by side"):
+        vs.serve_array(array, copy=True)
+
+
+def test_what_others_have_is_kept_until_they_let_go(array, reader):
+    served = vs.serve_array(array, legacy=True)
+    reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+    served.close()
+    assert any(kept is array for _, kept in vs._served._kept)
+    with pytest.raises(Exception, match="NotFound"):
+        reader(f"vs.open_array({served.ticket!r}, writable=True)")
+    reader("theirs.close()")
+    served.wait_returned(timeout=10)
+    served.close()
+    assert not any(kept is array for _, kept in vs._served._kept)
+
+
+def test_one_that_is_dropped_is_closed_like_that(array, reader):
+    served = vs.serve_array(array, legacy=True)
+    reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+    del served
+    gc.collect()
+    assert any(kept is array for _, kept in vs._served._kept)
+    reader("theirs.close()")
+
+
+def test_what_cannot_be_served(cuda):
+    with pytest.raises(ValueError, match="on the host"):
+        vs.serve_array(np.zeros(3))
+    with pytest.raises(ValueError, match="either"):
+        vs.serve_array(np.zeros(3), legacy=True, copy=True)
+    empty = Array(cuda, np.zeros(4, "uint8"))
+    empty.__cuda_array_interface__ |= {"shape": (0,)}
+    with pytest.raises(ValueError, match="no elements"):
+        vs.serve_array(empty, legacy=True)
+    with pytest.raises(TypeError):
+        vs.serve_array(object(), legacy=True)
+
+
+def test_an_array_of_vmm_memory_needs_no_consent(cuda, driver):
+    with vs.Allocation(nbytes=1 << 20) as memory:
+        own = memory.array((16,), "int64", offset=4096)
+        with vs.serve_array(own) as served:
+            assert served.weakness == "" and not served.is_copy
+            theirs = vs.open_array(served.ticket)
+            assert theirs.shape == (16,) and theirs.nbytes == 128
+            theirs.close()
+        own.close()
+
+
+@pytest.mark.parametrize("damage", [
+    {"shape": [1 << 62]}, {"offset": -1}, {"strides": [-1]}, {"dtype": "object"}, {"text": "x"},
+    {"shape": None}, {"offset": 2 ** 64}, {"strides": [2 ** 70]}], ids=ascii)
+def test_a_damaged_ticket(cuda, driver, damage):
+    with vs.Allocation(nbytes=4096) as memory:
+        own = memory.array((16,), "int64")
+        with vs.serve_array(own) as served:
+            bad = json.dumps(json.loads(served.ticket) | damage).encode()
+            with pytest.raises(ValueError):
+                vs.open_array(bad)
+        own.close()

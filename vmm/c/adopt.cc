@@ -1,0 +1,103 @@
+// Memory of somebody else's allocators, and copies of it.
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/c/memory.h"
+#include "vmm/memory/driver_block.h"
+#include "vmm/weights/internal/memory_copy.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+using Adopted = vmmshare_memory::Adopted;
+
+namespace {
+
+std::string WeaknessOf(const vmm::Allocation&) { return ""; }
+std::string WeaknessOf(const Adopted& adopted) {
+  const vmm::DriverBlock* block = adopted.memory.block();
+  return block == nullptr
+             ? ""
+             : vmm::DescribeWeakness(block->kind, block->Disclosed());
+}
+std::string WeaknessOf(const vmm::ImportedAllocation& imported) {
+  return imported.weakness();
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_memory_adopt_as(
+    const vmmshare_driver* driver, std::uint64_t address, std::uint64_t size,
+    std::uint32_t accept, vmmshare_memory** memory, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
+    *memory = nullptr;
+    RETURN_IF_ERROR(Check(driver));
+    RETURN_IF_ERROR(vmm::c::CheckBits(
+        accept, VMMSHARE_KIND_LEGACY_IPC | VMMSHARE_KIND_STREAM_POOL,
+        "accept"));
+    ASSIGN_OR_RETURN(auto adopted,
+                     vmm::AdoptedMemory::Adopt(
+                         driver->driver, address, size,
+                         {.accept = vmm::HandleKindSet::FromBits(accept)}));
+    *memory = new vmmshare_memory(Adopted{std::move(adopted), address, size});
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_memory_weakness(const vmmshare_memory* memory,
+                                         vmmshare_text** text,
+                                         vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    *text = nullptr;
+    RETURN_IF_ERROR(Check(memory));
+    *text = new vmmshare_text{std::visit(
+        [](const auto& it) { return WeaknessOf(it); }, memory->memory)};
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_memory_write(const vmmshare_memory* memory,
+                                      std::uint64_t offset, std::uint64_t from,
+                                      std::uint64_t size,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(memory));
+    const std::uint64_t room = vmmshare_memory_size(memory);
+    if (offset > room || size > room - offset) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(size, " bytes to write at offset ", offset,
+                       " into memory of ", room));
+    }
+    const auto* own = std::get_if<vmm::Allocation>(&memory->memory);
+    if (own == nullptr) {
+      return absl::FailedPreconditionError(
+          "only memory that was created here is written so");
+    }
+    ASSIGN_OR_RETURN(const auto copy,
+                     vmm::weights::MemoryCopy::Open(
+                         own->device().driver(), own->address() + offset, size,
+                         vmm::Access::kReadWrite));
+    RETURN_IF_ERROR(copy.WriteFrom(0, from, size));
+    return copy.Finish();
+  });
+}
+
+void vmmshare_memory_disclosed(const vmmshare_memory* memory,
+                               std::uint64_t* base, std::uint64_t* size) {
+  vmm::AddressSpan span;
+  if (Check(memory).ok()) {
+    if (const auto* adopted = std::get_if<Adopted>(&memory->memory)) {
+      const vmm::DriverBlock* block = adopted->memory.block();
+      if (block != nullptr) span = block->Disclosed();
+    } else if (const auto* imported =
+                   std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
+      span = imported->disclosed();
+    }
+  }
+  if (base != nullptr) *base = span.base;
+  if (size != nullptr) *size = span.size;
+}

@@ -1,0 +1,258 @@
+#include "vmm/memory/adopted_memory.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "vmm/memory/pointer.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+std::string Words(CUdeviceptr pointer) {
+  return absl::StrCat("pointer 0x", absl::Hex(pointer));
+}
+
+struct Extent {
+  CUdeviceptr base = 0;
+  std::uint64_t size = 0;
+};
+
+absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  if (CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
+                        r == CUDA_ERROR_INVALID_CONTEXT
+                            ? "Make a context current on this thread first."
+                            : "");
+  }
+  return Extent{base, size};
+}
+
+// The chunk that holds `pointer`. Of host memory the driver tells the size and
+// not the base (580 answers 0, measured), so chunks are walked from the
+// beginning of the reserved range.
+absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
+                               CUdeviceptr range_base) {
+  absl::StatusOr<Extent> chunk = ExtentAt(driver, pointer);
+  if (!chunk.ok() || pointer - chunk->base < chunk->size) return chunk;
+  for (CUdeviceptr at = range_base; at <= pointer;) {
+    absl::StatusOr<Extent> here = ExtentAt(driver, at);
+    if (!here.ok()) return here.status();
+    if (here->size == 0) break;
+    if (pointer - at < here->size) return Extent{at, here->size};
+    at += here->size;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the driver does not tell where the chunk of host memory at "
+                   "0x",
+                   absl::Hex(pointer), " begins"));
+}
+
+// The chunks under [pointer, pointer + size), in order.
+struct Chunks {
+  MemoryHandles handles;
+  ChunkLayout layout;
+  CUdeviceptr base = 0;
+};
+
+// What all chunks must have in common to be shared as one.
+absl::Status CheckAlike(const Driver& driver, const Chunks& chunks,
+                        CUdeviceptr at, CUmemGenericAllocationHandle handle) {
+  CUmemAllocationProp first{}, here{};
+  for (auto [which, properties] :
+       {std::pair(chunks.handles.front().get().handle, &first),
+        std::pair(handle, &here)}) {
+    if (CUresult r =
+            driver->cuMemGetAllocationPropertiesFromHandle(properties, which);
+        r != CUDA_SUCCESS) {
+      return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
+    }
+  }
+  if (here.requestedHandleTypes == first.requestedHandleTypes &&
+      here.location.type == first.location.type &&
+      here.location.id == first.location.id) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the chunk at 0x", absl::Hex(at),
+      " was created for other handle kinds or on another device than the "
+      "chunks before it (",
+      HandleKindSet::FromBits(here.requestedHandleTypes).ToString(), " on ",
+      here.location.id, ", ",
+      HandleKindSet::FromBits(first.requestedHandleTypes).ToString(), " on ",
+      first.location.id, "). Adopt them one by one."));
+}
+
+absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
+                                    std::uint64_t size,
+                                    CUdeviceptr range_base) {
+  Chunks chunks;
+  CUdeviceptr at = pointer;
+  while (at < pointer + size) {
+    absl::StatusOr<OwnedMemoryHandle> handle = RetainMemoryAt(driver, at);
+    if (!handle.ok()) return handle.status();
+    if (!handle->has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "no VMM memory is mapped at 0x", absl::Hex(at), ", ", at - pointer,
+          " bytes into the ", size, " bytes to be adopted"));
+    }
+    absl::StatusOr<Extent> chunk = ChunkAt(driver, at, range_base);
+    if (!chunk.ok()) return chunk.status();
+    if (chunks.handles.empty()) {
+      chunks.base = chunk->base;
+      chunks.layout.chunk_size = chunk->size;
+    } else if (absl::Status alike =
+                   CheckAlike(driver, chunks, at, handle->get().handle);
+               !alike.ok()) {
+      return alike;
+    }
+    const bool last_was_smaller =
+        chunks.layout.size % chunks.layout.chunk_size != 0;
+    if (chunk->size > chunks.layout.chunk_size || last_was_smaller) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the chunk at 0x", absl::Hex(chunk->base), " has ", chunk->size,
+          " bytes, chunks before it ", chunks.layout.chunk_size,
+          " bytes and less; all but the last must have the same size. Adopt "
+          "them one by one."));
+    }
+    chunks.layout.size += chunk->size;
+    chunks.handles.push_back(*std::move(handle));
+    at = chunk->base + chunk->size;
+  }
+  return chunks;
+}
+
+absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
+  int ordinal = 0;
+  if (CUresult r = driver->cuPointerGetAttribute(
+          &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r,
+                        absl::StrCat("cuPointerGetAttribute(DEVICE_ORDINAL, ",
+                                     Words(pointer), ")"));
+  }
+  return Device::ByOrdinal(driver, ordinal);
+}
+
+// REQUIRES: that Classify() says `kind`.
+absl::StatusOr<DriverBlock> BlockAt(const Driver& driver, CUdeviceptr pointer,
+                                    HandleKind kind) {
+  DriverBlock block;
+  block.kind = kind;
+  unsigned long long number = 0;
+  std::size_t size = 0;
+  std::array<CUpointer_attribute, 5> names = {
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+      CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT,
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  std::array<void*, 5> values = {&block.span.base, &size, &number,
+                                 &block.context, &block.pool};
+  if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
+                                                  values.data(), pointer);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuPointerGetAttributes(", Words(pointer), ")"));
+  }
+  block.span.size = size;
+  block.number = number;
+  return block;
+}
+
+absl::StatusOr<Location> LocationOf(const Driver& driver,
+                                    CUmemGenericAllocationHandle handle) {
+  CUmemAllocationProp properties{};
+  if (CUresult r =
+          driver->cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
+  }
+  if (properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+    return Location::HostNuma(properties.location.id);
+  }
+  absl::StatusOr<Device> device =
+      Device::ByOrdinal(driver, properties.location.id);
+  if (!device.ok()) return device.status();
+  return Location::On(*std::move(device));
+}
+
+}  // namespace
+
+absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(
+    const Driver& driver, CUdeviceptr pointer, std::uint64_t size,
+    const AdoptOptions& options) {
+  if (size == 0 || pointer + size < pointer) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        size, " bytes to adopt at 0x", absl::Hex(pointer),
+        "; expected at least 1, and no more than the address space"));
+  }
+  absl::StatusOr<PointerInfo> info = Classify(driver, pointer);
+  if (!info.ok()) return info.status();
+  for (HandleKind weaker : {HandleKind::kLegacyIpc, HandleKind::kStreamPool}) {
+    if (info->kinds.Has(weaker) && options.accept.Has(weaker)) {
+      return AdoptBlock(driver, pointer, size, weaker);
+    }
+  }
+  if (!info->adoptable) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Words(pointer), " is ", NameOf(info->kind),
+                     info->kinds.empty() ? " and cannot be shared. "
+                                         : " and is not shared unasked. ",
+                     info->advice));
+  }
+  absl::StatusOr<Chunks> chunks =
+      RetainChunks(driver, pointer, size, info->range_base);
+  if (!chunks.ok()) return chunks.status();
+  absl::StatusOr<Location> where =
+      LocationOf(driver, chunks->handles.front().get().handle);
+  if (!where.ok()) return where.status();
+  absl::StatusOr<Device> device = DeviceOf(driver, pointer);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<MemoryId> id = NewMemoryId();
+  if (!id.ok()) return id.status();
+  const CUdeviceptr base = chunks->base;
+  return AdoptedMemory(
+      *std::move(device), *where,
+      PhysicalMemory::FromHandles(std::move(chunks->handles), chunks->layout,
+                                  *where, info->kinds),
+      *id, pointer - base);
+}
+
+absl::StatusOr<AdoptedMemory> AdoptedMemory::AdoptBlock(const Driver& driver,
+                                                        CUdeviceptr pointer,
+                                                        std::uint64_t size,
+                                                        HandleKind kind) {
+  absl::StatusOr<DriverBlock> block = BlockAt(driver, pointer, kind);
+  if (!block.ok()) return block.status();
+  const std::uint64_t offset = pointer - block->span.base;
+  if (size > block->span.size - offset) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        size, " bytes to adopt at 0x", absl::Hex(pointer), ", ", offset,
+        " bytes into an allocation of ", block->span.size));
+  }
+  absl::StatusOr<Device> device = DeviceOf(driver, pointer);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<MemoryId> id = NewMemoryId();
+  if (!id.ok()) return id.status();
+  Location where = Location::On(*device);
+  return AdoptedMemory(*std::move(device), std::move(where), *block, *id,
+                       offset);
+}
+
+std::uint64_t AdoptedMemory::size() const {
+  return block() != nullptr ? block()->span.size
+                            : std::get<PhysicalMemory>(memory_).size();
+}
+
+Shareable AdoptedMemory::shareable() const {
+  if (block() != nullptr) return Shareable(device_, where_, *block(), id_);
+  return Shareable(device_, where_, std::get<PhysicalMemory>(memory_), id_,
+                   size());
+}
+
+}  // namespace vmm

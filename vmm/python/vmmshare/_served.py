@@ -1,0 +1,165 @@
+"""Arrays of other libraries, served where they are or as a copy."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import typing
+
+from . import _core, _reads
+from ._core import Allocation, Array
+from .errors import FailedPrecondition
+
+__all__ = ["Served", "open_array", "open_parts", "serve_array"]
+
+# Of shares that are closed, what others still have: its owner must keep it until then.
+_kept: "list[tuple[Allocation, typing.Any]]" = []
+_kept_lock = threading.Lock()
+
+
+def _let_go_of_what_came_back() -> None:
+    with _kept_lock:
+        _kept[:] = [(memory, array) for memory, array in _kept if memory.leases()]
+
+
+class Served:
+    """An array that is served while this exists: see serve_array().
+
+    ticket: bytes for open_array(); a key. weakness: what is weaker about it than about memory
+    of vmmshare's, "" for nothing. disclosed: (address, bytes) that whoever opens it can reach
+    then. is_copy: whether it is a copy.
+    """
+
+    def __init__(self, ticket: bytes, share: "_core.Share", memory: Allocation,
+                 array: typing.Any, is_copy: bool):
+        self.ticket, self.is_copy = ticket, is_copy
+        self.weakness, self.disclosed = memory.weakness, memory.disclosed
+        self._share, self._memory, self._array = share, memory, array
+
+    def leases(self) -> list:
+        """Who has it open: a list of dicts."""
+        return self._memory.leases()
+
+    def wait_returned(self, timeout: "float | None" = 10.0) -> None:
+        """Returns when nobody has it open; DeadlineExceeded names who still has."""
+        self._memory.wait_returned(timeout=timeout)
+
+    def close(self) -> None:
+        """Serves it no more. Who has it keeps it.
+
+        Of weaker memory, this process keeps the array for as long as anybody has it open.
+        """
+        self._share.close()
+        if self.weakness and self._array is not None:
+            with _kept_lock:
+                _kept.append((self._memory, self._array))
+        self._array = None
+        _let_go_of_what_came_back()
+
+    def __enter__(self) -> "Served":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_array") is not None and not sys.is_finalizing():
+            self.close()
+
+
+def _read(array: typing.Any) -> "_reads.Read":
+    read = _reads.read_arrays({"": array})[0]
+    if not read.on_device:
+        raise ValueError("the array is on the host; serve_array() takes one of a device")
+    if not read.nbytes:
+        raise ValueError("the array has no elements, so there is no memory to serve")
+    return read
+
+
+def _dense(array: typing.Any) -> typing.Any:
+    for how in ("contiguous", "copy"):  # PyTorch's, and CuPy's.
+        if hasattr(array, how):
+            return getattr(array, how)()
+    raise ValueError(f"the elements of the {type(array).__name__} do not lie side by side; "
+                     "make them so, and serve that")
+
+
+def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
+    read = _read(array)
+    if not read.is_dense:
+        array = _dense(array)
+        read = _read(array)
+    if hasattr(array, "__dlpack__"):
+        # The default stream, on which it is copied, waits for the array's.
+        array.__dlpack__(stream=1)
+    memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)
+    _core._copy_into(memory, read.address, read.nbytes)
+    return memory, read
+
+
+def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) -> Served:
+    """Serves an array of another library, in a device's memory: PyTorch, CuPy, Numba, JAX.
+
+    Where it is, without a copy, if it lies in memory of cuMemCreate() that was made exportable,
+    as PyTorch's is with expandable_segments:True. legacy: also if it is cudaMalloc()'s, as
+    PyTorch's and CuPy's is by default, or an exportable stream-ordered pool's. That is weaker:
+    `weakness` says how. copy: a copy of it is served, from memory of its own, made when what is
+    on the array's stream is done; writes to one are not seen in the other.
+
+    FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
+    array of the host or without elements, or for legacy and copy both.
+    """
+    if legacy and copy:
+        raise ValueError("either legacy=True, which serves it where it is, or copy=True")
+    if copy:
+        memory, read = _copied(array)
+        offset = 0
+    else:
+        read = _read(array)
+        try:
+            memory = _core.adopt(read.address, read.nbytes, legacy=legacy)
+        except FailedPrecondition as why:
+            raise FailedPrecondition(str(why.args[0]),
+                                     f"{why.remedy} Here copy=True does.") from None
+        offset = memory.offset
+    from . import serve
+    _let_go_of_what_came_back()
+    share = serve(memory)
+    ticket = json.dumps({"text": str(share), "offset": offset, "dtype": read.dtype,
+                         "shape": list(read.shape), "strides": list(read.strides)})
+    return Served(ticket.encode(), share, memory, None if copy else array, copy)
+
+
+def open_parts(ticket: bytes, timeout: "float | None", writable: bool,
+               carried: "typing.Callable[[str], str]") -> "tuple[Array, str]":
+    """The Array of a Served.ticket, of the type that `carried` makes of its own, and that."""
+    from . import connect
+    try:
+        what = json.loads(ticket)
+        text, dtype, offset = str(what["text"]), str(what["dtype"]), int(what["offset"])
+        shape, strides = list(what["shape"]), list(what["strides"])
+        if not 0 <= offset < 2**64:
+            raise ValueError(f"offset {offset}")
+        if any(type(number) is not int for number in shape + strides):
+            raise ValueError(f"shape {shape}, strides {strides}")
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as why:
+        raise ValueError(f"no ticket of serve_array(): {why!r}") from why
+    memory = connect(text, timeout=timeout, writable=writable)
+    if not isinstance(memory, Allocation):
+        raise ValueError("no ticket of serve_array(): its text is that of a pool")
+    try:
+        return memory._strided(shape, strides, carried(dtype), offset), dtype
+    except TypeError as why:  # A type that is not known.
+        raise ValueError(f"no ticket of serve_array(): {why}") from why
+
+
+def open_array(ticket: bytes, *, timeout: "float | None" = 10.0,
+               writable: bool = False) -> Array:
+    """The Array of a Served.ticket, for from_dlpack() of any library.
+
+    timeout: seconds, None for ever. writable: otherwise it is mapped read-only, which what was
+    served with legacy=True cannot be: FailedPrecondition. ValueError for a ticket that was
+    damaged; otherwise as connect().
+    """
+    return open_parts(ticket, timeout, writable, str)[0]
