@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/docs/page_test.h"
+#include "vmm/memory/driver_block.h"
 #include "vmm/share/retire.h"
 #include "vmm/vmm.h"
 
@@ -120,6 +121,22 @@ TEST_F(PageTest, LegacyIpcIsTranslatedCallByCall) {
   std::uint32_t word = 0;
   EXPECT_EQ(driver->cuMemcpyDtoH(&word, p, sizeof(word)), CUDA_SUCCESS);
   EXPECT_EQ(word, 0x2a2a2a2a);
+}
+
+TEST_F(PageTest, MemoryOfCudaMallocIsSharedByConsent) {
+  const platform::Driver& driver = *driver_;
+  const std::uint64_t size = 5000;
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(driver->cuMemAlloc(&pointer, size), CUDA_SUCCESS);
+  auto endpoint = Endpoint::Start({});
+  Check(endpoint.status());
+  {
+#include <any_memory.adopt_legacy.inc>
+    Check(share.status());
+    ASSERT_NE(adopted->block(), nullptr);
+    Check(Neighbours(driver, *adopted->block()).status());
+  }
+  EXPECT_EQ(driver->cuMemFree(pointer), CUDA_SUCCESS);
 }
 
 TEST_F(PageTest, AnyDriverIsLoadedByItsPath) {

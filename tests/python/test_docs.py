@@ -245,6 +245,14 @@ def test_memory_of_others_is_found_by_a_name(cuda, monkeypatch):
     shutil.rmtree(folder)
 
 
+def test_arrays_of_others_are_served(cuda):
+    with vs.Allocation(nbytes=1 << 20) as memory:
+        had = run("any_memory.any_memory", array=memory.array((64,), "float32"))
+        assert had["theirs"].shape == (64,) and had["served"].weakness == ""
+        had["theirs"].close()
+        had["served"].close()
+
+
 def test_no_snippet_is_left_out():
     text = pathlib.Path(__file__).read_text()
     assert [name for name in SNIPPETS if f'"{name}"' not in text] == []

@@ -16,7 +16,7 @@ cuda, current = ctypes.CDLL({vmmshare.testing.host_driver()!r}), ctypes.c_void_p
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0) == 0
 assert cuda.cuCtxSetCurrent(current) == 0
 read = lambda a: (lambda b: (cuda.cuMemcpyDtoH_v2(b, ctypes.c_uint64(a.ptr), a.nbytes), bytes(b))[1])((ctypes.c_char * a.nbytes)())
-fill = lambda a, value: cuda.cuMemsetD8_v2(ctypes.c_uint64(a.ptr), value, ctypes.c_size_t(a.nbytes))
+fill = lambda a, value: (cuda.cuMemsetD8_v2(ctypes.c_uint64(a.ptr), value, ctypes.c_size_t(a.nbytes)), cuda.cuCtxSynchronize())[0]
 """.strip()
 
 

@@ -120,8 +120,8 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) 
         try:
             memory = _core.adopt(read.address, read.nbytes, legacy=legacy)
         except FailedPrecondition as why:
-            raise FailedPrecondition(str(why.args[0]),
-                                     f"{why.remedy} Here copy=True does.") from None
+            raise FailedPrecondition(f"{why.args[0]} With copy=True a copy is served.",
+                                     why.remedy) from None
         offset = memory.offset
     from . import serve
     _let_go_of_what_came_back()
