@@ -134,6 +134,44 @@ TEST_F(ReceiveAllTest, TakesFabricHandlesAsBytes) {
   EXPECT_EQ(std::get<fabric::Handle>(imported_[0].handles[1]), second);
 }
 
+TEST_F(ReceiveAllTest, TakesLegacyHandlesAsBytes) {
+  sender_.Begin(1);
+  sender_.Part({{TicketOfChunks(1, HandleKind::kLegacyIpc)}, 1}, 0);
+  EXPECT_TRUE(Receive().ok());
+  ASSERT_EQ(imported_.size(), 1u);
+  LegacyHandle first;
+  first.bytes.fill(1);
+  EXPECT_EQ(std::get<LegacyHandle>(imported_[0].handles[0]), first);
+}
+
+TEST_F(ReceiveAllTest, PutsAPoolsHandleTogetherOfItsTwoParts) {
+  sender_.Begin(1);
+  sender_.Part({{TicketOfChunks(1, HandleKind::kStreamPool)}, 1}, 1);
+  EXPECT_TRUE(Receive().ok());
+  ASSERT_EQ(imported_.size(), 1u);
+  const auto& handle = std::get<StreamPoolHandle>(imported_[0].handles[0]);
+  EXPECT_TRUE(handle.pool.has_value());
+  EXPECT_EQ(handle.pointer[0], 1);
+}
+
+TEST_F(ReceiveAllTest, ClosesOnAPoolsHandleWithoutItsDescriptor) {
+  sender_.Begin(1);
+  sender_.Part({{TicketOfChunks(1, HandleKind::kStreamPool)}, 1}, 0);
+  ExpectBroken("another kind than its ticket says");
+}
+
+TEST_F(ReceiveAllTest, ClosesOnAPoolsHandleWithTwoDescriptors) {
+  sender_.Begin(1);
+  sender_.Part({{TicketOfChunks(1, HandleKind::kStreamPool)}, 1}, 2);
+  ExpectBroken("another kind than its ticket says");
+}
+
+TEST_F(ReceiveAllTest, ClosesOnADescriptorWhereALegacyHandleBelongs) {
+  sender_.Begin(1);
+  sender_.Part({{TicketOfChunks(1, HandleKind::kLegacyIpc)}}, 1);
+  ExpectBroken("another kind than its ticket says");
+}
+
 TEST_F(ReceiveAllTest, HandsOverEachAllocationAsSoonAsItIsComplete) {
   sender_.Begin(2);
   sender_.Part({{TicketOfChunks(1), TicketOfChunks(1)}}, 1);

@@ -146,6 +146,14 @@ TEST_F(ShareProtocol, MessagesHaveTheBytesThatTheFormatSays) {
   EXPECT_TRUE(IsBye(message));
 }
 
+TEST_F(ShareProtocol, ASegmentIsOfNoWeakerKind) {
+  for (HandleKind kind : {HandleKind::kLegacyIpc, HandleKind::kStreamPool}) {
+    Must(SendNotice(sender(), SegmentOf(testing::TicketOfChunks(1, kind)),
+                    Late()));
+    EXPECT_TRUE(absl::IsDataLoss(DecodeNotice(Sent()).status()));
+  }
+}
+
 TEST_F(ShareProtocol, NoticesComeAsTheyWereSent) {
   for (HandleKind kind : {HandleKind::kPosixFd, HandleKind::kFabric}) {
     const Ticket ticket = testing::TicketOfChunks(1, kind);

@@ -62,8 +62,11 @@ TEST(HandleKindSet, HoldsWhatWasAddedAndNotRemoved) {
 }
 
 TEST(HandleKindSet, DropsBitsOfADriverThatItDoesNotKnow) {
-  EXPECT_EQ(HandleKindSet::FromBits(~0u).bits(), 11u);
-  EXPECT_EQ(HandleKindSet::FromBits(4 | 16).bits(), 0u);
+  EXPECT_EQ(HandleKindSet::FromCuda(~0u).bits(), 11u);
+  EXPECT_EQ(HandleKindSet::FromCuda(4 | 16 | 64 | 128).bits(), 0u);
+  EXPECT_EQ(HandleKindSet::FromBits(~0u).bits(), 11u | 64 | 128);
+  EXPECT_EQ(HandleKindSet::FromBits(~0u).cuda_bits(),
+            static_cast<CUmemAllocationHandleType>(11));
   EXPECT_EQ(HandleKindSet::FromBits(9).cuda_bits(),
             static_cast<CUmemAllocationHandleType>(9));
 }

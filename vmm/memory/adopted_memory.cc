@@ -83,9 +83,9 @@ absl::Status CheckAlike(const Driver& driver, const Chunks& chunks,
       "the chunk at 0x", absl::Hex(at),
       " was created for other handle kinds or on another device than the "
       "chunks before it (",
-      HandleKindSet::FromBits(here.requestedHandleTypes).ToString(), " on ",
+      HandleKindSet::FromCuda(here.requestedHandleTypes).ToString(), " on ",
       here.location.id, ", ",
-      HandleKindSet::FromBits(first.requestedHandleTypes).ToString(), " on ",
+      HandleKindSet::FromCuda(first.requestedHandleTypes).ToString(), " on ",
       first.location.id, "). Adopt them one by one."));
 }
 

@@ -59,6 +59,11 @@ class HandleKindSet {
     return set;
   }
 
+  // From a driver's bit mask; bits that are no HandleKind of VMM are dropped.
+  static constexpr HandleKindSet FromCuda(unsigned long long bits) {
+    return FromBits(static_cast<unsigned>(bits) & kVmmBits);
+  }
+
   constexpr void Add(HandleKind kind) { bits_ |= static_cast<unsigned>(kind); }
   constexpr void Remove(HandleKind kind) {
     bits_ &= ~static_cast<unsigned>(kind);

@@ -132,8 +132,7 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
   PointerInfo info;
   info.kind = KindOf(*attributes, chunk->has_value());
   if (info.kind == PointerKind::kVmm) {
-    info.kinds = HandleKindSet::FromBits(
-        static_cast<unsigned>(attributes->handle_types));
+    info.kinds = HandleKindSet::FromCuda(attributes->handle_types);
     CUmemAllocationProp properties{};
     if (CUresult r = driver->cuMemGetAllocationPropertiesFromHandle(
             &properties, chunk->get().handle);

@@ -45,7 +45,7 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   fabric::Handle fabric_handle;
   if (is_bytes) in.TakeBytes(absl::MakeSpan(fabric_handle.bytes));
   if (in.overrun() || in.left() != 0 || ticket->layout.count() != 1 ||
-      message.handles.size() != (is_bytes ? 0 : 1)) {
+      !IsVmm(ticket->kind) || message.handles.size() != (is_bytes ? 0 : 1)) {
     return Broken(absl::StrCat("a segment of ", ticket->layout.count(),
                                " chunks with ", message.handles.size(),
                                " handles and ", message.payload.size(),
