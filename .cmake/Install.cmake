@@ -12,7 +12,8 @@ if(TARGET vmmshare_hostdriver)
     TARGETS vmmshare_hostdriver
     EXPORT vmmshareTargets
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/vmmshare"
-    RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}"
+    FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 endif()
 if(TARGET vmmshare_c)
   install(

@@ -150,6 +150,9 @@ Config ReadConfig() {
     }
     config.mps = *number == 1;
   }
+  if (const char* value = Value("VMMSHARE_HOST_KERNELS")) {
+    config.kernels = value;
+  }
   ReadPeers(&config);
   ReadFabric(&config);
   ReadNode(&config);

@@ -35,6 +35,8 @@ struct Config {
   std::optional<std::string> fabric_root;
   // Whether it says that contexts are shared through MPS. Nothing else changes.
   bool mps = false;
+  // A library that registers kernels.
+  std::optional<std::string> kernels;
   // How long after its submission work in a stream begins, at the earliest.
   std::chrono::microseconds delay{0};
   // Bytes of which memory with fabric handles has a multiple.

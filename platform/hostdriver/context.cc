@@ -4,6 +4,7 @@
 
 #include "platform/hostdriver/blocks.h"
 #include "platform/hostdriver/capture.h"
+#include "platform/hostdriver/module.h"
 #include "platform/hostdriver/pool.h"
 #include "platform/hostdriver/stream.h"
 
@@ -19,16 +20,24 @@ struct ContextStack {
 };
 thread_local ContextStack stack;
 
-// The device whose primary context `id` is or was; -1 for other values.
+// The device of the context that `id` is or was; -1 for other values.
 int DeviceOf(const State& state, CUcontext id) {
+  const auto made = state.made_contexts.find(id);
+  if (made != state.made_contexts.end()) return made->second;
   for (const auto& [device, primary] : state.primary_ids) {
     if (primary == id) return device;
   }
   return -1;
 }
 
-// The live context `id`, or null if it was destroyed. Stops on other values.
-std::shared_ptr<Context> Find(State& state, const char* call, CUcontext id) {
+bool IsDevice(const State& state, CUdevice device) {
+  return device >= 0 && device < static_cast<int>(state.visible.size());
+}
+
+}  // namespace
+
+std::shared_ptr<Context> FindContext(State& state, const char* call,
+                                     CUcontext id) {
   const auto found = state.contexts.find(id);
   if (found != state.contexts.end()) return found->second;
   if (DeviceOf(state, id) < 0) {
@@ -37,21 +46,25 @@ std::shared_ptr<Context> Find(State& state, const char* call, CUcontext id) {
   return nullptr;
 }
 
-// Ends the context: its streams abandon their work, its blocks are freed.
-void Destroy(State& state, const std::shared_ptr<Context>& context) {
+void DestroyContext(State& state, const std::shared_ptr<Context>& context) {
   context->destroyed = true;
   AbandonStreams(state, *context);
+  UnloadModulesOf(state, *context);
   FreeBlocksOf(state, *context);
   state.contexts.erase(context->id);
-  state.primaries.erase(context->device);
+  if (context->primary) state.primaries.erase(context->device);
   state.progress.notify_all();
 }
 
-bool IsDevice(const State& state, CUdevice device) {
-  return device >= 0 && device < static_cast<int>(state.visible.size());
+bool PushContext(CUcontext id) {
+  if (stack.depth == ContextStack::kDepth) return false;
+  stack.items[stack.depth++] = id;
+  return true;
 }
 
-}  // namespace
+void PopContext(CUcontext id) {
+  if (stack.depth > 0 && stack.items[stack.depth - 1] == id) --stack.depth;
+}
 
 CUresult CurrentContext(State& state, std::shared_ptr<Context>* context) {
   if (stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -103,7 +116,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
   const auto found = state.primaries.find(device);
   if (found == state.primaries.end()) return CUDA_ERROR_INVALID_CONTEXT;
   const std::shared_ptr<Context> context = found->second;
-  if (--context->retains == 0) Destroy(state, context);
+  if (--context->retains == 0) DestroyContext(state, context);
   return CUDA_SUCCESS;
 }
 
@@ -136,7 +149,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
   }
   State& state = GetState();
   const Lock lock(state.mu);
-  if (Find(state, "cuCtxSetCurrent", context) == nullptr) {
+  if (FindContext(state, "cuCtxSetCurrent", context) == nullptr) {
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   if (stack.depth == 0) stack.depth = 1;
@@ -149,12 +162,10 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (Find(state, "cuCtxPushCurrent", context) == nullptr) {
+  if (FindContext(state, "cuCtxPushCurrent", context) == nullptr) {
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
-  if (stack.depth == ContextStack::kDepth) return CUDA_ERROR_OUT_OF_MEMORY;
-  stack.items[stack.depth++] = context;
-  return CUDA_SUCCESS;
+  return PushContext(context) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {

@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include "platform/hostdriver/host_driver.h"
+#include "platform/hostdriver/host_kernels.h"
 #pragma GCC visibility pop
 
 #endif  // VMMSHARE_PLATFORM_HOSTDRIVER_CUDA_API_H_

@@ -8,6 +8,7 @@
 #include "platform/hostdriver/event.h"
 #include "platform/hostdriver/failures.h"
 #include "platform/hostdriver/ipc_event.h"
+#include "platform/hostdriver/kernels.h"
 #include "platform/hostdriver/state.h"
 
 namespace vmm::hostdriver {
@@ -117,6 +118,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
   const std::optional<std::vector<int>> visible = VisibleDevices(config);
   if (!visible) return CUDA_ERROR_INVALID_DEVICE;
   if (visible->empty()) return CUDA_ERROR_NO_DEVICE;
+  if (config.kernels) LoadKernels(*config.kernels);
   State& state = GetState();
   {
     const Lock lock(state.mu);

@@ -1,7 +1,7 @@
 // cuGetProcAddress: entry points by name and version.
 #include <cstring>
 
-#include "platform/hostdriver/cuda_api.h"
+#include "platform/hostdriver/made_context.h"
 
 // The signature of CUDA 11.3, which cuda.h no longer declares: its name is a
 // macro for the one of CUDA 12.
@@ -46,6 +46,12 @@ const Entry kEntries[] = {
     Make("cuDevicePrimaryCtxRetain", 7000, &cuDevicePrimaryCtxRetain),
     Make("cuDevicePrimaryCtxRelease", 11000, &cuDevicePrimaryCtxRelease),
     Make("cuDevicePrimaryCtxGetState", 7000, &cuDevicePrimaryCtxGetState),
+    Make("cuCtxCreate", 3020, &cuCtxCreate_v2),
+    Make("cuCtxCreate", 11040, &cuCtxCreate_v3),
+    Make("cuCtxCreate", 12050, &cuCtxCreate_v4),
+    Make("cuCtxDestroy", 4000, &cuCtxDestroy),
+    Make("cuCtxEnablePeerAccess", 4000, &cuCtxEnablePeerAccess),
+    Make("cuCtxDisablePeerAccess", 4000, &cuCtxDisablePeerAccess),
     Make("cuCtxGetCurrent", 4000, &cuCtxGetCurrent),
     Make("cuCtxSetCurrent", 4000, &cuCtxSetCurrent),
     Make("cuCtxPushCurrent", 4000, &cuCtxPushCurrent),
@@ -133,6 +139,14 @@ const Entry kEntries[] = {
     Make("cuIpcGetMemHandle", 4010, &cuIpcGetMemHandle),
     Make("cuIpcOpenMemHandle", 11000, &cuIpcOpenMemHandle),
     Make("cuIpcCloseMemHandle", 4010, &cuIpcCloseMemHandle),
+    Make("cuModuleLoad", 2000, &cuModuleLoad),
+    Make("cuModuleLoadData", 2000, &cuModuleLoadData),
+    Make("cuModuleLoadDataEx", 2010, &cuModuleLoadDataEx),
+    Make("cuModuleUnload", 2000, &cuModuleUnload),
+    Make("cuModuleGetFunction", 2000, &cuModuleGetFunction),
+    Make("cuLaunchKernel", 4000, &cuLaunchKernel),
+    Make("cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050,
+         &cuOccupancyMaxActiveBlocksPerMultiprocessor),
     Make("cuGetProcAddress", 11030, &cuGetProcAddress),
     Make("cuGetProcAddress", 12000, &cuGetProcAddress_v2),
 };

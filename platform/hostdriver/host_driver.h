@@ -12,7 +12,9 @@
 // unrelated processes, because device memory is a sealed memfd and an exported
 // handle is a descriptor of it. Legacy CUDA IPC memory and stream-ordered pools
 // are there too, so that every way of sharing can be compared without a GPU.
-// There are no kernels.
+// Its kernels are functions of the host, found by name: host_kernels.h. Programs
+// that link libcuda can link it in that place; the names of their calls are
+// those of cuda.h.
 //
 // Environment, read once, at the first cuInit that succeeds. A value that
 // cannot be understood ends the program with a line that names it.
@@ -37,6 +39,8 @@
 //                           then fails each time and not once in a while.
 //   VMMSHARE_HOST_MPS       1: the device attribute says that contexts are
 //                           shared through MPS; default 0. Nothing else changes.
+//   VMMSHARE_HOST_KERNELS   the absolute path of a library that registers
+//                           kernels (host_kernels.h)
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
 //
@@ -99,6 +103,10 @@
 //   - The host's access to host memory, asked for before it was ever set, is
 //     none (580 answers read and write, although the CPU faults).
 //   - CU_STREAM_PER_THREAD is not supported.
+//   - A module has every kernel that is registered, whatever its image says; an
+//     image is only looked at as far as to tell that it may be one. Launches
+//     take their arguments one by one ("extra": NOT_SUPPORTED).
+//   - Access that cuCtxEnablePeerAccess gives is noted, not needed.
 //   - A capture has one stream: another one that waits for an event recorded in
 //     it is refused (CUDA_ERROR_NOT_SUPPORTED). A graph does its work in order.
 //     Which calls are potentially unsafe beside a capture is capture.cc's list.

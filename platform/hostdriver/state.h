@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "platform/hostdriver/config.h"
@@ -22,6 +23,7 @@ namespace vmm::hostdriver {
 
 struct Capture;
 struct Event;
+struct Function;
 struct Pool;
 struct Segment;
 struct Stream;
@@ -35,11 +37,14 @@ using Lock = std::unique_lock<std::mutex>;
 // context's sticky error.
 using Work = std::function<CUresult(State&, Lock&)>;
 
-// A primary context, from its first retain to its last release.
+// A primary context, from its first retain to its last release, or one that a
+// program made, until it is destroyed.
 struct Context {
   CUcontext id = nullptr;
   int device = 0;  // Visible ordinal.
-  int retains = 0;
+  bool primary = true;
+  int retains = 0;            // Of a primary one.
+  std::set<CUcontext> peers;  // Those it enabled access to.
   bool destroyed = false;
   CUresult error = CUDA_SUCCESS;  // Sticky, once a fault occurred.
   std::shared_ptr<Stream>
@@ -116,6 +121,9 @@ struct State {
   std::map<int, std::shared_ptr<Context>> primaries;  // By ordinal.
   // Measured: a primary context that is retained anew has its old handle.
   std::map<int, CUcontext> primary_ids;  // By ordinal; also of destroyed ones.
+  std::map<CUcontext, int> made_contexts;  // The same, of those made.
+  std::map<CUmodule, std::shared_ptr<Context>> modules;
+  std::map<CUfunction, std::shared_ptr<const Function>> functions;
   std::map<CUstream, std::shared_ptr<Stream>> streams;
   std::vector<std::shared_ptr<Stream>> draining;  // Destroyed, still at work.
   std::map<CUevent, std::shared_ptr<Event>> events;

@@ -25,21 +25,26 @@ namespace {
 
 }  // namespace
 
+void* HostDriverExport(const char* name) {
+  static const absl::StatusOr<platform::Library> library =
+      platform::Library::OpenPath(HostDriverPath());
+  if (!library.ok()) platform::Die(library.status().ToString());
+  void* const found = library->Find(name);
+  platform::Check(found != nullptr, name);
+  return found;
+}
+
 const HostFunctions& HostDriver() {
   static const HostFunctions functions = [] {
-    const absl::StatusOr<platform::Library> library =
-        platform::Library::OpenPath(HostDriverPath());
-    if (!library.ok()) platform::Die(library.status().ToString());
-    const auto find = [&library](auto* function, const char* name) {
-      void* const found = library->Find(name);
-      platform::Check(found != nullptr, name);
-      return reinterpret_cast<decltype(function)>(found);
+    const auto find = [](auto* function, const char* name) {
+      return reinterpret_cast<decltype(function)>(HostDriverExport(name));
     };
     HostFunctions f{};
     f.version = find(f.version, "vmmshareHostDriverVersion");
     f.ledger = find(f.ledger, "vmmshareHostLedger");
     f.fail = find(f.fail, "vmmshareHostFail");
     f.calls = find(f.calls, "vmmshareHostCalls");
+    f.add_kernel = find(f.add_kernel, "vmmshareHostAddKernel");
     return f;
   }();
   return functions;

@@ -3,6 +3,7 @@
 #define VMMSHARE_TESTS_CONFORMANCE_HOST_DRIVER_TEST_H_
 
 #include "platform/hostdriver/host_driver.h"
+#include "platform/hostdriver/host_kernels.h"
 #include "tests/conformance/conformance.h"
 
 namespace vmm::testing {
@@ -13,10 +14,15 @@ struct HostFunctions {
   decltype(&::vmmshareHostLedger) ledger;
   decltype(&::vmmshareHostFail) fail;
   decltype(&::vmmshareHostCalls) calls;
+  decltype(&::vmmshareHostAddKernel) add_kernel;
 };
 const HostFunctions& HostDriver();
 
 VmmshareHostLedger LedgerNow();
+
+// What the driver's library exports as `name`: how a program that links it
+// finds a call. Ends the program where there is none.
+void* HostDriverExport(const char* name);
 
 }  // namespace vmm::testing
 

@@ -1,0 +1,127 @@
+#include "platform/hostdriver/made_context.h"
+
+#include <cstdint>
+
+#include "platform/hostdriver/context.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+CUresult Make(const char* entry, CUcontext* made, unsigned int flags,
+              CUdevice device) {
+  if (CUresult r = Enter(entry); r != CUDA_SUCCESS) return r;
+  // How a thread waits, and the like: a model's threads all wait alike.
+  if (made == nullptr || (flags & ~CU_CTX_FLAGS_MASK) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (device < 0 || device >= static_cast<int>(state.visible.size())) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  auto context = std::make_shared<Context>();
+  context->id = reinterpret_cast<CUcontext>(state.NewHandle());
+  context->device = device;
+  context->primary = false;
+  if (!PushContext(context->id)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *made = context->id;
+  state.made_contexts[context->id] = device;
+  state.contexts[context->id] = std::move(context);
+  return CUDA_SUCCESS;
+}
+
+// The current context and the other one that it may, or may no more, reach.
+CUresult FindPair(State& state, const char* call, CUcontext peer,
+                  std::shared_ptr<Context>* current,
+                  std::shared_ptr<Context>* other) {
+  if (CUresult r = CurrentContext(state, current); r != CUDA_SUCCESS) return r;
+  if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *other = FindContext(state, call, peer);
+  return *other == nullptr || *other == *current ? CUDA_ERROR_INVALID_CONTEXT
+                                                 : CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace vmm::hostdriver
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* context, unsigned int flags,
+                                CUdevice device) {
+  return Make("cuCtxCreate", context, flags, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*,
+                                int count, unsigned int flags,
+                                CUdevice device) {
+  // A share of the multiprocessors, which there are none of.
+  if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return Make("cuCtxCreate", context, flags, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext* context,
+                                CUctxCreateParams* parameters,
+                                unsigned int flags, CUdevice device) {
+  if (parameters != nullptr) {
+    if (parameters->numExecAffinityParams != 0) {
+      return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    }
+    if (parameters->cigParams != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return Make("cuCtxCreate", context, flags, device);
+}
+
+CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
+  if (CUresult r = Enter("cuCtxDestroy"); r != CUDA_SUCCESS) return r;
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  const std::shared_ptr<Context> context =
+      FindContext(state, "cuCtxDestroy", id);
+  if (context == nullptr) {
+    StopOnHandle(state, "cuCtxDestroy", "context",
+                 reinterpret_cast<std::uint64_t>(id));
+  }
+  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  PopContext(id);
+  DestroyContext(state, context);
+  for (const auto& [other_id, other] : state.contexts) other->peers.erase(id);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+  if (CUresult r = Enter("cuCtxEnablePeerAccess"); r != CUDA_SUCCESS) return r;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  std::shared_ptr<Context> other;
+  if (CUresult r =
+          FindPair(state, "cuCtxEnablePeerAccess", peer, &context, &other);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  if (context->device == other->device ||
+      !state.config.ArePeers(state.visible[context->device],
+                             state.visible[other->device])) {
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  }
+  return context->peers.insert(peer).second
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
+  if (CUresult r = Enter("cuCtxDisablePeerAccess"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  std::shared_ptr<Context> other;
+  if (CUresult r =
+          FindPair(state, "cuCtxDisablePeerAccess", peer, &context, &other);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  return context->peers.erase(peer) == 1 ? CUDA_SUCCESS
+                                         : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
