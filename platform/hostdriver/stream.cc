@@ -232,6 +232,24 @@ CUresult WaitForContext(State& state, Lock& lock,
   return context->error;
 }
 
+CUresult MakeStream(State& state, unsigned int flags, int priority,
+                    CUstream* id) {
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  if (id == nullptr ||
+      (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto stream = std::make_shared<Stream>();
+  stream->id = reinterpret_cast<CUstream>(state.NewHandle());
+  stream->context = context;
+  stream->priority = priority;
+  stream->blocking = flags == CU_STREAM_DEFAULT;
+  *id = stream->id;
+  state.streams[stream->id] = std::move(stream);
+  return CUDA_SUCCESS;
+}
+
 void AbandonStreams(State& state, Context& context) {
   for (auto at = state.streams.begin(); at != state.streams.end();) {
     if (at->second->context.get() == &context) {
@@ -257,19 +275,7 @@ CUresult CUDAAPI cuStreamCreate(CUstream* id, unsigned int flags) {
   if (CUresult r = Enter("cuStreamCreate"); r != CUDA_SUCCESS) return r;
   State& state = GetState();
   const Lock lock(state.mu);
-  std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
-  if (id == nullptr ||
-      (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  auto stream = std::make_shared<Stream>();
-  stream->id = reinterpret_cast<CUstream>(state.NewHandle());
-  stream->context = context;
-  stream->blocking = flags == CU_STREAM_DEFAULT;
-  *id = stream->id;
-  state.streams[stream->id] = std::move(stream);
-  return CUDA_SUCCESS;
+  return MakeStream(state, flags, /*priority=*/0, id);
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream id) {

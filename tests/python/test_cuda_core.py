@@ -1,0 +1,99 @@
+"""cuda.core itself, unchanged, on the host-memory driver in libcuda's place."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import vmmshare.testing
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed here")
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed here")
+
+BEGIN = """
+import multiprocessing
+import numpy
+from cuda.bindings import driver
+from cuda.core import *
+
+SIZE = 4096
+
+def bytes_of(buffer):
+    found = numpy.zeros(buffer.size, numpy.uint8)
+    result, = driver.cuMemcpyDtoH(found.ctypes.data, int(buffer.handle), buffer.size)
+    assert result == driver.CUresult.CUDA_SUCCESS, result
+    return set(found.tolist())
+
+def current():
+    device = Device(0)
+    device.set_current()
+    return device, device.create_stream()
+"""
+
+SHARING = """
+def other(pipe):
+    device, stream = current()
+    buffer, = pipe.recv()
+    assert bytes_of(buffer) == {7}, bytes_of(buffer)
+    buffer.fill(9, stream=stream)
+    stream.sync()
+    buffer.close(stream)
+    stream.sync()
+    pipe.send("done")
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    device, stream = current()
+    pool = DeviceMemoryResource(device, options=DeviceMemoryResourceOptions(
+        ipc_enabled=True, max_size=1 << 24))
+    buffer = pool.allocate(SIZE, stream=stream)
+    buffer.fill(7, stream=stream)
+    stream.sync()
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=other, args=(theirs,))
+    process.start()
+    ours.send((buffer,))
+    assert ours.poll(60) and ours.recv() == "done"
+    process.join(60)
+    assert process.exitcode == 0
+    assert bytes_of(buffer) == {9}, bytes_of(buffer)
+    buffer.close(stream)
+    pool.close()
+"""
+
+POOL = """
+device, stream = current()
+first, second = (device.allocate(SIZE, stream=stream) for _ in range(2))
+first.fill(5, stream=stream)
+second.copy_from(first, stream=stream)
+stream.sync()
+assert bytes_of(second) == {5}
+first.close(stream)
+second.close(stream)
+stream.record().sync()
+"""
+
+VIRTUAL = """
+device, stream = current()
+resource = VirtualMemoryResource(device, config=VirtualMemoryResourceOptions())
+buffer = resource.allocate(4 << 20, stream=stream)
+buffer.fill(3, stream=stream)
+stream.sync()
+assert bytes_of(buffer) == {3}
+buffer.close()
+"""
+
+
+@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL"])
+def test_memory_of_cuda_core(tmp_path, part):
+    # Libraries that load libcuda by its name find a link of that name.
+    (tmp_path / "libcuda.so.1").symlink_to(vmmshare.testing.host_driver())
+    script = tmp_path / "script.py"
+    script.write_text(BEGIN + globals()[part])
+    done = subprocess.run(
+        [sys.executable, "-B", script], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path),
+             "VMMSHARE_HOST_INSTANCE": f"core-{os.getpid()}"})
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in done.stderr, done.stderr
