@@ -12,6 +12,9 @@
 namespace vmm::fabric {
 namespace {
 
+// CUDA_ERROR_FABRIC_NOT_READY of CUDA 13.4, which older headers lack.
+constexpr auto kFabricNotReady = static_cast<CUresult>(919);
+
 using platform::ImexChannel;
 
 using Findings = std::vector<Finding>;
@@ -187,6 +190,13 @@ std::vector<Finding> WhyNotFabric(const Topology& topology,
                      "nothing of fabric handles",
                      "Free some: nvidia-smi shows who holds it."});
     return found;
+  }
+  if (result == kFabricNotReady) {
+    found.push_back({"fabric-not-ready",
+                     "the driver says that the GPU has not joined its NVLink "
+                     "fabric yet",
+                     "Try again in a minute. If it stays so: the log of "
+                     "nvidia-fabricmanager on the host says why."});
   }
   if (!attempt.attribute.ok() || !*attempt.attribute) {
     found.push_back(

@@ -29,6 +29,10 @@ using GetProcAddress12 = CUresult(CUDAAPI*)(const char*, void**, int,
 // A symbol that only the host-memory driver has (hostdriver/host_driver.h).
 constexpr char kHostDriverMark[] = "vmmshareHostDriverVersion";
 
+// Of CUDA 13.4, whose cuda.h names them; drivers are newer than headers.
+constexpr auto kMulticastResourceFull = static_cast<CUresult>(47);
+constexpr auto kFabricNotReady = static_cast<CUresult>(919);
+
 constexpr char kResultPayload[] = "vmmshare/CUresult";
 
 // Resolves `name` as it was in CUDA `version`, so that a newer driver answers
@@ -225,13 +229,14 @@ absl::Status Driver::Error(CUresult result, absl::string_view call,
 }
 
 absl::StatusCode CodeOf(CUresult result) {
-  switch (result) {
+  switch (static_cast<int>(result)) {
     case CUDA_SUCCESS:
       return absl::StatusCode::kOk;
     case CUDA_ERROR_INVALID_VALUE:
     case CUDA_ERROR_INVALID_HANDLE:
       return absl::StatusCode::kInvalidArgument;
     case CUDA_ERROR_OUT_OF_MEMORY:
+    case kMulticastResourceFull:
       return absl::StatusCode::kResourceExhausted;
     case CUDA_ERROR_NO_DEVICE:
     case CUDA_ERROR_INVALID_DEVICE:
@@ -251,6 +256,7 @@ absl::StatusCode CodeOf(CUresult result) {
     case CUDA_ERROR_NOT_SUPPORTED:
       return absl::StatusCode::kUnimplemented;
     case CUDA_ERROR_NOT_READY:
+    case kFabricNotReady:
       return absl::StatusCode::kUnavailable;
     case CUDA_ERROR_TIMEOUT:
       return absl::StatusCode::kDeadlineExceeded;

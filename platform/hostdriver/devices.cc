@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/event.h"
 #include "platform/hostdriver/failures.h"
 #include "platform/hostdriver/ipc_event.h"
@@ -134,7 +135,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = 13000;
+  *version = DriverVersion();
   return CUDA_SUCCESS;
 }
 
@@ -191,6 +192,10 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
+  if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED &&
+      DriverVersion() < kFabricHandlesSince) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   *value = attribute == kMpsEnabled ? GetState().config.mps
                                     : AttributeValue(attribute);
   return CUDA_SUCCESS;

@@ -1,6 +1,7 @@
 // cuGetProcAddress: entry points by name and version.
 #include <cstring>
 
+#include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/made_context.h"
 
 // The signature of CUDA 11.3, which cuda.h no longer declares: its name is a
@@ -14,8 +15,6 @@ cuDeviceGetUuid(CUuuid* uuid, CUdevice device);
 
 namespace vmm::hostdriver {
 namespace {
-
-constexpr int kDriverVersion = 13000;  // As cuDriverGetVersion answers.
 
 struct Entry {
   const char* name;
@@ -178,7 +177,7 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function,
                                      CUdriverProcAddressQueryResult* status) {
   if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
-  if (version > vmm::hostdriver::kDriverVersion)
+  if (version > vmm::hostdriver::DriverVersion())
     return CUDA_ERROR_INVALID_VALUE;
   // There are no per-thread default streams here.
   if (flags != CU_GET_PROC_ADDRESS_DEFAULT &&

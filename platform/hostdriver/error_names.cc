@@ -1,5 +1,7 @@
 #include "platform/hostdriver/error_names.h"
 
+#include "platform/hostdriver/driver_version.h"
+
 namespace vmm::hostdriver {
 namespace {
 
@@ -217,10 +219,19 @@ constexpr ResultText kResults[] = {
      "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"},
     {CUDA_ERROR_KEY_ROTATION, "CUDA_ERROR_KEY_ROTATION",
      "CUDA_ERROR_KEY_ROTATION"},
+    {kMulticastResourceFull, "CUDA_ERROR_MULTICAST_RESOURCE_FULL",
+     "CUDA_ERROR_MULTICAST_RESOURCE_FULL"},
+    {kFabricNotReady, "CUDA_ERROR_FABRIC_NOT_READY",
+     "CUDA_ERROR_FABRIC_NOT_READY"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
+// The results that came with it have no name in an older driver.
 const ResultText* Find(CUresult result) {
+  if ((result == kMulticastResourceFull || result == kFabricNotReady) &&
+      DriverVersion() < kFabricNotReadySince) {
+    return nullptr;
+  }
   for (const ResultText& entry : kResults) {
     if (entry.result == result) return &entry;
   }

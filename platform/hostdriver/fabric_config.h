@@ -7,7 +7,8 @@
 namespace vmm::hostdriver {
 
 struct DeviceFabric {
-  static constexpr unsigned char kCompleted = 3;  // NVML's value.
+  static constexpr unsigned char kInProgress = 2;  // NVML's values.
+  static constexpr unsigned char kCompleted = 3;
 
   unsigned char state = kCompleted;  // As measured on H100 and H200.
   int status = 0;                    // NVML's result of joining.
@@ -20,6 +21,8 @@ struct DeviceFabric {
   bool joined() const {
     return state == kCompleted && status == 0 && !mig && cluster != Uuid{};
   }
+  // Whether it may yet be so.
+  bool joining() const { return state == kInProgress && !mig; }
 };
 
 // For the device with this physical number. Stop()s on a value that cannot be

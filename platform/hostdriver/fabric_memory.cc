@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/imex_os.h"
 #include "platform/hostdriver/physical_memory.h"
 
@@ -82,6 +83,9 @@ CUresult CheckFabric(const State& state, const CUmemLocation& location,
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const DeviceFabric& device = FabricOf(state, location.id);
+  if (device.joining() && DriverVersion() >= kFabricNotReadySince) {
+    return kFabricNotReady;
+  }
   if (!device.joined()) return CUDA_ERROR_NOT_PERMITTED;
   const std::vector<std::uint32_t> channels =
       OpenableChannels(*state.config.fabric_root);

@@ -39,6 +39,17 @@
 //                           then fails each time and not once in a while.
 //   VMMSHARE_HOST_MPS       1: the device attribute says that contexts are
 //                           shared through MPS; default 0. Nothing else changes.
+//   VMMSHARE_HOST_VERSION   the CUDA version of the driver to model, from 12.0
+//                           to 13.5; default 13.0. Read when it is first asked
+//                           for. Newer calls are not found, newer results have
+//                           no name, and with documented effect: from 12.2
+//                           memory of the host, from 12.3 fabric handles, from
+//                           13.2 memory of a hidden device is at a location of
+//                           type INVISIBLE, from 13.4 FABRIC_NOT_READY. Only
+//                           13.0 was compared with a real driver.
+//   VMMSHARE_HOST_LOCATION  the number of the location type that properties of
+//                           device memory tell, for types yet to come; default:
+//                           what the version has
 //   VMMSHARE_HOST_KERNELS   the absolute path of a library that registers
 //                           kernels (host_kernels.h)
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()

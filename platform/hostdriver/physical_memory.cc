@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/fabric_memory.h"
 
 namespace vmm::hostdriver {
@@ -17,6 +18,13 @@ CUresult CheckProperties(const State& state, const CUmemAllocationProp& prop,
                          FabricPlace* fabric) {
   const auto types = static_cast<unsigned long long>(prop.requestedHandleTypes);
   if (prop.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+      DriverVersion() < kHostLocationsSince) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((types & kFabric) != 0 && DriverVersion() < kFabricHandlesSince) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   switch (static_cast<int>(prop.location.type)) {
@@ -265,7 +273,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
   prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop->requestedHandleTypes =
       static_cast<CUmemAllocationHandleType>(memory->handle_types);
-  prop->location = memory->location;
+  prop->location = ToldLocation(memory->location);
   prop->allocFlags.gpuDirectRDMACapable = memory->label.rdma;
   prop->allocFlags.compressionType = memory->label.compression;
   return CUDA_SUCCESS;

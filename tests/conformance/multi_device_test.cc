@@ -93,6 +93,11 @@ int HiddenImporter(const std::vector<std::string>& args) {
                 cu.cuMemGetAllocationPropertiesFromHandle(&prop, handle),
                 CUDA_SUCCESS);
   checks.ExpectTrue("on a device that is not seen", prop.location.id == -2);
+  // CU_MEM_LOCATION_TYPE_INVISIBLE, documented.
+  int version = 0;
+  checks.Expect("version", cu.cuDriverGetVersion(&version), CUDA_SUCCESS);
+  checks.ExpectTrue("of the type that the version has",
+                    prop.location.type == (version >= 13020 ? 5 : 1));
   CUdeviceptr address = 0;
   const CUmemAccessDesc desc = Access(kReadWrite);
   checks.Expect("reserve", cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0),

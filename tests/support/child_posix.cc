@@ -19,6 +19,7 @@
 #include "platform/os/process.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
+#include "tests/support/peer_version.h"
 
 extern char** environ;
 
@@ -86,7 +87,7 @@ Child Child::Start(const std::string& name,
                    : "/proc/self/exe");
   words.push_back(absl::StrCat(kRoleFlag, name));
   words.insert(words.end(), args.begin(), args.end());
-  std::vector<std::string> entries = Environment(env);
+  std::vector<std::string> entries = Environment(WithPeerVersion(env));
   std::fflush(nullptr);
   pid_t pid = -1;
   const int error =

@@ -18,6 +18,7 @@
 #include "platform/os/utf16_win.h"
 #include "tests/support/child.h"
 #include "tests/support/command_line_win.h"
+#include "tests/support/peer_version.h"
 
 // Exported by ntdll.dll and declared in none of the SDK's headers.
 extern "C" NTSTATUS NTAPI NtSuspendProcess(HANDLE process);
@@ -107,7 +108,7 @@ Child Child::Start(const std::string& name,
   std::vector<std::string> words = {absl::StrCat(kRoleFlag, name)};
   words.insert(words.end(), args.begin(), args.end());
   std::wstring line = CommandLineOf(platform::ToUtf8(program.data()), words);
-  std::wstring environment = EnvironmentWith(env);
+  std::wstring environment = EnvironmentWith(WithPeerVersion(env));
   std::fflush(nullptr);
 
   // Inherits what was made to be inherited: our standard handles, and what a

@@ -33,6 +33,9 @@ const std::map<std::string, CUresult>& Results() {
       {"CUDA_ERROR_NOT_SUPPORTED", CUDA_ERROR_NOT_SUPPORTED},
       {"CUDA_ERROR_NOT_READY", CUDA_ERROR_NOT_READY},
       {"CUDA_ERROR_TIMEOUT", CUDA_ERROR_TIMEOUT},
+      // By number: cuda.h of older toolkits does not have them.
+      {"CUDA_ERROR_MULTICAST_RESOURCE_FULL", static_cast<CUresult>(47)},
+      {"CUDA_ERROR_FABRIC_NOT_READY", static_cast<CUresult>(919)},
       {"CUDA_ERROR_UNKNOWN", CUDA_ERROR_UNKNOWN},
   };
   return *results;

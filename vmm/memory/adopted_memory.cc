@@ -172,11 +172,21 @@ absl::StatusOr<Location> LocationOf(const Driver& driver,
       r != CUDA_SUCCESS) {
     return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
   }
-  if (properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
-    return Location::HostNuma(properties.location.id);
+  const Place place = PlaceOf(properties.location);
+  if (!place.unknown.empty()) {
+    return absl::FailedPreconditionError(place.unknown);
+  }
+  if (place.host_numa_node.has_value()) {
+    return Location::HostNuma(*place.host_numa_node);
+  }
+  if (!place.device_ordinal.has_value()) {
+    return absl::FailedPreconditionError(
+        "the memory is on a device that this process does not see; adopt it "
+        "where it was made, or let this process see the device "
+        "(CUDA_VISIBLE_DEVICES)");
   }
   absl::StatusOr<Device> device =
-      Device::ByOrdinal(driver, properties.location.id);
+      Device::ByOrdinal(driver, *place.device_ordinal);
   if (!device.ok()) return device.status();
   return Location::On(*std::move(device));
 }

@@ -53,8 +53,11 @@ class Device::ProbeCache {
         results_[static_cast<std::size_t>(kind) - 1];
     if (known.has_value()) return *known;
     absl::Status result = ProbeKind(device, kind);
-    // Running out of memory or descriptors says nothing about the kind.
-    if (!absl::IsResourceExhausted(result)) known = result;
+    // Running out of memory or descriptors says nothing about the kind, and a
+    // fabric that is not ready yet may be so at the next try.
+    if (!absl::IsResourceExhausted(result) && !absl::IsUnavailable(result)) {
+      known = result;
+    }
     return result;
   }
 

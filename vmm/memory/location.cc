@@ -3,6 +3,14 @@
 #include "absl/strings/str_cat.h"
 
 namespace vmm {
+namespace {
+
+// Of CUDA 13.2 and 13.4, whose cuda.h names them; drivers are newer than
+// headers.
+constexpr int kInvisible = 5;
+constexpr int kLocalityDomain = 6;
+
+}  // namespace
 
 CUmemLocation Location::ToCuda() const {
   CUmemLocation location{};
@@ -36,6 +44,33 @@ absl::Status CheckReachable(const Location& where,
     }
   }
   return absl::OkStatus();
+}
+
+Place PlaceOf(const CUmemLocation& location) {
+  Place place;
+  switch (static_cast<int>(location.type)) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      // A hidden device, before 13.2: -2 (measured).
+      if (location.id >= 0) place.device_ordinal = location.id;
+      break;
+    case kLocalityDomain:
+      // The device's ordinal is the first byte, its part's number the second.
+      place.device_ordinal =
+          static_cast<int>(reinterpret_cast<const unsigned char&>(location.id));
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      place.host_numa_node = location.id;
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case kInvisible:
+      break;
+    default:
+      place.unknown = absl::StrCat(
+          "The driver says that it is at a location of type ",
+          static_cast<int>(location.type),
+          ", which this version of vmmshare does not know: use a newer one.");
+  }
+  return place;
 }
 
 }  // namespace vmm

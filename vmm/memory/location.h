@@ -39,6 +39,16 @@ class Location {
   int node_;
 };
 
+// Where memory is, as its properties tell. Nothing of a device that this
+// process does not see.
+struct Place {
+  std::optional<int> host_numa_node;
+  std::optional<int> device_ordinal;
+  std::string unknown;  // Why nothing can be said, if so.
+};
+
+Place PlaceOf(const CUmemLocation& location);
+
 enum class Access { kNone = 0, kRead = 1, kReadWrite = 3 };
 
 // `who` may access memory in this way. Only host memory can be granted to the

@@ -1,9 +1,12 @@
 #include "vmm/memory/pointer.h"
 
 #include <array>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "vmm/memory/location.h"
 #include "vmm/memory/physical_memory.h"
 
 namespace vmm {
@@ -130,6 +133,7 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
   absl::StatusOr<OwnedMemoryHandle> chunk = RetainMemoryAt(driver, pointer);
   if (!chunk.ok()) return chunk.status();
   PointerInfo info;
+  std::string unknown_place;
   info.kind = KindOf(*attributes, chunk->has_value());
   if (info.kind == PointerKind::kVmm) {
     info.kinds = HandleKindSet::FromCuda(attributes->handle_types);
@@ -139,12 +143,10 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
         r != CUDA_SUCCESS) {
       return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
     }
-    if (properties.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
-      info.host_numa_node = properties.location.id;
-    } else if (properties.location.id >= 0) {
-      // Of a device that this process does not see: -2 (measured).
-      info.device_ordinal = properties.location.id;
-    }
+    const Place place = PlaceOf(properties.location);
+    info.host_numa_node = place.host_numa_node;
+    info.device_ordinal = place.device_ordinal;
+    unknown_place = place.unknown;
   }
   // Of addresses that are only reserved the driver tells the range all the same
   // (measured).
@@ -159,8 +161,10 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
   if (info.kind == PointerKind::kPool && attributes->handle_types != 0) {
     info.kinds = {HandleKind::kStreamPool};
   }
-  info.adoptable = info.kind == PointerKind::kVmm && !info.kinds.empty();
-  info.advice = AdviceFor(info.kind, info.kinds);
+  info.adoptable = info.kind == PointerKind::kVmm && !info.kinds.empty() &&
+                   unknown_place.empty();
+  info.advice =
+      unknown_place.empty() ? AdviceFor(info.kind, info.kinds) : unknown_place;
   return info;
 }
 
