@@ -15,8 +15,13 @@
 namespace vmm::hostdriver {
 namespace {
 
-// CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers lack.
+// CU_DEVICE_ATTRIBUTE_MPS_ENABLED, _HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_
+// SUPPORTED and _HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, which older headers
+// lack, and with them attributes up to the last.
 constexpr int kMpsEnabled = 133;
+constexpr int kHostNumaMemory = 141;
+constexpr int kHostMemory = 145;
+constexpr int kAttributes = 148;
 
 // As measured on an H100 (driver 580) where the model has the feature; 0 for
 // what it lacks (pools of host memory, multicast) and for sizes of things it
@@ -41,8 +46,8 @@ int AttributeValue(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case kHostNumaMemory:
+    case kHostMemory:
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
       return 1;
@@ -187,8 +192,7 @@ CUresult CUDAAPI cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
                                       CUdevice device) {
   if (CUresult r = Enter("cuDeviceGetAttribute"); r != CUDA_SUCCESS) return r;
-  if (value == nullptr || attribute < 1 ||
-      attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
+  if (value == nullptr || attribute < 1 || attribute >= kAttributes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;

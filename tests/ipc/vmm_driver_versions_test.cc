@@ -53,6 +53,15 @@ TEST_F(DriverVersions, AreThoseThatTheSettingNames) {
   }
 }
 
+// That runs between two versions are such runs.
+TEST_F(DriverVersions, AChildsIsThePeersWhereThatIsNamed) {
+  const char* const peer = std::getenv("VMMSHARE_TEST_PEER_VERSION");
+  if (peer == nullptr) GTEST_SKIP() << "this run is of one version";
+  EXPECT_STREQ(peer, "13.5");
+  EXPECT_EQ(TestDriver().version(), 12040);
+  EXPECT_EQ(Run("tells-version", {}, {"13050"}), 0);
+}
+
 // The pointer's device, and what comes of adopting it.
 int ClassifiesDeviceMemory(const Args& args) {
   const Here here{Must(Device::ByOrdinal(TestDriver(), 1))};

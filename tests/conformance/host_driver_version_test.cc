@@ -1,0 +1,64 @@
+// VMMSHARE_HOST_VERSION: what an older and a newer driver find.
+#include <cuda.h>
+
+#include <string>
+
+#include "tests/conformance/host_driver_test.h"
+#include "tests/support/child.h"
+#include "tests/support/emulator.h"
+
+namespace vmm::testing {
+namespace {
+
+// What cuGetProcAddress says of cuCtxCreate's newest signature, of CUDA 12.5.
+int AsksForACallOf12_5(const std::vector<std::string>& args) {
+  using Ask = CUresult(const char*, void**, int, cuuint64_t,
+                       CUdriverProcAddressQueryResult*);
+  auto* const ask =
+      reinterpret_cast<Ask*>(HostDriverExport("cuGetProcAddress_v2"));
+  Checks checks;
+  void* older = nullptr;
+  void* newer = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  checks.Expect("3.2", ask("cuCtxCreate", &older, 3020, 0, &status),
+                CUDA_SUCCESS);
+  checks.ExpectTrue("the older one is there", older != nullptr);
+  const bool is_old = args[0] == "old";
+  checks.Expect("12.5", ask("cuCtxCreate", &newer, 12050, 0, &status),
+                is_old ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+  checks.ExpectTrue("the newer one is where it came",
+                    (newer == nullptr) == is_old && newer != older);
+  const char* name = nullptr;
+  const auto named =
+      DriverWithContext().cuGetErrorName(static_cast<CUresult>(919), &name);
+  checks.Expect("its own name", named,
+                is_old ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+  return checks.failures();
+}
+const bool kAsks = RegisterChild("asks-for-a-call", &AsksForACallOf12_5);
+
+TEST(HostDriverVersion, HasTheCallsAndNamesOfItsTime) {
+  EXPECT_EQ(Child::Start("asks-for-a-call", {"old"},
+                         {{"VMMSHARE_HOST_VERSION", "12.4"}})
+                .Wait(),
+            0);
+  EXPECT_EQ(Child::Start("asks-for-a-call", {"new"},
+                         {{"VMMSHARE_HOST_VERSION", "13.5"}})
+                .Wait(),
+            0);
+}
+
+TEST(HostDriverVersion, ThatThereIsNotStopsTheProgram) {
+  if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
+  for (const std::string text :
+       {"11.8", "13.6", "14.0", "13", "13.x", "12.11"}) {
+    EXPECT_NE(Child::Start("asks-for-a-call", {"new"},
+                           {{"VMMSHARE_HOST_VERSION", text}})
+                  .Wait(),
+              0)
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing
