@@ -62,6 +62,8 @@ struct DriverTable {
       nullptr;
   decltype(&::cuMemImportFromShareableHandle) cuMemImportFromShareableHandle =
       nullptr;
+  decltype(&::cuMemGetHandleForAddressRange) cuMemGetHandleForAddressRange =
+      nullptr;
   // Other memory.
   decltype(&::cuMemGetInfo) cuMemGetInfo = nullptr;
   decltype(&::cuMemAlloc) cuMemAlloc = nullptr;
@@ -212,6 +214,8 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
       "cuMemExportToShareableHandle", 10020, kRequired});
   visit(DriverEntry<&T::cuMemImportFromShareableHandle>{
       "cuMemImportFromShareableHandle", 10020, kRequired});
+  visit(DriverEntry<&T::cuMemGetHandleForAddressRange>{
+      "cuMemGetHandleForAddressRange", 11070, kOptional});
   visit(DriverEntry<&T::cuMemGetInfo>{"cuMemGetInfo", 3020, kRequired});
   visit(DriverEntry<&T::cuMemAlloc>{"cuMemAlloc", 3020, kRequired});
   visit(DriverEntry<&T::cuMemFree>{"cuMemFree", 3020, kRequired});

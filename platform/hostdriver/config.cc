@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
+#include "platform/hostdriver/cuda_api.h"
 #include "platform/hostdriver/environment.h"
 #include "platform/hostdriver/imex_os.h"
 
@@ -53,6 +55,34 @@ Uuid MakeUuid(const std::string& machine, int device) {
   uuid[6] = (uuid[6] & 0x0f) | 0x80;  // RFC 9562: version 8, made our own way.
   uuid[8] = (uuid[8] & 0x3f) | 0x80;
   return uuid;
+}
+
+void ReadRdma(Config* config) {
+  constexpr std::pair<std::string_view, RdmaModel> kModels[] = {
+      {"works", RdmaModel::kWorks},
+      {"none", RdmaModel::kNone},
+      {"refused", RdmaModel::kRefused},
+      {"no-access", RdmaModel::kNoAccess},
+      {"forgotten", RdmaModel::kForgotten}};
+  if (const char* value = Value("VMMSHARE_HOST_RDMA")) {
+    const auto* const model =
+        std::find_if(std::begin(kModels), std::end(kModels),
+                     [value](const auto& one) { return one.first == value; });
+    if (model == std::end(kModels)) {
+      BadValue("VMMSHARE_HOST_RDMA", value,
+               "works, none, refused, no-access or forgotten");
+    }
+    config->rdma = model->second;
+  }
+  config->dma_buf =
+      kNativeHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (const char* value = Value("VMMSHARE_HOST_DMA_BUF")) {
+    const auto number = ParseNumber<int>(value);
+    if (!number || *number < 0 || *number > 1) {
+      BadValue("VMMSHARE_HOST_DMA_BUF", value, "0 or 1");
+    }
+    config->dma_buf = config->dma_buf && *number == 1;
+  }
 }
 
 void ReadPeers(Config* config) {
@@ -153,6 +183,7 @@ Config ReadConfig() {
   if (const char* value = Value("VMMSHARE_HOST_KERNELS")) {
     config.kernels = value;
   }
+  ReadRdma(&config);
   ReadPeers(&config);
   ReadFabric(&config);
   ReadNode(&config);

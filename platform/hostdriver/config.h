@@ -20,6 +20,15 @@ namespace vmm::hostdriver {
 
 inline constexpr int kMaxDevices = 64;
 
+// What becomes of memory that is asked for with gpuDirectRDMACapable.
+enum class RdmaModel {
+  kWorks,      // As measured on an H100.
+  kNone,       // The attribute says no, and cuMemCreate refuses.
+  kRefused,    // The attribute says yes, and cuMemCreate refuses: GB10.
+  kNoAccess,   // It is created, and access to it refused: WSL2.
+  kForgotten,  // It is created without the flag, which nobody has seen.
+};
+
 struct Config {
   // The instance, and "@" and the node if it has several: what devices, memory
   // and budgets belong to.
@@ -37,6 +46,9 @@ struct Config {
   bool mps = false;
   // A library that registers kernels.
   std::optional<std::string> kernels;
+  RdmaModel rdma = RdmaModel::kWorks;
+  // Whether there are descriptors for the memory at an address.
+  bool dma_buf = true;
   // How long after its submission work in a stream begins, at the earliest.
   std::chrono::microseconds delay{0};
   // Bytes of which memory with fabric handles has a multiple.

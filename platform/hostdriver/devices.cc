@@ -40,7 +40,6 @@ int AttributeValue(CUdevice_attribute attribute) {
     // 1 although cuMemCreate answers NOT_PERMITTED: so does the real driver on
     // a machine without an IMEX channel.
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
@@ -200,8 +199,20 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
       DriverVersion() < kFabricHandlesSince) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *value = attribute == kMpsEnabled ? GetState().config.mps
-                                    : AttributeValue(attribute);
+  const Config& config = GetState().config;
+  switch (static_cast<int>(attribute)) {
+    case kMpsEnabled:
+      *value = config.mps;
+      break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+      *value = config.rdma != RdmaModel::kNone;
+      break;
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+      *value = config.dma_buf;
+      break;
+    default:
+      *value = AttributeValue(attribute);
+  }
   return CUDA_SUCCESS;
 }
 

@@ -67,6 +67,8 @@ const Entry kEntries[] = {
     Make("cuMemExportToShareableHandle", 10020, &cuMemExportToShareableHandle),
     Make("cuMemImportFromShareableHandle", 10020,
          &cuMemImportFromShareableHandle),
+    Make("cuMemGetHandleForAddressRange", 11070,
+         &cuMemGetHandleForAddressRange),
     Make("cuMemAddressReserve", 10020, &cuMemAddressReserve),
     Make("cuMemAddressFree", 10020, &cuMemAddressFree),
     Make("cuMemMap", 10020, &cuMemMap),

@@ -52,6 +52,14 @@
 //                           what the version has
 //   VMMSHARE_HOST_KERNELS   the absolute path of a library that registers
 //                           kernels (host_kernels.h)
+//   VMMSHARE_HOST_RDMA      what memory with gpuDirectRDMACapable is: works
+//                           (default, as measured on H100); none: the attribute
+//                           is 0 and cuMemCreate returns INVALID_DEVICE;
+//                           refused: the attribute is 1 all the same (GB10);
+//                           no-access: cuMemSetAccess returns UNKNOWN (WSL2);
+//                           forgotten: it is made without the flag
+//   VMMSHARE_HOST_DMA_BUF   0: the attribute says that there are no dma-bufs;
+//                           default 1, on Windows always 0
 //   VMMSHARE_HOST_FAIL      failures to inject, as for vmmshareHostFail()
 //   CUDA_VISIBLE_DEVICES    as NVIDIA's driver reads it
 //
@@ -129,6 +137,9 @@
 //     the lock makes cuMemCreate, or cuInit, of the others answer
 //     CUDA_ERROR_TIMEOUT after three seconds.
 //   - Every allocation takes a descriptor of the process.
+//   - The descriptor of a range (cuMemGetHandleForAddressRange) is no dma-buf:
+//     it is another descriptor of the first chunk's whole memory, which can
+//     also be imported.
 //   - A legacy IPC handle of memory that was freed opens nothing (580: often
 //     what lies at the old address by then, whoever's data that is).
 //   - A legacy IPC handle opens one allocation only. The real driver exposes

@@ -56,6 +56,9 @@ CUresult CheckAccess(const State& state, const Mapping& mapping,
     return CUDA_ERROR_INVALID_VALUE;
   }
   const Memory& memory = *mapping.memory;
+  if (memory.label.rdma && state.config.rdma == RdmaModel::kNoAccess) {
+    return CUDA_ERROR_UNKNOWN;
+  }
   if (IsHost(desc.location)) {
     return memory.label.OnDevice() &&
                    desc.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE

@@ -213,7 +213,12 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle,
     return r;
   }
   std::shared_ptr<Memory> memory;
-  const bool rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
+  bool rdma = prop->allocFlags.gpuDirectRDMACapable != 0;
+  if (rdma && (state.config.rdma == RdmaModel::kNone ||
+               state.config.rdma == RdmaModel::kRefused)) {
+    return CUDA_ERROR_INVALID_DEVICE;  // As GB10 is reported to.
+  }
+  if (state.config.rdma == RdmaModel::kForgotten) rdma = false;
   const unsigned char compression = prop->allocFlags.compressionType;
   if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     const MemoryLabel::Kind kind = fabric.key == 0 ? MemoryLabel::Kind::kDevice

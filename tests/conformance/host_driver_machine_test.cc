@@ -201,6 +201,8 @@ TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0-0"), kAborted);
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_INSTANCE", "a/b"), kAborted);
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_RDMA", "yes"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "2"), kAborted);
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "1ms"), kAborted);
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "1000001"), kAborted);
 }

@@ -1,0 +1,40 @@
+// cuMemGetHandleForAddressRange: a descriptor that stands in for a dma-buf.
+#include <optional>
+
+#include "platform/hostdriver/address_space.h"
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
+                                               CUdeviceptr address,
+                                               std::size_t size,
+                                               CUmemRangeHandleType type,
+                                               unsigned long long flags) {
+  if (CUresult r = Enter("cuMemGetHandleForAddressRange"); r != CUDA_SUCCESS) {
+    return r;
+  }
+  constexpr std::size_t kHostPage = 4096;
+  constexpr unsigned long long kPcie = 1;  // Newer than some toolkits.
+  if (handle == nullptr || address == 0 || size == 0 ||
+      address % kHostPage != 0 || size % kHostPage != 0 ||
+      size > UINT64_MAX - address ||
+      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || (flags & ~kPcie) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (!state.config.dma_buf) return CUDA_ERROR_NOT_SUPPORTED;
+  // Documented: all of it must be mapped.
+  const auto first = MappingAt(state, address);
+  for (CUdeviceptr at = address; at < address + size;) {
+    const auto mapping = MappingAt(state, at);
+    if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
+    at = mapping->first + mapping->second.memory->size;
+  }
+  // Of several chunks only the first is covered, as others have found.
+  const std::optional<OsMemory> copy =
+      DuplicateMemory(first->second.memory->os);
+  if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
+  StoreExported(*copy, handle);
+  return CUDA_SUCCESS;
+}

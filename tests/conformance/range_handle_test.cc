@@ -1,0 +1,46 @@
+// cuMemGetHandleForAddressRange, as documented: not run on a GPU yet.
+#include "tests/conformance/conformance.h"
+#include "tests/conformance/descriptors.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr std::size_t kPages = 64 << 10;  // Of every size of host page.
+
+class RangeHandles : public Conformance {
+ protected:
+  void SetUp() override {
+    int supported = 0;
+    ASSERT_EQ(cu.cuDeviceGetAttribute(&supported,
+                                      CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0),
+              CUDA_SUCCESS);
+    if (supported == 0) GTEST_SKIP() << "device 0 has no dma-buf";
+  }
+  CUresult Export(CUdeviceptr address, std::size_t size) {
+    int fd = -1;
+    const CUresult result = cu.cuMemGetHandleForAddressRange(
+        &fd, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    EXPECT_EQ(fd >= 0, result == CUDA_SUCCESS);
+    if (fd >= 0) CloseDescriptor(fd);
+    return result;
+  }
+};
+
+TEST_F(RangeHandles, AreOfAllMappedMemoryOrAPartOfIt) {
+  const CUdeviceptr memory = Memory();
+  EXPECT_EQ(Export(memory, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(Export(memory + kPages, kPages), CUDA_SUCCESS);
+}
+
+TEST_F(RangeHandles, AreOfWholePages) {
+  const CUdeviceptr memory = Memory();
+  EXPECT_EQ(Export(memory + 1, kPages), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Export(memory, kPages + 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(RangeHandles, AreNotOfAddressesWithoutMemory) {
+  EXPECT_NE(Export(Reserve(), kGranule), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace vmm::testing
