@@ -50,27 +50,82 @@ absl::StatusOr<Choice> Choose(const Device& device, const SharePolicy& policy) {
 absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
                                           const Location& where,
                                           const AllocationOptions& options,
-                                          Choice& choice) {
+                                          bool rdma, Choice& choice) {
   const absl::Span<const HandleKind> wanted = options.sharing.kinds();
   auto least = wanted.rbegin();
   for (;;) {
     absl::StatusOr<std::uint64_t> granularity =
-        PhysicalMemory::Granularity(driver, where, choice.kinds);
+        PhysicalMemory::Granularity(driver, where, choice.kinds, rdma);
     if (!granularity.ok()) return granularity.status();
     absl::StatusOr<ChunkLayout> layout =
         LayOut(options.size, options.max_chunk_size, *granularity);
     if (!layout.ok()) return layout.status();
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
-        driver, where, *layout, choice.kinds, options.sharing.users());
+        driver, where, *layout, choice.kinds, options.sharing.users(), rdma);
     if (memory.ok() || absl::IsResourceExhausted(memory.status())) {
       return memory;
     }
+    // No kind is given up for a flag that the program can do without.
+    if (rdma && options.rdma == Rdma::kTry) return memory.status();
     while (least != wanted.rend() && !choice.kinds.Has(*least)) ++least;
     if (least == wanted.rend()) return memory.status();
     choice.kinds.Remove(*least);
     if (choice.kinds.empty()) return memory.status();
     choice.passed_over.push_back({*least, memory.status()});
   }
+}
+
+absl::StatusOr<MappedRegion> CreateMapped(const Driver& driver,
+                                          const Location& where,
+                                          absl::Span<const AccessGrant> grants,
+                                          const AllocationOptions& options,
+                                          bool rdma, Choice& choice) {
+  absl::StatusOr<PhysicalMemory> memory =
+      CreateWith(driver, where, options, rdma, choice);
+  if (!memory.ok()) return memory.status();
+  return MappedRegion::Create(driver, *std::move(memory), options.alignment,
+                              grants);
+}
+
+// OK unless the device says that its memory never has the flag.
+absl::Status CheckRdmaAttribute(const Device& device) {
+  int supported = 0;
+  if (CUresult r = device.driver()->cuDeviceGetAttribute(
+          &supported,
+          CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+          device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return device.driver().Error(
+        r, absl::StrCat("cuDeviceGetAttribute(GPU_DIRECT_RDMA_WITH_CUDA_VMM_"
+                        "SUPPORTED, device=",
+                        device.ordinal(), ")"));
+  }
+  if (supported != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "cuDeviceGetAttribute(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) says 0");
+}
+
+// `choice` and what it says of kinds is of the memory that was made.
+absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
+                                           const Location& where,
+                                           absl::Span<const AccessGrant> grants,
+                                           const AllocationOptions& options,
+                                           Choice& choice) {
+  absl::Status supported = CheckRdmaAttribute(device);
+  Choice mine = choice;
+  absl::StatusOr<MappedRegion> region =
+      supported.ok() ? CreateMapped(device.driver(), where, grants, options,
+                                    /*rdma=*/true, mine)
+                     : supported;
+  if (region.ok()) choice = std::move(mine);
+  // What does not fit with the flag does not without.
+  if (region.ok() || absl::IsResourceExhausted(region.status())) return region;
+  return platform::Annotate(
+      region.status(),
+      absl::StrCat("memory of ", device.Describe(),
+                   " cannot be made for GPUDirect RDMA"),
+      "Ask for Rdma::kTry to go on without it where it is refused (then "
+      "IsRdmaCapable() is false), and let network cards use host memory");
 }
 
 }  // namespace
@@ -93,15 +148,24 @@ absl::StatusOr<Allocation> Allocation::Create(
 
   absl::StatusOr<MemoryId> id = NewMemoryId();
   if (!id.ok()) return id.status();
-  absl::StatusOr<PhysicalMemory> memory =
-      CreateWith(driver, where, options, *choice);
-  if (!memory.ok()) return memory.status();
-  absl::StatusOr<MappedRegion> region = MappedRegion::Create(
-      driver, *std::move(memory), options.alignment, grants);
+  absl::StatusOr<MappedRegion> region = absl::UnknownError("");
+  absl::Status refusal;
+  bool rdma = options.rdma != Rdma::kOff;
+  if (rdma) {
+    region = CreateForRdma(device, where, grants, options, *choice);
+    if (!region.ok() && options.rdma == Rdma::kTry &&
+        !absl::IsResourceExhausted(region.status())) {
+      refusal = region.status();
+      rdma = false;
+    }
+  }
+  if (!rdma) {
+    region = CreateMapped(driver, where, grants, options, rdma, *choice);
+  }
   if (!region.ok()) return region.status();
   return Allocation(device, std::move(where), *std::move(region), *id,
                     options.size, std::move(choice->passed_over),
-                    options.sharing.users());
+                    options.sharing.users(), rdma, std::move(refusal));
 }
 
 absl::Status Allocation::Discard() {
@@ -114,7 +178,7 @@ absl::Status Allocation::Discard() {
 absl::Status Allocation::Remap() {
   if (!region_.has_memory()) {
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
-        device_.driver(), where_, layout_, kinds_, users_);
+        device_.driver(), where_, layout_, kinds_, users_, rdma_);
     if (!memory.ok()) return memory.status();
     region_.ReplaceMemory(*std::move(memory));
   }

@@ -47,6 +47,9 @@ struct AllocationOptions {
   std::optional<int> host_numa_node = std::nullopt;
   // Who else gets access, set in the same driver call.
   std::vector<AccessGrant> also = {};
+  // Whether other devices on PCIe, such as network cards, are to read and write
+  // it by themselves (CUDA's gpuDirectRDMACapable).
+  Rdma rdma = Rdma::kOff;
 };
 
 // Move-only, thread-compatible: const calls from several threads are safe.
@@ -58,6 +61,9 @@ class Allocation {
   //   FAILED_PRECONDITION  a device of `also` has no peer access (checked
   //                        first)
   //   RESOURCE_EXHAUSTED   does not fit
+  //   FAILED_PRECONDITION  Rdma::kRequire, and the device's attribute says no,
+  //                        or the driver made memory without the flag; else
+  //                        what cuMemCreate or cuMemSetAccess refused with
   //   else                 no kind of the policy works here: the first kind's
   //                        reason; all reasons are in the message
   static absl::StatusOr<Allocation> Create(const Device& device,
@@ -76,6 +82,12 @@ class Allocation {
   // was passed over.
   HandleKindSet kinds() const { return kinds_; }
   const std::vector<PassedOver>& passed_over() const { return passed_over_; }
+
+  // Whether all of it has CUDA's gpuDirectRDMACapable, as the driver says now.
+  // FAILED_PRECONDITION when it is discarded.
+  absl::StatusOr<bool> IsRdmaCapable() const { return region_.IsRdmaCapable(); }
+  // With Rdma::kTry, why the memory was made without; otherwise OK.
+  const absl::Status& rdma_refusal() const { return rdma_refusal_; }
 
   // Gives or takes access, all of `grants` in one driver call; see Mapping.
   absl::Status SetAccess(absl::Span<const AccessGrant> grants) {
@@ -106,7 +118,8 @@ class Allocation {
  private:
   Allocation(Device device, Location where, MappedRegion region, MemoryId id,
              std::uint64_t requested_size, std::vector<PassedOver> passed_over,
-             std::vector<platform::UserId> users)
+             std::vector<platform::UserId> users, bool rdma,
+             absl::Status rdma_refusal)
       : device_(std::move(device)),
         where_(std::move(where)),
         region_(std::move(region)),
@@ -115,7 +128,9 @@ class Allocation {
         layout_(region_.memory().layout()),
         kinds_(region_.memory().kinds()),
         passed_over_(std::move(passed_over)),
-        users_(std::move(users)) {}
+        users_(std::move(users)),
+        rdma_(rdma),
+        rdma_refusal_(std::move(rdma_refusal)) {}
 
   Device device_;
   Location where_;
@@ -125,7 +140,10 @@ class Allocation {
   ChunkLayout layout_;
   HandleKindSet kinds_;
   std::vector<PassedOver> passed_over_;
-  std::vector<platform::UserId> users_;  // For memory made by Remap().
+  // For memory made by Remap().
+  std::vector<platform::UserId> users_;
+  bool rdma_;
+  absl::Status rdma_refusal_;
 };
 
 }  // namespace vmm

@@ -59,6 +59,13 @@ const PhysicalMemory& MappedRegion::memory() const {
   return *memory_;
 }
 
+absl::StatusOr<bool> MappedRegion::IsRdmaCapable() const {
+  if (has_memory()) return memory_->IsRdmaCapable();
+  return absl::FailedPreconditionError(
+      "the memory was discarded, so that nothing has the RDMA flag; Remap() "
+      "it first");
+}
+
 absl::Status MappedRegion::SetAccess(absl::Span<const AccessGrant> grants) {
   if (!is_mapped()) {
     return absl::FailedPreconditionError(

@@ -53,6 +53,8 @@ class MappedRegion {
   // REQUIRES: has_memory().
   const PhysicalMemory& memory() const;
   bool has_memory() const { return memory_.has_value(); }
+  // FAILED_PRECONDITION when it was dropped.
+  absl::StatusOr<bool> IsRdmaCapable() const;
 
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);
   absl::Status Unmap();

@@ -15,8 +15,9 @@ using platform::Driver;
 
 absl::StatusOr<CUmemAllocationProp> Properties(
     const Location& where, HandleKindSet kinds,
-    const std::vector<platform::UserId>& users) {
+    const std::vector<platform::UserId>& users, bool rdma) {
   CUmemAllocationProp properties{};
+  properties.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = kinds.cuda_bits();
   properties.location = where.ToCuda();
@@ -35,9 +36,10 @@ const char* AdviceWhenFull(const Driver& driver) {
              : "The memory does not fit; nvidia-smi shows who holds how much.";
 }
 
-std::string Words(const Location& where, HandleKindSet kinds) {
+std::string Words(const Location& where, HandleKindSet kinds, bool rdma) {
   return absl::StrCat("location=", where.Describe(),
-                      ", handle kinds=", kinds.ToString());
+                      ", handle kinds=", kinds.ToString(),
+                      rdma ? ", gpuDirectRDMACapable=1" : "");
 }
 
 }  // namespace
@@ -92,25 +94,27 @@ absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
 
 absl::StatusOr<std::uint64_t> PhysicalMemory::Granularity(const Driver& driver,
                                                           const Location& where,
-                                                          HandleKindSet kinds) {
+                                                          HandleKindSet kinds,
+                                                          bool rdma) {
   const absl::StatusOr<CUmemAllocationProp> properties =
-      Properties(where, kinds, {});
+      Properties(where, kinds, {}, rdma);
   if (!properties.ok()) return properties.status();
   std::size_t granularity = 0;
   if (CUresult r = driver->cuMemGetAllocationGranularity(
           &granularity, &*properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
       r != CUDA_SUCCESS) {
     return driver.Error(r, absl::StrCat("cuMemGetAllocationGranularity(",
-                                        Words(where, kinds), ")"));
+                                        Words(where, kinds, rdma), ")"));
   }
   return granularity;
 }
 
 absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
     const Driver& driver, const Location& where, const ChunkLayout& layout,
-    HandleKindSet kinds, const std::vector<platform::UserId>& users) {
+    HandleKindSet kinds, const std::vector<platform::UserId>& users,
+    bool rdma) {
   const absl::StatusOr<CUmemAllocationProp> properties =
-      Properties(where, kinds, users);
+      Properties(where, kinds, users, rdma);
   if (!properties.ok()) return properties.status();
   MemoryHandles handles;
   handles.reserve(layout.count());
@@ -122,13 +126,39 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
       return driver.Error(
           r,
           absl::StrCat("cuMemCreate(size=", layout.SizeOf(i), ", ",
-                       Words(where, kinds), "), chunk ", i + 1, " of ",
+                       Words(where, kinds, rdma), "), chunk ", i + 1, " of ",
                        layout.count()),
           r == CUDA_ERROR_OUT_OF_MEMORY ? AdviceWhenFull(driver) : "");
     }
     handles.push_back(OwnedMemoryHandle::Adopt({driver, handle}));
   }
-  return PhysicalMemory(std::move(handles), layout, where, kinds);
+  PhysicalMemory memory(std::move(handles), layout, where, kinds);
+  if (rdma) {
+    absl::StatusOr<bool> has = memory.IsRdmaCapable();
+    if (!has.ok()) return has.status();
+    if (!*has) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cuMemCreate(", Words(where, kinds, rdma),
+          ") succeeded, but cuMemGetAllocationPropertiesFromHandle() says "
+          "gpuDirectRDMACapable=0"));
+    }
+  }
+  return memory;
+}
+
+absl::StatusOr<bool> PhysicalMemory::IsRdmaCapable() const {
+  for (const OwnedMemoryHandle& chunk : handles_) {
+    const Driver& driver = *chunk.get().driver;
+    CUmemAllocationProp properties{};
+    if (CUresult r = driver->cuMemGetAllocationPropertiesFromHandle(
+            &properties, chunk.get().handle);
+        r != CUDA_SUCCESS) {
+      return driver.Error(
+          r, "cuMemGetAllocationPropertiesFromHandle(memory handle)");
+    }
+    if (properties.allocFlags.gpuDirectRDMACapable == 0) return false;
+  }
+  return true;
 }
 
 PhysicalMemory PhysicalMemory::FromHandles(MemoryHandles handles,

@@ -80,22 +80,33 @@ absl::StatusOr<ChunkLayout> LayOut(std::uint64_t size,
                                    std::uint64_t max_chunk_size,
                                    std::uint64_t granularity);
 
+// Whether network cards and other PCIe devices are to read and write memory by
+// themselves (GPUDirect RDMA), which the driver must be told when it is made.
+enum class Rdma {
+  kOff,      // Not asked for.
+  kTry,      // Asked for; memory without it where the machine refuses.
+  kRequire,  // Asked for; an error where the machine refuses.
+};
+
 // Move-only; const calls are thread-safe.
 class PhysicalMemory {
  public:
-  // The granularity of memory at `where` that can be shared as `kinds`.
+  // The granularity of memory at `where` that can be shared as `kinds`, with
+  // the RDMA flag if `rdma`.
   static absl::StatusOr<std::uint64_t> Granularity(
       const platform::Driver& driver, const Location& where,
-      HandleKindSet kinds);
+      HandleKindSet kinds, bool rdma = false);
 
   // Creates memory, zeroed by the driver (observed, not documented).
   // RESOURCE_EXHAUSTED when it does not fit; PERMISSION_DENIED and others as
   // the driver answers. On failure nothing stays allocated. `users`:
-  // SharePolicy::AndUsers(); INVALID_ARGUMENT when one is no SID.
+  // SharePolicy::AndUsers(); INVALID_ARGUMENT when one is no SID. `rdma`: with
+  // the flag gpuDirectRDMACapable, which is read back from every chunk;
+  // FAILED_PRECONDITION when the driver made one without.
   static absl::StatusOr<PhysicalMemory> Create(
       const platform::Driver& driver, const Location& where,
       const ChunkLayout& layout, HandleKindSet kinds,
-      const std::vector<platform::UserId>& users = {});
+      const std::vector<platform::UserId>& users = {}, bool rdma = false);
 
   // Takes over handles that were imported or retained, one a chunk.
   // REQUIRES: as many handles as `layout` has chunks.
@@ -115,6 +126,10 @@ class PhysicalMemory {
   // The kinds as which it can be exported; none for imported memory, which the
   // driver does not export again (measured).
   HandleKindSet kinds() const { return kinds_; }
+
+  // Whether every chunk has the flag gpuDirectRDMACapable. Asks the driver
+  // about each: what was created says so too to a process that imported it.
+  absl::StatusOr<bool> IsRdmaCapable() const;
 
  private:
   PhysicalMemory(MemoryHandles handles, const ChunkLayout& layout,

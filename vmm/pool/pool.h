@@ -44,6 +44,7 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/location.h"
+#include "vmm/memory/physical_memory.h"
 #include "vmm/pool/pool_ticket.h"
 #include "vmm/share/lease.h"
 #include "vmm/share/servable.h"
@@ -81,6 +82,8 @@ struct PoolOptions {
   // A NUMA node of the host to have the segments on, instead of the device's
   // memory; see AllocationOptions.
   std::optional<int> host_numa_node = std::nullopt;
+  // For every segment; see AllocationOptions.
+  Rdma rdma = Rdma::kOff;
   // With kPerThread a null stream is refused as CU_STREAM_PER_THREAD is, and
   // not taken for another stream than the caller means.
   NullStream null_stream = NullStream::kLegacy;

@@ -87,6 +87,7 @@ absl::Status Core::AddSegment(std::uint32_t number, const SegmentPlan& plan) {
   options.alignment = plan.alignment;
   options.also = options_.also;
   options.host_numa_node = options_.host_numa_node;
+  options.rdma = options_.rdma;
   Domain& domain = *domains_[number];
   std::unique_ptr<Segment> segment;
   std::shared_ptr<SharedSegment> shared;

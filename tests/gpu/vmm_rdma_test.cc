@@ -1,0 +1,125 @@
+// Memory that network cards may use: CUDA's gpuDirectRDMACapable.
+#include <gmock/gmock.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/child.h"
+#include "vmm/memory/allocation.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RdmaTest : public DriverTest {};
+
+TEST_F(RdmaTest, IsOffUnlessItIsAskedFor) {
+  const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
+  EXPECT_FALSE(Must(memory.IsRdmaCapable()));
+  EXPECT_TRUE(memory.rdma_refusal().ok());
+}
+
+// On GPUs that refuse the flag: as the refusal says.
+TEST_F(RdmaTest, TryAndRequireAgreeOnEveryChunk) {
+  const AllocationOptions options = {.size = 3 * kGranule,
+                                     .max_chunk_size = kGranule};
+  AllocationOptions trying = options;
+  trying.rdma = Rdma::kTry;
+  AllocationOptions requiring = options;
+  requiring.rdma = Rdma::kRequire;
+  const Allocation tried = Must(Allocation::Create(device, trying));
+  const absl::StatusOr<Allocation> required =
+      Allocation::Create(device, requiring);
+  EXPECT_EQ(Must(tried.IsRdmaCapable()), tried.rdma_refusal().ok())
+      << tried.rdma_refusal();
+  EXPECT_EQ(required.ok(), tried.rdma_refusal().ok()) << required.status();
+  if (required.ok()) EXPECT_TRUE(Must(required->IsRdmaCapable()));
+  Fill(tried.address(), 0x5a, tried.size());
+  EXPECT_TRUE(Holds(tried.address(), 0x5a, tried.size()));
+  std::printf("this device's RDMA flag: %s\n",
+              tried.rdma_refusal().ok()
+                  ? "had"
+                  : std::string(tried.rdma_refusal().message()).c_str());
+}
+
+TEST_F(RdmaTest, IsKeptWhenDiscardedMemoryIsMadeAgain) {
+  Allocation memory =
+      Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}));
+  const bool had = Must(memory.IsRdmaCapable());
+  EXPECT_TRUE(memory.Discard().ok());
+  EXPECT_EQ(memory.IsRdmaCapable().status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(memory.Remap().ok());
+  EXPECT_EQ(Must(memory.IsRdmaCapable()), had);
+}
+
+// What each model of the host-memory driver (host_driver.h) comes to.
+// args: works or refused, a part of the reason, the code of kRequire.
+int Model(const std::vector<std::string>& args) {
+  const Device device = FirstDevice();
+  const bool works = args[0] == "works";
+  const Allocation tried =
+      Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}));
+  EXPECT_EQ(Must(tried.IsRdmaCapable()), works);
+  EXPECT_EQ(tried.rdma_refusal().ok(), works);
+  const absl::StatusOr<Allocation> required =
+      Allocation::Create(device, {.size = 1, .rdma = Rdma::kRequire});
+  EXPECT_EQ(required.ok(), works) << required.status();
+  if (!works) {
+    const std::string message(required.status().message());
+    EXPECT_EQ(required.status().code(),
+              static_cast<absl::StatusCode>(std::stoi(args[2])));
+    EXPECT_THAT(message, HasSubstr(device.Describe()));
+    EXPECT_THAT(message, HasSubstr(args[1]));
+    EXPECT_THAT(message, HasSubstr("Ask for Rdma::kTry"));
+    EXPECT_EQ(required.status().code(), tried.rdma_refusal().code());
+  }
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kModel = RegisterChild("rdma-model", &Model);
+
+int RunModel(const std::string& model, bool works, const std::string& reason,
+             absl::StatusCode code) {
+  return Child::Start("rdma-model",
+                      {works ? "works" : "refused", reason,
+                       std::to_string(static_cast<int>(code))},
+                      {{"VMMSHARE_HOST_RDMA", model}})
+      .Wait();
+}
+
+TEST(RdmaModelTest, EveryRefusalIsToldAndTryGoesOnWithout) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << "models are the host driver's";
+  EXPECT_EQ(RunModel("works", true, "", absl::StatusCode::kOk), 0);
+  EXPECT_EQ(
+      RunModel("none", false,
+               "cuDeviceGetAttribute(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) "
+               "says 0",
+               absl::StatusCode::kFailedPrecondition),
+      0);
+  EXPECT_EQ(RunModel("refused", false, "CUDA_ERROR_INVALID_DEVICE",
+                     absl::StatusCode::kNotFound),
+            0);
+  EXPECT_EQ(RunModel("no-access", false, "cuMemSetAccess(",
+                     absl::StatusCode::kUnknown),
+            0);
+  EXPECT_EQ(RunModel("forgotten", false, "gpuDirectRDMACapable=0",
+                     absl::StatusCode::kFailedPrecondition),
+            0);
+}
+
+TEST_F(RdmaTest, DoesNotFallBackWhereTheMemoryDoesNotFit) {
+  std::size_t total = 0;
+  ASSERT_EQ(driver()->cuDeviceTotalMem(&total, device.cuda_device()),
+            CUDA_SUCCESS);
+  EXPECT_EQ(
+      Allocation::Create(device, {.size = total + kGranule, .rdma = Rdma::kTry})
+          .status()
+          .code(),
+      absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace vmm::testing
