@@ -18,6 +18,7 @@
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/dma_buf.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/pointer.h"

@@ -1,0 +1,45 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "platform/cuda/dma_buf.h"
+#include "platform/os/descriptor_posix.h"
+#include "platform/os/os_error.h"
+
+namespace vmm::platform {
+
+absl::StatusOr<std::uint64_t> DmaBufGranularity() {
+  return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+absl::StatusOr<OsHandle> ExportDmaBuf(const Driver& driver, CUdeviceptr address,
+                                      std::uint64_t size,
+                                      unsigned long long flags) {
+  if (absl::Status has =
+          driver.Need<&DriverTable::cuMemGetHandleForAddressRange>();
+      !has.ok()) {
+    return has;
+  }
+  int descriptor = -1;
+  if (CUresult r = driver->cuMemGetHandleForAddressRange(
+          &descriptor, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+          flags);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuMemGetHandleForAddressRange(0x", absl::Hex(address),
+                        ", size=", size, ", dma-buf, flags=", flags, ")"));
+  }
+  OsHandle owned = AdoptDescriptor(descriptor);
+  if (!owned.has_value()) {
+    return OsError(errno, "cuMemGetHandleForAddressRange() gave no descriptor");
+  }
+  // CUDA does not say whether it sets this.
+  if (::fcntl(static_cast<int>(owned.get()), F_SETFD, FD_CLOEXEC) != 0) {
+    return OsError(errno, "fcntl(dma-buf, F_SETFD, FD_CLOEXEC)");
+  }
+  return owned;
+}
+
+}  // namespace vmm::platform

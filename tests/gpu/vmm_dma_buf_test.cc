@@ -1,0 +1,144 @@
+// dma-bufs of allocations. On a GPU without them: that the refusal says so.
+#include <gmock/gmock.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "platform/cuda/dma_buf.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/child.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/dma_buf.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DmaBufTest : public DriverTest {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<std::uint64_t> page = platform::DmaBufGranularity();
+    if (!page.ok()) GTEST_SKIP() << page.status();
+    page_ = *page;
+    int supported = 0;
+    ASSERT_EQ(driver()->cuDeviceGetAttribute(
+                  &supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+                  device.cuda_device()),
+              CUDA_SUCCESS);
+    if (supported == 0) GTEST_SKIP() << "the device has no dma-buf";
+  }
+  // Three chunks, of which the last is smaller.
+  Allocation Make() {
+    return Must(Allocation::Create(
+        device, {.size = 5 * kGranule, .max_chunk_size = 2 * kGranule}));
+  }
+  absl::Status Fails(const Allocation& memory, const DmaBufOptions& options) {
+    return ExportDmaBufs(memory, options).status();
+  }
+  std::uint64_t page_ = 0;
+};
+
+TEST_F(DmaBufTest, AreOneForEachChunkOfTheRange) {
+  const Allocation memory = Make();
+  const std::vector<DmaBuf> all = Must(ExportDmaBufs(memory));
+  ASSERT_EQ(all.size(), 3u);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].offset, i * 2 * kGranule);
+    EXPECT_EQ(all[i].size, (i < 2 ? 2 : 1) * kGranule);
+    EXPECT_TRUE(all[i].descriptor.has_value());
+  }
+  // From the end of the first chunk into the third.
+  const std::vector<DmaBuf> part =
+      Must(ExportDmaBufs(memory, {.offset = 2 * kGranule - page_,
+                                  .size = 2 * kGranule + 2 * page_}));
+  ASSERT_EQ(part.size(), 3u);
+  EXPECT_EQ(part[0].offset, 2 * kGranule - page_);
+  EXPECT_EQ(part[0].size, page_);
+  EXPECT_EQ(part[1].offset, 2 * kGranule);
+  EXPECT_EQ(part[1].size, 2 * kGranule);
+  EXPECT_EQ(part[2].offset, 4 * kGranule);
+  EXPECT_EQ(part[2].size, page_);
+  EXPECT_EQ(Must(ExportDmaBufs(memory, {.offset = 4 * kGranule})).size(), 1u);
+}
+
+TEST_F(DmaBufTest, OfARangeThatIsNotOfPagesOrLeavesTheMemoryIsRefused) {
+  const Allocation memory = Make();
+  for (const DmaBufOptions& options :
+       {DmaBufOptions{.offset = 1, .size = page_},
+        DmaBufOptions{.offset = 0, .size = page_ + 1}}) {
+    const absl::Status status = Fails(memory, options);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("page size"));
+  }
+  for (const DmaBufOptions& options :
+       {DmaBufOptions{.offset = 0, .size = memory.size() + page_},
+        DmaBufOptions{.offset = memory.size()},
+        DmaBufOptions{.offset = page_, .size = 0 - page_}}) {
+    const absl::Status status = Fails(memory, options);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("leave the alloc"));
+  }
+}
+
+TEST_F(DmaBufTest, OfUnmappedMemoryIsRefused) {
+  Allocation memory = Make();
+  ASSERT_TRUE(memory.Unmap().ok());
+  EXPECT_EQ(Fails(memory, {}).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DmaBufTest, LeaveNothingOpenWhenALaterChunkFails) {
+  DriverFaults faults;
+  const Device mine =
+      Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
+  const Allocation memory = Must(Allocation::Create(
+      mine, {.size = 4 * kGranule, .max_chunk_size = kGranule}));
+  faults.Arm({.point = {.nth = 3},
+              .entry = "cuMemGetHandleForAddressRange",
+              .result = CUDA_ERROR_NOT_SUPPORTED});
+  const absl::Status status = Fails(memory, {});
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(device.Describe()));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("cuMemGetHandleForAddressRange("));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("open kernel modules"));
+  // The fixture sees that no descriptor is left.
+}
+
+TEST_F(DmaBufTest, OverPcieAreHadOrRefusedWithAReason) {
+  const Allocation memory = Make();
+  const absl::StatusOr<std::vector<DmaBuf>> parts =
+      ExportDmaBufs(memory, {.mapping = DmaBufMapping::kPcie});
+  if (parts.ok()) {
+    EXPECT_EQ(parts->size(), 3u);
+    return;
+  }
+  EXPECT_FALSE(parts.status().message().empty());
+  std::printf("PCIe mapping: %s\n",
+              std::string(parts.status().message()).c_str());
+}
+
+// On a machine without.
+int NoDmaBuf(const std::vector<std::string>&) {
+  const Allocation memory =
+      Must(Allocation::Create(FirstDevice(), {.size = 1}));
+  const absl::Status status = ExportDmaBufs(memory).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("DMA_BUF_SUPPORTED"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nvidia_peermem"));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kNoDmaBuf = RegisterChild("no-dma-buf", &NoDmaBuf);
+
+TEST_F(DmaBufTest, AreRefusedWithTheRemedyWhereTheDeviceHasNone) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << "models are the host driver's";
+  EXPECT_EQ(
+      Child::Start("no-dma-buf", {}, {{"VMMSHARE_HOST_DMA_BUF", "0"}}).Wait(),
+      0);
+}
+
+}  // namespace
+}  // namespace vmm::testing
