@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   const Device& device = memory.device();
   RETURN_IF_ERROR(CheckSupported(device, options.mapping));
 
-  const std::uint64_t chunk = shareable.memory().layout().chunk_size;
+  const std::uint64_t chunk = shareable.layout().chunk_size;
   const std::uint64_t end = options.offset + size;
   std::vector<DmaBuf> parts;
   for (std::uint64_t at = options.offset; at < end;) {
