@@ -17,9 +17,10 @@ namespace {
 constexpr unsigned int kThreadsOfBlock = 1024;
 constexpr unsigned int kThreadsOfMultiprocessor = 2048;
 constexpr unsigned int kBlocksOfMultiprocessor = 32;
-constexpr std::size_t kSharedOfMultiprocessor = 228 * 1024;
-constexpr std::size_t kSharedOfSystem = 1024;      // In each block.
-constexpr std::size_t kSharedOfBlock = 48 * 1024;  // Without an opt-in.
+constexpr std::size_t kSharedOfMultiprocessor = std::size_t{228} * 1024;
+constexpr std::size_t kSharedOfSystem = 1024;  // In each block.
+constexpr std::size_t kSharedOfBlock =
+    std::size_t{48} * 1024;  // Without an opt-in.
 
 // Copies of a launch's arguments, kept until it is done.
 class Arguments {
@@ -41,6 +42,7 @@ class Arguments {
   // a graph launches more than once: make them of a copy.
   std::vector<void*> Pointers() {
     std::vector<void*> pointers;
+    pointers.reserve(offsets_.size());
     for (const std::size_t offset : offsets_) {
       pointers.push_back(&words_[offset]);
     }

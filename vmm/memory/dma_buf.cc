@@ -18,7 +18,7 @@ constexpr int kFirstWithPcie = 12080;
 constexpr char kRemedy[] =
     "dma-buf needs the open kernel modules of NVIDIA's driver (515 or newer) "
     "and Linux 5.12; with the others, network cards take the address itself "
-    "once the module nvidia_peermem is loaded. `vmmshare doctor` says more";
+    "once the module nvidia_peermem is loaded";
 
 absl::Status CheckSupported(const Device& device, DmaBufMapping mapping) {
   const platform::Driver& driver = device.driver();

@@ -35,8 +35,8 @@ nb::object CapsuleOf(nb::handle object, const DLDevice& device) {
     // Of before DLPack 1.0, which does not know the word; or JAX, which takes -1
     // for a stream (observed, 0.11).
     const bool knows_the_word = !raised.matches(PyExc_TypeError);
-    nb::del(how[knows_the_word ? "stream" : "max_version"]);
     if (knows_the_word && device.device_type != kDLCUDA) throw;
+    nb::del(how[knows_the_word ? "stream" : "max_version"]);
   }
   return make(**how);
 }

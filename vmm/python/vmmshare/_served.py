@@ -90,7 +90,9 @@ def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
     if not read.is_dense:
         array = _dense(array)
         read = _read(array)
-    if hasattr(array, "__dlpack__"):
+    if hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
+        array.block_until_ready()
+    elif hasattr(array, "__dlpack__"):
         # The default stream, on which it is copied, waits for the array's.
         array.__dlpack__(stream=1)
     memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)
