@@ -279,7 +279,8 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
   prop->requestedHandleTypes =
       static_cast<CUmemAllocationHandleType>(memory->handle_types);
   prop->location = ToldLocation(memory->location);
-  prop->allocFlags.gpuDirectRDMACapable = memory->label.rdma;
+  prop->allocFlags.gpuDirectRDMACapable =
+      memory->imported ? 0 : memory->label.rdma;  // Measured.
   prop->allocFlags.compressionType = memory->label.compression;
   return CUDA_SUCCESS;
 }

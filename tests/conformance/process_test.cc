@@ -61,6 +61,35 @@ int Importer(const std::vector<std::string>& args) {
 }
 const bool kImporter = RegisterChild("importer", &Importer);
 
+// args: descriptor of memory with the RDMA flag.
+int FlagReader(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  CUmemGenericAllocationHandle handle = 0;
+  checks.Expect("import",
+                cu.cuMemImportFromShareableHandle(
+                    &handle, Shareable(std::stoi(args[0])), kFd),
+                CUDA_SUCCESS);
+  if (checks.failures() != 0) return 100;
+  CUmemAllocationProp prop{};
+  checks.Expect("ask", cu.cuMemGetAllocationPropertiesFromHandle(&prop, handle),
+                CUDA_SUCCESS);
+  checks.ExpectTrue("no flag", prop.allocFlags.gpuDirectRDMACapable == 0);
+  checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+  return checks.failures();
+}
+const bool kFlagReader = RegisterChild("flag_reader", &FlagReader);
+
+// Measured: as with the handle types.
+TEST_F(Processes, ImportedMemoryDoesNotTellOfTheRdmaFlag) {
+  CUmemAllocationProp prop = Properties();
+  prop.allocFlags.gpuDirectRDMACapable = 1;
+  const CUmemGenericAllocationHandle handle = CreateWith(prop);
+  const int fd = Inheritable(Export(handle));
+  EXPECT_EQ(Child::Start("flag_reader", {std::to_string(fd)}).Wait(), 0);
+  CloseDescriptor(fd);
+}
+
 TEST_F(Processes, ShareMemoryBothWays) {
   const CUmemGenericAllocationHandle handle = Create();
   const CUdeviceptr address = Reserve();

@@ -58,34 +58,6 @@ TEST_F(TransferTest, EachSideReadsWhatTheOtherWrote) {
   ExpectPattern(input.address(), input.size(), 1);
 }
 
-// Whether each of two allocations has the RDMA flag: args 1 and 2.
-int ReadRdma(const Args& args) {
-  const Here here;
-  platform::Channel channel = Dial(args[0]);
-  for (const std::string& wanted : {args[1], args[2]}) {
-    const ImportedAllocation memory =
-        Must(ReceiveAllocation(channel, TestDriver(), {}, Late()));
-    EXPECT_EQ(Must(memory.IsRdmaCapable()), wanted == "1");
-  }
-  Tell(channel);
-  return 0;
-}
-const bool kReadRdma = RegisterChild("read-rdma", &ReadRdma);
-
-TEST_F(TransferTest, TheImporterSeesWhetherMemoryIsForRdma) {
-  const Allocation with = Must(Allocation::Create(
-      device,
-      {.size = 3 * kGranule, .max_chunk_size = kGranule, .rdma = Rdma::kTry}));
-  const Allocation without = Make(kGranule);
-  Child child = Child::Start(
-      "read-rdma", {address(), Must(with.IsRdmaCapable()) ? "1" : "0", "0"});
-  platform::Channel channel = Accept();
-  ASSERT_TRUE(SendAllocation(channel, with.shareable(), Late()).ok());
-  ASSERT_TRUE(SendAllocation(channel, without.shareable(), Late()).ok());
-  Hear(channel);
-  EXPECT_EQ(child.Wait(), 0);
-}
-
 // Receives `count` allocations in one exchange; the n-th holds pattern n.
 int ReadMany(const Args& args) {
   const Here here;

@@ -171,7 +171,7 @@ def jax_default(opener):
     # JAX takes it that nobody writes to its arrays, and may have the sum already.
     import cupy
     return by_consent_and_by_copy(opener, array,
-                                  lambda: float(cupy.from_dlpack(array).sum()))
+                                  lambda: float(cupy.from_dlpack(array).sum()), True)
 
 
 def rmm_default(opener):

@@ -128,7 +128,8 @@ class PhysicalMemory {
   HandleKindSet kinds() const { return kinds_; }
 
   // Whether every chunk has the flag gpuDirectRDMACapable. Asks the driver
-  // about each: what was created says so too to a process that imported it.
+  // about each. Of imported memory it says no, whatever its owner gave it
+  // (measured).
   absl::StatusOr<bool> IsRdmaCapable() const;
 
  private:

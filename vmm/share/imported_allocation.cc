@@ -233,15 +233,6 @@ absl::StatusOr<MappedRegion*> ImportedAllocation::Mapped(
                    "it is closed"));
 }
 
-absl::StatusOr<bool> ImportedAllocation::IsRdmaCapable() const {
-  if (const auto* region = std::get_if<MappedRegion>(&region_)) {
-    return region->IsRdmaCapable();
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("the driver does not say whether network cards may read ",
-                   ticket_.Describe()));
-}
-
 bool ImportedAllocation::is_mapped() const {
   const auto* region = std::get_if<MappedRegion>(&region_);
   return region == nullptr || region->is_mapped();

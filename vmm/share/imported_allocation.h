@@ -87,10 +87,6 @@ class ImportedAllocation {
   // The bytes around it that this process can reach by it, its own and those that
   // its owner has beside them; size 0 for memory of cuMemCreate().
   AddressSpan disclosed() const;
-  // Whether its owner made all of it with CUDA's gpuDirectRDMACapable, as this
-  // process's driver says of what was imported. UNIMPLEMENTED for memory of a
-  // weaker kind, of which it does not say.
-  absl::StatusOr<bool> IsRdmaCapable() const;
 
   // As in Allocation; PERMISSION_DENIED for writing what its owner shares for
   // reading only. UNIMPLEMENTED for memory of a weaker kind.
