@@ -81,8 +81,9 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext id) {
   if (context == nullptr) {
     StopOnHandle(state, "cuCtxDestroy", "context",
                  reinterpret_cast<std::uint64_t>(id));
+  } else if (context->primary) {
+    return CUDA_ERROR_INVALID_CONTEXT;
   }
-  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   PopContext(id);
   DestroyContext(state, context);
   for (const auto& [other_id, other] : state.contexts) other->peers.erase(id);

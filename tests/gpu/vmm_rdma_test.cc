@@ -36,7 +36,9 @@ TEST_F(RdmaTest, TryAndRequireAgreeOnEveryChunk) {
   EXPECT_EQ(Must(tried.IsRdmaCapable()), tried.rdma_refusal().ok())
       << tried.rdma_refusal();
   EXPECT_EQ(required.ok(), tried.rdma_refusal().ok()) << required.status();
-  if (required.ok()) EXPECT_TRUE(Must(required->IsRdmaCapable()));
+  if (required.ok()) {
+    EXPECT_TRUE(Must(required->IsRdmaCapable()));
+  }
   Fill(tried.address(), 0x5a, tried.size());
   EXPECT_TRUE(Holds(tried.address(), 0x5a, tried.size()));
   std::printf("this device's RDMA flag: %s\n",

@@ -30,6 +30,10 @@ absl::string_view FlagOf(HandleKind kind) {
       return "nt";
     case HandleKind::kFabric:
       return "fabric";
+    case HandleKind::kLegacyIpc:
+      return "legacy-ipc";
+    case HandleKind::kStreamPool:
+      return "stream-pool";
   }
   return "unknown";
 }

@@ -32,6 +32,8 @@ CUdevice_attribute AttributeOf(HandleKind kind) {
     case HandleKind::kWin32:
       return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED;
     case HandleKind::kFabric:
+    case HandleKind::kLegacyIpc:   // Not of kKinds.
+    case HandleKind::kStreamPool:  // Nor this.
       break;
   }
   return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
