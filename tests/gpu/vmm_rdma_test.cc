@@ -1,6 +1,7 @@
 // Memory that network cards may use: CUDA's gpuDirectRDMACapable.
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "vmm/memory/allocation.h"
+#include "vmm/memory/physical_memory.h"
+#include "vmm/pool/pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -56,6 +59,26 @@ TEST_F(RdmaTest, IsKeptWhenDiscardedMemoryIsMadeAgain) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(memory.Remap().ok());
   EXPECT_EQ(Must(memory.IsRdmaCapable()), had);
+}
+
+TEST_F(RdmaTest, APoolsSegmentsHaveIt) {
+  const bool had =
+      Must(Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}))
+               .IsRdmaCapable());
+  for (const Rdma rdma : {Rdma::kOff, Rdma::kTry}) {
+    PoolOptions options;
+    options.rdma = rdma;
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(device, options));
+    const CUdeviceptr block = Must(pool->Allocate(1000, nullptr));
+    const OwnedMemoryHandle chunk = Must(RetainMemoryAt(driver(), block));
+    CUmemAllocationProp properties{};
+    EXPECT_EQ(driver()->cuMemGetAllocationPropertiesFromHandle(
+                  &properties, chunk.get().handle),
+              CUDA_SUCCESS);
+    EXPECT_EQ(properties.allocFlags.gpuDirectRDMACapable != 0,
+              had && rdma == Rdma::kTry);
+    EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  }
 }
 
 // What each model of the host-memory driver (host_driver.h) comes to.

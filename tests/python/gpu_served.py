@@ -120,6 +120,27 @@ def torch_view_with_gaps(opener):
     return by_consent_and_by_copy(opener, tensor, lambda: float(tensor.sum()))
 
 
+def torch_parameter(opener):
+    """Which DLPack does not export."""
+    import torch
+    tensor = torch.nn.Parameter(torch.ones(COUNT, device="cuda"))
+    torch.cuda.synchronize()
+    return by_consent_and_by_copy(opener, tensor, lambda: float(tensor.sum()))
+
+
+def torch_float8(opener):
+    """Through torch.open_served(), for DLPack carries bytes; here in one process."""
+    import torch
+    import vmmshare.torch
+    tensor = torch.ones(COUNT, device="cuda").to(torch.float8_e4m3fn)
+    torch.cuda.synchronize()
+    with vmmshare.torch.serve(tensor, copy=True) as served:
+        theirs = vmmshare.torch.open_served(served.ticket)
+        expect(theirs.dtype == tensor.dtype, theirs.dtype)
+        expect(float(theirs.float().sum()) == COUNT, "copy")
+    return {"copy": "sum right"}
+
+
 def torch_expandable(opener):
     import torch
     tensor = torch.ones(COUNT, device="cuda")
@@ -230,8 +251,8 @@ def times(opener):
 
 
 CHECKS = {f.__name__: f for f in (
-    torch_default, torch_view_with_gaps, cupy_default, cupy_async_pool, exportable_pool,
-    numba_default, jax_default, rmm_default, cuda_core_default, pinned_host, times)}
+    torch_default, torch_view_with_gaps, torch_parameter, torch_float8, cupy_default,
+    cupy_async_pool, exportable_pool, numba_default, jax_default, rmm_default, cuda_core_default, pinned_host, times)}
 
 
 def main():

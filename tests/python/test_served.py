@@ -147,13 +147,13 @@ def test_what_others_have_is_kept_until_they_let_go(array, reader):
     served = vs.serve_array(array, legacy=True)
     reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
     served.close()
-    assert any(kept is array for _, kept in vs._served._kept)
+    assert any(kept is array for _, kept in vs._served._kept.values())
     with pytest.raises(Exception, match="NotFound"):
         reader(f"vs.open_array({served.ticket!r}, writable=True)")
     reader("theirs.close()")
     served.wait_returned(timeout=10)
     served.close()
-    assert not any(kept is array for _, kept in vs._served._kept)
+    assert not any(kept is array for _, kept in vs._served._kept.values())
 
 
 def test_one_that_is_dropped_is_closed_like_that(array, reader):
@@ -161,8 +161,51 @@ def test_one_that_is_dropped_is_closed_like_that(array, reader):
     reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
     del served
     gc.collect()
-    assert any(kept is array for _, kept in vs._served._kept)
+    assert any(kept is array for _, kept in vs._served._kept.values())
     reader("theirs.close()")
+
+
+def test_the_collector_may_close_one_while_another_is_closed():
+    """Whatever runs within a step, as the garbage collector does: none is lost, none waits."""
+    class Memory:
+        def leases(self):
+            if inner._array is not None:
+                inner.close()
+            return ["held"]
+
+    class Share:
+        def close(self):
+            pass
+
+    def made(memory):
+        one = object.__new__(vs.Served)
+        one._share, one._memory, one._array, one.weakness = Share(), memory, object(), "some"
+        return one
+
+    class Held:
+        def leases(self):
+            return ["held"]
+
+    inner, outer = made(Held()), made(Memory())
+    arrays = [inner._array, outer._array]
+    before = dict(vs._served._kept)
+    outer.close()
+    kept = [one for _, one in vs._served._kept.values()]
+    vs._served._kept.clear()
+    vs._served._kept.update(before)
+    assert all(any(one is array for one in kept) for array in arrays)
+
+
+def test_what_was_opened_is_served_as_a_copy_alone(cuda, driver):
+    with vs.Allocation(nbytes=1 << 20) as memory:
+        with vs.serve_array(memory.array((16,), "int64")) as served:
+            theirs = vs.open_array(served.ticket)
+            for legacy in (False, True):
+                with pytest.raises(vs.errors.FailedPrecondition):
+                    vs.serve_array(theirs, legacy=legacy)
+            with vs.serve_array(theirs, copy=True) as copied:
+                assert copied.is_copy and vs.open_array(copied.ticket).shape == (16,)
+            theirs.close()
 
 
 def test_what_cannot_be_served(cuda):

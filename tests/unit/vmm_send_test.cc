@@ -116,6 +116,25 @@ TEST_F(SendAllTest, SendsFabricHandlesAsBytes) {
   EXPECT_EQ(part.payload.back(), 1);
 }
 
+// Bytes stand behind descriptors in a part, whichever ticket they are of.
+TEST_F(SendAllTest, PutsHandlesOfOneKindIntoAPart) {
+  AnswerDone(4);
+  std::thread sender([this] {
+    EXPECT_TRUE(
+        Send({FabricMemory(1), Memory(1), Memory(1), FabricMemory(1)}).ok());
+  });
+  EXPECT_EQ(Must(receiver_.Receive()).type, kBegin);
+  std::vector<std::pair<int, std::size_t>> parts;  // Tickets, descriptors.
+  for (int i = 0; i < 3; ++i) {
+    const platform::Message part = Must(receiver_.Receive());
+    parts.emplace_back(part.payload[0], part.handles.size());
+  }
+  sender.join();
+  EXPECT_THAT(parts, ::testing::ElementsAre(std::pair(1, 0u), std::pair(2, 2u),
+                                            std::pair(1, 0u)));
+  EXPECT_TRUE(receiver_.HearsNothing());
+}
+
 TEST_F(SendAllTest, OpensOneMessagesHandlesAtATime) {
   const std::size_t before = testing::OpenHandles().size();
   std::thread reader([this] {

@@ -47,15 +47,7 @@ vmmshare_status vmmshare_memory_adopt(const vmmshare_driver* driver,
                                       std::uint64_t address, std::uint64_t size,
                                       vmmshare_memory** memory,
                                       vmmshare_error** error) {
-  return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(memory, "memory"));
-    *memory = nullptr;
-    RETURN_IF_ERROR(Check(driver));
-    ASSIGN_OR_RETURN(auto adopted,
-                     vmm::AdoptedMemory::Adopt(driver->driver, address, size));
-    *memory = new vmmshare_memory(Adopted{std::move(adopted), address, size});
-    return absl::OkStatus();
-  });
+  return vmmshare_memory_adopt_as(driver, address, size, 0, memory, error);
 }
 
 void vmmshare_memory_close(vmmshare_memory* memory) { delete memory; }

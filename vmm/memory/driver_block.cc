@@ -36,8 +36,7 @@ absl::Status CheckIsStillThere(const Driver& driver, const DriverBlock& block) {
   return absl::FailedPreconditionError(
       absl::StrCat(Words(block.span),
                    " were freed after they were adopted, and cannot be shared "
-                   "any more. Keep "
-                   "them until nobody has them open"));
+                   "any more. Keep them until nobody has them open"));
 }
 
 absl::StatusOr<ExportedHandle> ExportLegacy(const Driver& driver,
@@ -50,7 +49,7 @@ absl::StatusOr<ExportedHandle> ExportLegacy(const Driver& driver,
       r != CUDA_SUCCESS) {
     return driver.Error(
         r, absl::StrCat("cuIpcGetMemHandle(", Words(block.span), ")"),
-        "Jetson has no legacy IPC, and WSL2 and MIG have it in part only.");
+        "Jetson has no legacy IPC of memory.");
   }
   LegacyHandle handle;
   static_assert(sizeof(raw) == sizeof(handle.bytes));
@@ -101,8 +100,7 @@ std::string DescribeWeakness(HandleKind kind, AddressSpan disclosed) {
                          " and what the driver has put beside them"),
       ", for reading and writing. Its owner must keep it until all have closed "
       "it: nothing else does. A process has it once on a device, and only "
-      "where "
-      "it sees the device it lives on");
+      "where it sees the device it lives on");
 }
 
 absl::StatusOr<std::vector<AddressSpan>> Neighbours(const Driver& driver,

@@ -20,8 +20,7 @@ using platform::DriverTable;
 // handle of nothing is INVALID_VALUE, MAP_FAILED or NOT_PERMITTED).
 constexpr char kAdvice[] =
     "The owner has freed it or ended, shares no IPC and PID namespace with "
-    "this "
-    "process, or is another user.";
+    "this process, or is another user.";
 
 absl::StatusOr<CUdeviceptr> OpenLegacy(const Driver& driver,
                                        const HandleBytes& bytes) {

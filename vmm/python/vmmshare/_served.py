@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-import threading
 import typing
 
 from . import _core, _reads
@@ -13,14 +13,17 @@ from .errors import FailedPrecondition
 
 __all__ = ["Served", "open_array", "open_parts", "serve_array"]
 
-# Of shares that are closed, what others still have: its owner must keep it until then.
-_kept: "list[tuple[Allocation, typing.Any]]" = []
-_kept_lock = threading.Lock()
+# Of shares that are closed, what others still have: its owner must keep it until then. Without
+# a lock, for the garbage collector closes shares in the middle of anything: each step on the
+# dict is one for the interpreter, and no two shares have a number in common.
+_kept: "dict[int, tuple[Allocation, typing.Any]]" = {}
+_numbers = itertools.count()
 
 
 def _let_go_of_what_came_back() -> None:
-    with _kept_lock:
-        _kept[:] = [(memory, array) for memory, array in _kept if memory.leases()]
+    for number, (memory, _) in list(_kept.items()):
+        if not memory.leases():
+            _kept.pop(number, None)
 
 
 class Served:
@@ -52,8 +55,7 @@ class Served:
         """
         self._share.close()
         if self.weakness and self._array is not None:
-            with _kept_lock:
-                _kept.append((self._memory, self._array))
+            _kept[next(_numbers)] = self._memory, self._array
         self._array = None
         _let_go_of_what_came_back()
 
@@ -90,9 +92,13 @@ def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
     if not read.is_dense:
         array = _dense(array)
         read = _read(array)
-    if hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
+    torch = _reads.torch_type()
+    if torch is not None and isinstance(array, torch):
+        # By no capsule: parameters, and types that DLPack lacks, have none.
+        _reads.await_torch({"": array})
+    elif hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
         array.block_until_ready()
-    elif hasattr(array, "__dlpack__"):
+    elif hasattr(array, "__dlpack__") and not isinstance(array, Array):
         # The default stream, on which it is copied, waits for the array's.
         array.__dlpack__(stream=1)
     memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)
