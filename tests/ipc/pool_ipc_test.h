@@ -19,7 +19,10 @@ namespace vmm::testing {
 class PoolIpcTest : public IpcTest {
  protected:
   static PoolOptions SmallSegments(std::uint64_t cap = 0) {
-    return {.first_segment_size = 4 * kMiB,
+    return {.sharing = IsTestOfLegacyIpc()
+                           ? SharePolicy::Require(HandleKind::kLegacyIpc)
+                           : SharePolicy::Native(),
+            .first_segment_size = 4 * kMiB,
             .max_segment_size = 4 * kMiB,
             .cap = cap};
   }
@@ -49,7 +52,8 @@ class PoolIpcTest : public IpcTest {
   }
   // A subscription of this very process.
   std::unique_ptr<ImportedPool> Subscribe(const Share& publication,
-                                          const ImportOptions& options = {}) {
+                                          ImportOptions options = {}) {
+    if (IsTestOfLegacyIpc()) options.access = Access::kReadWrite;
     return Must(ImportedPool::Subscribe(driver(), publication.ticket(), options,
                                         Late()));
   }

@@ -92,6 +92,7 @@ class Subscriber {
     std::string ticket;
     words >> ticket;
     ImportOptions options;
+    if (IsTestOfLegacyIpc()) options.access = Access::kReadWrite;
     for (std::string word; words >> word;) {
       if (word == "rw") options.access = Access::kReadWrite;
       if (word == "here") {

@@ -15,7 +15,7 @@ using Adopted = vmmshare_memory::Adopted;
 
 namespace {
 
-std::string WeaknessOf(const vmm::Allocation&) { return ""; }
+std::string WeaknessOf(const vmm::Allocation& own) { return own.weakness(); }
 std::string WeaknessOf(const Adopted& adopted) {
   const vmm::DriverBlock* block = adopted.memory.block();
   return block == nullptr
@@ -96,6 +96,8 @@ void vmmshare_memory_disclosed(const vmmshare_memory* memory,
     } else if (const auto* imported =
                    std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
       span = imported->disclosed();
+    } else {
+      span = std::get<vmm::Allocation>(memory->memory).disclosed();
     }
   }
   if (base != nullptr) *base = span.base;

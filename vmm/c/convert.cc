@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/status_macros.h"
@@ -12,7 +13,8 @@ namespace vmm::c {
 namespace {
 
 constexpr std::uint32_t kAllKinds =
-    VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_FABRIC;
+    VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_FABRIC |
+    VMMSHARE_KIND_LEGACY_IPC;
 
 absl::string_view NameOf(LeaseState state) {
   switch (state) {
@@ -26,15 +28,14 @@ absl::string_view NameOf(LeaseState state) {
   return "";
 }
 
-// Both kinds, where they are wanted: the first one that works is used.
+// Those that work here, the system's own first.
 SharePolicy PolicyOf(HandleKindSet kinds) {
-  const bool fabric = kinds.Has(HandleKind::kFabric);
-  for (HandleKind kind : {HandleKind::kPosixFd, HandleKind::kWin32}) {
-    if (!kinds.Has(kind)) continue;
-    return fabric ? SharePolicy::AnyOf({kind, HandleKind::kFabric})
-                  : SharePolicy::Require(kind);
+  absl::InlinedVector<HandleKind, 4> wanted;
+  for (HandleKind kind : {HandleKind::kPosixFd, HandleKind::kWin32,
+                          HandleKind::kFabric, HandleKind::kLegacyIpc}) {
+    if (kinds.Has(kind)) wanted.push_back(kind);
   }
-  return SharePolicy::Require(HandleKind::kFabric);
+  return SharePolicy::AnyOf(wanted);
 }
 
 }  // namespace

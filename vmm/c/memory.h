@@ -21,9 +21,10 @@ enum {
   VMMSHARE_KIND_POSIX_FD = 1,  // Linux, same machine.
   VMMSHARE_KIND_WIN32 = 2,     // Windows, same machine.
   VMMSHARE_KIND_FABRIC = 8,    // Any node of one NVLink fabric.
-  // Weaker, and not for memory that is created here: of cudaMalloc(), and of
-  // cuMemAllocAsync() from an exportable pool. vmm/memory/driver_block.h says
-  // what is weaker.
+  // Weaker: of cudaMalloc(), and of cuMemAllocAsync() from an exportable pool.
+  // vmm/memory/driver_block.h says what is weaker. Memory that is created here
+  // can have the first, where no other kind that was asked for works; and not
+  // the second.
   VMMSHARE_KIND_LEGACY_IPC = 64,
   VMMSHARE_KIND_STREAM_POOL = 128
 };
@@ -41,8 +42,9 @@ typedef struct vmmshare_memory_options {
   uint64_t size;            // Bytes. Rounded up to 2 MiB on current devices.
   uint64_t max_chunk_size;  // Bytes; 0: one chunk. WSL2: below 4 GiB.
   uint64_t alignment;       // Bytes, a power of two; 0: the driver's.
-  uint32_t kinds;           // Those of VMMSHARE_KIND_* that work here are had;
-                            // 0: this system's own.
+  uint32_t kinds;           // Those of VMMSHARE_KIND_* that work here are had
+                            // (VMMSHARE_KIND_LEGACY_IPC only where no other
+                            // does); 0: this system's own.
   uint32_t flags;           // VMMSHARE_PRIVATE, VMMSHARE_ON_HOST.
   int32_t numa_node;        // With VMMSHARE_ON_HOST.
   uint32_t peer_count;      // Of `peers`.
@@ -109,8 +111,8 @@ vmmshare_memory_requested_size(const vmmshare_memory* memory);
 VMMSHARE_API uint64_t vmmshare_memory_offset(const vmmshare_memory* memory);
 // VMMSHARE_KIND_* bits as which it can be shared; 0 for imported memory.
 VMMSHARE_API uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory);
-// Of memory whose kind is a weaker one, adopted or imported: what is weaker about
-// it, for people; of all other memory an empty text. vmmshare_text_free() frees it.
+// Of memory whose kind is a weaker one: what is weaker about it, for people; of
+// all other memory an empty text. vmmshare_text_free() frees it.
 VMMSHARE_API vmmshare_status
 vmmshare_memory_weakness(const vmmshare_memory* memory, vmmshare_text** text,
                          vmmshare_error** error);

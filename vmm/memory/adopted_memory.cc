@@ -140,30 +140,6 @@ absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
   return Device::ByOrdinal(driver, ordinal);
 }
 
-// REQUIRES: that Classify() says `kind`.
-absl::StatusOr<DriverBlock> BlockAt(const Driver& driver, CUdeviceptr pointer,
-                                    HandleKind kind) {
-  DriverBlock block;
-  block.kind = kind;
-  unsigned long long number = 0;
-  std::size_t size = 0;
-  std::array<CUpointer_attribute, 5> names = {
-      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-      CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT,
-      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
-  std::array<void*, 5> values = {&block.span.base, &size, &number,
-                                 &block.context, &block.pool};
-  if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
-                                                  values.data(), pointer);
-      r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuPointerGetAttributes(", Words(pointer), ")"));
-  }
-  block.span.size = size;
-  block.number = number;
-  return block;
-}
-
 absl::StatusOr<Location> LocationOf(const Driver& driver,
                                     CUmemGenericAllocationHandle handle) {
   CUmemAllocationProp properties{};

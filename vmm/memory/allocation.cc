@@ -6,6 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm {
 namespace {
@@ -31,13 +32,28 @@ absl::Status NoneWorks(const std::vector<PassedOver>& passed_over) {
 
 absl::StatusOr<Choice> Choose(const Device& device, const SharePolicy& policy) {
   Choice choice;
-  for (HandleKind kind : policy.kinds()) {
+  const auto take = [&](HandleKind kind) {
     absl::Status usable = device.Probe(kind);
     if (usable.ok()) {
       choice.kinds.Add(kind);
     } else {
       choice.passed_over.push_back({kind, std::move(usable)});
     }
+  };
+  bool legacy = false;
+  for (HandleKind kind : policy.kinds()) {
+    legacy = legacy || kind == HandleKind::kLegacyIpc;
+    if (kind != HandleKind::kLegacyIpc) take(kind);
+  }
+  if (legacy && choice.kinds.empty()) {
+    take(HandleKind::kLegacyIpc);
+  } else if (legacy) {
+    choice.passed_over.push_back(
+        {HandleKind::kLegacyIpc,
+         absl::FailedPreconditionError(absl::StrCat(
+             "memory of cuMemCreate(), which can be shared here as ",
+             choice.kinds.ToString(),
+             ", has no legacy IPC handle, and is the stronger of the two"))});
   }
   if (choice.kinds.empty() && !policy.kinds().empty()) {
     return NoneWorks(choice.passed_over);
@@ -85,6 +101,35 @@ absl::StatusOr<MappedRegion> CreateMapped(const Driver& driver,
   if (!memory.ok()) return memory.status();
   return MappedRegion::Create(driver, *std::move(memory), options.alignment,
                               grants);
+}
+
+// Memory of cuMemAlloc(). `where` it is, and who has access, is given.
+absl::StatusOr<OwnedMadeBlock> CreateBlock(const Device& device,
+                                           const AllocationOptions& options) {
+  const auto cannot = [&](absl::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ", which memory of ", device.Describe(),
+        " that is shared by legacy CUDA IPC cannot. No other kind of "
+        "AllocationOptions::sharing works here."));
+  };
+  if (options.host_numa_node.has_value()) {
+    return cannot("AllocationOptions::host_numa_node asks for memory of the "
+                  "host");
+  }
+  if (!options.also.empty()) {
+    return cannot("AllocationOptions::also gives others access");
+  }
+  if (options.rdma == Rdma::kRequire) {
+    return cannot("Rdma::kRequire asks for CUDA's flag gpuDirectRDMACapable");
+  }
+  ASSIGN_OR_RETURN(OwnedMadeBlock made, MakeBlock(device, options.size));
+  const CUdeviceptr at = made.get().block.span.base;
+  if (options.alignment != 0 && at % options.alignment != 0) {
+    return cannot(absl::StrCat("AllocationOptions::alignment asks for ",
+                               options.alignment, " bytes (0x", absl::Hex(at),
+                               " was had)"));
+  }
+  return made;
 }
 
 // OK unless the device says that its memory never has the flag.
@@ -148,6 +193,19 @@ absl::StatusOr<Allocation> Allocation::Create(
 
   absl::StatusOr<MemoryId> id = NewMemoryId();
   if (!id.ok()) return id.status();
+  if (choice->kinds.Has(HandleKind::kLegacyIpc)) {
+    ASSIGN_OR_RETURN(OwnedMadeBlock made, CreateBlock(device, options));
+    const std::uint64_t size = made.get().block.span.size;
+    return Allocation(
+        device, std::move(where),
+        std::make_shared<const OwnedMadeBlock>(std::move(made)), *id,
+        options.size, ChunkLayout{size, size}, choice->kinds,
+        std::move(choice->passed_over), options.sharing.users(), false,
+        options.rdma == Rdma::kOff
+            ? absl::OkStatus()
+            : absl::FailedPreconditionError(
+                  "memory of cuMemAlloc() has no flag gpuDirectRDMACapable"));
+  }
   absl::StatusOr<MappedRegion> region = absl::UnknownError("");
   absl::Status refusal;
   bool rdma = options.rdma != Rdma::kOff;
@@ -163,30 +221,93 @@ absl::StatusOr<Allocation> Allocation::Create(
     region = CreateMapped(driver, where, grants, options, rdma, *choice);
   }
   if (!region.ok()) return region.status();
+  const ChunkLayout layout = region->memory().layout();
+  const HandleKindSet kinds = region->memory().kinds();
   return Allocation(device, std::move(where), *std::move(region), *id,
-                    options.size, std::move(choice->passed_over),
+                    options.size, layout, kinds, std::move(choice->passed_over),
                     options.sharing.users(), rdma, std::move(refusal));
 }
 
+absl::StatusOr<MappedRegion*> Allocation::Mapped(absl::string_view call) {
+  if (auto* region = std::get_if<MappedRegion>(&memory_)) return region;
+  return absl::UnimplementedError(absl::StrCat(
+      call, " of memory ", id_.ToString(),
+      ", which is cuMemAlloc()'s: only cuMemCreate()'s can be mapped and "
+      "unmapped. No other kind of AllocationOptions::sharing worked here; "
+      "passed_over() says why."));
+}
+
+CUdeviceptr Allocation::address() const {
+  return block() != nullptr ? (*block())->get().block.span.base
+                            : std::get<MappedRegion>(memory_).address();
+}
+
+bool Allocation::is_mapped() const {
+  return block() != nullptr || std::get<MappedRegion>(memory_).is_mapped();
+}
+
+AddressSpan Allocation::disclosed() const {
+  return block() != nullptr ? (*block())->get().block.Disclosed()
+                            : AddressSpan{};
+}
+
+std::string Allocation::weakness() const {
+  return block() != nullptr
+             ? DescribeWeakness(HandleKind::kLegacyIpc, disclosed())
+             : "";
+}
+
+absl::StatusOr<bool> Allocation::IsRdmaCapable() const {
+  if (block() == nullptr) {
+    return std::get<MappedRegion>(memory_).IsRdmaCapable();
+  }
+  int supported = 0;
+  if (CUresult r = device_.driver()->cuDeviceGetAttribute(
+          &supported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+          device_.cuda_device());
+      r != CUDA_SUCCESS) {
+    return device_.driver().Error(
+        r, "cuDeviceGetAttribute(GPU_DIRECT_RDMA_SUPPORTED)");
+  }
+  return supported != 0;
+}
+
+absl::Status Allocation::SetAccess(absl::Span<const AccessGrant> grants) {
+  ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("SetAccess"));
+  return region->SetAccess(grants);
+}
+
+absl::Status Allocation::Unmap() {
+  ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("Unmap"));
+  return region->Unmap();
+}
+
 absl::Status Allocation::Discard() {
-  absl::Status unmapped = is_mapped() ? region_.Unmap() : absl::OkStatus();
-  region_.DropMemory();
+  ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("Discard"));
+  absl::Status unmapped =
+      region->is_mapped() ? region->Unmap() : absl::OkStatus();
+  region->DropMemory();
   ++id_.generation;
   return unmapped;
 }
 
 absl::Status Allocation::Remap() {
-  if (!region_.has_memory()) {
+  ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("Remap"));
+  if (!region->has_memory()) {
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
         device_.driver(), where_, layout_, kinds_, users_, rdma_);
     if (!memory.ok()) return memory.status();
-    region_.ReplaceMemory(*std::move(memory));
+    region->ReplaceMemory(*std::move(memory));
   }
-  return region_.Remap();
+  return region->Remap();
 }
 
 Shareable Allocation::shareable() const {
-  return Shareable(device_, where_, region_.memory(), id_, requested_size_);
+  if (block() != nullptr) {
+    return Shareable(device_, where_, *block(), id_, requested_size_);
+  }
+  return Shareable(device_, where_, std::get<MappedRegion>(memory_).memory(),
+                   id_, requested_size_);
 }
 
 }  // namespace vmm

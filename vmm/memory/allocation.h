@@ -16,13 +16,19 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/driver_block.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/mapped_region.h"
@@ -34,7 +40,9 @@ namespace vmm {
 struct AllocationOptions {
   // Bytes. Rounded up to the granularity (2 MiB on current devices).
   std::uint64_t size = 0;
-  // How it may be shared. Decided now: a kind cannot be added later.
+  // How it may be shared. Decided now: a kind cannot be added later. With
+  // kLegacyIpc in it the memory is cuMemAlloc()'s where no other kind of the
+  // policy works, and only there: driver_block.h says what is weaker then.
   SharePolicy sharing = SharePolicy::Native();
   // Bytes; 0 is no limit. Larger allocations become several chunks in one
   // address range. Few, large chunks are faster: access costs 0.04 ms a chunk
@@ -66,12 +74,17 @@ class Allocation {
   //                        what cuMemCreate or cuMemSetAccess refused with
   //   else                 no kind of the policy works here: the first kind's
   //                        reason; all reasons are in the message
+  //
+  // Of kLegacyIpc it makes the device's primary context if nobody has, zeroes the
+  // memory, makes one chunk whatever max_chunk_size says, and returns
+  // FAILED_PRECONDITION for what cuMemAlloc() cannot do: memory of the host,
+  // access for others (`also`), another alignment than it happens to have.
   static absl::StatusOr<Allocation> Create(const Device& device,
                                            const AllocationOptions& options);
 
-  CUdeviceptr address() const { return region_.address(); }
+  CUdeviceptr address() const;
   // Bytes that are mapped: the size asked for, rounded up.
-  std::uint64_t size() const { return region_.size(); }
+  std::uint64_t size() const { return layout_.size; }
   // Bytes that were asked for.
   std::uint64_t requested_size() const { return requested_size_; }
   // The device that it was created with.
@@ -83,22 +96,28 @@ class Allocation {
   HandleKindSet kinds() const { return kinds_; }
   const std::vector<PassedOver>& passed_over() const { return passed_over_; }
 
-  // Whether all of it has CUDA's gpuDirectRDMACapable, as the driver says now.
+  // What is weaker about it than about memory of cuMemCreate(), for people, and
+  // what whoever opens it can reach; empty, and size 0, if it is such memory.
+  std::string weakness() const;
+  AddressSpan disclosed() const;
+
+  // Whether all of it has CUDA's gpuDirectRDMACapable, as the driver says now; of
+  // kLegacyIpc, whether the device's attribute GPU_DIRECT_RDMA_SUPPORTED says yes,
+  // which is all that cuMemAlloc()'s memory needs.
   // FAILED_PRECONDITION when it is discarded.
-  absl::StatusOr<bool> IsRdmaCapable() const { return region_.IsRdmaCapable(); }
+  absl::StatusOr<bool> IsRdmaCapable() const;
   // With Rdma::kTry, why the memory was made without; otherwise OK.
   const absl::Status& rdma_refusal() const { return rdma_refusal_; }
 
-  // Gives or takes access, all of `grants` in one driver call; see Mapping.
-  absl::Status SetAccess(absl::Span<const AccessGrant> grants) {
-    return region_.SetAccess(grants);
-  }
+  // Gives or takes access, all of `grants` in one driver call; see Mapping. This
+  // and the three below return UNIMPLEMENTED for memory of kLegacyIpc.
+  absl::Status SetAccess(absl::Span<const AccessGrant> grants);
 
   // Unmaps the memory but keeps it, and its address, for Remap(). Peers do not
   // notice. Not ordered after work on any stream. FAILED_PRECONDITION when it
   // is not mapped. When the driver's unmapping fails, the memory counts as
   // unmapped.
-  absl::Status Unmap() { return region_.Unmap(); }
+  absl::Status Unmap();
 
   // Unmaps the memory and gives it back; the address stays reserved for
   // Remap(). Peers that imported it keep it alive, and so does a Share
@@ -109,32 +128,41 @@ class Allocation {
   // Discard() that is new memory, with a new generation of the id.
   absl::Status Remap();
 
-  bool is_mapped() const { return region_.is_mapped(); }
+  bool is_mapped() const;
 
   // What the exporting calls need (transfer.h, endpoint.h).
   // REQUIRES: not discarded.
   Shareable shareable() const;
 
  private:
-  Allocation(Device device, Location where, MappedRegion region, MemoryId id,
-             std::uint64_t requested_size, std::vector<PassedOver> passed_over,
+  using SharedBlock = std::shared_ptr<const OwnedMadeBlock>;
+  using Memory = std::variant<MappedRegion, SharedBlock>;
+  Allocation(Device device, Location where, Memory memory, MemoryId id,
+             std::uint64_t requested_size, ChunkLayout layout,
+             HandleKindSet kinds, std::vector<PassedOver> passed_over,
              std::vector<platform::UserId> users, bool rdma,
              absl::Status rdma_refusal)
       : device_(std::move(device)),
         where_(std::move(where)),
-        region_(std::move(region)),
+        memory_(std::move(memory)),
         id_(id),
         requested_size_(requested_size),
-        layout_(region_.memory().layout()),
-        kinds_(region_.memory().kinds()),
+        layout_(layout),
+        kinds_(kinds),
         passed_over_(std::move(passed_over)),
         users_(std::move(users)),
         rdma_(rdma),
         rdma_refusal_(std::move(rdma_refusal)) {}
 
+  const SharedBlock* block() const {
+    return std::get_if<SharedBlock>(&memory_);
+  }
+  // Null, and an error, for memory of kLegacyIpc.
+  absl::StatusOr<MappedRegion*> Mapped(absl::string_view call);
+
   Device device_;
   Location where_;
-  MappedRegion region_;
+  Memory memory_;
   MemoryId id_;
   std::uint64_t requested_size_;
   ChunkLayout layout_;

@@ -1,7 +1,7 @@
 #include "vmm/memory/device.h"
 
 #include <cstring>
-#include <optional>
+#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -49,21 +49,21 @@ class Device::ProbeCache {
  public:
   absl::Status Get(const Device& device, HandleKind kind) {
     platform::MutexLock lock(mutex_);
-    std::optional<absl::Status>& known =
-        results_[static_cast<std::size_t>(kind) - 1];
-    if (known.has_value()) return *known;
+    if (const auto known = results_.find(kind); known != results_.end()) {
+      return known->second;
+    }
     absl::Status result = ProbeKind(device, kind);
     // Running out of memory or descriptors says nothing about the kind, and a
     // fabric that is not ready yet may be so at the next try.
     if (!absl::IsResourceExhausted(result) && !absl::IsUnavailable(result)) {
-      known = result;
+      results_.emplace(kind, result);
     }
     return result;
   }
 
  private:
   platform::Mutex mutex_;
-  std::array<std::optional<absl::Status>, 8> results_ ABSL_GUARDED_BY(mutex_);
+  std::map<HandleKind, absl::Status> results_ ABSL_GUARDED_BY(mutex_);
 };
 
 std::string DeviceUuid::ToString() const {

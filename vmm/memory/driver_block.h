@@ -75,6 +75,35 @@ absl::StatusOr<std::vector<AddressSpan>> Neighbours(
 absl::StatusOr<ExportedHandle> ExportBlock(const platform::Driver& driver,
                                            const DriverBlock& block);
 
+// What the driver says of the allocation that holds `pointer`. REQUIRES: it is
+// memory that can be shared as `kind` (pointer.h).
+absl::StatusOr<DriverBlock> BlockAt(const platform::Driver& driver,
+                                    CUdeviceptr pointer, HandleKind kind);
+
+// A block of cuMemAlloc() that vmmshare made.
+struct MadeBlock {
+  std::optional<platform::Driver> driver;
+  std::shared_ptr<const PrimaryContext> context;
+  DriverBlock block;
+};
+
+struct MadeBlockTraits {
+  using Value = MadeBlock;
+  static Value Nothing() { return {}; }
+  static bool Holds(const Value& value) { return value.block.span.size != 0; }
+  // Waits for the work in its context, as cuMemFree() does. A failure is reported.
+  static void Close(const Value& value);
+};
+
+using OwnedMadeBlock = platform::Owned<MadeBlockTraits>;
+
+// Makes one of at least `size` bytes in the primary context of `device`, which is
+// made if nobody has. Of whole blocks of 2 MiB, so that whoever opens it reaches
+// nothing else, and zeroed, so that nobody reads what was there before. Errors as
+// the driver answers. REQUIRES: size is not 0.
+absl::StatusOr<OwnedMadeBlock> MakeBlock(const Device& device,
+                                         std::uint64_t size);
+
 // A block that another process made, opened here.
 struct OpenBlock {
   std::optional<platform::Driver> driver;

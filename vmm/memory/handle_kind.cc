@@ -35,10 +35,10 @@ std::string HandleKindSet::ToString() const {
 }
 
 SharePolicy SharePolicy::Require(HandleKind kind) {
-  return SharePolicy({kind});
+  return SharePolicy(absl::MakeConstSpan(&kind, 1));
 }
 
-SharePolicy SharePolicy::AnyOf(std::initializer_list<HandleKind> kinds) {
+SharePolicy SharePolicy::AnyOf(absl::Span<const HandleKind> kinds) {
   platform::Check(kinds.size() > 0,
                   "SharePolicy::AnyOf needs at least one handle kind; memory "
                   "that is never shared is SharePolicy::Private()");

@@ -98,8 +98,9 @@ class SharePolicy {
  public:
   // This kind, or the allocation fails before any memory is allocated.
   static SharePolicy Require(HandleKind kind);
-  // Every one of these that works here; fails when none does.
-  static SharePolicy AnyOf(std::initializer_list<HandleKind> kinds);
+  // Every one of these that works here; fails when none does. kLegacyIpc only
+  // where no other does: such memory has no other.
+  static SharePolicy AnyOf(absl::Span<const HandleKind> kinds);
   // This system's own kind: kPosixFd on Linux, kWin32 on Windows.
   static SharePolicy Native();
   // Never shared: no kind is asked for.
@@ -119,7 +120,8 @@ class SharePolicy {
   const std::vector<platform::UserId>& users() const { return users_; }
 
  private:
-  SharePolicy(std::initializer_list<HandleKind> kinds) : kinds_(kinds) {}
+  explicit SharePolicy(absl::Span<const HandleKind> kinds)
+      : kinds_(kinds.begin(), kinds.end()) {}
   absl::InlinedVector<HandleKind, 3> kinds_;
   std::vector<platform::UserId> users_;
 };

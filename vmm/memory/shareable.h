@@ -9,6 +9,8 @@
 #define VMMSHARE_VMM_MEMORY_SHAREABLE_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
@@ -38,6 +40,11 @@ class Shareable {
   // One of the two is null.
   const PhysicalMemory* memory() const { return memory_; }
   const DriverBlock* block() const { return block_; }
+  // Of a block that vmmshare made: keeps it from being freed. Else null: handles
+  // of VMM keep memory by themselves, and what was adopted its owner keeps.
+  const std::shared_ptr<const OwnedMadeBlock>& keeper() const {
+    return keeper_;
+  }
   const MemoryId& id() const { return id_; }
   std::uint64_t requested_size() const { return requested_size_; }
 
@@ -59,11 +66,21 @@ class Shareable {
         block_(&block),
         id_(id),
         requested_size_(block.span.size) {}
+  Shareable(const Device& device, const Location& where,
+            std::shared_ptr<const OwnedMadeBlock> made, const MemoryId& id,
+            std::uint64_t requested_size)
+      : device_(&device),
+        where_(&where),
+        block_(&made->get().block),
+        keeper_(std::move(made)),
+        id_(id),
+        requested_size_(requested_size) {}
 
   const Device* device_;
   const Location* where_;
   const PhysicalMemory* memory_ = nullptr;
   const DriverBlock* block_ = nullptr;
+  std::shared_ptr<const OwnedMadeBlock> keeper_;
   MemoryId id_;
   std::uint64_t requested_size_;
 };

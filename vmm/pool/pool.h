@@ -68,7 +68,9 @@ enum class NullStream {
 
 struct PoolOptions {
   // How segments can be shared. SharePolicy::Private() is for pools that never
-  // share; Export() then returns FAILED_PRECONDITION.
+  // share; Export() then returns FAILED_PRECONDITION. With kLegacyIpc in it see
+  // AllocationOptions: such segments stay as long as anybody is subscribed, and
+  // the pool must outlive all who are.
   SharePolicy sharing = SharePolicy::Native();
   // Bytes of the first segment. A further one has a sixteenth of what the pool
   // has, at least as much as the first and at most max_segment_size. Requests
@@ -111,6 +113,7 @@ struct SegmentStatistics {
   std::uint64_t largest_free = 0;  // Bytes that one block could have, at least.
   SharingDomain domain = SharingDomain::kFirst;
   bool shared = false;  // Some peer has, or had, its handle.
+  HandleKindSet kinds = {};  // As which it can be shared.
 };
 
 // Bytes unless said otherwise. A snapshot: exact when no other thread uses the

@@ -66,7 +66,8 @@ absl::StatusOr<Share> Endpoint::Publish(const Shareable& memory,
                    server_->registry()->Add(std::move(published), options));
   return Share(
       server_->registry(), key,
-      FormatTicketString({ticket, {key, options.access, server_->address()}}));
+      FormatTicketString({ticket, {key, options.access, server_->address()}}),
+      memory.keeper());
 }
 
 absl::StatusOr<std::vector<Share>> Endpoint::PublishAll(

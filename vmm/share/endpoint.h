@@ -86,8 +86,9 @@ class ShareRegistry;
 
 // What can be had from an endpoint while this object lives: published memory,
 // or what a Servable has. Published memory is kept alive by it, even if its
-// Allocation is gone. Those that have it keep it when this goes. Move-only; may
-// outlive the endpoint and what it is of, then serves nobody.
+// Allocation is gone. Those that have it keep it when this goes, but for memory
+// of a weaker kind (driver_block.h): there, wait until it is returned first.
+// Move-only; may outlive the endpoint and what it is of, then serves nobody.
 class Share {
  public:
   Share(Share&&) noexcept = default;
@@ -104,12 +105,18 @@ class Share {
   friend class Endpoint;
   friend class RestorableAllocation;  // restorable.h
   Share(std::shared_ptr<ShareRegistry> registry, const ShareKey& key,
-        std::string ticket)
-      : registry_(std::move(registry)), key_(key), ticket_(std::move(ticket)) {}
+        std::string ticket,
+        std::shared_ptr<const OwnedMadeBlock> kept = nullptr)
+      : registry_(std::move(registry)),
+        key_(key),
+        ticket_(std::move(ticket)),
+        kept_(std::move(kept)) {}
 
   std::shared_ptr<ShareRegistry> registry_;
   ShareKey key_;
   std::string ticket_;
+  // Of memory that its handles do not keep alive (Shareable::keeper()).
+  std::shared_ptr<const OwnedMadeBlock> kept_;
 };
 
 // Thread-safe. Destroying it ends all sessions; in a forked child it only

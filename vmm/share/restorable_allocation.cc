@@ -32,6 +32,12 @@ RestorableAllocation& RestorableAllocation::operator=(
 
 absl::StatusOr<RestorableAllocation> RestorableAllocation::Share(
     Endpoint& endpoint, Allocation memory, const ShareOptions& options) {
+  if (memory.disclosed().size != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("RestorableAllocation::Share of memory ",
+                     memory.id().ToString(), ", which is ", memory.weakness(),
+                     "; only cuMemCreate()'s can be released and restored"));
+  }
   ASSIGN_OR_RETURN(vmm::Share share,
                    endpoint.Publish(memory.shareable(), options));
   return RestorableAllocation(endpoint, std::move(memory), std::move(share));

@@ -10,8 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/address_range.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/driver_block.h"
 #include "vmm/memory/exporter.h"
 #include "vmm/memory/mapping.h"
 #include "vmm/memory/physical_memory.h"
@@ -97,22 +99,32 @@ absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
   return Touch(device, mapping->address());
 }
 
+// Of cuMemAlloc()'s memory: made and exported. Its maker cannot open it.
+absl::Status TryBlock(const Device& device) {
+  ASSIGN_OR_RETURN(const OwnedMadeBlock made, MakeBlock(device, 1));
+  return ExportBlock(device.driver(), made.get().block).status();
+}
+
 }  // namespace
 
 absl::Status TryKind(const Device& device, HandleKind kind) {
+  if (kind == HandleKind::kLegacyIpc) return TryBlock(device);
   absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
   if (!exporter.ok()) return exporter.status();
   return RoundTrip(device, **exporter);
 }
 
 absl::Status ProbeKind(const Device& device, HandleKind kind) {
-  absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
-  if (!exporter.ok()) return exporter.status();
-  absl::Status tried = RoundTrip(device, **exporter);
+  std::string (*advise)(CUresult) = nullptr;
+  if (kind != HandleKind::kLegacyIpc) {
+    ASSIGN_OR_RETURN(const Exporter* exporter, FindExporter(kind));
+    advise = exporter->advice;
+  }
+  absl::Status tried = TryKind(device, kind);
   if (tried.ok()) return tried;
   const std::optional<CUresult> result = platform::ResultOf(tried);
   const std::string advice =
-      result.has_value() ? (*exporter)->advice(*result) : "";
+      result.has_value() && advise != nullptr ? advise(*result) : "";
   return platform::Annotate(tried,
                             absl::StrCat("memory of ", device.Describe(),
                                          " cannot be shared as ", NameOf(kind)),

@@ -152,6 +152,9 @@ class Core : public platform::Abandonable {
   absl::Status AddSegment(std::uint32_t domain, const SegmentPlan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether peers may have it open that would lose it (kLegacyIpc).
+  bool MustOutlivePeers(const Segment& segment) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives idle segments back but for `keep_bytes`, and says how much.
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

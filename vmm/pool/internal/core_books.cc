@@ -32,7 +32,8 @@ PoolStatistics Core::statistics() {
       all.segments.push_back({segment->size(), segment->heap.live_bytes(),
                               segment->heap.largest_free(),
                               SharingDomain{segment->domain},
-                              segment->exposed});
+                              segment->exposed,
+                              segment->allocation->kinds()});
     }
   }
   all.live = taken - all.cached - all.pending - all.held;

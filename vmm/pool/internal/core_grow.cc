@@ -122,11 +122,19 @@ absl::Status Core::AddSegment(std::uint32_t number, const SegmentPlan& plan) {
   return absl::OkStatus();
 }
 
+bool Core::MustOutlivePeers(const Segment& segment) const {
+  return segment.allocation.has_value() &&
+         segment.allocation->disclosed().size != 0 &&
+         domains_[segment.domain]->has_peers();
+}
+
 std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
   std::vector<std::pair<Heap*, Segment*>> idle;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-      if (segment->heap.empty()) idle.emplace_back(heap.get(), segment.get());
+      if (segment->heap.empty() && !MustOutlivePeers(*segment)) {
+        idle.emplace_back(heap.get(), segment.get());
+      }
     }
   }
   // The smaller ones serve more requests, and each takes as long to make.

@@ -107,6 +107,9 @@ class Domain {
   // Whether it has not received, over `channel`, as much as may be on its way.
   bool Lags(PeerId peer, const platform::Channel& channel);
   std::size_t connected_peers() const;
+  // Whether any may have a segment open: until it said goodbye, or its end is
+  // proven.
+  bool has_peers() const { return !peers_.empty(); }
 
  private:
   struct Peer {

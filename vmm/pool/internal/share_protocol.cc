@@ -41,11 +41,12 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
     return Broken(absl::StrCat("a segment without a ticket: ",
                                ticket.status().message()));
   }
-  const bool is_bytes = ticket->kind == HandleKind::kFabric;
-  fabric::Handle fabric_handle;
-  if (is_bytes) in.TakeBytes(absl::MakeSpan(fabric_handle.bytes));
+  const bool is_bytes = HasBytes(ticket->kind);
+  HandleBytes handle_bytes{};
+  if (is_bytes) in.TakeBytes(absl::MakeSpan(handle_bytes));
   if (in.overrun() || in.left() != 0 || ticket->layout.count() != 1 ||
-      !IsVmm(ticket->kind) || message.handles.size() != (is_bytes ? 0 : 1)) {
+      ticket->kind == HandleKind::kStreamPool ||
+      message.handles.size() != (is_bytes ? 0 : 1)) {
     return Broken(absl::StrCat("a segment of ", ticket->layout.count(),
                                " chunks with ", message.handles.size(),
                                " handles and ", message.payload.size(),
@@ -54,11 +55,10 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   auto segment = std::make_shared<SharedSegment>();
   segment->number = *number;
   segment->ticket = *std::move(ticket);
-  if (is_bytes) {
-    segment->handle = fabric_handle;
-  } else {
-    segment->handle = std::move(message.handles.front());
-  }
+  platform::OsHandle os_handle;
+  if (!is_bytes) os_handle = std::move(message.handles.front());
+  segment->handle = HandleOf(segment->ticket.kind, std::move(os_handle),
+                             handle_bytes);
   return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
 }
 
@@ -172,7 +172,7 @@ absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
   if (const auto* os = std::get_if<platform::OsHandle>(&segment.handle)) {
     handles.push_back(os);
   } else {
-    out.PutBytes(std::get<fabric::Handle>(segment.handle).bytes);
+    out.PutBytes(*BytesOf(segment.handle));
   }
   return channel.Send(kSegment, payload, handles, deadline, cancel);
 }

@@ -134,6 +134,11 @@ Located Locate(const vmmshare_driver* driver, std::uint64_t address);
 
 // The flags of vmmshare_import_options.
 vmmshare_import_options ImportOptions(bool writable);
+// This system's own kind of handle and, where that does not work, legacy IPC.
+inline constexpr std::uint32_t kOrLegacy = VMMSHARE_KIND_POSIX_FD |
+                                           VMMSHARE_KIND_WIN32 |
+                                           VMMSHARE_KIND_LEGACY_IPC;
+
 // Memory of a device or, unless that is None, of the host's node `host_node`.
 vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
                                       nanobind::handle host_node);

@@ -17,9 +17,10 @@ namespace vmm::python {
 namespace {
 
 void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
-            nb::handle host_node) {
+            nb::handle host_node, bool legacy) {
   const auto on = DeviceOf(device);
-  const vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
+  vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
+  if (legacy) options.kinds = kOrLegacy;
   new (self) Allocation{
       Holder<vmmshare_memory>(
           Make(&vmmshare_memory_close,
@@ -178,9 +179,12 @@ void DefineMemory(nb::module_& module) {
   type.def(
           "__init__", &Create, nb::arg("device") = 0, nb::kw_only(),
           nb::arg("nbytes"), nb::arg("host_node") = nb::none(),
+          nb::arg("legacy") = false,
           "`nbytes` bytes, rounded up to 2 MiB on current devices. "
-          "`host_node`: on that NUMA\nnode of the host. ResourceExhausted when "
-          "it does not fit.")
+          "`host_node`: on that NUMA\nnode of the host. `legacy`: of "
+          "cudaMalloc(), shared by legacy CUDA IPC, where nothing\nbetter "
+          "works; `weakness` says what is weaker then. ResourceExhausted when "
+          "it does not\nfit.")
       .def_prop_ro("ptr",
                    [](const Allocation& a) {
                      return vmmshare_memory_address(a.handle.get());

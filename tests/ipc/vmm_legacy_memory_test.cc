@@ -1,0 +1,278 @@
+// Allocations and pools over legacy IPC, for machines on which VMM has no kind of
+// handle that can be shared.
+#include <gmock/gmock.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/ipc/pool_peer.h"
+#include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/memory/driver_block.h"
+#include "vmm/pool/pool.h"
+#include "vmm/share/endpoint.h"
+#include "vmm/share/restorable.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Args = std::vector<std::string>;
+
+const SharePolicy kLegacy = SharePolicy::Require(HandleKind::kLegacyIpc);
+constexpr ImportOptions kWritable = {.access = Access::kReadWrite};
+
+class LegacyMemoryTest : public IpcTest {
+ protected:
+  Allocation MakeLegacy(std::uint64_t size) {
+    return Must(Allocation::Create(device, {.size = size, .sharing = kLegacy}));
+  }
+  absl::Status Refusal(AllocationOptions options) {
+    options.size = kGranule;
+    options.sharing = kLegacy;
+    return Allocation::Create(device, options).status();
+  }
+  std::unique_ptr<Endpoint> Start() {
+    EndpointOptions options;
+    options.listener.directory = listener_directory();
+    return Must(Endpoint::Start(options));
+  }
+};
+
+TEST_F(LegacyMemoryTest, EveryKindCanBeProbed) {
+  EXPECT_TRUE(device.Probe(HandleKind::kLegacyIpc).ok())
+      << device.Probe(HandleKind::kLegacyIpc);
+  EXPECT_TRUE(absl::IsUnimplemented(device.Probe(HandleKind::kStreamPool)));
+  EXPECT_TRUE(device.Probe(kNativeKind).ok());
+}
+
+TEST_F(LegacyMemoryTest, SaysWhatItIs) {
+  const Allocation memory = MakeLegacy(kGranule + 1);
+  EXPECT_EQ(memory.kinds(), HandleKindSet{HandleKind::kLegacyIpc});
+  EXPECT_EQ(memory.size(), 2 * kGranule);
+  EXPECT_EQ(memory.requested_size(), kGranule + 1);
+  EXPECT_TRUE(memory.is_mapped());
+  EXPECT_THAT(memory.weakness(), HasSubstr("legacy CUDA IPC"));
+  EXPECT_EQ(memory.shareable().requested_size(), kGranule + 1);
+  const Allocation stronger = Make(kGranule);
+  EXPECT_EQ(stronger.weakness(), "");
+  EXPECT_EQ(stronger.disclosed().size, 0u);
+}
+
+TEST_F(LegacyMemoryTest, DisclosesNothingElse) {
+  // Small ones beside it, which the driver puts into blocks of its own.
+  std::vector<CUdeviceptr> others(8);
+  for (CUdeviceptr& other : others) {
+    ASSERT_EQ(driver()->cuMemAlloc(&other, 5000), CUDA_SUCCESS);
+  }
+  const Allocation memory = MakeLegacy(5000);
+  EXPECT_EQ(memory.disclosed(), (AddressSpan{memory.address(), memory.size()}));
+  EXPECT_THAT(Must(Neighbours(driver(), *memory.shareable().block())),
+              ::testing::IsEmpty());
+  for (const CUdeviceptr other : others) {
+    EXPECT_EQ(driver()->cuMemFree(other), CUDA_SUCCESS);
+  }
+}
+
+TEST_F(LegacyMemoryTest, HoldsZerosAndNotWhatWasThere) {
+  CUdeviceptr before = 0;
+  ASSERT_EQ(driver()->cuMemAlloc(&before, kGranule), CUDA_SUCCESS);
+  WritePattern(before, kGranule, 1);
+  ASSERT_EQ(driver()->cuMemFree(before), CUDA_SUCCESS);
+  const Allocation memory = MakeLegacy(kGranule);
+  std::vector<std::uint8_t> bytes(kGranule, 1);
+  ASSERT_EQ(driver()->cuMemcpyDtoH(bytes.data(), memory.address(), kGranule),
+            CUDA_SUCCESS);
+  EXPECT_TRUE(bytes == std::vector<std::uint8_t>(kGranule, 0));
+}
+
+TEST_F(LegacyMemoryTest, IsTakenOnlyWhereNothingElseWorks) {
+  for (const SharePolicy& policy :
+       {SharePolicy::AnyOf({kNativeKind, HandleKind::kLegacyIpc}),
+        SharePolicy::AnyOf({HandleKind::kLegacyIpc, kNativeKind})}) {
+    const Allocation memory =
+        Must(Allocation::Create(device, {.size = 1, .sharing = policy}));
+    EXPECT_EQ(memory.kinds(), HandleKindSet{kNativeKind});
+    ASSERT_EQ(memory.passed_over().size(), 1u);
+    EXPECT_EQ(memory.passed_over()[0].kind, HandleKind::kLegacyIpc);
+    EXPECT_THAT(std::string(memory.passed_over()[0].reason.message()),
+                HasSubstr("the stronger of the two"));
+  }
+}
+
+// A driver that refuses to export VMM memory. What was asked for comes, and says
+// why; what does not name the weaker kind fails.
+int AllocateWithoutVmm(const Args&) {
+  const Here here;
+  const Allocation memory = Must(Allocation::Create(
+      here.device,
+      {.size = 1,
+       .sharing = SharePolicy::AnyOf({kNativeKind, HandleKind::kLegacyIpc})}));
+  EXPECT_EQ(memory.kinds(), HandleKindSet{HandleKind::kLegacyIpc});
+  EXPECT_EQ(memory.passed_over().size(), 1u);
+  EXPECT_THAT(std::string(memory.passed_over()[0].reason.message()),
+              HasSubstr("cuMemExportToShareableHandle"));
+  const auto alone = Allocation::Create(here.device, {.size = 1});
+  EXPECT_FALSE(alone.ok());
+  EXPECT_FALSE(Pool::Create(here.device, {}).ok());
+  PoolOptions options;
+  options.sharing = SharePolicy::AnyOf({kNativeKind, HandleKind::kLegacyIpc});
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(here.device, options));
+  const CUdeviceptr block = Must(pool->Allocate(1, nullptr));
+  EXPECT_EQ(pool->statistics().segments.at(0).kinds,
+            HandleKindSet{HandleKind::kLegacyIpc});
+  EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  return 0;
+}
+const bool kAllocateWithoutVmm =
+    RegisterChild("allocate-without-vmm", &AllocateWithoutVmm);
+
+TEST_F(LegacyMemoryTest, IsTakenWhereVmmHasNoShareableKind) {
+  if (!driver().is_host_memory()) {
+    GTEST_SKIP() << "this driver shares VMM memory";
+  }
+  EXPECT_EQ(Child::Start("allocate-without-vmm", {},
+                         {{"VMMSHARE_HOST_FAIL",
+                           "cuMemExportToShareableHandle:1+:NOT_SUPPORTED"}})
+                .Wait(),
+            0);
+}
+
+TEST_F(LegacyMemoryTest, WhatItCannotDoIsRefused) {
+  const auto expect = [&](const AllocationOptions& options,
+                          const std::string& what) {
+    const absl::Status refused = Refusal(options);
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(what));
+  };
+  expect({.host_numa_node = 0}, "host_numa_node");
+  expect({.also = {{Location::On(device)}}}, "also");
+  expect({.rdma = Rdma::kRequire}, "Rdma::kRequire");
+  expect({.alignment = std::uint64_t{1} << 50}, "alignment");
+  Allocation memory = MakeLegacy(1);
+  EXPECT_TRUE(absl::IsUnimplemented(memory.Unmap()));
+  EXPECT_TRUE(absl::IsUnimplemented(memory.Discard()));
+  EXPECT_TRUE(absl::IsUnimplemented(memory.Remap()));
+  EXPECT_TRUE(absl::IsUnimplemented(
+      memory.SetAccess({{Location::On(device), Access::kRead}})));
+  WritePattern(memory.address(), memory.size(), 1);
+  ExpectPattern(memory.address(), memory.size(), 1);
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  EXPECT_TRUE(absl::IsUnimplemented(
+      RestorableAllocation::Share(*endpoint, std::move(memory)).status()));
+  const absl::Status huge =
+      Allocation::Create(device, {.size = ~std::uint64_t{0}, .sharing = kLegacy})
+          .status();
+  EXPECT_TRUE(absl::IsResourceExhausted(huge)) << huge;
+}
+
+// args: ticket text, address to dial. Reads, writes, and waits to be told to go on.
+int UseLegacy(const Args& args) {
+  const Here here;
+  platform::Channel channel = Dial(args[1]);
+  const ImportedAllocation memory =
+      Must(OpenTicket(TestDriver(), args[0], kWritable, Late()));
+  EXPECT_NE(memory.weakness(), "");
+  EXPECT_EQ(memory.disclosed().size, memory.size());
+  ExpectPattern(memory.address(), memory.requested_size(), 1);
+  WritePattern(memory.address(), memory.requested_size(), 2);
+  Tell(channel);
+  Hear(channel);
+  ExpectPattern(memory.address(), memory.requested_size(), 2);
+  return 0;
+}
+const bool kUseLegacy = RegisterChild("use-legacy", &UseLegacy);
+
+TEST_F(LegacyMemoryTest, AShareKeepsItWhenItsAllocationIsGone) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  std::optional<Allocation> memory = MakeLegacy(3 * kGranule);
+  WritePattern(memory->address(), memory->size(), 1);
+  const CUdeviceptr at = memory->address();
+  const MemoryId id = memory->id();
+  std::optional<Share> share = Must(endpoint->Publish(memory->shareable()));
+  memory.reset();
+  Child user = Child::Start("use-legacy", {share->ticket(), address()});
+  platform::Channel channel = Accept();
+  Hear(channel);
+  ExpectPattern(at, 3 * kGranule, 2);
+  EXPECT_EQ(endpoint->Leases().size(), 1u);
+  Tell(channel);
+  EXPECT_EQ(user.Wait(), 0);
+  const absl::Status returned = endpoint->WaitUntilReturned(id, Late());
+  EXPECT_TRUE(returned.ok()) << returned;
+  share.reset();
+  EXPECT_NE(driver()->cuMemsetD8(at, 1, 1), CUDA_SUCCESS) << "it is there still";
+}
+
+TEST_F(LegacyMemoryTest, WhicheverCallFailsNothingStays) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);
+  const Device there = Must(Device::ByOrdinal(faulty, 0));
+  ASSERT_TRUE(there.Probe(HandleKind::kLegacyIpc).ok());
+  const auto free_bytes = [&] {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT_EQ(driver()->cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+    return free;
+  };
+  const std::size_t before = free_bytes();
+  for (std::uint64_t nth = 0;; ++nth) {
+    faults.Arm({.point = {.nth = nth}});
+    const absl::Status made =
+        Allocation::Create(there, {.size = kGranule, .sharing = kLegacy})
+            .status();
+    const DriverFaults::Outcome outcome = faults.Disarm();
+    EXPECT_EQ(free_bytes(), before)
+        << nth << " " << (outcome.fired == 0 ? "" : outcome.failed[0]);
+    if (outcome.fired == 0) {
+      EXPECT_TRUE(made.ok()) << made;
+      EXPECT_GE(nth, 4u);
+      break;
+    }
+    // That mode is changed where it can be; and the last push of a context is
+    // for freeing, which does without.
+    if (outcome.failed[0] != "cuThreadExchangeStreamCaptureMode" &&
+        outcome.failed[0] != "cuCtxPushCurrent") {
+      EXPECT_FALSE(made.ok()) << outcome.failed[0];
+    }
+  }
+}
+
+class LegacyPoolTest : public LegacyMemoryTest {
+ protected:
+  std::unique_ptr<Pool> MakePool() {
+    return Must(Pool::Create(device, {.sharing = kLegacy,
+                                      .first_segment_size = 2 * kGranule,
+                                      .max_segment_size = 2 * kGranule}));
+  }
+};
+
+TEST_F(LegacyPoolTest, SegmentsStayWhileAnybodyIsSubscribed) {
+  const std::unique_ptr<Pool> pool = MakePool();
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share = Must(endpoint->Serve(*pool));
+  const CUdeviceptr block = Must(pool->Allocate(5000, nullptr));
+  WritePattern(block, 5000, 1);
+  PoolPeer peer = PoolPeer::Start(listener());
+  EXPECT_EQ(peer.Subscribe(share.ticket(), "rw"), "OK");
+  EXPECT_EQ(peer.Import(Must(pool->Export(block))), "OK");
+  EXPECT_EQ(peer.Expect(0, 1, 1), "OK");
+  EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  EXPECT_EQ(peer.ReleaseAll(), "OK");
+  ASSERT_EQ(driver()->cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(Must(pool->Trim()), 0u);
+  EXPECT_EQ(peer.Segments(), 1u);
+  EXPECT_EQ(peer.Unsubscribe(), "OK");
+  ExpectSoon([&] { return pool->statistics().peers == 0; });
+  ExpectSoon([&] { return Must(pool->Trim()) == 2 * kGranule; });
+  EXPECT_EQ(pool->statistics().reserved, 0u);
+  EXPECT_EQ(peer.End(), 0);
+  EXPECT_TRUE(pool->CheckInvariants().ok());
+}
+
+}  // namespace
+}  // namespace vmm::testing

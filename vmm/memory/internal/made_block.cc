@@ -1,0 +1,105 @@
+// Memory of cuMemAlloc() that vmmshare makes, where cuMemCreate()'s cannot be
+// shared.
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/driver_block.h"
+#include "vmm/memory/stream_capture.h"
+
+namespace vmm {
+namespace {
+
+using platform::Driver;
+
+// Of cuMemAlloc(): measured.
+constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
+
+std::string Words(CUdeviceptr pointer) {
+  return absl::StrCat("pointer 0x", absl::Hex(pointer));
+}
+
+// On a stream of its own: no other's work is waited for.
+absl::Status Zero(const Driver& driver, AddressSpan span) {
+  CUstream stream = nullptr;
+  if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuStreamCreate(CU_STREAM_NON_BLOCKING)");
+  }
+  CUresult r = driver->cuMemsetD8Async(span.base, 0, span.size, stream);
+  if (r == CUDA_SUCCESS) r = driver->cuStreamSynchronize(stream);
+  const CUresult destroyed = driver->cuStreamDestroy(stream);
+  return driver.Error(
+      r == CUDA_SUCCESS ? destroyed : r,
+      absl::StrCat("cuMemsetD8Async(", span.size, " bytes of ",
+                   Words(span.base), ") and waiting for it"));
+}
+
+absl::Status FreeBlock(const MadeBlock& made) {
+  const Driver& driver = *made.driver;
+  const RelaxedCapture relaxed(driver);
+  // Without it the driver may know the address all the same.
+  const absl::StatusOr<CurrentContext> current = made.context->MakeCurrent();
+  const CUdeviceptr at = made.block.span.base;
+  return driver.Error(driver->cuMemFree(at),
+                      absl::StrCat("cuMemFree(", Words(at), ")"));
+}
+
+}  // namespace
+
+absl::StatusOr<DriverBlock> BlockAt(const Driver& driver, CUdeviceptr pointer,
+                                    HandleKind kind) {
+  DriverBlock block;
+  block.kind = kind;
+  unsigned long long number = 0;
+  std::size_t size = 0;
+  std::array<CUpointer_attribute, 5> names = {
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+      CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_CONTEXT,
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  std::array<void*, 5> values = {&block.span.base, &size, &number,
+                                 &block.context, &block.pool};
+  if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
+                                                  values.data(), pointer);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, absl::StrCat("cuPointerGetAttributes(", Words(pointer), ")"));
+  }
+  block.span.size = size;
+  block.number = number;
+  return block;
+}
+
+void MadeBlockTraits::Close(const Value& value) {
+  platform::ReportReleaseFailure(FreeBlock(value));
+}
+
+absl::StatusOr<OwnedMadeBlock> MakeBlock(const Device& device,
+                                         std::uint64_t size) {
+  if (size > std::numeric_limits<std::size_t>::max() - kBlockBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(size, " bytes are more than there are addresses"));
+  }
+  const std::uint64_t bytes = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
+  MadeBlock made{driver, nullptr, {}};
+  ASSIGN_OR_RETURN(PrimaryContext primary, PrimaryContext::Retain(device));
+  made.context = std::make_shared<const PrimaryContext>(std::move(primary));
+  ASSIGN_OR_RETURN(const CurrentContext current, made.context->MakeCurrent());
+  CUdeviceptr address = 0;
+  if (CUresult r = driver->cuMemAlloc(&address, bytes); r != CUDA_SUCCESS) {
+    return driver.Error(r, absl::StrCat("cuMemAlloc(", bytes, " bytes)"));
+  }
+  made.block.span = {address, bytes};
+  OwnedMadeBlock owned = OwnedMadeBlock::Adopt(made);
+  ASSIGN_OR_RETURN(made.block,
+                   BlockAt(driver, address, HandleKind::kLegacyIpc));
+  RETURN_IF_ERROR(Zero(driver, made.block.span));
+  static_cast<void>(std::move(owned).Relinquish());
+  return OwnedMadeBlock::Adopt(std::move(made));
+}
+
+}  // namespace vmm
