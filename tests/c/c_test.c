@@ -362,6 +362,66 @@ static void BlocksAndFencesAreSharedByTickets(void) {
   vmmshare_driver_close(driver);
 }
 
+static void MemoryIsDescribedForNetworkCards(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory_options options = {sizeof(options)};
+  vmmshare_memory* memory = NULL;
+  options.size = 4 << 20;
+  options.max_chunk_size = 2 << 20;
+  options.flags = VMMSHARE_RDMA_TRY | VMMSHARE_RDMA_REQUIRE;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "Give one",
+        vmmshare_memory_create(device, &options, &memory, &error));
+  options.flags = VMMSHARE_RDMA_REQUIRE;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  int capable = 0;
+  vmmshare_text* refusal = NULL;
+  MUST(vmmshare_memory_rdma(memory, &capable, &refusal, &error));
+  CHECK(capable == 1 && strcmp(vmmshare_text_get(refusal), "") == 0);
+  vmmshare_text_free(refusal);
+  MUST(vmmshare_memory_rdma(memory, &capable, NULL, &error));
+
+  vmmshare_dma_buf bufs[2];
+  uint32_t count = 7;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`room` is 1",
+        vmmshare_memory_dma_bufs(memory, 0, 0, 0, bufs, 1, &count, &error));
+  CHECK(count == 0);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`flags` is 2",
+        vmmshare_memory_dma_bufs(memory, 0, 0, 2, bufs, 2, &count, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
+        vmmshare_memory_dma_bufs(memory, 1, 0, 0, bufs, 2, &count, &error));
+  MUST(vmmshare_memory_dma_bufs(memory, 0, 0, 0, bufs, 2, &count, &error));
+  CHECK(count == 2);
+  for (uint32_t i = 0; i < count; ++i) {
+    CHECK(bufs[i].offset == i * (uint64_t)(2 << 20));
+    CHECK(bufs[i].size == 2 << 20);
+    CHECK(close(bufs[i].descriptor) == 0);
+  }
+  vmmshare_memory_close(memory);
+
+  options.flags = 0;
+  options.kinds = VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_LEGACY_IPC;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  CHECK(vmmshare_memory_kinds(memory) == VMMSHARE_KIND_POSIX_FD);
+  vmmshare_memory_close(memory);
+  options.kinds = VMMSHARE_KIND_LEGACY_IPC;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  CHECK(vmmshare_memory_kinds(memory) == VMMSHARE_KIND_LEGACY_IPC);
+  uint64_t base = 0;
+  uint64_t size = 0;
+  vmmshare_memory_disclosed(memory, &base, &size);
+  CHECK(base == vmmshare_memory_address(memory) && size == 4 << 20);
+  MUST(vmmshare_memory_weakness(memory, &refusal, &error));
+  CHECK(strstr(vmmshare_text_get(refusal), "legacy CUDA IPC") != NULL);
+  vmmshare_text_free(refusal);
+  vmmshare_memory_close(memory);
+  options.kinds = VMMSHARE_KIND_STREAM_POOL;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`kinds` is 128",
+        vmmshare_memory_create(device, &options, &memory, &error));
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 static void BadArgumentsAreRefused(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1147,6 +1207,7 @@ static const struct {
     {"MemoryIsSharedByText", MemoryIsSharedByText},
     {"ANullStreamOfEachThreadIsRefused", ANullStreamOfEachThreadIsRefused},
     {"BlocksAndFencesAreSharedByTickets", BlocksAndFencesAreSharedByTickets},
+    {"MemoryIsDescribedForNetworkCards", MemoryIsDescribedForNetworkCards},
     {"BadArgumentsAreRefused", BadArgumentsAreRefused},
     {"OptionsOfOtherSizes", OptionsOfOtherSizes},
     {"OptionsThatMeanNothing", OptionsThatMeanNothing},

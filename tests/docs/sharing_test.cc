@@ -139,6 +139,11 @@ TEST_F(PageTest, MemoryOfCudaMallocIsSharedByConsent) {
   EXPECT_EQ(driver->cuMemFree(pointer), CUDA_SUCCESS);
 }
 
+TEST_F(PageTest, AWeakerKindIsTakenWhereNothingElseWorks) {
+#include <any_memory.or_legacy.inc>
+  Check(memory.status());
+}
+
 TEST_F(PageTest, AnyDriverIsLoadedByItsPath) {
   if (!OnHostMemoryDriver()) GTEST_SKIP() << "a GPU's driver has no such path";
   const std::string path = HostDriverPath();

@@ -165,7 +165,8 @@ TEST_F(LegacyMemoryTest, WhatItCannotDoIsRefused) {
   EXPECT_TRUE(absl::IsUnimplemented(
       RestorableAllocation::Share(*endpoint, std::move(memory)).status()));
   const absl::Status huge =
-      Allocation::Create(device, {.size = ~std::uint64_t{0}, .sharing = kLegacy})
+      Allocation::Create(device,
+                         {.size = ~std::uint64_t{0}, .sharing = kLegacy})
           .status();
   EXPECT_TRUE(absl::IsResourceExhausted(huge)) << huge;
 }
@@ -205,7 +206,8 @@ TEST_F(LegacyMemoryTest, AShareKeepsItWhenItsAllocationIsGone) {
   const absl::Status returned = endpoint->WaitUntilReturned(id, Late());
   EXPECT_TRUE(returned.ok()) << returned;
   share.reset();
-  EXPECT_NE(driver()->cuMemsetD8(at, 1, 1), CUDA_SUCCESS) << "it is there still";
+  EXPECT_NE(driver()->cuMemsetD8(at, 1, 1), CUDA_SUCCESS)
+      << "it is there still";
 }
 
 TEST_F(LegacyMemoryTest, WhicheverCallFailsNothingStays) {

@@ -257,3 +257,10 @@ def test_no_snippet_is_left_out():
     text = pathlib.Path(__file__).read_text()
     assert [name for name in SNIPPETS if f'"{name}"' not in text] == []
     assert textwrap.dedent(SNIPPETS["python.share"].text) == SNIPPETS["python.share"].text
+
+
+def test_memory_for_network_cards_is_described_part_by_part(driver, capsys):
+    had = run("sharing.dma_bufs")
+    descriptor, address, nbytes = map(int, capsys.readouterr().out.split())
+    assert descriptor >= 0 and nbytes == 64 << 20
+    assert address == had["memory"].ptr

@@ -12,9 +12,9 @@
 namespace vmm::c {
 namespace {
 
-constexpr std::uint32_t kAllKinds =
-    VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_FABRIC |
-    VMMSHARE_KIND_LEGACY_IPC;
+constexpr std::uint32_t kAllKinds = VMMSHARE_KIND_POSIX_FD |
+                                    VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_FABRIC |
+                                    VMMSHARE_KIND_LEGACY_IPC;
 
 absl::string_view NameOf(LeaseState state) {
   switch (state) {
@@ -67,9 +67,16 @@ absl::StatusOr<Placing> PlacingOf(std::uint32_t kinds, std::uint32_t flags,
                                   const vmmshare_device* const* peers,
                                   std::uint32_t peer_count) {
   RETURN_IF_ERROR(CheckBits(kinds, kAllKinds, "kinds"));
+  constexpr std::uint32_t kRdma = VMMSHARE_RDMA_TRY | VMMSHARE_RDMA_REQUIRE;
   RETURN_IF_ERROR(
-      CheckBits(flags, VMMSHARE_PRIVATE | VMMSHARE_ON_HOST, "flags"));
+      CheckBits(flags, VMMSHARE_PRIVATE | VMMSHARE_ON_HOST | kRdma, "flags"));
+  if ((flags & kRdma) == kRdma) {
+    return absl::InvalidArgumentError(
+        "`flags` has VMMSHARE_RDMA_TRY and VMMSHARE_RDMA_REQUIRE. Give one.");
+  }
   Placing placing;
+  if ((flags & VMMSHARE_RDMA_TRY) != 0) placing.rdma = Rdma::kTry;
+  if ((flags & VMMSHARE_RDMA_REQUIRE) != 0) placing.rdma = Rdma::kRequire;
   if ((flags & VMMSHARE_PRIVATE) != 0) {
     placing.sharing = SharePolicy::Private();
   } else if (kinds != 0) {
@@ -148,7 +155,8 @@ absl::StatusOr<AllocationOptions> AllocationOptionsOf(
                            .max_chunk_size = given.max_chunk_size,
                            .alignment = given.alignment,
                            .host_numa_node = placing.host_numa_node,
-                           .also = std::move(placing.also)};
+                           .also = std::move(placing.also),
+                           .rdma = placing.rdma};
 }
 
 absl::StatusOr<PoolOptions> PoolOptionsOf(
@@ -166,6 +174,7 @@ absl::StatusOr<PoolOptions> PoolOptionsOf(
   pool.sharing = std::move(placing.sharing);
   pool.host_numa_node = placing.host_numa_node;
   pool.also = std::move(placing.also);
+  pool.rdma = placing.rdma;
   pool.cap = given.cap;
   if (given.first_segment_size != 0) {
     pool.first_segment_size = given.first_segment_size;

@@ -34,7 +34,12 @@ enum {
   VMMSHARE_PRIVATE = 1,
   // On NUMA node `numa_node` of the host, which the device and this process's
   // CPUs reach, instead of in the device's memory.
-  VMMSHARE_ON_HOST = 2
+  VMMSHARE_ON_HOST = 2,
+  // For network cards and other devices on PCIe (CUDA's gpuDirectRDMACapable):
+  // where the machine does it, or VMMSHARE_FAILED_PRECONDITION where it does not.
+  // At most one of the two. 4 is a pool's.
+  VMMSHARE_RDMA_TRY = 8,
+  VMMSHARE_RDMA_REQUIRE = 16
 };
 
 typedef struct vmmshare_memory_options {
@@ -45,7 +50,8 @@ typedef struct vmmshare_memory_options {
   uint32_t kinds;           // Those of VMMSHARE_KIND_* that work here are had
                             // (VMMSHARE_KIND_LEGACY_IPC only where no other
                             // does); 0: this system's own.
-  uint32_t flags;           // VMMSHARE_PRIVATE, VMMSHARE_ON_HOST.
+  uint32_t flags;           // VMMSHARE_PRIVATE, VMMSHARE_ON_HOST,
+                            // VMMSHARE_RDMA_*.
   int32_t numa_node;        // With VMMSHARE_ON_HOST.
   uint32_t peer_count;      // Of `peers`.
   const vmmshare_device* const* peers;  // Further devices that get access.
@@ -120,6 +126,15 @@ vmmshare_memory_weakness(const vmmshare_memory* memory, vmmshare_text** text,
 // or `size` may be NULL.
 VMMSHARE_API void vmmshare_memory_disclosed(const vmmshare_memory* memory,
                                             uint64_t* base, uint64_t* size);
+// Whether memory that was created here can be registered with a network card: as
+// the driver says of each chunk, in `capable`. `refusal`, unless NULL, is why not,
+// with VMMSHARE_RDMA_TRY; else an empty text. vmmshare_text_free() frees it.
+//   VMMSHARE_FAILED_PRECONDITION  adopted or imported memory: CUDA does not tell it
+//                                 of what another process made
+VMMSHARE_API vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
+                                                  int* capable,
+                                                  vmmshare_text** refusal,
+                                                  vmmshare_error** error);
 // The NUMA node of the host where it lives; -1 for memory of a device.
 VMMSHARE_API int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory);
 // The UUID of the device with which it was created, unless `uuid` is NULL.
@@ -187,6 +202,35 @@ VMMSHARE_API vmmshare_status vmmshare_memory_import(
     const vmmshare_device* device, const vmmshare_raw_handle* handles,
     uint32_t count, uint32_t flags, int32_t numa_node,
     const vmmshare_import_options* options, vmmshare_memory** memory,
+    vmmshare_error** error);
+
+// One chunk's part of a range, as Linux's dma-buf: for ibv_reg_dmabuf_mr() and
+// other drivers.
+typedef struct vmmshare_dma_buf {
+  int descriptor;
+  int32_t reserved;  // 0.
+  uint64_t offset;   // Bytes from the memory's address.
+  uint64_t size;     // Bytes.
+} vmmshare_dma_buf;
+
+enum {
+  VMMSHARE_DMA_BUF_PCIE = 1  // Reached over PCIe (BAR1), also where there is
+                             // another way.
+};
+
+// Exports `size` bytes from `offset` on (0: all from there), multiples of the
+// host's page size, of memory that was created here: one dma-buf for each chunk
+// that the range touches, in order. `bufs` has room for `room`;
+// vmmshare_memory_chunks() are enough. The descriptors are the caller's to close,
+// and keep the memory but not its address. On failure none stays open.
+//   VMMSHARE_INVALID_ARGUMENT     no multiple, a range that leaves the memory, or
+//                                 too little room
+//   VMMSHARE_FAILED_PRECONDITION  memory of the host, or not created here; or the
+//                                 device has no dma-buf
+//   VMMSHARE_UNIMPLEMENTED        Windows; a driver that is too old
+VMMSHARE_API vmmshare_status vmmshare_memory_dma_bufs(
+    const vmmshare_memory* memory, uint64_t offset, uint64_t size,
+    uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,
     vmmshare_error** error);
 
 #ifdef __cplusplus

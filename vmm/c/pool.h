@@ -41,7 +41,8 @@ typedef struct vmmshare_pool vmmshare_pool;
 VMMSHARE_API vmmshare_status vmmshare_pool_create(
     const vmmshare_device* device, const vmmshare_pool_options* options,
     vmmshare_pool** pool, vmmshare_error** error);
-// Gives all memory back, live blocks too; what peers hold stays theirs.
+// Gives all memory back, live blocks too; what peers hold stays theirs, but for
+// memory of VMMSHARE_KIND_LEGACY_IPC: let it outlive its peers.
 VMMSHARE_API void vmmshare_pool_close(vmmshare_pool* pool);
 
 // A block of `size` bytes at a multiple of `alignment` (a power of two; 0: 256).

@@ -113,8 +113,9 @@ absl::StatusOr<OwnedMadeBlock> CreateBlock(const Device& device,
         "AllocationOptions::sharing works here."));
   };
   if (options.host_numa_node.has_value()) {
-    return cannot("AllocationOptions::host_numa_node asks for memory of the "
-                  "host");
+    return cannot(
+        "AllocationOptions::host_numa_node asks for memory of the "
+        "host");
   }
   if (!options.also.empty()) {
     return cannot("AllocationOptions::also gives others access");

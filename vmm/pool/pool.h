@@ -112,7 +112,7 @@ struct SegmentStatistics {
   std::uint64_t taken = 0;         // By live, cached and waiting blocks.
   std::uint64_t largest_free = 0;  // Bytes that one block could have, at least.
   SharingDomain domain = SharingDomain::kFirst;
-  bool shared = false;  // Some peer has, or had, its handle.
+  bool shared = false;       // Some peer has, or had, its handle.
   HandleKindSet kinds = {};  // As which it can be shared.
 };
 

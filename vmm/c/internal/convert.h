@@ -48,6 +48,7 @@ struct Placing {
   SharePolicy sharing = SharePolicy::Native();
   std::optional<int> host_numa_node;
   std::vector<AccessGrant> also;
+  Rdma rdma = Rdma::kOff;
 };
 absl::StatusOr<Placing> PlacingOf(std::uint32_t kinds, std::uint32_t flags,
                                   std::int32_t numa_node,

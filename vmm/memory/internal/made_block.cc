@@ -31,10 +31,9 @@ absl::Status Zero(const Driver& driver, AddressSpan span) {
   CUresult r = driver->cuMemsetD8Async(span.base, 0, span.size, stream);
   if (r == CUDA_SUCCESS) r = driver->cuStreamSynchronize(stream);
   const CUresult destroyed = driver->cuStreamDestroy(stream);
-  return driver.Error(
-      r == CUDA_SUCCESS ? destroyed : r,
-      absl::StrCat("cuMemsetD8Async(", span.size, " bytes of ",
-                   Words(span.base), ") and waiting for it"));
+  return driver.Error(r == CUDA_SUCCESS ? destroyed : r,
+                      absl::StrCat("cuMemsetD8Async(", span.size, " bytes of ",
+                                   Words(span.base), ") and waiting for it"));
 }
 
 absl::Status FreeBlock(const MadeBlock& made) {
@@ -82,7 +81,8 @@ absl::StatusOr<OwnedMadeBlock> MakeBlock(const Device& device,
     return absl::ResourceExhaustedError(
         absl::StrCat(size, " bytes are more than there are addresses"));
   }
-  const std::uint64_t bytes = (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  const std::uint64_t bytes =
+      (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   const Driver& driver = device.driver();
   const RelaxedCapture relaxed(driver);
   MadeBlock made{driver, nullptr, {}};

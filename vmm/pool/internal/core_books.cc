@@ -31,8 +31,7 @@ PoolStatistics Core::statistics() {
       taken += segment->heap.live_bytes();
       all.segments.push_back({segment->size(), segment->heap.live_bytes(),
                               segment->heap.largest_free(),
-                              SharingDomain{segment->domain},
-                              segment->exposed,
+                              SharingDomain{segment->domain}, segment->exposed,
                               segment->allocation->kinds()});
     }
   }

@@ -57,8 +57,8 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   segment->ticket = *std::move(ticket);
   platform::OsHandle os_handle;
   if (!is_bytes) os_handle = std::move(message.handles.front());
-  segment->handle = HandleOf(segment->ticket.kind, std::move(os_handle),
-                             handle_bytes);
+  segment->handle =
+      HandleOf(segment->ticket.kind, std::move(os_handle), handle_bytes);
   return Notice(std::shared_ptr<const SharedSegment>(std::move(segment)));
 }
 

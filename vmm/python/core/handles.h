@@ -134,10 +134,12 @@ Located Locate(const vmmshare_driver* driver, std::uint64_t address);
 
 // The flags of vmmshare_import_options.
 vmmshare_import_options ImportOptions(bool writable);
+// The bits of `flags` for "off", "try" and "require"; ValueError for others.
+std::uint32_t RdmaFlag(const std::string& rdma);
+
 // This system's own kind of handle and, where that does not work, legacy IPC.
-inline constexpr std::uint32_t kOrLegacy = VMMSHARE_KIND_POSIX_FD |
-                                           VMMSHARE_KIND_WIN32 |
-                                           VMMSHARE_KIND_LEGACY_IPC;
+inline constexpr std::uint32_t kOrLegacy =
+    VMMSHARE_KIND_POSIX_FD | VMMSHARE_KIND_WIN32 | VMMSHARE_KIND_LEGACY_IPC;
 
 // Memory of a device or, unless that is None, of the host's node `host_node`.
 vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
@@ -161,6 +163,7 @@ void DefineRestorable(nanobind::module_& module);
 void DefineRegion(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);
 void DefineFetched(nanobind::module_& module);
+void DefineRdma(nanobind::module_& module);
 void DefineKeeper(nanobind::module_& module);
 void DefineHooks(nanobind::module_& module);
 void DefineRing(nanobind::module_& module);

@@ -17,10 +17,11 @@ namespace vmm::python {
 namespace {
 
 void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
-            nb::handle host_node, bool legacy) {
+            nb::handle host_node, bool legacy, const std::string& rdma) {
   const auto on = DeviceOf(device);
   vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
   if (legacy) options.kinds = kOrLegacy;
+  options.flags |= RdmaFlag(rdma);
   new (self) Allocation{
       Holder<vmmshare_memory>(
           Make(&vmmshare_memory_close,
@@ -176,15 +177,15 @@ void DefineMemory(nb::module_& module) {
       module, "Allocation",
       "Whole memory of a device, or of a NUMA node of the host: created here, "
       "or of\nanother process, from connect() and Keeper.attach().");
-  type.def(
-          "__init__", &Create, nb::arg("device") = 0, nb::kw_only(),
-          nb::arg("nbytes"), nb::arg("host_node") = nb::none(),
-          nb::arg("legacy") = false,
-          "`nbytes` bytes, rounded up to 2 MiB on current devices. "
-          "`host_node`: on that NUMA\nnode of the host. `legacy`: of "
-          "cudaMalloc(), shared by legacy CUDA IPC, where nothing\nbetter "
-          "works; `weakness` says what is weaker then. ResourceExhausted when "
-          "it does not\nfit.")
+  type.def("__init__", &Create, nb::arg("device") = 0, nb::kw_only(),
+           nb::arg("nbytes"), nb::arg("host_node") = nb::none(),
+           nb::arg("legacy") = false, nb::arg("rdma") = "off",
+           "`nbytes` bytes, rounded up to 2 MiB on current devices. "
+           "`host_node`: on that NUMA\nnode of the host. `legacy`: of "
+           "cudaMalloc(), shared by legacy CUDA IPC, where nothing\nbetter "
+           "works; `weakness` says what is weaker then. `rdma`: for network "
+           "cards, \"try\" or\n\"require\"; see rdma_capable(). "
+           "ResourceExhausted when it does not fit.")
       .def_prop_ro("ptr",
                    [](const Allocation& a) {
                      return vmmshare_memory_address(a.handle.get());

@@ -36,6 +36,7 @@ NB_MODULE(_core, module) {
   vmm::python::DefineRemotePool(module);
   vmm::python::DefineServer(module);
   vmm::python::DefineFetched(module);
+  vmm::python::DefineRdma(module);
   vmm::python::DefineRestorable(module);
   vmm::python::DefineRegion(module);
   vmm::python::DefineKeeper(module);

@@ -17,7 +17,7 @@ namespace {
 
 void Create(Pool* self, nb::handle device, nb::handle host_node,
             std::uint64_t cap, std::uint64_t first_segment,
-            std::uint64_t max_segment, bool legacy) {
+            std::uint64_t max_segment, bool legacy, const std::string& rdma) {
   const auto on = DeviceOf(device);
   vmmshare_pool_options options{};
   options.struct_size = sizeof(options);
@@ -25,9 +25,10 @@ void Create(Pool* self, nb::handle device, nb::handle host_node,
   options.first_segment_size = first_segment;
   options.max_segment_size = max_segment;
   if (legacy) options.kinds = kOrLegacy;
+  options.flags = RdmaFlag(rdma);
   const bool on_host = !host_node.is_none();
   if (on_host) {
-    options.flags = VMMSHARE_ON_HOST;
+    options.flags |= VMMSHARE_ON_HOST;
     options.numa_node = nb::cast<int>(host_node);
   }
   new (self)
@@ -155,13 +156,14 @@ void DefinePool(nb::module_& module) {
           "__init__", &Create, nb::arg("device") = 0, nb::kw_only(),
           nb::arg("host_node") = nb::none(), nb::arg("cap") = 0,
           nb::arg("first_segment") = 0, nb::arg("max_segment") = 0,
-          nb::arg("legacy") = false,
+          nb::arg("legacy") = false, nb::arg("rdma") = "off",
           "Takes no memory yet. `device`: an ordinal, a UUID or a Device. "
           "`host_node`: on that\nNUMA node of the host instead. `cap`: at most "
           "so many bytes, 0 without a limit.\n`first_segment` and "
           "`max_segment`: bytes asked of the driver at a time; 0: 32 MiB\nand "
-          "1 GiB. `legacy`: see Allocation; the pool must outlive its "
-          "peers then.")
+          "1 GiB. `legacy` and `rdma`: see Allocation; the pool must outlive "
+          "its "
+          "peers with the\nfirst.")
       .def("empty", &Empty, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("stream") = 0,
            "An array of whatever was there before. `stream`: a CUstream as an "

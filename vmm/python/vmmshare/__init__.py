@@ -47,6 +47,7 @@ from ._core import (
     ticket,
 )
 from ._doctor import DoctorReport, doctor
+from ._rdma import DmaBuf, dma_bufs, rdma_capable
 from ._served import Served, open_array, serve_array
 from ._ring import RingBuffer, RingHome, RingReader, RingWriter, open_ring
 
@@ -54,6 +55,7 @@ __all__ = [
     "Allocation",
     "Array",
     "Device",
+    "DmaBuf",
     "DoctorReport",
     "Driver",
     "Fence",
@@ -76,11 +78,13 @@ __all__ = [
     "connect_fences",
     "connect_restorable",
     "devices",
+    "dma_bufs",
     "doctor",
     "errors",
     "on_recall",
     "open_array",
     "open_ring",
+    "rdma_capable",
     "restorable",
     "serve",
     "serve_array",

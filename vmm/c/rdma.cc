@@ -1,0 +1,75 @@
+// Memory for network cards.
+#include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
+#include "vmm/c/internal/handles.h"
+#include "vmm/c/memory.h"
+#include "vmm/memory/dma_buf.h"
+
+using vmm::c::Call;
+using vmm::c::Check;
+using vmm::c::CheckGiven;
+
+namespace {
+
+absl::StatusOr<const vmm::Allocation*> CreatedHere(
+    const vmmshare_memory& memory) {
+  if (const auto* own = std::get_if<vmm::Allocation>(&memory.memory)) {
+    return own;
+  }
+  return absl::FailedPreconditionError(
+      "the memory was adopted or imported, and of that CUDA does not tell it. "
+      "Ask where it was created");
+}
+
+}  // namespace
+
+vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
+                                     int* capable, vmmshare_text** refusal,
+                                     vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(capable, "capable"));
+    *capable = 0;
+    if (refusal != nullptr) *refusal = nullptr;
+    RETURN_IF_ERROR(Check(memory));
+    ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
+    ASSIGN_OR_RETURN(const bool is_capable, own->IsRdmaCapable());
+    *capable = is_capable ? 1 : 0;
+    if (refusal != nullptr) {
+      *refusal = new vmmshare_text{std::string(own->rdma_refusal().message())};
+    }
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_memory_dma_bufs(
+    const vmmshare_memory* memory, std::uint64_t offset, std::uint64_t size,
+    std::uint32_t flags, vmmshare_dma_buf* bufs, std::uint32_t room,
+    std::uint32_t* count, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(count, "count"));
+    *count = 0;
+    RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
+    RETURN_IF_ERROR(Check(memory));
+    RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_DMA_BUF_PCIE, "flags"));
+    ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
+    const vmm::DmaBufMapping mapping =
+        flags == 0 ? vmm::DmaBufMapping::kDefault : vmm::DmaBufMapping::kPcie;
+    ASSIGN_OR_RETURN(
+        std::vector<vmm::DmaBuf> parts,
+        vmm::ExportDmaBufs(
+            *own, {.offset = offset, .size = size, .mapping = mapping}));
+    if (parts.size() > room) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("`room` is ", room, " for ", parts.size(),
+                       " dma-bufs. Give room for one a chunk."));
+    }
+    for (vmm::DmaBuf& part : parts) {
+      bufs[(*count)++] = {
+          static_cast<int>(std::move(part.descriptor).Relinquish()), 0,
+          part.offset, part.size};
+    }
+    return absl::OkStatus();
+  });
+}

@@ -1,0 +1,59 @@
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "vmm/python/core/handles.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+// (whether it can be registered, why not).
+nb::tuple Rdma(const Allocation& self) {
+  const auto memory = self.handle.shared();
+  int capable = 0;
+  const std::shared_ptr<vmmshare_text> refusal = Make(
+      &vmmshare_text_free, [&](vmmshare_text** made, vmmshare_error** error) {
+        return vmmshare_memory_rdma(memory.get(), &capable, made, error);
+      });
+  return nb::make_tuple(capable != 0, vmmshare_text_get(refusal.get()));
+}
+
+// [(descriptor, offset, bytes)]; the descriptors are the caller's.
+nb::list DmaBufs(const Allocation& self, std::uint64_t offset,
+                 std::uint64_t nbytes, bool pcie) {
+  const auto memory = self.handle.shared();
+  std::vector<vmmshare_dma_buf> bufs(vmmshare_memory_chunks(memory.get()) + 1);
+  std::uint32_t count = 0;
+  Must([&](vmmshare_error** error) {
+    return vmmshare_memory_dma_bufs(
+        memory.get(), offset, nbytes, pcie ? VMMSHARE_DMA_BUF_PCIE : 0,
+        bufs.data(), static_cast<std::uint32_t>(bufs.size()), &count, error);
+  });
+  nb::list made;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    made.append(
+        nb::make_tuple(bufs[i].descriptor, bufs[i].offset, bufs[i].size));
+  }
+  return made;
+}
+
+}  // namespace
+
+std::uint32_t RdmaFlag(const std::string& rdma) {
+  if (rdma == "off") return 0;
+  if (rdma == "try") return VMMSHARE_RDMA_TRY;
+  if (rdma == "require") return VMMSHARE_RDMA_REQUIRE;
+  throw nb::value_error(
+      ("rdma is '" + rdma + "'; expected 'off', 'try' or 'require'").c_str());
+}
+
+void DefineRdma(nb::module_& module) {
+  module.def("_rdma", &Rdma, nb::arg("memory"));
+  module.def("_dma_bufs", &DmaBufs, nb::arg("memory"), nb::arg("offset"),
+             nb::arg("nbytes"), nb::arg("pcie"));
+}
+
+}  // namespace vmm::python

@@ -1,0 +1,67 @@
+"""Memory for network cards: GPUDirect RDMA, and Linux's dma-buf."""
+
+from __future__ import annotations
+
+import os
+import typing
+
+from . import _core
+from ._core import Allocation
+
+__all__ = ["DmaBuf", "dma_bufs", "rdma_capable"]
+
+
+class DmaBuf:
+    """One chunk's part of an allocation, as a descriptor: see dma_bufs().
+
+    offset: bytes from the allocation's `ptr`. nbytes: its size. The descriptor keeps the memory,
+    and is closed with this.
+    """
+
+    def __init__(self, descriptor: int, offset: int, nbytes: int):
+        self._descriptor: "int | None" = descriptor
+        self.offset, self.nbytes = offset, nbytes
+
+    def fileno(self) -> int:
+        """The descriptor. ValueError once it is closed."""
+        if self._descriptor is None:
+            raise ValueError("the DmaBuf is closed")
+        return self._descriptor
+
+    def detach(self) -> int:
+        """The descriptor, which is the caller's to close from now on."""
+        descriptor, self._descriptor = self.fileno(), None
+        return descriptor
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self.detach())
+
+    def __enter__(self) -> DmaBuf:
+        return self
+
+    def __exit__(self, *_: typing.Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def rdma_capable(memory: Allocation) -> "tuple[bool, str]":
+    """Whether network cards can be given memory that was created here, and, of what was made
+    with rdma="try", why not.
+
+    FailedPrecondition for memory of others, of which CUDA does not tell it.
+    """
+    return typing.cast("tuple[bool, str]", _core._rdma(memory))
+
+
+def dma_bufs(memory: Allocation, *, offset: int = 0, nbytes: int = 0,
+             pcie: bool = False) -> "list[DmaBuf]":
+    """`nbytes` (0: all) from `offset` on of memory that was created here, one DmaBuf for each
+    chunk, in order: for ibv_reg_dmabuf_mr() and other drivers.
+
+    pcie: to be reached over PCIe, also where there is another way. InvalidArgument for what is no multiple of the page size or leaves the memory;
+    FailedPrecondition where the device has no dma-buf, and for memory of the host or of others.
+    """
+    return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]
