@@ -1,14 +1,24 @@
 """Memory for network cards, and memory where VMM cannot be shared."""
 
-import ctypes
 import os
-import subprocess
-import sys
 
 import pytest
 
 import vmmshare as vs
+import vmmshare.testing
+from conftest import Peer, PeerRaised
 
+pytestmark = pytest.mark.usefixtures("driver")
+
+# Memory of a device is the driver's to read and write.
+BYTES = f"""
+import ctypes
+cuda, current = ctypes.CDLL({vmmshare.testing.host_driver()!r}), ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0) == 0
+assert cuda.cuCtxSetCurrent(current) == 0
+read = lambda at, n: (lambda b: (cuda.cuMemcpyDtoH_v2(b, ctypes.c_uint64(at), n), bytes(b))[1])((ctypes.c_char * n)())
+fill = lambda at, value, n: (cuda.cuMemsetD8_v2(ctypes.c_uint64(at), value, ctypes.c_size_t(n)), cuda.cuCtxSynchronize())[0]
+"""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GRANULE = 2 << 20
 
@@ -21,7 +31,7 @@ def test_memory_that_nobody_asked_it_of_has_no_flag():
 def test_the_flag_is_read_back(how):
     assert vs.rdma_capable(vs.Allocation(nbytes=1, rdma=how)) == (True, "")
     with vs.Pool(rdma=how) as pool:
-        assert pool.empty(8).nbytes > 0
+        assert pool.empty(8, "uint8").nbytes > 0
 
 
 def test_another_word_is_refused():
@@ -31,17 +41,15 @@ def test_another_word_is_refused():
 
 
 def test_where_the_machine_refuses():
-    code = ("import vmmshare as vs\n"
-            "capable, why = vs.rdma_capable(vs.Allocation(nbytes=1, rdma='try'))\n"
-            "assert not capable and 'GPUDirect RDMA' in why, why\n"
-            "try: vs.Allocation(nbytes=1, rdma='require')\n"
-            "except vs.errors.FailedPrecondition as error: assert 'Rdma::kTry' in str(error)\n"
-            "else: raise AssertionError('made')\n")
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60,
-                   env={**os.environ, "VMMSHARE_HOST_RDMA": "0"})
+    elsewhere = Peer(env={**os.environ, "VMMSHARE_HOST_RDMA": "refused"})
+    capable, why = elsewhere("vs.rdma_capable(vs.Allocation(nbytes=1, rdma='try'))")
+    assert not capable and "GPUDirect RDMA" in why
+    with pytest.raises(PeerRaised, match="Ask for Rdma::kTry"):
+        elsewhere("vs.Allocation(nbytes=1, rdma='require')")
+    elsewhere.close()
 
 
-def test_adopted_memory_tells_nothing():
+def test_adopted_memory_tells_nothing(cuda):
     with vs.Allocation(nbytes=GRANULE) as own:
         with pytest.raises(vs.errors.FailedPrecondition, match="where it was created"):
             vs.rdma_capable(vs.adopt(own.ptr, GRANULE))
@@ -90,45 +98,40 @@ def test_legacy_is_taken_only_where_nothing_else_works():
         assert memory.weakness == "" and memory.disclosed is None
 
 
-OWNER = """
-import ctypes, sys
-import vmmshare as vs
-try: vs.Allocation(nbytes=5)
-except vs.errors.VmmshareError as error: assert 'cuMemExportToShareableHandle' in str(error), error
-else: raise AssertionError('made')
-pool = vs.Pool(legacy=True)
-array = pool.empty(1000, "uint8")
-ctypes.memset(array.ptr, 7, 1000)
-memory = vs.Allocation(nbytes=5, legacy=True)
-assert 'legacy CUDA IPC' in memory.weakness
-assert memory.disclosed == (memory.ptr, 2 << 20)
-ctypes.memset(memory.ptr, 9, 5)
-shares = vs.serve(pool), vs.serve(memory)
-print(shares[0], shares[1], array.ticket().hex(), flush=True)
-sys.stdin.readline()
-assert ctypes.string_at(array.ptr, 2) == bytes([8, 7])
-assert ctypes.string_at(memory.ptr, 5) == bytes([9, 9, 9, 9, 10])
-"""
+@pytest.fixture
+def owner(driver):
+    """A process on a machine that exports no memory of cuMemCreate()."""
+    other = Peer(env={**os.environ,
+                      "VMMSHARE_HOST_FAIL": "cuMemExportToShareableHandle:1+:NOT_SUPPORTED"})
+    yield other
+    if other.process.returncode is None:
+        other.close()
 
 
-def test_pools_and_allocations_work_over_legacy_ipc():
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ,
-             "VMMSHARE_HOST_FAIL": "cuMemExportToShareableHandle:1+:NOT_SUPPORTED"})
-    try:
-        pool, memory, ticket = owner.stdout.readline().split()
-        with vs.connect(pool, timeout=30, writable=True) as remote, \
-                vs.connect(memory, timeout=30, writable=True) as opened:
-            assert "legacy CUDA IPC" in opened.weakness
-            with remote.open(bytes.fromhex(ticket)) as array:
-                assert ctypes.string_at(array.ptr, 1000) == bytes([7]) * 1000
-                ctypes.memset(array.ptr, 8, 1)
-            assert ctypes.string_at(opened.ptr, 5) == bytes([9]) * 5
-            ctypes.memset(opened.ptr + 4, 10, 1)
-        owner.stdin.write("\n")
-        owner.stdin.close()
-        assert owner.wait(30) == 0
-    finally:
-        owner.kill()
-        owner.wait()
+def test_pools_and_allocations_work_over_legacy_ipc(cuda, owner):
+    here: dict = {}
+    exec(BYTES, here)
+    read, fill = here["read"], here["fill"]
+    for line in BYTES.strip().split("\n"):
+        owner(line)
+    for make in ("vs.Allocation(nbytes=5)", "vs.Pool()"):
+        with pytest.raises(PeerRaised, match="cuMemExportToShareableHandle"):
+            owner(make)
+    owner("pool = vs.Pool(legacy=True)")
+    owner("array = pool.empty(1000, 'uint8')")
+    assert owner("fill(array.ptr, 7, 1000)") == 0
+    owner("memory = vs.Allocation(nbytes=5, legacy=True)")
+    assert "legacy CUDA IPC" in owner("memory.weakness")
+    assert owner("memory.disclosed == (memory.ptr, 2 << 20)")
+    assert owner("fill(memory.ptr, 9, 5)") == 0
+    owner("shares = vs.serve(pool), vs.serve(memory)")
+    with vs.connect(owner("str(shares[0])"), timeout=30, writable=True) as remote, \
+            vs.connect(owner("str(shares[1])"), timeout=30, writable=True) as opened:
+        assert "legacy CUDA IPC" in opened.weakness
+        with remote.open(owner("array.ticket()")) as array:
+            assert read(array.ptr, 1000) == bytes([7]) * 1000
+            assert fill(array.ptr, 8, 1) == 0
+        assert read(opened.ptr, 5) == bytes([9]) * 5
+        assert fill(opened.ptr + 4, 10, 1) == 0
+    assert owner("read(array.ptr, 2)") == bytes([8, 7])
+    assert owner("read(memory.ptr, 5)") == bytes([9, 9, 9, 9, 10])
