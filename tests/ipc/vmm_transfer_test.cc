@@ -58,6 +58,33 @@ TEST_F(TransferTest, EachSideReadsWhatTheOtherWrote) {
   ExpectPattern(input.address(), input.size(), 1);
 }
 
+// What came, first with the flag for network cards and then without.
+int ReadRdma(const Args& args) {
+  const Here here;
+  platform::Channel channel = Dial(args[0]);
+  const std::vector<ImportedAllocation> both =
+      Must(ReceiveAllocations(channel, TestDriver(), {}, Late()));
+  EXPECT_EQ(both.size(), 2u);
+  EXPECT_EQ(both.front().rdma_capable(), args[1] == "true");
+  EXPECT_FALSE(both.back().rdma_capable());
+  return 0;
+}
+const bool kReadRdma = RegisterChild("read-rdma", &ReadRdma);
+
+TEST_F(TransferTest, AnImporterIsToldOfTheFlagForNetworkCards) {
+  const Allocation with =
+      Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}));
+  const Allocation without = Make(1);
+  const bool had = Must(with.IsRdmaCapable());
+  EXPECT_TRUE(had || !with.rdma_refusal().ok());
+  Child child = Child::Start("read-rdma", {address(), had ? "true" : "false"});
+  platform::Channel channel = Accept();
+  const absl::Status sent =
+      SendAllocations(channel, {with.shareable(), without.shareable()}, Late());
+  EXPECT_TRUE(sent.ok()) << sent;
+  EXPECT_EQ(child.Wait(), 0);
+}
+
 // Receives `count` allocations in one exchange; the n-th holds pattern n.
 int ReadMany(const Args& args) {
   const Here here;

@@ -34,6 +34,14 @@ def test_the_flag_is_read_back(how):
         assert pool.empty(8, "uint8").nbytes > 0
 
 
+@pytest.mark.parametrize("how", ["off", "try"])
+def test_an_importer_is_told(peer, how):
+    memory = vs.Allocation(nbytes=1, rdma=how)
+    with vs.serve(memory) as share:
+        text = str(share)
+        assert peer(f"vs.rdma_capable(vs.connect({text!r}, timeout=30))") == (how == "try", "")
+
+
 def test_another_word_is_refused():
     for make in (lambda: vs.Allocation(nbytes=1, rdma="yes"), lambda: vs.Pool(rdma="yes")):
         with pytest.raises(ValueError, match="expected 'off', 'try' or 'require'"):

@@ -202,8 +202,19 @@ TEST(Ticket, WithUnknownDriverOrFlagsIsRefused) {
   for (int value = 1; value < 256; ++value) {
     const auto byte = static_cast<std::uint8_t>(value);
     if (value > 1) ExpectMalformed(With(14, {byte}), "driver");
-    ExpectMalformed(With(15, {byte}), absl::StrCat("flags ", value));
+    if (value > 1) {
+      ExpectMalformed(With(15, {byte}), absl::StrCat("flags ", value));
+    }
   }
+}
+
+TEST(Ticket, SaysWhetherNetworkCardsCanBeGivenTheMemory) {
+  Ticket ticket = SampleTicket();
+  EXPECT_FALSE(ticket.rdma_capable);
+  ticket.rdma_capable = true;
+  const Bytes bytes = EncodeTicket(ticket);
+  EXPECT_EQ(bytes, With(15, {1}));
+  EXPECT_EQ(Must(DecodeTicket(bytes)), ticket);
 }
 
 TEST(Ticket, WithImpossibleSizesIsRefused) {

@@ -126,11 +126,11 @@ vmmshare_memory_weakness(const vmmshare_memory* memory, vmmshare_text** text,
 // or `size` may be NULL.
 VMMSHARE_API void vmmshare_memory_disclosed(const vmmshare_memory* memory,
                                             uint64_t* base, uint64_t* size);
-// Whether memory that was created here can be registered with a network card: as
-// the driver says of each chunk, in `capable`. `refusal`, unless NULL, is why not,
-// with VMMSHARE_RDMA_TRY; else an empty text. vmmshare_text_free() frees it.
-//   VMMSHARE_FAILED_PRECONDITION  adopted or imported memory: CUDA does not tell it
-//                                 of what another process made
+// Whether the memory can be registered with a network card, in `capable`: as the
+// driver says of each chunk or, of imported memory, as its owner said. `refusal`,
+// unless NULL, is why not, of what was created with VMMSHARE_RDMA_TRY; else an
+// empty text. vmmshare_text_free() frees it.
+//   VMMSHARE_FAILED_PRECONDITION  adopted memory
 VMMSHARE_API vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
                                                   int* capable,
                                                   vmmshare_text** refusal,

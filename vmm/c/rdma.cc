@@ -19,8 +19,7 @@ absl::StatusOr<const vmm::Allocation*> CreatedHere(
     return own;
   }
   return absl::FailedPreconditionError(
-      "the memory was adopted or imported, and of that CUDA does not tell it. "
-      "Ask where it was created");
+      "the memory was adopted or imported: ask where it was created");
 }
 
 }  // namespace
@@ -33,12 +32,17 @@ vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
     *capable = 0;
     if (refusal != nullptr) *refusal = nullptr;
     RETURN_IF_ERROR(Check(memory));
-    ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
-    ASSIGN_OR_RETURN(const bool is_capable, own->IsRdmaCapable());
-    *capable = is_capable ? 1 : 0;
-    if (refusal != nullptr) {
-      *refusal = new vmmshare_text{std::string(own->rdma_refusal().message())};
+    std::string why;
+    if (const auto* imported =
+            std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
+      *capable = imported->rdma_capable() ? 1 : 0;
+    } else {
+      ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
+      ASSIGN_OR_RETURN(const bool is_capable, own->IsRdmaCapable());
+      *capable = is_capable ? 1 : 0;
+      why = std::string(own->rdma_refusal().message());
     }
+    if (refusal != nullptr) *refusal = new vmmshare_text{std::move(why)};
     return absl::OkStatus();
   });
 }

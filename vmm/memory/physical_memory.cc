@@ -142,6 +142,7 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
           ") succeeded, but cuMemGetAllocationPropertiesFromHandle() says "
           "gpuDirectRDMACapable=0"));
     }
+    memory.made_for_rdma_ = true;
   }
   return memory;
 }

@@ -127,6 +127,10 @@ class PhysicalMemory {
   // driver does not export again (measured).
   HandleKindSet kinds() const { return kinds_; }
 
+  // Whether Create() made it with that flag: of other memory, which may have it,
+  // no.
+  bool made_for_rdma() const { return made_for_rdma_; }
+
   // Whether every chunk has the flag gpuDirectRDMACapable. Asks the driver
   // about each. Of imported memory it says no, whatever its owner gave it
   // (measured).
@@ -140,6 +144,7 @@ class PhysicalMemory {
   ChunkLayout layout_;
   std::optional<Location> where_;
   HandleKindSet kinds_;
+  bool made_for_rdma_ = false;
 };
 
 }  // namespace vmm

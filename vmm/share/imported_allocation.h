@@ -88,6 +88,11 @@ class ImportedAllocation {
   // its owner has beside them; size 0 for memory of cuMemCreate().
   AddressSpan disclosed() const;
 
+  // Whether its owner made it so that network cards can be given it (Rdma): the
+  // owner's word, for the driver does not tell importers (measured). False of
+  // what was not made by vmmshare.
+  bool rdma_capable() const { return ticket_.rdma_capable; }
+
   // As in Allocation; PERMISSION_DENIED for writing what its owner shares for
   // reading only. UNIMPLEMENTED for memory of a weaker kind.
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);

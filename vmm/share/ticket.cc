@@ -92,7 +92,8 @@ absl::StatusOr<Ticket> DecodeBody(WireReader& reader) {
     return Malformed(absl::StrCat("location type ", where));
   }
   if (driver > 1) return Malformed(absl::StrCat("driver ", driver));
-  if (flags != 0) return Malformed(absl::StrCat("flags ", flags));
+  if (flags > 1) return Malformed(absl::StrCat("flags ", flags));
+  ticket.rdma_capable = flags == 1;
   ticket.kind = static_cast<HandleKind>(kind);
   ticket.host_memory_driver = driver == 1;
   ticket.layout.size = reader.Take<std::uint64_t>();
@@ -146,6 +147,8 @@ absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {
   Ticket ticket;
   ticket.kind = kind;
   ticket.host_memory_driver = memory.device().driver().is_host_memory();
+  ticket.rdma_capable =
+      memory.memory() != nullptr && memory.memory()->made_for_rdma();
   ticket.layout = memory.layout();
   ticket.requested_size = memory.requested_size();
   ticket.id = memory.id();
@@ -175,7 +178,7 @@ std::vector<std::uint8_t> EncodeTicket(const Ticket& ticket) {
   out.Put<std::uint8_t>(static_cast<std::uint8_t>(ticket.kind));
   out.Put<std::uint8_t>(ticket.host_numa_node ? kOnHostNuma : kOnDevice);
   out.Put<std::uint8_t>(ticket.host_memory_driver ? 1 : 0);
-  out.Put<std::uint8_t>(0);
+  out.Put<std::uint8_t>(ticket.rdma_capable ? 1 : 0);
   out.Put<std::uint64_t>(ticket.layout.size);
   out.Put<std::uint64_t>(ticket.layout.chunk_size);
   out.Put<std::uint32_t>(static_cast<std::uint32_t>(ticket.layout.count()));

@@ -39,6 +39,9 @@ inline constexpr std::size_t kMaxChunks = 65536;
 struct Ticket {
   HandleKind kind = HandleKind::kPosixFd;
   bool host_memory_driver = false;  // Made by the host-memory driver.
+  // The owner made it with CUDA's gpuDirectRDMACapable, of which the driver does
+  // not tell importers.
+  bool rdma_capable = false;
   ChunkLayout layout;
   std::uint64_t requested_size = 0;
   MemoryId id;

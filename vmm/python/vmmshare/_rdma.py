@@ -48,10 +48,10 @@ class DmaBuf:
 
 
 def rdma_capable(memory: Allocation) -> "tuple[bool, str]":
-    """Whether network cards can be given memory that was created here, and, of what was made
-    with rdma="try", why not.
+    """Whether network cards can be given the memory, and, of what was made here with
+    rdma="try", why not. Of another process's memory it is what that said.
 
-    FailedPrecondition for memory of others, of which CUDA does not tell it.
+    FailedPrecondition for adopted memory.
     """
     return typing.cast("tuple[bool, str]", _core._rdma(memory))
 
