@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 import vmmshare.testing
 
+HANDLES = (pathlib.Path(__file__).resolve().parents[2]
+           / "docs" / "examples" / "python" / "cuda_core_handles.py")
 
 
 def is_there(name):
@@ -95,15 +98,26 @@ buffer.close()
 """
 
 
-@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL"])
-def test_memory_of_cuda_core(tmp_path, part):
+def run(tmp_path, script):
     # Libraries that load libcuda by its name find a link of that name.
     (tmp_path / "libcuda.so.1").symlink_to(vmmshare.testing.host_driver())
+    return subprocess.run(
+        [sys.executable, "-B", script], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path),
+             "VMMSHARE_HOST_INSTANCE": f"core-{os.getpid()}"})
+
+
+@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL"])
+def test_memory_of_cuda_core(tmp_path, part):
     script = tmp_path / "script.py"
     script.write_text(BEGIN + globals()[part])
-    done = subprocess.run(
-        [sys.executable, "-B", script], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path),
-             "VMMSHARE_HOST_INSTANCE": f"core-{os.getpid()}"})
+    done = run(tmp_path, script)
     assert done.returncode == 0, done.stderr
     assert "failed" not in done.stderr, done.stderr
+
+
+def test_handles_go_both_ways(tmp_path):
+    """Ones that cuda.core wrote are read there through vmmshare's descriptor, and its twos here."""
+    done = run(tmp_path, HANDLES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "sum there 4194304, here after it wrote 8388608\n", done.stderr

@@ -17,6 +17,7 @@ from test_examples import EXAMPLES, machine, run
 # By its name: what it imports, and its last line.
 SCRIPTS = {
     "cuda_core_buffer.py": ("cuda.core", "sum 523776"),
+    "cuda_core_handles.py": ("cuda.core", "sum there 4194304, here after it wrote 8388608"),
     "cupy_arrays.py": ("cupy", "sum 549755289600"),
     "devices.py": ("", r"\d+: .*, GPU-.*"),
     "jax_array.py": ("jax", "sum 523776"),
