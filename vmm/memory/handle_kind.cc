@@ -39,7 +39,7 @@ SharePolicy SharePolicy::Require(HandleKind kind) {
 }
 
 SharePolicy SharePolicy::AnyOf(absl::Span<const HandleKind> kinds) {
-  platform::Check(kinds.size() > 0,
+  platform::Check(!kinds.empty(),
                   "SharePolicy::AnyOf needs at least one handle kind; memory "
                   "that is never shared is SharePolicy::Private()");
   return SharePolicy(kinds);
