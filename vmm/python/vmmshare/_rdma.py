@@ -34,6 +34,7 @@ class DmaBuf:
         return descriptor
 
     def close(self) -> None:
+        """Closes the descriptor; what has been made of it keeps the memory."""
         if self._descriptor is not None:
             os.close(self.detach())
 
