@@ -145,6 +145,21 @@ TEST(SymmetricMemory, OfDifferentSizesIsRefusedOnEveryRank) {
       });
 }
 
+TEST(SymmetricMemory, OverLegacyIpcIsRefusedOnEveryRank) {
+  LocalJob job(2);
+  ExpectAllFail(
+      job,
+      [](int) {
+        SymmetricOptions options = Sized(1000);
+        options.sharing = SharePolicy::Require(HandleKind::kLegacyIpc);
+        return options;
+      },
+      [](int, const absl::Status& status) {
+        EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("legacy IPC"));
+      });
+}
+
 TEST(SymmetricMemory, OfSizeZeroIsRefusedOnEveryRank) {
   LocalJob job(2);
   ExpectAllFail(

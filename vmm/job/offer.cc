@@ -131,6 +131,11 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
 
   absl::StatusOr<Allocation> memory =
       Allocation::Create(*device, {.size = size, .sharing = sharing});
+  if (memory.ok() && memory->disclosed().size != 0) {
+    memory = absl::UnimplementedError(
+        "memory over legacy IPC has an address of its own, and a job's does "
+        "not");
+  }
   if (!memory.ok()) {
     card.trouble = Refuse(memory.status(), "no-memory",
                           "`vmmshare doctor` on that host says what can be "
