@@ -1,9 +1,34 @@
 // cuMemGetHandleForAddressRange: a descriptor that stands in for a dma-buf.
+#include <memory>
 #include <optional>
 
 #include "platform/hostdriver/address_space.h"
 
 using namespace vmm::hostdriver;
+
+namespace {
+
+// The memory at `address`, if all `size` bytes from there are in cuMemAlloc()'s
+// memory of one block (measured: 580 exports it), or mapped, as documented; else
+// null. REQUIRES: the lock is held.
+std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
+                                    std::size_t size) {
+  if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
+    const Block& of = block->second;
+    const bool ours = !of.on_host && of.pool == nullptr && of.opens == 0;
+    return ours && size <= block->first + of.size - address ? of.memory
+                                                            : nullptr;
+  }
+  const auto first = MappingAt(state, address);
+  for (CUdeviceptr at = address; at < address + size;) {
+    const auto mapping = MappingAt(state, at);
+    if (mapping == state.mappings.end()) return nullptr;
+    at = mapping->first + mapping->second.memory->size;
+  }
+  return first->second.memory;
+}
+
+}  // namespace
 
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
                                                CUdeviceptr address,
@@ -24,16 +49,10 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
   State& state = GetState();
   const Lock lock(state.mu);
   if (!state.config.dma_buf) return CUDA_ERROR_NOT_SUPPORTED;
-  // Documented: all of it must be mapped.
-  const auto first = MappingAt(state, address);
-  for (CUdeviceptr at = address; at < address + size;) {
-    const auto mapping = MappingAt(state, at);
-    if (mapping == state.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
-    at = mapping->first + mapping->second.memory->size;
-  }
+  const std::shared_ptr<Memory> memory = MemoryOfAll(state, address, size);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Of several chunks only the first is covered, as others have found.
-  const std::optional<OsMemory> copy =
-      DuplicateMemory(first->second.memory->os);
+  const std::optional<OsMemory> copy = DuplicateMemory(memory->os);
   if (!copy) return CUDA_ERROR_OPERATING_SYSTEM;
   StoreExported(*copy, handle);
   return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// cuMemGetHandleForAddressRange, as documented: not run on a GPU yet.
+// cuMemGetHandleForAddressRange.
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 
@@ -30,6 +30,15 @@ TEST_F(RangeHandles, AreOfAllMappedMemoryOrAPartOfIt) {
   const CUdeviceptr memory = Memory();
   EXPECT_EQ(Export(memory, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Export(memory + kPages, kPages), CUDA_SUCCESS);
+}
+
+TEST_F(RangeHandles, AreOfMemoryOfCuMemAllocToo) {
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cu.cuMemAlloc(&memory, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(Export(memory, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(Export(memory + kPages, kPages), CUDA_SUCCESS);
+  EXPECT_NE(Export(memory, 2 * kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFree(memory), CUDA_SUCCESS);
 }
 
 TEST_F(RangeHandles, AreOfWholePages) {

@@ -59,6 +59,7 @@ TEST_F(LegacyMemoryTest, SaysWhatItIs) {
   EXPECT_TRUE(memory.is_mapped());
   EXPECT_THAT(memory.weakness(), HasSubstr("legacy CUDA IPC"));
   EXPECT_EQ(memory.shareable().requested_size(), kGranule + 1);
+  EXPECT_FALSE(Must(memory.IsRdmaCapable()));
   const Allocation stronger = Make(kGranule);
   EXPECT_EQ(stronger.weakness(), "");
   EXPECT_EQ(stronger.disclosed().size, 0u);
@@ -103,6 +104,29 @@ TEST_F(LegacyMemoryTest, IsTakenOnlyWhereNothingElseWorks) {
     EXPECT_THAT(std::string(memory.passed_over()[0].reason.message()),
                 HasSubstr("the stronger of the two"));
   }
+}
+
+// Trying it would make a context, and memory, that nobody needs.
+TEST_F(LegacyMemoryTest, IsNotEvenTriedWhereAnotherKindWorks) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);
+  const SharePolicy policy =
+      SharePolicy::AnyOf({HandleKind::kLegacyIpc, kNativeKind});
+  const Device there = Must(Device::ByOrdinal(faulty, 0));
+  for (const char* call : {"cuMemAlloc", "cuIpcGetMemHandle"}) {
+    faults.Arm({.entry = call});
+    const Allocation memory =
+        Must(Allocation::Create(there, {.size = 1, .sharing = policy}));
+    const std::unique_ptr<Pool> pool =
+        Must(Pool::Create(there, {.sharing = policy}));
+    const CUdeviceptr block = Must(pool->Allocate(1, nullptr));
+    EXPECT_EQ(faults.Disarm().fired, 0u) << call;
+    EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  }
+  // They are what it is tried with.
+  faults.Arm({.entry = "cuIpcGetMemHandle"});
+  EXPECT_FALSE(there.Probe(HandleKind::kLegacyIpc).ok());
+  EXPECT_EQ(faults.Disarm().fired, 1u);
 }
 
 // A driver that refuses to export VMM memory. What was asked for comes, and says

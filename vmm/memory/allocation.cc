@@ -7,66 +7,19 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/kind_choice.h"
 
 namespace vmm {
 namespace {
 
 using platform::Driver;
 
-// The kinds of a policy that work, and the reasons of the others.
-struct Choice {
-  HandleKindSet kinds;
-  std::vector<PassedOver> passed_over;
-};
-
-absl::Status NoneWorks(const std::vector<PassedOver>& passed_over) {
-  std::string others;
-  for (std::size_t i = 1; i < passed_over.size(); ++i) {
-    absl::StrAppend(&others, others.empty() ? "" : "; ",
-                    passed_over[i].reason.message());
-  }
-  return platform::Annotate(
-      passed_over.front().reason,
-      "none of the handle kinds asked for can be used here", others);
-}
-
-absl::StatusOr<Choice> Choose(const Device& device, const SharePolicy& policy) {
-  Choice choice;
-  const auto take = [&](HandleKind kind) {
-    absl::Status usable = device.Probe(kind);
-    if (usable.ok()) {
-      choice.kinds.Add(kind);
-    } else {
-      choice.passed_over.push_back({kind, std::move(usable)});
-    }
-  };
-  bool legacy = false;
-  for (HandleKind kind : policy.kinds()) {
-    legacy = legacy || kind == HandleKind::kLegacyIpc;
-    if (kind != HandleKind::kLegacyIpc) take(kind);
-  }
-  if (legacy && choice.kinds.empty()) {
-    take(HandleKind::kLegacyIpc);
-  } else if (legacy) {
-    choice.passed_over.push_back(
-        {HandleKind::kLegacyIpc,
-         absl::FailedPreconditionError(absl::StrCat(
-             "memory of cuMemCreate(), which can be shared here as ",
-             choice.kinds.ToString(),
-             ", has no legacy IPC handle, and is the stronger of the two"))});
-  }
-  if (choice.kinds.empty() && !policy.kinds().empty()) {
-    return NoneWorks(choice.passed_over);
-  }
-  return choice;
-}
-
 // Creates memory with all kinds of `choice`. Each worked alone; where the
 // driver refuses them together, the least wanted is dropped, with the reason.
 absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
                                           const Location& where,
                                           const AllocationOptions& options,
-                                          bool rdma, Choice& choice) {
+                                          bool rdma, KindChoice& choice) {
   const absl::Span<const HandleKind> wanted = options.sharing.kinds();
   auto least = wanted.rbegin();
   for (;;) {
@@ -95,7 +48,7 @@ absl::StatusOr<MappedRegion> CreateMapped(const Driver& driver,
                                           const Location& where,
                                           absl::Span<const AccessGrant> grants,
                                           const AllocationOptions& options,
-                                          bool rdma, Choice& choice) {
+                                          bool rdma, KindChoice& choice) {
   absl::StatusOr<PhysicalMemory> memory =
       CreateWith(driver, where, options, rdma, choice);
   if (!memory.ok()) return memory.status();
@@ -156,9 +109,9 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
                                            const Location& where,
                                            absl::Span<const AccessGrant> grants,
                                            const AllocationOptions& options,
-                                           Choice& choice) {
+                                           KindChoice& choice) {
   absl::Status supported = CheckRdmaAttribute(device);
-  Choice mine = choice;
+  KindChoice mine = choice;
   absl::StatusOr<MappedRegion> region =
       supported.ok() ? CreateMapped(device.driver(), where, grants, options,
                                     /*rdma=*/true, mine)
@@ -189,7 +142,7 @@ absl::StatusOr<Allocation> Allocation::Create(
   absl::Status reachable = CheckReachable(where, grants);
   if (!reachable.ok()) return reachable;
   if (options.size == 0) return LayOut(0, 0, 1).status();
-  absl::StatusOr<Choice> choice = Choose(device, options.sharing);
+  absl::StatusOr<KindChoice> choice = ChooseKinds(device, options.sharing);
   if (!choice.ok()) return choice.status();
 
   absl::StatusOr<MemoryId> id = NewMemoryId();
@@ -259,18 +212,8 @@ std::string Allocation::weakness() const {
 }
 
 absl::StatusOr<bool> Allocation::IsRdmaCapable() const {
-  if (block() == nullptr) {
-    return std::get<MappedRegion>(memory_).IsRdmaCapable();
-  }
-  int supported = 0;
-  if (CUresult r = device_.driver()->cuDeviceGetAttribute(
-          &supported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
-          device_.cuda_device());
-      r != CUDA_SUCCESS) {
-    return device_.driver().Error(
-        r, "cuDeviceGetAttribute(GPU_DIRECT_RDMA_SUPPORTED)");
-  }
-  return supported != 0;
+  if (block() != nullptr) return false;
+  return std::get<MappedRegion>(memory_).IsRdmaCapable();
 }
 
 absl::Status Allocation::SetAccess(absl::Span<const AccessGrant> grants) {

@@ -101,9 +101,9 @@ class Allocation {
   std::string weakness() const;
   AddressSpan disclosed() const;
 
-  // Whether all of it has CUDA's gpuDirectRDMACapable, as the driver says now; of
-  // kLegacyIpc, whether the device's attribute GPU_DIRECT_RDMA_SUPPORTED says yes,
-  // which is all that cuMemAlloc()'s memory needs.
+  // Whether all of it has CUDA's flag gpuDirectRDMACapable, as the driver says
+  // now. Memory of kLegacyIpc has no such flag: false, though a network card may
+  // read it where the device's attribute GPU_DIRECT_RDMA_SUPPORTED says yes.
   // FAILED_PRECONDITION when it is discarded.
   absl::StatusOr<bool> IsRdmaCapable() const;
   // With Rdma::kTry, why the memory was made without; otherwise OK.

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/process.h"
+#include "vmm/memory/internal/kind_choice.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/pool/internal/core.h"
 #include "vmm/pool/internal/offset_heap.h"
@@ -52,12 +54,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(const Device& device,
   const RelaxedCapture relaxed(device.driver());
   // Tried now, so that a share that cannot work is known before there is
   // anything to be shared.
-  absl::Status usable;
-  for (HandleKind kind : options.sharing.kinds()) {
-    usable = device.Probe(kind);
-    if (usable.ok()) break;
-  }
-  if (!usable.ok()) return usable;
+  RETURN_IF_ERROR(ChooseKinds(device, options.sharing).status());
   auto core = std::make_shared<pool::Core>(device, options);
   pool::PoolsOfProcess::Get().Add(core);
   return std::unique_ptr<Pool>(new Pool(std::move(core)));

@@ -1,0 +1,57 @@
+#include "vmm/memory/internal/kind_choice.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
+
+namespace vmm {
+namespace {
+
+absl::Status NoneWorks(const std::vector<PassedOver>& passed_over) {
+  std::string others;
+  for (std::size_t i = 1; i < passed_over.size(); ++i) {
+    absl::StrAppend(&others, others.empty() ? "" : "; ",
+                    passed_over[i].reason.message());
+  }
+  return platform::Annotate(
+      passed_over.front().reason,
+      "none of the handle kinds asked for can be used here", others);
+}
+
+}  // namespace
+
+absl::StatusOr<KindChoice> ChooseKinds(const Device& device,
+                                       const SharePolicy& policy) {
+  KindChoice choice;
+  const auto take = [&](HandleKind kind) {
+    absl::Status usable = device.Probe(kind);
+    if (usable.ok()) {
+      choice.kinds.Add(kind);
+    } else {
+      choice.passed_over.push_back({kind, std::move(usable)});
+    }
+  };
+  bool legacy = false;
+  for (HandleKind kind : policy.kinds()) {
+    legacy = legacy || kind == HandleKind::kLegacyIpc;
+    if (kind != HandleKind::kLegacyIpc) take(kind);
+  }
+  if (legacy && choice.kinds.empty()) {
+    take(HandleKind::kLegacyIpc);
+  } else if (legacy) {
+    choice.passed_over.push_back(
+        {HandleKind::kLegacyIpc,
+         absl::FailedPreconditionError(absl::StrCat(
+             "memory of cuMemCreate(), which can be shared here as ",
+             choice.kinds.ToString(),
+             ", has no legacy IPC handle, and is the stronger of the two"))});
+  }
+  if (choice.kinds.empty() && !policy.kinds().empty()) {
+    return NoneWorks(choice.passed_over);
+  }
+  return choice;
+}
+
+}  // namespace vmm
