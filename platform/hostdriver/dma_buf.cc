@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/context.h"
 
 using namespace vmm::hostdriver;
 
@@ -48,6 +49,9 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle,
   }
   State& state = GetState();
   const Lock lock(state.mu);
+  // As a H100 (580) answers.
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
   if (!state.config.dma_buf) return CUDA_ERROR_NOT_SUPPORTED;
   const std::shared_ptr<Memory> memory = MemoryOfAll(state, address, size);
   if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -41,6 +41,14 @@ TEST_F(RangeHandles, AreOfMemoryOfCuMemAllocToo) {
   EXPECT_EQ(cu.cuMemFree(memory), CUDA_SUCCESS);
 }
 
+TEST_F(RangeHandles, TakeACurrentContext) {
+  const CUdeviceptr memory = Memory();
+  CUcontext context = nullptr;
+  ASSERT_EQ(cu.cuCtxPopCurrent(&context), CUDA_SUCCESS);
+  EXPECT_EQ(Export(memory, kGranule), CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(cu.cuCtxPushCurrent(context), CUDA_SUCCESS);
+}
+
 TEST_F(RangeHandles, AreOfWholePages) {
   const CUdeviceptr memory = Memory();
   EXPECT_EQ(Export(memory + 1, kPages), CUDA_ERROR_INVALID_VALUE);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,19 @@ TEST_F(DmaBufTest, AreOneForEachChunkOfTheRange) {
   EXPECT_EQ(part[2].offset, 4 * kGranule);
   EXPECT_EQ(part[2].size, page_);
   EXPECT_EQ(Must(ExportDmaBufs(memory, {.offset = 4 * kGranule})).size(), 1u);
+}
+
+// As of a thread that a program has just started.
+TEST_F(DmaBufTest, AreHadWithoutACurrentContextAndLeaveNone) {
+  const Allocation memory = Make();
+  std::thread([&] {
+    CUcontext current = nullptr;
+    ASSERT_EQ(driver()->cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    ASSERT_EQ(current, nullptr);
+    EXPECT_EQ(Must(ExportDmaBufs(memory)).size(), 3u);
+    ASSERT_EQ(driver()->cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    EXPECT_EQ(current, nullptr);
+  }).join();
 }
 
 TEST_F(DmaBufTest, OfARangeThatIsNotOfPagesOrLeavesTheMemoryIsRefused) {
