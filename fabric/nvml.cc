@@ -49,6 +49,12 @@ struct FabricInfoV2 {
 };
 static_assert(sizeof(FabricInfoV1) == 28 && sizeof(FabricInfoV2) == 36,
               "laid out as in nvml.h");
+struct ConfComputeState {
+  unsigned environment;
+  unsigned feature;  // 1: on.
+  unsigned dev_tools;
+};
+static_assert(sizeof(ConfComputeState) == 12, "laid out as in nvml.h");
 constexpr unsigned kFabricInfoV2 = sizeof(FabricInfoV2) | 2U << 24;
 
 constexpr int kNvLinkIndex = 2;  // NVML_P2P_CAPS_INDEX_NVLINK.
@@ -116,6 +122,7 @@ struct Nvml::State {
   int (*shutdown)() = nullptr;
   const char* (*error_string)(int) = nullptr;
   int (*driver_version)(char*, unsigned) = nullptr;
+  int (*conf_compute)(ConfComputeState*) = nullptr;
   int (*by_uuid)(const char*, Device*) = nullptr;
   int (*is_mig_instance)(Device, unsigned*) = nullptr;
   int (*gpu_of_instance)(Device, Device*) = nullptr;
@@ -175,6 +182,7 @@ absl::StatusOr<Nvml> Nvml::LoadFromLookup(std::string name, Lookup lookup) {
   Resolve(lookup, "nvmlShutdown", &state->shutdown);
   Resolve(lookup, "nvmlErrorString", &state->error_string);
   Resolve(lookup, "nvmlSystemGetDriverVersion", &state->driver_version);
+  Resolve(lookup, "nvmlSystemGetConfComputeState", &state->conf_compute);
   Resolve(lookup, "nvmlDeviceGetHandleByUUID", &state->by_uuid);
   Resolve(lookup, "nvmlDeviceIsMigDeviceHandle", &state->is_mig_instance);
   Resolve(lookup, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
@@ -220,6 +228,18 @@ absl::StatusOr<std::string> Nvml::DriverVersion() const {
     return Error(r, absl::StrCat(kEntry, "()"));
   }
   return std::string(version);
+}
+
+absl::StatusOr<bool> Nvml::ConfidentialComputing() const {
+  constexpr char kEntry[] = "nvmlSystemGetConfComputeState";
+  // A library that does not know the mode has no GPU in it.
+  if (state_->conf_compute == nullptr) return false;
+  ConfComputeState raw{};
+  const int r = state_->conf_compute(&raw);
+  // The answer of GPUs that have no such mode.
+  if (r == kNotSupported) return false;
+  if (r != kSuccess) return Error(r, absl::StrCat(kEntry, "()"));
+  return raw.feature != 0;
 }
 
 absl::StatusOr<Nvml::Gpu> Nvml::Find(const Uuid& uuid) const {

@@ -75,6 +75,9 @@ class Nvml {
   // Of the installed driver package: "580.159.04".
   absl::StatusOr<std::string> DriverVersion() const;
 
+  // Whether the GPUs of this machine are in confidential computing mode.
+  absl::StatusOr<bool> ConfidentialComputing() const;
+
   // One GPU, for the calls below. A value.
   struct Gpu {
     void* handle = nullptr;        // Of the whole GPU, in NVML.

@@ -23,7 +23,9 @@ Topology ReadTopology(absl::StatusOr<Nvml> nvml, absl::Span<const Uuid> uuids,
   for (const Uuid& uuid : uuids) gpus.push_back(Ask(nvml, uuid));
   absl::StatusOr<std::string> version =
       nvml.ok() ? nvml->DriverVersion() : nvml.status();
-  return {std::move(nvml), std::move(version), std::move(gpus),
+  const absl::StatusOr<bool> confidential =
+      nvml.ok() ? nvml->ConfidentialComputing() : nvml.status();
+  return {std::move(nvml), std::move(version), confidential, std::move(gpus),
           ImexTopology{platform::ImexChannels(root),
                        platform::ImexChannelMajor(root),
                        platform::ImexDaemonSeen(root)}};

@@ -35,6 +35,7 @@ struct ImexTopology {
 struct Topology {
   absl::StatusOr<Nvml> nvml;
   absl::StatusOr<std::string> driver_version;
+  absl::StatusOr<bool> confidential_computing;  // Of the machine.
   std::vector<GpuTopology> gpus;  // In the order of the UUIDs given.
   ImexTopology imex;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <map>
 
 #include "platform/hostdriver/cuda_api.h"
 #include "platform/hostdriver/environment.h"
@@ -179,6 +180,26 @@ Config ReadConfig() {
       BadValue("VMMSHARE_HOST_MPS", value, "0 or 1");
     }
     config.mps = *number == 1;
+  }
+  if (const char* value = Value("VMMSHARE_HOST_COMPUTE_MODE")) {
+    const std::map<std::string_view, int> modes = {
+        {"default", CU_COMPUTEMODE_DEFAULT},
+        {"exclusive-process", CU_COMPUTEMODE_EXCLUSIVE_PROCESS},
+        {"prohibited", CU_COMPUTEMODE_PROHIBITED}};
+    const auto mode = modes.find(value);
+    if (mode == modes.end()) {
+      BadValue("VMMSHARE_HOST_COMPUTE_MODE", value,
+               "default, exclusive-process or prohibited");
+    }
+    config.compute_mode = mode->second;
+  }
+  if (const char* value = Value("VMMSHARE_HOST_CONFIDENTIAL")) {
+    const auto number = ParseNumber<int>(value);
+    if (!number || *number < 0 || *number > 1) {
+      BadValue("VMMSHARE_HOST_CONFIDENTIAL", value, "0 or 1");
+    }
+    config.confidential = *number == 1;
+    if (config.confidential) config.all_peers = false;
   }
   if (const char* value = Value("VMMSHARE_HOST_KERNELS")) {
     config.kernels = value;

@@ -44,6 +44,8 @@ struct Config {
   std::optional<std::string> fabric_root;
   // Whether it says that contexts are shared through MPS. Nothing else changes.
   bool mps = false;
+  int compute_mode = 0;       // CUcomputemode.
+  bool confidential = false;  // What NVML says.
   // A library that registers kernels.
   std::optional<std::string> kernels;
   RdmaModel rdma = RdmaModel::kWorks;

@@ -92,6 +92,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   State& state = GetState();
   const Lock lock(state.mu);
   if (!IsDevice(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (state.config.compute_mode == CU_COMPUTEMODE_PROHIBITED) {
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  }
   std::shared_ptr<Context>& primary = state.primaries[device];
   if (primary == nullptr) {
     primary = std::make_shared<Context>();

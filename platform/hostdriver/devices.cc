@@ -204,6 +204,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
     case kMpsEnabled:
       *value = config.mps;
       break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+      *value = config.compute_mode;
+      break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
       *value = config.rdma != RdmaModel::kNone;
       break;

@@ -39,6 +39,12 @@
 //                           then fails each time and not once in a while.
 //   VMMSHARE_HOST_MPS       1: the device attribute says that contexts are
 //                           shared through MPS; default 0. Nothing else changes.
+//   VMMSHARE_HOST_COMPUTE_MODE  default, exclusive-process or prohibited: what
+//                           the device attribute says. When prohibited, calls
+//                           that make a context return DEVICE_UNAVAILABLE; of
+//                           exclusive-process nothing else is modelled.
+//   VMMSHARE_HOST_CONFIDENTIAL  1: NVML says that confidential computing is on,
+//                           and no device is another's peer; default 0
 //   VMMSHARE_HOST_VERSION   the CUDA version of the driver to model, from 12.0
 //                           to 13.5; default 13.0. Read when it is first asked
 //                           for. Newer calls are not found, newer results have

@@ -19,6 +19,9 @@ CUresult Make(const char* entry, CUcontext* made, unsigned int flags,
   if (device < 0 || device >= static_cast<int>(state.visible.size())) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
+  if (state.config.compute_mode == CU_COMPUTEMODE_PROHIBITED) {
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  }
   auto context = std::make_shared<Context>();
   context->id = reinterpret_cast<CUcontext>(state.NewHandle());
   context->device = device;

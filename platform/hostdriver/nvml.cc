@@ -34,6 +34,13 @@ struct FabricInfo {
 };
 constexpr unsigned kFabricInfoVersion = sizeof(FabricInfo) | 2U << 24;
 
+// NVML's layout of nvmlConfComputeSystemState_t.
+struct ConfComputeState {
+  unsigned environment;
+  unsigned feature;
+  unsigned dev_tools;
+};
+
 struct Gpu {
   int number = 0;
   DeviceFabric fabric;
@@ -130,6 +137,17 @@ int nvmlSystemGetDriverVersion(char* version, unsigned length) {
   }
   if (version == nullptr) return kInvalidArgument;
   std::snprintf(version, length, "host-memory");
+  return kSuccess;
+}
+
+int nvmlSystemGetConfComputeState(void* state) {
+  if (const int r = Fails("nvmlSystemGetConfComputeState"); r != kSuccess) {
+    return r;
+  }
+  if (state == nullptr) return kInvalidArgument;
+  const bool on = GetMachine().config.confidential;
+  const ConfComputeState answer{on ? 2U : 0U, on ? 1U : 0U, 0};
+  std::memcpy(state, &answer, sizeof(answer));
   return kSuccess;
 }
 

@@ -8,7 +8,9 @@
 #define VMMSHARE_PLATFORM_OS_SURROUNDINGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -56,6 +58,18 @@ struct MpsDaemon {
   std::int64_t process = 0;
 };
 absl::StatusOr<MpsDaemon> LookForMps(const std::string& root = "");
+
+// NVIDIA's modules of the kernel, by what they leave in the file system.
+struct NvidiaModules {
+  // Whether the driver's own are those of open source, which alone have
+  // dma-buf; nothing where they are not loaded, or not visible from here.
+  std::optional<bool> open;
+  // Those that give memory to network cards (nvidia_peermem, nv_peer_mem),
+  // disks (nvidia_fs) and the CPU (gdrdrv), as far as they are loaded.
+  std::vector<std::string> loaded;
+};
+absl::StatusOr<NvidiaModules> LookForNvidiaModules(
+    const std::string& root = "");
 
 // The folder of the running program, without a separator at the end.
 absl::StatusOr<std::string> FolderOfProgram();

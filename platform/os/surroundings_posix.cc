@@ -137,6 +137,25 @@ absl::StatusOr<MpsDaemon> LookForMps(const std::string& root) {
   return daemon;
 }
 
+absl::StatusOr<NvidiaModules> LookForNvidiaModules(const std::string& root) {
+  NvidiaModules modules;
+  absl::StatusOr<std::string> version =
+      ReadTextFile(absl::StrCat(root, "/proc/driver/nvidia/version"));
+  if (version.ok()) {
+    modules.open = absl::StrContains(*version, "Open Kernel Module");
+  } else if (!absl::IsNotFound(version.status())) {
+    return version.status();
+  }
+  for (const char* name :
+       {"nvidia_peermem", "nv_peer_mem", "nvidia_fs", "gdrdrv"}) {
+    absl::StatusOr<bool> loaded =
+        Exists(absl::StrCat(root, "/sys/module/", name));
+    if (!loaded.ok()) return loaded.status();
+    if (*loaded) modules.loaded.emplace_back(name);
+  }
+  return modules;
+}
+
 absl::StatusOr<std::string> FolderOfProgram() {
   constexpr char kLink[] = "/proc/self/exe";
   std::vector<char> path(4096);

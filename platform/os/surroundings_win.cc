@@ -37,6 +37,10 @@ absl::StatusOr<MpsDaemon> LookForMps(const std::string&) {
   return absl::UnimplementedError("Windows has no MPS");
 }
 
+absl::StatusOr<NvidiaModules> LookForNvidiaModules(const std::string&) {
+  return absl::UnimplementedError("Windows has no modules of the kernel");
+}
+
 absl::StatusOr<std::string> FolderOfProgram() {
   std::vector<wchar_t> path(32768);
   const DWORD size = ::GetModuleFileNameW(nullptr, path.data(),

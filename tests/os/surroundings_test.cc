@@ -78,6 +78,25 @@ TEST_F(SurroundingsTest, TheDaemonOfMpsIsKnownByItsSocketAndItsProcess) {
   }
 }
 
+TEST_F(SurroundingsTest, ModulesOfTheKernelAreKnownByWhatTheyLeave) {
+  NvidiaModules modules = Must(LookForNvidiaModules(root()));
+  EXPECT_EQ(modules.open, std::nullopt);
+  EXPECT_THAT(modules.loaded, ::testing::IsEmpty());
+
+  Write("proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n");
+  EXPECT_EQ(Must(LookForNvidiaModules(root())).open, false);
+  Write("proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n");
+  for (const char* name : {"gdrdrv", "nvidia_peermem", "nvidia_uvm"}) {
+    Write(std::string("sys/module/") + name + "/initstate", "live\n");
+  }
+  modules = Must(LookForNvidiaModules(root()));
+  EXPECT_EQ(modules.open, true);
+  EXPECT_THAT(modules.loaded,
+              ::testing::ElementsAre("nvidia_peermem", "gdrdrv"));
+}
+
 TEST_F(SurroundingsTest, TheDaemonOfMpsIsLookedForWhereTheDriverLooks) {
   Write("run/mine/control", "");
   ::setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mine", /*overwrite=*/1);

@@ -542,6 +542,151 @@ class Text(DoctorTest):
         self.assertNotIn("\x1b", self.machine.run_on_terminal("--json", env={"TERM": "xterm"}))
 
 
+class NetworkCards(DoctorTest):
+    def ways(self, env=None, device=0):
+        """What is said of each way: whether it is usable, and the reasons."""
+        result = self.machine.run("--json", "--touch", env=env)
+        self.assertEqual(result.status, 0, result.err)
+        self.assertTrue(result.kind("fd", device)["usable"])
+        return {way["id"]: (way["usable"], [reason["id"] for reason in way["reasons"]])
+                for way in result.json["devices"][device]["rdma"]}
+
+    def test_what_works_is_said(self):
+        good = (True, [])
+        self.assertEqual(self.ways(), {"flag": good, "dma-buf": good, "dma-buf-pcie": good})
+        text = self.machine.flowing("--touch")
+        self.assertIn("RDMA flag usable attribute yes; memory made with it, and it has it", text)
+        self.assertIn("dma-buf usable attribute yes; exported", text)
+
+    def test_what_takes_a_context_is_not_tried_without_touch(self):
+        flag, *others = self.machine.run("--json").json["devices"][0]["rdma"]
+        self.assertEqual((flag["tried"], flag["usable"]), (True, True))
+        for way in others:
+            self.assertEqual((way["attribute"], way["tried"], way["usable"], way["error"]),
+                             (True, False, None, None))
+        self.assertIn("dma-buf - attribute yes; not tried: it takes a context, which --touch makes",
+                      self.machine.flowing())
+
+    def test_a_device_that_gives_no_context(self):
+        env = {"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"}
+        way = self.machine.run("--json", "--touch", env=env).json["devices"][0]["rdma"][1]
+        self.assertEqual((way["usable"], [r["id"] for r in way["reasons"]]),
+                         (False, ["no-context-to-try"]))
+
+    def test_a_flag_that_is_refused_although_the_attribute_says_yes(self):
+        for model in ("refused", "no-access", "forgotten"):
+            env = {"VMMSHARE_HOST_RDMA": model}
+            ways = self.ways(env)
+            self.assertEqual(ways["flag"], (False, ["rdma-refused"]), model)
+            self.assertEqual(ways["dma-buf"], (True, []), model)
+            self.assertIn("[rdma-refused] to do: Let network cards use host memory",
+                          self.machine.flowing(env=env))
+
+    def test_a_device_without_the_flag(self):
+        env = {"VMMSHARE_HOST_RDMA": "none"}
+        self.assertEqual(self.ways(env)["flag"], (False, ["rdma-not-supported"]))
+        self.assertIn("RDMA flag refused attribute no", self.machine.flowing(env=env))
+
+    def test_no_dma_buf_and_whose_modules_are_to_blame(self):
+        env = {"VMMSHARE_HOST_DMA_BUF": "0"}
+        self.assertEqual(self.ways(env)["dma-buf"], (False, ["no-dma-buf"]))
+        for kernel, reason, is_open in (
+                ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n", "closed-modules", False),
+                ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n", "no-dma-buf",
+                 True)):
+            self.machine.write("proc/driver/nvidia/version", kernel)
+            ways = self.ways(env)
+            self.assertEqual(ways["dma-buf"], (False, [reason]))
+            self.assertEqual(ways["flag"], (True, []))
+            limits = self.machine.run("--json", env=env).json["limits"]
+            self.assertIs(limits["open_kernel_modules"], is_open)
+        # Of two devices with one trouble it is said once.
+        self.assertEqual(self.machine.flowing("--touch", env=env).count("[no-dma-buf]"), 1)
+
+    def test_a_mapping_that_is_refused_leaves_the_other(self):
+        # Of each device the second is with the mapping over PCIe.
+        env = {"VMMSHARE_HOST_FAIL": "cuMemGetHandleForAddressRange:2:INVALID_VALUE"}
+        ways = self.ways(env)
+        self.assertEqual(ways["dma-buf"], (True, []))
+        self.assertEqual(ways["dma-buf-pcie"], (False, ["no-pcie-mapping"]))
+        self.assertEqual(self.ways(env, device=1)["dma-buf-pcie"], (True, []))
+
+    def test_a_driver_that_is_too_old(self):
+        ways = self.ways({"VMMSHARE_HOST_VERSION": "12.4"})
+        self.assertEqual(ways["dma-buf"], (True, []))
+        self.assertEqual(ways["dma-buf-pcie"], (False, ["dma-buf-not-known"]))
+
+    def test_no_memory_says_nothing_of_network_cards(self):
+        result = self.machine.run("--json", "--touch", env={"VMMSHARE_HOST_MEMORY": "1M"})
+        for way in result.json["devices"][0]["rdma"]:
+            self.assertEqual([r["id"] for r in way["reasons"]], ["out-of-memory"], way)
+
+    def test_modules_are_named(self):
+        self.assertEqual(self.machine.run("--json").json["limits"]["rdma_modules"], [])
+        self.assertIn("the driver's are not seen; for network cards and disks none of",
+                      self.machine.flowing())
+        for name in ("gdrdrv", "nvidia_peermem", "nvme"):
+            self.machine.write(f"sys/module/{name}/initstate", "live\n")
+        limits = self.machine.run("--json").json["limits"]
+        self.assertEqual(limits["rdma_modules"], ["nvidia_peermem", "gdrdrv"])
+        self.assertIsNone(limits["open_kernel_modules"])
+        self.assertIn("for network cards and disks nvidia_peermem, gdrdrv", self.machine.flowing())
+
+
+class Modes(DoctorTest):
+    def test_compute_modes(self):
+        for mode, note in (("default", None), ("prohibited", "compute-prohibited"),
+                           ("exclusive-process", "compute-exclusive")):
+            result = self.machine.run("--json", env={"VMMSHARE_HOST_COMPUTE_MODE": mode})
+            self.assertEqual([d["compute_mode"] for d in result.json["devices"]], [mode, mode])
+            found = [n for n in result.notes() if n.startswith("compute-")]
+            self.assertEqual(found, [note, note] if note else [])
+        self.assertIn("compute mode EXCLUSIVE_PROCESS: one process at a time, or MPS",
+                      self.machine.flowing(env={"VMMSHARE_HOST_COMPUTE_MODE": "exclusive-process"}))
+
+    def test_what_a_prohibited_device_refuses_names_the_mode(self):
+        result = self.machine.run("--json", "--touch",
+                                  env={"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"})
+        error = result.kind("fd")["error"]
+        self.assertEqual(error["cuda_result"], 46)
+        self.assertIn("compute mode PROHIBITED; as root: nvidia-smi -c DEFAULT", error["message"])
+
+    def test_confidential_computing(self):
+        result = self.machine.run("--json")
+        self.assertIs(result.json["nvml"]["confidential_computing"], False)
+        self.assertNotIn("confidential-computing", result.notes())
+        self.assertIn("conf. computing off", self.machine.flowing())
+        env = {"VMMSHARE_HOST_CONFIDENTIAL": "1"}
+        result = self.machine.run("--json", env=env)
+        self.assertIs(result.json["nvml"]["confidential_computing"], True)
+        self.assertIn("confidential-computing", result.notes())
+        self.assertIs(result.json["pairs"][0]["access_ab"], False)
+        self.assertIn("confidential computing is on", self.machine.flowing(env=env))
+
+    def test_confidential_computing_that_nvml_does_not_tell(self):
+        for code, known in ((3, False), (999, None)):
+            env = {"VMMSHARE_HOST_NVML_FAIL": f"nvmlSystemGetConfComputeState:{code}"}
+            result = self.machine.run("--json", env=env)
+            self.assertIs(result.json["nvml"]["confidential_computing"], known)
+            self.assertNotIn("confidential-computing", result.notes())
+
+    def test_limits_of_mps(self):
+        limits = self.machine.run("--json").json["limits"]
+        self.assertEqual((limits["mps_thread_percentage"], limits["mps_memory_limit"]), (None, None))
+        self.assertNotIn("MPS limits", self.machine.flowing())
+        env = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
+        result = self.machine.run("--json", env=env)
+        limits = result.json["limits"]
+        self.assertEqual((limits["mps_thread_percentage"], limits["mps_memory_limit"]), ("50", "0=1G"))
+        self.assertIn("mps-limit-without-mps", result.notes())
+        self.assertNotIn("mps-memory-limit", result.notes())
+        self.assertIn("MPS limits threads 50 %, memory 0=1G", self.machine.flowing(env=env))
+        env["VMMSHARE_HOST_MPS"] = "1"
+        result = self.machine.run("--json", env=env)
+        self.assertIn("mps-memory-limit", result.notes())
+        self.assertNotIn("mps-limit-without-mps", result.notes())
+
+
 class LeavesNothing(DoctorTest):
     NO_CONTEXT = {"VMMSHARE_HOST_FAIL": "cuDevicePrimaryCtxRetain:1+:UNKNOWN"}
 
@@ -575,7 +720,8 @@ class Documented(unittest.TestCase):
 
     def test_every_finding_is_in_the_table_and_no_other(self):
         sources = "".join((SOURCES / name).read_text() for name in
-                          ("fabric/diagnosis.cc", "vmm/tool/examine.cc"))
+                          ("fabric/diagnosis.cc", "vmm/tool/examine.cc", "vmm/tool/examine_rdma.cc",
+                           "vmm/tool/device_notes.cc"))
         printed = set(re.findall(r'\{\s*"([a-z0-9]+(?:-[a-z0-9]+)*)",', sources))
         # What ranks say of each other, wherever it stands in a call.
         for name in ("fabric/job_card.h", "fabric/job_card.cc", "fabric/job_matrix.cc",

@@ -105,7 +105,9 @@ class Machine:
     def environment(self, changes):
         kept = {k: v for k, v in os.environ.items()
                 if not k.startswith("VMMSHARE_HOST_") and k not in
-                ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "NO_COLOR", "TERM")}
+                ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY",
+                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                 "NO_COLOR", "TERM")}
         return {**kept, "VMMSHARE_HOST_INSTANCE": f"doctor-{os.getpid()}",
                 "VMMSHARE_HOST_FABRIC_ROOT": str(self.root), **changes}
 

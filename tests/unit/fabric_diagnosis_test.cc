@@ -66,6 +66,7 @@ class DiagnosisTest : public ::testing::Test {
 
   Topology topology_ = {absl::NotFoundError("not asked here"),
                         std::string("580.159.04"),
+                        false,
                         {},
                         {std::vector<ImexChannel>{Channel()},
                          std::optional<unsigned>(kMajor), true}};

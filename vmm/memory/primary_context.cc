@@ -1,10 +1,39 @@
 #include "vmm/memory/primary_context.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
 
 namespace vmm {
 
 using platform::Driver;
+
+namespace {
+
+// What the compute mode has to do with it; "" if nothing.
+std::string WhyUnavailable(const Device& device, CUresult result) {
+  int mode = CU_COMPUTEMODE_DEFAULT;
+  if (result != CUDA_ERROR_DEVICE_UNAVAILABLE ||
+      device.driver()->cuDeviceGetAttribute(
+          &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device.cuda_device()) !=
+          CUDA_SUCCESS) {
+    return "";
+  }
+  switch (mode) {
+    case CU_COMPUTEMODE_PROHIBITED:
+      return "The device is in compute mode PROHIBITED; as root: nvidia-smi -c "
+             "DEFAULT";
+    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
+      return "The device is in compute mode EXCLUSIVE_PROCESS, and another "
+             "process has a context on it; let both be clients of MPS, or as "
+             "root: nvidia-smi -c DEFAULT";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
 
 void RetainedContextTraits::Close(const Value& value) {
   platform::ReportReleaseFailure(value.driver->Error(
@@ -32,8 +61,10 @@ absl::StatusOr<PrimaryContext> PrimaryContext::Retain(const Device& device) {
   if (CUresult r =
           driver->cuDevicePrimaryCtxRetain(&context, device.cuda_device());
       r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuDevicePrimaryCtxRetain(", device.Describe(), ")"));
+    return platform::Annotate(
+        driver.Error(r, absl::StrCat("cuDevicePrimaryCtxRetain(",
+                                     device.Describe(), ")")),
+        "", WhyUnavailable(device, r));
   }
   return PrimaryContext({driver, device.cuda_device(), context});
 }

@@ -10,6 +10,8 @@
 #include "platform/os/process.h"
 #include "vmm/memory/exporter.h"
 #include "vmm/memory/primary_context.h"
+#include "vmm/tool/ask_device.h"
+#include "vmm/tool/device_notes.h"
 #include "vmm/tool/driver_choice.h"
 
 namespace vmm::tool {
@@ -37,19 +39,6 @@ CUdevice_attribute AttributeOf(HandleKind kind) {
       break;
   }
   return CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
-}
-
-absl::StatusOr<bool> AskAttribute(const Device& device,
-                                  CUdevice_attribute attribute) {
-  int value = 0;
-  if (CUresult r = device.driver()->cuDeviceGetAttribute(&value, attribute,
-                                                         device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return device.driver().Error(
-        r, absl::StrCat("cuDeviceGetAttribute(", attribute,
-                        ", device=", device.ordinal(), ")"));
-  }
-  return value != 0;
 }
 
 absl::StatusOr<std::uint64_t> AskMemory(const Device& device) {
@@ -104,8 +93,9 @@ absl::StatusOr<std::optional<PrimaryContext>> ContextFor(const Device& device,
 
 DeviceReport ExamineDevice(const Device& device, bool touch,
                            const fabric::Topology& topology,
-                           const fabric::GpuTopology& gpu) {
-  DeviceReport report{device, AskMemory(device), false, {}};
+                           const fabric::GpuTopology& gpu,
+                           const LimitsReport& limits) {
+  DeviceReport report{device, AskMemory(device), false, 0, {}, {}};
   const absl::StatusOr<std::optional<PrimaryContext>> context =
       ContextFor(device, touch);
   for (HandleKind kind : kKinds) {
@@ -123,6 +113,8 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
     report.kinds.push_back(std::move(tried));
   }
   report.mps_client = AskAttribute(device, kMpsEnabled);
+  report.compute_mode = AskNumber(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
+  report.rdma = ExamineRdma(device, touch, limits.modules);
   return report;
 }
 
@@ -179,6 +171,12 @@ std::vector<PairReport> ExaminePairs(const std::vector<Device>& devices,
   return pairs;
 }
 
+std::optional<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
 LimitsReport ExamineLimits(const std::string& root) {
   LimitsReport limits{
       platform::GetDescriptorLimits(),
@@ -188,41 +186,12 @@ LimitsReport ExamineLimits(const std::string& root) {
       platform::PtraceScope(root),
       platform::HasNvidiaControlNode(root),
       platform::LookForMps(root),
+      platform::LookForNvidiaModules(root),
       platform::Process::Open(platform::CurrentProcessId()).status(),
-      std::nullopt};
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    limits.visible_devices = visible;
-  }
+      Variable("CUDA_VISIBLE_DEVICES"),
+      Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+      Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")};
   return limits;
-}
-
-// MPS changes what processes do to each other, which nobody should learn from a
-// fault.
-void AddNotesOnMps(const Report& report, std::vector<Finding>* notes) {
-  const auto is_client = [&report](bool wanted) {
-    return std::any_of(report.devices.begin(), report.devices.end(),
-                       [wanted](const DeviceReport& device) {
-                         return device.mps_client.ok() &&
-                                *device.mps_client == wanted;
-                       });
-  };
-  if (is_client(true)) {
-    notes->push_back(
-        {"mps-client",
-         "this process is a client of MPS: a fault of any client, or its death "
-         "in the middle of a kernel, ends the contexts of all",
-         "Put only processes under one MPS that may die together; docs/mps.md "
-         "says what else differs."});
-  }
-  const absl::StatusOr<platform::MpsDaemon>& mps = report.limits.mps;
-  if (is_client(false) && mps.ok() && mps->process != 0) {
-    notes->push_back(
-        {"mps-not-a-client",
-         absl::StrCat("the control daemon of MPS runs (process ", mps->process,
-                      "), and this process is not its client"),
-         "Is it the daemon of another user, or of other devices "
-         "(CUDA_VISIBLE_DEVICES where it was started)?"});
-  }
 }
 
 void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
@@ -252,17 +221,6 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
                       limits.process_reference.message()),
          "Use Linux 5.3 or newer, and allow pidfd_open in the container's "
          "seccomp profile."});
-  }
-  for (std::size_t i = 0; i < report.devices.size(); ++i) {
-    const absl::StatusOr<bool>& mig = report.topology.gpus[i].in_mig_mode;
-    if (mig.ok() && *mig) {
-      notes->push_back(
-          {"mig-no-peers",
-           absl::StrCat("device ", report.devices[i].device.ordinal(),
-                        " is, or is split into, MIG instances: they have no "
-                        "peer access to each other"),
-           "Share within one instance, or use whole GPUs."});
-    }
   }
   if (report.driver.ok() && report.driver->is_host_memory()) {
     notes->push_back(
@@ -332,12 +290,14 @@ Report Examine(const DoctorOptions& options) {
       {},
       options.required};
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    report.devices.push_back(ExamineDevice(
-        devices[i], options.touch, report.topology, report.topology.gpus[i]));
+    report.devices.push_back(
+        ExamineDevice(devices[i], options.touch, report.topology,
+                      report.topology.gpus[i], report.limits));
   }
   report.pairs = ExaminePairs(devices, report.topology);
   report.notes = fabric::Notes(report.topology);
   AddNotesOnLimits(report, &report.notes);
+  AddNotesOnModes(report, &report.notes);
   AddNotesOnMps(report, &report.notes);
   return report;
 }

@@ -16,6 +16,7 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/tool/command_line.h"
+#include "vmm/tool/examine_rdma.h"
 
 namespace vmm::tool {
 
@@ -40,7 +41,9 @@ struct DeviceReport {
   absl::StatusOr<std::uint64_t> memory;  // Bytes.
   // Whether contexts of this process on it are MPS's.
   absl::StatusOr<bool> mps_client;
+  absl::StatusOr<int> compute_mode;  // CUcomputemode.
   std::vector<KindReport> kinds;
+  std::vector<RdmaReport> rdma;
 };
 
 // Two devices, `a` below `b`, by ordinal. "ab": a reaches memory of b.
@@ -65,9 +68,14 @@ struct LimitsReport {
   absl::StatusOr<int> ptrace_scope;
   absl::StatusOr<bool> control_node;  // /dev/nvidiactl.
   absl::StatusOr<platform::MpsDaemon> mps;
+  absl::StatusOr<platform::NvidiaModules> modules;
   // Whether a reference to a process can be had (pidfd).
   absl::Status process_reference;
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
+  // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. What
+  // the daemon was told to default to cannot be seen from here.
+  std::optional<std::string> mps_threads;
+  std::optional<std::string> mps_memory;
 };
 
 struct Report {

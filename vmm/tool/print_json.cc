@@ -67,6 +67,8 @@ Json NvmlJson(const fabric::Topology& topology) {
   object.Add("error", topology.nvml.ok() ? Json::Null()
                                          : ErrorJson(topology.nvml.status()));
   object.Add("driver_version", ValueJson(topology.driver_version));
+  object.Add("confidential_computing",
+             ValueJson(topology.confidential_computing));
   return object;
 }
 
@@ -101,6 +103,35 @@ Json KindJson(const KindReport& report) {
   return object;
 }
 
+Json RdmaJson(const RdmaReport& report) {
+  Json object = Json::Object();
+  object.Add("id", Json::Text(report.id));
+  object.Add("attribute", ValueJson(report.attribute));
+  object.Add("tried", Json::Bool(report.asked));
+  // Of what was not tried nobody knows.
+  object.Add("usable",
+             report.asked ? Json::Bool(report.usable()) : Json::Null());
+  object.Add("error",
+             report.tried.ok() ? Json::Null() : ErrorJson(report.tried));
+  object.Add("reasons", FindingsJson(report.reasons));
+  return object;
+}
+
+// CUDA's names; null for one that it did not have.
+Json ComputeModeJson(const absl::StatusOr<int>& mode) {
+  if (!mode.ok()) return Json::Null();
+  switch (*mode) {
+    case CU_COMPUTEMODE_DEFAULT:
+      return Json::Text("default");
+    case CU_COMPUTEMODE_PROHIBITED:
+      return Json::Text("prohibited");
+    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
+      return Json::Text("exclusive-process");
+    default:
+      return Json::Null();
+  }
+}
+
 Json DeviceJson(const DeviceReport& report, const fabric::GpuTopology& gpu) {
   Json object = Json::Object();
   object.Add("ordinal", Json::Integer(report.device.ordinal()));
@@ -111,6 +142,10 @@ Json DeviceJson(const DeviceReport& report, const fabric::GpuTopology& gpu) {
   Json kinds = Json::Array();
   for (const KindReport& kind : report.kinds) kinds.Append(KindJson(kind));
   object.Add("kinds", std::move(kinds));
+  Json rdma = Json::Array();
+  for (const RdmaReport& way : report.rdma) rdma.Append(RdmaJson(way));
+  object.Add("rdma", std::move(rdma));
+  object.Add("compute_mode", ComputeModeJson(report.compute_mode));
   object.Add("fabric", FabricJson(gpu.fabric));
   object.Add("mig_instance", gpu.gpu.ok() ? Json::Bool(gpu.gpu->is_mig_instance)
                                           : Json::Null());
@@ -199,6 +234,18 @@ Json LimitsJson(const LimitsReport& limits) {
   object.Add("mps_process", mps.ok() && mps->process != 0
                                 ? Json::Integer(mps->process)
                                 : Json::Null());
+  object.Add("mps_thread_percentage", ValueJson(limits.mps_threads));
+  object.Add("mps_memory_limit", ValueJson(limits.mps_memory));
+  const auto& modules = limits.modules;
+  object.Add("open_kernel_modules",
+             modules.ok() ? ValueJson(modules->open) : Json::Null());
+  Json loaded = Json::Array();
+  if (modules.ok()) {
+    for (const std::string& name : modules->loaded) {
+      loaded.Append(Json::Text(name));
+    }
+  }
+  object.Add("rdma_modules", modules.ok() ? std::move(loaded) : Json::Null());
   object.Add("cuda_visible_devices", ValueJson(limits.visible_devices));
   return object;
 }

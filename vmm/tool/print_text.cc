@@ -45,11 +45,39 @@ std::string Tried(const KindReport& kind) {
                       kind.touched ? ", written and read" : "");
 }
 
+std::string Tried(const RdmaReport& way) {
+  const std::string attribute =
+      absl::StrCat("attribute ", Known(way.attribute, YesNo));
+  if (!way.asked) {
+    return absl::StrCat(attribute,
+                        "; not tried: it takes a context, which --touch makes");
+  }
+  if (!way.tried.ok()) {
+    return absl::StrCat(attribute, "; ", way.tried.message());
+  }
+  return absl::StrCat(attribute, way.id == kRdmaFlag
+                                     ? "; memory made with it, and it has it"
+                                     : "; exported");
+}
+
 bool SameReasons(const std::vector<Finding>& a, const std::vector<Finding>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const Finding& x, const Finding& y) {
                       return x.text == y.text && x.remedy == y.remedy;
                     });
+}
+
+std::string ComputeMode(int mode) {
+  switch (mode) {
+    case CU_COMPUTEMODE_DEFAULT:
+      return "default: any number of processes";
+    case CU_COMPUTEMODE_PROHIBITED:
+      return "PROHIBITED: no process";
+    case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
+      return "EXCLUSIVE_PROCESS: one process at a time, or MPS";
+    default:
+      return absl::StrCat("unknown: ", mode);
+  }
 }
 
 std::string FabricText(const fabric::FabricInfo& info) {
@@ -59,6 +87,17 @@ std::string FabricText(const fabric::FabricInfo& info) {
                          info.in_a_cluster() ? fabric::UuidText(info.cluster)
                                              : "none (of this host alone)",
                          info.clique);
+}
+
+// Eight devices with one trouble would say it eight times. `first`: those of the
+// first device.
+void PrintReasons(std::size_t index, const std::vector<Finding>& reasons,
+                  const std::vector<Finding>& first, Page* page) {
+  if (index > 0 && !reasons.empty() && SameReasons(first, reasons)) {
+    page->Row("why:", "as on device 0", 4, Ink::kWarn);
+  } else {
+    page->Findings(reasons, "why:", 4);
+  }
 }
 
 void PrintDevice(const Report& report, std::size_t index, Page* page) {
@@ -78,15 +117,8 @@ void PrintDevice(const Report& report, std::size_t index, Page* page) {
     }
     page->MarkedRow(NameOf(kind.kind), kind.usable() ? "usable" : "refused",
                     kind.usable() ? Ink::kGood : Ink::kBad, Tried(kind));
-    // Eight devices with one trouble would say it eight times.
-    const DeviceReport& first = report.devices.front();
-    if (index > 0 && !kind.reasons.empty() &&
-        SameReasons(first.kinds[k].reasons, kind.reasons)) {
-      page->Row("why:", absl::StrCat("as on device ", first.device.ordinal()),
-                4, Ink::kWarn);
-    } else {
-      page->Findings(kind.reasons, "why:", 4);
-    }
+    PrintReasons(index, kind.reasons, report.devices.front().kinds[k].reasons,
+                 page);
   }
   page->Row("MPS", Known(device.mps_client, [](bool client) {
               return client ? "this process is a client: it runs on the GPU "
@@ -94,6 +126,17 @@ void PrintDevice(const Report& report, std::size_t index, Page* page) {
                             : "this process is no client: processes take turns "
                               "on the GPU";
             }));
+  for (std::size_t w = 0; w < device.rdma.size(); ++w) {
+    const RdmaReport& way = device.rdma[w];
+    page->MarkedRow(way.name,
+                    !way.asked     ? "-"
+                    : way.usable() ? "usable"
+                                   : "refused",
+                    way.usable() ? Ink::kGood : Ink::kPlain, Tried(way));
+    PrintReasons(index, way.reasons, report.devices.front().rdma[w].reasons,
+                 page);
+  }
+  page->Row("compute mode", Known(device.compute_mode, &ComputeMode));
   // Without NVML the note says so once.
   if (!report.topology.nvml.ok()) return;
   page->Row("fabric", Known(gpu.fabric, FabricText));
@@ -171,7 +214,19 @@ std::string Limit(std::uint64_t value) {
   return value > std::uint64_t{1} << 62 ? "unlimited" : absl::StrCat(value);
 }
 
-void PrintLimits(const LimitsReport& limits, Page* page) {
+std::string ModulesText(const platform::NvidiaModules& modules) {
+  const std::string driver =
+      !modules.open.has_value() ? "the driver's are not seen"
+      : *modules.open           ? "the driver's are the open ones"
+                                : "the driver's are the closed ones";
+  return absl::StrCat(driver, "; for network cards and disks ",
+                      modules.loaded.empty()
+                          ? "none of nvidia_peermem, nvidia_fs and gdrdrv"
+                          : absl::StrJoin(modules.loaded, ", "));
+}
+
+void PrintLimits(const Report& report, Page* page) {
+  const LimitsReport& limits = report.limits;
   const auto row = [page](absl::string_view label, const auto& value,
                           auto text) {
     // What this system does not have is not worth a line.
@@ -212,6 +267,19 @@ void PrintLimits(const LimitsReport& limits, Page* page) {
                               ", but its process is not seen: it has ended, or "
                               "is outside this container");
   });
+  if (limits.mps_threads.has_value() || limits.mps_memory.has_value()) {
+    page->Row("MPS limits",
+              absl::StrCat("threads ", limits.mps_threads.value_or("unset"),
+                           " %, memory ", limits.mps_memory.value_or("unset"),
+                           " (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, "
+                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)"));
+  }
+  row("modules", limits.modules, &ModulesText);
+  // Without NVML the note says so once.
+  if (report.topology.nvml.ok()) {
+    row("conf. computing", report.topology.confidential_computing,
+        [](bool on) { return on ? "confidential computing is on" : "off"; });
+  }
   page->Row("peers' death",
             limits.process_reference.ok()
                 ? "can be watched"
@@ -280,7 +348,7 @@ std::string AsText(const Report& report, bool colour) {
   }
   PrintPairs(report, &page);
   PrintImex(report.topology.imex, &page);
-  PrintLimits(report.limits, &page);
+  PrintLimits(report, &page);
   PrintNotes(report.notes, &page);
   PrintSummary(report, &page);
   return std::move(page).Take();
