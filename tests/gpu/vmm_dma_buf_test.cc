@@ -130,9 +130,26 @@ TEST_F(DmaBufTest, OverPcieAreHadOrRefusedWithAReason) {
     EXPECT_EQ(parts->size(), 3u);
     return;
   }
-  EXPECT_FALSE(parts.status().message().empty());
+  EXPECT_THAT(std::string(parts.status().message()),
+              HasSubstr("DmaBufMapping::kDefault"));
   std::printf("PCIe mapping: %s\n",
               std::string(parts.status().message()).c_str());
+}
+
+// As a H100 (580) answers to the mapping over PCIe.
+TEST_F(DmaBufTest, OverPcieThatIsRefusedNamesTheOtherMapping) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);
+  const Allocation memory = Must(Allocation::Create(
+      Must(Device::ByOrdinal(faulty, device.ordinal())), {.size = 1}));
+  faults.Arm({.entry = "cuMemGetHandleForAddressRange",
+              .result = CUDA_ERROR_NOT_SUPPORTED});
+  const absl::Status refused =
+      ExportDmaBufs(memory, {.mapping = DmaBufMapping::kPcie}).status();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("DmaBufMapping::kDefault"));
 }
 
 // On a machine without.

@@ -22,6 +22,10 @@ constexpr char kRemedy[] =
     "and Linux 5.12; with the others, network cards take the address itself "
     "once the module nvidia_peermem is loaded";
 
+constexpr char kPcieRemedy[] =
+    "not every platform has the mapping over PCIe: use DmaBufMapping::kDefault "
+    "(in C no VMMSHARE_DMA_BUF_PCIE, in Python pcie=False)";
+
 absl::Status CheckSupported(const Device& device, DmaBufMapping mapping) {
   const platform::Driver& driver = device.driver();
   if (mapping == DmaBufMapping::kPcie && driver.version() < kFirstWithPcie) {
@@ -118,7 +122,9 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
           descriptor.status(),
           absl::StrCat("memory of ", device.Describe(),
                        " cannot be exported as dma-buf"),
-          absl::IsResourceExhausted(descriptor.status()) ? "" : kRemedy);
+          absl::IsResourceExhausted(descriptor.status()) ? ""
+          : options.mapping == DmaBufMapping::kPcie      ? kPcieRemedy
+                                                         : kRemedy);
     }
     parts.push_back({*std::move(descriptor), at, next - at});
     at = next;

@@ -58,12 +58,13 @@ Finding WhyNoFlag(const RdmaReport& report) {
 Finding WhyNoDmaBuf(const RdmaReport& report,
                     const absl::StatusOr<platform::NvidiaModules>& modules) {
   if (absl::IsResourceExhausted(report.tried)) return OutOfMemory();
-  if (absl::IsUnimplemented(report.tried)) {
+  const std::optional<CUresult> result = platform::ResultOf(report.tried);
+  if (absl::IsUnimplemented(report.tried) && !result.has_value()) {
     return {"dma-buf-not-known", "this system or its driver does not have it",
             "Use Linux and a driver of CUDA 11.7 or newer, 12.8 for the PCIe "
             "mapping."};
   }
-  if (platform::ResultOf(report.tried) == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+  if (result == CUDA_ERROR_DEVICE_UNAVAILABLE) {
     return NoContext();
   }
   if (report.id == kDmaBufPcie) {
