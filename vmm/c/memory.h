@@ -222,12 +222,14 @@ enum {
 // host's page size, of memory that was created here: one dma-buf for each chunk
 // that the range touches, in order. `bufs` has room for `room`;
 // vmmshare_memory_chunks() are enough. The descriptors are the caller's to close,
-// and keep the memory but not its address. On failure none stays open.
+// and keep the memory but not its address. On failure none stays open. Needs no
+// current context: the device's primary one is, for the length of the call.
 //   VMMSHARE_INVALID_ARGUMENT     no multiple, a range that leaves the memory, or
 //                                 too little room
 //   VMMSHARE_FAILED_PRECONDITION  memory of the host, or not created here; or the
 //                                 device has no dma-buf
-//   VMMSHARE_UNIMPLEMENTED        Windows; a driver that is too old
+//   VMMSHARE_UNIMPLEMENTED        Windows; a driver that is too old; a device that
+//                                 lacks the mapping over PCIe
 VMMSHARE_API vmmshare_status vmmshare_memory_dma_bufs(
     const vmmshare_memory* memory, uint64_t offset, uint64_t size,
     uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,

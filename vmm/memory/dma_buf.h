@@ -51,7 +51,8 @@ struct DmaBuf {
 //                        or the range leaves the allocation
 //   FAILED_PRECONDITION  the memory is unmapped, or of the host; or the device
 //                        says that it has no dma-buf
-//   UNIMPLEMENTED        Windows; a driver before CUDA 11.7, or 12.8 for kPcie
+//   UNIMPLEMENTED        Windows; a driver before CUDA 11.7, or 12.8 for kPcie; a
+//                        GPU without that mapping (measured: H100)
 //   RESOURCE_EXHAUSTED   no descriptor is left
 //   else                 as the driver reports
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
