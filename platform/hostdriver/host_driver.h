@@ -44,7 +44,8 @@
 //                           that make a context return DEVICE_UNAVAILABLE; of
 //                           exclusive-process nothing else is modelled.
 //   VMMSHARE_HOST_CONFIDENTIAL  1: NVML says that confidential computing is on,
-//                           and no device is another's peer; default 0
+//                           and no device is another's peer but those of
+//                           VMMSHARE_HOST_PEERS; default 0
 //   VMMSHARE_HOST_VERSION   the CUDA version of the driver to model, from 12.0
 //                           to 13.5; default 13.0. Read when it is first asked
 //                           for. Newer calls are not found, newer results have

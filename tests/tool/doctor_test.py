@@ -568,10 +568,16 @@ class NetworkCards(DoctorTest):
                       self.machine.flowing())
 
     def test_a_device_that_gives_no_context(self):
-        env = {"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"}
-        way = self.machine.run("--json", "--touch", env=env).json["devices"][0]["rdma"][1]
-        self.assertEqual((way["usable"], [r["id"] for r in way["reasons"]]),
-                         (False, ["no-context-to-try"]))
+        for env in ({"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"}, LeavesNothing.NO_CONTEXT):
+            flag, *others = self.machine.run("--json", "--touch", env=env).json["devices"][0]["rdma"]
+            self.assertTrue(flag["usable"])
+            for way in others:
+                self.assertEqual((way["usable"], [r["id"] for r in way["reasons"]]),
+                                 (False, ["no-context-to-try"]))
+
+    def test_no_descriptor_left_is_not_called_no_memory(self):
+        env = {"VMMSHARE_HOST_FAIL": "cuMemGetHandleForAddressRange:1:OPERATING_SYSTEM"}
+        self.assertEqual(self.ways(env)["dma-buf"], (False, ["no-dma-buf"]))
 
     def test_a_flag_that_is_refused_although_the_attribute_says_yes(self):
         for model in ("refused", "no-access", "forgotten"):

@@ -93,7 +93,7 @@ void AddNotesOnMps(const Report& report, std::vector<Finding>* notes) {
                       "it, and memory of cuMemCreate counts"),
          "Raise it where the process is started, or as the daemon's default."});
   }
-  if (is_client(false) && limited) {
+  if (is_client(false) && !is_client(true) && limited) {
     notes->push_back(
         {"mps-limit-without-mps",
          "limits of MPS are set in the environment, and this process is not "

@@ -114,7 +114,7 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
   }
   report.mps_client = AskAttribute(device, kMpsEnabled);
   report.compute_mode = AskNumber(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
-  report.rdma = ExamineRdma(device, touch, limits.modules);
+  report.rdma = ExamineRdma(device, touch, context.status(), limits.modules);
   return report;
 }
 

@@ -1,10 +1,7 @@
 #include "vmm/tool/examine_rdma.h"
 
-#include <optional>
-#include <utility>
+#include <cstdint>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/dma_buf.h"
 #include "vmm/tool/ask_device.h"
@@ -40,8 +37,12 @@ Finding NoContext() {
           "The message says why; without one nothing can use the memory."};
 }
 
+bool IsOutOfMemory(const absl::Status& tried) {
+  return platform::ResultOf(tried) == CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 Finding WhyNoFlag(const RdmaReport& report) {
-  if (absl::IsResourceExhausted(report.tried)) return OutOfMemory();
+  if (IsOutOfMemory(report.tried)) return OutOfMemory();
   constexpr char kRemedy[] =
       "Let network cards use host memory, or ask for the flag by \"try\" and "
       "see whether it was had.";
@@ -50,22 +51,20 @@ Finding WhyNoFlag(const RdmaReport& report) {
             "the device has no gpuDirectRDMACapable memory", kRemedy};
   }
   return {"rdma-refused",
-          "the attribute says yes and the driver refuses, as is known of GB10 "
-          "and of WSL2",
+          "the driver refuses, whatever the attribute says, as is reported of "
+          "GB10 and of WSL2",
           kRemedy};
 }
 
 Finding WhyNoDmaBuf(const RdmaReport& report,
                     const absl::StatusOr<platform::NvidiaModules>& modules) {
-  if (absl::IsResourceExhausted(report.tried)) return OutOfMemory();
-  const std::optional<CUresult> result = platform::ResultOf(report.tried);
-  if (absl::IsUnimplemented(report.tried) && !result.has_value()) {
+  if (IsOutOfMemory(report.tried)) return OutOfMemory();
+  // What the driver itself does not support has its result.
+  if (absl::IsUnimplemented(report.tried) &&
+      !platform::ResultOf(report.tried).has_value()) {
     return {"dma-buf-not-known", "this system or its driver does not have it",
             "Use Linux and a driver of CUDA 11.7 or newer, 12.8 for the PCIe "
             "mapping."};
-  }
-  if (result == CUDA_ERROR_DEVICE_UNAVAILABLE) {
-    return NoContext();
   }
   if (report.id == kDmaBufPcie) {
     return {"no-pcie-mapping", "the driver refuses the mapping over PCIe",
@@ -87,7 +86,7 @@ Finding WhyNoDmaBuf(const RdmaReport& report,
 }  // namespace
 
 std::vector<RdmaReport> ExamineRdma(
-    const Device& device, bool touch,
+    const Device& device, bool touch, const absl::Status& context,
     const absl::StatusOr<platform::NvidiaModules>& modules) {
   const absl::StatusOr<bool> dma_buf =
       AskAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
@@ -101,7 +100,9 @@ std::vector<RdmaReport> ExamineRdma(
        {}},
       {kDmaBuf, "dma-buf", dma_buf, touch, absl::OkStatus(), {}},
       {kDmaBufPcie, "dma-buf, PCIe", dma_buf, touch, absl::OkStatus(), {}}};
-  if (touch) {
+  if (!context.ok()) {
+    reports[1].tried = reports[2].tried = context;
+  } else if (touch) {
     // A dma-buf may be had of memory without the flag.
     const absl::StatusOr<Allocation> memory = Make(device, Rdma::kTry);
     reports[1].tried = TryDmaBuf(memory, DmaBufMapping::kDefault);
@@ -109,9 +110,9 @@ std::vector<RdmaReport> ExamineRdma(
   }
   for (RdmaReport& report : reports) {
     if (report.tried.ok()) continue;
-    report.reasons.push_back(report.id == kRdmaFlag
-                                 ? WhyNoFlag(report)
-                                 : WhyNoDmaBuf(report, modules));
+    report.reasons.push_back(report.id == kRdmaFlag ? WhyNoFlag(report)
+                             : !context.ok()        ? NoContext()
+                                             : WhyNoDmaBuf(report, modules));
   }
   return reports;
 }

@@ -33,10 +33,10 @@ struct RdmaReport {
   bool usable() const { return asked && tried.ok(); }
 };
 
-// All ways, each by trying; those that take a context only if `touch`, for whose
-// time it makes one. `modules` is for the reasons.
+// All ways, each by trying; those that take a context only if `touch`, where
+// `context` is whether there is one. `modules` is for the reasons.
 std::vector<RdmaReport> ExamineRdma(
-    const Device& device, bool touch,
+    const Device& device, bool touch, const absl::Status& context,
     const absl::StatusOr<platform::NvidiaModules>& modules);
 
 }  // namespace vmm::tool
