@@ -77,11 +77,22 @@ absl::Status ImportRestorable(Party& me) {
   absl::Status done = me.Tell("written");
   if (done.ok()) done = me.Hear().status();  // "releasing"
   // Until it is recalled, or the owner has gone: then it may be kept or let go.
-  LeaseStatus lease = memory->lease();
-  while (done.ok() && lease.connection.ok() && !lease.return_by.has_value()) {
-    absl::SleepFor(absl::Milliseconds(1));
-    lease = memory->lease();
-  }
+  // An owner that stands still before it recalls is found at the deadline.
+  const absl::Status recalled =
+      me.Try("RestorableImport::lease", Again::kYes, [&](absl::Time deadline) {
+        for (;;) {
+          const LeaseStatus lease = memory->lease();
+          if (!done.ok() || !lease.connection.ok() ||
+              lease.return_by.has_value()) {
+            return absl::OkStatus();
+          }
+          if (absl::Now() >= deadline) {
+            return absl::DeadlineExceededError("nobody recalled the memory");
+          }
+          absl::SleepFor(absl::Milliseconds(1));
+        }
+      });
+  if (!recalled.ok()) return recalled;
   ExpectWhole(*memory, address, {kImporters});
   const absl::Status released =
       me.Now("RestorableImport::Release", [&] { return memory->Release(); });
