@@ -5,7 +5,8 @@
 # and says by `figure` what came of it. Its whole output is build/nightly/NAME.log.
 
 # The parts, and how many hours each may take; with --short it is 10 minutes.
-nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 spin:1 valgrind:2 coverage:2 mutants:8'
+nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 spin:1 valgrind:2 asan:4 tsan:4 windows:2
+  coverage:2 mutants:8'
 
 # task_nightly [--short] [PART...]
 task_nightly() {
@@ -172,6 +173,26 @@ nightly_valgrind() {
       "build/dev/tests/$program" --gtest_brief=1
   done
   figure "${#programs[@]} programs of the parsers, 0 errors"
+}
+
+# What `.ci/run` leaves out of a sanitizer's tests and of Windows', and more kills
+# and stops than there.
+nightly_asan() { nightly_preset asan; }
+nightly_tsan() { nightly_preset tsan; }
+nightly_preset() {
+  local whole=() ran plain=()
+  [ $short = 0 ] || whole=(-L '^unit$')
+  build "$1"
+  ! setarch "$(uname -m)" -R true 2>/dev/null || plain=(setarch "$(uname -m)" -R)
+  limited "${plain[@]}" ctest --preset "$1-night" -j "$(nproc)" "${whole[@]}"
+  ran=$(sed -n 's/^100% tests passed, 0 tests failed out of //p' "$folder/$1.log")
+  figure "$ran tests, none failed"
+}
+nightly_windows() {
+  local whole=()
+  [ $short = 0 ] || whole=(-- -L '^unit$')
+  limited ./dev test --windows "${whole[@]}"
+  figure "$(sed -n 's/^100% tests passed, 0 tests failed out of //p' "$folder/windows.log") tests, none failed"
 }
 
 # By --short of the unit tests alone. Tests that fail are told in its log: it is
