@@ -753,6 +753,25 @@ static void PointersAreClassified(void) {
   CHECK(info.kind == VMMSHARE_POINTER_NOT_CUDA && info.adoptable == 0);
   CHECK(info.numa_node == -1);
   CHECK(info.advice[0] != '\0');
+  // Memory of the host that no device maps, memory of a device, and none.
+  int32_t ordinal = 5;
+  MUST(vmmshare_reached_from(driver, vmmshare_memory_address(memory), &ordinal,
+                             &error));
+  CHECK(ordinal == 0);  // With which it was made.
+  vmmshare_memory_options options = {sizeof(options)};
+  options.size = 4096;
+  vmmshare_memory* of_device = NULL;
+  MUST(vmmshare_memory_create(device, &options, &of_device, &error));
+  ordinal = 5;
+  MUST(vmmshare_reached_from(driver, vmmshare_memory_address(of_device) + 1,
+                             &ordinal, &error));
+  CHECK(ordinal == 0);
+  MUST(vmmshare_reached_from(driver, (uint64_t)(uintptr_t)&info, &ordinal,
+                             &error));
+  CHECK(ordinal == -1);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`ordinal` is NULL",
+        vmmshare_reached_from(driver, 0, NULL, &error));
+  vmmshare_memory_close(of_device);
   vmmshare_memory_close(memory);
 }
 

@@ -112,6 +112,41 @@ TEST_F(PointerTest, KnowsImportedMemoryWhichCannotBePassedOn) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("imported"));
 }
 
+TEST_F(PointerTest, KnowsWhichDeviceReachesWhat) {
+  const auto reached_from = [&](CUdeviceptr pointer) {
+    return Must(ReachedFrom(driver(), pointer, InfoOf(pointer)));
+  };
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  EXPECT_EQ(reached_from(memory.address() + 5), device.ordinal());
+  const int on_the_stack = 0;
+  EXPECT_EQ(reached_from(reinterpret_cast<CUdeviceptr>(&on_the_stack)),
+            std::nullopt);
+  CUdeviceptr other = 0;
+  ASSERT_EQ(driver()->cuMemAlloc(&other, 5000), CUDA_SUCCESS);
+  EXPECT_EQ(reached_from(other), device.ordinal());
+  EXPECT_EQ(driver()->cuMemFree(other), CUDA_SUCCESS);
+}
+
+TEST_F(PointerTest, KnowsThatAnotherDeviceReachesImportedMemory) {
+  const Device* peer = Peer();
+  if (peer == nullptr) GTEST_SKIP();
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  const ImportedAllocation imported = ImportHere(
+      memory.shareable(), {.grants = {{Location::On(*peer), Access::kRead}}});
+  const PointerInfo info = InfoOf(imported.address());
+  EXPECT_EQ(info.device_ordinal, device.ordinal());
+  EXPECT_EQ(Must(ReachedFrom(driver(), imported.address(), info)),
+            peer->ordinal());
+  const ImportedAllocation by_both = ImportHere(
+      memory.shareable(), {.grants = {{Location::On(*peer), Access::kRead},
+                                      {Location::On(device), Access::kRead}}});
+  EXPECT_EQ(
+      Must(ReachedFrom(driver(), by_both.address(), InfoOf(by_both.address()))),
+      device.ordinal());
+}
+
 TEST_F(PointerTest, KnowsHostMemoryOfVmm) {
   const Allocation memory =
       Must(Allocation::Create(device, {.size = kGranule, .host_numa_node = 0}));

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Weights on a GPU with PyTorch: what it takes, and that it is right. Prints one JSON object.
 
-usage: gpu_weights.py [--quick] [--gb=14] [--tensors=20000] [NAME...]   NAME: a check, as the
-                                                                       output has it
+usage: gpu_weights.py [--quick] [--gb=14] [--tensors=20000] [--gpus=1] [NAME...]
+NAME: a check, as the output has it. --gpus: readers and engines take turns on so many; who
+puts and trains is on the first.
 exit code 0: every check passed
 
 Wants the wheel installed, torch and safetensors. See docs/benchmarks.md.
@@ -36,6 +37,7 @@ def option(name, default):
 
 GB = option("gb", 0.2 if QUICK else 14)
 TENSORS = int(option("tensors", 200 if QUICK else 20_000))
+GPUS = int(option("gpus", 1))
 ROUNDS = 3 if QUICK else 7
 CONTEXT = mp.get_context("spawn")
 
@@ -126,12 +128,13 @@ def copy_rate(torch, nbytes=4 << 30):
     return source.nbytes / median(times[2:]) / 1e6
 
 
-def attach(say, hear, address):
+def attach(say, hear, address, device):
     import torch
+    torch.cuda.set_device(device)
     torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
     began = time.perf_counter()
-    weights = vs.weights.open("model", address=address)
+    weights = vs.weights.open("model", address=address, device=device)
     opened = time.perf_counter()
     tensors = weights.torch()
     done = time.perf_counter()
@@ -153,12 +156,14 @@ def check_put_and_attach():
                 vs.weights.put("model", state, checksum=checksum, address=address)
                 times.append(time.perf_counter() - began)
             figures[f"put_s_checksum_{checksum}"] = times
-        opened = []
-        for _ in range(ROUNDS):
-            with Child(attach, address) as child:
-                opened.append(child.get())
-        figures["open_ms"] = [round(one, 3) for one, _ in opened]
-        figures["open_and_torch_ms"] = [round(both, 3) for _, both in opened]
+        for device in range(GPUS):
+            opened = []
+            for _ in range(ROUNDS):
+                with Child(attach, address, device) as child:
+                    opened.append(child.get())
+            on = f"_on_gpu_{device}" if device else ""
+            figures[f"open_ms{on}"] = [round(one, 3) for one, _ in opened]
+            figures[f"open_and_torch_ms{on}"] = [round(both, 3) for _, both in opened]
         del state
         torch.cuda.empty_cache()
         began = time.perf_counter()
@@ -167,16 +172,17 @@ def check_put_and_attach():
     return figures
 
 
-def read_swaps(say, hear, address):
+def read_swaps(say, hear, address, device):
     import torch
+    torch.cuda.set_device(device)
     torch.zeros(1, device="cuda")
-    weights = vs.weights.open("swapped", address=address)
+    weights = vs.weights.open("swapped", address=address, device=device)
     say("ready")
     while True:
         began = hear()
         if began is None:
             return
-        newer = vs.weights.open("swapped", address=address)
+        newer = vs.weights.open("swapped", address=address, device=device)
         tensors = newer.torch()
         say((time.monotonic() - began, newer.generation, float(tensors["a"][0])))
         del tensors
@@ -191,7 +197,7 @@ def check_swap():
         made = [torch.full((1 << 20,), float(i), device="cuda") for i in range(12)]
         vs.weights.put("swapped", {"a": made[0]}, checksum=False, address=address)
         with contextlib.ExitStack() as stack:
-            readers = [stack.enter_context(Child(read_swaps, address)) for _ in range(4)]
+            readers = [stack.enter_context(Child(read_swaps, address, i % GPUS)) for i in range(4)]
             for reader in readers:
                 assert reader.get() == "ready"
             last, put, swap = [], [], []
@@ -411,13 +417,15 @@ def check_sleep_and_wake():
 # --- a trainer and engines ----------------------------------------------------------------
 
 
-def engine(say, hear, path, updates):
+def engine(say, hear, path, device):
     import torch
+    torch.cuda.set_device(device)
     torch.zeros(1, device="cuda")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
     stream = torch.cuda.Stream()
-    with vs.weights.follow(connection, timeout=60) as follower, torch.cuda.stream(stream):
+    with vs.weights.follow(connection, device=device, timeout=60) as follower, \
+            torch.cuda.stream(stream):
         say("ready")
         seen, switched, mixed = 0, [], torch.zeros(1, device="cuda", dtype=torch.int64)
         probes = None
@@ -457,7 +465,7 @@ def check_sync():
     stream = torch.cuda.Stream()
     with contextlib.ExitStack() as stack:
         publisher = stack.enter_context(vs.weights.publisher(state))
-        engines = [stack.enter_context(Child(engine, f"{folder}/l", updates)) for _ in range(4)]
+        engines = [stack.enter_context(Child(engine, f"{folder}/l", i % GPUS)) for i in range(4)]
         for place in range(4):
             publisher.add(listener.accept()[0], f"engine {place}", timeout=60)
         for one in engines:

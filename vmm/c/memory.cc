@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
@@ -166,6 +167,22 @@ vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
     std::memset(out.advice, 0, sizeof(out.advice));
     std::memcpy(out.advice, found.advice.data(), length);
     std::memcpy(info, &out, sizeof(out));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_reached_from(const vmmshare_driver* driver,
+                                      std::uint64_t address,
+                                      std::int32_t* ordinal,
+                                      vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(ordinal, "ordinal"));
+    RETURN_IF_ERROR(Check(driver));
+    ASSIGN_OR_RETURN(const vmm::PointerInfo info,
+                     vmm::Classify(driver->driver, address));
+    ASSIGN_OR_RETURN(const std::optional<int> found,
+                     vmm::ReachedFrom(driver->driver, address, info));
+    *ordinal = found.value_or(-1);
     return absl::OkStatus();
   });
 }

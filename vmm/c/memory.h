@@ -176,6 +176,12 @@ VMMSHARE_API vmmshare_status vmmshare_classify(const vmmshare_driver* driver,
                                                uint64_t address,
                                                vmmshare_pointer_info* info,
                                                vmmshare_error** error);
+// The ordinal of a device whose kernels reach what is at `address`: where it
+// lives if that maps it, else the first that does, as of memory of another GPU,
+// or of one that this process does not see; -1 where none does.
+VMMSHARE_API vmmshare_status
+vmmshare_reached_from(const vmmshare_driver* driver, uint64_t address,
+                      int32_t* ordinal, vmmshare_error** error);
 
 // A handle as other libraries make and want it: cuda.core, NCCL, NIXL, Vulkan,
 // an own transport. One stands for one chunk.

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/internal/pointer_ordinal.h"
 #include "vmm/memory/pointer.h"
 
 namespace vmm {
@@ -129,14 +131,7 @@ absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
 }
 
 absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
-  int ordinal = 0;
-  if (CUresult r = driver->cuPointerGetAttribute(
-          &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r,
-                        absl::StrCat("cuPointerGetAttribute(DEVICE_ORDINAL, ",
-                                     Words(pointer), ")"));
-  }
+  ASSIGN_OR_RETURN(const int ordinal, PointerOrdinal(driver, pointer));
   return Device::ByOrdinal(driver, ordinal);
 }
 

@@ -4,8 +4,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/internal/pointer_ordinal.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/physical_memory.h"
 
@@ -166,6 +170,39 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
   info.advice =
       unknown_place.empty() ? AdviceFor(info.kind, info.kinds) : unknown_place;
   return info;
+}
+
+absl::StatusOr<int> PointerOrdinal(const Driver& driver, CUdeviceptr pointer) {
+  int ordinal = 0;
+  CUresult r = driver->cuPointerGetAttribute(
+      &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+  if (r == CUDA_SUCCESS) return ordinal;
+  return driver.Error(r, absl::StrCat("cuPointerGetAttribute(DEVICE_ORDINAL, ",
+                                      Words(pointer), ")"));
+}
+
+absl::StatusOr<std::optional<int>> ReachedFrom(const Driver& driver,
+                                               CUdeviceptr pointer,
+                                               const PointerInfo& info) {
+  if (info.kind == PointerKind::kNotCuda) return std::nullopt;
+  if (info.kind != PointerKind::kVmm) {
+    return PointerOrdinal(driver, pointer);
+  }
+  ASSIGN_OR_RETURN(const std::vector<Device> devices, Device::All(driver));
+  std::optional<int> first;
+  for (const Device& device : devices) {
+    const CUmemLocation where = Location::On(device).ToCuda();
+    unsigned long long access = 0;
+    if (CUresult r = driver->cuMemGetAccess(&access, &where, pointer);
+        r != CUDA_SUCCESS) {
+      return driver.Error(r, absl::StrCat("cuMemGetAccess(", device.Describe(),
+                                          ", ", Words(pointer), ")"));
+    }
+    if (access == 0) continue;
+    if (device.ordinal() == info.device_ordinal) return device.ordinal();
+    if (!first.has_value()) first = device.ordinal();
+  }
+  return first;
 }
 
 }  // namespace vmm

@@ -55,6 +55,15 @@ struct PointerInfo {
 absl::StatusOr<PointerInfo> Classify(const platform::Driver& driver,
                                      CUdeviceptr pointer);
 
+// The ordinal of a device whose kernels reach what is at `pointer`: of kVmm that
+// on which it lives, if it may access it, else the first that may, which is how
+// memory of another GPU is used, or of one that this process does not see; of the
+// driver's other allocators that on which it was made or opened. Nothing where no
+// device does. `info` is Classify()'s of `pointer`.
+absl::StatusOr<std::optional<int>> ReachedFrom(const platform::Driver& driver,
+                                               CUdeviceptr pointer,
+                                               const PointerInfo& info);
+
 }  // namespace vmm
 
 #endif  // VMMSHARE_VMM_MEMORY_POINTER_H_

@@ -66,11 +66,11 @@ absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
     }
     return grants;
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("this process does not see ", ticket.device.ToString(),
-                   ", with which the memory was created, so it cannot map it "
-                   "there. Name the "
-                   "device that shall access it in ImportOptions::grants."));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this process does not see ", ticket.device.ToString(),
+      ", with which the memory was created, so it cannot map it "
+      "there. Name the device that shall access it in "
+      "ImportOptions::grants (in C `devices`, in Python device=)."));
 }
 
 absl::StatusOr<MappedRegion> Map(const Driver& driver, PhysicalMemory memory,

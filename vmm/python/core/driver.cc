@@ -93,23 +93,43 @@ std::uint64_t MarkOf(const vmmshare_device* device) {
   return mark;
 }
 
-Located Locate(const vmmshare_driver* driver, std::uint64_t address) {
+Located Locate(const vmmshare_driver* driver, std::uint64_t address,
+               int opened_for) {
   vmmshare_pointer_info info{};
   info.struct_size = sizeof(info);
   Must([&](vmmshare_error** error) {
     return vmmshare_classify(driver, address, &info, error);
   });
+  std::int32_t device = opened_for;
+  if (info.numa_node < 0 && opened_for < 0) {
+    Must([&](vmmshare_error** error) {
+      return vmmshare_reached_from(driver, address, &device, error);
+    });
+  }
   return {.on_host = info.numa_node >= 0,
-          .device = info.device < 0 ? 0 : info.device,
+          .device = device < 0 ? 0 : device,
           .base = info.base,
           .size = info.size};
 }
 
-vmmshare_import_options ImportOptions(bool writable) {
+ImportChoice::ImportChoice(bool writable, nb::handle device)
+    : writable_(writable),
+      device_(device.is_none() ? nullptr : DeviceOf(device)),
+      listed_(device_.get()) {}
+
+int ImportChoice::ordinal() const {
+  return device_ == nullptr ? -1 : vmmshare_device_ordinal(device_.get());
+}
+
+vmmshare_import_options ImportChoice::options() const {
   vmmshare_import_options options{};
   options.struct_size = sizeof(options);
   options.flags =
-      VMMSHARE_IMPORT_HOST_ACCESS | (writable ? VMMSHARE_IMPORT_WRITABLE : 0);
+      VMMSHARE_IMPORT_HOST_ACCESS | (writable_ ? VMMSHARE_IMPORT_WRITABLE : 0);
+  if (listed_ != nullptr) {
+    options.devices = &listed_;
+    options.device_count = 1;
+  }
   return options;
 }
 

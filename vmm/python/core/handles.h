@@ -102,6 +102,7 @@ struct Device {
 struct Allocation {
   Holder<vmmshare_memory> handle;
   bool readonly = false;
+  int opened_for = -1;  // As of Locate().
   // That shared it; some may be gone.
   std::vector<std::weak_ptr<vmmshare_server>> servers = {};
   std::vector<std::shared_ptr<vmmshare_server>> Servers() const;
@@ -122,18 +123,35 @@ struct Fence {
   std::shared_ptr<vmmshare_fence_pool> pool;
 };
 
-// Where `address` lives, as the driver says; raises for what no array can be
-// made of. `*base` and `*size` are of the range around it.
+// Where what is at `address` is used, as the driver says; raises for what no array
+// can be made of.
 struct Located {
   bool on_host = false;
-  int device = 0;
-  std::uint64_t base = 0;
+  int device = 0;          // Whose kernels reach it.
+  std::uint64_t base = 0;  // Of the range around it.
   std::uint64_t size = 0;
 };
-Located Locate(const vmmshare_driver* driver, std::uint64_t address);
+// `opened_for`: the ordinal of the device for which it was opened, if one was
+// named. Of cuMemCreate()'s memory the driver knows it too, of others' it need not.
+Located Locate(const vmmshare_driver* driver, std::uint64_t address,
+               int opened_for = -1);
 
-// The flags of vmmshare_import_options.
-vmmshare_import_options ImportOptions(bool writable);
+// How memory of another process is mapped here. options() is valid while this
+// lives.
+class ImportChoice {
+ public:
+  // `device` as DeviceOf(): whose kernels are to reach it. None: the one on which
+  // it lives.
+  ImportChoice(bool writable, nanobind::handle device);
+  bool writable() const { return writable_; }
+  int ordinal() const;  // Of the device that was named; else -1.
+  vmmshare_import_options options() const;
+
+ private:
+  bool writable_;
+  std::shared_ptr<vmmshare_device> device_;
+  const vmmshare_device* listed_;  // The list that options() points to.
+};
 // The bits of `flags` for "off", "try" and "require"; ValueError for others.
 std::uint32_t RdmaFlag(const std::string& rdma);
 

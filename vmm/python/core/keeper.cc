@@ -90,22 +90,23 @@ void Put(Keeper& self, const std::string& name, const Allocation& memory,
 }
 
 Object<Allocation> Attach(Keeper& self, const std::string& name, bool writable,
-                          nb::handle timeout) {
+                          nb::handle timeout, nb::handle device) {
   WithoutNul(name);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const ImportChoice choice(writable, device);
   auto memory = Wait(self, false, [&] {
     return MakeOnAThread(
         &vmmshare_memory_close,
-        [keeper = self.handle.shared(), driver = DefaultDriver(), name,
-         writable, timeout_ns](vmmshare_memory** made, vmmshare_error** error) {
-          const vmmshare_import_options options = ImportOptions(writable);
+        [keeper = self.handle.shared(), driver = DefaultDriver(), name, choice,
+         timeout_ns](vmmshare_memory** made, vmmshare_error** error) {
+          const vmmshare_import_options options = choice.options();
           return vmmshare_keeper_attach(keeper.get(), name.c_str(),
                                         driver.get(), &options, timeout_ns,
                                         made, error);
         });
   });
-  return Give(
-      new Allocation{Holder<vmmshare_memory>(std::move(memory)), !writable});
+  return Give(new Allocation{Holder<vmmshare_memory>(std::move(memory)),
+                             !writable, choice.ordinal()});
 }
 
 nb::object List(Keeper& self, nb::handle timeout) {
@@ -150,8 +151,11 @@ void DefineKeeper(nb::module_& module) {
            "then.\nAlreadyExists when the name is taken.")
       .def("attach", &Attach, nb::arg("name"), nb::kw_only(),
            nb::arg("writable") = false, nb::arg("timeout").none() = 10.0,
-           "The Allocation under a name. NotFound when there is none; "
-           "FailedPrecondition for a\nwritable one of sealed memory.")
+           nb::arg("device").none() = nb::none(),
+           "The Allocation under a name. `device` as of connect(). NotFound "
+           "when there is none;\nFailedPrecondition for a writable one of "
+           "sealed "
+           "memory.")
       .def("seal", &CallByName<&vmmshare_keeper_seal>, nb::arg("name"),
            nb::kw_only(), nb::arg("timeout").none() = 10.0,
            "Read-only from now on: the contents are complete. Only by the "

@@ -34,7 +34,8 @@ void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
 Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
                       nb::handle dtype, std::uint64_t offset) {
   const Located at =
-      Locate(DefaultDriver().get(), vmmshare_memory_address(self.handle.get()));
+      Locate(DefaultDriver().get(), vmmshare_memory_address(self.handle.get()),
+             self.opened_for);
   const Place place{{at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
                     self.readonly};
   Layout layout = DenseLayout(shape, dtype, offset);
@@ -107,11 +108,12 @@ int DeviceAt(std::uint64_t address) {
 }
 
 Object<Allocation> Open(const std::string& text, bool writable,
-                        nb::handle timeout) {
+                        nb::handle timeout, nb::handle device) {
+  const ImportChoice choice(writable, device);
   auto memory = OpenByText(DefaultDriver(), &vmmshare_memory_close,
-                           &vmmshare_memory_open, text, writable, timeout);
-  return Give(
-      new Allocation{Holder<vmmshare_memory>(std::move(memory)), !writable});
+                           &vmmshare_memory_open, text, choice, timeout);
+  return Give(new Allocation{Holder<vmmshare_memory>(std::move(memory)),
+                             !writable, choice.ordinal()});
 }
 
 // Seconds until it is to be given back; None when nobody asks for it.
@@ -245,7 +247,7 @@ void DefineMemory(nb::module_& module) {
   module.def("_device_at", &DeviceAt, nb::arg("address"));
   DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
   module.def("_open_memory", &Open, nb::arg("text"), nb::arg("writable"),
-             nb::arg("timeout").none());
+             nb::arg("timeout").none(), nb::arg("device").none());
 }
 
 }  // namespace vmm::python

@@ -19,13 +19,14 @@ namespace vmm::python {
 template <typename T, typename Open>
 std::shared_ptr<T> OpenByText(const std::shared_ptr<vmmshare_driver>& driver,
                               void (*close)(T*), Open open,
-                              const std::string& text, bool writable,
+                              const std::string& text,
+                              const ImportChoice& choice,
                               nanobind::handle timeout) {
   WithoutNul(text);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  return MakeOnAThread(close, [driver, open, text, writable, timeout_ns](
+  return MakeOnAThread(close, [driver, open, text, choice, timeout_ns](
                                   T** made, vmmshare_error** error) {
-    const vmmshare_import_options options = ImportOptions(writable);
+    const vmmshare_import_options options = choice.options();
     return open(driver.get(), text.c_str(), &options, timeout_ns, made, error);
   });
 }

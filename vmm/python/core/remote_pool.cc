@@ -33,7 +33,7 @@ const Located& RemotePool::Where(std::uint64_t address) {
     const Located& found = std::prev(after)->second;
     if (address - found.base < found.size) return found;
   }
-  const Located found = Locate(driver_.get(), address);
+  const Located found = Locate(driver_.get(), address, opened_for_);
   return located_.insert_or_assign(found.base, found).first->second;
 }
 
@@ -123,11 +123,13 @@ std::uint64_t WaitRecalled(const RemotePool& self, std::uint64_t seen,
 }
 
 Object<RemotePool> OpenPool(const std::string& text, bool writable,
-                            nb::handle timeout) {
+                            nb::handle timeout, nb::handle device) {
   auto driver = DefaultDriver();
+  const ImportChoice choice(writable, device);
   auto pool = OpenByText(driver, &vmmshare_imported_pool_close,
-                         &vmmshare_imported_pool_open, text, writable, timeout);
-  return Give(new RemotePool(std::move(driver), std::move(pool), writable));
+                         &vmmshare_imported_pool_open, text, choice, timeout);
+  return Give(new RemotePool(std::move(driver), std::move(pool), writable,
+                             choice.ordinal()));
 }
 
 }  // namespace
@@ -165,7 +167,7 @@ void DefineRemotePool(nb::module_& module) {
   DefineSets(module, type);
   DefineClosing(type, "Opens no more. What is open keeps its memory.");
   module.def("_open_pool", &OpenPool, nb::arg("text"), nb::arg("writable"),
-             nb::arg("timeout").none());
+             nb::arg("timeout").none(), nb::arg("device").none());
 }
 
 }  // namespace vmm::python

@@ -21,10 +21,12 @@ namespace vmm::python {
 class RemotePool {
  public:
   RemotePool(std::shared_ptr<vmmshare_driver> driver,
-             std::shared_ptr<vmmshare_imported_pool> pool, bool writable)
+             std::shared_ptr<vmmshare_imported_pool> pool, bool writable,
+             int opened_for)
       : handle(std::move(pool)),
         driver_(std::move(driver)),
-        writable_(writable) {}
+        writable_(writable),
+        opened_for_(opened_for) {}
 
   Holder<vmmshare_imported_pool> handle;
   bool writable() const { return writable_; }
@@ -42,6 +44,7 @@ class RemotePool {
 
   const std::shared_ptr<vmmshare_driver> driver_;
   const bool writable_;
+  const int opened_for_;                      // As of Locate().
   std::map<std::uint64_t, Located> located_;  // By where a range begins.
 };
 

@@ -56,9 +56,10 @@ Object<Restorable> Create(Server& server, nb::handle device,
 }
 
 Object<Restorable> Open(const std::string& text, bool writable,
-                        nb::handle timeout) {
-  auto memory = OpenByText(DefaultDriver(), &vmmshare_restorable_close,
-                           &vmmshare_restorable_open, text, writable, timeout);
+                        nb::handle timeout, nb::handle device) {
+  auto memory =
+      OpenByText(DefaultDriver(), &vmmshare_restorable_close,
+                 &vmmshare_restorable_open, text, {writable, device}, timeout);
   const Place place = PlaceOf(memory.get(), !writable);
   return Give(
       new Restorable{Holder<vmmshare_restorable>(std::move(memory)), place});
@@ -226,7 +227,7 @@ void DefineRestorable(nb::module_& module) {
   module.def("_restorable", &Create, nb::arg("server"), nb::arg("device"),
              nb::arg("nbytes"), nb::arg("host_node").none());
   module.def("_open_restorable", &Open, nb::arg("text"), nb::arg("writable"),
-             nb::arg("timeout").none());
+             nb::arg("timeout").none(), nb::arg("device").none());
 }
 
 }  // namespace vmm::python

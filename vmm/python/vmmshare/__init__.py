@@ -123,21 +123,25 @@ def _own_server() -> Server:
     return _server[1]
 
 
-def connect(text: str, *, timeout: "float | None" = 10.0,
-            writable: bool = False) -> "RemotePool | Allocation":
+def connect(text: str, *, timeout: "float | None" = 10.0, writable: bool = False,
+            device: "Device | int | str | None" = None) -> "RemotePool | Allocation":
     """What another process serves: a RemotePool or an Allocation.
 
     text: str() of its Share. timeout: seconds, None for ever. writable: otherwise the
     memory is mapped read-only, and a stray write of a kernel ends this process's context.
+    device: whose kernels are to reach it, which its arrays then say they are on; needed for
+    memory of another GPU, which may be one that this process does not see. None: the one on
+    which it lives.
 
     Raises NotFound when nobody serves it any more, InvalidArgument for another text,
-    PermissionDenied when it is another user's, DeadlineExceeded.
+    PermissionDenied when it is another user's, DeadlineExceeded; FailedPrecondition where the
+    device cannot reach it, or, with None, does not see it.
     """
     if not isinstance(text, str):
         raise TypeError(f"connect() takes the text of a share, str(share), not a "
                         f"{type(text).__name__}")
     opener = _open_pool if text.lstrip().startswith("vmmshare-pool:") else _open_memory
-    return opener(text, writable, timeout)
+    return opener(text, writable, timeout, device)
 
 
 def restorable(device: "Device | int | str" = 0, *, nbytes: int,
@@ -150,13 +154,13 @@ def restorable(device: "Device | int | str" = 0, *, nbytes: int,
     return _restorable(_own_server(), device, nbytes, host_node)
 
 
-def connect_restorable(text: str, *, timeout: "float | None" = 10.0,
-                       writable: bool = False) -> Restorable:
+def connect_restorable(text: str, *, timeout: "float | None" = 10.0, writable: bool = False,
+                       device: "Device | int | str | None" = None) -> Restorable:
     """Another process's memory, of its Restorable's `text`; as connect().
 
     Let go of it by release() once `recalled_in` is a number, and restore() it then.
     """
-    return _open_restorable(text, writable, timeout)
+    return _open_restorable(text, writable, timeout, device)
 
 
 def _recalls_of_pool(remote):

@@ -114,8 +114,8 @@ class Follower:
 
 def follow(connection: "socket.socket | int", *, device: typing.Any = 0,
            fingerprint: "str | None" = None, timeout: "float | None" = 10.0) -> Follower:
-    """The weights of the Publisher that calls add() on the other end. `device`: whose streams use
-    them here. DeadlineExceeded, Unavailable when nobody does; FailedPrecondition for another
+    """The weights of the Publisher that calls add() on the other end. `device`: whose streams and
+    kernels use them here. DeadlineExceeded, Unavailable when nobody does; FailedPrecondition for another
     fingerprint."""
     deadline = deadline_of(timeout)
     own = socket_of(connection)
@@ -123,7 +123,7 @@ def follow(connection: "socket.socket | int", *, device: typing.Any = 0,
     try:
         slots = hear_slots(own, timeout)
         for place, text in enumerate(slots):
-            memory = connect(text, timeout=left_of(deadline))
+            memory = connect(text, timeout=left_of(deadline), device=device)
             if not isinstance(memory, Allocation):
                 memory.close()
                 raise InvalidArgument("the publisher's slot is a pool")

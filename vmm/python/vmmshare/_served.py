@@ -8,7 +8,7 @@ import sys
 import typing
 
 from . import _core, _reads
-from ._core import Allocation, Array
+from ._core import Allocation, Array, Device
 from .errors import FailedPrecondition
 
 __all__ = ["Served", "open_array", "open_parts", "serve_array"]
@@ -139,7 +139,7 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) 
     return Served(ticket.encode(), share, memory, None if copy else array, copy)
 
 
-def open_parts(ticket: bytes, timeout: "float | None", writable: bool,
+def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: typing.Any,
                carried: "typing.Callable[[str], str]") -> "tuple[Array, str]":
     """The Array of a Served.ticket, of the type that `carried` makes of its own, and that."""
     from . import connect
@@ -153,7 +153,7 @@ def open_parts(ticket: bytes, timeout: "float | None", writable: bool,
             raise ValueError(f"shape {shape}, strides {strides}")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as why:
         raise ValueError(f"no ticket of serve_array(): {why!r}") from why
-    memory = connect(text, timeout=timeout, writable=writable)
+    memory = connect(text, timeout=timeout, writable=writable, device=device)
     if not isinstance(memory, Allocation):
         raise ValueError("no ticket of serve_array(): its text is that of a pool")
     try:
@@ -162,12 +162,12 @@ def open_parts(ticket: bytes, timeout: "float | None", writable: bool,
         raise ValueError(f"no ticket of serve_array(): {why}") from why
 
 
-def open_array(ticket: bytes, *, timeout: "float | None" = 10.0,
-               writable: bool = False) -> Array:
+def open_array(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool = False,
+               device: "Device | int | str | None" = None) -> Array:
     """The Array of a Served.ticket, for from_dlpack() of any library.
 
     timeout: seconds, None for ever. writable: otherwise it is mapped read-only, which what was
-    served with legacy=True cannot be: FailedPrecondition. ValueError for a ticket that was
+    served with legacy=True cannot be: FailedPrecondition. device as of connect(). ValueError for a ticket that was
     damaged; otherwise as connect().
     """
-    return open_parts(ticket, timeout, writable, str)[0]
+    return open_parts(ticket, timeout, writable, device, str)[0]

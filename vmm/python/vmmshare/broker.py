@@ -32,7 +32,7 @@ import stat
 import typing
 import weakref
 
-from ._core import Allocation, Array, Server, _Fetched
+from ._core import Allocation, Array, Device, Server, _Fetched
 from . import connect
 from .errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
 
@@ -269,12 +269,14 @@ class Fetched:
 
 
 def fetch(name: "str | bytes", *, writable: bool = False, directory: str = "",
-          timeout: "float | None" = 10.0) -> Fetched:
-    """The memory under a name, mapped, read-only unless `writable`. NotFound when nobody publishes
-    it, InvalidArgument for an entry that is damaged, DeadlineExceeded."""
+          timeout: "float | None" = 10.0,
+          device: "Device | int | str | None" = None) -> Fetched:
+    """The memory under a name, mapped, read-only unless `writable`. `device` as of connect().
+    NotFound when nobody publishes it, InvalidArgument for an entry that is damaged,
+    DeadlineExceeded."""
     name, text, offset, nbytes = _read(name, directory)
     with _asking(name):
-        memory = connect(text, timeout=timeout, writable=writable)
+        memory = connect(text, timeout=timeout, writable=writable, device=device)
     if not isinstance(memory, Allocation) or offset + nbytes > memory.nbytes:
         memory.close()
         raise InvalidArgument(f"the entry of {name!r} says {nbytes} bytes from {offset} on, which "

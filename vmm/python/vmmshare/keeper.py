@@ -16,7 +16,7 @@ import contextlib
 import time
 import typing
 
-from ._core import Allocation, Keeper
+from ._core import Allocation, Device, Keeper
 
 __all__ = ["attach", "drop", "list", "put"]
 
@@ -49,11 +49,12 @@ def put(name: str, allocation: Allocation, *, seal: bool = False, address: str =
 
 
 def attach(name: str, *, writable: bool = False, address: str = "",
-           timeout: "float | None" = 10.0) -> Allocation:
-    """The Allocation under a name. NotFound when there is none; FailedPrecondition for a
-    writable one of sealed memory."""
+           timeout: "float | None" = 10.0,
+           device: "Device | int | str | None" = None) -> Allocation:
+    """The Allocation under a name. `device` as of connect(). NotFound when there is none;
+    FailedPrecondition for a writable one of sealed memory."""
     with _connected(address, timeout) as (keeper, left):
-        return keeper.attach(name, writable=writable, timeout=left())
+        return keeper.attach(name, writable=writable, timeout=left(), device=device)
 
 
 def drop(name: str, *, address: str = "", timeout: "float | None" = 10.0) -> None:

@@ -21,7 +21,7 @@ import threading
 import typing
 
 from . import _core, _served
-from ._core import Pool, RemotePool
+from ._core import Device, Pool, RemotePool
 from ._served import Served
 from .errors import FailedPrecondition, VmmshareError
 
@@ -272,12 +272,12 @@ def serve(tensor: "torch.Tensor", *, legacy: bool = False, copy: bool = False) -
     return _served.serve_array(tensor, legacy=legacy, copy=copy)
 
 
-def open_served(ticket: bytes, *, timeout: "float | None" = 10.0,
-                writable: bool = False) -> "torch.Tensor":
+def open_served(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool = False,
+                device: "Device | int | str | None" = None) -> "torch.Tensor":
     """The tensor of a Served.ticket. As vmmshare.open_array()."""
     torch = _library()
     # DLPack does not carry float8 to PyTorch, but bytes.
-    array, dtype = _served.open_parts(ticket, timeout, writable, lambda dtype: (
+    array, dtype = _served.open_parts(ticket, timeout, writable, device, lambda dtype: (
         "uint8" if dtype.startswith("float8") and hasattr(torch, dtype) else dtype))
     tensor = torch.from_dlpack(array)
     return tensor if array.dtype == dtype else _as_type(tensor, dtype)

@@ -34,7 +34,7 @@ import threading
 import typing
 
 from . import _core
-from ._core import Allocation, Keeper
+from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
 from ._parts import part_of, read_part
 from ._publisher import Publisher, Update, publisher
@@ -192,12 +192,13 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
 
 
 def open(name: str, *, fingerprint: "str | None" = None, address: str = "",
-         timeout: "float | None" = 10.0) -> TensorSet:
-    """The set under a name. NotFound when there is none; FailedPrecondition when what is there
-    is no set, or one with another fingerprint than is expected; InvalidArgument for one that is
-    damaged."""
+         timeout: "float | None" = 10.0,
+         device: "Device | int | str | None" = None) -> TensorSet:
+    """The set under a name. `device` as of vmmshare.connect(). NotFound when there is none;
+    FailedPrecondition when what is there is no set, or one with another fingerprint than is
+    expected; InvalidArgument for one that is damaged."""
     with Keeper(address, timeout=timeout) as keeper:
-        memory = keeper.attach(name, timeout=timeout)
+        memory = keeper.attach(name, timeout=timeout, device=device)
     weights = TensorSet(name, memory)
     if fingerprint is not None and weights.fingerprint != fingerprint:
         raise FailedPrecondition(

@@ -51,9 +51,10 @@ absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
     copy.on_host_ = reinterpret_cast<std::uint8_t*>(address);
     return copy;
   }
-  if (info.device_ordinal.has_value()) {
-    ASSIGN_OR_RETURN(const Device device,
-                     Device::ByOrdinal(driver, *info.device_ordinal));
+  ASSIGN_OR_RETURN(const std::optional<int> ordinal,
+                   ReachedFrom(driver, address, info));
+  if (ordinal.has_value()) {
+    ASSIGN_OR_RETURN(const Device device, Device::ByOrdinal(driver, *ordinal));
     ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
     copy.primary_ = std::make_shared<const PrimaryContext>(std::move(context));
     copy.staging_ = std::make_shared<Staging>(driver, copy.primary_);
@@ -65,8 +66,10 @@ absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
   if (copy.context_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "memory at 0x", absl::Hex(address),
-        " for a tensor set is of no device that this process sees, and not the "
-        "CPU's to access: make a context current, of a device that maps it"));
+        " for a tensor set is mapped for no device that this process sees, and "
+        "not for the CPU: map it for one, or make a context current in which "
+        "it "
+        "can be copied"));
   }
   return copy;
 }

@@ -22,14 +22,14 @@
 namespace vmm::weights {
 
 // Memory that the CPU may access is copied by the CPU; other memory by the driver,
-// in the primary context of its device, which is made if nobody has. The memory
-// is the caller's and outlives this. Const calls are thread-safe for disjoint
-// bytes.
+// in the primary context of the device that maps it, which is made if nobody has.
+// The memory is the caller's and outlives this. Const calls are thread-safe for
+// disjoint bytes.
 class MemoryCopy {
  public:
-  // FAILED_PRECONDITION for memory that is not cuMemCreate()'s, or of a device that
-  // this process does not see while no context is current; INVALID_ARGUMENT when
-  // `size` bytes leave the range that is reserved around it.
+  // FAILED_PRECONDITION for memory that is not cuMemCreate()'s, or that no device
+  // maps while no context is current; INVALID_ARGUMENT when `size` bytes leave the
+  // range that is reserved around it.
   static absl::StatusOr<MemoryCopy> Open(const platform::Driver& driver,
                                          CUdeviceptr address,
                                          std::uint64_t size, Access access);
