@@ -84,8 +84,11 @@ class Row:
                     continue
                 elif "done" in said:
                     self._end("whole", "")
+                elif "peer" in said:
+                    self._end("failed", f"the peer ended with {said['peer']}"
+                              + self._last_words())
                 else:
-                    self._end("failed", said["failed"] + self._last_words())
+                    self._end("failed", said["failed"])
                 break
         except queue.Empty:
             self._end("late", f"stopped at its deadline of {seconds:.0f} s" + self._last_words())

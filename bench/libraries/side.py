@@ -118,9 +118,9 @@ def first(row, options):
     side._lines = lines
     try:
         work.run(side)
-    except EOFError:
+    except (EOFError, ConnectionError):
         child.join(LINGER)
-        say(failed=f"the peer ended with {child.exitcode}")
+        say(peer=child.exitcode)
         return False
     except Exception as error:
         traceback.print_exc()

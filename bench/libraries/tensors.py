@@ -102,7 +102,7 @@ class Arrays(Tensors):
         return str(self.share_of_pool)
 
     def connect(self, side, greeting):
-        self.remote = self.vs.connect(greeting, side.device, timeout=20)
+        self.remote = self.vs.connect(greeting, timeout=20)
 
     def make(self, side, count, nbytes):
         self.arrays = {str(i): self.pool.empty(nbytes // 4, "int32") for i in range(count)}
@@ -148,7 +148,7 @@ class TorchTensors(Tensors):
     def connect(self, side, greeting):
         self.torch.cuda.set_device(side.device)
         self.torch.zeros(1, device="cuda")
-        self.remote = self.vs.connect(greeting, side.device, timeout=20)
+        self.remote = self.vs.connect(greeting, timeout=20)
 
     def make(self, side, count, nbytes):
         with self.ours.use_pool(self.pool):
