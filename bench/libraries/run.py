@@ -121,7 +121,8 @@ def cannot_run(way, asked, devices):
 
 def write(asked, report, rows, partial):
     report["rows"] = [row if isinstance(row, dict) else row.record() for row in rows]
-    behind = [row["name"] for row in report["rows"] if row["status"] != "whole"]
+    behind = [f"{row['section']}/{row['name']}" for row in report["rows"]
+              if row["status"] != "whole"]
     report["partial"] = partial or (f"{', '.join(behind)} incomplete or missing" if behind else "")
     text = reports.markdown(report)
     if asked.json:
@@ -148,15 +149,22 @@ def measure(asked, report, devices, rows, until):
     loading = now + min(LOADING, (until - now) / 2)
     ready = [row for row in rows if isinstance(row, Row) and row.load(loading)]
     print(f"{len(ready)} of {len(rows)} rows have their libraries", file=sys.stderr, flush=True)
+    for row in rows:
+        if isinstance(row, Row) and row not in ready:
+            tell(row)
     for row in ready:
         left = until - time.monotonic() - SPARE
         if left < 1:
             row.skip("no time was left")
         else:
             row.run(min(left, ways.deadline(row.entry, asked.quick)))
-        print(f"{row.status}: {row.entry['section']}, {row.entry['name']}, {row.seconds:.1f} s"
-              f"{': ' + row.why if row.why else ''}", file=sys.stderr, flush=True)
+        tell(row)
         write(asked, report, rows, "the run goes on")
+
+
+def tell(row):
+    print(f"{row.status}: {row.entry['section']}/{row.entry['name']}, {row.seconds:.1f} s"
+          f"{': ' + row.why if row.why else ''}", file=sys.stderr, flush=True)
 
 
 def interrupt(*_):

@@ -55,7 +55,7 @@ def test_vmmshares_rows_are_whole_and_the_others_say_why_not(tmp_path):
     kinds = [one["kind"] for one in done.rows["ordering/vmmshare fences"]["figures"]]
     assert kinds == ["barrier", "barrier_call", "one_way", "round_trip", "round_trip_call"]
     assert done.why("tensors/torch.multiprocessing") == ("missing", "needs a GPU")
-    for said in ("**Partial:** vmmshare.torch", "**Quick:**", "**Host memory: not GPU figures.**",
+    for said in ("**Partial:** tensors/vmmshare.torch", "**Quick:**", "**Host memory: not GPU figures.**",
                  "commit abc123", "| vmmshare arrays | ", "200 x 64 KiB",
                  "| vmmshare fences | ",
                  "- **torch.multiprocessing, no figures:** needs a GPU"):
@@ -104,7 +104,8 @@ def test_a_row_that_goes_wrong_leaves_the_others(tmp_path):
         assert done.rows[f"planted/{name}"]["figures"], name
         assert f"- **{name}, incomplete:** " in done.text
     assert "- **missing, no figures:** not loadable" in done.text
-    assert "**Partial:** fail, hang, crash, missing, orphan" in done.text
+    assert ("**Partial:** planted/fail, planted/hang, planted/crash, planted/missing, "
+            "planted/orphan") in done.text
 
 
 def test_a_library_that_does_not_load_in_time_is_not_waited_for(tmp_path):
