@@ -32,8 +32,9 @@ class TorchSymmetric(Job):
         return tensor, self.symmetric.rendezvous(tensor, self.dist.group.WORLD)
 
     def addresses(self, side, memory):
-        pointers = memory[1].buffer_ptrs
-        return pointers[side.rank], pointers[side.peer]
+        tensor, handle = memory
+        theirs = handle.get_buffer(side.peer, tensor.shape, tensor.dtype)
+        return tensor.data_ptr(), theirs.data_ptr()
 
 
 class TorchNvshmem(TorchSymmetric):

@@ -53,7 +53,7 @@ def arguments():
                         help="of rank 0 and rank 1; tensors are on A alone (default: 0,1 where "
                              "there are two, else 0,0)")
     parser.add_argument("--seconds", type=float, default=None,
-                        help="for all of it (default 225, with --quick 38)")
+                        help=f"for all of it (default {ways.ALL[0]}, with --quick {ways.ALL[1]})")
     parser.add_argument("--commit", default="", help="what was measured")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
@@ -157,7 +157,7 @@ def measure(asked, report, devices, rows, until):
         if left < 1:
             row.skip("no time was left")
         else:
-            row.run(min(left, ways.deadline(row.entry, asked.quick)))
+            row.run(min(left, ways.deadline(row.entry, asked.quick, asked.seconds)))
         tell(row)
         write(asked, report, rows, "the run goes on")
 
@@ -174,7 +174,8 @@ def interrupt(*_):
 def main():
     until = time.monotonic()
     parser, asked = arguments()
-    until += asked.seconds or (38 if asked.quick else 225)
+    asked.seconds = asked.seconds or ways.ALL[asked.quick]
+    until += asked.seconds
     try:
         driver = load_driver(asked.driver)
     except (OSError, RuntimeError, ImportError) as error:
