@@ -1,4 +1,4 @@
-"""The CUDA driver's calls, by ctypes: what every row needs to look at memory and to time streams."""
+"""The CUDA driver's calls by ctypes: what every row needs to look at memory and time streams."""
 
 import ctypes
 

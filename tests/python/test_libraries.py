@@ -55,8 +55,8 @@ def test_vmmshares_rows_are_whole_and_the_others_say_why_not(tmp_path):
     kinds = [one["kind"] for one in done.rows["ordering/vmmshare fences"]["figures"]]
     assert kinds == ["barrier", "barrier_call", "one_way", "round_trip", "round_trip_call"]
     assert done.why("tensors/torch.multiprocessing") == ("missing", "needs a GPU")
-    for said in ("**Partial:** tensors/vmmshare.torch", "**Quick:**", "**Host memory: not GPU figures.**",
-                 "commit abc123", "| vmmshare arrays | ", "200 x 64 KiB",
+    for said in ("**Partial:** tensors/vmmshare.torch", "**Quick:**",
+                 "**Host memory: not GPU figures.**", "commit abc123", "| vmmshare arrays | ", "200 x 64 KiB",
                  "| vmmshare fences | ",
                  "- **torch.multiprocessing, no figures:** needs a GPU"):
         assert said in done.text, done.text
@@ -123,19 +123,36 @@ def test_multicast_is_off_whatever_the_caller_has(tmp_path):
             in done.why("planted/environment")[1])
 
 
-def test_a_run_that_is_interrupted_says_so(tmp_path):
+def processes_with(mark):
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(folder.name)
+        except OSError:  # It has ended, or is another user's.
+            pass
+    return found
+
+
+def test_a_run_that_is_interrupted_says_so_and_leaves_no_process(tmp_path):
+    mark = f"of-{tmp_path}"
     process = start(tmp_path, "--driver=host", "--seconds=60", "--sections=jobs", "--quick",
-                    "--plant=hang")
+                    "--plant=hang", VMMSHARE_TEST_MARK=mark)
     until = time.monotonic() + 60
     for line in process.stderr:  # Its rows are ready, and the first hangs.
         if "have their libraries" in line:
             break
         assert time.monotonic() < until
+    assert len(processes_with(mark)) > 4  # Two rows of two, and this.
     process.send_signal(signal.SIGTERM)
     done = Finished(process, tmp_path)
     assert done.code == 1
     assert "**Partial:** the run was interrupted." in done.text
     assert done.why("jobs/vmmshare over a pipe") == ("late", "not run")
+    until = time.monotonic() + 20  # Peers end as soon as the system gets to it.
+    while left := processes_with(mark):
+        assert time.monotonic() < until, left
+        time.sleep(0.01)
 
 
 def test_wrong_words_are_refused(tmp_path):
