@@ -19,9 +19,7 @@ namespace vmm::testing {
 class PoolIpcTest : public IpcTest {
  protected:
   static PoolOptions SmallSegments(std::uint64_t cap = 0) {
-    return {.sharing = IsTestOfLegacyIpc()
-                           ? SharePolicy::Require(HandleKind::kLegacyIpc)
-                           : SharePolicy::Native(),
+    return {.sharing = TestSharing(),
             .first_segment_size = 4 * kMiB,
             .max_segment_size = 4 * kMiB,
             .cap = cap};

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -16,14 +15,6 @@
 #include "vmm/pool/pool_ticket.h"
 
 namespace vmm::testing {
-
-// How the suites share pools: VMMSHARE_TEST_SHARING=legacy runs them over
-// kLegacyIpc, as on machines where no other kind works. Peers then open all for
-// writing, which is the one way that it has.
-inline bool IsTestOfLegacyIpc() {
-  const char* sharing = std::getenv("VMMSHARE_TEST_SHARING");
-  return sharing != nullptr && absl::string_view(sharing) == "legacy";
-}
 
 // Each method that asks something waits for the answer, which is "OK", another
 // text, or an error as absl::Status prints it. What the child expects of memory

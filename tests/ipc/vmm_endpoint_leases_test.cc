@@ -15,6 +15,7 @@
 #include "platform/ipc/lifeline.h"
 #include "platform/ipc/peer_watch.h"
 #include "tests/ipc/ask.h"
+#include "tests/ipc/opened_memory.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/open_handles.h"
 #include "vmm/share/endpoint.h"
@@ -28,7 +29,7 @@ namespace {
 using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
-class EndpointLeases : public IpcTest {
+class EndpointLeases : public OpeningTest {
  protected:
   std::unique_ptr<Endpoint> Start(EndpointOptions options = {}) {
     options.listener.directory = listener_directory();
@@ -43,8 +44,8 @@ class EndpointLeases : public IpcTest {
     Share publication = Must(endpoint.Publish(memory.shareable()));
     return {std::move(memory), std::move(publication)};
   }
-  ImportedAllocation Open(const Shared& shared) {
-    return Must(OpenTicket(driver(), shared.publication.ticket(), {}, Late()));
+  OpenedMemory Open(const Shared& shared) {
+    return Must(OpeningTest::Open(shared.publication.ticket()));
   }
   static absl::Time Soon() { return absl::Now() + absl::Milliseconds(30); }
 };
@@ -54,7 +55,7 @@ int OpenAndHold(const Args& args) {
   const Here here;
   platform::Channel boss = Dial(args[0]);
   std::vector<ImportedAllocation> memory = Must(OpenTickets(
-      TestDriver(), absl::MakeConstSpan(args).subspan(1), {}, Late()));
+      TestDriver(), absl::MakeConstSpan(args).subspan(1), Readable(), Late()));
   Tell(boss);
   Hear(boss);
   for (const ImportedAllocation& one : memory) {
@@ -109,18 +110,18 @@ TEST_F(EndpointLeases, NameWhoImportedWhatSinceWhen) {
 TEST_F(EndpointLeases, ALeaseIsReturnedOnceItsMemoryIsUnmapped) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Shared shared = Publish(*endpoint);
-  std::optional<ImportedAllocation> memory = Open(shared);
+  std::optional<OpenedMemory> memory = Open(shared);
   EXPECT_TRUE(memory->lease().connection.ok());
   EXPECT_EQ(memory->lease().return_by, std::nullopt);
   // A lease moves with its memory, and is one.
-  std::optional<ImportedAllocation> moved = *std::move(memory);
+  std::optional<OpenedMemory> moved = *std::move(memory);
   memory.reset();
   EXPECT_EQ(endpoint->Leases().size(), 1u);
   // What is assigned over is returned, the other one kept.
   *moved = Open(shared);
   Must(endpoint->WaitUntilReturned(MemoryId{}, Late()));
   ExpectSoon([&] { return endpoint->Leases().size() == 1; });
-  ExpectPattern(moved->address(), kGranule, 9);
+  moved->Expect(9);
   moved.reset();
   Must(endpoint->WaitUntilReturned(shared.memory.id(), Late()));
   EXPECT_EQ(endpoint->statistics().served, 2u);
@@ -136,8 +137,9 @@ int FetchAndHold(const Args& args) {
       Must(FetchRaw(TestDriver(), args[1], Late()));
   const Device device = Must(Device::ByOrdinal(TestDriver(), 0));
   {
-    const ImportedAllocation memory = Must(ImportRaw(
-        device, Location::On(device), std::move(fetched->chunks()), {}));
+    const ImportedAllocation memory =
+        Must(ImportRaw(device, Location::On(device),
+                       std::move(fetched->chunks()), Readable()));
     ExpectPattern(memory.address(), memory.requested_size(), 9);
   }
   Tell(boss);
@@ -191,11 +193,9 @@ TEST_F(EndpointLeases, OfOneConnectionAreReturnedOneByOne) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Shared first = Publish(*endpoint);
   const Shared second = Publish(*endpoint);
-  std::vector<ImportedAllocation> memory =
-      Must(OpenTickets(driver(),
-                       {first.publication.ticket(), second.publication.ticket(),
-                        first.publication.ticket()},
-                       {}, Late()));
+  std::vector<OpenedMemory> memory =
+      Must(OpenAll({first.publication.ticket(), second.publication.ticket(),
+                    first.publication.ticket()}));
   // What stands there twice is asked for once, and is one lease.
   EXPECT_EQ(endpoint->Leases().size(), 2u);
   memory.pop_back();
@@ -211,8 +211,8 @@ TEST_F(EndpointLeases, ARecallIsSeenByThoseThatHoldTheMemory) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Shared first = Publish(*endpoint);
   const Shared second = Publish(*endpoint);
-  std::optional<ImportedAllocation> one = Open(first);
-  const ImportedAllocation other = Open(second);
+  std::optional<OpenedMemory> one = Open(first);
+  const OpenedMemory other = Open(second);
   const absl::Time until = absl::Now() + absl::Seconds(40);
   endpoint->Recall(first.memory.id(), until);
   ExpectSoon([&] { return one->lease().return_by.has_value(); });
@@ -242,7 +242,7 @@ TEST_F(EndpointLeases, ARecallIsSeenByThoseThatHoldTheMemory) {
 TEST_F(EndpointLeases, WhoAsksOftenDisconnectsNobodyWhoLooksSeldom) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Shared shared = Publish(*endpoint);
-  std::optional<ImportedAllocation> memory = Open(shared);
+  std::optional<OpenedMemory> memory = Open(shared);
   const absl::Time first = absl::Now() + absl::Seconds(60);
   endpoint->RecallAll(first);
   ExpectSoon([&] { return memory->lease().return_by.has_value(); });
@@ -290,7 +290,7 @@ TEST_F(EndpointLeases, OutliveThePublication) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   std::optional<Shared> shared = Publish(*endpoint);
   const MemoryId id = shared->memory.id();
-  const ImportedAllocation memory = Open(*shared);
+  const OpenedMemory memory = Open(*shared);
   shared.reset();
   ASSERT_EQ(endpoint->Leases().size(), 1u);
   EXPECT_EQ(endpoint->Leases()[0].memory, id);
@@ -426,7 +426,7 @@ TEST_F(EndpointLeases, MoreThanAllowedAreToldSo) {
   options.max_sessions = 2;  // A lease is no session.
   const std::unique_ptr<Endpoint> endpoint = Start(options);
   const Shared shared = Publish(*endpoint);
-  std::vector<ImportedAllocation> memory;
+  std::vector<OpenedMemory> memory;
   while (memory.size() < 5) {
     memory.push_back(Open(shared));
     // Until then it is served, and counts as a session.
@@ -446,7 +446,7 @@ TEST_F(EndpointLeases, MoreThanAllowedAreToldSo) {
 TEST_F(EndpointLeases, TheEndOfTheOwnerIsSeenAndTheMemoryStays) {
   std::unique_ptr<Endpoint> endpoint = Start();
   std::optional<Shared> shared = Publish(*endpoint);
-  std::optional<ImportedAllocation> memory = Open(*shared);
+  std::optional<OpenedMemory> memory = Open(*shared);
   shared.reset();
   // Served: what it says from now on comes before its end.
   ExpectSoon([&] { return endpoint->statistics().served == 1; });
@@ -457,7 +457,7 @@ TEST_F(EndpointLeases, TheEndOfTheOwnerIsSeenAndTheMemoryStays) {
   EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
   EXPECT_THAT(std::string(gone.message()),
               HasSubstr("the owner of the memory"));
-  ExpectPattern(memory->address(), kGranule, 9);
+  memory->Expect(9);
   memory.reset();
 }
 
@@ -478,13 +478,13 @@ TEST_F(EndpointLeases, MemoryThatCameOtherwiseIsNone) {
 TEST_F(EndpointLeases, KeepNothingOpenWhenTheyAreReturned) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Shared shared = Publish(*endpoint);
-  { const ImportedAllocation first = Open(shared); }
+  { const OpenedMemory first = Open(shared); }
   Must(endpoint->WaitUntilAllReturned(Late()));
   const std::size_t before = OpenHandles().size();
-  for (int i = 0; i < 10; ++i) const ImportedAllocation memory = Open(shared);
+  for (int i = 0; i < 10; ++i) const OpenedMemory memory = Open(shared);
   // The threads that have ended are joined when the next one comes.
   ExpectSoon([&] {
-    { const ImportedAllocation memory = Open(shared); }
+    { const OpenedMemory memory = Open(shared); }
     Must(endpoint->WaitUntilAllReturned(Late()));
     return OpenHandles().size() <= before;
   });
@@ -496,7 +496,7 @@ class HostileLeases : public EndpointLeases {
   ~HostileLeases() override {
     if (owner_.joinable()) owner_.join();
   }
-  ImportedAllocation OpenFrom(
+  OpenedMemory OpenFrom(
       std::function<void(platform::Channel&, const MemoryId&)> play) {
     const std::unique_ptr<Endpoint> honest = Start();
     const Shared shared = Publish(*honest);
@@ -513,7 +513,7 @@ class HostileLeases : public EndpointLeases {
           Must(protocol::SendAll(channel, {outgoing}, Late()));
           play(channel, outgoing.ticket.id);
         });
-    return Must(OpenTicket(driver(), FormatTicketString(ticket), {}, Late()));
+    return Must(OpeningTest::Open(FormatTicketString(ticket)));
   }
 
  private:
@@ -523,7 +523,7 @@ class HostileLeases : public EndpointLeases {
 TEST_F(HostileLeases, AFewRecallsAreReadAtATime) {
   constexpr int kSent = 60;
   std::promise<void> sent;
-  const ImportedAllocation memory =
+  const OpenedMemory memory =
       OpenFrom([&](platform::Channel& channel, const MemoryId& id) {
         for (int i = 1; i <= kSent; ++i) {
           Must(protocol::SendRecall(channel, {id}, absl::Hours(i), Late()));

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "platform/os/process.h"
 #include "tests/ipc/ask.h"
+#include "tests/ipc/opened_memory.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/fork.h"
@@ -30,15 +31,11 @@ namespace {
 using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
-class EndpointTest : public IpcTest {
+class EndpointTest : public OpeningTest {
  protected:
   std::unique_ptr<Endpoint> Start(EndpointOptions options = {}) {
     options.listener.directory = listener_directory();
     return Must(Endpoint::Start(options));
-  }
-  absl::StatusOr<ImportedAllocation> Open(const std::string& ticket,
-                                          const ImportOptions& options = {}) {
-    return OpenTicket(driver(), ticket, options, Late());
   }
   // The ticket string with something of the ticket changed.
   static std::string Changed(const std::string& ticket,
@@ -84,7 +81,7 @@ int OpenManyFromFile(const Args& args) {
   const std::vector<std::string> tickets =
       absl::StrSplit(text, '\n', absl::SkipEmpty());
   const std::vector<ImportedAllocation> many =
-      Must(OpenTickets(TestDriver(), tickets, {}, Late()));
+      Must(OpenTickets(TestDriver(), tickets, Readable(), Late()));
   EXPECT_EQ(many.size(), tickets.size());
   for (std::size_t i = 0; i < many.size(); ++i) {
     ExpectPattern(many[i].address(), many[i].requested_size(), i);
@@ -129,12 +126,12 @@ TEST_F(EndpointTest, TicketsOfSeveralEndpointsComeInTheOrderGiven) {
   const Share pb = Must(b->Publish(memory_b.shareable()));
   const std::vector<std::string> tickets = {pb.ticket(), pa.ticket(),
                                             pb.ticket()};
-  const auto opened = Must(OpenTickets(driver(), tickets, {}, Late()));
+  const auto opened = Must(OpenAll(tickets));
   ASSERT_EQ(opened.size(), 3u);
-  ExpectPattern(opened[0].address(), opened[0].size(), 2);
-  ExpectPattern(opened[1].address(), opened[1].size(), 1);
-  ExpectPattern(opened[2].address(), opened[2].size(), 2);
-  EXPECT_TRUE(Must(OpenTickets(driver(), {}, {}, Late())).empty());
+  opened[0].Expect(2);
+  opened[1].Expect(1);
+  opened[2].Expect(2);
+  EXPECT_TRUE(Must(OpenAll({})).empty());
 }
 
 TEST_F(EndpointTest, AllTicketsAreOpenedOrNone) {
@@ -145,16 +142,15 @@ TEST_F(EndpointTest, AllTicketsAreOpenedOrNone) {
   std::optional<Share> pb = Must(endpoint->Publish(b.shareable()));
   const std::vector<std::string> tickets = {pa.ticket(), pb->ticket()};
   pb.reset();
-  EXPECT_TRUE(
-      absl::IsNotFound(OpenTickets(driver(), tickets, {}, Late()).status()));
+  EXPECT_TRUE(absl::IsNotFound(OpenAll(tickets).status()));
 }
 
 TEST_F(EndpointTest, MemoryOfManyChunksIsServed) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   const Allocation memory = MakePattern(40 * kGranule, 9, kGranule);
   const Share published = Must(endpoint->Publish(memory.shareable()));
-  const ImportedAllocation imported = Must(Open(published.ticket()));
-  ExpectPattern(imported.address(), imported.size(), 9);
+  const OpenedMemory imported = Must(Open(published.ticket()));
+  imported.Expect(9);
 }
 
 TEST_F(EndpointTest, ASilentPeerDelaysNobodyAndIsDropped) {
@@ -165,8 +161,8 @@ TEST_F(EndpointTest, ASilentPeerDelaysNobodyAndIsDropped) {
   const Share published = Must(endpoint->Publish(memory.shareable()));
   const platform::Channel silent = Dial(endpoint->address());
   const platform::Channel silent_too = Dial(endpoint->address());
-  const ImportedAllocation imported = Must(Open(published.ticket()));
-  ExpectPattern(imported.address(), imported.size(), 4);
+  const OpenedMemory imported = Must(Open(published.ticket()));
+  imported.Expect(4);
   EXPECT_TRUE(silent.WaitForHangUp(Late()).ok());
   EXPECT_TRUE(silent_too.WaitForHangUp(Late()).ok());
   ExpectSoon([&] { return endpoint->statistics().failed == 2; });
@@ -242,8 +238,8 @@ TEST_F(EndpointTest, APublicationOutlivesTheAllocation) {
   std::optional<Allocation> memory = MakePattern(2 * kGranule, 6, kGranule);
   const Share published = Must(endpoint->Publish(memory->shareable()));
   memory.reset();
-  const ImportedAllocation imported = Must(Open(published.ticket()));
-  ExpectPattern(imported.address(), imported.size(), 6);
+  const OpenedMemory imported = Must(Open(published.ticket()));
+  imported.Expect(6);
 }
 
 TEST_F(EndpointTest, APublicationOutlivesTheEndpointAndServesNobody) {
@@ -281,13 +277,13 @@ TEST_F(Pitfall29, ATicketToReplacedMemoryNeverResolvesToTheNew) {
   const Share renewed = Must(endpoint->Publish(memory.shareable()));
   EXPECT_NE(renewed.ticket(), old_ticket);
   {
-    const ImportedAllocation was = Must(Open(old_ticket));
-    ExpectPattern(was.address(), was.size(), 1);
+    const OpenedMemory was = Must(Open(old_ticket));
+    was.Expect(1);
   }
   old.reset();
   EXPECT_TRUE(absl::IsNotFound(Open(old_ticket).status()));
-  const ImportedAllocation is = Must(Open(renewed.ticket()));
-  ExpectPattern(is.address(), is.size(), 2);
+  const OpenedMemory is = Must(Open(renewed.ticket()));
+  is.Expect(2);
 }
 
 TEST_F(EndpointTest, ATicketOfAnotherHostIsRefusedBeforeAnybodyIsDialled) {
@@ -416,7 +412,8 @@ TEST_F(EndpointTest, MemoryThatIsSharedForReadingIsNotMappedForWriting) {
   EXPECT_TRUE(absl::IsPermissionDenied(
       Open(FormatTicketString(bolder), {.access = Access::kReadWrite})
           .status()));
-  ImportedAllocation imported = Must(Open(share.ticket()));
+  ImportedAllocation imported =
+      Must(OpenTicket(driver(), share.ticket(), {}, Late()));
   ExpectPattern(imported.address(), imported.size(), 3);
   const AccessGrant for_writing = {Location::On(device), Access::kReadWrite};
   EXPECT_TRUE(absl::IsPermissionDenied(imported.SetAccess({for_writing})));
@@ -433,7 +430,7 @@ TEST_F(EndpointTest, TheSameMemoryIsSharedWithEachAsItsOptionsSay) {
   const Share writers = Must(endpoint->Publish(memory.shareable()));
   EXPECT_NE(readers->ticket(), writers.ticket());
   const std::vector<std::string> both = {readers->ticket(), writers.ticket()};
-  EXPECT_EQ(Must(OpenTickets(driver(), both, {}, Late())).size(), 2u);
+  EXPECT_EQ(Must(OpenAll(both)).size(), 2u);
   const std::string old = readers->ticket();
   readers.reset();
   EXPECT_TRUE(absl::IsNotFound(Open(old).status()));
@@ -450,8 +447,8 @@ int PublishAndStay(const Args& args) {
     EXPECT_TRUE(absl::SimpleAtoi(args[2], &options.max_leases));
   }
   const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
-  const Allocation memory =
-      Must(Allocation::Create(here.device, {.size = kGranule}));
+  const Allocation memory = Must(Allocation::Create(
+      here.device, {.size = kGranule, .sharing = TestSharing()}));
   WritePattern(memory.address(), memory.size(), 5);
   const Share published = Must(endpoint->Publish(memory.shareable()));
   Tell(channel, published.ticket(), kText);
@@ -465,7 +462,7 @@ TEST_F(EndpointTest, AnOwnerKilledBetweenTicketAndImportIsNotFoundAtOnce) {
       Child::Start("publish-and-stay", {address(), listener_directory()});
   platform::Channel channel = Accept();
   const std::string ticket = Hear(channel);
-  std::optional<ImportedAllocation> imported = Must(Open(ticket));
+  std::optional<OpenedMemory> imported = Must(Open(ticket));
   owner.Kill();
   EXPECT_EQ(owner.Wait(), Child::kKilled);
   const absl::Time begun = absl::Now();
@@ -473,7 +470,7 @@ TEST_F(EndpointTest, AnOwnerKilledBetweenTicketAndImportIsNotFoundAtOnce) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
   EXPECT_LT(absl::Now() - begun, absl::Seconds(5));
   EXPECT_THAT(std::string(status.message()), HasSubstr("The owner has ended"));
-  ExpectPattern(imported->address(), imported->size(), 5);
+  imported->Expect(5);
   imported.reset();
 }
 
@@ -631,9 +628,10 @@ int OpenAsNobody(const Args& args) {
   for (std::size_t i = 2; i < args.size(); ++i) {
     owners.also_allowed.push_back(platform::UserId(args[i]));
   }
-  const auto opened = OpenTicket(
-      TestDriver(), args[0],
-      {.grants = {{Location::On(here.device), Access::kRead}}}, Late(), owners);
+  const auto opened =
+      OpenTicket(TestDriver(), args[0],
+                 {.grants = {{Location::On(here.device), Readable().access}}},
+                 Late(), owners);
   EXPECT_EQ(absl::StatusCodeToString(opened.status().code()), args[1])
       << opened.status();
   return 0;
