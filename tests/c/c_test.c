@@ -245,6 +245,12 @@ static void PeerPool(const char* text, const char* hex, const char* fences_text,
   MUST(vmmshare_imported_pool_import(pool, tickets, kBlocks, 10 * SECOND,
                                      blocks, &error));
   MUST(vmmshare_imported_pool_connection(pool, &error));
+  vmmshare_text* weakness = NULL;
+  MUST(vmmshare_imported_pool_weakness(pool, &weakness, &error));
+  CHECK(strcmp(vmmshare_text_get(weakness), "") == 0);
+  vmmshare_text_free(weakness);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`text` is NULL",
+        vmmshare_imported_pool_weakness(pool, NULL, &error));
 
   vmmshare_fence_pool* fences = NULL;
   vmmshare_fence* fence = NULL;
@@ -415,6 +421,24 @@ static void MemoryIsDescribedForNetworkCards(void) {
   CHECK(strstr(vmmshare_text_get(refusal), "legacy CUDA IPC") != NULL);
   vmmshare_text_free(refusal);
   vmmshare_memory_close(memory);
+
+  vmmshare_pool_options pool_options = {sizeof(pool_options)};
+  pool_options.kinds = VMMSHARE_KIND_LEGACY_IPC;
+  vmmshare_pool* pool = NULL;
+  MUST(vmmshare_pool_create(device, &pool_options, &pool, &error));
+  MUST(vmmshare_pool_weakness(pool, &refusal, &error));
+  CHECK(strcmp(vmmshare_text_get(refusal), "") == 0);
+  vmmshare_text_free(refusal);
+  uint64_t block = 0;
+  MUST(vmmshare_pool_allocate(pool, 1, 0, (void*)1, &block, &error));
+  MUST(vmmshare_pool_weakness(pool, &refusal, &error));
+  CHECK(strstr(vmmshare_text_get(refusal), "legacy CUDA IPC") != NULL);
+  vmmshare_text_free(refusal);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`text` is NULL",
+        vmmshare_pool_weakness(pool, NULL, &error));
+  MUST(vmmshare_pool_free(pool, block, (void*)1, &error));
+  vmmshare_pool_close(pool);
+
   options.kinds = VMMSHARE_KIND_STREAM_POOL;
   FAILS(VMMSHARE_INVALID_ARGUMENT, "`kinds` is 128",
         vmmshare_memory_create(device, &options, &memory, &error));

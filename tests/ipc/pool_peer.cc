@@ -65,6 +65,7 @@ class Subscriber {
       return "OK";
     }
     if (what == "connection") return pool_->connection().ToString();
+    if (what == "weakness") return pool_->weakness();
     if (what == "segments") return absl::StrCat(pool_->statistics().segments);
     std::size_t first = 0;
     std::size_t count = 1;

@@ -56,6 +56,8 @@ class PoolPeer {
   std::string Connection() { return Ask("connection"); }
   // Segments mapped now.
   std::size_t Segments();
+  // What is weaker about them than about memory of cuMemCreate().
+  std::string Weakness() { return Ask("weakness"); }
 
   // Has it import and give back the tickets that it has been given, over and
   // over and without another word, until it is killed.

@@ -133,7 +133,9 @@ TEST_P(DriverBlockTest, SaysWhatItIs) {
   EXPECT_EQ(adopted.offset(), 100u);
   EXPECT_EQ(adopted.size(), kSize);
   EXPECT_EQ(adopted.shareable().kinds(), HandleKindSet{GetParam()});
-  const AddressSpan disclosed = adopted.block()->Disclosed();
+  const AddressSpan disclosed = adopted.disclosed();
+  EXPECT_EQ(disclosed, adopted.block()->Disclosed());
+  EXPECT_EQ(adopted.weakness(), DescribeWeakness(GetParam(), disclosed));
   EXPECT_LE(disclosed.base, address);
   EXPECT_GE(disclosed.base + disclosed.size, address + kSize);
   EXPECT_THAT(DescribeWeakness(GetParam(), disclosed),

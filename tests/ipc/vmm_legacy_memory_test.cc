@@ -305,5 +305,43 @@ TEST_F(LegacyPoolTest, SegmentsStayWhileAnybodyIsSubscribed) {
   EXPECT_TRUE(pool->CheckInvariants().ok());
 }
 
+TEST_F(LegacyPoolTest, BothSidesAreToldWhatIsWeaker) {
+  const std::unique_ptr<Pool> pool = MakePool();
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share = Must(endpoint->Serve(*pool));
+  PoolPeer peer = PoolPeer::Start(listener());
+  EXPECT_EQ(peer.Subscribe(share.ticket(), "rw"), "OK");
+  EXPECT_EQ(pool->weakness(), "");
+  EXPECT_EQ(peer.Weakness(), "");
+  for (const char* disclosed :
+       {"legacy CUDA IPC, which discloses 4194304 bytes at 0x",
+        "legacy CUDA IPC, which discloses 8388608 bytes in 2 pieces, the first "
+        "at 0x"}) {
+    const CUdeviceptr block = Must(pool->Allocate(2 * kGranule, nullptr));
+    EXPECT_EQ(peer.Import(Must(pool->Export(block))), "OK");
+    EXPECT_THAT(pool->weakness(), HasSubstr(disclosed));
+    EXPECT_THAT(peer.Weakness(), HasSubstr(disclosed));
+    EXPECT_THAT(peer.Weakness(), HasSubstr("Its owner must keep it"));
+  }
+  EXPECT_EQ(peer.ReleaseAll(), "OK");
+  EXPECT_EQ(peer.End(), 0);
+}
+
+TEST_F(LegacyPoolTest, NothingIsWeakerOfMemoryOfVmm) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(
+      device,
+      {.sharing = SharePolicy::AnyOf({kNativeKind, HandleKind::kLegacyIpc})}));
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share = Must(endpoint->Serve(*pool));
+  PoolPeer peer = PoolPeer::Start(listener());
+  EXPECT_EQ(peer.Subscribe(share.ticket(), "rw"), "OK");
+  const CUdeviceptr block = Must(pool->Allocate(1, nullptr));
+  EXPECT_EQ(peer.Import(Must(pool->Export(block))), "OK");
+  EXPECT_EQ(peer.Segments(), 1u);
+  EXPECT_EQ(pool->weakness(), "");
+  EXPECT_EQ(peer.Weakness(), "");
+  EXPECT_EQ(peer.End(), 0);
+}
+
 }  // namespace
 }  // namespace vmm::testing

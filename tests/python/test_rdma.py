@@ -104,6 +104,15 @@ def test_ranges_that_are_none_leave_no_descriptor():
 def test_legacy_is_taken_only_where_nothing_else_works():
     with vs.Allocation(nbytes=5, legacy=True) as memory:
         assert memory.weakness == "" and memory.disclosed is None
+    with vs.Pool(legacy=True) as pool:
+        array = pool.empty(1, "uint8")
+        with vs.serve(pool) as share:
+            remote = vs.connect(str(share))
+            opened = remote.open(array.ticket())
+            assert pool.weakness == "" and remote.weakness == ""
+            del opened
+            remote.close()
+        del array
 
 
 @pytest.fixture
@@ -126,7 +135,9 @@ def test_pools_and_allocations_work_over_legacy_ipc(cuda, owner):
         with pytest.raises(PeerRaised, match="cuMemExportToShareableHandle"):
             owner(make)
     owner("pool = vs.Pool(legacy=True)")
+    assert owner("pool.weakness") == ""
     owner("array = pool.empty(1000, 'uint8')")
+    assert "legacy CUDA IPC, which discloses 33554432 bytes" in owner("pool.weakness")
     assert owner("fill(array.ptr, 7, 1000)") == 0
     owner("memory = vs.Allocation(nbytes=5, legacy=True)")
     assert "legacy CUDA IPC" in owner("memory.weakness")
@@ -138,6 +149,7 @@ def test_pools_and_allocations_work_over_legacy_ipc(cuda, owner):
         assert "legacy CUDA IPC" in opened.weakness
         with remote.open(owner("array.ticket()")) as array:
             assert read(array.ptr, 1000) == bytes([7]) * 1000
+            assert "legacy CUDA IPC, which discloses 33554432 bytes" in remote.weakness
             assert fill(array.ptr, 8, 1) == 0
         assert read(opened.ptr, 5) == bytes([9]) * 5
         assert fill(opened.ptr + 4, 10, 1) == 0

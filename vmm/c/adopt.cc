@@ -17,10 +17,7 @@ namespace {
 
 std::string WeaknessOf(const vmm::Allocation& own) { return own.weakness(); }
 std::string WeaknessOf(const Adopted& adopted) {
-  const vmm::DriverBlock* block = adopted.memory.block();
-  return block == nullptr
-             ? ""
-             : vmm::DescribeWeakness(block->kind, block->Disclosed());
+  return adopted.memory.weakness();
 }
 std::string WeaknessOf(const vmm::ImportedAllocation& imported) {
   return imported.weakness();
@@ -91,8 +88,7 @@ void vmmshare_memory_disclosed(const vmmshare_memory* memory,
   vmm::AddressSpan span;
   if (Check(memory).ok()) {
     if (const auto* adopted = std::get_if<Adopted>(&memory->memory)) {
-      const vmm::DriverBlock* block = adopted->memory.block();
-      if (block != nullptr) span = block->Disclosed();
+      span = adopted->memory.disclosed();
     } else if (const auto* imported =
                    std::get_if<vmm::ImportedAllocation>(&memory->memory)) {
       span = imported->disclosed();

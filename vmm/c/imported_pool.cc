@@ -73,6 +73,18 @@ vmmshare_status vmmshare_imported_pool_connection(
   });
 }
 
+vmmshare_status vmmshare_imported_pool_weakness(
+    const vmmshare_imported_pool* pool, vmmshare_text** text,
+    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    *text = nullptr;
+    RETURN_IF_ERROR(Check(pool));
+    *text = new vmmshare_text{pool->pool->weakness()};
+    return absl::OkStatus();
+  });
+}
+
 vmmshare_status vmmshare_imported_pool_recalled(
     const vmmshare_imported_pool* pool, std::uint64_t* addresses,
     std::size_t room, std::size_t* count, vmmshare_error** error) {

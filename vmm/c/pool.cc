@@ -105,6 +105,18 @@ vmmshare_status vmmshare_pool_find(const vmmshare_pool* pool,
   });
 }
 
+vmmshare_status vmmshare_pool_weakness(const vmmshare_pool* pool,
+                                       vmmshare_text** text,
+                                       vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(text, "text"));
+    *text = nullptr;
+    RETURN_IF_ERROR(Check(pool));
+    *text = new vmmshare_text{pool->pool->weakness()};
+    return absl::OkStatus();
+  });
+}
+
 vmmshare_status vmmshare_pool_get_statistics(
     const vmmshare_pool* pool, vmmshare_pool_statistics* statistics,
     vmmshare_error** error) {

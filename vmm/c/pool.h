@@ -97,6 +97,13 @@ VMMSHARE_API vmmshare_status vmmshare_pool_get_statistics(
     const vmmshare_pool* pool, vmmshare_pool_statistics* statistics,
     vmmshare_error** error);
 
+// What is weaker about the pool's memory than about memory of cuMemCreate(), for
+// people (VMMSHARE_KIND_LEGACY_IPC): empty if nothing is, and as long as the pool
+// has no memory.
+VMMSHARE_API vmmshare_status vmmshare_pool_weakness(const vmmshare_pool* pool,
+                                                    vmmshare_text** text,
+                                                    vmmshare_error** error);
+
 // Gives idle segments back but for `keep_bytes`; `freed` may be NULL.
 VMMSHARE_API vmmshare_status vmmshare_pool_trim(vmmshare_pool* pool,
                                                 uint64_t keep_bytes,
@@ -136,6 +143,11 @@ VMMSHARE_API void vmmshare_imported_pool_close(vmmshare_imported_pool* pool);
 // imported stays valid.
 VMMSHARE_API vmmshare_status vmmshare_imported_pool_connection(
     const vmmshare_imported_pool* pool, vmmshare_error** error);
+// As vmmshare_pool_weakness(), of what is mapped here now: whoever has a block has
+// its memory mapped, and more may come.
+VMMSHARE_API vmmshare_status
+vmmshare_imported_pool_weakness(const vmmshare_imported_pool* pool,
+                                vmmshare_text** text, vmmshare_error** error);
 // The blocks that their owner wants back, as addresses here: up to `room` of
 // them are written, and `*count` says how many there are.
 VMMSHARE_API vmmshare_status vmmshare_imported_pool_recalled(

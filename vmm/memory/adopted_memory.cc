@@ -230,6 +230,14 @@ std::uint64_t AdoptedMemory::size() const {
                             : std::get<PhysicalMemory>(memory_).size();
 }
 
+AddressSpan AdoptedMemory::disclosed() const {
+  return block() != nullptr ? block()->Disclosed() : AddressSpan{};
+}
+
+std::string AdoptedMemory::weakness() const {
+  return block() != nullptr ? DescribeWeakness(block()->kind, disclosed()) : "";
+}
+
 Shareable AdoptedMemory::shareable() const {
   if (block() != nullptr) return Shareable(device_, where_, *block(), id_);
   return Shareable(device_, where_, std::get<PhysicalMemory>(memory_), id_,

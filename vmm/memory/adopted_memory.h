@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -57,6 +58,10 @@ class AdoptedMemory {
   const DriverBlock* block() const {
     return std::get_if<DriverBlock>(&memory_);
   }
+  // As Allocation's: what is weaker about it, for people, and what whoever opens
+  // it can reach; empty, and size 0, for cuMemCreate()'s memory.
+  std::string weakness() const;
+  AddressSpan disclosed() const;
 
  private:
   using Memory = std::variant<PhysicalMemory, DriverBlock>;

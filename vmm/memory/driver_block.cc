@@ -22,6 +22,15 @@ std::string Words(AddressSpan span) {
   return absl::StrCat(span.size, " bytes at 0x", absl::Hex(span.base));
 }
 
+std::string Words(absl::Span<const AddressSpan> spans) {
+  if (spans.size() == 1) return Words(spans.front());
+  std::uint64_t bytes = 0;
+  for (const AddressSpan& span : spans) bytes += span.size;
+  return absl::StrCat(bytes, " bytes in ", spans.size(),
+                      " pieces, the first at 0x",
+                      absl::Hex(spans.front().base));
+}
+
 // An address may be another allocation's by now, and has the same handle as the
 // old one (measured, of allocations under 2 MiB).
 absl::Status CheckIsStillThere(const Driver& driver, const DriverBlock& block) {
@@ -89,7 +98,12 @@ AddressSpan DriverBlock::Disclosed() const {
 }
 
 std::string DescribeWeakness(HandleKind kind, AddressSpan disclosed) {
-  if (IsVmm(kind)) return "";
+  return DescribeWeakness(kind, absl::MakeConstSpan(&disclosed, 1));
+}
+
+std::string DescribeWeakness(HandleKind kind,
+                             absl::Span<const AddressSpan> disclosed) {
+  if (IsVmm(kind) || disclosed.empty()) return "";
   return absl::StrCat(
       "shared by ",
       kind == HandleKind::kLegacyIpc

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
@@ -64,6 +65,9 @@ struct DriverBlock {
 // What is weaker than VMM's about memory of `span` that is shared as `kind`, for
 // people. Empty for a VMM kind.
 std::string DescribeWeakness(HandleKind kind, AddressSpan disclosed);
+// The same of several blocks, of a pool for instance. Empty of none.
+std::string DescribeWeakness(HandleKind kind,
+                             absl::Span<const AddressSpan> disclosed);
 
 // Other allocations of this process within `block.Disclosed()`, by address. Asks
 // the driver for each 256 bytes of it: some ms.

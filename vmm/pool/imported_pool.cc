@@ -1,6 +1,7 @@
 #include "vmm/pool/imported_pool.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "platform/base/abandon.h"
@@ -112,5 +113,7 @@ void ImportedPool::Watch(ImportedPoolWatch watch) {
 ImportedPoolStatistics ImportedPool::statistics() const {
   return subscription_->statistics();
 }
+
+std::string ImportedPool::weakness() const { return subscription_->weakness(); }
 
 }  // namespace vmm

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -168,6 +169,11 @@ class ImportedPool {
   // and, in this call, of what has happened; of an event in between, twice.
   void Watch(ImportedPoolWatch watch);
   ImportedPoolStatistics statistics() const;
+
+  // What is weaker about the segments that are mapped here than about memory of
+  // cuMemCreate(), for people; empty if nothing is. A block's segment is mapped
+  // once the block is imported; others may come later.
+  std::string weakness() const;
 
  private:
   friend class ImportedFencePool;

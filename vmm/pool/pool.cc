@@ -145,6 +145,8 @@ absl::Status Pool::ReleaseStream(CUstream stream, Deadline deadline) {
 
 PoolStatistics Pool::statistics() const { return core_->statistics(); }
 
+std::string Pool::weakness() const { return core_->weakness(); }
+
 absl::Status Pool::CheckInvariants() const { return core_->CheckInvariants(); }
 
 const Device& Pool::device() const { return core_->device(); }

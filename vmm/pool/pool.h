@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -278,6 +279,10 @@ class Pool final : public Servable {
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);
 
   PoolStatistics statistics() const;
+
+  // What is weaker about the segments there are than about memory of
+  // cuMemCreate(), for people; empty if nothing is, and before the first one.
+  std::string weakness() const;
 
   // OK when the pool's books agree with each other: for tests. Takes a time
   // that grows with the number of blocks. INTERNAL says what does not.

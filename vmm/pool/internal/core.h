@@ -71,6 +71,7 @@ class Core : public platform::Abandonable {
                                  Deadline deadline);
   absl::Status WaitUntilAllReturned(Deadline deadline);
   PoolStatistics statistics();
+  std::string weakness();
   absl::Status CheckInvariants();
   const Device& device() const { return device_; }
 

@@ -1,5 +1,10 @@
 // What a pool says of itself, and whether it is true.
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "platform/base/status_macros.h"
+#include "vmm/memory/driver_block.h"
 #include "vmm/pool/internal/core.h"
 
 namespace vmm::pool {
@@ -46,6 +51,20 @@ PoolStatistics Core::statistics() {
   }
   all.last_error = last_error_;
   return all;
+}
+
+std::string Core::weakness() {
+  std::vector<AddressSpan> disclosed;
+  {
+    const platform::MutexLock lock(mutex_);
+    for (const std::unique_ptr<Heap>& heap : heaps_) {
+      for (const std::unique_ptr<Segment>& segment : heap->segments()) {
+        const AddressSpan span = segment->allocation->disclosed();
+        if (span.size != 0) disclosed.push_back(span);
+      }
+    }
+  }
+  return DescribeWeakness(HandleKind::kLegacyIpc, disclosed);
 }
 
 absl::Status Core::CheckInvariants() {

@@ -362,22 +362,4 @@ absl::Status Subscription::connection() const {
   return connection_;
 }
 
-ImportedPoolStatistics Subscription::statistics() const {
-  platform::MutexLock lock(mutex_);
-  ImportedPoolStatistics all;
-  for (const auto& [number, segment] : segments_) {
-    if (!segment.memory.ok()) continue;
-    ++all.segments;
-    all.mapped += segment.memory->size();
-  }
-  for (const Segments::node_type& kept : kept_) {
-    ++all.segments;
-    all.mapped += kept.mapped().memory->size();
-  }
-  all.imported = imported_;
-  for (const Batch& batch : releasing_) all.releasing += batch.places.size();
-  all.last_error = last_error_;
-  return all;
-}
-
 }  // namespace vmm::pool

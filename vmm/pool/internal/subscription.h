@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -53,6 +54,7 @@ class Subscription : public platform::Abandonable {
   std::vector<RecalledBlock> Recalled() const;
   void Watch(ImportedPoolWatch watch);
   ImportedPoolStatistics statistics() const;
+  std::string weakness() const;
 
  private:
   struct Segment {

@@ -163,12 +163,17 @@ inline constexpr std::uint32_t kOrLegacy =
 vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
                                       nanobind::handle host_node);
 
-// Text of a call that makes it as JSON, as Python objects.
+// Text of a call that makes it.
+template <typename Call>
+std::string MadeText(const Call& call) {
+  const std::shared_ptr<vmmshare_text> text = Make(&vmmshare_text_free, call);
+  return vmmshare_text_get(text.get());
+}
+
+// The same of JSON, as Python objects.
 template <typename Call>
 nanobind::object JsonOf(const Call& call) {
-  const std::shared_ptr<vmmshare_text> text = Make(&vmmshare_text_free, call);
-  return nanobind::module_::import_("json").attr("loads")(
-      vmmshare_text_get(text.get()));
+  return nanobind::module_::import_("json").attr("loads")(MadeText(call));
 }
 
 void DefineDriver(nanobind::module_& module);

@@ -76,11 +76,9 @@ Object<Allocation> Adopt(std::uint64_t ptr, std::uint64_t nbytes, bool legacy) {
 
 std::string Weakness(const Allocation& self) {
   const auto memory = self.handle.shared();
-  const std::shared_ptr<vmmshare_text> text = Make(
-      &vmmshare_text_free, [&](vmmshare_text** made, vmmshare_error** error) {
-        return vmmshare_memory_weakness(memory.get(), made, error);
-      });
-  return vmmshare_text_get(text.get());
+  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
+    return vmmshare_memory_weakness(memory.get(), made, error);
+  });
 }
 
 nb::object Disclosed(const Allocation& self) {

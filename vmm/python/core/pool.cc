@@ -104,6 +104,13 @@ nb::dict Statistics(const Pool& self) {
   return dict;
 }
 
+std::string Weakness(const Pool& self) {
+  const auto pool = self.handle.shared();
+  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
+    return vmmshare_pool_weakness(pool.get(), made, error);
+  });
+}
+
 void Recall(const Pool& self, double within) {
   const std::int64_t within_ns = NanosecondsWithin(within);
   Must([&](vmmshare_error** error) {
@@ -196,6 +203,9 @@ void DefinePool(nb::module_& module) {
            "Bytes: reserved, live, requested, held (freed, but a peer has "
            "them), free. Counts:\nlive_blocks, tickets, peers, allocations, "
            "frees.")
+      .def_prop_ro("weakness", &Weakness,
+                   "What is weaker about its memory than about memory of "
+                   "cuMemCreate(), once it has any;\n\"\" if nothing is.")
       .def(
           "trim", &Trim, nb::arg("keep") = 0,
           "Gives idle memory back to the driver but for `keep` bytes. How many "

@@ -93,6 +93,13 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   return array;
 }
 
+std::string Weakness(const RemotePool& self) {
+  const auto pool = self.handle.shared();
+  return MadeText([&](vmmshare_text** made, vmmshare_error** error) {
+    return vmmshare_imported_pool_weakness(pool.get(), made, error);
+  });
+}
+
 nb::typed<nb::list, int> Recalled(const RemotePool& self) {
   std::vector<std::uint64_t> addresses(16);
   for (;;) {
@@ -150,6 +157,10 @@ void DefineRemotePool(nb::module_& module) {
            "FailedPrecondition: the array is\ngone. Unavailable: the owner "
            "ended before its memory came.")
       .def_prop_ro("writable", &RemotePool::writable)
+      .def_prop_ro(
+          "weakness", &Weakness,
+          "What is weaker about the memory that came from it than about "
+          "memory of cuMemCreate();\n\"\" if nothing is.")
       .def(
           "check",
           [](const RemotePool& self) {
