@@ -24,7 +24,7 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
   std::shared_ptr<Context> context;
   if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
   auto block = state.blocks.find(address);
-  if (block == state.blocks.end() || block->second.on_host != on_host ||
+  if (block == state.blocks.end() || IsHostsAlone(block->second) != on_host ||
       block->second.opens != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -45,8 +45,42 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
 
 }  // namespace
 
+bool IsHostsAlone(const Block& block) {
+  return block.on_host && !block.is_managed;
+}
+
 bool IsOwnDeviceBlock(const Block& block) {
   return !block.on_host && block.pool == nullptr && block.opens == 0;
+}
+
+CUresult MakeHostBlock(State& state, const std::shared_ptr<Context>& context,
+                       std::size_t size, int managed_on, CUdeviceptr* address) {
+  constexpr std::size_t kPage = 4096;
+  if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
+  Block block;
+  block.size = size;
+  block.reserved = (size + kPage - 1) / kPage * kPage;
+  block.on_host = true;
+  block.is_managed = managed_on >= 0;
+  block.context = context;
+  auto memory = std::make_shared<Memory>();
+  memory->size = block.reserved;
+  memory->label.instance = state.config.machine;
+  memory->label.kind = MemoryLabel::Kind::kHost;
+  if (block.is_managed) {
+    memory->location = {CU_MEM_LOCATION_TYPE_DEVICE, {managed_on}};
+  }
+  const std::optional<OsMemory> os =
+      CreateMemory(memory->label, block.reserved);
+  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
+  memory->os = *os;
+  block.buffer_id = state.next_buffer_id++;
+  const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
+  if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  block.memory = std::move(memory);
+  *address = reinterpret_cast<CUdeviceptr>(shadow->data());
+  state.blocks[*address] = std::move(block);
+  return CUDA_SUCCESS;
 }
 
 void FreeBlocksOf(State& state, const Context& context) {
@@ -129,27 +163,12 @@ CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
     *data = nullptr;
     return CUDA_SUCCESS;
   }
-  constexpr std::size_t kPage = 4096;
-  if (size > SIZE_MAX - kPage) return CUDA_ERROR_OUT_OF_MEMORY;
-  Block block;
-  block.size = size;
-  block.reserved = (size + kPage - 1) / kPage * kPage;
-  block.on_host = true;
-  block.context = context;
-  auto memory = std::make_shared<Memory>();
-  memory->size = block.reserved;
-  memory->label.instance = state.config.machine;
-  memory->label.kind = MemoryLabel::Kind::kHost;
-  const std::optional<OsMemory> os =
-      CreateMemory(memory->label, block.reserved);
-  if (!os) return CUDA_ERROR_OUT_OF_MEMORY;
-  memory->os = *os;
-  block.buffer_id = state.next_buffer_id++;
-  const std::shared_ptr<Shadow> shadow = ShadowOf(*memory);
-  if (shadow == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  block.memory = std::move(memory);
-  *data = shadow->data();
-  state.blocks[reinterpret_cast<CUdeviceptr>(*data)] = std::move(block);
+  CUdeviceptr address = 0;
+  if (CUresult r = MakeHostBlock(state, context, size, -1, &address);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  *data = reinterpret_cast<void*>(address);
   return CUDA_SUCCESS;
 }
 

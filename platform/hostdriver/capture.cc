@@ -26,6 +26,7 @@ constexpr std::string_view kUnsafe[] = {
     "cuMemAlloc",
     "cuMemFree",
     "cuMemHostAlloc",
+    "cuMemAllocManaged",
     "cuMemFreeHost",
     "cuMemCreate",
     "cuMemRelease",

@@ -78,6 +78,7 @@ const Entry kEntries[] = {
     Make("cuMemGetInfo", 3020, &cuMemGetInfo),
     Make("cuMemAlloc", 3020, &cuMemAlloc),
     Make("cuMemFree", 3020, &cuMemFree),
+    Make("cuMemAllocManaged", 6000, &cuMemAllocManaged),
     Make("cuMemHostAlloc", 2020, &cuMemHostAlloc),
     Make("cuMemFreeHost", 2000, &cuMemFreeHost),
     Make("cuMemAllocAsync", 11020, &cuMemAllocAsync),

@@ -193,7 +193,7 @@ struct VmmshareHostLedger {
   std::uint64_t events;
   std::uint64_t contexts;       // Primary context retains not yet released.
   std::uint64_t device_blocks;  // cuMemAlloc.
-  std::uint64_t host_blocks;    // cuMemHostAlloc.
+  std::uint64_t host_blocks;    // cuMemHostAlloc, cuMemAllocManaged.
   std::uint64_t legacy_opens;   // Closes owed for cuIpcOpenMemHandle.
   std::uint64_t pools;          // Made or imported, and not destroyed.
   std::uint64_t pool_blocks;    // cuMemAllocAsync, cuMemPoolImportPointer.

@@ -21,6 +21,7 @@ struct Found {
   CUcontext context = nullptr;
   bool on_host = false;
   bool legacy_ipc = false;
+  bool is_managed = false;
   CUdeviceptr range_start = 0;  // The whole reservation, for a mapping.
   std::size_t range_size = 0;
   CUdeviceptr part_start = 0;  // The one mapping.
@@ -48,7 +49,9 @@ bool Find(State& state, CUdeviceptr address, Found* found) {
     if (block->second.context != nullptr) {
       found->context = block->second.context->id;
     }
-    found->on_host = block->second.on_host;
+    found->is_managed = block->second.is_managed;
+    // Documented: managed memory is a device's, whose address the CPU has too.
+    found->on_host = IsHostsAlone(block->second);
     found->legacy_ipc = IsOwnDeviceBlock(block->second);
     found->range_start = found->part_start = block->first;
     found->range_size = found->part_size = block->second.size;
@@ -92,12 +95,12 @@ CUresult GetOne(State& state, void* out, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       return Put(out, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!found.on_host) return CUDA_ERROR_INVALID_VALUE;
+      if (!found.on_host && !found.is_managed) return CUDA_ERROR_INVALID_VALUE;
       return Put(out, address);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return Put(out, static_cast<unsigned long long>(found.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return Put(out, false);
+      return Put(out, found.is_managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return Put(out, OrdinalOf(state, found));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:

@@ -89,11 +89,13 @@ struct Mapping {
   CpuAccess cpu = CpuAccess::kNone;
 };
 
-// cuMemAlloc, cuMemHostAlloc, cuIpcOpenMemHandle, or memory of a pool.
+// cuMemAlloc, cuMemHostAlloc, cuMemAllocManaged, cuIpcOpenMemHandle, or memory of
+// a pool.
 struct Block {
   std::size_t size = 0;      // As asked for.
   std::size_t reserved = 0;  // Of addresses.
-  bool on_host = false;
+  bool on_host = false;      // At addresses of the CPU's.
+  bool is_managed = false;   // And so told to be a device's.
   std::shared_ptr<Memory> memory;
   std::size_t offset = 0;            // In the memory.
   std::shared_ptr<Context> context;  // Null for memory of a pool.

@@ -42,6 +42,44 @@ TEST_F(HostDriverForOthers, StreamsHavePriorities) {
   }
 }
 
+TEST_F(HostDriverForOthers, ManagedMemoryIsADevicesAndTheCpusAtOneAddress) {
+  const auto allocate =
+      Find<decltype(::cuMemAllocManaged)>("cuMemAllocManaged");
+  CUdeviceptr p = 0;
+  EXPECT_EQ(allocate(&p, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(allocate(&p, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(allocate(nullptr, 1, CU_MEM_ATTACH_HOST), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(allocate(&p, 5000, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  const auto get = [&](CUpointer_attribute attribute) {
+    unsigned long long value = 0;
+    EXPECT_EQ(cu.cuPointerGetAttribute(&value, attribute, p), CUDA_SUCCESS)
+        << attribute;
+    return value;
+  };
+  EXPECT_EQ(get(CU_POINTER_ATTRIBUTE_IS_MANAGED), 1u);
+  EXPECT_EQ(get(CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_DEVICE);
+  EXPECT_EQ(get(CU_POINTER_ATTRIBUTE_HOST_POINTER), p);
+  EXPECT_EQ(get(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0u);
+  EXPECT_EQ(get(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 0u);
+  CUipcMemHandle handle{};
+  EXPECT_EQ(cu.cuIpcGetMemHandle(&handle, p), CUDA_ERROR_INVALID_VALUE);
+  auto* const bytes = reinterpret_cast<volatile unsigned char*>(p);
+  EXPECT_EQ(cu.cuMemsetD8(p, 7, 5000), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(bytes[4999], 7);
+  bytes[0] = 8;
+  unsigned char back = 0;
+  EXPECT_EQ(cu.cuMemcpyDtoH(&back, p, 1), CUDA_SUCCESS);
+  EXPECT_EQ(back, 8);
+  EXPECT_EQ(cu.cuMemFreeHost(reinterpret_cast<void*>(p)),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemFree(p), CUDA_SUCCESS);
+  unsigned type = 0;
+  EXPECT_EQ(
+      cu.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p),
+      CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(HostDriverForOthers, CopiesTellFromTheAddressesWhatTheyCopy) {
   const auto copy = Find<decltype(::cuMemcpyAsync)>("cuMemcpyAsync");
   const auto copy_now = Find<decltype(::cuMemcpy)>("cuMemcpy");

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/os/library.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "vmm/memory/address_range.h"
@@ -169,6 +170,36 @@ TEST_F(PointerTest, KnowsPinnedHostMemory) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("pinned host memory"));
   EXPECT_EQ(driver()->cuMemFreeHost(host), CUDA_SUCCESS);
+}
+
+TEST_F(PointerTest, RefusesManagedMemory) {
+  if (!OnHostMemoryDriver()) {
+    GTEST_SKIP() << "its pages move, and nothing of ours is to make them";
+  }
+  const auto library = Must(platform::Library::OpenPath(HostDriverPath()));
+  const auto allocate = reinterpret_cast<decltype(&::cuMemAllocManaged)>(
+      library.Find("cuMemAllocManaged"));
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(allocate(&pointer, 5000, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  const PointerInfo info = InfoOf(pointer + 100);
+  EXPECT_EQ(info.kind, PointerKind::kManaged);
+  EXPECT_TRUE(info.kinds.empty());
+  EXPECT_FALSE(info.adoptable);
+  EXPECT_EQ(info.range_base, pointer);
+  // By consent neither: no kind is one of it.
+  for (const HandleKindSet& accept :
+       {HandleKindSet(),
+        HandleKindSet{HandleKind::kLegacyIpc, HandleKind::kStreamPool}}) {
+    const absl::Status refused =
+        AdoptedMemory::Adopt(driver(), pointer, 5000, {.accept = accept})
+            .status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("is managed memory and cannot be shared. Its pages "
+                          "move between the host and devices, so it has no "
+                          "handle. Copy into memory allocated with vmmshare"));
+  }
+  EXPECT_EQ(driver()->cuMemFree(pointer), CUDA_SUCCESS);
 }
 
 TEST_F(PointerTest, KnowsMemoryOfAPool) {

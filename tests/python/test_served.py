@@ -23,12 +23,17 @@ fill = lambda a, value: (cuda.cuMemsetD8_v2(ctypes.c_uint64(a.ptr), value, ctype
 class Array:
     """Of a library that makes its memory by cuMemAlloc(), as most do."""
 
-    def __init__(self, cuda, values, pool=None, strides=None, at=0):
+    def __init__(self, cuda, values, pool=None, strides=None, at=0, managed=False,
+                 default_pool=False):
         self.cuda, self.address = cuda, ctypes.c_uint64()
         cuda.allocated.append(self.address)
         self.values = values
         nbytes = ctypes.c_size_t(at + values.nbytes)
-        if pool is None:
+        if managed:
+            assert cuda.cuMemAllocManaged(ctypes.byref(self.address), nbytes, 1) == 0
+        elif default_pool:
+            assert cuda.cuMemAllocAsync(ctypes.byref(self.address), nbytes, None) == 0
+        elif pool is None:
             assert cuda.cuMemAlloc_v2(ctypes.byref(self.address), nbytes) == 0
         else:
             assert cuda.cuMemAllocFromPoolAsync(ctypes.byref(self.address), nbytes, pool,
@@ -122,6 +127,32 @@ def test_a_copy_without_consent(array, reader):
         assert reader("fill(theirs, 1)") != 0  # Mapped for reading.
         assert array.cuda.cuMemsetD8_v2(ctypes.c_uint64(array.pointer), 7,
                                         ctypes.c_size_t(4)) == 0
+        assert reader("read(theirs)") == array.values.tobytes()
+        reader("theirs.close()")
+
+
+def test_memory_of_the_default_pool_is_served_as_a_copy_alone(cuda, reader):
+    array = Array(cuda, np.arange(24, dtype="float32"), default_pool=True)
+    for legacy in (False, True):
+        with pytest.raises(vs.errors.FailedPrecondition) as raised:
+            vs.serve_array(array, legacy=legacy)
+        assert "was not made exportable" in str(raised.value)
+        assert "copy=True" in str(raised.value)
+    with vs.serve_array(array, copy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r})")
+        assert reader("read(theirs)") == array.values.tobytes()
+        reader("theirs.close()")
+
+
+def test_managed_memory_is_served_as_a_copy_alone(cuda, reader):
+    array = Array(cuda, np.arange(24, dtype="float32"), at=512, managed=True)
+    for legacy in (False, True):
+        with pytest.raises(vs.errors.FailedPrecondition) as raised:
+            vs.serve_array(array, legacy=legacy)
+        assert "managed memory" in str(raised.value) and "copy=True" in str(raised.value)
+    with vs.serve_array(array, copy=True) as served:
+        assert served.is_copy and served.weakness == ""
+        reader(f"theirs = vs.open_array({served.ticket!r})")
         assert reader("read(theirs)") == array.values.tobytes()
         reader("theirs.close()")
 

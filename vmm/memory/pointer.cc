@@ -92,8 +92,9 @@ std::string AdviceFor(PointerKind kind, HandleKindSet kinds) {
                    "into memory allocated with vmmshare; in PyTorch set "
                    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.";
     case PointerKind::kManaged:
-      return "It is managed memory, which cannot be shared. Copy into memory "
-             "allocated with vmmshare.";
+      return "Its pages move between the host and devices, so it has no "
+             "handle. "
+             "Copy into memory allocated with vmmshare.";
     case PointerKind::kPinnedHost:
       return "It is pinned host memory, which cannot be shared as a handle. "
              "Allocate with AllocationOptions::host_numa_node.";
