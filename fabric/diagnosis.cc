@@ -34,8 +34,10 @@ std::string MakeNode(const std::string& major) {
       "--device or NVIDIA_IMEX_CHANNELS=0.");
 }
 
-// Of the GPU: what keeps it from any fabric.
-void AddStateOfGpu(const GpuTopology& gpu, Findings* found) {
+// Of the GPU: what keeps it from any fabric. `driver_said_so`: that it has not
+// joined yet.
+void AddStateOfGpu(const GpuTopology& gpu, bool driver_said_so,
+                   Findings* found) {
   if (gpu.in_mig_mode.ok() && *gpu.in_mig_mode) {
     found->push_back({"mig",
                       "the GPU is split into MIG instances, which take no part "
@@ -55,6 +57,7 @@ void AddStateOfGpu(const GpuTopology& gpu, Findings* found) {
       return;
     case FabricState::kNotStarted:
     case FabricState::kInProgress:
+      if (driver_said_so) return;
       found->push_back(
           {"fabric-not-ready",
            absl::StrCat("NVML: joining the NVLink fabric is ",
@@ -208,7 +211,7 @@ std::vector<Finding> WhyNotFabric(const Topology& topology,
          "Fabric handles came with CUDA 12.4 and need a GPU with multi-node "
          "NVLink: share within the host, or install a newer driver."});
   }
-  AddStateOfGpu(gpu, &found);
+  AddStateOfGpu(gpu, result == kFabricNotReady, &found);
   if (std::optional<Finding> channel = ChannelFinding(topology.imex)) {
     found.push_back(*std::move(channel));
   }
@@ -219,10 +222,19 @@ std::vector<Finding> WhyNotFabric(const Topology& topology,
 std::vector<Finding> Notes(const Topology& topology) {
   Findings notes;
   if (!topology.nvml.ok()) {
-    notes.push_back({"no-nvml", std::string(topology.nvml.status().message()),
-                     "Only if they matter: without NVML the fabric's state, "
-                     "NVLink and MIG mode stay unknown. Sharing works "
-                     "without."});
+    // What the driver said of the fabric in its place, or why it said nothing.
+    const bool told =
+        !topology.gpus.empty() && topology.gpus.front().fabric.ok();
+    const absl::Status& why = topology.gpus.empty() || told
+                                  ? topology.nvml.status()
+                                  : topology.gpus.front().fabric.status();
+    notes.push_back({"no-nvml", std::string(why.message()),
+                     told ? "Only if they matter: without NVML NVLink and MIG "
+                            "mode stay unknown, and of the fabric all but "
+                            "cluster and clique. Sharing works without."
+                          : "Only if they matter: without NVML the fabric's "
+                            "state, NVLink and MIG mode stay unknown. Sharing "
+                            "works without."});
   }
   if (topology.imex.channels.ok()) {
     for (const ImexChannel& channel : *topology.imex.channels) {

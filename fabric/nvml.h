@@ -35,6 +35,9 @@ enum class FabricState : unsigned char {
 std::string NameOf(FabricState state);
 
 struct FabricInfo {
+  // The CUDA driver's word (driver_fabric.h) and not NVML's: then `state` is
+  // kCompleted, because it names a clique, and status and health are not known.
+  bool of_driver = false;
   FabricState state = FabricState::kNotSupported;
   // NVML's result of joining; it counts once the state is kCompleted.
   int status = 0;

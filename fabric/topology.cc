@@ -2,12 +2,29 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace vmm::fabric {
 namespace {
 
-GpuTopology Ask(const absl::StatusOr<Nvml>& nvml, const Uuid& uuid) {
+absl::StatusOr<FabricInfo> WithoutNvml(const absl::Status& why,
+                                       const FabricOtherwise& otherwise,
+                                       std::size_t i) {
+  if (otherwise == nullptr) return why;
+  absl::StatusOr<FabricInfo> told = otherwise(i);
+  if (told.ok()) return told;
+  return absl::Status(
+      why.code(), absl::StrCat(why.message(),
+                               " Of the fabric the CUDA driver says nothing "
+                               "either: ",
+                               told.status().message()));
+}
+
+GpuTopology Ask(const absl::StatusOr<Nvml>& nvml, const Uuid& uuid,
+                const FabricOtherwise& otherwise, std::size_t i) {
   if (!nvml.ok()) {
-    return {uuid, nvml.status(), nvml.status(), nvml.status()};
+    return {uuid, nvml.status(), WithoutNvml(nvml.status(), otherwise, i),
+            nvml.status()};
   }
   const absl::StatusOr<Nvml::Gpu> gpu = nvml->Find(uuid);
   if (!gpu.ok()) return {uuid, gpu.status(), gpu.status(), gpu.status()};
@@ -17,10 +34,13 @@ GpuTopology Ask(const absl::StatusOr<Nvml>& nvml, const Uuid& uuid) {
 }  // namespace
 
 Topology ReadTopology(absl::StatusOr<Nvml> nvml, absl::Span<const Uuid> uuids,
-                      const std::string& root) {
+                      const std::string& root,
+                      const FabricOtherwise& otherwise) {
   std::vector<GpuTopology> gpus;
   gpus.reserve(uuids.size());
-  for (const Uuid& uuid : uuids) gpus.push_back(Ask(nvml, uuid));
+  for (std::size_t i = 0; i < uuids.size(); ++i) {
+    gpus.push_back(Ask(nvml, uuids[i], otherwise, i));
+  }
   absl::StatusOr<std::string> version =
       nvml.ok() ? nvml->DriverVersion() : nvml.status();
   const absl::StatusOr<bool> confidential =

@@ -6,6 +6,8 @@
 #ifndef VMMSHARE_FABRIC_TOPOLOGY_H_
 #define VMMSHARE_FABRIC_TOPOLOGY_H_
 
+#include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,10 +42,16 @@ struct Topology {
   ImexTopology imex;
 };
 
+// What is known without NVML of the fabric of the i-th device.
+using FabricOtherwise =
+    std::function<absl::StatusOr<FabricInfo>(std::size_t i)>;
+
 // Asks `nvml`, which may be the reason why there is none, for the devices
-// `uuids`, as CUDA names them. `root`: see platform/os/imex.h.
+// `uuids`, as CUDA names them. `root`: see platform/os/imex.h. `otherwise`, unless
+// null, is asked where there is no NVML.
 Topology ReadTopology(absl::StatusOr<Nvml> nvml, absl::Span<const Uuid> uuids,
-                      const std::string& root = "");
+                      const std::string& root = "",
+                      const FabricOtherwise& otherwise = nullptr);
 
 // Whether fabric handles could lead from one to the other: both have joined,
 // and cluster and clique are the same. Nothing when it is not known. Between

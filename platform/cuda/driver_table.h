@@ -14,6 +14,13 @@
 
 namespace vmm::platform {
 
+// CUcliqueInfo of CUDA 13.4, as its documentation lays it out; older headers
+// lack it.
+struct CliqueInfo {
+  int type;  // CUcliqueType: 0 is of pointers to one device.
+  unsigned int id;
+};
+
 struct DriverTable {
   // Library and errors.
   decltype(&::cuInit) cuInit = nullptr;
@@ -33,6 +40,11 @@ struct DriverTable {
   decltype(&::cuDeviceGetAttribute) cuDeviceGetAttribute = nullptr;
   decltype(&::cuDeviceCanAccessPeer) cuDeviceCanAccessPeer = nullptr;
   decltype(&::cuDeviceGetP2PAttribute) cuDeviceGetP2PAttribute = nullptr;
+  // Of CUDA 13.4, as documented.
+  CUresult(CUDAAPI* cuDeviceGetFabricClusterUuid)(CUuuid*, CUdevice) = nullptr;
+  CUresult(CUDAAPI* cuDeviceGetCliqueCount)(size_t*, CUdevice) = nullptr;
+  CUresult(CUDAAPI* cuDeviceGetCliqueInfo)(CliqueInfo*, size_t*,
+                                           CUdevice) = nullptr;
   // Contexts.
   decltype(&::cuDevicePrimaryCtxRetain) cuDevicePrimaryCtxRetain = nullptr;
   decltype(&::cuDevicePrimaryCtxRelease) cuDevicePrimaryCtxRelease = nullptr;
@@ -182,6 +194,12 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
                                                kRequired});
   visit(DriverEntry<&T::cuDeviceGetP2PAttribute>{"cuDeviceGetP2PAttribute",
                                                  8000, kOptional});
+  visit(DriverEntry<&T::cuDeviceGetFabricClusterUuid>{
+      "cuDeviceGetFabricClusterUuid", 13040, kOptional});
+  visit(DriverEntry<&T::cuDeviceGetCliqueCount>{"cuDeviceGetCliqueCount", 13040,
+                                                kOptional});
+  visit(DriverEntry<&T::cuDeviceGetCliqueInfo>{"cuDeviceGetCliqueInfo", 13040,
+                                               kOptional});
   visit(DriverEntry<&T::cuDevicePrimaryCtxRetain>{"cuDevicePrimaryCtxRetain",
                                                   7000, kRequired});
   visit(DriverEntry<&T::cuDevicePrimaryCtxRelease>{"cuDevicePrimaryCtxRelease",

@@ -1,6 +1,7 @@
 // cuGetProcAddress: entry points by name and version.
 #include <cstring>
 
+#include "platform/hostdriver/cliques.h"
 #include "platform/hostdriver/driver_version.h"
 #include "platform/hostdriver/made_context.h"
 
@@ -42,6 +43,9 @@ const Entry kEntries[] = {
     Make("cuDeviceGetAttribute", 2000, &cuDeviceGetAttribute),
     Make("cuDeviceCanAccessPeer", 4000, &cuDeviceCanAccessPeer),
     Make("cuDeviceGetP2PAttribute", 8000, &cuDeviceGetP2PAttribute),
+    Make("cuDeviceGetFabricClusterUuid", 13040, &GetFabricClusterUuid),
+    Make("cuDeviceGetCliqueCount", 13040, &GetCliqueCount),
+    Make("cuDeviceGetCliqueInfo", 13040, &GetCliqueInfo),
     Make("cuDevicePrimaryCtxRetain", 7000, &cuDevicePrimaryCtxRetain),
     Make("cuDevicePrimaryCtxRelease", 11000, &cuDevicePrimaryCtxRelease),
     Make("cuDevicePrimaryCtxGetState", 7000, &cuDevicePrimaryCtxGetState),

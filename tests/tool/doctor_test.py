@@ -140,6 +140,14 @@ class Reasons(DoctorTest):
             self.assertEqual(result.json["devices"][0]["fabric"]["state"],
                              state.replace("-", " "))
 
+    def test_a_newer_driver_says_itself_that_it_is_not_ready(self):
+        self.make_ready()
+        result = self.machine.run("--json", env={**self.ready_env, "VMMSHARE_HOST_VERSION": "13.4",
+                                                 "VMMSHARE_HOST_FABRIC_STATE": "in-progress"})
+        self.assertEqual(result.kind("fabric")["error"]["cuda_result"], 919)
+        self.assertEqual(result.reasons(), ["fabric-not-ready"])
+        self.assertIn("the driver says", result.kind("fabric")["reasons"][0]["text"])
+
     def test_a_gpu_without_fabric(self):
         self.make_ready()
         self.expect_reason("fabric-not-supported", "multi-node NVLink machine",
@@ -257,6 +265,60 @@ class NvmlTroubles(DoctorTest):
     def test_a_kernel_module_that_is_not_loaded(self):
         self.expect_no_nvml("FAILED_PRECONDITION",
                             env={"VMMSHARE_HOST_NVML_FAIL": "nvmlInit_v2:9"})
+
+    def without_nvml(self, **env):
+        env = {**self.ready_env, "VMMSHARE_HOST_NVML_FAIL": "nvmlInit_v2:9", **env}
+        result = self.machine.run("--json", env=env)
+        self.assertEqual(result.status, 0, result.err)
+        self.assertEqual(result.json["nvml"]["error"]["code"], "FAILED_PRECONDITION")
+        self.assertIsNone(result.json["devices"][0]["mig_mode"])
+        text = " ".join(self.machine.run(env=env).out.split())
+        note, = [note for note in result.json["notes"] if note["id"] == "no-nvml"]
+        return result, result.json["devices"][0]["fabric"], note, text
+
+    def test_a_newer_driver_names_cluster_and_clique_in_its_place(self):
+        self.make_ready()
+        for version in ("13.4", "13.5"):
+            result, fabric, note, text = self.without_nvml(VMMSHARE_HOST_VERSION=version)
+            self.assertEqual(fabric, {
+                "error": None, "source": "driver", "state": None, "status": None,
+                "status_text": None, "cluster": CLUSTER, "clique": 7, "health_mask": None})
+            self.assertTrue(result.json["pairs"][0]["one_fabric_domain"])
+            self.assertIn(f"fabric cluster {CLUSTER}, clique 7, says the CUDA driver", text)
+            self.assertIn("all but cluster and clique", note["remedy"])
+
+    def test_two_domains_are_seen_without_it(self):
+        self.make_ready()
+        result, _, _, _ = self.without_nvml(VMMSHARE_HOST_VERSION="13.4",
+                                            VMMSHARE_HOST_FABRIC_CLIQUE="7,8")
+        self.assertFalse(result.json["pairs"][0]["one_fabric_domain"])
+        self.assertIn("two-domains", result.notes())
+
+    def test_an_older_driver_cannot_and_the_note_says_so(self):
+        self.make_ready()
+        result, fabric, note, text = self.without_nvml(VMMSHARE_HOST_VERSION="13.3")
+        self.assertEqual(fabric["error"]["code"], "FAILED_PRECONDITION")
+        self.assertIsNone(result.json["pairs"][0]["one_fabric_domain"])
+        for where in (note["text"], text):
+            self.assertIn("the CUDA driver says nothing either", where)
+            self.assertIn("cuDeviceGetFabricClusterUuid", where)
+            self.assertIn("13.4", where)
+        self.assertNotIn("clique 7", text)
+
+    def test_a_newer_driver_that_answers_otherwise_harms_nothing(self):
+        self.make_ready()
+        for entry in ("cuDeviceGetFabricClusterUuid", "cuDeviceGetCliqueCount",
+                      "cuDeviceGetCliqueInfo"):
+            _, fabric, note, _ = self.without_nvml(
+                VMMSHARE_HOST_VERSION="13.4", VMMSHARE_HOST_FAIL=f"{entry}:1+:NOT_SUPPORTED")
+            self.assertEqual(fabric["error"]["code"], "FAILED_PRECONDITION")
+            self.assertIn(entry, note["text"])
+
+    def test_with_nvml_the_driver_is_not_asked(self):
+        self.make_ready()
+        result = self.machine.run("--json", env={**self.ready_env, "VMMSHARE_HOST_VERSION": "13.4"})
+        fabric = result.json["devices"][0]["fabric"]
+        self.assertEqual((fabric["source"], fabric["state"]), ("nvml", "completed"))
 
     def test_a_gpu_that_it_does_not_know(self):
         self.expect_unknown("NOT_FOUND",

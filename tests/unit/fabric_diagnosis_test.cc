@@ -123,6 +123,34 @@ TEST_F(DiagnosisTest, IgnoresTheStatusOfAFabricThatIsNotReady) {
   EXPECT_THAT(Why(), ElementsAre("fabric-not-ready"));
 }
 
+// CUDA 13.4's FABRIC_NOT_READY, with NVML and without.
+TEST_F(DiagnosisTest, BelievesTheDriverThatTheFabricIsNotReady) {
+  constexpr int kNotReady = 919;
+  attempt_.tried = Refused(kNotReady);
+  EXPECT_THAT(Why(), ElementsAre("fabric-not-ready"));
+  info().state = FabricState::kInProgress;
+  const std::vector<Finding> why =
+      WhyNotFabric(topology_, topology_.gpus[0], attempt_);
+  ASSERT_EQ(why.size(), 1u) << "it is said once";
+  EXPECT_THAT(why[0].text, HasSubstr("the driver says"));
+  EXPECT_THAT(why[0].remedy, HasSubstr("Try again"));
+  topology_.gpus[0].fabric = absl::NotFoundError("no NVML");
+  EXPECT_THAT(Why(), ElementsAre("fabric-not-ready"));
+  // What else keeps it from working comes after it.
+  topology_.imex.channels->clear();
+  EXPECT_THAT(Why(), ElementsAre("fabric-not-ready", "no-channel"));
+}
+
+TEST_F(DiagnosisTest, OfADomainThatTheDriverNamedSaysWhatIsLeft) {
+  info().of_driver = true;
+  EXPECT_THAT(Why(), ElementsAre("domain-not-ready"));
+  info().cluster = {};
+  EXPECT_THAT(Why(), ElementsAre("no-cluster"));
+  EXPECT_THAT(Notes(topology_)[0].remedy, HasSubstr("all but cluster"));
+  topology_.gpus[0].fabric = absl::NotFoundError("no NVML, and no driver");
+  EXPECT_THAT(Notes(topology_)[0].text, HasSubstr("and no driver"));
+}
+
 TEST_F(DiagnosisTest, NamesTheDaemonOnlyInADomain) {
   topology_.imex.daemon_seen = false;
   EXPECT_THAT(Why(), ElementsAre("no-daemon"));

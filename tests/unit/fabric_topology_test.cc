@@ -33,6 +33,26 @@ TEST(Topology, WithoutNvmlSaysWhyAtEachPlaceAndKeepsTheOrder) {
   EXPECT_TRUE(topology.imex.channels.ok());
 }
 
+TEST(Topology, WithoutNvmlAsksOtherwise) {
+  FabricInfo info;
+  info.clique = 7;
+  const std::vector<Uuid> uuids = {Uuid{1}, Uuid{2}};
+  const Topology topology =
+      ReadTopology(absl::NotFoundError("no NVML."), uuids, kNowhere,
+                   [&](std::size_t i) -> absl::StatusOr<FabricInfo> {
+                     if (i == 0) return info;
+                     return absl::UnimplementedError("too old");
+                   });
+  ASSERT_TRUE(topology.gpus[0].fabric.ok());
+  EXPECT_EQ(topology.gpus[0].fabric->clique, 7u);
+  EXPECT_EQ(topology.gpus[0].in_mig_mode.status(), topology.nvml.status());
+  const absl::Status neither = topology.gpus[1].fabric.status();
+  EXPECT_EQ(neither.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(neither.message(),
+            "no NVML. Of the fabric the CUDA driver says nothing either: too "
+            "old");
+}
+
 TEST(Topology, WithoutDevicesStillTellsOfTheMachine) {
   const Topology topology =
       ReadTopology(absl::NotFoundError("no NVML"), {}, kNowhere);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fabric/diagnosis.h"
+#include "fabric/driver_fabric.h"
 #include "fabric/topology.h"
 #include "platform/os/machine.h"
 #include "platform/os/os_handle.h"
@@ -123,7 +124,10 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   card.device = device->uuid().bytes;
   card.device_name = device->name();
   const fabric::Topology topology = fabric::ReadTopology(
-      FindNvml(*device, options), {device->uuid().bytes}, options.root);
+      FindNvml(*device, options), {device->uuid().bytes}, options.root,
+      [&](std::size_t) {
+        return fabric::FabricOfDriver(device->driver(), device->cuda_device());
+      });
   if (const auto& info = topology.gpus.front().fabric;
       info.ok() && info->joined()) {
     card.domain = JobCard::Domain{info->cluster, info->clique};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fabric/driver_fabric.h"
 #include "platform/os/imex.h"
 #include "platform/os/process.h"
 #include "vmm/memory/exporter.h"
@@ -280,15 +281,19 @@ Report Examine(const DoctorOptions& options) {
   uuids.reserve(devices.size());
   for (const Device& device : devices) uuids.push_back(device.uuid().bytes);
 
-  Report report{
-      std::move(choice.driver),
-      {},
-      std::move(listed),
-      {},
-      fabric::ReadTopology(std::move(choice.nvml), uuids, options.root),
-      ExamineLimits(options.root),
-      {},
-      options.required};
+  const auto by_driver = [&](std::size_t i) {
+    return fabric::FabricOfDriver(devices[i].driver(),
+                                  devices[i].cuda_device());
+  };
+  Report report{std::move(choice.driver),
+                {},
+                std::move(listed),
+                {},
+                fabric::ReadTopology(std::move(choice.nvml), uuids,
+                                     options.root, by_driver),
+                ExamineLimits(options.root),
+                {},
+                options.required};
   for (std::size_t i = 0; i < devices.size(); ++i) {
     report.devices.push_back(
         ExamineDevice(devices[i], options.touch, report.topology,

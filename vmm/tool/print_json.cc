@@ -78,13 +78,19 @@ Json FabricJson(const absl::StatusOr<fabric::FabricInfo>& info) {
     object.Add("error", ErrorJson(info.status()));
     return object;
   }
+  // What NVML alone knows is null where the driver was asked instead.
+  const bool of_nvml = !info->of_driver;
   object.Add("error", Json::Null());
-  object.Add("state", Json::Text(fabric::NameOf(info->state)));
-  object.Add("status", Json::Integer(info->status));
-  object.Add("status_text", Json::Text(info->status_text));
+  object.Add("source", Json::Text(of_nvml ? "nvml" : "driver"));
+  object.Add("state",
+             of_nvml ? Json::Text(fabric::NameOf(info->state)) : Json::Null());
+  object.Add("status", of_nvml ? Json::Integer(info->status) : Json::Null());
+  object.Add("status_text",
+             of_nvml ? Json::Text(info->status_text) : Json::Null());
   object.Add("cluster", Json::Text(fabric::UuidText(info->cluster)));
   object.Add("clique", Json::Integer(info->clique));
-  object.Add("health_mask", Json::Integer(info->health));
+  object.Add("health_mask",
+             of_nvml ? Json::Integer(info->health) : Json::Null());
   return object;
 }
 

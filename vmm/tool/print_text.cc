@@ -81,12 +81,14 @@ std::string ComputeMode(int mode) {
 }
 
 std::string FabricText(const fabric::FabricInfo& info) {
-  return absl::StrFormat("%s, status %d (%s), cluster %s, clique %d",
-                         fabric::NameOf(info.state), info.status,
-                         info.status_text,
-                         info.in_a_cluster() ? fabric::UuidText(info.cluster)
-                                             : "none (of this host alone)",
-                         info.clique);
+  const std::string domain =
+      absl::StrCat("cluster ",
+                   info.in_a_cluster() ? fabric::UuidText(info.cluster)
+                                       : "none (of this host alone)",
+                   ", clique ", info.clique);
+  if (info.of_driver) return absl::StrCat(domain, ", says the CUDA driver");
+  return absl::StrFormat("%s, status %d (%s), %s", fabric::NameOf(info.state),
+                         info.status, info.status_text, domain);
 }
 
 // Eight devices with one trouble would say it eight times. `first`: those of the
@@ -137,9 +139,11 @@ void PrintDevice(const Report& report, std::size_t index, Page* page) {
                  page);
   }
   page->Row("compute mode", Known(device.compute_mode, &ComputeMode));
-  // Without NVML the note says so once.
+  // Without NVML the note says once what is not known.
+  if (report.topology.nvml.ok() || gpu.fabric.ok()) {
+    page->Row("fabric", Known(gpu.fabric, FabricText));
+  }
   if (!report.topology.nvml.ok()) return;
-  page->Row("fabric", Known(gpu.fabric, FabricText));
   page->Row("MIG", Known(gpu.in_mig_mode, [&gpu](bool on) {
               return gpu.gpu.ok() && gpu.gpu->is_mig_instance
                          ? "an instance"
