@@ -161,6 +161,7 @@ const char* TypeName(mode_t mode) {
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISBLK(mode)) return "a block device";
   if (S_ISCHR(mode)) return "a character device";
+  if ((mode & S_IFMT) == 0) return "a kernel object, as eventfds and dma-bufs";
   return "an object of unknown type";
 }
 

@@ -13,6 +13,7 @@
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/dma_buf.h"
+#include "vmm/share/raw_handle.h"
 
 namespace vmm::testing {
 namespace {
@@ -120,6 +121,24 @@ TEST_F(DmaBufTest, LeaveNothingOpenWhenALaterChunkFails) {
               HasSubstr("cuMemGetHandleForAddressRange("));
   EXPECT_THAT(std::string(status.message()), HasSubstr("open kernel modules"));
   // The fixture sees that no descriptor is left.
+}
+
+// It is for network cards and not for CUDA.
+TEST_F(DmaBufTest, IsNoHandleOfMemory) {
+  if (OnHostMemoryDriver()) {
+    GTEST_SKIP() << "the model's dma-bufs are descriptors of its memory";
+  }
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  std::vector<DmaBuf> bufs = Must(ExportDmaBufs(memory));
+  std::vector<RawHandle> raw;
+  raw.push_back({kNativeKind, kGranule, std::move(bufs.front().descriptor)});
+  const absl::Status refused =
+      ImportRaw(device, Location::On(device), std::move(raw), {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("expected GPU memory exported by the NVIDIA "
+                                   "driver"));
 }
 
 TEST_F(DmaBufTest, OverPcieAreHadOrRefusedWithAReason) {

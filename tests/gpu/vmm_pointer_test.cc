@@ -212,6 +212,14 @@ TEST_F(PointerTest, KnowsMemoryOfAPool) {
   EXPECT_EQ(info.kind, PointerKind::kPool);
   EXPECT_FALSE(info.adoptable);
   EXPECT_THAT(info.advice, HasSubstr("stream-ordered pool"));
+  // The default pool's: by consent neither.
+  const absl::Status refused =
+      AdoptedMemory::Adopt(driver(), pointer, 5000,
+                           {.accept = {HandleKind::kStreamPool}})
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("was not made exportable"));
   EXPECT_EQ(driver()->cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(driver()->cuCtxSynchronize(), CUDA_SUCCESS);
 }

@@ -11,6 +11,7 @@
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/pool/pool.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -23,6 +24,24 @@ TEST_F(RdmaTest, IsOffUnlessItIsAskedFor) {
   const Allocation memory = Must(Allocation::Create(device, {.size = 1}));
   EXPECT_FALSE(Must(memory.IsRdmaCapable()));
   EXPECT_TRUE(memory.rdma_refusal().ok());
+}
+
+// Whether or not it has the flag.
+void ExpectIsSharedAsWithout(const Device& device, const Allocation& tried) {
+  const Allocation without = Must(Allocation::Create(device, {.size = 1}));
+  EXPECT_FALSE(tried.kinds().empty());
+  EXPECT_EQ(tried.kinds(), without.kinds());
+  EXPECT_EQ(tried.passed_over().size(), without.passed_over().size());
+  const protocol::Outgoing out =
+      Must(protocol::MakeOutgoing(tried.shareable()));
+  const absl::Status exported = out.handle(0).status();
+  EXPECT_TRUE(exported.ok()) << exported;
+}
+
+TEST_F(RdmaTest, TryingKeepsTheKindsOfHandles) {
+  const Allocation tried =
+      Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}));
+  ExpectIsSharedAsWithout(device, tried);
 }
 
 // On GPUs that refuse the flag: as the refusal says.
@@ -90,6 +109,7 @@ int Model(const std::vector<std::string>& args) {
       Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}));
   EXPECT_EQ(Must(tried.IsRdmaCapable()), works);
   EXPECT_EQ(tried.rdma_refusal().ok(), works);
+  ExpectIsSharedAsWithout(device, tried);
   const absl::StatusOr<Allocation> required =
       Allocation::Create(device, {.size = 1, .rdma = Rdma::kRequire});
   EXPECT_EQ(required.ok(), works) << required.status();

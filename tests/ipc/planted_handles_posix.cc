@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -39,6 +40,9 @@ std::vector<Planted> PlantedObjects() {
       {"a directory", Own(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   planted.push_back(
       {"a file", Own(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC))});
+  // As a dma-buf is to fstat(): without a type.
+  planted.push_back({"a kernel object, as eventfds and dma-bufs",
+                     Own(::eventfd(0, EFD_CLOEXEC))});
   return planted;
 }
 

@@ -2,11 +2,14 @@
 // cuMemAlloc()'s, by legacy IPC, and for cuMemAllocAsync()'s, by its pool.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/driver_faults.h"
 #include "vmm/keeper/internal/store.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/driver_block.h"
@@ -30,6 +34,7 @@ using Args = std::vector<std::string>;
 
 constexpr std::size_t kSize = 5000;
 constexpr ImportOptions kWritable = {.access = Access::kReadWrite};
+constexpr std::chrono::seconds kPatience(20);
 
 // Where the driver puts one allocation.
 CUmemoryPool MakeExportablePool(const Device& device) {
@@ -53,8 +58,8 @@ class DriverBlockTest : public IpcTest,
     for (const CUdeviceptr address : allocated_) {
       EXPECT_EQ(driver()->cuMemFree(address), CUDA_SUCCESS);
     }
-    if (pool_ != nullptr) {
-      EXPECT_EQ(driver()->cuMemPoolDestroy(pool_), CUDA_SUCCESS);
+    for (const CUmemoryPool pool : pools_) {
+      EXPECT_EQ(driver()->cuMemPoolDestroy(pool), CUDA_SUCCESS);
     }
   }
 
@@ -64,12 +69,15 @@ class DriverBlockTest : public IpcTest,
       EXPECT_EQ(driver()->cuMemAlloc(&address, size), CUDA_SUCCESS);
       return address;
     }
-    if (pool_ == nullptr) pool_ = MakeExportablePool(device);
-    EXPECT_EQ(driver()->cuMemAllocFromPoolAsync(&address, size, pool_, nullptr),
+    if (pools_.empty()) UseAnotherPool();
+    EXPECT_EQ(driver()->cuMemAllocFromPoolAsync(&address, size, pools_.back(),
+                                                nullptr),
               CUDA_SUCCESS);
     EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
     return address;
   }
+  // For what is allocated from now on.
+  void UseAnotherPool() { pools_.push_back(MakeExportablePool(device)); }
   CUdeviceptr Allocate(std::size_t size = kSize) {
     allocated_.push_back(AllocateUnowned(size));
     return allocated_.back();
@@ -91,7 +99,7 @@ class DriverBlockTest : public IpcTest,
   }
 
  private:
-  CUmemoryPool pool_ = nullptr;
+  std::vector<CUmemoryPool> pools_;
   std::vector<CUdeviceptr> allocated_;
   int files_ = 0;
 };
@@ -317,6 +325,54 @@ TEST_P(DriverBlockTest, WhatItCannotDoIsRefused) {
             0);
 }
 
+TEST_P(DriverBlockTest, ATicketOfAnotherBootIsRefusedBeforeAnybodyIsAsked) {
+  const AdoptedMemory adopted = Adopt(Allocate());
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share = Must(endpoint->Publish(adopted.shareable()));
+  AddressedTicket ticket = Must(ParseTicketString(share.ticket()));
+  ticket.ticket.boot_id[0] ^= 1;
+  const absl::Status refused =
+      OpenTicket(driver(), FormatTicketString(ticket), kWritable, Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("on another machine or before a restart"));
+  EXPECT_EQ(endpoint->statistics().served, 0u);
+}
+
+// args: file. For a device that cannot reach the memory's.
+int OpenBlockWithoutPeerAccess(const Args& args) {
+  const Here here;
+  const Device other = Must(Device::ByOrdinal(TestDriver(), 1));
+  const absl::Status refused =
+      OpenTicket(TestDriver(), ReadFileOf(args[0]),
+                 {.grants = {{Location::On(other), Access::kReadWrite}}},
+                 Late())
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr(absl::StrCat(other.Describe(), " has no peer access to ",
+                             here.device.Describe())));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kOpenBlockWithoutPeerAccess = RegisterChild(
+    "open-block-without-peer-access", &OpenBlockWithoutPeerAccess);
+
+TEST_P(DriverBlockTest, IsNotOpenedForADeviceWithoutPeerAccess) {
+  if (!OnHostMemoryDriver()) {
+    GTEST_SKIP() << "the host-memory driver alone can be told to have no peers";
+  }
+  const AdoptedMemory adopted = Adopt(Allocate());
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share = Must(endpoint->Publish(adopted.shareable()));
+  EXPECT_EQ(
+      Child::Start("open-block-without-peer-access", {Write(share.ticket())},
+                   {{"VMMSHARE_HOST_PEERS", "none"}})
+          .Wait(),
+      0);
+}
+
 // args: file. A process that does not see the device.
 int OpenBlockUnseen(const Args& args) {
   const Here here;
@@ -484,6 +540,74 @@ TEST_P(DriverBlockTest, AKeeperDoesNotKeepIt) {
   EXPECT_FALSE(MakeTicket(adopted.shareable(), kNativeKind).ok());
 }
 
+// args: files of two blocks. While the driver frees one, memory of the other's
+// pool is opened and closed, and whoever opens the one again waits for that.
+int CloseSlowly(const Args& args) {
+  const Here here;
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);
+  const auto open = [&](std::size_t i) {
+    return Must(OpenTicket(faulty, ReadFileOf(args[i]), kWritable, Late()));
+  };
+  std::promise<void> entered;
+  std::promise<void> go_on;
+  DriverFault slow;
+  slow.entry = "cuMemFree";
+  slow.result = CUDA_ERROR_UNKNOWN;  // Which closing reports, and no more.
+  slow.effect = FaultEffect::kPerformedButReported;
+  slow.then = [&] {
+    entered.set_value();
+    go_on.get_future().wait_for(kPatience);
+  };
+  std::optional<ImportedAllocation> slowly = open(0);
+  faults.Arm(slow);
+  std::thread closes([&] { slowly.reset(); });
+  EXPECT_EQ(entered.get_future().wait_for(kPatience),
+            std::future_status::ready);
+  std::future<void> other = std::async(std::launch::async, [&] {
+    const ImportedAllocation memory = open(1);
+    const CurrentContext current = Must(here.context.MakeCurrent());
+    ExpectPattern(memory.address(), kSize, 2);
+  });
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready)
+      << "it waits for another pool";
+  const std::string import = "cuMemPoolImportFromShareableHandle";
+  const std::uint64_t before = faults.CallsByEntry()[import];
+  std::future<void> same = std::async(std::launch::async, [&] {
+    const ImportedAllocation memory = open(0);
+    const CurrentContext current = Must(here.context.MakeCurrent());
+    ExpectPattern(memory.address(), kSize, 1);
+  });
+  ExpectSoon([&] { return faults.CallsByEntry()[import] > before; });
+  go_on.set_value();
+  closes.join();
+  same.get();
+  other.get();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kCloseSlowly = RegisterChild("close-slowly", &CloseSlowly);
+
+TEST_P(DriverBlockTest, ClosingOneWaitsForTheDriverAndKeepsNobodyElse) {
+  if (GetParam() == HandleKind::kLegacyIpc) {
+    GTEST_SKIP() << "the driver counts how often it is open: no books of ours";
+  }
+  const CUdeviceptr first = Allocate();
+  WritePattern(first, kSize, 1);
+  UseAnotherPool();
+  const CUdeviceptr second = Allocate();
+  WritePattern(second, kSize, 2);
+  const AdoptedMemory a = Adopt(first);
+  const AdoptedMemory b = Adopt(second);
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share_a = Must(endpoint->Publish(a.shareable()));
+  const Share share_b = Must(endpoint->Publish(b.shareable()));
+  EXPECT_EQ(Child::Start("close-slowly",
+                         {Write(share_a.ticket()), Write(share_b.ticket())})
+                .Wait(),
+            0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, DriverBlockTest,
                          ::testing::Values(HandleKind::kLegacyIpc,
                                            HandleKind::kStreamPool),
@@ -515,7 +639,10 @@ int ImportRawLegacy(const Args& args) {
   ExpectPattern(memory.address(), kSize, 1);
   EXPECT_TRUE(absl::IsFailedPrecondition(memory.lease().connection));
   handle.bytes.fill(0);
-  EXPECT_FALSE(import(kSize, 1).ok());
+  const absl::Status nothing = import(kSize, 1).status();
+  EXPECT_FALSE(nothing.ok());
+  EXPECT_THAT(std::string(nothing.message()),
+              HasSubstr("The owner has freed it or ended"));
   const absl::Status as_fd =
       ImportedAllocation::Open(TestDriver(), memory.ticket(),
                                {{ExportedHandle(fabric::Handle{})}}, kWritable)
@@ -539,6 +666,40 @@ TEST_F(LegacyIpcMemory, GoesByItsRawHandle) {
       reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   EXPECT_EQ(Child::Start("import-raw-legacy", {hex}).Wait(), 0);
   EXPECT_EQ(driver()->cuMemFree(address), CUDA_SUCCESS);
+}
+
+// args: the handle in hexadecimal. The memory is no more.
+int ImportRawFreed(const Args& args) {
+  const Here here;
+  const std::string bytes = absl::HexStringToBytes(args[0]);
+  LegacyHandle handle;
+  std::copy(bytes.begin(), bytes.end(), handle.bytes.begin());
+  std::vector<RawHandle> raw;
+  raw.push_back({HandleKind::kLegacyIpc, kSize, handle});
+  const absl::Status refused = ImportRaw(here.device, Location::On(here.device),
+                                         std::move(raw), kWritable)
+                                   .status();
+  EXPECT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("owner has freed"));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kImportRawFreed = RegisterChild("import-raw-freed", &ImportRawFreed);
+
+TEST_F(LegacyIpcMemory, AHandleOfWhatWasFreedIsRefused) {
+  CUdeviceptr address = 0;
+  ASSERT_EQ(driver()->cuMemAlloc(&address, kSize), CUDA_SUCCESS);
+  std::string hex;
+  {
+    const AdoptedMemory adopted = Must(AdoptedMemory::Adopt(
+        driver(), address, kSize, {.accept = {HandleKind::kLegacyIpc}}));
+    const RawHandle raw =
+        Must(ExportRaw(adopted.shareable(), 0, HandleKind::kLegacyIpc));
+    const HandleBytes& bytes = std::get<LegacyHandle>(raw.handle).bytes;
+    hex = absl::BytesToHexString(absl::string_view(
+        reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  EXPECT_EQ(driver()->cuMemFree(address), CUDA_SUCCESS);
+  EXPECT_EQ(Child::Start("import-raw-freed", {hex}).Wait(), 0);
 }
 
 TEST_F(LegacyIpcMemory, ItsOwnProcessCannotOpenIt) {
