@@ -70,6 +70,28 @@ class RegionTest : public DriverTest {
   std::optional<RestorableRegion> failing_;
 };
 
+TEST_F(RegionTest, HasTheFlagForNetworkCardsAlsoWhenItIsBack) {
+  const bool had =
+      Must(Must(Allocation::Create(device, {.size = 1, .rdma = Rdma::kTry}))
+               .IsRdmaCapable());
+  for (const Rdma rdma : {Rdma::kOff, Rdma::kTry}) {
+    RestorableRegion region(device, {.rdma = rdma});
+    const CUdeviceptr at = Must(region.Allocate(kGranule));
+    const auto is_capable = [&] {
+      const OwnedMemoryHandle chunk = Must(RetainMemoryAt(driver(), at));
+      CUmemAllocationProp properties{};
+      EXPECT_EQ(driver()->cuMemGetAllocationPropertiesFromHandle(
+                    &properties, chunk.get().handle),
+                CUDA_SUCCESS);
+      return properties.allocFlags.gpuDirectRDMACapable != 0;
+    };
+    EXPECT_EQ(is_capable(), had && rdma == Rdma::kTry);
+    Must(region.Release(Keep::kNothing));
+    Must(region.Restore());
+    EXPECT_EQ(is_capable(), had && rdma == Rdma::kTry);
+  }
+}
+
 TEST_F(RegionTest, ComesBackAtTheSameAddressesWithItsContents) {
   RestorableRegion region(device);
   const std::uint64_t empty = FreeMemory();

@@ -30,7 +30,8 @@ struct RestorableRegion::Impl {
     std::unique_ptr<const HostCopy> kept;
   };
 
-  explicit Impl(Device on) : device(std::move(on)) {}
+  Impl(Device on, const RestorableRegionOptions& as)
+      : device(std::move(on)), options(as) {}
 
   absl::Status MakeAndFill() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::uint64_t Bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -38,13 +39,15 @@ struct RestorableRegion::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   const Device device;
+  const RestorableRegionOptions options;
   platform::Mutex mutex;
   bool released ABSL_GUARDED_BY(mutex) = false;
   std::map<CUdeviceptr, Piece> pieces ABSL_GUARDED_BY(mutex);
 };
 
-RestorableRegion::RestorableRegion(Device device)
-    : impl_(std::make_unique<Impl>(std::move(device))) {}
+RestorableRegion::RestorableRegion(Device device,
+                                   const RestorableRegionOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(device), options)) {}
 RestorableRegion::~RestorableRegion() = default;
 RestorableRegion::RestorableRegion(RestorableRegion&&) noexcept = default;
 RestorableRegion& RestorableRegion::operator=(RestorableRegion&&) noexcept =
@@ -59,8 +62,9 @@ absl::StatusOr<CUdeviceptr> RestorableRegion::Allocate(std::uint64_t bytes) {
   }
   ASSIGN_OR_RETURN(
       Allocation made,
-      Allocation::Create(impl_->device,
-                         {.size = bytes, .sharing = SharePolicy::Private()}));
+      Allocation::Create(impl_->device, {.size = bytes,
+                                         .sharing = SharePolicy::Private(),
+                                         .rdma = impl_->options.rdma}));
   const CUdeviceptr address = made.address();
   const platform::MutexLock lock(impl_->mutex);
   // Somebody may have released it meanwhile. What was made goes.

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/physical_memory.h"
 
 namespace vmm {
 
@@ -40,12 +41,18 @@ struct RestorableRegionStatistics {
   bool is_released = false;
 };
 
+struct RestorableRegionOptions {
+  // For each allocation, also when it is restored: see AllocationOptions.
+  Rdma rdma = Rdma::kOff;
+};
+
 // Move-only, thread-safe. Release() and Restore() take as long as their copies do,
 // and all other calls wait for them. Destroying it gives everything back, addresses
 // too.
 class RestorableRegion {
  public:
-  explicit RestorableRegion(Device device);
+  explicit RestorableRegion(Device device,
+                            const RestorableRegionOptions& options = {});
   ~RestorableRegion();
   RestorableRegion(RestorableRegion&&) noexcept;
   RestorableRegion& operator=(RestorableRegion&&) noexcept;
