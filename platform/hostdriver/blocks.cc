@@ -68,7 +68,8 @@ CUresult MakeHostBlock(State& state, const std::shared_ptr<Context>& context,
   memory->label.instance = state.config.machine;
   memory->label.kind = MemoryLabel::Kind::kHost;
   if (block.is_managed) {
-    memory->location = {CU_MEM_LOCATION_TYPE_DEVICE, {managed_on}};
+    memory->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    memory->location.id = managed_on;
   }
   const std::optional<OsMemory> os =
       CreateMemory(memory->label, block.reserved);
