@@ -80,6 +80,8 @@
 //   VMMSHARE_HOST_FABRIC_CLUSTER  a UUID; default all zero, as on H100
 //   VMMSHARE_HOST_FABRIC_CLIQUE   a number; default 0
 //   VMMSHARE_HOST_FABRIC_HEALTH   NVML's health mask; default 0
+// From VMMSHARE_HOST_VERSION=13.4 on the driver itself tells cluster and cliques
+// (cuDeviceGetFabricClusterUuid and its kin, by cuGetProcAddress alone).
 //   VMMSHARE_HOST_MIG             1: MIG mode is on; default 0
 // and these, for all devices:
 //   VMMSHARE_HOST_NVML_FAIL       entries and the NVML result that each call of
