@@ -12,20 +12,7 @@ namespace {
 using vmm::platform::Driver;
 
 // Memory is copied in pieces, so that the host needs little.
-constexpr std::uint64_t kPieceWords = 1 << 20;
-
-std::vector<std::uint64_t> Piece(const Pattern& pattern, std::uint64_t offset,
-                                 std::uint64_t size) {
-  std::vector<std::uint64_t> words((size + 7) / 8);
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    words[i] = pattern.Word(offset / 8 + i);
-  }
-  return words;
-}
-
-std::uint64_t PieceSize(std::uint64_t offset, std::uint64_t size) {
-  return std::min(size - offset, 8 * kPieceWords);
-}
+constexpr std::uint64_t kPieceSize = 8 << 20;
 
 }  // namespace
 
@@ -37,15 +24,38 @@ std::uint64_t Pattern::Word(std::uint64_t index) const {
   return (word ^ (word >> 31)) ^ flip;
 }
 
+void Pattern::Write(std::uint64_t offset,
+                    absl::Span<std::uint8_t> bytes) const {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = Word((offset + at) / sizeof(std::uint64_t));
+    std::memcpy(&bytes[at], &word, std::min(sizeof(word), bytes.size() - at));
+  }
+}
+
+absl::Status Pattern::Compare(std::uint64_t offset,
+                              absl::Span<const std::uint8_t> bytes,
+                              std::uint64_t whole) const {
+  std::vector<std::uint8_t> expected(bytes.size());
+  Write(offset, absl::MakeSpan(expected));
+  const auto wrong =
+      std::mismatch(bytes.begin(), bytes.end(), expected.begin());
+  if (wrong.first == bytes.end()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "byte ", offset + (wrong.first - bytes.begin()), " of ", whole, " is ",
+      int{*wrong.first}, "; expected ", int{*wrong.second}));
+}
+
 absl::Status Fill(const Driver& driver, CUdeviceptr address, std::uint64_t size,
                   const Pattern& pattern) {
-  for (std::uint64_t at = 0; at < size; at += 8 * kPieceWords) {
-    const std::uint64_t count = PieceSize(at, size);
-    const std::vector<std::uint64_t> piece = Piece(pattern, at, count);
-    if (CUresult r = driver->cuMemcpyHtoD(address + at, piece.data(), count);
+  std::vector<std::uint8_t> piece;
+  for (std::uint64_t at = 0; at < size; at += kPieceSize) {
+    piece.resize(std::min(size - at, kPieceSize));
+    pattern.Write(at, absl::MakeSpan(piece));
+    if (CUresult r =
+            driver->cuMemcpyHtoD(address + at, piece.data(), piece.size());
         r != CUDA_SUCCESS) {
-      return driver.Error(
-          r, absl::StrCat("cuMemcpyHtoD(offset=", at, ", size=", count, ")"));
+      return driver.Error(r, absl::StrCat("cuMemcpyHtoD(offset=", at,
+                                          ", size=", piece.size(), ")"));
     }
   }
   return driver.Error(driver->cuCtxSynchronize(), "cuCtxSynchronize()");
@@ -53,25 +63,17 @@ absl::Status Fill(const Driver& driver, CUdeviceptr address, std::uint64_t size,
 
 absl::Status Verify(const Driver& driver, CUdeviceptr address,
                     std::uint64_t size, const Pattern& pattern) {
-  for (std::uint64_t at = 0; at < size; at += 8 * kPieceWords) {
-    const std::uint64_t count = PieceSize(at, size);
-    const std::vector<std::uint64_t> expected = Piece(pattern, at, count);
-    std::vector<std::uint64_t> found(expected.size());
-    if (CUresult r = driver->cuMemcpyDtoH(found.data(), address + at, count);
+  std::vector<std::uint8_t> piece;
+  for (std::uint64_t at = 0; at < size; at += kPieceSize) {
+    piece.resize(std::min(size - at, kPieceSize));
+    if (CUresult r =
+            driver->cuMemcpyDtoH(piece.data(), address + at, piece.size());
         r != CUDA_SUCCESS) {
-      return driver.Error(
-          r, absl::StrCat("cuMemcpyDtoH(offset=", at, ", size=", count, ")"));
+      return driver.Error(r, absl::StrCat("cuMemcpyDtoH(offset=", at,
+                                          ", size=", piece.size(), ")"));
     }
-    const auto* found_bytes = reinterpret_cast<const std::uint8_t*>(&found[0]);
-    const auto* expected_bytes =
-        reinterpret_cast<const std::uint8_t*>(&expected[0]);
-    if (std::memcmp(found_bytes, expected_bytes, count) == 0) continue;
-    const std::size_t wrong =
-        std::mismatch(found_bytes, found_bytes + count, expected_bytes).first -
-        found_bytes;
-    return absl::DataLossError(absl::StrCat(
-        "byte ", at + wrong, " of ", size, " is ", int{found_bytes[wrong]},
-        "; expected ", int{expected_bytes[wrong]}));
+    absl::Status same = pattern.Compare(at, piece, size);
+    if (!same.ok()) return same;
   }
   return absl::OkStatus();
 }

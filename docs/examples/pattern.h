@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "platform/cuda/driver.h"
 
 namespace examples {
@@ -20,6 +21,13 @@ struct Pattern {
   Pattern Inverted() const { return {seed, ~flip}; }
   // The 8 bytes at offset 8 * index.
   std::uint64_t Word(std::uint64_t index) const;
+  // Sets `bytes` to those at `offset`, a multiple of 8.
+  void Write(std::uint64_t offset, absl::Span<std::uint8_t> bytes) const;
+  // Compares every one of `bytes` with those at `offset`, a multiple of 8:
+  // DATA_LOSS names the first that differs, and the size of the `whole`.
+  absl::Status Compare(std::uint64_t offset,
+                       absl::Span<const std::uint8_t> bytes,
+                       std::uint64_t whole) const;
 };
 
 // Writes `size` bytes at `address`, and returns once the device has them.
