@@ -42,8 +42,16 @@ need_build() {
   fi
 }
 
+# What an example is compiled with, which is left out without it: 1 MB to fetch,
+# headers and the loader. No driver of Vulkan's is installed, so its tests run
+# where one is (mesa-vulkan-drivers is enough) and are skipped by name elsewhere.
+need_examples() {
+  need libvulkan-dev header:vulkan/vulkan_core.h "has the headers for the example vulkan_memory"
+}
+
 # What tests use beside the build; without it they are skipped by name.
 need_tests() {
+  need_examples
   need abigail-tools command:abidiff "compares the C interface with the one that was shipped"
   need openmpi-bin command:mpirun "starts the tests of jobs"
   need libpmix-dev glob:/usr/lib/*/pmix2/include/pmix.h "a test compares its structures with ours"
@@ -70,6 +78,7 @@ need_python() {
 # Versions are named because their output differs; Debian 12 and Ubuntu 24.04
 # both package these.
 need_lint() {
+  need_examples
   need git command:git "lists the sources"
   need clang-format-14 command:clang-format-14 "checks the layout of the code"
   need python3-pip module:pip "fetches clang-tidy"

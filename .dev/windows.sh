@@ -7,6 +7,7 @@ wine=/usr/lib/wine/wine64            # Debian does not put it on PATH.
 
 need_windows() {
   need_build
+  need_examples
   need g++-mingw-w64-x86-64-posix command:x86_64-w64-mingw32-g++-posix "compiles for Windows"
   need googletest header:../src/googletest/CMakeLists.txt "GoogleTest's sources"
   need dpkg-dev command:dpkg-source "unpacks source packages"
@@ -76,6 +77,12 @@ build_windows_deps() {
   touch "$windows_deps/done"
 }
 
+# Vulkan's headers are the same for every system; what lies beside them is not.
+copy_vulkan_headers() {
+  local include=$windows_deps/prefix/include
+  [ -e "$include/vulkan" ] || [ ! -e /usr/include/vulkan ] || cp -r /usr/include/vulkan /usr/include/vk_video "$include"
+}
+
 # build_windows [TARGET...]
 build_windows() {
   [ "$prebuilt" = 1 ] || {
@@ -84,6 +91,7 @@ build_windows() {
     fetch_cuda_headers
     use_ccache
     build_windows_deps
+    copy_vulkan_headers
   }
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"

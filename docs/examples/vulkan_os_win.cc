@@ -1,6 +1,8 @@
-#include <windows.h>
-// After it, for its types.
-#include <vulkan/vulkan_win32.h>
+// What Vulkan declares for Windows alone, with <windows.h>.
+#define VK_USE_PLATFORM_WIN32_KHR
+#include <vulkan/vulkan.h>
+
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "docs/examples/vulkan_os.h"
