@@ -57,6 +57,12 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
       "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}" --target run_consumer)
+
+  # The project that shows vcpkg, without it: it finds the package as any does.
+  run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/docs/examples/vcpkg" -B "${work}/app" ${options}
+      "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")
+  run("${CMAKE_COMMAND}" --build "${work}/app" --config "${CONFIG}")
+  run("${work}/app/app" --help)
 elseif(CASE STREQUAL "NestedProjectBuildsTheLibraryAlone")
   run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/nested" -B "${work}/build" ${options}
       "-DVMMSHARE_SOURCE_DIR=${SOURCE_DIR}" "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}")

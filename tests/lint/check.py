@@ -10,10 +10,11 @@ import sys
 
 import code_rules
 import docs_rules
+import package_rules
 import rooms
 from tree import Tree
 
-RULES = code_rules.RULES | docs_rules.RULES | rooms.RULES
+RULES = code_rules.RULES | docs_rules.RULES | package_rules.RULES | rooms.RULES
 WARN_LENGTH = 350
 
 

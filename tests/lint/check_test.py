@@ -1,5 +1,6 @@
 """Negative controls: a sound tree passes every rule, each spoilt one is caught."""
 
+import json
 import pathlib
 import sys
 import tempfile
@@ -46,7 +47,42 @@ SOUND[rooms.PICTURE] = picture_of(SOUND)
 WALK = ("### Life of a block: 0 sources\n\n### Life of an allocation: 0 sources\n"
         "| step | source | |\n| --- | --- | --- |\n")
 
+def msvc(**changes):
+    """Presets for MSVC, with one thing other than it should be."""
+    preset = {"name": "msvc", "condition": {"lhs": "${hostSystemName}", "rhs": "Windows"},
+              "cacheVariables": {"CMAKE_CXX_COMPILER": "cl", "VCPKG_MANIFEST_DIR": "${sourceDir}/.packaging/msvc"},
+              "toolchainFile": "vcpkg.cmake"}
+    preset.update(changes)
+    return json.dumps({"configurePresets": [preset],
+                       "buildPresets": [{"name": "msvc", "configurePreset": "msvc"}]})
+
+
+SOUND["CMakePresets.json"] = msvc()
+SOUND[".github/workflows/w.yml"] = "run: cmake --preset msvc\n"
+SOUND[".cmake/Dependencies.cmake"] = "find_package(absl QUIET)\n"
+SOUND[".packaging/msvc/vcpkg.json"] = '{"dependencies": [{"name": "abseil"}]}\n'
+SOUND[".packaging/vcpkg/v/vcpkg.json"] = '{"name": "v", "supports": "windows"}\n'
+SOUND[".packaging/vcpkg/v/portfile.cmake"] = ""
+SOUND["docs/app/vcpkg.json"] = '{"name": "app", "dependencies": ["v"]}\n'
+SOUND["docs/app/vcpkg-configuration.json"] = '{"overlay-ports": ["../../.packaging/vcpkg"]}\n'
+
 SPOILT = [
+    ("PresetsAreWhole", {"CMakePresets.json": "{,}\n"}, "is no JSON"),
+    ("PresetsAreWhole", {"CMakePresets.json": msvc(condition={})}, "not for Windows alone"),
+    ("PresetsAreWhole", {"CMakePresets.json": msvc(cacheVariables={"CMAKE_CXX_COMPILER": "g++"})}, "not cl"),
+    ("PresetsAreWhole", {"CMakePresets.json": msvc(cacheVariables={"CMAKE_CXX_COMPILER": "cl"})},
+     "holds no vcpkg.json"),
+    ("PresetsAreWhole", {"CMakePresets.json": msvc(name="msvc2")}, "msvc2 has no build preset"),
+    ("PresetsAreWhole", {"CMakePresets.json": msvc(name="other")}, "which is no configure preset"),
+    ("PresetsAreWhole", {".github/workflows/w.yml": "run: ctest --preset mvsc\n"}, "no preset mvsc"),
+    ("ManifestsNameWhatThereIs", {".packaging/msvc/vcpkg.json": "{'a'}\n"}, "is no JSON"),
+    ("ManifestsNameWhatThereIs", {".packaging/msvc/vcpkg.json": "{}\n"}, "port abseil is missing"),
+    ("ManifestsNameWhatThereIs", {".packaging/vcpkg/v/vcpkg.json": '{"name": "w"}\n'}, "folder of its name"),
+    ("ManifestsNameWhatThereIs",
+     {".packaging/vcpkg/v/vcpkg.json": '{"name": "v", "supports": "linux"}\n'}, "does not support Windows"),
+    ("ManifestsNameWhatThereIs", {"docs/app/vcpkg.json": '{"name": "app", "dependencies": ["w"]}\n'},
+     "holds no port"),
+    ("ManifestsNameWhatThereIs", {".packaging/vcpkg/vcpkg.json": '{"name": "set"}\n'}, "holds no port"),
     ("IncludesPointOneWay", {"platform/os/b.h": '#include "vmm/a.h"\n'}, "may not include vmm/a.h"),
     ("IncludesPointOneWay", {"fabric/b.h": "#include <vmm/a.h>\n"}, "may not include vmm/a.h"),
     ("IncludesPointOneWay",

@@ -2,6 +2,10 @@
 #   vcpkg install vmmshare --overlay-ports=.packaging/vcpkg
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 
+# Nothing is exported from a DLL: types of Abseil cross the interface.
+if(VCPKG_TARGET_IS_WINDOWS)
+  vcpkg_check_linkage(ONLY_STATIC_LIBRARY)
+endif()
 vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES tools VMMSHARE_BUILD_TOOL tools
                      VMMSHARE_BUILD_C tools VMMSHARE_BUILD_HOSTDRIVER)
 vcpkg_cmake_configure(
