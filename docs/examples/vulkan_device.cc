@@ -44,10 +44,9 @@ absl::Status VulkanDevice::CheckCanShare() {
         absl::StrCat("the Vulkan device has no ", ExternalMemoryExtension(),
                      ", so it can share no memory"));
   }
-  VkPhysicalDeviceExternalBufferInfo buffer = {};
-  buffer.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO;
-  buffer.usage = kCopies;
-  buffer.handleType = OpaqueHandleType();
+  const VkPhysicalDeviceExternalBufferInfo buffer = {
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO, nullptr,
+      /*flags=*/0, kCopies, OpaqueHandleType()};
   VkExternalBufferProperties about = {};
   about.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES;
   calls_.vkGetPhysicalDeviceExternalBufferProperties(gpu_, &buffer, &about);

@@ -12,9 +12,8 @@ namespace {
 
 // What is missing where Vulkan is there and has no device.
 constexpr char kNoDriver[] =
-    "The loader found no driver for it. NVIDIA's is part of the display "
-    "driver; "
-    "a container has it with the driver capability \"graphics\".";
+    "Vulkan has no driver here that works. NVIDIA's is part of the display "
+    "driver; a container has it with the driver capability \"graphics\".";
 
 }  // namespace
 

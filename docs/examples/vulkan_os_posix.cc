@@ -43,10 +43,8 @@ absl::StatusOr<OsHandle> ExportMemory(const VulkanCalls& calls, VkDevice device,
   if (get == nullptr) {
     return absl::UnimplementedError("the device has no vkGetMemoryFdKHR()");
   }
-  VkMemoryGetFdInfoKHR info = {};
-  info.sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR;
-  info.memory = memory;
-  info.handleType = OpaqueHandleType();
+  const VkMemoryGetFdInfoKHR info = {VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
+                                     nullptr, memory, OpaqueHandleType()};
   int descriptor = -1;
   RETURN_IF_ERROR(
       VulkanStatus(get(device, &info, &descriptor), "vkGetMemoryFdKHR()"));
@@ -58,11 +56,9 @@ absl::StatusOr<VkDeviceMemory> ImportMemory(const VulkanCalls& calls,
                                             const VkMemoryAllocateInfo& info,
                                             OsHandle handle) {
   ASSIGN_OR_RETURN(OsHandle given, vmm::platform::Duplicate(handle));
-  VkImportMemoryFdInfoKHR import = {};
-  import.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR;
-  import.pNext = info.pNext;
-  import.handleType = OpaqueHandleType();
-  import.fd = static_cast<int>(given.get());
+  const VkImportMemoryFdInfoKHR import = {
+      VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR, info.pNext,
+      OpaqueHandleType(), static_cast<int>(given.get())};
   VkMemoryAllocateInfo with_import = info;
   with_import.pNext = &import;
   VkDeviceMemory memory = VK_NULL_HANDLE;

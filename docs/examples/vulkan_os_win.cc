@@ -34,10 +34,9 @@ absl::StatusOr<OsHandle> ExportMemory(const VulkanCalls& calls, VkDevice device,
     return absl::UnimplementedError(
         "the device has no vkGetMemoryWin32HandleKHR()");
   }
-  VkMemoryGetWin32HandleInfoKHR info = {};
-  info.sType = VK_STRUCTURE_TYPE_MEMORY_GET_WIN32_HANDLE_INFO_KHR;
-  info.memory = memory;
-  info.handleType = OpaqueHandleType();
+  const VkMemoryGetWin32HandleInfoKHR info = {
+      VK_STRUCTURE_TYPE_MEMORY_GET_WIN32_HANDLE_INFO_KHR, nullptr, memory,
+      OpaqueHandleType()};
   HANDLE handle = nullptr;
   RETURN_IF_ERROR(
       VulkanStatus(get(device, &info, &handle), "vkGetMemoryWin32HandleKHR()"));
@@ -48,11 +47,10 @@ absl::StatusOr<VkDeviceMemory> ImportMemory(const VulkanCalls& calls,
                                             VkDevice device,
                                             const VkMemoryAllocateInfo& info,
                                             OsHandle handle) {
-  VkImportMemoryWin32HandleInfoKHR import = {};
-  import.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_WIN32_HANDLE_INFO_KHR;
-  import.pNext = info.pNext;
-  import.handleType = OpaqueHandleType();
-  import.handle = reinterpret_cast<HANDLE>(handle.get());
+  const VkImportMemoryWin32HandleInfoKHR import = {
+      VK_STRUCTURE_TYPE_IMPORT_MEMORY_WIN32_HANDLE_INFO_KHR, info.pNext,
+      OpaqueHandleType(), reinterpret_cast<HANDLE>(handle.get()),
+      /*name=*/nullptr};
   VkMemoryAllocateInfo with_import = info;
   with_import.pNext = &import;
   VkDeviceMemory memory = VK_NULL_HANDLE;
