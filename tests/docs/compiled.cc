@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fabric/pmix.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/share/fabric_ticket.h"
+#include "vmm/share/raw_handle.h"
 #include "vmm/vmm.h"
 #include "vmm/weights/tensor_set.h"
 
@@ -25,7 +28,15 @@ void WeightsArePutAndAttached(const platform::Driver& driver,
                               const Device& device,
                               absl::StatusOr<KeeperClient>& keeper,
                               std::uint64_t offset, absl::Time deadline);
+void HandlesOfOtherSoftware(absl::StatusOr<Device>& device,
+                            absl::StatusOr<Allocation>& memory,
+                            platform::OsHandle from_vulkan, std::uint64_t size);
 void WindowsNamesUsers(const Device& device, std::uint64_t size);
+void WindowsHasAServiceAndItsClient(const Device& device,
+                                    const platform::Driver& driver,
+                                    const std::string& sid_of_the_app,
+                                    const std::string& text, std::uint64_t size,
+                                    absl::Time deadline);
 
 void SharingAllocates() {
 #include <sharing.allocate.inc>
@@ -60,8 +71,27 @@ void WeightsArePutAndAttached(const platform::Driver& driver,
   }
 }
 
+void HandlesOfOtherSoftware(absl::StatusOr<Device>& device,
+                            absl::StatusOr<Allocation>& memory,
+                            platform::OsHandle from_vulkan,
+                            std::uint64_t size) {
+#include <sharing.raw.inc>
+}
+
 void WindowsNamesUsers(const Device& device, std::uint64_t size) {
 #include <windows.users.inc>
+}
+
+void WindowsHasAServiceAndItsClient(const Device& device,
+                                    const platform::Driver& driver,
+                                    const std::string& sid_of_the_app,
+                                    const std::string& text, std::uint64_t size,
+                                    absl::Time deadline) {
+  {
+#include <windows.service.inc>
+  } {
+#include <windows.client.inc>
+  }
 }
 
 }  // namespace vmm::testing
