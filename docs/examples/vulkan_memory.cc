@@ -12,9 +12,8 @@
 //   in        Vulkan exports memory, and vmmshare imports it, by ImportRaw()
 //
 // Then one side writes and the other checks every byte, both ways round. A way
-// that a driver refuses is called so, with the call and its answer; what the
-// control does works, so it is not the set-up. The exit status is 0 only if every
-// way works.
+// that is refused is called so, with the call and its answer; the control worked
+// before, so Vulkan is set up. The exit status is 0 only if every way works.
 //
 //   --size=16M           bytes (16M)
 //   --device=N           CUDA's device (0); Vulkan's is the one of its UUID
@@ -182,7 +181,7 @@ absl::Status Ways(const Gpu& gpu, const VulkanDevice& vulkan, Request request) {
   if (refused.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("refused: ", absl::StrJoin(refused, ", "),
-                   ". The control works, so it is a driver that refuses"));
+                   ". The control works, so Vulkan is set up"));
 }
 
 absl::Status Run(int argc, char** argv) {

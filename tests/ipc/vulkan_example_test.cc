@@ -177,7 +177,7 @@ TEST_F(VulkanExample, CallsARefusalARefusalAndSaysWhatTheControlDid) {
             HasSubstr("in: Vulkan's memory in vmmshare: REFUSED: "
                       "INVALID_ARGUMENT: "),
             HasSubstr("FAILED_PRECONDITION: refused: out, in. The control "
-                      "works"),
+                      "works, so Vulkan is set up"),
             Not(HasSubstr("OK:"))));
 }
 
