@@ -1,5 +1,6 @@
 #include "vmm/job/offer.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "fabric/topology.h"
 #include "platform/os/machine.h"
 #include "platform/os/os_handle.h"
+#include "vmm/job/internal/seen_topology.h"
 #include "vmm/memory/exporter.h"
 #include "vmm/share/fabric_ticket.h"
 
@@ -41,6 +43,23 @@ absl::StatusOr<fabric::Nvml> FindNvml(const Device& device,
     return absl::NotFoundError("no NVML was named for the host-memory driver");
   }
   return fabric::Nvml::LoadSystem();
+}
+
+std::shared_ptr<const fabric::Topology> TopologyOf(const Device& device,
+                                                   const JobOptions& options) {
+  const auto read = [&] {
+    return fabric::ReadTopology(
+        FindNvml(device, options), {device.uuid().bytes}, options.root,
+        [&](std::size_t) {
+          return fabric::FabricOfDriver(device.driver(), device.cuda_device());
+        });
+  };
+  // What tests or programs name is asked each time.
+  if (options.nvml.has_value() || !options.root.empty() ||
+      device.driver().is_host_memory()) {
+    return std::make_shared<const fabric::Topology>(read());
+  }
+  return SeenTopologies::OfProcess().Get(device.uuid().bytes, read);
 }
 
 absl::StatusOr<bool> FabricAttribute(const Device& device) {
@@ -123,11 +142,9 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   card.host_memory_driver = device->driver().is_host_memory();
   card.device = device->uuid().bytes;
   card.device_name = device->name();
-  const fabric::Topology topology = fabric::ReadTopology(
-      FindNvml(*device, options), {device->uuid().bytes}, options.root,
-      [&](std::size_t) {
-        return fabric::FabricOfDriver(device->driver(), device->cuda_device());
-      });
+  const std::shared_ptr<const fabric::Topology> topology_of =
+      TopologyOf(*device, options);
+  const fabric::Topology& topology = *topology_of;
   if (const auto& info = topology.gpus.front().fabric;
       info.ok() && info->joined()) {
     card.domain = JobCard::Domain{info->cluster, info->clique};
