@@ -159,7 +159,6 @@ class TorchSymmetricBarrier(TorchStream):
 
     def prepare(self, side):
         super().prepare(side)
-        self.symmetric.set_backend("CUDA")
         self.tensor = self.symmetric.empty(1 << 20, dtype=self.torch.int32,
                                            device=self.torch.device("cuda", side.device))
         self.handle = self.symmetric.rendezvous(self.tensor, self.dist.group.WORLD)
