@@ -15,6 +15,7 @@
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
+#include "platform/ipc/socket_advice_posix.h"
 #include "platform/ipc/socket_path_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/os/descriptor_posix.h"
@@ -138,7 +139,7 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
     const int error = errno;
     if (error == ECONNREFUSED || error == ENOENT) {
       return absl::NotFoundError(absl::StrCat(OsError(error, call).message(),
-                                              ". Nobody listens there."));
+                                              ". ", NobodyListens(directory)));
     }
     if (error != EAGAIN && error != EINTR) return OsError(error, call);
     if (deadline.Passed()) {

@@ -19,6 +19,7 @@
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/hang_up_posix.h"
 #include "platform/ipc/peer_posix.h"
+#include "platform/ipc/socket_advice_posix.h"
 #include "platform/ipc/socket_path_posix.h"
 #include "platform/ipc/speaker_posix.h"
 #include "platform/ipc/stale_sockets_posix.h"
@@ -151,7 +152,8 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
   // than meant, not even for a moment.
   if (::fchmod(Fd(socket), 0600) != 0) return OsError(errno, "fchmod(socket)");
   if (::bind(Fd(socket), address->get(), address->size) != 0) {
-    return OsError(errno, absl::StrCat("bind(", path, ")"));
+    const int error = errno;
+    return OsError(error, absl::StrCat("bind(", path, ")"), BindAdvice(error));
   }
   const bool for_others = !policy.also_allowed.empty();
   Listener listener(std::move(socket), path, std::move(policy));

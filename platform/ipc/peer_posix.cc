@@ -67,7 +67,7 @@ absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
         "the peer is ", Describe(peer), ", and only these users may connect: ",
         ListAllowed(policy), ". Name others in PeerPolicy::also_allowed."));
   }
-  if (peer.user.text() == absl::StrCat(kOverflowUser) && !AllUsersAreMapped()) {
+  if (StandsForUnknownUsers(peer.user)) {
     return absl::PermissionDeniedError(absl::StrCat(
         "the peer is ", Describe(peer),
         ", a number that stands for every user "
@@ -75,6 +75,10 @@ absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
         "it is"));
   }
   return absl::OkStatus();
+}
+
+bool StandsForUnknownUsers(const UserId& user) {
+  return user.text() == absl::StrCat(kOverflowUser) && !AllUsersAreMapped();
 }
 
 bool MayOwnPath(uid_t uid, const PeerPolicy& policy) {

@@ -23,6 +23,10 @@ absl::StatusOr<PeerCredentials> ReadPeer(const OsHandle& socket);
 // what the rule prevents is a program that talks to a service it did not mean.
 absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy);
 
+// Whether `user` is the number under which the kernel shows everybody whom this
+// user namespace does not map, so that it says nothing of who that is.
+bool StandsForUnknownUsers(const UserId& user);
+
 // Whether the file owner `uid` may own a directory or socket that a channel
 // goes through: root (who owns /tmp and could replace anything anyway) or an
 // allowed peer.

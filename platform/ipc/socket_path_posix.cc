@@ -4,20 +4,15 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/os/os_error.h"
-#include "platform/os/text_file_posix.h"
 
 namespace vmm::platform {
 namespace {
@@ -42,7 +37,10 @@ absl::StatusOr<std::string> MakePrivateDirectory(const std::string& parent,
   }
   std::string path = absl::StrCat(parent, "/", name);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return OsError(errno, absl::StrCat("mkdir(", path, ")"));
+    return OsError(errno, absl::StrCat("mkdir(", path, ")"),
+                   "Set NVIDIA_DRA_LOCAL_IPC_DIR to a directory that this "
+                   "process may write to; containers that share need one in "
+                   "common anyway.");
   }
   if (absl::Status status = CheckDirectory(path, {}); !status.ok()) {
     return status;
@@ -78,21 +76,12 @@ absl::StatusOr<SocketAddress> MakeSocketAddress(const std::string& path) {
 
 std::string OwnerText(uid_t owner) {
   std::string text = absl::StrCat("user ", owner);
-  // As the kernel has it unless /proc/sys/kernel/overflowuid was changed.
-  constexpr uid_t kUnknown = 65534;
-  if (owner != kUnknown) return text;
-  // Three numbers: the first inside, the first outside, and how many.
-  const absl::StatusOr<std::string> map = ReadTextFile("/proc/self/uid_map");
-  if (!map.ok()) return text;
-  const std::vector<std::string> words =
-      absl::StrSplit(*map, absl::ByAnyChar(" \n"), absl::SkipEmpty());
-  std::uint32_t known = 0;
-  if (words.size() > 2 && absl::SimpleAtoi(words[2], &known) &&
-      known <= kUnknown) {
+  if (StandsForUnknownUsers(UserId(absl::StrCat(owner)))) {
     absl::StrAppend(&text,
-                    " (that is, to one whom this user namespace does not know: "
-                    "in a rootless container, what is not of the user who "
-                    "started it)");
+                    " (a number that stands for everybody whom this user "
+                    "namespace does not know: in a rootless container, what is "
+                    "not of the user who started it; in others, what is not of "
+                    "the range of users that they were given)");
   }
   return text;
 }
@@ -116,7 +105,8 @@ absl::Status CheckDirectory(const std::string& directory,
     return absl::PermissionDeniedError(absl::StrCat(
         "the directory ", path, " belongs to ", OwnerText(about.st_uid),
         ", who is neither root nor an allowed user (this process's is ",
-        CurrentUser().text(), ")"));
+        CurrentUser().text(),
+        "). Use a directory of one of these, or chown this one."));
   }
   const bool writable_by_others = (about.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   const bool sticky = (about.st_mode & S_ISVTX) != 0;
@@ -124,7 +114,7 @@ absl::Status CheckDirectory(const std::string& directory,
     return absl::PermissionDeniedError(absl::StrFormat(
         "the directory %s has mode %04o, so that others could replace the "
         "sockets in it. Run chmod go-w on it, or make it sticky (mode 1777) "
-        "if it is meant to be shared.",
+        "if it is meant to be shared; Kubernetes' emptyDir is not by itself.",
         path, about.st_mode & 07777));
   }
   return absl::OkStatus();

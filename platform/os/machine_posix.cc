@@ -44,7 +44,9 @@ absl::StatusOr<Machine> ReadMachine() {
   if (!bytes.has_value() || bytes->size() != machine.boot_id.size()) {
     return absl::UnavailableError(absl::StrCat(
         kBootIdFile, " holds \"",
-        absl::CEscape(absl::string_view(text, length)), "\"; expected a UUID"));
+        absl::CEscape(absl::string_view(text, length)),
+        "\"; expected a UUID. A container in whose masked paths it is sees "
+        "nothing in it: take it out of them"));
   }
   std::copy(bytes->begin(), bytes->end(), machine.boot_id.begin());
 

@@ -1,0 +1,21 @@
+// What to do where a socket's directory does not serve: most that containers do
+// to it shows as an error code that says little. Internal to platform/.
+#ifndef VMMSHARE_PLATFORM_IPC_SOCKET_ADVICE_POSIX_H_
+#define VMMSHARE_PLATFORM_IPC_SOCKET_ADVICE_POSIX_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace vmm::platform {
+
+// For a bind() that failed with `code`; "" for most codes.
+absl::string_view BindAdvice(int code);
+
+// For a socket in `directory` to which nobody answers: that nobody listens, or
+// that an overlay hides who does.
+std::string NobodyListens(const std::string& directory);
+
+}  // namespace vmm::platform
+
+#endif  // VMMSHARE_PLATFORM_IPC_SOCKET_ADVICE_POSIX_H_
