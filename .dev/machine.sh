@@ -53,7 +53,9 @@ need_examples() {
 need_tests() {
   need_examples
   need abigail-tools command:abidiff "compares the C interface with the one that was shipped"
+  need crun command:crun "runs the tests of containers; other runtimes are tried where they are"
   need openmpi-bin command:mpirun "starts the tests of jobs"
+  need python3-yaml module:yaml "reads the examples of containers"
   need libpmix-dev glob:/usr/lib/*/pmix2/include/pmix.h "a test compares its structures with ours"
 }
 

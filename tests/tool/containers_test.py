@@ -4,23 +4,19 @@
 usage: containers_test.py HELLO DRIVER SOURCE [--table | UNITTEST ARGUMENTS]
 
 Each test starts docs/examples/hello twice, in namespaces and with rights like those of
-containers, made by unshare(1): no container runtime is needed. Its docstring is a row of
-the table in docs/containers.md, which --table prints. What this machine does not allow is
-skipped by name.
+containers, made by unshare(1): no container runtime is needed (runtimes_test.py has those).
+Its docstring is a row of a table in docs/containers.md, which --table prints. What this
+machine does not allow is skipped by name.
 """
 
 import ctypes
 import os
-import pathlib
 import platform
 import shutil
-import subprocess
 import sys
-import tempfile
-import threading
-import unittest
 
-PATIENCE = 60  # Seconds, for what takes milliseconds.
+import two_sides
+from two_sides import FOLDER, OTHER, USER, Prefix, after, as_user
 
 # The kernel's numbers of system calls; those from 424 on are the same on all machines.
 CALLS = {"pidfd_open": 434, "pidfd_getfd": 438}
@@ -54,74 +50,81 @@ def deny(names, words):
 
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc",
              "--net", "--uts", "--cgroup"]
-USER, OTHER = "12001", "12002"
 
 
 def with_root_of(user):
     """A container that is started by `user`, who is root in it: a rootless one."""
-    return [*as_user(user), "unshare", "--user", "--map-root-user", *CONTAINER[1:]]
+    return Prefix([*as_user(user), "unshare", "--user", "--map-root-user", *CONTAINER[1:]], user)
 
 
-def as_user(user):
-    return ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
+def program_of(user):
+    return Prefix(as_user(user), user)
 
 
-def after(script):
-    """A container in which `script` has run."""
-    return [*CONTAINER, "sh", "-c", script + ' && exec "$@"', "sh"]
+def container(script=None):
+    """A container in which `script`, if any, has run."""
+    return Prefix(after(CONTAINER, script) if script else CONTAINER)
 
 
 def denied(*names):
-    return [*CONTAINER, sys.executable, "-B", os.path.abspath(__file__), "--deny", ",".join(names)]
+    return Prefix([*CONTAINER, sys.executable, "-B", os.path.abspath(__file__), "--deny",
+                   ",".join(names)])
 
 
-class Containers(unittest.TestCase):
+class Namespaces(two_sides.TwoSides):
+    def setUp(self):
+        if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"):
+            self.skipTest("needs root, unshare and setpriv")
+        super().setUp()
+
+
+class Containers(Namespaces):
     def test_one_machine(self):
         "nothing | works |"
-        self.shares([], [])
+        self.shares(Prefix([]), Prefix([]))
 
     def test_namespaces(self):
         "two containers: all namespaces their own but users', and one folder in both | works |"
-        self.shares(CONTAINER, CONTAINER)
+        self.shares(container(), container())
 
     def test_the_host(self):
         "a container and its host | works |"
-        self.shares(CONTAINER, [])
+        self.shares(container(), Prefix([]))
 
     def test_no_folder(self):
         "two containers without a folder in common | NOT_FOUND | one folder, at one path"
-        self.refuses(CONTAINER, after('mount -t tmpfs tmpfs "$NVIDIA_DRA_LOCAL_IPC_DIR"'),
+        self.refuses(container(), container('mount -t tmpfs tmpfs "$NVIDIA_DRA_LOCAL_IPC_DIR"'),
                      "NOT_FOUND", "containers must share it")
 
     def test_another_path(self):
         "a folder that is at another path in the other | NOT_FOUND | the same path"
         folder = '"$NVIDIA_DRA_LOCAL_IPC_DIR"'
-        self.refuses(CONTAINER, after(f"mkdir -p /mnt/there && mount --bind {folder} /mnt/there && "
-                                      f"mount -t tmpfs tmpfs {folder} && "
-                                      "export NVIDIA_DRA_LOCAL_IPC_DIR=/mnt/there"),
-                     "NOT_FOUND", "at the same path")
+        there = container("mount -t tmpfs tmpfs /mnt && mkdir /mnt/there && "
+                          f"mount --bind {folder} /mnt/there && mount -t tmpfs tmpfs {folder} && "
+                          "export NVIDIA_DRA_LOCAL_IPC_DIR=/mnt/there")
+        self.refuses(container(), there, "NOT_FOUND", "at the same path")
 
     def test_read_only_roots(self):
         "roots that are read-only | works |"
         folder = '"$NVIDIA_DRA_LOCAL_IPC_DIR"'
-        read_only = after(f"mount --bind {folder} {folder} && mount -o remount,bind,ro / && "
+        read_only = container(f"mount --bind {folder} {folder} && mount -o remount,bind,ro / && "
                           "! touch /read-only 2>/dev/null")
         self.shares(read_only, read_only)
 
     def test_no_shared_memory_folder(self):
         "a `/dev/shm` that nothing can be made in | works |"
-        without = after("mount -t tmpfs -o ro tmpfs /dev/shm")
+        without = container("mount -t tmpfs -o ro tmpfs /dev/shm")
         self.shares(without, without)
 
     def test_no_capabilities(self):
         "no capabilities, and `no_new_privs` | works |"
-        without = [*CONTAINER, "setpriv", "--bounding-set", "-all", "--inh-caps", "-all",
-                   "--no-new-privs"]
+        without = Prefix([*CONTAINER, "setpriv", "--bounding-set", "-all", "--inh-caps", "-all",
+                          "--no-new-privs"])
         self.shares(without, without)
 
     def test_other_clocks(self):
         "clocks since boot that differ (time namespaces) | works |"
-        self.shares([*CONTAINER, "--time", "--boottime", "1000000"], CONTAINER)
+        self.shares(Prefix([*CONTAINER, "--time", "--boottime", "1000000"]), container())
 
     def test_no_tracing(self):
         "seccomp profiles that deny `ptrace`, `process_vm_readv` and `pidfd_getfd` | works |"
@@ -134,106 +137,117 @@ class Containers(unittest.TestCase):
 
     def test_no_boot_id(self):
         "a container without `/proc/sys/kernel/random/boot_id` | NOT_FOUND | mount `/proc` whole"
-        self.refuses(CONTAINER, after("mount -t tmpfs tmpfs /proc/sys/kernel/random"),
+        self.refuses(container(), container("mount -t tmpfs tmpfs /proc/sys/kernel/random"),
                      "NOT_FOUND", "boot_id")
 
     def test_no_proc(self):
         "a container without `/proc` | NOT_FOUND | mount `/proc`"
-        self.refuses(CONTAINER, after("mount -t tmpfs tmpfs /proc"), "NOT_FOUND", "mount /proc")
+        self.refuses(container(), container("mount -t tmpfs tmpfs /proc"), "NOT_FOUND",
+                     "mount /proc")
 
     def test_rootless(self):
         "two rootless containers of one user (user namespaces) | works |"
-        self.shares(with_root_of(USER), with_root_of(USER), users=(USER, USER))
+        self.give_sockets_to(USER)
+        self.shares(with_root_of(USER), with_root_of(USER))
 
     def test_rootless_and_the_host(self):
         "a rootless container and a program of the same user on the host | works |"
-        self.shares(as_user(USER), with_root_of(USER), users=(USER, USER))
+        self.give_sockets_to(USER)
+        self.shares(program_of(USER), with_root_of(USER))
 
     def test_rootless_and_another_user(self):
         "a rootless container and another user | PERMISSION_DENIED | one user: it knows no others"
-        self.refuses(as_user(OTHER), with_root_of(USER), "PERMISSION_DENIED",
-                     "whom this user namespace does not know", users=(OTHER, USER))
+        self.give_sockets_to(OTHER)
+        self.refuses(program_of(OTHER), with_root_of(USER), "PERMISSION_DENIED",
+                     "whom this user namespace does not know")
 
     def test_two_users(self):
         "two users | PERMISSION_DENIED | [both sides allow it](security.md)"
-        self.refuses(as_user(USER), as_user(OTHER), "PERMISSION_DENIED",
-                     "neither root nor an allowed user", users=(USER, OTHER))
+        self.give_sockets_to(USER)
+        self.refuses(program_of(USER), program_of(OTHER), "PERMISSION_DENIED",
+                     "neither root nor an allowed user")
 
     def test_docs_have_the_table(self):
-        text = pathlib.Path(SOURCE, "docs/containers.md").read_text()
+        text = (self.source / "docs/containers.md").read_text()
         self.assertIn(table(), text, "docs/containers.md lacks what --table prints")
 
-    def shares(self, owner, importer, users=("0", "0")):
-        status, said, error = self.run_both((owner, importer), users)
-        self.assertEqual(status, 0, error)
-        self.assertIn("opened", said)
 
-    def refuses(self, owner, importer, code, message, users=("0", "0")):
-        status, said, error = self.run_both((owner, importer), users)
-        self.assertEqual(status, 1, said)
-        self.assertTrue(error.startswith(code + ": "), error)
-        self.assertIn(message, error)
+class Folders(Namespaces):
+    """What can be wrong with the folder that both have."""
 
-    def run_both(self, sides, users):
-        if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"):
-            self.skipTest("needs root, unshare and setpriv")
-        folder = tempfile.TemporaryDirectory(prefix="vmmshare-containers-")
-        self.addCleanup(folder.cleanup)
-        os.chmod(folder.name, 0o755)
-        self.folder = pathlib.Path(folder.name)
-        sockets = self.folder / "sockets"
-        sockets.mkdir()
-        os.chown(sockets, int(users[0]), int(users[0]))
-        self.variables = os.environ | {"NVIDIA_DRA_LOCAL_IPC_DIR": str(sockets),
-                                       "VMMSHARE_HOST_INSTANCE": f"containers-{os.getpid()}"}
-        for words in sides:
-            tried = subprocess.run([*words, "true"], capture_output=True, text=True,
-                                   env=self.variables, timeout=PATIENCE)
-            if tried.returncode != 0:
-                self.skipTest(f"not allowed on this machine: {tried.stderr.strip()}")
-        owner = self.start(sides[0], "owner", users[0])
-        importer = self.start(sides[1], "importer", users[1], self.ticket_of(owner))
-        said, error = importer.communicate(timeout=PATIENCE)
-        self.assertEqual(owner.communicate("\n", timeout=PATIENCE)[1], "")
-        self.assertEqual(owner.returncode, 0)
-        return importer.returncode, said, error
+    def test_read_only_for_the_importer(self):
+        "a folder that the importer has read-only | works |"
+        self.shares(container(), container(remounted("ro")))
 
-    def start(self, words, name, user, *more):
-        # A library of another user is not loaded.
-        own = self.folder / name
-        own.mkdir()
-        program = [shutil.copy(one, own) for one in (HELLO, DRIVER)]
-        os.chown(program[1], int(user), int(user))
-        child = subprocess.Popen([*words, *program, *more], env=self.variables, text=True,
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE)
-        self.addCleanup(child.communicate)
-        self.addCleanup(child.kill)
-        return child
+    def test_read_only_for_the_owner(self):
+        "a folder that the owner has read-only | PERMISSION_DENIED | mount it writable there"
+        self.owner_is_refused(container(remounted("ro")), "PERMISSION_DENIED",
+                              "mount it writable")
 
-    def ticket_of(self, owner):
-        late = threading.Timer(PATIENCE, owner.kill)
-        late.start()
-        try:
-            for line in owner.stdout:
-                if line.startswith("vmmshare:"):
-                    return line.strip()
-        finally:
-            late.cancel()
-        self.fail(f"the owner has no ticket: {owner.communicate()[1]}")
+    def test_options_of_dra(self):
+        "a folder of root's with mode 1777, mounted `nosuid,nodev,noexec`, as DRA's is | works |"
+        self.give_sockets_to(0, 0o1777)
+        side = Prefix([*after(CONTAINER, remounted("nosuid,nodev,noexec")), *as_user(USER)], USER)
+        self.shares(side, side)
+
+    def test_empty_dir(self):
+        "Kubernetes' `emptyDir`: root's, 0777 | PERMISSION_DENIED | [a folder in it](#kubernetes)"
+        self.give_sockets_to(0, 0o777)
+        self.owner_is_refused(program_of(USER), "PERMISSION_DENIED", "emptyDir")
+
+    def test_folder_in_an_empty_dir(self):
+        "a folder that the containers' user made in an `emptyDir` | works |"
+        self.give_sockets_to(0, 0o777)
+        own = Prefix(after(as_user(USER), f'{FOLDER}="${FOLDER}/own" && export {FOLDER} && '
+                                          f'mkdir -p -m 700 "${FOLDER}"'), USER)
+        self.shares(own, own)
+
+    def test_folder_of_another(self):
+        "a folder of another user's | PERMISSION_DENIED | `chown`, or a folder of one's own"
+        self.give_sockets_to(OTHER)
+        self.owner_is_refused(program_of(USER), "PERMISSION_DENIED", "chown this one")
+
+    def test_folder_of_root_alone(self):
+        "a folder of root's with mode 0755, for another user | PERMISSION_DENIED | `chmod 1777`"
+        self.owner_is_refused(program_of(USER), "PERMISSION_DENIED", "chmod 1777")
+
+    def test_no_folder_and_a_read_only_root(self):
+        "a read-only root, and no folder named | PERMISSION_DENIED | name one"
+        side = Prefix([*after(CONTAINER, f"unset {FOLDER} XDG_RUNTIME_DIR && "
+                                         "mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp"),
+                       *as_user(USER)], USER)
+        self.owner_is_refused(side, "PERMISSION_DENIED", f"Set {FOLDER}")
+
+    def test_long_path(self):
+        "a folder whose path has more than 74 bytes | INVALID_ARGUMENT | a shorter one"
+        path = self.sockets / ("l" * (75 - len(f"{self.sockets}/")))
+        path.mkdir()
+        self.variables[FOLDER] = str(path)
+        self.owner_is_refused(Prefix([]), "INVALID_ARGUMENT", "a directory with a shorter path")
+        self.variables[FOLDER] = str(path)[:-1]
+        path.rename(str(path)[:-1])
+        self.shares(Prefix([]), Prefix([]))
+
+    def test_overlay(self):
+        "a folder of which the importer has an overlay | NOT_FOUND | a volume"
+        layers = f"lowerdir=${FOLDER},upperdir=/mnt/upper,workdir=/mnt/work"
+        overlay = ("mount -t tmpfs tmpfs /mnt && mkdir /mnt/upper /mnt/work && "
+                   f'mount -t overlay overlay -o "{layers}" "${FOLDER}"')
+        self.refuses(container(), container(overlay), "NOT_FOUND", "an overlay hides who does")
+
+
+def remounted(options):
+    """Has the folder in common mounted once more, with `options`."""
+    return (f'mount --bind "${FOLDER}" "${FOLDER}" && '
+            f'mount -o "remount,bind,{options}" "${FOLDER}"')
 
 
 def table():
-    tests = [one for name, one in vars(Containers).items() if name.startswith("test_")]
-    rows = [f"| {one.__doc__} |" for one in tests if one.__doc__]
+    rows = [f"| {row} |" for suite in (Containers, Folders) for row in two_sides.rows_of(suite)]
     return "\n".join(["| between the two | comes to | what helps |", "| --- | --- | --- |", *rows])
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--deny":
         deny(sys.argv[2].split(","), sys.argv[3:])
-    HELLO, DRIVER, SOURCE = (os.path.abspath(one) for one in sys.argv[1:4])
-    if sys.argv[4:] == ["--table"]:
-        print(table())
-        sys.exit(0)
-    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
+    two_sides.main("__main__", sys.argv, table)

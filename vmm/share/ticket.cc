@@ -250,9 +250,9 @@ absl::Status CheckUsableHere(const Ticket& ticket,
         "the ticket was made on host ", ticket.host_name,
         ", on another machine or before a restart; this is ",
         (*machine)->host_name, ". Memory shared as ", NameOf(ticket.kind),
-        " stays on one machine: across nodes share fabric handles. If it is one "
-        "machine, a container was given a boot id of its own (systemd-nspawn "
-        "does that): see docs/containers.md."));
+        " stays on one machine: across nodes share fabric handles. If it is "
+        "one machine, a container was given a boot id of its own "
+        "(systemd-nspawn does that): see docs/containers.md."));
   }
   return absl::OkStatus();
 }
