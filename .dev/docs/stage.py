@@ -21,7 +21,7 @@ from docs_rules import FENCE  # noqa: E402
 from tree import Tree  # noqa: E402
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
-LANGUAGES = {".h": "cpp", ".cc": "cpp", ".py": "python", ".txt": "cmake", ".md": "markdown"}
+LANGUAGES = {".h": "cpp", ".cc": "cpp", ".py": "python", ".txt": "cmake", ".md": "markdown", ".yaml": "yaml"}
 
 # The table of contents: a caption, and pages of docs/.
 CONTENTS = [
@@ -92,7 +92,8 @@ class Stage:
     def show_folder(self, folder):
         page = f"source/{folder}/index.md"
         files = [f for f in self.tree.files if f.startswith(folder + "/")
-                 and posixpath.splitext(f)[1] in (".cc", ".h", ".py")]
+                 and (posixpath.splitext(f)[1] in (".cc", ".h", ".py", ".yaml")
+                      or f.endswith("/Containerfile"))]
         rows = "".join(f"- [{f[len(folder) + 1:]}](/{self.show(f)})\n" for f in files)
         self.write(page, f"# {folder}\n\n{rows}")
         return page
