@@ -10,13 +10,14 @@ machine does not allow is skipped by name.
 """
 
 import ctypes
+import errno
 import os
 import platform
 import shutil
 import sys
 
 import two_sides
-from two_sides import FOLDER, OTHER, USER, Prefix, after, as_user
+from two_sides import FOLDER, OTHER, USER, Prefix, after, as_user, proof
 
 # The kernel's numbers of system calls; those from 424 on are the same on all machines.
 CALLS = {"pidfd_open": 434, "pidfd_getfd": 438}
@@ -45,6 +46,9 @@ def deny(names, words):
     if (libc.prctl(set_no_new_privileges, 1, 0, 0, 0) != 0 or
             libc.prctl(set_seccomp, filtered, ctypes.byref(program), 0, 0) != 0):
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
+    for name in names:
+        if libc.syscall(CALLS[name], 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != errno.EPERM:
+            sys.exit(f"{two_sides.NOT_IN_FORCE}: {name}() is allowed")
     os.execvp(words[0], words)
 
 
@@ -107,13 +111,14 @@ class Containers(Namespaces):
     def test_read_only_roots(self):
         "roots that are read-only | works |"
         folder = '"$NVIDIA_DRA_LOCAL_IPC_DIR"'
-        read_only = container(f"mount --bind {folder} {folder} && mount -o remount,bind,ro / && "
-                          "! touch /read-only 2>/dev/null")
+        read_only = container(f"mount --bind {folder} {folder} && mount -o remount,bind,ro / && " +
+                              proof("! touch /read-only 2>/dev/null"))
         self.shares(read_only, read_only)
 
     def test_no_shared_memory_folder(self):
         "a `/dev/shm` that nothing can be made in | works |"
-        without = container("mount -t tmpfs -o ro tmpfs /dev/shm")
+        without = container("mount -t tmpfs -o ro tmpfs /dev/shm && " +
+                            proof("! touch /dev/shm/file 2>/dev/null"))
         self.shares(without, without)
 
     def test_no_capabilities(self):

@@ -44,16 +44,34 @@ def with_one_hierarchy(words):
 
 
 class Container:
-    """A side in a container; `what` is what write_config() takes."""
+    """A side in a container; `what` is what write_config() takes.
 
-    def __init__(self, image="one", folder=True, **what):
-        self.image, self.folder, self.what = image, folder, what
+    `proof` is a condition of the shell in it, which has no programs but its own: that what
+    the row is about is so.
+    """
+
+    def __init__(self, image="one", folder=True, proof="", **what):
+        self.image, self.folder, self.proof, self.what = image, folder, proof, what
 
     def command(self, case, name, words):
         root, places = image_of(self.image, self.what.get("owner", 0), case)
         sockets = str(case.sockets) if self.folder else None
-        return case.contained(name, root, [places.get(word, word) for word in words], sockets,
-                        dict(self.what))
+        words = [places.get(word, word) for word in words]
+        if self.proof:
+            shell = f"/opt/{self.image}/sh"
+            words = [shell, "-c", two_sides.proof(self.proof) + '; exec "$@"', "sh", *words]
+        return case.contained(name, root, words, sockets, dict(self.what))
+
+
+def status_has(key, pattern):
+    """That the kernel says `key` of this process, with a value of the shell's pattern."""
+    return (f'while read -r key value; do case "$key $value" in "{key}: "{pattern}) break;; esac; '
+            "done </proc/self/status; [ -n \"$value\" ]")
+
+
+def nothing_mounted_at(path):
+    return (f'while read -r line; do case "$line" in *" {path} "*) break;; esac; '
+            "done </proc/self/mountinfo; [ -z \"$line\" ]")
 
 
 class Oci:

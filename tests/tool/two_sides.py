@@ -15,6 +15,7 @@ import unittest
 PATIENCE = 60  # Seconds, for what takes milliseconds.
 USER, OTHER = 12001, 12002  # Users whom no machine has.
 FOLDER = "NVIDIA_DRA_LOCAL_IPC_DIR"
+NOT_IN_FORCE = "not in force"  # Said by a side on which nothing is as its row says.
 
 
 class Prefix:
@@ -43,6 +44,11 @@ def as_user(user):
 def after(before, script):
     """The words `before`, and a shell in which `script` runs first."""
     return [*before, "sh", "-c", script + ' && exec "$@"', "sh"]
+
+
+def proof(condition):
+    """Shell that ends unless `condition` holds: else a row could pass without what it is about."""
+    return f"{{ {condition}; }} || {{ echo '{NOT_IN_FORCE}: {condition}' >&2; exit 3; }}"
 
 
 class TwoSides(unittest.TestCase):
@@ -99,6 +105,7 @@ class TwoSides(unittest.TestCase):
         words = side.command(self, name, [self.hello, "--help"])
         tried = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                                env=os.environ | self.variables, timeout=PATIENCE)
+        self.assertNotIn(NOT_IN_FORCE, tried.stderr)
         if tried.returncode != 0 or "DRIVER TICKET" not in tried.stdout:
             self.skipTest(f"not allowed on this machine: {tried.stderr.strip()}")
 
