@@ -21,7 +21,7 @@ def parsed(tree, name):
 
 
 def inherited(presets, name, field):
-    """A field of the configure preset `name`, or of the first it inherits it from."""
+    """A field of the preset `name`, or of the first it inherits it from."""
     preset = presets.get(name, {})
     if field in preset:
         return preset[field]
@@ -45,8 +45,9 @@ def presets_are_whole(tree):
     presets = {p["name"]: p for p in content.get("configurePresets", [])}
     built = {p.get("configurePreset") for p in content.get("buildPresets", [])}
     for kind in ("buildPresets", "testPresets"):
-        for preset in content.get(kind, []):
-            named = preset.get("configurePreset")
+        of_kind = {p["name"]: p for p in content.get(kind, [])}
+        for preset in of_kind.values():
+            named = inherited(of_kind, preset["name"], "configurePreset")
             if named not in presets and not preset.get("hidden"):
                 yield f"{PRESETS}: {kind}: {preset['name']} is of '{named}', which is no configure preset"
     for name, preset in presets.items():
