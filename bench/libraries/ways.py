@@ -51,8 +51,7 @@ WAYS = [
          note="TORCH_SYMMMEM_IMPLICIT_POOL=0; new memory each time"),
     _way("jobs", "PyTorch NVSHMEM", "TorchNvshmem", "jobs_others", quick=False, gpus=2,
          environment={"TORCH_SYMMMEM_IMPLICIT_POOL": "0"},
-         note="set_backend(\"NVSHMEM\"), without PyTorch's pool, which gave too little memory "
-              "for a larger size"),
+         note="set_backend(\"NVSHMEM\"), without PyTorch's pool"),
     _way("jobs", "NVSHMEM", "NvshmemHeap", "jobs_others", gpus=2,
          note="nvshmem_malloc; nvshmem_free keeps the memory, so only a first time is of new "
               "memory"),

@@ -176,7 +176,10 @@ def main():
         print("gpu_devices.py needs two GPUs", file=sys.stderr)
         return 77
     checks = {f"{library}, {how}": (lambda library=library, how=how: check_library(library, how))
-              for library in LIBRARIES for how in SEEN}
+              for library in LIBRARIES for how in SEEN
+              # JAX 0.11 answers INVALID_VALUE for some kernels on another GPU's memory while it
+              # sees that GPU (measured on two H100).
+              if (library, how) != ("jax", "both seen")}
     checks |= {"other allocators": check_legacy, "copies": check_copies}
     asked = sys.argv[1:]
     good = set(asked) <= set(checks)
