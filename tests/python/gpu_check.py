@@ -8,7 +8,6 @@ Wants the wheel installed, and torch, cupy, jax, numba and cuda.core: a check wh
 is missing is "skipped", with the reason. No pytest. See docs/python.md.
 """
 
-import json
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import multiprocessing as mp
 
 import vmmshare as vs
+from gpu_report import run_checks
 
 QUICK = "--quick" in sys.argv
 CYCLES = 500 if QUICK else 10_000
@@ -471,8 +471,6 @@ def check_numba_allocator():
 
 
 def main():
-    report = {"version": vs.__version__, "devices": [repr(d) for d in vs.devices()],
-              "checks": {}}
     checks = {f"seen by {name}": (lambda name=name: check_library(name))
               for name in ("torch", "cupy", "jax", "numba", "cuda.core")}
     checks |= {"cycles leave nothing": check_cycles, "stream order": check_stream_order,
@@ -480,21 +478,7 @@ def main():
                "training": check_training, "regions": check_regions,
                "cupy's allocator": check_cupy_allocator,
                "numba's allocator": check_numba_allocator}
-    asked = [word for word in sys.argv[1:] if word != "--quick"]
-    good = set(asked) <= set(checks)
-    for name, check in checks.items():
-        if asked and name not in asked:
-            continue
-        try:
-            report["checks"][name] = {"result": "passed", "figures": check()}
-        except ImportError as missing:
-            report["checks"][name] = {"result": "skipped", "why": str(missing)}
-        except Exception:
-            good = False
-            report["checks"][name] = {"result": "FAILED", "why": traceback.format_exc()}
-        print(f"{report['checks'][name]['result']}: {name}", file=sys.stderr, flush=True)
-    print(json.dumps(report, indent=1))
-    return 0 if good else 1
+    return run_checks(checks, [word for word in sys.argv[1:] if word != "--quick"])
 
 
 if __name__ == "__main__":

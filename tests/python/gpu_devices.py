@@ -8,15 +8,14 @@ Wants the wheel installed, and the libraries whose checks run; prints one JSON o
 """
 
 import contextlib
-import json
 import os
 import statistics
 import sys
 import time
-import traceback
 
 import vmmshare as vs
 from gpu_check import pattern, serve_and_ask
+from gpu_report import run_checks
 
 COUNT = 1 << 20
 LIBRARIES = ("torch", "cupy", "numba", "jax")
@@ -171,7 +170,6 @@ def check_copies():
 
 
 def main():
-    report = {"version": vs.__version__, "devices": [repr(d) for d in vs.devices()], "checks": {}}
     if len(vs.devices()) < 2:
         print("gpu_devices.py needs two GPUs", file=sys.stderr)
         return 77
@@ -181,21 +179,7 @@ def main():
               # sees that GPU (measured on two H100).
               if (library, how) != ("jax", "both seen")}
     checks |= {"other allocators": check_legacy, "copies": check_copies}
-    asked = sys.argv[1:]
-    good = set(asked) <= set(checks)
-    for name, check in checks.items():
-        if asked and name not in asked:
-            continue
-        try:
-            report["checks"][name] = {"result": "passed", "figures": check()}
-        except ImportError as missing:
-            report["checks"][name] = {"result": "skipped", "why": str(missing)}
-        except Exception:
-            good = False
-            report["checks"][name] = {"result": "FAILED", "why": traceback.format_exc()}
-        print(f"{report['checks'][name]['result']}: {name}", file=sys.stderr, flush=True)
-    print(json.dumps(report, indent=1))
-    return 0 if good else 1
+    return run_checks(checks, sys.argv[1:])
 
 
 if __name__ == "__main__":

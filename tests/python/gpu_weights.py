@@ -10,7 +10,6 @@ Wants the wheel installed, torch and safetensors. See docs/benchmarks.md.
 """
 
 import contextlib
-import json
 import multiprocessing as mp
 import resource
 import shutil
@@ -24,6 +23,7 @@ import traceback
 
 import vmmshare as vs
 import vmmshare.weights
+from gpu_report import run_checks
 
 QUICK = "--quick" in sys.argv
 
@@ -522,27 +522,16 @@ def check_sync():
     return figures
 
 
+def empty_cache():
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+
+
 def main():
-    report = {"version": vs.__version__, "devices": [repr(d) for d in vs.devices()], "checks": {}}
     checks = {"put and attach": check_put_and_attach, "swap": check_swap, "files": check_files,
               "sleep and wake": check_sleep_and_wake, "sync": check_sync}
-    asked = [word for word in sys.argv[1:] if not word.startswith("--")]
-    good = set(asked) <= set(checks)
-    for name, check in checks.items():
-        if asked and name not in asked:
-            continue
-        began = time.perf_counter()
-        try:
-            report["checks"][name] = {"result": "passed", "figures": check()}
-        except Exception:
-            good = False
-            report["checks"][name] = {"result": "FAILED", "why": traceback.format_exc()}
-        print(f"{report['checks'][name]['result']}: {name} "
-              f"({time.perf_counter() - began:.1f} s)", file=sys.stderr, flush=True)
-        if "torch" in sys.modules:
-            sys.modules["torch"].cuda.empty_cache()
-    print(json.dumps(report, indent=1))
-    return 0 if good else 1
+    return run_checks(checks, [word for word in sys.argv[1:] if not word.startswith("--")],
+                      empty_cache)
 
 
 if __name__ == "__main__":
