@@ -103,6 +103,7 @@ inline constexpr TableRow kTable[] = {
     {"statx", kAcquire, {ENOMEM}},
     {"fstatat", kAcquire, {EACCES, ENOENT, ENOMEM, ELOOP}},
     {"fstatfs", kAcquire, {EIO, ENOMEM, ENOSYS, EINTR}},
+    {"statfs", kAcquire, {EACCES, EIO, ENOENT, ENOMEM, ENOSYS}},
     {"opendir", kAcquire, {EMFILE, ENFILE, EACCES, ENOENT, ENOMEM}},
     {"fdopendir", kAcquire, {ENOMEM}},
     {"readdir", kAcquire, {ENOENT}},

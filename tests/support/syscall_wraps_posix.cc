@@ -35,6 +35,7 @@ int __real_statx(int directory, const char* path, int flags, unsigned mask,
 int __real_fstatat(int directory, const char* path, struct stat* result,
                    int flags);
 int __real_fstatfs(int fd, struct statfs* result);
+int __real_statfs(const char* path, struct statfs* result);
 DIR* __real_opendir(const char* path);
 DIR* __real_fdopendir(int fd);
 dirent* __real_readdir(DIR* directory);
@@ -124,6 +125,11 @@ int __wrap_fstatfs(int fd, struct statfs* result) {
   vmm::testing::internal::BlockIfMarked(fd);
   return Intercept(RowOf("fstatfs"), -1,
                    [&] { return __real_fstatfs(fd, result); });
+}
+
+int __wrap_statfs(const char* path, struct statfs* result) {
+  return Intercept(RowOf("statfs"), -1,
+                   [&] { return __real_statfs(path, result); });
 }
 
 DIR* __wrap_opendir(const char* path) {

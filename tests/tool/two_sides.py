@@ -58,12 +58,19 @@ class TwoSides(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="vmmshare-containers-", dir="/tmp")
         self.addCleanup(folder.cleanup)
+        self.addCleanup(self.expect_untouched, os.stat(os.devnull))
         os.chmod(folder.name, 0o755)
         self.folder = pathlib.Path(folder.name)
         self.sockets = self.folder / "sockets"
         self.sockets.mkdir()
         self.variables = {FOLDER: str(self.sockets),
                           "VMMSHARE_HOST_INSTANCE": f"containers-{os.getpid()}"}
+
+    def expect_untouched(self, before):
+        now = os.stat(os.devnull)
+        self.assertEqual((now.st_uid, now.st_gid, now.st_mode),
+                         (before.st_uid, before.st_gid, before.st_mode),
+                         f"{os.devnull} of this machine was changed")
 
     def give_sockets_to(self, user, mode=0o755):
         if os.geteuid() == 0:
@@ -103,7 +110,9 @@ class TwoSides(unittest.TestCase):
     def try_out(self, name, side):
         """Skips this test where the machine does not allow such a side."""
         words = side.command(self, name, [self.hello, "--help"])
-        tried = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        # Pipes, never /dev/null: crun gives what it has as standard input to the container's
+        # user, and that would be the machine's own device.
+        tried = subprocess.run(words, capture_output=True, text=True, input="",
                                env=os.environ | self.variables, timeout=PATIENCE)
         self.assertNotIn(NOT_IN_FORCE, tried.stderr)
         if tried.returncode != 0 or "DRIVER TICKET" not in tried.stdout:
