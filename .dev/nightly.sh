@@ -5,8 +5,8 @@
 # and says by `figure` what came of it. Its whole output is build/nightly/NAME.log.
 
 # The parts, and how many hours each may take; with --short it is 10 minutes.
-nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 spin:1 valgrind:2 asan:4 tsan:4 windows:2
-  coverage:2 mutants:8'
+nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 soak:12 spin:1 valgrind:2 asan:4 tsan:4
+  windows:2 coverage:2 mutants:8'
 
 # task_nightly [--short] [PART...]
 task_nightly() {
@@ -125,6 +125,15 @@ nightly_hostile() {
   export VMMSHARE_HOSTILE_SESSIONS
   limited build/dev/tests/hostile/hostile_test --gtest_brief=1
   figure "$VMMSHARE_HOSTILE_SESSIONS sessions for each server"
+}
+
+# Everything at once, for hours: who holds more after each round than before?
+nightly_soak() {
+  build dev soak_test
+  export VMMSHARE_SOAK_SECONDS
+  VMMSHARE_SOAK_SECONDS=$(often 42000 120)
+  limited build/dev/tests/soak/soak_test --gtest_brief=1
+  figure "$(sed -n 's/^soak: \([^;]*\);.*/\1/p' "$folder/soak.log" | tail -n 1), nothing held that was not before"
 }
 
 # Random operations, each compared with a model.

@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace vmm::fabric {
 namespace {
@@ -13,8 +15,9 @@ absl::StatusOr<FabricInfo> WithoutNvml(const absl::Status& why,
   if (otherwise == nullptr) return why;
   absl::StatusOr<FabricInfo> told = otherwise(i);
   if (told.ok()) return told;
+  const absl::string_view stop = absl::EndsWith(why.message(), ".") ? "" : ".";
   return absl::Status(
-      why.code(), absl::StrCat(why.message(),
+      why.code(), absl::StrCat(why.message(), stop,
                                " Of the fabric the CUDA driver says nothing "
                                "either: ",
                                told.status().message()));

@@ -56,7 +56,7 @@ class Hostile : public IpcTest {
     Save(recorded, file);
     const absl::Duration quiet = SlowOf(Times(
         address, honest, [times = 0]() mutable { return times++ < 100; }));
-    const Target::Usage before = target.Uses();
+    const ProcessUsage before = target.Uses();
     const std::string open = target.Open();
 
     const std::uint64_t sessions =
@@ -93,7 +93,7 @@ class Hostile : public IpcTest {
     // That a peer has ended for good is known a while after it did. The moment
     // that counts is the one looked at: an honest client's own end is still being
     // noticed at the next.
-    Target::Usage after;
+    ProcessUsage after;
     ExpectSoon([&] {
       Must(honest(address));
       after = target.Uses();

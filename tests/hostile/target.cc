@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <list>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tests/gpu/stream.h"
+#include "tests/ipc/door.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/queue/ring.h"
 #include "vmm/share/endpoint.h"
@@ -58,55 +56,6 @@ int ServeKeeper(Channel& orders, const std::string& directory) {
   Wait(orders);
   return 0;
 }
-
-// Serves each that connects on a thread of its own.
-class Door {
- public:
-  Door(const std::string& directory, std::function<void(Channel)> serve)
-      : serve_(std::move(serve)),
-        listener_(Must(Listener::Bind({.directory = directory}, {}))),
-        end_(Must(platform::CancelEvent::Create())),
-        thread_([this] { Accept(); }) {}
-  ~Door() {
-    end_.Notify();
-    thread_.join();
-    for (Visit& each : visits_) each.thread.join();
-  }
-  Door(const Door&) = delete;
-  Door& operator=(const Door&) = delete;
-  const std::string& address() const { return listener_.address(); }
-
- private:
-  struct Visit {
-    std::thread thread;
-    std::atomic<bool> over = false;
-  };
-  void Accept() {
-    for (;;) {
-      absl::StatusOr<Channel> peer =
-          listener_.Accept(absl::Now() + absl::Milliseconds(50), &end_);
-      visits_.remove_if([](Visit& each) {
-        if (!each.over) return false;
-        each.thread.join();
-        return true;
-      });
-      if (absl::IsCancelled(peer.status())) return;
-      if (!peer.ok()) continue;
-      Visit& visit = visits_.emplace_back();
-      visit.thread =
-          std::thread([this, &visit, peer = *std::move(peer)]() mutable {
-            serve_(std::move(peer));
-            visit.over = true;
-          });
-    }
-  }
-
-  const std::function<void(Channel)> serve_;
-  Listener listener_;
-  platform::CancelEvent end_;
-  std::list<Visit> visits_;
-  std::thread thread_;
-};
 
 absl::Time Soon() { return absl::Now() + kPatience; }
 
@@ -170,24 +119,6 @@ Target::Target(const std::string& kind, Listener& listener,
 void Target::End() {
   orders_.Close();
   EXPECT_EQ(child_.Wait(), 0);
-}
-
-Target::Usage Target::Uses() const {
-  const std::string process = absl::StrCat("/proc/", child_.pid());
-  Usage usage;
-  for ([[maybe_unused]] const auto& each :
-       std::filesystem::directory_iterator(process + "/fd")) {
-    ++usage.descriptors;
-  }
-  std::ifstream status(process + "/status");
-  for (std::string word; status >> word;) {
-    if (word == "Threads:") status >> usage.threads;
-    if (word == "VmRSS:") {
-      status >> usage.resident;
-      usage.resident <<= 10;
-    }
-  }
-  return usage;
 }
 
 std::string Target::Open() const {

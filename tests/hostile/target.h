@@ -2,11 +2,11 @@
 #ifndef VMMSHARE_TESTS_HOSTILE_TARGET_H_
 #define VMMSHARE_TESTS_HOSTILE_TARGET_H_
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/process_usage_posix.h"
 
 namespace vmm::testing {
 
@@ -17,13 +17,6 @@ inline constexpr int kTargetRingItems = 3;
 // A process that serves, as the parent of the test sees it.
 class Target {
  public:
-  // What a process holds: for a comparison of before and after.
-  struct Usage {
-    std::size_t descriptors = 0;
-    std::size_t threads = 0;
-    std::size_t resident = 0;  // Bytes.
-  };
-
   // `kind` is "endpoint", "keeper" or "ring"; it says where to find it through
   // `listener`.
   Target(const std::string& kind, platform::Listener& listener,
@@ -34,7 +27,7 @@ class Target {
   // endpoint: the tickets of memory and of a pool. keeper: the address. ring:
   // the addresses of a writer and of a reader.
   const std::vector<std::string>& says() const { return says_; }
-  Usage Uses() const;
+  ProcessUsage Uses() const { return UsageOf(child_.pid()); }
   // What its descriptors refer to, a line each.
   std::string Open() const;
 

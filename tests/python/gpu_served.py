@@ -195,13 +195,40 @@ def jax_default(opener):
                                   lambda: float(cupy.from_dlpack(array).sum()), True)
 
 
-def rmm_default(opener):
+def with_rmm(opener, resource):
     import cupy
-    import rmm
-    buffer = rmm.DeviceBuffer(size=4 * COUNT)
-    array = cupy.asarray(buffer).view("float32")
+    buffer = resource.allocate(4 * COUNT)
+    memory = cupy.cuda.UnownedMemory(buffer, 4 * COUNT, resource, 0)
+    array = cupy.ndarray(COUNT, "float32", cupy.cuda.MemoryPointer(memory, 0))
     array[...] = 1
-    return by_consent_and_by_copy(opener, array, lambda: float(array.sum()))
+    try:
+        return by_consent_and_by_copy(opener, array, lambda: float(array.sum()))
+    finally:
+        cupy.cuda.Device().synchronize()
+        resource.deallocate(buffer, 4 * COUNT)
+
+
+def rmm_default(opener):
+    import rmm
+    return with_rmm(opener, rmm.mr.CudaMemoryResource())
+
+
+def rmm_pool(opener):
+    """All of the pool is disclosed, and it says so."""
+    import rmm
+    size = 32 << 20
+    pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=size)
+    found = with_rmm(opener, pool)
+    expect(str(size) in found["legacy"], found["legacy"])
+    return found
+
+
+def rmm_async(opener):
+    """The driver's default pool, which it does not export."""
+    import rmm
+    found = with_rmm(opener, rmm.mr.CudaAsyncMemoryResource())
+    expect("pool" in found["legacy"], found["legacy"])
+    return found
 
 
 def cuda_core_default(opener):
@@ -252,7 +279,8 @@ def times(opener):
 
 CHECKS = {f.__name__: f for f in (
     torch_default, torch_view_with_gaps, torch_parameter, torch_float8, cupy_default,
-    cupy_async_pool, exportable_pool, numba_default, jax_default, rmm_default, cuda_core_default, pinned_host, times)}
+    cupy_async_pool, exportable_pool, numba_default, jax_default, rmm_default, rmm_pool, rmm_async,
+    cuda_core_default, pinned_host, times)}
 
 
 def main():

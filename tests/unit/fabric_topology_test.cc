@@ -38,7 +38,7 @@ TEST(Topology, WithoutNvmlAsksOtherwise) {
   info.clique = 7;
   const std::vector<Uuid> uuids = {Uuid{1}, Uuid{2}};
   const Topology topology =
-      ReadTopology(absl::NotFoundError("no NVML."), uuids, kNowhere,
+      ReadTopology(absl::NotFoundError("no NVML"), uuids, kNowhere,
                    [&](std::size_t i) -> absl::StatusOr<FabricInfo> {
                      if (i == 0) return info;
                      return absl::UnimplementedError("too old");
