@@ -368,6 +368,43 @@ static void BlocksAndFencesAreSharedByTickets(void) {
   vmmshare_driver_close(driver);
 }
 
+static void FencesLieInDeviceMemory(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory_options options = {sizeof(options)};
+  vmmshare_memory* memory = NULL;
+  options.size = 4 * VMMSHARE_FENCE_BYTES;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  const uint64_t at = vmmshare_memory_address(memory);
+
+  vmmshare_fence_array* array = NULL;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
+        vmmshare_fence_array_create(device, at, VMMSHARE_FENCE_BYTES + 1,
+                                    &array, &error));
+  CHECK(array == NULL && vmmshare_fence_array_size(NULL) == 0);
+  MUST(vmmshare_fence_array_create(device, at, options.size, &array, &error));
+  CHECK(vmmshare_fence_array_size(array) == 4);
+  MUST(vmmshare_fence_array_clear(array, 10 * SECOND, &error));
+  vmmshare_fence* fence = NULL;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
+        vmmshare_fence_array_at(array, 4, &fence, &error));
+  CHECK(fence == NULL);
+  MUST(vmmshare_fence_array_at(array, 3, &fence, &error));
+  vmmshare_fence* same = NULL;
+  MUST(vmmshare_fence_array_at(array, 3, &same, &error));
+  vmmshare_fence_array_close(array);
+  MUST(vmmshare_fence_signal_host(fence, 5, &error));
+  MUST(vmmshare_fence_wait_host(same, 5, 10 * SECOND, &error));
+  uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES];
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "by its index",
+        vmmshare_fence_ticket(fence, ticket, &error));
+  vmmshare_fence_close(same);
+  vmmshare_fence_close(fence);
+  vmmshare_memory_close(memory);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 static void MemoryIsDescribedForNetworkCards(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1250,6 +1287,7 @@ static const struct {
     {"MemoryIsSharedByText", MemoryIsSharedByText},
     {"ANullStreamOfEachThreadIsRefused", ANullStreamOfEachThreadIsRefused},
     {"BlocksAndFencesAreSharedByTickets", BlocksAndFencesAreSharedByTickets},
+    {"FencesLieInDeviceMemory", FencesLieInDeviceMemory},
     {"MemoryIsDescribedForNetworkCards", MemoryIsDescribedForNetworkCards},
     {"BadArgumentsAreRefused", BadArgumentsAreRefused},
     {"OptionsOfOtherSizes", OptionsOfOtherSizes},

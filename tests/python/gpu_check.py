@@ -174,6 +174,48 @@ def check_stream_order():
         return {"seconds": time.perf_counter() - asked}
 
 
+FENCED = 200  # Round trips: a stream takes about 1,000 commands ahead.
+
+
+def answer_fences(text, ticket):
+    """Adds 1 to each value that it is told of, on a stream, and tells of that."""
+    import torch
+    memory = vs.connect(text, writable=True).open(ticket)
+    fences = vs.FenceArray(vs.connect(text, writable=True).open(ticket))
+    value = torch.from_dlpack(memory)[2 * vs.FENCE_BYTES:].view(torch.int64)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for number in range(1, FENCED + 1):
+            fences[0].wait(stream.cuda_stream, number)
+            value.add_(1)
+            fences[1].signal(stream.cuda_stream, number)
+    stream.synchronize()
+    return int(value[0])
+
+
+def check_fence_array():
+    """Two processes' streams take turns, by fences in device memory; no host in between."""
+    import torch
+    with vs.Pool() as pool:
+        memory = pool.empty(3 * vs.FENCE_BYTES, "uint8")
+        tensor = torch.from_dlpack(memory)
+        tensor.zero_()
+        torch.cuda.synchronize()
+        fences = vs.FenceArray(memory)
+        fences.clear()
+        value = tensor[2 * vs.FENCE_BYTES:].view(torch.int64)
+        share, stream = vs.serve(pool), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for number in range(1, FENCED + 1):
+                value.add_(1)
+                fences[0].signal(stream.cuda_stream, number)
+                fences[1].wait(stream.cuda_stream, number)
+        got = serve_and_ask(answer_fences, str(share), memory.ticket())
+        stream.synchronize()
+        assert got == int(value[0]) == 2 * FENCED, f"{got}, {int(value[0])}: turns were lost"
+        return {"turns": FENCED}
+
+
 # --- speed, against torch.multiprocessing -------------------------------------------------
 
 
@@ -474,6 +516,7 @@ def main():
     checks = {f"seen by {name}": (lambda name=name: check_library(name))
               for name in ("torch", "cupy", "jax", "numba", "cuda.core")}
     checks |= {"cycles leave nothing": check_cycles, "stream order": check_stream_order,
+               "fence array": check_fence_array,
                "single calls, us": check_calls, "speed": check_speed, "copies, GB/s": check_copies,
                "training": check_training, "regions": check_regions,
                "cupy's allocator": check_cupy_allocator,

@@ -133,6 +133,8 @@ absl::string_view NameOf(HandleType type) {
       return "vmmshare_restorable";
     case HandleType::kRegion:
       return "vmmshare_region";
+    case HandleType::kFenceArray:
+      return "vmmshare_fence_array";
     case HandleType::kWeightsLayout:
       return "vmmshare_weights_layout";
     case HandleType::kWeightsWriter:

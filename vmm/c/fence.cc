@@ -114,7 +114,12 @@ vmmshare_status vmmshare_fence_ticket(
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(fence));
     RETURN_IF_ERROR(CheckGiven(ticket, "ticket"));
-    ASSIGN_OR_RETURN(const Own own, OwnOf(fence->pool));
+    if (!fence->pool.has_value()) {
+      return absl::FailedPreconditionError(
+          "the fence is one of an array, which has no tickets. Whoever has the "
+          "array's memory has the fence by its index.");
+    }
+    ASSIGN_OR_RETURN(const Own own, OwnOf(*fence->pool));
     ASSIGN_OR_RETURN(const vmm::FenceTicket exported,
                      own->Export(fence->fence));
     static_assert(VMMSHARE_FENCE_TICKET_BYTES == vmm::kFenceTicketBytes);

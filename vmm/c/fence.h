@@ -35,6 +35,38 @@ vmmshare_server_share_fences(vmmshare_server* server, vmmshare_fence_pool* pool,
 
 // For one thread at a time where a call says so.
 typedef struct vmmshare_fence vmmshare_fence;
+
+// Fences in device memory that processes share already, as ranks of a job do:
+// fence i is the same one for all that have the memory, and needs no ticket.
+// Prefer fence pools on one machine, where the host looks without asking a GPU.
+typedef struct vmmshare_fence_array vmmshare_fence_array;
+#define VMMSHARE_FENCE_BYTES 256
+// Over `bytes` at `memory`, VMMSHARE_FENCE_BYTES for each, whose streams are
+// those of `device`; changes nothing there. Make it before streams wait: the
+// driver may not make a stream, which this takes, while many do.
+//   INVALID_ARGUMENT     not a multiple of VMMSHARE_FENCE_BYTES, or none
+//   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped, or
+//                        it is no memory of cuMemCreate()
+//   UNIMPLEMENTED        the device has no stream memory operations
+// The memory stays mapped until the array and its fences are closed and the GPU
+// has passed their waits and signals.
+VMMSHARE_API vmmshare_status vmmshare_fence_array_create(
+    const vmmshare_device* device, uint64_t memory, uint64_t bytes,
+    vmmshare_fence_array** array, vmmshare_error** error);
+// Its fences may outlive it.
+VMMSHARE_API void vmmshare_fence_array_close(vmmshare_fence_array* array);
+// Fences; 0 for NULL.
+VMMSHARE_API uint64_t
+vmmshare_fence_array_size(const vmmshare_fence_array* array);
+// Makes all of them new, of value 0: one process does, before any uses them.
+VMMSHARE_API vmmshare_status vmmshare_fence_array_clear(
+    vmmshare_fence_array* array, int64_t timeout_ns, vmmshare_error** error);
+// Fence `index`. INVALID_ARGUMENT from vmmshare_fence_array_size() on. It has no
+// ticket: FAILED_PRECONDITION.
+VMMSHARE_API vmmshare_status
+vmmshare_fence_array_at(vmmshare_fence_array* array, uint64_t index,
+                        vmmshare_fence** fence, vmmshare_error** error);
+
 // A new fence, of value 0. FAILED_PRECONDITION for another process's pool.
 VMMSHARE_API vmmshare_status vmmshare_fence_create(vmmshare_fence_pool* pool,
                                                    vmmshare_fence** fence,

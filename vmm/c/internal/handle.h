@@ -35,6 +35,7 @@ enum class HandleType : std::uint32_t {
   kFetched,
   kRestorable,
   kRegion,
+  kFenceArray,
 };
 
 // "vmmshare_driver".

@@ -26,6 +26,7 @@
 #include "vmm/share/endpoint.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/sync/fence.h"
+#include "vmm/sync/fence_array.h"
 #include "vmm/sync/fence_pool.h"
 
 struct vmmshare_driver : vmm::c::Handle<vmm::c::HandleType::kDriver> {
@@ -91,10 +92,17 @@ struct vmmshare_fence_pool : vmm::c::Handle<vmm::c::HandleType::kFencePool> {
   const Any pool;
 };
 
+struct vmmshare_fence_array : vmm::c::Handle<vmm::c::HandleType::kFenceArray> {
+  explicit vmmshare_fence_array(std::unique_ptr<vmm::FenceArray> made)
+      : array(std::move(made)) {}
+  const std::unique_ptr<vmm::FenceArray> array;
+};
+
 struct vmmshare_fence : vmm::c::Handle<vmm::c::HandleType::kFence> {
-  vmmshare_fence(vmmshare_fence_pool::Any from, vmm::Fence made)
+  vmmshare_fence(std::optional<vmmshare_fence_pool::Any> from, vmm::Fence made)
       : pool(std::move(from)), fence(std::move(made)) {}
-  const vmmshare_fence_pool::Any pool;
+  // None: of an array, which has no tickets.
+  const std::optional<vmmshare_fence_pool::Any> pool;
   vmm::Fence fence;
 };
 

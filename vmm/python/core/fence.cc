@@ -13,6 +13,13 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
+// Fences in memory that processes share already.
+struct FenceArray {
+  // The fences go before the memory.
+  std::shared_ptr<Storage> memory;
+  Holder<vmmshare_fence_array> handle;
+};
+
 void* StreamOf(std::intptr_t stream) {
   CheckIsStream(stream);
   return reinterpret_cast<void*>(stream);
@@ -76,6 +83,64 @@ Object<Fence> Open(const FencePool& self, const nb::bytes& ticket,
                    pool);
 }
 
+void CreateArray(FenceArray* self, const Array& array) {
+  const std::shared_ptr<Storage> memory = array.storage();
+  const Layout& layout = array.layout();
+  if (memory->place.device.device_type != kDLCUDA) {
+    throw nb::value_error(
+        "the array is in memory of the host. Fences of the host come from a "
+        "FencePool.");
+  }
+  if (memory->place.readonly) {
+    throw nb::value_error(
+        "the array is read-only. Open its memory with writable=True.");
+  }
+  if (layout.strides != DenseStrides(layout.shape)) {
+    throw nb::value_error("the array has gaps. Give all of its memory.");
+  }
+  const auto on = DeviceOf(nb::int_(memory->place.device.device_id));
+  const std::uint64_t address = array.address();
+  const auto bytes = static_cast<std::uint64_t>(layout.elements()) *
+                     static_cast<std::uint64_t>(layout.dtype->itemsize());
+  new (self) FenceArray{
+      memory, Holder<vmmshare_fence_array>(Make(
+                  &vmmshare_fence_array_close,
+                  [&](vmmshare_fence_array** made, vmmshare_error** error) {
+                    return vmmshare_fence_array_create(on.get(), address, bytes,
+                                                       made, error);
+                  }))};
+}
+
+std::uint64_t SizeOf(const FenceArray& self) {
+  return vmmshare_fence_array_size(self.handle.get());
+}
+
+Object<Fence> At(const FenceArray& self, std::int64_t index) {
+  const auto array = self.handle.shared();
+  const auto size = static_cast<std::int64_t>(SizeOf(self));
+  if (index < -size || index >= size) {
+    throw nb::index_error(("there is no fence " + std::to_string(index) +
+                           " of " + std::to_string(size))
+                              .c_str());
+  }
+  const auto at = static_cast<std::uint64_t>(index < 0 ? index + size : index);
+  return Give(new Fence{Holder<vmmshare_fence>(Make(
+                            &vmmshare_fence_close,
+                            [&](vmmshare_fence** made, vmmshare_error** error) {
+                              return vmmshare_fence_array_at(array.get(), at,
+                                                             made, error);
+                            })),
+                        nullptr, self.memory});
+}
+
+void Clear(const FenceArray& self, nb::handle timeout) {
+  const auto array = self.handle.shared();
+  WaitInSlices(NanosecondsOf(timeout),
+               [&](std::int64_t slice, vmmshare_error** error) {
+                 return vmmshare_fence_array_clear(array.get(), slice, error);
+               });
+}
+
 nb::bytes Ticket(const Fence& self) {
   std::uint8_t bytes[VMMSHARE_FENCE_TICKET_BYTES];
   Must([&](vmmshare_error** error) {
@@ -113,6 +178,7 @@ vmmshare_status WaitASlice(vmmshare_fence* fence,
       vmmshare_fence_wait_host(fence, value, slice, error);
   if (waited != VMMSHARE_DEADLINE_EXCEEDED) return waited;
   vmmshare_error* why = nullptr;
+  if (pool == nullptr) return waited;
   const vmmshare_status owner = vmmshare_fence_pool_connection(pool, &why);
   if (owner == VMMSHARE_OK) return waited;
   vmmshare_error_free(std::exchange(*error, nullptr));
@@ -194,6 +260,29 @@ void DefineFence(nb::module_& module) {
       .def("abandon", &Abandon,
            "Lets go of all that wait for it, in all processes, for good.");
   DefineClosing(fence, "Gives it back.");
+
+  nb::class_<FenceArray> array(
+      module, "FenceArray",
+      "Fences in device memory that processes share already: fence i is the "
+      "same one for all\nthat have the memory, and needs no ticket. For ranks "
+      "of a job, SymmetricMemory.array()\nof them; on one machine prefer "
+      "FencePool, where the host looks without asking a GPU.");
+  array
+      .def("__init__", &CreateArray, nb::arg("array"),
+           "`array`: all of its bytes become fences, FENCE_BYTES each. Its "
+           "memory stays until\nthe last fence has gone: synchronise their "
+           "streams first. Make it before streams wait.\nValueError for memory "
+           "of the host, read-only memory, gaps; InvalidArgument for a\nnumber "
+           "of bytes that is no multiple of FENCE_BYTES; FailedPrecondition "
+           "where it is no\nmemory of cuMemCreate().")
+      .def("__len__", &SizeOf)
+      .def("__getitem__", &At, nb::arg("index"),
+           "The fence, a new object each time.")
+      .def("clear", &Clear, nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           "Makes all of them new, of value 0: one process does, before any "
+           "uses them.");
+  DefineClosing(array, "Its fences stay.");
+  module.attr("FENCE_BYTES") = static_cast<int>(VMMSHARE_FENCE_BYTES);
   module.def(
       "connect_fences", &OpenPool, nb::arg("text"), nb::arg("device") = 0,
       nb::kw_only(), nb::arg("timeout").none() = 10.0,

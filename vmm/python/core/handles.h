@@ -14,6 +14,7 @@
 #include "vmm/python/core/forked.h"
 #include "vmm/python/core/gil.h"
 #include "vmm/python/core/object.h"
+#include "vmm/python/core/storage.h"
 
 namespace vmm::python {
 
@@ -120,7 +121,8 @@ struct FencePool {
 };
 struct Fence {
   Holder<vmmshare_fence> handle;
-  std::shared_ptr<vmmshare_fence_pool> pool;
+  std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array,
+  std::shared_ptr<Storage> memory = nullptr;  // which lies here.
 };
 
 // Where what is at `address` is used, as the driver says; raises for what no array

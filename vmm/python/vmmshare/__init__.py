@@ -21,11 +21,13 @@ import typing as _typing
 
 from . import errors
 from ._core import (
+    FENCE_BYTES,
     Allocation,
     Array,
     Device,
     Driver,
     Fence,
+    FenceArray,
     FencePool,
     Keeper,
     Pool,
@@ -58,7 +60,9 @@ __all__ = [
     "DmaBuf",
     "DoctorReport",
     "Driver",
+    "FENCE_BYTES",
     "Fence",
+    "FenceArray",
     "FencePool",
     "Keeper",
     "Pool",
