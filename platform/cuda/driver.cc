@@ -220,7 +220,7 @@ absl::Status Driver::Error(CUresult result, absl::string_view call,
         "of the device current first (cuCtxSetCurrent)";
   }
   absl::Status status(
-      CodeOf(result),
+      limit.empty() ? CodeOf(result) : absl::StatusCode::kResourceExhausted,
       absl::StrCat(call, " answered ", name, " (", static_cast<int>(result),
                    ": ", text, ")", advice.empty() ? "" : ". ", advice));
   status.SetPayload(kResultPayload,

@@ -106,6 +106,40 @@ TEST_F(LegacyMemoryTest, IsTakenOnlyWhereNothingElseWorks) {
   }
 }
 
+TEST_F(LegacyMemoryTest, IsNotTakenForAMomentsShortage) {
+  const SharePolicy either =
+      SharePolicy::AnyOf({kNativeKind, HandleKind::kLegacyIpc});
+  for (const char* entry : {"cuMemCreate", "cuMemAddressReserve"}) {
+    DriverFaults faults;
+    const platform::Driver faulty = FaultyDriver(driver(), &faults);
+    const Device mine = Must(Device::ByOrdinal(faulty, 0));
+    faults.Arm({.point = {.nth = 0},
+                .entry = entry,
+                .result = CUDA_ERROR_OUT_OF_MEMORY});
+    const absl::Status short_of =
+        Allocation::Create(mine, {.size = 1, .sharing = either}).status();
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    EXPECT_TRUE(absl::IsResourceExhausted(short_of)) << short_of;
+    const Allocation memory =
+        Must(Allocation::Create(mine, {.size = 1, .sharing = either}));
+    EXPECT_EQ(memory.kinds(), HandleKindSet{kNativeKind}) << entry;
+  }
+}
+
+TEST_F(LegacyMemoryTest, IsNamedWhereItIsAllThereIs) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  faults.Arm({.point = {.nth = 0, .times = FaultPoint::kForEver},
+              .entry = "cuMemCreate",
+              .result = CUDA_ERROR_NOT_SUPPORTED});
+  const absl::Status refused = Allocation::Create(mine, {.size = 1}).status();
+  faults.Disarm();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("HandleKind::kLegacyIpc"));
+}
+
 // Trying it would make a context, and memory, that nobody needs.
 TEST_F(LegacyMemoryTest, IsNotEvenTriedWhereAnotherKindWorks) {
   DriverFaults faults;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fabric/driver_fabric.h"
 #include "platform/os/imex.h"
@@ -68,6 +69,11 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter) {
         "Is nvidia-smi content, and are library and kernel module of one "
         "version? docs/errors.md has the driver's results one by one.";
   }
+  absl::StrAppend(
+      &remedy, absl::EndsWith(remedy, ".") ? "" : ".",
+      " Programs that accept legacy CUDA IPC may share all the same "
+      "(docs/any_memory.md): HandleKind::kLegacyIpc, in C "
+      "VMMSHARE_KIND_LEGACY_IPC, in Python legacy=True.");
   return {"driver-refused", "the driver refuses, whatever the attribute says",
           remedy};
 }

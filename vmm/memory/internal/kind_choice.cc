@@ -1,5 +1,6 @@
 #include "vmm/memory/internal/kind_choice.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -9,11 +10,30 @@
 namespace vmm {
 namespace {
 
-absl::Status NoneWorks(const std::vector<PassedOver>& passed_over) {
+constexpr absl::string_view kOrLegacy =
+    "Or accept legacy CUDA IPC, which is weaker (docs/any_memory.md): name "
+    "HandleKind::kLegacyIpc too, in C VMMSHARE_KIND_LEGACY_IPC, in Python "
+    "legacy=True";
+
+// Whether the kind may well work at another time.
+bool MayPass(const absl::Status& reason) {
+  return absl::IsResourceExhausted(reason) || absl::IsUnavailable(reason);
+}
+
+absl::Status NoneWorks(const SharePolicy& policy,
+                       const std::vector<PassedOver>& passed_over) {
   std::string others;
   for (std::size_t i = 1; i < passed_over.size(); ++i) {
     absl::StrAppend(&others, others.empty() ? "" : "; ",
                     passed_over[i].reason.message());
+  }
+  const absl::Span<const HandleKind> kinds = policy.kinds();
+  const auto names = [&](HandleKind kind) {
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  };
+  if (names(SharePolicy::Native().kinds().front()) &&
+      !names(HandleKind::kLegacyIpc)) {
+    absl::StrAppend(&others, others.empty() ? "" : ". ", kOrLegacy);
   }
   return platform::Annotate(
       passed_over.front().reason,
@@ -38,6 +58,13 @@ absl::StatusOr<KindChoice> ChooseKinds(const Device& device,
     legacy = legacy || kind == HandleKind::kLegacyIpc;
     if (kind != HandleKind::kLegacyIpc) take(kind);
   }
+  if (choice.kinds.empty()) {
+    // Nothing is settled by what passes: neither that legacy IPC is all that
+    // there is, nor that nothing is.
+    for (const PassedOver& each : choice.passed_over) {
+      if (MayPass(each.reason)) return each.reason;
+    }
+  }
   if (legacy && choice.kinds.empty()) {
     take(HandleKind::kLegacyIpc);
   } else if (legacy) {
@@ -49,7 +76,7 @@ absl::StatusOr<KindChoice> ChooseKinds(const Device& device,
              ", has no legacy IPC handle, and is the stronger of the two"))});
   }
   if (choice.kinds.empty() && !policy.kinds().empty()) {
-    return NoneWorks(choice.passed_over);
+    return NoneWorks(policy, choice.passed_over);
   }
   return choice;
 }
