@@ -414,6 +414,22 @@ TEST_P(DriverBlockTest, WhatWasFreedSinceIsNotShared) {
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
 }
 
+// Its allocator need not know that anybody serves it, and may have put something
+// else at the address, with the same handle.
+TEST_P(DriverBlockTest, WhatIsFreedWhileItIsServedIsNotGivenToAnybody) {
+  const CUdeviceptr address = AllocateUnowned();
+  const AdoptedMemory adopted = Adopt(address);
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Share share = Must(endpoint->Publish(adopted.shareable()));
+  EXPECT_EQ(driver()->cuMemFree(address), CUDA_SUCCESS);
+  Allocate();
+  const absl::Status refused =
+      OpenTicket(driver(), share.ticket(), kWritable, Late()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("were freed"));
+  EXPECT_TRUE(endpoint->Leases().empty());
+}
+
 // args: file. Opens it and is killed.
 int HoldBlock(const Args& args) {
   const Here here;

@@ -31,23 +31,6 @@ std::string Words(absl::Span<const AddressSpan> spans) {
                       absl::Hex(spans.front().base));
 }
 
-// An address may be another allocation's by now, and has the same handle as the
-// old one (measured, of allocations under 2 MiB).
-absl::Status CheckIsStillThere(const Driver& driver, const DriverBlock& block) {
-  unsigned long long number = 0;
-  const CUresult r = driver->cuPointerGetAttribute(
-      &number, CU_POINTER_ATTRIBUTE_BUFFER_ID, block.span.base);
-  if (r == CUDA_SUCCESS && number == block.number) return absl::OkStatus();
-  if (r != CUDA_SUCCESS && r != CUDA_ERROR_INVALID_VALUE) {
-    return driver.Error(r, absl::StrCat("cuPointerGetAttribute(BUFFER_ID, ",
-                                        Words(block.span), ")"));
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat(Words(block.span),
-                   " were freed after they were adopted, and cannot be shared "
-                   "any more. Keep them until nobody has them open"));
-}
-
 absl::StatusOr<ExportedHandle> ExportLegacy(const Driver& driver,
                                             const DriverBlock& block) {
   RETURN_IF_ERROR(driver.Need<&platform::DriverTable::cuIpcGetMemHandle>());
@@ -138,6 +121,23 @@ absl::StatusOr<std::vector<AddressSpan>> Neighbours(const Driver& driver,
                   (base + size + kAlignment - 1) / kAlignment * kAlignment);
   }
   return found;
+}
+
+// An address may be another allocation's by now, and has the same handle as the
+// old one (measured, of allocations under 2 MiB).
+absl::Status CheckIsStillThere(const Driver& driver, const DriverBlock& block) {
+  unsigned long long number = 0;
+  const CUresult r = driver->cuPointerGetAttribute(
+      &number, CU_POINTER_ATTRIBUTE_BUFFER_ID, block.span.base);
+  if (r == CUDA_SUCCESS && number == block.number) return absl::OkStatus();
+  if (r != CUDA_SUCCESS && r != CUDA_ERROR_INVALID_VALUE) {
+    return driver.Error(r, absl::StrCat("cuPointerGetAttribute(BUFFER_ID, ",
+                                        Words(block.span), ")"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(Words(block.span),
+                   " were freed after they were adopted, and cannot be shared "
+                   "any more. Keep them until nobody has them open"));
 }
 
 absl::StatusOr<ExportedHandle> ExportBlock(const Driver& driver,

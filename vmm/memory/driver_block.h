@@ -74,6 +74,11 @@ std::string DescribeWeakness(HandleKind kind,
 absl::StatusOr<std::vector<AddressSpan>> Neighbours(
     const platform::Driver& driver, const DriverBlock& block);
 
+// FAILED_PRECONDITION when `block` was freed since BlockAt(), whatever lies at its
+// address by now. On any thread.
+absl::Status CheckIsStillThere(const platform::Driver& driver,
+                               const DriverBlock& block);
+
 // The handle of `block`. FAILED_PRECONDITION when it was freed meanwhile;
 // otherwise as the driver answers.
 absl::StatusOr<ExportedHandle> ExportBlock(const platform::Driver& driver,

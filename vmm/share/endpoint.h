@@ -11,8 +11,9 @@
 //
 // A background thread accepts connections and each is served on a thread of
 // its own, so that a slow or silent peer delays nobody. None of these threads
-// calls the CUDA driver: handles are exported when memory is published, on the
-// publisher's thread.
+// calls the CUDA driver, but to see that adopted memory of a weaker kind has not
+// been freed: handles are exported when memory is published, on the publisher's
+// thread.
 #ifndef VMMSHARE_VMM_SHARE_ENDPOINT_H_
 #define VMMSHARE_VMM_SHARE_ENDPOINT_H_
 
@@ -176,7 +177,8 @@ class Endpoint {
 //   INVALID_ARGUMENT     text that is no ticket, or damaged
 //   UNIMPLEMENTED        a ticket or an owner of another release
 //   FAILED_PRECONDITION  a ticket of another machine or driver, or no device
-//                        to map it
+//                        to map it; or the allocator of adopted memory has
+//                        freed it
 //   NOT_FOUND            withdrawn, or nobody serves it: the owner is gone
 //   PERMISSION_DENIED    the endpoint is not an allowed user's; it is not
 //                        shared with this user, or not for writing

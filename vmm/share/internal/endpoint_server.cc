@@ -160,8 +160,13 @@ absl::Status Endpoint::Server::ServeMemory(
   std::vector<protocol::Outgoing> outgoing;
   Access access = Access::kReadWrite;
   for (const ShareRegistry::Found& one : found) {
-    outgoing.push_back(
-        OutgoingOf(std::get<std::shared_ptr<const PublishedMemory>>(one.what)));
+    const auto& memory =
+        std::get<std::shared_ptr<const PublishedMemory>>(one.what);
+    if (absl::Status freed = CheckIsStillThere(*memory); !freed.ok()) {
+      leases_.Remove(lease);
+      return Refuse(channel, freed);
+    }
+    outgoing.push_back(OutgoingOf(memory));
     access = std::min(access, one.access);
   }
   found.clear();

@@ -38,11 +38,20 @@ absl::StatusOr<std::shared_ptr<const PublishedMemory>> MakePublished(
   ASSIGN_OR_RETURN(protocol::Outgoing outgoing, protocol::MakeOutgoing(memory));
   auto published = std::make_shared<PublishedMemory>();
   published->ticket = std::move(outgoing.ticket);
+  if (memory.block() != nullptr && memory.keeper() == nullptr) {
+    published->lent = {memory.device().driver(), *memory.block()};
+  }
   for (std::size_t i = 0; i < published->ticket.layout.count(); ++i) {
     ASSIGN_OR_RETURN(ExportedHandle handle, outgoing.handle(i));
     published->handles.push_back(std::move(handle));
   }
   return published;
+}
+
+absl::Status CheckIsStillThere(const PublishedMemory& memory) {
+  return memory.lent.has_value()
+             ? CheckIsStillThere(memory.lent->driver, memory.lent->block)
+             : absl::OkStatus();
 }
 
 protocol::Outgoing OutgoingOf(std::shared_ptr<const PublishedMemory> memory) {

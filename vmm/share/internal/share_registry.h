@@ -27,10 +27,19 @@ namespace vmm {
 struct PublishedMemory {
   Ticket ticket;
   std::vector<ExportedHandle> handles;  // One a chunk.
+  // Of another allocator's, which may free it and have another allocation there.
+  struct Lent {
+    platform::Driver driver;
+    DriverBlock block;
+  };
+  std::optional<Lent> lent;
 };
 // Exports `memory`. Errors as Endpoint::Publish().
 absl::StatusOr<std::shared_ptr<const PublishedMemory>> MakePublished(
     const Shareable& memory);
+// FAILED_PRECONDITION when the allocator of `memory` has freed it. Asks the driver,
+// of memory that is lent alone.
+absl::Status CheckIsStillThere(const PublishedMemory& memory);
 // What is sent of `memory`, which its handles keep alive.
 protocol::Outgoing OutgoingOf(std::shared_ptr<const PublishedMemory> memory);
 
