@@ -275,6 +275,9 @@ TEST_F(PointerTest, AdoptsAroundAPointerIntoAnAllocation) {
   const AdoptedMemory adopted =
       Must(AdoptedMemory::Adopt(driver(), base + 12345, 3));
   EXPECT_EQ(adopted.offset(), 12345u);
+  // A handle gives all of the chunk, whatever was asked for.
+  EXPECT_EQ(adopted.disclosed(), (AddressSpan{base, adopted.size()}));
+  EXPECT_EQ(adopted.weakness(), "");
   EXPECT_EQ(adopted.size(), 2 * kGranule);
   const ImportedAllocation imported = ImportHere(adopted.shareable());
   EXPECT_EQ(Read(imported.address() + adopted.offset(), 3),

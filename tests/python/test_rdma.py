@@ -57,6 +57,18 @@ def test_where_the_machine_refuses():
     elsewhere.close()
 
 
+def test_a_pool_tells_of_its_memory():
+    with vs.Pool() as pool:
+        capable, why = vs.rdma_capable(pool)
+        assert not capable and 'rdma="try"' in why
+    with vs.Pool(rdma="try") as pool:
+        assert vs.rdma_capable(pool) == (False, vs.rdma_capable(pool)[1])
+        assert "no memory yet" in vs.rdma_capable(pool)[1]
+        pool.empty(1, "uint8")
+        with vs.Allocation(nbytes=1, rdma="try") as alone:
+            assert vs.rdma_capable(pool) == vs.rdma_capable(alone)
+
+
 def test_adopted_memory_tells_nothing(cuda):
     with vs.Allocation(nbytes=GRANULE) as own:
         with pytest.raises(vs.errors.FailedPrecondition, match="where it was created"):
@@ -104,6 +116,9 @@ def test_ranges_that_are_none_leave_no_descriptor():
 def test_legacy_is_taken_only_where_nothing_else_works():
     with vs.Allocation(nbytes=5, legacy=True) as memory:
         assert memory.weakness == "" and memory.disclosed is None
+        over = memory.passed_over[-1]
+        assert over["kind"] == "legacy IPC handle" and "the stronger of the two" in over["why"]
+    assert vs.Allocation(nbytes=5).passed_over == []
     with vs.Pool(legacy=True) as pool:
         array = pool.empty(1, "uint8")
         with vs.serve(pool) as share:

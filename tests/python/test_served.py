@@ -3,12 +3,15 @@
 import ctypes
 import gc
 import json
+import time
 
 import numpy as np
 import pytest
 
 import vmmshare as vs
+import vmmshare._served
 import vmmshare.testing
+from conftest import Peer
 
 PEER = f"""
 import ctypes, vmmshare.testing
@@ -111,6 +114,68 @@ def test_in_place_by_consent(array, reader):
         assert lease["process"] == reader.process.pid
         reader("theirs.close()")
         served.wait_returned(timeout=10)
+
+
+def test_a_recall_reaches_who_has_it_open(array, reader):
+    with vs.serve_array(array, legacy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+        assert reader("theirs.recalled_in") is None
+        reader("asked = []\nthread = vs.on_recall(theirs, asked.append)")
+        served.recall(within=30)
+        reader("thread.join(60)")
+        assert reader("asked == [[theirs.ptr]]")
+        assert 0 < reader("theirs.recalled_in") <= 30
+        reader("theirs.close()\ndel theirs")
+        served.wait_returned(timeout=10)
+    with pytest.raises(vs.errors.FailedPrecondition, match="RemotePool.recalled"):
+        with vs.Pool() as pool:
+            pool.empty(1, "uint8").recalled_in
+
+
+def test_who_has_it_open_learns_that_its_owner_ended(driver):
+    owner = Peer()
+    try:
+        for line in PEER.split("\n"):
+            owner(line)
+        owner("served = vs.serve_array(vs.Allocation(nbytes=64).array(64, 'uint8'))")
+        ticket = owner("served.ticket")
+        with vs.open_array(ticket) as theirs:
+            assert theirs.recalled_in is None
+            owner.kill()
+            deadline = time.monotonic() + 30
+            with pytest.raises(vs.errors.Unavailable):
+                while time.monotonic() < deadline:
+                    theirs.recalled_in
+    finally:
+        if owner.process.returncode is None:
+            owner.close()
+
+
+def test_what_was_closed_is_kept_until_it_came_back_and_no_longer(array, reader):
+    served = vs.serve_array(array, legacy=True)
+    reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+    served.close()
+    del served
+    assert len(vmmshare._served._kept) == 1
+    reader("theirs.close()\ndel theirs")
+    # Without another call of this process.
+    deadline = time.monotonic() + 30
+    while vmmshare._served._kept and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not vmmshare._served._kept
+
+
+def test_memory_of_cumemcreate_discloses_its_chunk(cuda):
+    """As an expandable segment of PyTorch's, or a pool, whose handle gives all of it."""
+    with vs.Pool() as pool:
+        first, second = pool.empty(64, "uint8"), pool.empty(64, "uint8")
+        with vs.serve_array(first) as served:
+            assert served.weakness == ""
+            base, nbytes = served.disclosed
+            assert base <= first.ptr and second.ptr + 64 <= base + nbytes
+    with vs.Allocation(nbytes=2 << 20) as whole:
+        with vs.serve_array(whole.array(2 << 20, "uint8")) as served:
+            assert served.disclosed is None
 
 
 def test_in_place_is_not_for_reading_alone(array, reader):

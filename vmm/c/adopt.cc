@@ -6,11 +6,13 @@
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/memory.h"
 #include "vmm/memory/driver_block.h"
+#include "vmm/tool/json.h"
 #include "vmm/weights/internal/memory_copy.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::tool::Json;
 using Adopted = vmmshare_memory::Adopted;
 
 namespace {
@@ -98,4 +100,51 @@ void vmmshare_memory_disclosed(const vmmshare_memory* memory,
   }
   if (base != nullptr) *base = span.base;
   if (size != nullptr) *size = span.size;
+}
+
+vmmshare_status vmmshare_memory_passed_over(const vmmshare_memory* memory,
+                                            vmmshare_text** json,
+                                            vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(json, "json"));
+    *json = nullptr;
+    RETURN_IF_ERROR(Check(memory));
+    Json list = Json::Array();
+    if (const auto* own = std::get_if<vmm::Allocation>(&memory->memory)) {
+      for (const vmm::PassedOver& each : own->passed_over()) {
+        Json one = Json::Object();
+        one.Add("kind", Json::Text(NameOf(each.kind)));
+        one.Add("why", Json::Text(each.reason.message()));
+        list.Append(std::move(one));
+      }
+    }
+    *json = new vmmshare_text{list.Print()};
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_memory_neighbours(const vmmshare_memory* memory,
+                                           vmmshare_text** json,
+                                           vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(json, "json"));
+    *json = nullptr;
+    RETURN_IF_ERROR(Check(memory));
+    Json list = Json::Array();
+    const auto* adopted = std::get_if<Adopted>(&memory->memory);
+    if (adopted != nullptr && adopted->memory.block() != nullptr) {
+      ASSIGN_OR_RETURN(
+          const auto found,
+          vmm::Neighbours(adopted->memory.shareable().device().driver(),
+                          *adopted->memory.block()));
+      for (const vmm::AddressSpan& each : found) {
+        Json one = Json::Array();
+        one.Append(Json::Integer(each.base));
+        one.Append(Json::Integer(each.size));
+        list.Append(std::move(one));
+      }
+    }
+    *json = new vmmshare_text{list.Print()};
+    return absl::OkStatus();
+  });
 }

@@ -141,6 +141,17 @@ VMMSHARE_API int32_t vmmshare_memory_numa_node(const vmmshare_memory* memory);
 VMMSHARE_API void vmmshare_memory_device_uuid(const vmmshare_memory* memory,
                                               uint8_t uuid[16]);
 
+// JSON: [{"kind": "POSIX fd", "why": "..."}, ...], of the kinds of handle that were
+// asked for and are not had, of memory that was created here; else [].
+VMMSHARE_API vmmshare_status
+vmmshare_memory_passed_over(const vmmshare_memory* memory, vmmshare_text** json,
+                            vmmshare_error** error);
+// JSON: [[address, bytes], ...], of this process's other allocations within what is
+// disclosed of adopted memory that is not cuMemCreate()'s; else []. Takes some ms.
+VMMSHARE_API vmmshare_status
+vmmshare_memory_neighbours(const vmmshare_memory* memory, vmmshare_text** json,
+                           vmmshare_error** error);
+
 // Of imported memory: whether its owner still serves it, and wants it back.
 //   OK                   `*return_in_ns` is VMMSHARE_FOREVER, or how long there
 //                        is to let go of it, below 0 when that has passed
@@ -158,7 +169,8 @@ typedef struct vmmshare_pointer_info {
   uint64_t size;      // The range's bytes.
   uint32_t kinds;     // VMMSHARE_KIND_* bits as which it can be shared.
   int32_t numa_node;  // Where it lives on the host; -1: elsewhere.
-  int32_t device;     // The ordinal of the device where it lives; -1: none.
+  int32_t device;     // Of memory of cuMemCreate(): the ordinal of the device
+                      // where it lives; -1: on none, or of other memory.
   uint32_t reserved;  // 0.
   char advice[512];   // What to do where it cannot be shared.
 } vmmshare_pointer_info;

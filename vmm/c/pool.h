@@ -104,6 +104,13 @@ VMMSHARE_API vmmshare_status vmmshare_pool_weakness(const vmmshare_pool* pool,
                                                     vmmshare_text** text,
                                                     vmmshare_error** error);
 
+// Whether network cards can be given all memory that the pool has now, and why not:
+// `refusal`, which may be NULL, is text. Not so, too, while it has none.
+VMMSHARE_API vmmshare_status vmmshare_pool_rdma(const vmmshare_pool* pool,
+                                                int* capable,
+                                                vmmshare_text** refusal,
+                                                vmmshare_error** error);
+
 // Gives idle segments back but for `keep_bytes`; `freed` may be NULL.
 VMMSHARE_API vmmshare_status vmmshare_pool_trim(vmmshare_pool* pool,
                                                 uint64_t keep_bytes,

@@ -5,6 +5,7 @@
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/memory.h"
+#include "vmm/c/pool.h"
 #include "vmm/memory/dma_buf.h"
 
 using vmm::c::Call;
@@ -19,7 +20,9 @@ absl::StatusOr<const vmm::Allocation*> CreatedHere(
     return own;
   }
   return absl::FailedPreconditionError(
-      "the memory was adopted or imported: ask where it was created");
+      "the memory was adopted or imported: ask where it was created. Memory of "
+      "cudaMalloc() has no such flag, and CUDA's own "
+      "cuMemGetHandleForAddressRange() makes its dma-buf");
 }
 
 }  // namespace
@@ -43,6 +46,23 @@ vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
       why = std::string(own->rdma_refusal().message());
     }
     if (refusal != nullptr) *refusal = new vmmshare_text{std::move(why)};
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_pool_rdma(const vmmshare_pool* pool, int* capable,
+                                   vmmshare_text** refusal,
+                                   vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(capable, "capable"));
+    *capable = 0;
+    if (refusal != nullptr) *refusal = nullptr;
+    RETURN_IF_ERROR(Check(pool));
+    const absl::Status why = pool->pool->rdma_refusal();
+    *capable = why.ok() ? 1 : 0;
+    if (refusal != nullptr) {
+      *refusal = new vmmshare_text{std::string(why.message())};
+    }
     return absl::OkStatus();
   });
 }

@@ -197,11 +197,13 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(
   absl::StatusOr<MemoryId> id = NewMemoryId();
   if (!id.ok()) return id.status();
   const CUdeviceptr base = chunks->base;
+  AddressSpan disclosed;
+  if (chunks->layout.size > size) disclosed = {base, chunks->layout.size};
   return AdoptedMemory(
       *std::move(device), *where,
       PhysicalMemory::FromHandles(std::move(chunks->handles), chunks->layout,
                                   *where, info->kinds),
-      *id, pointer - base);
+      *id, pointer - base, disclosed);
 }
 
 absl::StatusOr<AdoptedMemory> AdoptedMemory::AdoptBlock(const Driver& driver,
@@ -222,7 +224,7 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::AdoptBlock(const Driver& driver,
   if (!id.ok()) return id.status();
   Location where = Location::On(*device);
   return AdoptedMemory(*std::move(device), std::move(where), *block, *id,
-                       offset);
+                       offset, block->Disclosed());
 }
 
 std::uint64_t AdoptedMemory::size() const {
@@ -230,12 +232,8 @@ std::uint64_t AdoptedMemory::size() const {
                             : std::get<PhysicalMemory>(memory_).size();
 }
 
-AddressSpan AdoptedMemory::disclosed() const {
-  return block() != nullptr ? block()->Disclosed() : AddressSpan{};
-}
-
 std::string AdoptedMemory::weakness() const {
-  return block() != nullptr ? DescribeWeakness(block()->kind, disclosed()) : "";
+  return block() != nullptr ? DescribeWeakness(block()->kind, disclosed_) : "";
 }
 
 Shareable AdoptedMemory::shareable() const {

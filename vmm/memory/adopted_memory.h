@@ -58,20 +58,23 @@ class AdoptedMemory {
   const DriverBlock* block() const {
     return std::get_if<DriverBlock>(&memory_);
   }
-  // As Allocation's: what is weaker about it, for people, and what whoever opens
-  // it can reach; empty, and size 0, for cuMemCreate()'s memory.
+  // What is weaker about it than about cuMemCreate()'s memory, for people; empty
+  // of that.
   std::string weakness() const;
-  AddressSpan disclosed() const;
+  // What whoever opens it can reach, with all that lies there: of cuMemCreate()'s
+  // memory its whole chunks. Size 0: what was asked for, and no more.
+  AddressSpan disclosed() const { return disclosed_; }
 
  private:
   using Memory = std::variant<PhysicalMemory, DriverBlock>;
   AdoptedMemory(Device device, Location where, Memory memory, MemoryId id,
-                std::uint64_t offset)
+                std::uint64_t offset, AddressSpan disclosed)
       : device_(std::move(device)),
         where_(std::move(where)),
         memory_(std::move(memory)),
         id_(id),
-        offset_(offset) {}
+        offset_(offset),
+        disclosed_(disclosed) {}
   static absl::StatusOr<AdoptedMemory> AdoptBlock(
       const platform::Driver& driver, CUdeviceptr pointer, std::uint64_t size,
       HandleKind kind);
@@ -81,6 +84,7 @@ class AdoptedMemory {
   Memory memory_;
   MemoryId id_;
   std::uint64_t offset_;
+  AddressSpan disclosed_;
 };
 
 }  // namespace vmm

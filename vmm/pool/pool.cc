@@ -145,6 +145,8 @@ absl::Status Pool::ReleaseStream(CUstream stream, Deadline deadline) {
 
 PoolStatistics Pool::statistics() const { return core_->statistics(); }
 
+absl::Status Pool::rdma_refusal() const { return core_->rdma_refusal(); }
+
 std::string Pool::weakness() const { return core_->weakness(); }
 
 absl::Status Pool::CheckInvariants() const { return core_->CheckInvariants(); }

@@ -280,6 +280,12 @@ class Pool final : public Servable {
 
   PoolStatistics statistics() const;
 
+  // OK when network cards can be given every segment there is: each was made with
+  // CUDA's RDMA flag, as the driver said of it. Else why not: with Rdma::kTry why
+  // the first one without it was refused; FAILED_PRECONDITION while there is none,
+  // or where PoolOptions::rdma did not ask.
+  absl::Status rdma_refusal() const;
+
   // What is weaker about the segments there are than about memory of
   // cuMemCreate(), for people; empty if nothing is, and before the first one.
   std::string weakness() const;

@@ -72,6 +72,7 @@ class Core : public platform::Abandonable {
   absl::Status WaitUntilAllReturned(Deadline deadline);
   PoolStatistics statistics();
   std::string weakness();
+  absl::Status rdma_refusal();
   absl::Status CheckInvariants();
   const Device& device() const { return device_; }
 

@@ -67,6 +67,26 @@ std::string Core::weakness() {
   return DescribeWeakness(HandleKind::kLegacyIpc, disclosed);
 }
 
+absl::Status Core::rdma_refusal() {
+  if (options_.rdma == Rdma::kOff) {
+    return absl::FailedPreconditionError(
+        "the pool was made without the RDMA flag. Set PoolOptions::rdma to "
+        "Rdma::kTry or kRequire (in Python rdma=\"try\")");
+  }
+  const platform::MutexLock lock(mutex_);
+  bool is_empty = true;
+  for (const std::unique_ptr<Heap>& heap : heaps_) {
+    for (const std::unique_ptr<Segment>& segment : heap->segments()) {
+      is_empty = false;
+      RETURN_IF_ERROR(segment->allocation->rdma_refusal());
+    }
+  }
+  return is_empty ? absl::FailedPreconditionError(
+                        "the pool has no memory yet, so nothing is known of "
+                        "it. Allocate or Reserve() first")
+                  : absl::OkStatus();
+}
+
 absl::Status Core::CheckInvariants() {
   const platform::MutexLock lock(mutex_);
   for (const std::unique_ptr<Heap>& heap : heaps_) {

@@ -1,10 +1,13 @@
 #include "vmm/python/core/array.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <string>
 
 #include "vmm/python/core/error.h"
+#include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 
@@ -67,6 +70,16 @@ std::string Describe(const Array& array) {
   return "<vmmshare.Array " + std::string(array.layout().dtype->name) + " " +
          nb::cast<std::string>(nb::str(TupleOf(array.layout().shape))) + ", " +
          where + (place.readonly ? ", read-only>" : ">");
+}
+
+std::optional<double> Recalled(const Array& self) {
+  const auto storage = self.storage();
+  if (storage->memory() == nullptr) {
+    Raise(VMMSHARE_FAILED_PRECONDITION,
+          "the array is not of whole memory of another process",
+          "Of blocks of a pool RemotePool.recalled() says it.");
+  }
+  return RecalledIn(storage->memory());
 }
 
 }  // namespace
@@ -222,6 +235,12 @@ void DefineArray(nb::module_& module) {
                    "The address, of the device or host.")
       .def_prop_ro("readonly",
                    [](const Array& a) { return a.storage()->place.readonly; })
+      .def_prop_ro(
+          "recalled_in", &Recalled,
+          "Of open_array()'s, and of whole memory of another process: "
+          "seconds until its owner\nwants it back, None while nobody "
+          "asks; Unavailable once the owner has ended. Of a\nRemotePool's "
+          "see its recalled().")
       .def_prop_ro("closed", &Array::is_closed)
       .def("view", &View, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("offset") = 0,

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -137,6 +138,10 @@ struct Located {
 // named. Of cuMemCreate()'s memory the driver knows it too, of others' it need not.
 Located Locate(const vmmshare_driver* driver, std::uint64_t address,
                int opened_for = -1);
+
+// Of another process's memory: seconds until it is to be given back, none while
+// nobody asks for it. Raises once the owner has ended.
+std::optional<double> RecalledIn(const vmmshare_memory* memory);
 
 // How memory of another process is mapped here. options() is valid while this
 // lives.

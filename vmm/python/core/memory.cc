@@ -88,6 +88,20 @@ nb::object Disclosed(const Allocation& self) {
   return size == 0 ? nb::none() : nb::object(nb::make_tuple(base, size));
 }
 
+nb::object PassedOver(const Allocation& self) {
+  const auto memory = self.handle.shared();
+  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+    return vmmshare_memory_passed_over(memory.get(), made, error);
+  });
+}
+
+nb::object Neighbours(const Allocation& self) {
+  const auto memory = self.handle.shared();
+  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+    return vmmshare_memory_neighbours(memory.get(), made, error);
+  });
+}
+
 // From memory that the driver knows; returns when it is there.
 void CopyInto(const Allocation& self, std::uint64_t from,
               std::uint64_t nbytes) {
@@ -114,14 +128,8 @@ Object<Allocation> Open(const std::string& text, bool writable,
                              !writable, choice.ordinal()});
 }
 
-// Seconds until it is to be given back; None when nobody asks for it.
 std::optional<double> Recalled(const Allocation& self) {
-  std::int64_t return_in_ns = 0;
-  Must([&](vmmshare_error** error) {
-    return vmmshare_memory_lease(self.handle.get(), &return_in_ns, error);
-  });
-  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
-  return static_cast<double>(return_in_ns) / 1e9;
+  return RecalledIn(self.handle.get());
 }
 
 nb::object Leases(const Allocation& self) {
@@ -170,6 +178,15 @@ std::vector<std::shared_ptr<vmmshare_server>> Allocation::Servers() const {
     if (auto server = one.lock()) alive.push_back(std::move(server));
   }
   return alive;
+}
+
+std::optional<double> RecalledIn(const vmmshare_memory* memory) {
+  std::int64_t return_in_ns = 0;
+  Must([&](vmmshare_error** error) {
+    return vmmshare_memory_lease(memory, &return_in_ns, error);
+  });
+  if (return_in_ns == VMMSHARE_FOREVER) return std::nullopt;
+  return static_cast<double>(return_in_ns) / 1e9;
 }
 
 void DefineMemory(nb::module_& module) {
@@ -227,9 +244,17 @@ void DefineMemory(nb::module_& module) {
           "What is weaker about it than about memory of cuMemCreate(); "
           "\"\" if it is such memory.")
       .def_prop_ro("disclosed", &Disclosed,
-                   "Of weaker memory: (address, bytes) that whoever opens it "
-                   "can reach, what lies there\nbeside it included. None of "
-                   "other memory.");
+                   "(address, bytes) that whoever opens it can reach, with "
+                   "all that lies there: of adopted\nmemory whole chunks, of "
+                   "weaker memory the driver's whole blocks. None where that "
+                   "is\nno more than the memory itself.")
+      .def_prop_ro("passed_over", &PassedOver,
+                   "Of memory made here: the kinds of handle that it was to "
+                   "have and has not, and why. A\nlist of dicts.")
+      .def("neighbours", &Neighbours,
+           "Of adopted memory of cudaMalloc(): [address, bytes] of this "
+           "process's other allocations\nin what is disclosed. Takes some "
+           "ms.");
   module.def(
       "adopt", &Adopt, nb::arg("ptr"), nb::arg("nbytes"), nb::kw_only(),
       nb::arg("legacy") = false,

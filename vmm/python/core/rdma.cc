@@ -21,6 +21,16 @@ nb::tuple Rdma(const Allocation& self) {
   return nb::make_tuple(capable != 0, vmmshare_text_get(refusal.get()));
 }
 
+nb::tuple PoolRdma(const Pool& self) {
+  const auto pool = self.handle.shared();
+  int capable = 0;
+  const std::shared_ptr<vmmshare_text> refusal = Make(
+      &vmmshare_text_free, [&](vmmshare_text** made, vmmshare_error** error) {
+        return vmmshare_pool_rdma(pool.get(), &capable, made, error);
+      });
+  return nb::make_tuple(capable != 0, vmmshare_text_get(refusal.get()));
+}
+
 // [(descriptor, offset, bytes)]; the descriptors are the caller's.
 nb::list DmaBufs(const Allocation& self, std::uint64_t offset,
                  std::uint64_t nbytes, bool pcie) {
@@ -52,6 +62,7 @@ std::uint32_t RdmaFlag(const std::string& rdma) {
 
 void DefineRdma(nb::module_& module) {
   module.def("_rdma", &Rdma, nb::arg("memory"));
+  module.def("_rdma", &PoolRdma, nb::arg("memory"));
   module.def("_dma_bufs", &DmaBufs, nb::arg("memory"), nb::arg("offset"),
              nb::arg("nbytes"), nb::arg("pcie"));
 }

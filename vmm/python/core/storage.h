@@ -45,6 +45,9 @@ class Storage {
 
   const std::uint64_t address;
   const std::uint64_t size;
+  // Null but for whole memory.
+  virtual const vmmshare_memory* memory() const { return nullptr; }
+
   const MadeHere made;
   Place place;  // Known, and not changed, once anybody else has it.
 
@@ -93,6 +96,8 @@ class WholeMemory final : public Storage {
       : Storage(vmmshare_memory_address(memory.get()),
                 vmmshare_memory_requested_size(memory.get()), where),
         memory_(std::move(memory)) {}
+
+  const vmmshare_memory* memory() const override { return memory_.get(); }
 
  private:
   const std::shared_ptr<vmmshare_memory> memory_;

@@ -6,7 +6,7 @@ import os
 import typing
 
 from . import _core
-from ._core import Allocation
+from ._core import Allocation, Pool
 
 __all__ = ["DmaBuf", "dma_bufs", "rdma_capable"]
 
@@ -48,9 +48,10 @@ class DmaBuf:
         self.close()
 
 
-def rdma_capable(memory: Allocation) -> "tuple[bool, str]":
+def rdma_capable(memory: "Allocation | Pool") -> "tuple[bool, str]":
     """Whether network cards can be given the memory, and, of what was made here with
-    rdma="try", why not. Of another process's memory it is what that said.
+    rdma="try", why not. Of another process's memory it is what that said; of a Pool, of all
+    memory that it has now.
 
     FailedPrecondition for adopted memory.
     """
@@ -64,7 +65,7 @@ def dma_bufs(memory: Allocation, *, offset: int = 0, nbytes: int = 0,
 
     pcie: to be reached over PCIe, also where there is another way; not every device has it (a H100
     has not: Unimplemented). Needs no current context: the device's primary one is, for the length
-    of the call. InvalidArgument for what is no multiple of the page size or leaves the memory;
+    of the call. Memory of a Pool, and of other libraries, has none. InvalidArgument for what is no multiple of the page size or leaves the memory;
     FailedPrecondition where the device has no dma-buf, and for memory of the host or of others.
     """
     return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import json
+import os
 import sys
+import time
 import typing
 
 from . import _core, _reads
@@ -18,6 +21,8 @@ __all__ = ["Served", "open_array", "open_parts", "serve_array"]
 # dict is one for the interpreter, and no two shares have a number in common.
 _kept: "dict[int, tuple[Allocation, typing.Any]]" = {}
 _numbers = itertools.count()
+_LOOK_AGAIN = 0.2  # Seconds.
+_watched = False
 
 
 def _let_go_of_what_came_back() -> None:
@@ -26,12 +31,44 @@ def _let_go_of_what_came_back() -> None:
             _kept.pop(number, None)
 
 
+def _watch() -> None:
+    """The body of the one thread that looks whether what is kept has come back."""
+    global _watched
+    while True:
+        while _kept:
+            time.sleep(_LOOK_AGAIN)
+            _let_go_of_what_came_back()
+        _watched = False
+        if not _kept or _watched:
+            return
+        _watched = True
+
+
+def _forget_the_watch() -> None:
+    global _watched
+    _watched = False
+
+
+os.register_at_fork(after_in_child=_forget_the_watch)  # The thread is the parent's.
+
+
+def _keep(memory: Allocation, array: typing.Any) -> None:
+    global _watched
+    _kept[next(_numbers)] = memory, array
+    if not _watched:
+        _watched = True
+        # Not a threading.Thread, whose start() waits for it: this may be a garbage collector's
+        # call, in the middle of anything.
+        _thread.start_new_thread(_watch, ())
+
+
 class Served:
     """An array that is served while this exists: see serve_array().
 
     ticket: bytes for open_array(); a key. weakness: what is weaker about it than about memory
-    of vmmshare's, "" for nothing. disclosed: (address, bytes) that whoever opens it can reach
-    then. is_copy: whether it is a copy.
+    of vmmshare's, "" for nothing. disclosed: (address, bytes) that whoever opens it can reach,
+    with all that lies there, where that is more than the array: a handle gives whole chunks, of
+    a pool or of PyTorch's expandable segments too. is_copy: whether it is a copy.
     """
 
     def __init__(self, ticket: bytes, share: "_core.Share", memory: Allocation,
@@ -44,6 +81,10 @@ class Served:
         """Who has it open: a list of dicts."""
         return self._memory.leases()
 
+    def recall(self, within: float) -> None:
+        """Asks all of them to let go within so many seconds; waits for none."""
+        self._memory.recall(within)
+
     def wait_returned(self, timeout: "float | None" = 10.0) -> None:
         """Returns when nobody has it open; DeadlineExceeded names who still has."""
         self._memory.wait_returned(timeout=timeout)
@@ -51,11 +92,12 @@ class Served:
     def close(self) -> None:
         """Serves it no more. Who has it keeps it.
 
-        Of weaker memory, this process keeps the array for as long as anybody has it open.
+        Of weaker memory, this process keeps the array for as long as anybody has it open, and a
+        moment longer.
         """
         self._share.close()
         if self.weakness and self._array is not None:
-            _kept[next(_numbers)] = self._memory, self._array
+            _keep(self._memory, self._array)
         self._array = None
         _let_go_of_what_came_back()
 
@@ -112,7 +154,7 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) 
     Where it is, without a copy, if it lies in memory of cuMemCreate() that was made exportable,
     as PyTorch's is with expandable_segments:True. legacy: also if it is cudaMalloc()'s, as
     PyTorch's and CuPy's is by default, or an exportable stream-ordered pool's. That is weaker:
-    `weakness` says how. copy: a copy of it is served, from memory of its own, made when what is
+    `weakness` says how. Whoever opens it can reach all that is `disclosed`. copy: a copy of it is served, from memory of its own, made when what is
     on the array's stream is done; writes to one are not seen in the other.
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
