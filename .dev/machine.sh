@@ -36,7 +36,7 @@ need_build() {
   need libgmock-dev header:gmock/gmock.h "GoogleTest's matchers"
   need libbenchmark-dev header:benchmark/benchmark.h "Google Benchmark"
   need python3 command:python3 "runs the checks in tests/lint"
-  need spin command:spin "checks the model of leases in tests/model"
+  need spin command:spin "checks the models of protocols in tests/model"
   if [ -z "$(cuda_headers)" ]; then
     need python3-pip module:pip "downloads the CUDA headers"
   fi

@@ -155,17 +155,25 @@ nightly_models() {
     "$VMMSHARE_STALE_TICKETS stale tickets, $VMMSHARE_RESTORE_OPERATIONS of releases and restores"
 }
 
-# The protocol of leases, in every order; and each seeded bug, which must be found.
+# Protocols, in every order; and each seeded bug, which must be found.
 nightly_spin() {
-  local bug bugs
-  need spin command:spin "checks the model of leases in tests/model"
+  local bug model bugs=0 models=0 program=(python3 -B tests/model/model_test.py)
+  need spin command:spin "checks the models of protocols in tests/model"
   [ "$prebuilt" = 1 ] || install_missing
-  bugs=$(sed -n 's/^ *\(BUG_[A-Z_]*\))\{0,1\}$/\1/p' tests/model/CMakeLists.txt)
-  [ $short = 1 ] || limited python3 -B tests/model/lease_model_test.py tests/model/lease.pml
-  for bug in $bugs; do
-    limited python3 -B tests/model/lease_model_test.py tests/model/lease.pml "$bug"
+  if [ $short = 0 ]; then
+    limited "${program[@]}" tests/model/lease.pml IMPORTERS=2
+    limited "${program[@]}" tests/model/fence.pml
+    limited "${program[@]}" tests/model/fence.pml BUFFERS=2 STREAMS=1
+    limited "${program[@]}" tests/model/tensor_set.pml
+  fi
+  for model in tests/model/*.pml; do
+    for bug in $(sed -n 's/^#ifn\{0,1\}def \(BUG_[A-Z_]*\)$/\1/p' "$model" | sort -u); do
+      limited "${program[@]}" "$model" "$bug"
+      bugs=$((bugs + 1))
+    done
+    models=$((models + 1))
   done
-  figure "$(wc -w <<<"$bugs") seeded bugs, all found$([ $short = 0 ] || echo '; the model as it is left out')"
+  figure "$bugs seeded bugs in $models models, all found$([ $short = 0 ] || echo '; the models as they are left out')"
 }
 
 # What is read before it was written, and past the end, in all that parses.

@@ -2,7 +2,7 @@
  * domain,core_reuse} have it: who may use a block when, and when its memory may
  * be handed out again.
  *
- * An owner has two pieces of memory and two records that two importers read. To
+ * An owner has two pieces of memory and two records that importers read. To
  * share a block is to write a record with a generation that none had before. An
  * importer with a ticket holds the slot, then looks whether the record still
  * has the ticket's generation, and works on the block while it holds. The owner
@@ -23,14 +23,17 @@
  * The third is seen as the owner's waiting for ever, where nothing else can
  * happen any more.
  *
- * Each -DBUG_... takes one step of the protocol away; lease_model_test.py has
- * all of them checked, and each must be found.
+ * Each -DBUG_... takes one step of the protocol away; model_test.py has all of
+ * them checked, and each must be found.
  */
 #ifndef SHARES
 #define SHARES 3 /* How often blocks are shared, in all. */
 #endif
 #ifndef USES
-#define USES 2 /* How often each importer tries a ticket. */
+#define USES 1 /* How often each importer tries a ticket. */
+#endif
+#ifndef IMPORTERS
+#define IMPORTERS 3 /* 2 or 3. */
 #endif
 
 #ifdef BUG_GENERATION_USED_AGAIN
@@ -41,14 +44,14 @@
 
 /* Shared memory. */
 byte generation[2]; /* By slot: written by the owner, read by importers. */
-bit hold[4];        /* By importer and slot: each importer writes its own. */
+bit hold[2 * IMPORTERS];        /* By importer and slot: each importer writes its own. */
 #define HOLD(who, slot) hold[(who) * 2 + (slot)]
 
 /* What the owner learns of importers. */
 mtype = { connected, said_goodbye, hung_up };
-mtype connection[2] = connected;
-bit killed[2];
-bit dead[2]; /* The system says that the process has ended. */
+mtype connection[IMPORTERS] = connected;
+bit killed[IMPORTERS];
+bit dead[IMPORTERS]; /* The system says that the process has ended. */
 
 /* Tickets: by share, from 1. */
 byte shares;
@@ -57,17 +60,31 @@ byte block_of_ticket[SHARES + 1];
 
 /* What is so, whoever knows it. */
 byte contents[2]; /* By block: the share that it was handed out for; 0: free. */
-byte working[2];  /* By importer: 1 + the block that it works on, or 0. */
+byte working[IMPORTERS];  /* By importer: 1 + the block that it works on, or 0. */
 
 #define HELD(who, slot) (listed[who] && HOLD(who, slot))
-#define WORKS_ON(b) (working[0] == 1 + (b) || working[1] == 1 + (b))
+#define DOES_WORK_ON(who, b) (working[who] == 1 + (b))
+/* Of all importers. */
+#if IMPORTERS > 2
+#define ANY_HELD(slot) (HELD(0, slot) || HELD(1, slot) || HELD(2, slot))
+#define WORKS_ON(b) (DOES_WORK_ON(0, b) || DOES_WORK_ON(1, b) || DOES_WORK_ON(2, b))
+#else
+#define ANY_HELD(slot) (HELD(0, slot) || HELD(1, slot))
+#define WORKS_ON(b) (DOES_WORK_ON(0, b) || DOES_WORK_ON(1, b))
+#endif
 
 active proctype Owner() {
   byte block_in[2]; /* By slot: 1 + the block; 0: the slot is free. */
-  bit listed[2];    /* By importer: its holds count. */
+  bit listed[IMPORTERS]; /* By importer: its holds count. */
   byte s;
 
-  d_step { listed[0] = 1; listed[1] = 1 }
+  d_step {
+    listed[0] = 1;
+    listed[1] = 1;
+#if IMPORTERS > 2
+    listed[2] = 1
+#endif
+  }
 again:
   do
   :: shares < SHARES && (block_in[0] == 0 || block_in[1] == 0) ->
@@ -89,7 +106,7 @@ reclaim:
     generation[s] = 0;
 #endif
 #ifndef BUG_DOES_NOT_LOOK
-    /* At one importer's hold, then at the other's. */
+    /* At one importer's hold, then at the next one's. */
     if
     :: HELD(0, s) -> goto held
     :: else
@@ -99,6 +116,12 @@ reclaim:
     :: HELD(1, s) -> goto held
     :: else
     fi;
+#if IMPORTERS > 2
+    if
+    :: HELD(2, s) -> goto held
+    :: else
+    fi;
+#endif
 #endif
 #endif
 #ifdef BUG_LOOKS_BEFORE_WITHDRAWING
@@ -112,13 +135,22 @@ reclaim:
 #ifndef BUG_DEATH_FORGOTTEN
   :: listed[0] && dead[0] -> listed[0] = 0
   :: listed[1] && dead[1] -> listed[1] = 0
+#if IMPORTERS > 2
+  :: listed[2] && dead[2] -> listed[2] = 0
+#endif
 #endif
 #ifdef BUG_HANG_UP_IS_DEATH
   :: listed[0] && connection[0] == hung_up -> listed[0] = 0
   :: listed[1] && connection[1] == hung_up -> listed[1] = 0
+#if IMPORTERS > 2
+  :: listed[2] && connection[2] == hung_up -> listed[2] = 0
+#endif
 #endif
   :: listed[0] && connection[0] == said_goodbye -> listed[0] = 0
   :: listed[1] && connection[1] == said_goodbye -> listed[1] = 0
+#if IMPORTERS > 2
+  :: listed[2] && connection[2] == said_goodbye -> listed[2] = 0
+#endif
   od;
   goto done;
 
@@ -126,13 +158,19 @@ held:
   /* Does something else, or waits until that has changed. */
   if
   :: shares < SHARES && (block_in[0] == 0 || block_in[1] == 0)
-  :: block_in[1 - s] != 0 && !HELD(0, 1 - s) && !HELD(1, 1 - s)
-  :: !HELD(0, s) && !HELD(1, s)
+  :: block_in[1 - s] != 0 && !ANY_HELD(1 - s)
+  :: !ANY_HELD(s)
   :: listed[0] && connection[0] == said_goodbye
   :: listed[1] && connection[1] == said_goodbye
+#if IMPORTERS > 2
+  :: listed[2] && connection[2] == said_goodbye
+#endif
 #ifndef BUG_DEATH_FORGOTTEN
   :: listed[0] && dead[0]
   :: listed[1] && dead[1]
+#if IMPORTERS > 2
+  :: listed[2] && dead[2]
+#endif
 #endif
   fi;
   goto again;
@@ -199,13 +237,24 @@ end_waits:
   }
 }
 
-/* Kills one, both or neither, at any moment. */
+/* Kills any of them, or none, at any moment. */
 active proctype Killer() {
   do
   :: !killed[0] -> killed[0] = 1
   :: !killed[1] -> killed[1] = 1
+#if IMPORTERS > 2
+  :: !killed[2] -> killed[2] = 1
+#endif
   :: break
   od
 }
 
-init { atomic { run Importer(0); run Importer(1) } }
+init {
+  atomic {
+    run Importer(0);
+    run Importer(1);
+#if IMPORTERS > 2
+    run Importer(2)
+#endif
+  }
+}

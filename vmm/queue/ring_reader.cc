@@ -189,18 +189,23 @@ bool RingReader::State::End() {
     break;
   }
   bool passed = true;
+  std::vector<Buffer*> unused;
   for (std::optional<Buffer>& buffer : buffers_) {
     if (!buffer.has_value()) continue;
     const bool done = HasPassed(*buffer, deadline, /*while_here=*/false);
     passed &= done;
-    // The writer's streams would wait for ever. But of what this GPU still uses
-    // the signal is on its way.
-    if (!all_back && (done || buffer->held)) {
-      buffer->full.Abandon().IgnoreError();
-      buffer->free.Abandon().IgnoreError();
-    }
+    if (done || buffer->held) unused.push_back(&*buffer);
   }
+  // First: the writer looks for that once it meets a fence that is abandoned, and
+  // lets go of what this side never imported.
   peer_.Leave(passed);
+  if (all_back) return passed;
+  // The writer's streams would wait for ever. But of what this GPU still uses the
+  // signal is on its way.
+  for (Buffer* const buffer : unused) {
+    buffer->full.Abandon().IgnoreError();
+    buffer->free.Abandon().IgnoreError();
+  }
   return passed;
 }
 

@@ -160,6 +160,7 @@ RingWriter::State::~State() {
   // Not let go at once: what waits for a buffer would write over what the
   // reader still uses, and what it has not imported yet it could not any more.
   Deadline deadline = Deadline::In(patience_);
+  bool is_lost = false;
   for (Slot& slot : slots_) {
     if (slot.free.WaitOnHost(slot.published, deadline, peer_.Watch(true))
             .ok()) {
@@ -168,6 +169,7 @@ RingWriter::State::~State() {
     // Nor when its process has ended: what that has forked may use it, too.
     FenceWatch until_proven;
     until_proven.still_worth = [this] {
+      peer_.StillHere().IgnoreError();  // It may have said that it left.
       return peer_.HasEnded() ? absl::UnavailableError("") : absl::OkStatus();
     };
     for (Slot& one : slots_) {
@@ -175,7 +177,8 @@ RingWriter::State::~State() {
       one.free.WaitOnHost(one.item.lap - 1, deadline, until_proven)
           .IgnoreError();
     }
-    LetGoOfBoth();
+    LetGoOfReader();
+    is_lost = true;
     deadline = Deadline::In(patience_);
     break;
   }
@@ -184,6 +187,10 @@ RingWriter::State::~State() {
     // The GPU may still write there, whatever the fences say.
     const bool done = slot.last.Await(deadline).ok();
     passed &= done;
+    // What was acquired and never published, too, its reader is not to wait for.
+    // Only now: where its process has ended and its GPU goes on, that would use
+    // what this GPU still fills.
+    if (is_lost) slot.full.Abandon().IgnoreError();
     if (slot.held || !done) continue;
     home_.pool().Free(slot.address, nullptr).IgnoreError();
   }

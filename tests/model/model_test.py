@@ -1,11 +1,15 @@
-"""Checks the model of leases with Spin: as it is, or with a step taken away.
+"""Checks a model of a protocol with Spin: as it is, or with a step taken away.
 
-usage: lease_model_test.py MODEL [BUG]
+usage: model_test.py MODEL [BUG] [NAME=VALUE ...]
 
 Without BUG every state is visited and none may be wrong. With one, Spin must
 find a wrong state: if it does not, the model would not see that mistake.
+NAME=VALUE is a bound of the model's, such as ITEMS=4. So is each word of
+VMMSHARE_MODEL_BOUNDS in the environment. VMMSHARE_MODEL_MEGABYTES is how much
+memory a search may take.
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -16,7 +20,7 @@ import tempfile
 # So that ctest says "skipped", not "passed".
 SKIPPED = 77
 DEEPEST = 1_000_000
-MEGABYTES = 4096
+MEGABYTES = int(os.environ.get("VMMSHARE_MODEL_MEGABYTES", "2000"))
 
 
 def run(folder, *command):
@@ -31,17 +35,20 @@ def must(folder, *command):
         sys.exit(f"{' '.join(command)}: exit status {code}\n{output}")
 
 
-def main(model, bug=None):
+def main(model, *arguments):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if shutil.which("spin") is None or compiler is None:
         print("skipped: Spin and a C compiler are needed (package spin)")
         return SKIPPED
+    bounds = os.environ.get("VMMSHARE_MODEL_BOUNDS", "").split()
+    bounds += [argument for argument in arguments if "=" in argument]
+    bugs = [argument for argument in arguments if "=" not in argument]
     text = pathlib.Path(model).read_text(encoding="utf-8")
-    if bug is not None and not re.search(rf"#ifn?def {bug}\b", text):
-        sys.exit(f"{model} knows no {bug}")
+    for name in bugs + [bound.partition("=")[0] for bound in bounds]:
+        if not re.search(rf"#ifn?def {name}\b", text):
+            sys.exit(f"{model} knows no {name}")
     with tempfile.TemporaryDirectory() as folder:
-        # One use each keeps it to some ten million states.
-        defines = ["-DUSES=1"] + ([f"-D{bug}"] if bug else [])
+        defines = [f"-D{name}" for name in bounds + bugs]
         must(folder, "spin", "-a", *defines, str(pathlib.Path(model).resolve()))
         must(folder, compiler, "-w", "-O2", "-DSAFETY", "-DCOLLAPSE",
              f"-DMEMLIM={MEGABYTES}", "-o", "pan", "pan.c")
@@ -50,15 +57,15 @@ def main(model, bug=None):
     found = re.search(r"errors: (\d+)", output)
     if found is None:
         sys.exit("the search did not end")
-    if bug is not None:
+    if bugs:
         if int(found.group(1)) == 0:
-            sys.exit(f"{bug} was not found")
+            sys.exit(f"{bugs[0]} was not found")
         return 0
+    if int(found.group(1)) != 0:
+        sys.exit("the protocol is wrong")
     for sign in ("Search not completed", "search depth too small"):
         if sign in output:
             sys.exit(f"not all states were visited: {sign}")
-    if int(found.group(1)) != 0:
-        sys.exit("the protocol is wrong")
     return 0
 
 
