@@ -173,6 +173,10 @@ CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuMemAllocHost(void** data, std::size_t size) {
+  return cuMemHostAlloc(data, size, 0);
+}
+
 CUresult CUDAAPI cuMemFreeHost(void* data) {
   if (CUresult r = Enter("cuMemFreeHost"); r != CUDA_SUCCESS) return r;
   if (data == nullptr) return CUDA_SUCCESS;

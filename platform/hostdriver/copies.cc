@@ -293,6 +293,16 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value,
   return Fill("cuMemsetD8Async", to, value, 1, count, stream, false);
 }
 
+CUresult CUDAAPI cuMemsetD16(CUdeviceptr to, unsigned short value,
+                             std::size_t count) {
+  return Fill("cuMemsetD16", to, value, 2, count, nullptr, true);
+}
+
+CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr to, unsigned short value,
+                                  std::size_t count, CUstream stream) {
+  return Fill("cuMemsetD16Async", to, value, 2, count, stream, false);
+}
+
 CUresult CUDAAPI cuMemsetD32(CUdeviceptr to, unsigned int value,
                              std::size_t count) {
   return Fill("cuMemsetD32", to, value, 4, count, nullptr, true);

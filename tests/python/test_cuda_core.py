@@ -98,6 +98,22 @@ buffer.close()
 """
 
 
+PINNED = """
+device, stream = current()
+pinned = LegacyPinnedMemoryResource().allocate(SIZE)
+numpy.from_dlpack(pinned).view(numpy.uint8)[:] = 6
+buffer = device.allocate(SIZE, stream=stream)
+buffer.copy_from(pinned, stream=stream)
+stream.sync()
+assert bytes_of(buffer) == {6}
+buffer.fill(b"\\x01\\x02", stream=stream)
+stream.sync()
+assert bytes_of(buffer) == {1, 2}
+buffer.close(stream)
+pinned.close()
+"""
+
+
 def run(tmp_path, script):
     # Libraries that load libcuda by its name find a link of that name.
     (tmp_path / "libcuda.so.1").symlink_to(vmmshare.testing.host_driver())
@@ -107,7 +123,7 @@ def run(tmp_path, script):
              "VMMSHARE_HOST_INSTANCE": f"core-{os.getpid()}"})
 
 
-@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL"])
+@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL", "PINNED"])
 def test_memory_of_cuda_core(tmp_path, part):
     script = tmp_path / "script.py"
     script.write_text(BEGIN + globals()[part])

@@ -273,8 +273,11 @@ void PrintLimits(const Report& report, Page* page) {
   });
   if (limits.mps_threads.has_value() || limits.mps_memory.has_value()) {
     page->Row("MPS limits",
-              absl::StrCat("threads ", limits.mps_threads.value_or("unset"),
-                           " %, memory ", limits.mps_memory.value_or("unset"),
+              absl::StrCat("threads ",
+                           limits.mps_threads.has_value()
+                               ? absl::StrCat(*limits.mps_threads, " %")
+                               : "unset",
+                           ", memory ", limits.mps_memory.value_or("unset"),
                            " (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, "
                            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)"));
   }

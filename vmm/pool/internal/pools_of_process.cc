@@ -34,7 +34,8 @@ absl::StatusOr<ExportedBlock> PoolsOfProcess::ExportAround(CUdeviceptr inside) {
   return absl::NotFoundError(
       absl::StrCat("0x", absl::Hex(inside),
                    " is in no block of a pool of this process; allocate from a "
-                   "pool what is to be shared, or copy it into a block"));
+                   "pool what is to be shared, copy it into a block, or share "
+                   "it by itself: AdoptedMemory, in Python serve_array()"));
 }
 
 void PoolsOfProcess::GiveUpIdle(const Core* but) {
