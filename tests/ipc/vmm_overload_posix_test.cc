@@ -111,6 +111,43 @@ int ServeAtTheLimit(const Args& args) {
 const bool kServeAtTheLimit =
     RegisterChild("serve-at-the-limit", &ServeAtTheLimit);
 
+// A process whose answers of the driver's nobody has remembered yet.
+// args: how many descriptors are left. Exit status 2: they were enough.
+int AllocateAtTheLimit(const std::vector<std::string>& args) {
+  const Here here;
+  const AllocationOptions options = {
+      .size = 1,
+      .sharing = SharePolicy::AnyOf({kNativeKind, HandleKind::kLegacyIpc})};
+  absl::StatusOr<Allocation> made = absl::UnknownError("");
+  {
+    const DescriptorLimit limit(std::stoi(args[0]));
+    made = Allocation::Create(here.device, options);
+  }
+  if (!made.ok()) {
+    EXPECT_TRUE(absl::IsResourceExhausted(made.status())) << made.status();
+    EXPECT_THAT(std::string(made.status().message()),
+                ::testing::HasSubstr("ulimit -n"));
+  } else {
+    EXPECT_EQ(made->kinds(), HandleKindSet{kNativeKind});
+  }
+  // What could not be had then is no answer for later.
+  EXPECT_EQ(Must(Allocation::Create(here.device, options)).kinds(),
+            HandleKindSet{kNativeKind});
+  return made.ok() ? 2 : 0;
+}
+const bool kAllocateAtTheLimit =
+    RegisterChild("allocate-at-the-limit", &AllocateAtTheLimit);
+
+TEST_F(OverloadPosix, WithoutDescriptorsNoWeakerKindIsTaken) {
+  int status = 0;
+  for (int left = 0; status == 0; ++left) {
+    SCOPED_TRACE(absl::StrCat(left, " descriptors left"));
+    ASSERT_LT(left, 30);
+    status = Child::Start("allocate-at-the-limit", {absl::StrCat(left)}).Wait();
+  }
+  EXPECT_EQ(status, 2);
+}
+
 TEST_F(OverloadPosix, AnOwnerWithoutDescriptorsNamesItsLimit) {
   bool served = false;
   for (int left = 0; !served; ++left) {

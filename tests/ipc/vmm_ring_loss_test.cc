@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "platform/ipc/lifeline.h"
 #include "tests/gpu/held_stream.h"
+#include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/ring_ipc_test.h"
 #include "tests/support/how_many.h"
 #include "vmm/memory/internal/wire.h"
@@ -318,6 +319,27 @@ TEST_F(RingLoss, AWriterThatGoesWaitsForItsReaderUntilItsPatienceEnds) {
   EXPECT_THAT(Ask("release"), StartsWith("ABORTED")) << "it was written over";
   EndReader();
   ExpectAllIsBack();
+}
+
+// Of the buffers that it never acquired it knows no fence, which it could have
+// abandoned: the writer's stream waits for one of those.
+TEST_F(RingLoss, AWriterThatGoesHearsThatItsReaderHasLeft) {
+  RingSides ring = Must(OpenBothSides(
+      device, {.endpoint = {.listener = {listener_directory(), ""}}},
+      {.buffers = 2, .bytes = kBytes, .patience = absl::Minutes(1)}, Late()));
+  const Stream first, second, reading;
+  for (int i = 0; i < 4; ++i) {
+    const CUstream stream = i % 2 == 0 ? first.get() : second.get();
+    const RingBuffer buffer = Must(ring.writer->Acquire(stream, Late()));
+    FillItem(buffer, stream);
+    Must(ring.writer->Publish(buffer, stream, Late()));
+  }
+  const RingBuffer item = Must(ring.reader->Acquire(reading.get(), Late()));
+  Must(ring.reader->Release(item, reading.get()));
+  ring.reader.reset();
+  const absl::Time start = absl::Now();
+  ring.writer.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
 TEST_F(RingLoss, AReaderIsToldWhyAndTellsTheWriter) {

@@ -122,8 +122,9 @@ VMMSHARE_API uint32_t vmmshare_memory_kinds(const vmmshare_memory* memory);
 VMMSHARE_API vmmshare_status
 vmmshare_memory_weakness(const vmmshare_memory* memory, vmmshare_text** text,
                          vmmshare_error** error);
-// Of the same: the bytes around it that whoever opens it can reach, or 0. `base`
-// or `size` may be NULL.
+// The bytes that whoever opens it can reach, with all that lies there: of such
+// memory the driver's whole blocks, of adopted memory of cuMemCreate() whole chunks.
+// 0 where that is no more than the memory itself. `base` or `size` may be NULL.
 VMMSHARE_API void vmmshare_memory_disclosed(const vmmshare_memory* memory,
                                             uint64_t* base, uint64_t* size);
 // Whether the memory can be registered with a network card, in `capable`: as the

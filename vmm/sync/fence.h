@@ -84,7 +84,9 @@ struct FenceWatch {
 // Release() and the two signals: those are for one thread at a time.
 //
 // May be destroyed at any time: work that it put on streams needs it no more.
-// If some of that has not signalled yet, its memory is used again only after.
+// If some of that has not signalled yet, its memory is used again only after: once
+// its highest value is there. So order with each other the streams that signal one
+// fence: a lower value that comes later would come into the next one.
 //
 // In a forked child every call returns FAILED_PRECONDITION.
 //

@@ -18,7 +18,8 @@ struct KindChoice {
 
 // Tries each kind of `policy` on `device`. kLegacyIpc is tried last, and only
 // where no other kind works: the memory is then cuMemAlloc()'s. When none works,
-// the first kind's reason; all reasons are in the message.
+// the first kind's reason; all reasons are in the message. RESOURCE_EXHAUSTED or
+// UNAVAILABLE when none of cuMemCreate()'s works now, and one may at another time.
 absl::StatusOr<KindChoice> ChooseKinds(const Device& device,
                                        const SharePolicy& policy);
 

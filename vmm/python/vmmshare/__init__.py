@@ -192,13 +192,15 @@ def on_recall(remote: "RemotePool | Allocation | Array | Restorable",
 
     On a thread of its own, which is returned, one call after the other; `addresses` are the
     Array.ptr of all of a RemotePool that are open here and asked for, or the ptr of an
-    Allocation, open_array()'s Array or Restorable, which is asked for once. Let go of them as soon as possible. The thread ends
-    when `remote`, which it keeps, is closed or its owner ends, or the callback raises.
+    Allocation, of open_array()'s Array or of a Restorable, which is asked for once. Let go of
+    them as soon as possible. The thread ends when `remote`, which it keeps, is closed or its
+    owner ends, or the callback raises.
 
-    FailedPrecondition for an Allocation, Array or Restorable that is of no other process, Unavailable
-    for one whose owner has ended.
+    FailedPrecondition for an Allocation, Array or Restorable that is of no other process,
+    Unavailable for one whose owner has ended.
     """
-    if not isinstance(remote, (RemotePool, Allocation, Array, Restorable)) or not callable(callback):
+    takes = (RemotePool, Allocation, Array, Restorable)
+    if not isinstance(remote, takes) or not callable(callback):
         raise TypeError("on_recall() takes what connect() returned and a function, not a "
                         f"{type(remote).__name__} and a {type(callback).__name__}")
     if not isinstance(remote, RemotePool):

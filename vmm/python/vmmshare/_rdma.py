@@ -65,7 +65,8 @@ def dma_bufs(memory: Allocation, *, offset: int = 0, nbytes: int = 0,
 
     pcie: to be reached over PCIe, also where there is another way; not every device has it (a H100
     has not: Unimplemented). Needs no current context: the device's primary one is, for the length
-    of the call. Memory of a Pool, and of other libraries, has none. InvalidArgument for what is no multiple of the page size or leaves the memory;
-    FailedPrecondition where the device has no dma-buf, and for memory of the host or of others.
+    of the call. Memory of a Pool, and of other libraries, has none. InvalidArgument for what is
+    no multiple of the page size or leaves the memory; FailedPrecondition where the device has no
+    dma-buf, and for memory of the host or of others.
     """
     return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]

@@ -59,7 +59,10 @@ def _keep(memory: Allocation, array: typing.Any) -> None:
         _watched = True
         # Not a threading.Thread, whose start() waits for it: this may be a garbage collector's
         # call, in the middle of anything.
-        _thread.start_new_thread(_watch, ())
+        try:
+            _thread.start_new_thread(_watch, ())
+        except RuntimeError:  # No thread is to be had: the next call looks.
+            _watched = False
 
 
 class Served:
@@ -154,8 +157,9 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) 
     Where it is, without a copy, if it lies in memory of cuMemCreate() that was made exportable,
     as PyTorch's is with expandable_segments:True. legacy: also if it is cudaMalloc()'s, as
     PyTorch's and CuPy's is by default, or an exportable stream-ordered pool's. That is weaker:
-    `weakness` says how. Whoever opens it can reach all that is `disclosed`. copy: a copy of it is served, from memory of its own, made when what is
-    on the array's stream is done; writes to one are not seen in the other.
+    `weakness` says how. Whoever opens it can reach all that is `disclosed`. copy: a copy of it
+    is served, from memory of its own, made when what is on the array's stream is done; writes to
+    one are not seen in the other.
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
     array of the host or without elements, or for legacy and copy both.
