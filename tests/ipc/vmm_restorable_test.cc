@@ -64,6 +64,21 @@ int HoldOn(const Args& args) {
 }
 const bool kHoldOn = RegisterChild("hold-on", &HoldOn);
 
+// Fills memory from a file that ends early, and frees it at once. args: the file,
+// of as many bytes as the memory.
+int FreesWhatAFileDidNotFill(const Args& args) {
+  const Here here;
+  std::optional<Allocation> memory = Must(Allocation::Create(
+      Must(Device::ByOrdinal(TestDriver(), 0)), {.size = kBytes}));
+  EXPECT_EQ(FillFromFile(args[0], 1)(*memory).code(),
+            absl::StatusCode::kDataLoss);
+  memory.reset();
+  EXPECT_EQ(TestDriver()->cuCtxSynchronize(), CUDA_SUCCESS);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kFreesWhatAFileDidNotFill =
+    RegisterChild("frees-what-a-file-did-not-fill", &FreesWhatAFileDidNotFill);
+
 using Restorable = RestorableIpcTest;
 
 TEST_F(Restorable, ComesBackAtTheSameAddressesInBothProcesses) {
@@ -210,6 +225,14 @@ TEST_F(Restorable, IsFilledFromAFile) {
   EXPECT_TRUE(memory.is_released());
   Must(memory.Restore(FillFromFile(path, 7)));
   ExpectPattern(memory.address(), kBytes - 1, 4);
+}
+
+TEST_F(Restorable, AFileThatEndsEarlyLeavesNoCopyUnderWay) {
+  const std::string path = absl::StrCat(directory(), "/contents");
+  std::ofstream(path, std::ios::binary) << std::string(kBytes, 'x');
+  Child late = Child::Start("frees-what-a-file-did-not-fill", {path},
+                            {{"VMMSHARE_HOST_DELAY", "100000"}});
+  EXPECT_EQ(late.Wait(), 0);
 }
 
 TEST_F(Restorable, AFillThatFailsLeavesItReleasedAndWhatWasKeptIsKept) {

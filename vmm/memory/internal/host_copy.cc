@@ -35,6 +35,29 @@ absl::Status Finish(const Driver& driver) {
                            : driver.Error(r, "cuStreamSynchronize(0)");
 }
 
+// Starts to copy `size` bytes of `file`, which is at `path`, from `offset` on; in
+// the current context.
+absl::Status CopyPieces(const Driver& driver, const platform::FileReader& file,
+                        const std::string& path, std::uint64_t offset,
+                        CUdeviceptr to, std::uint64_t size) {
+  std::vector<std::uint8_t> piece(
+      static_cast<std::size_t>(std::min(size, kPiece)));
+  for (std::uint64_t done = 0; done < size;) {
+    const absl::Span<std::uint8_t> part =
+        absl::MakeSpan(piece).first(static_cast<std::size_t>(
+            std::min<std::uint64_t>(piece.size(), size - done)));
+    ASSIGN_OR_RETURN(const std::size_t count, file.Read(offset + done, part));
+    if (count < part.size()) {
+      return absl::DataLossError(absl::StrCat(
+          path, " ends after ", offset + done + count, " bytes; expected ",
+          offset + size, ", the memory's and the ", offset, " before"));
+    }
+    RETURN_IF_ERROR(ToDevice(driver, to + done, part.data(), part.size()));
+    done += part.size();
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void PinnedBytesTraits::Close(const Value& value) {
@@ -94,23 +117,12 @@ absl::Status CopyFromFile(const Device& device, const std::string& path,
   ASSIGN_OR_RETURN(const PrimaryContext context,
                    PrimaryContext::Retain(device));
   ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
-  std::vector<std::uint8_t> piece(
-      static_cast<std::size_t>(std::min(size, kPiece)));
-  for (std::uint64_t done = 0; done < size;) {
-    const absl::Span<std::uint8_t> part =
-        absl::MakeSpan(piece).first(static_cast<std::size_t>(
-            std::min<std::uint64_t>(piece.size(), size - done)));
-    ASSIGN_OR_RETURN(const std::size_t count, file.Read(offset + done, part));
-    if (count < part.size()) {
-      return absl::DataLossError(absl::StrCat(
-          path, " ends after ", offset + done + count, " bytes; expected ",
-          offset + size, ", the memory's and the ", offset, " before"));
-    }
-    RETURN_IF_ERROR(
-        ToDevice(device.driver(), to + done, part.data(), part.size()));
-    done += part.size();
-  }
-  return Finish(device.driver());
+  const absl::Status copied =
+      CopyPieces(device.driver(), file, path, offset, to, size);
+  // Whatever came of it: whoever gets an error frees the memory next, and a copy
+  // that is still under way there would end the context.
+  const absl::Status finished = Finish(device.driver());
+  return copied.ok() ? finished : copied;
 }
 
 }  // namespace vmm
