@@ -47,7 +47,7 @@ std::string AdviceFor(CUresult result) {
     case CUDA_ERROR_INVALID_VALUE:
     case CUDA_ERROR_INVALID_DEVICE:
       return "This device or driver has no fabric handles: they came with "
-             "CUDA 12.4 and multi-node NVLink.";
+             "CUDA 12.3 and multi-node NVLink.";
     default:
       return "";
   }

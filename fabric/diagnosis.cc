@@ -208,7 +208,7 @@ std::vector<Finding> WhyNotFabric(const Topology& topology,
              ? "the device attribute says that it has no fabric handles"
              : absl::StrCat("the driver does not know the device attribute: ",
                             attempt.attribute.status().message()),
-         "Fabric handles came with CUDA 12.4 and need a GPU with multi-node "
+         "Fabric handles came with CUDA 12.3 and need a GPU with multi-node "
          "NVLink: share within the host, or install a newer driver."});
   }
   AddStateOfGpu(gpu, result == kFabricNotReady, &found);

@@ -428,7 +428,7 @@ static void MemoryIsDescribedForNetworkCards(void) {
   uint32_t count = 7;
   FAILS(VMMSHARE_INVALID_ARGUMENT, "`room` is 1",
         vmmshare_memory_dma_bufs(memory, 0, 0, 0, bufs, 1, &count, &error));
-  CHECK(count == 0);
+  CHECK(count == 2);
   FAILS(VMMSHARE_INVALID_ARGUMENT, "`flags` is 2",
         vmmshare_memory_dma_bufs(memory, 0, 0, 2, bufs, 2, &count, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "",
@@ -438,6 +438,25 @@ static void MemoryIsDescribedForNetworkCards(void) {
   for (uint32_t i = 0; i < count; ++i) {
     CHECK(bufs[i].offset == i * (uint64_t)(2 << 20));
     CHECK(bufs[i].size == 2 << 20);
+    CHECK(close(bufs[i].descriptor) == 0);
+  }
+  // From the middle of the first chunk to that of the second.
+  const uint64_t address = vmmshare_memory_address(memory) + (1 << 20);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`room` is 0",
+        vmmshare_dma_bufs(driver, address, 2 << 20, 0, bufs, 0, &count,
+                          &error));
+  CHECK(count == 2);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "the pages around the range",
+        vmmshare_dma_bufs(driver, address + 1, 2 << 20, 0, bufs, 2, &count,
+                          &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`flags` is 2",
+        vmmshare_dma_bufs(driver, address, 2 << 20, 2, bufs, 2, &count,
+                          &error));
+  MUST(vmmshare_dma_bufs(driver, address, 2 << 20, 0, bufs, 2, &count, &error));
+  CHECK(count == 2);
+  for (uint32_t i = 0; i < count; ++i) {
+    CHECK(bufs[i].offset == i * (uint64_t)(1 << 20));
+    CHECK(bufs[i].size == 1 << 20);
     CHECK(close(bufs[i].descriptor) == 0);
   }
   vmmshare_memory_close(memory);

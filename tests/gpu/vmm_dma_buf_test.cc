@@ -2,17 +2,20 @@
 #include <gmock/gmock.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "platform/cuda/dma_buf.h"
+#include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/dma_buf.h"
+#include "vmm/pool/pool.h"
 #include "vmm/share/raw_handle.h"
 
 namespace vmm::testing {
@@ -121,6 +124,63 @@ TEST_F(DmaBufTest, LeaveNothingOpenWhenALaterChunkFails) {
               HasSubstr("cuMemGetHandleForAddressRange("));
   EXPECT_THAT(std::string(status.message()), HasSubstr("open kernel modules"));
   // The fixture sees that no descriptor is left.
+}
+
+TEST_F(DmaBufTest, OfAnyAddressAreOneForEachChunkOfTheRange) {
+  const Allocation memory = Make();
+  const CUdeviceptr begin = memory.address() + 2 * kGranule - page_;
+  const std::vector<DmaBuf> part =
+      Must(ExportDmaBufs(driver(), begin, 2 * kGranule + 2 * page_));
+  ASSERT_EQ(part.size(), 3u);
+  EXPECT_EQ(part[0].offset, 0u);
+  EXPECT_EQ(part[0].size, page_);
+  EXPECT_EQ(part[1].offset, page_);
+  EXPECT_EQ(part[1].size, 2 * kGranule);
+  EXPECT_EQ(part[2].offset, page_ + 2 * kGranule);
+  EXPECT_EQ(part[2].size, page_);
+  for (const DmaBuf& each : part) EXPECT_TRUE(each.descriptor.has_value());
+}
+
+TEST_F(DmaBufTest, OfAPoolsBlockAndOfCuMemAllocAreHad) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  const Stream stream;
+  const CUdeviceptr block = Must(pool->Allocate(3 * kGranule, stream.get()));
+  const CUdeviceptr page = block / page_ * page_;
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), page, page_)).size(), 1u);
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), page, 2 * kGranule)).size(), 1u);
+  Must(pool->Free(block, stream.get()));
+  stream.Sync();
+  CUdeviceptr other = 0;
+  ASSERT_EQ(driver()->cuMemAlloc(&other, kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), other, kGranule)).size(), 1u);
+  ASSERT_EQ(driver()->cuMemFree(other), CUDA_SUCCESS);
+}
+
+TEST_F(DmaBufTest, OfWhatHasNoneAreRefusedWithTheReason) {
+  const Allocation memory = Make();
+  const auto refused = [&](CUdeviceptr address, std::uint64_t size) {
+    return ExportDmaBufs(driver(), address, size).status();
+  };
+  const auto expect = [](const absl::Status& status, absl::StatusCode code,
+                         const char* text) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  const CUdeviceptr at = memory.address();
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+  expect(refused(at, 0), kInvalid, "at least one");
+  expect(refused(at + 1, page_), kInvalid, "the pages around");
+  expect(refused(at, page_ + 1), kInvalid, "the pages around");
+  expect(refused(at, 0 - page_), kInvalid, "page size");
+  expect(refused(at, memory.size() + (std::uint64_t{1} << 36)), kInvalid,
+         "nothing of the driver's is mapped at");
+  void* pinned = nullptr;
+  ASSERT_EQ(driver()->cuMemHostAlloc(&pinned, page_, 0), CUDA_SUCCESS);
+  expect(refused(reinterpret_cast<CUdeviceptr>(pinned), page_), kFailed,
+         "expected memory of a device");
+  ASSERT_EQ(driver()->cuMemFreeHost(pinned), CUDA_SUCCESS);
+  expect(refused(page_, page_), kInvalid, "has no dma-buf");
 }
 
 // It is for network cards and not for CUDA.

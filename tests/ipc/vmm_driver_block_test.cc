@@ -731,7 +731,8 @@ TEST_F(LegacyIpcMemory, ItsOwnProcessCannotOpenIt) {
     const absl::Status refused =
         OpenTicket(driver(), share.ticket(), kWritable, Late()).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("its own memory"));
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("this process made the memory"));
   }
   EXPECT_EQ(driver()->cuMemFree(address), CUDA_SUCCESS);
 }

@@ -1,5 +1,6 @@
 """Memory for network cards, and memory where VMM cannot be shared."""
 
+import ctypes
 import os
 
 import pytest
@@ -19,6 +20,14 @@ assert cuda.cuCtxSetCurrent(current) == 0
 read = lambda at, n: (lambda b: (cuda.cuMemcpyDtoH_v2(b, ctypes.c_uint64(at), n), bytes(b))[1])((ctypes.c_char * n)())
 fill = lambda at, value, n: (cuda.cuMemsetD8_v2(ctypes.c_uint64(at), value, ctypes.c_size_t(n)), cuda.cuCtxSynchronize())[0]
 """
+class Interface:
+    """Bytes by __cuda_array_interface__ alone."""
+
+    def __init__(self, address, nbytes):
+        self.__cuda_array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1",
+                                         "data": (address, False)}
+
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GRANULE = 2 << 20
 
@@ -109,6 +118,78 @@ def test_ranges_that_are_none_leave_no_descriptor():
         with pytest.raises(vs.errors.InvalidArgument):
             vs.dma_bufs(memory, offset=offset, nbytes=nbytes)
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_dma_bufs_of_a_pools_block_are_of_the_pages_around_it():
+    with vs.Pool() as pool:
+        pool.empty(300, "uint8")
+        array = pool.empty(5000, "uint8")
+        for ask, begin, end in (({}, 0, 5000), ({"offset": 4999, "nbytes": 1}, 4999, 5000)):
+            (part,) = vs.dma_bufs(array, **ask)
+            assert (array.ptr + part.offset) % PAGE == 0 and part.nbytes % PAGE == 0
+            assert begin - PAGE < part.offset <= begin
+            assert end <= part.offset + part.nbytes < end + PAGE
+            os.fstat(part.fileno())
+        for offset, nbytes in ((5000, 0), (0, 5001), (-1, 1), (1, 5000)):
+            with pytest.raises(vs.errors.InvalidArgument, match="leave the array of 5000 bytes"):
+                vs.dma_bufs(array, offset=offset, nbytes=nbytes)
+
+
+def test_dma_bufs_of_an_array_are_one_for_each_chunk(cuda):
+    """Whoever made it; more of them than are had at the first try."""
+    class Properties(ctypes.Structure):
+        _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int),
+                    ("location", ctypes.c_int * 2), ("win32", ctypes.c_void_p),
+                    ("flags", ctypes.c_ubyte * 8)]
+
+    class Access(ctypes.Structure):
+        _fields_ = [("location", ctypes.c_int * 2), ("flags", ctypes.c_int)]
+
+    chunks, size = 20, ctypes.c_size_t(20 * GRANULE)
+    at, handles = ctypes.c_uint64(), []
+    assert cuda.cuMemAddressReserve(ctypes.byref(at), size, ctypes.c_size_t(0),
+                                    ctypes.c_uint64(0), ctypes.c_ulonglong(0)) == 0
+    properties = Properties(kind=1, location=(1, 0))
+    for i in range(chunks):
+        handle = ctypes.c_ulonglong()
+        assert cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GRANULE),
+                                ctypes.byref(properties), ctypes.c_ulonglong(0)) == 0
+        assert cuda.cuMemMap(ctypes.c_uint64(at.value + i * GRANULE), ctypes.c_size_t(GRANULE),
+                             ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0)) == 0
+        handles.append(handle)
+    assert cuda.cuMemSetAccess(at, size, ctypes.byref(Access((1, 0), 3)), ctypes.c_size_t(1)) == 0
+    parts = vs.dma_bufs(Interface(at.value, size.value))
+    assert [part.offset for part in parts] == [i * GRANULE for i in range(chunks)]
+    assert [part.nbytes for part in parts] == [GRANULE] * chunks
+    assert len(vs.dma_bufs(Interface(at.value, size.value), offset=GRANULE - 1, nbytes=2)) == 2
+    with pytest.raises(vs.errors.InvalidArgument, match="nothing of the driver's is mapped"):
+        vs.dma_bufs(Interface(at.value, size.value + 1))
+    for part in parts:
+        part.close()
+    assert cuda.cuMemUnmap(at, size) == 0
+    for handle in handles:
+        assert cuda.cuMemRelease(handle) == 0
+    assert cuda.cuMemAddressFree(at, size) == 0
+
+
+def test_dma_bufs_of_adopted_memory_are_those_of_an_array(cuda):
+    memory = vs.Allocation(nbytes=GRANULE)
+    with vs.adopt(memory.ptr, GRANULE) as adopted:
+        with pytest.raises(vs.errors.FailedPrecondition, match="of an array"):
+            vs.dma_bufs(adopted)
+        assert len(vs.dma_bufs(adopted.array(GRANULE, "uint8"))) == 1
+
+
+def test_dma_bufs_of_imported_memory(peer):
+    with vs.Allocation(nbytes=GRANULE) as memory, vs.serve(memory) as share:
+        peer(f"theirs = vs.connect({str(share)!r}, timeout=30)")
+        assert peer("len(vs.dma_bufs(theirs.array(4096, 'uint8')))") == 1
+
+
+def test_dma_bufs_of_memory_of_the_host_are_refused():
+    with vs.Allocation(nbytes=8, host_node=0) as memory:
+        with pytest.raises(vs.errors.FailedPrecondition, match="expected memory of a device"):
+            vs.dma_bufs(memory.array(8, "uint8"))
 
 
 # --- where VMM has no kind that can be shared ---------------------------------------------------

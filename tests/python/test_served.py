@@ -209,6 +209,28 @@ def test_memory_of_the_default_pool_is_served_as_a_copy_alone(cuda, reader):
         reader("theirs.close()")
 
 
+class Interface:
+    """An array by __cuda_array_interface__ alone."""
+
+    def __init__(self, address, typestr="<f4"):
+        self.__cuda_array_interface__ = {"version": 3, "shape": (4,), "typestr": typestr,
+                                         "data": (address, False)}
+
+
+def test_an_address_that_the_driver_does_not_know_is_not_to_be_copied():
+    values = np.zeros(4, "float32")
+    with pytest.raises(vs.errors.FailedPrecondition) as raised:
+        vs.serve_array(Interface(values.ctypes.data))
+    assert "does not know this address" in str(raised.value)
+    assert "copy=True" not in str(raised.value)
+
+
+def test_an_array_alone_has_no_name_in_a_message():
+    with pytest.raises((ValueError, TypeError)) as raised:
+        vs.serve_array(Interface(1 << 30, "<U4"))
+    assert str(raised.value).startswith("the array"), raised.value
+
+
 def test_managed_memory_is_served_as_a_copy_alone(cuda, reader):
     array = Array(cuda, np.arange(24, dtype="float32"), at=512, managed=True)
     for legacy in (False, True):

@@ -244,13 +244,26 @@ enum {
 // and keep the memory but not its address. On failure none stays open. Needs no
 // current context: the device's primary one is, for the length of the call.
 //   VMMSHARE_INVALID_ARGUMENT     no multiple, a range that leaves the memory, or
-//                                 too little room
+//                                 too little room: *count is what is needed
 //   VMMSHARE_FAILED_PRECONDITION  memory of the host, or not created here; or the
 //                                 device has no dma-buf
 //   VMMSHARE_UNIMPLEMENTED        Windows; a driver that is too old; a device that
 //                                 lacks the mapping over PCIe
 VMMSHARE_API vmmshare_status vmmshare_memory_dma_bufs(
     const vmmshare_memory* memory, uint64_t offset, uint64_t size,
+    uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,
+    vmmshare_error** error);
+// The same of [address, address + size), whoever made it: a pool's block, imported
+// memory, cudaMalloc()'s, another library's. Both are multiples of the host's page
+// size: whoever gets a descriptor of the pages around a smaller range reaches its
+// neighbours too. What is there must stay mapped until this returns, and a pool's
+// block be freed only when nobody uses the descriptor.
+//   VMMSHARE_INVALID_ARGUMENT     also: nothing of the driver's is mapped in all
+//                                 of it
+//   VMMSHARE_FAILED_PRECONDITION  also: managed memory, or a stream-ordered
+//                                 pool's; no device seen here reaches it
+VMMSHARE_API vmmshare_status vmmshare_dma_bufs(
+    const vmmshare_driver* driver, uint64_t address, uint64_t size,
     uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,
     vmmshare_error** error);
 

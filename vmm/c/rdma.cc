@@ -21,8 +21,30 @@ absl::StatusOr<const vmm::Allocation*> CreatedHere(
   }
   return absl::FailedPreconditionError(
       "the memory was adopted or imported: ask where it was created. Memory of "
-      "cudaMalloc() has no such flag, and CUDA's own "
-      "cuMemGetHandleForAddressRange() makes its dma-buf");
+      "cudaMalloc() has no such flag. vmmshare_dma_bufs(), in Python "
+      "dma_bufs() "
+      "of an array, makes the dma-bufs of any address");
+}
+
+absl::StatusOr<vmm::DmaBufMapping> MappingOf(std::uint32_t flags) {
+  RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_DMA_BUF_PCIE, "flags"));
+  return flags == 0 ? vmm::DmaBufMapping::kDefault : vmm::DmaBufMapping::kPcie;
+}
+
+// Hands `parts` over. With too little room none, and *count is what is needed.
+absl::Status Give(std::vector<vmm::DmaBuf> parts, vmmshare_dma_buf* bufs,
+                  std::uint32_t room, std::uint32_t* count) {
+  *count = static_cast<std::uint32_t>(parts.size());
+  if (parts.size() > room) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`room` is ", room, " for ", parts.size(),
+                     " dma-bufs. Give room for one a chunk."));
+  }
+  for (vmm::DmaBuf& part : parts) {
+    *bufs++ = {static_cast<int>(std::move(part.descriptor).Relinquish()), 0,
+               part.offset, part.size};
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -76,24 +98,30 @@ vmmshare_status vmmshare_memory_dma_bufs(
     *count = 0;
     RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
     RETURN_IF_ERROR(Check(memory));
-    RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_DMA_BUF_PCIE, "flags"));
+    ASSIGN_OR_RETURN(const vmm::DmaBufMapping mapping, MappingOf(flags));
     ASSIGN_OR_RETURN(const vmm::Allocation* const own, CreatedHere(*memory));
-    const vmm::DmaBufMapping mapping =
-        flags == 0 ? vmm::DmaBufMapping::kDefault : vmm::DmaBufMapping::kPcie;
     ASSIGN_OR_RETURN(
         std::vector<vmm::DmaBuf> parts,
         vmm::ExportDmaBufs(
             *own, {.offset = offset, .size = size, .mapping = mapping}));
-    if (parts.size() > room) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`room` is ", room, " for ", parts.size(),
-                       " dma-bufs. Give room for one a chunk."));
-    }
-    for (vmm::DmaBuf& part : parts) {
-      bufs[(*count)++] = {
-          static_cast<int>(std::move(part.descriptor).Relinquish()), 0,
-          part.offset, part.size};
-    }
-    return absl::OkStatus();
+    return Give(std::move(parts), bufs, room, count);
+  });
+}
+
+vmmshare_status vmmshare_dma_bufs(const vmmshare_driver* driver,
+                                  std::uint64_t address, std::uint64_t size,
+                                  std::uint32_t flags, vmmshare_dma_buf* bufs,
+                                  std::uint32_t room, std::uint32_t* count,
+                                  vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(count, "count"));
+    *count = 0;
+    RETURN_IF_ERROR(CheckGiven(bufs, "bufs"));
+    RETURN_IF_ERROR(Check(driver));
+    ASSIGN_OR_RETURN(const vmm::DmaBufMapping mapping, MappingOf(flags));
+    ASSIGN_OR_RETURN(
+        std::vector<vmm::DmaBuf> parts,
+        vmm::ExportDmaBufs(driver->driver, address, size, mapping));
+    return Give(std::move(parts), bufs, room, count);
   });
 }

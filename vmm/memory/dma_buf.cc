@@ -1,13 +1,17 @@
 #include "vmm/memory/dma_buf.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/dma_buf.h"
+#include "vmm/memory/pointer.h"
 #include "vmm/memory/primary_context.h"
 
 namespace vmm {
@@ -69,6 +73,90 @@ absl::StatusOr<ContextHeld> HoldContext(const Device& device) {
   return held;
 }
 
+// A part of a range that lies in one chunk: bytes from its beginning on.
+struct Part {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
+// [begin, end), cut where chunks of `chunk` bytes end.
+std::vector<Part> PartsOf(std::uint64_t begin, std::uint64_t end,
+                          std::uint64_t chunk) {
+  std::vector<Part> parts;
+  for (std::uint64_t at = begin; at < end;) {
+    const std::uint64_t next = std::min(end, (at / chunk + 1) * chunk);
+    parts.push_back({at, next - at});
+    at = next;
+  }
+  return parts;
+}
+
+// [address, address + size), cut where what the driver has mapped ends. REQUIRES:
+// a context is current.
+absl::StatusOr<std::vector<Part>> MappedParts(const platform::Driver& driver,
+                                              CUdeviceptr address,
+                                              std::uint64_t size) {
+  std::vector<Part> parts;
+  for (std::uint64_t done = 0; done < size;) {
+    CUdeviceptr base = 0;
+    std::size_t chunk = 0;
+    const CUdeviceptr at = address + done;
+    const CUresult r = driver->cuMemGetAddressRange(&base, &chunk, at);
+    if (r != CUDA_SUCCESS || at - base >= chunk) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "nothing of the driver's is mapped at 0x", absl::Hex(at), ", ", done,
+          " bytes into the ", size, " bytes for a dma-buf"));
+    }
+    const std::uint64_t part =
+        std::min<std::uint64_t>(size - done, chunk - (at - base));
+    parts.push_back({done, part});
+    done += part;
+  }
+  return parts;
+}
+
+absl::Status CheckKind(const PointerInfo& info, CUdeviceptr address) {
+  const bool is_device_memory =
+      info.kind == PointerKind::kDeviceAlloc ||
+      (info.kind == PointerKind::kVmm && !info.host_numa_node.has_value());
+  if (is_device_memory) return absl::OkStatus();
+  const std::string what = absl::StrCat(
+      "the memory at 0x", absl::Hex(address), " is ",
+      info.kind == PointerKind::kVmm ? "of the host" : NameOf(info.kind));
+  return info.kind == PointerKind::kNotCuda
+             ? absl::InvalidArgumentError(
+                   absl::StrCat(what, ", and has no dma-buf of CUDA's"))
+             : absl::FailedPreconditionError(absl::StrCat(
+                   what,
+                   "; expected memory of a device, of cuMemCreate() or "
+                   "cudaMalloc()"));
+}
+
+absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
+                                                CUdeviceptr address,
+                                                absl::Span<const Part> parts,
+                                                DmaBufMapping mapping) {
+  RETURN_IF_ERROR(CheckSupported(device, mapping));
+  ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
+  std::vector<DmaBuf> made;
+  for (const Part& part : parts) {
+    absl::StatusOr<platform::OsHandle> descriptor = platform::ExportDmaBuf(
+        device.driver(), address + part.offset, part.size,
+        mapping == DmaBufMapping::kPcie ? kPcieFlag : 0);
+    if (!descriptor.ok()) {
+      return platform::Annotate(descriptor.status(),
+                                absl::StrCat("memory of ", device.Describe(),
+                                             " cannot be exported as dma-buf"),
+                                absl::IsResourceExhausted(descriptor.status())
+                                    ? ""
+                                : mapping == DmaBufMapping::kPcie ? kPcieRemedy
+                                                                  : kRemedy);
+    }
+    made.push_back({*std::move(descriptor), part.offset, part.size});
+  }
+  return made;
+}
+
 absl::Status CheckRange(std::uint64_t offset, std::uint64_t size,
                         std::uint64_t whole, std::uint64_t page) {
   if (offset % page != 0 || size % page != 0) {
@@ -105,31 +193,38 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
         "ExportDmaBufs of memory of the host, which drivers reach by its "
         "address; expected memory of a device");
   }
-  const Device& device = memory.device();
-  RETURN_IF_ERROR(CheckSupported(device, options.mapping));
-  ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
+  return ExportParts(memory.device(), memory.address(),
+                     PartsOf(options.offset, options.offset + size,
+                             shareable.layout().chunk_size),
+                     options.mapping);
+}
 
-  const std::uint64_t chunk = shareable.layout().chunk_size;
-  const std::uint64_t end = options.offset + size;
-  std::vector<DmaBuf> parts;
-  for (std::uint64_t at = options.offset; at < end;) {
-    const std::uint64_t next = std::min(end, (at / chunk + 1) * chunk);
-    absl::StatusOr<platform::OsHandle> descriptor = platform::ExportDmaBuf(
-        device.driver(), memory.address() + at, next - at,
-        options.mapping == DmaBufMapping::kPcie ? kPcieFlag : 0);
-    if (!descriptor.ok()) {
-      return platform::Annotate(
-          descriptor.status(),
-          absl::StrCat("memory of ", device.Describe(),
-                       " cannot be exported as dma-buf"),
-          absl::IsResourceExhausted(descriptor.status()) ? ""
-          : options.mapping == DmaBufMapping::kPcie      ? kPcieRemedy
-                                                         : kRemedy);
-    }
-    parts.push_back({*std::move(descriptor), at, next - at});
-    at = next;
+absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
+    const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
+    DmaBufMapping mapping) {
+  ASSIGN_OR_RETURN(const std::uint64_t page, platform::DmaBufGranularity());
+  if (size == 0 || address % page != 0 || size % page != 0 ||
+      size > std::numeric_limits<CUdeviceptr>::max() - address) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        size, " bytes at 0x", absl::Hex(address),
+        " for a dma-buf; expected at least one, and multiples of the host's "
+        "page size of ",
+        page, " bytes. Export the pages around the range"));
   }
-  return parts;
+  ASSIGN_OR_RETURN(const PointerInfo info, Classify(driver, address));
+  RETURN_IF_ERROR(CheckKind(info, address));
+  ASSIGN_OR_RETURN(const std::optional<int> ordinal,
+                   ReachedFrom(driver, address, info));
+  if (!ordinal.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no device that this process sees reaches the memory at "
+                     "0x",
+                     absl::Hex(address), ", so none makes its dma-buf"));
+  }
+  ASSIGN_OR_RETURN(const Device device, Device::ByOrdinal(driver, *ordinal));
+  ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
+  ASSIGN_OR_RETURN(std::vector<Part> parts, MappedParts(driver, address, size));
+  return ExportParts(device, address, parts, mapping);
 }
 
 }  // namespace vmm

@@ -1,4 +1,4 @@
-// ExportDmaBufs: an allocation's memory for network cards and other devices.
+// ExportDmaBufs: a device's memory for network cards and other devices.
 //
 //   absl::StatusOr<std::vector<DmaBuf>> parts = ExportDmaBufs(memory);
 //   for (const DmaBuf& part : *parts)
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "platform/cuda/driver.h"
 #include "platform/os/os_handle.h"
 #include "vmm/memory/allocation.h"
 
@@ -38,7 +39,7 @@ struct DmaBufOptions {
 // its address.
 struct DmaBuf {
   platform::OsHandle descriptor;
-  std::uint64_t offset = 0;  // Bytes from the allocation's address.
+  std::uint64_t offset = 0;  // Bytes from the address that was asked for.
   std::uint64_t size = 0;    // Bytes.
 };
 
@@ -57,6 +58,18 @@ struct DmaBuf {
 //   else                 as the driver reports
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
     const Allocation& memory, const DmaBufOptions& options = {});
+
+// The same of [address, address + size), whoever made it: a block of a Pool,
+// imported memory, cudaMalloc()'s, another library's array. Both are multiples of
+// the host's page size: whoever gets a descriptor of the pages around a smaller
+// range reaches its neighbours too. What is there must stay mapped until this
+// returns, and a pool's block be freed only when nobody uses the descriptor.
+//   INVALID_ARGUMENT     also: nothing of the driver's is mapped in all of it
+//   FAILED_PRECONDITION  also: managed memory, or a stream-ordered pool's; no
+//                        device that this process sees reaches it
+absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
+    const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
+    DmaBufMapping mapping = DmaBufMapping::kDefault);
 
 }  // namespace vmm
 

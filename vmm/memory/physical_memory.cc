@@ -29,11 +29,24 @@ absl::StatusOr<CUmemAllocationProp> Properties(
   return properties;
 }
 
+// As CUDA_VERSION; cuda.h of 12.2 is the first with HOST_NUMA.
+constexpr int kHostMemorySince = 12020;
+
 const char* AdviceWhenFull(const Driver& driver) {
   return driver.is_host_memory()
              ? "The memory does not fit: each device has VMMSHARE_HOST_MEMORY "
                "(4G), for all processes of its VMMSHARE_HOST_INSTANCE."
              : "The memory does not fit; nvidia-smi shows who holds how much.";
+}
+
+// What to do about `result` of cuMemCreate() on `where`.
+const char* AdviceFor(const Driver& driver, const Location& where,
+                      CUresult result) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return AdviceWhenFull(driver);
+  return where.is_host() && driver.version() < kHostMemorySince
+             ? "Memory of the host came with CUDA 12.2: install a newer driver, "
+               "or allocate on a device."
+             : "";
 }
 
 std::string Words(const Location& where, HandleKindSet kinds, bool rdma) {
@@ -128,7 +141,7 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
           absl::StrCat("cuMemCreate(size=", layout.SizeOf(i), ", ",
                        Words(where, kinds, rdma), "), chunk ", i + 1, " of ",
                        layout.count()),
-          r == CUDA_ERROR_OUT_OF_MEMORY ? AdviceWhenFull(driver) : "");
+          AdviceFor(driver, where, r));
     }
     handles.push_back(OwnedMemoryHandle::Adopt({driver, handle}));
   }

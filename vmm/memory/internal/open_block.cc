@@ -23,11 +23,13 @@ absl::StatusOr<CUdeviceptr> OpenLegacy(const Driver& driver,
   const CUresult r = driver->cuIpcOpenMemHandle(
       &address, raw, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (r == CUDA_SUCCESS) return address;
-  // Measured.
+  // Measured: so it answers in the process that made the memory. A context of
+  // the device is current, so nothing else can be meant.
   if (r == CUDA_ERROR_INVALID_CONTEXT) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        driver.Error(r, "cuIpcOpenMemHandle()").message(),
-        ". A process cannot open legacy IPC's handle of its own memory"));
+    return absl::FailedPreconditionError(
+        "cuIpcOpenMemHandle() answered CUDA_ERROR_INVALID_CONTEXT (201): this "
+        "process made the memory, and legacy CUDA IPC opens only that of "
+        "another. Use the address at which it is mapped here");
   }
   return driver.Error(r, "cuIpcOpenMemHandle()", kOpenAdvice);
 }

@@ -115,6 +115,16 @@ void CopyInto(const Allocation& self, std::uint64_t from,
   if (status != VMMSHARE_OK) Raise(status, error);
 }
 
+// Whether the driver knows it.
+bool IsKnown(std::uint64_t address) {
+  vmmshare_pointer_info info{};
+  info.struct_size = sizeof(info);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_classify(DefaultDriver().get(), address, &info, error);
+  });
+  return info.kind != VMMSHARE_POINTER_NOT_CUDA;
+}
+
 int DeviceAt(std::uint64_t address) {
   return Locate(DefaultDriver().get(), address).device;
 }
@@ -268,6 +278,7 @@ void DefineMemory(nb::module_& module) {
   module.def("_copy_into", &CopyInto, nb::arg("memory"), nb::arg("address"),
              nb::arg("nbytes"));
   module.def("_device_at", &DeviceAt, nb::arg("address"));
+  module.def("_is_known", &IsKnown, nb::arg("address"));
   DefineClosing(type, "Lets go of the memory; arrays of it keep it.");
   module.def("_open_memory", &Open, nb::arg("text"), nb::arg("writable"),
              nb::arg("timeout").none(), nb::arg("device").none());

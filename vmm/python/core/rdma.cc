@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,18 @@ nb::tuple PoolRdma(const Pool& self) {
 }
 
 // [(descriptor, offset, bytes)]; the descriptors are the caller's.
+nb::list ListOf(const std::vector<vmmshare_dma_buf>& bufs,
+                std::uint32_t count) {
+  nb::list made;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    made.append(
+        nb::make_tuple(bufs[i].descriptor, bufs[i].offset, bufs[i].size));
+  }
+  return made;
+}
+
+std::uint32_t FlagsOf(bool pcie) { return pcie ? VMMSHARE_DMA_BUF_PCIE : 0; }
+
 nb::list DmaBufs(const Allocation& self, std::uint64_t offset,
                  std::uint64_t nbytes, bool pcie) {
   const auto memory = self.handle.shared();
@@ -39,15 +52,27 @@ nb::list DmaBufs(const Allocation& self, std::uint64_t offset,
   std::uint32_t count = 0;
   Must([&](vmmshare_error** error) {
     return vmmshare_memory_dma_bufs(
-        memory.get(), offset, nbytes, pcie ? VMMSHARE_DMA_BUF_PCIE : 0,
-        bufs.data(), static_cast<std::uint32_t>(bufs.size()), &count, error);
+        memory.get(), offset, nbytes, FlagsOf(pcie), bufs.data(),
+        static_cast<std::uint32_t>(bufs.size()), &count, error);
   });
-  nb::list made;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    made.append(
-        nb::make_tuple(bufs[i].descriptor, bufs[i].offset, bufs[i].size));
+  return ListOf(bufs, count);
+}
+
+nb::list DmaBufsAt(std::uint64_t address, std::uint64_t nbytes, bool pcie) {
+  const auto driver = DefaultDriver();
+  std::vector<vmmshare_dma_buf> bufs(16);
+  std::uint32_t count = 0;
+  const auto made = [&](vmmshare_error** error) {
+    return vmmshare_dma_bufs(
+        driver.get(), address, nbytes, FlagsOf(pcie), bufs.data(),
+        static_cast<std::uint32_t>(bufs.size()), &count, error);
+  };
+  // Nobody else knows how many chunks there are. Without an error that is kept.
+  if (made(nullptr) != VMMSHARE_OK) {
+    bufs.resize(std::max<std::size_t>(bufs.size(), count));
+    Must(made);
   }
-  return made;
+  return ListOf(bufs, count);
 }
 
 }  // namespace
@@ -65,6 +90,8 @@ void DefineRdma(nb::module_& module) {
   module.def("_rdma", &PoolRdma, nb::arg("memory"));
   module.def("_dma_bufs", &DmaBufs, nb::arg("memory"), nb::arg("offset"),
              nb::arg("nbytes"), nb::arg("pcie"));
+  module.def("_dma_bufs_at", &DmaBufsAt, nb::arg("address"), nb::arg("nbytes"),
+             nb::arg("pcie"));
 }
 
 }  // namespace vmm::python

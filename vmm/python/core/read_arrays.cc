@@ -75,8 +75,10 @@ nb::list ReadArrays(const nb::dict& arrays, nb::handle type) {
       // Not all versions of PyTorch say it by DLPack.
       on_device = nb::cast<bool>(object.attr("is_cuda"));
     } else {
-      address = ReadForeign("array " + Utf8(nb::repr(name)), object, &layout,
-                            &device);
+      // One alone has no name.
+      const std::string which =
+          nb::len(name) == 0 ? "the array" : "array " + Utf8(nb::repr(name));
+      address = ReadForeign(which, object, &layout, &device);
       on_device = device.device_type != kDLCPU;
     }
     const std::int64_t itemsize = layout.dtype->itemsize();

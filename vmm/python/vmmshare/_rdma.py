@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import typing
 
-from . import _core
+from . import _core, _reads
 from ._core import Allocation, Pool
+from .errors import InvalidArgument
 
 __all__ = ["DmaBuf", "dma_bufs", "rdma_capable"]
 
 
 class DmaBuf:
-    """One chunk's part of an allocation, as a descriptor: see dma_bufs().
+    """One chunk's part of a range, as a descriptor: see dma_bufs().
 
-    offset: bytes from the allocation's `ptr`. nbytes: its size. The descriptor keeps the memory,
-    and is closed with this.
+    offset: bytes from where the range begins to where this does; less than 0 for the part of a
+    page before it. nbytes: its size. The descriptor keeps the memory, and is closed with this.
     """
 
     def __init__(self, descriptor: int, offset: int, nbytes: int):
@@ -58,15 +60,32 @@ def rdma_capable(memory: "Allocation | Pool") -> "tuple[bool, str]":
     return typing.cast("tuple[bool, str]", _core._rdma(memory))
 
 
-def dma_bufs(memory: Allocation, *, offset: int = 0, nbytes: int = 0,
+def dma_bufs(memory: typing.Any, *, offset: int = 0, nbytes: int = 0,
              pcie: bool = False) -> "list[DmaBuf]":
-    """`nbytes` (0: all) from `offset` on of memory that was created here, one DmaBuf for each
-    chunk, in order: for ibv_reg_dmabuf_mr() and other drivers.
+    """`nbytes` (0: all) from `offset` on, one DmaBuf for each chunk, in order: for
+    ibv_reg_dmabuf_mr() and other drivers.
+
+    memory: an Allocation that was created here, of which these are multiples of the page size; or
+    an array in a device's memory: of a Pool, imported, or another library's (PyTorch, CuPy, Numba).
+    Of an array the descriptors are of the whole pages around the range: whoever gets one reaches
+    what lies beside it there. The block of a pool goes to somebody else when its array is freed,
+    whoever has a descriptor: keep the array until nobody uses it.
 
     pcie: to be reached over PCIe, also where there is another way; not every device has it (a H100
     has not: Unimplemented). Needs no current context: the device's primary one is, for the length
-    of the call. Memory of a Pool, and of other libraries, has none. InvalidArgument for what is
-    no multiple of the page size or leaves the memory; FailedPrecondition where the device has no
-    dma-buf, and for memory of the host or of others.
+    of the call. InvalidArgument for what is no multiple of the page size or leaves the memory;
+    FailedPrecondition where the device has no dma-buf, and for memory of the host, managed memory
+    and a stream-ordered pool's; of an Allocation that was adopted or imported, give an array.
     """
-    return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]
+    if isinstance(memory, Allocation):
+        return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]
+    array = _reads.read_arrays({"": memory})[0]
+    nbytes = nbytes or max(array.nbytes - offset, 0)
+    if offset < 0 or not 0 < nbytes <= array.nbytes - offset:
+        raise InvalidArgument(f"{nbytes} bytes at offset {offset} leave the array of "
+                              f"{array.nbytes} bytes", "Give a range in the array.")
+    page = mmap.PAGESIZE
+    begin = (array.address + offset) // page * page
+    end = -(-(array.address + offset + nbytes) // page) * page
+    return [DmaBuf(descriptor, begin + at - array.address, size)
+            for descriptor, at, size in _core._dma_bufs_at(begin, end - begin, pcie)]

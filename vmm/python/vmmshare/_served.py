@@ -174,6 +174,8 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) 
         try:
             memory = _core.adopt(read.address, read.nbytes, legacy=legacy)
         except FailedPrecondition as why:
+            if not _core._is_known(read.address):
+                raise
             raise FailedPrecondition(f"{why.args[0]} With copy=True a copy is served.",
                                      why.remedy) from None
         offset = memory.offset
