@@ -604,6 +604,30 @@ class Text(DoctorTest):
         self.assertNotIn("\x1b", self.machine.run_on_terminal("--json", env={"TERM": "xterm"}))
 
 
+class LegacyIpc(DoctorTest):
+    def says(self, *words, env=None):
+        return self.machine.run("--json", *words, env=env).json["devices"][0]["legacy_ipc"]
+
+    def test_is_tried_where_there_may_be_a_context(self):
+        self.assertEqual(self.says("--touch"), {"tried": True, "usable": True, "error": None})
+        self.assertIn("legacy IPC handle usable by programs that accept it",
+                      self.machine.flowing("--touch"))
+        self.assertEqual(self.says(), {"tried": False, "usable": None, "error": None})
+        self.assertIn("legacy IPC handle - not tried: it takes a context", self.machine.flowing())
+
+    def test_is_refused_with_the_drivers_words(self):
+        env = {"VMMSHARE_HOST_FAIL": "cuIpcGetMemHandle:1+:NOT_SUPPORTED"}
+        said = self.says("--touch", env=env)
+        self.assertEqual((said["tried"], said["usable"], said["error"]["cuda_result"]),
+                         (True, False, 801))
+        self.assertIn("legacy IPC handle refused", self.machine.flowing("--touch", env=env))
+        self.assertIn("cuIpcGetMemHandle", self.machine.flowing("--touch", env=env))
+
+    def test_a_device_that_gives_no_context(self):
+        said = self.says("--touch", env={"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"})
+        self.assertEqual((said["tried"], said["usable"]), (True, False))
+
+
 class NetworkCards(DoctorTest):
     def ways(self, env=None, device=0):
         """What is said of each way: whether it is usable, and the reasons."""
@@ -804,6 +828,13 @@ class Documented(unittest.TestCase):
                 documented |= set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M))
         self.assertGreater(len(printed), 20)
         self.assertEqual(printed, documented)
+
+    def test_every_suite_of_this_file_is_run(self):
+        here = pathlib.Path(__file__)
+        suites = set(re.findall(r"^class (\w+)\(", here.read_text(), re.M)) - {"DoctorTest"}
+        listed = (here.parent / "CMakeLists.txt").read_text().split("add_test(", 1)[0].split()
+        self.assertGreater(len(suites), 10)
+        self.assertEqual(suites - {word.strip(")") for word in listed}, set())
 
     def test_every_member_of_the_json_is_described(self):
         machine = Machine(TOOL)

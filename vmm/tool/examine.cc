@@ -102,7 +102,7 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
                            const fabric::Topology& topology,
                            const fabric::GpuTopology& gpu,
                            const LimitsReport& limits) {
-  DeviceReport report{device, AskMemory(device), false, 0, {}, {}};
+  DeviceReport report{device, AskMemory(device), false, 0, {}, {}, {}};
   const absl::StatusOr<std::optional<PrimaryContext>> context =
       ContextFor(device, touch);
   for (HandleKind kind : kKinds) {
@@ -118,6 +118,11 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
     }
     tried.reasons = Reasons(tried, topology, gpu);
     report.kinds.push_back(std::move(tried));
+  }
+  if (!context.ok()) {
+    report.legacy = context.status();
+  } else if (touch) {
+    report.legacy = TryKind(device, HandleKind::kLegacyIpc);
   }
   report.mps_client = AskAttribute(device, kMpsEnabled);
   report.compute_mode = AskNumber(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);

@@ -44,6 +44,9 @@ struct DeviceReport {
   absl::StatusOr<int> compute_mode;  // CUcomputemode.
   std::vector<KindReport> kinds;
   std::vector<RdmaReport> rdma;
+  // Whether legacy CUDA IPC can share memory here, for programs that accept it.
+  // Not tried without a context.
+  std::optional<absl::Status> legacy;
 };
 
 // Two devices, `a` below `b`, by ordinal. "ab": a reaches memory of b.

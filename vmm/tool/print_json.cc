@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,17 @@ Json RdmaJson(const RdmaReport& report) {
   return object;
 }
 
+// Of what was not tried nobody knows.
+Json LegacyJson(const std::optional<absl::Status>& tried) {
+  Json object = Json::Object();
+  object.Add("tried", Json::Bool(tried.has_value()));
+  object.Add("usable",
+             tried.has_value() ? Json::Bool(tried->ok()) : Json::Null());
+  object.Add("error", !tried.has_value() || tried->ok() ? Json::Null()
+                                                        : ErrorJson(*tried));
+  return object;
+}
+
 // CUDA's names; null for one that it did not have.
 Json ComputeModeJson(const absl::StatusOr<int>& mode) {
   if (!mode.ok()) return Json::Null();
@@ -151,6 +163,7 @@ Json DeviceJson(const DeviceReport& report, const fabric::GpuTopology& gpu) {
   Json rdma = Json::Array();
   for (const RdmaReport& way : report.rdma) rdma.Append(RdmaJson(way));
   object.Add("rdma", std::move(rdma));
+  object.Add("legacy_ipc", LegacyJson(report.legacy));
   object.Add("compute_mode", ComputeModeJson(report.compute_mode));
   object.Add("fabric", FabricJson(gpu.fabric));
   object.Add("mig_instance", gpu.gpu.ok() ? Json::Bool(gpu.gpu->is_mig_instance)

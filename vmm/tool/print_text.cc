@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +103,20 @@ void PrintReasons(std::size_t index, const std::vector<Finding>& reasons,
   }
 }
 
+void PrintLegacy(const std::optional<absl::Status>& tried, Page* page) {
+  const absl::string_view name = NameOf(HandleKind::kLegacyIpc);
+  if (!tried.has_value()) {
+    page->MarkedRow(name, "-", Ink::kPlain,
+                    "not tried: it takes a context, which --touch makes");
+    return;
+  }
+  page->MarkedRow(name, tried->ok() ? "usable" : "refused",
+                  tried->ok() ? Ink::kGood : Ink::kBad,
+                  tried->ok() ? "by programs that accept it: it is weaker "
+                                "(docs/any_memory.md)"
+                              : tried->message());
+}
+
 void PrintDevice(const Report& report, std::size_t index, Page* page) {
   const DeviceReport& device = report.devices[index];
   const fabric::GpuTopology& gpu = report.topology.gpus[index];
@@ -122,6 +137,7 @@ void PrintDevice(const Report& report, std::size_t index, Page* page) {
     PrintReasons(index, kind.reasons, report.devices.front().kinds[k].reasons,
                  page);
   }
+  PrintLegacy(device.legacy, page);
   page->Row("MPS", Known(device.mps_client, [](bool client) {
               return client ? "this process is a client: it runs on the GPU "
                               "beside other clients"
