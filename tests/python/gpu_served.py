@@ -36,6 +36,10 @@ def opener(pipe):
                 pipe.send("closed")
                 continue
             ticket, writable = asked
+            if ticket == "dma-bufs":
+                with vs.connect(writable, timeout=30) as memory:
+                    pipe.send(dma_bufs(memory.array(1000, "uint8")))
+                continue
             start = time.perf_counter()
             theirs = vs.open_array(ticket, writable=writable)
             took = time.perf_counter() - start
@@ -74,9 +78,31 @@ def expect(true, what):
         raise AssertionError(what)
 
 
+def dma_bufs(array):
+    """How many parts network cards get of it, or why none."""
+    try:
+        parts = vs.dma_bufs(array)
+    except vs.errors.VmmshareError as why:
+        return f"{type(why).__name__}: {why}"
+    for part in parts:
+        os.fstat(part.fileno())
+        part.close()
+    return len(parts)
+
+
+def pool_and_importer(opener):
+    """dma-bufs of a pool's block, whole and in part, and of what another process opened."""
+    with vs.Pool(rdma="try") as pool:
+        array = pool.empty(COUNT, "float32")
+        with vs.Allocation(nbytes=8 << 20, rdma="try") as memory, vs.serve(memory) as share:
+            return {"block": dma_bufs(array),
+                    "small block": dma_bufs(pool.empty(300, "uint8")),
+                    "imported": opener("dma-bufs", str(share))}
+
+
 def by_consent_and_by_copy(opener, array, total_of, shared_unasked=False):
     """What the table has of one kind of array: ones, of which total_of() is the sum."""
-    found = {}
+    found = {"dma-bufs": dma_bufs(array)}
     try:
         vs.serve_array(array).close()
         found["unasked"] = "in place"
@@ -278,7 +304,7 @@ def times(opener):
 
 
 CHECKS = {f.__name__: f for f in (
-    torch_default, torch_view_with_gaps, torch_parameter, torch_float8, cupy_default,
+    torch_default, pool_and_importer, torch_view_with_gaps, torch_parameter, torch_float8, cupy_default,
     cupy_async_pool, exportable_pool, numba_default, jax_default, rmm_default, rmm_pool, rmm_async,
     cuda_core_default, pinned_host, times)}
 
