@@ -4,21 +4,25 @@
 
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/context.h"
+#include "platform/hostdriver/pool.h"
 
 using namespace vmm::hostdriver;
 
 namespace {
 
-// The memory at `address`, if all `size` bytes from there are in cuMemAlloc()'s
-// memory of one block (measured: 580 exports it), or mapped, as documented; else
-// null. REQUIRES: the lock is held.
+// The memory at `address`, if a block begins or goes on there that cuMemAlloc() or
+// a stream-ordered pool of this process has made, and all `size` bytes from there are
+// in the memory behind it, whoever has them; or if all are mapped, as documented; else
+// null. Measured on 580, also that what another process made and this one opened is
+// refused. REQUIRES: the lock is held.
 std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
                                     std::size_t size) {
   if (const auto block = BlockAt(state, address); block != state.blocks.end()) {
     const Block& of = block->second;
-    const bool ours = !of.on_host && of.pool == nullptr && of.opens == 0;
-    return ours && size <= block->first + of.size - address ? of.memory
-                                                            : nullptr;
+    const bool ours = !of.on_host && of.opens == 0 &&
+                      (of.pool == nullptr || !of.pool->imported);
+    const CUdeviceptr end = block->first - of.offset + of.memory->size;
+    return ours && size <= end - address ? of.memory : nullptr;
   }
   const auto first = MappingAt(state, address);
   for (CUdeviceptr at = address; at < address + size;) {

@@ -41,6 +41,24 @@ TEST_F(RangeHandles, AreOfMemoryOfCuMemAllocToo) {
   EXPECT_EQ(cu.cuMemFree(memory), CUDA_SUCCESS);
 }
 
+// Small blocks lie side by side in one page, and are had with it.
+TEST_F(RangeHandles, AreOfThePagesAroundASmallBlock) {
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cu.cuMemAlloc(&memory, 100), CUDA_SUCCESS);
+  EXPECT_EQ(Export(memory / kPages * kPages, kPages), CUDA_SUCCESS);
+  EXPECT_NE(Export(memory / kPages * kPages, 2 * kGranule), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFree(memory), CUDA_SUCCESS);
+}
+
+TEST_F(RangeHandles, AreOfMemoryOfAStreamOrderedPoolToo) {
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(cu.cuMemAllocAsync(&memory, kGranule, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(Export(memory, kGranule), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemFreeAsync(memory, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+}
+
 TEST_F(RangeHandles, TakeACurrentContext) {
   const CUdeviceptr memory = Memory();
   CUcontext context = nullptr;

@@ -141,7 +141,7 @@ TEST_F(DmaBufTest, OfAnyAddressAreOneForEachChunkOfTheRange) {
   for (const DmaBuf& each : part) EXPECT_TRUE(each.descriptor.has_value());
 }
 
-TEST_F(DmaBufTest, OfAPoolsBlockAndOfCuMemAllocAreHad) {
+TEST_F(DmaBufTest, OfAPoolsBlockAndOfTheDriversAllocatorsAreHad) {
   const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
   const Stream stream;
   const CUdeviceptr block = Must(pool->Allocate(3 * kGranule, stream.get()));
@@ -154,6 +154,22 @@ TEST_F(DmaBufTest, OfAPoolsBlockAndOfCuMemAllocAreHad) {
   ASSERT_EQ(driver()->cuMemAlloc(&other, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(Must(ExportDmaBufs(driver(), other, kGranule)).size(), 1u);
   ASSERT_EQ(driver()->cuMemFree(other), CUDA_SUCCESS);
+  // Less than a page, beside others.
+  ASSERT_EQ(driver()->cuMemAlloc(&other, 100), CUDA_SUCCESS);
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), other / page_ * page_, page_)).size(),
+            1u);
+  const absl::Status beyond =
+      ExportDmaBufs(driver(), other / page_ * page_, 64 * kGranule).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(beyond)) << beyond;
+  EXPECT_THAT(std::string(beyond.message()),
+              HasSubstr("that one call of this process"));
+  ASSERT_EQ(driver()->cuMemFree(other), CUDA_SUCCESS);
+  ASSERT_EQ(driver()->cuMemAllocAsync(&other, kGranule, stream.get()),
+            CUDA_SUCCESS);
+  stream.Sync();
+  EXPECT_EQ(Must(ExportDmaBufs(driver(), other, kGranule)).size(), 1u);
+  ASSERT_EQ(driver()->cuMemFreeAsync(other, stream.get()), CUDA_SUCCESS);
+  stream.Sync();
 }
 
 TEST_F(DmaBufTest, OfWhatHasNoneAreRefusedWithTheReason) {
@@ -180,7 +196,7 @@ TEST_F(DmaBufTest, OfWhatHasNoneAreRefusedWithTheReason) {
   expect(refused(reinterpret_cast<CUdeviceptr>(pinned), page_), kFailed,
          "expected memory of a device");
   ASSERT_EQ(driver()->cuMemFreeHost(pinned), CUDA_SUCCESS);
-  expect(refused(page_, page_), kInvalid, "has no dma-buf");
+  expect(refused(page_, page_), kInvalid, "begins, is not CUDA's");
 }
 
 // It is for network cards and not for CUDA.

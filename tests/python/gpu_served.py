@@ -49,7 +49,7 @@ def opener(pipe):
                 view[...] = 7
             cupy.cuda.Device().synchronize()
             del view
-            pipe.send((total, took))
+            pipe.send((total, took, dma_bufs(theirs)))
         except Exception as error:
             pipe.send(repr(error))
 
@@ -123,6 +123,7 @@ def by_consent_and_by_copy(opener, array, total_of, shared_unasked=False):
     with served:
         answer = opener(served.ticket, True)
         expect(answer[0] == COUNT, f"in place: {answer}")
+        found["dma-bufs opened"] = answer[2]
         expect(total_of() == 7 * COUNT, f"{total_of()} after the other's writes")
         if served.weakness:
             expect("writable=True" in opener(served.ticket, False), "mapped read-only")

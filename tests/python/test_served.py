@@ -11,7 +11,7 @@ import pytest
 import vmmshare as vs
 import vmmshare._served
 import vmmshare.testing
-from conftest import Peer
+from conftest import Peer, PeerRaised
 
 PEER = f"""
 import ctypes, vmmshare.testing
@@ -206,6 +206,20 @@ def test_memory_of_the_default_pool_is_served_as_a_copy_alone(cuda, reader):
     with vs.serve_array(array, copy=True) as served:
         reader(f"theirs = vs.open_array({served.ticket!r})")
         assert reader("read(theirs)") == array.values.tobytes()
+        reader("theirs.close()")
+
+
+def test_dma_bufs_are_of_the_process_that_made_the_memory(array, reader):
+    """As the driver has it: what is opened by a weaker kind has none."""
+    assert len(vs.dma_bufs(array)) == 1
+    with vs.serve_array(array, legacy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+        with pytest.raises(PeerRaised, match="that one call of this process made"):
+            reader("vs.dma_bufs(theirs)")
+        reader("theirs.close()")
+    with vs.serve_array(array, copy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r})")
+        assert reader("len(vs.dma_bufs(theirs))") == 1
         reader("theirs.close()")
 
 

@@ -260,8 +260,8 @@ VMMSHARE_API vmmshare_status vmmshare_memory_dma_bufs(
 // block be freed only when nobody uses the descriptor.
 //   VMMSHARE_INVALID_ARGUMENT     also: nothing of the driver's is mapped in all
 //                                 of it
-//   VMMSHARE_FAILED_PRECONDITION  also: managed memory, or a stream-ordered
-//                                 pool's; no device seen here reaches it
+//   VMMSHARE_FAILED_PRECONDITION  also: managed memory; no device seen here
+//                                 reaches it
 VMMSHARE_API vmmshare_status vmmshare_dma_bufs(
     const vmmshare_driver* driver, uint64_t address, uint64_t size,
     uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,

@@ -116,20 +116,37 @@ absl::StatusOr<std::vector<Part>> MappedParts(const platform::Driver& driver,
 }
 
 absl::Status CheckKind(const PointerInfo& info, CUdeviceptr address) {
-  const bool is_device_memory =
-      info.kind == PointerKind::kDeviceAlloc ||
-      (info.kind == PointerKind::kVmm && !info.host_numa_node.has_value());
-  if (is_device_memory) return absl::OkStatus();
-  const std::string what = absl::StrCat(
-      "the memory at 0x", absl::Hex(address), " is ",
-      info.kind == PointerKind::kVmm ? "of the host" : NameOf(info.kind));
-  return info.kind == PointerKind::kNotCuda
-             ? absl::InvalidArgumentError(
-                   absl::StrCat(what, ", and has no dma-buf of CUDA's"))
-             : absl::FailedPreconditionError(absl::StrCat(
-                   what,
-                   "; expected memory of a device, of cuMemCreate() or "
-                   "cudaMalloc()"));
+  const std::string what = absl::StrCat("the memory at 0x", absl::Hex(address));
+  switch (info.kind) {
+    case PointerKind::kNotCuda:
+      return absl::InvalidArgumentError(
+          absl::StrCat(what,
+                       ", where the range for a dma-buf begins, is not "
+                       "CUDA's"));
+    case PointerKind::kManaged:
+    case PointerKind::kPinnedHost:
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, " is ", NameOf(info.kind), "; expected memory of a device"));
+    case PointerKind::kVmm:
+    case PointerKind::kPool:
+    case PointerKind::kDeviceAlloc:
+      break;
+  }
+  return info.host_numa_node.has_value()
+             ? absl::FailedPreconditionError(absl::StrCat(
+                   what, " is of the host; expected memory of a device"))
+             : absl::OkStatus();
+}
+
+// What to do about `refused`.
+const char* RemedyFor(const absl::Status& refused, DmaBufMapping mapping) {
+  if (absl::IsResourceExhausted(refused)) return "";
+  if (platform::ResultOf(refused) == CUDA_ERROR_INVALID_VALUE) {
+    return "all of the range must be in memory that one call of this process "
+           "made; what came by legacy IPC or a stream-ordered pool of another "
+           "process, that one exports (measured)";
+  }
+  return mapping == DmaBufMapping::kPcie ? kPcieRemedy : kRemedy;
 }
 
 absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
@@ -147,10 +164,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
       return platform::Annotate(descriptor.status(),
                                 absl::StrCat("memory of ", device.Describe(),
                                              " cannot be exported as dma-buf"),
-                                absl::IsResourceExhausted(descriptor.status())
-                                    ? ""
-                                : mapping == DmaBufMapping::kPcie ? kPcieRemedy
-                                                                  : kRemedy);
+                                RemedyFor(descriptor.status(), mapping));
     }
     made.push_back({*std::move(descriptor), part.offset, part.size});
   }
@@ -223,7 +237,11 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   }
   ASSIGN_OR_RETURN(const Device device, Device::ByOrdinal(driver, *ordinal));
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
-  ASSIGN_OR_RETURN(std::vector<Part> parts, MappedParts(driver, address, size));
+  // cudaMalloc()'s blocks share pages, which the driver exports as one (measured).
+  std::vector<Part> parts = {{0, size}};
+  if (info.kind == PointerKind::kVmm) {
+    ASSIGN_OR_RETURN(parts, MappedParts(driver, address, size));
+  }
   return ExportParts(device, address, parts, mapping);
 }
 

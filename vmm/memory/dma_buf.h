@@ -65,8 +65,8 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
 // range reaches its neighbours too. What is there must stay mapped until this
 // returns, and a pool's block be freed only when nobody uses the descriptor.
 //   INVALID_ARGUMENT     also: nothing of the driver's is mapped in all of it
-//   FAILED_PRECONDITION  also: managed memory, or a stream-ordered pool's; no
-//                        device that this process sees reaches it
+//   FAILED_PRECONDITION  also: managed memory; no device that this process sees
+//                        reaches it
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
     const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
     DmaBufMapping mapping = DmaBufMapping::kDefault);

@@ -74,8 +74,8 @@ def dma_bufs(memory: typing.Any, *, offset: int = 0, nbytes: int = 0,
     pcie: to be reached over PCIe, also where there is another way; not every device has it (a H100
     has not: Unimplemented). Needs no current context: the device's primary one is, for the length
     of the call. InvalidArgument for what is no multiple of the page size or leaves the memory;
-    FailedPrecondition where the device has no dma-buf, and for memory of the host, managed memory
-    and a stream-ordered pool's; of an Allocation that was adopted or imported, give an array.
+    FailedPrecondition where the device has no dma-buf, and for memory of the host and managed
+    memory; of an Allocation that was adopted or imported, give an array.
     """
     if isinstance(memory, Allocation):
         return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]
