@@ -28,8 +28,8 @@ absl::Status CheckHasKind(const Shareable& memory, HandleKind kind) {
   return absl::FailedPreconditionError(absl::StrCat(
       "the memory cannot be shared as ", NameOf(kind), "; it was created for ",
       memory.kinds().ToString(),
-      ". Whoever creates it names its kinds (AllocationOptions::sharing): none "
-      "can be added later."));
+      ". Whoever creates it names its kinds (AllocationOptions::sharing): "
+      "kinds cannot be added later."));
 }
 
 absl::StatusOr<HandleKind> PreferredKind(const Shareable& memory) {
