@@ -8,8 +8,8 @@
 //
 // To be included by who wants them: queue/ring.h, job/handshake.h,
 // job/symmetric.h, job/barrier.h, keeper/keeper.h, weights/tensor_set.h,
-// sync/ipc_event.h, sync/fence_array.h, share/fabric_ticket.h, share/retire.h,
-// share/ticket_string.h.
+// sync/ipc_event.h, sync/fence_array.h, share/fabric_ticket.h,
+// share/raw_handle.h, share/restorable.h, share/retire.h, share/ticket_string.h.
 #ifndef VMMSHARE_VMM_VMM_H_
 #define VMMSHARE_VMM_VMM_H_
 
