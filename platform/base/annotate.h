@@ -28,6 +28,18 @@ inline absl::Status Annotate(const absl::Status& status,
   return annotated;
 }
 
+// `status` as one of `code`. OK stays OK.
+inline absl::Status WithCode(const absl::Status& status,
+                             absl::StatusCode code) {
+  if (status.ok()) return status;
+  absl::Status recoded(code, status.message());
+  status.ForEachPayload(
+      [&recoded](absl::string_view url, const absl::Cord& payload) {
+        recoded.SetPayload(url, payload);
+      });
+  return recoded;
+}
+
 }  // namespace vmm::platform
 
 #endif  // VMMSHARE_PLATFORM_BASE_ANNOTATE_H_

@@ -24,6 +24,12 @@ std::shared_ptr<Memory> MemoryOfAll(State& state, CUdeviceptr address,
     const CUdeviceptr end = block->first - of.offset + of.memory->size;
     return ours && size <= end - address ? of.memory : nullptr;
   }
+  // A page may begin with what was freed, beside a block that is there.
+  if (const auto next = state.blocks.upper_bound(address);
+      next != state.blocks.end() && !next->second.on_host &&
+      next->first - next->second.offset <= address) {
+    return MemoryOfAll(state, next->first, size - (next->first - address));
+  }
   const auto first = MappingAt(state, address);
   for (CUdeviceptr at = address; at < address + size;) {
     const auto mapping = MappingAt(state, at);

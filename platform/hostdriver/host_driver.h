@@ -148,8 +148,8 @@
 //   - Every allocation takes a descriptor of the process.
 //   - The descriptor of a range (cuMemGetHandleForAddressRange) is no dma-buf:
 //     it is another descriptor of the first chunk's whole memory, which can
-//     also be imported. It is had of cuMemCreate()'s and cuMemAlloc()'s memory
-//     only.
+//     also be imported as such: what must be refused of a dma-buf is not seen
+//     here.
 //   - A legacy IPC handle of memory that was freed opens nothing (580: often
 //     what lies at the old address by then, whoever's data that is).
 //   - A legacy IPC handle opens one allocation only. The real driver exposes

@@ -1,5 +1,6 @@
 """What the tests of the Python package have in common."""
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -121,3 +122,35 @@ def cuda(driver):
     yield calls
     assert calls.cuCtxSetCurrent(None) == 0
     assert calls.cuDevicePrimaryCtxRelease_v2(0) == 0
+
+
+class _Properties(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int * 2),
+                ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [("location", ctypes.c_int * 2), ("flags", ctypes.c_int)]
+
+
+@contextlib.contextmanager
+def mapped(cuda, chunks):
+    """Where so many chunks of 2 MiB are mapped, private, by calls of the driver alone."""
+    granule = ctypes.c_size_t(2 << 20)
+    size, at, handles = ctypes.c_size_t(chunks * granule.value), ctypes.c_uint64(), []
+    none = ctypes.c_ulonglong(0)
+    assert cuda.cuMemAddressReserve(ctypes.byref(at), size, ctypes.c_size_t(0), none, none) == 0
+    properties = _Properties(kind=1, location=(1, 0))
+    for i in range(chunks):
+        handle = ctypes.c_ulonglong()
+        assert cuda.cuMemCreate(ctypes.byref(handle), granule, ctypes.byref(properties), none) == 0
+        assert cuda.cuMemMap(ctypes.c_uint64(at.value + i * granule.value), granule,
+                             ctypes.c_size_t(0), handle, none) == 0
+        handles.append(handle)
+    access = _Access((1, 0), 3)
+    assert cuda.cuMemSetAccess(at, size, ctypes.byref(access), ctypes.c_size_t(1)) == 0
+    yield at.value
+    assert cuda.cuMemUnmap(at, size) == 0
+    for handle in handles:
+        assert cuda.cuMemRelease(handle) == 0
+    assert cuda.cuMemAddressFree(at, size) == 0

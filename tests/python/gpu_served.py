@@ -100,15 +100,18 @@ def pool_and_importer(opener):
                     "imported": opener("dma-bufs", str(share))}
 
 
-def by_consent_and_by_copy(opener, array, total_of, shared_unasked=False):
-    """What the table has of one kind of array: ones, of which total_of() is the sum."""
+def by_consent_and_by_copy(opener, array, total_of, unasked=False, consent=True):
+    """What the table has of one kind of array: ones, of which total_of() is the sum.
+
+    unasked, consent: whether it is shared in place so.
+    """
     found = {"dma-bufs": dma_bufs(array)}
     try:
         vs.serve_array(array).close()
         found["unasked"] = "in place"
     except vs.errors.FailedPrecondition as why:
         found["unasked"] = str(why)
-    expect((found["unasked"] == "in place") == shared_unasked, found["unasked"])
+    expect((found["unasked"] == "in place") == unasked, found["unasked"])
     with vs.serve_array(array, copy=True) as served:
         answer = opener(served.ticket, False)
         expect(answer[0] == COUNT, f"copy: {answer}")
@@ -119,8 +122,12 @@ def by_consent_and_by_copy(opener, array, total_of, shared_unasked=False):
         served = vs.serve_array(array, legacy=True)
     except vs.errors.FailedPrecondition as why:
         found["legacy"] = str(why)
+        expect(not consent, f"legacy=True: {why}")
         return found
     with served:
+        expect(consent, f"legacy=True served it: {served.weakness}")
+        expect((served.weakness == "") == unasked, served.weakness)
+        expect(served.disclosed is not None, "what is disclosed is not said")
         answer = opener(served.ticket, True)
         expect(answer[0] == COUNT, f"in place: {answer}")
         found["dma-bufs opened"] = answer[2]
@@ -172,7 +179,7 @@ def torch_expandable(opener):
     import torch
     tensor = torch.ones(COUNT, device="cuda")
     torch.cuda.synchronize()
-    return by_consent_and_by_copy(opener, tensor, lambda: float(tensor.sum()), True)
+    return by_consent_and_by_copy(opener, tensor, lambda: float(tensor.sum()), unasked=True)
 
 
 def cupy_default(opener):
@@ -185,7 +192,7 @@ def cupy_async_pool(opener):
     import cupy
     with cupy.cuda.using_allocator(cupy.cuda.MemoryAsyncPool().malloc):
         array = cupy.ones(COUNT, "float32")
-        return by_consent_and_by_copy(opener, array, lambda: float(array.sum()))
+        return by_consent_and_by_copy(opener, array, lambda: float(array.sum()), consent=False)
 
 
 def exportable_pool(opener):
@@ -219,17 +226,18 @@ def jax_default(opener):
     # JAX takes it that nobody writes to its arrays, and may have the sum already.
     import cupy
     return by_consent_and_by_copy(opener, array,
-                                  lambda: float(cupy.from_dlpack(array).sum()), True)
+                                  lambda: float(cupy.from_dlpack(array).sum()),
+                                  unasked=True)
 
 
-def with_rmm(opener, resource):
+def with_rmm(opener, resource, consent=True):
     import cupy
     buffer = resource.allocate(4 * COUNT)
     memory = cupy.cuda.UnownedMemory(buffer, 4 * COUNT, resource, 0)
     array = cupy.ndarray(COUNT, "float32", cupy.cuda.MemoryPointer(memory, 0))
     array[...] = 1
     try:
-        return by_consent_and_by_copy(opener, array, lambda: float(array.sum()))
+        return by_consent_and_by_copy(opener, array, lambda: float(array.sum()), consent=consent)
     finally:
         cupy.cuda.Device().synchronize()
         resource.deallocate(buffer, 4 * COUNT)
@@ -253,7 +261,7 @@ def rmm_pool(opener):
 def rmm_async(opener):
     """The driver's default pool, which it does not export."""
     import rmm
-    found = with_rmm(opener, rmm.mr.CudaAsyncMemoryResource())
+    found = with_rmm(opener, rmm.mr.CudaAsyncMemoryResource(), consent=False)
     expect("pool" in found["legacy"], found["legacy"])
     return found
 
@@ -267,7 +275,7 @@ def cuda_core_default(opener):
     memory = cupy.cuda.UnownedMemory(int(buffer.handle), 4 * COUNT, buffer, 0)
     array = cupy.ndarray(COUNT, "float32", cupy.cuda.MemoryPointer(memory, 0))
     array[...] = 1
-    return by_consent_and_by_copy(opener, array, lambda: float(array.sum()))
+    return by_consent_and_by_copy(opener, array, lambda: float(array.sum()), consent=False)
 
 
 def pinned_host(opener):

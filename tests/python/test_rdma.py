@@ -3,11 +3,12 @@
 import ctypes
 import os
 
+import numpy as np
 import pytest
 
 import vmmshare as vs
 import vmmshare.testing
-from conftest import Peer, PeerRaised
+from conftest import Peer, PeerRaised, mapped
 
 pytestmark = pytest.mark.usefixtures("driver")
 
@@ -130,46 +131,43 @@ def test_dma_bufs_of_a_pools_block_are_of_the_pages_around_it():
             assert begin - PAGE < part.offset <= begin
             assert end <= part.offset + part.nbytes < end + PAGE
             os.fstat(part.fileno())
-        for offset, nbytes in ((5000, 0), (0, 5001), (-1, 1), (1, 5000)):
+        for offset, nbytes in ((5000, 0), (0, 5001), (1, 5000)):
             with pytest.raises(vs.errors.InvalidArgument, match="leave the array of 5000 bytes"):
                 vs.dma_bufs(array, offset=offset, nbytes=nbytes)
 
 
 def test_dma_bufs_of_an_array_are_one_for_each_chunk(cuda):
     """Whoever made it; more of them than are had at the first try."""
-    class Properties(ctypes.Structure):
-        _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int),
-                    ("location", ctypes.c_int * 2), ("win32", ctypes.c_void_p),
-                    ("flags", ctypes.c_ubyte * 8)]
+    chunks = 20
+    with mapped(cuda, chunks) as at:
+        size = chunks * GRANULE
+        parts = vs.dma_bufs(Interface(at, size))
+        assert [part.offset for part in parts] == [i * GRANULE for i in range(chunks)]
+        assert [part.nbytes for part in parts] == [GRANULE] * chunks
+        assert len(vs.dma_bufs(Interface(at, size), offset=GRANULE - 1, nbytes=2)) == 2
+        with pytest.raises(vs.errors.InvalidArgument, match="nothing of the driver's is mapped"):
+            vs.dma_bufs(Interface(at, size + 1))
+        for part in parts:
+            part.close()
 
-    class Access(ctypes.Structure):
-        _fields_ = [("location", ctypes.c_int * 2), ("flags", ctypes.c_int)]
 
-    chunks, size = 20, ctypes.c_size_t(20 * GRANULE)
-    at, handles = ctypes.c_uint64(), []
-    assert cuda.cuMemAddressReserve(ctypes.byref(at), size, ctypes.c_size_t(0),
-                                    ctypes.c_uint64(0), ctypes.c_ulonglong(0)) == 0
-    properties = Properties(kind=1, location=(1, 0))
-    for i in range(chunks):
-        handle = ctypes.c_ulonglong()
-        assert cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GRANULE),
-                                ctypes.byref(properties), ctypes.c_ulonglong(0)) == 0
-        assert cuda.cuMemMap(ctypes.c_uint64(at.value + i * GRANULE), ctypes.c_size_t(GRANULE),
-                             ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0)) == 0
-        handles.append(handle)
-    assert cuda.cuMemSetAccess(at, size, ctypes.byref(Access((1, 0), 3)), ctypes.c_size_t(1)) == 0
-    parts = vs.dma_bufs(Interface(at.value, size.value))
-    assert [part.offset for part in parts] == [i * GRANULE for i in range(chunks)]
-    assert [part.nbytes for part in parts] == [GRANULE] * chunks
-    assert len(vs.dma_bufs(Interface(at.value, size.value), offset=GRANULE - 1, nbytes=2)) == 2
-    with pytest.raises(vs.errors.InvalidArgument, match="nothing of the driver's is mapped"):
-        vs.dma_bufs(Interface(at.value, size.value + 1))
-    for part in parts:
-        part.close()
-    assert cuda.cuMemUnmap(at, size) == 0
-    for handle in handles:
-        assert cuda.cuMemRelease(handle) == 0
-    assert cuda.cuMemAddressFree(at, size) == 0
+def test_dma_bufs_of_a_page_whose_beginning_was_freed(cuda):
+    """Of which the driver knows no address, and which it exports all the same."""
+    blocks = [ctypes.c_uint64() for _ in range(3)]
+    for block in blocks:
+        assert cuda.cuMemAllocAsync(ctypes.byref(block), ctypes.c_size_t(512), None) == 0
+    assert cuda.cuCtxSynchronize() == 0
+    array = Interface(blocks[1].value, 512)
+    assert blocks[0].value // PAGE == blocks[1].value // PAGE
+    assert len(vs.dma_bufs(array)) == 1
+    for block in (blocks[0], blocks[2]):
+        assert cuda.cuMemFreeAsync(block, None) == 0
+    assert cuda.cuCtxSynchronize() == 0
+    assert len(vs.dma_bufs(array)) == 1
+    assert cuda.cuMemFreeAsync(blocks[1], None) == 0
+    assert cuda.cuCtxSynchronize() == 0
+    with pytest.raises(vs.errors.InvalidArgument, match="is not CUDA's"):
+        vs.dma_bufs(array)
 
 
 def test_dma_bufs_of_adopted_memory_are_those_of_an_array(cuda):
@@ -180,16 +178,29 @@ def test_dma_bufs_of_adopted_memory_are_those_of_an_array(cuda):
         assert len(vs.dma_bufs(adopted.array(GRANULE, "uint8"))) == 1
 
 
-def test_dma_bufs_of_imported_memory(peer):
+def test_dma_bufs_of_imported_memory_are_of_what_may_be_written(peer):
     with vs.Allocation(nbytes=GRANULE) as memory, vs.serve(memory) as share:
-        peer(f"theirs = vs.connect({str(share)!r}, timeout=30)")
+        peer(f"theirs = vs.connect({str(share)!r}, timeout=30, writable=True)")
         assert peer("len(vs.dma_bufs(theirs.array(4096, 'uint8')))") == 1
+        peer(f"theirs = vs.connect({str(share)!r}, timeout=30)")
+        with pytest.raises(PeerRaised, match="mapped for reading alone"):
+            peer("vs.dma_bufs(theirs.array(4096, 'uint8'))")
 
 
 def test_dma_bufs_of_memory_of_the_host_are_refused():
-    with vs.Allocation(nbytes=8, host_node=0) as memory:
-        with pytest.raises(vs.errors.FailedPrecondition, match="expected memory of a device"):
-            vs.dma_bufs(memory.array(8, "uint8"))
+    for array in (vs.Allocation(nbytes=8, host_node=0).array(8, "uint8"), np.zeros(8, "uint8")):
+        with pytest.raises(vs.errors.FailedPrecondition, match="the array is on the host"):
+            vs.dma_bufs(array)
+
+
+def test_dma_bufs_of_what_is_no_range():
+    memory = vs.Allocation(nbytes=GRANULE)
+    for what in (memory, memory.array(GRANULE, "uint8")):
+        for ask in ({"offset": -1}, {"nbytes": -1}, {"offset": 2**64}, {"nbytes": 2**70}):
+            with pytest.raises(vs.errors.InvalidArgument):
+                vs.dma_bufs(what, **ask)
+    with pytest.raises(TypeError):
+        vs.DmaBuf()
 
 
 # --- where VMM has no kind that can be shared ---------------------------------------------------

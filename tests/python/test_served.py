@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import json
+import os
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import vmmshare as vs
 import vmmshare._served
 import vmmshare.testing
-from conftest import Peer, PeerRaised
+from conftest import Peer, PeerRaised, mapped
 
 PEER = f"""
 import ctypes, vmmshare.testing
@@ -218,9 +219,21 @@ def test_dma_bufs_are_of_the_process_that_made_the_memory(array, reader):
             reader("vs.dma_bufs(theirs)")
         reader("theirs.close()")
     with vs.serve_array(array, copy=True) as served:
-        reader(f"theirs = vs.open_array({served.ticket!r})")
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
         assert reader("len(vs.dma_bufs(theirs))") == 1
         reader("theirs.close()")
+
+
+OWNER_OF_LEGACY = f"""
+import ctypes
+import types
+cuda, current, at = ctypes.CDLL({vmmshare.testing.host_driver()!r}), ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0)
+cuda.cuCtxSetCurrent(current)
+cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(64))
+array = types.SimpleNamespace(__cuda_array_interface__=dict(version=3, shape=(16,), typestr="<f4", data=(at.value, False)))
+served = vs.serve_array(array, legacy=True)
+""".strip()
 
 
 class Interface:
@@ -312,6 +325,7 @@ def test_the_collector_may_close_one_while_another_is_closed():
     def made(memory):
         one = object.__new__(vs.Served)
         one._share, one._memory, one._array, one.weakness = Share(), memory, object(), "some"
+        one._pid = os.getpid()
         return one
 
     class Held:
@@ -340,6 +354,89 @@ def test_what_was_opened_is_served_as_a_copy_alone(cuda, driver):
             theirs.close()
 
 
+def test_private_memory_is_served_as_a_copy_alone(cuda, reader):
+    with mapped(cuda, 1) as at:
+        array = Interface(at)
+        assert cuda.cuMemsetD8_v2(ctypes.c_uint64(at), 7, ctypes.c_size_t(16)) == 0
+        assert cuda.cuCtxSynchronize() == 0
+        for legacy in (False, True):
+            with pytest.raises(vs.errors.FailedPrecondition) as raised:
+                vs.serve_array(array, legacy=legacy)
+            assert "copy=True" in str(raised.value)
+        with vs.serve_array(array, copy=True) as served:
+            reader(f"theirs = vs.open_array({served.ticket!r})")
+            assert reader("read(theirs)") == bytes([7] * 16)
+            reader("theirs.close()")
+
+
+@pytest.mark.parametrize("how", [{}, {"legacy": True}, {"copy": True}], ids=str)
+def test_an_array_of_vmm_memory_by_each_way(cuda, driver, how):
+    with vs.Allocation(nbytes=1 << 20) as memory:
+        with vs.serve_array(memory.array((16,), "int64"), **how) as served:
+            assert served.weakness == "" and served.is_copy == ("copy" in how)
+            with vs.open_array(served.ticket) as theirs:
+                assert theirs.shape == (16,)
+
+
+def test_memory_of_the_host_is_no_array_to_serve():
+    with vs.Allocation(nbytes=8192, host_node=0) as memory:
+        for how in ({}, {"legacy": True}, {"copy": True}):
+            with pytest.raises(ValueError, match="on the host"):
+                vs.serve_array(memory.array(8192, "uint8"), **how)
+
+
+def test_a_copy_of_elements_in_reverse(cuda, reader):
+    """Which libraries can copy, and nobody can open."""
+    values = np.arange(6, dtype="int32")
+
+    class Reversed(Array):
+        def copy(self):
+            return Array(cuda, values[::-1].copy())
+
+    array = Reversed(cuda, values, strides=(-4,))
+    with pytest.raises(ValueError, match="strides are below 0"):
+        vs.serve_array(array)
+    with vs.serve_array(array, copy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r})")
+        assert reader("read(theirs)") == values[::-1].tobytes()
+        reader("theirs.close()")
+
+
+def test_a_forked_child_closes_nothing(array, reader):
+    with vs.serve_array(array, legacy=True) as served:
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+        out, into = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.dup2(into, 2)
+                served.close()
+                del served
+                gc.collect()
+            finally:
+                os._exit(0)
+        os.close(into)
+        assert os.waitpid(child, 0)[1] == 0
+        with os.fdopen(out, "rb") as said:
+            assert said.read() == b""
+        assert len(served.leases()) == 1
+        reader("theirs.close()")
+
+
+def test_weaker_memory_of_a_hidden_gpu_is_not_said_to_be_had_by_naming_one():
+    owner = Peer(env={**os.environ, "VMMSHARE_HOST_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "0"})
+    elsewhere = Peer(env={**os.environ, "VMMSHARE_HOST_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "1"})
+    for line in OWNER_OF_LEGACY.split("\n"):
+        owner(line)
+    ticket = owner("served.ticket")
+    for how in ("", ", device=0"):
+        with pytest.raises(PeerRaised) as raised:
+            elsewhere(f"vs.open_array({ticket!r}, writable=True{how})")
+        assert "Set CUDA_VISIBLE_DEVICES" in str(raised.value), raised.value
+    owner.close()
+    elsewhere.close()
+
+
 def test_what_cannot_be_served(cuda):
     with pytest.raises(ValueError, match="on the host"):
         vs.serve_array(np.zeros(3))
@@ -366,7 +463,7 @@ def test_an_array_of_vmm_memory_needs_no_consent(cuda, driver):
 
 @pytest.mark.parametrize("damage", [
     {"shape": [1 << 62]}, {"offset": -1}, {"strides": [-1]}, {"dtype": "object"}, {"text": "x"},
-    {"shape": None}, {"offset": 2 ** 64}, {"strides": [2 ** 70]}], ids=ascii)
+    {"shape": None}, {"offset": 2 ** 64}, {"offset": 3.7}, {"offset": "7"}, {"strides": [2 ** 70]}], ids=ascii)
 def test_a_damaged_ticket(cuda, driver, damage):
     with vs.Allocation(nbytes=4096) as memory:
         own = memory.array((16,), "int64")

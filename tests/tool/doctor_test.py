@@ -609,23 +609,39 @@ class LegacyIpc(DoctorTest):
         return self.machine.run("--json", *words, env=env).json["devices"][0]["legacy_ipc"]
 
     def test_is_tried_where_there_may_be_a_context(self):
-        self.assertEqual(self.says("--touch"), {"tried": True, "usable": True, "error": None})
-        self.assertIn("legacy IPC handle usable by programs that accept it",
+        self.assertEqual(self.says("--touch"), {"tried": True, "exported": True, "error": None})
+        self.assertIn("legacy IPC handle exported only another process can open it",
                       self.machine.flowing("--touch"))
-        self.assertEqual(self.says(), {"tried": False, "usable": None, "error": None})
+        self.assertEqual(self.says(), {"tried": False, "exported": None, "error": None})
         self.assertIn("legacy IPC handle - not tried: it takes a context", self.machine.flowing())
 
     def test_is_refused_with_the_drivers_words(self):
         env = {"VMMSHARE_HOST_FAIL": "cuIpcGetMemHandle:1+:NOT_SUPPORTED"}
         said = self.says("--touch", env=env)
-        self.assertEqual((said["tried"], said["usable"], said["error"]["cuda_result"]),
+        self.assertEqual((said["tried"], said["exported"], said["error"]["cuda_result"]),
                          (True, False, 801))
-        self.assertIn("legacy IPC handle refused", self.machine.flowing("--touch", env=env))
-        self.assertIn("cuIpcGetMemHandle", self.machine.flowing("--touch", env=env))
+        text = self.machine.flowing("--touch", env=env)
+        self.assertIn("legacy IPC handle refused", text)
+        self.assertIn("cuIpcGetMemHandle", text)
+
+    def remedy(self, *words, legacy):
+        """Of memory that cannot be shared by descriptors."""
+        rules = ["cuMemExportToShareableHandle:1+:NOT_SUPPORTED"]
+        rules += [] if legacy else ["cuIpcGetMemHandle:1+:NOT_SUPPORTED"]
+        result = self.machine.run("--json", *words, env={"VMMSHARE_HOST_FAIL": ";".join(rules)})
+        return result.kind("fd")["reasons"][0]["remedy"]
+
+    def test_is_named_as_a_remedy_only_where_it_may_be_one(self):
+        self.assertIn("legacy=True", self.remedy(legacy=True))
+        self.assertIn("legacy=True", self.remedy("--touch", legacy=True))
+        self.assertNotIn("legacy=True", self.remedy("--touch", legacy=False))
 
     def test_a_device_that_gives_no_context(self):
-        said = self.says("--touch", env={"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"})
-        self.assertEqual((said["tried"], said["usable"]), (True, False))
+        env = {"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"}
+        self.assertEqual(self.says("--touch", env=env),
+                         {"tried": False, "exported": None, "error": None})
+        result = self.machine.run("--json", "--touch", env=env)
+        self.assertNotIn("legacy=True", result.kind("fd")["reasons"][0]["remedy"])
 
 
 class NetworkCards(DoctorTest):

@@ -253,15 +253,16 @@ VMMSHARE_API vmmshare_status vmmshare_memory_dma_bufs(
     const vmmshare_memory* memory, uint64_t offset, uint64_t size,
     uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,
     vmmshare_error** error);
-// The same of [address, address + size), whoever made it: a pool's block, imported
-// memory, cudaMalloc()'s, another library's. Both are multiples of the host's page
-// size: whoever gets a descriptor of the pages around a smaller range reaches its
-// neighbours too. What is there must stay mapped until this returns, and a pool's
-// block be freed only when nobody uses the descriptor.
-//   VMMSHARE_INVALID_ARGUMENT     also: nothing of the driver's is mapped in all
-//                                 of it
-//   VMMSHARE_FAILED_PRECONDITION  also: managed memory; no device seen here
-//                                 reaches it
+// The same of the pages around [address, address + size), whoever made them: a
+// pool's block, imported memory, cudaMalloc()'s, another library's. Offsets are from
+// the beginning of the first page. Whoever gets a descriptor reaches what lies beside
+// the range in its pages too. What is there must stay mapped until this returns, and
+// a pool's block be freed only when nobody uses the descriptor.
+//   VMMSHARE_INVALID_ARGUMENT     no bytes; or nothing of the driver's is mapped in
+//                                 all of it; or too little room
+//   VMMSHARE_FAILED_PRECONDITION  also: managed memory; memory that is mapped for
+//                                 reading alone, for a descriptor gives whole
+//                                 access; no device seen here reaches it
 VMMSHARE_API vmmshare_status vmmshare_dma_bufs(
     const vmmshare_driver* driver, uint64_t address, uint64_t size,
     uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,

@@ -121,18 +121,14 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
   if (region.ok() || absl::IsResourceExhausted(region.status())) return region;
   // Drivers answer a refused flag with many codes (NOT_SUPPORTED, NOT_FOUND,
   // UNKNOWN): for who asks for it they are one.
-  absl::Status refused(absl::StatusCode::kFailedPrecondition,
-                       region.status().message());
-  region.status().ForEachPayload(
-      [&](absl::string_view name, const absl::Cord& value) {
-        refused.SetPayload(name, value);
-      });
   return platform::Annotate(
-      refused,
+      platform::WithCode(region.status(),
+                         absl::StatusCode::kFailedPrecondition),
       absl::StrCat("memory of ", device.Describe(),
                    " cannot be made for GPUDirect RDMA"),
-      "Ask for Rdma::kTry to go on without it where it is refused (then "
-      "IsRdmaCapable() is false), and let network cards use host memory");
+      "Ask for Rdma::kTry (in Python rdma=\"try\") to go on without it where "
+      "it is refused (then IsRdmaCapable() is false), and let network cards "
+      "use host memory");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/dma_buf.h"
+#include "vmm/memory/location.h"
 #include "vmm/memory/pointer.h"
 #include "vmm/memory/primary_context.h"
 
@@ -33,10 +34,11 @@ constexpr char kPcieRemedy[] =
 absl::Status CheckSupported(const Device& device, DmaBufMapping mapping) {
   const platform::Driver& driver = device.driver();
   if (mapping == DmaBufMapping::kPcie && driver.version() < kFirstWithPcie) {
-    return absl::UnimplementedError(
-        absl::StrCat("the driver is of CUDA version ", driver.version(),
-                     "; the PCIe mapping of a dma-buf came with 12080. Use "
-                     "DmaBufMapping::kDefault, or install a newer driver"));
+    return absl::UnimplementedError(absl::StrCat(
+        "the driver is of CUDA version ", driver.version(),
+        "; the PCIe mapping of a dma-buf came with 12080. Use "
+        "DmaBufMapping::kDefault (in Python pcie=False), or install a "
+        "newer driver"));
   }
   int supported = 0;
   if (CUresult r = driver->cuDeviceGetAttribute(
@@ -138,6 +140,30 @@ absl::Status CheckKind(const PointerInfo& info, CUdeviceptr address) {
              : absl::OkStatus();
 }
 
+// The driver makes a dma-buf of memory that is mapped for reading alone, too
+// (measured): whoever gets that could write. REQUIRES: all parts are mapped.
+absl::Status CheckMayWrite(const Device& device, CUdeviceptr address,
+                           absl::Span<const Part> parts) {
+  const CUmemLocation where = Location::On(device).ToCuda();
+  for (const Part& part : parts) {
+    unsigned long long access = 0;
+    const CUdeviceptr at = address + part.offset;
+    if (CUresult r = device.driver()->cuMemGetAccess(&access, &where, at);
+        r != CUDA_SUCCESS) {
+      return device.driver().Error(
+          r, absl::StrCat("cuMemGetAccess(0x", absl::Hex(at), ")"));
+    }
+    if (access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the memory at 0x", absl::Hex(at), " is mapped for reading alone on ",
+          device.Describe(),
+          ", and a dma-buf would give whole access: open it for writing (in "
+          "Python writable=True), or let its owner export it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // What to do about `refused`.
 const char* RemedyFor(const absl::Status& refused, DmaBufMapping mapping) {
   if (absl::IsResourceExhausted(refused)) return "";
@@ -217,14 +243,15 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
     const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
     DmaBufMapping mapping) {
   ASSIGN_OR_RETURN(const std::uint64_t page, platform::DmaBufGranularity());
-  if (size == 0 || address % page != 0 || size % page != 0 ||
-      size > std::numeric_limits<CUdeviceptr>::max() - address) {
+  const CUdeviceptr begin = address / page * page;
+  if (size == 0 ||
+      size > std::numeric_limits<CUdeviceptr>::max() - page - address) {
     return absl::InvalidArgumentError(absl::StrCat(
         size, " bytes at 0x", absl::Hex(address),
-        " for a dma-buf; expected at least one, and multiples of the host's "
-        "page size of ",
-        page, " bytes. Export the pages around the range"));
+        " for a dma-buf; expected at least 1, and no more than the address "
+        "space"));
   }
+  const std::uint64_t whole = (address + size - begin + page - 1) / page * page;
   ASSIGN_OR_RETURN(const PointerInfo info, Classify(driver, address));
   RETURN_IF_ERROR(CheckKind(info, address));
   ASSIGN_OR_RETURN(const std::optional<int> ordinal,
@@ -237,12 +264,14 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   }
   ASSIGN_OR_RETURN(const Device device, Device::ByOrdinal(driver, *ordinal));
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
-  // cudaMalloc()'s blocks share pages, which the driver exports as one (measured).
-  std::vector<Part> parts = {{0, size}};
+  // cudaMalloc()'s blocks share pages, which the driver exports whole, also where
+  // the block that a page begins with was freed (measured).
+  std::vector<Part> parts = {{0, whole}};
   if (info.kind == PointerKind::kVmm) {
-    ASSIGN_OR_RETURN(parts, MappedParts(driver, address, size));
+    ASSIGN_OR_RETURN(parts, MappedParts(driver, begin, whole));
+    RETURN_IF_ERROR(CheckMayWrite(device, begin, parts));
   }
-  return ExportParts(device, address, parts, mapping);
+  return ExportParts(device, begin, parts, mapping);
 }
 
 }  // namespace vmm

@@ -59,14 +59,15 @@ struct DmaBuf {
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
     const Allocation& memory, const DmaBufOptions& options = {});
 
-// The same of [address, address + size), whoever made it: a block of a Pool,
-// imported memory, cudaMalloc()'s, another library's array. Both are multiples of
-// the host's page size: whoever gets a descriptor of the pages around a smaller
-// range reaches its neighbours too. What is there must stay mapped until this
+// The same of the pages around [address, address + size), whoever made them: a
+// block of a Pool, imported memory, cudaMalloc()'s, another library's array. Offsets
+// are from the beginning of the first page. Whoever gets a descriptor reaches what
+// lies beside the range in its pages too. What is there must stay mapped until this
 // returns, and a pool's block be freed only when nobody uses the descriptor.
-//   INVALID_ARGUMENT     also: nothing of the driver's is mapped in all of it
-//   FAILED_PRECONDITION  also: managed memory; no device that this process sees
-//                        reaches it
+//   INVALID_ARGUMENT     no bytes; or nothing of the driver's is mapped in all of it
+//   FAILED_PRECONDITION  also: managed memory; memory that is mapped for reading
+//                        alone, for a descriptor gives whole access; no device that
+//                        this process sees reaches it
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
     const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
     DmaBufMapping mapping = DmaBufMapping::kDefault);

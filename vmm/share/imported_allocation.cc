@@ -40,6 +40,11 @@ bool AnyWrites(absl::Span<const AccessGrant> grants) {
   });
 }
 
+// Of the driver's own allocators.
+constexpr char kOnlyWhereSeen[] =
+    "can be opened only where its device is seen. Set CUDA_VISIBLE_DEVICES so "
+    "that this process sees it";
+
 using Grants = absl::InlinedVector<AccessGrant, 1>;
 
 absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
@@ -65,6 +70,10 @@ absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
            options.host_access});
     }
     return grants;
+  }
+  if (!IsVmm(ticket.kind)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(ticket.Describe(), ", which ", kOnlyWhereSeen));
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "this process does not see ", ticket.device.ToString(),
@@ -100,9 +109,7 @@ absl::StatusOr<OwnedOpenBlock> OpenBlockOf(const Ticket& ticket,
                      "; expected one, of a device"));
   }
   if (!owner.has_value()) {
-    return CannotDo(ticket,
-                    "can be opened only where its device is seen. Set "
-                    "CUDA_VISIBLE_DEVICES so that this process sees it");
+    return CannotDo(ticket, kOnlyWhereSeen);
   }
   for (const AccessGrant& grant : grants) {
     if (grant.access != Access::kReadWrite) {

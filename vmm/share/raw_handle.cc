@@ -75,7 +75,7 @@ absl::StatusOr<ImportedAllocation> ImportRaw(const Device& device,
     ticket.device = where.device().uuid();
   }
   ticket.boot_id = machine->boot_id;
-  ticket.host_name = machine->host_name;
+  // Whoever made it: the name stays empty.
 
   ImportOptions import = options;
   if (import.grants.empty()) {

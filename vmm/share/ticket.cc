@@ -132,12 +132,15 @@ absl::StatusOr<Ticket> DecodeBody(WireReader& reader) {
 }  // namespace
 
 std::string Ticket::Describe() const {
-  return absl::StrCat(layout.size, " bytes of ",
-                      host_numa_node.has_value()
-                          ? absl::StrCat("host NUMA node ", *host_numa_node)
-                          : device.ToString(),
-                      ", shared as ", NameOf(kind), " by host ", host_name,
-                      " (", id.ToString(), ")");
+  return absl::StrCat(
+      layout.size, " bytes of ",
+      host_numa_node.has_value()
+          ? absl::StrCat("host NUMA node ", *host_numa_node)
+          : device.ToString(),
+      host_name.empty()
+          ? absl::StrCat(", given as ", NameOf(kind))
+          : absl::StrCat(", shared as ", NameOf(kind), " by host ", host_name,
+                         " (", id.ToString(), ")"));
 }
 
 absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {

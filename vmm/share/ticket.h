@@ -49,7 +49,8 @@ struct Ticket {
   // The NUMA node, for memory of the host; nullopt for memory of `device`.
   std::optional<std::uint32_t> host_numa_node;
   std::array<std::uint8_t, 16> boot_id{};
-  std::string host_name;  // For messages; cut to 63 printable characters.
+  // For messages; cut to 63 printable characters. Empty: nobody has said.
+  std::string host_name;
 
   // "1048576 bytes of GPU-..., shared as POSIX fd by host x".
   std::string Describe() const;

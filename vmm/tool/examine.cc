@@ -55,7 +55,8 @@ absl::StatusOr<std::uint64_t> AskMemory(const Device& device) {
 }
 
 // Why memory cannot be shared within this host.
-Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter) {
+Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter,
+                     bool may_be_legacy) {
   const std::optional<CUresult> result = platform::ResultOf(tried);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     return {"out-of-memory",
@@ -69,6 +70,10 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter) {
         "Is nvidia-smi content, and are library and kernel module of one "
         "version? docs/errors.md has the driver's results one by one.";
   }
+  if (!may_be_legacy) {
+    return {"driver-refused", "the driver refuses, whatever the attribute says",
+            remedy};
+  }
   absl::StrAppend(
       &remedy, absl::EndsWith(remedy, ".") ? "" : ".",
       " Programs that accept legacy CUDA IPC may share all the same "
@@ -80,13 +85,15 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter) {
 
 std::vector<Finding> Reasons(const KindReport& report,
                              const fabric::Topology& topology,
-                             const fabric::GpuTopology& gpu) {
+                             const fabric::GpuTopology& gpu,
+                             bool may_be_legacy) {
   if (!report.offered || report.tried.ok()) return {};
   if (report.kind == HandleKind::kFabric) {
     return fabric::WhyNotFabric(topology, gpu,
                                 {report.attribute, report.tried});
   }
-  return {WhyNotNative(report.tried, **FindExporter(report.kind))};
+  return {
+      WhyNotNative(report.tried, **FindExporter(report.kind), may_be_legacy)};
 }
 
 // Its context, where the memory shall be touched; it ends with the report.
@@ -105,6 +112,12 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
   DeviceReport report{device, AskMemory(device), false, 0, {}, {}, {}};
   const absl::StatusOr<std::optional<PrimaryContext>> context =
       ContextFor(device, touch);
+  if (touch && context.ok()) {
+    report.legacy = TryKind(device, HandleKind::kLegacyIpc);
+  }
+  // It takes a context, and may not have been tried.
+  const bool may_be_legacy =
+      context.ok() && (!report.legacy.has_value() || report.legacy->ok());
   for (HandleKind kind : kKinds) {
     KindReport tried{kind,
                      FindExporter(kind).ok(),
@@ -116,13 +129,8 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
       tried.tried = TryKind(device, kind);
       tried.touched = touch;
     }
-    tried.reasons = Reasons(tried, topology, gpu);
+    tried.reasons = Reasons(tried, topology, gpu, may_be_legacy);
     report.kinds.push_back(std::move(tried));
-  }
-  if (!context.ok()) {
-    report.legacy = context.status();
-  } else if (touch) {
-    report.legacy = TryKind(device, HandleKind::kLegacyIpc);
   }
   report.mps_client = AskAttribute(device, kMpsEnabled);
   report.compute_mode = AskNumber(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);

@@ -44,8 +44,8 @@ struct DeviceReport {
   absl::StatusOr<int> compute_mode;  // CUcomputemode.
   std::vector<KindReport> kinds;
   std::vector<RdmaReport> rdma;
-  // Whether legacy CUDA IPC can share memory here, for programs that accept it.
-  // Not tried without a context.
+  // Whether legacy CUDA IPC has a handle of memory here, for programs that accept
+  // it: another process would have to open it. Not tried without a context.
   std::optional<absl::Status> legacy;
 };
 

@@ -87,14 +87,17 @@ void PrintLegacy(const std::optional<absl::Status>& tried, Page* page) {
   const absl::string_view name = NameOf(HandleKind::kLegacyIpc);
   if (!tried.has_value()) {
     page->MarkedRow(name, "-", Ink::kPlain,
-                    "not tried: it takes a context, which --touch makes");
+                    "not tried: it takes a context, which --touch makes where "
+                    "the device gives one");
     return;
   }
-  page->MarkedRow(name, tried->ok() ? "usable" : "refused",
-                  tried->ok() ? Ink::kGood : Ink::kBad,
-                  tried->ok() ? "by programs that accept it: it is weaker "
-                                "(docs/any_memory.md)"
-                              : tried->message());
+  page->MarkedRow(
+      name, tried->ok() ? "exported" : "refused",
+      tried->ok() ? Ink::kGood : Ink::kBad,
+      tried->ok() ? absl::string_view(
+                        "only another process can open it; for programs that "
+                        "accept it, for it is weaker (docs/any_memory.md)")
+                  : tried->message());
 }
 
 }  // namespace

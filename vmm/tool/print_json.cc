@@ -128,7 +128,7 @@ Json RdmaJson(const RdmaReport& report) {
 Json LegacyJson(const std::optional<absl::Status>& tried) {
   Json object = Json::Object();
   object.Add("tried", Json::Bool(tried.has_value()));
-  object.Add("usable",
+  object.Add("exported",
              tried.has_value() ? Json::Bool(tried->ok()) : Json::Null());
   object.Add("error", !tried.has_value() || tried->ok() ? Json::Null()
                                                         : ErrorJson(*tried));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
 #include "platform/cuda/memory_handle.h"
 #include "vmm/memory/exporter.h"
 
@@ -48,12 +49,16 @@ absl::StatusOr<OwnedMemoryHandle> Open(const Driver& driver,
           &imported, reinterpret_cast<void*>(handle->get()),
           kMemoryHandleKind.type);
       r != CUDA_SUCCESS) {
-    return driver.Error(
+    absl::Status refused = driver.Error(
         r,
         absl::StrCat("cuMemImportFromShareableHandle(", kMemoryHandleKind.name,
                      " ", handle->get(), ")"),
         "It must come from cuMemExportToShareableHandle of a driver of this "
         "machine.");
+    // So it answers to what is no memory of its own (measured).
+    return r == CUDA_ERROR_UNKNOWN
+               ? platform::WithCode(refused, absl::StatusCode::kInvalidArgument)
+               : refused;
   }
   return OwnedMemoryHandle::Adopt({driver, imported});
 }

@@ -95,7 +95,8 @@ absl::StatusOr<OwnedOpenBlock> OpenSharedBlock(const Device& device,
   if (base == block.span.base && found == size) return opened;
   return absl::InvalidArgumentError(absl::StrCat(
       "the ", NameOf(kind), " is of ", found, " bytes and not of ", size,
-      ": the owner has freed the memory, and something else is there now"));
+      ": the owner has freed the memory, and something else is there now; or "
+      "the size that was given with the handle is another's"));
 }
 
 }  // namespace vmm

@@ -8,7 +8,7 @@ import typing
 
 from . import _core, _reads
 from ._core import Allocation, Pool
-from .errors import InvalidArgument
+from .errors import FailedPrecondition, InvalidArgument
 
 __all__ = ["DmaBuf", "dma_bufs", "rdma_capable"]
 
@@ -20,8 +20,10 @@ class DmaBuf:
     page before it. nbytes: its size. The descriptor keeps the memory, and is closed with this.
     """
 
+    _descriptor: "int | None" = None
+
     def __init__(self, descriptor: int, offset: int, nbytes: int):
-        self._descriptor: "int | None" = descriptor
+        self._descriptor = descriptor
         self.offset, self.nbytes = offset, nbytes
 
     def fileno(self) -> int:
@@ -75,17 +77,24 @@ def dma_bufs(memory: typing.Any, *, offset: int = 0, nbytes: int = 0,
     has not: Unimplemented). Needs no current context: the device's primary one is, for the length
     of the call. InvalidArgument for what is no multiple of the page size or leaves the memory;
     FailedPrecondition where the device has no dma-buf, and for memory of the host and managed
-    memory; of an Allocation that was adopted or imported, give an array.
+    memory; for what is mapped for reading alone, since a descriptor gives whole access; of
+    an Allocation that was adopted or imported, give an array.
     """
+    if not 0 <= offset < 2**64 or not 0 <= nbytes < 2**64:
+        raise InvalidArgument(f"offset is {offset} and nbytes {nbytes}; expected 0 to 2**64 - 1",
+                              "Give a range in the memory.")
     if isinstance(memory, Allocation):
         return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]
     array = _reads.read_arrays({"": memory})[0]
+    if not array.on_device:
+        raise FailedPrecondition("the array is on the host",
+                                 "Give one in a device's memory: drivers reach the host's by its "
+                                 "address.")
     nbytes = nbytes or max(array.nbytes - offset, 0)
-    if offset < 0 or not 0 < nbytes <= array.nbytes - offset:
+    if not 0 < nbytes <= array.nbytes - offset:
         raise InvalidArgument(f"{nbytes} bytes at offset {offset} leave the array of "
                               f"{array.nbytes} bytes", "Give a range in the array.")
-    page = mmap.PAGESIZE
-    begin = (array.address + offset) // page * page
-    end = -(-(array.address + offset + nbytes) // page) * page
-    return [DmaBuf(descriptor, begin + at - array.address, size)
-            for descriptor, at, size in _core._dma_bufs_at(begin, end - begin, pcie)]
+    begin = array.address + offset
+    page = begin - begin % mmap.PAGESIZE
+    return [DmaBuf(descriptor, page + at - array.address, size)
+            for descriptor, at, size in _core._dma_bufs_at(begin, nbytes, pcie)]

@@ -47,6 +47,7 @@ def _watch() -> None:
 def _forget_the_watch() -> None:
     global _watched
     _watched = False
+    _kept.clear()  # As what is kept is.
 
 
 os.register_at_fork(after_in_child=_forget_the_watch)  # The thread is the parent's.
@@ -79,6 +80,7 @@ class Served:
         self.ticket, self.is_copy = ticket, is_copy
         self.weakness, self.disclosed = memory.weakness, memory.disclosed
         self._share, self._memory, self._array = share, memory, array
+        self._pid = os.getpid()
 
     def leases(self) -> list:
         """Who has it open: a list of dicts."""
@@ -96,8 +98,10 @@ class Served:
         """Serves it no more. Who has it keeps it.
 
         Of weaker memory, this process keeps the array for as long as anybody has it open, and a
-        moment longer.
+        moment longer. In a forked child it gives nothing back: all is the parent's.
         """
+        if self._pid != os.getpid():
+            return
         self._share.close()
         if self.weakness and self._array is not None:
             _keep(self._memory, self._array)
@@ -133,7 +137,14 @@ def _dense(array: typing.Any) -> typing.Any:
 
 
 def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
-    read = _read(array)
+    try:
+        read = _read(array)
+    except ValueError:
+        # As of elements in reverse, which nobody else can be told of.
+        if not hasattr(array, "copy"):
+            raise
+        array = array.copy()
+        read = _read(array)
     if not read.is_dense:
         array = _dense(array)
         read = _read(array)
@@ -193,9 +204,9 @@ def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: t
     from . import connect
     try:
         what = json.loads(ticket)
-        text, dtype, offset = str(what["text"]), str(what["dtype"]), int(what["offset"])
+        text, dtype, offset = str(what["text"]), str(what["dtype"]), what["offset"]
         shape, strides = list(what["shape"]), list(what["strides"])
-        if not 0 <= offset < 2**64:
+        if type(offset) is not int or not 0 <= offset < 2**64:
             raise ValueError(f"offset {offset}")
         if any(type(number) is not int for number in shape + strides):
             raise ValueError(f"shape {shape}, strides {strides}")
