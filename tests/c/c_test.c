@@ -442,15 +442,15 @@ static void MemoryIsDescribedForNetworkCards(void) {
   }
   // From the middle of the first chunk to that of the second.
   const uint64_t address = vmmshare_memory_address(memory) + (1 << 20);
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "`room` is 0",
-        vmmshare_dma_bufs(driver, address, 2 << 20, 0, bufs, 0, &count,
-                          &error));
+  FAILS(
+      VMMSHARE_INVALID_ARGUMENT, "`room` is 0",
+      vmmshare_dma_bufs(driver, address, 2 << 20, 0, bufs, 0, &count, &error));
   CHECK(count == 2);
   FAILS(VMMSHARE_INVALID_ARGUMENT, "at least 1",
         vmmshare_dma_bufs(driver, address, 0, 0, bufs, 2, &count, &error));
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "`flags` is 2",
-        vmmshare_dma_bufs(driver, address, 2 << 20, 2, bufs, 2, &count,
-                          &error));
+  FAILS(
+      VMMSHARE_INVALID_ARGUMENT, "`flags` is 2",
+      vmmshare_dma_bufs(driver, address, 2 << 20, 2, bufs, 2, &count, &error));
   MUST(vmmshare_dma_bufs(driver, address, 2 << 20, 0, bufs, 2, &count, &error));
   CHECK(count == 2);
   for (uint32_t i = 0; i < count; ++i) {

@@ -263,10 +263,12 @@ VMMSHARE_API vmmshare_status vmmshare_memory_dma_bufs(
 //   VMMSHARE_FAILED_PRECONDITION  also: managed memory; memory that is mapped for
 //                                 reading alone, for a descriptor gives whole
 //                                 access; no device seen here reaches it
-VMMSHARE_API vmmshare_status vmmshare_dma_bufs(
-    const vmmshare_driver* driver, uint64_t address, uint64_t size,
-    uint32_t flags, vmmshare_dma_buf* bufs, uint32_t room, uint32_t* count,
-    vmmshare_error** error);
+VMMSHARE_API vmmshare_status vmmshare_dma_bufs(const vmmshare_driver* driver,
+                                               uint64_t address, uint64_t size,
+                                               uint32_t flags,
+                                               vmmshare_dma_buf* bufs,
+                                               uint32_t room, uint32_t* count,
+                                               vmmshare_error** error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -44,7 +44,8 @@ const char* AdviceFor(const Driver& driver, const Location& where,
                       CUresult result) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return AdviceWhenFull(driver);
   return where.is_host() && driver.version() < kHostMemorySince
-             ? "Memory of the host came with CUDA 12.2: install a newer driver, "
+             ? "Memory of the host came with CUDA 12.2: install a newer "
+               "driver, "
                "or allocate on a device."
              : "";
 }
