@@ -37,7 +37,7 @@ def opener(pipe):
                 continue
             ticket, writable = asked
             if ticket == "dma-bufs":
-                with vs.connect(writable, timeout=30) as memory:
+                with vs.connect(writable, timeout=30, writable=True) as memory:
                     pipe.send(dma_bufs(memory.array(1000, "uint8")))
                 continue
             start = time.perf_counter()
