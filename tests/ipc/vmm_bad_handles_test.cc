@@ -78,6 +78,22 @@ TEST_F(Pitfall12, ADescriptorIsCheckedBeforeTheDriverSeesIt) {
   handles_.clear();
 }
 
+// Only the driver can tell that, and it answers UNKNOWN (measured, of others).
+TEST_F(BadHandleTest,
+       WhatLooksLikeTheDriversMemoryAndIsNotIsAnInvalidArgument) {
+  if (!OnHostMemoryDriver() || !platform::kNativeHandleIsPosixFd) {
+    GTEST_SKIP() << "nobody can make what looks like the real driver's memory";
+  }
+  const Allocation memory = Make(kGranule);
+  const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
+  const absl::Status refused = Open(ticket, PlantedMemory(kGranule, true));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_EQ(platform::ResultOf(refused), CUDA_ERROR_UNKNOWN);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("must come from cuMemExportToShareableHandle"));
+  handles_.clear();
+}
+
 TEST_F(BadHandleTest, AClosedDescriptorIsRefused) {
   const Allocation memory = Make(kGranule);
   const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
