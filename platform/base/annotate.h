@@ -9,6 +9,17 @@
 
 namespace vmm::platform {
 
+// `code` and `message`, with what travels in `status`, which is not OK.
+inline absl::Status Reworded(const absl::Status& status, absl::StatusCode code,
+                             absl::string_view message) {
+  absl::Status reworded(code, message);
+  status.ForEachPayload(
+      [&reworded](absl::string_view url, const absl::Cord& payload) {
+        reworded.SetPayload(url, payload);
+      });
+  return reworded;
+}
+
 // `status` with "BEFORE: " in front of its message and ". AFTER" behind it,
 // each if not empty, and with one full stop between. OK stays OK.
 inline absl::Status Annotate(const absl::Status& status,
@@ -17,27 +28,16 @@ inline absl::Status Annotate(const absl::Status& status,
   if (status.ok()) return status;
   const absl::string_view stop =
       absl::EndsWith(status.message(), ".") ? " " : ". ";
-  absl::Status annotated(
-      status.code(),
+  return Reworded(
+      status, status.code(),
       absl::StrCat(before, before.empty() ? "" : ": ", status.message(),
                    after.empty() ? "" : stop, after));
-  status.ForEachPayload(
-      [&annotated](absl::string_view url, const absl::Cord& payload) {
-        annotated.SetPayload(url, payload);
-      });
-  return annotated;
 }
 
 // `status` as one of `code`. OK stays OK.
 inline absl::Status WithCode(const absl::Status& status,
                              absl::StatusCode code) {
-  if (status.ok()) return status;
-  absl::Status recoded(code, status.message());
-  status.ForEachPayload(
-      [&recoded](absl::string_view url, const absl::Cord& payload) {
-        recoded.SetPayload(url, payload);
-      });
-  return recoded;
+  return status.ok() ? status : Reworded(status, code, status.message());
 }
 
 }  // namespace vmm::platform

@@ -124,6 +124,14 @@ def cuda(driver):
     assert calls.cuDevicePrimaryCtxRelease_v2(0) == 0
 
 
+class Interface:
+    """An array by __cuda_array_interface__ alone."""
+
+    def __init__(self, address, size, typestr="|u1"):
+        self.__cuda_array_interface__ = {"version": 3, "shape": (size,), "typestr": typestr,
+                                         "data": (address, False)}
+
+
 class _Properties(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int * 2),
                 ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]

@@ -313,8 +313,8 @@ def times(opener):
 
 
 CHECKS = {f.__name__: f for f in (
-    torch_default, pool_and_importer, torch_view_with_gaps, torch_parameter, torch_float8, cupy_default,
-    cupy_async_pool, exportable_pool, numba_default, jax_default, rmm_default, rmm_pool, rmm_async,
+    torch_default, pool_and_importer, torch_view_with_gaps, torch_parameter, torch_float8,
+    cupy_default, cupy_async_pool, exportable_pool, numba_default, jax_default, rmm_default, rmm_pool, rmm_async,
     cuda_core_default, pinned_host, times)}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import vmmshare as vs
 import vmmshare.testing
-from conftest import Peer, PeerRaised, mapped
+from conftest import Interface, Peer, PeerRaised, mapped
 
 pytestmark = pytest.mark.usefixtures("driver")
 
@@ -21,14 +21,6 @@ assert cuda.cuCtxSetCurrent(current) == 0
 read = lambda at, n: (lambda b: (cuda.cuMemcpyDtoH_v2(b, ctypes.c_uint64(at), n), bytes(b))[1])((ctypes.c_char * n)())
 fill = lambda at, value, n: (cuda.cuMemsetD8_v2(ctypes.c_uint64(at), value, ctypes.c_size_t(n)), cuda.cuCtxSynchronize())[0]
 """
-class Interface:
-    """Bytes by __cuda_array_interface__ alone."""
-
-    def __init__(self, address, nbytes):
-        self.__cuda_array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1",
-                                         "data": (address, False)}
-
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GRANULE = 2 << 20
 
@@ -64,6 +56,13 @@ def test_where_the_machine_refuses():
     assert not capable and "GPUDirect RDMA" in why
     with pytest.raises(PeerRaised, match="Ask for Rdma::kTry"):
         elsewhere("vs.Allocation(nbytes=1, rdma='require')")
+    elsewhere.close()
+
+
+def test_memory_of_the_host_on_a_driver_that_has_none():
+    elsewhere = Peer(env={**os.environ, "VMMSHARE_HOST_VERSION": "12.0"})
+    with pytest.raises(PeerRaised, match="came with CUDA 12.2: install a newer driver"):
+        elsewhere("vs.Allocation(nbytes=1, host_node=0)")
     elsewhere.close()
 
 

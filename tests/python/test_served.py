@@ -12,7 +12,7 @@ import pytest
 import vmmshare as vs
 import vmmshare._served
 import vmmshare.testing
-from conftest import Peer, PeerRaised, mapped
+from conftest import Interface, Peer, PeerRaised, mapped
 
 PEER = f"""
 import ctypes, vmmshare.testing
@@ -227,34 +227,28 @@ def test_dma_bufs_are_of_the_process_that_made_the_memory(array, reader):
 OWNER_OF_LEGACY = f"""
 import ctypes
 import types
-cuda, current, at = ctypes.CDLL({vmmshare.testing.host_driver()!r}), ctypes.c_void_p(), ctypes.c_uint64()
+cuda = ctypes.CDLL({vmmshare.testing.host_driver()!r})
+current, at = ctypes.c_void_p(), ctypes.c_uint64()
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(current), 0)
 cuda.cuCtxSetCurrent(current)
 cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(64))
-array = types.SimpleNamespace(__cuda_array_interface__=dict(version=3, shape=(16,), typestr="<f4", data=(at.value, False)))
+interface = dict(version=3, shape=(16,), typestr="<f4", data=(at.value, False))
+array = types.SimpleNamespace(__cuda_array_interface__=interface)
 served = vs.serve_array(array, legacy=True)
 """.strip()
-
-
-class Interface:
-    """An array by __cuda_array_interface__ alone."""
-
-    def __init__(self, address, typestr="<f4"):
-        self.__cuda_array_interface__ = {"version": 3, "shape": (4,), "typestr": typestr,
-                                         "data": (address, False)}
 
 
 def test_an_address_that_the_driver_does_not_know_is_not_to_be_copied():
     values = np.zeros(4, "float32")
     with pytest.raises(vs.errors.FailedPrecondition) as raised:
-        vs.serve_array(Interface(values.ctypes.data))
+        vs.serve_array(Interface(values.ctypes.data, 4, "<f4"))
     assert "does not know this address" in str(raised.value)
     assert "copy=True" not in str(raised.value)
 
 
 def test_an_array_alone_has_no_name_in_a_message():
     with pytest.raises((ValueError, TypeError)) as raised:
-        vs.serve_array(Interface(1 << 30, "<U4"))
+        vs.serve_array(Interface(1 << 30, 4, "<U4"))
     assert str(raised.value).startswith("the array"), raised.value
 
 
@@ -356,7 +350,7 @@ def test_what_was_opened_is_served_as_a_copy_alone(cuda, driver):
 
 def test_private_memory_is_served_as_a_copy_alone(cuda, reader):
     with mapped(cuda, 1) as at:
-        array = Interface(at)
+        array = Interface(at, 16)
         assert cuda.cuMemsetD8_v2(ctypes.c_uint64(at), 7, ctypes.c_size_t(16)) == 0
         assert cuda.cuCtxSynchronize() == 0
         for legacy in (False, True):
@@ -403,24 +397,31 @@ def test_a_copy_of_elements_in_reverse(cuda, reader):
 
 
 def test_a_forked_child_closes_nothing(array, reader):
+    kept = vs.serve_array(array, legacy=True)
+    reader(f"first = vs.open_array({kept.ticket!r}, writable=True)")
+    kept.close()  # The reader has it: this process keeps it.
+    assert vs._served._kept
     with vs.serve_array(array, legacy=True) as served:
         reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
         out, into = os.pipe()
         child = os.fork()
         if child == 0:
+            status = 1
             try:
                 os.dup2(into, 2)
                 served.close()
                 del served
                 gc.collect()
+                vs._served._let_go_of_what_came_back()
+                status = 0
             finally:
-                os._exit(0)
+                os._exit(status)
         os.close(into)
         assert os.waitpid(child, 0)[1] == 0
         with os.fdopen(out, "rb") as said:
             assert said.read() == b""
         assert len(served.leases()) == 1
-        reader("theirs.close()")
+        reader("first.close(); theirs.close()")
 
 
 def test_weaker_memory_of_a_hidden_gpu_is_not_said_to_be_had_by_naming_one():
@@ -463,7 +464,8 @@ def test_an_array_of_vmm_memory_needs_no_consent(cuda, driver):
 
 @pytest.mark.parametrize("damage", [
     {"shape": [1 << 62]}, {"offset": -1}, {"strides": [-1]}, {"dtype": "object"}, {"text": "x"},
-    {"shape": None}, {"offset": 2 ** 64}, {"offset": 3.7}, {"offset": "7"}, {"strides": [2 ** 70]}], ids=ascii)
+    {"shape": None}, {"offset": 2 ** 64}, {"offset": 3.7}, {"offset": "7"},
+    {"strides": [2 ** 70]}], ids=ascii)
 def test_a_damaged_ticket(cuda, driver, damage):
     with vs.Allocation(nbytes=4096) as memory:
         own = memory.array((16,), "int64")

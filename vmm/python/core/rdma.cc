@@ -67,7 +67,7 @@ nb::list DmaBufsAt(std::uint64_t address, std::uint64_t nbytes, bool pcie) {
         driver.get(), address, nbytes, FlagsOf(pcie), bufs.data(),
         static_cast<std::uint32_t>(bufs.size()), &count, error);
   };
-  // Nobody else knows how many chunks there are. Without an error that is kept.
+  // How many chunks there are is known when there is too little room.
   if (made(nullptr) != VMMSHARE_OK) {
     bufs.resize(std::max<std::size_t>(bufs.size(), count));
     Must(made);

@@ -20,6 +20,7 @@ __all__ = ["Served", "open_array", "open_parts", "serve_array"]
 # a lock, for the garbage collector closes shares in the middle of anything: each step on the
 # dict is one for the interpreter, and no two shares have a number in common.
 _kept: "dict[int, tuple[Allocation, typing.Any]]" = {}
+_of_parents: "list[tuple[Allocation, typing.Any]]" = []
 _numbers = itertools.count()
 _LOOK_AGAIN = 0.2  # Seconds.
 _watched = False
@@ -47,7 +48,9 @@ def _watch() -> None:
 def _forget_the_watch() -> None:
     global _watched
     _watched = False
-    _kept.clear()  # As what is kept is.
+    # As what is kept is, which the child must neither ask nor free.
+    _of_parents.extend(_kept.values())
+    _kept.clear()
 
 
 os.register_at_fork(after_in_child=_forget_the_watch)  # The thread is the parent's.
@@ -120,7 +123,10 @@ class Served:
 
 
 def _read(array: typing.Any) -> "_reads.Read":
-    read = _reads.read_arrays({"": array})[0]
+    return _checked(_reads.read_arrays({"": array})[0])
+
+
+def _checked(read: "_reads.Read") -> "_reads.Read":
     if not read.on_device:
         raise ValueError("the array is on the host; serve_array() takes one of a device")
     if not read.nbytes:
@@ -138,13 +144,14 @@ def _dense(array: typing.Any) -> typing.Any:
 
 def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
     try:
-        read = _read(array)
+        read = _reads.read_arrays({"": array})[0]
     except ValueError:
         # As of elements in reverse, which nobody else can be told of.
         if not hasattr(array, "copy"):
             raise
         array = array.copy()
-        read = _read(array)
+        read = _reads.read_arrays({"": array})[0]
+    _checked(read)
     if not read.is_dense:
         array = _dense(array)
         read = _read(array)
