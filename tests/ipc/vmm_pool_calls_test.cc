@@ -1,6 +1,8 @@
 // Sharing a block out of a warm pool calls no driver, on neither side.
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "tests/ipc/pool_both_sides.h"
 #include "tests/support/driver_faults.h"
 
@@ -25,6 +27,32 @@ TEST_F(PoolCalls, SharingOutOfAWarmPoolCallsNoDriver) {
   int count = 0;
   EXPECT_EQ(counted->cuDeviceGetCount(&count), CUDA_SUCCESS);
   EXPECT_EQ(faults.calls(), 1u);
+}
+
+// While a thread exports what a pool has, the pool may be used, and what is being
+// exported stays.
+TEST_F(PoolCalls, AreMadeWithoutTheLockWhenMemoryComesToBeServed) {
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "it is exported when it is made";
+  DriverFaults faults;
+  const platform::Driver counted = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(Must(Device::ByOrdinal(counted, 0)), SmallSegments()));
+  const CUdeviceptr first = Must(pool->Allocate(3 * kMiB, nullptr));
+  CUdeviceptr second = 0;
+  faults.ResetCounts();
+  faults.Arm({.entry = "cuMemExportToShareableHandle", .then = [&] {
+                Must(pool->Free(first, nullptr));
+                EXPECT_EQ(Must(pool->Trim()), 0u);
+                second = Must(pool->Allocate(5 * kMiB, nullptr));
+              }});
+  EXPECT_TRUE(absl::IsResourceExhausted(endpoint_->Serve(*pool).status()));
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  // Nothing of the attempt stays: not even that it is being exported.
+  EXPECT_EQ(Must(pool->Trim()), 4 * kMiB);
+  const Share share = Must(endpoint_->Serve(*pool));
+  EXPECT_EQ(faults.CallsByEntry()["cuMemExportToShareableHandle"], 2u);
+  Must(pool->CheckInvariants());
+  Must(pool->Free(second, nullptr));
 }
 
 }  // namespace

@@ -199,6 +199,9 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Domain*> FindServed(const DomainId& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Exports some of a domain's segments, of which there are some.
+  absl::Status ShareAll(absl::Span<Segment* const> segments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a subscriber what it is to be told, until it says goodbye, or an
   // error.
   absl::Status Attend(Domain& domain, PeerId peer, platform::Channel& channel,

@@ -132,7 +132,7 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
   std::vector<std::pair<Heap*, Segment*>> idle;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-      if (segment->heap.empty() && !MustOutlivePeers(*segment)) {
+      if (segment->idle() && !MustOutlivePeers(*segment)) {
         idle.emplace_back(heap.get(), segment.get());
       }
     }

@@ -81,7 +81,7 @@ absl::StatusOr<bool> Core::ClaimFromAnotherDomain(const Request& request) {
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     if (heap.get() == &HeapOf(request)) continue;
     for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-      if (!segment->heap.empty() || segment->exposed ||
+      if (!segment->idle() || segment->exposed ||
           segment->size() < request.size ||
           segment->alignment() < request.alignment) {
         continue;
@@ -129,9 +129,9 @@ absl::Status Core::ZeroForDomain(Segment& segment, const Request& request) {
     }
     return absl::OkStatus();
   }();
-  // A peer that came meanwhile has been given it.
-  const bool kept =
-      !zeroed.ok() || segment.exposed || domain.is_served() != served;
+  // A peer that came meanwhile has been given it, or is about to be.
+  const bool kept = !zeroed.ok() || segment.exposed || segment.exporters > 0 ||
+                    domain.is_served() != served;
   whole->freed_on = zeroed.ok() ? PassedStream() : request.stream;
   old_heap.Put(whole);
   if (kept) return zeroed;

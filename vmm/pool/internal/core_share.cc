@@ -1,8 +1,10 @@
 // Tickets of a pool's blocks, and the sessions of its peers.
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
@@ -90,15 +92,39 @@ absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
         "the pool was created private, so that nobody can be given its memory; "
         "set PoolOptions::sharing");
   }
-  const RelaxedCapture relaxed(device_.driver());
-  platform::MutexLock lock(mutex_);
-  absl::Status known = CheckDomain(domain);
-  if (!known.ok()) return known;
+  const platform::MutexLock lock(mutex_);
+  RETURN_IF_ERROR(CheckDomain(domain));
   const auto number = static_cast<std::uint32_t>(domain);
-  absl::Status served =
-      domains_[number]->Serve(heaps_[number]->segments(), number);
-  if (!served.ok()) return served;
-  return domains_[number]->id();
+  Domain& served = *domains_[number];
+  while (!served.is_served()) {
+    std::vector<Segment*> left;
+    for (const std::unique_ptr<Segment>& segment : heaps_[number]->segments()) {
+      if (!served.IsShared(*segment)) left.push_back(segment.get());
+    }
+    absl::Status status = left.empty() ? served.Serve() : ShareAll(left);
+    if (status.ok()) continue;
+    served.StopSharing();
+    return status;
+  }
+  return served.id();
+}
+
+absl::Status Core::ShareAll(absl::Span<Segment* const> segments) {
+  for (Segment* const segment : segments) ++segment->exporters;
+  std::vector<std::shared_ptr<const SharedSegment>> shared;
+  absl::Status exported =
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    const Unlocked unlocked(*this);
+    for (const Segment* const segment : segments) {
+      ASSIGN_OR_RETURN(shared.emplace_back(), Domain::Share(*segment));
+    }
+    return absl::OkStatus();
+  }();
+  for (Segment* const segment : segments) --segment->exporters;
+  RETURN_IF_ERROR(exported);
+  Domain& domain = *domains_[segments.front()->domain];
+  for (auto& one : shared) domain.AddShared(std::move(one));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Domain*> Core::FindServed(const DomainId& id) {

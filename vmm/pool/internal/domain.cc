@@ -73,22 +73,19 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> Domain::Share(
   return shared;
 }
 
-absl::Status Domain::Serve(
-    const std::vector<std::unique_ptr<Segment>>& segments,
-    std::uint32_t own_number) {
-  if (served_) return absl::OkStatus();
-  absl::Status made = MakeTable();
-  if (!made.ok()) return made;
-  decltype(shared_) shared;
-  for (const std::unique_ptr<Segment>& segment : segments) {
-    if (segment->domain != own_number) continue;
-    absl::StatusOr<std::shared_ptr<SharedSegment>> one = Share(*segment);
-    if (!one.ok()) return one.status();
-    shared.emplace(segment->number, *std::move(one));
-  }
-  shared_ = std::move(shared);
+void Domain::AddShared(std::shared_ptr<const SharedSegment> shared) {
+  const std::uint32_t number = shared->number;
+  shared_.emplace(number, std::move(shared));
+}
+
+absl::Status Domain::Serve() {
+  RETURN_IF_ERROR(MakeTable());
   served_ = true;
   return absl::OkStatus();
+}
+
+void Domain::StopSharing() {
+  if (!served_) shared_.clear();
 }
 
 void Domain::Tell(Segment& segment, std::shared_ptr<SharedSegment> shared,

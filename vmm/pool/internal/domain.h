@@ -67,14 +67,20 @@ class Domain {
 
   // --- Segments that peers are given -----------------------------------------
 
-  // From now on peers can join: `segments` are the domain's.
-  absl::Status Serve(const std::vector<std::unique_ptr<Segment>>& segments,
-                     std::uint32_t own_number);
-  bool is_served() const { return served_; }
   // What peers are given of a segment; its number is Tell()'s to say. A driver
   // call, which needs nothing of a domain.
   static absl::StatusOr<std::shared_ptr<SharedSegment>> Share(
       const Segment& segment);
+  // One that is there before the domain is served.
+  bool IsShared(const Segment& segment) const {
+    return shared_.contains(segment.number);
+  }
+  void AddShared(std::shared_ptr<const SharedSegment> shared);
+  // From now on peers can join. REQUIRES: all segments are shared.
+  absl::Status Serve();
+  bool is_served() const { return served_; }
+  // What was shared to be served is so no more, unless it is served.
+  void StopSharing();
   // Gives the peers a new segment. A peer that does not read is disconnected,
   // which is told in `error`. REQUIRES: `shared` if the domain is served.
   void Tell(Segment& segment, std::shared_ptr<SharedSegment> shared,

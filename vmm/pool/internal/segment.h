@@ -40,6 +40,9 @@ struct Segment {
     return at >= address && at - address < size();
   }
 
+  // Nothing of it is in use, nor is it being exported.
+  bool idle() const { return heap.empty() && exporters == 0; }
+
   // The record of what is taken under a node of the heap.
   Block* BlockAt(std::uint32_t node) const {
     return node < blocks.size() ? blocks[node] : nullptr;
@@ -62,6 +65,8 @@ struct Segment {
   // it was made for a large one, that may come again.
   std::uint64_t smallest = 0;
   bool exposed = false;  // Some peer has, or had, its handle.
+  // Threads that export it without the lock: it stays where it is.
+  int exporters = 0;
 };
 
 }  // namespace vmm::pool
