@@ -36,9 +36,11 @@ std::vector<const Route*> Bench::RoutesFor(const Link& link,
     const bool is_own_block = route.name == routes::kLegacyIpcOwnBlock.name;
     const bool is_arena = route.name == routes::kLegacyIpcArena.name ||
                           route.name == routes::kLegacyIpcCached.name;
-    const bool belongs =
-        set == RouteSet::kAll ||
-        (!is_own_block && (!is_arena || set == RouteSet::kTensors));
+    const bool is_large = route.name == routes::kPoolOfGib.name;
+    const bool belongs = set == RouteSet::kTensors
+                             ? !is_own_block
+                             : !is_large && (set == RouteSet::kAll ||
+                                             (!is_own_block && !is_arena));
     const bool wanted = options.routes.empty() ||
                         std::find(options.routes.begin(), options.routes.end(),
                                   route.name) != options.routes.end();

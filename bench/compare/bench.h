@@ -23,7 +23,7 @@ namespace bench::compare {
 enum class RouteSet {
   kOneBlock,  // Without the arenas of legacy IPC, which are for many blocks.
   kTensors,   // Without legacy's 2 MiB a buffer, which would not fit.
-  kAll,
+  kAll,       // But for the pool of 1 GiB segments, which is for tensors.
 };
 
 struct Bench {

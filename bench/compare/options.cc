@@ -117,7 +117,7 @@ std::string HelpText() {
   --peer=M                   also import on this device; it needs peer access
   --scenario=NAME[,NAME]     only these; see below
   --routes=NAME[,NAME]       only these: legacy, legacy-2MiB, legacy-cached, legacy-arena,
-                             pool-ipc, bare, dedicated, pool
+                             pool-ipc, bare, dedicated, pool, pool-1GiB
   --quick                    a moment of each scenario: for a smoke test, not for figures
   --iterations=N             repetitions, in place of each scenario's own number
   --blocks=N                 blocks of scenario kth (10000)

@@ -31,11 +31,12 @@ absl::Status Importer::ImportLot(absl::Span<Incoming> in, Steps* steps,
 }
 
 absl::Span<const Route> Routes() {
-  static const std::array<Route, 8> kAll = {
+  static const std::array<Route, 9> kAll = {
       routes::kLegacyIpc,       routes::kLegacyIpcOwnBlock,
       routes::kLegacyIpcCached, routes::kLegacyIpcArena,
       routes::kStreamPoolIpc,   routes::kBareCalls,
-      routes::kDedicated,       routes::kPool};
+      routes::kDedicated,       routes::kPool,
+      routes::kPoolOfGib};
   return kAll;
 }
 

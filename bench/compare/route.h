@@ -111,6 +111,8 @@ extern const Route kStreamPoolIpc;
 extern const Route kBareCalls;
 extern const Route kDedicated;
 extern const Route kPool;
+// By who knows that it will be large.
+extern const Route kPoolOfGib;
 // With a block of the driver's own for each buffer.
 extern const Route kLegacyIpcOwnBlock;
 // As a careful user writes it: few allocations, each opened once.

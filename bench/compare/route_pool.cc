@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/compare/route.h"
+#include "platform/base/status_macros.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
@@ -18,22 +19,22 @@ using vmm::platform::OsHandle;
 
 class PoolOwner : public Owner {
  public:
-  explicit PoolOwner(std::unique_ptr<vmm::Pool> pool)
-      : pool_(std::move(pool)) {}
+  // The pool is served from its beginning, as by a program that will share:
+  // a segment is exported when it is made.
+  static absl::StatusOr<std::unique_ptr<Owner>> Start(
+      Gpu& gpu, const vmm::PoolOptions& options) {
+    ASSIGN_OR_RETURN(std::unique_ptr<vmm::Pool> pool,
+                     vmm::Pool::Create(gpu.owner(), options));
+    ASSIGN_OR_RETURN(std::unique_ptr<vmm::Endpoint> endpoint,
+                     vmm::Endpoint::Start({}));
+    ASSIGN_OR_RETURN(vmm::Share share, endpoint->Serve(*pool));
+    return std::unique_ptr<Owner>(
+        new PoolOwner(std::move(pool), std::move(endpoint), std::move(share)));
+  }
 
   absl::StatusOr<Introduction> Introduce() override {
-    if (endpoint_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<vmm::Endpoint>> endpoint =
-          vmm::Endpoint::Start({});
-      if (!endpoint.ok()) return endpoint.status();
-      endpoint_ = *std::move(endpoint);
-      absl::StatusOr<vmm::Share> served = endpoint_->Serve(*pool_);
-      if (!served.ok()) return served.status();
-      publication_.emplace(*std::move(served));
-    }
     Introduction introduction;
-    introduction.bytes.assign(publication_->ticket().begin(),
-                              publication_->ticket().end());
+    introduction.bytes.assign(share_.ticket().begin(), share_.ticket().end());
     return introduction;
   }
 
@@ -79,10 +80,16 @@ class PoolOwner : public Owner {
   }
 
  private:
+  PoolOwner(std::unique_ptr<vmm::Pool> pool,
+            std::unique_ptr<vmm::Endpoint> endpoint, vmm::Share share)
+      : pool_(std::move(pool)),
+        endpoint_(std::move(endpoint)),
+        share_(std::move(share)) {}
+
   // Destroyed from the last to the first.
   std::unique_ptr<vmm::Pool> pool_;
   std::unique_ptr<vmm::Endpoint> endpoint_;
-  std::optional<vmm::Share> publication_;
+  vmm::Share share_;
 };
 
 class PoolImporter : public Importer {
@@ -160,10 +167,12 @@ class PoolImporter : public Importer {
 };
 
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  absl::StatusOr<std::unique_ptr<vmm::Pool>> pool =
-      vmm::Pool::Create(gpu.owner(), {});
-  if (!pool.ok()) return pool.status();
-  return std::make_unique<PoolOwner>(*std::move(pool));
+  return PoolOwner::Start(gpu, {});
+}
+
+// As large as the pieces of legacy IPC's arena.
+absl::StatusOr<std::unique_ptr<Owner>> OwnOfGib(Gpu& gpu) {
+  return PoolOwner::Start(gpu, {.first_segment_size = std::uint64_t{1} << 30});
 }
 
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
@@ -174,5 +183,7 @@ absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
 
 const Route routes::kPool = {"pool", "vmmshare pool", false, &Own,
                              &MakeImporter};
+const Route routes::kPoolOfGib = {"pool-1GiB", "vmmshare pool, 1 GiB segments",
+                                  false, &OwnOfGib, &MakeImporter};
 
 }  // namespace bench::compare

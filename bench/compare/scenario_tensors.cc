@@ -77,6 +77,13 @@ void AddTargets(Bench& bench, const Link& link, const Turns& early,
   arena.remark = "from connecting until the importer has read a word of each";
   arena.measured = late.Ratio(routes::kPool, routes::kLegacyIpcArena);
   bench.results.targets.push_back(arena);
+  // Of equally large pieces.
+  arena.name = absl::StrCat(
+      "the same, the pool's segments as large as the arena's pieces, ",
+      link.place());
+  arena.floor = 2.5;
+  arena.measured = late.Ratio(routes::kPoolOfGib, routes::kLegacyIpcArena);
+  bench.results.targets.push_back(arena);
 
   Target waste;
   waste.name = absl::StrCat("waste of the model in the pool, ", link.place());
