@@ -3,7 +3,8 @@
 //   offset  size  field
 //   0       4     magic: the bytes 56 4D 53 4A ("VMSJ")
 //   4       2     version of the records: 2
-//   6       2     what it is: 1 a card, 2 a row, 3 a verdict
+//   6       2     what it is: 1 a card, 2 a row, 3 a verdict,
+//                 4 a heap of symmetric memory
 //   8       4     bytes of the body
 //   12      ...   body
 //   ...     4     CRC-32C of all before
@@ -31,7 +32,12 @@ inline constexpr std::size_t kMaxRecord = 64 << 20;
 // Ranks of one job: bounds what a row may hold.
 inline constexpr std::uint32_t kMaxRanks = 65536;
 
-enum class RecordType : std::uint16_t { kCard = 1, kRow = 2, kVerdict = 3 };
+enum class RecordType : std::uint16_t {
+  kCard = 1,
+  kRow = 2,
+  kVerdict = 3,
+  kHeap = 4
+};
 
 Bytes SealRecord(RecordType type, absl::Span<const std::uint8_t> body);
 

@@ -43,6 +43,8 @@ WAYS = [
          quick=False, host=True, note="vmmshare.job.torch_distributed() over gloo; new memory each time"),
     _way("jobs", "vmmshare over a pipe", "Symmetric", "jobs", host=True,
          note="vmmshare.job.AllGather over a pipe; new memory each time"),
+    _way("jobs", "vmmshare: cut from one", "SymmetricHeap", "jobs", host=True,
+         note="SymmetricMemory.allocate(): memory made once, at the start, over a pipe"),
     _way("jobs", "PyTorch CUDA", "TorchSymmetric", "jobs_others", gpus=2,
          note="empty() and rendezvous() as they are: memory comes back from PyTorch's pool, "
               "which has met already"),

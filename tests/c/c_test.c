@@ -614,6 +614,86 @@ static void OptionsThatMeanNothing(void) {
   vmmshare_driver_close(driver);
 }
 
+// A job of one rank: its exchange is its own memory.
+typedef struct {
+  char keys[8][64];
+  uint8_t values[8][4096];
+  uint64_t sizes[8];
+  int count;
+} Medium;
+static vmmshare_status MediumPut(void* user, const char* key,
+                                 const uint8_t* value, uint64_t size,
+                                 int64_t timeout_ns) {
+  Medium* medium = user;
+  (void)timeout_ns;
+  if (medium->count == 8 || size > 4096 || strlen(key) > 63) {
+    return VMMSHARE_RESOURCE_EXHAUSTED;
+  }
+  strcpy(medium->keys[medium->count], key);
+  memcpy(medium->values[medium->count], value, (size_t)size);
+  medium->sizes[medium->count++] = size;
+  return VMMSHARE_OK;
+}
+static vmmshare_status MediumFence(void* user, int64_t timeout_ns) {
+  (void)user;
+  (void)timeout_ns;
+  return VMMSHARE_OK;
+}
+static vmmshare_status MediumGet(void* user, int32_t rank, const char* key,
+                                 uint8_t* value, uint64_t room, uint64_t* size,
+                                 int64_t timeout_ns) {
+  const Medium* medium = user;
+  (void)timeout_ns;
+  for (int i = medium->count - 1; rank == 0 && i >= 0; --i) {
+    if (strcmp(medium->keys[i], key) != 0) continue;
+    *size = medium->sizes[i];
+    memcpy(value, medium->values[i], (size_t)(*size < room ? *size : room));
+    return VMMSHARE_OK;
+  }
+  return VMMSHARE_NOT_FOUND;
+}
+
+static void SymmetricMemoryIsCut(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  static Medium medium;
+  medium.count = 0;
+  vmmshare_exchange exchange = {sizeof(exchange)};
+  exchange.size = 1;
+  exchange.user = &medium;
+  exchange.put = MediumPut;
+  exchange.fence = MediumFence;
+  exchange.get = MediumGet;
+  vmmshare_symmetric_options options = {sizeof(options)};
+  options.size = 1 << 20;
+  vmmshare_symmetric* symmetric = NULL;
+  MUST(vmmshare_symmetric_create(device, &exchange, &options, SECOND,
+                                 &symmetric, &error));
+  uint64_t first = 0;
+  uint64_t second = 0;
+  MUST(vmmshare_symmetric_allocate(symmetric, 1000, 0, &first, &error));
+  MUST(vmmshare_symmetric_allocate(symmetric, 1, 1 << 16, &second, &error));
+  CHECK(second % (1 << 16) == 0);
+  CHECK(second >= first + 1000 || first >= second + 1);
+  MUST(vmmshare_symmetric_check_agreed(symmetric, &exchange, SECOND, &error));
+  FAILS(VMMSHARE_RESOURCE_EXHAUSTED, "SymmetricMemory larger",
+        vmmshare_symmetric_allocate(symmetric, 1 << 20, 0, &second, &error));
+  CHECK(second == 0);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "a power of two",
+        vmmshare_symmetric_allocate(symmetric, 1, 3, &second, &error));
+  MUST(vmmshare_symmetric_free(symmetric, first, &error));
+  FAILS(VMMSHARE_NOT_FOUND, "freed before",
+        vmmshare_symmetric_free(symmetric, first, &error));
+  exchange.fence = NULL;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "Give all three",
+        vmmshare_symmetric_check_agreed(symmetric, &exchange, SECOND, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "symmetric",
+        vmmshare_symmetric_allocate(NULL, 1, 0, &second, &error));
+  vmmshare_symmetric_close(symmetric);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 // What another library would be given, and what it would give.
 static void RawHandlesGoOutAndIn(void) {
   vmmshare_driver* driver = Driver();
@@ -1310,6 +1390,7 @@ static const struct {
     {"BadArgumentsAreRefused", BadArgumentsAreRefused},
     {"OptionsOfOtherSizes", OptionsOfOtherSizes},
     {"OptionsThatMeanNothing", OptionsThatMeanNothing},
+    {"SymmetricMemoryIsCut", SymmetricMemoryIsCut},
     {"RawHandlesGoOutAndIn", RawHandlesGoOutAndIn},
     {"MemoryGoesOverAnOwnSocket", MemoryGoesOverAnOwnSocket},
     {"AForkedChildIsRefused", AForkedChildIsRefused},

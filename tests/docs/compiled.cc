@@ -9,6 +9,7 @@
 #include "fabric/pmix.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
+#include "vmm/job/symmetric_heap.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/share/fabric_ticket.h"
 #include "vmm/share/raw_handle.h"
@@ -46,6 +47,7 @@ void FabricHandshake(const Device& device, absl::Time deadline) {
   const int rank = 1;
 #include <fabric.handshake.inc>
 #include <fabric.symmetric.inc>
+#include <fabric.cut.inc>
 }
 
 void FabricTicketGoesAsBytes(const platform::Driver& driver, const Device& gpu,

@@ -12,6 +12,7 @@
 #include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 #include "tests/job/samples.h"
+#include "vmm/job/internal/heap_record.h"
 
 namespace vmm::fuzz {
 namespace {
@@ -84,6 +85,14 @@ void FuzzJobRow(Input input) {
   const absl::StatusOr<Refusal> verdict =
       fabric::DecodeVerdict(fabric::SealRecord(RecordType::kVerdict, input));
   if (verdict.ok()) CheckRefusal(*verdict);
+  const absl::StatusOr<job::HeapRecord> heap =
+      job::DecodeHeapRecord(fabric::SealRecord(RecordType::kHeap, input));
+  if (heap.ok()) {
+    const absl::StatusOr<job::HeapRecord> again =
+        job::DecodeHeapRecord(job::EncodeHeapRecord(*heap));
+    Check(again.ok() && *again == *heap,
+          "a heap is written otherwise than read");
+  }
 }
 
 // The record, and its body alone.

@@ -191,3 +191,61 @@ def test_what_a_store_raises_is_raised(cuda):
 
     with pytest.raises(RuntimeError, match="Connection reset"):
         vs.SymmetricMemory(0, 4096, vmmshare.job.store(Broken(), 0, 2))
+
+
+def test_ranks_cut_the_same_buffers_without_a_word(cuda):
+    store = Store()
+
+    def work(rank):
+        exchange = vmmshare.job.store(store, rank, 3)
+        memory = vs.SymmetricMemory(0, 1 << 20, exchange)
+        sets = store.sets
+        first = memory.allocate(1000)
+        second = memory.allocate(4096, alignment=4096)
+        memory.free(first)
+        third = memory.allocate(100_000)
+        assert second % 4096 == 0
+        assert third + 100_000 <= second or second + 4096 <= third
+        return memory, exchange, (second, third), store.sets - sets
+
+    parts = run(cuda, work, 3)
+    assert len({offsets for _, _, offsets, _ in parts}) == 1
+    run(cuda, lambda rank: parts[rank][0].check_agreed(parts[rank][1]), 3)
+    for memory, _, offsets, _ in parts:
+        for offset in offsets:
+            write(cuda, memory.ptr(memory.rank) + offset, 40 + memory.rank)
+    for memory, _, offsets, _ in parts:
+        for offset in offsets:
+            assert [read(cuda, memory.ptr(rank) + offset) for rank in range(3)] == [40, 41, 42]
+            assert memory.array(1, 8, "uint8", offset).ptr == memory.ptr(1) + offset
+
+
+def test_ranks_that_cut_otherwise_are_named(cuda):
+    store = Store()
+
+    def work(rank):
+        exchange = vmmshare.job.store(store, rank, 2)
+        memory = vs.SymmetricMemory(0, 1 << 20, exchange)
+        memory.allocate(1024 if rank else 2048)
+        with pytest.raises(vs.errors.FailedPrecondition,
+                           match="rank 0 made 1 calls .* rank 1 made 1 calls .* same order"):
+            memory.check_agreed(exchange)
+        return True
+
+    assert run(cuda, work, 2) == [True, True]
+
+
+def test_buffers_that_cannot_be_are_refused(cuda):
+    memory = vs.SymmetricMemory(0, 1 << 20, vmmshare.job.store(Store(), 0, 1))
+    with pytest.raises(vs.errors.ResourceExhausted, match="of 1048576 bytes 1048576 are free"):
+        memory.allocate(1 << 21)
+    for size, alignment in ((0, 256), (1, 3), (1, 4 << 20)):
+        with pytest.raises(vs.errors.InvalidArgument):
+            memory.allocate(size, alignment)
+    offset = memory.allocate(1)
+    memory.free(offset)
+    with pytest.raises(vs.errors.NotFound, match=f"begins at {offset}"):
+        memory.free(offset)
+    memory.close()
+    with pytest.raises(vs.errors.FailedPrecondition):
+        memory.allocate(1)

@@ -12,6 +12,7 @@
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/job/symmetric.h"
+#include "vmm/job/symmetric_heap.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
@@ -19,8 +20,9 @@ using vmm::c::CheckGiven;
 
 struct vmmshare_symmetric : vmm::c::Handle<vmm::c::HandleType::kSymmetric> {
   explicit vmmshare_symmetric(vmm::job::SymmetricMemory made)
-      : memory(std::move(made)) {}
+      : memory(std::move(made)), heap(memory.size()) {}
   const vmm::job::SymmetricMemory memory;
+  vmm::job::SymmetricHeap heap;
 };
 
 namespace {
@@ -146,4 +148,42 @@ std::uint64_t vmmshare_symmetric_address(const vmmshare_symmetric* symmetric,
 
 std::uint64_t vmmshare_symmetric_size(const vmmshare_symmetric* symmetric) {
   return Check(symmetric).ok() ? symmetric->memory.size() : 0;
+}
+
+vmmshare_status vmmshare_symmetric_allocate(vmmshare_symmetric* symmetric,
+                                            std::uint64_t size,
+                                            std::uint64_t alignment,
+                                            std::uint64_t* offset,
+                                            vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(offset, "offset"));
+    *offset = 0;
+    RETURN_IF_ERROR(Check(symmetric));
+    ASSIGN_OR_RETURN(
+        *offset, symmetric->heap.Allocate(
+                     size, alignment == 0 ? vmm::job::SymmetricHeap::kGranule
+                                          : alignment));
+    return absl::OkStatus();
+  });
+}
+
+vmmshare_status vmmshare_symmetric_free(vmmshare_symmetric* symmetric,
+                                        std::uint64_t offset,
+                                        vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(symmetric));
+    return symmetric->heap.Free(offset);
+  });
+}
+
+vmmshare_status vmmshare_symmetric_check_agreed(
+    const vmmshare_symmetric* symmetric, const vmmshare_exchange* exchange,
+    std::int64_t timeout_ns, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(symmetric));
+    ASSIGN_OR_RETURN(vmm::fabric::ExchangeCallbacks calls,
+                     ReadExchange(exchange));
+    vmm::fabric::CallbackExchange own(std::move(calls));
+    return symmetric->heap.CheckAgreed(own, vmm::c::DeadlineOf(timeout_ns));
+  });
 }

@@ -64,6 +64,26 @@ vmmshare_symmetric_address(const vmmshare_symmetric* symmetric, int32_t rank);
 VMMSHARE_API uint64_t
 vmmshare_symmetric_size(const vmmshare_symmetric* symmetric);
 
+// Which parts are in use, alike on every rank and without a word between them:
+// each rank makes these calls with the same values in the same order, by one
+// thread at a time, and has the same offsets. Takes under a microsecond.
+// `alignment`: a power of two up to 2 MiB; 0: 256.
+//   INVALID_ARGUMENT    size 0, or such an alignment
+//   RESOURCE_EXHAUSTED  no free range is so large; the same on every rank
+VMMSHARE_API vmmshare_status vmmshare_symmetric_allocate(
+    vmmshare_symmetric* symmetric, uint64_t size, uint64_t alignment,
+    uint64_t* offset, vmmshare_error** error);
+// What begins there may be handed out again. Streams of other ranks may still
+// use it: have the ranks meet first, on their GPUs. NOT_FOUND: nothing does.
+VMMSHARE_API vmmshare_status vmmshare_symmetric_free(
+    vmmshare_symmetric* symmetric, uint64_t offset, vmmshare_error** error);
+// Collective: whether all ranks made the same of these calls.
+//   FAILED_PRECONDITION  they did not: names the ranks, and what each did
+//   DEADLINE_EXCEEDED    a rank did not come: names it
+VMMSHARE_API vmmshare_status vmmshare_symmetric_check_agreed(
+    const vmmshare_symmetric* symmetric, const vmmshare_exchange* exchange,
+    int64_t timeout_ns, vmmshare_error** error);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -90,19 +90,31 @@ vmmshare_status Get(void* user, std::int32_t rank, const char* key,
   });
 }
 
+vmmshare_exchange CallsOf(Caller& caller, const std::string& scope) {
+  return {sizeof(vmmshare_exchange),
+          "python",
+          WithoutNul(scope).c_str(),
+          nb::cast<int>(caller.exchange.attr("rank")),
+          nb::cast<int>(caller.exchange.attr("size")),
+          &caller,
+          &Put,
+          &Fence,
+          &Get};
+}
+
+// What the exchange raised goes before what that led to.
+void RaiseOf(Caller& caller, vmmshare_status status, vmmshare_error* error) {
+  if (status == VMMSHARE_OK) return;
+  if (!caller.raised.has_value()) Raise(status, error);
+  vmmshare_error_free(error);
+  throw nb::python_error(std::move(*caller.raised));
+}
+
 void Create(Symmetric* self, nb::handle device, std::uint64_t nbytes,
             nb::handle exchange, const std::string& scope, nb::handle timeout) {
   const auto on = DeviceOf(device);
   Caller caller{exchange, std::nullopt};
-  const vmmshare_exchange calls{sizeof(calls),
-                                "python",
-                                WithoutNul(scope).c_str(),
-                                nb::cast<int>(exchange.attr("rank")),
-                                nb::cast<int>(exchange.attr("size")),
-                                &caller,
-                                &Put,
-                                &Fence,
-                                &Get};
+  const vmmshare_exchange calls = CallsOf(caller, scope);
   vmmshare_symmetric_options options{};
   options.struct_size = sizeof(options);
   options.size = nbytes;
@@ -115,11 +127,7 @@ void Create(Symmetric* self, nb::handle device, std::uint64_t nbytes,
     status = vmmshare_symmetric_create(on.get(), &calls, &options, timeout_ns,
                                        &made, &error);
   }
-  if (status != VMMSHARE_OK && caller.raised.has_value()) {
-    vmmshare_error_free(error);
-    throw nb::python_error(std::move(*caller.raised));
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  RaiseOf(caller, status, error);
   new (self)
       Symmetric{Holder<vmmshare_symmetric>({made, &vmmshare_symmetric_close}),
                 vmmshare_device_ordinal(on.get()), calls.rank, calls.size};
@@ -148,6 +156,39 @@ Object<Array> ArrayOf(const Symmetric& self, int rank, nb::handle shape,
   return MakeArray(std::move(storage), std::move(layout));
 }
 
+std::uint64_t Allocate(const Symmetric& self, std::uint64_t nbytes,
+                       std::uint64_t alignment) {
+  std::uint64_t offset = 0;
+  vmmshare_error* error = nullptr;
+  const vmmshare_status status = vmmshare_symmetric_allocate(
+      self.handle.get(), nbytes, alignment, &offset, &error);
+  if (status != VMMSHARE_OK) Raise(status, error);
+  return offset;
+}
+
+void Free(const Symmetric& self, std::uint64_t offset) {
+  vmmshare_error* error = nullptr;
+  const vmmshare_status status =
+      vmmshare_symmetric_free(self.handle.get(), offset, &error);
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
+void CheckAgreed(const Symmetric& self, nb::handle exchange,
+                 const std::string& scope, nb::handle timeout) {
+  Caller caller{exchange, std::nullopt};
+  const vmmshare_exchange calls = CallsOf(caller, scope);
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  const auto memory = self.handle.shared();
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = vmmshare_symmetric_check_agreed(memory.get(), &calls, timeout_ns,
+                                             &error);
+  }
+  RaiseOf(caller, status, error);
+}
+
 }  // namespace
 
 void DefineSymmetric(nb::module_& module) {
@@ -174,7 +215,20 @@ void DefineSymmetric(nb::module_& module) {
            "Where this process has that rank's memory.")
       .def("array", &ArrayOf, nb::arg("rank"), nb::arg("shape"),
            nb::arg("dtype").none(), nb::arg("offset") = 0,
-           "A typed view of that rank's memory, which it keeps.");
+           "A typed view of that rank's memory, which it keeps.")
+      .def("allocate", &Allocate, nb::arg("nbytes"), nb::arg("alignment") = 256,
+           "The offset of a buffer in every rank's memory, for array(), "
+           "without a word between\nthe ranks: each makes the same calls of "
+           "allocate() and free() in the same order.\nResourceExhausted, on "
+           "every rank alike, when no free range is so large.")
+      .def("free", &Free, nb::arg("offset"),
+           "The buffer's memory may be handed out again: have the ranks meet "
+           "first, for streams\nof others may still use it. NotFound when "
+           "none begins there.")
+      .def("check_agreed", &CheckAgreed, nb::arg("exchange"), nb::kw_only(),
+           nb::arg("scope") = "", nb::arg("timeout").none() = 60.0,
+           "Collective: FailedPrecondition, with the ranks and what each did, "
+           "unless all made the\nsame calls of allocate() and free().");
   DefineClosing(type,
                 "Unmaps all, once arrays of it have gone: synchronise, and "
                 "meet, first.");
