@@ -1,12 +1,11 @@
 # What CI has no time for. Sourced by ./dev; uses its say, fail and build.
-# Fuzzing is a task of its own: ./dev fuzz.
 #
 # A part is a function nightly_NAME. It builds what it runs, runs it by `limited`,
 # and says by `figure` what came of it. Its whole output is build/nightly/NAME.log.
 
 # The parts, and how many hours each may take; with --short it is 10 minutes.
 nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 soak:12 spin:1 valgrind:2 asan:4 tsan:4
-  windows:2 coverage:2 mutants:8'
+  windows:2 coverage:2 mutants:8 fuzz:10'
 
 # task_nightly [--short] [PART...]
 task_nightly() {
@@ -232,4 +231,12 @@ nightly_mutants() {
     "--seconds=$left" "--report=$folder/mutants/report" || rc=$?
   figure "$(sed -n 's/^in all: //p' "$folder/mutants/report")"
   return $rc
+}
+
+# The parsers, guided by coverage; the corpora and the count are kept.
+nightly_fuzz() {
+  local before
+  before=$([ ! -f "$fuzz_tally" ] || fuzz_total)
+  limited ./dev fuzz "$(often 1200 5)"
+  figure "$(($(fuzz_total) - ${before:-0})) executions, no finding; $(fuzz_total) so far"
 }
