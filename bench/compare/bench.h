@@ -56,7 +56,9 @@ struct Bench {
   std::vector<const Route*> RoutesFor(const Link& link, RouteSet set) const;
 };
 
-// Those of `routes`, starting with another one each time.
+// Those of `routes`, starting with another one each time, and backwards every
+// second time: what one frees the driver may still have to do with when the next
+// one allocates, and that is not always to be the same one's.
 template <typename T>
 std::vector<T> Rotated(const std::vector<T>& routes, int turn) {
   std::vector<T> rotated = routes;
@@ -64,6 +66,7 @@ std::vector<T> Rotated(const std::vector<T>& routes, int turn) {
     std::rotate(rotated.begin(),
                 rotated.begin() + turn % static_cast<int>(rotated.size()),
                 rotated.end());
+    if (turn % 2 == 1) std::reverse(rotated.begin(), rotated.end());
   }
   return rotated;
 }

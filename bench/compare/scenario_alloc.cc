@@ -2,6 +2,7 @@
 #include <condition_variable>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -11,43 +12,66 @@
 #include "bench/compare/bench.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
 
 constexpr std::uint64_t kLive = 16;  // Blocks that a batch holds at once.
 
+// One size, by every allocator.
 struct Job {
-  Owner* owner = nullptr;
+  std::vector<Owner*> owners;
   std::uint64_t size = 0;
   std::uint64_t live = 0;
-  std::int64_t duration_ns = 0;
+  int slices = 0;  // Of each allocator; they take turns.
+  std::int64_t slice_ns = 0;
 };
 
 struct Samples {
   std::vector<double> pair_ns;     // Of each batch.
-  std::vector<double> per_second;  // Pairs of all threads, of each turn.
+  std::vector<double> per_second;  // Pairs of all threads, of each slice.
+  std::vector<double> slice_p50;   // Of a pair, of each slice.
 };
 
-struct ThreadResult {
-  absl::Status status;
+// What a thread did with one allocator in one slice.
+struct Slice {
   std::vector<double> pair_ns;
   std::uint64_t pairs = 0;
   std::int64_t started = 0;
   std::int64_t ended = 0;
 };
 
-absl::Status OneBatch(const Job& job, CUstream stream,
+struct ThreadResult {
+  absl::Status status;
+  std::vector<std::vector<Slice>> slices;  // By slice and allocator.
+};
+
+absl::Status OneBatch(Owner& owner, std::uint64_t size, CUstream stream,
                       std::vector<Block>* blocks) {
-  for (std::uint64_t i = 0; i < job.live; ++i) {
-    absl::StatusOr<Block> block = job.owner->Create(job.size, stream);
-    if (!block.ok()) return block.status();
-    (*blocks)[i] = *block;
+  for (Block& block : *blocks) {
+    ASSIGN_OR_RETURN(block, owner.Create(size, stream));
   }
-  for (std::uint64_t i = 0; i < job.live; ++i) {
-    absl::Status freed = job.owner->Free((*blocks)[i], stream);
-    if (!freed.ok()) return freed;
+  for (const Block& block : *blocks) {
+    RETURN_IF_ERROR(owner.Free(block, stream));
   }
+  return absl::OkStatus();
+}
+
+// One batch that is not timed, then as many as there is time for.
+absl::Status OneSlice(Owner& owner, const Job& job, CUstream stream,
+                      std::vector<Block>* blocks, Slice* slice) {
+  RETURN_IF_ERROR(OneBatch(owner, job.size, stream, blocks));
+  slice->started = NowNs();
+  slice->ended = slice->started;
+  do {
+    RETURN_IF_ERROR(OneBatch(owner, job.size, stream, blocks));
+    const std::int64_t now = NowNs();
+    slice->pair_ns.push_back(static_cast<double>(now - slice->ended) /
+                             static_cast<double>(job.live));
+    slice->pairs += job.live;
+    slice->ended = now;
+  } while (slice->ended < slice->started + job.slice_ns);
   return absl::OkStatus();
 }
 
@@ -70,7 +94,9 @@ class StartingLine {
   int missing_;
 };
 
-void Allocate(const Gpu& gpu, const Job& job, StartingLine& ready,
+// The lines are one for each slice of each allocator, in their order.
+void Allocate(const Gpu& gpu, const Job& job,
+              const std::vector<std::unique_ptr<StartingLine>>& lines,
               ThreadResult* result) {
   absl::StatusOr<vmm::CurrentContext> current = gpu.MakeCurrent();
   CUstream stream = nullptr;
@@ -81,54 +107,79 @@ void Allocate(const Gpu& gpu, const Job& job, StartingLine& ready,
                   "cuStreamCreate()");
   }
   std::vector<Block> blocks(job.live);
-  result->pair_ns.reserve(64 << 10);
-  if (result->status.ok()) result->status = OneBatch(job, stream, &blocks);
-  ready.ArriveAndWait();
-  result->started = NowNs();
-  std::int64_t now = result->started;
-  while (result->status.ok() && now < result->started + job.duration_ns) {
-    result->status = OneBatch(job, stream, &blocks);
-    const std::int64_t then = NowNs();
-    result->pair_ns.push_back(static_cast<double>(then - now) /
-                              static_cast<double>(job.live));
-    result->pairs += job.live;
-    now = then;
+  const std::size_t count = job.owners.size();
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    // Whoever goes first has the machine as the last one left it.
+    const std::size_t which = (i + i / count) % count;
+    // Also after a failure: the others wait here.
+    lines[i]->ArriveAndWait();
+    if (!result->status.ok()) continue;
+    result->status = OneSlice(*job.owners[which], job, stream, &blocks,
+                              &result->slices[i / count][which]);
   }
-  result->ended = now;
-  if (stream != nullptr) {
-    result->status.Update(job.owner->Leave(stream));
-    result->status.Update(
-        gpu.Error(gpu.cu().cuStreamSynchronize(stream), "cuStreamSynchronize"));
-    result->status.Update(
-        gpu.Error(gpu.cu().cuStreamDestroy(stream), "cuStreamDestroy()"));
+  if (stream == nullptr) return;
+  for (Owner* const owner : job.owners) {
+    result->status.Update(owner->Leave(stream));
   }
+  result->status.Update(
+      gpu.Error(gpu.cu().cuStreamSynchronize(stream), "cuStreamSynchronize"));
+  result->status.Update(
+      gpu.Error(gpu.cu().cuStreamDestroy(stream), "cuStreamDestroy()"));
 }
 
-absl::Status Turn(Bench& bench, const Job& job, int threads, Samples* samples) {
+// All slices of all allocators, by the same threads: on a machine whose cores
+// are at times half as fast, both sides of a ratio then are.
+absl::Status Turn(Bench& bench, const Job& job, int threads,
+                  const std::vector<Samples*>& samples) {
+  const std::size_t count = job.owners.size();
   std::vector<ThreadResult> results(static_cast<std::size_t>(threads));
-  StartingLine ready(threads);
+  std::vector<std::unique_ptr<StartingLine>> lines(
+      static_cast<std::size_t>(job.slices) * count);
+  for (auto& line : lines) line = std::make_unique<StartingLine>(threads);
   {
     std::vector<std::thread> running;
     running.reserve(results.size());
     for (ThreadResult& result : results) {
-      running.emplace_back([&] { Allocate(bench.gpu, job, ready, &result); });
+      result.slices.assign(static_cast<std::size_t>(job.slices),
+                           std::vector<Slice>(count));
+      running.emplace_back([&] { Allocate(bench.gpu, job, lines, &result); });
     }
     for (std::thread& thread : running) thread.join();
   }
-  std::int64_t started = std::numeric_limits<std::int64_t>::max();
-  std::int64_t ended = 0;
-  std::uint64_t pairs = 0;
-  for (const ThreadResult& result : results) {
-    if (!result.status.ok()) return result.status;
-    started = std::min(started, result.started);
-    ended = std::max(ended, result.ended);
-    pairs += result.pairs;
-    samples->pair_ns.insert(samples->pair_ns.end(), result.pair_ns.begin(),
-                            result.pair_ns.end());
-  }
-  samples->per_second.push_back(static_cast<double>(pairs) /
+  for (const ThreadResult& result : results) RETURN_IF_ERROR(result.status);
+  for (std::size_t slice = 0; slice < static_cast<std::size_t>(job.slices);
+       ++slice) {
+    for (std::size_t which = 0; which < count; ++which) {
+      std::int64_t started = std::numeric_limits<std::int64_t>::max();
+      std::int64_t ended = 0;
+      std::uint64_t pairs = 0;
+      std::vector<double> pair_ns;
+      for (const ThreadResult& result : results) {
+        const Slice& of = result.slices[slice][which];
+        started = std::min(started, of.started);
+        ended = std::max(ended, of.ended);
+        pairs += of.pairs;
+        pair_ns.insert(pair_ns.end(), of.pair_ns.begin(), of.pair_ns.end());
+      }
+      Samples& into = *samples[which];
+      into.pair_ns.insert(into.pair_ns.end(), pair_ns.begin(), pair_ns.end());
+      into.slice_p50.push_back(Median(pair_ns));
+      into.per_second.push_back(static_cast<double>(pairs) /
                                 static_cast<double>(ended - started) * 1e9);
+    }
+  }
   return absl::OkStatus();
+}
+
+// The median, over the slices, of how many times as long `a` took as `b` right
+// beside it.
+double PairedRatio(const Samples& a, const Samples& b) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < std::min(a.slice_p50.size(), b.slice_p50.size());
+       ++i) {
+    ratios.push_back(a.slice_p50[i] / b.slice_p50[i]);
+  }
+  return Median(ratios);
 }
 
 // By size and number of threads.
@@ -155,12 +206,12 @@ void AddTargets(Bench& bench, ByAllocator& samples) {
     }
     const auto async = samples[kAsyncAllocator].find(key);
     if (threads != 1 || async == samples[kAsyncAllocator].end()) continue;
-    const double ratio =
-        Median(async->second.pair_ns) / Median(of_pool.pair_ns);
+    const double ratio = PairedRatio(async->second, of_pool);
     if (!faster.measured.has_value() || ratio < *faster.measured) {
       faster.measured = ratio;
       faster.remark =
-          absl::StrCat("the worst size, ", SizeName(size), ", one thread, p50");
+          absl::StrCat("the worst size, ", SizeName(size),
+                       ", one thread, median of slices beside each other");
     }
   }
   if (!gains.empty()) {
@@ -230,36 +281,34 @@ absl::Status Run(Bench& bench) {
     if (kib << 10 <= bench.MaxSize()) sizes.push_back(kib << 10);
   }
   std::vector<int> threads = {1, 2, 4, 8};
-  std::int64_t duration_ns = 50'000'000;
+  int slices = 10 * bench.Iterations(3);
+  std::int64_t slice_ns = 5'000'000;
   if (bench.options.quick) {
     threads = {1, 2};
-    duration_ns = 1'000'000;
+    slices = bench.Iterations(3);
+    slice_ns = 1'000'000;
   }
   ByAllocator samples;
-  const int turns = bench.Iterations(3);
   for (const std::uint64_t size : sizes) {
     absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
     if (!free.ok()) return free.status();
     for (const int count : threads) {
       bench.progress.Step(
           absl::StrFormat("alloc: %s, %d threads", SizeName(size), count));
+      if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
       const std::uint64_t fits =
           *free / 8 / size / static_cast<std::uint64_t>(count);
-      for (int i = 0; i < turns; ++i) {
-        for (const std::size_t j :
-             Rotated(std::vector<std::size_t>{0, 1, 2}, i)) {
-          if (j >= allocators->size()) continue;
-          const Allocator& allocator = (*allocators)[j];
-          const Job job{allocator.owner.get(), size,
-                        std::clamp<std::uint64_t>(fits, 1, kLive), duration_ns};
-          absl::Status done =
-              Turn(bench, job, count, &samples[allocator.name][{size, count}]);
-          if (!done.ok()) {
-            return absl::Status(done.code(), absl::StrCat(allocator.label, ": ",
-                                                          done.message()));
-          }
-        }
+      Job job;
+      job.size = size;
+      job.live = std::clamp<std::uint64_t>(fits, 1, kLive);
+      job.slices = slices;
+      job.slice_ns = slice_ns;
+      std::vector<Samples*> into;
+      for (const Allocator& allocator : *allocators) {
+        job.owners.push_back(allocator.owner.get());
+        into.push_back(&samples[allocator.name][{size, count}]);
       }
+      RETURN_IF_ERROR(Turn(bench, job, count, into));
     }
     // What one size left in a pool is no use to the next.
     for (const Allocator& allocator : *allocators) {
