@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <cerrno>
@@ -7,6 +8,7 @@
 #include "platform/ipc/channel.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
+#include "platform/os/wait_posix.h"
 
 namespace vmm::platform {
 
@@ -16,12 +18,34 @@ absl::StatusOr<CancelEvent> CancelEvent::Create() {
   return CancelEvent(std::move(event));
 }
 
+absl::StatusOr<CancelEvent> CancelEvent::CreateUnder(
+    const CancelEvent& parent) {
+  absl::StatusOr<CancelEvent> made = Create();
+  if (made.ok()) made->parent_ = &parent.handle();
+  return made;
+}
+
 void CancelEvent::Notify() const {
   // EAGAIN says that the counter is full: it was notified before.
   while (::eventfd_write(static_cast<int>(handle_.get()), 1) != 0 &&
          errno != EAGAIN) {
     Check(errno == EINTR, "this CancelEvent was moved from");
   }
+}
+
+void CancelEvent::Reset() const {
+  eventfd_t count = 0;
+  // EAGAIN says that it was not notified.
+  while (::eventfd_read(static_cast<int>(handle_.get()), &count) != 0 &&
+         errno != EAGAIN) {
+    Check(errno == EINTR, "this CancelEvent was moved from");
+  }
+}
+
+bool CancelEvent::IsNotified() const {
+  return !absl::IsDeadlineExceeded(
+      WaitForEvents(handle_, POLLIN, absl::InfinitePast(), {}, "event")
+          .status());
 }
 
 }  // namespace vmm::platform

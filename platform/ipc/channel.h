@@ -35,6 +35,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "platform/os/cancels.h"
 #include "platform/os/deadline.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
@@ -68,18 +69,33 @@ struct Message {
 };
 
 // Wakes calls that wait on a channel or listener, from any thread. Once
-// notified it stays so. Thread-safe.
+// notified it stays so until it is reset. Thread-safe.
 class CancelEvent {
  public:
   static absl::StatusOr<CancelEvent> Create();
-  // REQUIRES: not moved from.
+  // One that wakes also where `parent` would, which must outlive it and stay
+  // where it is, and that may be used again.
+  static absl::StatusOr<CancelEvent> CreateUnder(const CancelEvent& parent);
+  // REQUIRES of all: not moved from.
   void Notify() const;
+  // Takes back what Notify() did here; a parent stays notified.
+  void Reset() const;
+  // Whether this one was, whatever its parent.
+  bool IsNotified() const;
   const OsHandle& handle() const { return handle_; }
+  // Null without a parent.
+  const OsHandle* parent() const { return parent_; }
 
  private:
   explicit CancelEvent(OsHandle handle) : handle_(std::move(handle)) {}
   OsHandle handle_;
+  const OsHandle* parent_ = nullptr;
 };
+
+inline Cancels CancelsOf(const CancelEvent* event) {
+  if (event == nullptr) return {};
+  return {&event->handle(), event->parent()};
+}
 
 // One connection. Move-only. One thread may send while another receives;
 // two threads must not do the same at once, and Close() and moves need every

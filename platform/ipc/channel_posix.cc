@@ -134,7 +134,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     Break();
     return closes;
   }
-  const OsHandle* cancelled = cancel != nullptr ? &cancel->handle() : nullptr;
+  const Cancels cancelled = CancelsOf(cancel);
   const std::string what = absl::StrCat("message from ", Describe(peer()));
   bool reset = false;
   // Looked at first only for `cancel`, which a busy peer must not drown, and by
@@ -228,15 +228,13 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
 }
 
 bool Channel::PeerIsGone() const {
-  return WaitForEvents(socket_, POLLRDHUP, absl::InfinitePast(), nullptr, "")
-      .ok();
+  return WaitForEvents(socket_, POLLRDHUP, absl::InfinitePast(), {}, "").ok();
 }
 
 absl::Status Channel::WaitForHangUp(Deadline deadline,
                                     const CancelEvent* cancel) const {
   if (!is_open()) return ClosedError();
-  return WaitForEvents(socket_, POLLRDHUP, deadline,
-                       cancel != nullptr ? &cancel->handle() : nullptr,
+  return WaitForEvents(socket_, POLLRDHUP, deadline, CancelsOf(cancel),
                        absl::StrCat("hang-up of ", Describe(peer())))
       .status();
 }

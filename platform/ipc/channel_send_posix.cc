@@ -34,8 +34,7 @@ absl::Status LookForRoomAgain(const OsHandle& socket, Deadline deadline,
   const absl::Status waited =
       WaitForEvents(socket, POLLRDHUP,
                     std::min(deadline, Deadline::In(kLookForRoomAgain)),
-                    cancel != nullptr ? &cancel->handle() : nullptr,
-                    "room for handles on their way")
+                    CancelsOf(cancel), "room for handles on their way")
           .status();
   return absl::IsDeadlineExceeded(waited) ? absl::OkStatus() : waited;
 }
@@ -121,8 +120,7 @@ absl::Status Channel::Send(std::uint16_t type,
     absl::Status status;
     if (error == EAGAIN) {
       absl::StatusOr<short> ready =
-          WaitForEvents(socket_, POLLOUT, deadline,
-                        cancel != nullptr ? &cancel->handle() : nullptr, what);
+          WaitForEvents(socket_, POLLOUT, deadline, CancelsOf(cancel), what);
       if (ready.ok()) continue;
       status = ready.status();
     } else if (error == ETOOMANYREFS && !handles.empty()) {
@@ -166,7 +164,7 @@ absl::Status Channel::WaitUntilReceived(Deadline deadline,
     absl::Status hung_up =
         WaitForEvents(socket_, POLLRDHUP,
                       std::min(deadline, Deadline::In(pause)),
-                      cancel != nullptr ? &cancel->handle() : nullptr, what)
+                      CancelsOf(cancel), what)
             .status();
     if (hung_up.ok()) return HungUpError(peer());
     if (!absl::IsDeadlineExceeded(hung_up) || deadline.Passed()) {

@@ -133,7 +133,7 @@ bool Channel::State::PeerEnds() const {
   const std::intptr_t process = peer.process.get();
   return peer.credentials.pid != CurrentProcessId() &&
          WaitForHandles(absl::MakeConstSpan(&process, 1),
-                        Deadline::In(kPeersEnd), nullptr, "")
+                        Deadline::In(kPeersEnd), {}, "")
              .ok();
 }
 

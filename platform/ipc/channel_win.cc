@@ -220,7 +220,7 @@ absl::Status Channel::Send(std::uint16_t type,
   if (status.ok()) {
     status = WriteMessage(
         socket_, state.write_event, packet, deadline,
-        {cancel != nullptr ? &cancel->handle() : nullptr, &state.broken_event},
+        {CancelsOf(cancel), &state.broken_event},
         absl::StrCat("room to send ", payload.size(), " bytes and ",
                      handles.size(), " handles to ", Describe(peer_)));
     if (status.ok()) {
@@ -249,10 +249,9 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
   std::vector<std::uint8_t> buffer(kMaxFrame + kMaxHandles * kHandleBytes);
   const std::string what = absl::StrCat("message from ", Describe(peer_));
   for (;;) {
-    absl::StatusOr<std::size_t> size = ReadMessage(
-        socket_, state.read_event, absl::MakeSpan(buffer), deadline,
-        {cancel != nullptr ? &cancel->handle() : nullptr, &state.broken_event},
-        what);
+    absl::StatusOr<std::size_t> size =
+        ReadMessage(socket_, state.read_event, absl::MakeSpan(buffer), deadline,
+                    {CancelsOf(cancel), &state.broken_event}, what);
     if (broken_ && !size.ok()) return ClosedError();
     if (absl::IsDeadlineExceeded(size.status()) ||
         absl::IsCancelled(size.status())) {
@@ -319,7 +318,7 @@ absl::Status Channel::WaitForHangUp(Deadline deadline,
   const State::Use use(const_cast<Channel&>(*this));
   if (!use.allowed()) return ClosedError();
   const std::string what = absl::StrCat("hang-up of ", Describe(peer_));
-  const OsHandle* cancelled = cancel != nullptr ? &cancel->handle() : nullptr;
+  const Cancels cancelled = CancelsOf(cancel);
   std::vector<std::intptr_t> watched;
   // This process's own end is not told by its own exit.
   if (state_->peer.process.has_value() && peer_.pid != CurrentProcessId()) {

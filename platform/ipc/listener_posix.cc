@@ -219,8 +219,7 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
   const std::string what = absl::StrCat("connection to ", address_);
   for (;;) {
     absl::StatusOr<short> ready =
-        WaitForEvents(socket_, POLLIN, deadline,
-                      cancel != nullptr ? &cancel->handle() : nullptr, what);
+        WaitForEvents(socket_, POLLIN, deadline, CancelsOf(cancel), what);
     if (!ready.ok()) return ready.status();
     RETURN_IF_ERROR(CheckThatConnectionsClose());
     OsHandle socket =

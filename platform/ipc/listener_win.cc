@@ -176,8 +176,7 @@ absl::StatusOr<Channel> Listener::Accept(Deadline deadline,
     events.reserve(instances.size());
     for (const auto& instance : instances) events.push_back(instance->event());
     absl::StatusOr<std::size_t> ready =
-        WaitForHandles(events, deadline,
-                       cancel != nullptr ? &cancel->handle() : nullptr, what);
+        WaitForHandles(events, deadline, CancelsOf(cancel), what);
     if (!ready.ok()) return ready.status();
     for (const auto& instance : instances) instance->Look();
     // There is always one more for the next client. If it cannot be made, the

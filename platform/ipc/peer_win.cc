@@ -43,7 +43,7 @@ bool IsStillThePeer(const OsHandle& process, const OsHandle& pipe,
              0 &&
          Number(created) <= connected &&
          !WaitForHandles(absl::MakeConstSpan(&handle, 1), absl::InfinitePast(),
-                         nullptr, "")
+                         {}, "")
               .ok() &&
          !OtherEndIsClosed(pipe);
 }

@@ -80,7 +80,7 @@ absl::Status Finish(const OsHandle& pipe, const OsHandle& event,
                                                       : 0};
     const absl::StatusOr<std::size_t> ended = WaitForHandles(
         absl::MakeConstSpan(handles, interrupts.broken != nullptr ? 2 : 1),
-        deadline, interrupts.cancel, what);
+        deadline, interrupts.cancels, what);
     waited = ended.status();
     if (ended.ok() && *ended == 1) {
       waited = absl::UnavailableError("the channel was closed meanwhile");
@@ -223,10 +223,12 @@ absl::StatusOr<std::size_t> ReadMessage(const OsHandle& pipe,
                                         const Interrupts& interrupts,
                                         absl::string_view what) {
   // A busy peer must not drown `cancel`.
-  if (interrupts.cancel != nullptr) {
-    const std::intptr_t handle = interrupts.cancel->get();
+  for (const OsHandle* const cancel :
+       {interrupts.cancels.own, interrupts.cancels.parent}) {
+    if (cancel == nullptr) continue;
+    const std::intptr_t handle = cancel->get();
     if (WaitForHandles(absl::MakeConstSpan(&handle, 1), absl::InfinitePast(),
-                       nullptr, what)
+                       {}, what)
             .ok()) {
       return absl::CancelledError(
           absl::StrCat("waiting for ", what, " was cancelled"));

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "platform/ipc/channel.h"
+#include "platform/os/cancels.h"
 #include "platform/os/deadline.h"
 #include "platform/os/os_handle.h"
 
@@ -53,7 +54,7 @@ absl::StatusOr<OsHandle> OpenPipe(const std::wstring& name,
 // An event, and not CancelIoEx() alone, which does not reach who is just about
 // to begin. Either may be null.
 struct Interrupts {
-  const OsHandle* cancel = nullptr;
+  Cancels cancels = {};
   const OsHandle* broken = nullptr;
 };
 

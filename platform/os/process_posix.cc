@@ -93,7 +93,7 @@ absl::StatusOr<bool> Process::HasExited() const {
 absl::Status Process::WaitForExit(Deadline deadline) const {
   Check(handle_ != nullptr, "this Process was moved from");
   // A pidfd becomes readable when the process ends, reaped or not.
-  return WaitForEvents(*handle_, POLLIN, deadline, nullptr,
+  return WaitForEvents(*handle_, POLLIN, deadline, {},
                        absl::StrCat("exit of process ", pid_))
       .status();
 }

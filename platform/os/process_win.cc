@@ -69,7 +69,7 @@ absl::StatusOr<bool> Process::HasExited() const {
 absl::Status Process::WaitForExit(Deadline deadline) const {
   Check(handle_ != nullptr, "this Process was moved from");
   const std::intptr_t handle = handle_->get();
-  return WaitForHandles(absl::MakeConstSpan(&handle, 1), deadline, nullptr,
+  return WaitForHandles(absl::MakeConstSpan(&handle, 1), deadline, {},
                         absl::StrCat("exit of process ", pid_))
       .status();
 }

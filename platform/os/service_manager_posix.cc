@@ -97,7 +97,7 @@ absl::Status ServiceManager::Send(absl::string_view state,
                                          ", ", state, ")"));
     }
     absl::Status room =
-        WaitForEvents(socket_, POLLOUT, deadline, nullptr,
+        WaitForEvents(socket_, POLLOUT, deadline, {},
                       absl::StrCat("room in the queue of ", address_))
             .status();
     if (!room.ok()) return room;
@@ -131,7 +131,7 @@ absl::Status ServiceManager::Barrier(Deadline deadline) {
   // It closes its copy when it comes to this message: the pipe then hangs up.
   write_end.Reset();
   return WaitForEvents(
-             read_end, 0, deadline, nullptr,
+             read_end, 0, deadline, {},
              absl::StrCat("answer of the service manager at ", address_))
       .status();
 }

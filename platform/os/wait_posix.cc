@@ -15,27 +15,31 @@ namespace {
 // Longer than any program runs, short enough for every kernel's timespec.
 constexpr absl::Duration kLongestWait = absl::Hours(24 * 365);
 
+int DescriptorOf(const OsHandle* handle) {
+  return handle != nullptr ? static_cast<int>(handle->get()) : -1;
+}
+
 }  // namespace
 
 absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
-                                    Deadline deadline, const OsHandle* cancel,
+                                    Deadline deadline, const Cancels& cancels,
                                     absl::string_view what) {
   const absl::Duration given = deadline.Left();
   for (;;) {
     // A negative descriptor is skipped by ppoll.
-    pollfd watched[2] = {
-        {static_cast<int>(handle.get()), events, 0},
-        {cancel != nullptr ? static_cast<int>(cancel->get()) : -1, POLLIN, 0}};
+    pollfd watched[3] = {{static_cast<int>(handle.get()), events, 0},
+                         {DescriptorOf(cancels.own), POLLIN, 0},
+                         {DescriptorOf(cancels.parent), POLLIN, 0}};
     const absl::Duration left = std::min(deadline.Left(), kLongestWait);
     const timespec timeout = absl::ToTimespec(left);
-    const int ready = ::ppoll(watched, 2, &timeout, nullptr);
+    const int ready = ::ppoll(watched, 3, &timeout, nullptr);
     if (ready < 0) {
       // A storm of signals must not outlast the deadline.
       if (errno != EINTR)
         return OsError(errno, absl::StrCat("ppoll(", what, ")"));
       if (left > absl::ZeroDuration()) continue;
     }
-    if (ready > 0 && watched[1].revents != 0) {
+    if (ready > 0 && (watched[1].revents | watched[2].revents) != 0) {
       return absl::CancelledError(
           absl::StrCat("waiting for ", what, " was cancelled"));
     }

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "platform/os/cancels.h"
 #include "platform/os/deadline.h"
 #include "platform/os/os_handle.h"
 
@@ -11,12 +12,12 @@ namespace vmm::platform {
 
 // Waits until one of `events` (POLLIN, POLLOUT; errors and hang-ups always
 // count) holds for `handle`, and answers what holds. Signals do not end the
-// wait. CANCELLED when `cancel`, if not null, becomes readable, which is looked
-// at first; DEADLINE_EXCEEDED with `what` ("a message from process 12") when
+// wait. CANCELLED when one of `cancels` becomes readable, which is looked at
+// first; DEADLINE_EXCEEDED with `what` ("a message from process 12") when
 // nothing happened until `deadline`. A deadline in the past looks once and does
 // not wait.
 absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
-                                    Deadline deadline, const OsHandle* cancel,
+                                    Deadline deadline, const Cancels& cancels,
                                     absl::string_view what);
 
 }  // namespace vmm::platform

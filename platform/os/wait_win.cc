@@ -19,13 +19,14 @@ constexpr std::int64_t kLongestWait = std::int64_t{24} * 60 * 60 * 1000;
 
 absl::StatusOr<std::size_t> WaitForHandles(
     absl::Span<const std::intptr_t> handles, Deadline deadline,
-    const OsHandle* cancel, absl::string_view what) {
+    const Cancels& cancels, absl::string_view what) {
   Check(handles.size() <= kMostWaited, "WaitForHandles: too many handles");
   const absl::Duration given = deadline.Left();
   HANDLE watched[MAXIMUM_WAIT_OBJECTS];
   DWORD count = 0;
   // First, for the lowest of several signalled ones is answered.
-  if (cancel != nullptr) {
+  for (const OsHandle* const cancel : {cancels.own, cancels.parent}) {
+    if (cancel == nullptr) continue;
     watched[count++] = reinterpret_cast<HANDLE>(cancel->get());
   }
   const DWORD first = count;

@@ -1,8 +1,12 @@
 // Sharing a block out of a warm pool calls no driver, on neither side.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <future>
 #include <memory>
 
+#include "absl/time/clock.h"
 #include "tests/ipc/pool_both_sides.h"
 #include "tests/support/driver_faults.h"
 
@@ -53,6 +57,35 @@ TEST_F(PoolCalls, AreMadeWithoutTheLockWhenMemoryComesToBeServed) {
   EXPECT_EQ(faults.CallsByEntry()["cuMemExportToShareableHandle"], 2u);
   Must(pool->CheckInvariants());
   Must(pool->Free(second, nullptr));
+}
+
+// A subscriber that cannot follow for a moment has all segments as soon as it
+// follows again, not when its session next looks after it, a second later.
+TEST_F(PoolCalls, OfASubscriberThatLagsHoldUpItsSegmentsNoLongerThanItself) {
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "no segment is mapped";
+  constexpr int kSegments = 24;  // More than may be on their way.
+  const Share share = Serve();
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<ImportedPool> imported =
+      Must(ImportedPool::Subscribe(faulty, share.ticket(), {}, Late()));
+  absl::Duration fastest = absl::InfiniteDuration();
+  for (int round = 1; round <= 5; ++round) {
+    std::promise<void> goes_on;
+    // One segment cannot be mapped, and that takes long.
+    faults.Arm({.entry = "cuMemImportFromShareableHandle",
+                .then = [&] { goes_on.get_future().wait(); }});
+    for (int i = 0; i < kSegments; ++i) Take(3 * kMiB);
+    const absl::Time start = absl::Now();
+    goes_on.set_value();
+    ExpectSoon([&] {
+      return imported->statistics().segments ==
+             static_cast<std::size_t>(round * (kSegments - 1));
+    });
+    fastest = std::min(fastest, absl::Now() - start);
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+  }
+  EXPECT_LT(fastest, absl::Milliseconds(500));
 }
 
 }  // namespace

@@ -205,11 +205,12 @@ class Core : public platform::Abandonable {
   // Sends a subscriber what it is to be told, until it says goodbye, or an
   // error.
   absl::Status Attend(Domain& domain, PeerId peer, platform::Channel& channel,
-                      absl::Duration timeout,
+                      absl::Duration timeout, const platform::CancelEvent& lags,
                       const platform::CancelEvent& cancel)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SendMissing(Domain& domain, PeerId peer,
                            platform::Channel& channel, absl::Duration timeout,
+                           const platform::CancelEvent& lags,
                            const platform::CancelEvent& cancel)
       ABSL_LOCKS_EXCLUDED(mutex_);
 

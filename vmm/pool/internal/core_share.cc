@@ -139,7 +139,9 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
                              const platform::CancelEvent& cancel) {
   Domain* domain = nullptr;
   std::optional<PeerId> peer;
+  std::optional<platform::CancelEvent> lags;  // Until the domain forgets it.
   absl::StatusOr<Welcome> welcome = [&]() -> absl::StatusOr<Welcome> {
+    ASSIGN_OR_RETURN(lags, platform::CancelEvent::CreateUnder(cancel));
     platform::MutexLock lock(mutex_);
     absl::StatusOr<Domain*> found = FindServed(id);
     if (!found.ok()) return found.status();
@@ -168,7 +170,9 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
     was_welcome = ended.ok() || platform::kHangingUpMayLoseHandles;
     welcome = absl::CancelledError();  // Closes the handles.
   }
-  if (ended.ok()) ended = Attend(*domain, *peer, channel, timeout, cancel);
+  if (ended.ok()) {
+    ended = Attend(*domain, *peer, channel, timeout, *lags, cancel);
+  }
   // Or it was never told of anything.
   const bool said_goodbye = ended.ok() || !was_welcome;
   platform::MutexLock lock(mutex_);
@@ -191,14 +195,19 @@ bool Core::Tidy(const DomainId& id) {
 
 absl::Status Core::Attend(Domain& domain, PeerId peer,
                           platform::Channel& channel, absl::Duration timeout,
+                          const platform::CancelEvent& lags,
                           const platform::CancelEvent& cancel) {
   std::optional<Deadline> drop_at;  // While it lags behind.
   for (;;) {
-    absl::Status sent = SendMissing(domain, peer, channel, timeout, cancel);
+    // Before it is looked at what is missing: what comes later is not lost.
+    lags.Reset();
+    absl::Status sent =
+        SendMissing(domain, peer, channel, timeout, lags, cancel);
     // One that has hung up may have said goodbye before.
     if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
     const absl::StatusOr<platform::Message> word =
-        channel.Receive(Deadline::In(kLookAtPeer), &cancel);
+        channel.Receive(Deadline::In(kLookAtPeer), &lags);
+    if (absl::IsCancelled(word.status()) && !cancel.IsNotified()) continue;
     if (word.ok() && IsBye(*word)) return absl::OkStatus();
     if (word.ok()) {
       return absl::DataLossError(absl::StrCat(
@@ -227,12 +236,13 @@ absl::Status Core::Attend(Domain& domain, PeerId peer,
 absl::Status Core::SendMissing(Domain& domain, PeerId peer,
                                platform::Channel& channel,
                                absl::Duration timeout,
+                               const platform::CancelEvent& lags,
                                const platform::CancelEvent& cancel) {
   for (;;) {
     std::vector<Notice> missing;
     {
       platform::MutexLock lock(mutex_);
-      missing = domain.Missing(peer, &channel);
+      missing = domain.Missing(peer, &channel, &lags);
     }
     if (missing.empty()) return absl::OkStatus();
     const absl::Status received =

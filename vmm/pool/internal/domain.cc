@@ -139,6 +139,11 @@ bool Domain::Lags(PeerId id, const platform::Channel& channel) {
   return !HasRoom(Find(id), channel);
 }
 
+void Domain::LeaveToSession(Peer& peer) {
+  peer.channel = nullptr;
+  peer.lags->Notify();
+}
+
 void Domain::SendTo(Peer& peer, const Notice& notice, absl::Status* error) {
   const auto* segment =
       std::get_if<std::shared_ptr<const SharedSegment>>(&notice);
@@ -146,7 +151,7 @@ void Domain::SendTo(Peer& peer, const Notice& notice, absl::Status* error) {
   // at once ends the connection. A segment that may not be on its way yet is
   // sent by the peer's session, with all that comes after it.
   if (segment != nullptr && !HasRoom(peer, *peer.channel)) {
-    peer.channel = nullptr;
+    LeaveToSession(peer);
     return;
   }
   absl::Status sent = SendNotice(*peer.channel, notice, absl::InfinitePast());
@@ -157,7 +162,7 @@ void Domain::SendTo(Peer& peer, const Notice& notice, absl::Status* error) {
     return;
   }
   if (peer.channel->is_open()) {
-    peer.channel = nullptr;
+    LeaveToSession(peer);
     return;
   }
   *error = SubscriberLost(sent);
@@ -202,7 +207,8 @@ absl::StatusOr<Welcome> Domain::WelcomeFor(PeerId peer) const {
   return Welcome{*std::move(table), *std::move(holds)};
 }
 
-std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel) {
+std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel,
+                                    const platform::CancelEvent* lags) {
   Peer& peer = Find(id);
   std::vector<Notice> missing;
   if (peer.dead) return missing;
@@ -227,6 +233,7 @@ std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel) {
     missing.emplace_back(Closed());
   } else {
     peer.channel = channel;
+    peer.lags = lags;
   }
   return missing;
 }

@@ -100,8 +100,10 @@ class Domain {
   absl::StatusOr<Welcome> WelcomeFor(PeerId peer) const;
   // What the peer was not sent yet, or a part: the caller sends it once all
   // before is received. When that is nothing, `channel` is from now on what
-  // Tell() and Forget() send on, until the peer lags behind.
-  std::vector<Notice> Missing(PeerId peer, platform::Channel* channel);
+  // Tell() and Forget() send on, until the peer lags behind: then `lags` is
+  // notified, and the caller is to ask again.
+  std::vector<Notice> Missing(PeerId peer, platform::Channel* channel,
+                              const platform::CancelEvent* lags);
   // The peer's channel is of no use any more. `said_goodbye`: it promised to
   // use no block again. Otherwise what it holds stays held until its end is
   // proven.
@@ -124,7 +126,8 @@ class Domain {
     absl::Time joined;
     platform::PeerWatch watch;
     platform::PeerEnd end = platform::PeerEnd::kNotEnded;  // When last asked.
-    platform::Channel* channel = nullptr;  // Once it has all segments.
+    platform::Channel* channel = nullptr;         // Once it has all segments.
+    const platform::CancelEvent* lags = nullptr;  // With it.
     std::uint32_t sent = 0;        // The last segment's number. They only grow.
     std::size_t on_their_way = 0;  // Segments on `channel`, not received yet.
     std::vector<std::uint32_t> to_forget = {};  // Segments that went meanwhile.
@@ -140,6 +143,8 @@ class Domain {
   absl::Status MakeTable();
   void SendToAll(const Notice& notice, absl::Status* error);
   void SendTo(Peer& peer, const Notice& notice, absl::Status* error);
+  // Its session sends it all that is left from now on.
+  static void LeaveToSession(Peer& peer);
   static bool HasRoom(Peer& peer, const platform::Channel& channel);
   RecallBlocks RecallNow(absl::Span<const RecalledSlot> blocks) const;
   Peer& Find(PeerId peer);
