@@ -110,6 +110,41 @@ class StreamMemoryOperations(Ordering):
         side.cuda.wait_value(self.stream, self.own + SIGNAL, self.counts.waited)
 
 
+class FenceArrays(Ordering):
+    """vmmshare's fences in device memory: words of SymmetricMemory, each with who waits for it."""
+
+    def load(self):
+        import vmmshare
+        self.vs = vmmshare
+        self.job = Symmetric()
+        self.job.load()
+
+    def prepare(self, side):
+        super().prepare(side)
+        self.counts = Counts()
+        self.job.start(side)
+        self.memory = self.job.allocate(side, 2 << 20)
+        arrays = [self.vs.FenceArray(self.memory.array(rank, 2 * self.vs.FENCE_BYTES, "uint8"))
+                  for rank in range(2)]
+        arrays[side.rank].clear()
+        side.meet()
+        self.own, self.theirs = ([arrays[rank][index] for index in range(2)]
+                                 for rank in (side.rank, side.peer))
+
+    def barrier(self, side):
+        self.counts.round += 1
+        self.theirs[0].signal(self.stream, self.counts.round)
+        self.own[0].wait(self.stream, self.counts.round)
+
+    def signal(self, side):
+        self.counts.signalled += 1
+        self.theirs[1].signal(self.stream, self.counts.signalled)
+
+    def wait(self, side):
+        self.counts.waited += 1
+        self.own[1].wait(self.stream, self.counts.waited)
+
+
 class TorchStream(Ordering):
     """What runs on a stream of PyTorch's."""
 

@@ -59,6 +59,8 @@ WAYS = [
               "memory"),
     _way("ordering", "vmmshare fences", "Fences", "ordering_ways", host=True,
          note="in memory of the host; a barrier is a signal and a wait on each rank"),
+    _way("ordering", "vmmshare fence arrays", "FenceArrays", "ordering_ways", host=True,
+         note="in symmetric memory, each fence with the rank that waits for it"),
     _way("ordering", "vmmshare ring", "Ring", "ordering_ways", quick=False, host=True,
          note="a buffer a signal, with a message each; the host takes part, no gate"),
     _way("ordering", "stream memory operations", "StreamMemoryOperations", "ordering_ways",
