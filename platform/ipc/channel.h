@@ -35,7 +35,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "platform/os/cancels.h"
 #include "platform/os/deadline.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
@@ -91,11 +90,6 @@ class CancelEvent {
   OsHandle handle_;
   const OsHandle* parent_ = nullptr;
 };
-
-inline Cancels CancelsOf(const CancelEvent* event) {
-  if (event == nullptr) return {};
-  return {&event->handle(), event->parent()};
-}
 
 // One connection. Move-only. One thread may send while another receives;
 // two threads must not do the same at once, and Close() and moves need every

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/frame.h"

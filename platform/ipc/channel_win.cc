@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_win.h"
 #include "platform/ipc/frame.h"

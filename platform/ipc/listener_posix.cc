@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
+#include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_posix.h"
 #include "platform/ipc/hang_up_posix.h"
