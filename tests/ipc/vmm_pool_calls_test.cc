@@ -85,7 +85,7 @@ TEST_F(PoolCalls, OfASubscriberThatLagsHoldUpItsSegmentsNoLongerThanItself) {
     fastest = std::min(fastest, absl::Now() - start);
     EXPECT_EQ(faults.Disarm().fired, 1u);
   }
-  EXPECT_LT(fastest, absl::Milliseconds(500));
+  EXPECT_LT(fastest, absl::Milliseconds(700));
 }
 
 }  // namespace

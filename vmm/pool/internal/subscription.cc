@@ -145,6 +145,7 @@ void Subscription::TakeForget(const ForgetSegment& forget) {
 
 Subscription::Segments::node_type Subscription::TakeOut(
     Segments::iterator segment) {
+  if (segment == recent_) recent_ = segments_.end();
   Segments::node_type gone = segments_.extract(segment);
   if (!keeps_ || !gone.mapped().used) return gone;
   kept_.push_back(std::move(gone));
@@ -244,9 +245,17 @@ absl::Status Subscription::ImportSome(absl::Span<const PoolTicket> tickets,
   return status;
 }
 
+Subscription::Segments::iterator Subscription::FindSegment(
+    std::uint32_t number) {
+  if (recent_ != segments_.end() && recent_->first == number) return recent_;
+  const auto found = segments_.find(number);
+  if (found != segments_.end()) recent_ = found;
+  return found;
+}
+
 absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
                                                    Deadline deadline) {
-  auto found = segments_.find(ticket.segment);
+  auto found = FindSegment(ticket.segment);
   while (found == segments_.end()) {
     if (!connection_.ok()) {
       return absl::UnavailableError(
@@ -258,7 +267,7 @@ absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
           "the memory of the ", ticket.Describe(), " has not come yet"));
     }
     changed_.WaitFor(mutex_, deadline.Slice());
-    found = segments_.find(ticket.segment);
+    found = FindSegment(ticket.segment);
   }
   Segment& segment = found->second;
   if (!segment.memory.ok()) return segment.memory.status();
@@ -285,7 +294,7 @@ void Subscription::GiveBack(absl::Span<const Place> places) {
     platform::MutexLock lock(mutex_);
     imported_ -= places.size();
     for (const Place& place : places) {
-      const auto found = segments_.find(place.segment);
+      const auto found = FindSegment(place.segment);
       if (--found->second.blocks == 0 && found->second.forgotten) {
         gone.push_back(TakeOut(found));
       }

@@ -97,6 +97,8 @@ class Subscription : public platform::Abandonable {
   absl::StatusOr<ImportedBlock> Locate(const PoolTicket& ticket,
                                        Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Segments::iterator FindSegment(std::uint32_t number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveBack(absl::Span<const Place> places);
   // Takes a segment that is forgotten out of the books. What is returned is to
   // be unmapped without mutex_.
@@ -114,6 +116,8 @@ class Subscription : public platform::Abandonable {
   platform::CondVar changed_;
   absl::Status connection_ ABSL_GUARDED_BY(mutex_);
   Segments segments_ ABSL_GUARDED_BY(mutex_);
+  // That of the last block: many of a lot are in one.
+  Segments::iterator recent_ ABSL_GUARDED_BY(mutex_) = segments_.end();
   bool keeps_ ABSL_GUARDED_BY(mutex_) = false;
   // Forgotten, and mapped.
   std::vector<Segments::node_type> kept_ ABSL_GUARDED_BY(mutex_);
