@@ -47,6 +47,7 @@ void FabricHandshake(const Device& device, absl::Time deadline) {
   const int rank = 1;
 #include <fabric.handshake.inc>
 #include <fabric.symmetric.inc>
+  // After that.
 #include <fabric.cut.inc>
 }
 
