@@ -5,10 +5,10 @@
 namespace bench::compare {
 
 absl::Span<const Scenario> Scenarios() {
-  static const std::array<Scenario, 7> kAll = {
-      scenarios::kAlloc,   scenarios::kFirst, scenarios::kKth,
-      scenarios::kTensors, scenarios::kCopy,  scenarios::kFootprint,
-      scenarios::kReclaim};
+  static const std::array<Scenario, 8> kAll = {
+      scenarios::kAlloc,     scenarios::kFirst,    scenarios::kKth,
+      scenarios::kTensors,   scenarios::kSegments, scenarios::kCopy,
+      scenarios::kFootprint, scenarios::kReclaim};
   return kAll;
 }
 

@@ -28,6 +28,7 @@ extern const Scenario kAlloc;
 extern const Scenario kFirst;
 extern const Scenario kKth;
 extern const Scenario kTensors;
+extern const Scenario kSegments;
 extern const Scenario kCopy;
 extern const Scenario kFootprint;
 extern const Scenario kReclaim;
