@@ -110,20 +110,16 @@ class StreamMemoryOperations(Ordering):
         side.cuda.wait_value(self.stream, self.own + SIGNAL, self.counts.waited)
 
 
-class FenceArrays(Ordering):
-    """vmmshare's fences in device memory: words of SymmetricMemory, each with who waits for it."""
+class FenceArrays(StreamMemoryOperations):
+    """vmmshare's fences in device memory: the same words, as fences."""
 
     def load(self):
         import vmmshare
         self.vs = vmmshare
-        self.job = Symmetric()
-        self.job.load()
+        super().load()
 
     def prepare(self, side):
         super().prepare(side)
-        self.counts = Counts()
-        self.job.start(side)
-        self.memory = self.job.allocate(side, 2 << 20)
         arrays = [self.vs.FenceArray(self.memory.array(rank, 2 * self.vs.FENCE_BYTES, "uint8"))
                   for rank in range(2)]
         arrays[side.rank].clear()
