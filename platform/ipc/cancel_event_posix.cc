@@ -35,17 +35,17 @@ void CancelEvent::Notify() const {
 
 void CancelEvent::Reset() const {
   eventfd_t count = 0;
-  // EAGAIN says that it was not notified.
-  while (::eventfd_read(static_cast<int>(handle_.get()), &count) != 0 &&
-         errno != EAGAIN) {
-    Check(errno == EINTR, "this CancelEvent was moved from");
+  while (::eventfd_read(static_cast<int>(handle_.get()), &count) != 0) {
+    if (errno == EINTR) continue;
+    Check(errno != EBADF, "this CancelEvent was moved from");
+    // EAGAIN says that it was not notified. After another error it stays so,
+    // and whoever it wakes looks once more than needed.
+    return;
   }
 }
 
 bool CancelEvent::IsNotified() const {
-  return !absl::IsDeadlineExceeded(
-      WaitForEvents(handle_, POLLIN, absl::InfinitePast(), {}, "event")
-          .status());
+  return WaitForEvents(handle_, POLLIN, absl::InfinitePast(), {}, "event").ok();
 }
 
 }  // namespace vmm::platform

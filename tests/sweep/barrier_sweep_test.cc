@@ -105,7 +105,9 @@ TEST_F(BarrierSweep, HostJoinMeetAndLeave) {
       "fstat", "recvmsg", "lstat", "shutdown", "recv", "syscall(pidfd_open)",
       "mkdir:EEXIST", "opendir", "readdir", "nanosleep",
       // Whom the owner had no room for tries again.
-      "fcntl", "memfd_create", "ftruncate", "mmap", "std::thread",
+      "fcntl", "memfd_create", "ftruncate", "mmap", "eventfd", "std::thread",
+      // Whom it wakes looks once more.
+      "eventfd_read",
       // The node next to a device is done without.
       "cuDeviceGetAttribute"};
   for (CUresult result : {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY}) {

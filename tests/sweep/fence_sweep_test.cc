@@ -144,7 +144,7 @@ TEST_F(FenceSweep, ExportImportAndUse) {
                             "fstat",        "recvmsg",    "lstat",
                             "shutdown",     "recv",       "syscall(pidfd_open)",
                             "mkdir:EEXIST", "opendir",    "readdir",
-                            "nanosleep"};
+                            "nanosleep",    "eventfd",    "eventfd_read"};
   ExpectFencesSwept(WithPairs(plan));
 }
 

@@ -127,7 +127,9 @@ class PoolSweep : public VmmSweep {
     plan.may_fail_silently = {
         "accept4", "sendmsg", "poll", "ppoll", "getsockopt", "setsockopt",
         "fstat", "recvmsg", "lstat", "shutdown", "recv", "fcntl",
-        "memfd_create", "ftruncate", "mmap", "std::thread",
+        "memfd_create", "ftruncate", "mmap", "eventfd", "std::thread",
+        // An event that could not be reset wakes its session once more.
+        "eventfd_read",
         // Asked of what is being closed, when fcntl() did not say that it is
         // memory: another thread closes what cannot be seen.
         "statx",
