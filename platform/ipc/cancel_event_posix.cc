@@ -18,13 +18,6 @@ absl::StatusOr<CancelEvent> CancelEvent::Create() {
   return CancelEvent(std::move(event));
 }
 
-absl::StatusOr<CancelEvent> CancelEvent::CreateUnder(
-    const CancelEvent& parent) {
-  absl::StatusOr<CancelEvent> made = Create();
-  if (made.ok()) made->parent_ = &parent.handle();
-  return made;
-}
-
 void CancelEvent::Notify() const {
   // EAGAIN says that the counter is full: it was notified before.
   while (::eventfd_write(static_cast<int>(handle_.get()), 1) != 0 &&

@@ -15,13 +15,6 @@ absl::StatusOr<CancelEvent> CancelEvent::Create() {
   return CancelEvent(OsHandle::Adopt(reinterpret_cast<std::intptr_t>(event)));
 }
 
-absl::StatusOr<CancelEvent> CancelEvent::CreateUnder(
-    const CancelEvent& parent) {
-  absl::StatusOr<CancelEvent> made = Create();
-  if (made.ok()) made->parent_ = &parent.handle();
-  return made;
-}
-
 void CancelEvent::Notify() const {
   Check(::SetEvent(reinterpret_cast<HANDLE>(handle_.get())) != 0,
         "this CancelEvent was moved from");

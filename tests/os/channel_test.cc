@@ -210,6 +210,36 @@ TEST_F(ChannelTest, ACancelledReceiverIsNotDrownedByABusyPeer) {
   EXPECT_EQ(Must(b().Receive(Late())).type, 5);
 }
 
+// Each of the two wakes, the child can be used again, and says which it was.
+TEST_F(ChannelTest, ACancelEventUnderAnotherIsWokenByEither) {
+  const CancelEvent parent = Must(CancelEvent::Create());
+  const CancelEvent child = Must(CancelEvent::CreateUnder(parent));
+  const auto received = [&] {
+    return b().Receive(absl::InfinitePast(), &child).status();
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(received()));
+    EXPECT_FALSE(child.IsNotified());
+    child.Notify();
+    child.Notify();
+    EXPECT_TRUE(child.IsNotified());
+    EXPECT_FALSE(parent.IsNotified());
+    EXPECT_TRUE(absl::IsCancelled(received()));
+    child.Reset();
+  }
+  child.Reset();  // Of one that is not notified.
+  std::thread canceller([&parent] { parent.Notify(); });
+  EXPECT_TRUE(
+      absl::IsCancelled(b().Receive(absl::InfiniteFuture(), &child).status()));
+  canceller.join();
+  child.Reset();
+  EXPECT_FALSE(child.IsNotified());
+  EXPECT_TRUE(parent.IsNotified());
+  EXPECT_TRUE(absl::IsCancelled(received()));
+  Must(a().Send(5, {}, {}, Late()));
+  EXPECT_EQ(Must(b().Receive(Late())).type, 5);
+}
+
 TEST_F(ChannelTest, AHangUpIsUnavailableAndStaysSo) {
   a().Close();
   for (int i = 0; i < 2; ++i) {
