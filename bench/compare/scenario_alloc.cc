@@ -12,6 +12,7 @@
 #include "bench/compare/bench.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 
 namespace bench::compare {
@@ -21,7 +22,7 @@ constexpr std::uint64_t kLive = 16;  // Blocks that a batch holds at once.
 
 // One size, by every allocator.
 struct Job {
-  std::vector<Owner*> owners;
+  const std::vector<Allocator>& allocators;
   std::uint64_t size = 0;
   std::uint64_t live = 0;
   int slices = 0;  // Of each allocator; they take turns.
@@ -107,19 +108,22 @@ void Allocate(const Gpu& gpu, const Job& job,
                   "cuStreamCreate()");
   }
   std::vector<Block> blocks(job.live);
-  const std::size_t count = job.owners.size();
+  const std::size_t count = job.allocators.size();
   for (std::size_t i = 0; i < lines.size(); ++i) {
     // Whoever goes first has the machine as the last one left it.
     const std::size_t which = (i + i / count) % count;
     // Also after a failure: the others wait here.
     lines[i]->ArriveAndWait();
     if (!result->status.ok()) continue;
-    result->status = OneSlice(*job.owners[which], job, stream, &blocks,
-                              &result->slices[i / count][which]);
+    const Allocator& allocator = job.allocators[which];
+    result->status =
+        vmm::platform::Annotate(OneSlice(*allocator.owner, job, stream, &blocks,
+                                         &result->slices[i / count][which]),
+                                allocator.label);
   }
   if (stream == nullptr) return;
-  for (Owner* const owner : job.owners) {
-    result->status.Update(owner->Leave(stream));
+  for (const Allocator& allocator : job.allocators) {
+    result->status.Update(allocator.owner->Leave(stream));
   }
   result->status.Update(
       gpu.Error(gpu.cu().cuStreamSynchronize(stream), "cuStreamSynchronize"));
@@ -131,7 +135,7 @@ void Allocate(const Gpu& gpu, const Job& job,
 // are at times half as fast, both sides of a ratio then are.
 absl::Status Turn(Bench& bench, const Job& job, int threads,
                   const std::vector<Samples*>& samples) {
-  const std::size_t count = job.owners.size();
+  const std::size_t count = job.allocators.size();
   std::vector<ThreadResult> results(static_cast<std::size_t>(threads));
   std::vector<std::unique_ptr<StartingLine>> lines(
       static_cast<std::size_t>(job.slices) * count);
@@ -298,14 +302,11 @@ absl::Status Run(Bench& bench) {
       if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
       const std::uint64_t fits =
           *free / 8 / size / static_cast<std::uint64_t>(count);
-      Job job;
-      job.size = size;
-      job.live = std::clamp<std::uint64_t>(fits, 1, kLive);
-      job.slices = slices;
-      job.slice_ns = slice_ns;
+      const Job job{*allocators, size,
+                    std::clamp<std::uint64_t>(fits, 1, kLive), slices,
+                    slice_ns};
       std::vector<Samples*> into;
       for (const Allocator& allocator : *allocators) {
-        job.owners.push_back(allocator.owner.get());
         into.push_back(&samples[allocator.name][{size, count}]);
       }
       RETURN_IF_ERROR(Turn(bench, job, count, into));
