@@ -26,11 +26,12 @@ class Batch {
   }
 
   bool empty() const { return header_.count == 0; }
-  // How many blocks have room, whatever their blobs turn out to be.
-  std::size_t Room() const {
-    return std::min(
-        (bytes_.size() - used_) / (sizeof(BlobHeader) + 4 + kMaxBlob),
-        kMaxHandles - handle_count_);
+  // Whether a whole lot has room, whatever its blobs turn out to be. Otherwise
+  // the last lots of a message would be smaller and smaller ones.
+  bool HasRoom() const {
+    return bytes_.size() - used_ >=
+               kLot * (sizeof(BlobHeader) + 4 + kMaxBlob) &&
+           kMaxHandles - handle_count_ >= kLot;
   }
 
   // REQUIRES: there is room, and at most kLot of them.
@@ -176,11 +177,10 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
     CallCounter counter(options.count_calls ? &shared.calls : nullptr);
     shared.exporter.Start();
     std::int64_t lot_start = NowNs();
-    while (next < items.size() && batch->Room() > 0) {
+    while (next < items.size() && batch->HasRoom()) {
       // One at a time where calls are counted: each is seen for itself.
       const bool one = options.count_calls || options.alone;
-      const absl::Span<const Item> lot =
-          items.subspan(next, one ? 1 : std::min(kLot, batch->Room()));
+      const absl::Span<const Item> lot = items.subspan(next, one ? 1 : kLot);
       absl::Status added = batch->Add(*owner_, lot, counter);
       if (!added.ok()) return added;
       next += lot.size();

@@ -154,8 +154,11 @@ class Server {
     Session& session = sessions_[route];
     session = Session{};
     session.importer = *std::move(importer);
-    session.blocks.reserve(32 << 10);
-    session.lots.reserve(4 << 10);
+    // Touched, so that no import waits for the kernel to do it.
+    session.blocks.resize(32 << 10);
+    session.blocks.clear();
+    session.lots.resize(4 << 10);
+    session.lots.clear();
     return absl::OkStatus();
   }
 

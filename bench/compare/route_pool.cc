@@ -94,7 +94,10 @@ class PoolOwner : public Owner {
 
 class PoolImporter : public Importer {
  public:
-  explicit PoolImporter(Gpu& gpu) : gpu_(gpu) {}
+  // With memory for what will be imported: its first use is no part of a share.
+  explicit PoolImporter(Gpu& gpu) : gpu_(gpu), blocks_(32 << 10) {
+    blocks_.clear();
+  }
 
   absl::Status Meet(const Introduction& owner) override {
     deadline_ = absl::Now() + absl::Hours(1);
@@ -108,7 +111,6 @@ class PoolImporter : public Importer {
             deadline_);
     if (!pool.ok()) return pool.status();
     pool_ = *std::move(pool);
-    blocks_.reserve(32 << 10);
     return absl::OkStatus();
   }
 
