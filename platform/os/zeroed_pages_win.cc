@@ -22,4 +22,7 @@ absl::StatusOr<ZeroedPages> MapZeroedPages(std::size_t size) {
   return ZeroedPages::Adopt({static_cast<std::uint8_t*>(at), size});
 }
 
+// PrefetchVirtualMemory() reads from files and makes no new pages.
+void PopulatePages(absl::Span<std::uint8_t> /*bytes*/) {}
+
 }  // namespace vmm::platform

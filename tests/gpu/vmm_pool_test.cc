@@ -514,6 +514,23 @@ TEST_F(PoolTest, ExportsManyAndNamesTheOneThatIsNone) {
   ExpectEmpty(*pool);
 }
 
+TEST_F(PoolTest, ABlockMayBeExportedTwiceAtOnceAndBeFreedAfterwards) {
+  const std::unique_ptr<Pool> pool = Make();
+  const CUdeviceptr first = Allocate(*pool, 512);
+  const CUdeviceptr second = Allocate(*pool, 512);
+  const std::vector<PoolTicket> tickets =
+      Must(pool->ExportAll({first, second, first}));
+  EXPECT_EQ(tickets[0], tickets[2]);
+  EXPECT_NE(tickets[0], tickets[1]);
+  Free(*pool, second);
+  // Nothing is left claimed by what failed: Free() would wait for ever.
+  EXPECT_FALSE(pool->ExportAll({first, first, second}).ok());
+  EXPECT_EQ(Must(pool->Export(first)), tickets[0]);
+  Free(*pool, first);
+  EXPECT_FALSE(pool->ExportAll({first}).ok());
+  ExpectEmpty(*pool);
+}
+
 TEST_F(PoolTest, APrivatePoolExportsNothing) {
   const std::unique_ptr<Pool> pool = Make({.sharing = SharePolicy::Private()});
   const CUdeviceptr block = Allocate(*pool, 1000);

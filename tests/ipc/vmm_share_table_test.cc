@@ -63,8 +63,9 @@ RaceMemory& In(const SharedMemory& memory) {
 
 int RaceAsPeer(const std::vector<std::string>& args) {
   Session session = Join(args[0]);
+  platform::Mutex calls;
   const RaceFigures figures =
-      testing::RacePeer(*session.view, In(session.race));
+      testing::RacePeer(*session.view, In(session.race), calls);
   const std::uint64_t numbers[] = {figures.acquired, figures.refused,
                                    figures.broken};
   std::vector<std::uint8_t> payload(sizeof(numbers));

@@ -32,5 +32,17 @@ TEST(ZeroedPages, CostNothingBeforeTheyAreTouched) {
   }
 }
 
+TEST(ZeroedPages, KeepWhatTheyHoldWhenTheyArePopulated) {
+  constexpr std::size_t kSize = std::size_t{1} << 20;
+  const ZeroedPages pages = Must(MapZeroedPages(kSize));
+  pages.get()[5000] = 7;
+  PopulatePages(pages.get());
+  PopulatePages(pages.get().subspan(4999, 3));
+  PopulatePages({});
+  EXPECT_EQ(pages.get()[5000], 7);
+  EXPECT_EQ(std::count(pages.get().begin(), pages.get().end(), 0),
+            static_cast<std::ptrdiff_t>(pages.get().size()) - 1);
+}
+
 }  // namespace
 }  // namespace vmm::platform

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "platform/base/check.h"
+#include "platform/base/mutex.h"
 #include "tests/support/must.h"
 #include "vmm/pool/internal/share_table.h"
 #include "vmm/pool/internal/shared_table_view.h"
@@ -114,10 +115,20 @@ inline RaceFigures RaceOwner(pool::ShareTable& table, RaceMemory& memory,
   return figures;
 }
 
-inline RaceFigures RacePeer(pool::SharedTableView& view, RaceMemory& memory) {
+// `calls` orders those of all threads that use the view.
+inline RaceFigures RacePeer(pool::SharedTableView& view, RaceMemory& memory,
+                            platform::Mutex& calls) {
   RaceFigures figures;
   Jitter jitter;
   PoolTicket ticket = {view.domain(), 1, 0, 0, 0, 64};
+  const auto acquire = [&] {
+    const platform::MutexLock lock(calls);
+    return view.Acquire(ticket).ok();
+  };
+  const auto release = [&] {
+    const platform::MutexLock lock(calls);
+    view.Release(ticket.slot);
+  };
   while (memory.done.load() == 0) {
     RaceWait([&] {
       return memory.posted.load(std::memory_order_acquire) !=
@@ -127,7 +138,7 @@ inline RaceFigures RacePeer(pool::SharedTableView& view, RaceMemory& memory) {
     ticket.generation = memory.posted.load(std::memory_order_acquire);
     memory.seen.store(ticket.generation);
     // Again and again until the owner has freed it.
-    while (view.Acquire(ticket).ok()) {
+    while (acquire()) {
       ++figures.acquired;
       bool whole =
           memory.canary.load(std::memory_order_relaxed) == ticket.generation;
@@ -138,7 +149,7 @@ inline RaceFigures RacePeer(pool::SharedTableView& view, RaceMemory& memory) {
       // Should there be no processor left for the owner: it gets this one,
       // now with the block held, now without.
       if (jitter.Below(32) == 0) std::this_thread::yield();
-      view.Release(ticket.slot);
+      release();
       if (jitter.Below(32) == 0) std::this_thread::yield();
       jitter.Wait(100);
     }

@@ -37,8 +37,9 @@ TEST(ShareRace, ABlockThatIsHeldIsNeverHandedOn) {
   ShareTable table = Must(ShareTable::Create(Domain()));
   const auto view = ViewOf(table, Must(table.AddPeer()));
   const auto memory = std::make_unique<RaceMemory>();
+  platform::Mutex calls;
   RaceFigures peer;
-  std::thread thread([&] { peer = testing::RacePeer(*view, *memory); });
+  std::thread thread([&] { peer = testing::RacePeer(*view, *memory, calls); });
   const RaceFigures owner =
       testing::RaceOwner(table, *memory, testing::kRaceRounds);
   thread.join();
@@ -52,9 +53,10 @@ TEST(ShareRace, ThreadsOfOnePeerShareAHold) {
   ShareTable table = Must(ShareTable::Create(Domain()));
   const auto view = ViewOf(table, Must(table.AddPeer()));
   const auto memory = std::make_unique<RaceMemory>();
+  platform::Mutex calls;
   RaceFigures one, two;
-  std::thread first([&] { one = testing::RacePeer(*view, *memory); });
-  std::thread second([&] { two = testing::RacePeer(*view, *memory); });
+  std::thread first([&] { one = testing::RacePeer(*view, *memory, calls); });
+  std::thread second([&] { two = testing::RacePeer(*view, *memory, calls); });
   const RaceFigures owner =
       testing::RaceOwner(table, *memory, testing::kRaceRounds / 2);
   first.join();

@@ -90,6 +90,79 @@ TEST_F(ShareTableTest, ASlotSaysItsGenerationUntilItIsRecycled) {
   EXPECT_NE(third.generation, first.generation);
 }
 
+TEST_F(ShareTableTest, SeveralAreHeldTogetherOrNoneIs) {
+  Peer peer = NewPeer();
+  std::vector<PoolTicket> tickets;
+  for (int i = 0; i < 20; ++i) tickets.push_back(Share());
+  ASSERT_EQ(peer.view->Acquire(tickets), absl::OkStatus());
+  EXPECT_EQ(table_.HoldsOf(peer.id), 20u);
+  EXPECT_EQ(peer.view->Acquire(absl::Span<const PoolTicket>()),
+            absl::OkStatus());
+  table_.Withdraw(tickets[17].slot);
+  // What is held already stays held, once.
+  EXPECT_TRUE(absl::IsFailedPrecondition(peer.view->Acquire(tickets)));
+  for (const PoolTicket& ticket : tickets) {
+    EXPECT_EQ(peer.view->References(ticket.slot), 1u);
+    peer.view->Release(ticket.slot);
+  }
+  EXPECT_EQ(table_.HoldsOf(peer.id), 0u);
+  const PoolTicket freed = std::exchange(tickets[17], Share());
+  ASSERT_EQ(peer.view->Acquire(tickets), absl::OkStatus());
+  for (const PoolTicket& ticket : tickets) peer.view->Release(ticket.slot);
+  // Whatever is wrong with one, wherever it stands.
+  PoolTicket foreign = Share(), nothing = Share(), altered = Share();
+  foreign.domain = Domain(9);
+  nothing.generation = 0;
+  altered.size ^= 64;
+  for (const PoolTicket& bad : {freed, foreign, nothing, altered}) {
+    for (const std::size_t at : {0, 9, 19}) {
+      const PoolTicket good = std::exchange(tickets[at], bad);
+      EXPECT_FALSE(peer.view->Acquire(tickets).ok());
+      EXPECT_EQ(table_.HoldsOf(peer.id), 0u) << bad.Describe() << " at " << at;
+      EXPECT_EQ(peer.view->References(tickets[5].slot), 0u);
+      tickets[at] = good;
+    }
+  }
+}
+
+TEST_F(ShareTableTest, OneTicketMayBeAmongSeveralTwice) {
+  Peer peer = NewPeer();
+  const PoolTicket old_ticket = Share();
+  table_.Withdraw(old_ticket.slot);
+  table_.Recycle(old_ticket.slot);
+  const PoolTicket ticket = Share();
+  ASSERT_EQ(ticket.slot, old_ticket.slot);
+  ASSERT_EQ(peer.view->Acquire(std::vector{ticket, ticket}), absl::OkStatus());
+  EXPECT_EQ(peer.view->References(ticket.slot), 2u);
+  // Of one slot, and one of them is of its last block.
+  for (const auto& both :
+       {std::vector{ticket, old_ticket}, std::vector{old_ticket, ticket}}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(peer.view->Acquire(both)));
+    EXPECT_EQ(peer.view->References(ticket.slot), 2u);
+  }
+  peer.view->Release(ticket.slot);
+  EXPECT_NE(table_.HoldOf(ticket.slot, peer.id), 0u);
+  peer.view->Release(ticket.slot);
+  EXPECT_EQ(table_.HoldOf(ticket.slot, peer.id), 0u);
+  for (const auto& both :
+       {std::vector{ticket, old_ticket}, std::vector{old_ticket, ticket}}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(peer.view->Acquire(both)));
+    EXPECT_EQ(table_.HoldOf(ticket.slot, peer.id), 0u);
+  }
+}
+
+TEST_F(ShareTableTest, WhatIsMadeAheadIsEmpty) {
+  Peer peer = NewPeer();
+  const PoolTicket ticket = Share();
+  ASSERT_EQ(peer.view->Acquire(ticket), absl::OkStatus());
+  table_.PopulateAhead();
+  peer.view->PopulateAhead();
+  EXPECT_EQ(table_.HoldsOf(peer.id), 1u);
+  EXPECT_EQ(peer.view->References(ticket.slot), 1u);
+  EXPECT_EQ(peer.view->References(ticket.slot + 1), 0u);
+  peer.view->Release(ticket.slot);
+}
+
 TEST_F(ShareTableTest, AFreedBlockIsAFailedPrecondition) {
   Peer peer = NewPeer();
   const PoolTicket ticket = Share();

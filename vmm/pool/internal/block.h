@@ -47,6 +47,22 @@ struct alignas(128) Block {
   Block* newer = nullptr;
   std::uint64_t epoch = 0;
 
+  // A Free() of the block waits until Unclaim(); it is the program's error, but
+  // must not leave a ticket to a block that somebody else gets. One that is
+  // claimed is claimed no further by a second call, and let go of by the first
+  // Unclaim(). False when it is not live. For one thread at a time.
+  bool Claim() {
+    BlockState expected = BlockState::kLive;
+    return state.compare_exchange_strong(expected, BlockState::kSharing,
+                                         std::memory_order_acq_rel) ||
+           expected == BlockState::kSharing;
+  }
+  void Unclaim() {
+    if (state.load(std::memory_order_relaxed) == BlockState::kSharing) {
+      state.store(BlockState::kLive, std::memory_order_release);
+    }
+  }
+
   // Takes the block out of the program's hands. False when it is not live.
   bool LeaveLive() {
     for (;;) {

@@ -191,7 +191,7 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_share.cc
-  absl::StatusOr<PoolTicket> ExportOne(Block* block, CUdeviceptr address)
+  absl::Status PublishOne(Block& block, CUdeviceptr address, PoolTicket& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ExportSome(absl::Span<const CUdeviceptr> blocks, PoolTicket* out)
       ABSL_LOCKS_EXCLUDED(mutex_);

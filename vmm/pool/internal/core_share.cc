@@ -21,30 +21,20 @@ constexpr absl::Duration kLookAtPeer = absl::Seconds(1);
 
 }  // namespace
 
-absl::StatusOr<PoolTicket> Core::ExportOne(Block* block, CUdeviceptr address) {
-  if (block == nullptr) return absl::NotFoundError("");
-  // A Free() of the same block waits for a moment; it is the program's error,
-  // but must not leave a ticket to a block that somebody else gets.
-  BlockState live = BlockState::kLive;
-  if (!block->state.compare_exchange_strong(live, BlockState::kSharing,
-                                            std::memory_order_acq_rel)) {
-    return absl::NotFoundError("");
-  }
-  Domain& domain = *domains_[block->domain];
-  const Segment& segment = *block->segment;
+absl::Status Core::PublishOne(Block& block, CUdeviceptr address,
+                              PoolTicket& out) {
+  Domain& domain = *domains_[block.domain];
+  const Segment& segment = *block.segment;
   const std::uint64_t offset = address - segment.base();
-  const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
-  absl::StatusOr<PoolTicket> ticket =
-      slot != Block::kNoSlot
-          ? PoolTicket{domain.id(), segment.number,
-                       slot,        domain.GenerationOf(slot),
-                       offset,      block->requested}
-          : domain.Publish(segment, offset, block->requested);
-  if (ticket.ok()) {
-    block->slot.store(ticket->slot, std::memory_order_relaxed);
+  const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
+  if (slot != Block::kNoSlot) {
+    out = {domain.id(), segment.number, slot, domain.GenerationOf(slot),
+           offset,      block.requested};
+    return absl::OkStatus();
   }
-  block->state.store(BlockState::kLive, std::memory_order_release);
-  return ticket;
+  ASSIGN_OR_RETURN(out, domain.Publish(segment, offset, block.requested));
+  block.slot.store(out.slot, std::memory_order_relaxed);
+  return absl::OkStatus();
 }
 
 absl::Status Core::Export(absl::Span<const CUdeviceptr> blocks,
@@ -74,16 +64,25 @@ absl::Status Core::ExportSome(absl::Span<const CUdeviceptr> blocks,
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (found[i] != nullptr) found[i]->state.load(std::memory_order_relaxed);
   }
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    absl::StatusOr<PoolTicket> ticket = ExportOne(found[i], blocks[i]);
-    if (absl::IsNotFound(ticket.status())) {
-      lock.Unlock();
-      return WhyNotFree(blocks[i]);
-    }
-    if (!ticket.ok()) return ticket.status();
-    out[i] = *ticket;
+  // All of them before the first is published: each claim waits until what was
+  // written before it has arrived, and records come from peers' processors.
+  std::size_t claimed = 0;
+  while (claimed < blocks.size() && found[claimed] != nullptr &&
+         found[claimed]->Claim()) {
+    ++claimed;
   }
-  return absl::OkStatus();
+  absl::Status status;
+  if (claimed == blocks.size()) [[likely]] {
+    for (std::size_t i = 0; i < claimed && status.ok(); ++i) {
+      status = PublishOne(*found[i], blocks[i], out[i]);
+    }
+  }
+  for (std::size_t i = 0; i < claimed; ++i) found[i]->Unclaim();
+  if (claimed == blocks.size()) [[likely]] {
+    return status;
+  }
+  lock.Unlock();
+  return WhyNotFree(blocks[claimed]);
 }
 
 absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
@@ -198,6 +197,7 @@ absl::Status Core::Attend(Domain& domain, PeerId peer,
                           const platform::CancelEvent& lags,
                           const platform::CancelEvent& cancel) {
   std::optional<Deadline> drop_at;  // While it lags behind.
+  bool is_ahead = false;
   for (;;) {
     // Before it is looked at what is missing: what comes later is not lost.
     lags.Reset();
@@ -205,6 +205,7 @@ absl::Status Core::Attend(Domain& domain, PeerId peer,
         SendMissing(domain, peer, channel, timeout, lags, cancel);
     // One that has hung up may have said goodbye before.
     if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
+    if (!std::exchange(is_ahead, true)) domain.PopulateAhead();
     const absl::StatusOr<platform::Message> word =
         channel.Receive(Deadline::In(kLookAtPeer), &lags);
     if (absl::IsCancelled(word.status()) && !cancel.IsNotified()) continue;

@@ -36,6 +36,8 @@ class Domain {
   // A ticket for `size` bytes at `offset` of `segment`, in a slot of its own.
   absl::StatusOr<PoolTicket> Publish(const Segment& segment,
                                      std::uint64_t offset, std::uint64_t size);
+  // See ShareTable; without the core's mutex. REQUIRES: a peer has joined.
+  void PopulateAhead() const { table_->PopulateAhead(); }
   // The generation that Publish() gave to what has the slot now.
   std::uint64_t GenerationOf(std::uint32_t slot) const {
     return table_->GenerationOf(slot);

@@ -10,6 +10,7 @@
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
 #include "platform/os/os_error.h"
+#include "platform/os/zeroed_pages.h"
 
 namespace vmm::pool {
 
@@ -24,8 +25,7 @@ ShareTable::ShareTable(const DomainId& domain, SharedMemory table)
   std::memcpy(table_.writable_bytes().data(), &header, sizeof(header));
   // All at once, so that no Publish() and no Recycle() grows them: pages that
   // are not used are not there.
-  states_.reserve(kPoolSlots);
-  generations_.reserve(kPoolSlots);
+  slots_.reserve(kPoolSlots);
   free_.reserve(kPoolSlots);
 }
 
@@ -50,14 +50,24 @@ ShareRecord& ShareTable::Record(std::uint32_t slot) const {
 
 void ShareTable::CheckState(std::uint32_t slot, State expected,
                             const char* call) const {
-  if (slot < states_.size() && states_[slot] == expected) [[likely]] {
+  if (slot < slots_.size() && slots_[slot].state == expected) [[likely]] {
     return;
   }
   platform::Die(absl::StrCat(
       "ShareTable::", call, "(", slot, ") of a slot that is ",
-      slot >= states_.size() || states_[slot] == State::kFree ? "free"
-      : states_[slot] == State::kPublished                    ? "published"
-                                                              : "withdrawn"));
+      slot >= slots_.size() || slots_[slot].state == State::kFree ? "free"
+      : slots_[slot].state == State::kPublished                   ? "published"
+                                                : "withdrawn"));
+}
+
+void ShareTable::Populate(std::uint32_t slot, std::uint32_t count) const {
+  platform::PopulatePages(table_.writable_bytes().subspan(
+      kShareHeaderBytes + slot * sizeof(ShareRecord),
+      count * sizeof(ShareRecord)));
+  // Of the vector's reserve, which stays where it is.
+  auto* const slots = const_cast<Slot*>(slots_.data());
+  platform::PopulatePages(
+      {reinterpret_cast<std::uint8_t*>(slots + slot), count * sizeof(Slot)});
 }
 
 absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
@@ -70,19 +80,21 @@ absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
   if (!free_.empty()) {
     slot = free_.back();
     free_.pop_back();
-  } else if (states_.size() < kPoolSlots) {
-    slot = static_cast<std::uint32_t>(states_.size());
-    states_.push_back(State::kFree);
-    generations_.push_back(0);
+  } else if (slots_.size() < kPoolSlots) {
+    slot = static_cast<std::uint32_t>(slots_.size());
+    if (slot % kSlotsAtOnce == 0 && slot >= kSlotsAhead) {
+      Populate(slot, kSlotsAtOnce);
+    }
+    slots_.emplace_back();
   } else {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all ", kPoolSlots, " slots of sharing domain ", domain_.ToString(),
         " are in use; free shared blocks, wait until peers give theirs back, "
         "or put blocks into another sharing domain"));
   }
-  states_[slot] = State::kPublished;
   const std::uint64_t generation = next_generation_++;
-  generations_[slot] = generation;
+  slots_[slot].generation = generation;
+  slots_[slot].state = State::kPublished;
   ShareRecord& record = Record(slot);
   record.offset.store(offset, std::memory_order_relaxed);
   record.size.store(size, std::memory_order_relaxed);
@@ -94,20 +106,20 @@ absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
 
 void ShareTable::Withdraw(std::uint32_t slot) {
   CheckState(slot, State::kPublished, "Withdraw");
-  states_[slot] = State::kWithdrawn;
+  slots_[slot].state = State::kWithdrawn;
   // Before the holds are looked at: see the top of the header.
   Record(slot).generation.store(0, std::memory_order_seq_cst);
 }
 
 std::uint64_t ShareTable::GenerationOf(std::uint32_t slot) const {
-  Check(slot < states_.size() && states_[slot] != State::kFree,
+  Check(slot < slots_.size() && slots_[slot].state != State::kFree,
         "ShareTable::GenerationOf() of a slot that is free");
-  return generations_[slot];
+  return slots_[slot].generation;
 }
 
 bool ShareTable::IsInUse(const SlotRef& ref) const {
-  return ref.slot < states_.size() && states_[ref.slot] != State::kFree &&
-         generations_[ref.slot] == ref.generation;
+  return ref.slot < slots_.size() && slots_[ref.slot].state != State::kFree &&
+         slots_[ref.slot].generation == ref.generation;
 }
 
 bool ShareTable::Held(std::uint32_t slot) const {
@@ -119,14 +131,14 @@ bool ShareTable::Held(std::uint32_t slot) const {
 }
 
 std::uint32_t ShareTable::HoldOf(std::uint32_t slot, PeerId peer) const {
-  Check(slot < states_.size() && states_[slot] != State::kFree,
+  Check(slot < slots_.size() && slots_[slot].state != State::kFree,
         "ShareTable::HoldOf() of a slot that is free");
   return Find(peer).holds[slot].load(std::memory_order_seq_cst);
 }
 
 void ShareTable::Recycle(std::uint32_t slot) {
   CheckState(slot, State::kWithdrawn, "Recycle");
-  states_[slot] = State::kFree;
+  slots_[slot].state = State::kFree;
   free_.push_back(slot);
 }
 
@@ -153,7 +165,7 @@ const platform::OsHandle& ShareTable::holds_handle(PeerId peer) const {
 }
 
 std::uint32_t ShareTable::HoldsOf(PeerId peer) const {
-  const absl::Span<const Hold> used(Find(peer).holds, states_.size());
+  const absl::Span<const Hold> used(Find(peer).holds, slots_.size());
   return static_cast<std::uint32_t>(
       std::count_if(used.begin(), used.end(), [](const Hold& hold) {
         return hold.load(std::memory_order_relaxed) != 0;
@@ -162,7 +174,7 @@ std::uint32_t ShareTable::HoldsOf(PeerId peer) const {
 
 bool ShareTable::AnyHeld() const {
   return std::any_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
-    const absl::Span<const Hold> used(peer.holds, states_.size());
+    const absl::Span<const Hold> used(peer.holds, slots_.size());
     return std::any_of(used.begin(), used.end(), [](const Hold& hold) {
       return hold.load(std::memory_order_seq_cst) != 0;
     });

@@ -2,36 +2,18 @@
 
 #include <cstring>
 #include <limits>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::pool {
 
 using platform::Check;
 using platform::PeerAccess;
 using platform::SharedMemory;
-
-// Spins, and lets others run when the holder does not: it may have been
-// preempted. Nothing inside waits.
-class SharedTableView::Lock {
- public:
-  explicit Lock(Slot& slot) : locked_(slot.locked) {
-    constexpr int kSpins = 64;
-    for (int i = 0; locked_.exchange(1, std::memory_order_acquire) != 0; ++i) {
-      if (i >= kSpins) std::this_thread::yield();
-    }
-  }
-  ~Lock() { locked_.store(0, std::memory_order_release); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-
- private:
-  std::atomic<std::uint32_t>& locked_;
-};
 
 namespace {
 
@@ -129,103 +111,129 @@ SharedTableView::SharedTableView(const DomainId& domain, SharedMemory table,
       slot_pages_(std::move(slots)),
       slots_(reinterpret_cast<Slot*>(slot_pages_.get().data())) {}
 
-absl::Status SharedTableView::Acquire(const PoolTicket& ticket,
+absl::Status SharedTableView::Acquire(absl::Span<const PoolTicket> tickets,
                                       std::uint32_t hold) {
-  if (ticket.domain != domain_) [[unlikely]] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ticket (", ticket.Describe(),
-                     ") is of another sharing domain than ", domain_.ToString(),
-                     ", which it was given to"));
+  RETURN_IF_ERROR(CheckAll(tickets));
+  const std::size_t held = HoldAll(tickets, hold);
+  // The order of the holds before it and of the generations behind it is the
+  // whole argument: see share_table.h.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  absl::Status status;
+  for (const PoolTicket& ticket : tickets.subspan(0, held)) {
+    status = Confirm(ticket);
+    if (!status.ok()) [[unlikely]] {
+      break;
+    }
   }
-  // Generation 0 would equal that of an empty slot.
-  if (ticket.slot >= kPoolSlots || ticket.generation == 0) [[unlikely]] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ticket (", ticket.Describe(),
-                     ") names no block: expected a slot "
-                     "below ",
-                     kPoolSlots, " and a generation from 1"));
+  if (status.ok() && held < tickets.size()) [[unlikely]] {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        "the block (", tickets[held].Describe(),
+        ") is held 2^32 - 1 times by this process; give some of them back"));
   }
-  Slot& slot = slots_[ticket.slot];
-  const Lock lock(slot);
-  return slot.references > 0 ? Again(slot, ticket) : First(slot, ticket, hold);
+  if (status.ok()) [[likely]] {
+    return status;
+  }
+  for (const PoolTicket& ticket : tickets.subspan(0, held)) {
+    Release(ticket.slot);
+  }
+  return status;
 }
 
-void SharedTableView::Fetch(absl::Span<const PoolTicket> tickets) const {
-  // No load needs another's result, so the processor has all under way at once.
+absl::Status SharedTableView::CheckAll(
+    absl::Span<const PoolTicket> tickets) const {
   for (const PoolTicket& ticket : tickets) {
-    const std::uint32_t slot = ticket.slot % kPoolSlots;
-    records_[slot].generation.load(std::memory_order_relaxed);
-    slots_[slot].locked.load(std::memory_order_relaxed);
-    holds_[slot].load(std::memory_order_relaxed);
+    if (ticket.domain != domain_) [[unlikely]] {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the ticket (", ticket.Describe(),
+                       ") is of another sharing domain than ",
+                       domain_.ToString(), ", which it was given to"));
+    }
+    // Generation 0 would equal that of an empty slot.
+    if (ticket.slot >= kPoolSlots || ticket.generation == 0) [[unlikely]] {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the ticket (", ticket.Describe(),
+                       ") names no block: expected a slot "
+                       "below ",
+                       kPoolSlots, " and a generation from 1"));
+    }
+    // Each record comes from the owner's processor. No load needs another's
+    // result, so that all are under way at once.
+    records_[ticket.slot].generation.load(std::memory_order_relaxed);
   }
-}
-
-absl::Status SharedTableView::Again(Slot& slot, const PoolTicket& ticket) {
-  // The hold that is there stands for the one that First() sets. While it does
-  // the slot is not used again, so that the generation is the held block's, or
-  // 0 once its owner has freed it: new users are refused then, and those there
-  // are go on.
-  const ShareRecord& record = records_[ticket.slot];
-  const std::uint64_t generation =
-      record.generation.load(std::memory_order_seq_cst);
-  if (generation != ticket.generation || generation != slot.generation) {
-    return Freed(ticket, generation);
-  }
-  if (!Agrees(ticket, record)) return Contradicts(ticket, record);
-  if (slot.references == std::numeric_limits<std::uint32_t>::max()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the block (", ticket.Describe(),
-                     ") is held 2^32 - 1 times by this process; give some of "
-                     "them back"));
-  }
-  ++slot.references;
   return absl::OkStatus();
 }
 
-absl::Status SharedTableView::First(Slot& slot, const PoolTicket& ticket,
-                                    std::uint32_t word) {
+std::size_t SharedTableView::HoldAll(absl::Span<const PoolTicket> tickets,
+                                     std::uint32_t hold) {
+  std::size_t held = 0;
+  for (const PoolTicket& ticket : tickets) {
+    if (ticket.slot >= kSlotsAhead) PopulateBeyond(ticket.slot);
+    Slot& slot = slots_[ticket.slot];
+    if (slot.references == 0) {
+      holds_[ticket.slot].store(hold, std::memory_order_relaxed);
+    } else if (slot.references == std::numeric_limits<std::uint32_t>::max()) {
+      break;
+    }
+    ++slot.references;
+    ++held;
+  }
+  return held;
+}
+
+void SharedTableView::Populate(std::uint32_t slot, std::uint32_t count) const {
+  platform::PopulatePages(
+      slot_pages_.get().subspan(slot * sizeof(Slot), count * sizeof(Slot)));
+  platform::PopulatePages(hold_memory_.writable_bytes().subspan(
+      slot * sizeof(Hold), count * sizeof(Hold)));
+}
+
+void SharedTableView::PopulateBeyond(std::uint32_t slot) {
+  const std::uint32_t chunk = slot / kSlotsAtOnce;
+  if (populated_[chunk]) return;
+  populated_.set(chunk);
+  Populate(chunk * kSlotsAtOnce, kSlotsAtOnce);
+}
+
+absl::Status SharedTableView::Confirm(const PoolTicket& ticket) {
+  Slot& slot = slots_[ticket.slot];
   const ShareRecord& record = records_[ticket.slot];
-  Hold& hold = holds_[ticket.slot];
-  // The order of these two and their being sequentially consistent is the whole
-  // argument: see share_table.h.
-  hold.store(word, std::memory_order_seq_cst);
+  // Where the slot was held before, that hold stands for this one. While it
+  // does the slot is not used again, so that the generation is the held
+  // block's, or 0 once its owner has freed it: new users are refused then, and
+  // those there are go on.
   const std::uint64_t generation =
       record.generation.load(std::memory_order_seq_cst);
-  const bool is_shared = generation == ticket.generation;
-  if (is_shared && Agrees(ticket, record)) [[likely]] {
-    slot.references = 1;
-    slot.generation = generation;
-    return absl::OkStatus();
+  if (generation != ticket.generation ||
+      (slot.generation != 0 && slot.generation != generation)) [[unlikely]] {
+    return Freed(ticket, generation);
   }
-  // First, so that the owner sees it for as short as can be.
-  hold.store(0, std::memory_order_release);
-  return is_shared ? Contradicts(ticket, record) : Freed(ticket, generation);
+  if (!Agrees(ticket, record)) [[unlikely]] {
+    return Contradicts(ticket, record);
+  }
+  slot.generation = generation;
+  return absl::OkStatus();
 }
 
 void SharedTableView::Release(std::uint32_t number) {
   Check(number < kPoolSlots, "SharedTableView::Release() of no slot");
   Slot& slot = slots_[number];
-  const Lock lock(slot);
   Check(slot.references > 0,
         "SharedTableView::Release() of a slot that is not held");
-  if (--slot.references == 0) {
-    // What was done with the block comes before its reuse.
-    holds_[number].store(0, std::memory_order_release);
-  }
+  if (--slot.references > 0) return;
+  slot.generation = 0;
+  // What was done with the block comes before its reuse.
+  holds_[number].store(0, std::memory_order_release);
 }
 
 std::uint32_t SharedTableView::References(std::uint32_t number) const {
   Check(number < kPoolSlots, "SharedTableView::References() of no slot");
-  Slot& slot = slots_[number];
-  const Lock lock(slot);
-  return slot.references;
+  return slots_[number].references;
 }
 
 bool SharedTableView::Holds(std::uint32_t number,
                             std::uint64_t generation) const {
   Check(number < kPoolSlots, "SharedTableView::Holds() of no slot");
-  Slot& slot = slots_[number];
-  const Lock lock(slot);
+  const Slot& slot = slots_[number];
   return slot.references > 0 && slot.generation == generation;
 }
 

@@ -1,12 +1,14 @@
 // SharedTableView: a peer's side of a sharing domain's control memory;
 // internal.
 //
-// Acquire() is what an import of a block costs: a store and a few loads, no
-// call of the system or of the driver. share_table.h says why it is safe.
+// Acquire() is what importing blocks costs: a store and a few loads for each and
+// one fence for all, no call of the system or of the driver. share_table.h says
+// why it is safe.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_SHARED_TABLE_VIEW_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_SHARED_TABLE_VIEW_H_
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 
@@ -22,8 +24,8 @@
 
 namespace vmm::pool {
 
-// Thread-safe: each slot has a lock of its own, held for a few loads and
-// stores, so that a last Release() and an Acquire() of one slot cannot cross.
+// Not synchronised: the caller's lock orders all calls. Only what the owner
+// does at the same time is taken care of here.
 //
 // It does not give back what is held when it goes: blocks may be in use by
 // then. What was not released stays held until this process has ended.
@@ -45,31 +47,34 @@ class SharedTableView {
 
   const DomainId& domain() const { return domain_; }
 
-  // Holds the ticket's block: the owner does not hand it on until Release().
-  // Each success needs one Release(). A block held already is held once more.
-  // One that its owner has freed is refused, even if it is held: whoever holds
-  // it goes on, and nobody joins them.
+  // Holds the blocks of all tickets, or of none: the owner does not hand one on
+  // until Release(). Each success needs one Release() a ticket. A block held
+  // already is held once more. One that its owner has freed is refused, even if
+  // it is held: whoever holds it goes on, and nobody joins them.
   //
-  // FAILED_PRECONDITION when the block was freed, and its slot perhaps used
-  // again; INVALID_ARGUMENT when the ticket is of another domain, names no
-  // slot or generation, or contradicts the owner's record of the block;
-  // RESOURCE_EXHAUSTED when it is held 2^32 - 1 times. Nothing is held then.
+  // The first that is refused says why. FAILED_PRECONDITION when the block was
+  // freed, and its slot perhaps used again; INVALID_ARGUMENT when the ticket is
+  // of another domain, names no slot or generation, or contradicts the owner's
+  // record of the block; RESOURCE_EXHAUSTED when it is held 2^32 - 1 times.
+  // Nothing is held then that was not before.
   //
-  // On success the ticket equals the owner's record, which is the owner's word:
-  // that the block lies within its segment remains to be checked.
+  // On success each ticket equals the owner's record, which is the owner's
+  // word: that the block lies within its segment remains to be checked.
   //
-  // `hold` is what the owner sees: HoldWord() of now. Who acquires several asks
-  // the clock once.
-  absl::Status Acquire(const PoolTicket& ticket,
+  // `hold` is what the owner sees: HoldWord() of now.
+  absl::Status Acquire(absl::Span<const PoolTicket> tickets,
                        std::uint32_t hold = HoldWord(platform::CoarseNow()));
+  absl::Status Acquire(const PoolTicket& ticket) {
+    return Acquire(absl::MakeConstSpan(&ticket, 1));
+  }
 
-  // Has what Acquire() will look at come to this processor, for all of them at
-  // once: each comes from the owner's, and Acquire() waits for one at a time.
-  void Fetch(absl::Span<const PoolTicket> tickets) const;
-
-  // Undoes one Acquire(). The last one gives the block back: the owner may hand
-  // it on at once. REQUIRES: held.
+  // Undoes the Acquire() of one ticket. The last one gives the block back: the
+  // owner may hand it on at once. REQUIRES: held.
   void Release(std::uint32_t slot);
+
+  // Has the pages of the first kSlotsAhead slots be there; 0.1 ms. Thread-safe:
+  // the one call that needs no lock.
+  void PopulateAhead() const { Populate(0, kSlotsAhead); }
 
   // How often the slot is held here.
   std::uint32_t References(std::uint32_t slot) const;
@@ -77,19 +82,23 @@ class SharedTableView {
   bool Holds(std::uint32_t slot, std::uint64_t generation) const;
 
  private:
-  // All zero is a slot that is not held and not locked.
+  // All zero is a slot that is not held.
   struct Slot {
-    std::atomic<std::uint32_t> locked;
     std::uint32_t references;
-    std::uint64_t generation;  // While references > 0.
+    std::uint64_t generation;  // 0 until it is known which one is held.
   };
   static_assert(sizeof(Slot) == 16);
-  class Lock;
 
   SharedTableView(const DomainId& domain, platform::SharedMemory table,
                   platform::SharedMemory holds, platform::ZeroedPages slots);
-  absl::Status Again(Slot& slot, const PoolTicket& ticket);
-  absl::Status First(Slot& slot, const PoolTicket& ticket, std::uint32_t hold);
+  // Before anything is held.
+  absl::Status CheckAll(absl::Span<const PoolTicket> tickets) const;
+  // Holds the slots, or those up to the one that is refused; how many.
+  std::size_t HoldAll(absl::Span<const PoolTicket> tickets, std::uint32_t hold);
+  void Populate(std::uint32_t slot, std::uint32_t count) const;
+  void PopulateBeyond(std::uint32_t slot);
+  // Whether what is held is what the ticket says.
+  absl::Status Confirm(const PoolTicket& ticket);
 
   const DomainId domain_;
   const platform::SharedMemory table_;
@@ -98,6 +107,8 @@ class SharedTableView {
   Hold* const holds_;
   const platform::ZeroedPages slot_pages_;  // Most are never touched.
   Slot* const slots_;
+  // Of slots beyond the first, by slot / kSlotsAtOnce.
+  std::bitset<kPoolSlots / kSlotsAtOnce> populated_;
 };
 
 }  // namespace vmm::pool

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
-#include "platform/os/coarse_clock.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/process.h"
 #include "platform/os/start_thread.h"
 #include "vmm/memory/stream_capture.h"
@@ -42,10 +42,12 @@ absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
     SendBye(channel, Deadline::In(kLeaveTimeout)).IgnoreError();
     return stop.status();
   }
+  const SharedTableView* const view = table.get();
   std::unique_ptr<Subscription> made(new Subscription(
       driver, std::move(channel), *std::move(stop), std::move(table), options));
   absl::Status started = platform::StartThread(
-      made->receiver_, kWhatFor, [raw = made.get()] { raw->ReceiveLoop(); });
+      made->receiver_, kWhatFor,
+      [raw = made.get(), view] { raw->ReceiveLoop(*view); });
   if (!started.ok()) return started;
   return made;
 }
@@ -93,11 +95,17 @@ Subscription::~Subscription() {
   SendBye(channel_, Deadline::In(kLeaveTimeout)).IgnoreError();
 }
 
-void Subscription::ReceiveLoop() {
+void Subscription::ReceiveLoop(const SharedTableView& view) {
   RelaxCaptureForThread(driver_);
+  absl::Time wait_until = absl::InfinitePast();
   for (;;) {
-    absl::StatusOr<Notice> notice =
-        ReceiveNotice(channel_, absl::InfiniteFuture(), &stop_);
+    absl::StatusOr<Notice> notice = ReceiveNotice(channel_, wait_until, &stop_);
+    if (absl::IsDeadlineExceeded(notice.status())) {
+      // All segments there were are mapped.
+      view.PopulateAhead();
+      wait_until = absl::InfiniteFuture();
+      continue;
+    }
     absl::Status taken =
         notice.ok() ? Take(*std::move(notice)) : notice.status();
     if (taken.ok()) continue;
@@ -193,13 +201,14 @@ absl::Status Subscription::TakeSegment(Notice notice) {
 
 absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
                                                    Deadline deadline) {
-  absl::Status held = table_->Acquire(ticket);
-  if (!held.ok()) return held;
   platform::MutexLock lock(mutex_);
-  absl::StatusOr<ImportedBlock> block = Locate(ticket, deadline);
-  lock.Unlock();
-  if (!block.ok()) table_->Release(ticket.slot);
-  return block;
+  RETURN_IF_ERROR(table_->Acquire(ticket));
+  const absl::StatusOr<Segment*> segment = Locate(ticket, deadline);
+  if (segment.ok()) [[likely]] {
+    return BlockOf(**segment, ticket);
+  }
+  table_->Release(ticket.slot);
+  return segment.status();
 }
 
 absl::StatusOr<std::vector<ImportedBlock>> Subscription::ImportAll(
@@ -218,31 +227,19 @@ absl::StatusOr<std::vector<ImportedBlock>> Subscription::ImportAll(
 absl::Status Subscription::ImportSome(absl::Span<const PoolTicket> tickets,
                                       Deadline deadline,
                                       std::vector<ImportedBlock>& out) {
-  table_->Fetch(tickets);
-  absl::Status status;
-  std::size_t held = 0;
-  const std::uint32_t hold = HoldWord(platform::CoarseNow());
-  while (held < tickets.size()) {
-    status = table_->Acquire(tickets[held], hold);
-    if (!status.ok()) break;
-    ++held;
-  }
-  std::size_t located = 0;
-  if (status.ok()) {
-    platform::MutexLock lock(mutex_);
-    for (; located < held; ++located) {
-      absl::StatusOr<ImportedBlock> block = Locate(tickets[located], deadline);
-      if (!block.ok()) {
-        status = block.status();
-        break;
+  platform::MutexLock lock(mutex_);
+  RETURN_IF_ERROR(table_->Acquire(tickets));
+  for (std::size_t i = 0; i < tickets.size(); ++i) {
+    const absl::StatusOr<Segment*> segment = Locate(tickets[i], deadline);
+    if (!segment.ok()) [[unlikely]] {
+      for (const PoolTicket& ticket : tickets.subspan(i)) {
+        table_->Release(ticket.slot);
       }
-      out.push_back(*std::move(block));
+      return segment.status();
     }
+    out.push_back(BlockOf(**segment, tickets[i]));
   }
-  for (const PoolTicket& ticket : tickets.subspan(located, held - located)) {
-    table_->Release(ticket.slot);
-  }
-  return status;
+  return absl::OkStatus();
 }
 
 Subscription::Segments::iterator Subscription::FindSegment(
@@ -253,8 +250,8 @@ Subscription::Segments::iterator Subscription::FindSegment(
   return found;
 }
 
-absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
-                                                   Deadline deadline) {
+absl::StatusOr<Subscription::Segment*> Subscription::Locate(
+    const PoolTicket& ticket, Deadline deadline) {
   auto found = FindSegment(ticket.segment);
   while (found == segments_.end()) {
     if (!connection_.ok()) {
@@ -279,6 +276,11 @@ absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
                      "which has ",
                      segment.memory->size(), " bytes"));
   }
+  return &segment;
+}
+
+ImportedBlock Subscription::BlockOf(Segment& segment,
+                                    const PoolTicket& ticket) {
   ++segment.blocks;
   segment.used = true;
   ++imported_;
@@ -287,13 +289,12 @@ absl::StatusOr<ImportedBlock> Subscription::Locate(const PoolTicket& ticket,
 }
 
 void Subscription::GiveBack(absl::Span<const Place> places) {
-  // Given back first: once the segment has gone nothing of it may be held.
-  for (const Place& place : places) table_->Release(place.slot);
   std::vector<Segments::node_type> gone;
   {
     platform::MutexLock lock(mutex_);
     imported_ -= places.size();
     for (const Place& place : places) {
+      table_->Release(place.slot);
       const auto found = FindSegment(place.segment);
       if (--found->second.blocks == 0 && found->second.forgotten) {
         gone.push_back(TakeOut(found));

@@ -83,7 +83,7 @@ class Subscription : public platform::Abandonable {
                std::unique_ptr<SharedTableView> table,
                const ImportOptions& options);
 
-  void ReceiveLoop();
+  void ReceiveLoop(const SharedTableView& view);
   absl::Status Take(Notice notice);
   absl::Status TakeSegment(Notice notice);
   void TakeForget(const ForgetSegment& forget);
@@ -93,9 +93,11 @@ class Subscription : public platform::Abandonable {
   void ReleaseLoop();
   absl::Status ImportSome(absl::Span<const PoolTicket> tickets,
                           Deadline deadline, std::vector<ImportedBlock>& out);
-  // The block of a ticket that is held.
-  absl::StatusOr<ImportedBlock> Locate(const PoolTicket& ticket,
-                                       Deadline deadline)
+  // Where the block of a ticket is; waits for it, without mutex_.
+  absl::StatusOr<Segment*> Locate(const PoolTicket& ticket, Deadline deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // REQUIRES: held, and located there.
+  ImportedBlock BlockOf(Segment& segment, const PoolTicket& ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Segments::iterator FindSegment(std::uint32_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -107,7 +109,7 @@ class Subscription : public platform::Abandonable {
 
   const platform::Driver driver_;
   const ImportOptions options_;
-  const std::unique_ptr<SharedTableView> table_;
+  const std::unique_ptr<SharedTableView> table_ ABSL_PT_GUARDED_BY(mutex_);
   const std::uint64_t forks_;  // When it was started.
   platform::Channel channel_;
   const platform::CancelEvent stop_;
