@@ -42,6 +42,10 @@ struct Session {
   std::vector<double> lots;
 };
 
+// What a session's lists have room for.
+constexpr std::size_t kBlocks = 32 << 10;
+constexpr std::size_t kLots = 4 << 10;
+
 // Takes that long, of wall time and of CPU time.
 void Spin(double ns) {
   const std::int64_t start = NowNs();
@@ -56,7 +60,12 @@ class Server {
         channel_(std::move(channel)),
         gather_(gpu),
         slow_import_ns_(options.slow_import_ns),
-        slow_connect_ns_(options.slow_connect_ns) {}
+        slow_connect_ns_(options.slow_connect_ns),
+        kept_blocks_(kBlocks),
+        kept_lots_(kLots) {
+    kept_blocks_.clear();
+    kept_lots_.clear();
+  }
 
   // Until the owner hangs up.
   absl::Status Serve() {
@@ -129,6 +138,8 @@ class Server {
       case kShut: {
         const std::int64_t start = NowNs();
         absl::Status closed = Close(session);
+        session.blocks.swap(kept_blocks_);
+        session.lots.swap(kept_lots_);
         sessions_.erase(found);
         answer->wall_ns = static_cast<double>(NowNs() - start);
         return closed;
@@ -154,11 +165,10 @@ class Server {
     Session& session = sessions_[route];
     session = Session{};
     session.importer = *std::move(importer);
-    // Touched, so that no import waits for the kernel to do it.
-    session.blocks.resize(32 << 10);
-    session.blocks.clear();
-    session.lots.resize(4 << 10);
-    session.lots.clear();
+    session.blocks.swap(kept_blocks_);
+    session.blocks.reserve(kBlocks);
+    session.lots.swap(kept_lots_);
+    session.lots.reserve(kLots);
     return absl::OkStatus();
   }
 
@@ -336,6 +346,10 @@ class Server {
   const double slow_import_ns_;
   const double slow_connect_ns_;
   std::map<std::uint32_t, Session> sessions_;
+  // The empty lists of the session before: their memory was used, so that no
+  // import waits for the kernel to make it.
+  std::vector<Imported> kept_blocks_;
+  std::vector<double> kept_lots_;
   Block local_to_;
   Block local_from_;
 };

@@ -94,10 +94,16 @@ class PoolOwner : public Owner {
 
 class PoolImporter : public Importer {
  public:
-  // With memory for what will be imported: its first use is no part of a share.
-  explicit PoolImporter(Gpu& gpu) : gpu_(gpu), blocks_(32 << 10) {
-    blocks_.clear();
+  explicit PoolImporter(Gpu& gpu) : gpu_(gpu) {
+    Kept().swap(blocks_);
+    blocks_.reserve(kBlocks);
   }
+  ~PoolImporter() override {
+    blocks_.clear();
+    Kept().swap(blocks_);
+  }
+  PoolImporter(const PoolImporter&) = delete;
+  PoolImporter& operator=(const PoolImporter&) = delete;
 
   absl::Status Meet(const Introduction& owner) override {
     deadline_ = absl::Now() + absl::Hours(1);
@@ -161,10 +167,24 @@ class PoolImporter : public Importer {
   }
 
  private:
+  using Blocks = std::vector<std::optional<vmm::ImportedBlock>>;
+
+  static constexpr std::size_t kBlocks = 32 << 10;
+  // The empty list of the importer before: its memory was used, so that no
+  // import and no connecting waits for the kernel to make it.
+  static Blocks& Kept() {
+    static auto* const kept = [] {
+      auto* made = new Blocks(kBlocks);
+      made->clear();
+      return made;
+    }();
+    return *kept;
+  }
+
   Gpu& gpu_;
   absl::Time deadline_;
   std::unique_ptr<vmm::ImportedPool> pool_;
-  std::vector<std::optional<vmm::ImportedBlock>> blocks_;
+  Blocks blocks_;
   std::size_t open_ = 0;  // Of them.
 };
 
