@@ -32,7 +32,7 @@ absl::Status Core::PublishOne(Block& block, CUdeviceptr address,
            offset,      block.requested};
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(out, domain.Publish(segment, offset, block.requested));
+  RETURN_IF_ERROR(domain.Publish(segment, offset, block.requested, out));
   block.slot.store(out.slot, std::memory_order_relaxed);
   return absl::OkStatus();
 }

@@ -36,15 +36,14 @@ absl::Status Domain::MakeTable() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PoolTicket> Domain::Publish(const Segment& segment,
-                                           std::uint64_t offset,
-                                           std::uint64_t size) {
-  absl::Status made = MakeTable();
-  if (!made.ok()) return made;
-  absl::StatusOr<SlotRef> slot = table_->Publish(segment.number, offset, size);
-  if (!slot.ok()) return slot.status();
-  return PoolTicket{table_->domain(), segment.number, slot->slot,
-                    slot->generation, offset,         size};
+absl::Status Domain::Publish(const Segment& segment, std::uint64_t offset,
+                             std::uint64_t size, PoolTicket& out) {
+  RETURN_IF_ERROR(MakeTable());
+  ASSIGN_OR_RETURN(const SlotRef slot,
+                   table_->Publish(segment.number, offset, size));
+  out = {table_->domain(), segment.number, slot.slot,
+         slot.generation,  offset,         size};
+  return absl::OkStatus();
 }
 
 bool Domain::IsQuarantined(std::uint32_t slot) const {

@@ -33,9 +33,10 @@ class Domain {
 
   // --- Tickets ---------------------------------------------------------------
 
-  // A ticket for `size` bytes at `offset` of `segment`, in a slot of its own.
-  absl::StatusOr<PoolTicket> Publish(const Segment& segment,
-                                     std::uint64_t offset, std::uint64_t size);
+  // Makes the ticket for `size` bytes at `offset` of `segment`, in a slot of its
+  // own.
+  absl::Status Publish(const Segment& segment, std::uint64_t offset,
+                       std::uint64_t size, PoolTicket& out);
   // See ShareTable; without the core's mutex. REQUIRES: a peer has joined.
   void PopulateAhead() const { table_->PopulateAhead(); }
   // The generation that Publish() gave to what has the slot now.
