@@ -139,7 +139,7 @@ void AddTargets(Bench& bench, const Link& link, const ManyByRoute& early,
       absl::StrCat("k-th share, pool over legacy, CPU time, ", link.place());
   // Legacy's open costs a peer what it costs the same GPU, but for the first one
   // of a pair of GPUs.
-  ratio.floor = link.key() == "peer" ? 250 : 100;
+  ratio.floor = link.key() == "peer" ? 250 : 200;
   ratio.aim = 300;
   ratio.unit = "x";
   ratio.remark = "get and open of a block of its own for each buffer";

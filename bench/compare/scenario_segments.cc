@@ -46,6 +46,17 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
       "legacy IPC opens one allocation a buffer by every way, and so does the "
       "pool: its segments are the buffers");
   bench.results.tables.push_back(table);
+  Target target;
+  target.name = absl::StrCat(
+      kBuffers, " buffers, late, pool's time over a legacy arena's, ",
+      link.place());
+  target.floor = 2;
+  target.aim = 1;
+  target.at_least = false;
+  target.remark = "from connecting until the importer has read a word of each";
+  const std::optional<double> pool = Late(samples, routes::kPool);
+  if (pool && arena) target.measured = *pool / *arena;
+  bench.results.targets.push_back(target);
 }
 
 absl::Status Run(Bench& bench) {

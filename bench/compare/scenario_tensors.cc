@@ -71,7 +71,7 @@ void AddTargets(Bench& bench, const Link& link, const Turns& early,
       "the model's tensors, late, pool's time over a legacy arena's, ",
       link.place());
   // One open of legacy maps a piece; a segment takes five calls.
-  arena.floor = link.key() == "peer" ? 2.5 : 5;
+  arena.floor = link.key() == "peer" ? 2.5 : 3.5;
   arena.aim = 1;
   arena.at_least = false;
   arena.remark = "from connecting until the importer has read a word of each";
