@@ -12,9 +12,11 @@ absl::Status Subscription::TakeRecall(const RecallBlocks& recall) {
   std::vector<RecalledBlock> told;
   {
     platform::MutexLock lock(mutex_);
-    std::erase_if(recalled_, [this](const auto& one) {
-      return !table_->Holds(one.first, one.second.generation);
-    });
+    std::erase_if(recalled_,
+                  [this](const auto& one)
+                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                        return !table_->Holds(one.first, one.second.generation);
+                      });
     for (const RecalledSlot& wanted : recall.blocks) {
       // What was given back meanwhile, the owner finds out by itself.
       if (!table_->Holds(wanted.slot, wanted.generation)) continue;
