@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -268,7 +269,8 @@ int main(int argc, char** argv) {
       }
     } else if (word == "--format=csv") {
       csv = true;
-    } else {
+    } else if (!absl::StartsWith(word, "--driver=")) {
+      // That is of no use here, and ./dev bench gives it to every program.
       std::fprintf(stderr, "usage: bench_job [--ranks=N,...] [--format=csv]\n");
       return 2;
     }
