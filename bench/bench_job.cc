@@ -1,7 +1,7 @@
 // What a rank of a job pays, by the number of ranks: for the handshake, for
 // symmetric memory, and for the report of `vmmshare doctor --job`.
 //
-//   bench_job                          2 to 72 ranks
+//   bench_job                          2 to 36 ranks
 //   bench_job --ranks=72,144,576
 //   bench_job --format=csv             for the plot
 //
@@ -254,7 +254,7 @@ void Run(const Driver& driver, int ranks, std::uint64_t descriptors, bool csv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<int> sizes = {2, 4, 8, 16, 36, 72};
+  std::vector<int> sizes = {2, 4, 8, 16, 36};
   bool csv = false;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];

@@ -29,7 +29,7 @@ using ZeroedPages = Owned<ZeroedPagesTraits>;
 absl::StatusOr<ZeroedPages> MapZeroedPages(std::size_t size);
 
 // Has the pages under `bytes` be there, all at once: otherwise the first write to
-// each waits for the kernel, 0.5 to 1 us (measured). They are this process's or
+// each waits for the kernel, 1 to 2 us (measured). They are this process's or
 // shared, and may be in use. A hint: where the system has no such call (Linux
 // before 5.14, Windows) or no memory, nothing happens.
 void PopulatePages(absl::Span<std::uint8_t> bytes);

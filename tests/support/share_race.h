@@ -28,6 +28,9 @@ namespace vmm::testing {
 
 inline constexpr std::uint64_t kRaceRounds = 300'000;
 
+// A block that the peer imports together with that of the race, at times.
+inline constexpr pool::SlotRef kLasting = {2, 3};
+
 // Where both sides look. All zero before the race; may be shared memory.
 struct RaceMemory {
   alignas(64) std::atomic<std::uint64_t> posted{};  // Generation to try.
@@ -84,6 +87,11 @@ inline RaceFigures RaceOwner(pool::ShareTable& table, RaceMemory& memory,
   const std::uint32_t slot = Must(table.Publish(1, 0, 64)).slot;
   // One that nobody tries, whose hold is in the same cache line.
   const std::uint32_t beside = Must(table.Publish(1, 0, 64)).slot;
+  // One that is there for as long as the race.
+  const pool::SlotRef lasting = Must(table.Publish(1, 0, 64));
+  platform::Check(lasting.slot == kLasting.slot &&
+                      lasting.generation == kLasting.generation,
+                  "not the slot that the peer takes for one that lasts");
   table.Withdraw(beside);
   table.Withdraw(slot);
   table.Recycle(slot);
@@ -121,13 +129,19 @@ inline RaceFigures RacePeer(pool::SharedTableView& view, RaceMemory& memory,
   RaceFigures figures;
   Jitter jitter;
   PoolTicket ticket = {view.domain(), 1, 0, 0, 0, 64};
+  const PoolTicket lasting = {view.domain(),       1, kLasting.slot,
+                              kLasting.generation, 0, 64};
+  bool several = false;
   const auto acquire = [&] {
+    several = jitter.Below(2) == 0;
+    const PoolTicket lot[] = {lasting, ticket, lasting, ticket};
     const platform::MutexLock lock(calls);
-    return view.Acquire(ticket).ok();
+    return several ? view.Acquire(lot).ok() : view.Acquire(ticket).ok();
   };
   const auto release = [&] {
     const platform::MutexLock lock(calls);
-    view.Release(ticket.slot);
+    for (int i = several ? 2 : 1; i > 0; --i) view.Release(ticket.slot);
+    for (int i = several ? 2 : 0; i > 0; --i) view.Release(lasting.slot);
   };
   while (memory.done.load() == 0) {
     RaceWait([&] {

@@ -214,8 +214,8 @@ class Pool final : public Servable {
   // FAILED_PRECONDITION as in Free(); FAILED_PRECONDITION for a private pool;
   // RESOURCE_EXHAUSTED with 1,048,576 tickets out in the domain.
   absl::StatusOr<PoolTicket> Export(CUdeviceptr block);
-  // Many at once, in the order given. All or nothing but for memory: those
-  // before the one that failed stay exported until they are freed.
+  // Many at once, in the order given. All or nothing but for memory: some of
+  // those before the one that failed stay exported until they are freed.
   absl::StatusOr<std::vector<PoolTicket>> ExportAll(
       absl::Span<const CUdeviceptr> blocks);
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
@@ -71,18 +72,20 @@ absl::Status Core::ExportSome(absl::Span<const CUdeviceptr> blocks,
          found[claimed]->Claim()) {
     ++claimed;
   }
-  absl::Status status;
-  if (claimed == blocks.size()) [[likely]] {
-    for (std::size_t i = 0; i < claimed && status.ok(); ++i) {
-      status = PublishOne(*found[i], blocks[i], out[i]);
-    }
+  const absl::Span<Block* const> ours(found.data(), claimed);
+  // Whatever happens: Free() would wait for ever.
+  absl::Cleanup unclaim = [ours] {
+    for (Block* const block : ours) block->Unclaim();
+  };
+  if (claimed < blocks.size()) [[unlikely]] {
+    std::move(unclaim).Invoke();
+    lock.Unlock();
+    return WhyNotFree(blocks[claimed]);
   }
-  for (std::size_t i = 0; i < claimed; ++i) found[i]->Unclaim();
-  if (claimed == blocks.size()) [[likely]] {
-    return status;
+  for (std::size_t i = 0; i < claimed; ++i) {
+    RETURN_IF_ERROR(PublishOne(*ours[i], blocks[i], out[i]));
   }
-  lock.Unlock();
-  return WhyNotFree(blocks[claimed]);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {

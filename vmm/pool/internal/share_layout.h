@@ -3,7 +3,7 @@
 // The share table is written by the owner and read by peers: a header page,
 // then kPoolSlots records. A hold table is written by one peer and read by the
 // owner: kPoolSlots words, each 0 or since when. Both are mostly holes: pages
-// come into being as slots are used, the lowest first.
+// come into being as slots are used, the lowest first, and some ahead.
 //
 // Both sides run on one machine, so numbers are in its byte order.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_SHARE_LAYOUT_H_
@@ -74,11 +74,6 @@ inline constexpr std::size_t kBlocksAtOnce = 16;
 // done ahead, by another thread, for these slots once there is a subscriber. It
 // costs the owner 768 KiB and each peer 320 KiB.
 inline constexpr std::uint32_t kSlotsAhead = 16384;
-// For those beyond it is done by as many together, so that it is one share of
-// hundreds that waits.
-inline constexpr std::uint32_t kSlotsAtOnce = 512;
-static_assert(kSlotsAhead % kSlotsAtOnce == 0);
-static_assert(kPoolSlots % kSlotsAtOnce == 0);
 
 inline constexpr std::size_t kShareHeaderBytes = 4096;
 inline constexpr std::size_t kShareTableBytes =

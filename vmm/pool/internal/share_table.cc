@@ -60,14 +60,13 @@ void ShareTable::CheckState(std::uint32_t slot, State expected,
                                                 : "withdrawn"));
 }
 
-void ShareTable::Populate(std::uint32_t slot, std::uint32_t count) const {
-  platform::PopulatePages(table_.writable_bytes().subspan(
-      kShareHeaderBytes + slot * sizeof(ShareRecord),
-      count * sizeof(ShareRecord)));
+void ShareTable::PopulateAhead() const {
+  platform::PopulatePages(table_.writable_bytes().first(
+      kShareHeaderBytes + kSlotsAhead * sizeof(ShareRecord)));
   // Of the vector's reserve, which stays where it is.
   auto* const slots = const_cast<Slot*>(slots_.data());
   platform::PopulatePages(
-      {reinterpret_cast<std::uint8_t*>(slots + slot), count * sizeof(Slot)});
+      {reinterpret_cast<std::uint8_t*>(slots), kSlotsAhead * sizeof(Slot)});
 }
 
 absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
@@ -82,9 +81,6 @@ absl::StatusOr<SlotRef> ShareTable::Publish(std::uint32_t segment,
     free_.pop_back();
   } else if (slots_.size() < kPoolSlots) {
     slot = static_cast<std::uint32_t>(slots_.size());
-    if (slot % kSlotsAtOnce == 0 && slot >= kSlotsAhead) {
-      Populate(slot, kSlotsAtOnce);
-    }
     slots_.emplace_back();
   } else {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -58,7 +58,7 @@ class ShareTable {
 
   // Has the pages of the first kSlotsAhead slots be there; 0.3 ms. Thread-safe:
   // the one call that needs no lock.
-  void PopulateAhead() const { Populate(0, kSlotsAhead); }
+  void PopulateAhead() const;
 
   // From when this returns, no ticket to the block is accepted any more. Peers
   // that hold it go on using it. REQUIRES: published.
@@ -113,7 +113,6 @@ class ShareTable {
 
   ShareTable(const DomainId& domain, platform::SharedMemory table);
   ShareRecord& Record(std::uint32_t slot) const;
-  void Populate(std::uint32_t slot, std::uint32_t count) const;
   const Peer& Find(PeerId peer) const;
   void CheckState(std::uint32_t slot, State expected, const char* call) const;
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
-#include "platform/base/status_macros.h"
 
 namespace vmm::pool {
 
@@ -113,61 +112,42 @@ SharedTableView::SharedTableView(const DomainId& domain, SharedMemory table,
 
 absl::Status SharedTableView::Acquire(absl::Span<const PoolTicket> tickets,
                                       std::uint32_t hold) {
-  RETURN_IF_ERROR(CheckAll(tickets));
-  const std::size_t held = HoldAll(tickets, hold);
+  const std::size_t named = CountNamed(tickets);
+  const std::size_t held = HoldAll(tickets.first(named), hold);
   // The order of the holds before it and of the generations behind it is the
   // whole argument: see share_table.h.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  absl::Status status;
-  for (const PoolTicket& ticket : tickets.subspan(0, held)) {
-    status = Confirm(ticket);
-    if (!status.ok()) [[unlikely]] {
-      break;
-    }
+  std::size_t confirmed = 0;
+  while (confirmed < held && Confirm(tickets[confirmed])) ++confirmed;
+  if (confirmed == tickets.size()) [[likely]] {
+    return absl::OkStatus();
   }
-  if (status.ok() && held < tickets.size()) [[unlikely]] {
-    status = absl::ResourceExhaustedError(absl::StrCat(
-        "the block (", tickets[held].Describe(),
-        ") is held 2^32 - 1 times by this process; give some of them back"));
-  }
-  if (status.ok()) [[likely]] {
-    return status;
-  }
-  for (const PoolTicket& ticket : tickets.subspan(0, held)) {
-    Release(ticket.slot);
-  }
-  return status;
+  // Before the reason is put into words, which takes time and memory.
+  for (const PoolTicket& ticket : tickets.first(held)) Release(ticket.slot);
+  return WhyRefused(tickets[confirmed], confirmed == held && held < named);
 }
 
-absl::Status SharedTableView::CheckAll(
+bool SharedTableView::IsNamed(const PoolTicket& ticket) const {
+  // Generation 0 would equal that of an empty slot.
+  return ticket.domain == domain_ && ticket.slot < kPoolSlots &&
+         ticket.generation != 0;
+}
+
+std::size_t SharedTableView::CountNamed(
     absl::Span<const PoolTicket> tickets) const {
-  for (const PoolTicket& ticket : tickets) {
-    if (ticket.domain != domain_) [[unlikely]] {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the ticket (", ticket.Describe(),
-                       ") is of another sharing domain than ",
-                       domain_.ToString(), ", which it was given to"));
-    }
-    // Generation 0 would equal that of an empty slot.
-    if (ticket.slot >= kPoolSlots || ticket.generation == 0) [[unlikely]] {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the ticket (", ticket.Describe(),
-                       ") names no block: expected a slot "
-                       "below ",
-                       kPoolSlots, " and a generation from 1"));
-    }
+  std::size_t named = 0;
+  for (; named < tickets.size() && IsNamed(tickets[named]); ++named) {
     // Each record comes from the owner's processor. No load needs another's
     // result, so that all are under way at once.
-    records_[ticket.slot].generation.load(std::memory_order_relaxed);
+    records_[tickets[named].slot].generation.load(std::memory_order_relaxed);
   }
-  return absl::OkStatus();
+  return named;
 }
 
 std::size_t SharedTableView::HoldAll(absl::Span<const PoolTicket> tickets,
                                      std::uint32_t hold) {
   std::size_t held = 0;
   for (const PoolTicket& ticket : tickets) {
-    if (ticket.slot >= kSlotsAhead) PopulateBeyond(ticket.slot);
     Slot& slot = slots_[ticket.slot];
     if (slot.references == 0) {
       holds_[ticket.slot].store(hold, std::memory_order_relaxed);
@@ -180,38 +160,55 @@ std::size_t SharedTableView::HoldAll(absl::Span<const PoolTicket> tickets,
   return held;
 }
 
-void SharedTableView::Populate(std::uint32_t slot, std::uint32_t count) const {
-  platform::PopulatePages(
-      slot_pages_.get().subspan(slot * sizeof(Slot), count * sizeof(Slot)));
-  platform::PopulatePages(hold_memory_.writable_bytes().subspan(
-      slot * sizeof(Hold), count * sizeof(Hold)));
-}
-
-void SharedTableView::PopulateBeyond(std::uint32_t slot) {
-  const std::uint32_t chunk = slot / kSlotsAtOnce;
-  if (populated_[chunk]) return;
-  populated_.set(chunk);
-  Populate(chunk * kSlotsAtOnce, kSlotsAtOnce);
-}
-
-absl::Status SharedTableView::Confirm(const PoolTicket& ticket) {
+bool SharedTableView::Confirm(const PoolTicket& ticket) {
   Slot& slot = slots_[ticket.slot];
   const ShareRecord& record = records_[ticket.slot];
+  const std::uint64_t generation =
+      record.generation.load(std::memory_order_seq_cst);
   // Where the slot was held before, that hold stands for this one. While it
   // does the slot is not used again, so that the generation is the held
   // block's, or 0 once its owner has freed it: new users are refused then, and
   // those there are go on.
-  const std::uint64_t generation =
-      record.generation.load(std::memory_order_seq_cst);
   if (generation != ticket.generation ||
-      (slot.generation != 0 && slot.generation != generation)) [[unlikely]] {
-    return Freed(ticket, generation);
-  }
-  if (!Agrees(ticket, record)) [[unlikely]] {
-    return Contradicts(ticket, record);
+      (slot.generation != 0 && slot.generation != generation) ||
+      !Agrees(ticket, record)) [[unlikely]] {
+    return false;
   }
   slot.generation = generation;
-  return absl::OkStatus();
+  return true;
+}
+
+absl::Status SharedTableView::WhyRefused(const PoolTicket& ticket,
+                                         bool is_held_too_often) const {
+  if (ticket.domain != domain_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ticket (", ticket.Describe(),
+                     ") is of another sharing domain than ", domain_.ToString(),
+                     ", which it was given to"));
+  }
+  if (!IsNamed(ticket)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ticket (", ticket.Describe(),
+                     ") names no block: expected a slot below ", kPoolSlots,
+                     " and a generation from 1"));
+  }
+  if (is_held_too_often) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the block (", ticket.Describe(),
+        ") is held 2^32 - 1 times by this process; give some of them back"));
+  }
+  const ShareRecord& record = records_[ticket.slot];
+  const std::uint64_t generation =
+      record.generation.load(std::memory_order_seq_cst);
+  return generation == ticket.generation && !Agrees(ticket, record)
+             ? Contradicts(ticket, record)
+             : Freed(ticket, generation);
+}
+
+void SharedTableView::Populate(std::uint32_t slots) const {
+  platform::PopulatePages(slot_pages_.get().first(slots * sizeof(Slot)));
+  platform::PopulatePages(
+      hold_memory_.writable_bytes().first(slots * sizeof(Hold)));
 }
 
 void SharedTableView::Release(std::uint32_t number) {

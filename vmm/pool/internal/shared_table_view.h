@@ -8,7 +8,7 @@
 #define VMMSHARE_VMM_POOL_INTERNAL_SHARED_TABLE_VIEW_H_
 
 #include <atomic>
-#include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -74,7 +74,7 @@ class SharedTableView {
 
   // Has the pages of the first kSlotsAhead slots be there; 0.1 ms. Thread-safe:
   // the one call that needs no lock.
-  void PopulateAhead() const { Populate(0, kSlotsAhead); }
+  void PopulateAhead() const { Populate(kSlotsAhead); }
 
   // How often the slot is held here.
   std::uint32_t References(std::uint32_t slot) const;
@@ -91,14 +91,17 @@ class SharedTableView {
 
   SharedTableView(const DomainId& domain, platform::SharedMemory table,
                   platform::SharedMemory holds, platform::ZeroedPages slots);
-  // Before anything is held.
-  absl::Status CheckAll(absl::Span<const PoolTicket> tickets) const;
-  // Holds the slots, or those up to the one that is refused; how many.
+  bool IsNamed(const PoolTicket& ticket) const;
+  // How many of the first could name blocks of this domain.
+  std::size_t CountNamed(absl::Span<const PoolTicket> tickets) const;
+  // Holds the slots, or those up to one that is held too often; how many.
   std::size_t HoldAll(absl::Span<const PoolTicket> tickets, std::uint32_t hold);
-  void Populate(std::uint32_t slot, std::uint32_t count) const;
-  void PopulateBeyond(std::uint32_t slot);
   // Whether what is held is what the ticket says.
-  absl::Status Confirm(const PoolTicket& ticket);
+  bool Confirm(const PoolTicket& ticket);
+  absl::Status WhyRefused(const PoolTicket& ticket,
+                          bool is_held_too_often) const;
+  // Of the first `slots`.
+  void Populate(std::uint32_t slots) const;
 
   const DomainId domain_;
   const platform::SharedMemory table_;
@@ -107,8 +110,6 @@ class SharedTableView {
   Hold* const holds_;
   const platform::ZeroedPages slot_pages_;  // Most are never touched.
   Slot* const slots_;
-  // Of slots beyond the first, by slot / kSlotsAtOnce.
-  std::bitset<kPoolSlots / kSlotsAtOnce> populated_;
 };
 
 }  // namespace vmm::pool

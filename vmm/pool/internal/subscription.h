@@ -1,7 +1,8 @@
 // Subscription: what is behind an ImportedPool; internal to vmm/.
 //
-// Two threads of its own: one receives and maps segments, the other, started
-// when it is first needed, waits for streams. Neither needs a CUDA context.
+// Two threads of its own: one receives and maps segments, and makes pages of
+// the tables ahead; the other, started when it is first needed, waits for
+// streams. Neither needs a CUDA context.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_SUBSCRIPTION_H_
 
