@@ -125,6 +125,19 @@ TEST_F(ShareTableTest, SeveralAreHeldTogetherOrNoneIs) {
   }
 }
 
+TEST_F(ShareTableTest, OfSeveralTheFirstThatIsRefusedSaysWhy) {
+  Peer peer = NewPeer();
+  const PoolTicket good = Share(), freed = Share();
+  table_.Withdraw(freed.slot);
+  PoolTicket foreign = good;
+  foreign.domain = Domain(9);
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      peer.view->Acquire(std::vector{good, freed, foreign})));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      peer.view->Acquire(std::vector{good, foreign, freed})));
+  EXPECT_EQ(table_.HoldsOf(peer.id), 0u);
+}
+
 TEST_F(ShareTableTest, OneTicketMayBeAmongSeveralTwice) {
   Peer peer = NewPeer();
   const PoolTicket old_ticket = Share();
