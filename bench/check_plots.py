@@ -4,17 +4,24 @@
 usage: check_plots.py BENCH_TRACE TRACE     (exits with 77 where matplotlib is missing)
 """
 
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 PLOT = pathlib.Path(__file__).with_name("plot_traces.py")
+# The system's own has what the system's packages bring.
+PYTHONS = [sys.executable, *filter(os.path.exists, ["/usr/bin/python3"])]
 
 
 def plot(*words):
-    return subprocess.run([sys.executable, "-B", PLOT, *words], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
+    for python in PYTHONS:
+        done = subprocess.run([python, "-B", PLOT, *words], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 77:
+            break
+    return done
 
 
 def main():
