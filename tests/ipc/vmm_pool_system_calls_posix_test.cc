@@ -4,18 +4,26 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "platform/base/check.h"
+#include "platform/os/zeroed_pages.h"
 #include "tests/ipc/pool_both_sides.h"
 #include "tests/support/emulator.h"
+#include "tests/support/must.h"
+#include "vmm/pool/internal/share_layout.h"
 
 namespace vmm::testing {
 namespace {
@@ -83,6 +91,45 @@ TEST_F(PoolSystemCalls, SharingOutOfAWarmPoolCallsNoKernel) {
 TEST_F(PoolSystemCalls, OneCallIsSeen) {
   EXPECT_EQ(RunChild("getppid"), kEndedByTheFilter);
   EXPECT_EQ(RunChild("grow"), kEndedByTheFilter);
+}
+
+// Of this process's mappings of control memory that are `kib` large, the most
+// that one has in memory, in KiB.
+std::size_t ResidentOf(std::size_t kib) {
+  std::ifstream maps("/proc/self/smaps");
+  std::size_t most = 0, size = 0, value = 0;
+  bool is_control = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:") != std::string::npos) {
+      is_control = line.find("memfd:vmmshare-control") != std::string::npos;
+    } else if (std::sscanf(line.c_str(), "Size: %zu", &value) == 1) {
+      size = value;
+    } else if (std::sscanf(line.c_str(), "Rss: %zu", &value) == 1) {
+      if (is_control && size == kib) most = std::max(most, value);
+      is_control = false;
+    }
+  }
+  return most;
+}
+
+// By threads that attend, before the first share: the owner's records, and the
+// words of the peer.
+TEST_F(PoolSystemCalls, APageOfTheTablesIsThereBeforeAShareWritesToIt) {
+  const platform::ZeroedPages probe = Must(platform::MapZeroedPages(4096));
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
+  if (::madvise(probe.get().data(), 4096, kPopulateWrite) != 0) {
+    GTEST_SKIP() << "this kernel makes no pages ahead";
+  }
+  const Share share = Serve();
+  const std::unique_ptr<ImportedPool> imported =
+      Must(ImportedPool::Subscribe(driver(), share.ticket(), {}, Late()));
+  using pool::kSlotsAhead;
+  ExpectSoon([] {
+    return ResidentOf(pool::kShareTableBytes >> 10) >=
+               (kSlotsAhead * sizeof(pool::ShareRecord) >> 10) &&
+           ResidentOf(pool::kHoldTableBytes >> 10) >=
+               (kSlotsAhead * sizeof(pool::Hold) >> 10);
+  });
 }
 
 }  // namespace
