@@ -113,6 +113,8 @@ class StreamMemoryOperations(Ordering):
 class FenceArrays(StreamMemoryOperations):
     """vmmshare's fences in device memory: the same words, as fences."""
 
+    kernels = False
+
     def load(self):
         import vmmshare
         self.vs = vmmshare
@@ -120,8 +122,8 @@ class FenceArrays(StreamMemoryOperations):
 
     def prepare(self, side):
         super().prepare(side)
-        arrays = [self.vs.FenceArray(self.memory.array(rank, 2 * self.vs.FENCE_BYTES, "uint8"))
-                  for rank in range(2)]
+        arrays = [self.vs.FenceArray(self.memory.array(rank, 2 * self.vs.FENCE_BYTES, "uint8"),
+                                     kernels=self.kernels) for rank in range(2)]
         arrays[side.rank].clear()
         side.meet()
         self.own, self.theirs = ([arrays[rank][index] for index in range(2)]
@@ -139,6 +141,16 @@ class FenceArrays(StreamMemoryOperations):
     def wait(self, side):
         self.counts.waited += 1
         self.own[1].wait(self.stream, self.counts.waited)
+
+
+class FenceKernels(FenceArrays):
+    """The same, of which streams wait by kernels; a barrier is one kernel."""
+
+    kernels = True
+
+    def barrier(self, side):
+        self.counts.round += 1
+        self.vs.meet(self.theirs[:1], self.own[:1], self.stream, self.counts.round)
 
 
 class TorchStream(Ordering):

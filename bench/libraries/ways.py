@@ -61,6 +61,8 @@ WAYS = [
          note="in memory of the host; a barrier is a signal and a wait on each rank"),
     _way("ordering", "vmmshare fence arrays", "FenceArrays", "ordering_ways", host=True,
          note="in symmetric memory, each fence with the rank that waits for it"),
+    _way("ordering", "vmmshare fence arrays, kernels", "FenceKernels", "ordering_ways", host=True,
+         note="the same, of which streams wait by kernels; a barrier is one kernel: meet()"),
     _way("ordering", "vmmshare ring", "Ring", "ordering_ways", quick=False, host=True,
          note="a buffer a signal, with a message each; the host takes part, no gate"),
     _way("ordering", "stream memory operations", "StreamMemoryOperations", "ordering_ways",

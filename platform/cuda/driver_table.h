@@ -55,6 +55,7 @@ struct DriverTable {
   decltype(&::cuCtxPopCurrent) cuCtxPopCurrent = nullptr;
   decltype(&::cuCtxGetDevice) cuCtxGetDevice = nullptr;
   decltype(&::cuCtxSynchronize) cuCtxSynchronize = nullptr;
+  decltype(&::cuCtxGetId) cuCtxGetId = nullptr;
   // Virtual memory management.
   decltype(&::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity =
       nullptr;
@@ -212,6 +213,7 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   visit(DriverEntry<&T::cuCtxPopCurrent>{"cuCtxPopCurrent", 4000, kRequired});
   visit(DriverEntry<&T::cuCtxGetDevice>{"cuCtxGetDevice", 2000, kRequired});
   visit(DriverEntry<&T::cuCtxSynchronize>{"cuCtxSynchronize", 2000, kRequired});
+  visit(DriverEntry<&T::cuCtxGetId>{"cuCtxGetId", 12000, kOptional});
   visit(DriverEntry<&T::cuMemGetAllocationGranularity>{
       "cuMemGetAllocationGranularity", 10020, kRequired});
   visit(DriverEntry<&T::cuMemCreate>{"cuMemCreate", 10020, kRequired});

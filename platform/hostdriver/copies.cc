@@ -4,6 +4,8 @@
 // synchronization behavior"). It waits for all it does where memory of the host
 // is read or written in place; what stays on devices goes on after the call,
 // and so does the second half of a copy from pageable memory.
+#include "platform/hostdriver/copies.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -250,6 +252,23 @@ CUresult Fill(const char* call, CUdeviceptr to, std::uint32_t value,
 }
 
 }  // namespace
+
+bool CopyNow(State& state, Lock& held, int device, CUdeviceptr to,
+             CUdeviceptr from, std::size_t size) {
+  std::vector<Piece> into;
+  std::vector<Piece> of;
+  if (Resolve(state, to, size, device, kWrite, When::kRunning, &into) !=
+          CUDA_SUCCESS ||
+      Resolve(state, from, size, device, kRead, When::kRunning, &of) !=
+          CUDA_SUCCESS) {
+    return false;
+  }
+  held.unlock();
+  CopyPieces(std::move(into), std::move(of));
+  held.lock();
+  return true;
+}
+
 }  // namespace vmm::hostdriver
 
 using namespace vmm::hostdriver;

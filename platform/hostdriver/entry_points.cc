@@ -60,6 +60,7 @@ const Entry kEntries[] = {
     Make("cuCtxPushCurrent", 4000, &cuCtxPushCurrent),
     Make("cuCtxPopCurrent", 4000, &cuCtxPopCurrent),
     Make("cuCtxGetDevice", 2000, &cuCtxGetDevice),
+    Make("cuCtxGetId", 12000, &cuCtxGetId),
     Make("cuCtxSynchronize", 2000, &cuCtxSynchronize),
     Make("cuMemCreate", 10020, &cuMemCreate),
     Make("cuMemRelease", 10020, &cuMemRelease),

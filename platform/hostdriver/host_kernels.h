@@ -51,7 +51,7 @@ typedef void (*VmmshareHostKernel)(const VmmshareHostLaunch* launch,
 
 // Registers `kernel` under `name`, in place of an older one, for modules of
 // this process. `sizes` are the bytes of each of its `count` arguments, in
-// order, 4096 together at most. All is copied. Returns 0, or 1
+// order, 32764 together at most. All is copied. Returns 0, or 1
 // (CUDA_ERROR_INVALID_VALUE) for null, an empty name or sizes that cannot be.
 // Thread-safe; before cuInit too.
 typedef int (*VmmshareHostAddKernel)(const char* name,

@@ -13,10 +13,18 @@
 namespace vmm::hostdriver {
 namespace {
 
-constexpr std::size_t kMaxArgumentBytes = 4096;  // Of a launch, as in CUDA.
+// Of a launch, as in CUDA from 12.1 on.
+constexpr std::size_t kMaxArgumentBytes = 32764;
 
 // A lock of its own: a library registers its kernels inside cuInit.
 struct Registry {
+  Registry() {
+    for (Kernel& own : OwnKernels()) {
+      std::string name = own.name;
+      kernels.emplace(std::move(name),
+                      std::make_shared<const Kernel>(std::move(own)));
+    }
+  }
   std::mutex mu;
   std::map<std::string, std::shared_ptr<const Kernel>, std::less<>> kernels;
   std::set<std::string> told;  // Names that were asked for in vain.

@@ -9,14 +9,26 @@
 #include <vector>
 
 #include "platform/hostdriver/cuda_api.h"
+#include "platform/hostdriver/state.h"
 
 namespace vmm::hostdriver {
+
+struct Stream;
+
+// What a launch of a kernel of vmmshare's own does, of which the arguments are
+// copied before it returns.
+using OwnKernel = Work (*)(const std::shared_ptr<Stream>& stream,
+                           void* const* arguments);
 
 struct Kernel {
   std::string name;
   VmmshareHostKernel function = nullptr;
   std::vector<std::size_t> sizes;  // Of the arguments, in bytes.
+  OwnKernel own = nullptr;         // In place of `function`.
 };
+
+// Those that vmmshare launches itself.
+std::vector<Kernel> OwnKernels();
 
 // The kernel that is registered as `name`; null if none is. Thread-safe.
 std::shared_ptr<const Kernel> FindKernel(std::string_view name);

@@ -153,6 +153,9 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction id, unsigned int grid_x,
   if (arguments == nullptr && !function.kernel->sizes.empty()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (function.kernel->own != nullptr) {
+    return Submit(state, stream, function.kernel->own(stream, arguments));
+  }
   Work work =
       [kernel = function.kernel, launch, device = stream->context->device,
        copied = Arguments(*function.kernel, arguments)](State&, Lock& held) {

@@ -6,6 +6,7 @@
 #include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/event.h"
 #include "platform/hostdriver/stream.h"
+#include "platform/hostdriver/stream_words.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -51,6 +52,34 @@ Word FindWord(State& state, CUdeviceptr address, int device,
 }
 
 }  // namespace
+
+bool StoreWord(State& state, int device, CUdeviceptr address,
+               std::uint64_t value) {
+  const Word word =
+      FindWord(state, address, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (word.value == nullptr) return false;
+  std::atomic_ref<std::uint64_t>(*word.value).store(value);
+  return true;
+}
+
+bool AwaitWord(State& state, Lock& held, const Stream& stream,
+               CUdeviceptr address, std::uint64_t value,
+               unsigned int condition) {
+  bool is_there = true;
+  PollUntil(state, held, [&] {
+    if (MustAbandon(state, stream)) return true;
+    // Looked up each time: memory unmapped under a waiting stream is a fault,
+    // not a reason to wait for ever.
+    const Word word = FindWord(state, address, stream.context->device,
+                               CU_MEM_ACCESS_FLAGS_PROT_READ);
+    is_there = word.value != nullptr;
+    return !is_there ||
+           IsMet(std::atomic_ref<std::uint64_t>(*word.value).load(), value,
+                 condition);
+  });
+  return is_there;
+}
+
 }  // namespace vmm::hostdriver
 
 using namespace vmm::hostdriver;
@@ -70,11 +99,8 @@ CUresult CUDAAPI cuStreamWriteValue64(CUstream id, CUdeviceptr address,
   if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
   const int device = stream->context->device;
   return Submit(state, stream, [address, value, device](State& now, Lock&) {
-    const Word word =
-        FindWord(now, address, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    if (word.value == nullptr) return CUDA_ERROR_LAUNCH_FAILED;
-    std::atomic_ref<std::uint64_t>(*word.value).store(value);
-    return CUDA_SUCCESS;
+    return StoreWord(now, device, address, value) ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_LAUNCH_FAILED;
   });
 }
 
@@ -93,28 +119,15 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
   }
   if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
-  return Submit(
-      state, stream,
-      [address, value, flags, weak = std::weak_ptr<Stream>(stream)](
-          State& now, Lock& held) {
-        const std::shared_ptr<Stream> self = weak.lock();
-        if (self == nullptr) return CUDA_SUCCESS;
-        CUresult result = CUDA_SUCCESS;
-        PollUntil(now, held, [&] {
-          if (MustAbandon(now, *self)) return true;
-          // Looked up each time: memory unmapped under a waiting stream is a
-          // fault, not a reason to wait for ever.
-          const Word word = FindWord(now, address, self->context->device,
-                                     CU_MEM_ACCESS_FLAGS_PROT_READ);
-          if (word.value == nullptr) {
-            result = CUDA_ERROR_LAUNCH_FAILED;
-            return true;
-          }
-          return IsMet(std::atomic_ref<std::uint64_t>(*word.value).load(),
-                       value, flags);
-        });
-        return result;
-      });
+  return Submit(state, stream,
+                [address, value, flags, weak = std::weak_ptr<Stream>(stream)](
+                    State& now, Lock& held) {
+                  const std::shared_ptr<Stream> self = weak.lock();
+                  if (self == nullptr) return CUDA_SUCCESS;
+                  return AwaitWord(now, held, *self, address, value, flags)
+                             ? CUDA_SUCCESS
+                             : CUDA_ERROR_LAUNCH_FAILED;
+                });
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream id, CUhostFn function, void* data) {

@@ -368,6 +368,56 @@ static void BlocksAndFencesAreSharedByTickets(void) {
   vmmshare_driver_close(driver);
 }
 
+// A call of the driver's, of which this program has no header.
+static void Find(const char* name, void* function) {
+  static void* library;
+  if (library == NULL) library = dlopen(driver_path, RTLD_NOW);
+  void* const found = library == NULL ? NULL : dlsym(library, name);
+  CHECK(found != NULL);
+  memcpy(function, &found, sizeof(found));
+}
+
+// By a kernel, on a stream of the primary context.
+static void AStreamMeetsTheHost(const vmmshare_device* device, uint64_t at,
+                                uint64_t bytes) {
+  int (*retain)(void**, int);
+  int (*make_current)(void*);
+  int (*create)(void**, unsigned);
+  int (*query)(void*);
+  int (*synchronize)(void*);
+  int (*destroy)(void*);
+  Find("cuDevicePrimaryCtxRetain", &retain);
+  Find("cuCtxSetCurrent", &make_current);
+  Find("cuStreamCreate", &create);
+  Find("cuStreamQuery", &query);
+  Find("cuStreamSynchronize", &synchronize);
+  Find("cuStreamDestroy_v2", &destroy);
+  void* context = NULL;
+  void* stream = NULL;
+  CHECK(retain(&context, 0) == 0 && make_current(context) == 0);
+  CHECK(create(&stream, 1) == 0);
+  vmmshare_fence_array* array = NULL;
+  MUST(vmmshare_fence_array_create_with_kernels(device, at, bytes, &array,
+                                                &error));
+  MUST(vmmshare_fence_array_clear(array, 10 * SECOND, &error));
+  vmmshare_fence* pair[2] = {NULL, NULL};
+  for (uint64_t i = 0; i < 2; ++i) {
+    MUST(vmmshare_fence_array_at(array, i, &pair[i], &error));
+  }
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "signals",
+        vmmshare_fence_meet(NULL, 1, NULL, 0, stream, 1, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "cannot be signalled 0",
+        vmmshare_fence_meet(pair, 1, &pair[1], 1, stream, 0, &error));
+  MUST(vmmshare_fence_meet(pair, 1, &pair[1], 1, stream, 1, &error));
+  MUST(vmmshare_fence_wait_host(pair[0], 1, 10 * SECOND, &error));
+  CHECK(query(stream) == 600);  // CUDA_ERROR_NOT_READY.
+  MUST(vmmshare_fence_signal_host(pair[1], 1, &error));
+  CHECK(synchronize(stream) == 0 && destroy(stream) == 0);
+  vmmshare_fence_close(pair[0]);
+  vmmshare_fence_close(pair[1]);
+  vmmshare_fence_array_close(array);
+}
+
 static void FencesLieInDeviceMemory(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -400,6 +450,7 @@ static void FencesLieInDeviceMemory(void) {
         vmmshare_fence_ticket(fence, ticket, &error));
   vmmshare_fence_close(same);
   vmmshare_fence_close(fence);
+  AStreamMeetsTheHost(device, at, options.size);
   vmmshare_memory_close(memory);
   vmmshare_device_close(device);
   vmmshare_driver_close(driver);
@@ -1026,15 +1077,6 @@ static void MemoryIsReleasedAndRestored(void) {
   vmmshare_restorable_close(theirs);
   vmmshare_restorable_close(own);
   CHECK(rmdir(directory) == 0);
-}
-
-// A call of the driver's, of which this program has no header.
-static void Find(const char* name, void* function) {
-  static void* library;
-  if (library == NULL) library = dlopen(driver_path, RTLD_NOW);
-  void* const found = library == NULL ? NULL : dlsym(library, name);
-  CHECK(found != NULL);
-  memcpy(function, &found, sizeof(found));
 }
 
 // The CPU does not see memory of a device: 4096 bytes there are set, and looked

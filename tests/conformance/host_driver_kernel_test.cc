@@ -211,7 +211,7 @@ TEST_F(HostKernel, OccupancyIsThatOfTheModel) {
 }
 
 TEST_F(HostKernel, RegistrationsThatCannotBeAreRefused) {
-  constexpr std::size_t kTooMuch[] = {4096, 1};
+  constexpr std::size_t kTooMuch[] = {32764, 1};
   constexpr std::size_t kNothing[] = {0};
   const auto add = HostDriver().add_kernel;
   EXPECT_EQ(add(nullptr, &Wait, nullptr, 0), CUDA_ERROR_INVALID_VALUE);

@@ -238,6 +238,58 @@ TEST_F(FenceArrayTest, WhatTheDriverRefusesIsTold) {
   EXPECT_EQ(Must(fence.Query()), 0u);
 }
 
+// By kernels: what loading and launching them answers.
+TEST_F(FenceArrayTest, WhatIsRefusedOfKernelsIsTold) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const Device where = Must(Device::ByOrdinal(failing, 0));
+  const auto make = [&] {
+    return FenceArray::Over(where, memory_.address(), memory_.size(),
+                            FenceMechanism::kKernels);
+  };
+  faults.Arm({.entry = "cuModuleLoadData",
+              .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
+  ExpectFails(absl::StatusCode::kUnimplemented, make().status(),
+              "older than they need");
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  for (const char* entry : {"cuCtxGetId", "cuModuleLoadData",
+                            "cuModuleGetFunction", "cuLaunchKernel"}) {
+    faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
+    ExpectFails(absl::StatusCode::kInvalidArgument, make().status(), entry);
+    EXPECT_EQ(faults.Disarm().fired, 1u) << entry;
+  }
+  const std::unique_ptr<FenceArray> array = Must(make());
+  Fence fences[] = {Must(array->At(0)), Must(array->At(1))};
+  Fence* const own[] = {&fences[0]};
+  Fence* const theirs[] = {&fences[1]};
+  const Stream stream;
+  faults.Arm({.entry = "cuLaunchKernel", .result = CUDA_ERROR_INVALID_HANDLE});
+  ExpectFails(absl::StatusCode::kInvalidArgument,
+              Fence::Meet(stream.get(), own, theirs, 1), "cuLaunchKernel");
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(stream.IsIdle());
+  // It was not signalled, and can be again.
+  Must(Fence::Meet(stream.get(), own, theirs, 1));
+  Must(fences[1].SignalFromHost(1));
+  stream.Sync();
+}
+
+// The kernel outlives the array, its fences and what loaded it.
+TEST_F(FenceArrayTest, GoesWhileAKernelWaits) {
+  const Stream stream;
+  {
+    const std::unique_ptr<FenceArray> by_kernels = Must(FenceArray::Over(
+        device, memory_.address(), memory_.size(), FenceMechanism::kKernels));
+    Must(Must(by_kernels->At(3)).Wait(stream.get(), 2));
+  }
+  EXPECT_FALSE(stream.IsIdle());
+  Fence same = Must(array_->At(3));
+  Must(same.SignalFromHost(1));
+  EXPECT_FALSE(stream.IsIdle());
+  Must(same.SignalFromHost(2));
+  stream.Sync();
+}
+
 // A GPU that does not answer costs a caller its deadline and no more.
 TEST_F(FenceArrayTest, ADeviceThatDoesNotAnswerIsADeadlineExceeded) {
   DriverFaults faults;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
@@ -60,17 +61,26 @@ class StreamsTest : public DriverTest {
   CUstream streams_[2] = {};
 };
 
-// What holds for every fence, wherever its value lives.
+struct Kind {
+  const char* name;
+  FencePlace place;
+  FenceMechanism mechanism;
+};
+
+// Found by GoogleTest.
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+// What holds for every fence, wherever its value lives and whatever waits for it.
 class FenceTest : public StreamsTest,
-                  public ::testing::WithParamInterface<FencePlace> {
+                  public ::testing::WithParamInterface<Kind> {
  protected:
   FenceTest() {
-    if (GetParam() == FencePlace::kHostMemory) {
+    if (GetParam().place == FencePlace::kHostMemory) {
       pool_ = Must(FencePool::Create(device));
     } else {
       memory_.emplace(Must(Allocation::Create(device, {.size = kGranule})));
-      array_ =
-          Must(FenceArray::Over(device, memory_->address(), memory_->size()));
+      array_ = Must(FenceArray::Over(device, memory_->address(),
+                                     memory_->size(), GetParam().mechanism));
       Must(array_->Clear(Late()));
     }
   }
@@ -86,14 +96,15 @@ class FenceTest : public StreamsTest,
   std::uint64_t next_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(In, FenceTest,
-                         ::testing::Values(FencePlace::kHostMemory,
-                                           FencePlace::kDeviceMemory),
-                         [](const auto& which) {
-                           return which.param == FencePlace::kHostMemory
-                                      ? "HostMemory"
-                                      : "DeviceMemory";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    In, FenceTest,
+    ::testing::Values(Kind{"HostMemory", FencePlace::kHostMemory,
+                           FenceMechanism::kStreamMemoryOperations},
+                      Kind{"DeviceMemory", FencePlace::kDeviceMemory,
+                           FenceMechanism::kStreamMemoryOperations},
+                      Kind{"DeviceMemoryByKernels", FencePlace::kDeviceMemory,
+                           FenceMechanism::kKernels}),
+    [](const auto& which) { return which.param.name; });
 
 class FencePoolTest : public StreamsTest {
  protected:
@@ -105,8 +116,8 @@ class FencePoolTest : public StreamsTest {
 TEST_P(FenceTest, BeginsAtZeroAndSaysWhatItUses) {
   const Fence fence = New();
   EXPECT_EQ(Must(fence.Query()), 0u);
-  EXPECT_EQ(fence.mechanism(), FenceMechanism::kStreamMemoryOperations);
-  EXPECT_EQ(fence.place(), GetParam());
+  EXPECT_EQ(fence.mechanism(), GetParam().mechanism);
+  EXPECT_EQ(fence.place(), GetParam().place);
 }
 
 TEST_P(FenceTest, AStreamsSignalIsSeenByTheHost) {
@@ -303,6 +314,118 @@ TEST_P(FenceTest, AWaitEndsWhenItIsNoLongerWorthIt) {
                               ExpectOk(fence.SignalFromHost(1));
                               return absl::CancelledError("enough");
                             }}));
+}
+
+// Two streams that signal each other and wait.
+TEST_P(FenceTest, TwoStreamsMeet) {
+  Fence fences[] = {New(), New()};
+  Fence* const first[] = {&fences[0]};
+  Fence* const second[] = {&fences[1]};
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    ExpectOk(Fence::Meet(streams_[0], first, second, round));
+    ExpectOk(fences[0].WaitOnHost(round, Late()));
+    EXPECT_FALSE(IsIdle(streams_[0])) << "it went on alone";
+    ExpectOk(Fence::Meet(streams_[1], second, first, round));
+    for (CUstream stream : streams_) Sync(stream);
+  }
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              Fence::Meet(streams_[0], first, second, 20),
+              "cannot go from 20 to 20");
+  EXPECT_TRUE(IsIdle(streams_[0]));
+}
+
+// A barrier of several, each with a fence of each other one. What a member wrote
+// before it is what all read after it.
+TEST_P(FenceTest, ManyStreamsMeet) {
+  constexpr int kMembers = 5;
+  constexpr std::uint32_t kRounds = 12;
+  const std::vector<Stream> streams(kMembers);
+  std::vector<std::vector<Fence>> of(kMembers);  // of[a][b]: b's arrival at a.
+  for (auto& fences : of) {
+    for (int i = 0; i < kMembers; ++i) fences.push_back(New());
+  }
+  const Allocation words = Must(Allocation::Create(device, {.size = kGranule}));
+  void* pinned = nullptr;
+  ASSERT_EQ(driver()->cuMemHostAlloc(&pinned, kRounds * kMembers * 4, 0),
+            CUDA_SUCCESS);
+  auto* const seen = static_cast<std::uint32_t*>(pinned);
+  const auto word = [&words](std::uint32_t round, int member) {
+    return words.address() + (round * kMembers + member) * 4;
+  };
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    for (int me = 0; me < kMembers; ++me) {
+      std::vector<Fence*> signals;
+      std::vector<Fence*> waits;
+      for (int other = 0; other < kMembers; ++other) {
+        if (other == me) continue;
+        signals.push_back(&of[other][me]);
+        waits.push_back(&of[me][other]);
+      }
+      EXPECT_EQ(driver()->cuMemsetD32Async(word(round, me), round + 1, 1,
+                                           streams[me].get()),
+                CUDA_SUCCESS);
+      ExpectOk(Fence::Meet(streams[me].get(), signals, waits, round + 1));
+      // What the next one wrote.
+      const int next = (me + 1) % kMembers;
+      EXPECT_EQ(
+          driver()->cuMemcpyDtoHAsync(seen + round * kMembers + me,
+                                      word(round, next), 4, streams[me].get()),
+          CUDA_SUCCESS);
+    }
+  }
+  for (const Stream& stream : streams) stream.Sync();
+  for (std::uint32_t i = 0; i < kRounds * kMembers; ++i) {
+    EXPECT_EQ(seen[i], i / kMembers + 1) << i;
+  }
+  EXPECT_EQ(driver()->cuMemFreeHost(pinned), CUDA_SUCCESS);
+}
+
+// More than go into one kernel.
+TEST_P(FenceTest, OneStreamMeetsAFewHundred) {
+  std::vector<Fence> fences;
+  for (int i = 0; i < 300; ++i) fences.push_back(New());
+  std::vector<Fence*> signals;
+  std::vector<Fence*> waits;
+  for (int i = 0; i < 150; ++i) {
+    signals.push_back(&fences[i]);
+    waits.push_back(&fences[150 + i]);
+  }
+  ExpectOk(Fence::Meet(streams_[0], signals, waits, 1));
+  for (Fence* fence : signals) ExpectOk(fence->WaitOnHost(1, Late()));
+  for (Fence* fence : waits) {
+    EXPECT_FALSE(IsIdle(streams_[0]));
+    ExpectOk(fence->SignalFromHost(1));
+  }
+  Sync(streams_[0]);
+}
+
+TEST_P(FenceTest, AMeetingThatIsRefusedSignalsNobody) {
+  Fence fences[] = {New(), New(), New()};
+  ExpectOk(fences[1].Abandon());
+  Fence* const good[] = {&fences[0]};
+  Fence* const abandoned[] = {&fences[1]};
+  Fence* const both[] = {&fences[0], &fences[1]};
+  ExpectFails(absl::StatusCode::kAborted,
+              Fence::Meet(streams_[0], both, good, 1), "abandoned");
+  ExpectFails(absl::StatusCode::kAborted,
+              Fence::Meet(streams_[0], good, abandoned, 1), "abandoned");
+  for (const std::uint64_t value : {std::uint64_t{0}, kMaxFenceValue + 1}) {
+    ExpectFails(absl::StatusCode::kInvalidArgument,
+                Fence::Meet(streams_[0], good, good, value), "a fence cannot");
+  }
+  EXPECT_TRUE(IsIdle(streams_[0]));
+  EXPECT_EQ(Must(fences[0].Query()), 0u);
+}
+
+TEST_P(FenceTest, AnAbandonedFenceLetsGoOfAMeeting) {
+  Fence fences[] = {New(), New()};
+  Fence* const own[] = {&fences[0]};
+  Fence* const theirs[] = {&fences[1]};
+  ExpectOk(Fence::Meet(streams_[0], own, theirs, 1));
+  ExpectOk(own[0]->WaitOnHost(1, Late()));
+  EXPECT_FALSE(IsIdle(streams_[0]));
+  ExpectOk(fences[1].Abandon());
+  Sync(streams_[0]);
 }
 
 TEST_F(FencePoolTest, GivenBackTwiceIsAnError) {

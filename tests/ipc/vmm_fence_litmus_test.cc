@@ -40,6 +40,7 @@ struct Litmus {
   Who reader;
   int reader_device;
   Where fences = Where::kHost;
+  FenceMechanism mechanism = FenceMechanism::kStreamMemoryOperations;
   bool waits = true;
 };
 
@@ -137,7 +138,7 @@ void ReceiveFences(platform::Channel& channel, const Device& device,
   std::istringstream words(Hear(channel));
   std::string text, ready_ticket, read_ticket;
   words >> text >> ready_ticket >> read_ticket;
-  if (text != "array") {
+  if (text != "array" && text != "kernels") {
     fences->pool = Must(ImportedFencePool::Subscribe(
         TestDriver(), text, {.devices = {device}}, Late()));
     fences->ready.emplace(ImportHex(*fences->pool, ready_ticket));
@@ -147,8 +148,10 @@ void ReceiveFences(platform::Channel& channel, const Device& device,
   fences->memory.emplace(Must(ReceiveAllocation(
       channel, TestDriver(),
       {.grants = {{Location::On(device), Access::kReadWrite}}}, Late())));
-  fences->array = Must(FenceArray::Over(device, fences->memory->address(),
-                                        fences->memory->size()));
+  fences->array = Must(FenceArray::Over(
+      device, fences->memory->address(), fences->memory->size(),
+      text == "kernels" ? FenceMechanism::kKernels
+                        : FenceMechanism::kStreamMemoryOperations));
   fences->ready.emplace(Must(fences->array->At(0)));
   fences->read.emplace(Must(fences->array->At(1)));
 }
@@ -274,8 +277,9 @@ class FenceLitmus : public IpcTest,
     }
     made->memory.emplace(Must(
         Allocation::Create(Must(Device::ByOrdinal(driver(), owner)), options)));
-    made->array = Must(FenceArray::Over(device, made->memory->address(),
-                                        made->memory->size()));
+    made->array =
+        Must(FenceArray::Over(device, made->memory->address(),
+                              made->memory->size(), litmus.mechanism));
     Must(made->array->Clear(Late()));
     made->ready.emplace(Must(made->array->At(0)));
     made->read.emplace(Must(made->array->At(1)));
@@ -290,7 +294,10 @@ class FenceLitmus : public IpcTest,
            kText);
       return;
     }
-    Tell(channel, "array", kText);
+    Tell(channel,
+         made.ready->mechanism() == FenceMechanism::kKernels ? "kernels"
+                                                             : "array",
+         kText);
     Must(SendAllocation(channel, made.memory->shareable(), Late()));
   }
 
@@ -402,7 +409,16 @@ INSTANTIATE_TEST_SUITE_P(
         Litmus{"HostMemoryToTheCpuByFencesOfADevice", Where::kHost,
                Who::kStream, Who::kCpu, 0, Where::kWriters},
         Litmus{"HostMemoryFromTheCpuByFencesOfADevice", Where::kHost, Who::kCpu,
-               Who::kStream, 0, Where::kWriters}),
+               Who::kStream, 0, Where::kWriters},
+        Litmus{"LocalMemoryWithKernelsThatWait", Where::kWriters, Who::kStream,
+               Who::kStream, 0, Where::kWriters, FenceMechanism::kKernels},
+        Litmus{"PeerReadsWithKernelsThatWait", Where::kWriters, Who::kStream,
+               Who::kStream, 1, Where::kReaders, FenceMechanism::kKernels},
+        Litmus{"PeerWritesWithKernelsThatWait", Where::kReaders, Who::kStream,
+               Who::kStream, 1, Where::kReaders, FenceMechanism::kKernels},
+        Litmus{"PeerWritesByAKernelWithKernelsThatWait", Where::kReaders,
+               Who::kKernel, Who::kStream, 1, Where::kReaders,
+               FenceMechanism::kKernels}),
     [](const auto& which) { return std::string(which.param.name); });
 
 }  // namespace

@@ -135,3 +135,36 @@ def test_another_process_signals(cuda, stream, peer):
         settle(cuda, stream)
         with pytest.raises(vs.errors.Aborted):
             fences[0].value
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_streams_meet(cuda, kernels):
+    """Three streams, each with a fence of each other one; what came before is there for all."""
+    with vs.Pool(0) as pool:
+        count = 3
+        fences = vs.FenceArray(pool.empty((count * count, vs.FENCE_BYTES), "uint8"),
+                               kernels=kernels)
+        fences.clear()
+        words = pool.empty(count, "uint8")
+        streams = []
+        for _ in range(count):
+            made = ctypes.c_void_p()
+            assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+            streams.append(made.value)
+        for number in range(1, 10):
+            for me, stream in enumerate(streams):
+                others = [other for other in range(count) if other != me]
+                assert cuda.cuMemsetD8Async(ctypes.c_uint64(words.ptr + me),
+                                            ctypes.c_uint8(number), ctypes.c_size_t(1),
+                                            ctypes.c_void_p(stream)) == 0
+                vs.meet([fences[other * count + me] for other in others],
+                        [fences[me * count + other] for other in others], stream, number)
+            settle(cuda, streams[0])
+            assert [read(cuda, words.ptr + i) for i in range(count)] == [number] * count
+        with pytest.raises(vs.errors.FailedPrecondition, match="cannot go from"):
+            vs.meet([fences[1]], [fences[2]], streams[0], 1)
+        with pytest.raises(TypeError):
+            vs.meet([fences[1]], [words], streams[0], 11)
+        for stream in streams:
+            settle(cuda, stream)
+            assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0

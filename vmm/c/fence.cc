@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
@@ -32,6 +33,18 @@ absl::StatusOr<Theirs> TheirsOf(const vmmshare_fence_pool::Any& pool) {
 }
 
 CUstream StreamOf(void* stream) { return static_cast<CUstream>(stream); }
+
+absl::StatusOr<std::vector<vmm::Fence*>> FencesOf(vmmshare_fence* const* fences,
+                                                  std::uint64_t count,
+                                                  absl::string_view name) {
+  if (count != 0) RETURN_IF_ERROR(CheckGiven(fences, name));
+  std::vector<vmm::Fence*> found;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    RETURN_IF_ERROR(Check(fences[i]));
+    found.push_back(&fences[i]->fence);
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -166,6 +179,19 @@ vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence, void* stream,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(fence));
     return fence->fence.Wait(StreamOf(stream), value);
+  });
+}
+
+vmmshare_status vmmshare_fence_meet(vmmshare_fence* const* signals,
+                                    std::uint64_t signal_count,
+                                    vmmshare_fence* const* waits,
+                                    std::uint64_t wait_count, void* stream,
+                                    std::uint64_t value,
+                                    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const auto to, FencesOf(signals, signal_count, "signals"));
+    ASSIGN_OR_RETURN(const auto from, FencesOf(waits, wait_count, "waits"));
+    return vmm::Fence::Meet(StreamOf(stream), to, from, value);
   });
 }
 

@@ -53,6 +53,15 @@ typedef struct vmmshare_fence_array vmmshare_fence_array;
 VMMSHARE_API vmmshare_status vmmshare_fence_array_create(
     const vmmshare_device* device, uint64_t memory, uint64_t bytes,
     vmmshare_fence_array** array, vmmshare_error** error);
+// The same, of which streams wait by a kernel of one thread in place of an
+// operation of theirs: half as long, while it takes a place on the GPU. Streams
+// must be of the device's primary context, and who signals must have a GPU of its
+// own: two processes on one take turns, and a wait keeps its turn. UNIMPLEMENTED
+// also where the driver has no kernels for it (before CUDA 12.0);
+// DEADLINE_EXCEEDED where the GPU did not run one within 10 s.
+VMMSHARE_API vmmshare_status vmmshare_fence_array_create_with_kernels(
+    const vmmshare_device* device, uint64_t memory, uint64_t bytes,
+    vmmshare_fence_array** array, vmmshare_error** error);
 // Its fences may outlive it.
 VMMSHARE_API void vmmshare_fence_array_close(vmmshare_fence_array* array);
 // Fences; 0 for NULL.
@@ -90,6 +99,18 @@ VMMSHARE_API vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence,
                                                    vmmshare_error** error);
 // Later work on `stream` waits until the fence has reached `value`.
 VMMSHARE_API vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence,
+                                                 void* stream, uint64_t value,
+                                                 vmmshare_error** error);
+// Signals `value` to each of `signals` once the work that is on `stream` now is
+// done, and has later work wait for `value` from each of `waits`: with a fence for
+// each other rank a barrier of streams. One kernel where all of `waits` are of
+// arrays with kernels, and of 127 fences at most. Of one thread at a time. Errors
+// as those of its parts; nothing is on the stream then, unless the driver reported
+// it.
+VMMSHARE_API vmmshare_status vmmshare_fence_meet(vmmshare_fence* const* signals,
+                                                 uint64_t signal_count,
+                                                 vmmshare_fence* const* waits,
+                                                 uint64_t wait_count,
                                                  void* stream, uint64_t value,
                                                  vmmshare_error** error);
 // The same from the host, at once; of one thread at a time.

@@ -15,20 +15,38 @@ using vmm::c::CheckGiven;
 
 static_assert(VMMSHARE_FENCE_BYTES == vmm::kFenceBytes);
 
+namespace {
+
+vmmshare_status Create(const vmmshare_device* device, std::uint64_t memory,
+                       std::uint64_t bytes, vmm::FenceMechanism mechanism,
+                       vmmshare_fence_array** array, vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(array, "array"));
+    *array = nullptr;
+    RETURN_IF_ERROR(Check(device));
+    ASSIGN_OR_RETURN(auto made, vmm::FenceArray::Over(device->device, memory,
+                                                      bytes, mechanism));
+    *array = new vmmshare_fence_array(std::move(made));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
 vmmshare_status vmmshare_fence_array_create(const vmmshare_device* device,
                                             std::uint64_t memory,
                                             std::uint64_t bytes,
                                             vmmshare_fence_array** array,
                                             vmmshare_error** error) {
-  return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(CheckGiven(array, "array"));
-    *array = nullptr;
-    RETURN_IF_ERROR(Check(device));
-    ASSIGN_OR_RETURN(auto made,
-                     vmm::FenceArray::Over(device->device, memory, bytes));
-    *array = new vmmshare_fence_array(std::move(made));
-    return absl::OkStatus();
-  });
+  return Create(device, memory, bytes,
+                vmm::FenceMechanism::kStreamMemoryOperations, array, error);
+}
+
+vmmshare_status vmmshare_fence_array_create_with_kernels(
+    const vmmshare_device* device, std::uint64_t memory, std::uint64_t bytes,
+    vmmshare_fence_array** array, vmmshare_error** error) {
+  return Create(device, memory, bytes, vmm::FenceMechanism::kKernels, array,
+                error);
 }
 
 void vmmshare_fence_array_close(vmmshare_fence_array* array) { delete array; }

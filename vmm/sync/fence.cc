@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/abandon.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
+#include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_memory.h"
 #include "vmm/sync/internal/fence_source.h"
 
@@ -140,13 +143,13 @@ absl::Status Fence::CheckForwards(std::uint64_t value,
       raw > reached ? "; the first is on this stream already" : ""));
 }
 
-absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
-  absl::Status may = CheckSignal(value);
-  if (may.ok()) {
-    may = CheckForwards(value, memory().Glance(at_, base_),
-                        stream == last_stream_ ? last_ : 0);
-  }
-  if (!may.ok()) return may;
+absl::Status Fence::CheckMaySignal(CUstream stream, std::uint64_t value) const {
+  RETURN_IF_ERROR(CheckSignal(value));
+  return CheckForwards(value, memory().Glance(at_, base_),
+                       stream == last_stream_ ? last_ : 0);
+}
+
+absl::Status Fence::PutSignal(CUstream stream, std::uint64_t value) {
   const platform::Driver& driver = source_->driver();
   const std::uint64_t raw = base_ + value;
   // The default flags: with the barrier that makes earlier writes visible.
@@ -156,26 +159,79 @@ absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
     return driver.Error(
         r, absl::StrCat("cuStreamWriteValue64", WordsOf(raw, at_)));
   }
-  last_stream_ = stream;
-  last_ = raw;
-  enqueued_ = std::max(enqueued_, raw);
+  NoteSignal(stream, value);
   return absl::OkStatus();
 }
 
-absl::Status Fence::Wait(CUstream stream, std::uint64_t value) {
-  absl::Status sane = CheckValue(value);
-  if (!sane.ok()) return sane;
+void Fence::NoteSignal(CUstream stream, std::uint64_t value) {
+  last_stream_ = stream;
+  last_ = base_ + value;
+  enqueued_ = std::max(enqueued_, last_);
+}
+
+absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
+  RETURN_IF_ERROR(CheckMaySignal(stream, value));
+  return PutSignal(stream, value);
+}
+
+absl::Status Fence::CheckMayWait(std::uint64_t value) const {
+  RETURN_IF_ERROR(CheckValue(value));
   const fence::Progress now = memory().Glance(at_, base_);
   if (now.corrupt) return Corrupt();
-  if (now.abandoned && now.value < value) return Aborted(now.value);
-  const platform::Driver& driver = source_->driver();
+  return now.abandoned && now.value < value ? Aborted(now.value)
+                                            : absl::OkStatus();
+}
+
+absl::Status Fence::PutWait(CUstream stream, std::uint64_t value) const {
   const std::uint64_t raw = base_ + value;
+  if (const fence::FenceKernels* kernels = source_->kernels()) {
+    return kernels->Run(stream, {{.wait_at = at_, .wait_value = raw}});
+  }
+  const platform::Driver& driver = source_->driver();
   if (CUresult r = driver->cuStreamWaitValue64(stream, at_, raw,
                                                CU_STREAM_WAIT_VALUE_GEQ);
       r != CUDA_SUCCESS) {
     return driver.Error(r,
                         absl::StrCat("cuStreamWaitValue64", WordsOf(raw, at_)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Fence::Wait(CUstream stream, std::uint64_t value) {
+  RETURN_IF_ERROR(CheckMayWait(value));
+  return PutWait(stream, value);
+}
+
+absl::Status Fence::Meet(CUstream stream, absl::Span<Fence* const> signals,
+                         absl::Span<Fence* const> waits, std::uint64_t value) {
+  for (const Fence* fence : signals) {
+    RETURN_IF_ERROR(fence->CheckMaySignal(stream, value));
+  }
+  const fence::FenceKernels* kernels = nullptr;
+  bool by_kernel = !waits.empty() && signals.size() <= fence::kMostSteps &&
+                   waits.size() <= fence::kMostSteps;
+  for (const Fence* fence : waits) {
+    RETURN_IF_ERROR(fence->CheckMayWait(value));
+    kernels = fence->source_->kernels();
+    by_kernel = by_kernel && kernels != nullptr;
+  }
+  if (!by_kernel) {
+    for (Fence* fence : signals)
+      RETURN_IF_ERROR(fence->PutSignal(stream, value));
+    for (Fence* fence : waits) RETURN_IF_ERROR(fence->PutWait(stream, value));
+    return absl::OkStatus();
+  }
+  std::vector<fence::Step> steps(std::max(signals.size(), waits.size()));
+  for (std::size_t i = 0; i < signals.size(); ++i) {
+    steps[i].signal_at = signals[i]->at_;
+    steps[i].signal_value = signals[i]->base_ + value;
+  }
+  for (std::size_t i = 0; i < waits.size(); ++i) {
+    steps[i].wait_at = waits[i]->at_;
+    steps[i].wait_value = waits[i]->base_ + value;
+  }
+  RETURN_IF_ERROR(kernels->Run(stream, steps));
+  for (Fence* fence : signals) fence->NoteSignal(stream, value);
   return absl::OkStatus();
 }
 
@@ -253,6 +309,13 @@ absl::Status Fence::Abandon() {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return usable;
   return memory().Abandon(at_, base_, Patience());
+}
+
+FenceMechanism Fence::mechanism() const {
+  platform::Check(source_ != nullptr,
+                  "mechanism() of a fence that was given back");
+  return source_->kernels() == nullptr ? FenceMechanism::kStreamMemoryOperations
+                                       : FenceMechanism::kKernels;
 }
 
 FencePlace Fence::place() const {

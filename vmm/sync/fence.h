@@ -36,6 +36,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "platform/os/deadline.h"
 #include "platform/os/process.h"
 #include "vmm/pool/imported_pool.h"
@@ -56,6 +57,9 @@ inline constexpr std::uint64_t kMaxFenceValue = (std::uint64_t{1} << 48) - 1;
 enum class FenceMechanism {
   // cuStreamWriteValue64 and cuStreamWaitValue64.
   kStreamMemoryOperations,
+  // A wait is a kernel of one thread, which asks all the time: half as long and
+  // always the same, while it takes a place on the GPU. FenceArray alone.
+  kKernels,
 };
 
 // Where its value lives.
@@ -127,6 +131,15 @@ class Fence {
   // ABORTED only if it was not reached before.
   absl::Status Wait(CUstream stream, std::uint64_t value);
 
+  // Signals `value` to each of `signals`, then waits for it from each of `waits`:
+  // Signal() and Wait() of all of them, in that order. A barrier of streams: see
+  // FenceArray. One kernel where all of `waits` use kernels, and of 127
+  // fences at most; else as many operations as there are fences. Errors as Signal() and Wait(); nothing was put
+  // on the stream after one of their own, and of one that the driver reports
+  // some may have been. REQUIRES: as Signal().
+  static absl::Status Meet(CUstream stream, absl::Span<Fence* const> signals,
+                           absl::Span<Fence* const> waits, std::uint64_t value);
+
   // Signals `value` now, from the CPU: what this thread wrote before, and what
   // it knows to be written, is visible to whoever waits. Errors as Signal();
   // FAILED_PRECONDITION also while this object's signal of a value up to that
@@ -164,10 +177,8 @@ class Fence {
   // was given back, or moved from, before.
   absl::Status Release();
 
-  FenceMechanism mechanism() const {
-    return FenceMechanism::kStreamMemoryOperations;
-  }
-  // REQUIRES: it was not given back.
+  // Both REQUIRE: it was not given back.
+  FenceMechanism mechanism() const;
   FencePlace place() const;
 
  private:
@@ -189,6 +200,12 @@ class Fence {
   // The same for a fence that is at `now`, and after `last`, with the base.
   absl::Status CheckForwards(std::uint64_t value, const fence::Progress& now,
                              std::uint64_t last) const;
+  // What Signal() and Wait() ask before they put anything on the stream.
+  absl::Status CheckMaySignal(CUstream stream, std::uint64_t value) const;
+  absl::Status CheckMayWait(std::uint64_t value) const;
+  absl::Status PutSignal(CUstream stream, std::uint64_t value);
+  absl::Status PutWait(CUstream stream, std::uint64_t value) const;
+  void NoteSignal(CUstream stream, std::uint64_t value);
   fence::Memory& memory() const;
 
   std::shared_ptr<fence::Source> source_;  // Null: given back, or moved from.

@@ -5,12 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/location.h"
 #include "vmm/sync/internal/fence_device_memory.h"
+#include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_source.h"
 
 namespace vmm {
 namespace {
+
+// For a GPU to run its first kernel.
+constexpr absl::Duration kPatience = absl::Seconds(10);
 
 absl::Status CheckWritable(const Device& device, CUdeviceptr at) {
   const CUmemLocation location = Location::On(device).ToCuda();
@@ -45,6 +50,14 @@ class FenceArray::Core : public fence::Source {
         count_(count),
         device_memory_(std::move(memory)) {}
 
+  const fence::FenceKernels* kernels() const override { return kernels_.get(); }
+  // Before there is a fence.
+  absl::Status UseKernels() {
+    ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(
+                                   driver(), device_memory_->context()));
+    return device_memory_->Warm(*kernels_, Deadline::In(kPatience));
+  }
+
   CUdeviceptr first() const { return first_; }
   std::uint64_t count() const { return count_; }
   fence::DeviceMemory& device_memory() { return *device_memory_; }
@@ -56,10 +69,12 @@ class FenceArray::Core : public fence::Source {
   const CUdeviceptr first_;
   const std::uint64_t count_;
   const std::unique_ptr<fence::DeviceMemory> device_memory_;
+  std::unique_ptr<fence::FenceKernels> kernels_;
 };
 
 absl::StatusOr<std::unique_ptr<FenceArray>> FenceArray::Over(
-    const Device& device, CUdeviceptr memory, std::uint64_t bytes) {
+    const Device& device, CUdeviceptr memory, std::uint64_t bytes,
+    FenceMechanism mechanism) {
   if (bytes == 0 || bytes % kFenceBytes != 0 || memory % kFenceBytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "fences were asked for in ", bytes, " bytes at 0x", absl::Hex(memory),
@@ -73,8 +88,11 @@ absl::StatusOr<std::unique_ptr<FenceArray>> FenceArray::Over(
   absl::StatusOr<std::unique_ptr<fence::DeviceMemory>> device_memory =
       fence::DeviceMemory::Make(device, memory, count);
   if (!device_memory.ok()) return device_memory.status();
-  return std::unique_ptr<FenceArray>(new FenceArray(std::make_shared<Core>(
-      device.driver(), *std::move(device_memory), memory, count)));
+  auto core = std::make_shared<Core>(device.driver(), *std::move(device_memory),
+                                     memory, count);
+  if (mechanism == FenceMechanism::kKernels)
+    RETURN_IF_ERROR(core->UseKernels());
+  return std::unique_ptr<FenceArray>(new FenceArray(std::move(core)));
 }
 
 FenceArray::FenceArray(std::shared_ptr<Core> core) : core_(std::move(core)) {}

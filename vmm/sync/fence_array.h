@@ -22,6 +22,12 @@
 // link.
 //
 // Prefer FencePool on one machine: there the host looks without asking a GPU.
+//
+// A barrier of the ranks' streams, without a host in between: each rank has a
+// fence for each other one in its page, and all of them meet at 1, 2, 3.
+//
+//   // others_of_me[r]: fence `me` of rank r's page; mine[r]: fence r of my page.
+//   absl::Status met = Fence::Meet(stream, others_of_me, mine, ++round);
 #ifndef VMMSHARE_VMM_SYNC_FENCE_ARRAY_H_
 #define VMMSHARE_VMM_SYNC_FENCE_ARRAY_H_
 
@@ -44,19 +50,25 @@ namespace vmm {
 class FenceArray {
  public:
   // Fences in the `bytes` at `memory`, kFenceBytes each, whose streams are of
-  // `device`. Changes nothing there. Takes a stream and 2 MiB of host memory,
+  // `device`, and wait by `mechanism`. Changes nothing there. Takes a stream and 2 MiB of host memory,
   // by which the host asks. Make it before streams wait: the driver may not
   // make a stream while many do (docs/ordering.md).
   //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none
   //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
   //                        or it is no VMM memory
-  //   UNIMPLEMENTED        the device has no stream memory operations
+  //   UNIMPLEMENTED        the device has no stream memory operations; or no
+  //                        kernels can be had of the driver (before CUDA 12.0)
+  //   DEADLINE_EXCEEDED    the GPU did not run kernels within 10 s
   //   else                 as the driver reports
+  // With kernels streams must be of the device's primary context, and whoever
+  // signals must have a GPU of its own: on one GPU two processes take turns, and
+  // a wait keeps its turn. What fills the GPU and waits for what comes behind a
+  // wait waits for ever, as it does among kernels.
   // REQUIRES: the memory stays mapped until the array and its fences have gone
   // and the GPU has passed their waits and signals.
-  static absl::StatusOr<std::unique_ptr<FenceArray>> Over(const Device& device,
-                                                          CUdeviceptr memory,
-                                                          std::uint64_t bytes);
+  static absl::StatusOr<std::unique_ptr<FenceArray>> Over(
+      const Device& device, CUdeviceptr memory, std::uint64_t bytes,
+      FenceMechanism mechanism = FenceMechanism::kStreamMemoryOperations);
   // Fences may outlive it.
   ~FenceArray();
   FenceArray(const FenceArray&) = delete;

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
@@ -83,7 +84,7 @@ Object<Fence> Open(const FencePool& self, const nb::bytes& ticket,
                    pool);
 }
 
-void CreateArray(FenceArray* self, const Array& array) {
+void CreateArray(FenceArray* self, const Array& array, bool kernels) {
   const std::shared_ptr<Storage> memory = array.storage();
   const Layout& layout = array.layout();
   if (memory->place.device.device_type != kDLCUDA) {
@@ -106,8 +107,9 @@ void CreateArray(FenceArray* self, const Array& array) {
       memory, Holder<vmmshare_fence_array>(Make(
                   &vmmshare_fence_array_close,
                   [&](vmmshare_fence_array** made, vmmshare_error** error) {
-                    return vmmshare_fence_array_create(on.get(), address, bytes,
-                                                       made, error);
+                    return (kernels ? &vmmshare_fence_array_create_with_kernels
+                                    : &vmmshare_fence_array_create)(
+                        on.get(), address, bytes, made, error);
                   }))};
 }
 
@@ -166,6 +168,24 @@ void Wait(const Fence& self, std::intptr_t stream, std::uint64_t value) {
   Must([&](vmmshare_error** error) {
     return vmmshare_fence_wait(self.handle.get(), StreamOf(stream), value,
                                error);
+  });
+}
+
+std::vector<vmmshare_fence*> HandlesOf(const nb::iterable& fences) {
+  std::vector<vmmshare_fence*> handles;
+  for (const nb::handle fence : fences) {
+    handles.push_back(nb::cast<const Fence&>(fence).handle.get());
+  }
+  return handles;
+}
+
+void Meet(const nb::iterable& signals, const nb::iterable& waits,
+          std::intptr_t stream, std::uint64_t value) {
+  const std::vector<vmmshare_fence*> to = HandlesOf(signals);
+  const std::vector<vmmshare_fence*> from = HandlesOf(waits);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_meet(to.data(), to.size(), from.data(), from.size(),
+                               StreamOf(stream), value, error);
   });
 }
 
@@ -268,13 +288,20 @@ void DefineFence(nb::module_& module) {
       "of a job, SymmetricMemory.array()\nof them; on one machine prefer "
       "FencePool, where the host looks without asking a GPU.");
   array
-      .def("__init__", &CreateArray, nb::arg("array"),
+      .def("__init__", &CreateArray, nb::arg("array"), nb::kw_only(),
+           nb::arg("kernels") = false,
            "`array`: all of its bytes become fences, FENCE_BYTES each. Its "
            "memory stays until\nthe last fence has gone: synchronise their "
            "streams first. Make it before streams wait.\nValueError for memory "
            "of the host, read-only memory, gaps; InvalidArgument for a\nnumber "
            "of bytes that is no multiple of FENCE_BYTES; FailedPrecondition "
-           "where it is no\nmemory of cuMemCreate().")
+           "where it is no\nmemory of cuMemCreate().\nkernels: streams wait by "
+           "a kernel of one "
+           "thread, half as long, while it takes a place\non the GPU. Streams "
+           "must be "
+           "of the device's primary context, as PyTorch's are, and\nwho "
+           "signals must "
+           "have a GPU of its own.")
       .def("__len__", &SizeOf)
       .def("__getitem__", &At, nb::arg("index"),
            "The fence, a new object each time.")
@@ -283,6 +310,15 @@ void DefineFence(nb::module_& module) {
            "uses them.");
   DefineClosing(array, "Its fences stay.");
   module.attr("FENCE_BYTES") = static_cast<int>(VMMSHARE_FENCE_BYTES);
+  module.def("meet", &Meet, nb::arg("signals"), nb::arg("waits"),
+             nb::arg("stream"), nb::arg("value"),
+             "Signals `value` to each of `signals` once what is on `stream` is "
+             "done, and "
+             "has later work\nwait for `value` from each of `waits`: with a "
+             "fence for each "
+             "other rank a barrier of their\nstreams. One kernel where all of "
+             "`waits` are of "
+             "arrays with kernels, and of 127 fences at\nmost.");
   module.def(
       "connect_fences", &OpenPool, nb::arg("text"), nb::arg("device") = 0,
       nb::kw_only(), nb::arg("timeout").none() = 10.0,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "vmm/sync/internal/fence_source.h"
 
 namespace vmm::fence {
@@ -255,6 +256,15 @@ absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
   now->abandoned = true;
   if (ended.ok()) Note(fence, *now);
   return ended;
+}
+
+absl::Status DeviceMemory::Warm(const FenceKernels& kernels,
+                                Deadline deadline) {
+  platform::MutexLock lock(mutex_);
+  ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
+  RETURN_IF_ERROR(kernels.Warm(stream_.get().stream));
+  busy_ = true;
+  return Await(deadline);
 }
 
 absl::Status DeviceMemory::Clear(Deadline deadline) {

@@ -31,6 +31,7 @@
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/primary_context.h"
+#include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_memory.h"
 
 namespace vmm::fence {
@@ -65,6 +66,9 @@ class DeviceMemory final : public Memory {
                      Deadline deadline) override;
   absl::Status Abandon(CUdeviceptr fence, std::uint64_t base,
                        Deadline deadline) override;
+  // Has `kernels` loaded, by a launch of each on the own stream.
+  absl::Status Warm(const FenceKernels& kernels, Deadline deadline);
+  const PrimaryContext& context() const { return context_; }
   // Makes all fences new. REQUIRES: nobody uses them.
   absl::Status Clear(Deadline deadline);
 

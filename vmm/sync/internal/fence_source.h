@@ -18,6 +18,8 @@
 
 namespace vmm::fence {
 
+class FenceKernels;
+
 // OK when streams of `device` can signal and wait in memory; otherwise
 // UNIMPLEMENTED. IPC events do not stand in: the message says so.
 absl::Status CheckStreamOperations(const Device& device);
@@ -43,6 +45,8 @@ class Source : public platform::Abandonable {
 
   const platform::Driver& driver() const { return driver_; }
   Memory& memory() const { return memory_; }
+  // By which streams wait; null: by their own operations.
+  virtual const FenceKernels* kernels() const { return nullptr; }
   // Whether this process was forked from the one that made it. No system call.
   bool IsOfAnotherProcess() const;
 

@@ -1,0 +1,108 @@
+// What the kernels that vmmshare launches itself do on a GPU. Names and arguments
+// are those of vmm/sync/internal/fence_kernels.cc and
+// vmm/weights/internal/copy_kernel.cc.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "platform/hostdriver/copies.h"
+#include "platform/hostdriver/kernels.h"
+#include "platform/hostdriver/stream_words.h"
+
+namespace vmm::hostdriver {
+namespace {
+
+// An address of 0 is left out.
+struct Step {
+  std::uint64_t signal_at;
+  std::uint64_t signal_value;
+  std::uint64_t wait_at;
+  std::uint64_t wait_value;
+};
+
+constexpr std::size_t kSteps = 127;
+struct Steps {
+  Step steps[kSteps];
+};
+
+constexpr std::size_t kCopies = 1168;
+struct Copies {
+  std::uint64_t to[kCopies];
+  std::uint64_t from[kCopies];
+  std::uint64_t bytes[kCopies];
+  std::uint32_t end[kCopies];  // In tiles, which are of no account here.
+  std::uint32_t count;
+};
+constexpr std::size_t kCopiesBytes = kCopies * 28 + 4;
+
+template <typename T>
+T Read(const void* argument, std::size_t bytes = sizeof(T)) {
+  T value{};
+  std::memcpy(&value, argument, bytes);
+  return value;
+}
+
+// All signal before one waits, as the threads of a block may.
+Work Meet(const std::shared_ptr<Stream>& stream, std::vector<Step> steps) {
+  return [steps = std::move(steps), weak = std::weak_ptr<Stream>(stream)](
+             State& state, Lock& held) {
+    const std::shared_ptr<Stream> self = weak.lock();
+    if (self == nullptr) return CUDA_SUCCESS;
+    for (const Step& step : steps) {
+      if (step.signal_at != 0 &&
+          !StoreWord(state, self->context->device, step.signal_at,
+                     step.signal_value)) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      }
+    }
+    for (const Step& step : steps) {
+      if (step.wait_at != 0 &&
+          !AwaitWord(state, held, *self, step.wait_at, step.wait_value,
+                     CU_STREAM_WAIT_VALUE_GEQ)) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      }
+    }
+    return CUDA_SUCCESS;
+  };
+}
+
+Work MeetOne(const std::shared_ptr<Stream>& stream, void* const* arguments) {
+  return Meet(
+      stream,
+      {{Read<std::uint64_t>(arguments[0]), Read<std::uint64_t>(arguments[1]),
+        Read<std::uint64_t>(arguments[2]), Read<std::uint64_t>(arguments[3])}});
+}
+
+Work MeetMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
+  const auto steps = Read<Steps>(arguments[0]);
+  const auto count = Read<std::uint32_t>(arguments[1]);
+  return Meet(stream, {steps.steps, steps.steps + count});
+}
+
+Work CopyMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
+  return [copies = Read<Copies>(arguments[0], kCopiesBytes),
+          device = stream->context->device](State& state, Lock& held) {
+    for (std::uint32_t i = 0; i < copies.count; ++i) {
+      if (!CopyNow(state, held, device, copies.to[i], copies.from[i],
+                   copies.bytes[i])) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      }
+    }
+    return CUDA_SUCCESS;
+  };
+}
+
+}  // namespace
+
+std::vector<Kernel> OwnKernels() {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  return {
+      {"vmmshare_fence_meet", nullptr, {kWord, kWord, kWord, kWord}, &MeetOne},
+      {"vmmshare_fences_meet",
+       nullptr,
+       {sizeof(Steps), sizeof(std::uint32_t)},
+       &MeetMany},
+      {"vmmshare_copy_many", nullptr, {kCopiesBytes}, &CopyMany}};
+}
+
+}  // namespace vmm::hostdriver
