@@ -50,6 +50,9 @@ class Tensor:
     def __getitem__(self, index):
         return self.of_the_host(self.array[index], self.dtype)
 
+    def get_device(self):
+        return 0 if self.is_cuda else -1
+
     def data_ptr(self):
         return self.array.ctypes.data if self.array.size else 0
 

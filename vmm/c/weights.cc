@@ -237,6 +237,25 @@ vmmshare_status vmmshare_weights_copy(vmmshare_weights_writer* writer,
   });
 }
 
+vmmshare_status vmmshare_weights_copy_all(vmmshare_weights_writer* writer,
+                                          const std::uint64_t* places,
+                                          const std::uint64_t* addresses,
+                                          std::uint64_t count, void* stream,
+                                          vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    if (count != 0) {
+      RETURN_IF_ERROR(CheckGiven(places, "places"));
+      RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
+    }
+    std::vector<vmm::TensorSetWriter::Source> sources;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      sources.push_back({static_cast<std::size_t>(places[i]), addresses[i]});
+    }
+    return writer->writer.CopyAll(sources, static_cast<CUstream>(stream));
+  });
+}
+
 vmmshare_status vmmshare_weights_seal(vmmshare_weights_writer* writer,
                                       std::uint64_t generation,
                                       std::uint32_t flags,

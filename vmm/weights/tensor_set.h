@@ -109,6 +109,22 @@ class TensorSetWriter {
   // context is current.
   absl::Status CopyFrom(std::size_t tensor, CUdeviceptr from);
 
+  // The same of many, in the order of `stream` of the device's primary context, null
+  // for its default one: at the rate of one copy of as much where they lie on the
+  // set's device, also if they are many and small. What is copied stays there until
+  // `stream` has passed. Of no tensors, it loads what it
+  // takes, which cannot be had while streams wait. Also for a set that is sealed,
+  // whose readers the caller keeps away meanwhile; they see what `stream` has
+  // signalled. A set in memory of the host has them when it returns.
+  //   OUT_OF_RANGE, INVALID_ARGUMENT  before anything is copied: no such tensor; an
+  //                                   alias
+  //   else                            as the driver reports; some may be copied
+  struct Source {
+    std::size_t tensor = 0;
+    CUdeviceptr from = 0;
+  };
+  absl::Status CopyAll(absl::Span<const Source> sources, CUstream stream);
+
   // Takes the checksums of all tensors whose bytes did not come by Write() or
   // ReadFile(), for Seal(): reads them back, a few GB a second from a device.
   // FAILED_PRECONDITION once it is sealed.
@@ -136,6 +152,8 @@ class TensorSetWriter {
   TensorSetWriter(TensorManifest manifest,
                   std::unique_ptr<weights::MemoryCopy> memory);
   void FinishCopies();
+  // Whether there is such a tensor of its own.
+  absl::Status CheckIsOwn(std::size_t tensor) const;
   absl::Status CheckMayWrite(std::size_t tensor, std::uint64_t offset,
                              std::uint64_t size) const;
   void Count(std::size_t tensor, std::uint64_t offset,

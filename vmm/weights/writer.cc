@@ -105,13 +105,7 @@ const platform::Driver& TensorSetWriter::driver() const {
   return memory_->driver();
 }
 
-absl::Status TensorSetWriter::CheckMayWrite(std::size_t tensor,
-                                            std::uint64_t offset,
-                                            std::uint64_t size) const {
-  if (is_sealed_) {
-    return absl::FailedPreconditionError(
-        "the tensor set is sealed: nobody is to write to it any more");
-  }
+absl::Status TensorSetWriter::CheckIsOwn(std::size_t tensor) const {
   if (tensor >= manifest_.tensors.size()) {
     return absl::OutOfRangeError(
         absl::StrCat("tensor ", tensor, " of ", manifest_.tensors.size()));
@@ -122,6 +116,18 @@ absl::Status TensorSetWriter::CheckMayWrite(std::size_t tensor,
         "tensor \"", weights::Shown(info.name), "\" is an alias: write \"",
         weights::Shown(manifest_.tensors[*info.alias_of].name), "\""));
   }
+  return absl::OkStatus();
+}
+
+absl::Status TensorSetWriter::CheckMayWrite(std::size_t tensor,
+                                            std::uint64_t offset,
+                                            std::uint64_t size) const {
+  if (is_sealed_) {
+    return absl::FailedPreconditionError(
+        "the tensor set is sealed: nobody is to write to it any more");
+  }
+  RETURN_IF_ERROR(CheckIsOwn(tensor));
+  const TensorInfo& info = manifest_.tensors[tensor];
   const std::uint64_t extent = info.extent();
   if (offset > extent || size > extent - offset) {
     return absl::OutOfRangeError(
@@ -227,6 +233,23 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
   const TensorInfo& info = manifest_.tensors[tensor];
   progress_[tensor].in_order = false;
   return memory_->WriteFrom(info.offset, from, info.extent());
+}
+
+absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
+                                      CUstream stream) {
+  std::vector<weights::DeviceCopy> copies;
+  copies.reserve(sources.size());
+  for (const Source& source : sources) {
+    RETURN_IF_ERROR(CheckIsOwn(source.tensor));
+    const TensorInfo& info = manifest_.tensors[source.tensor];
+    if (info.extent() == 0) continue;
+    copies.push_back(
+        {memory_->address() + info.offset, source.from, info.extent()});
+  }
+  for (const Source& source : sources) {
+    progress_[source.tensor].in_order = false;
+  }
+  return memory_->WriteAllFrom(copies, stream);
 }
 
 absl::Status TensorSetWriter::TakeChecksums() {

@@ -63,12 +63,19 @@ void TensorClass::CheckType(nb::handle name, nb::handle tensor) const {
   }
 }
 
+bool TensorClass::IsConjugate(nb::handle tensor, const DType* dtype) const {
+  return (dtype == nullptr || dtype->dlpack.code == kDLComplex) &&
+         nb::cast<bool>(is_conj_(tensor));
+}
+
+bool TensorClass::IsLazy(nb::handle tensor, const DType* dtype) const {
+  return IsConjugate(tensor, dtype) || nb::cast<bool>(is_neg_(tensor));
+}
+
 void TensorClass::CheckNotLazy(nb::handle name, nb::handle tensor,
                                const DType* dtype) const {
-  const bool conjugate =
-      (dtype == nullptr || dtype->dlpack.code == kDLComplex) &&
-      nb::cast<bool>(is_conj_(tensor));
-  if (!conjugate && !nb::cast<bool>(is_neg_(tensor))) return;
+  if (!IsLazy(tensor, dtype)) return;
+  const bool conjugate = IsConjugate(tensor, dtype);
   Raise(VMMSHARE_INVALID_ARGUMENT,
         (NameOf(name) + " is a lazy " + (conjugate ? "conjugate" : "negative") +
          ", whose memory holds other values than it has")

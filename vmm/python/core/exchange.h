@@ -23,6 +23,8 @@ class TensorClass {
 
   // TypeError for no tensor. `name` is for the message.
   void CheckType(nanobind::handle name, nanobind::handle tensor) const;
+  // Whether its memory holds other values than it has.
+  bool IsLazy(nanobind::handle tensor, const DType* dtype) const;
   // InvalidArgument for one whose memory holds other values than it has:
   // PyTorch's lazy conjugates, which are complex, and negatives. `dtype` is its
   // type, or null where that was not read.
@@ -38,6 +40,7 @@ class TensorClass {
                         const Layout& layout) const;
 
  private:
+  bool IsConjugate(nanobind::handle tensor, const DType* dtype) const;
   bool ReadFast(nanobind::handle tensor, std::uint64_t* address, Layout* layout,
                 DLDevice* device) const;
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "vmm/python/core/keeper.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
+#include "vmm/python/core/weights_writer.h"
 
 namespace nb = nanobind;
 
@@ -37,14 +39,6 @@ std::shared_ptr<T> Keep(std::shared_ptr<vmmshare_memory> memory,
   auto both = std::make_shared<Both>(Both{std::move(memory), handle});
   return {both, both->handle.get()};
 }
-
-struct WeightsWriter {
-  Holder<vmmshare_weights_writer> handle;
-  const std::shared_ptr<vmmshare_memory> memory;
-  const std::shared_ptr<vmmshare_weights_layout> layout;
-  const std::uint64_t count;
-  const std::shared_ptr<Storage> storage;
-};
 
 // A tensor's own bytes, so that a view of its array leaves neither these nor the
 // set.
@@ -139,18 +133,6 @@ void Begin(WeightsWriter* self, const Allocation& memory,
       layout.count, StorageOf(driver, kept, false)};
 }
 
-// Without the GIL, so that several threads copy at once.
-template <typename Call>
-void MustWithoutGil(const Call& call) {
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = call(&error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
-}
-
 void Copy(WeightsWriter& self, std::uint64_t place, std::uint64_t address,
           std::uint64_t nbytes, bool on_device) {
   const auto writer = self.handle.shared();
@@ -224,9 +206,7 @@ void ForEach(std::uint64_t count, const Describe& describe,
       return describe(place, &tensor, error);
     });
     Layout layout;
-    layout.dtype = FindDType(static_cast<std::uint8_t>(tensor.dtype));
-    layout.shape.assign(tensor.shape, tensor.shape + tensor.rank);
-    layout.strides.assign(tensor.strides, tensor.strides + tensor.rank);
+    Assign(tensor, &layout);
     const std::uint64_t size = whole->size;
     if (tensor.offset > size || tensor.bytes > size - tensor.offset) {
       throw nb::value_error("a tensor leaves the memory of its set");
@@ -349,6 +329,10 @@ void DefineWeights(nb::module_& module) {
   writer.def("__init__", &Begin, nb::arg("memory"), nb::arg("layout"))
       .def("copy", &Copy, nb::arg("place"), nb::arg("address"),
            nb::arg("nbytes"), nb::arg("on_device"))
+      .def("copy_all", &CopyAll, nb::arg("places"), nb::arg("addresses"),
+           nb::arg("stream"))
+      .def("copy_tensors", &CopyTensors, nb::arg("type"), nb::arg("tensors"),
+           nb::arg("places"), nb::arg("stream"))
       .def("read_rows", &ReadRows, nb::arg("place"), nb::arg("path"),
            nb::arg("offset"), nb::arg("row_bytes"), nb::arg("pitch"))
       .def("publish", &Publish, nb::arg("keeper"), nb::arg("name"),

@@ -53,6 +53,7 @@ class Publisher:
     def __init__(self, slots: "list[Draft]", device: typing.Any):
         self._slots = slots
         for place, slot in enumerate(slots):
+            slot._writer.copy_all([], [], 0)  # Loads what copies: not while streams wait.
             slot._writer.seal(place + 1)  # Followers map it from now on.
         self._shares: "list[Share]" = [serve(slot.memory) for slot in slots]
         self._home = RingHome(device, host_node=0)
@@ -156,7 +157,8 @@ class Publisher:
              timeout: "float | None" = 10.0) -> Update:
         """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
         are no aliases must be given; those of another type are converted. KeyError for a name
-        that is missing, ValueError for another shape."""
+        that is missing, ValueError for another shape. After an exception nothing is published,
+        and it may be called again."""
         import torch
         place = (self.number + 1) % len(self._slots)
         if place not in self._tensors:
@@ -164,15 +166,20 @@ class Publisher:
             self._tensors[place] = {name: made[name] for name in self._slots[place].own}
         to = self._tensors[place]
         given = [tensors[name] for name in to]
-        for name, one, other in zip(to, to.values(), given):
-            if one.shape != other.shape:  # PyTorch would broadcast it.
-                raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; expected "
-                                 f"{tuple(one.shape)}")
         stream = torch.cuda.current_stream(next(iter(to.values())).device).cuda_stream
         deadline = deadline_of(timeout)
-        self.acquire(stream, timeout=timeout)
-        with torch.no_grad():
-            torch._foreach_copy_(list(to.values()), given, non_blocking=True)
+        slot = self.acquire(stream, timeout=timeout)
+        # The GPU copies the first while the next are looked at.
+        others = slot._writer.copy_tensors(torch.Tensor, given, slot.places, stream)
+        if others:
+            names = list(to)
+            for name, one, other in ((names[i], to[names[i]], given[i]) for i in others):
+                if one.shape != other.shape:  # PyTorch would broadcast it.
+                    raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; "
+                                     f"expected {tuple(one.shape)}")
+            with torch.no_grad():
+                torch._foreach_copy_([to[names[i]] for i in others], [given[i] for i in others],
+                                     non_blocking=True)
         return self.publish(stream, timeout=left_of(deadline))
 
     def _drop(self, name: str, why: VmmshareError) -> None:

@@ -116,9 +116,10 @@ class Draft(typing.Mapping[str, Array]):
     """A set that is not put yet: arrays by name, to be written where they will be read. See
     draft(). The arrays keep the memory."""
 
-    def __init__(self, memory: Allocation, layout: typing.Any, own: "list[str]"):
+    def __init__(self, memory: Allocation, layout: typing.Any, own: "dict[str, int]"):
         self.memory, self.nbytes = memory, memory.nbytes
-        self.own = own  # Names of those that are no aliases.
+        self.own = list(own)  # Names of those that are no aliases.
+        self.places = list(own.values())  # Of these, in the layout.
         self._writer = _core._WeightsWriter(memory, layout)
         self._arrays: "dict[str, Array]" = self._writer.arrays()
 
@@ -172,5 +173,5 @@ def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
                         f"{like!r:.80}")
     reads = describe(like)
     layout = layout_of(fingerprint, metadata)
-    own = list(lay_out(layout, reads, aliases_of(reads)))
+    own = lay_out(layout, reads, aliases_of(reads))
     return Draft(Allocation(device, nbytes=layout.nbytes, host_node=host_node), layout, own)

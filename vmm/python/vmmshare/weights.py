@@ -110,9 +110,12 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     places = lay_out(layout, reads, aliases)
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
-        for one in reads:
-            if one.name in places and one.nbytes > 0:
-                writer.copy(places[one.name], one.address, one.nbytes, one.on_device)
+        own = [one for one in reads if one.name in places and one.nbytes > 0]
+        for one in own:
+            if not one.on_device:
+                writer.copy(places[one.name], one.address, one.nbytes, False)
+        there = [one for one in own if one.on_device]
+        writer.copy_all([places[one.name] for one in there], [one.address for one in there], 0)
         return put_written(writer, name, checksum, address, timeout)
 
 

@@ -27,6 +27,46 @@ bool CpuHas(const platform::Driver& driver, CUdeviceptr address, int node,
              static_cast<unsigned>(access);
 }
 
+// Says of memory whether it is a device's own, so that a kernel there may read it:
+// what is not would end the context. Asks the driver once for a range.
+class OwnMemory {
+ public:
+  OwnMemory(const platform::Driver& driver, const Device& device)
+      : driver_(driver), ordinal_(device.ordinal()) {}
+
+  absl::StatusOr<bool> Has(CUdeviceptr from, std::uint64_t bytes) {
+    if (!IsWithin(from, bytes)) {
+      CUmemorytype type = CU_MEMORYTYPE_HOST;
+      int ordinal = -1;
+      std::size_t size = 0;
+      CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                     CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+      void* answers[] = {&type, &ordinal, &begin_, &size};
+      if (CUresult r = driver_->cuPointerGetAttributes(4, which, answers, from);
+          r != CUDA_SUCCESS) {
+        return driver_.Error(r, Call("cuPointerGetAttributes", from, bytes));
+      }
+      size_ = size;
+      is_own_ = type == CU_MEMORYTYPE_DEVICE && ordinal == ordinal_;
+    }
+    return is_own_ && IsWithin(from, bytes);
+  }
+
+ private:
+  bool IsWithin(CUdeviceptr from, std::uint64_t bytes) const {
+    return from >= begin_ && from - begin_ <= size_ &&
+           bytes <= size_ - (from - begin_);
+  }
+
+  const platform::Driver& driver_;
+  const int ordinal_;
+  CUdeviceptr begin_ = 0;
+  std::uint64_t size_ = 0;
+  bool is_own_ = false;
+};
+
 }  // namespace
 
 absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
@@ -56,6 +96,7 @@ absl::StatusOr<MemoryCopy> MemoryCopy::Open(const platform::Driver& driver,
   if (ordinal.has_value()) {
     ASSIGN_OR_RETURN(const Device device, Device::ByOrdinal(driver, *ordinal));
     ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
+    copy.device_ = device;
     copy.primary_ = std::make_shared<const PrimaryContext>(std::move(context));
     copy.staging_ = std::make_shared<Staging>(driver, copy.primary_);
     return copy;
@@ -131,6 +172,49 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
   CUresult r = driver_->cuMemcpyDtoH(on_host_ + offset, from, size);
   if (r == CUDA_SUCCESS) return absl::OkStatus();
   return driver_.Error(r, Call("cuMemcpyDtoH", from, size));
+}
+
+absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DeviceCopy> copies,
+                                      CUstream stream) const {
+  if (primary_ != nullptr) {
+    ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+    return CopyOnDevice(copies, stream);
+  }
+  if (stream != nullptr) {
+    if (CUresult r = driver_->cuStreamSynchronize(stream); r != CUDA_SUCCESS) {
+      return driver_.Error(r, "cuStreamSynchronize()");
+    }
+  }
+  for (const DeviceCopy& copy : copies) {
+    RETURN_IF_ERROR(WriteFrom(copy.to - address_, copy.from, copy.bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DeviceCopy> copies,
+                                      CUstream stream) const {
+  const absl::StatusOr<CopyKernel> kernel =
+      CopyKernel::Load(*device_, *primary_);
+  if (!kernel.ok() && !absl::IsUnimplemented(kernel.status())) {
+    return kernel.status();
+  }
+  OwnMemory own(driver_, *device_);
+  std::vector<DeviceCopy> here;
+  for (const DeviceCopy& copy : copies) {
+    ASSIGN_OR_RETURN(const bool is_own, own.Has(copy.from, copy.bytes));
+    if (is_own && kernel.ok()) {
+      here.push_back(copy);
+      continue;
+    }
+    if (CUresult r =
+            driver_->cuMemcpyDtoDAsync(copy.to, copy.from, copy.bytes, stream);
+        r != CUDA_SUCCESS) {
+      return driver_.Error(r, Call("cuMemcpyDtoDAsync", copy.from, copy.bytes));
+    }
+  }
+  if (!kernel.ok() || (here.empty() && !copies.empty()))
+    return absl::OkStatus();
+  return kernel->Run(stream, here);
 }
 
 absl::StatusOr<MemoryCopy::Stage> MemoryCopy::MakeStage() const {

@@ -15,8 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "platform/cuda/driver.h"
+#include "vmm/memory/device.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/primary_context.h"
+#include "vmm/weights/internal/copy_kernel.h"
 #include "vmm/weights/internal/staging.h"
 
 namespace vmm::weights {
@@ -48,6 +50,12 @@ class MemoryCopy {
   // would do it.
   absl::Status WriteFrom(std::uint64_t offset, CUdeviceptr from,
                          std::uint64_t size) const;
+  // The same of many, put on `stream` of the device's primary context, null for
+  // its default one, in no order among them: by a kernel where they are the
+  // device's own and the driver is of CUDA 12.1 or newer. Of memory of the host
+  // they have been made when it returns. REQUIRES: none is of 0 bytes.
+  absl::Status WriteAllFrom(absl::Span<const DeviceCopy> copies,
+                            CUstream stream) const;
   // Where bytes of the host's own are put that are written next: kPiece of them.
   class Stage {
    public:
@@ -71,12 +79,15 @@ class MemoryCopy {
   MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
       : driver_(std::move(driver)), address_(address), size_(size) {}
   absl::StatusOr<CurrentContext> Enter() const;
+  absl::Status CopyOnDevice(absl::Span<const DeviceCopy> copies,
+                            CUstream stream) const;
 
   platform::Driver driver_;
   CUdeviceptr address_;
   std::uint64_t size_;
   std::uint8_t* on_host_ = nullptr;
-  std::shared_ptr<const PrimaryContext> primary_;  // Else
+  std::optional<Device> device_;
+  std::shared_ptr<const PrimaryContext> primary_;  // Of it. Else
   CUcontext context_ = nullptr;                    // this one.
   std::shared_ptr<Staging> staging_;               // With a primary context.
 };

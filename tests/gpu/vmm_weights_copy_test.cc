@@ -1,0 +1,212 @@
+// Tensor sets that are copied together from memory of the device.
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/weights/tensor_set.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Source = TensorSetWriter::Source;
+
+// Lengths of which 3,000 take several launches: no bytes, odd ones, some of a
+// tile, and a few of many.
+std::int64_t LengthOf(int i) {
+  if (i % 500 == 7) return 100'003 + i;
+  if (i % 100 == 5) return 16384 * (i % 3) + i % 2;
+  return i % 53;
+}
+
+class WeightsCopyTest : public DriverTest {
+ protected:
+  static constexpr int kTensors = 3000;
+
+  WeightsCopyTest() {
+    for (int i = 0; i < kTensors; ++i) {
+      Must(layout_.Add(absl::StrCat(i), DType::kUInt8, {LengthOf(i)}));
+    }
+    Must(layout_.AddAlias("tied", 7, DType::kUInt8, {10}));
+    memory_ = Must(Allocation::Create(device, {.size = layout_.size()}));
+    from_ = Must(Allocation::Create(device, {.size = 4 << 20}));
+    bytes_.resize(std::size_t{4} << 20);
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      bytes_[i] = static_cast<std::uint8_t>(i * 2654435761u >> 13);
+    }
+    EXPECT_EQ(
+        driver()->cuMemcpyHtoD(from_->address(), bytes_.data(), bytes_.size()),
+        CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  }
+
+  TensorSetWriter Begin(const platform::Driver& driver) {
+    return Must(TensorSetWriter::Begin(driver, memory_->address(),
+                                       memory_->requested_size(), layout_));
+  }
+  // Where tensor i is copied from: aligned and not.
+  static std::uint64_t OffsetOf(std::size_t i) {
+    return i * 1009 % 3'000'000 / (i % 2 == 0 ? 16 : 1) * (i % 2 == 0 ? 16 : 1);
+  }
+  std::vector<Source> AllFrom(CUdeviceptr at) const {
+    std::vector<Source> sources;
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      sources.push_back({i, at + OffsetOf(i)});
+    }
+    return sources;
+  }
+  void ExpectCopied(const TensorSetWriter& writer) {
+    std::vector<std::uint8_t> all(
+        static_cast<std::size_t>(writer.manifest().data_bytes));
+    ASSERT_EQ(
+        driver()->cuMemcpyDtoH(all.data(), memory_->address(), all.size()),
+        CUDA_SUCCESS);
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      const TensorInfo& info = writer.manifest().tensors[i];
+      if (info.extent() == 0) continue;
+      ASSERT_EQ(
+          std::memcmp(all.data() + info.offset, bytes_.data() + OffsetOf(i),
+                      static_cast<std::size_t>(info.extent())),
+          0)
+          << "tensor " << i << " of " << info.extent();
+    }
+  }
+  // Nothing of it is there.
+  void Wipe() {
+    EXPECT_EQ(driver()->cuMemsetD8(memory_->address(), 0xee, memory_->size()),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  }
+
+  TensorLayout layout_{{.fingerprint = "copied"}};
+  std::optional<Allocation> memory_;
+  std::optional<Allocation> from_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+TEST_F(WeightsCopyTest, ManyOfAllSizesComeInTheStreamsTurn) {
+  TensorSetWriter writer = Begin(driver());
+  Must(writer.CopyAll({}, nullptr));
+  Wipe();
+  HeldStream held(device);
+  Must(writer.CopyAll(AllFrom(from_->address()), held.get()));
+  std::uint8_t first = 0;
+  const CUdeviceptr at =
+      memory_->address() + writer.manifest().tensors[7].offset;
+  ASSERT_EQ(driver()->cuMemcpyDtoH(&first, at, 1), CUDA_SUCCESS);
+  EXPECT_EQ(first, 0xee) << "it did not wait for its turn";
+  held.Release();
+  EXPECT_EQ(driver()->cuStreamSynchronize(held.get()), CUDA_SUCCESS);
+  ExpectCopied(writer);
+}
+
+TEST_F(WeightsCopyTest, AreSealedWithTheirChecksums) {
+  TensorSetWriter writer = Begin(driver());
+  Must(writer.Write(3, 0, std::vector<std::uint8_t>(LengthOf(3))));
+  Must(writer.CopyAll(AllFrom(from_->address()), nullptr));
+  Must(writer.TakeChecksums());
+  Must(writer.Seal({}));
+  const TensorSet set = Must(
+      TensorSet::Open(driver(), memory_->address(), memory_->requested_size()));
+  EXPECT_EQ(Must(set.Verify()), std::size_t{kTensors});
+  ExpectCopied(writer);
+  // Of a sealed set, whose readers wait meanwhile.
+  Wipe();
+  const Stream stream;
+  Must(writer.CopyAll(AllFrom(from_->address()), stream.get()));
+  stream.Sync();
+  ExpectCopied(writer);
+}
+
+// A kernel there would end the context.
+TEST_F(WeightsCopyTest, OfMemoryOfTheHostTheSame) {
+  void* pinned = nullptr;
+  ASSERT_EQ(driver()->cuMemHostAlloc(&pinned, bytes_.size(), 0), CUDA_SUCCESS);
+  std::memcpy(pinned, bytes_.data(), bytes_.size());
+  TensorSetWriter writer = Begin(driver());
+  Wipe();
+  Must(writer.CopyAll(AllFrom(reinterpret_cast<CUdeviceptr>(pinned)), nullptr));
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ExpectCopied(writer);
+  EXPECT_EQ(driver()->cuMemFreeHost(pinned), CUDA_SUCCESS);
+}
+
+TEST_F(WeightsCopyTest, OfAnotherDeviceTheSame) {
+  if (Peer() == nullptr) GTEST_SKIP() << "needs two devices";
+  const Allocation there = Must(Allocation::Create(
+      *Peer(), {.size = bytes_.size(),
+                .also = {{Location::On(device), Access::kReadWrite}}}));
+  const PrimaryContext context = Must(PrimaryContext::Retain(*Peer()));
+  {
+    const CurrentContext current = Must(context.MakeCurrent());
+    EXPECT_EQ(
+        driver()->cuMemcpyHtoD(there.address(), bytes_.data(), bytes_.size()),
+        CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+  TensorSetWriter writer = Begin(driver());
+  Wipe();
+  Must(writer.CopyAll(AllFrom(there.address()), nullptr));
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ExpectCopied(writer);
+}
+
+TEST_F(WeightsCopyTest, WhatIsNoTensorOfItsOwnIsRefusedBeforeAnything) {
+  TensorSetWriter writer = Begin(driver());
+  Wipe();
+  std::vector<Source> sources = AllFrom(from_->address());
+  sources.push_back({kTensors, from_->address()});
+  EXPECT_TRUE(absl::IsInvalidArgument(writer.CopyAll(sources, nullptr)));
+  sources.back().tensor = kTensors + 1;
+  EXPECT_TRUE(absl::IsOutOfRange(writer.CopyAll(sources, nullptr)));
+  std::vector<std::uint8_t> all(
+      static_cast<std::size_t>(writer.manifest().data_bytes));
+  ASSERT_EQ(driver()->cuMemcpyDtoH(all.data(), memory_->address(), all.size()),
+            CUDA_SUCCESS);
+  EXPECT_THAT(all, ::testing::Each(0xee));
+}
+
+TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  TensorSetWriter writer = Begin(failing);
+  // Too old for the kernel: the driver copies one by one.
+  faults.Arm({.entry = "cuModuleLoadData",
+              .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
+  Wipe();
+  Must(writer.CopyAll(AllFrom(from_->address()), nullptr));
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_GT(faults.CallsByEntry()["cuMemcpyDtoDAsync"], kTensors / 2);
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ExpectCopied(writer);
+  faults.ResetCounts();
+  for (const char* entry :
+       {"cuCtxGetId", "cuModuleLoadData", "cuModuleGetFunction",
+        "cuPointerGetAttributes", "cuLaunchKernel"}) {
+    faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
+    const absl::Status copied =
+        writer.CopyAll(AllFrom(from_->address()), nullptr);
+    EXPECT_TRUE(absl::IsInvalidArgument(copied)) << entry;
+    EXPECT_THAT(std::string(copied.message()), HasSubstr(entry));
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+  }
+  Wipe();
+  Must(writer.CopyAll(AllFrom(from_->address()), nullptr));
+  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyDtoDAsync"], 0u);
+  // The kernel asks for a range once.
+  EXPECT_LT(faults.CallsByEntry()["cuPointerGetAttributes"], 10u);
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ExpectCopied(writer);
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,92 @@
+#include <cstddef>
+
+#include "vmm/python/core/exchange.h"
+#include "vmm/python/core/weights_writer.h"
+
+namespace nb = nanobind;
+
+namespace vmm::python {
+namespace {
+
+void ReadLayout(const WeightsWriter& self, std::uint64_t place,
+                Layout* layout) {
+  vmmshare_tensor tensor{};
+  tensor.struct_size = sizeof(tensor);
+  Must([&](vmmshare_error** error) {
+    return vmmshare_weights_layout_tensor(self.layout.get(), place, &tensor,
+                                          error);
+  });
+  Assign(tensor, layout);
+}
+
+// Whether both have equal elements at equal places.
+bool IsSame(const Layout& one, const Layout& other) {
+  return one.dtype == other.dtype && one.shape == other.shape &&
+         one.strides == other.strides;
+}
+
+// Of PyTorch's: -1 is the host.
+bool IsOn(nb::handle tensor, const DLDevice& device) {
+  return device.device_type == kDLCUDA &&
+         nb::cast<std::int32_t>(tensor.attr("get_device")()) ==
+             device.device_id;
+}
+
+}  // namespace
+
+void Assign(const vmmshare_tensor& tensor, Layout* layout) {
+  layout->dtype = FindDType(static_cast<std::uint8_t>(tensor.dtype));
+  layout->shape.assign(tensor.shape, tensor.shape + tensor.rank);
+  layout->strides.assign(tensor.strides, tensor.strides + tensor.rank);
+}
+
+void CopyAll(WeightsWriter& self, const std::vector<std::uint64_t>& places,
+             const std::vector<std::uint64_t>& addresses,
+             std::intptr_t stream) {
+  if (places.size() != addresses.size()) {
+    throw nb::value_error("as many addresses as places were expected");
+  }
+  const auto writer = self.handle.shared();
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_weights_copy_all(writer.get(), places.data(),
+                                     addresses.data(), places.size(),
+                                     reinterpret_cast<void*>(stream), error);
+  });
+}
+
+std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
+                                       const nb::list& tensors,
+                                       const std::vector<std::uint64_t>& places,
+                                       std::intptr_t stream) {
+  constexpr std::size_t kAtOnce = 1168;  // Of one launch.
+  TensorClass reader(type, nb::none());
+  Layout expected;
+  Layout found;
+  std::vector<std::uint64_t> to;
+  std::vector<std::uint64_t> from;
+  std::vector<std::uint64_t> others;
+  const auto flush = [&] {
+    if (!to.empty()) CopyAll(self, to, from, stream);
+    to.clear();
+    from.clear();
+  };
+  const DLDevice own = self.storage->place.device;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const nb::handle tensor = tensors[i];
+    DLDevice device{};
+    const std::uint64_t address = reader.Read(tensor, &found, &device);
+    ReadLayout(self, places[i], &expected);
+    if (!IsSame(found, expected) || reader.IsLazy(tensor, found.dtype) ||
+        !IsOn(tensor, own)) {
+      others.push_back(i);
+      continue;
+    }
+    to.push_back(places[i]);
+    from.push_back(address);
+    if (to.size() == kAtOnce) flush();
+  }
+  flush();
+  return others;
+}
+
+}  // namespace vmm::python

@@ -1,0 +1,58 @@
+// A set that is being written, and copies into it.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_WRITER_H_
+#define VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_WRITER_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "vmm/c/weights.h"
+#include "vmm/python/core/error.h"
+#include "vmm/python/core/gil.h"
+#include "vmm/python/core/handles.h"
+#include "vmm/python/core/layout.h"
+#include "vmm/python/core/storage.h"
+
+namespace vmm::python {
+
+struct WeightsWriter {
+  Holder<vmmshare_weights_writer> handle;
+  const std::shared_ptr<vmmshare_memory> memory;
+  const std::shared_ptr<vmmshare_weights_layout> layout;
+  const std::uint64_t count;
+  const std::shared_ptr<Storage> storage;
+};
+
+// Without the GIL, so that several threads copy at once.
+template <typename Call>
+void MustWithoutGil(const Call& call) {
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = call(&error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
+// How the tensor's elements lie; not where.
+void Assign(const vmmshare_tensor& tensor, Layout* layout);
+
+// vmmshare_weights_copy_all().
+void CopyAll(WeightsWriter& self, const std::vector<std::uint64_t>& places,
+             const std::vector<std::uint64_t>& addresses, std::intptr_t stream);
+
+// Copies those of `tensors`, each to the tensor at its place, that lie on the set's
+// device as they are to lie here; returns which of them do not. Some are on their
+// way while the next are looked at.
+std::vector<std::uint64_t> CopyTensors(WeightsWriter& self,
+                                       nanobind::handle type,
+                                       const nanobind::list& tensors,
+                                       const std::vector<std::uint64_t>& places,
+                                       std::intptr_t stream);
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_WRITER_H_
