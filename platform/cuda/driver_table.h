@@ -55,7 +55,6 @@ struct DriverTable {
   decltype(&::cuCtxPopCurrent) cuCtxPopCurrent = nullptr;
   decltype(&::cuCtxGetDevice) cuCtxGetDevice = nullptr;
   decltype(&::cuCtxSynchronize) cuCtxSynchronize = nullptr;
-  decltype(&::cuCtxGetId) cuCtxGetId = nullptr;
   // Virtual memory management.
   decltype(&::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity =
       nullptr;
@@ -153,6 +152,8 @@ struct DriverTable {
   decltype(&::cuModuleUnload) cuModuleUnload = nullptr;
   decltype(&::cuModuleGetFunction) cuModuleGetFunction = nullptr;
   decltype(&::cuLaunchKernel) cuLaunchKernel = nullptr;
+  decltype(&::cuLibraryLoadData) cuLibraryLoadData = nullptr;
+  decltype(&::cuLibraryGetKernel) cuLibraryGetKernel = nullptr;
 };
 
 enum class EntryNeed {
@@ -213,7 +214,6 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   visit(DriverEntry<&T::cuCtxPopCurrent>{"cuCtxPopCurrent", 4000, kRequired});
   visit(DriverEntry<&T::cuCtxGetDevice>{"cuCtxGetDevice", 2000, kRequired});
   visit(DriverEntry<&T::cuCtxSynchronize>{"cuCtxSynchronize", 2000, kRequired});
-  visit(DriverEntry<&T::cuCtxGetId>{"cuCtxGetId", 12000, kOptional});
   visit(DriverEntry<&T::cuMemGetAllocationGranularity>{
       "cuMemGetAllocationGranularity", 10020, kRequired});
   visit(DriverEntry<&T::cuMemCreate>{"cuMemCreate", 10020, kRequired});
@@ -339,6 +339,10 @@ constexpr void ForEachDriverEntry(Visitor&& visit) {
   visit(DriverEntry<&T::cuModuleGetFunction>{"cuModuleGetFunction", 2000,
                                              kOptional});
   visit(DriverEntry<&T::cuLaunchKernel>{"cuLaunchKernel", 4000, kOptional});
+  visit(DriverEntry<&T::cuLibraryLoadData>{"cuLibraryLoadData", 12000,
+                                           kOptional});
+  visit(DriverEntry<&T::cuLibraryGetKernel>{"cuLibraryGetKernel", 12000,
+                                            kOptional});
 }
 
 }  // namespace vmm::platform

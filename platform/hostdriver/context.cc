@@ -190,18 +190,6 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxGetId(CUcontext id, unsigned long long* number) {
-  if (CUresult r = Enter("cuCtxGetId"); r != CUDA_SUCCESS) return r;
-  State& state = GetState();
-  const Lock lock(state.mu);
-  if (id == nullptr && stack.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (number == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // No handle is given out twice.
-  *number = reinterpret_cast<std::uint64_t>(
-      id != nullptr ? id : stack.items[stack.depth - 1]);
-  return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuCtxSynchronize() {
   if (CUresult r = Enter("cuCtxSynchronize"); r != CUDA_SUCCESS) return r;
   State& state = GetState();

@@ -138,7 +138,9 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction id, unsigned int grid_x,
       r != CUDA_SUCCESS) {
     return r;
   }
-  if (stream->context != function.context) return CUDA_ERROR_INVALID_HANDLE;
+  if (function.context != nullptr && stream->context != function.context) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   VmmshareHostLaunch launch{};
   launch.size = sizeof(launch);
   std::copy_n(std::begin({grid_x, grid_y, grid_z}), 3, launch.grid);

@@ -20,19 +20,6 @@ constexpr std::array<std::array<unsigned char, 4>, 3> kMagics = {{
     {0xb1, 0x43, 0x62, 0x46},
 }};
 
-// Whether `image` may be GPU code. Text, which is PTX, ends with a null byte
-// and has a directive ".version".
-bool IsImage(const void* image) {
-  for (const auto& magic : kMagics) {
-    // Byte by byte: a shorter text ends at its null byte.
-    const auto* bytes = static_cast<const unsigned char*>(image);
-    std::size_t same = 0;
-    while (same < magic.size() && bytes[same] == magic[same]) ++same;
-    if (same == magic.size()) return true;
-  }
-  return std::strstr(static_cast<const char*>(image), ".version") != nullptr;
-}
-
 CUresult Load(CUmodule* module, const void* image) {
   State& state = GetState();
   const Lock lock(state.mu);
@@ -71,6 +58,19 @@ void Unload(State& state, CUmodule module) {
 }
 
 }  // namespace
+
+// Text, which is PTX, ends with a null byte
+// and has a directive ".version".
+bool IsImage(const void* image) {
+  for (const auto& magic : kMagics) {
+    // Byte by byte: a shorter text ends at its null byte.
+    const auto* bytes = static_cast<const unsigned char*>(image);
+    std::size_t same = 0;
+    while (same < magic.size() && bytes[same] == magic[same]) ++same;
+    if (same == magic.size()) return true;
+  }
+  return std::strstr(static_cast<const char*>(image), ".version") != nullptr;
+}
 
 CUresult LookUpFunction(State& state, const char* call, CUfunction id,
                         Function* function) {

@@ -11,11 +11,14 @@ namespace vmm::hostdriver {
 
 struct Function {
   CUmodule module = nullptr;
-  std::shared_ptr<Context> context;
+  std::shared_ptr<Context> context;  // Null: any, of a library's kernel.
   std::shared_ptr<const Kernel> kernel;
 };
 
 // All of these REQUIRE that the lock is held.
+
+// Whether `image`, which is not null, may be GPU code.
+bool IsImage(const void* image);
 
 // The function `id`. INVALID_HANDLE for null. Stops on one that was never made,
 // or whose module is no more.

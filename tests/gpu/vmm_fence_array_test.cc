@@ -247,13 +247,13 @@ TEST_F(FenceArrayTest, WhatIsRefusedOfKernelsIsTold) {
     return FenceArray::Over(where, memory_.address(), memory_.size(),
                             FenceMechanism::kKernels);
   };
-  faults.Arm({.entry = "cuModuleLoadData",
+  faults.Arm({.entry = "cuLibraryLoadData",
               .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
   ExpectFails(absl::StatusCode::kUnimplemented, make().status(),
               "older than they need");
   EXPECT_EQ(faults.Disarm().fired, 1u);
-  for (const char* entry : {"cuCtxGetId", "cuModuleLoadData",
-                            "cuModuleGetFunction", "cuLaunchKernel"}) {
+  for (const char* entry :
+       {"cuLibraryLoadData", "cuLibraryGetKernel", "cuLaunchKernel"}) {
     faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
     ExpectFails(absl::StatusCode::kInvalidArgument, make().status(), entry);
     EXPECT_EQ(faults.Disarm().fired, 1u) << entry;

@@ -180,7 +180,7 @@ TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
   const platform::Driver failing = FaultyDriver(driver(), &faults);
   TensorSetWriter writer = Begin(failing);
   // Too old for the kernel: the driver copies one by one.
-  faults.Arm({.entry = "cuModuleLoadData",
+  faults.Arm({.entry = "cuLibraryLoadData",
               .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
   Wipe();
   Must(writer.CopyAll(AllFrom(from_->address()), nullptr));
@@ -189,9 +189,8 @@ TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
   EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   ExpectCopied(writer);
   faults.ResetCounts();
-  for (const char* entry :
-       {"cuCtxGetId", "cuModuleLoadData", "cuModuleGetFunction",
-        "cuPointerGetAttributes", "cuLaunchKernel"}) {
+  for (const char* entry : {"cuLibraryLoadData", "cuLibraryGetKernel",
+                            "cuPointerGetAttributes", "cuLaunchKernel"}) {
     faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
     const absl::Status copied =
         writer.CopyAll(AllFrom(from_->address()), nullptr);

@@ -53,8 +53,7 @@ class FenceArray::Core : public fence::Source {
   const fence::FenceKernels* kernels() const override { return kernels_.get(); }
   // Before there is a fence.
   absl::Status UseKernels() {
-    ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(
-                                   driver(), device_memory_->context()));
+    ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(driver()));
     return device_memory_->Warm(*kernels_, Deadline::In(kPatience));
   }
 

@@ -68,7 +68,6 @@ class DeviceMemory final : public Memory {
                        Deadline deadline) override;
   // Has `kernels` loaded, by a launch of each on the own stream.
   absl::Status Warm(const FenceKernels& kernels, Deadline deadline);
-  const PrimaryContext& context() const { return context_; }
   // Makes all fences new. REQUIRES: nobody uses them.
   absl::Status Clear(Deadline deadline);
 

@@ -87,13 +87,12 @@ static_assert(sizeof(Steps) == 4064);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FenceKernels>> FenceKernels::Load(
-    const platform::Driver& driver, const PrimaryContext& context) {
-  ASSIGN_OR_RETURN(KernelModule module,
-                   KernelModule::In(driver, context, kText));
-  ASSIGN_OR_RETURN(const CUfunction one, module.Find("vmmshare_fence_meet"));
-  ASSIGN_OR_RETURN(const CUfunction many, module.Find("vmmshare_fences_meet"));
+    const platform::Driver& driver) {
+  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(driver, kText));
+  ASSIGN_OR_RETURN(const CUfunction one, library.Find("vmmshare_fence_meet"));
+  ASSIGN_OR_RETURN(const CUfunction many, library.Find("vmmshare_fences_meet"));
   return std::unique_ptr<FenceKernels>(
-      new FenceKernels(std::move(module), one, many));
+      new FenceKernels(std::move(library), one, many));
 }
 
 absl::Status FenceKernels::Run(CUstream stream,
@@ -102,7 +101,7 @@ absl::Status FenceKernels::Run(CUstream stream,
   Step step = steps.front();
   void* arguments[] = {&step.signal_at, &step.signal_value, &step.wait_at,
                        &step.wait_value};
-  return module_.Launch(one_, 1, 1, stream, arguments);
+  return library_.Launch(one_, 1, 1, stream, arguments);
 }
 
 absl::Status FenceKernels::RunMany(CUstream stream,
@@ -111,7 +110,7 @@ absl::Status FenceKernels::RunMany(CUstream stream,
   std::copy(steps.begin(), steps.end(), all.steps);
   auto count = static_cast<std::uint32_t>(steps.size());
   void* arguments[] = {&all, &count};
-  return module_.Launch(many_, 1, kMostSteps + 1, stream, arguments);
+  return library_.Launch(many_, 1, kMostSteps + 1, stream, arguments);
 }
 
 absl::Status FenceKernels::Warm(CUstream stream) const {

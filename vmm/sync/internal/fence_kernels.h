@@ -15,8 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "vmm/memory/internal/kernel_module.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/internal/kernel_library.h"
 
 namespace vmm::fence {
 
@@ -35,9 +34,9 @@ inline constexpr std::size_t kMostSteps = 127;
 // Thread-safe.
 class FenceKernels {
  public:
-  // As KernelModule::In().
+  // As KernelLibrary::Of().
   static absl::StatusOr<std::unique_ptr<FenceKernels>> Load(
-      const platform::Driver& driver, const PrimaryContext& context);
+      const platform::Driver& driver);
 
   // Signals once all work that is on `stream` now is done and its writes are
   // visible to every GPU and CPU, then waits. All signals are made before
@@ -48,11 +47,11 @@ class FenceKernels {
   absl::Status Warm(CUstream stream) const;
 
  private:
-  FenceKernels(KernelModule module, CUfunction one, CUfunction many)
-      : module_(std::move(module)), one_(one), many_(many) {}
+  FenceKernels(KernelLibrary library, CUfunction one, CUfunction many)
+      : library_(std::move(library)), one_(one), many_(many) {}
   absl::Status RunMany(CUstream stream, absl::Span<const Step> steps) const;
 
-  const KernelModule module_;
+  const KernelLibrary library_;
   const CUfunction one_;
   const CUfunction many_;
 };

@@ -147,12 +147,10 @@ done:
 
 }  // namespace
 
-absl::StatusOr<CopyKernel> CopyKernel::Load(const Device& device,
-                                            const PrimaryContext& context) {
+absl::StatusOr<CopyKernel> CopyKernel::Load(const Device& device) {
   const platform::Driver& driver = device.driver();
-  ASSIGN_OR_RETURN(KernelModule module,
-                   KernelModule::In(driver, context, kText));
-  ASSIGN_OR_RETURN(const CUfunction kernel, module.Find("vmmshare_copy_many"));
+  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(driver, kText));
+  ASSIGN_OR_RETURN(const CUfunction kernel, library.Find("vmmshare_copy_many"));
   int multiprocessors = 0;
   if (CUresult r = driver->cuDeviceGetAttribute(
           &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
@@ -162,7 +160,7 @@ absl::StatusOr<CopyKernel> CopyKernel::Load(const Device& device,
   }
   const auto blocks = static_cast<unsigned int>(std::max(multiprocessors, 1)) *
                       kBlocksOfMultiprocessor;
-  return CopyKernel(std::move(module), kernel, blocks);
+  return CopyKernel(std::move(library), kernel, blocks);
 }
 
 absl::Status CopyKernel::Run(CUstream stream,
@@ -181,7 +179,7 @@ absl::Status CopyKernel::Run(CUstream stream,
     table->count = static_cast<std::uint32_t>(count);
     void* arguments[] = {table.get()};
     RETURN_IF_ERROR(
-        module_.Launch(kernel_, blocks_, kThreads, stream, arguments));
+        library_.Launch(kernel_, blocks_, kThreads, stream, arguments));
     copies.remove_prefix(count);
   } while (!copies.empty());
   return absl::OkStatus();

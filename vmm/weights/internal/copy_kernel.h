@@ -16,8 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/internal/kernel_module.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/internal/kernel_library.h"
 
 namespace vmm::weights {
 
@@ -30,21 +29,20 @@ struct DeviceCopy {
 // Thread-safe.
 class CopyKernel {
  public:
-  // Cheap but for the first time in a context. As KernelModule::In(), and
+  // Cheap but for the first time. As KernelLibrary::Of(), and
   // UNIMPLEMENTED also with drivers before CUDA 12.1.
-  static absl::StatusOr<CopyKernel> Load(const Device& device,
-                                         const PrimaryContext& context);
+  static absl::StatusOr<CopyKernel> Load(const Device& device);
 
-  // Puts copies on `stream` of the context, in no order among them. Of none it is
+  // Puts copies on `stream` of the device, in no order among them. Of none it is
   // a launch that does nothing, by which the driver loads the kernel. REQUIRES:
   // the device may read and write there, and none is of 0 bytes.
   absl::Status Run(CUstream stream, absl::Span<const DeviceCopy> copies) const;
 
  private:
-  CopyKernel(KernelModule module, CUfunction kernel, unsigned int blocks)
-      : module_(std::move(module)), kernel_(kernel), blocks_(blocks) {}
+  CopyKernel(KernelLibrary library, CUfunction kernel, unsigned int blocks)
+      : library_(std::move(library)), kernel_(kernel), blocks_(blocks) {}
 
-  KernelModule module_;
+  KernelLibrary library_;
   CUfunction kernel_;
   unsigned int blocks_;
 };

@@ -193,8 +193,7 @@ absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DeviceCopy> copies,
 
 absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DeviceCopy> copies,
                                       CUstream stream) const {
-  const absl::StatusOr<CopyKernel> kernel =
-      CopyKernel::Load(*device_, *primary_);
+  const absl::StatusOr<CopyKernel> kernel = CopyKernel::Load(*device_);
   if (!kernel.ok() && !absl::IsUnimplemented(kernel.status())) {
     return kernel.status();
   }

@@ -1,0 +1,62 @@
+// Libraries: modules of no context, whose kernels run in a stream's.
+#include <memory>
+#include <utility>
+
+#include "platform/hostdriver/module.h"
+
+using namespace vmm::hostdriver;
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
+                                   CUjit_option* jit_options, void** jit_values,
+                                   unsigned int jit_count,
+                                   CUlibraryOption* options, void** values,
+                                   unsigned int count) {
+  if (CUresult r = Enter("cuLibraryLoadData"); r != CUDA_SUCCESS) return r;
+  if (library == nullptr || code == nullptr ||
+      (jit_count != 0 && (jit_options == nullptr || jit_values == nullptr)) ||
+      (count != 0 && (options == nullptr || values == nullptr))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!IsImage(code)) return CUDA_ERROR_INVALID_IMAGE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  *library = reinterpret_cast<CUlibrary>(state.NewHandle());
+  state.libraries.insert(*library);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
+  if (CUresult r = Enter("cuLibraryUnload"); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (state.libraries.erase(library) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  std::erase_if(state.functions, [library](const auto& entry) {
+    return entry.second->module == reinterpret_cast<CUmodule>(library);
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library,
+                                    const char* name) {
+  if (CUresult r = Enter("cuLibraryGetKernel"); r != CUDA_SUCCESS) return r;
+  if (kernel == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  if (state.libraries.count(library) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  const auto module = reinterpret_cast<CUmodule>(library);
+  for (const auto& [id, known] : state.functions) {
+    if (known->module != module || known->kernel->name != name) continue;
+    *kernel = reinterpret_cast<CUkernel>(id);
+    return CUDA_SUCCESS;
+  }
+  std::shared_ptr<const Kernel> found = FindKernel(name);
+  if (found == nullptr) {
+    TellHowToRegister(name);
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  const auto id = reinterpret_cast<CUfunction>(state.NewHandle());
+  state.functions[id] =
+      std::make_shared<Function>(Function{module, nullptr, std::move(found)});
+  *kernel = reinterpret_cast<CUkernel>(id);
+  return CUDA_SUCCESS;
+}
