@@ -77,9 +77,8 @@ class TensorSetWriter::JobReader {
       ASSIGN_OR_RETURN(size, is_short ? ReadRows(bytes)
                                       : ReadParts(bytes, job_.bytes - done));
       if (!is_staged) continue;
-      RETURN_IF_ERROR(writer_.memory_->Write(
-          job_.to + done,
-          stage_->bytes().first(static_cast<std::size_t>(size))));
+      RETURN_IF_ERROR(
+          writer_.memory_->WriteStaged(job_.to + done, *stage_, size));
     }
     return absl::OkStatus();
   }
