@@ -34,7 +34,7 @@ import typing
 from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
-from ._parts import part_of, reads_of
+from ._parts import part_of
 from ._publisher import Publisher, Update, publisher
 from ._reads import aliases_of, await_torch, dense_copy, lay_out, read_arrays
 from ._safetensors import read_header
@@ -150,23 +150,23 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
         raise ValueError(f"{paths!r} has no *.safetensors")
     if threads is not None and threads < 0:
         raise ValueError(f"{threads} threads; expected 1 or more")
-    notes: "dict[str, str]" = {}
-    parts, reads = [], []
+    headers = [read_header(path) for path in files]
+    notes = {key: value for _, said in headers for key, value in said.items()}
+    layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
     names: "dict[str, str]" = {}
-    for number, path in enumerate(files):
-        entries, said = read_header(path)
-        notes.update(said)
+    reads = []
+    for number, (entries, _) in enumerate(headers):
+        path = files[number]
         for entry in entries:
             if select is not None and not select(entry.name):
                 continue
             if names.setdefault(entry.name, path) != path:
                 raise AlreadyExists(f"tensor {entry.name!r} is in {names[entry.name]} and in "
                                     f"{path}")
-            parts.append(part_of(shard, entry))
-            reads += reads_of(len(parts) - 1, number, parts[-1])
-    layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
-    for part in parts:
-        layout.add(part.entry.name, part.entry.dtype, part.shape)
+            shape, parts = part_of(shard, entry)
+            place = layout.add(entry.name, entry.dtype, shape)
+            reads += [(place, number, entry.offset + offset, nbytes, pitch)
+                      for offset, nbytes, pitch in parts]
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)
