@@ -1287,6 +1287,61 @@ static vmmshare_weights_layout* Layout(void) {
   return layout;
 }
 
+static vmmshare_status Told(void* user, uint64_t done, uint64_t total) {
+  uint64_t* told = user;
+  *told = done;
+  return total == 96 ? VMMSHARE_OK : VMMSHARE_ABORTED;
+}
+
+// Into the table, of 96 bytes.
+static void TensorsAreReadFromFiles(vmmshare_weights_writer* writer,
+                                    const int32_t* numbers) {
+  char directory[] = "/tmp/vmmshare-c-XXXXXX";
+  CHECK(mkdtemp(directory) != NULL);
+  char path[64];
+  snprintf(path, sizeof(path), "%s/weights", directory);
+  FILE* file = fopen(path, "wb");
+  CHECK(file != NULL && fwrite(numbers, 1, 96, file) == 96);
+  CHECK(fclose(file) == 0);
+  const char* paths[] = {"/no/file", path};
+  vmmshare_file_read reads[] = {{0, 1, 0, 12, 24}, {0, 1, 12, 12, 24}};
+  uint64_t told = 0;
+  vmmshare_read_options options = {sizeof(options)};
+  options.threads = 2;
+  options.progress = &Told;
+  options.user = &told;
+  MUST(vmmshare_weights_read_files(writer, paths + 1, 1, reads, 0, NULL,
+                                   &error));
+  FAILS(VMMSHARE_NOT_FOUND, "/no/file",
+        vmmshare_weights_read_files(writer, paths, 2, reads, 2, NULL, &error));
+  FAILS(VMMSHARE_OUT_OF_RANGE, "file 1 of 1",
+        vmmshare_weights_read_files(writer, paths + 1, 1, reads, 2, NULL,
+                                    &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "reads",
+        vmmshare_weights_read_files(writer, paths, 2, NULL, 2, NULL, &error));
+  reads[0].path = reads[1].path = 0;
+  MUST(vmmshare_weights_read_files(writer, paths + 1, 1, reads, 2, &options,
+                                   &error));
+  CHECK(told == 96);
+  FAILS(VMMSHARE_ABORTED, "progress",
+        vmmshare_weights_read_files(writer, paths + 1, 1, reads, 0, &options,
+                                    &error));
+  reads[1].offset = 24;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "table",
+        vmmshare_weights_read_files(writer, paths + 1, 1, reads, 2, &options,
+                                    &error));
+  reads[1].offset = 16;  // Of a pitch of 28 the file has too little.
+  reads[0].pitch = reads[1].pitch = 28;
+  FAILS(VMMSHARE_DATA_LOSS, path,
+        vmmshare_weights_read_files(writer, paths + 1, 1, reads, 2, &options,
+                                    &error));
+  options.reserved = 1;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "reserved",
+        vmmshare_weights_read_files(writer, paths + 1, 1, reads, 2, &options,
+                                    &error));
+  CHECK(remove(path) == 0 && rmdir(directory) == 0);
+}
+
 static void TensorSetsAreReadAsTheyWereWritten(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1312,6 +1367,7 @@ static void TensorSetsAreReadAsTheyWereWritten(void) {
         vmmshare_weights_read_rows(writer, 0, "/no/file", 0, 48, 96, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "table",
         vmmshare_weights_read_rows(writer, 0, "/no/file", 0, 48, 47, &error));
+  TensorsAreReadFromFiles(writer, numbers);
   MUST(vmmshare_weights_write(writer, 0, 0, numbers, 96, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "generation",
         vmmshare_weights_seal(writer, 0, 0, &error));

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/ipc/keeper_ipc_test.h"
+#include "tests/support/driver_faults.h"
 #include "tests/unit/vmm_weights_samples.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/pool/pool.h"
@@ -382,6 +383,159 @@ TEST_F(TensorSetTest, RowsThatAreNoSliceAreRefused) {
     EXPECT_TRUE(absl::IsDataLoss(read(at, 100, 500))) << at;
   }
   EXPECT_TRUE(absl::IsDataLoss(read(0, 100, INT64_MAX / 10)));
+}
+
+// Of a model: small tensors side by side, large ones, and such as are cut in
+// several ways; on the device and on the host, by any number of threads.
+TEST_F(TensorSetTest, ManyTensorsAreReadFromFilesByThreads) {
+  const PrivateDirectory directory;
+  const std::vector<std::string> paths = {directory.path() + "/0",
+                                          directory.path() + "/1"};
+  std::vector<std::vector<std::uint8_t>> files;
+  for (const std::string& path : paths) {
+    files.push_back(Pattern(files.size() + 1, 12 << 20));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(files.back().data()),
+               static_cast<std::streamsize>(files.back().size()));
+  }
+  using FileRead = TensorSetWriter::FileRead;
+  struct Case {
+    std::uint64_t rows;
+    std::vector<TensorSetWriter::FileRows> parts;
+  };
+  std::vector<Case> cases;
+  for (std::uint64_t i = 0; i < 200; ++i) {  // The last of 300 bytes.
+    cases.push_back({1, {{7 + 256 * i, i == 199 ? 300u : 256u, 1000}}});
+  }
+  cases.push_back({1, {{1 << 20, 9 << 20, 9 << 20}}});
+  cases.push_back({0, {{0, 8, 8}}});
+  // Parts of rows: short and long ones, and nothing of one.
+  cases.push_back({1000, {{5, 24, 96}, {40, 8, 96}, {60, 0, 96}}});
+  cases.push_back({100, {{5, 20000, 60000}, {30000, 16, 60000}}});
+  cases.push_back({2, {{1, 3, 5 << 20}, {3 << 20, 100, 5 << 20}}});
+  cases.push_back({3, {{9, 1 << 20, 3 << 20}, {2 << 20, 600000, 3 << 20}}});
+  TensorLayout layout(TensorSetNotes{});
+  std::vector<FileRead> reads;
+  std::vector<std::uint32_t> checksums;
+  std::uint64_t total = 0;
+  for (const Case& one : cases) {
+    const std::size_t file = checksums.size() % 3 == 0 ? 1 : 0;
+    std::vector<std::uint8_t> expected;
+    std::uint64_t row_bytes = 0;
+    for (const auto& part : one.parts) row_bytes += part.row_bytes;
+    for (std::uint64_t row = 0; row < one.rows; ++row) {
+      for (const auto& part : one.parts) {
+        const auto begin =
+            files[file].begin() +
+            static_cast<std::ptrdiff_t>(part.offset + row * part.pitch);
+        expected.insert(expected.end(), begin,
+                        begin + static_cast<std::ptrdiff_t>(part.row_bytes));
+      }
+    }
+    const std::size_t place =
+        Must(layout.Add(absl::StrCat("t", checksums.size()), DType::kUInt8,
+                        {static_cast<std::int64_t>(one.rows),
+                         static_cast<std::int64_t>(row_bytes)}));
+    for (const auto& part : one.parts) reads.push_back({place, file, part});
+    checksums.push_back(Crc32c(expected));
+    total += expected.size();
+  }
+  for (const bool on_host : {false, true}) {
+    for (const std::size_t threads : {0u, 1u, 5u}) {
+      SCOPED_TRACE(absl::StrCat(threads, " threads, on host ", on_host));
+      AllocationOptions options{.size = layout.size()};
+      if (on_host) {
+        options.host_numa_node = 0;
+        options.also = {{Location::HostNuma(0), Access::kReadWrite}};
+      }
+      const Allocation memory = Must(Allocation::Create(device, options));
+      TensorSetWriter writer = Begin(memory, layout);
+      std::uint64_t told = 0;
+      Must(writer.ReadFiles(
+          paths, reads,
+          {.threads = threads,
+           .progress = [&](std::uint64_t done, std::uint64_t all) {
+             EXPECT_GE(done, told);
+             EXPECT_EQ(all, total);
+             told = done;
+             return absl::OkStatus();
+           }}));
+      EXPECT_EQ(told, total);
+      Must(writer.Seal({}));
+      const TensorSet set = Must(Open(memory));
+      for (std::size_t i = 0; i < checksums.size(); ++i) {
+        EXPECT_EQ(set.manifest().tensors[i].checksum, checksums[i]) << i;
+      }
+      EXPECT_EQ(Must(set.Verify()), checksums.size());
+    }
+  }
+}
+
+TEST_F(TensorSetTest, FilesThatCannotBeReadAreAnErrorOfAllReads) {
+  const PrivateDirectory directory;
+  const std::string path = directory.path() + "/weights";
+  std::ofstream(path, std::ios::binary) << std::string(3 * 1024 + 100, 'x');
+  TensorLayout layout(TensorSetNotes{});
+  std::vector<TensorSetWriter::FileRead> reads;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    Must(layout.Add(absl::StrCat("t", i), DType::kUInt8, {1024}));
+    reads.push_back({static_cast<std::size_t>(i), 0, {1024 * i, 1024, 1024}});
+  }
+  const Allocation memory = MakeFor(layout);
+  TensorSetWriter writer = Begin(memory, layout);
+  // All five are read at once: it says in which the file ends.
+  const absl::Status cut = writer.ReadFiles({path}, reads, {.threads = 3});
+  EXPECT_TRUE(absl::IsDataLoss(cut)) << cut;
+  EXPECT_THAT(Text(cut), AllOf(HasSubstr(path), HasSubstr("\"t3\"")));
+  EXPECT_TRUE(absl::IsNotFound(
+      writer.ReadFiles({path, path + "-no"}, {reads.data(), 2}, {})));
+  EXPECT_TRUE(absl::IsOutOfRange(writer.ReadFiles({}, reads, {})));
+  reads[0].tensor = 9;
+  EXPECT_TRUE(absl::IsOutOfRange(writer.ReadFiles({path}, reads, {})));
+  Must(writer.ReadFiles({path}, {}, {}));
+  // What whoever is told says is the end of it.
+  int told = 0;
+  EXPECT_TRUE(absl::IsCancelled(writer.ReadFiles(
+      {path}, {reads.data() + 1, 2},
+      {.progress = [&](std::uint64_t, std::uint64_t) {
+        return ++told == 1 ? absl::CancelledError("no") : absl::OkStatus();
+      }})));
+  EXPECT_EQ(told, 1);
+  Must(writer.ReadFiles({path}, {reads.data() + 1, 2}, {}));
+}
+
+// What is side by side goes to the device at once; a copy that fails ends it all.
+TEST_F(TensorSetTest, SmallTensorsSideBySideAreOneCopy) {
+  const PrivateDirectory directory;
+  const std::string path = directory.path() + "/weights";
+  std::ofstream(path, std::ios::binary) << std::string(1000 * 256, 'x');
+  TensorLayout layout(TensorSetNotes{});
+  std::vector<TensorSetWriter::FileRead> reads;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const std::size_t place =
+        Must(layout.Add(absl::StrCat("t", i), DType::kUInt8, {256}));
+    reads.push_back({place, 0, {256 * i, 256, 256}});
+  }
+  const Allocation memory = MakeFor(layout);
+  DriverFaults faults;
+  const platform::Driver counted = FaultyDriver(driver(), &faults);
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      counted, memory.address(), memory.requested_size(), layout));
+  faults.ResetCounts();
+  Must(writer.ReadFiles({path}, reads, {.threads = 8}));
+  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyHtoD"], 1u);
+  std::swap(reads[0].rows, reads[999].rows);  // Three pieces now.
+  faults.ResetCounts();
+  Must(writer.ReadFiles({path}, reads, {.threads = 8}));
+  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyHtoD"], 3u);
+  faults.Arm({.point = {.nth = 2},
+              .calls = CallKind::kAny,
+              .entry = "cuMemcpyHtoD",
+              .result = CUDA_ERROR_OUT_OF_MEMORY});
+  const absl::Status failed = writer.ReadFiles({path}, reads, {.threads = 2});
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(failed)) << failed;
+  EXPECT_THAT(Text(failed), HasSubstr("cuMemcpyHtoD"));
 }
 
 // It frees the memory next: what was still copied there would end the context.

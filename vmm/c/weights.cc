@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
@@ -38,6 +39,7 @@ struct vmmshare_weights : vmm::c::Handle<HandleType::kWeights> {
 namespace {
 
 constexpr std::size_t kTensorBytes = 72;
+constexpr std::size_t kReadOptionsBytes = 32;
 
 absl::StatusOr<std::vector<std::int64_t>> NumbersOf(const std::int64_t* numbers,
                                                     std::uint32_t rank,
@@ -45,6 +47,26 @@ absl::StatusOr<std::vector<std::int64_t>> NumbersOf(const std::int64_t* numbers,
   if (rank == 0) return std::vector<std::int64_t>();
   RETURN_IF_ERROR(CheckGiven(numbers, name));
   return std::vector<std::int64_t>(numbers, numbers + rank);
+}
+
+absl::StatusOr<vmm::TensorSetWriter::ReadFilesOptions> ReadFilesOptionsOf(
+    const vmmshare_read_options* options) {
+  vmmshare_read_options given;
+  RETURN_IF_ERROR(vmm::c::ReadOptions(options, kReadOptionsBytes,
+                                      "vmmshare_read_options", &given));
+  RETURN_IF_ERROR(CheckBits(given.reserved, 0, "reserved"));
+  vmm::TensorSetWriter::ReadFilesOptions made;
+  made.threads = given.threads;
+  if (given.progress == nullptr) return made;
+  made.progress = [given](std::uint64_t done,
+                          std::uint64_t total) -> absl::Status {
+    const vmmshare_status status = given.progress(given.user, done, total);
+    if (status == VMMSHARE_OK) return absl::OkStatus();
+    return absl::Status(static_cast<absl::StatusCode>(status),
+                        absl::StrCat("the program's own `progress` returned ",
+                                     vmmshare_status_name(status)));
+  };
+  return made;
 }
 
 absl::Status Describe(const vmm::TensorManifest& manifest, std::uint64_t place,
@@ -224,6 +246,33 @@ vmmshare_status vmmshare_weights_read_rows(
     RETURN_IF_ERROR(CheckGiven(path, "path"));
     return writer->writer.ReadFileRows(static_cast<std::size_t>(place), path,
                                        {offset, row_bytes, pitch});
+  });
+}
+
+vmmshare_status vmmshare_weights_read_files(
+    vmmshare_weights_writer* writer, const char* const* paths,
+    std::uint64_t path_count, const vmmshare_file_read* reads,
+    std::uint64_t count, const vmmshare_read_options* options,
+    vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(writer));
+    if (path_count != 0) RETURN_IF_ERROR(CheckGiven(paths, "paths"));
+    if (count != 0) RETURN_IF_ERROR(CheckGiven(reads, "reads"));
+    ASSIGN_OR_RETURN(const auto given, ReadFilesOptionsOf(options));
+    std::vector<std::string> files;
+    for (const char* const path :
+         absl::MakeConstSpan(paths, static_cast<std::size_t>(path_count))) {
+      RETURN_IF_ERROR(CheckGiven(path, "path"));
+      files.emplace_back(path);
+    }
+    std::vector<vmm::TensorSetWriter::FileRead> all;
+    for (const vmmshare_file_read& read :
+         absl::MakeConstSpan(reads, static_cast<std::size_t>(count))) {
+      all.push_back({static_cast<std::size_t>(read.place),
+                     static_cast<std::size_t>(read.path),
+                     {read.offset, read.row_bytes, read.pitch}});
+    }
+    return writer->writer.ReadFiles(files, all, given);
   });
 }
 

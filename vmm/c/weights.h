@@ -113,9 +113,33 @@ VMMSHARE_API vmmshare_status vmmshare_weights_read_rows(
     vmmshare_weights_writer* writer, uint64_t place, const char* path,
     uint64_t offset, uint64_t row_bytes, uint64_t pitch,
     vmmshare_error** error);
-// The same, from device memory at `address`, where they lie as they are to lie
-// here; takes no checksum. All work that writes there has ended, and it stays there
-// until the writer is sealed or closed.
+// The same, of `count` reads by several threads, which have ended when it returns.
+// Reads of one tensor come one after the other, from one file and with one pitch:
+// their rows side by side make up a row of it, and lie in this order in the file.
+// OUT_OF_RANGE for a place or a path that is not there.
+typedef struct vmmshare_file_read {
+  uint64_t place;  // Of the tensor.
+  uint64_t path;   // Which of `paths`.
+  uint64_t offset;
+  uint64_t row_bytes;
+  uint64_t pitch;
+} vmmshare_file_read;
+typedef struct vmmshare_read_options {
+  uint64_t struct_size;
+  uint32_t threads;   // 0: as many as processors, at most 8.
+  uint32_t reserved;  // 0.
+  // Called on the calling thread, with bytes: every 50 ms, and when all are read.
+  // A status other than OK ends the reading, and is its error.
+  vmmshare_status (*progress)(void* user, uint64_t done, uint64_t total);
+  void* user;  // For `progress`.
+} vmmshare_read_options;
+VMMSHARE_API vmmshare_status vmmshare_weights_read_files(
+    vmmshare_weights_writer* writer, const char* const* paths,
+    uint64_t path_count, const vmmshare_file_read* reads, uint64_t count,
+    const vmmshare_read_options* options, vmmshare_error** error);
+// As vmmshare_weights_read_file(), from device memory at `address`, where they lie
+// as they are to lie here; takes no checksum. All work that writes there has ended,
+// and it stays there until the writer is sealed or closed.
 VMMSHARE_API vmmshare_status
 vmmshare_weights_copy(vmmshare_weights_writer* writer, uint64_t place,
                       uint64_t address, vmmshare_error** error);

@@ -30,6 +30,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -101,6 +102,27 @@ class TensorSetWriter {
   };
   absl::Status ReadFileRows(std::size_t tensor, const std::string& path,
                             const FileRows& rows);
+  // The same, of many tensors by several threads. Reads of one tensor come one
+  // after the other, from one file and with one pitch: their rows side by side
+  // make up a row of it, and lie in this order in the file.
+  struct FileRead {
+    std::size_t tensor = 0;
+    std::size_t file = 0;  // Of `paths`.
+    FileRows rows = {};
+  };
+  struct ReadFilesOptions {
+    std::size_t threads = 0;  // 0: as many as processors, at most 8.
+    // Called on the calling thread, with bytes: every 50 ms, and when all are
+    // read. An error ends the reading, and is its error.
+    std::function<absl::Status(std::uint64_t done, std::uint64_t total)>
+        progress = nullptr;
+  };
+  // The first error that a thread had; none reads on when it returns. Tensors
+  // that lie side by side in a file and here are read and copied together.
+  // OUT_OF_RANGE for a file that is not of `paths`; all of them are opened.
+  absl::Status ReadFiles(absl::Span<const std::string> paths,
+                         absl::Span<const FileRead> reads,
+                         const ReadFilesOptions& options);
 
   // Copies all of a tensor's bytes from device memory, where they lie as they are
   // to lie here; no checksum is taken. What writes there has ended; it stays there
@@ -144,6 +166,8 @@ class TensorSetWriter {
   const platform::Driver& driver() const;
 
  private:
+  class JobReader;
+  class JobThreads;
   struct Progress {
     std::uint64_t next = 0;  // Bytes that came, from first on.
     std::uint32_t crc = 0;   // Of these.

@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/file_reader.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/memory_copy.h"
@@ -19,35 +17,6 @@ using weights::AlignUp;
 using weights::kPiece;
 using weights::kTrailerBytes;
 using weights::MemoryCopy;
-
-// Rows so short are read together with what is between them.
-constexpr std::uint64_t kShortRow = std::uint64_t{16} << 10;
-
-absl::Status CheckRows(const TensorInfo& info,
-                       const TensorSetWriter::FileRows& rows) {
-  const std::uint64_t extent = info.extent();
-  if (extent == 0) return absl::OkStatus();
-  if (rows.row_bytes == 0 || extent % rows.row_bytes != 0 ||
-      rows.pitch < rows.row_bytes ||
-      rows.pitch > weights::kMaxBytes / (extent / rows.row_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", weights::Shown(info.name), "\" of ", extent,
-        " bytes by rows of ", rows.row_bytes, " bytes, ", rows.pitch,
-        " from one to the next: expected rows that make it up, and that do "
-        "not lie in each other"));
-  }
-  return absl::OkStatus();
-}
-
-// Moves rows of which `size` bytes in all came with gaps together.
-void CloseUp(std::uint8_t* bytes, const TensorSetWriter::FileRows& rows,
-             std::uint64_t size) {
-  const std::uint64_t count = size / rows.row_bytes;
-  for (std::uint64_t row = 1; row < count; ++row) {
-    std::memmove(bytes + row * rows.row_bytes, bytes + row * rows.pitch,
-                 static_cast<std::size_t>(rows.row_bytes));
-  }
-}
 
 }  // namespace
 
@@ -157,73 +126,6 @@ absl::Status TensorSetWriter::Write(std::size_t tensor, std::uint64_t offset,
         bytes.subspan(static_cast<std::size_t>(done), kPiece);
     RETURN_IF_ERROR(memory_->Write(begin + done, piece));
     Count(tensor, offset + done, piece);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TensorSetWriter::ReadFile(std::size_t tensor,
-                                       const std::string& path,
-                                       std::uint64_t offset) {
-  RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
-  const std::uint64_t extent = manifest_.tensors[tensor].extent();
-  return ReadFileRows(tensor, path, {offset, extent, extent});
-}
-
-absl::Status TensorSetWriter::ReadFileRows(std::size_t tensor,
-                                           const std::string& path,
-                                           const FileRows& rows) {
-  RETURN_IF_ERROR(CheckMayWrite(tensor, 0, 0));
-  const TensorInfo& info = manifest_.tensors[tensor];
-  const std::uint64_t extent = info.extent();
-  RETURN_IF_ERROR(CheckRows(info, rows));
-  ASSIGN_OR_RETURN(const platform::FileReader file,
-                   platform::FileReader::Open(path));
-  // Beyond it no file has bytes, and no sum below overflows.
-  const std::uint64_t begin = std::min(rows.offset, weights::kMaxBytes);
-  std::uint8_t* const on_host = memory_->on_host() == nullptr
-                                    ? nullptr
-                                    : memory_->on_host() + info.offset;
-  std::optional<MemoryCopy::Stage> stage;
-  for (std::uint64_t done = 0; done < extent;) {
-    // A part of a long row, or some rows: `size` bytes, by `reads` of `span`.
-    const std::uint64_t within = done % rows.row_bytes;
-    const std::uint64_t left = (extent - done) / rows.row_bytes;
-    std::uint64_t size = std::min(rows.row_bytes - within, kPiece);
-    std::uint64_t span = size;
-    std::uint64_t reads = 1;
-    if (rows.row_bytes < kShortRow) {
-      const std::uint64_t count =
-          std::min(left, std::max<std::uint64_t>(kPiece / rows.pitch, 1));
-      size = count * rows.row_bytes;
-      span = (count - 1) * rows.pitch + rows.row_bytes;
-    } else if (rows.row_bytes <= kPiece) {
-      reads = std::min(left, kPiece / rows.row_bytes);
-      size = reads * span;
-    }
-    const bool is_direct = on_host != nullptr && reads * span == size;
-    if (!is_direct && !stage.has_value()) {
-      ASSIGN_OR_RETURN(MemoryCopy::Stage made, memory_->MakeStage());
-      stage.emplace(std::move(made));
-    }
-    std::uint8_t* const to = is_direct ? on_host + done : stage->bytes().data();
-    std::uint64_t from = begin + done / rows.row_bytes * rows.pitch + within;
-    for (std::uint64_t i = 0; i < reads; ++i, from += rows.pitch) {
-      ASSIGN_OR_RETURN(
-          const std::size_t came,
-          file.Read(from, {to + i * span, static_cast<std::size_t>(span)}));
-      if (came < span) {
-        return absl::DataLossError(absl::StrCat(
-            "the file ", path, " ends within tensor \"",
-            weights::Shown(info.name), "\", of which ", extent,
-            " bytes were to be from ", rows.offset, " on: it is cut"));
-      }
-    }
-    if (reads * span > size) CloseUp(to, rows, size);
-    const absl::Span<const std::uint8_t> piece(to,
-                                               static_cast<std::size_t>(size));
-    if (!is_direct) RETURN_IF_ERROR(memory_->Write(info.offset + done, piece));
-    Count(tensor, done, piece);
-    done += size;
   }
   return absl::OkStatus();
 }

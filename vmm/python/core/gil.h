@@ -1,4 +1,5 @@
-// WithoutGil: a scope in which other threads run Python.
+// WithoutGil: a scope in which other threads run Python; WithGil: one, within it, in
+// which this one does.
 #ifndef VMMSHARE_VMM_PYTHON_CORE_GIL_H_
 #define VMMSHARE_VMM_PYTHON_CORE_GIL_H_
 
@@ -28,6 +29,25 @@ class WithoutGil {
 
  private:
   PyThreadState* const state_;
+};
+
+// A scope with the GIL, within one without it: for what C calls back. A daemon
+// thread stays here as above.
+class WithGil {
+ public:
+  WithGil() {
+    try {
+      state_ = PyGILState_Ensure();
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+  ~WithGil() { PyGILState_Release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
 };
 
 }  // namespace vmm::python

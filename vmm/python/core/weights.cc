@@ -1,9 +1,12 @@
 // Tensor sets: what vmmshare.weights stands on.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -146,15 +149,60 @@ void Copy(WeightsWriter& self, std::uint64_t place, std::uint64_t address,
   });
 }
 
-void ReadRows(WeightsWriter& self, std::uint64_t place, const std::string& path,
-              std::uint64_t offset, std::uint64_t row_bytes,
-              std::uint64_t pitch) {
-  WithoutNul(path);
+// Who is told how far it has come, and what came of that.
+struct Told {
+  nb::handle progress;
+  std::optional<std::uint64_t> done = std::nullopt;  // When last told.
+  std::optional<nb::python_error> raised = std::nullopt;
+};
+
+vmmshare_status Tell(void* user, std::uint64_t done, std::uint64_t total) {
+  auto& told = *static_cast<Told*>(user);
+  const WithGil held;
+  try {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C.
+    if (told.progress.is_none() || told.done == done) return VMMSHARE_OK;
+    told.done = done;
+    told.progress(done, total);
+    return VMMSHARE_OK;
+  } catch (nb::python_error& raised) {
+    told.raised.emplace(std::move(raised));
+    return VMMSHARE_CANCELLED;
+  }
+}
+
+// `reads`: (place, path, offset, row_bytes, pitch) of each.
+void ReadFiles(WeightsWriter& self, const std::vector<std::string>& paths,
+               const std::vector<std::array<std::uint64_t, 5>>& reads,
+               std::uint32_t threads, nb::handle progress) {
+  std::vector<const char*> names;
+  for (const std::string& path : paths) {
+    names.push_back(WithoutNul(path).c_str());
+  }
+  std::vector<vmmshare_file_read> all;
+  for (const auto& [place, path, offset, row_bytes, pitch] : reads) {
+    all.push_back({place, path, offset, row_bytes, pitch});
+  }
+  Told told{progress};
+  vmmshare_read_options options{};
+  options.struct_size = sizeof(options);
+  options.threads = threads;
+  options.progress = &Tell;
+  options.user = &told;
   const auto writer = self.handle.shared();
-  MustWithoutGil([&](vmmshare_error** error) {
-    return vmmshare_weights_read_rows(writer.get(), place, path.c_str(), offset,
-                                      row_bytes, pitch, error);
-  });
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status =
+        vmmshare_weights_read_files(writer.get(), names.data(), names.size(),
+                                    all.data(), all.size(), &options, &error);
+  }
+  if (told.raised.has_value()) {
+    vmmshare_error_free(error);
+    throw nb::python_error(std::move(*told.raised));
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
 }
 
 std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
@@ -333,8 +381,8 @@ void DefineWeights(nb::module_& module) {
            nb::arg("stream"))
       .def("copy_tensors", &CopyTensors, nb::arg("type"), nb::arg("tensors"),
            nb::arg("places"), nb::arg("stream"))
-      .def("read_rows", &ReadRows, nb::arg("place"), nb::arg("path"),
-           nb::arg("offset"), nb::arg("row_bytes"), nb::arg("pitch"))
+      .def("read_files", &ReadFiles, nb::arg("paths"), nb::arg("reads"),
+           nb::arg("threads"), nb::arg("progress").none())
       .def("publish", &Publish, nb::arg("keeper"), nb::arg("name"),
            nb::arg("checksum_all"), nb::arg("timeout").none())
       .def("seal", &Seal, nb::arg("generation"))

@@ -7,6 +7,8 @@ size before anything is read or allocated for them, and what does not fit is Inv
 from __future__ import annotations
 
 import json
+import math
+import operator
 import os
 import typing
 
@@ -22,6 +24,9 @@ _DTYPES = {"BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "U16": ("
            "I64": ("int64", 8), "F16": ("float16", 2), "BF16": ("bfloat16", 2),
            "F32": ("float32", 4), "F64": ("float64", 8), "C64": ("complex64", 8),
            "F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1)}
+
+
+_SAID = {"dtype", "shape", "data_offsets"}  # Of each tensor.
 
 
 class Entry(typing.NamedTuple):
@@ -49,28 +54,26 @@ def _is_count(number) -> bool:
     return type(number) is int and 0 <= number < 2**63
 
 
-def _entry(path: str, name: str, said, room: int) -> Entry:
-    """The entry, with its offset within the data, which have `room` bytes."""
-    if not isinstance(said, dict) or set(said) != {"dtype", "shape", "data_offsets"}:
+def _entry(path: str, name: str, said, begin: int, room: int) -> Entry:
+    """The entry; the data begin at `begin` of the file, and have `room` bytes."""
+    if not isinstance(said, dict) or said.keys() != _SAID:
         raise _damaged(path, f"tensor {name!r} is not said by dtype, shape and data_offsets")
-    shape, offsets = said["shape"], said["data_offsets"]
-    if not isinstance(said["dtype"], str) or said["dtype"] not in _DTYPES:
-        raise Unimplemented(f"{path}: tensor {name!r} has the dtype {said['dtype']!r}; known are "
+    kind, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise Unimplemented(f"{path}: tensor {name!r} has the dtype {kind!r}; known are "
                             f"{', '.join(_DTYPES)}")
-    if not isinstance(shape, list) or not all(_is_count(length) for length in shape):
+    if not isinstance(shape, list) or not all(map(_is_count, shape)):
         raise _damaged(path, f"tensor {name!r} has the shape {shape!r}")
-    if (not isinstance(offsets, list) or len(offsets) != 2
-            or not all(_is_count(offset) for offset in offsets)
+    if (not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets))
             or not offsets[0] <= offsets[1] <= room):
         raise _damaged(path, f"tensor {name!r} has the data_offsets {offsets!r}; the file has "
                              f"{room} bytes of data")
-    dtype, size = _DTYPES[said["dtype"]]
-    for length in shape:
-        size *= length  # Python's ints do not overflow.
+    dtype, size = _DTYPES[kind]
+    size = math.prod(shape, start=size)  # Python's ints do not overflow.
     if size != offsets[1] - offsets[0]:
         raise _damaged(path, f"tensor {name!r} of shape {shape} has {offsets[1] - offsets[0]} "
                              f"bytes; expected {size}")
-    return Entry(name, dtype, tuple(shape), offsets[0], size)
+    return Entry(name, dtype, tuple(shape), begin + offsets[0], size)
 
 
 def read_header(path: "str | os.PathLike[str]") -> "tuple[list[Entry], dict[str, str]]":
@@ -99,16 +102,19 @@ def read_header(path: "str | os.PathLike[str]") -> "tuple[list[Entry], dict[str,
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _damaged(path, "its __metadata__ are no texts")
-    room = whole - 8 - length
-    entries = sorted((_entry(path, name, said, room) for name, said in header.items()),
-                     key=lambda entry: (entry.offset, entry.nbytes))
-    end = 0
+    begin, room = 8 + length, whole - 8 - length
+    entries = []
+    while header:  # What was read is let go of: there are tens of thousands.
+        name, said = header.popitem()
+        entries.append(_entry(path, name, said, begin, room))
+    entries.reverse()
+    entries.sort(key=operator.attrgetter("offset", "nbytes"))
+    end = begin
     for entry in entries:
         if entry.offset != end:
-            raise _damaged(path, f"tensor {entry.name!r} begins at {entry.offset}, and the one "
-                                 f"before it ends at {end}")
+            raise _damaged(path, f"tensor {entry.name!r} begins at {entry.offset - begin}, and the "
+                                 f"one before it ends at {end - begin}")
         end += entry.nbytes
-    if end != room:
-        raise _damaged(path, f"its tensors have {end} bytes, and its data {room}")
-    begin = 8 + length
-    return [entry._replace(offset=begin + entry.offset) for entry in entries], metadata
+    if end != begin + room:
+        raise _damaged(path, f"its tensors have {end - begin} bytes, and its data {room}")
+    return entries, metadata

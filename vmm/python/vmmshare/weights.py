@@ -28,15 +28,13 @@ keeper listens there; start one by `vmmshare keep`. docs/weights.md has the rule
 from __future__ import annotations
 
 import builtins
-import concurrent.futures
 import os
-import threading
 import typing
 
 from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
-from ._parts import part_of, read_part
+from ._parts import part_of
 from ._publisher import Publisher, Update, publisher
 from ._reads import aliases_of, await_torch, dense_copy, lay_out, read_arrays
 from ._safetensors import read_header
@@ -141,8 +139,9 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     shard: what this rank takes of each, of which no more is read than that; each rank loads a set
     of its own, "llama/tp0" for example.
     threads: that read at once; as many as processors, at most 8, by default. progress(done,
-    total): called with bytes, on any of them, one call at a time. The metadata of the files are
-    kept, those that are given go before them.
+    total): called with bytes, on the calling thread, some times a second and when all are read;
+    what it raises ends the load. The metadata of the files are kept, those that are given go
+    before them.
 
     NotFound for a file that cannot be read, InvalidArgument for one that is damaged, or has a
     tensor of which there are no equal parts: headers are checked before anything is allocated.
@@ -152,45 +151,28 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     files = _files(paths)
     if not files:
         raise ValueError(f"{paths!r} has no *.safetensors")
-    notes: "dict[str, str]" = {}
-    work = []
+    if threads is not None and threads < 0:
+        raise ValueError(f"{threads} threads; expected 1 or more")
+    headers = [read_header(path) for path in files]
+    notes = {key: value for _, said in headers for key, value in said.items()}
+    layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
     names: "dict[str, str]" = {}
-    for path in files:
-        entries, said = read_header(path)
-        notes.update(said)
+    reads = []
+    for number, (entries, _) in enumerate(headers):
+        path = files[number]
         for entry in entries:
             if select is not None and not select(entry.name):
                 continue
             if names.setdefault(entry.name, path) != path:
                 raise AlreadyExists(f"tensor {entry.name!r} is in {names[entry.name]} and in "
                                     f"{path}")
-            work.append(part_of(shard, path, entry))
-    layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
-    for part in work:
-        layout.add(part.entry.name, part.entry.dtype, part.shape)
-    total, done, lock = sum(part.nbytes for part in work), 0, threading.Lock()
+            shape, parts = part_of(shard, entry)
+            place = layout.add(entry.name, entry.dtype, shape)
+            reads += [(place, number, entry.offset + offset, nbytes, pitch)
+                      for offset, nbytes, pitch in parts]
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
-
-        def read(place: int) -> None:
-            nonlocal done
-            read_part(writer, place, work[place])
-            with lock:
-                done += work[place].nbytes
-                if progress is not None:
-                    progress(done, total)
-
-        # The largest first, so that no thread has one left when the others are done.
-        order = sorted(range(len(work)), key=lambda place: -work[place].nbytes)
-        workers = threads or min(8, os.cpu_count() or 1)
-        with concurrent.futures.ThreadPoolExecutor(workers, "vmmshare-load") as pool:
-            reading = [pool.submit(read, place) for place in order]
-            try:
-                for one in reading:
-                    one.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        writer.read_files(files, reads, threads or 0, progress)
         return put_written(writer, name, False, address, timeout)
 
 

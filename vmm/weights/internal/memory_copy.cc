@@ -228,6 +228,14 @@ absl::StatusOr<MemoryCopy::Stage> MemoryCopy::MakeStage() const {
   return stage;
 }
 
+absl::Status MemoryCopy::WriteStaged(std::uint64_t offset, Stage& stage,
+                                     std::uint64_t size) const {
+  const auto bytes = stage.bytes().first(static_cast<std::size_t>(size));
+  if (!stage.pinned_.has_value()) return Write(offset, bytes);
+  const platform::MutexLock lock(staging_->bus());
+  return Write(offset, bytes);
+}
+
 absl::StatusOr<std::uint32_t> MemoryCopy::Checksum(std::uint64_t offset,
                                                    std::uint64_t size) const {
   if (on_host_ != nullptr) {

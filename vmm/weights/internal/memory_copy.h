@@ -69,6 +69,11 @@ class MemoryCopy {
     std::vector<std::uint8_t> own_;  // Where nothing can be pinned for it.
   };
   absl::StatusOr<Stage> MakeStage() const;
+  // The first `size` bytes of `stage`, which may be filled anew then. Of several
+  // threads one copies at a time where that is the bus's work: the driver waits
+  // for a copy by spinning, and the bus has only so much to give.
+  absl::Status WriteStaged(std::uint64_t offset, Stage& stage,
+                           std::uint64_t size) const;
   // CRC-32C of `size` bytes. REQUIRES: the same.
   absl::StatusOr<std::uint32_t> Checksum(std::uint64_t offset,
                                          std::uint64_t size) const;

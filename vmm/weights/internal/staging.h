@@ -48,10 +48,13 @@ class Staging {
   // RESOURCE_EXHAUSTED when the host has no memory to pin. REQUIRES: the context
   // is current.
   absl::StatusOr<Piece> Take();
+  // For whoever lets one copy at a time have the bus.
+  platform::Mutex& bus() { return bus_; }
 
  private:
   const platform::Driver driver_;
   const std::shared_ptr<const PrimaryContext> context_;
+  platform::Mutex bus_;  // Guards no member: who has it copies.
   platform::Mutex mutex_;
   std::vector<platform::Owned<PinnedBytesTraits>> free_ ABSL_GUARDED_BY(mutex_);
 };
