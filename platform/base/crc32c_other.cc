@@ -4,5 +4,6 @@
 namespace vmm::platform {
 
 ExtendCrc32cFunction FindCrc32cInstruction() { return nullptr; }
+ExtendCrc32cFunction FindWideCrc32c() { return nullptr; }
 
 }  // namespace vmm::platform

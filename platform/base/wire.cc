@@ -57,10 +57,14 @@ std::uint32_t ExtendCrc32cByTables(std::uint32_t crc, const std::uint8_t* at,
 
 std::uint32_t ExtendCrc32c(std::uint32_t crc,
                            absl::Span<const std::uint8_t> bytes) {
-  static const ExtendCrc32cFunction kFound = FindCrc32cInstruction();
-  const ExtendCrc32cFunction extend =
-      kFound != nullptr ? kFound : &ExtendCrc32cByTables;
-  return ~extend(~crc, bytes.data(), bytes.size());
+  static const ExtendCrc32cFunction kExtend = [] {
+    for (const ExtendCrc32cFunction found :
+         {FindWideCrc32c(), FindCrc32cInstruction()}) {
+      if (found != nullptr) return found;
+    }
+    return &ExtendCrc32cByTables;
+  }();
+  return ~kExtend(~crc, bytes.data(), bytes.size());
 }
 
 std::uint32_t Crc32c(absl::Span<const std::uint8_t> bytes) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -173,6 +174,32 @@ TEST_F(WeightsCopyTest, WhatIsNoTensorOfItsOwnIsRefusedBeforeAnything) {
   ASSERT_EQ(driver()->cuMemcpyDtoH(all.data(), memory_->address(), all.size()),
             CUDA_SUCCESS);
   EXPECT_THAT(all, ::testing::Each(0xee));
+}
+
+// So that none is made within the step that readers wait for.
+TEST_F(WeightsCopyTest, AWriterHasAHandleOfItsMemoryOpen) {
+  DriverFaults faults;
+  const platform::Driver counting = FaultyDriver(driver(), &faults);
+  const char* const kExport = "cuMemExportToShareableHandle";
+  { const TensorSetWriter writer = Begin(counting); }
+  EXPECT_EQ(faults.CallsByEntry()[kExport],
+            memory_->shareable().layout().count());
+  // What cannot be shared is told to whoever shares it.
+  for (const char* entry : {kExport, "cuMemRetainAllocationHandle"}) {
+    faults.Arm({.point = {.times = FaultPoint::kForEver},
+                .entry = entry,
+                .result = CUDA_ERROR_NOT_SUPPORTED});
+    EXPECT_EQ(TensorSetWriter::Begin(counting, memory_->address(),
+                                     memory_->requested_size(), layout_)
+                  .ok(),
+              entry == kExport);
+    EXPECT_GE(faults.Disarm().fired, 1u);
+  }
+  memory_ = Must(Allocation::Create(
+      device, {.size = layout_.size(), .sharing = SharePolicy::Private()}));
+  faults.ResetCounts();
+  const TensorSetWriter writer = Begin(counting);
+  EXPECT_EQ(faults.CallsByEntry()[kExport], 0u);
 }
 
 TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {

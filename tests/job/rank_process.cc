@@ -288,6 +288,73 @@ absl::Status UseFences(const job::SymmetricMemory& memory, const Device& device,
   return all.ok() ? met : all;
 }
 
+// The streams of all ranks meet again and again, and what each wrote to its right
+// neighbour before is there after: no host is in between.
+absl::Status UseMeetings(const job::SymmetricMemory& memory,
+                         const Device& device, fabric::Exchange& exchange,
+                         FenceMechanism mechanism) {
+  constexpr std::uint32_t kRounds = 60;
+  const platform::Driver& driver = device.driver();
+  const int me = memory.rank();
+  const int ranks = memory.ranks();
+  const int right = (me + 1) % ranks;
+  const int left = (me + ranks - 1) % ranks;
+  const auto array_of = [&](int rank) {
+    return Must(FenceArray::Over(device, memory.address(rank) + 4 * kFenceBytes,
+                                 ranks * kFenceBytes, mechanism));
+  };
+  const std::unique_ptr<FenceArray> mine = array_of(me);
+  Must(mine->Clear(Late()));
+  const std::string name =
+      absl::StrCat("meeting.", static_cast<int>(mechanism));
+  absl::Status met =
+      Gather(exchange, absl::StrCat(name, ".0"), {}, Late()).status;
+  if (!met.ok()) return met;
+  std::vector<Fence> fences;
+  fences.reserve(2 * static_cast<std::size_t>(ranks));
+  std::vector<Fence*> signals;
+  std::vector<Fence*> waits;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank == me) continue;
+    fences.push_back(Must(array_of(rank)->At(static_cast<std::uint64_t>(me))));
+    signals.push_back(&fences.back());
+    fences.push_back(Must(mine->At(static_cast<std::uint64_t>(rank))));
+    waits.push_back(&fences.back());
+  }
+  const PrimaryContext context = Must(PrimaryContext::Retain(device));
+  const CurrentContext current = Must(context.MakeCurrent());
+  CUstream stream = nullptr;
+  void* pinned = nullptr;
+  EXPECT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuMemHostAlloc(&pinned, kRounds * 4, 0), CUDA_SUCCESS);
+  auto* const seen = static_cast<std::uint32_t*>(pinned);
+  const auto value_of = [](int rank, std::uint32_t round) {
+    return 5000 * static_cast<std::uint32_t>(rank + 1) + round;
+  };
+  for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    EXPECT_EQ(driver->cuMemsetD32Async(memory.address(right),
+                                       value_of(me, round), 1, stream),
+              CUDA_SUCCESS);
+    Must(Fence::Meet(stream, signals, waits, 2 * round - 1));
+    EXPECT_EQ(driver->cuMemcpyDtoHAsync(seen + round - 1, memory.address(me), 4,
+                                        stream),
+              CUDA_SUCCESS);
+    Must(Fence::Meet(stream, signals, waits, 2 * round));
+  }
+  EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  absl::Status all;
+  for (std::uint32_t round = 1; all.ok() && round <= kRounds; ++round) {
+    if (seen[round - 1] == value_of(left, round)) continue;
+    all = absl::DataLossError(
+        absl::StrCat(name, ", round ", round, ": read ", seen[round - 1]));
+  }
+  EXPECT_EQ(driver->cuMemFreeHost(pinned), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuStreamDestroy(stream), CUDA_SUCCESS);
+  met = Gather(exchange, absl::StrCat(name, ".1"), {}, Late()).status;
+  return all.ok() ? met : all;
+}
+
 std::vector<std::string> ToWords(const RankTask& task) {
   return {task.folder,
           absl::StrCat(task.rank),
@@ -348,6 +415,11 @@ void RunTask(const RankTask& task) {
   absl::Status status = memory.status();
   if (memory.ok()) status = UseNeighbours(*memory, device, exchange);
   if (status.ok()) status = UseFences(*memory, device, exchange);
+  for (const FenceMechanism mechanism :
+       {FenceMechanism::kStreamMemoryOperations, FenceMechanism::kKernels}) {
+    if (!status.ok()) break;
+    status = UseMeetings(*memory, device, exchange, mechanism);
+  }
   Report(task, deadline, exchange.puts(), status, nullptr);
 }
 

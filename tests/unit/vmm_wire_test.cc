@@ -126,12 +126,14 @@ std::uint32_t SlowCrc32c(absl::Span<const std::uint8_t> bytes) {
   return ~state;
 }
 
-// Lengths around those at which it goes by lanes, and none of them aligned.
+// Lengths around those at which it goes by lanes or by wide registers, and none of
+// them aligned; each way that this processor has.
 TEST(Crc32c, IsWhatItsDefinitionSaysForAllLengths) {
   std::mt19937_64 random(7);
   std::vector<std::uint8_t> bytes(60'000);
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
-  for (const std::size_t around : {0, 8, 4'096, 12'288, 24'576, 36'864}) {
+  for (const std::size_t around :
+       {0, 8, 256, 1'024, 1'280, 4'096, 12'288, 24'576, 36'864}) {
     for (std::size_t size = around < 9 ? 0 : around - 9; size < around + 9;
          ++size) {
       const auto part = absl::MakeConstSpan(bytes).subspan(size % 7, size);
@@ -140,9 +142,13 @@ TEST(Crc32c, IsWhatItsDefinitionSaysForAllLengths) {
       ASSERT_EQ(ExtendCrc32c(Crc32c(part.first(cut)), part.subspan(cut)),
                 SlowCrc32c(part))
           << size << " bytes in two parts";
-      ASSERT_EQ(~platform::ExtendCrc32cByTables(~0u, part.data(), size),
-                SlowCrc32c(part))
-          << size << " bytes by tables";
+      for (const auto extend :
+           {&platform::ExtendCrc32cByTables, platform::FindCrc32cInstruction(),
+            platform::FindWideCrc32c()}) {
+        if (extend == nullptr) continue;
+        ASSERT_EQ(~extend(~0u, part.data(), size), SlowCrc32c(part))
+            << size << " bytes by another way";
+      }
     }
   }
 }

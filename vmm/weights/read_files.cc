@@ -28,7 +28,7 @@ using weights::ReadPart;
 // Rows whose parts are so short are read together with what is between them.
 constexpr std::uint64_t kShortPart = std::uint64_t{16} << 10;
 // What is read at once is still in a core's own cache when its checksum is taken.
-constexpr std::uint64_t kRead = std::uint64_t{1} << 20;
+constexpr std::uint64_t kRead = std::uint64_t{128} << 10;
 // How often whoever waits for the threads looks.
 constexpr std::chrono::milliseconds kLook{50};
 // By default; more hardly read faster than memory does.

@@ -44,6 +44,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
 #include "vmm/keeper/keeper.h"
+#include "vmm/memory/exported_handle.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/weights/manifest.h"
@@ -63,7 +64,8 @@ class TensorSetWriter {
  public:
   // Lays `layout` out in `size` bytes at `address`, and takes away what set was
   // there before. Memory of a device is written in its primary context, which is
-  // made if nobody has.
+  // made if nobody has. Of memory that can be shared the writer has a handle of each
+  // chunk open, so that publishing it makes none.
   //   INVALID_ARGUMENT     `size` is less than layout.size(), or leaves the memory;
   //                        notes that no manifest has
   //   FAILED_PRECONDITION  memory that is not cuMemCreate()'s
@@ -174,7 +176,8 @@ class TensorSetWriter {
     bool in_order = true;
   };
   TensorSetWriter(TensorManifest manifest,
-                  std::unique_ptr<weights::MemoryCopy> memory);
+                  std::unique_ptr<weights::MemoryCopy> memory,
+                  std::vector<ExportedHandle> handles);
   void FinishCopies();
   // Whether there is such a tensor of its own.
   absl::Status CheckIsOwn(std::size_t tensor) const;
@@ -184,6 +187,7 @@ class TensorSetWriter {
              absl::Span<const std::uint8_t> bytes);
 
   TensorManifest manifest_;
+  std::vector<ExportedHandle> handles_;  // Of the memory's chunks.
   std::unique_ptr<weights::MemoryCopy> memory_;
   std::vector<Progress> progress_;
   bool is_sealed_ = false;

@@ -4,6 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/adopted_memory.h"
+#include "vmm/memory/exporter.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/memory_copy.h"
@@ -17,6 +19,33 @@ using weights::AlignUp;
 using weights::kPiece;
 using weights::kTrailerBytes;
 using weights::MemoryCopy;
+
+}  // namespace
+
+namespace {
+
+// A handle of each chunk, to be kept open: while there is one the next takes the
+// driver 0.03 ms, and else 0.6 (measured on H200), which would be within the step
+// that readers wait for. None where the memory cannot be shared: whoever publishes
+// it is told.
+std::vector<ExportedHandle> HandlesOf(const MemoryCopy& memory) {
+  const absl::StatusOr<CurrentContext> current = memory.Enter();
+  if (!current.ok()) return {};
+  const absl::StatusOr<AdoptedMemory> adopted =
+      AdoptedMemory::Adopt(memory.driver(), memory.address(), memory.size());
+  if (!adopted.ok()) return {};
+  const absl::StatusOr<HandleKind> kind = PreferredKind(adopted->shareable());
+  if (!kind.ok()) return {};
+  std::vector<ExportedHandle> handles;
+  const std::size_t count = adopted->shareable().layout().count();
+  for (std::size_t chunk = 0; chunk < count; ++chunk) {
+    absl::StatusOr<ExportedHandle> handle =
+        ExportChunk(adopted->shareable(), *kind, chunk);
+    if (!handle.ok()) break;
+    handles.push_back(*std::move(handle));
+  }
+  return handles;
+}
 
 }  // namespace
 
@@ -34,13 +63,17 @@ absl::StatusOr<TensorSetWriter> TensorSetWriter::Begin(
   const std::vector<std::uint8_t> nothing(kTrailerBytes);
   RETURN_IF_ERROR(memory.Write(size - kTrailerBytes, nothing));
   RETURN_IF_ERROR(memory.Finish());
+  std::vector<ExportedHandle> handles = HandlesOf(memory);
   return TensorSetWriter(layout.manifest(),
-                         std::make_unique<MemoryCopy>(std::move(memory)));
+                         std::make_unique<MemoryCopy>(std::move(memory)),
+                         std::move(handles));
 }
 
 TensorSetWriter::TensorSetWriter(TensorManifest manifest,
-                                 std::unique_ptr<MemoryCopy> memory)
+                                 std::unique_ptr<MemoryCopy> memory,
+                                 std::vector<ExportedHandle> handles)
     : manifest_(std::move(manifest)),
+      handles_(std::move(handles)),
       memory_(std::move(memory)),
       progress_(manifest_.tensors.size()) {}
 TensorSetWriter::~TensorSetWriter() { FinishCopies(); }
@@ -49,6 +82,7 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
   if (this != &other) {
     FinishCopies();
     manifest_ = std::move(other.manifest_);
+    handles_ = std::move(other.handles_);
     memory_ = std::move(other.memory_);
     progress_ = std::move(other.progress_);
     is_sealed_ = other.is_sealed_;

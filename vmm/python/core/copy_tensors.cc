@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <utility>
 
 #include "vmm/python/core/exchange.h"
 #include "vmm/python/core/weights_writer.h"
@@ -8,15 +9,20 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-void ReadLayout(const WeightsWriter& self, std::uint64_t place,
-                Layout* layout) {
-  vmmshare_tensor tensor{};
-  tensor.struct_size = sizeof(tensor);
-  Must([&](vmmshare_error** error) {
-    return vmmshare_weights_layout_tensor(self.layout.get(), place, &tensor,
-                                          error);
-  });
-  Assign(tensor, layout);
+const std::vector<Layout>& LayoutsOf(WeightsWriter& self) {
+  if (!self.layouts.empty()) return self.layouts;
+  std::vector<Layout> layouts(self.count);
+  for (std::uint64_t place = 0; place < self.count; ++place) {
+    vmmshare_tensor tensor{};
+    tensor.struct_size = sizeof(tensor);
+    Must([&](vmmshare_error** error) {
+      return vmmshare_weights_layout_tensor(self.layout.get(), place, &tensor,
+                                            error);
+    });
+    Assign(tensor, &layouts[place]);
+  }
+  self.layouts = std::move(layouts);
+  return self.layouts;
 }
 
 // Whether both have equal elements at equal places.
@@ -25,11 +31,14 @@ bool IsSame(const Layout& one, const Layout& other) {
          one.strides == other.strides;
 }
 
-// Of PyTorch's: -1 is the host.
-bool IsOn(nb::handle tensor, const DLDevice& device) {
-  return device.device_type == kDLCUDA &&
-         nb::cast<std::int32_t>(tensor.attr("get_device")()) ==
-             device.device_id;
+// `said` is where it is as far as was read of it.
+bool IsOn(nb::handle tensor, const DLDevice& said, const DLDevice& device) {
+  if (device.device_type != kDLCUDA) return false;
+  const std::int32_t ordinal =
+      said.device_type == kDLCUDA
+          ? said.device_id
+          : nb::cast<std::int32_t>(tensor.attr("get_device")());
+  return ordinal == device.device_id;
 }
 
 }  // namespace
@@ -60,7 +69,7 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
                                        std::intptr_t stream) {
   constexpr std::size_t kAtOnce = 1168;  // Of one launch.
   TensorClass reader(type, nb::none());
-  Layout expected;
+  const std::vector<Layout>& layouts = LayoutsOf(self);
   Layout found;
   std::vector<std::uint64_t> to;
   std::vector<std::uint64_t> from;
@@ -75,9 +84,8 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
     const nb::handle tensor = tensors[i];
     DLDevice device{};
     const std::uint64_t address = reader.Read(tensor, &found, &device);
-    ReadLayout(self, places[i], &expected);
-    if (!IsSame(found, expected) || reader.IsLazy(tensor, found.dtype) ||
-        !IsOn(tensor, own)) {
+    if (!IsSame(found, layouts.at(places[i])) || !IsOn(tensor, device, own) ||
+        reader.IsLazy(tensor, found.dtype)) {
       others.push_back(i);
       continue;
     }

@@ -23,6 +23,7 @@ struct WeightsWriter {
   const std::shared_ptr<vmmshare_weights_layout> layout;
   const std::uint64_t count;
   const std::shared_ptr<Storage> storage;
+  std::vector<Layout> layouts = {};  // Of all tensors, once they were asked for.
 };
 
 // Without the GIL, so that several threads copy at once.

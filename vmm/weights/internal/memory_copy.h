@@ -42,6 +42,9 @@ class MemoryCopy {
   // For the CPU; null where it may not.
   std::uint8_t* on_host() const { return on_host_; }
 
+  // The context in which it is copied.
+  absl::StatusOr<CurrentContext> Enter() const;
+
   // REQUIRES: within the memory.
   absl::Status Write(std::uint64_t offset,
                      absl::Span<const std::uint8_t> bytes) const;
@@ -83,7 +86,6 @@ class MemoryCopy {
  private:
   MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
       : driver_(std::move(driver)), address_(address), size_(size) {}
-  absl::StatusOr<CurrentContext> Enter() const;
   absl::Status CopyOnDevice(absl::Span<const DeviceCopy> copies,
                             CUstream stream) const;
 
