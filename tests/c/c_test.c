@@ -1368,6 +1368,19 @@ static void TensorSetsAreReadAsTheyWereWritten(void) {
   FAILS(VMMSHARE_INVALID_ARGUMENT, "table",
         vmmshare_weights_read_rows(writer, 0, "/no/file", 0, 48, 47, &error));
   TensorsAreReadFromFiles(writer, numbers);
+  const uint64_t places[2] = {1, 7};
+  MUST(vmmshare_weights_copy_all(writer, NULL, NULL, 0, NULL, 0, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "places",
+        vmmshare_weights_copy_all(writer, NULL, places, 1, NULL, 0, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "addresses",
+        vmmshare_weights_copy_all(writer, places, NULL, 1, NULL, 0, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "flags",
+        vmmshare_weights_copy_all(writer, NULL, NULL, 0, NULL, 2, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "is an alias",
+        vmmshare_weights_copy_all(writer, places, places, 1, NULL, 0, &error));
+  FAILS(VMMSHARE_OUT_OF_RANGE, "tensor 7 of 2",
+        vmmshare_weights_copy_all(writer, places + 1, places, 1, NULL,
+                                  VMMSHARE_WEIGHTS_FROM_DEVICE, &error));
   MUST(vmmshare_weights_write(writer, 0, 0, numbers, 96, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "generation",
         vmmshare_weights_seal(writer, 0, 0, &error));

@@ -228,8 +228,16 @@ TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
   Wipe();
   Must(writer.CopyAll(AllFrom(from_->address()), nullptr));
   EXPECT_EQ(faults.CallsByEntry()["cuMemcpyDtoDAsync"], 0u);
-  // The kernel asks for a range once.
+  // It asks for a range once.
   EXPECT_LT(faults.CallsByEntry()["cuPointerGetAttributes"], 10u);
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ExpectCopied(writer);
+  // And not at all where the caller knows.
+  faults.ResetCounts();
+  Wipe();
+  Must(writer.CopyAll(AllFrom(from_->address()), nullptr,
+                      TensorSetWriter::From::kDevice));
+  EXPECT_EQ(faults.CallsByEntry()["cuPointerGetAttributes"], 0u);
   EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   ExpectCopied(writer);
 }

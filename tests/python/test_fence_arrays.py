@@ -161,8 +161,9 @@ def test_streams_meet(cuda, kernels):
                         [fences[me * count + other] for other in others], stream, number)
             settle(cuda, streams[0])
             assert [read(cuda, words.ptr + i) for i in range(count)] == [number] * count
+        assert fences[1].value == 9  # What a signal is refused by is what was seen.
         with pytest.raises(vs.errors.FailedPrecondition, match="cannot go from"):
-            vs.meet([fences[1]], [fences[2]], streams[0], 1)
+            vs.meet([fences[1]], [fences[2]], streams[0], 9)
         with pytest.raises(TypeError):
             vs.meet([fences[1]], [words], streams[0], 11)
         for stream in streams:

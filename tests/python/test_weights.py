@@ -490,6 +490,9 @@ def test_every_device_of_pytorchs_is_waited_for(monkeypatch):
         def __init__(self, device):
             self.device = device
 
+        def get_device(self):
+            return int(self.device.partition(":")[2])
+
     torch = type(sys)("torch")
     torch.Tensor = OnDevice
     torch.cuda = types.SimpleNamespace(synchronize=done.append)

@@ -290,9 +290,11 @@ vmmshare_status vmmshare_weights_copy_all(vmmshare_weights_writer* writer,
                                           const std::uint64_t* places,
                                           const std::uint64_t* addresses,
                                           std::uint64_t count, void* stream,
+                                          std::uint32_t flags,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(writer));
+    RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_FROM_DEVICE, "flags"));
     if (count != 0) {
       RETURN_IF_ERROR(CheckGiven(places, "places"));
       RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
@@ -301,7 +303,10 @@ vmmshare_status vmmshare_weights_copy_all(vmmshare_weights_writer* writer,
     for (std::uint64_t i = 0; i < count; ++i) {
       sources.push_back({static_cast<std::size_t>(places[i]), addresses[i]});
     }
-    return writer->writer.CopyAll(sources, static_cast<CUstream>(stream));
+    return writer->writer.CopyAll(sources, static_cast<CUstream>(stream),
+                                  flags == VMMSHARE_WEIGHTS_FROM_DEVICE
+                                      ? vmm::TensorSetWriter::From::kDevice
+                                      : vmm::TensorSetWriter::From::kAnywhere);
   });
 }
 

@@ -150,10 +150,15 @@ vmmshare_weights_copy(vmmshare_weights_writer* writer, uint64_t place,
 // takes, which cannot be had while streams wait. Also for a set that is sealed,
 // whose readers the caller keeps away meanwhile. Into memory of the host the copies
 // have been made when it returns.
-VMMSHARE_API vmmshare_status
-vmmshare_weights_copy_all(vmmshare_weights_writer* writer,
-                          const uint64_t* places, const uint64_t* addresses,
-                          uint64_t count, void* stream, vmmshare_error** error);
+VMMSHARE_API vmmshare_status vmmshare_weights_copy_all(
+    vmmshare_weights_writer* writer, const uint64_t* places,
+    const uint64_t* addresses, uint64_t count, void* stream, uint32_t flags,
+    vmmshare_error** error);
+enum {
+  // All addresses are memory of the set's device, as the caller knows: the driver is
+  // not asked, which takes it half a microsecond for a range.
+  VMMSHARE_WEIGHTS_FROM_DEVICE = 1
+};
 enum {
   // Reads back, and takes the checksum of, what was not written by these calls.
   VMMSHARE_WEIGHTS_CHECKSUM_ALL = 1

@@ -147,7 +147,12 @@ class TensorSetWriter {
     std::size_t tensor = 0;
     CUdeviceptr from = 0;
   };
-  absl::Status CopyAll(absl::Span<const Source> sources, CUstream stream);
+  enum class From {
+    kAnywhere,  // The driver is asked, half a microsecond a range of memory.
+    kDevice,    // All of it is the set's device's own, as the caller knows.
+  };
+  absl::Status CopyAll(absl::Span<const Source> sources, CUstream stream,
+                       From from = From::kAnywhere);
 
   // Takes the checksums of all tensors whose bytes did not come by Write() or
   // ReadFile(), for Seal(): reads them back, a few GB a second from a device.

@@ -172,7 +172,7 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
 }
 
 absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
-                                      CUstream stream) {
+                                      CUstream stream, From from) {
   std::vector<weights::DeviceCopy> copies;
   copies.reserve(sources.size());
   for (const Source& source : sources) {
@@ -185,7 +185,7 @@ absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
   for (const Source& source : sources) {
     progress_[source.tensor].in_order = false;
   }
-  return memory_->WriteAllFrom(copies, stream);
+  return memory_->WriteAllFrom(copies, stream, from == From::kDevice);
 }
 
 absl::Status TensorSetWriter::TakeChecksums() {

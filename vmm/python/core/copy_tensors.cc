@@ -50,16 +50,17 @@ void Assign(const vmmshare_tensor& tensor, Layout* layout) {
 }
 
 void CopyAll(WeightsWriter& self, const std::vector<std::uint64_t>& places,
-             const std::vector<std::uint64_t>& addresses,
-             std::intptr_t stream) {
+             const std::vector<std::uint64_t>& addresses, std::intptr_t stream,
+             bool from_device) {
   if (places.size() != addresses.size()) {
     throw nb::value_error("as many addresses as places were expected");
   }
   const auto writer = self.handle.shared();
   MustWithoutGil([&](vmmshare_error** error) {
-    return vmmshare_weights_copy_all(writer.get(), places.data(),
-                                     addresses.data(), places.size(),
-                                     reinterpret_cast<void*>(stream), error);
+    return vmmshare_weights_copy_all(
+        writer.get(), places.data(), addresses.data(), places.size(),
+        reinterpret_cast<void*>(stream),
+        from_device ? VMMSHARE_WEIGHTS_FROM_DEVICE : 0u, error);
   });
 }
 
@@ -75,7 +76,7 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
   std::vector<std::uint64_t> from;
   std::vector<std::uint64_t> others;
   const auto flush = [&] {
-    if (!to.empty()) CopyAll(self, to, from, stream);
+    if (!to.empty()) CopyAll(self, to, from, stream, true);
     to.clear();
     from.clear();
   };

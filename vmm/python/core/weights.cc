@@ -378,7 +378,7 @@ void DefineWeights(nb::module_& module) {
       .def("copy", &Copy, nb::arg("place"), nb::arg("address"),
            nb::arg("nbytes"), nb::arg("on_device"))
       .def("copy_all", &CopyAll, nb::arg("places"), nb::arg("addresses"),
-           nb::arg("stream"))
+           nb::arg("stream"), nb::arg("from_device") = false)
       .def("copy_tensors", &CopyTensors, nb::arg("type"), nb::arg("tensors"),
            nb::arg("places"), nb::arg("stream"))
       .def("read_files", &ReadFiles, nb::arg("paths"), nb::arg("reads"),

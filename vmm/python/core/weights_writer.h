@@ -23,7 +23,8 @@ struct WeightsWriter {
   const std::shared_ptr<vmmshare_weights_layout> layout;
   const std::uint64_t count;
   const std::shared_ptr<Storage> storage;
-  std::vector<Layout> layouts = {};  // Of all tensors, once they were asked for.
+  std::vector<Layout> layouts =
+      {};  // Of all tensors, once they were asked for.
 };
 
 // Without the GIL, so that several threads copy at once.
@@ -41,9 +42,10 @@ void MustWithoutGil(const Call& call) {
 // How the tensor's elements lie; not where.
 void Assign(const vmmshare_tensor& tensor, Layout* layout);
 
-// vmmshare_weights_copy_all().
+// vmmshare_weights_copy_all(); `from_device` is the flag.
 void CopyAll(WeightsWriter& self, const std::vector<std::uint64_t>& places,
-             const std::vector<std::uint64_t>& addresses, std::intptr_t stream);
+             const std::vector<std::uint64_t>& addresses, std::intptr_t stream,
+             bool from_device);
 
 // Copies those of `tensors`, each to the tensor at its place, that lie on the set's
 // device as they are to lie here; returns which of them do not. Some are on their

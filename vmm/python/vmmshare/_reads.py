@@ -42,7 +42,7 @@ def await_torch(tensors: "typing.Mapping[str, typing.Any]") -> None:
     kind = torch_type()
     if kind is None:
         return
-    devices = {str(one.device): one.device for one in tensors.values()
+    devices = {one.get_device(): one.device for one in tensors.values()
                if isinstance(one, kind) and one.is_cuda}
     for device in devices.values():
         sys.modules["torch"].cuda.synchronize(device)

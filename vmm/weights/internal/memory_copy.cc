@@ -175,10 +175,10 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
 }
 
 absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DeviceCopy> copies,
-                                      CUstream stream) const {
+                                      CUstream stream, bool are_own) const {
   if (primary_ != nullptr) {
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-    return CopyOnDevice(copies, stream);
+    return CopyOnDevice(copies, stream, are_own);
   }
   if (stream != nullptr) {
     if (CUresult r = driver_->cuStreamSynchronize(stream); r != CUDA_SUCCESS) {
@@ -191,29 +191,38 @@ absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DeviceCopy> copies,
   return absl::OkStatus();
 }
 
-absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DeviceCopy> copies,
+absl::Status MemoryCopy::CopyByDriver(const DeviceCopy& copy,
                                       CUstream stream) const {
+  const CUresult r =
+      driver_->cuMemcpyDtoDAsync(copy.to, copy.from, copy.bytes, stream);
+  if (r == CUDA_SUCCESS) return absl::OkStatus();
+  return driver_.Error(r, Call("cuMemcpyDtoDAsync", copy.from, copy.bytes));
+}
+
+absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DeviceCopy> copies,
+                                      CUstream stream, bool are_own) const {
   const absl::StatusOr<CopyKernel> kernel = CopyKernel::Load(*device_);
   if (!kernel.ok() && !absl::IsUnimplemented(kernel.status())) {
     return kernel.status();
   }
+  if (kernel.ok() && are_own) return kernel->Run(stream, copies);
   OwnMemory own(driver_, *device_);
-  std::vector<DeviceCopy> here;
+  std::vector<DeviceCopy> by_kernel;
   for (const DeviceCopy& copy : copies) {
-    ASSIGN_OR_RETURN(const bool is_own, own.Has(copy.from, copy.bytes));
-    if (is_own && kernel.ok()) {
-      here.push_back(copy);
-      continue;
+    bool is_own = false;
+    if (kernel.ok()) {
+      ASSIGN_OR_RETURN(is_own, own.Has(copy.from, copy.bytes));
     }
-    if (CUresult r =
-            driver_->cuMemcpyDtoDAsync(copy.to, copy.from, copy.bytes, stream);
-        r != CUDA_SUCCESS) {
-      return driver_.Error(r, Call("cuMemcpyDtoDAsync", copy.from, copy.bytes));
+    if (is_own) {
+      by_kernel.push_back(copy);
+    } else {
+      RETURN_IF_ERROR(CopyByDriver(copy, stream));
     }
   }
-  if (!kernel.ok() || (here.empty() && !copies.empty()))
+  if (!kernel.ok() || (by_kernel.empty() && !copies.empty())) {
     return absl::OkStatus();
-  return kernel->Run(stream, here);
+  }
+  return kernel->Run(stream, by_kernel);
 }
 
 absl::StatusOr<MemoryCopy::Stage> MemoryCopy::MakeStage() const {

@@ -56,9 +56,10 @@ class MemoryCopy {
   // The same of many, put on `stream` of the device's primary context, null for
   // its default one, in no order among them: by a kernel where they are the
   // device's own and the driver is of CUDA 12.1 or newer. Of memory of the host
-  // they have been made when it returns. REQUIRES: none is of 0 bytes.
+  // they have been made when it returns. REQUIRES: none is of 0 bytes; with `are_own`
+  // all are the device's own.
   absl::Status WriteAllFrom(absl::Span<const DeviceCopy> copies,
-                            CUstream stream) const;
+                            CUstream stream, bool are_own) const;
   // Where bytes of the host's own are put that are written next: kPiece of them.
   class Stage {
    public:
@@ -86,8 +87,9 @@ class MemoryCopy {
  private:
   MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
       : driver_(std::move(driver)), address_(address), size_(size) {}
+  absl::Status CopyByDriver(const DeviceCopy& copy, CUstream stream) const;
   absl::Status CopyOnDevice(absl::Span<const DeviceCopy> copies,
-                            CUstream stream) const;
+                            CUstream stream, bool are_own) const;
 
   platform::Driver driver_;
   CUdeviceptr address_;
