@@ -300,6 +300,7 @@ vmmshare_status vmmshare_weights_copy_all(vmmshare_weights_writer* writer,
       RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
     }
     std::vector<vmm::TensorSetWriter::Source> sources;
+    sources.reserve(static_cast<std::size_t>(count));
     for (std::uint64_t i = 0; i < count; ++i) {
       sources.push_back({static_cast<std::size_t>(places[i]), addresses[i]});
     }
