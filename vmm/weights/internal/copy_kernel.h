@@ -1,8 +1,8 @@
 // CopyKernel: many copies within a device by few kernels; internal to vmm/.
 //
 // 20,000 copies of 700 KB take 66 to 76 ms by cuMemcpyDtoDAsync, on any number of
-// streams, and 68 by cuMemcpyBatchAsync; one copy of as much takes 9, and by this
-// kernel they take 10 (measured on H100; docs/weights.md). What is to be copied
+// streams, and 68 by cuMemcpyBatchAsync; one copy of as much takes 9.3, and by this
+// kernel they take 10.2 (measured on H100; docs/weights.md). What is to be copied
 // travels in the kernel's parameters, so that no table has to stay anywhere.
 #ifndef VMMSHARE_VMM_WEIGHTS_INTERNAL_COPY_KERNEL_H_
 #define VMMSHARE_VMM_WEIGHTS_INTERNAL_COPY_KERNEL_H_
