@@ -79,6 +79,16 @@ Work MeetMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
   return Meet(stream, {steps.steps, steps.steps + count});
 }
 
+Work Add(const std::shared_ptr<Stream>& stream, void* const* arguments) {
+  return [at = Read<std::uint64_t>(arguments[0]),
+          value = Read<std::uint64_t>(arguments[1]),
+          device = stream->context->device](State& state, Lock&) {
+    return at == 0 || AddToWord(state, device, at, value)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_ILLEGAL_ADDRESS;
+  };
+}
+
 Work CopyMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
   return [copies = Read<Copies>(arguments[0], kCopiesBytes),
           device = stream->context->device](State& state, Lock& held) {
@@ -102,6 +112,7 @@ std::vector<Kernel> OwnKernels() {
        nullptr,
        {sizeof(Steps), sizeof(std::uint32_t)},
        &MeetMany},
+      {"vmmshare_fence_add", nullptr, {kWord, kWord}, &Add},
       {"vmmshare_copy_many", nullptr, {kCopiesBytes}, &CopyMany}};
 }
 

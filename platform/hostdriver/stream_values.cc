@@ -62,6 +62,15 @@ bool StoreWord(State& state, int device, CUdeviceptr address,
   return true;
 }
 
+bool AddToWord(State& state, int device, CUdeviceptr address,
+               std::uint64_t value) {
+  const Word word =
+      FindWord(state, address, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (word.value == nullptr) return false;
+  std::atomic_ref<std::uint64_t>(*word.value).fetch_add(value);
+  return true;
+}
+
 bool AwaitWord(State& state, Lock& held, const Stream& stream,
                CUdeviceptr address, std::uint64_t value,
                unsigned int condition) {

@@ -9,9 +9,11 @@
 
 namespace vmm::hostdriver {
 
-// Both REQUIRE that the lock is held, and are false where the device may not go.
+// All REQUIRE that the lock is held, and are false where the device may not go.
 
 bool StoreWord(State& state, int device, CUdeviceptr address,
+               std::uint64_t value);
+bool AddToWord(State& state, int device, CUdeviceptr address,
                std::uint64_t value);
 // Returns when `condition`, a CU_STREAM_WAIT_VALUE_*, is met, or when the stream
 // must give up. Lets go of the lock meanwhile.

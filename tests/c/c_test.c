@@ -412,6 +412,10 @@ static void AStreamMeetsTheHost(const vmmshare_device* device, uint64_t at,
   MUST(vmmshare_fence_wait_host(pair[0], 1, 10 * SECOND, &error));
   CHECK(query(stream) == 600);  // CUDA_ERROR_NOT_READY.
   MUST(vmmshare_fence_signal_host(pair[1], 1, &error));
+  MUST(vmmshare_fence_add(pair[0], stream, 4, &error));
+  MUST(vmmshare_fence_wait_host(pair[0], 5, 10 * SECOND, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "signalled 0",
+        vmmshare_fence_add(pair[0], stream, 0, &error));
   CHECK(synchronize(stream) == 0 && destroy(stream) == 0);
   vmmshare_fence_close(pair[0]);
   vmmshare_fence_close(pair[1]);

@@ -274,6 +274,42 @@ TEST_F(FenceArrayTest, WhatIsRefusedOfKernelsIsTold) {
   stream.Sync();
 }
 
+// Several that signal one fence and have no order between them.
+TEST_F(FenceArrayTest, StreamsAddWithoutAnOrderBetweenThem) {
+  constexpr std::uint64_t kAdds = 50;
+  const std::unique_ptr<FenceArray> array = Must(FenceArray::Over(
+      device, memory_.address(), memory_.size(), FenceMechanism::kKernels));
+  const std::vector<Stream> streams(6);
+  const Stream waiting;
+  Fence sum = Must(array->At(5));
+  Must(sum.Wait(waiting.get(), streams.size() * kAdds * 2));
+  for (std::uint64_t i = 0; i < kAdds; ++i) {
+    for (const Stream& stream : streams) {
+      Must(Must(array->At(5)).Add(stream.get(), i % 2 == 0 ? 1 : 3));
+    }
+  }
+  waiting.Sync();
+  EXPECT_EQ(Must(sum.Query()), streams.size() * kAdds * 2);
+  // As Signal(), it goes by what was seen.
+  ExpectFails(absl::StatusCode::kInvalidArgument,
+              sum.Add(waiting.get(), kMaxFenceValue), "a fence cannot have");
+  ExpectFails(absl::StatusCode::kInvalidArgument, sum.Add(waiting.get(), 0),
+              "cannot be signalled 0");
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              Must(array_->At(5)).Add(waiting.get(), 1), "kKernels");
+  Must(sum.Abandon());
+  ExpectFails(absl::StatusCode::kAborted, sum.Add(waiting.get(), 1),
+              "abandoned at the value 600");
+  // By who does not know: it stays abandoned.
+  Must(Must(Must(FenceArray::Over(device, memory_.address(), memory_.size(),
+                                  FenceMechanism::kKernels))
+                ->At(5))
+           .Add(waiting.get(), 7));
+  waiting.Sync();
+  ExpectFails(absl::StatusCode::kAborted, sum.Query().status(),
+              "abandoned at the value 600");
+}
+
 // The kernel outlives the array, its fences and what loaded it.
 TEST_F(FenceArrayTest, GoesWhileAKernelWaits) {
   const Stream stream;

@@ -342,6 +342,15 @@ absl::Status UseMeetings(const job::SymmetricMemory& memory,
               CUDA_SUCCESS);
     Must(Fence::Meet(stream, signals, waits, 2 * round));
   }
+  if (mechanism == FenceMechanism::kKernels) {
+    // All add to one counter of rank 0's, and wait for its sum.
+    const std::unique_ptr<FenceArray> first = array_of(0);
+    Fence sum = Must(first->At(0));
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      Must(sum.Add(stream, 1));
+      Must(sum.Wait(stream, round * static_cast<std::uint64_t>(ranks)));
+    }
+  }
   EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
   absl::Status all;
   for (std::uint32_t round = 1; all.ok() && round <= kRounds; ++round) {

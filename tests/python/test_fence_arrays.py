@@ -167,5 +167,14 @@ def test_streams_meet(cuda, kernels):
         with pytest.raises(TypeError):
             vs.meet([fences[1]], [words], streams[0], 11)
         for stream in streams:
+            if kernels:
+                fences[0].add(stream)
+                fences[0].add(stream, 2)
+            else:
+                with pytest.raises(vs.errors.FailedPrecondition, match="kKernels"):
+                    fences[0].add(stream)
+        if kernels:
+            fences[0].wait(9)
+        for stream in streams:
             settle(cuda, stream)
             assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0

@@ -173,6 +173,15 @@ vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence, void* stream,
   });
 }
 
+vmmshare_status vmmshare_fence_add(vmmshare_fence* fence, void* stream,
+                                   std::uint64_t value,
+                                   vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(Check(fence));
+    return fence->fence.Add(StreamOf(stream), value);
+  });
+}
+
 vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence, void* stream,
                                     std::uint64_t value,
                                     vmmshare_error** error) {

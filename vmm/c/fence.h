@@ -97,6 +97,13 @@ VMMSHARE_API void vmmshare_fence_close(vmmshare_fence* fence);
 VMMSHARE_API vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence,
                                                    void* stream, uint64_t value,
                                                    vmmshare_error** error);
+// The value grows by `value` once the work that is on `stream` now is done: for
+// several that signal one fence and have no order between them. Of an array with
+// kernels, whose memory the stream's device may do atomic operations in: its own, or
+// over NVLink. FAILED_PRECONDITION for others.
+VMMSHARE_API vmmshare_status vmmshare_fence_add(vmmshare_fence* fence,
+                                                void* stream, uint64_t value,
+                                                vmmshare_error** error);
 // Later work on `stream` waits until the fence has reached `value`.
 VMMSHARE_API vmmshare_status vmmshare_fence_wait(vmmshare_fence* fence,
                                                  void* stream, uint64_t value,

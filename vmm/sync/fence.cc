@@ -174,6 +174,21 @@ absl::Status Fence::Signal(CUstream stream, std::uint64_t value) {
   return PutSignal(stream, value);
 }
 
+absl::Status Fence::Add(CUstream stream, std::uint64_t value) {
+  RETURN_IF_ERROR(CheckSignal(value));
+  const fence::FenceKernels* const kernels = source_->kernels();
+  if (kernels == nullptr) {
+    return absl::FailedPreconditionError(
+        "a fence is added to by kernels: make its FenceArray with "
+        "FenceMechanism::kKernels");
+  }
+  const fence::Progress now = memory().Glance(at_, base_);
+  if (now.corrupt) return Corrupt();
+  if (now.abandoned) return Aborted(now.value);
+  RETURN_IF_ERROR(CheckValue(now.value + value));
+  return kernels->Add(stream, at_, value);
+}
+
 absl::Status Fence::CheckMayWait(std::uint64_t value) const {
   RETURN_IF_ERROR(CheckValue(value));
   const fence::Progress now = memory().Glance(at_, base_);

@@ -125,6 +125,17 @@ class Fence {
   // captured: the graph would signal the same value again.
   absl::Status Signal(CUstream stream, std::uint64_t value);
 
+  // Raises the value by `value` once all work that is on `stream` now is done, and
+  // as visibly as Signal(): for several that signal one fence and have no order
+  // between them, each of which adds its part. Of a FenceArray whose streams wait by
+  // kernels. A fence that is added to is not signalled otherwise.
+  //   INVALID_ARGUMENT     0, or more than kMaxFenceValue in all as far as is known
+  //   FAILED_PRECONDITION  mechanism() is another; the fence was given back
+  //   ABORTED, DATA_LOSS   as Signal()
+  // REQUIRES: the stream's device may do atomic operations in the fence's memory:
+  // its own, or over NVLink (CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED).
+  absl::Status Add(CUstream stream, std::uint64_t value);
+
   // Makes work that is put on `stream` after this call wait until the fence has
   // reached `value`, or is abandoned. For 0 there is nothing to wait for.
   // Errors as Signal(), but that the value may be any up to kMaxFenceValue;

@@ -158,6 +158,13 @@ void Signal(const Fence& self, std::intptr_t stream, std::uint64_t value) {
   });
 }
 
+void Add(const Fence& self, std::intptr_t stream, std::uint64_t value) {
+  Must([&](vmmshare_error** error) {
+    return vmmshare_fence_add(self.handle.get(), StreamOf(stream), value,
+                              error);
+  });
+}
+
 void SignalFromHost(const Fence& self, std::uint64_t value) {
   Must([&](vmmshare_error** error) {
     return vmmshare_fence_signal_host(self.handle.get(), value, error);
@@ -267,6 +274,11 @@ void DefineFence(nb::module_& module) {
            "one.")
       .def("signal", &SignalFromHost, nb::arg("value"),
            "Without a stream: reaches it now.")
+      .def(
+          "add", &Add, nb::arg("stream"), nb::arg("value") = 1,
+          "Grows by `value` once what is on `stream` is done: for several that "
+          "signal one fence and\nhave no order between them. Of an array with "
+          "kernels; FailedPrecondition for others.")
       .def("wait", &Wait, nb::arg("stream"), nb::arg("value"),
            "Later work on `stream` waits until it has reached `value`; this "
            "returns at once.\nAborted once it is abandoned.")

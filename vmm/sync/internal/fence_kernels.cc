@@ -42,6 +42,19 @@ done:
   ret;
 }
 
+.visible .entry vmmshare_fence_add(.param .u64 at, .param .u64 value)
+{
+  .reg .b64 %at, %value;
+  .reg .pred %none;
+  ld.param.u64 %at, [at];
+  ld.param.u64 %value, [value];
+  setp.eq.u64 %none, %at, 0;
+  @%none bra done;
+  red.release.sys.global.add.u64 [%at], %value;
+done:
+  ret;
+}
+
 // A thread a step; all of a block signal before one of them waits.
 .visible .entry vmmshare_fences_meet(
     .param .align 8 .b8 steps[4064], .param .u32 count)
@@ -91,8 +104,9 @@ absl::StatusOr<std::unique_ptr<FenceKernels>> FenceKernels::Load(
   ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(driver, kText));
   ASSIGN_OR_RETURN(const CUfunction one, library.Find("vmmshare_fence_meet"));
   ASSIGN_OR_RETURN(const CUfunction many, library.Find("vmmshare_fences_meet"));
+  ASSIGN_OR_RETURN(const CUfunction add, library.Find("vmmshare_fence_add"));
   return std::unique_ptr<FenceKernels>(
-      new FenceKernels(std::move(library), one, many));
+      new FenceKernels(std::move(library), one, many, add));
 }
 
 absl::Status FenceKernels::Run(CUstream stream,
@@ -113,9 +127,16 @@ absl::Status FenceKernels::RunMany(CUstream stream,
   return library_.Launch(many_, 1, kMostSteps + 1, stream, arguments);
 }
 
+absl::Status FenceKernels::Add(CUstream stream, CUdeviceptr at,
+                               std::uint64_t value) const {
+  void* arguments[] = {&at, &value};
+  return library_.Launch(add_, 1, 1, stream, arguments);
+}
+
 absl::Status FenceKernels::Warm(CUstream stream) const {
   RETURN_IF_ERROR(Run(stream, {Step{}}));
-  return RunMany(stream, {});
+  RETURN_IF_ERROR(RunMany(stream, {}));
+  return Add(stream, 0, 0);
 }
 
 }  // namespace vmm::fence

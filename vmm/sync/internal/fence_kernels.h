@@ -42,18 +42,22 @@ class FenceKernels {
   // visible to every GPU and CPU, then waits. All signals are made before
   // anything waits. REQUIRES: at least one step, and at most kMostSteps.
   absl::Status Run(CUstream stream, absl::Span<const Step> steps) const;
+  // Adds `value` to a word, as a signal otherwise.
+  absl::Status Add(CUstream stream, CUdeviceptr at, std::uint64_t value) const;
   // Does nothing on `stream`, by each kernel: the driver may put off loading them
   // until then, and cannot while streams wait.
   absl::Status Warm(CUstream stream) const;
 
  private:
-  FenceKernels(KernelLibrary library, CUfunction one, CUfunction many)
-      : library_(std::move(library)), one_(one), many_(many) {}
+  FenceKernels(KernelLibrary library, CUfunction one, CUfunction many,
+               CUfunction add)
+      : library_(std::move(library)), one_(one), many_(many), add_(add) {}
   absl::Status RunMany(CUstream stream, absl::Span<const Step> steps) const;
 
   const KernelLibrary library_;
   const CUfunction one_;
   const CUfunction many_;
+  const CUfunction add_;
 };
 
 }  // namespace vmm::fence
