@@ -17,11 +17,11 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code,
       (count != 0 && (options == nullptr || values == nullptr))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!IsImage(code)) return CUDA_ERROR_INVALID_IMAGE;
   State& state = GetState();
   const Lock lock(state.mu);
   *library = reinterpret_cast<CUlibrary>(state.NewHandle());
-  state.libraries.insert(*library);
+  // Measured: whatever it is, it is read when a kernel is asked for.
+  state.libraries[*library] = IsImage(code);
   return CUDA_SUCCESS;
 }
 
@@ -42,7 +42,9 @@ CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library,
   if (kernel == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = GetState();
   const Lock lock(state.mu);
-  if (state.libraries.count(library) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  const auto loaded = state.libraries.find(library);
+  if (loaded == state.libraries.end()) return CUDA_ERROR_INVALID_HANDLE;
+  if (!loaded->second) return CUDA_ERROR_INVALID_IMAGE;
   const auto module = reinterpret_cast<CUmodule>(library);
   for (const auto& [id, known] : state.functions) {
     if (known->module != module || known->kernel->name != name) continue;

@@ -126,7 +126,7 @@ struct State {
   std::map<CUcontext, int> made_contexts;  // The same, of those made.
   std::map<CUmodule, std::shared_ptr<Context>> modules;
   std::map<CUfunction, std::shared_ptr<const Function>> functions;
-  std::set<CUlibrary> libraries;
+  std::map<CUlibrary, bool> libraries;  // Whether they hold GPU code.
   std::map<CUstream, std::shared_ptr<Stream>> streams;
   std::vector<std::shared_ptr<Stream>> draining;  // Destroyed, still at work.
   std::map<CUevent, std::shared_ptr<Event>> events;

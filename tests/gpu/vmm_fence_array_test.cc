@@ -247,13 +247,18 @@ TEST_F(FenceArrayTest, WhatIsRefusedOfKernelsIsTold) {
     return FenceArray::Over(where, memory_.address(), memory_.size(),
                             FenceMechanism::kKernels);
   };
-  faults.Arm({.entry = "cuLibraryLoadData",
+  // First, for it is loaded once in a process.
+  faults.Arm(
+      {.entry = "cuLibraryLoadData", .result = CUDA_ERROR_INVALID_HANDLE});
+  ExpectFails(absl::StatusCode::kInvalidArgument, make().status(),
+              "cuLibraryLoadData");
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  faults.Arm({.entry = "cuLibraryGetKernel",
               .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
   ExpectFails(absl::StatusCode::kUnimplemented, make().status(),
-              "older than they need");
+              "older than vmmshare's kernels need");
   EXPECT_EQ(faults.Disarm().fired, 1u);
-  for (const char* entry :
-       {"cuLibraryLoadData", "cuLibraryGetKernel", "cuLaunchKernel"}) {
+  for (const char* entry : {"cuLibraryGetKernel", "cuLaunchKernel"}) {
     faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
     ExpectFails(absl::StatusCode::kInvalidArgument, make().status(), entry);
     EXPECT_EQ(faults.Disarm().fired, 1u) << entry;

@@ -206,8 +206,14 @@ TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
   DriverFaults faults;
   const platform::Driver failing = FaultyDriver(driver(), &faults);
   TensorSetWriter writer = Begin(failing);
+  // First, for it is loaded once in a process.
+  faults.Arm(
+      {.entry = "cuLibraryLoadData", .result = CUDA_ERROR_INVALID_HANDLE});
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      writer.CopyAll(AllFrom(from_->address()), nullptr)));
+  EXPECT_EQ(faults.Disarm().fired, 1u);
   // Too old for the kernel: the driver copies one by one.
-  faults.Arm({.entry = "cuLibraryLoadData",
+  faults.Arm({.entry = "cuLibraryGetKernel",
               .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
   Wipe();
   Must(writer.CopyAll(AllFrom(from_->address()), nullptr));
@@ -216,8 +222,8 @@ TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
   EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   ExpectCopied(writer);
   faults.ResetCounts();
-  for (const char* entry : {"cuLibraryLoadData", "cuLibraryGetKernel",
-                            "cuPointerGetAttributes", "cuLaunchKernel"}) {
+  for (const char* entry :
+       {"cuLibraryGetKernel", "cuPointerGetAttributes", "cuLaunchKernel"}) {
     faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});
     const absl::Status copied =
         writer.CopyAll(AllFrom(from_->address()), nullptr);

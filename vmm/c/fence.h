@@ -57,7 +57,7 @@ VMMSHARE_API vmmshare_status vmmshare_fence_array_create(
 // operation of theirs: half as long, while it takes a place on the GPU. Streams
 // must be of the device's primary context, and who signals must have a GPU of its
 // own: two processes on one take turns, and a wait keeps its turn. UNIMPLEMENTED
-// also where the driver has no kernels for it (before CUDA 12.0);
+// also where the driver has no kernels for it (before CUDA 12.0, before Volta);
 // DEADLINE_EXCEEDED where the GPU did not run one within 10 s.
 VMMSHARE_API vmmshare_status vmmshare_fence_array_create_with_kernels(
     const vmmshare_device* device, uint64_t memory, uint64_t bytes,

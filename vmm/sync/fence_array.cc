@@ -52,8 +52,8 @@ class FenceArray::Core : public fence::Source {
 
   const fence::FenceKernels* kernels() const override { return kernels_.get(); }
   // Before there is a fence.
-  absl::Status UseKernels() {
-    ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(driver()));
+  absl::Status UseKernels(const Device& device) {
+    ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(device));
     return device_memory_->Warm(*kernels_, Deadline::In(kPatience));
   }
 
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<FenceArray>> FenceArray::Over(
   auto core = std::make_shared<Core>(device.driver(), *std::move(device_memory),
                                      memory, count);
   if (mechanism == FenceMechanism::kKernels)
-    RETURN_IF_ERROR(core->UseKernels());
+    RETURN_IF_ERROR(core->UseKernels(device));
   return std::unique_ptr<FenceArray>(new FenceArray(std::move(core)));
 }
 

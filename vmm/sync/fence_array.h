@@ -57,7 +57,8 @@ class FenceArray {
   //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
   //                        or it is no VMM memory
   //   UNIMPLEMENTED        the device has no stream memory operations; or no
-  //                        kernels can be had of the driver (before CUDA 12.0)
+  //                        kernels can be had of the driver (before CUDA 12.0) or
+  //                        for the device (older than Volta)
   //   DEADLINE_EXCEEDED    the GPU did not run kernels within 10 s
   //   else                 as the driver reports
   // With kernels streams must be of the device's primary context, and whoever

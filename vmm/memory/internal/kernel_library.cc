@@ -14,6 +14,9 @@ namespace {
 using platform::Driver;
 using platform::DriverTable;
 
+// Acquire and release are instructions from there on.
+constexpr int kLeastMajor = 7;
+
 // Which text, as which driver.
 using Key = std::pair<decltype(DriverTable::cuLibraryLoadData), const char*>;
 
@@ -30,11 +33,24 @@ Loaded& AllLoaded() {
 
 }  // namespace
 
-absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Driver& driver,
+absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Device& device,
                                                 const char* ptx) {
+  const Driver& driver = device.driver();
   RETURN_IF_ERROR(driver.Need<&DriverTable::cuLibraryLoadData>());
   RETURN_IF_ERROR(driver.Need<&DriverTable::cuLibraryGetKernel>());
   RETURN_IF_ERROR(driver.Need<&DriverTable::cuLaunchKernel>());
+  int major = 0;
+  if (CUresult r = driver->cuDeviceGetAttribute(
+          &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+          device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuDeviceGetAttribute(COMPUTE_CAPABILITY_MAJOR)");
+  }
+  if (major < kLeastMajor) {
+    return absl::UnimplementedError(
+        absl::StrCat(device.Describe(), " has compute capability ", major,
+                     ".x; vmmshare's kernels need ", kLeastMajor, ".0"));
+  }
   Loaded& loaded = AllLoaded();
   const Key key(driver->cuLibraryLoadData, ptx);
   {
@@ -47,11 +63,6 @@ absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Driver& driver,
   CUlibrary library = nullptr;
   const CUresult r = driver->cuLibraryLoadData(&library, ptx, nullptr, nullptr,
                                                0, nullptr, nullptr, 0);
-  if (r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
-    return absl::UnimplementedError(
-        "cuLibraryLoadData() of vmmshare's kernels answered CUDA_ERROR_"
-        "UNSUPPORTED_PTX_VERSION: the driver is older than they need");
-  }
   if (r != CUDA_SUCCESS) {
     return driver.Error(r, "cuLibraryLoadData() of vmmshare's kernels");
   }
@@ -64,8 +75,15 @@ absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Driver& driver,
 
 absl::StatusOr<CUfunction> KernelLibrary::Find(const char* name) const {
   CUkernel found = nullptr;
-  if (CUresult r = driver_->cuLibraryGetKernel(&found, library_, name);
-      r != CUDA_SUCCESS) {
+  const CUresult r = driver_->cuLibraryGetKernel(&found, library_, name);
+  if (r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
+    return absl::UnimplementedError(
+        absl::StrCat("cuLibraryGetKernel(", name,
+                     ") answered CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the "
+                     "driver is older than "
+                     "vmmshare's kernels need"));
+  }
+  if (r != CUDA_SUCCESS) {
     return driver_.Error(r, absl::StrCat("cuLibraryGetKernel(", name, ")"));
   }
   // As cuLaunchKernel() takes it.

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/cuda/driver.h"
+#include "vmm/memory/device.h"
 
 namespace vmm {
 
@@ -21,10 +22,12 @@ namespace vmm {
 class KernelLibrary {
  public:
   // `ptx` is text that stays where it is. UNIMPLEMENTED where the driver has no
-  // libraries (before CUDA 12.0), or is too old for this text.
-  static absl::StatusOr<KernelLibrary> Of(const platform::Driver& driver,
+  // libraries (before CUDA 12.0), or the device is older than Volta.
+  static absl::StatusOr<KernelLibrary> Of(const Device& device,
                                           const char* ptx);
 
+  // UNIMPLEMENTED where the driver is too old for the text: it reads that here
+  // (measured).
   absl::StatusOr<CUfunction> Find(const char* name) const;
   // One launch, of blocks in one dimension. The first in a context may have to
   // wait for the GPU: the driver puts off loading until then. So launch once

@@ -100,8 +100,8 @@ static_assert(sizeof(Steps) == 4064);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FenceKernels>> FenceKernels::Load(
-    const platform::Driver& driver) {
-  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(driver, kText));
+    const Device& device) {
+  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, kText));
   ASSIGN_OR_RETURN(const CUfunction one, library.Find("vmmshare_fence_meet"));
   ASSIGN_OR_RETURN(const CUfunction many, library.Find("vmmshare_fences_meet"));
   ASSIGN_OR_RETURN(const CUfunction add, library.Find("vmmshare_fence_add"));

@@ -34,9 +34,9 @@ inline constexpr std::size_t kMostSteps = 127;
 // Thread-safe.
 class FenceKernels {
  public:
-  // As KernelLibrary::Of().
+  // As KernelLibrary::Of() and Find().
   static absl::StatusOr<std::unique_ptr<FenceKernels>> Load(
-      const platform::Driver& driver);
+      const Device& device);
 
   // Signals once all work that is on `stream` now is done and its writes are
   // visible to every GPU and CPU, then waits. All signals are made before

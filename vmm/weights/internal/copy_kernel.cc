@@ -149,7 +149,7 @@ done:
 
 absl::StatusOr<CopyKernel> CopyKernel::Load(const Device& device) {
   const platform::Driver& driver = device.driver();
-  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(driver, kText));
+  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, kText));
   ASSIGN_OR_RETURN(const CUfunction kernel, library.Find("vmmshare_copy_many"));
   int multiprocessors = 0;
   if (CUresult r = driver->cuDeviceGetAttribute(
