@@ -73,7 +73,7 @@ constexpr const char* kHarmless[] = {
     // linker replaces. Only the command line names users.
     "getpwnam_r",
     // What the compiler adds.
-    "__cpu_model",
+    "__cpu_model __cpu_features2",
     "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",
     "__tls_get_addr __stack_chk_fail __libc_single_threaded __popcountdi2",
 };
