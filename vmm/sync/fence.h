@@ -144,10 +144,10 @@ class Fence {
 
   // Signals `value` to each of `signals`, then waits for it from each of `waits`:
   // Signal() and Wait() of all of them, in that order. A barrier of streams: see
-  // FenceArray. One kernel where all of `waits` use kernels, and of 127
-  // fences at most; else as many operations as there are fences. Errors as Signal() and Wait(); nothing was put
-  // on the stream after one of their own, and of one that the driver reports
-  // some may have been. REQUIRES: as Signal().
+  // FenceArray. One kernel where all of `waits` use kernels, and of 127 fences at
+  // most; else as many operations as there are fences. Errors as Signal() and
+  // Wait(): after one of their own nothing was put on the stream, after one that
+  // the driver reports some may have been. REQUIRES: as Signal().
   static absl::Status Meet(CUstream stream, absl::Span<Fence* const> signals,
                            absl::Span<Fence* const> waits, std::uint64_t value);
 

@@ -64,8 +64,9 @@ class TensorSetWriter {
  public:
   // Lays `layout` out in `size` bytes at `address`, and takes away what set was
   // there before. Memory of a device is written in its primary context, which is
-  // made if nobody has. Of memory that can be shared the writer has a handle of each
-  // chunk open, so that publishing it makes none.
+  // made if nobody has. Of memory that can be shared the writer keeps a handle of
+  // each chunk open: the first takes the driver long, and while it publishes readers
+  // would wait for that.
   //   INVALID_ARGUMENT     `size` is less than layout.size(), or leaves the memory;
   //                        notes that no manifest has
   //   FAILED_PRECONDITION  memory that is not cuMemCreate()'s
@@ -136,10 +137,9 @@ class TensorSetWriter {
   // The same of many, in the order of `stream` of the device's primary context, null
   // for its default one: at the rate of one copy of as much where they lie on the
   // set's device, also if they are many and small. What is copied stays there until
-  // `stream` has passed. Of no tensors, it loads what it
-  // takes, which cannot be had while streams wait. Also for a set that is sealed,
-  // whose readers the caller keeps away meanwhile; they see what `stream` has
-  // signalled. A set in memory of the host has them when it returns.
+  // `stream` has passed. Of no tensors, it loads what it takes, which cannot be had
+  // while streams wait. Also for a set that is sealed, whose readers the caller keeps
+  // away meanwhile. A set in memory of the host has them when it returns.
   //   OUT_OF_RANGE, INVALID_ARGUMENT  before anything is copied: no such tensor; an
   //                                   alias
   //   else                            as the driver reports; some may be copied
