@@ -16,7 +16,7 @@ using ExtendCrc32cFunction = std::uint32_t (*)(std::uint32_t state,
 
 // By the instruction for it; null when this processor has none.
 ExtendCrc32cFunction FindCrc32cInstruction();
-// By carry-less products of 512 bits, three times as fast; null the same.
+// By carry-less products of 512 bits, twice as fast; null the same.
 ExtendCrc32cFunction FindWideCrc32c();
 // For any processor.
 std::uint32_t ExtendCrc32cByTables(std::uint32_t state,

@@ -75,7 +75,8 @@ __attribute__((target("avx512f,vpclmulqdq"))) __m512i Fold(
                                    _mm512_loadu_si512(next), kXorOfThree);
 }
 
-// Three times as fast as the instruction where the bytes are in a cache (measured).
+// 1.7 to 2.5 times as fast as the instruction (measured on an EPYC, in its caches and
+// from memory).
 __attribute__((target("avx512f,vpclmulqdq"))) std::uint32_t ExtendWide(
     std::uint32_t state, const std::uint8_t* bytes, std::size_t count) {
   if (count < 4 * kWide) return Extend(state, bytes, count);

@@ -59,8 +59,7 @@ void Unload(State& state, CUmodule module) {
 
 }  // namespace
 
-// Text, which is PTX, ends with a null byte
-// and has a directive ".version".
+// Text, which is PTX, ends with a null byte and has a directive ".version".
 bool IsImage(const void* image) {
   for (const auto& magic : kMagics) {
     // Byte by byte: a shorter text ends at its null byte.

@@ -1,6 +1,7 @@
 // What the kernels that vmmshare launches itself do on a GPU. Names and arguments
 // are those of vmm/sync/internal/fence_kernels.cc and
 // vmm/weights/internal/copy_kernel.cc.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -75,7 +76,8 @@ Work MeetOne(const std::shared_ptr<Stream>& stream, void* const* arguments) {
 
 Work MeetMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
   const auto steps = Read<Steps>(arguments[0]);
-  const auto count = Read<std::uint32_t>(arguments[1]);
+  const auto count =
+      std::min<std::size_t>(Read<std::uint32_t>(arguments[1]), kSteps);
   return Meet(stream, {steps.steps, steps.steps + count});
 }
 

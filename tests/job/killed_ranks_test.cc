@@ -29,7 +29,7 @@
 namespace vmm::testing {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kRanks = 4;
 // Two rounds: put, fence and three gets, each with a step before and some
 // after.
 constexpr int kSteps = 16;
@@ -44,7 +44,11 @@ constexpr absl::Duration kUsual = absl::Milliseconds(100);
 struct Job {
   std::vector<RankTask> tasks;
   std::vector<Child> children;
-  int victim = 0;
+  // One, or two: all of a node that goes down.
+  std::vector<int> victims;
+  bool Has(int rank) const {
+    return std::find(victims.begin(), victims.end(), rank) != victims.end();
+  }
 };
 
 struct Tally {
@@ -71,7 +75,7 @@ std::vector<int> Named(const std::string& message) {
   return ranks;
 }
 
-// Whether `report` names the victim, or else a rank that on a busy machine had
+// Whether `report` names a victim, or else a rank that on a busy machine had
 // not spoken when the round ended for this one.
 bool NamesTheRightOne(const Job& job, const RankReport& report, Tally* tally) {
   const std::size_t round =
@@ -79,7 +83,7 @@ bool NamesTheRightOne(const Job& job, const RankReport& report, Tally* tally) {
   const absl::Time end = report.began + kTime * (round == 0 ? 0.45 : 0.85);
   bool slow = false;
   for (int rank : Named(report.message)) {
-    if (rank == job.victim) return true;
+    if (job.Has(rank)) return true;
     const RankReport other = ReadReport(job.tasks[rank]);
     slow |= other.puts.size() <= round || other.puts[round] >= end;
   }
@@ -90,13 +94,14 @@ bool NamesTheRightOne(const Job& job, const RankReport& report, Tally* tally) {
 void Judge(const Job& job, Tally* tally) {
   for (const RankTask& task : job.tasks) {
     const RankReport report = ReadReport(task);
-    if (task.rank == job.victim) continue;
+    if (job.Has(task.rank)) continue;
+    const RankTask& victim = job.tasks[job.victims.front()];
     const std::string what = absl::StrCat(
-        "rank ", task.rank, ", victim ", job.victim,
-        job.tasks[job.victim].only_stop ? " stopped" : " killed", " at step ",
-        job.tasks[job.victim].kill_at_step, " or after ",
-        absl::FormatDuration(job.tasks[job.victim].kill_after), ": ",
-        report.code, " ", report.message);
+        "rank ", task.rank, ", of ", job.victims.size(), " victims the first ",
+        victim.rank, victim.only_stop ? " stopped" : " killed", " at step ",
+        victim.kill_at_step, " or after ",
+        absl::FormatDuration(victim.kill_after), ": ", report.code, " ",
+        report.message);
     ASSERT_TRUE(report.there) << what;
     EXPECT_LE(report.after_deadline, kGrace) << what;
     tally->worst = std::max(tally->worst, report.after_deadline);
@@ -111,6 +116,7 @@ void Judge(const Job& job, Tally* tally) {
   }
 }
 
+// A rank, or a node with its two.
 TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
   if (!OnHostMemoryDriver()) GTEST_SKIP() << "a GPU takes too long to start";
   if (IsEmulated()) GTEST_SKIP() << "an emulator takes too long to start";
@@ -126,11 +132,17 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
   };
   UseAHostInstanceOfOwn();
   Tally tally;
+  int nodes = 0;
   for (std::uint64_t done = 0; done < count; done += at_once) {
     std::vector<Job> jobs(std::min(at_once, count - done));
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       Job& job = jobs[i];
-      job.victim = below(kRanks);
+      const int first = below(kRanks);
+      const bool is_node = below(2) == 0;
+      job.victims = {first};
+      if (is_node) job.victims = {first / 2 * 2, first / 2 * 2 + 1};
+      nodes += is_node ? 1 : 0;
+      const absl::Duration moment = kUsual * below(1000) / 1000;
       for (int rank = 0; rank < kRanks; ++rank) {
         RankTask task;
         task.folder = absl::StrCat(folder, "/", i);
@@ -139,11 +151,13 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
         task.time = kTime;
         // Stopped only between driver calls: the host-memory driver's locks are
         // held by processes, a GPU's by the kernel.
-        if (rank == job.victim && below(2) == 0) {
+        if (is_node && job.Has(rank)) {
+          task.kill_after = moment;
+        } else if (rank == first && !is_node && below(2) == 0) {
           task.kill_at_step = below(kSteps);
           task.only_stop = below(3) == 0;
-        } else if (rank == job.victim) {
-          task.kill_after = kUsual * below(1000) / 1000;
+        } else if (rank == first && !is_node) {
+          task.kill_after = moment;
         }
         job.tasks.push_back(task);
       }
@@ -154,23 +168,26 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
     }
     for (Job& job : jobs) {
       for (int rank = 0; rank < kRanks; ++rank) {
-        if (rank == job.victim) continue;
+        if (job.Has(rank)) continue;
         EXPECT_EQ(job.children[static_cast<std::size_t>(rank)].Wait(), 0);
       }
-      Child& victim = job.children[static_cast<std::size_t>(job.victim)];
-      victim.Kill();  // It may have been stopped only, or be done.
-      victim.Wait();
+      for (int rank : job.victims) {
+        Child& victim = job.children[static_cast<std::size_t>(rank)];
+        victim.Kill();  // It may have been stopped only, or be done.
+        victim.Wait();
+      }
       Judge(job, &tally);
     }
     std::filesystem::remove_all(folder);
     if (HasFatalFailure()) return;
   }
   std::printf(
-      "handshakes with a killed rank: %llu; others told of a missing card %d, "
+      "handshakes with a killed rank: %llu, of them %d with a node of two; "
+      "others told of a missing card %d, "
       "of a missing row %d, of no trouble %d, of a slow rank %d; the latest %s "
       "after its "
       "deadline\n",
-      static_cast<unsigned long long>(count), tally.early, tally.late,
+      static_cast<unsigned long long>(count), nodes, tally.early, tally.late,
       tally.ended, tally.slow, absl::FormatDuration(tally.worst).c_str());
   EXPECT_GT(tally.early, 0);
   EXPECT_GT(tally.late, 0);

@@ -231,8 +231,9 @@ absl::Status Fence::Meet(CUstream stream, absl::Span<Fence* const> signals,
     by_kernel = by_kernel && kernels != nullptr;
   }
   if (!by_kernel) {
-    for (Fence* fence : signals)
+    for (Fence* fence : signals) {
       RETURN_IF_ERROR(fence->PutSignal(stream, value));
+    }
     for (Fence* fence : waits) RETURN_IF_ERROR(fence->PutWait(stream, value));
     return absl::OkStatus();
   }

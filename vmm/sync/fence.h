@@ -57,8 +57,8 @@ inline constexpr std::uint64_t kMaxFenceValue = (std::uint64_t{1} << 48) - 1;
 enum class FenceMechanism {
   // cuStreamWriteValue64 and cuStreamWaitValue64.
   kStreamMemoryOperations,
-  // A wait is a kernel of one thread, which asks all the time: half as long and
-  // always the same, while it takes a place on the GPU. FenceArray alone.
+  // A wait is a kernel of one thread, which asks all the time: half as long (two
+  // H200: docs/benchmarks.md), while it takes a place on the GPU. FenceArray alone.
   kKernels,
 };
 

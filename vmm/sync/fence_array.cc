@@ -89,8 +89,9 @@ absl::StatusOr<std::unique_ptr<FenceArray>> FenceArray::Over(
   if (!device_memory.ok()) return device_memory.status();
   auto core = std::make_shared<Core>(device.driver(), *std::move(device_memory),
                                      memory, count);
-  if (mechanism == FenceMechanism::kKernels)
+  if (mechanism == FenceMechanism::kKernels) {
     RETURN_IF_ERROR(core->UseKernels(device));
+  }
   return std::unique_ptr<FenceArray>(new FenceArray(std::move(core)));
 }
 

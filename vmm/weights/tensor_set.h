@@ -136,8 +136,9 @@ class TensorSetWriter {
 
   // The same of many, in the order of `stream` of the device's primary context, null
   // for its default one: at the rate of one copy of as much where they lie on the
-  // set's device, also if they are many and small. What is copied stays there until
-  // `stream` has passed. Of no tensors, it loads what it takes, which cannot be had
+  // set's device, also if they are many and small. What is copied stays there, and
+  // the set's memory too, until `stream` has passed: the writer waits for its copies
+  // on the default one alone. Of no tensors, it loads what it takes, which cannot be had
   // while streams wait. Also for a set that is sealed, whose readers the caller keeps
   // away meanwhile. A set in memory of the host has them when it returns.
   //   OUT_OF_RANGE, INVALID_ARGUMENT  before anything is copied: no such tensor; an
