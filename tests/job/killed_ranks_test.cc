@@ -151,12 +151,10 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
         task.time = kTime;
         // Stopped only between driver calls: the host-memory driver's locks are
         // held by processes, a GPU's by the kernel.
-        if (is_node && job.Has(rank)) {
-          task.kill_after = moment;
-        } else if (rank == first && !is_node && below(2) == 0) {
+        if (rank == first && !is_node && below(2) == 0) {
           task.kill_at_step = below(kSteps);
           task.only_stop = below(3) == 0;
-        } else if (rank == first && !is_node) {
+        } else if (job.Has(rank)) {
           task.kill_after = moment;
         }
         job.tasks.push_back(task);
