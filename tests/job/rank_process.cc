@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -310,17 +311,18 @@ absl::Status UseMeetings(const job::SymmetricMemory& memory,
   absl::Status met =
       Gather(exchange, absl::StrCat(name, ".0"), {}, Late()).status;
   if (!met.ok()) return met;
-  std::vector<Fence> fences;
-  fences.reserve(2 * static_cast<std::size_t>(ranks));
-  std::vector<Fence*> signals;
-  std::vector<Fence*> waits;
+  std::vector<Fence> fences_of_others;
+  std::vector<Fence> my_fences;
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == me) continue;
-    fences.push_back(Must(array_of(rank)->At(static_cast<std::uint64_t>(me))));
-    signals.push_back(&fences.back());
-    fences.push_back(Must(mine->At(static_cast<std::uint64_t>(rank))));
-    waits.push_back(&fences.back());
+    fences_of_others.push_back(
+        Must(array_of(rank)->At(static_cast<std::uint64_t>(me))));
+    my_fences.push_back(Must(mine->At(static_cast<std::uint64_t>(rank))));
   }
+  std::vector<Fence*> signals;
+  for (Fence& fence : fences_of_others) signals.push_back(&fence);
+  std::vector<Fence*> waits;
+  for (Fence& fence : my_fences) waits.push_back(&fence);
   const PrimaryContext context = Must(PrimaryContext::Retain(device));
   const CurrentContext current = Must(context.MakeCurrent());
   CUstream stream = nullptr;
