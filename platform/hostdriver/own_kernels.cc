@@ -1,12 +1,14 @@
 // What the kernels that vmmshare launches itself do on a GPU. Names and arguments
 // are those of vmm/sync/internal/fence_kernels.cc and
-// vmm/weights/internal/copy_kernel.cc.
+// vmm/weights/internal/{piece,copy,checksum}_kernel.cc.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
+#include "platform/hostdriver/address_space.h"
 #include "platform/hostdriver/copies.h"
+#include "platform/hostdriver/crc32c.h"
 #include "platform/hostdriver/kernels.h"
 #include "platform/hostdriver/stream_words.h"
 
@@ -26,15 +28,17 @@ struct Steps {
   Step steps[kSteps];
 };
 
-constexpr std::size_t kCopies = 1168;
-struct Copies {
-  std::uint64_t to[kCopies];
-  std::uint64_t from[kCopies];
-  std::uint64_t bytes[kCopies];
-  std::uint32_t end[kCopies];  // In tiles, which are of no account here.
+constexpr std::size_t kPieces = 1168;
+struct Pieces {
+  std::uint64_t to[kPieces];
+  std::uint64_t from[kPieces];
+  std::uint64_t bytes[kPieces];
+  std::uint32_t end[kPieces];  // In tiles, which are of no account here.
   std::uint32_t count;
 };
-constexpr std::size_t kCopiesBytes = kCopies * 28 + 4;
+constexpr std::size_t kPiecesBytes = kPieces * 28 + 4;
+
+constexpr std::size_t kChecksumTile = 16384;
 
 template <typename T>
 T Read(const void* argument, std::size_t bytes = sizeof(T)) {
@@ -92,13 +96,66 @@ Work Add(const std::shared_ptr<Stream>& stream, void* const* arguments) {
 }
 
 Work CopyMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
-  return [copies = Read<Copies>(arguments[0], kCopiesBytes),
+  return [copies = Read<Pieces>(arguments[0], kPiecesBytes),
           device = stream->context->device](State& state, Lock& held) {
     for (std::uint32_t i = 0; i < copies.count; ++i) {
       if (!CopyNow(state, held, device, copies.to[i], copies.from[i],
                    copies.bytes[i])) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
       }
+    }
+    return CUDA_SUCCESS;
+  };
+}
+
+// A register for each tile of the pieces' bytes; what a tile lacks is taken to be 0.
+std::vector<std::uint32_t> Registers(const std::vector<Piece>& pieces) {
+  std::vector<std::uint32_t> registers;
+  std::size_t left = 0;  // Of the last tile.
+  for (const Piece& piece : pieces) {
+    for (std::size_t at = 0, size = 0; at < piece.size; at += size) {
+      if (left == 0) {
+        registers.push_back(0);
+        left = kChecksumTile;
+      }
+      size = std::min(left, piece.size - at);
+      registers.back() = ExtendCrc32c(registers.back(), piece.data + at, size);
+      left -= size;
+    }
+  }
+  const std::vector<std::byte> zeros(left);
+  if (left > 0) {
+    registers.back() = ExtendCrc32c(registers.back(), zeros.data(), left);
+  }
+  return registers;
+}
+
+Work Crc32cMany(const std::shared_ptr<Stream>& stream, void* const* arguments) {
+  return [ranges = Read<Pieces>(arguments[0], kPiecesBytes),
+          device = stream->context->device](State& state, Lock& held) {
+    for (std::uint32_t i = 0; i < ranges.count; ++i) {
+      const std::size_t size = static_cast<std::size_t>(ranges.bytes[i]);
+      const std::size_t tiles = (size + kChecksumTile - 1) / kChecksumTile;
+      std::vector<Piece> from;
+      std::vector<Piece> to;
+      if (Resolve(state, ranges.from[i], size, device,
+                  CU_MEM_ACCESS_FLAGS_PROT_READ, When::kRunning,
+                  &from) != CUDA_SUCCESS ||
+          Resolve(state, ranges.to[i], tiles * sizeof(std::uint32_t), device,
+                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE, When::kRunning,
+                  &to) != CUDA_SUCCESS) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      }
+      held.unlock();
+      const std::vector<std::uint32_t> registers = Registers(from);
+      const auto* next = reinterpret_cast<const std::byte*>(registers.data());
+      for (const Piece& piece : to) {
+        std::memcpy(piece.data, next, piece.size);
+        next += piece.size;
+      }
+      from.clear();
+      to.clear();
+      held.lock();
     }
     return CUDA_SUCCESS;
   };
@@ -115,7 +172,8 @@ std::vector<Kernel> OwnKernels() {
        {sizeof(Steps), sizeof(std::uint32_t)},
        &MeetMany},
       {"vmmshare_fence_add", nullptr, {kWord, kWord}, &Add},
-      {"vmmshare_copy_many", nullptr, {kCopiesBytes}, &CopyMany}};
+      {"vmmshare_copy_many", nullptr, {kPiecesBytes}, &CopyMany},
+      {"vmmshare_crc32c_many", nullptr, {kPiecesBytes}, &Crc32cMany}};
 }
 
 }  // namespace vmm::hostdriver

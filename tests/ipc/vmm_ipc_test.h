@@ -6,17 +6,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "platform/ipc/channel.h"
-#include "platform/os/machine.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
+#include "tests/support/private_directory.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/transfer.h"
@@ -44,34 +42,6 @@ inline SharePolicy TestSharing() {
 inline ImportOptions Readable() {
   return {.access = IsTestOfLegacyIpc() ? Access::kReadWrite : Access::kRead};
 }
-
-// A new directory of mode 0700, removed with what is in it.
-class PrivateDirectory {
- public:
-  PrivateDirectory() {
-    std::array<std::uint8_t, 8> bytes{};
-    Must(platform::FillRandom(absl::MakeSpan(bytes)));
-    path_ = std::filesystem::temp_directory_path() /
-            ("vmmshare-test-" +
-             absl::BytesToHexString(absl::string_view(
-                 reinterpret_cast<const char*>(bytes.data()), bytes.size())));
-    std::filesystem::create_directory(path_);
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
-  }
-  ~PrivateDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-  // Where listeners are told to be: in here, or nowhere in particular on a
-  // system whose channels are in no directory.
-  std::string for_listeners() const {
-    return platform::kNativeHandleIsPosixFd ? path() : "";
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Bytes that differ between seeds and between places. `size` may be any.
 inline std::vector<std::uint8_t> Pattern(std::uint64_t seed, std::size_t size) {

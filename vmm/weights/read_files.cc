@@ -55,13 +55,44 @@ void CloseUp(std::uint8_t* bytes, const ReadJob& job, std::uint64_t rows) {
 
 }  // namespace
 
+enum class TensorSetWriter::Checksum {
+  kOnTheWay,   // By the thread that reads.
+  kAfterwards  // By the device, when all are there.
+};
+
+absl::StatusOr<TensorSetWriter::Checksum> TensorSetWriter::BeginReads(
+    absl::Span<const FileRead> reads) {
+  ASSIGN_OR_RETURN(const bool by_device, memory_->DeviceTakesChecksums());
+  if (!by_device) return Checksum::kOnTheWay;
+  for (const FileRead& read : reads) progress_[read.tensor].in_order = false;
+  return Checksum::kAfterwards;
+}
+
+absl::Status TensorSetWriter::EndReads(absl::Span<const FileRead> reads,
+                                       Checksum checksum) {
+  if (checksum == Checksum::kOnTheWay) return absl::OkStatus();
+  std::vector<std::size_t> tensors;
+  for (const FileRead& read : reads) {
+    if (tensors.empty() || tensors.back() != read.tensor) {
+      tensors.push_back(read.tensor);
+    }
+  }
+  return TakeChecksumsOf(tensors);
+}
+
 // A job that is under way, on one thread.
 class TensorSetWriter::JobReader {
  public:
   // Bytes of the device's go by `stage`, which is made when it is first needed.
-  JobReader(TensorSetWriter& writer, const ReadJob& job, const FileReader& file,
-            const std::string& path, std::optional<MemoryCopy::Stage>& stage)
-      : writer_(writer), job_(job), file_(file), path_(path), stage_(stage) {}
+  JobReader(TensorSetWriter& writer, Checksum checksum, const ReadJob& job,
+            const FileReader& file, const std::string& path,
+            std::optional<MemoryCopy::Stage>& stage)
+      : writer_(writer),
+        checksum_(checksum),
+        job_(job),
+        file_(file),
+        path_(path),
+        stage_(stage) {}
 
   absl::Status ReadAll() {
     std::uint8_t* const on_host = writer_.memory_->on_host();
@@ -142,7 +173,9 @@ class TensorSetWriter::JobReader {
       const absl::Span<const std::uint8_t> here =
           bytes.subspan(0, static_cast<std::size_t>(
                                std::min<std::uint64_t>(left, bytes.size())));
-      writer_.Count(tensor, counted_, here);
+      if (checksum_ == Checksum::kOnTheWay) {
+        writer_.Count(tensor, counted_, here);
+      }
       counted_ += here.size();
       bytes.remove_prefix(here.size());
       if (here.size() < left || tensor_ + 1 == job_.tensors.size()) continue;
@@ -152,6 +185,7 @@ class TensorSetWriter::JobReader {
   }
 
   TensorSetWriter& writer_;
+  const Checksum checksum_;
   const ReadJob& job_;
   const FileReader& file_;
   const std::string& path_;
@@ -168,10 +202,15 @@ class TensorSetWriter::JobReader {
 // Jobs that several threads do, which end with this.
 class TensorSetWriter::JobThreads {
  public:
-  JobThreads(TensorSetWriter& writer, const std::vector<ReadJob>& jobs,
+  JobThreads(TensorSetWriter& writer, Checksum checksum,
+             const std::vector<ReadJob>& jobs,
              const std::vector<FileReader>& files,
              absl::Span<const std::string> paths)
-      : writer_(writer), jobs_(jobs), files_(files), paths_(paths) {}
+      : writer_(writer),
+        checksum_(checksum),
+        jobs_(jobs),
+        files_(files),
+        paths_(paths) {}
   ~JobThreads() {
     stop_ = true;
     for (std::thread& thread : threads_) thread.join();
@@ -229,15 +268,16 @@ class TensorSetWriter::JobThreads {
       const std::size_t next = next_++;
       if (next >= jobs_.size()) break;
       const ReadJob& job = jobs_[next];
-      RETURN_IF_ERROR(
-          JobReader(writer_, job, files_[job.file], paths_[job.file], stage)
-              .ReadAll());
+      RETURN_IF_ERROR(JobReader(writer_, checksum_, job, files_[job.file],
+                                paths_[job.file], stage)
+                          .ReadAll());
       done_ += job.bytes;
     }
     return absl::OkStatus();
   }
 
   TensorSetWriter& writer_;
+  const Checksum checksum_;
   const std::vector<ReadJob>& jobs_;
   const std::vector<FileReader>& files_;
   const absl::Span<const std::string> paths_;
@@ -267,11 +307,13 @@ absl::Status TensorSetWriter::ReadFileRows(std::size_t tensor,
   ASSIGN_OR_RETURN(const std::vector<ReadJob> jobs,
                    weights::PlanReads(manifest_, {&read, 1}));
   ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path));
+  ASSIGN_OR_RETURN(const Checksum checksum, BeginReads({&read, 1}));
   std::optional<MemoryCopy::Stage> stage;
   for (const ReadJob& job : jobs) {  // None without bytes.
-    RETURN_IF_ERROR(JobReader(*this, job, file, path, stage).ReadAll());
+    RETURN_IF_ERROR(
+        JobReader(*this, checksum, job, file, path, stage).ReadAll());
   }
-  return absl::OkStatus();
+  return EndReads({&read, 1}, checksum);
 }
 
 absl::Status TensorSetWriter::ReadFiles(absl::Span<const std::string> paths,
@@ -301,12 +343,14 @@ absl::Status TensorSetWriter::ReadFiles(absl::Span<const std::string> paths,
       options.threads != 0
           ? options.threads
           : std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
+  ASSIGN_OR_RETURN(const Checksum checksum, BeginReads(reads));
   {
-    JobThreads readers(*this, jobs, files, paths);
+    JobThreads readers(*this, checksum, jobs, files, paths);
     RETURN_IF_ERROR(readers.Start(std::min(threads, jobs.size())));
     while (!readers.Await()) RETURN_IF_ERROR(tell(readers.done()));
     RETURN_IF_ERROR(readers.status());
   }
+  RETURN_IF_ERROR(EndReads(reads, checksum));
   return tell(total);
 }
 

@@ -75,21 +75,24 @@ CUdeviceptr TensorSet::address(const TensorInfo& tensor) const {
 }
 
 absl::StatusOr<std::size_t> TensorSet::Verify() const {
-  std::size_t compared = 0;
+  std::vector<const TensorInfo*> tensors;
+  std::vector<MemoryCopy::Part> parts;
   for (const TensorInfo& tensor : manifest_.tensors) {
     if (!tensor.checksum.has_value()) continue;
-    ASSIGN_OR_RETURN(const std::uint32_t crc,
-                     memory_->Checksum(tensor.offset, tensor.extent()));
-    if (crc != *tensor.checksum) {
-      return absl::DataLossError(absl::StrCat(
-          "tensor \"", weights::Shown(tensor.name), "\" has the checksum ",
-          absl::Hex(crc, absl::kZeroPad8), "; expected ",
-          absl::Hex(*tensor.checksum, absl::kZeroPad8),
-          ": somebody wrote to it after it was sealed"));
-    }
-    ++compared;
+    tensors.push_back(&tensor);
+    parts.push_back({tensor.offset, tensor.extent()});
   }
-  return compared;
+  ASSIGN_OR_RETURN(const std::vector<std::uint32_t> checksums,
+                   memory_->Checksums(parts));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (checksums[i] == *tensors[i]->checksum) continue;
+    return absl::DataLossError(absl::StrCat(
+        "tensor \"", weights::Shown(tensors[i]->name), "\" has the checksum ",
+        absl::Hex(checksums[i], absl::kZeroPad8), "; expected ",
+        absl::Hex(*tensors[i]->checksum, absl::kZeroPad8),
+        ": somebody wrote to it after it was sealed"));
+  }
+  return tensors.size();
 }
 
 }  // namespace vmm

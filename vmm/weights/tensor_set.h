@@ -174,6 +174,7 @@ class TensorSetWriter {
   const platform::Driver& driver() const;
 
  private:
+  enum class Checksum;
   class JobReader;
   class JobThreads;
   struct Progress {
@@ -191,6 +192,11 @@ class TensorSetWriter {
                              std::uint64_t size) const;
   void Count(std::size_t tensor, std::uint64_t offset,
              absl::Span<const std::uint8_t> bytes);
+  // Who takes the checksums of what is read from files, and that it is taken.
+  absl::StatusOr<Checksum> BeginReads(absl::Span<const FileRead> reads);
+  absl::Status EndReads(absl::Span<const FileRead> reads, Checksum checksum);
+  // REQUIRES: none is an alias.
+  absl::Status TakeChecksumsOf(absl::Span<const std::size_t> tensors);
 
   TensorManifest manifest_;
   std::vector<ExportedHandle> handles_;  // Of the memory's chunks.

@@ -173,7 +173,7 @@ absl::Status TensorSetWriter::CopyFrom(std::size_t tensor, CUdeviceptr from) {
 
 absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
                                       CUstream stream, From from) {
-  std::vector<weights::DeviceCopy> copies;
+  std::vector<weights::DevicePiece> copies;
   copies.reserve(sources.size());
   for (const Source& source : sources) {
     RETURN_IF_ERROR(CheckIsOwn(source.tensor));
@@ -188,22 +188,36 @@ absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
   return memory_->WriteAllFrom(copies, stream, from == From::kDevice);
 }
 
+absl::Status TensorSetWriter::TakeChecksumsOf(
+    absl::Span<const std::size_t> tensors) {
+  std::vector<MemoryCopy::Part> parts;
+  parts.reserve(tensors.size());
+  for (const std::size_t tensor : tensors) {
+    const TensorInfo& info = manifest_.tensors[tensor];
+    parts.push_back({info.offset, info.extent()});
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::uint32_t> checksums,
+                   memory_->Checksums(parts));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    progress_[tensors[i]] = {.next = parts[i].size, .crc = checksums[i]};
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TensorSetWriter::TakeChecksums() {
   if (is_sealed_) {
     return absl::FailedPreconditionError("the tensor set is sealed already");
   }
   RETURN_IF_ERROR(memory_->Finish());
+  std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
     const TensorInfo& info = manifest_.tensors[i];
-    Progress& progress = progress_[i];
+    const Progress& progress = progress_[i];
     if (info.alias_of.has_value()) continue;
     if (progress.in_order && progress.next == info.extent()) continue;
-    ASSIGN_OR_RETURN(progress.crc,
-                     memory_->Checksum(info.offset, info.extent()));
-    progress.next = info.extent();
-    progress.in_order = true;
+    missing.push_back(i);
   }
-  return absl::OkStatus();
+  return TakeChecksumsOf(missing);
 }
 
 absl::Status TensorSetWriter::Seal(const SealOptions& options) {

@@ -1,28 +1,7 @@
 #include "vmm/weights/internal/copy_kernel.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-
-#include "platform/base/status_macros.h"
-
 namespace vmm::weights {
 namespace {
-
-// As large as a kernel's parameters may be, less a few bytes.
-constexpr std::size_t kMost = 1168;
-
-struct Table {
-  std::uint64_t to[kMost];
-  std::uint64_t from[kMost];
-  std::uint64_t bytes[kMost];
-  std::uint32_t end[kMost];  // Tiles up to and with this copy's.
-  std::uint32_t count;
-};
-static_assert(offsetof(Table, from) == 9344);
-static_assert(offsetof(Table, bytes) == 18688);
-static_assert(offsetof(Table, end) == 28032);
-static_assert(offsetof(Table, count) == 32704);
 
 // What a block copies at once: 16 bytes a thread (measured: smaller and larger
 // ones, and several loads a thread, are slower).
@@ -147,42 +126,13 @@ done:
 
 }  // namespace
 
-absl::StatusOr<CopyKernel> CopyKernel::Load(const Device& device) {
-  const platform::Driver& driver = device.driver();
-  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, kText));
-  ASSIGN_OR_RETURN(const CUfunction kernel, library.Find("vmmshare_copy_many"));
-  int multiprocessors = 0;
-  if (CUresult r = driver->cuDeviceGetAttribute(
-          &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-          device.cuda_device());
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuDeviceGetAttribute(MULTIPROCESSOR_COUNT)");
-  }
-  const auto blocks = static_cast<unsigned int>(std::max(multiprocessors, 1)) *
-                      kBlocksOfMultiprocessor;
-  return CopyKernel(std::move(library), kernel, blocks);
-}
-
-absl::Status CopyKernel::Run(CUstream stream,
-                             absl::Span<const DeviceCopy> copies) const {
-  const auto table = std::make_unique<Table>();
-  do {
-    const std::size_t count = std::min(copies.size(), kMost);
-    std::uint64_t end = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      table->to[i] = copies[i].to;
-      table->from[i] = copies[i].from;
-      table->bytes[i] = copies[i].bytes;
-      end += (copies[i].bytes + kTile - 1) / kTile;
-      table->end[i] = static_cast<std::uint32_t>(end);
-    }
-    table->count = static_cast<std::uint32_t>(count);
-    void* arguments[] = {table.get()};
-    RETURN_IF_ERROR(
-        library_.Launch(kernel_, blocks_, kThreads, stream, arguments));
-    copies.remove_prefix(count);
-  } while (!copies.empty());
-  return absl::OkStatus();
+absl::StatusOr<PieceKernel> LoadCopyKernel(const Device& device) {
+  return PieceKernel::Load(
+      device, {.ptx = kText,
+               .name = "vmmshare_copy_many",
+               .tile = kTile,
+               .threads = kThreads,
+               .blocks_of_multiprocessor = kBlocksOfMultiprocessor});
 }
 
 }  // namespace vmm::weights

@@ -9,6 +9,8 @@
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/memory/pointer.h"
+#include "vmm/weights/internal/checksum_kernel.h"
+#include "vmm/weights/internal/copy_kernel.h"
 
 namespace vmm::weights {
 namespace {
@@ -174,7 +176,7 @@ absl::Status MemoryCopy::WriteFrom(std::uint64_t offset, CUdeviceptr from,
   return driver_.Error(r, Call("cuMemcpyDtoH", from, size));
 }
 
-absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DeviceCopy> copies,
+absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DevicePiece> copies,
                                       CUstream stream, bool are_own) const {
   if (primary_ != nullptr) {
     ASSIGN_OR_RETURN(const CurrentContext current, Enter());
@@ -185,13 +187,13 @@ absl::Status MemoryCopy::WriteAllFrom(absl::Span<const DeviceCopy> copies,
       return driver_.Error(r, "cuStreamSynchronize()");
     }
   }
-  for (const DeviceCopy& copy : copies) {
+  for (const DevicePiece& copy : copies) {
     RETURN_IF_ERROR(WriteFrom(copy.to - address_, copy.from, copy.bytes));
   }
   return absl::OkStatus();
 }
 
-absl::Status MemoryCopy::CopyByDriver(const DeviceCopy& copy,
+absl::Status MemoryCopy::CopyByDriver(const DevicePiece& copy,
                                       CUstream stream) const {
   const CUresult r =
       driver_->cuMemcpyDtoDAsync(copy.to, copy.from, copy.bytes, stream);
@@ -199,16 +201,16 @@ absl::Status MemoryCopy::CopyByDriver(const DeviceCopy& copy,
   return driver_.Error(r, Call("cuMemcpyDtoDAsync", copy.from, copy.bytes));
 }
 
-absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DeviceCopy> copies,
+absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DevicePiece> copies,
                                       CUstream stream, bool are_own) const {
-  const absl::StatusOr<CopyKernel> kernel = CopyKernel::Load(*device_);
+  const absl::StatusOr<PieceKernel> kernel = LoadCopyKernel(*device_);
   if (!kernel.ok() && !absl::IsUnimplemented(kernel.status())) {
     return kernel.status();
   }
   if (kernel.ok() && are_own) return kernel->Run(stream, copies);
   OwnMemory own(driver_, *device_);
-  std::vector<DeviceCopy> by_kernel;
-  for (const DeviceCopy& copy : copies) {
+  std::vector<DevicePiece> by_kernel;
+  for (const DevicePiece& copy : copies) {
     bool is_own = false;
     if (kernel.ok()) {
       ASSIGN_OR_RETURN(is_own, own.Has(copy.from, copy.bytes));
@@ -245,20 +247,54 @@ absl::Status MemoryCopy::WriteStaged(std::uint64_t offset, Stage& stage,
   return Write(offset, bytes);
 }
 
-absl::StatusOr<std::uint32_t> MemoryCopy::Checksum(std::uint64_t offset,
-                                                   std::uint64_t size) const {
+absl::StatusOr<bool> MemoryCopy::DeviceTakesChecksums() const {
+  if (primary_ == nullptr) return false;
+  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+  const absl::StatusOr<ChecksumKernel> kernel = ChecksumKernel::Load(*device_);
+  if (absl::IsUnimplemented(kernel.status())) return false;
+  RETURN_IF_ERROR(kernel.status());
+  return true;
+}
+
+absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::Checksums(
+    absl::Span<const Part> parts) const {
+  ASSIGN_OR_RETURN(const bool by_device, DeviceTakesChecksums());
+  std::vector<std::uint32_t> checksums;
+  if (!by_device) {
+    for (const Part& part : parts) {
+      ASSIGN_OR_RETURN(const std::uint32_t crc, ChecksumByCpu(part));
+      checksums.push_back(crc);
+    }
+    return checksums;
+  }
+  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
+  ASSIGN_OR_RETURN(const ChecksumKernel kernel, ChecksumKernel::Load(*device_));
+  ASSIGN_OR_RETURN(const Staging::Piece pinned, staging_->Take());
+  std::vector<DeviceBytes> ranges;
+  ranges.reserve(parts.size());
+  for (const Part& part : parts) {
+    ranges.push_back({address_ + part.offset, part.size});
+  }
+  const absl::Span<std::uint8_t> bytes = pinned.bytes();
+  return kernel.Take(ranges, {reinterpret_cast<std::uint32_t*>(bytes.data()),
+                              bytes.size() / sizeof(std::uint32_t)});
+}
+
+absl::StatusOr<std::uint32_t> MemoryCopy::ChecksumByCpu(
+    const Part& part) const {
   if (on_host_ != nullptr) {
-    return Crc32c({on_host_ + offset, static_cast<std::size_t>(size)});
+    return Crc32c(
+        {on_host_ + part.offset, static_cast<std::size_t>(part.size)});
   }
   std::uint32_t crc = 0;
-  if (size == 0) return crc;
+  if (part.size == 0) return crc;
   ASSIGN_OR_RETURN(Stage stage, MakeStage());
-  for (std::uint64_t done = 0; done < size;) {
-    const absl::Span<std::uint8_t> part = stage.bytes().first(
-        static_cast<std::size_t>(std::min(kPiece, size - done)));
-    RETURN_IF_ERROR(Read(offset + done, part));
-    crc = ExtendCrc32c(crc, part);
-    done += part.size();
+  for (std::uint64_t done = 0; done < part.size;) {
+    const absl::Span<std::uint8_t> piece = stage.bytes().first(
+        static_cast<std::size_t>(std::min(kPiece, part.size - done)));
+    RETURN_IF_ERROR(Read(part.offset + done, piece));
+    crc = ExtendCrc32c(crc, piece);
+    done += piece.size();
   }
   return crc;
 }

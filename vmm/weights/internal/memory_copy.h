@@ -18,7 +18,7 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/location.h"
 #include "vmm/memory/primary_context.h"
-#include "vmm/weights/internal/copy_kernel.h"
+#include "vmm/weights/internal/piece_kernel.h"
 #include "vmm/weights/internal/staging.h"
 
 namespace vmm::weights {
@@ -58,7 +58,7 @@ class MemoryCopy {
   // device's own and the driver is of CUDA 12.1 or newer. Of memory of the host
   // they have been made when it returns. REQUIRES: none is of 0 bytes; with `are_own`
   // all are the device's own.
-  absl::Status WriteAllFrom(absl::Span<const DeviceCopy> copies,
+  absl::Status WriteAllFrom(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
   // Where bytes of the host's own are put that are written next: kPiece of them.
   class Stage {
@@ -78,17 +78,25 @@ class MemoryCopy {
   // for a copy by spinning, and the bus has only so much to give.
   absl::Status WriteStaged(std::uint64_t offset, Stage& stage,
                            std::uint64_t size) const;
-  // CRC-32C of `size` bytes. REQUIRES: the same.
-  absl::StatusOr<std::uint32_t> Checksum(std::uint64_t offset,
-                                         std::uint64_t size) const;
+  // The CRC-32C of each: by a kernel where a device has the memory and can, else by
+  // the CPU. REQUIRES: within the memory, and nothing is being written there.
+  struct Part {
+    std::uint64_t offset = 0;
+    std::uint64_t size = 0;
+  };
+  absl::StatusOr<std::vector<std::uint32_t>> Checksums(
+      absl::Span<const Part> parts) const;
+  // Whether the device takes checksums: then nobody else need to.
+  absl::StatusOr<bool> DeviceTakesChecksums() const;
   // Returns when all that was written is there for every process and device.
   absl::Status Finish() const;
 
  private:
   MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
       : driver_(std::move(driver)), address_(address), size_(size) {}
-  absl::Status CopyByDriver(const DeviceCopy& copy, CUstream stream) const;
-  absl::Status CopyOnDevice(absl::Span<const DeviceCopy> copies,
+  absl::StatusOr<std::uint32_t> ChecksumByCpu(const Part& part) const;
+  absl::Status CopyByDriver(const DevicePiece& copy, CUstream stream) const;
+  absl::Status CopyOnDevice(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
 
   platform::Driver driver_;

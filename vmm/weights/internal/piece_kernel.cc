@@ -1,0 +1,69 @@
+#include "vmm/weights/internal/piece_kernel.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include "platform/base/status_macros.h"
+
+namespace vmm::weights {
+namespace {
+
+// As large as a kernel's parameters may be, less a few bytes.
+constexpr std::size_t kMost = 1168;
+
+struct Table {
+  std::uint64_t to[kMost];
+  std::uint64_t from[kMost];
+  std::uint64_t bytes[kMost];
+  std::uint32_t end[kMost];  // Tiles up to and with this piece's.
+  std::uint32_t count;
+};
+// The kernels have these numbers.
+static_assert(offsetof(Table, from) == 9344);
+static_assert(offsetof(Table, bytes) == 18688);
+static_assert(offsetof(Table, end) == 28032);
+static_assert(offsetof(Table, count) == 32704);
+
+}  // namespace
+
+absl::StatusOr<PieceKernel> PieceKernel::Load(const Device& device,
+                                              const Kind& kind) {
+  const platform::Driver& driver = device.driver();
+  ASSIGN_OR_RETURN(KernelLibrary library, KernelLibrary::Of(device, kind.ptx));
+  ASSIGN_OR_RETURN(const CUfunction kernel, library.Find(kind.name));
+  int multiprocessors = 0;
+  if (CUresult r = driver->cuDeviceGetAttribute(
+          &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+          device.cuda_device());
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuDeviceGetAttribute(MULTIPROCESSOR_COUNT)");
+  }
+  const auto blocks = static_cast<unsigned int>(std::max(multiprocessors, 1)) *
+                      kind.blocks_of_multiprocessor;
+  return PieceKernel(std::move(library), kernel, kind, blocks);
+}
+
+absl::Status PieceKernel::Run(CUstream stream,
+                              absl::Span<const DevicePiece> pieces) const {
+  const auto table = std::make_unique<Table>();
+  do {
+    const std::size_t count = std::min(pieces.size(), kMost);
+    std::uint64_t end = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      table->to[i] = pieces[i].to;
+      table->from[i] = pieces[i].from;
+      table->bytes[i] = pieces[i].bytes;
+      end += (pieces[i].bytes + kind_.tile - 1) / kind_.tile;
+      table->end[i] = static_cast<std::uint32_t>(end);
+    }
+    table->count = static_cast<std::uint32_t>(count);
+    void* arguments[] = {table.get()};
+    RETURN_IF_ERROR(
+        library_.Launch(kernel_, blocks_, kind_.threads, stream, arguments));
+    pieces.remove_prefix(count);
+  } while (!pieces.empty());
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::weights

@@ -1,0 +1,64 @@
+// PieceKernel: one kernel over many pieces of a device's memory; internal to vmm/.
+//
+// What it works on travels in the kernel's parameters, so that no table has to stay
+// anywhere.
+#ifndef VMMSHARE_VMM_WEIGHTS_INTERNAL_PIECE_KERNEL_H_
+#define VMMSHARE_VMM_WEIGHTS_INTERNAL_PIECE_KERNEL_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/internal/kernel_library.h"
+
+namespace vmm::weights {
+
+// `to` is what the kernel makes of it.
+struct DevicePiece {
+  CUdeviceptr to = 0;
+  CUdeviceptr from = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Thread-safe.
+class PieceKernel {
+ public:
+  struct Kind {
+    const char* ptx;   // Text that stays where it is.
+    const char* name;  // Of the kernel in it, whose one parameter is the table.
+    std::uint64_t tile;  // Bytes that a part of the grid takes at once.
+    unsigned int threads;
+    unsigned int blocks_of_multiprocessor;
+  };
+  // Cheap but for the first time. As KernelLibrary::Of(), and UNIMPLEMENTED also
+  // with drivers before CUDA 12.1, whose kernels have less room for parameters.
+  static absl::StatusOr<PieceKernel> Load(const Device& device,
+                                          const Kind& kind);
+
+  // Puts the work on `stream` of the device, in no order among the pieces. Of none
+  // it is a launch that does nothing, by which the driver loads the kernel.
+  // REQUIRES: the device may read and write there, and none is of 0 bytes.
+  absl::Status Run(CUstream stream, absl::Span<const DevicePiece> pieces) const;
+
+ private:
+  PieceKernel(KernelLibrary library, CUfunction kernel, const Kind& kind,
+              unsigned int blocks)
+      : library_(std::move(library)),
+        kernel_(kernel),
+        kind_(kind),
+        blocks_(blocks) {}
+
+  KernelLibrary library_;
+  CUfunction kernel_;
+  Kind kind_;
+  unsigned int blocks_;
+};
+
+}  // namespace vmm::weights
+
+#endif  // VMMSHARE_VMM_WEIGHTS_INTERNAL_PIECE_KERNEL_H_
