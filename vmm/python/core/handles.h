@@ -188,7 +188,7 @@ void DefineMemory(nanobind::module_& module);
 void DefinePool(nanobind::module_& module);
 void DefineRemotePool(nanobind::module_& module);
 void DefineServer(nanobind::module_& module);
-void DefineReadArrays(nanobind::module_& module);
+void DefineReads(nanobind::module_& module);
 void DefineRestorable(nanobind::module_& module);
 void DefineRegion(nanobind::module_& module);
 void DefineFence(nanobind::module_& module);
@@ -199,6 +199,7 @@ void DefineHooks(nanobind::module_& module);
 void DefineRing(nanobind::module_& module);
 void DefineSymmetric(nanobind::module_& module);
 void DefineWeights(nanobind::module_& module);
+void DefineWeightsLayout(nanobind::module_& module);
 
 }  // namespace vmm::python
 

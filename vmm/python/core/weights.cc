@@ -19,17 +19,13 @@
 #include "vmm/python/core/keeper.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
+#include "vmm/python/core/weights_layout.h"
 #include "vmm/python/core/weights_writer.h"
 
 namespace nb = nanobind;
 
 namespace vmm::python {
 namespace {
-
-struct WeightsLayout {
-  Holder<vmmshare_weights_layout> handle;
-  std::uint64_t count = 0;
-};
 
 // Closed before the memory, which it keeps.
 template <typename T>
@@ -61,54 +57,6 @@ struct Weights {
   const std::shared_ptr<Storage> storage;
 };
 
-void CreateLayout(WeightsLayout* self, const std::string& fingerprint) {
-  WithoutNul(fingerprint);
-  new (self) WeightsLayout{Holder<vmmshare_weights_layout>(Make(
-      &vmmshare_weights_layout_close,
-      [&](vmmshare_weights_layout** made, vmmshare_error** error) {
-        return vmmshare_weights_layout_create(fingerprint.c_str(), made, error);
-      }))};
-}
-
-void Note(WeightsLayout& self, const std::string& key,
-          const std::string& value) {
-  WithoutNul(key);
-  WithoutNul(value);
-  Must([&](vmmshare_error** error) {
-    return vmmshare_weights_layout_note(self.handle.get(), key.c_str(),
-                                        value.c_str(), error);
-  });
-}
-
-std::uint64_t Add(WeightsLayout& self, const std::string& name,
-                  nb::handle dtype, nb::handle shape, nb::handle strides,
-                  std::optional<std::uint32_t> alias_of, std::uint64_t offset) {
-  WithoutNul(name);
-  const std::vector<std::int64_t> lengths = ShapeOf(shape);
-  std::vector<std::int64_t> steps;
-  if (!strides.is_none()) steps = ShapeOf(strides);
-  if (!strides.is_none() && steps.size() != lengths.size()) {
-    throw nb::value_error("as many strides as lengths were expected");
-  }
-  vmmshare_tensor tensor{};
-  tensor.struct_size = sizeof(tensor);
-  tensor.name = name.c_str();
-  tensor.dtype = DTypeOf(dtype).code;
-  tensor.rank = static_cast<std::uint32_t>(lengths.size());
-  tensor.shape = lengths.data();
-  tensor.strides = strides.is_none() ? nullptr : steps.data();
-  tensor.offset = offset;
-  tensor.alias_of = alias_of.value_or(0);
-  if (alias_of.has_value()) tensor.flags = VMMSHARE_TENSOR_ALIAS;
-  std::uint64_t place = 0;
-  Must([&](vmmshare_error** error) {
-    return vmmshare_weights_layout_add(self.handle.get(), &tensor, &place,
-                                       error);
-  });
-  ++self.count;
-  return place;
-}
-
 // All of the memory that a set is in.
 std::shared_ptr<Storage> StorageOf(
     const std::shared_ptr<vmmshare_driver>& driver,
@@ -134,19 +82,6 @@ void Begin(WeightsWriter* self, const Allocation& memory,
   new (self) WeightsWriter{
       Holder<vmmshare_weights_writer>(Keep(kept, std::move(begun))), kept, lay,
       layout.count, StorageOf(driver, kept, false)};
-}
-
-void Copy(WeightsWriter& self, std::uint64_t place, std::uint64_t address,
-          std::uint64_t nbytes, bool on_device) {
-  const auto writer = self.handle.shared();
-  MustWithoutGil([&](vmmshare_error** error) {
-    return on_device
-               ? vmmshare_weights_copy(writer.get(), place, address, error)
-               // NOLINTNEXTLINE(performance-no-int-to-ptr): as DLPack had it.
-               : vmmshare_weights_write(writer.get(), place, 0,
-                                        reinterpret_cast<const void*>(address),
-                                        nbytes, error);
-  });
 }
 
 // Who is told how far it has come, and what came of that.
@@ -364,19 +299,8 @@ std::uint64_t Verify(const Weights& self) {
 }  // namespace
 
 void DefineWeights(nb::module_& module) {
-  nb::class_<WeightsLayout>(module, "_WeightsLayout")
-      .def("__init__", &CreateLayout, nb::arg("fingerprint"))
-      .def("note", &Note, nb::arg("key"), nb::arg("value"))
-      .def("add", &Add, nb::arg("name"), nb::arg("dtype").none(),
-           nb::arg("shape"), nb::arg("strides").none() = nb::none(),
-           nb::arg("alias_of") = nb::none(), nb::arg("offset") = 0)
-      .def_prop_ro("nbytes", [](const WeightsLayout& self) {
-        return vmmshare_weights_layout_size(self.handle.get());
-      });
   nb::class_<WeightsWriter> writer(module, "_WeightsWriter");
   writer.def("__init__", &Begin, nb::arg("memory"), nb::arg("layout"))
-      .def("copy", &Copy, nb::arg("place"), nb::arg("address"),
-           nb::arg("nbytes"), nb::arg("on_device"))
       .def("copy_all", &CopyAll, nb::arg("places"), nb::arg("addresses"),
            nb::arg("stream"), nb::arg("from_device") = false)
       .def("copy_tensors", &CopyTensors, nb::arg("type"), nb::arg("tensors"),

@@ -85,7 +85,7 @@ def dma_bufs(memory: typing.Any, *, offset: int = 0, nbytes: int = 0,
                               "Give a range in the memory.")
     if isinstance(memory, Allocation):
         return [DmaBuf(*part) for part in _core._dma_bufs(memory, offset, nbytes, pcie)]
-    array = _reads.read_arrays({"": memory})[0]
+    array = _reads.read_array(memory)
     if not array.on_device:
         raise FailedPrecondition("the array is on the host",
                                  "Give one in a device's memory: drivers reach the host's by its "

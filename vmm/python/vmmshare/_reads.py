@@ -1,4 +1,4 @@
-"""Where arrays lie in this process, and which lie in each other's bytes: for tensor sets."""
+"""Where arrays lie in this process."""
 
 from __future__ import annotations
 
@@ -55,74 +55,34 @@ def synchronize_torch(device: "int | None") -> None:
         library.cuda.synchronize(device)
 
 
-def aliases_of(reads: "list[Read]") -> "dict[str, Read]":
-    """Those that lie in the bytes of another one, and that one: tied weights, views."""
-    found: "dict[str, Read]" = {}
-    cover: "Read | None" = None
-    in_order = sorted((one for one in reads if one.nbytes > 0),
-                      key=lambda one: (one.on_device, one.address, -one.nbytes))
-    for one in in_order:
-        if (cover is not None and cover.on_device == one.on_device
-                and one.address + one.nbytes <= cover.address + cover.nbytes
-                and (one.address - cover.address) % one.itemsize == 0):
-            found[one.name] = cover
-        elif one.is_dense:
-            cover = one
-    return found
-
-
-def read_arrays(arrays: "dict[str, typing.Any]") -> "list[Read]":
+def read_arrays(arrays: "dict[str, typing.Any]") -> typing.Any:
     """Of PyTorch's tensors, and of anything with __dlpack__."""
-    return [Read(*row) for row in _core._read_arrays(arrays, torch_type())]
+    reads = _core._Reads(torch_type())
+    reads.read_all(arrays)
+    return reads
 
 
-def _as_said(name: str, base: int, said: "tuple[typing.Any, typing.Any]") -> Read:
-    shape, dtype = said
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    strides, step = [], 1
-    for length in reversed(shape):
-        strides.insert(0, step)
-        step *= max(length, 1)
-    return Read(name, base, dtype, shape, tuple(strides), True, 1, 0 if 0 in shape else step, True)
+def read_array(array: typing.Any) -> Read:
+    """The same of one alone."""
+    return Read(*read_arrays({"": array}).rows()[0])
 
 
-def _without_memory(name: str, base: int, tensor: typing.Any) -> Read:
-    shape, strides, size = tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size()
-    nbytes, is_dense = _core._measure(shape, strides, size)
-    return Read(name, base + tensor.storage_offset() * size,
-                str(tensor.dtype).removeprefix("torch."), shape, strides, True, size, nbytes,
-                is_dense)
-
-
-def describe(like: "typing.Mapping[str, typing.Any]") -> "list[Read]":
+def describe(like: "typing.Mapping[str, typing.Any]") -> typing.Any:
     """As read_arrays(), also of what has no memory: PyTorch's tensors of the device "meta", and
     pairs of shape and dtype. Those of one storage lie in each other's bytes."""
     kind = torch_type()
-    found: "dict[str, Read]" = {}
-    rest: "dict[str, typing.Any]" = {}
-    bases: "dict[typing.Any, int]" = {}
+    reads = _core._Reads(kind)
+    storages: "dict[typing.Any, int]" = {}
     for name, one in like.items():
-        base = (2 + len(bases)) << 56  # Where no memory is.
+        number = len(storages) + 1
         if isinstance(one, tuple):
-            found[name] = _as_said(name, bases.setdefault(name, base), one)
+            shape, dtype = one
+            reads.say(name, storages.setdefault(name, number), 0, dtype,
+                      (shape,) if isinstance(shape, int) else tuple(shape))
         elif kind is not None and isinstance(one, kind) and one.is_meta:
-            base = bases.setdefault(one.untyped_storage()._cdata, base)
-            found[name] = _without_memory(name, base, one)
+            number = storages.setdefault(one.untyped_storage()._cdata, number)
+            reads.say(name, number, one.storage_offset() * one.element_size(),
+                      str(one.dtype).removeprefix("torch."), tuple(one.shape), tuple(one.stride()))
         else:
-            rest[name] = one
-    found.update((one.name, one) for one in read_arrays(rest))
-    return [found[name] for name in like]
-
-
-def lay_out(layout: typing.Any, reads: "list[Read]", aliases: "dict[str, Read]"
-            ) -> "dict[str, int]":
-    """Adds them to the layout: the place of each that is no alias."""
-    places = {one.name: layout.add(one.name, one.dtype, one.shape,
-                                   one.strides if one.is_dense else None)
-              for one in reads if one.name not in aliases}
-    for one in reads:
-        if one.name in aliases:
-            base = aliases[one.name]
-            layout.add(one.name, one.dtype, one.shape, one.strides, places[base.name],
-                       one.address - base.address)
-    return places
+            reads.read(name, one)
+    return reads

@@ -123,7 +123,7 @@ class Served:
 
 
 def _read(array: typing.Any) -> "_reads.Read":
-    return _checked(_reads.read_arrays({"": array})[0])
+    return _checked(_reads.read_array(array))
 
 
 def _checked(read: "_reads.Read") -> "_reads.Read":
@@ -144,13 +144,13 @@ def _dense(array: typing.Any) -> typing.Any:
 
 def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
     try:
-        read = _reads.read_arrays({"": array})[0]
+        read = _reads.read_array(array)
     except ValueError:
         # As of elements in reverse, which nobody else can be told of.
         if not hasattr(array, "copy"):
             raise
         array = array.copy()
-        read = _reads.read_arrays({"": array})[0]
+        read = _reads.read_array(array)
     _checked(read)
     if not read.is_dense:
         array = _dense(array)

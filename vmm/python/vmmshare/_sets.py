@@ -7,7 +7,7 @@ import typing
 
 from . import _core
 from ._core import Allocation, Array, Keeper
-from ._reads import aliases_of, describe, lay_out, synchronize_torch
+from ._reads import describe, synchronize_torch
 from ._shards import Shard
 
 if typing.TYPE_CHECKING:
@@ -173,5 +173,6 @@ def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
                         f"{like!r:.80}")
     reads = describe(like)
     layout = layout_of(fingerprint, metadata)
-    own = lay_out(layout, reads, aliases_of(reads))
-    return Draft(Allocation(device, nbytes=layout.nbytes, host_node=host_node), layout, own)
+    reads.lay_out(layout, [])
+    memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
+    return Draft(memory, layout, reads.own())

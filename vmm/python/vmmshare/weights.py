@@ -36,7 +36,7 @@ from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
 from ._parts import part_of
 from ._publisher import Publisher, Update, publisher
-from ._reads import aliases_of, await_torch, dense_copy, lay_out, read_arrays
+from ._reads import await_torch, dense_copy, read_arrays
 from ._safetensors import read_header
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
@@ -52,7 +52,7 @@ def _take(shard: Shard, tensors: "dict[str, typing.Any]") -> "dict[str, typing.A
     """The rank's slice of each. Of the same memory, as tied weights are, there is one copy."""
     fused = {name: array for name, array in tensors.items()
              if isinstance(shard.cut(name), Fused)}
-    places = {one.name: one[1:] for one in (read_arrays(fused) if fused else ())}
+    places = {row[0]: row[1:] for row in (read_arrays(fused).rows() if fused else ())}
     copies: "dict[typing.Any, typing.Any]" = {}
     taken = {}
     for name, array in tensors.items():
@@ -89,31 +89,21 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         kept = _take(shard, kept)
     await_torch(kept)
     reads = read_arrays(kept)
-    aliases = aliases_of(reads)
-    loose: "dict[str, typing.Any]" = {}
-    places_of: "dict[tuple[typing.Any, ...], str]" = {}
-    for one in reads:
-        if not one.is_dense and one.name not in aliases:
-            # Of the same slice there is one copy, as of tied weights that are cut.
-            first = places_of.setdefault(one[1:], one.name)
-            if first == one.name:
-                loose[first] = dense_copy(kept[first])
-            kept[one.name] = loose[first]
-    if loose:
-        await_torch(loose)  # The copies are made on PyTorch's own streams.
+    copies: "dict[str, typing.Any]" = {}
+    for one, first in reads.loose():
+        # Of the same slice there is one copy, as of tied weights that are cut.
+        if first not in copies:
+            copies[first] = dense_copy(kept[first])
+        kept[one] = copies[first]
+    if copies:
+        await_torch(copies)  # They are made on PyTorch's own streams.
         reads = read_arrays(kept)
-        # A copy lies in nobody's bytes; what lay in others' does so still.
-        aliases = {alias: base for alias, base in aliases_of(reads).items() if alias not in loose}
     layout = layout_of(fingerprint, metadata, shard)
-    places = lay_out(layout, reads, aliases)
+    # A copy lies in nobody's bytes; what lay in others' does so still.
+    reads.lay_out(layout, [*copies])
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
-        own = [one for one in reads if one.name in places and one.nbytes > 0]
-        for one in own:
-            if not one.on_device:
-                writer.copy(places[one.name], one.address, one.nbytes, False)
-        there = [one for one in own if one.on_device]
-        writer.copy_all([places[one.name] for one in there], [one.address for one in there], 0)
+        reads.copy_to(writer)
         return put_written(writer, name, checksum, address, timeout)
 
 

@@ -1,0 +1,22 @@
+// Which tensors a set will have.
+#ifndef VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_LAYOUT_H_
+#define VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_LAYOUT_H_
+
+#include <cstdint>
+
+#include "vmm/c/weights.h"
+#include "vmm/python/core/handles.h"
+
+namespace vmm::python {
+
+struct WeightsLayout {
+  Holder<vmmshare_weights_layout> handle;
+  std::uint64_t count = 0;
+};
+
+// Returns the place of one more.
+std::uint64_t AddTensor(WeightsLayout& layout, const vmmshare_tensor& tensor);
+
+}  // namespace vmm::python
+
+#endif  // VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_LAYOUT_H_
