@@ -29,7 +29,26 @@ using weights::DeviceBytes;
 
 constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
 
-class WeightsChecksumTest : public DriverTest {
+// A real driver loads a kernel when it is first launched in a context, and keeps
+// 2 MiB for this one (measured): before a test looks at what is free.
+class LoadedKernel {
+ protected:
+  LoadedKernel() {
+    KeepContexts();
+    const Device device = Must(Device::ByOrdinal(TestDriver(), 0));
+    const Allocation memory = Must(Allocation::Create(device, {.size = 1024}));
+    const auto context = std::make_shared<const PrimaryContext>(
+        Must(PrimaryContext::Retain(device)));
+    const CurrentContext current = Must(context->MakeCurrent());
+    const auto pinned = Must(Pin(TestDriver(), context, 4096));
+    const DeviceBytes range = {memory.address(), 1024};
+    Must(Must(ChecksumKernel::Load(device))
+             .Take({&range, 1},
+                   {static_cast<std::uint32_t*>(pinned.get().at), 1024}));
+  }
+};
+
+class WeightsChecksumTest : LoadedKernel, public DriverTest {
  protected:
   WeightsChecksumTest() : bytes_(kBytes) {
     std::uint32_t state = 1;

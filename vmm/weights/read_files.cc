@@ -27,8 +27,9 @@ using weights::ReadPart;
 
 // Rows whose parts are so short are read together with what is between them.
 constexpr std::uint64_t kShortPart = std::uint64_t{16} << 10;
-// What is read at once is still in a core's own cache when its checksum is taken.
-constexpr std::uint64_t kRead = std::uint64_t{128} << 10;
+// What is read at once is still in a core's own cache when its checksum is taken by
+// that; else larger reads are faster (measured: 7.3 GB a second of 4 MiB, and 5.8).
+constexpr std::uint64_t kCachedRead = std::uint64_t{128} << 10;
 // How often whoever waits for the threads looks.
 constexpr std::chrono::milliseconds kLook{50};
 // By default; more hardly read faster than memory does.
@@ -136,11 +137,13 @@ class TensorSetWriter::JobReader {
   absl::StatusOr<std::uint64_t> ReadParts(std::uint8_t* bytes,
                                           std::uint64_t left) {
     const std::uint64_t size = std::min(left, kPiece);
+    const std::uint64_t most =
+        checksum_ == Checksum::kOnTheWay ? kCachedRead : kPiece;
     for (std::uint64_t done = 0; done < size;) {
       const ReadPart& part = job_.parts[part_];
       const absl::Span<std::uint8_t> next(
           bytes + done, static_cast<std::size_t>(std::min(
-                            {part.bytes - within_, size - done, kRead})));
+                            {part.bytes - within_, size - done, most})));
       RETURN_IF_ERROR(Read(part.offset + row_ * job_.pitch + within_, next));
       Count(next);
       done += next.size();

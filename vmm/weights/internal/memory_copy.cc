@@ -208,6 +208,7 @@ absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DevicePiece> copies,
     return kernel.status();
   }
   if (kernel.ok() && are_own) return kernel->Run(stream, copies);
+  // The device copies some while the next are looked at.
   OwnMemory own(driver_, *device_);
   std::vector<DevicePiece> by_kernel;
   for (const DevicePiece& copy : copies) {
@@ -217,6 +218,9 @@ absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DevicePiece> copies,
     }
     if (is_own) {
       by_kernel.push_back(copy);
+      if (by_kernel.size() < PieceKernel::kMost) continue;
+      RETURN_IF_ERROR(kernel->Run(stream, by_kernel));
+      by_kernel.clear();
     } else {
       RETURN_IF_ERROR(CopyByDriver(copy, stream));
     }

@@ -9,8 +9,7 @@
 namespace vmm::weights {
 namespace {
 
-// As large as a kernel's parameters may be, less a few bytes.
-constexpr std::size_t kMost = 1168;
+constexpr std::size_t kMost = PieceKernel::kMost;
 
 struct Table {
   std::uint64_t to[kMost];

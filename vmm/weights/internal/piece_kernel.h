@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -28,6 +29,10 @@ struct DevicePiece {
 // Thread-safe.
 class PieceKernel {
  public:
+  // Pieces of one launch: their table is as large as a kernel's parameters may be,
+  // less a few bytes.
+  static constexpr std::size_t kMost = 1168;
+
   struct Kind {
     const char* ptx;   // Text that stays where it is.
     const char* name;  // Of the kernel in it, whose one parameter is the table.
