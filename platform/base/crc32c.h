@@ -1,5 +1,5 @@
-// CRC-32C by what the processor has for it, if anything; internal to
-// platform/. wire.h has the functions that others use.
+// CRC-32C by what the processor has for it, if anything, and put together from parts.
+// wire.h has the functions that others use.
 #ifndef VMMSHARE_PLATFORM_BASE_CRC32C_H_
 #define VMMSHARE_PLATFORM_BASE_CRC32C_H_
 

@@ -160,7 +160,7 @@ enum {
   VMMSHARE_WEIGHTS_FROM_DEVICE = 1
 };
 enum {
-  // Reads back, and takes the checksum of, what was not written by these calls.
+  // Takes the checksum of what was not written by these calls.
   VMMSHARE_WEIGHTS_CHECKSUM_ALL = 1
 };
 // Completes the set, as `generation`. All work that writes to it has ended.

@@ -90,7 +90,8 @@ class TensorSetWriter {
   absl::Status Write(std::size_t tensor, std::uint64_t offset,
                      absl::Span<const std::uint8_t> bytes);
   // The same, of all of a tensor's bytes, from `offset` of a file on; memory of
-  // the host is read into directly. NOT_FOUND for a file that is not there,
+  // the host is read into directly, and of a device's the device takes the checksum
+  // when all is there. NOT_FOUND for a file that is not there,
   // others as the system answers; DATA_LOSS for one that ends too early.
   absl::Status ReadFile(std::size_t tensor, const std::string& path,
                         std::uint64_t offset);
@@ -156,7 +157,8 @@ class TensorSetWriter {
                        From from = From::kAnywhere);
 
   // Takes the checksums of all tensors whose bytes did not come by Write() or
-  // ReadFile(), for Seal(): reads them back, a few GB a second from a device.
+  // ReadFile(), for Seal(): the device does, at the rate of its memory, from CUDA
+  // 12.1 and Volta on; else they are read back, a few GB a second.
   // FAILED_PRECONDITION once it is sealed.
   // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
   absl::Status TakeChecksums();
@@ -178,9 +180,14 @@ class TensorSetWriter {
   class JobReader;
   class JobThreads;
   struct Progress {
+    // Of the manifest: there tensors lie apart, and 20,000 are looked up slowly.
+    std::uint64_t offset = 0;
+    std::uint64_t extent = 0;
+    bool is_alias = false;
     std::uint64_t next = 0;  // Bytes that came, from first on.
     std::uint32_t crc = 0;   // Of these.
     bool in_order = true;
+    bool is_complete() const { return in_order && next == extent; }
   };
   TensorSetWriter(TensorManifest manifest,
                   std::unique_ptr<weights::MemoryCopy> memory,
@@ -228,8 +235,8 @@ class TensorSet {
   // REQUIRES: one of manifest().tensors.
   CUdeviceptr address(const TensorInfo& tensor) const;
 
-  // Compares the data with the checksums. DATA_LOSS names the first tensor that
-  // differs. Returns how many tensors had one.
+  // Compares the data with the checksums, which are taken as TakeChecksums() does.
+  // DATA_LOSS names the first tensor that differs. Returns how many tensors had one.
   absl::StatusOr<std::size_t> Verify() const;
 
  private:

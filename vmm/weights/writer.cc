@@ -74,8 +74,14 @@ TensorSetWriter::TensorSetWriter(TensorManifest manifest,
                                  std::vector<ExportedHandle> handles)
     : manifest_(std::move(manifest)),
       handles_(std::move(handles)),
-      memory_(std::move(memory)),
-      progress_(manifest_.tensors.size()) {}
+      memory_(std::move(memory)) {
+  progress_.reserve(manifest_.tensors.size());
+  for (const TensorInfo& info : manifest_.tensors) {
+    progress_.push_back({.offset = info.offset,
+                         .extent = info.extent(),
+                         .is_alias = info.alias_of.has_value()});
+  }
+}
 TensorSetWriter::~TensorSetWriter() { FinishCopies(); }
 TensorSetWriter::TensorSetWriter(TensorSetWriter&&) noexcept = default;
 TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
@@ -113,8 +119,8 @@ absl::Status TensorSetWriter::CheckIsOwn(std::size_t tensor) const {
     return absl::OutOfRangeError(
         absl::StrCat("tensor ", tensor, " of ", manifest_.tensors.size()));
   }
-  const TensorInfo& info = manifest_.tensors[tensor];
-  if (info.alias_of.has_value()) {
+  if (progress_[tensor].is_alias) {
+    const TensorInfo& info = manifest_.tensors[tensor];
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor \"", weights::Shown(info.name), "\" is an alias: write \"",
         weights::Shown(manifest_.tensors[*info.alias_of].name), "\""));
@@ -177,10 +183,9 @@ absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
   copies.reserve(sources.size());
   for (const Source& source : sources) {
     RETURN_IF_ERROR(CheckIsOwn(source.tensor));
-    const TensorInfo& info = manifest_.tensors[source.tensor];
-    if (info.extent() == 0) continue;
-    copies.push_back(
-        {memory_->address() + info.offset, source.from, info.extent()});
+    const Progress& to = progress_[source.tensor];
+    if (to.extent == 0) continue;
+    copies.push_back({memory_->address() + to.offset, source.from, to.extent});
   }
   for (const Source& source : sources) {
     progress_[source.tensor].in_order = false;
@@ -193,13 +198,15 @@ absl::Status TensorSetWriter::TakeChecksumsOf(
   std::vector<MemoryCopy::Part> parts;
   parts.reserve(tensors.size());
   for (const std::size_t tensor : tensors) {
-    const TensorInfo& info = manifest_.tensors[tensor];
-    parts.push_back({info.offset, info.extent()});
+    parts.push_back({progress_[tensor].offset, progress_[tensor].extent});
   }
   ASSIGN_OR_RETURN(const std::vector<std::uint32_t> checksums,
                    memory_->Checksums(parts));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    progress_[tensors[i]] = {.next = parts[i].size, .crc = checksums[i]};
+    Progress& progress = progress_[tensors[i]];
+    progress.next = progress.extent;
+    progress.crc = checksums[i];
+    progress.in_order = true;
   }
   return absl::OkStatus();
 }
@@ -210,12 +217,9 @@ absl::Status TensorSetWriter::TakeChecksums() {
   }
   RETURN_IF_ERROR(memory_->Finish());
   std::vector<std::size_t> missing;
-  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
-    const TensorInfo& info = manifest_.tensors[i];
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
     const Progress& progress = progress_[i];
-    if (info.alias_of.has_value()) continue;
-    if (progress.in_order && progress.next == info.extent()) continue;
-    missing.push_back(i);
+    if (!progress.is_alias && !progress.is_complete()) missing.push_back(i);
   }
   return TakeChecksumsOf(missing);
 }
@@ -227,13 +231,10 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   if (options.generation == 0) {
     return absl::InvalidArgumentError("generation 0; they count from 1");
   }
-  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
-    TensorInfo& info = manifest_.tensors[i];
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
     const Progress& progress = progress_[i];
-    if (info.alias_of.has_value()) continue;
-    if (progress.in_order && progress.next == info.extent()) {
-      info.checksum = progress.crc;
-    }
+    if (progress.is_alias || !progress.is_complete()) continue;
+    manifest_.tensors[i].checksum = progress.crc;
   }
   manifest_.generation = options.generation;
   const std::vector<std::uint8_t> bytes = EncodeManifest(manifest_);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -9,26 +10,36 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-const std::vector<Layout>& LayoutsOf(WeightsWriter& self) {
-  if (!self.layouts.empty()) return self.layouts;
-  std::vector<Layout> layouts(self.count);
-  for (std::uint64_t place = 0; place < self.count; ++place) {
+const WeightsWriter::Layouts& LayoutsOf(WeightsWriter& self) {
+  WeightsWriter::Layouts& layouts = self.layouts;
+  for (std::uint64_t place = layouts.dtypes.size(); place < self.count;
+       ++place) {
     vmmshare_tensor tensor{};
     tensor.struct_size = sizeof(tensor);
     Must([&](vmmshare_error** error) {
       return vmmshare_weights_layout_tensor(self.layout.get(), place, &tensor,
                                             error);
     });
-    Assign(tensor, &layouts[place]);
+    std::vector<std::int64_t>& numbers = layouts.numbers;
+    numbers.insert(numbers.end(), tensor.shape, tensor.shape + tensor.rank);
+    numbers.insert(numbers.end(), tensor.strides, tensor.strides + tensor.rank);
+    layouts.begins.push_back(numbers.size());
+    layouts.dtypes.push_back(
+        FindDType(static_cast<std::uint8_t>(tensor.dtype)));
   }
-  self.layouts = std::move(layouts);
-  return self.layouts;
+  return layouts;
 }
 
-// Whether both have equal elements at equal places.
-bool IsSame(const Layout& one, const Layout& other) {
-  return one.dtype == other.dtype && one.shape == other.shape &&
-         one.strides == other.strides;
+// Whether one has equal elements at equal places as that at `place`.
+bool IsSame(const Layout& one, const WeightsWriter::Layouts& layouts,
+            std::uint64_t place) {
+  const std::int64_t* const begin =
+      layouts.numbers.data() + layouts.begins.at(place);
+  const std::size_t rank = one.shape.size();
+  return one.dtype == layouts.dtypes.at(place) &&
+         layouts.begins.at(place + 1) - layouts.begins[place] == 2 * rank &&
+         std::equal(one.shape.begin(), one.shape.end(), begin) &&
+         std::equal(one.strides.begin(), one.strides.end(), begin + rank);
 }
 
 // `said` is where it is as far as was read of it.
@@ -70,7 +81,7 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
                                        std::intptr_t stream) {
   constexpr std::size_t kAtOnce = 1168;  // Of one launch.
   TensorClass reader(type, nb::none());
-  const std::vector<Layout>& layouts = LayoutsOf(self);
+  const WeightsWriter::Layouts& layouts = LayoutsOf(self);
   Layout found;
   std::vector<std::uint64_t> to;
   std::vector<std::uint64_t> from;
@@ -85,7 +96,7 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
     const nb::handle tensor = tensors[i];
     DLDevice device{};
     const std::uint64_t address = reader.Read(tensor, &found, &device);
-    if (!IsSame(found, layouts.at(places[i])) || !IsOn(tensor, device, own) ||
+    if (!IsSame(found, layouts, places[i]) || !IsOn(tensor, device, own) ||
         reader.IsLazy(tensor, found.dtype)) {
       others.push_back(i);
       continue;

@@ -23,8 +23,14 @@ struct WeightsWriter {
   const std::shared_ptr<vmmshare_weights_layout> layout;
   const std::uint64_t count;
   const std::shared_ptr<Storage> storage;
-  std::vector<Layout> layouts =
-      {};  // Of all tensors, once they were asked for.
+  // Of all tensors, once they were asked for. Side by side: 20,000 that lie apart
+  // are compared slowly.
+  struct Layouts {
+    std::vector<const DType*> dtypes = {};
+    std::vector<std::int64_t> numbers = {};  // Lengths, then strides.
+    std::vector<std::size_t> begins = {0};   // Of each; then the end of all.
+  };
+  Layouts layouts = {};
 };
 
 // Without the GIL, so that several threads copy at once.

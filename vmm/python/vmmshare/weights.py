@@ -75,8 +75,8 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
     once, but what lies in another's bytes, as tied weights do, stays an alias. The GPU must be
     done with what it writes to them; for PyTorch's this waits. host_node: on that NUMA node of the
-    host instead of the device. checksum: for verify(), also of what was on a device, which is
-    read back for it. shard: what this rank takes of each; its metadata say which one it was.
+    host instead of the device. checksum: for verify(), also of what was on a device, which takes
+    it. shard: what this rank takes of each; its metadata say which one it was.
 
     Returns the generation, 1 for the first. Aborted when another process put one meanwhile,
     FailedPrecondition when what is under the name is no set, ResourceExhausted when it does not
