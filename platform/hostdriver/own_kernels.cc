@@ -1,6 +1,6 @@
 // What the kernels that vmmshare launches itself do on a GPU. Names and arguments
 // are those of vmm/sync/internal/fence_kernels.cc and
-// vmm/weights/internal/{piece,copy,checksum}_kernel.cc.
+// vmm/weights/internal/{piece_kernel,copy_kernel,checksum_text}.cc.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

@@ -255,8 +255,9 @@ TEST_F(FenceArrayTest, WhatIsRefusedOfKernelsIsTold) {
   EXPECT_EQ(faults.Disarm().fired, 1u);
   faults.Arm({.entry = "cuLibraryGetKernel",
               .result = CUDA_ERROR_UNSUPPORTED_PTX_VERSION});
-  ExpectFails(absl::StatusCode::kUnimplemented, make().status(),
-              "older than vmmshare's kernels need");
+  ExpectFails(
+      absl::StatusCode::kUnimplemented, make().status(),
+      "no machine code of vmmshare's kernels: it is older than they need");
   EXPECT_EQ(faults.Disarm().fired, 1u);
   for (const char* entry : {"cuLibraryGetKernel", "cuLaunchKernel"}) {
     faults.Arm({.entry = entry, .result = CUDA_ERROR_INVALID_HANDLE});

@@ -200,11 +200,20 @@ TEST_F(WeightsChecksumSetTest, OfFilesTheDeviceTakesThem) {
   TensorSetWriter writer = Begin(counting);
   faults.ResetCounts();
   Must(writer.ReadFiles({{path_}}, reads_, {.threads = 3}));
-  // Begun in any way: what counts is what is there now.
-  Must(writer.Write(5, 0, std::vector<std::uint8_t>(100)));
-  Must(writer.ReadFile(5, path_, RowsOf(5).offset));
-  Must(writer.TakeChecksums());  // None is missing.
+  // One that loads it, and one for all.
   EXPECT_EQ(faults.CallsByEntry()["cuLaunchKernel"], 2u);
+  // A small one is the thread's own; none is missing then, and of nothing nobody
+  // takes any.
+  Must(writer.ReadFile(5, path_, RowsOf(5).offset));
+  faults.ResetCounts();
+  Must(writer.TakeChecksums());
+  Must(writer.ReadFiles({{path_}}, {}, {}));
+  EXPECT_THAT(
+      faults.CallsByEntry(),
+      ::testing::Not(::testing::Contains(::testing::Key("cuLaunchKernel"))));
+  EXPECT_THAT(
+      faults.CallsByEntry(),
+      ::testing::Not(::testing::Contains(::testing::Key("cuMemHostAlloc"))));
   EXPECT_EQ(faults.CallsByEntry()["cuMemcpyDtoH"], 0u);
   EXPECT_THAT(Sealed(writer), ElementsAreArray(OfTheFile()));
 }
@@ -250,6 +259,33 @@ TEST_F(WeightsChecksumSetTest, WithoutTheKernelAreTheSame) {
   // And these two compare what the other took.
   EXPECT_EQ(Must(set.Verify()), kTensors);
   EXPECT_EQ(faults.CallsByEntry()["cuLaunchKernel"], 1u);
+}
+
+// Neither a device that is full nor a driver without a compiler keeps anybody from
+// reading and comparing.
+TEST_F(WeightsChecksumSetTest, WhatTheDeviceHasNoRoomForTheCpuDoes) {
+  struct Refusal {
+    const char* entry;
+    CUresult result;
+  };
+  for (const Refusal& refusal :
+       {Refusal{"cuLaunchKernel", CUDA_ERROR_OUT_OF_MEMORY},
+        Refusal{"cuLaunchKernel", CUDA_ERROR_JIT_COMPILER_NOT_FOUND},
+        Refusal{"cuLibraryGetKernel", CUDA_ERROR_JIT_COMPILATION_DISABLED},
+        Refusal{"cuLibraryGetKernel", CUDA_ERROR_NO_BINARY_FOR_GPU}}) {
+    DriverFaults faults;
+    const platform::Driver refusing = FaultyDriver(driver(), &faults);
+    TensorSetWriter writer = Begin(refusing);
+    faults.Arm({.point = {.times = FaultPoint::kForEver},
+                .entry = refusal.entry,
+                .result = refusal.result});
+    Must(writer.ReadFiles({{path_}}, reads_, {}));
+    EXPECT_THAT(Sealed(writer), ElementsAreArray(OfTheFile()));
+    const TensorSet set = Must(TensorSet::Open(refusing, set_memory_->address(),
+                                               set_memory_->requested_size()));
+    EXPECT_EQ(Must(set.Verify()), kTensors);
+    EXPECT_GE(faults.Disarm().fired, 2u) << refusal.entry;
+  }
 }
 
 TEST_F(WeightsChecksumSetTest, WhatTheDriverRefusesIsTold) {

@@ -30,6 +30,8 @@ constexpr std::uint64_t kShortPart = std::uint64_t{16} << 10;
 // What is read at once is still in a core's own cache when its checksum is taken by
 // that; else larger reads are faster (measured: 7.3 GB a second of 4 MiB, and 5.8).
 constexpr std::uint64_t kCachedRead = std::uint64_t{128} << 10;
+// Of less the device takes no checksums: a launch takes as long.
+constexpr std::uint64_t kMuch = std::uint64_t{1} << 20;
 // How often whoever waits for the threads looks.
 constexpr std::chrono::milliseconds kLook{50};
 // By default; more hardly read faster than memory does.
@@ -63,9 +65,18 @@ enum class TensorSetWriter::Checksum {
 
 absl::StatusOr<TensorSetWriter::Checksum> TensorSetWriter::BeginReads(
     absl::Span<const FileRead> reads) {
+  std::uint64_t bytes = 0;
+  for (const FileRead& read : reads) {
+    Progress& progress = progress_[read.tensor];
+    bytes += progress.extent;
+    // All of it comes anew, from first to last.
+    progress.next = 0;
+    progress.crc = 0;
+    progress.in_order = true;
+  }
+  if (bytes < kMuch) return Checksum::kOnTheWay;
   ASSIGN_OR_RETURN(const bool by_device, memory_->DeviceTakesChecksums());
   if (!by_device) return Checksum::kOnTheWay;
-  for (const FileRead& read : reads) progress_[read.tensor].in_order = false;
   return Checksum::kAfterwards;
 }
 

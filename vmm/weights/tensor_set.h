@@ -67,6 +67,8 @@ class TensorSetWriter {
   // made if nobody has. Of memory that can be shared the writer keeps a handle of
   // each chunk open: the first takes the driver long, and while it publishes readers
   // would wait for that.
+  // REQUIRES: all of it is mapped for whoever has access to its beginning, until the
+  // writer ends.
   //   INVALID_ARGUMENT     `size` is less than layout.size(), or leaves the memory;
   //                        notes that no manifest has
   //   FAILED_PRECONDITION  memory that is not cuMemCreate()'s
@@ -158,7 +160,9 @@ class TensorSetWriter {
 
   // Takes the checksums of all tensors whose bytes did not come by Write() or
   // ReadFile(), for Seal(): the device does, at the rate of its memory, from CUDA
-  // 12.1 and Volta on; else they are read back, a few GB a second.
+  // 12.1 and Volta on, where 2 MiB are left; else they are read back, a few GB a
+  // second. So do reads of files and Verify(). For the first of all these in a context
+  // the driver may wait for the GPU: make one before streams wait for what comes later.
   // FAILED_PRECONDITION once it is sealed.
   // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
   absl::Status TakeChecksums();
@@ -217,6 +221,8 @@ class TensorSetWriter {
 class TensorSet {
  public:
   // Reads the manifest of the set in exactly the `size` bytes that its writer had.
+  // REQUIRES: all of it is mapped for whoever has access to its beginning, until the
+  // set goes.
   //   FAILED_PRECONDITION  no set is there, or half of one; memory that is not
   //                        cuMemCreate()'s
   //   INVALID_ARGUMENT     damaged, or it contradicts itself

@@ -1,6 +1,7 @@
 #include "vmm/memory/internal/kernel_library.h"
 
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -29,6 +30,26 @@ struct Loaded {
 Loaded& AllLoaded() {
   static Loaded& loaded = *new Loaded;
   return loaded;
+}
+
+// UNIMPLEMENTED of a driver that makes no machine code of PTX: it is too old, was
+// told not to (CUDA_DISABLE_PTX_JIT), or its compiler is not installed.
+absl::Status ErrorOf(const Driver& driver, CUresult result,
+                     const std::string& call) {
+  const absl::Status error = driver.Error(result, call);
+  switch (result) {
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+    case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
+    case CUDA_ERROR_JIT_COMPILATION_DISABLED:
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+      return absl::UnimplementedError(absl::StrCat(
+          error.message(),
+          ". The driver makes no machine code of vmmshare's kernels: it is "
+          "older than they need, CUDA_DISABLE_PTX_JIT is set, or "
+          "libnvidia-ptxjitcompiler is not installed"));
+    default:
+      return error;
+  }
 }
 
 }  // namespace
@@ -64,7 +85,7 @@ absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Device& device,
   const CUresult r = driver->cuLibraryLoadData(&library, ptx, nullptr, nullptr,
                                                0, nullptr, nullptr, 0);
   if (r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuLibraryLoadData() of vmmshare's kernels");
+    return ErrorOf(driver, r, "cuLibraryLoadData() of vmmshare's kernels");
   }
   const platform::MutexLock lock(loaded.mutex);
   // Another thread may have come first. Its own is used then, and this one stays
@@ -76,15 +97,8 @@ absl::StatusOr<KernelLibrary> KernelLibrary::Of(const Device& device,
 absl::StatusOr<CUfunction> KernelLibrary::Find(const char* name) const {
   CUkernel found = nullptr;
   const CUresult r = driver_->cuLibraryGetKernel(&found, library_, name);
-  if (r == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
-    return absl::UnimplementedError(
-        absl::StrCat("cuLibraryGetKernel(", name,
-                     ") answered CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the "
-                     "driver is older than "
-                     "vmmshare's kernels need"));
-  }
   if (r != CUDA_SUCCESS) {
-    return driver_.Error(r, absl::StrCat("cuLibraryGetKernel(", name, ")"));
+    return ErrorOf(driver_, r, absl::StrCat("cuLibraryGetKernel(", name, ")"));
   }
   // As cuLaunchKernel() takes it.
   return reinterpret_cast<CUfunction>(found);
@@ -96,8 +110,9 @@ absl::Status KernelLibrary::Launch(CUfunction kernel, unsigned int blocks,
   const CUresult r = driver_->cuLaunchKernel(kernel, blocks, 1, 1, threads, 1,
                                              1, 0, stream, arguments, nullptr);
   if (r == CUDA_SUCCESS) return absl::OkStatus();
-  return driver_.Error(r, absl::StrCat("cuLaunchKernel(", blocks, " blocks of ",
-                                       threads, " threads)"));
+  return ErrorOf(driver_, r,
+                 absl::StrCat("cuLaunchKernel(", blocks, " blocks of ", threads,
+                              " threads)"));
 }
 
 }  // namespace vmm

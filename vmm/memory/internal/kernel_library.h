@@ -26,8 +26,8 @@ class KernelLibrary {
   static absl::StatusOr<KernelLibrary> Of(const Device& device,
                                           const char* ptx);
 
-  // UNIMPLEMENTED where the driver is too old for the text: it reads that here
-  // (measured).
+  // UNIMPLEMENTED where the driver makes no machine code of the text, for which it is
+  // too old, say: it reads that here (measured).
   absl::StatusOr<CUfunction> Find(const char* name) const;
   // One launch, of blocks in one dimension. The first in a context may have to
   // wait for the GPU: the driver puts off loading until then. So launch once

@@ -244,16 +244,15 @@ void Reads::CopyTo(WeightsWriter& writer) const {
     addresses.push_back(entry.address);
   }
   const auto handle = writer.handle.shared();
-  MustWithoutGil([&](vmmshare_error** error) {
-    for (const Entry* entry : of_host) {
-      const vmmshare_status status = vmmshare_weights_write(
+  for (const Entry* entry : of_host) {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C.
+    MustWithoutGil([&](vmmshare_error** error) {
+      return vmmshare_weights_write(
           handle.get(), entry->place, 0,
           // NOLINTNEXTLINE(performance-no-int-to-ptr): as DLPack had it.
           reinterpret_cast<const void*>(entry->address), entry->nbytes, error);
-      if (status != VMMSHARE_OK) return status;
-    }
-    return vmmshare_status{VMMSHARE_OK};
-  });
+    });
+  }
   CopyAll(writer, places, addresses, 0, false);
 }
 

@@ -1,6 +1,7 @@
 #include "vmm/weights/internal/checksum_kernel.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include "platform/base/crc32c.h"
@@ -18,6 +19,13 @@ constexpr unsigned int kBlocksOfMultiprocessor = 2;
 constexpr platform::Crc32cShift kOverTile =
     platform::MakeCrc32cShift(kChecksumTilePower);
 
+// Back(1 << i) of each i.
+constexpr std::array<std::uint32_t, kChecksumTilePower> kBack = [] {
+  std::array<std::uint32_t, kChecksumTilePower> back{};
+  for (std::size_t i = 0; i < back.size(); ++i) back[i] = Back(1 << i);
+  return back;
+}();
+
 // The registers of a range's tiles, put together.
 class Sum {
  public:
@@ -26,8 +34,12 @@ class Sum {
   }
   // REQUIRES: all tiles of as many bytes were added.
   std::uint32_t Of(std::uint64_t bytes) const {
-    const auto missing = static_cast<int>((kTile - bytes % kTile) % kTile);
-    return ~(missing == 0 ? state_ : Times(state_, Back(missing)));
+    const std::uint64_t missing = (kTile - bytes % kTile) % kTile;
+    std::uint32_t state = state_;
+    for (std::size_t i = 0; i < kBack.size(); ++i) {
+      if ((missing >> i & 1) != 0) state = Times(state, kBack[i]);
+    }
+    return ~state;
   }
 
  private:

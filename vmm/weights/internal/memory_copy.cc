@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/wire.h"
@@ -27,6 +28,12 @@ bool CpuHas(const platform::Driver& driver, CUdeviceptr address, int node,
   return driver->cuMemGetAccess(&flags, &where, address) == CUDA_SUCCESS &&
          (flags & static_cast<unsigned>(access)) ==
              static_cast<unsigned>(access);
+}
+
+// Whether what a device would do is done by the CPU instead: it has no kernel, or no
+// room for one.
+bool IsForTheCpu(const absl::Status& status) {
+  return absl::IsUnimplemented(status) || absl::IsResourceExhausted(status);
 }
 
 // Says of memory whether it is a device's own, so that a kernel there may read it:
@@ -254,23 +261,36 @@ absl::Status MemoryCopy::WriteStaged(std::uint64_t offset, Stage& stage,
 absl::StatusOr<bool> MemoryCopy::DeviceTakesChecksums() const {
   if (primary_ == nullptr) return false;
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-  const absl::StatusOr<ChecksumKernel> kernel = ChecksumKernel::Load(*device_);
-  if (absl::IsUnimplemented(kernel.status())) return false;
-  RETURN_IF_ERROR(kernel.status());
+  absl::Status status = absl::OkStatus();
+  if (const auto kernel = ChecksumKernel::Load(*device_); kernel.ok()) {
+    status = kernel->Prepare();
+  } else {
+    status = kernel.status();
+  }
+  if (IsForTheCpu(status)) return false;
+  RETURN_IF_ERROR(status);
   return true;
 }
 
 absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::Checksums(
     absl::Span<const Part> parts) const {
-  ASSIGN_OR_RETURN(const bool by_device, DeviceTakesChecksums());
-  std::vector<std::uint32_t> checksums;
-  if (!by_device) {
-    for (const Part& part : parts) {
-      ASSIGN_OR_RETURN(const std::uint32_t crc, ChecksumByCpu(part));
-      checksums.push_back(crc);
-    }
-    return checksums;
+  const bool is_empty =
+      absl::c_all_of(parts, [](const Part& part) { return part.size == 0; });
+  if (primary_ != nullptr && !is_empty) {
+    auto checksums = ChecksumsByDevice(parts);
+    if (!IsForTheCpu(checksums.status())) return checksums;
   }
+  std::vector<std::uint32_t> checksums;
+  checksums.reserve(parts.size());
+  for (const Part& part : parts) {
+    ASSIGN_OR_RETURN(const std::uint32_t crc, ChecksumByCpu(part));
+    checksums.push_back(crc);
+  }
+  return checksums;
+}
+
+absl::StatusOr<std::vector<std::uint32_t>> MemoryCopy::ChecksumsByDevice(
+    absl::Span<const Part> parts) const {
   ASSIGN_OR_RETURN(const CurrentContext current, Enter());
   ASSIGN_OR_RETURN(const ChecksumKernel kernel, ChecksumKernel::Load(*device_));
   ASSIGN_OR_RETURN(const Staging::Piece pinned, staging_->Take());

@@ -78,15 +78,16 @@ class MemoryCopy {
   // for a copy by spinning, and the bus has only so much to give.
   absl::Status WriteStaged(std::uint64_t offset, Stage& stage,
                            std::uint64_t size) const;
-  // The CRC-32C of each: by a kernel where a device has the memory and can, else by
-  // the CPU. REQUIRES: within the memory, and nothing is being written there.
+  // The CRC-32C of each: by a kernel where a device has the memory and has room for
+  // that, else by the CPU. REQUIRES: within the memory, and nothing is being written
+  // there.
   struct Part {
     std::uint64_t offset = 0;
     std::uint64_t size = 0;
   };
   absl::StatusOr<std::vector<std::uint32_t>> Checksums(
       absl::Span<const Part> parts) const;
-  // Whether the device takes checksums: then nobody else need to.
+  // Whether the device takes checksums: then nobody else need to. Loads what it takes.
   absl::StatusOr<bool> DeviceTakesChecksums() const;
   // Returns when all that was written is there for every process and device.
   absl::Status Finish() const;
@@ -94,6 +95,8 @@ class MemoryCopy {
  private:
   MemoryCopy(platform::Driver driver, CUdeviceptr address, std::uint64_t size)
       : driver_(std::move(driver)), address_(address), size_(size) {}
+  absl::StatusOr<std::vector<std::uint32_t>> ChecksumsByDevice(
+      absl::Span<const Part> parts) const;
   absl::StatusOr<std::uint32_t> ChecksumByCpu(const Part& part) const;
   absl::Status CopyByDriver(const DevicePiece& copy, CUstream stream) const;
   absl::Status CopyOnDevice(absl::Span<const DevicePiece> copies,
