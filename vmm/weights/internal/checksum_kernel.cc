@@ -19,12 +19,15 @@ constexpr unsigned int kBlocksOfMultiprocessor = 2;
 constexpr platform::Crc32cShift kOverTile =
     platform::MakeCrc32cShift(kChecksumTilePower);
 
+using Backs = std::array<std::uint32_t, kChecksumTilePower>;
+
 // Back(1 << i) of each i.
-constexpr std::array<std::uint32_t, kChecksumTilePower> kBack = [] {
-  std::array<std::uint32_t, kChecksumTilePower> back{};
-  for (std::size_t i = 0; i < back.size(); ++i) back[i] = Back(1 << i);
-  return back;
-}();
+constexpr Backs MakeBacks() {
+  Backs backs{};
+  for (std::size_t i = 0; i < backs.size(); ++i) backs[i] = Back(1 << i);
+  return backs;
+}
+constexpr Backs kBacks = MakeBacks();
 
 // The registers of a range's tiles, put together.
 class Sum {
@@ -36,8 +39,8 @@ class Sum {
   std::uint32_t Of(std::uint64_t bytes) const {
     const std::uint64_t missing = (kTile - bytes % kTile) % kTile;
     std::uint32_t state = state_;
-    for (std::size_t i = 0; i < kBack.size(); ++i) {
-      if ((missing >> i & 1) != 0) state = Times(state, kBack[i]);
+    for (std::size_t i = 0; i < kBacks.size(); ++i) {
+      if ((missing >> i & 1) != 0) state = Times(state, kBacks[i]);
     }
     return ~state;
   }
