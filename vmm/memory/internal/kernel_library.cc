@@ -36,7 +36,7 @@ Loaded& AllLoaded() {
 // told not to (CUDA_DISABLE_PTX_JIT), or its compiler is not installed.
 absl::Status ErrorOf(const Driver& driver, CUresult result,
                      const std::string& call) {
-  const absl::Status error = driver.Error(result, call);
+  absl::Status error = driver.Error(result, call);
   switch (result) {
     case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
     case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
