@@ -267,16 +267,19 @@ TEST_F(WeightsChecksumSetTest, WhatTheDeviceHasNoRoomForTheCpuDoes) {
   struct Refusal {
     const char* entry;
     CUresult result;
+    std::uint64_t nth = 0;
   };
   for (const Refusal& refusal :
        {Refusal{"cuLaunchKernel", CUDA_ERROR_OUT_OF_MEMORY},
+        // When all was read, for its checksums were to come.
+        Refusal{"cuLaunchKernel", CUDA_ERROR_OUT_OF_MEMORY, 1},
         Refusal{"cuLaunchKernel", CUDA_ERROR_JIT_COMPILER_NOT_FOUND},
         Refusal{"cuLibraryGetKernel", CUDA_ERROR_JIT_COMPILATION_DISABLED},
         Refusal{"cuLibraryGetKernel", CUDA_ERROR_NO_BINARY_FOR_GPU}}) {
     DriverFaults faults;
     const platform::Driver refusing = FaultyDriver(driver(), &faults);
     TensorSetWriter writer = Begin(refusing);
-    faults.Arm({.point = {.times = FaultPoint::kForEver},
+    faults.Arm({.point = {.nth = refusal.nth, .times = FaultPoint::kForEver},
                 .entry = refusal.entry,
                 .result = refusal.result});
     Must(writer.ReadFiles({{path_}}, reads_, {}));

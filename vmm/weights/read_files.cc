@@ -30,7 +30,7 @@ constexpr std::uint64_t kShortPart = std::uint64_t{16} << 10;
 // What is read at once is still in a core's own cache when its checksum is taken by
 // that; else larger reads are faster (measured: 7.3 GB a second of 4 MiB, and 5.8).
 constexpr std::uint64_t kCachedRead = std::uint64_t{128} << 10;
-// Of less the device takes no checksums: a launch takes as long.
+// Of less the device takes no checksums: to launch and wait is no faster.
 constexpr std::uint64_t kMuch = std::uint64_t{1} << 20;
 // How often whoever waits for the threads looks.
 constexpr std::chrono::milliseconds kLook{50};
