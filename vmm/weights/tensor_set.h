@@ -184,7 +184,7 @@ class TensorSetWriter {
   class JobReader;
   class JobThreads;
   struct Progress {
-    // Of the manifest: there tensors lie apart, and 20,000 are looked up slowly.
+    // Of the manifest, in which each has memory of its own.
     std::uint64_t offset = 0;
     std::uint64_t extent = 0;
     bool is_alias = false;

@@ -23,8 +23,7 @@ struct WeightsWriter {
   const std::shared_ptr<vmmshare_weights_layout> layout;
   const std::uint64_t count;
   const std::shared_ptr<Storage> storage;
-  // Of all tensors, once they were asked for. Side by side: 20,000 that lie apart
-  // are compared slowly.
+  // Of all tensors, side by side, once they were asked for.
   struct Layouts {
     std::vector<const DType*> dtypes = {};
     std::vector<std::int64_t> numbers = {};  // Lengths, then strides.
