@@ -523,19 +523,19 @@ TEST_F(TensorSetTest, SmallTensorsSideBySideAreOneCopy) {
       counted, memory.address(), memory.requested_size(), layout));
   faults.ResetCounts();
   Must(writer.ReadFiles({path}, reads, {.threads = 8}));
-  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyHtoD"], 1u);
+  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyHtoDAsync"], 1u);
   std::swap(reads[0].rows, reads[999].rows);  // Three pieces now.
   faults.ResetCounts();
   Must(writer.ReadFiles({path}, reads, {.threads = 8}));
-  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyHtoD"], 3u);
+  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyHtoDAsync"], 3u);
   faults.Arm({.point = {.nth = 2},
               .calls = CallKind::kAny,
-              .entry = "cuMemcpyHtoD",
+              .entry = "cuMemcpyHtoDAsync",
               .result = CUDA_ERROR_OUT_OF_MEMORY});
   const absl::Status failed = writer.ReadFiles({path}, reads, {.threads = 2});
   EXPECT_EQ(faults.Disarm().fired, 1u);
   EXPECT_TRUE(absl::IsResourceExhausted(failed)) << failed;
-  EXPECT_THAT(Text(failed), HasSubstr("cuMemcpyHtoD"));
+  EXPECT_THAT(Text(failed), HasSubstr("cuMemcpyHtoDAsync"));
 }
 
 // It frees the memory next: what was still copied there would end the context.

@@ -95,10 +95,10 @@ absl::Status TensorSetWriter::EndReads(absl::Span<const FileRead> reads,
 // A job that is under way, on one thread.
 class TensorSetWriter::JobReader {
  public:
-  // Bytes of the device's go by `stage`, which is made when it is first needed.
+  // Bytes of the device's go by `stage`, and are there after its Finish().
   JobReader(TensorSetWriter& writer, Checksum checksum, const ReadJob& job,
             const FileReader& file, const std::string& path,
-            std::optional<MemoryCopy::Stage>& stage)
+            MemoryCopy::Stage& stage)
       : writer_(writer),
         checksum_(checksum),
         job_(job),
@@ -110,18 +110,17 @@ class TensorSetWriter::JobReader {
     std::uint8_t* const on_host = writer_.memory_->on_host();
     const bool is_short = IsShort(job_);
     const bool is_staged = on_host == nullptr || is_short;
-    if (is_staged && !stage_.has_value()) {
-      ASSIGN_OR_RETURN(MemoryCopy::Stage made, writer_.memory_->MakeStage());
-      stage_.emplace(std::move(made));
-    }
     for (std::uint64_t done = 0, size = 0; done < job_.bytes; done += size) {
-      std::uint8_t* const bytes =
-          is_staged ? stage_->bytes().data() : on_host + job_.to + done;
+      std::uint8_t* bytes = is_staged ? nullptr : on_host + job_.to + done;
+      if (is_staged) {
+        ASSIGN_OR_RETURN(const absl::Span<std::uint8_t> piece, stage_.Next());
+        bytes = piece.data();
+      }
       ASSIGN_OR_RETURN(size, is_short ? ReadRows(bytes)
                                       : ReadParts(bytes, job_.bytes - done));
       if (!is_staged) continue;
       RETURN_IF_ERROR(
-          writer_.memory_->WriteStaged(job_.to + done, *stage_, size));
+          writer_.memory_->WriteStaged(job_.to + done, stage_, size));
     }
     return absl::OkStatus();
   }
@@ -203,7 +202,7 @@ class TensorSetWriter::JobReader {
   const ReadJob& job_;
   const FileReader& file_;
   const std::string& path_;
-  std::optional<MemoryCopy::Stage>& stage_;
+  MemoryCopy::Stage& stage_;
   // What is read next.
   std::uint64_t row_ = 0;
   std::size_t part_ = 0;
@@ -277,7 +276,7 @@ class TensorSetWriter::JobThreads {
   }
 
   absl::Status DoJobs() {
-    std::optional<MemoryCopy::Stage> stage;
+    MemoryCopy::Stage stage = writer_.memory_->MakeStage();
     while (!stop_) {
       const std::size_t next = next_++;
       if (next >= jobs_.size()) break;
@@ -287,7 +286,7 @@ class TensorSetWriter::JobThreads {
                           .ReadAll());
       done_ += job.bytes;
     }
-    return absl::OkStatus();
+    return stage.Finish();
   }
 
   TensorSetWriter& writer_;
@@ -322,11 +321,12 @@ absl::Status TensorSetWriter::ReadFileRows(std::size_t tensor,
                    weights::PlanReads(manifest_, {&read, 1}));
   ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path));
   ASSIGN_OR_RETURN(const Checksum checksum, BeginReads({&read, 1}));
-  std::optional<MemoryCopy::Stage> stage;
+  MemoryCopy::Stage stage = memory_->MakeStage();
   for (const ReadJob& job : jobs) {  // None without bytes.
     RETURN_IF_ERROR(
         JobReader(*this, checksum, job, file, path, stage).ReadAll());
   }
+  RETURN_IF_ERROR(stage.Finish());
   return EndReads({&read, 1}, checksum);
 }
 

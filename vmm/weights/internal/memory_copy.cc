@@ -238,24 +238,29 @@ absl::Status MemoryCopy::CopyOnDevice(absl::Span<const DevicePiece> copies,
   return kernel->Run(stream, by_kernel);
 }
 
-absl::StatusOr<MemoryCopy::Stage> MemoryCopy::MakeStage() const {
+absl::StatusOr<absl::Span<std::uint8_t>> MemoryCopy::Stage::Next() {
+  if (pinned_.has_value()) return pinned_->Next();
+  own_.resize(static_cast<std::size_t>(kPiece));
+  return absl::MakeSpan(own_);
+}
+
+absl::Status MemoryCopy::Stage::Finish() {
+  return pinned_.has_value() ? pinned_->Finish() : absl::OkStatus();
+}
+
+MemoryCopy::Stage MemoryCopy::MakeStage() const {
   Stage stage;
-  if (staging_ == nullptr) {
-    stage.own_.resize(static_cast<std::size_t>(kPiece));
-    return stage;
-  }
-  ASSIGN_OR_RETURN(const CurrentContext current, Enter());
-  ASSIGN_OR_RETURN(Staging::Piece piece, staging_->Take());
-  stage.pinned_.emplace(std::move(piece));
+  if (staging_ != nullptr) stage.pinned_.emplace(*staging_);
   return stage;
 }
 
 absl::Status MemoryCopy::WriteStaged(std::uint64_t offset, Stage& stage,
                                      std::uint64_t size) const {
-  const auto bytes = stage.bytes().first(static_cast<std::size_t>(size));
-  if (!stage.pinned_.has_value()) return Write(offset, bytes);
-  const platform::MutexLock lock(staging_->bus());
-  return Write(offset, bytes);
+  if (stage.pinned_.has_value()) {
+    return stage.pinned_->Write(address_ + offset, size);
+  }
+  return Write(
+      offset, absl::MakeSpan(stage.own_).first(static_cast<std::size_t>(size)));
 }
 
 absl::StatusOr<bool> MemoryCopy::DeviceTakesChecksums() const {
@@ -312,9 +317,10 @@ absl::StatusOr<std::uint32_t> MemoryCopy::ChecksumByCpu(
   }
   std::uint32_t crc = 0;
   if (part.size == 0) return crc;
-  ASSIGN_OR_RETURN(Stage stage, MakeStage());
+  Stage stage = MakeStage();
   for (std::uint64_t done = 0; done < part.size;) {
-    const absl::Span<std::uint8_t> piece = stage.bytes().first(
+    ASSIGN_OR_RETURN(absl::Span<std::uint8_t> piece, stage.Next());
+    piece = piece.first(
         static_cast<std::size_t>(std::min(kPiece, part.size - done)));
     RETURN_IF_ERROR(Read(part.offset + done, piece));
     crc = ExtendCrc32c(crc, piece);

@@ -60,22 +60,24 @@ class MemoryCopy {
   // all are the device's own.
   absl::Status WriteAllFrom(absl::Span<const DevicePiece> copies,
                             CUstream stream, bool are_own) const;
-  // Where bytes of the host's own are put that are written next: kPiece of them.
+  // Where bytes of the host's own are put that are written next.
   class Stage {
    public:
-    absl::Span<std::uint8_t> bytes() {
-      return pinned_.has_value() ? pinned_->bytes() : absl::MakeSpan(own_);
-    }
+    // kPiece bytes, which may be filled: once what was written from there has been
+    // read. Fails as StagedWrites::Next() does.
+    absl::StatusOr<absl::Span<std::uint8_t>> Next();
+    // Returns when all that was written by it is there.
+    absl::Status Finish();
 
    private:
     friend class MemoryCopy;
-    std::optional<Staging::Piece> pinned_;
+    std::optional<StagedWrites> pinned_;
     std::vector<std::uint8_t> own_;  // Where nothing can be pinned for it.
   };
-  absl::StatusOr<Stage> MakeStage() const;
-  // The first `size` bytes of `stage`, which may be filled anew then. Of several
-  // threads one copies at a time where that is the bus's work: the driver waits
-  // for a copy by spinning, and the bus has only so much to give.
+  // Of one thread, which this outlives.
+  Stage MakeStage() const;
+  // The first `size` bytes of what Next() returned; maybe not there before the
+  // stage's Finish().
   absl::Status WriteStaged(std::uint64_t offset, Stage& stage,
                            std::uint64_t size) const;
   // The CRC-32C of each: by a kernel where a device has the memory and has room for

@@ -1,7 +1,7 @@
 #include "vmm/weights/internal/staging.h"
 
-#include <cstddef>
-
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "platform/base/status_macros.h"
 
 namespace vmm::weights {
@@ -28,6 +28,65 @@ absl::StatusOr<Staging::Piece> Staging::Take() {
   }
   ASSIGN_OR_RETURN(auto pinned, Pin(driver_, context_, kPiece));
   return Piece(this, std::move(pinned));
+}
+
+StagedWrites::~StagedWrites() {
+  if (const absl::Status finished = Finish(); !finished.ok()) {
+    platform::ReportReleaseFailure(finished);
+  }
+}
+
+absl::Status StagedWrites::Await(Turn& turn) const {
+  if (!turn.read.has_value()) return absl::OkStatus();
+  const OwnedEvent read = std::move(turn.read);
+  // As long as the copy takes, and what the program put on the stream before it.
+  const absl::Status passed = AwaitPassing(read, absl::InfiniteFuture());
+  return passed.ok() ? passed : AwaitAll(passed);
+}
+
+absl::Status StagedWrites::AwaitAll(const absl::Status& why) const {
+  const platform::Driver& driver = staging_->driver();
+  absl::StatusOr<CurrentContext> current = staging_->context().MakeCurrent();
+  if (!current.ok()) return why;
+  // What it fails of is no news.
+  (void)driver->cuStreamSynchronize(nullptr);
+  return why;
+}
+
+absl::StatusOr<absl::Span<std::uint8_t>> StagedWrites::Next() {
+  if (next_ == turns_.size()) {
+    ASSIGN_OR_RETURN(const CurrentContext current,
+                     staging_->context().MakeCurrent());
+    ASSIGN_OR_RETURN(Staging::Piece piece, staging_->Take());
+    turns_.push_back({std::move(piece), OwnedEvent()});
+  }
+  RETURN_IF_ERROR(Await(turns_[next_]));
+  return turns_[next_].piece.bytes();
+}
+
+absl::Status StagedWrites::Write(CUdeviceptr to, std::uint64_t size) {
+  const platform::Driver& driver = staging_->driver();
+  Turn& turn = turns_[next_];
+  ASSIGN_OR_RETURN(const CurrentContext current,
+                   staging_->context().MakeCurrent());
+  if (CUresult r =
+          driver->cuMemcpyHtoDAsync(to, turn.piece.bytes().data(),
+                                    static_cast<std::size_t>(size), nullptr);
+      r != CUDA_SUCCESS) {
+    return driver.Error(r, absl::StrCat("cuMemcpyHtoDAsync(0x", absl::Hex(to),
+                                        ", ", size, " bytes)"));
+  }
+  absl::StatusOr<OwnedEvent> read = RecordEvent(driver, nullptr);
+  if (!read.ok()) return AwaitAll(read.status());
+  turn.read = *std::move(read);
+  next_ = (next_ + 1) % kTurns;
+  return absl::OkStatus();
+}
+
+absl::Status StagedWrites::Finish() {
+  absl::Status status;
+  for (Turn& turn : turns_) status.Update(Await(turn));
+  return status;
 }
 
 }  // namespace vmm::weights

@@ -1,0 +1,145 @@
+// Tensor sets that come from files while the device is behind.
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/gpu/held_stream.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "tests/support/private_directory.h"
+#include "vmm/weights/internal/staging.h"
+#include "vmm/weights/tensor_set.h"
+
+namespace vmm::testing {
+namespace {
+
+using weights::kPiece;
+
+class WeightsFilesTest : public DriverTest {
+ protected:
+  static constexpr std::uint64_t kTensors = 6;
+
+  WeightsFilesTest() : bytes_(kTensors * kPiece, '\0') {
+    std::uint32_t state = 1;
+    for (char& byte : bytes_) {
+      state = state * 1664525u + 1013904223u;
+      byte = static_cast<char>(state >> 24);
+    }
+    std::ofstream(path_, std::ios::binary) << bytes_;
+    for (std::uint64_t i = 0; i < kTensors; ++i) {
+      const std::size_t place = Must(layout_.Add(
+          absl::StrCat(i), DType::kUInt8, {static_cast<std::int64_t>(kPiece)}));
+      reads_.push_back({place, 0, {i * kPiece, kPiece, kPiece}});
+    }
+    memory_ = Must(Allocation::Create(device, {.size = layout_.size()}));
+    context_ = Must(PrimaryContext::Retain(device));
+    current_.emplace(Must(context_->MakeCurrent()));
+  }
+
+  // Has read once: what a driver loads and pins for it, it cannot have while a
+  // stream waits.
+  TensorSetWriter BeginAnew(const platform::Driver& driver) {
+    TensorSetWriter writer = Must(TensorSetWriter::Begin(
+        driver, memory_->address(), memory_->requested_size(), layout_));
+    Must(writer.ReadFiles({path_}, reads_, {.threads = 1}));
+    EXPECT_EQ(driver->cuMemsetD8(memory_->address(), 0xee, memory_->size()),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    return writer;
+  }
+  // The default stream stands still until `held` is released.
+  void HoldDefaultStream(const HeldStream& held) {
+    CUevent event = nullptr;
+    EXPECT_EQ(driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuEventRecord(event, held.get()), CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamWaitEvent(nullptr, event, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
+  }
+  std::string Copied() {
+    std::string copied(bytes_.size(), '\0');
+    EXPECT_EQ(driver()->cuMemcpyDtoH(copied.data(), memory_->address(),
+                                     copied.size()),
+              CUDA_SUCCESS);
+    return copied;
+  }
+
+  const PrivateDirectory directory_;
+  const std::string path_ = directory_.path() + "/weights";
+  std::string bytes_;
+  TensorLayout layout_{TensorSetNotes{}};
+  std::vector<TensorSetWriter::FileRead> reads_;
+  std::optional<Allocation> memory_;
+  std::optional<PrimaryContext> context_;
+  std::optional<CurrentContext> current_;
+};
+
+// A thread fills one piece while the device reads the other, and no more.
+TEST_F(WeightsFilesTest, NoPieceIsFilledThatIsStillRead) {
+  TensorSetWriter writer = BeginAnew(driver());
+  HeldStream held(device);
+  HoldDefaultStream(held);
+  bool is_held = true;
+  Must(writer.ReadFiles(
+      {path_}, reads_,
+      {.threads = 1, .progress = [&](std::uint64_t done, std::uint64_t total) {
+         EXPECT_EQ(total, kTensors * kPiece);
+         EXPECT_TRUE(!is_held || done <= 2 * kPiece) << done;
+         if (done < 2 * kPiece) return absl::OkStatus();
+         is_held = false;
+         held.Release();
+         return absl::OkStatus();
+       }}));
+  EXPECT_FALSE(is_held);
+  EXPECT_TRUE(Copied() == bytes_);
+}
+
+// Its memory goes next: what was still copied there would end the context.
+TEST_F(WeightsFilesTest, AReadThatFailsLeavesNoCopyUnderWay) {
+  TensorSetWriter writer = BeginAnew(driver());
+  std::filesystem::resize_file(path_, 2 * kPiece - 1);
+  HeldStream held(device);
+  HoldDefaultStream(held);
+  const absl::Status cut = writer.ReadFiles(
+      {path_}, reads_,
+      {.threads = 1, .progress = [&](std::uint64_t, std::uint64_t) {
+         held.Release();
+         return absl::OkStatus();
+       }});
+  EXPECT_TRUE(absl::IsDataLoss(cut)) << cut;
+  EXPECT_EQ(driver()->cuStreamQuery(nullptr), CUDA_SUCCESS);
+}
+
+// Whichever call of one read fails: an error, no bytes that are taken for a set's,
+// and no copy under way.
+TEST_F(WeightsFilesTest, EachFailingCallIsTold) {
+  DriverFaults faults;
+  TensorSetWriter writer = BeginAnew(FaultyDriver(driver(), &faults));
+  for (const char* entry :
+       {"cuMemcpyHtoDAsync", "cuEventCreate", "cuEventRecord", "cuEventQuery",
+        "cuStreamGetCtx"}) {
+    for (const std::uint64_t nth : {1, 3}) {
+      faults.Arm({.point = {.nth = nth},
+                  .calls = CallKind::kAny,
+                  .entry = entry,
+                  .result = CUDA_ERROR_OUT_OF_MEMORY});
+      const absl::Status failed =
+          writer.ReadFiles({path_}, reads_, {.threads = 1});
+      EXPECT_EQ(faults.Disarm().fired, 1u) << entry;
+      EXPECT_TRUE(absl::IsResourceExhausted(failed)) << entry << failed;
+      EXPECT_THAT(std::string(failed.message()), ::testing::HasSubstr(entry));
+      EXPECT_EQ(driver()->cuStreamQuery(nullptr), CUDA_SUCCESS) << entry;
+    }
+  }
+  Must(writer.ReadFiles({path_}, reads_, {.threads = 1}));
+  EXPECT_TRUE(Copied() == bytes_);
+}
+
+}  // namespace
+}  // namespace vmm::testing
