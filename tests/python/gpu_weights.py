@@ -11,6 +11,7 @@ Wants the wheel installed, torch and safetensors. See docs/benchmarks.md.
 
 import contextlib
 import multiprocessing as mp
+import os
 import resource
 import shutil
 import signal
@@ -291,21 +292,34 @@ def sleeper(say, hear, text):
         say((away, back, float(total)))
 
 
-def bare_calls(size):
-    """Seconds that the bare calls take to give `size` bytes back and to bring them back at the same
-    address: with their contents kept in pinned memory, and without."""
+def cuda_calls():
+    """cuda.bindings.driver, and what returns a call's results, or ends the check."""
     from cuda.bindings import driver as cu
 
     def must(result):
         assert result[0] == cu.CUresult.CUDA_SUCCESS, result[0]
         return result[1] if len(result) == 2 else result[1:]
 
+    return cu, must
+
+
+def fill(address, nbytes=0):
+    """A program's own: the first MiB of float32 are 2, when it returns."""
+    cu, must = cuda_calls()
+    must(cu.cuMemsetD32(address, 0x40000000, 1 << 20))
+    must(cu.cuCtxSynchronize())
+
+
+def bare_calls(size):
+    """Seconds that the bare calls take to give `size` bytes back and to bring them back at the same
+    address, to be shared as before: with their contents kept in pinned memory, or filled anew."""
+    cu, must = cuda_calls()
     properties = cu.CUmemAllocationProp()
     properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = 0
-    properties.requestedHandleTypes = (
-        cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    properties.requestedHandleTypes = kind
     access = cu.CUmemAccessDesc()
     access.location = properties.location
     access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -315,9 +329,10 @@ def bare_calls(size):
         handle = must(cu.cuMemCreate(size, properties, 0))
         must(cu.cuMemMap(address, size, 0, handle, 0))
         must(cu.cuMemSetAccess(address, size, [access], 1))
-        return handle
+        return handle, int(must(cu.cuMemExportToShareableHandle(handle, kind, 0)))
 
-    def away(handle):
+    def away(handle, descriptor):
+        os.close(descriptor)
         must(cu.cuMemUnmap(address, size))
         must(cu.cuMemRelease(handle))
 
@@ -325,30 +340,34 @@ def bare_calls(size):
     for kept in (True, False):
         down, up = [], []
         for _ in range(ROUNDS):
-            handle = there()
+            memory = there()
+            full = must(cu.cuMemGetInfo())[0]
             began = time.perf_counter()
             if kept:
                 host = must(cu.cuMemHostAlloc(size, 0))
                 must(cu.cuMemcpyDtoH(host, address, size))
-            away(handle)
+            away(*memory)
             down.append(time.perf_counter() - began)
+            wait_free(full + size - (64 << 20))
             began = time.perf_counter()
-            handle = there()
+            memory = there()
             if kept:
                 must(cu.cuMemcpyHtoD(address, host, size))
                 must(cu.cuMemFreeHost(host))
+            else:
+                fill(address)
             up.append(time.perf_counter() - began)
-            away(handle)
+            away(*memory)
         found[kept] = {"release_s": median(down), "restore_s": median(up)}
     must(cu.cuMemAddressFree(address, size))
     return found
 
 
-def wait_free(torch, least):
+def wait_free(least):
     """Milliseconds until the device has so many bytes free."""
+    cu, must = cuda_calls()
     began = time.perf_counter()
-    while torch.cuda.mem_get_info()[0] < least:
-        free = torch.cuda.mem_get_info()[0]
+    while (free := must(cu.cuMemGetInfo())[0]) < least:
         assert time.perf_counter() < began + 5, f"{free} bytes are free, {least} were to be"
         time.sleep(0.0002)
     return (time.perf_counter() - began) * 1e3
@@ -375,16 +394,15 @@ def check_sleep_and_wake():
             began = time.perf_counter()
             memory.release(keep=kept)
             down.append(time.perf_counter() - began)
-            waited = wait_free(torch, full + size - (64 << 20))  # Tables for what is pinned.
+            waited = wait_free(full + size - (64 << 20))  # Tables for what is pinned.
             began = time.perf_counter()
-            memory.restore(fill=None if kept else lambda ptr, nbytes: tensor.fill_(2.0))
-            torch.cuda.synchronize()
+            memory.restore(fill=None if kept else fill)
             up.append(time.perf_counter() - began)
             scaled.zero_()
             graph.replay()
             torch.cuda.synchronize()
             assert memory.ptr == address and float(scaled.min()) == 6.0 == float(scaled.max())
-        name = "kept on the host" if kept else "not kept"
+        name = "kept on the host" if kept else "filled anew"
         figures[name] = {"GiB": size >> 30, "device_has_it_after_ms": waited, "release_s": median(down), "restore_s": median(up),
                          **{f"bare_{key}": value for key, value in bare[kept].items()},
                          "ratio": (median(down) + median(up)) / sum(bare[kept].values())}
