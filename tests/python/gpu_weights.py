@@ -9,7 +9,9 @@ exit code 0: every check passed
 Wants the wheel installed, torch and safetensors. See docs/benchmarks.md.
 """
 
+import collections
 import contextlib
+import ctypes
 import multiprocessing as mp
 import os
 import resource
@@ -222,6 +224,22 @@ def check_swap():
             (("put_ms", put), ("slowest_reader_ms", swap), ("both_ms", last))}
 
 
+def bare_reads(path):
+    """GB a second of CPU time of one thread that only reads, into 4 MiB of pinned memory."""
+    cu, must = cuda_calls()
+    at = must(cu.cuMemHostAlloc(4 << 20, 0))
+    piece = (ctypes.c_char * (4 << 20)).from_address(int(at))
+    best = 0.0
+    for _ in range(3):
+        began, done = time.process_time(), 0
+        with open(path, "rb", buffering=0) as file:
+            while came := file.readinto(piece):
+                done += came
+        best = max(best, done / 1e9 / (time.process_time() - began))
+    must(cu.cuMemFreeHost(at))
+    return round(best, 2)
+
+
 def check_files():
     """From safetensors files in the page cache."""
     import torch
@@ -249,7 +267,7 @@ def check_files():
             with Child(attach_without_tie, address) as child:
                 child.get()
             assert vs.weights.verify("model", address=address) == TENSORS
-        return rows
+        return {"loads": rows, "bare_reads_GB_per_cpu_s": bare_reads(f"{folder}/0.safetensors")}
     finally:
         shutil.rmtree(folder)
 
@@ -310,77 +328,85 @@ def fill(address, nbytes=0):
     must(cu.cuCtxSynchronize())
 
 
-def bare_calls(size):
-    """Seconds that the bare calls take to give `size` bytes back and to bring them back at the same
-    address, to be shared as before: with their contents kept in pinned memory, or filled anew."""
+class BareCalls:
+    """Memory of `size` bytes that is given back, and comes back at the same address to be shared as
+    before, by the driver's calls alone."""
+
+    def __init__(self, size):
+        cu, must = cuda_calls()
+        self.size, self.must, self.cu = size, must, cu
+        self.kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        self.properties = cu.CUmemAllocationProp()
+        self.properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self.properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        self.properties.location.id = 0
+        self.properties.requestedHandleTypes = self.kind
+        self.access = cu.CUmemAccessDesc()
+        self.access.location = self.properties.location
+        self.access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        self.ptr = must(cu.cuMemAddressReserve(size, 0, 0, 0))
+        self.make()
+
+    def make(self):
+        cu, must = self.cu, self.must
+        self.handle = must(cu.cuMemCreate(self.size, self.properties, 0))
+        must(cu.cuMemMap(self.ptr, self.size, 0, self.handle, 0))
+        must(cu.cuMemSetAccess(self.ptr, self.size, [self.access], 1))
+        self.descriptor = int(must(cu.cuMemExportToShareableHandle(self.handle, self.kind, 0)))
+
+    def release(self, keep):
+        cu, must = self.cu, self.must
+        if keep:
+            self.host = must(cu.cuMemHostAlloc(self.size, 0))
+            must(cu.cuMemcpyDtoH(self.host, self.ptr, self.size))
+        os.close(self.descriptor)
+        must(cu.cuMemUnmap(self.ptr, self.size))
+        must(cu.cuMemRelease(self.handle))
+
+    def restore(self, fill):
+        self.make()
+        if fill is not None:
+            fill(self.ptr, self.size)
+            return
+        self.must(self.cu.cuMemcpyHtoD(self.ptr, self.host, self.size))
+        self.must(self.cu.cuMemFreeHost(self.host))
+
+    def close(self):
+        self.release(False)
+        self.must(self.cu.cuMemAddressFree(self.ptr, self.size))
+
+
+def sleep_and_wake(memory, size, kept, took):
+    """One round; adds the seconds to `took`."""
     cu, must = cuda_calls()
-    properties = cu.CUmemAllocationProp()
-    properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    properties.location.id = 0
-    kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    properties.requestedHandleTypes = kind
-    access = cu.CUmemAccessDesc()
-    access.location = properties.location
-    access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    address = must(cu.cuMemAddressReserve(size, 0, 0, 0))
-
-    def there():
-        handle = must(cu.cuMemCreate(size, properties, 0))
-        must(cu.cuMemMap(address, size, 0, handle, 0))
-        must(cu.cuMemSetAccess(address, size, [access], 1))
-        return handle, int(must(cu.cuMemExportToShareableHandle(handle, kind, 0)))
-
-    def away(handle, descriptor):
-        os.close(descriptor)
-        must(cu.cuMemUnmap(address, size))
-        must(cu.cuMemRelease(handle))
-
-    found = {}
-    for kept in (True, False):
-        down, up = [], []
-        for _ in range(ROUNDS):
-            memory = there()
-            full = must(cu.cuMemGetInfo())[0]
-            began = time.perf_counter()
-            if kept:
-                host = must(cu.cuMemHostAlloc(size, 0))
-                must(cu.cuMemcpyDtoH(host, address, size))
-            away(*memory)
-            down.append(time.perf_counter() - began)
-            wait_free(full + size - (64 << 20))
-            began = time.perf_counter()
-            memory = there()
-            if kept:
-                must(cu.cuMemcpyHtoD(address, host, size))
-                must(cu.cuMemFreeHost(host))
-            else:
-                fill(address)
-            up.append(time.perf_counter() - began)
-            away(*memory)
-        found[kept] = {"release_s": median(down), "restore_s": median(up)}
-    must(cu.cuMemAddressFree(address, size))
-    return found
+    full = must(cu.cuMemGetInfo())[0]
+    began = time.perf_counter()
+    memory.release(keep=kept)
+    took["release_s"].append(time.perf_counter() - began)
+    # All but tables for what is pinned.
+    took["device_has_it_after_s"].append(wait_free(full + size - (64 << 20)))
+    began = time.perf_counter()
+    memory.restore(fill=None if kept else fill)
+    took["restore_s"].append(time.perf_counter() - began)
 
 
 def wait_free(least):
-    """Milliseconds until the device has so many bytes free."""
+    """Seconds until the device has so many bytes free."""
     cu, must = cuda_calls()
     began = time.perf_counter()
     while (free := must(cu.cuMemGetInfo())[0]) < least:
         assert time.perf_counter() < began + 5, f"{free} bytes are free, {least} were to be"
         time.sleep(0.0002)
-    return (time.perf_counter() - began) * 1e3
+    return time.perf_counter() - began
 
 
 def check_sleep_and_wake():
     import torch
     torch.zeros(1, device="cuda")
     size = (1 if QUICK else 8) << 30
-    bare = bare_calls(size)
     figures = {}
     for kept in (True, False):
-        memory = vs.restorable(nbytes=size)
+        memory, bare = vs.restorable(nbytes=size), BareCalls(size)
         tensor = torch.from_dlpack(memory.array(1 << 20, "float32"))
         tensor.fill_(2.0)
         scaled = torch.zeros_like(tensor)
@@ -388,26 +414,26 @@ def check_sleep_and_wake():
         with torch.cuda.graph(graph):
             scaled.copy_(tensor * 3)
         torch.cuda.synchronize()
-        address, down, up = memory.ptr, [], []
-        for _ in range(ROUNDS):
-            full = torch.cuda.mem_get_info()[0]
-            began = time.perf_counter()
-            memory.release(keep=kept)
-            down.append(time.perf_counter() - began)
-            waited = wait_free(full + size - (64 << 20))  # Tables for what is pinned.
-            began = time.perf_counter()
-            memory.restore(fill=None if kept else fill)
-            up.append(time.perf_counter() - began)
+        address = memory.ptr
+        ours, theirs = collections.defaultdict(list), collections.defaultdict(list)
+        # Either comes first as often: the driver's own time depends on what was freed before.
+        for i in range(ROUNDS + 1 if kept else 4 * ROUNDS):
+            pair = [(bare, theirs), (memory, ours)]
+            for which, took in pair if i % 2 == 0 else reversed(pair):
+                sleep_and_wake(which, size, kept, took)
             scaled.zero_()
             graph.replay()
             torch.cuda.synchronize()
             assert memory.ptr == address and float(scaled.min()) == 6.0 == float(scaled.max())
-        name = "kept on the host" if kept else "filled anew"
-        figures[name] = {"GiB": size >> 30, "device_has_it_after_ms": waited, "release_s": median(down), "restore_s": median(up),
-                         **{f"bare_{key}": value for key, value in bare[kept].items()},
-                         "ratio": (median(down) + median(up)) / sum(bare[kept].values())}
+        ours, theirs = ({key: median(times) for key, times in took.items()}
+                        for took in (ours, theirs))
+        figures["kept on the host" if kept else "filled anew"] = {
+            "GiB": size >> 30, **ours, "bare": theirs,
+            "ratio": (ours["release_s"] + ours["restore_s"])
+                     / (theirs["release_s"] + theirs["restore_s"])}
         del tensor, scaled, graph
         memory.close()
+        bare.close()
     memory = vs.restorable(nbytes=size)
     tensor = torch.from_dlpack(memory.array(1 << 20, "float32"))
     tensor.fill_(0.5)

@@ -278,6 +278,8 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4), **more):
                              "says": f"expected {2**66}"},
     "shape of 2^64": {"header": entry(shape=(2**64,), offsets=(0, 0))},
     "shape of text": {"header": entry(shape="1")},
+    "many dimensions": {"header": entry(shape=(2**62,) * 100_000),
+                        "says": "100000 dimensions; at most 32"},
     "shape of true": {"header": entry(shape=(True,))},
     "another size": {"header": entry(shape=(2,)), "says": "expected 8"},
     "offsets outside": {"header": entry(offsets=(4, 8)), "says": "4 bytes of data"},

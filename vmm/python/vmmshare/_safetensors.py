@@ -17,6 +17,7 @@ from .errors import InvalidArgument, NotFound, Unimplemented
 __all__ = ["Entry", "read_header"]
 
 _MOST_HEADER = 64 << 20  # Bytes.
+_MOST_RANK = 32  # Of a set's tensor; a product of a million lengths would take minutes.
 
 # Its names of types, and ours.
 _DTYPES = {"BOOL": ("bool", 1), "U8": ("uint8", 1), "I8": ("int8", 1), "U16": ("uint16", 2),
@@ -62,6 +63,8 @@ def _entry(path: str, name: str, said, begin: int, room: int) -> Entry:
     if not isinstance(kind, str) or kind not in _DTYPES:
         raise Unimplemented(f"{path}: tensor {name!r} has the dtype {kind!r}; known are "
                             f"{', '.join(_DTYPES)}")
+    if isinstance(shape, list) and len(shape) > _MOST_RANK:
+        raise _damaged(path, f"tensor {name!r} has {len(shape)} dimensions; at most {_MOST_RANK}")
     if not isinstance(shape, list) or not all(map(_is_count, shape)):
         raise _damaged(path, f"tensor {name!r} has the shape {shape!r}")
     if (not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets))
