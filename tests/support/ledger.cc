@@ -118,11 +118,12 @@ std::vector<std::string> Differences(const Inventory& before,
   Inventory names = before;
   names.insert(after.begin(), after.end());
   for (const auto& [name, unused] : names) {
-    if (before.contains(kMps) && absl::StartsWith(name, kFreeBytes) &&
-        before.contains(name) && after.contains(name)) {
+    if (absl::StartsWith(name, kFreeBytes) && before.contains(name) &&
+        after.contains(name)) {
       const std::uint64_t then = before.at(name);
       const std::uint64_t now = after.at(name);
-      if ((then > now ? then - now : now - then) <= kServersOwn) continue;
+      const std::uint64_t less = now < then ? then - now : 0;
+      if (less <= (before.contains(kMps) ? kServersOwn : 0)) continue;
     }
     const std::string then = count(before, name);
     const std::string now = count(after, name);

@@ -24,7 +24,9 @@ using Inventory = std::map<std::string, std::uint64_t>;
 // Either way the calling thread's current context is part of it.
 Inventory TakeInventory(const platform::Driver& driver);
 
-// One line for each difference: "handles: 0 before, 1 after".
+// One line for each difference: "handles: 0 before, 1 after". More free memory of a
+// device than before is none: processes that share the GPU, or another one of the
+// machine, give back what is theirs (64 KiB was seen when one of another GPU ended).
 std::vector<std::string> Differences(const Inventory& before,
                                      const Inventory& after);
 
