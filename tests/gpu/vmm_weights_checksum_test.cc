@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/loaded_kernel.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "tests/support/private_directory.h"
@@ -28,25 +29,6 @@ using weights::ChecksumKernel;
 using weights::DeviceBytes;
 
 constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
-
-// A real driver loads a kernel when it is first launched in a context, and keeps
-// 2 MiB for this one (measured): before a test looks at what is free.
-class LoadedKernel {
- protected:
-  LoadedKernel() {
-    KeepContexts();
-    const Device device = Must(Device::ByOrdinal(TestDriver(), 0));
-    const Allocation memory = Must(Allocation::Create(device, {.size = 1024}));
-    const auto context = std::make_shared<const PrimaryContext>(
-        Must(PrimaryContext::Retain(device)));
-    const CurrentContext current = Must(context->MakeCurrent());
-    const auto pinned = Must(Pin(TestDriver(), context, 4096));
-    const DeviceBytes range = {memory.address(), 1024};
-    Must(Must(ChecksumKernel::Load(device))
-             .Take({&range, 1},
-                   {static_cast<std::uint32_t*>(pinned.get().at), 1024}));
-  }
-};
 
 class WeightsChecksumTest : LoadedKernel, public DriverTest {
  protected:

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/held_stream.h"
+#include "tests/gpu/loaded_kernel.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "tests/support/private_directory.h"
@@ -21,7 +22,7 @@ namespace {
 
 using weights::kPiece;
 
-class WeightsFilesTest : public DriverTest {
+class WeightsFilesTest : LoadedKernel, public DriverTest {
  protected:
   static constexpr std::uint64_t kTensors = 6;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/gpu/loaded_kernel.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/kill/party.h"
 #include "tests/kill/scenes.h"
@@ -63,7 +64,8 @@ struct Tally {
   void Print(const char* what, const Case& which) const;
 };
 
-class MatrixTest : public IpcTest {
+// Some scenes have checksums taken.
+class MatrixTest : LoadedKernel, public IpcTest {
  protected:
   // The names of the victim's steps when nothing happens to it.
   std::vector<std::string> CountSteps(const Case& which);
