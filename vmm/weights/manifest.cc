@@ -102,7 +102,7 @@ absl::StatusOr<TensorInfo> TakeTensor(WireReader& in) {
   return tensor;
 }
 
-// The fields behind the head, whose checksum is right.
+// The fields behind the head and before the checksum, which is right.
 absl::Status TakeBody(WireReader& in, std::uint32_t tensors,
                       std::uint32_t metadata, std::uint32_t fingerprint,
                       TensorManifest& manifest) {
@@ -133,8 +133,8 @@ absl::Status TakeBody(WireReader& in, std::uint32_t tensors,
     ASSIGN_OR_RETURN(TensorInfo tensor, TakeTensor(in));
     manifest.tensors.push_back(std::move(tensor));
   }
-  return in.left() == kCrcBytes ? absl::OkStatus()
-                                : Damaged("it is longer than it says");
+  return in.left() == 0 ? absl::OkStatus()
+                        : Damaged("it is longer than it says");
 }
 
 }  // namespace
@@ -184,11 +184,11 @@ absl::StatusOr<TensorManifest> DecodeManifest(
   if (bytes.size() > kMaxManifestBytes) {
     return TooMany("bytes", bytes.size(), kMaxManifestBytes);
   }
-  WireReader in(bytes);
+  WireReader start(bytes);
   std::array<std::uint8_t, kMagic.size()> magic{};
-  in.TakeBytes(absl::MakeSpan(magic));
-  const auto version = in.Take<std::uint16_t>();
-  if (in.overrun() || magic != kMagic) {
+  start.TakeBytes(absl::MakeSpan(magic));
+  const auto version = start.Take<std::uint16_t>();
+  if (start.overrun() || magic != kMagic) {
     return Damaged("it does not begin with the mark of one");
   }
   if (version > kVersion) {
@@ -200,11 +200,14 @@ absl::StatusOr<TensorManifest> DecodeManifest(
     return Damaged(
         absl::StrCat("version ", version, " in ", bytes.size(), " bytes"));
   }
-  WireReader crc(bytes.subspan(bytes.size() - kCrcBytes));
-  if (crc.Take<std::uint32_t>() !=
-      Crc32c(bytes.subspan(0, bytes.size() - kCrcBytes))) {
+  const absl::Span<const std::uint8_t> summed =
+      bytes.first(bytes.size() - kCrcBytes);
+  if (WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>() !=
+      Crc32c(summed)) {
     return Damaged("its checksum is another");
   }
+  // Without the checksum, which is then not taken for a field.
+  WireReader in(summed.subspan(kMagic.size() + sizeof(version)));
   TensorManifest manifest;
   const bool first_zeros = in.TakeZeros(6);
   manifest.generation = in.Take<std::uint64_t>();
