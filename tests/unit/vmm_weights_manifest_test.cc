@@ -43,10 +43,53 @@ TEST(DTypes, HaveNamesAndSizesAndThereAreNoOthers) {
     EXPECT_EQ(Must(DTypeOf(NameOf(dtype))), dtype);
   }
   EXPECT_EQ(known, 17);
-  EXPECT_EQ(SizeOf(DType::kComplex128), 16u);
+  EXPECT_EQ(NameOf(static_cast<DType>(255)), "unknown");
+  const std::pair<const char*, std::uint64_t> sizes[] = {
+      {"bool", 1},          {"uint8", 1},       {"int8", 1},
+      {"uint16", 2},        {"int16", 2},       {"uint32", 4},
+      {"int32", 4},         {"uint64", 8},      {"int64", 8},
+      {"float16", 2},       {"float32", 4},     {"float64", 8},
+      {"complex64", 8},     {"complex128", 16}, {"bfloat16", 2},
+      {"float8_e4m3fn", 1}, {"float8_e5m2", 1}};
+  for (const auto& [name, size] : sizes) {
+    EXPECT_EQ(SizeOf(Must(DTypeOf(name))), size) << name;
+  }
   const absl::Status none = DTypeOf("float7\n").status();
   EXPECT_TRUE(absl::IsInvalidArgument(none));
   EXPECT_THAT(Text(none), AllOf(HasSubstr("float7\\n"), HasSubstr("bfloat16")));
+}
+
+TEST(TensorExtent, ReachesBehindTheLastElementAndNotBeyond63Bits) {
+  using Numbers = std::vector<std::int64_t>;
+  const auto extent = [](DType dtype, Numbers shape, Numbers strides) {
+    TensorInfo info;
+    info.dtype = dtype;
+    info.shape = std::move(shape);
+    info.strides = std::move(strides);
+    const std::optional<std::uint64_t> found = weights::ExtentOf(info);
+    EXPECT_EQ(info.extent(), found.value_or(0));
+    return found;
+  };
+  constexpr std::int64_t kHalf = INT64_MAX / 2;
+  EXPECT_THAT(extent(DType::kInt16, {}, {}), Optional(2u));
+  EXPECT_THAT(extent(DType::kInt16, {3}, {4}), Optional(18u));
+  EXPECT_THAT(extent(DType::kInt16, {3}, {0}), Optional(2u));
+  EXPECT_THAT(extent(DType::kInt16, {1}, {4}), Optional(2u));
+  EXPECT_THAT(extent(DType::kInt16, {3, 0}, {4, 1}), Optional(0u));
+  EXPECT_THAT(extent(DType::kInt8, {2}, {INT64_MAX - 1}),
+              Optional(std::uint64_t{INT64_MAX}));
+  EXPECT_THAT(extent(DType::kInt8, {3}, {kHalf}),
+              Optional(std::uint64_t{INT64_MAX}));
+  EXPECT_THAT(extent(DType::kInt16, {2}, {kHalf - 1}),
+              Optional(std::uint64_t{INT64_MAX - 1}));
+  EXPECT_EQ(extent(DType::kInt8, {2}, {INT64_MAX}), std::nullopt);
+  EXPECT_EQ(extent(DType::kInt8, {3}, {kHalf + 1}), std::nullopt);
+  EXPECT_EQ(extent(DType::kInt16, {2}, {kHalf}), std::nullopt);
+  EXPECT_EQ(extent(DType::kInt8, {2, 3}, {INT64_MAX, kHalf + 1}), std::nullopt);
+  EXPECT_EQ(extent(DType::kInt8, {2}, {}), std::nullopt);
+  EXPECT_EQ(extent(DType::kInt8, {0, -1}, {1, 1}), std::nullopt);
+  EXPECT_EQ(extent(DType::kInt8, {0}, {-1}), std::nullopt);
+  EXPECT_EQ(extent(static_cast<DType>(255), {2}, {1}), std::nullopt);
 }
 
 TEST(TensorLayoutTest, PlacesTensorsSideBySide) {
@@ -124,10 +167,13 @@ TEST(TensorLayoutTest, TakesWhatJustFits) {
   EXPECT_THAT(weights::DenseStrides({1, 7, kSeventh}),
               Optional(ElementsAre(INT64_MAX, kSeventh, 1)));
   EXPECT_THAT(weights::DenseStrides({1, 7, kSeventh + 1}), Eq(std::nullopt));
+  EXPECT_THAT(weights::DenseStrides({3, 0, 2}), Optional(ElementsAre(2, 2, 1)));
   TensorLayout layout;
   const std::string longest(kMaxTensorName, 'a');
   Must(layout.Add(longest, DType::kUInt8, {1}));
   EXPECT_EQ(layout.manifest().tensors[0].name, longest);
+  Must(layout.Add("b", DType::kUInt8,
+                  std::vector<std::int64_t>(kMaxTensorRank, 1)));
   Must(CheckManifest(layout.manifest()));
   EXPECT_EQ(Must(DecodeManifest(EncodeManifest(layout.manifest()))),
             layout.manifest());
@@ -210,6 +256,9 @@ TEST(TensorManifestTest, MustMakeSense) {
   const Row rows[] = {
       {"names twice", [](auto& m) { m.tensors[1].name = "empty"; },
        "two tensors have the name \"empty\""},
+      {"names twice, far apart",
+       [](auto& m) { m.tensors[5].name = "embed.weight"; },
+       "two tensors have the name \"embed.weight\""},
       {"no name", [](auto& m) { m.tensors[1].name = ""; }, "name of 0 bytes"},
       {"overlap", [](auto& m) { m.tensors[1].offset = 1024; },
        "before the end of another one"},
@@ -250,6 +299,181 @@ TEST(TensorManifestTest, MustMakeSense) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << row.what << status;
     EXPECT_THAT(Text(status), HasSubstr(row.says)) << row.what;
   }
+}
+
+// A tensor of `size` bytes at `offset`.
+TensorInfo BytesAt(const std::string& name, std::uint64_t offset,
+                   std::int64_t size,
+                   std::optional<std::uint32_t> alias_of = std::nullopt) {
+  TensorInfo info;
+  info.name = name;
+  info.shape = {size};
+  info.strides = {1};
+  info.offset = offset;
+  info.alias_of = alias_of;
+  return info;
+}
+
+TEST(TensorManifestTest, TensorsMayTouchAndNotOverlap) {
+  TensorManifest touching;
+  touching.data_bytes = 512;
+  touching.tensors = {
+      BytesAt("a", 0, 256),          BytesAt("b", 256, 256),
+      BytesAt("none", 512, 0),       BytesAt("all", 256, 256, 1),
+      BytesAt("none of", 512, 0, 1), BytesAt("last", 511, 1, 1)};
+  Must(CheckManifest(touching));
+  EXPECT_EQ(Must(DecodeManifest(EncodeManifest(touching))), touching);
+  const auto refused = [&](std::size_t tensor, std::uint64_t offset) {
+    TensorManifest manifest = touching;
+    manifest.tensors[tensor].offset = offset;
+    return absl::IsInvalidArgument(CheckManifest(manifest));
+  };
+  EXPECT_TRUE(refused(1, 255));
+  EXPECT_TRUE(refused(1, 257));
+  EXPECT_TRUE(refused(2, 511));
+  EXPECT_TRUE(refused(2, 513));
+  EXPECT_TRUE(refused(3, 255));
+  EXPECT_TRUE(refused(4, 255));
+  EXPECT_TRUE(refused(5, 255));
+  // Of the first: behind it, and within the second.
+  TensorManifest behind = touching;
+  behind.tensors[5].alias_of = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckManifest(behind)));
+  TensorManifest room = touching;
+  room.data_bytes = 1024;
+  Must(CheckManifest(room));
+  ++room.tensors[3].offset;
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckManifest(room)));
+  TensorManifest cut = touching;
+  --cut.data_bytes;
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckManifest(cut)));
+}
+
+TEST(TensorManifestTest, TakesAsMuchAsItsHeaderSaysAndNoMore) {
+  constexpr auto kOk = absl::StatusCode::kOk;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kTooMany = absl::StatusCode::kResourceExhausted;
+  const auto code = [](const std::function<void(TensorManifest&)>& change) {
+    TensorManifest manifest;
+    change(manifest);
+    const absl::StatusCode found = CheckManifest(manifest).code();
+    // What is large is not written here.
+    if (found == kOk && EncodedSize(manifest) < 1 << 20) {
+      EXPECT_EQ(Must(DecodeManifest(EncodeManifest(manifest))), manifest);
+    }
+    return found;
+  };
+  for (const std::size_t more : {0, 1}) {
+    const absl::StatusCode invalid = more == 0 ? kOk : kInvalid;
+    const absl::StatusCode too_many = more == 0 ? kOk : kTooMany;
+    EXPECT_EQ(code([&](auto& m) { m.data_bytes = weights::kMaxBytes + more; }),
+              invalid);
+    EXPECT_EQ(code([&](auto& m) {
+                m.fingerprint = std::string(kMaxFingerprint + more, 'a');
+              }),
+              invalid);
+    EXPECT_EQ(code([&](auto& m) {
+                m.metadata[std::string(kMaxMetadataKey + more, 'a')] = "b";
+              }),
+              invalid);
+    EXPECT_EQ(code([&](auto& m) {
+                for (std::size_t i = 0; i < kMaxMetadata + more; ++i) {
+                  m.metadata[absl::StrCat(i)] = "";
+                }
+              }),
+              too_many);
+    // With its head, a key and a checksum, the largest there is.
+    EXPECT_EQ(code([&](auto& m) {
+                m.metadata["a"] =
+                    std::string(kMaxManifestBytes - 48 - 8 - 1 - 4 + more, 'a');
+              }),
+              too_many);
+    // One that alone is larger than all may be is called wrong.
+    EXPECT_EQ(code([&](auto& m) {
+                m.metadata["a"] = std::string(kMaxManifestBytes + more, 'a');
+              }),
+              more == 0 ? kTooMany : kInvalid);
+    EXPECT_EQ(DecodeManifest(Bytes(kMaxManifestBytes + more)).status().code(),
+              more == 0 ? kInvalid : kTooMany);
+  }
+  EXPECT_EQ(code([](auto& m) { m.tensors.resize(kMaxTensors + 1); }), kTooMany);
+}
+
+// Bytes with a checksum that fits, which no manifest has.
+TEST(TensorManifestTest, OfOneTensorSaysWhatIsWrongWithItsFields) {
+  TensorManifest one;
+  one.data_bytes = 1;
+  one.tensors = {BytesAt("a", 0, 1)};
+  one.tensors[0].shape = {};
+  one.tensors[0].strides = {};
+  const Bytes good = EncodeManifest(one);
+  ASSERT_EQ(good.size(), 48u + 24 + 1 + 4);
+  EXPECT_EQ(Must(DecodeManifest(good)), one);
+  const auto with = [&](const std::vector<std::pair<int, int>>& changes) {
+    Bytes bytes = good;
+    for (const auto& [at, value] : changes) {
+      bytes[at] = static_cast<std::uint8_t>(value);
+    }
+    testing::RepairChecksum(bytes);
+    return DecodeManifest(bytes);
+  };
+  const auto words = [&](const std::vector<std::pair<int, int>>& changes) {
+    const absl::Status status = with(changes).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return Text(status);
+  };
+  const std::string cannot = "a tensor's field has a value that it cannot have";
+  for (const int at : {53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63}) {
+    EXPECT_THAT(words({{at, 1}}), HasSubstr(cannot)) << at;
+  }
+  for (const int flags : {4, 8, 16, 32, 64, 128}) {
+    EXPECT_THAT(words({{52, flags}}), HasSubstr(cannot)) << flags;
+  }
+  EXPECT_THAT(words({{52, 1}}), HasSubstr("expected one before it"));
+  EXPECT_EQ(Must(with({{52, 2}})).tensors[0].checksum, 0u);
+  EXPECT_EQ(Must(with({{52, 2}, {60, 9}})).tensors[0].checksum, 9u);
+  EXPECT_TRUE(absl::IsUnimplemented(with({{50, 255}}).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(with({{51, 33}}).status()));
+  EXPECT_THAT(words({{51, 32}, {48, 0}}), HasSubstr("it is cut"));
+  EXPECT_THAT(words({{51, 1}}), HasSubstr("it is cut"));
+  EXPECT_THAT(words({{48, 2}}), HasSubstr("it is cut"));
+  EXPECT_THAT(words({{48, 0}}), HasSubstr("longer than it says"));
+  // More tensors than its bytes can hold, and fewer than it holds.
+  EXPECT_THAT(words({{32, 2}}), HasSubstr("it is cut"));
+  EXPECT_THAT(words({{32, 0}}), HasSubstr("longer than it says"));
+  // Metadata and a fingerprint where there are none.
+  EXPECT_THAT(words({{36, 1}}), HasSubstr("it is cut"));
+  EXPECT_THAT(words({{40, 26}}), HasSubstr("it is cut"));
+  // Shorter than the shortest.
+  for (std::size_t size = 14; size < 52; ++size) {
+    Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
+    testing::RepairChecksum(cut);
+    EXPECT_THAT(Text(DecodeManifest(cut).status()),
+                HasSubstr(absl::StrCat("in ", size, " bytes")));
+  }
+}
+
+TEST(TensorManifestTest, MetadataStandByKeyEachOnce) {
+  TensorManifest manifest;
+  manifest.metadata = {{"b", "1"}, {"d", "2"}};
+  const Bytes good = EncodeManifest(manifest);
+  const auto with_second_key = [&](char key) {
+    Bytes bytes = good;
+    bytes[48 + 10 + 8] = static_cast<std::uint8_t>(key);
+    testing::RepairChecksum(bytes);
+    return DecodeManifest(bytes);
+  };
+  EXPECT_EQ(Must(with_second_key('d')), manifest);
+  EXPECT_EQ(Must(with_second_key('c')).metadata.at("c"), "2");
+  for (const char key : {'a', 'b'}) {
+    EXPECT_THAT(Text(with_second_key(key).status()),
+                HasSubstr("its metadata are not by key"));
+  }
+}
+
+TEST(ShownText, IsCutWhereItIsLong) {
+  EXPECT_EQ(weights::Shown(std::string(80, 'a')), std::string(80, 'a'));
+  EXPECT_EQ(weights::Shown(std::string(81, 'a')), std::string(80, 'a') + "...");
 }
 
 TEST(TensorTrailer, LeadsToAManifestWithinTheMemory) {
