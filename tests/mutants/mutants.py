@@ -58,7 +58,9 @@ FILES = {
                                          fuzzed("TheOffsetHeap*"),
                                          ("tests/unit/stream_heap_test", "*")],
     "vmm/pool/internal/share_table.cc": [(TABLE, "*"), fuzzed("ShareTables*:*ByPoolTicket*")],
-    "vmm/share/internal/lease_book.cc": [("tests/ipc/vmm_ipc_test", "EndpointLeases.*")],
+    "vmm/share/internal/lease_book.cc": [
+        ("tests/ipc/vmm_ipc_test", "LeaseBookTest.*"),
+        ("tests/ipc/vmm_ipc_test", "EndpointLeases.*")],
 }
 # Enough to see a mistake, and few enough for many mutants.
 FEW = {"VMMSHARE_MODEL_OPERATIONS": "20000", "VMMSHARE_STALE_TICKETS": "20000"}
