@@ -90,6 +90,62 @@ TEST_F(ShareTableTest, ASlotSaysItsGenerationUntilItIsRecycled) {
   EXPECT_NE(third.generation, first.generation);
 }
 
+TEST_F(ShareTableTest, ASlotIsInUseUntilItIsRecycled) {
+  const SlotRef first = Must(table_.Publish(1, 0, 512));
+  const SlotRef second = Must(table_.Publish(1, 512, 512));
+  EXPECT_TRUE(table_.IsInUse(first));
+  EXPECT_TRUE(table_.IsInUse(second));
+  EXPECT_FALSE(table_.IsInUse({first.slot, second.generation}));
+  EXPECT_FALSE(table_.IsInUse({second.slot + 1, second.generation}));
+  EXPECT_FALSE(table_.IsInUse({kPoolSlots, second.generation}));
+  table_.Withdraw(first.slot);
+  EXPECT_TRUE(table_.IsInUse(first));
+  table_.Recycle(first.slot);
+  EXPECT_FALSE(table_.IsInUse(first));
+  EXPECT_TRUE(table_.IsInUse(second));
+  const SlotRef third = Must(table_.Publish(1, 0, 512));
+  ASSERT_EQ(third.slot, first.slot);
+  EXPECT_FALSE(table_.IsInUse(first));
+  EXPECT_TRUE(table_.IsInUse(third));
+}
+
+TEST_F(ShareTableTest, SaysWhetherAnyPeerHoldsAnything) {
+  EXPECT_FALSE(table_.AnyHeld());
+  Peer one = NewPeer();
+  Peer two = NewPeer();
+  const PoolTicket first = Share();
+  const PoolTicket second = Share();
+  EXPECT_FALSE(table_.AnyHeld());
+  ASSERT_EQ(two.view->Acquire(second), absl::OkStatus());
+  EXPECT_TRUE(table_.AnyHeld());
+  ASSERT_EQ(one.view->Acquire(first), absl::OkStatus());
+  two.view->Release(second.slot);
+  EXPECT_TRUE(table_.AnyHeld());
+  one.view->Release(first.slot);
+  EXPECT_FALSE(table_.AnyHeld());
+  // Whatever is written there, as long as it is not 0.
+  const SharedMemory holds = Must(SharedMemory::Open(
+      table_.holds_handle(one.id), kHoldTableBytes, PeerAccess::kReadWrite));
+  for (const std::uint8_t word : {1, 0x80, 0}) {
+    holds.writable_bytes()[first.slot * sizeof(Hold)] = word;
+    EXPECT_EQ(table_.AnyHeld(), word != 0);
+    EXPECT_EQ(table_.HoldsOf(one.id), word != 0 ? 1u : 0u);
+  }
+}
+
+TEST_F(ShareTableTest, SlotsAreNumberedFromZeroAndUsedAgainLastInFirstOut) {
+  EXPECT_EQ(table_.slots_in_use(), 0u);
+  for (std::uint32_t i = 0; i < 3; ++i) EXPECT_EQ(Share().slot, i);
+  for (const std::uint32_t slot : {0, 2}) {
+    table_.Withdraw(slot);
+    table_.Recycle(slot);
+  }
+  EXPECT_EQ(table_.slots_in_use(), 1u);
+  EXPECT_EQ(Share().slot, 2u);
+  EXPECT_EQ(Share().slot, 0u);
+  EXPECT_EQ(Share().slot, 3u);
+}
+
 TEST_F(ShareTableTest, SeveralAreHeldTogetherOrNoneIs) {
   Peer peer = NewPeer();
   std::vector<PoolTicket> tickets;
@@ -480,6 +536,9 @@ TEST_F(ShareTableDeathTest, StepsOutOfOrderEndTheProgram) {
   EXPECT_DEATH(
       static_cast<void>(table_.HoldOf(ticket.slot, Must(table_.AddPeer()))),
       "HoldOf.* that is free");
+  const PeerId peer = Must(table_.AddPeer());
+  EXPECT_DEATH(static_cast<void>(table_.HoldOf(ticket.slot + 1, peer)),
+               "HoldOf.* that is free");
   EXPECT_DEATH(table_.Recycle(ticket.slot), "is free");
   EXPECT_DEATH(table_.RemovePeer(PeerId{77}), "no such peer");
 }
