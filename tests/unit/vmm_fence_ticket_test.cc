@@ -110,15 +110,21 @@ TEST(FenceTicket, MagicAndPaddingAreChecked) {
     bytes[at] ^= 0x10;
     const absl::Status status = DecodeFenceTicket(bytes).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << at << " " << status;
+    EXPECT_THAT(status.message(),
+                HasSubstr(at < 3 ? "starts with" : "zeros at byte 28"));
   }
 }
 
 TEST(FenceTicket, ANewerVersionIsUnimplementedAndVersionZeroIsNone) {
   FenceTicketBytes bytes = EncodeFenceTicket(Sample());
   bytes[3] = 2;
-  EXPECT_TRUE(absl::IsUnimplemented(DecodeFenceTicket(bytes).status()));
+  const absl::Status newer = DecodeFenceTicket(bytes).status();
+  EXPECT_TRUE(absl::IsUnimplemented(newer));
+  EXPECT_THAT(newer.message(),
+              HasSubstr("of version 2; this vmmshare reads version 1"));
   bytes[3] = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(DecodeFenceTicket(bytes).status()));
+  EXPECT_EQ(DecodeFenceTicket(bytes).status(),
+            absl::InvalidArgumentError("a fence ticket has no version 0"));
 }
 
 // A handle of one kind that is read as another is what broke systems before.

@@ -83,7 +83,7 @@ TEST(RingItem, AFieldThatNoItemHasIsAnInvalidArgument) {
     const char* words;
   };
   const Case cases[] = {
-      {[](RingItem& i) { i.number = 0; }, "number 0"},
+      {[](RingItem& i) { i.number = 0; }, "of number 0"},
       {[](RingItem& i) { i.lap = 0; }, "lap 0"},
       {[](RingItem& i) { i.lap = i.number + 1; }, "of lap"},
       {[](RingItem& i) { i.lap = kMaxFenceValue + 1; }, "of lap"},

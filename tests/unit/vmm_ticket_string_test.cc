@@ -194,6 +194,20 @@ TEST(TicketString, WithAnAddressOfAWrongLengthIsRefused) {
   EXPECT_TRUE(Parsed(Forged(bytes, std::string(1024, 'a'), 1024)).ok());
 }
 
+// With a checksum that fits. The least has a ticket, a key, the access, a
+// length, one byte of an address and the checksum.
+TEST(TicketString, OfTooFewBytesSaysHowMany) {
+  constexpr std::size_t kLeast = kTicketBytes + 24 + 1 + 2 + 1 + 4;
+  for (std::size_t size = 4; size < kLeast; ++size) {
+    std::vector<std::uint8_t> bytes(size - 4, 1);
+    WireWriter(bytes).Put<std::uint32_t>(Crc32c(bytes));
+    ExpectNoTicket(absl::StrCat(kPrefix, absl::WebSafeBase64Escape(std::string(
+                                             bytes.begin(), bytes.end()))),
+                   absl::StrCat("it holds only ", size, " bytes"));
+  }
+  EXPECT_TRUE(Parsed(Forged(EncodeTicket(SampleTicket()), "x", 1)).ok());
+}
+
 TEST(TicketString, ForNoAccessIsRefused) {
   const std::vector<std::uint8_t> bytes = EncodeTicket(SampleTicket());
   for (int access = 0; access < 256; ++access) {
