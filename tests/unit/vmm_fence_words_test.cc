@@ -99,6 +99,28 @@ TEST(FenceWords, OnlyGrowWhoeverRaisesThem) {
   EXPECT_FALSE(Raise(words->value, 4000));
 }
 
+// Each goes for the next number, which only one of them can have raised it to:
+// until it was the other one often enough, or there is one processor for both.
+TEST(FenceWords, AreRaisedByOneOfThoseThatTryAtOnce) {
+  std::atomic<std::uint64_t> word = 0;
+  std::atomic<std::uint64_t> raised = 0;
+  std::atomic<std::uint64_t> lost = 0;
+  for (int round = 0; round < 400 && lost.load() < 2000; ++round) {
+    std::atomic<int> ready = 0;
+    const auto raise = [&] {
+      ++ready;
+      while (ready.load() < 2) std::this_thread::yield();
+      for (int i = 0; i < 10'000; ++i) {
+        ++(Raise(word, word.load() + 1) ? raised : lost);
+      }
+    };
+    std::thread other(raise);
+    raise();
+    other.join();
+    ASSERT_EQ(raised.load(), word.load());
+  }
+}
+
 TEST(FenceWords, WearOutRatherThanRunOver) {
   const std::unique_ptr<Words> words = Dirty();
   Renew(*words, kTag);
@@ -113,6 +135,21 @@ TEST(FenceWords, WearOutRatherThanRunOver) {
   }
   EXPECT_GT(fences, 30000);
   EXPECT_LT(base, std::uint64_t{1} << 63);
+  // The last fence stays abandoned: nothing is made of its memory any more.
+  const std::uint64_t last = words->base.load();
+  EXPECT_LE(last, kLastBase);
+  EXPECT_TRUE(Look(*words, last).abandoned);
+  EXPECT_EQ(Renew(*words, kTag), base);
+}
+
+TEST(FenceWords, AreRenewedUpToTheLastBase) {
+  for (const std::uint64_t more : {0, 1}) {
+    const std::unique_ptr<Words> words = Dirty();
+    Renew(*words, kTag);
+    words->value.store(kLastBase + more);
+    EXPECT_EQ(Renew(*words, kTag), kLastBase + more);
+    EXPECT_EQ(words->base.load(), more == 0 ? kLastBase : 0u);
+  }
 }
 
 // Pitfall 29: what was used before must not come to mean something else.
@@ -196,15 +233,13 @@ TEST(FenceWords, SignalsAndTheEndRaceAndNothingIsLost) {
     std::atomic<int> ready = 0;
     std::thread signaller([&] {
       ++ready;
-      while (ready.load() < 2) {
-      }
+      while (ready.load() < 2) std::this_thread::yield();
       for (std::uint64_t value = 1; value <= 20; ++value) {
         words->value.store(value);
       }
     });
     ++ready;
-    while (ready.load() < 2) {
-    }
+    while (ready.load() < 2) std::this_thread::yield();
     Abandon(*words, 0);
     signaller.join();
     const Progress now = Look(*words, 0);
