@@ -181,6 +181,28 @@ TEST(Return, HasTheBytesThatTheFormatSays) {
           .ok());
 }
 
+TEST(Return, OfAnotherTypeOrWithAHandleIsRefused) {
+  platform::Message message = MessageOf(Bytes(28, 1), kReturn);
+  EXPECT_TRUE(DecodeReturn(message).ok());
+  message.type = kRecall;
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeReturn(message).status()));
+  message.type = kReturn;
+  message.handles = AnyHandles(1);
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeReturn(message).status()));
+}
+
+TEST(Return, AndARecallComeBackForEveryNumberOfIds) {
+  auto [a, b] = Must(platform::Channel::Pair());
+  for (std::size_t count : {std::size_t{1}, std::size_t{2}, kMaxRequested}) {
+    std::vector<MemoryId> ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(Id(i));
+    Must(SendReturn(a, ids, Late()));
+    EXPECT_EQ(Must(DecodeReturn(Must(b.Receive(Late())))), ids);
+    Must(SendRecall(a, ids, absl::Seconds(1), Late()));
+    EXPECT_EQ(Must(DecodeRecall(Must(b.Receive(Late())))).ids, ids);
+  }
+}
+
 TEST(Recall, HasTheBytesThatTheFormatSaysAndNoOthersAreOne) {
   auto [a, b] = Must(platform::Channel::Pair());
   Must(SendRecall(a, {Id(3)}, absl::Milliseconds(0x0102), Late()));

@@ -204,6 +204,10 @@ TEST_F(ShareProtocol, ARecallCutAnywhereOrOfNoBlockIsNone) {
   Bytes bad = one;
   bad[7] = 0x80;  // A time below zero.
   EXPECT_TRUE(refused(bad));
+  Bytes longest = one;
+  std::fill(longest.begin(), longest.begin() + 7, std::uint8_t{0xff});
+  longest[7] = 0x7f;
+  EXPECT_FALSE(refused(longest));
   bad = one;
   bad[8] = 0;  // No segment.
   EXPECT_TRUE(refused(bad));
@@ -213,6 +217,47 @@ TEST_F(ShareProtocol, ARecallCutAnywhereOrOfNoBlockIsNone) {
   bad = one;
   bad[16] = 0;  // No generation.
   EXPECT_TRUE(refused(bad));
+}
+
+TEST_F(ShareProtocol, ATimeThatHasPassedIsSentAsNoTime) {
+  for (const absl::Duration within :
+       {-absl::Seconds(1), absl::ZeroDuration()}) {
+    Must(SendNotice(sender(), RecallBlocks{within, {{1, 0, 1, 0, 1}}}, Late()));
+    EXPECT_EQ(std::get<RecallBlocks>(Must(DecodeNotice(Sent()))).within,
+              absl::ZeroDuration());
+  }
+}
+
+// Each wait would take half a second.
+TEST_F(ShareProtocol, AGoodbyeWaitsForNobodyWhereNothingIsLost) {
+  if (platform::kHangingUpMayLoseHandles) GTEST_SKIP() << "it waits here";
+  constexpr int kGoodbyes = 20;
+  std::vector<std::pair<Channel, Channel>> all;
+  for (int i = 0; i < kGoodbyes; ++i) all.push_back(Must(Channel::Pair()));
+  const absl::Time begin = absl::Now();
+  for (auto& ends : all) Must(SendBye(ends.first, Late()));
+  EXPECT_LT(absl::Now() - begin, kGoodbyes * absl::Milliseconds(500) / 2);
+  for (auto& ends : all) EXPECT_TRUE(IsBye(Must(ends.second.Receive(Late()))));
+}
+
+TEST_F(ShareProtocol, ANoticeIsReceivedAndWhatIsNoneClosesTheChannel) {
+  Must(SendNotice(sender(), ForgetSegment{7}, Late()));
+  EXPECT_EQ(
+      std::get<ForgetSegment>(Must(ReceiveNotice(receiver(), Late(), nullptr)))
+          .number,
+      7u);
+  EXPECT_TRUE(receiver().is_open());
+  EXPECT_EQ(ReceiveNotice(receiver(), absl::Now(), nullptr).status().code(),
+            Code::kDeadlineExceeded);
+  EXPECT_TRUE(receiver().is_open());
+  Must(sender().Send(kForget, Bytes(4, 0), {}, Late()));
+  EXPECT_EQ(ReceiveNotice(receiver(), Late(), nullptr).status().code(),
+            Code::kDataLoss);
+  EXPECT_FALSE(receiver().is_open());
+  auto ends = Must(Channel::Pair());
+  ends.first.Close();
+  EXPECT_EQ(ReceiveNotice(ends.second, Late(), nullptr).status().code(),
+            Code::kUnavailable);
 }
 
 TEST(HoldWord, SaysForHowLong) {
