@@ -18,6 +18,13 @@ TEST(OffsetHeapDeathTest, ASizeIsAMultipleOfAGranuleWithinBounds) {
   }
 }
 
+TEST(OffsetHeapDeathTest, ANumberOfNodesIsAPowerOfTwoFrom64On) {
+  for (const std::uint32_t nodes : {0u, 1u, 32u, 63u, 65u, 96u, ~0u}) {
+    EXPECT_DEATH(OffsetHeap(16 * kGranule, nodes), "2.6 to 2.31 nodes")
+        << nodes;
+  }
+}
+
 TEST(OffsetHeapDeathTest, ABlockIsNotFreedTwice) {
   EXPECT_DEATH(
       {
@@ -46,6 +53,40 @@ TEST(OffsetHeapDeathTest, OnlyABlockIsFreed) {
     EXPECT_DEATH(OffsetHeap(16 * kGranule).block(node),
                  "of a node that is no live block");
   }
+}
+
+TEST(OffsetHeapDeathTest, OnlyNeighboursAreJoined) {
+  OffsetHeap heap(16 * kGranule);
+  const std::uint32_t a = heap.Allocate(kGranule, kGranule)->node;
+  const std::uint32_t b = heap.Allocate(kGranule, kGranule)->node;
+  const std::uint32_t c = heap.Allocate(kGranule, kGranule)->node;
+  const char* const words = "Join of what are no neighbours";
+  EXPECT_DEATH(heap.Join(b, a), words);
+  EXPECT_DEATH(heap.Join(a, c), words);
+  EXPECT_DEATH(heap.Join(a, a), words);
+  heap.Free(b);
+  EXPECT_DEATH(heap.Join(a, b), words);
+  EXPECT_DEATH(heap.Join(b, c), words);
+  EXPECT_DEATH(heap.Join(c, OffsetHeap::kNoNode), words);
+}
+
+TEST(OffsetHeapDeathTest, ABlockIsSplitWithinIt) {
+  OffsetHeap heap(16 * kGranule);
+  const std::uint32_t node = heap.Allocate(4 * kGranule, kGranule)->node;
+  const char* const words = "Split of a block where it does not end";
+  for (const std::uint64_t size : {std::uint64_t{0}, kGranule + 1, 4 * kGranule,
+                                   5 * kGranule, ~std::uint64_t{0}}) {
+    EXPECT_DEATH(heap.Split(node, size), words) << size;
+  }
+  heap.Free(node);
+  EXPECT_DEATH(heap.Split(node, kGranule), words);
+}
+
+TEST(OffsetHeapDeathTest, OnlyABlockAbsorbs) {
+  OffsetHeap heap(16 * kGranule);
+  const std::uint32_t node = heap.Allocate(4 * kGranule, kGranule)->node;
+  heap.Free(node);
+  EXPECT_DEATH(heap.Absorb(node), "Absorb by a node that is no live block");
 }
 
 TEST(OffsetHeapDeathTest, ABlockHasASizeAndAnAlignment) {
