@@ -40,7 +40,9 @@ def fuzzed(what):
 # What is spoilt, and what must notice: programs with a filter for their tests.
 FILES = {
     "platform/ipc/frame.cc": [("tests/unit/platform_frame_test", "*"), fuzzed("Messages*")],
-    "vmm/share/ticket.cc": [(VALUES, "*"), fuzzed("Tickets*"), ("tests/ipc/fabric_nodes_test", "*")],
+    "vmm/share/ticket.cc": [(VALUES, "*"), fuzzed("Tickets*"),
+                            ("tests/gpu/vmm_gpu_test", "ImportTest.*:TicketWithout*"),
+                            ("tests/ipc/fabric_nodes_test", "*")],
     "vmm/share/internal/addressed_string.cc": [(VALUES, "*"), fuzzed("*Strings*")],
     "vmm/share/fabric_ticket.cc": [(VALUES, "*"), fuzzed("FabricTickets*"),
                                    ("tests/gpu/vmm_gpu_test", "ImportTest.*Fabric*"),
@@ -55,9 +57,11 @@ FILES = {
     "vmm/weights/manifest.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/weights/manifest_check.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/pool/internal/offset_heap.cc": [("tests/unit/offset_heap_test", "*"),
+                                         ("tests/death/offset_heap_death_test", "*"),
                                          fuzzed("TheOffsetHeap*"),
                                          ("tests/unit/stream_heap_test", "*")],
     "vmm/pool/internal/share_table.cc": [(TABLE, "*"), fuzzed("ShareTables*:*ByPoolTicket*")],
+    "vmm/pool/internal/shared_table_view.cc": [(TABLE, "*")],
     "vmm/share/internal/lease_book.cc": [
         ("tests/ipc/vmm_ipc_test", "LeaseBookTest.*"),
         ("tests/ipc/vmm_ipc_test", "EndpointLeases.*")],
