@@ -220,6 +220,72 @@ TEST_F(ShareTableTest, OneTicketMayBeAmongSeveralTwice) {
   }
 }
 
+TEST_F(ShareTableTest, ABlockIsHeldAsOftenAsCanBeCounted) {
+  const PeerId peer = Must(table_.AddPeer());
+  const auto view = Must(SharedTableView::Open(
+      table_.table_handle(), table_.holds_handle(peer), table_.domain(), 3));
+  const PoolTicket ticket = Share(), other = Share();
+  ASSERT_EQ(view->Acquire(ticket), absl::OkStatus());
+  ASSERT_EQ(view->Acquire(std::vector{ticket, other}), absl::OkStatus());
+  // One too many within one call, and what is held stays as it was.
+  for (const auto& tickets :
+       {std::vector{ticket, ticket}, std::vector{other, ticket, ticket},
+        std::vector{ticket, ticket, other}}) {
+    const absl::Status refused = view->Acquire(tickets);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr("is held 3 times"));
+    EXPECT_EQ(view->References(ticket.slot), 2u);
+    EXPECT_EQ(view->References(other.slot), 1u);
+  }
+  ASSERT_EQ(view->Acquire(ticket), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(view->Acquire(ticket)));
+  EXPECT_EQ(view->References(ticket.slot), 3u);
+  // One that was freed is refused for that, wherever the other one stands.
+  table_.Withdraw(other.slot);
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(view->Acquire(std::vector{other, ticket})));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(view->Acquire(std::vector{ticket, other})));
+  for (int i = 0; i < 3; ++i) view->Release(ticket.slot);
+  EXPECT_EQ(view->References(ticket.slot), 0u);
+  view->Release(other.slot);
+  EXPECT_EQ(table_.HoldsOf(peer), 0u);
+}
+
+TEST_F(ShareTableTest, AViewSaysWhichBlockItHolds) {
+  Peer peer = NewPeer();
+  const PoolTicket ticket = Share();
+  EXPECT_FALSE(peer.view->Holds(ticket.slot, ticket.generation));
+  EXPECT_FALSE(peer.view->Holds(ticket.slot, 0));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(peer.view->Acquire(ticket), absl::OkStatus());
+  }
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(peer.view->Holds(ticket.slot, ticket.generation));
+    EXPECT_FALSE(peer.view->Holds(ticket.slot, ticket.generation + 1));
+    EXPECT_FALSE(peer.view->Holds(ticket.slot + 1, ticket.generation));
+    peer.view->Release(ticket.slot);
+  }
+  EXPECT_FALSE(peer.view->Holds(ticket.slot, ticket.generation));
+  EXPECT_FALSE(peer.view->Holds(kPoolSlots - 1, ticket.generation));
+  EXPECT_EQ(peer.view->References(kPoolSlots - 1), 0u);
+}
+
+TEST_F(ShareTableTest, TheOwnerSeesTheWordOfTheFirstHold) {
+  Peer peer = NewPeer();
+  const PoolTicket ticket = Share();
+  ASSERT_EQ(peer.view->Acquire(absl::MakeConstSpan(&ticket, 1), 71),
+            absl::OkStatus());
+  EXPECT_EQ(table_.HoldOf(ticket.slot, peer.id), 71u);
+  ASSERT_EQ(peer.view->Acquire(absl::MakeConstSpan(&ticket, 1), 72),
+            absl::OkStatus());
+  EXPECT_EQ(table_.HoldOf(ticket.slot, peer.id), 71u);
+  peer.view->Release(ticket.slot);
+  EXPECT_EQ(table_.HoldOf(ticket.slot, peer.id), 71u);
+  peer.view->Release(ticket.slot);
+  EXPECT_EQ(table_.HoldOf(ticket.slot, peer.id), 0u);
+}
+
 TEST_F(ShareTableTest, WhatIsMadeAheadIsEmpty) {
   Peer peer = NewPeer();
   const PoolTicket ticket = Share();
@@ -441,6 +507,10 @@ TEST_F(ShareTableTest, AViewOfSomethingElseIsAnInvalidArgument) {
   std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
   EXPECT_TRUE(
       absl::IsUnimplemented(open(forged.handle(), holds, table_.domain())));
+  header.version = kShareVersion - 1;
+  std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(open(forged.handle(), holds, table_.domain())));
   header.version = kShareVersion;
   header.slots = 2 * kPoolSlots;
   std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
@@ -547,7 +617,11 @@ TEST_F(ShareTableDeathTest, AReleaseTooManyEndsTheProgram) {
   Peer peer = NewPeer();
   const PoolTicket ticket = Share();
   EXPECT_DEATH(peer.view->Release(ticket.slot), "is not held");
-  EXPECT_DEATH(peer.view->Release(kPoolSlots), "no slot");
+  EXPECT_DEATH(peer.view->Release(kPoolSlots), "Release.. of no slot");
+  EXPECT_DEATH(static_cast<void>(peer.view->References(kPoolSlots)),
+               "References.. of no slot");
+  EXPECT_DEATH(static_cast<void>(peer.view->Holds(kPoolSlots, 1)),
+               "Holds.. of no slot");
 }
 
 }  // namespace

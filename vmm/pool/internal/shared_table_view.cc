@@ -1,7 +1,6 @@
 #include "vmm/pool/internal/shared_table_view.h"
 
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -74,7 +73,7 @@ absl::Status CheckHeader(const SharedMemory& table, const DomainId& domain) {
 
 absl::StatusOr<std::unique_ptr<SharedTableView>> SharedTableView::Open(
     const platform::OsHandle& table, const platform::OsHandle& holds,
-    const DomainId& domain) {
+    const DomainId& domain, std::uint32_t max_references) {
   absl::StatusOr<SharedMemory> table_memory =
       SharedMemory::Open(table, kShareTableBytes, PeerAccess::kRead);
   if (!table_memory.ok()) {
@@ -93,14 +92,15 @@ absl::StatusOr<std::unique_ptr<SharedTableView>> SharedTableView::Open(
   if (!slots.ok()) {
     return platform::Annotate(slots.status(), "the counts of a share table");
   }
-  return std::unique_ptr<SharedTableView>(
-      new SharedTableView(domain, *std::move(table_memory),
-                          *std::move(hold_memory), *std::move(slots)));
+  return std::unique_ptr<SharedTableView>(new SharedTableView(
+      domain, *std::move(table_memory), *std::move(hold_memory),
+      *std::move(slots), max_references));
 }
 
 SharedTableView::SharedTableView(const DomainId& domain, SharedMemory table,
                                  SharedMemory holds,
-                                 platform::ZeroedPages slots)
+                                 platform::ZeroedPages slots,
+                                 std::uint32_t max_references)
     : domain_(domain),
       table_(std::move(table)),
       hold_memory_(std::move(holds)),
@@ -108,7 +108,8 @@ SharedTableView::SharedTableView(const DomainId& domain, SharedMemory table,
                                                     kShareHeaderBytes)),
       holds_(reinterpret_cast<Hold*>(hold_memory_.writable_bytes().data())),
       slot_pages_(std::move(slots)),
-      slots_(reinterpret_cast<Slot*>(slot_pages_.get().data())) {}
+      slots_(reinterpret_cast<Slot*>(slot_pages_.get().data())),
+      max_references_(max_references) {}
 
 absl::Status SharedTableView::Acquire(absl::Span<const PoolTicket> tickets,
                                       std::uint32_t hold) {
@@ -151,7 +152,7 @@ std::size_t SharedTableView::HoldAll(absl::Span<const PoolTicket> tickets,
     Slot& slot = slots_[ticket.slot];
     if (slot.references == 0) {
       holds_[ticket.slot].store(hold, std::memory_order_relaxed);
-    } else if (slot.references == std::numeric_limits<std::uint32_t>::max()) {
+    } else if (slot.references == max_references_) {
       break;
     }
     ++slot.references;
@@ -194,8 +195,8 @@ absl::Status SharedTableView::WhyRefused(const PoolTicket& ticket,
   }
   if (is_held_too_often) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the block (", ticket.Describe(),
-        ") is held 2^32 - 1 times by this process; give some of them back"));
+        "the block (", ticket.Describe(), ") is held ", max_references_,
+        " times by this process; give some of them back"));
   }
   const ShareRecord& record = records_[ticket.slot];
   const std::uint64_t generation =

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -34,13 +35,18 @@ namespace vmm::pool {
 // anything here: its Release() would take a hold from under its parent.
 class SharedTableView {
  public:
+  // How often a process can hold a block.
+  static constexpr std::uint32_t kMaxReferences =
+      std::numeric_limits<std::uint32_t>::max();
+
   // Opens the two memories that the owner sent. The handles stay the caller's
   // and are not needed afterwards. INVALID_ARGUMENT when either is not such a
   // memory, or the table is not one of `domain`; UNIMPLEMENTED when it is of a
-  // newer version. One view a hold table: counts are kept in the view.
+  // newer version. One view a hold table: counts are kept in the view, each up
+  // to `max_references`. Tests make do with fewer: the most take minutes.
   static absl::StatusOr<std::unique_ptr<SharedTableView>> Open(
       const platform::OsHandle& table, const platform::OsHandle& holds,
-      const DomainId& domain);
+      const DomainId& domain, std::uint32_t max_references = kMaxReferences);
 
   SharedTableView(const SharedTableView&) = delete;
   SharedTableView& operator=(const SharedTableView&) = delete;
@@ -55,7 +61,8 @@ class SharedTableView {
   // The first that is refused says why. FAILED_PRECONDITION when the block was
   // freed, and its slot perhaps used again; INVALID_ARGUMENT when the ticket is
   // of another domain, names no slot or generation, or contradicts the owner's
-  // record of the block; RESOURCE_EXHAUSTED when it is held 2^32 - 1 times.
+  // record of the block; RESOURCE_EXHAUSTED when it is held kMaxReferences
+  // times.
   // Nothing is held then that was not before.
   //
   // On success each ticket equals the owner's record, which is the owner's
@@ -90,7 +97,8 @@ class SharedTableView {
   static_assert(sizeof(Slot) == 16);
 
   SharedTableView(const DomainId& domain, platform::SharedMemory table,
-                  platform::SharedMemory holds, platform::ZeroedPages slots);
+                  platform::SharedMemory holds, platform::ZeroedPages slots,
+                  std::uint32_t max_references);
   bool IsNamed(const PoolTicket& ticket) const;
   // How many of the first could name blocks of this domain.
   std::size_t CountNamed(absl::Span<const PoolTicket> tickets) const;
@@ -110,6 +118,7 @@ class SharedTableView {
   Hold* const holds_;
   const platform::ZeroedPages slot_pages_;  // Most are never touched.
   Slot* const slots_;
+  const std::uint32_t max_references_;
 };
 
 }  // namespace vmm::pool
