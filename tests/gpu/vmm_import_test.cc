@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -219,6 +220,33 @@ TEST_F(ImportTest, OfATicketOfAnotherMachineIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("made on host elsewhere"));
+}
+
+TEST_F(ImportTest, ATicketSaysWhatTheMemoryIs) {
+  for (const Rdma rdma : {Rdma::kOff, Rdma::kTry}) {
+    const Allocation memory =
+        Must(Allocation::Create(device, {.size = 3 * kGranule - 7,
+                                         .max_chunk_size = 2 * kGranule,
+                                         .rdma = rdma}));
+    const Ticket ticket = Must(MakeTicket(memory.shareable(), kNativeKind));
+    EXPECT_EQ(ticket.kind, kNativeKind);
+    EXPECT_EQ(ticket.id, memory.id());
+    EXPECT_EQ(ticket.device, device.uuid());
+    EXPECT_EQ(ticket.layout, memory.shareable().layout());
+    EXPECT_EQ(ticket.requested_size, 3 * kGranule - 7);
+    EXPECT_EQ(ticket.rdma_capable, Must(memory.IsRdmaCapable()));
+    EXPECT_EQ(ticket.host_memory_driver, driver().is_host_memory());
+    EXPECT_EQ(ticket.host_numa_node, std::nullopt);
+  }
+}
+
+TEST_F(ImportTest, ATicketIsOfAKindThatTheMemoryWasMadeFor) {
+  const Allocation memory = Make(kGranule);
+  ASSERT_FALSE(memory.shareable().kinds().Has(kForeignKind));
+  const absl::Status status =
+      MakeTicket(memory.shareable(), kForeignKind).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be shared as"));
 }
 
 TEST_F(ImportTest, OfAKindThatThisBuildLacksIsRefused) {

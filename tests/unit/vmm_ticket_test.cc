@@ -132,6 +132,16 @@ TEST(Ticket, CutAtEveryByteIsRefused) {
   ExpectMalformed(longer, "193 bytes given");
 }
 
+TEST(Ticket, WithAnotherMarkOrWithoutAllOfItIsRefused) {
+  const std::string words = "does not begin with the ticket's mark";
+  for (std::size_t at = 0; at < 8; ++at)
+    ExpectMalformed(With(at, {'X'}), words);
+  const Bytes whole = EncodeTicket(SampleTicket());
+  for (std::size_t size = 0; size < 12; ++size) {
+    ExpectMalformed(Bytes(whole.begin(), whole.begin() + size), words);
+  }
+}
+
 TEST(Ticket, WithEachBitFlippedIsRefused) {
   Bytes bytes = EncodeTicket(SampleTicket());
   for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {

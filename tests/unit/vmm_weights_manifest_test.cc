@@ -444,6 +444,15 @@ TEST(TensorManifestTest, OfOneTensorSaysWhatIsWrongWithItsFields) {
   // Metadata and a fingerprint where there are none.
   EXPECT_THAT(words({{36, 1}}), HasSubstr("it is cut"));
   EXPECT_THAT(words({{40, 26}}), HasSubstr("it is cut"));
+  // Nothing behind the dimensions, where the name should be.
+  TensorManifest nameless = one;
+  nameless.tensors[0] = BytesAt("a", 0, 1);
+  Bytes bytes = EncodeManifest(nameless);
+  bytes[48] = 0;
+  bytes.erase(bytes.end() - 5);
+  testing::RepairChecksum(bytes);
+  EXPECT_THAT(Text(DecodeManifest(bytes).status()),
+              HasSubstr("name of 0 bytes"));
   // Shorter than the shortest.
   for (std::size_t size = 14; size < 52; ++size) {
     Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
