@@ -42,6 +42,23 @@ std::vector<std::uint32_t> Comb(OffsetHeap& heap, std::uint64_t size,
   return kept;
 }
 
+// Free ranges of these sizes, in granules, freed in this order; all else is
+// taken. Returns where they are.
+std::vector<std::uint64_t> Carve(OffsetHeap& heap,
+                                 const std::vector<std::uint64_t>& sizes) {
+  std::vector<std::uint64_t> offsets;
+  std::vector<std::uint32_t> nodes;
+  for (const std::uint64_t size : sizes) {
+    const auto block = heap.Allocate(size * kGranule, kGranule);
+    offsets.push_back(block->offset);
+    nodes.push_back(block->node);
+    static_cast<void>(heap.Allocate(kGranule, kGranule));
+  }
+  static_cast<void>(heap.Allocate(heap.largest_free(), kGranule));
+  for (const std::uint32_t node : nodes) heap.Free(node);
+  return offsets;
+}
+
 TEST(OffsetHeap, GivesTheWholeHeapAsOneBlock) {
   OffsetHeap heap(3 * kMiB + kGranule);
   const auto block = heap.Allocate(heap.size(), kGranule);
@@ -215,6 +232,49 @@ TEST(OffsetHeap, TakesTheClassThatFitsClosest) {
   heap.Free(large->node);
   heap.Free(small->node);
   EXPECT_EQ(heap.Allocate(60 * kGranule, kGranule)->offset, small->offset);
+}
+
+// Below 64 granules a class has ranges of one size alone.
+TEST(OffsetHeap, TakesASmallRangeOfTheVerySize) {
+  for (std::uint64_t n = 1; n + 2 < 64; ++n) {
+    OffsetHeap heap(kMiB);
+    const auto at = Carve(heap, {n + 2, n + 1, n});
+    EXPECT_EQ(heap.largest_free(), (n + 2) * kGranule);
+    EXPECT_EQ(heap.Allocate(n * kGranule, kGranule)->offset, at[2]) << n;
+    EXPECT_EQ(heap.Allocate((n + 1) * kGranule, kGranule)->offset, at[1]) << n;
+    EXPECT_EQ(heap.Allocate((n + 2) * kGranule, kGranule)->offset, at[0]) << n;
+    EXPECT_EQ(heap.largest_free(), 0u);
+  }
+}
+
+TEST(OffsetHeap, TakesAnAlignedRangeOfTheVerySizeBeforeALargeOne) {
+  OffsetHeap heap(kMiB);
+  const auto at = Carve(heap, {20, 200});
+  ASSERT_EQ(at[0], 0u);
+  EXPECT_EQ(heap.Allocate(20 * kGranule, 16 * kGranule)->offset, 0u);
+  EXPECT_GT(heap.Allocate(20 * kGranule, 16 * kGranule)->offset, at[1]);
+}
+
+// The least range that has room wherever it begins, behind more that have none
+// than are looked at.
+TEST(OffsetHeap, TakesWhatSurelyFitsBehindManyThatDoNot) {
+  OffsetHeap heap(8 * kMiB);
+  static_cast<void>(heap.Allocate(kGranule, kGranule));
+  std::vector<std::uint32_t> narrow;
+  for (int i = 0; i <= OffsetHeap::kMaxExamined; ++i) {
+    narrow.push_back(heap.Allocate(20 * kGranule, kGranule)->node);
+    static_cast<void>(heap.Allocate(12 * kGranule, kGranule));
+  }
+  const auto wide = heap.Allocate((20 + 16 - 1) * kGranule, kGranule);
+  // Each begins one granule behind a multiple of 16.
+  ASSERT_EQ(wide->offset % (16 * kGranule), kGranule);
+  static_cast<void>(heap.Allocate(kGranule, kGranule));
+  static_cast<void>(heap.Allocate(heap.largest_free(), kGranule));
+  heap.Free(wide->node);
+  for (const std::uint32_t node : narrow) heap.Free(node);
+  const auto block = heap.Allocate(20 * kGranule, 16 * kGranule);
+  ASSERT_TRUE(block.has_value());
+  EXPECT_EQ(block->offset, wide->offset + 15 * kGranule);
 }
 
 // A range of the request's own class may be too small; the rest are looked at.

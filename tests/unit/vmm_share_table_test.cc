@@ -90,6 +90,13 @@ TEST_F(ShareTableTest, ASlotSaysItsGenerationUntilItIsRecycled) {
   EXPECT_NE(third.generation, first.generation);
 }
 
+TEST_F(ShareTableTest, ABlockMayEndWhere64BitsDo) {
+  Peer peer = NewPeer();
+  const PoolTicket last = Share(1, kMax - 512, 512);
+  EXPECT_EQ(peer.view->Acquire(last), absl::OkStatus());
+  peer.view->Release(last.slot);
+}
+
 TEST_F(ShareTableTest, ASlotIsInUseUntilItIsRecycled) {
   const SlotRef first = Must(table_.Publish(1, 0, 512));
   const SlotRef second = Must(table_.Publish(1, 512, 512));
@@ -594,6 +601,7 @@ TEST_F(ShareTableDeathTest, StepsOutOfOrderEndTheProgram) {
   EXPECT_DEATH(table_.Withdraw(ticket.slot + 1), "is free");
   EXPECT_DEATH(Share(0), "no segment");
   EXPECT_DEATH(Share(1, kMax, 1), "64 bits");
+  EXPECT_DEATH(Share(1, kMax - 511, 512), "64 bits");
   EXPECT_DEATH(Share(1, 0, 0), "no bytes");
   const auto generation_of = [this](std::uint32_t slot) {
     static_cast<void>(table_.GenerationOf(slot));

@@ -145,7 +145,7 @@ TEST(TicketString, OfAnotherSchemeIsRefused) {
   const std::string text = FormatTicketString(Sample());
   ExpectNoTicket("", "it begins with \"\"");
   ExpectNoTicket("VMMSHARE:2:AAAA", "it begins with \"VMMSHARE:2:AAAA\"");
-  ExpectNoTicket("http://example.com", "http://example.c");
+  ExpectNoTicket("http://example.com", "begins with \"http://example.c\"");
   ExpectNoTicket(absl::StrCat("x", text), "it begins with \"xvmmshare");
   ExpectNoTicket(std::string("\x1b[2J\0\n", 6), "\\x1b[2J\\x00");
 }
