@@ -225,7 +225,7 @@ nightly_mutants() {
   local left rc=0
   build dev vmm_values_test vmm_protocol_test vmm_weights_manifest_test vmm_share_table_test \
     platform_frame_test offset_heap_test fuzz_corpus_test vmm_ipc_test fabric_nodes_test \
-    vmm_death_test vmm_gpu_test stream_heap_test offset_heap_death_test
+    vmm_death_test vmm_gpu_test stream_heap_test offset_heap_death_test pool_sweep_test
   left=$((deadline - SECONDS - 60))
   limited python3 -B tests/mutants/mutants.py build/dev "--sample=$(often 0 4)" "--seed=${VMMSHARE_SEED:-1}" \
     "--seconds=$left" "--report=$folder/mutants/report" || rc=$?

@@ -61,14 +61,18 @@ FILES = {
                                          ("tests/death/offset_heap_death_test", "*"),
                                          fuzzed("TheOffsetHeap*"),
                                          ("tests/unit/stream_heap_test", "*")],
-    "vmm/pool/internal/share_table.cc": [(TABLE, "*"), fuzzed("ShareTables*:*ByPoolTicket*")],
-    "vmm/pool/internal/shared_table_view.cc": [(TABLE, "*")],
+    "vmm/pool/internal/share_table.cc": [(TABLE, "-*Race*"), (TABLE, "*Race*"),
+                                         fuzzed("ShareTables*:*ByPoolTicket*")],
+    "vmm/pool/internal/shared_table_view.cc": [(TABLE, "-*Race*"), (TABLE, "*Race*"),
+                                               fuzzed("ShareTables*:*ByPoolTicket*"),
+                                               ("tests/sweep/pool_sweep_test", "*ServeAndSubscribe")],
     "vmm/share/internal/lease_book.cc": [
         ("tests/ipc/vmm_ipc_test", "LeaseBookTest.*"),
         ("tests/ipc/vmm_ipc_test", "EndpointLeases.*")],
 }
 # Enough to see a mistake, and few enough for many mutants.
-FEW = {"VMMSHARE_MODEL_OPERATIONS": "20000", "VMMSHARE_STALE_TICKETS": "20000"}
+FEW = {"VMMSHARE_MODEL_OPERATIONS": "20000", "VMMSHARE_STALE_TICKETS": "20000",
+       "VMMSHARE_SWEEP_PAIRS": "0"}
 
 SWAPS = [(" == ", " != "), (" != ", " == "), (" < ", " <= "), (" <= ", " < "), (" > ", " >= "),
          (" >= ", " > "), (" && ", " || "), (" || ", " && "), (" + ", " - "), (" - ", " + "),

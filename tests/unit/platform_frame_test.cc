@@ -46,6 +46,17 @@ TEST(Frame, CutAtEveryByteIsDataLoss) {
   }
 }
 
+TEST(Frame, SaysHowMuchItStatesAndHowMuchThereIs) {
+  std::vector<std::uint8_t> packet = Packet({7, 40, 1});
+  packet.pop_back();
+  EXPECT_EQ(DecodeFrame(packet, 1).status().message(),
+            "it states 40 bytes of payload and has 39; at most 32768 may be "
+            "sent");
+  packet.push_back(0);
+  EXPECT_EQ(DecodeFrame(packet, 2).status().message(),
+            "it states 1 handles and came with 2; at most 16 may be sent");
+}
+
 TEST(Frame, EveryFlippedBitIsDataLossOrAnotherType) {
   const std::vector<std::uint8_t> good = Packet({7, 40, 1});
   for (std::size_t bit = 0; bit < 8 * kFrameHeaderSize; ++bit) {

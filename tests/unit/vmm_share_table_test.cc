@@ -400,7 +400,9 @@ TEST_F(ShareTableTest, ATicketThatNamesNothingIsAnInvalidArgument) {
   const PoolTicket ticket = Share();
   PoolTicket foreign = ticket;
   foreign.domain = Domain(8);
-  EXPECT_TRUE(absl::IsInvalidArgument(peer.view->Acquire(foreign)));
+  const absl::Status status = peer.view->Acquire(foreign);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(status.message(), HasSubstr("of another sharing domain"));
   PoolTicket outside = ticket;
   outside.slot = kPoolSlots;
   EXPECT_TRUE(absl::IsInvalidArgument(peer.view->Acquire(outside)));
@@ -526,6 +528,15 @@ TEST_F(ShareTableTest, AViewOfSomethingElseIsAnInvalidArgument) {
   header.slots = kPoolSlots;
   std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
   EXPECT_EQ(open(forged.handle(), holds, table_.domain()), absl::OkStatus());
+  // All is right but the mark.
+  for (char& c : header.magic) {
+    ++c;
+    std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
+    const absl::Status other = open(forged.handle(), holds, table_.domain());
+    EXPECT_TRUE(absl::IsInvalidArgument(other)) << other;
+    EXPECT_THAT(other.message(), HasSubstr("is no share table"));
+    --c;
+  }
 }
 
 // A peer that says it holds everything pins blocks, and nothing else happens.
