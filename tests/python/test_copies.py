@@ -77,16 +77,26 @@ def publisher(cuda, torch):
         yield made
 
 
+@contextlib.contextmanager
+def pool_of(cuda, torch):
+    """A pool that goes when the copies on PyTorch's stream no longer read from it."""
+    with vs.Pool(0) as pool:
+        yield pool
+        stream = ctypes.c_void_p(torch.cuda.current_stream(None).cuda_stream)
+        assert cuda.cuStreamSynchronize(stream) == 0
+
+
 def given(pool, value, cuda):
     made = {str(i): OnDevice(pool.empty(3, "int16")) for i in range(COUNT)}
     for tensor in made.values():
         fill(cuda, tensor.on, value)
+    assert cuda.cuStreamSynchronize(None) == 0  # PyTorch's stream does not wait for this one.
     return made
 
 
 def test_a_publisher_copies_what_lies_as_in_the_slot(cuda, torch, publisher):
     follower = join(cuda, publisher)
-    with vs.Pool(0) as pool:
+    with pool_of(cuda, torch) as pool:
         for value in range(1, 5):
             tensors = given(pool, value, cuda)
             assert publisher.copy(tensors, timeout=60) == (value, {})
@@ -105,7 +115,7 @@ def test_a_publisher_copies_what_lies_as_in_the_slot(cuda, torch, publisher):
 
 
 def test_what_lies_otherwise_pytorch_copies(cuda, torch, publisher):
-    with vs.Pool(0) as pool:
+    with pool_of(cuda, torch) as pool:
         tensors = given(pool, 1, cuda)
         others = {"3": OnDevice(tensors["3"].on, device=1), "5": OnDevice(tensors["5"].on, device=-1),
                   "7": OnDevice(pool.empty(3, "float16")), "9": OnDevice(tensors["9"].on)}
@@ -116,7 +126,7 @@ def test_what_lies_otherwise_pytorch_copies(cuda, torch, publisher):
 
 
 def test_another_shape_is_refused_and_nothing_published(cuda, torch, publisher):
-    with vs.Pool(0) as pool:
+    with pool_of(cuda, torch) as pool:
         tensors = given(pool, 1, cuda)
         right, tensors["8"] = tensors["8"], OnDevice(pool.empty((3, 1), "int16"))
         with pytest.raises(ValueError, match="tensor '8' is of shape .3, 1.; expected .3,."):
