@@ -433,4 +433,6 @@ def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
             publisher.copy({"embed": embed})
         with pytest.raises(ValueError, match="'norm'"):
             publisher.copy({**model, "norm": embed})
+        for stream in streams[:2]:
+            assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
         follower.close()
