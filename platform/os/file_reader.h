@@ -19,6 +19,9 @@ class FileReader {
   // NOT_FOUND when there is none at `path` (UTF-8); others as the system answers.
   static absl::StatusOr<FileReader> Open(const std::string& path);
 
+  // Bytes that it has now. 0 for what is no regular file.
+  absl::StatusOr<std::uint64_t> Size() const;
+
   // Reads `bytes` from `offset` on. Returns how many there were: fewer only where
   // the file ends.
   absl::StatusOr<std::size_t> Read(std::uint64_t offset,

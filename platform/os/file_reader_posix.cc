@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +21,15 @@ absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
     return OsError(errno, absl::StrCat("open(", path, ")"));
   }
   return FileReader(std::move(file), path);
+}
+
+absl::StatusOr<std::uint64_t> FileReader::Size() const {
+  struct stat status {};
+  if (::fstat(Fd(file_), &status) != 0) {
+    return OsError(errno, absl::StrCat("fstat(", path_, ")"));
+  }
+  return S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_size)
+                                 : 0;
 }
 
 absl::StatusOr<std::size_t> FileReader::Read(

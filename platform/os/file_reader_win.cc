@@ -24,6 +24,16 @@ absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
                     path);
 }
 
+absl::StatusOr<std::uint64_t> FileReader::Size() const {
+  LARGE_INTEGER size{};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a HANDLE is a number.
+  if (!::GetFileSizeEx(reinterpret_cast<HANDLE>(file_.get()), &size)) {
+    return OsError(static_cast<int>(::GetLastError()),
+                   absl::StrCat("GetFileSizeEx(", path_, ")"));
+  }
+  return static_cast<std::uint64_t>(size.QuadPart);
+}
+
 absl::StatusOr<std::size_t> FileReader::Read(
     std::uint64_t offset, absl::Span<std::uint8_t> bytes) const {
   constexpr std::size_t kMost = std::size_t{1} << 30;

@@ -1346,6 +1346,63 @@ static void TensorsAreReadFromFiles(vmmshare_weights_writer* writer,
   CHECK(remove(path) == 0 && rmdir(directory) == 0);
 }
 
+// Writes the header and `data` bytes of zeros.
+static void WriteSafetensors(const char* path, const char* json, size_t data) {
+  FILE* file = fopen(path, "wb");
+  CHECK(file != NULL);
+  for (int i = 0; i < 8; ++i) {
+    CHECK(fputc((int)((uint64_t)strlen(json) >> (8 * i) & 255), file) != EOF);
+  }
+  CHECK(fputs(json, file) != EOF);
+  for (size_t i = 0; i < data; ++i) CHECK(fputc(0, file) != EOF);
+  CHECK(fclose(file) == 0);
+}
+
+static void HeadersOfSafetensorsAreRead(void) {
+  char directory[] = "/tmp/vmmshare-c-XXXXXX";
+  CHECK(mkdtemp(directory) != NULL);
+  char path[64];
+  snprintf(path, sizeof(path), "%s/x.safetensors", directory);
+  const char* json =
+      "{\"__metadata__\":{\"step\":\"7\"},\"a\":{\"dtype\":\"I32\","
+      "\"shape\":[2,3],\"data_offsets\":[0,24]}}";
+  WriteSafetensors(path, json, 24);
+  vmmshare_safetensors* header = NULL;
+  FAILS(VMMSHARE_NOT_FOUND, "/no/file",
+        vmmshare_safetensors_open("/no/file", &header, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "path",
+        vmmshare_safetensors_open(NULL, &header, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "header",
+        vmmshare_safetensors_open(path, NULL, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_safetensors is NULL",
+        vmmshare_safetensors_metadata(NULL, &(vmmshare_text*){NULL}, &error));
+  MUST(vmmshare_safetensors_open(path, &header, &error));
+  CHECK(vmmshare_safetensors_count(header) == 1);
+  CHECK(vmmshare_safetensors_count(NULL) == 0);
+  vmmshare_tensor tensor = {sizeof(tensor)};
+  MUST(vmmshare_safetensors_tensor(header, 0, &tensor, &error));
+  CHECK(strcmp(tensor.name, "a") == 0 && tensor.dtype == VMMSHARE_DTYPE_INT32);
+  CHECK(tensor.rank == 2 && tensor.shape[1] == 3 && tensor.strides[0] == 3);
+  CHECK(tensor.offset == 8 + strlen(json) && tensor.bytes == 24);
+  // It goes to a layout as it is.
+  vmmshare_weights_layout* layout = NULL;
+  MUST(vmmshare_weights_layout_create(NULL, &layout, &error));
+  MUST(vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  vmmshare_weights_layout_close(layout);
+  FAILS(VMMSHARE_OUT_OF_RANGE, "tensor 1 of 1",
+        vmmshare_safetensors_tensor(header, 1, &tensor, &error));
+  vmmshare_text* text = NULL;
+  MUST(vmmshare_safetensors_metadata(header, &text, &error));
+  CHECK(strstr(vmmshare_text_get(text), "\"step\": \"7\"") != NULL);
+  vmmshare_text_free(text);
+  vmmshare_safetensors_close(header);
+  vmmshare_safetensors_close(NULL);
+  WriteSafetensors(path, json, 23);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, path,
+        vmmshare_safetensors_open(path, &header, &error));
+  CHECK(remove(path) == 0 && rmdir(directory) == 0);
+}
+
 static void TensorSetsAreReadAsTheyWereWritten(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1514,6 +1571,7 @@ static const struct {
     {"MemoryIsReleasedAndRestored", MemoryIsReleasedAndRestored},
     {"ARegionIsReleasedAndRestored", ARegionIsReleasedAndRestored},
     {"RegionHooks", RegionHooks},
+    {"HeadersOfSafetensorsAreRead", HeadersOfSafetensorsAreRead},
     {"TensorSetsAreReadAsTheyWereWritten", TensorSetsAreReadAsTheyWereWritten},
     {"DevicesAreListed", DevicesAreListed},
     {"AReportThatNobodyGetsIsAnError", AReportThatNobodyGetsIsAnError},

@@ -165,6 +165,9 @@ TEST(FuzzCorpus, RecordsOfAKeeperKeepTheirPromises) {
 TEST(FuzzCorpus, ManifestsOfTensorSetsKeepTheirPromises) {
   EXPECT_GT(Fuzz("tensor_manifest", 60000), 60000u);
 }
+TEST(FuzzCorpus, HeadersOfSafetensorsKeepTheirPromises) {
+  EXPECT_GT(Fuzz("safetensors", 60000), 60000u);
+}
 TEST(FuzzCorpus, TrailersOfTensorSetsKeepTheirPromises) {
   EXPECT_GT(Fuzz("tensor_trailer", 60000), 60000u);
 }

@@ -74,6 +74,9 @@ void FuzzKeeperRecord(Input input);
 // put right; and the bytes that say where it is.
 void FuzzTensorManifest(Input input);
 void FuzzTensorTrailer(Input input);
+// The first two bytes are how many bytes of data there are, the rest the header of a
+// safetensors file.
+void FuzzSafetensors(Input input);
 
 struct Entry {
   std::string name;

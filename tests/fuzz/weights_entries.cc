@@ -1,15 +1,20 @@
 // What a reader of a tensor set takes from memory that another process wrote.
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/string_view.h"
 #include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 #include "tests/unit/vmm_ticket_samples.h"
 #include "tests/unit/vmm_weights_samples.h"
 #include "vmm/weights/internal/trailer.h"
 #include "vmm/weights/manifest.h"
+#include "vmm/weights/safetensors.h"
 
 namespace vmm::fuzz {
 namespace {
@@ -80,8 +85,42 @@ void FuzzTensorTrailer(Input input) {
   }
 }
 
+void FuzzSafetensors(Input input) {
+  if (input.size() < 2) return;
+  const std::uint64_t data = input[0] | std::uint64_t{input[1]} << 8;
+  const std::string json(input.begin() + 2, input.end());
+  const std::uint64_t begin = 8 + json.size();
+  const absl::StatusOr<SafetensorsHeader> header =
+      DecodeSafetensorsHeader(json, begin + data);
+  if (!header.ok()) return CheckRefusal(header.status());
+  std::uint64_t end = begin;
+  std::set<std::string> names;
+  for (const TensorInfo& tensor : header->tensors) {
+    Check(tensor.offset == end, "a gap between tensors");
+    Check(tensor.extent() <= begin + data - end, "a tensor behind the file");
+    Check(names.insert(tensor.name).second, "a name is there twice");
+    Check(tensor.name.find('\0') == std::string::npos, "a NUL in a name");
+    end += tensor.extent();
+  }
+  Check(end == begin + data, "data of no tensor");
+  // What a layout takes of them is a manifest's.
+  TensorLayout layout;
+  for (const TensorInfo& tensor : header->tensors) {
+    const auto added = layout.Add(tensor.name, tensor.dtype, tensor.shape);
+    if (!added.ok()) return CheckRefusal(added.status());
+  }
+  Check(CheckManifest(layout.manifest()).ok(), "no manifest of its tensors");
+}
+
 std::vector<Entry> WeightsEntries() {
-  return {{"tensor_manifest",
+  constexpr absl::string_view kHeader =
+      R"({"__metadata__":{"format":"pt\u00e9"},"a":{"dtype":"F32","shape":[2,3],)"
+      R"("data_offsets":[0,24]},"b\n":{"dtype":"I8","shape":[],)"
+      R"("data_offsets":[24,25]}})";
+  Bytes safetensors = {25, 0};
+  safetensors.insert(safetensors.end(), kHeader.begin(), kHeader.end());
+  return {{"safetensors", &FuzzSafetensors, {safetensors}},
+          {"tensor_manifest",
            &FuzzTensorManifest,
            {EncodeManifest(testing::SampleManifest()),
             EncodeManifest(TensorManifest())}},

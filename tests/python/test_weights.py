@@ -275,11 +275,11 @@ def entry(dtype="F32", shape=(1,), offsets=(0, 4), **more):
     "one word more": {"header": entry(more=1)},
     "shape below 0": {"header": entry(shape=(-1,), offsets=(0, 0))},
     "shape that overflows": {"header": entry(shape=(2**32, 2**32), offsets=(0, 0)),
-                             "says": f"expected {2**66}"},
+                             "says": "than fit 63 bits"},
     "shape of 2^64": {"header": entry(shape=(2**64,), offsets=(0, 0))},
     "shape of text": {"header": entry(shape="1")},
     "many dimensions": {"header": entry(shape=(2**62,) * 100_000),
-                        "says": "100000 dimensions; at most 32"},
+                        "says": "more than 32 dimensions"},
     "shape of true": {"header": entry(shape=(True,))},
     "another size": {"header": entry(shape=(2,)), "says": "expected 8"},
     "offsets outside": {"header": entry(offsets=(4, 8)), "says": "4 bytes of data"},
@@ -443,12 +443,12 @@ def test_many_bad_headers(tmp_path):
         for byte in (0, 0x22, 0x7b, 0xff, good[at] ^ 1):
             path.write_bytes(good[:at] + bytes([byte]) + good[at + 1:])
             try:
-                entries, _ = vs.weights.read_header(path)
+                entries = vs.weights.read_header(str(path)).entries()
             except (vs.errors.InvalidArgument, vs.errors.Unimplemented):
                 refused += 1
                 continue
-            assert all(0 <= one.offset and one.offset + one.nbytes <= len(good)
-                       for one in entries)
+            assert all(offset >= 0 and offset + nbytes <= len(good)
+                       for *_, offset, nbytes in entries)
     assert refused > 500
 
 

@@ -141,6 +141,8 @@ absl::string_view NameOf(HandleType type) {
       return "vmmshare_weights_writer";
     case HandleType::kWeights:
       return "vmmshare_weights";
+    case HandleType::kSafetensors:
+      return "vmmshare_safetensors";
     case HandleType::kFetched:
       return "vmmshare_fetched";
     case HandleType::kSymmetric:

@@ -15,6 +15,7 @@
 #include "vmm/c/pool.h"
 #include "vmm/c/restorable.h"
 #include "vmm/c/ring.h"
+#include "vmm/c/safetensors.h"
 #include "vmm/c/share.h"
 #include "vmm/c/symmetric.h"
 #include "vmm/c/weights.h"

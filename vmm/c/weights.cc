@@ -10,7 +10,7 @@
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
-#include "vmm/tool/json.h"
+#include "vmm/c/internal/tensor.h"
 #include "vmm/weights/tensor_set.h"
 
 using vmm::c::Call;
@@ -38,7 +38,6 @@ struct vmmshare_weights : vmm::c::Handle<HandleType::kWeights> {
 
 namespace {
 
-constexpr std::size_t kTensorBytes = 72;
 constexpr std::size_t kReadOptionsBytes = 32;
 
 absl::StatusOr<std::vector<std::int64_t>> NumbersOf(const std::int64_t* numbers,
@@ -67,34 +66,6 @@ absl::StatusOr<vmm::TensorSetWriter::ReadFilesOptions> ReadFilesOptionsOf(
                                      vmmshare_status_name(status)));
   };
   return made;
-}
-
-absl::Status Describe(const vmm::TensorManifest& manifest, std::uint64_t place,
-                      vmmshare_tensor* tensor) {
-  RETURN_IF_ERROR(CheckGiven(tensor, "tensor"));
-  RETURN_IF_ERROR(vmm::c::CheckOptions(tensor, tensor->struct_size,
-                                       sizeof(*tensor), kTensorBytes,
-                                       "vmmshare_tensor"));
-  if (place >= manifest.tensors.size()) {
-    return absl::OutOfRangeError(
-        absl::StrCat("tensor ", place, " of ", manifest.tensors.size()));
-  }
-  const vmm::TensorInfo& info =
-      manifest.tensors[static_cast<std::size_t>(place)];
-  tensor->name = info.name.c_str();
-  tensor->dtype = static_cast<std::uint32_t>(info.dtype);
-  tensor->rank = static_cast<std::uint32_t>(info.shape.size());
-  tensor->shape = info.shape.data();
-  tensor->strides = info.strides.data();
-  tensor->offset = info.offset;
-  tensor->bytes = info.extent();
-  tensor->alias_of = info.alias_of.value_or(0);
-  tensor->checksum = info.checksum.value_or(0);
-  tensor->flags = 0;
-  if (info.alias_of.has_value()) tensor->flags |= VMMSHARE_TENSOR_ALIAS;
-  if (info.checksum.has_value()) tensor->flags |= VMMSHARE_TENSOR_CHECKSUM;
-  tensor->reserved = 0;
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -134,8 +105,8 @@ vmmshare_status vmmshare_weights_layout_add(vmmshare_weights_layout* layout,
     RETURN_IF_ERROR(Check(layout));
     RETURN_IF_ERROR(CheckGiven(tensor, "tensor"));
     vmmshare_tensor given;
-    RETURN_IF_ERROR(
-        vmm::c::ReadOptions(tensor, kTensorBytes, "vmmshare_tensor", &given));
+    RETURN_IF_ERROR(vmm::c::ReadOptions(tensor, vmm::c::kTensorBytes,
+                                        "vmmshare_tensor", &given));
     RETURN_IF_ERROR(CheckGiven(given.name, "name"));
     RETURN_IF_ERROR(CheckBits(given.flags,
                               VMMSHARE_TENSOR_ALIAS | VMMSHARE_TENSOR_CHECKSUM,
@@ -181,7 +152,7 @@ vmmshare_status vmmshare_weights_layout_tensor(
     vmmshare_tensor* tensor, vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(layout));
-    return Describe(layout->layout.manifest(), place, tensor);
+    return vmm::c::Describe(layout->layout.manifest().tensors, place, tensor);
   });
 }
 
@@ -386,11 +357,7 @@ vmmshare_status vmmshare_weights_metadata(const vmmshare_weights* weights,
     RETURN_IF_ERROR(CheckGiven(json, "json"));
     *json = nullptr;
     RETURN_IF_ERROR(Check(weights));
-    vmm::tool::Json all = vmm::tool::Json::Object();
-    for (const auto& [key, value] : weights->set.manifest().metadata) {
-      all.Add(key, vmm::tool::Json::Text(value));
-    }
-    *json = new vmmshare_text{all.Print()};
+    *json = vmm::c::JsonOf(weights->set.manifest().metadata);
     return absl::OkStatus();
   });
 }
@@ -401,7 +368,7 @@ vmmshare_status vmmshare_weights_tensor(const vmmshare_weights* weights,
                                         vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(weights));
-    return Describe(weights->set.manifest(), place, tensor);
+    return vmm::c::Describe(weights->set.manifest().tensors, place, tensor);
   });
 }
 

@@ -3,45 +3,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "platform/base/check.h"
+#include "platform/base/utf8.h"
 
 namespace vmm::tool {
 namespace {
 
-// How many bytes the UTF-8 sequence at the front of `text` has; 0 when there
-// is none: a lone or overlong byte, a surrogate, or past U+10FFFF.
-std::size_t SequenceLength(absl::string_view text) {
-  const auto at = [text](std::size_t i) {
-    return static_cast<unsigned char>(text[i]);
-  };
-  const unsigned char first = at(0);
-  std::size_t length = 0;
-  unsigned low = 0x80;
-  unsigned high = 0xbf;
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) {
-    length = 2;
-  } else if (first >= 0xe0 && first <= 0xef) {
-    length = 3;
-    if (first == 0xe0) low = 0xa0;
-    if (first == 0xed) high = 0x9f;
-  } else if (first >= 0xf0 && first <= 0xf4) {
-    length = 4;
-    if (first == 0xf0) low = 0x90;
-    if (first == 0xf4) high = 0x8f;
-  } else {
-    return 0;
-  }
-  if (text.size() < length || at(1) < low || at(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if (at(i) < 0x80 || at(i) > 0xbf) return 0;
-  }
-  return length;
-}
-
 void PrintText(absl::string_view text, std::string* out) {
   out->push_back('"');
   while (!text.empty()) {
-    const std::size_t length = SequenceLength(text);
+    const std::size_t length = platform::Utf8SequenceLength(text);
     const unsigned char c = static_cast<unsigned char>(text[0]);
     if (length == 0) {
       out->append("\\ufffd");

@@ -36,6 +36,7 @@ enum class HandleType : std::uint32_t {
   kRestorable,
   kRegion,
   kFenceArray,
+  kSafetensors,
 };
 
 // "vmmshare_driver".

@@ -197,6 +197,7 @@ void DefineRdma(nanobind::module_& module);
 void DefineKeeper(nanobind::module_& module);
 void DefineHooks(nanobind::module_& module);
 void DefineRing(nanobind::module_& module);
+void DefineSafetensors(nanobind::module_& module);
 void DefineSymmetric(nanobind::module_& module);
 void DefineWeights(nanobind::module_& module);
 void DefineWeightsLayout(nanobind::module_& module);

@@ -43,6 +43,7 @@ NB_MODULE(_core, module) {
   vmm::python::DefineHooks(module);
   vmm::python::DefineRing(module);
   vmm::python::DefineSymmetric(module);
+  vmm::python::DefineSafetensors(module);
   vmm::python::DefineWeightsLayout(module);
   vmm::python::DefineWeights(module);
   vmm::python::DefineReads(module);

@@ -212,7 +212,7 @@ void Reads::LayOut(WeightsLayout& layout,
       tensor.flags = VMMSHARE_TENSOR_ALIAS;
     }
     entry.is_alias = base != nullptr;
-    entry.place = AddTensor(layout, tensor);
+    entry.place = AddTensor(layout, tensor).value();  // A dict has each once.
   };
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!covers[i].has_value()) add(entries_[i], nullptr);

@@ -1,11 +1,9 @@
 // Tensor sets: what vmmshare.weights stands on.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,6 +15,7 @@
 #include "vmm/python/core/exchange.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/keeper.h"
+#include "vmm/python/core/safetensors.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 #include "vmm/python/core/weights_layout.h"
@@ -106,18 +105,15 @@ vmmshare_status Tell(void* user, std::uint64_t done, std::uint64_t total) {
   }
 }
 
-// `reads`: (place, path, offset, row_bytes, pitch) of each.
 void ReadFiles(WeightsWriter& self, const std::vector<std::string>& paths,
-               const std::vector<std::array<std::uint64_t, 5>>& reads,
-               std::uint32_t threads, nb::handle progress) {
+               const FileReads& given, std::uint32_t threads,
+               nb::handle progress) {
   std::vector<const char*> names;
   for (const std::string& path : paths) {
     names.push_back(WithoutNul(path).c_str());
   }
-  std::vector<vmmshare_file_read> all;
-  for (const auto& [place, path, offset, row_bytes, pitch] : reads) {
-    all.push_back({place, path, offset, row_bytes, pitch});
-  }
+  // A copy: without the GIL, another thread may let go of it.
+  const std::vector<vmmshare_file_read> all = given.reads;
   Told told{progress};
   vmmshare_read_options options{};
   options.struct_size = sizeof(options);

@@ -1,13 +1,13 @@
 #include "vmm/python/core/weights_layout.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "vmm/python/core/array.h"
+#include "vmm/python/core/safetensors.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -34,28 +34,21 @@ void Note(WeightsLayout& self, const std::string& key,
   });
 }
 
-std::uint64_t Add(WeightsLayout& self, const std::string& name,
-                  nb::handle dtype, nb::handle shape) {
-  WithoutNul(name);
-  const std::vector<std::int64_t> lengths = ShapeOf(shape);
-  vmmshare_tensor tensor{};
-  tensor.name = name.c_str();
-  tensor.dtype = DTypeOf(dtype).code;
-  tensor.rank = static_cast<std::uint32_t>(lengths.size());
-  tensor.shape = lengths.data();
-  return AddTensor(self, tensor);
-}
-
 }  // namespace
 
-std::uint64_t AddTensor(WeightsLayout& layout, const vmmshare_tensor& tensor) {
+std::optional<std::uint64_t> AddTensor(WeightsLayout& layout,
+                                       const vmmshare_tensor& tensor) {
   vmmshare_tensor added = tensor;
   added.struct_size = sizeof(added);
   std::uint64_t place = 0;
-  Must([&](vmmshare_error** error) {
-    return vmmshare_weights_layout_add(layout.handle.get(), &added, &place,
-                                       error);
-  });
+  vmmshare_error* error = nullptr;
+  const vmmshare_status status =
+      vmmshare_weights_layout_add(layout.handle.get(), &added, &place, &error);
+  if (status == VMMSHARE_ALREADY_EXISTS) {
+    vmmshare_error_free(error);
+    return std::nullopt;
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
   ++layout.count;
   return place;
 }
@@ -64,8 +57,8 @@ void DefineWeightsLayout(nb::module_& module) {
   nb::class_<WeightsLayout>(module, "_WeightsLayout")
       .def("__init__", &CreateLayout, nb::arg("fingerprint"))
       .def("note", &Note, nb::arg("key"), nb::arg("value"))
-      .def("add", &Add, nb::arg("name"), nb::arg("dtype").none(),
-           nb::arg("shape"))
+      .def("add_files", &AddFiles, nb::arg("headers"), nb::arg("paths"),
+           nb::arg("select").none(), nb::arg("shard").none())
       .def_prop_ro("nbytes", [](const WeightsLayout& self) {
         return vmmshare_weights_layout_size(self.handle.get());
       });

@@ -3,6 +3,7 @@
 #define VMMSHARE_VMM_PYTHON_CORE_WEIGHTS_LAYOUT_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "vmm/c/weights.h"
 #include "vmm/python/core/handles.h"
@@ -14,8 +15,9 @@ struct WeightsLayout {
   std::uint64_t count = 0;
 };
 
-// Returns the place of one more.
-std::uint64_t AddTensor(WeightsLayout& layout, const vmmshare_tensor& tensor);
+// Returns the place of one more; none when the name is taken.
+std::optional<std::uint64_t> AddTensor(WeightsLayout& layout,
+                                       const vmmshare_tensor& tensor);
 
 }  // namespace vmm::python
 

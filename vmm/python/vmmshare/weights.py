@@ -34,13 +34,11 @@ import typing
 from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
-from ._parts import part_of
 from ._publisher import Publisher, Update, publisher
 from ._reads import await_torch, dense_copy, read_arrays
-from ._safetensors import read_header
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
-from .errors import AlreadyExists, FailedPrecondition
+from .errors import FailedPrecondition
 
 __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",
            "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
@@ -117,6 +115,9 @@ def _files(paths: typing.Any) -> "builtins.list[str]":
     return [os.fspath(path) for path in paths]
 
 
+read_header = _core._Safetensors
+
+
 def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.PathLike[str]]", *,
          select: "typing.Callable[[str], bool] | None" = None, shard: "Shard | None" = None,
          fingerprint: str = "", metadata: "typing.Mapping[str, str] | None" = None,
@@ -133,8 +134,9 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     what it raises ends the load. The metadata of the files are kept, those that are given go
     before them.
 
-    NotFound for a file that cannot be read, InvalidArgument for one that is damaged, or has a
-    tensor of which there are no equal parts: headers are checked before anything is allocated.
+    NotFound for a file that is not there, and others as the system answers; InvalidArgument for
+    one that is damaged, or has a tensor of which there are no equal parts: headers are checked
+    before anything is allocated.
     AlreadyExists for a tensor that two files have, DataLoss for a file that is cut while it is
     read. Nothing is under the name then that was not there before.
     """
@@ -144,22 +146,9 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     if threads is not None and threads < 0:
         raise ValueError(f"{threads} threads; expected 1 or more")
     headers = [read_header(path) for path in files]
-    notes = {key: value for _, said in headers for key, value in said.items()}
+    notes = {key: value for header in headers for key, value in header.metadata().items()}
     layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
-    names: "dict[str, str]" = {}
-    reads = []
-    for number, (entries, _) in enumerate(headers):
-        path = files[number]
-        for entry in entries:
-            if select is not None and not select(entry.name):
-                continue
-            if names.setdefault(entry.name, path) != path:
-                raise AlreadyExists(f"tensor {entry.name!r} is in {names[entry.name]} and in "
-                                    f"{path}")
-            shape, parts = part_of(shard, entry)
-            place = layout.add(entry.name, entry.dtype, shape)
-            reads += [(place, number, entry.offset + offset, nbytes, pitch)
-                      for offset, nbytes, pitch in parts]
+    reads = layout.add_files(headers, files, select, shard)
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)

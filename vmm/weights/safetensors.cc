@@ -1,0 +1,307 @@
+#include "vmm/weights/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "platform/base/status_macros.h"
+#include "platform/base/wire.h"
+#include "platform/os/file_reader.h"
+#include "vmm/weights/internal/extent.h"
+#include "vmm/weights/internal/json_reader.h"
+
+namespace vmm {
+namespace {
+
+using weights::JsonReader;
+using weights::Shown;
+
+constexpr std::uint64_t kLengthBytes = 8;
+
+struct Name {
+  absl::string_view name;
+  DType dtype;
+};
+constexpr std::array<Name, 16> kNames = {{
+    {"BOOL", DType::kBool},
+    {"U8", DType::kUInt8},
+    {"I8", DType::kInt8},
+    {"U16", DType::kUInt16},
+    {"I16", DType::kInt16},
+    {"U32", DType::kUInt32},
+    {"I32", DType::kInt32},
+    {"U64", DType::kUInt64},
+    {"I64", DType::kInt64},
+    {"F16", DType::kFloat16},
+    {"BF16", DType::kBFloat16},
+    {"F32", DType::kFloat32},
+    {"F64", DType::kFloat64},
+    {"C64", DType::kComplex64},
+    {"F8_E4M3", DType::kFloat8E4M3FN},
+    {"F8_E5M2", DType::kFloat8E5M2},
+}};
+
+absl::Status OfTensor(absl::string_view name, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor \"", Shown(name), "\" ", why));
+}
+
+// What one tensor's object says.
+struct Said {
+  std::optional<DType> dtype;
+  std::optional<std::vector<std::int64_t>> shape;
+  std::optional<std::vector<std::int64_t>> data_offsets;
+};
+
+absl::StatusOr<DType> ReadDType(JsonReader& json, absl::string_view tensor) {
+  ASSIGN_OR_RETURN(const std::string said, json.ReadText());
+  std::string known;
+  for (const Name& one : kNames) {
+    if (one.name == said) return one.dtype;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", one.name);
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("tensor \"", Shown(tensor), "\" has the dtype \"",
+                   Shown(said), "\"; known are ", known));
+}
+
+absl::StatusOr<std::vector<std::int64_t>> ReadCounts(JsonReader& json,
+                                                     std::size_t most,
+                                                     absl::string_view what) {
+  std::vector<std::int64_t> counts;
+  RETURN_IF_ERROR(json.ReadArray([&]() -> absl::Status {
+    if (counts.size() == most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", most, " ", what));
+    }
+    ASSIGN_OR_RETURN(const std::int64_t count, json.ReadCount());
+    counts.push_back(count);
+    return absl::OkStatus();
+  }));
+  return counts;
+}
+
+absl::StatusOr<Said> ReadSaid(JsonReader& json, absl::string_view tensor) {
+  Said said;
+  RETURN_IF_ERROR(json.ReadObject([&](std::string name) -> absl::Status {
+    if (name == "dtype" && !said.dtype.has_value()) {
+      ASSIGN_OR_RETURN(said.dtype, ReadDType(json, tensor));
+      return absl::OkStatus();
+    }
+    if (name == "shape" && !said.shape.has_value()) {
+      ASSIGN_OR_RETURN(said.shape,
+                       ReadCounts(json, kMaxTensorRank, "dimensions"));
+      return absl::OkStatus();
+    }
+    if (name == "data_offsets" && !said.data_offsets.has_value()) {
+      ASSIGN_OR_RETURN(said.data_offsets, ReadCounts(json, 2, "data_offsets"));
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Shown(name), "\" is unknown, or there twice"));
+  }));
+  if (!said.dtype.has_value() || !said.shape.has_value() ||
+      !said.data_offsets.has_value()) {
+    return absl::InvalidArgumentError(
+        "not all of dtype, shape and data_offsets");
+  }
+  return said;
+}
+
+// The data begin at `begin` of the file, and have `room` bytes.
+absl::StatusOr<TensorInfo> ReadTensor(JsonReader& json, std::string name,
+                                      std::uint64_t begin, std::uint64_t room) {
+  absl::StatusOr<Said> said = ReadSaid(json, name);
+  if (absl::IsInvalidArgument(said.status())) {
+    return OfTensor(name, absl::StrCat("has ", said.status().message()));
+  }
+  RETURN_IF_ERROR(said.status());
+  TensorInfo tensor;
+  tensor.name = std::move(name);
+  tensor.dtype = *said->dtype;
+  tensor.shape = *std::move(said->shape);
+  const std::vector<std::int64_t>& offsets = *said->data_offsets;
+  if (offsets.size() != 2 || offsets[0] > offsets[1] ||
+      static_cast<std::uint64_t>(offsets[1]) > room) {
+    return OfTensor(
+        tensor.name,
+        absl::StrCat("has other data_offsets than a beginning and an end "
+                     "within the ",
+                     room, " bytes of data"));
+  }
+  std::optional<std::vector<std::int64_t>> strides =
+      weights::DenseStrides(tensor.shape);
+  if (strides.has_value()) tensor.strides = *std::move(strides);
+  const std::optional<std::uint64_t> extent = weights::ExtentOf(tensor);
+  if (!extent.has_value()) {
+    return OfTensor(tensor.name, "has a shape of more bytes than fit 63 bits");
+  }
+  const auto bytes = static_cast<std::uint64_t>(offsets[1] - offsets[0]);
+  if (*extent != bytes) {
+    return OfTensor(tensor.name, absl::StrCat("has ", bytes,
+                                              " bytes of data; of its shape "
+                                              "and dtype expected ",
+                                              *extent));
+  }
+  tensor.offset = begin + static_cast<std::uint64_t>(offsets[0]);
+  return tensor;
+}
+
+absl::Status CheckNames(const SafetensorsHeader& header) {
+  std::vector<absl::string_view> names;
+  names.reserve(header.tensors.size());
+  for (const TensorInfo& tensor : header.tensors) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) return absl::OkStatus();
+  return OfTensor(*twice, "is there twice");
+}
+
+// That they fill the data. REQUIRES: by offset.
+absl::Status CheckNoGap(const SafetensorsHeader& header, std::uint64_t begin,
+                        std::uint64_t room) {
+  std::uint64_t end = begin;
+  for (const TensorInfo& tensor : header.tensors) {
+    if (tensor.offset != end) {
+      return OfTensor(tensor.name,
+                      absl::StrCat("begins at ", tensor.offset - begin,
+                                   " of the data, and the one before it ends "
+                                   "at ",
+                                   end - begin));
+    }
+    end += tensor.extent();
+  }
+  if (end == begin + room) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "its tensors have ", end - begin, " bytes, and its data ", room));
+}
+
+absl::Status ReadMetadata(JsonReader& json,
+                          std::map<std::string, std::string>* metadata) {
+  return json.ReadObject([&](std::string key) -> absl::Status {
+    ASSIGN_OR_RETURN(std::string value, json.ReadText());
+    if (!metadata->try_emplace(std::move(key), std::move(value)).second) {
+      return absl::InvalidArgumentError("a key is there twice");
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Errors without the words that they begin with.
+absl::StatusOr<SafetensorsHeader> Decode(absl::string_view json,
+                                         std::uint64_t begin,
+                                         std::uint64_t room) {
+  SafetensorsHeader header;
+  JsonReader reader(json);
+  bool has_metadata = false;
+  RETURN_IF_ERROR(reader.ReadObject([&](std::string name) -> absl::Status {
+    if (name == "__metadata__") {
+      if (std::exchange(has_metadata, true))
+        return absl::InvalidArgumentError("__metadata__ are there twice");
+      return ReadMetadata(reader, &header.metadata);
+    }
+    ASSIGN_OR_RETURN(TensorInfo tensor,
+                     ReadTensor(reader, std::move(name), begin, room));
+    header.tensors.push_back(std::move(tensor));
+    return absl::OkStatus();
+  }));
+  RETURN_IF_ERROR(reader.ReadEnd());
+  RETURN_IF_ERROR(CheckNames(header));
+  std::stable_sort(header.tensors.begin(), header.tensors.end(),
+                   [](const TensorInfo& one, const TensorInfo& other) {
+                     return std::pair(one.offset, one.extent()) <
+                            std::pair(other.offset, other.extent());
+                   });
+  RETURN_IF_ERROR(CheckNoGap(header, begin, room));
+  return header;
+}
+
+absl::Status CheckLength(std::uint64_t length, std::uint64_t file_size) {
+  if (file_size >= kLengthBytes && length <= file_size - kLengthBytes &&
+      length <= kMaxSafetensorsHeader) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "its header is said to have ", length, " bytes, and the file has ",
+      file_size, "; a header has at most ", kMaxSafetensorsHeader));
+}
+
+// Puts around an error what it is of, and what to do.
+absl::Status Tell(absl::string_view path, const absl::Status& why) {
+  const bool is_damaged = absl::IsInvalidArgument(why);
+  return absl::Status(
+      why.code(),
+      absl::StrCat(path, path.empty() ? "" : ": ",
+                   is_damaged ? "no safetensors file, or a damaged one: " : "",
+                   why.message(),
+                   is_damaged ? ". Save or fetch the file anew."
+                              : ". Convert the tensor to one of these."));
+}
+
+absl::Status CannotRead(const std::string& path, const absl::Status& why) {
+  return absl::Status(why.code(),
+                      absl::StrCat(path, " cannot be read: ", why.message(),
+                                   ". Check the path, and who may read it."));
+}
+
+struct HeaderBytes {
+  std::uint64_t file_size = 0;
+  std::uint64_t length = 0;  // As the file says; not checked yet.
+  std::string json;          // Shorter, or empty, where that cannot be.
+};
+
+absl::StatusOr<HeaderBytes> ReadBytes(const std::string& path) {
+  ASSIGN_OR_RETURN(const platform::FileReader file,
+                   platform::FileReader::Open(path));
+  HeaderBytes bytes;
+  ASSIGN_OR_RETURN(bytes.file_size, file.Size());
+  std::array<std::uint8_t, kLengthBytes> first{};
+  ASSIGN_OR_RETURN(const std::size_t came, file.Read(0, absl::MakeSpan(first)));
+  bytes.length =
+      platform::WireReader({first.data(), came}).Take<std::uint64_t>();
+  if (!CheckLength(bytes.length, bytes.file_size).ok()) return bytes;
+  bytes.json.resize(static_cast<std::size_t>(bytes.length));
+  ASSIGN_OR_RETURN(
+      const std::size_t read,
+      file.Read(kLengthBytes,
+                {reinterpret_cast<std::uint8_t*>(bytes.json.data()),
+                 bytes.json.size()}));
+  bytes.json.resize(read);
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<SafetensorsHeader> DecodeSafetensorsHeader(
+    absl::string_view json, std::uint64_t file_size) {
+  if (const absl::Status checked = CheckLength(json.size(), file_size);
+      !checked.ok()) {
+    return Tell("", checked);
+  }
+  const std::uint64_t begin = kLengthBytes + json.size();
+  absl::StatusOr<SafetensorsHeader> header =
+      Decode(json, begin, file_size - begin);
+  if (!header.ok()) return Tell("", header.status());
+  return header;
+}
+
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
+    const std::string& path) {
+  const absl::StatusOr<HeaderBytes> bytes = ReadBytes(path);
+  if (!bytes.ok()) return CannotRead(path, bytes.status());
+  if (const absl::Status checked = CheckLength(bytes->length, bytes->file_size);
+      !checked.ok()) {
+    return Tell(path, checked);
+  }
+  // One that is cut meanwhile is no JSON.
+  const std::uint64_t begin = kLengthBytes + bytes->length;
+  absl::StatusOr<SafetensorsHeader> header =
+      Decode(bytes->json, begin, bytes->file_size - begin);
+  if (!header.ok()) return Tell(path, header.status());
+  return header;
+}
+
+}  // namespace vmm
