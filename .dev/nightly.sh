@@ -78,11 +78,11 @@ sum() { awk '{n += $1} END {printf "%d", n}'; }
 
 # Every driver call and system call of the main operations fails in turn.
 nightly_sweep() {
-  local program programs=(vmm pool fence barrier ring job)
+  local program programs=(vmm pool fence barrier ring job weights)
   programs=("${programs[@]/%/_sweep_test}")
   build dev "${programs[@]}" platform_sweep_test
-  export VMMSHARE_SWEEP_REPORT=$folder/sweep/points VMMSHARE_SWEEP_EVERY VMMSHARE_SWEEP_PAIRS
-  VMMSHARE_SWEEP_EVERY=$(often 1 5) VMMSHARE_SWEEP_PAIRS=1
+  export VMMSHARE_SWEEP_REPORT=$folder/sweep/points VMMSHARE_SWEEP_EVERY VMMSHARE_SWEEP_PAIRS VMMSHARE_SWEEP_ALL
+  VMMSHARE_SWEEP_EVERY=$(often 1 5) VMMSHARE_SWEEP_PAIRS=1 VMMSHARE_SWEEP_ALL=$(often 1 0)
   for program in "${programs[@]/#/sweep/}" os/platform_sweep_test; do
     limited "build/dev/tests/$program" --gtest_brief=1
   done

@@ -20,7 +20,6 @@ using platform::Driver;
 
 // In an inventory of a client of MPS.
 constexpr char kMps[] = "is a client of MPS";
-constexpr char kFreeBytes[] = "free bytes of device ";
 // What MPS's server keeps of a client that has ended is less than a granule
 // (128 KiB for each was seen); what a test leaks is one or more.
 constexpr std::uint64_t kServersOwn = (2 << 20) - 1;
@@ -81,7 +80,33 @@ void AddFreeMemory(const Driver& driver, int ordinal, Inventory& inventory) {
   driver->cuDevicePrimaryCtxRelease(device);
 }
 
+// Those that are current for this thread, the uppermost last, and takes them away.
+std::vector<CUcontext> TakeContexts(const Driver& driver) {
+  constexpr std::size_t kMost = 1000;
+  std::vector<CUcontext> taken;
+  CUcontext context = nullptr;
+  while (taken.size() < kMost &&
+         driver->cuCtxGetCurrent(&context) == CUDA_SUCCESS &&
+         context != nullptr &&
+         driver->cuCtxPopCurrent(&context) == CUDA_SUCCESS) {
+    taken.insert(taken.begin(), context);
+  }
+  return taken;
+}
+
 }  // namespace
+
+void DropContexts(const Driver& driver, std::size_t keep) {
+  std::vector<CUcontext> all = TakeContexts(driver);
+  if (all.size() > keep) all.resize(keep);
+  for (const CUcontext context : all) driver->cuCtxPushCurrent(context);
+}
+
+std::size_t CountContexts(const Driver& driver) {
+  const std::vector<CUcontext> all = TakeContexts(driver);
+  for (const CUcontext context : all) driver->cuCtxPushCurrent(context);
+  return all.size();
+}
 
 Inventory TakeInventory(const Driver& driver) {
   Inventory inventory;
@@ -105,6 +130,7 @@ Inventory TakeInventory(const Driver& driver) {
   if (driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
     inventory["current context"] = reinterpret_cast<std::uintptr_t>(current);
   }
+  inventory[std::string(kContexts)] = CountContexts(driver);
   return inventory;
 }
 

@@ -3,6 +3,7 @@
 #ifndef VMMSHARE_TESTS_SUPPORT_LEDGER_H_
 #define VMMSHARE_TESTS_SUPPORT_LEDGER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,8 +22,17 @@ using Inventory = std::map<std::string, std::uint64_t>;
 // driver is asked for each device's free memory, but only for devices whose
 // primary context is active: asking must create no context and take no memory.
 // When there is none, the inventory is empty and one line says so, once.
-// Either way the calling thread's current context is part of it.
+// Either way the calling thread's current context is part of it, and how many there
+// are on top of each other.
 Inventory TakeInventory(const platform::Driver& driver);
+inline constexpr char kContexts[] = "contexts of the thread";
+inline constexpr char kFreeBytes[] =
+    "free bytes of device ";  // And its ordinal.
+
+// How many contexts the thread has on top of each other, and takes away all but the
+// first `keep`.
+std::size_t CountContexts(const platform::Driver& driver);
+void DropContexts(const platform::Driver& driver, std::size_t keep);
 
 // One line for each difference: "handles: 0 before, 1 after". More free memory of a
 // device than before is none: processes that share the GPU, or another one of the

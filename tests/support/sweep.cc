@@ -171,6 +171,8 @@ class Sweeper {
     const Inventory inventory = plan_.inventory();
     const std::map<int, std::string> handles = OpenHandles();
     const std::size_t count = OpenHandleCount();
+    const std::size_t contexts =
+        plan_.faults == nullptr ? 0 : CountContexts(plan_.faults->real());
 
     BeginTap(absl::StrCat("in the sweep of ", plan_.name, ", ", where));
     arm();
@@ -198,6 +200,8 @@ class Sweeper {
       run.more_handles = static_cast<std::ptrdiff_t>(OpenHandleCount()) -
                          static_cast<std::ptrdiff_t>(count);
     }
+    // What a refused pop left; some hundreds more, and none can be pushed.
+    if (plan_.faults != nullptr) DropContexts(plan_.faults->real(), contexts);
     for (long number : run.unlisted) {
       Problem(absl::StrCat(where, ": syscall(", number,
                            ") is in no table of syscall_table_posix.h"));

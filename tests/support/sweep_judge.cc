@@ -126,7 +126,8 @@ std::map<std::string, std::uint64_t> LossesOf(std::string_view call) {
   if (call == "cuDevicePrimaryCtxRelease") {
     return {{"primary context retains", 1}};
   }
-  if (call == "cuCtxPopCurrent") return {{"current context", kAny}};
+  if (call == "cuCtxPopCurrent")
+    return {{"current context", kAny}, {kContexts, kAny}};
   if (call == "cuStreamDestroy") return {{"streams", 1}};
   if (call == "cuEventDestroy") return {{"events", 1}};
   if (call == "cuMemFree") return {{"device blocks", 1}};
@@ -194,6 +195,15 @@ Inventory WithLosses(Inventory before, const Inventory& now,
     if (name == "current context" ||
         (found->second >= then && found->second - then <= most)) {
       then = found->second;
+    }
+  }
+  if (losses.contains("bytes")) {
+    // Of a real driver it is seen by what is free.
+    for (auto& [name, then] : before) {
+      const auto found = now.find(name);
+      if (absl::StartsWith(name, kFreeBytes) && found != now.end()) {
+        then = found->second;
+      }
     }
   }
   return before;

@@ -60,6 +60,7 @@ class FenceSweep : public VmmSweep {
     plan.results = {CUDA_ERROR_OUT_OF_MEMORY};
     ExpectSwept(plan);
     plan.results = {CUDA_ERROR_INVALID_VALUE};
+    AddAnswers(plan);
     plan.name += ", refused";
     plan.system_calls = false;
     plan.may_fail_silently.emplace_back("cuDeviceGetAttribute");

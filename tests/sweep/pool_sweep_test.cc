@@ -80,6 +80,7 @@ class PoolSweep : public VmmSweep {
   // each plan is swept twice.
   static void ExpectPoolSwept(SweepPlan plan) {
     plan.results = {CUDA_ERROR_INVALID_VALUE};
+    AddAnswers(plan);
     ExpectSwept(plan);
     plan.results = {CUDA_ERROR_OUT_OF_MEMORY};
     plan.name += ", without memory";

@@ -90,6 +90,7 @@ TEST_F(RingSweep, OpenSendAndClose) {
                             // Recorded, or asked for, anew.
                             "cuEventRecord", "cuEventQuery"};
   plan.results = {CUDA_ERROR_INVALID_VALUE};
+  AddAnswers(plan);
   // The node next to a device is done without.
   plan.may_fail_silently.emplace_back("cuDeviceGetAttribute");
   ExpectSwept(WithPairs(plan));

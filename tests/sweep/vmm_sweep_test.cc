@@ -78,6 +78,8 @@ TEST_F(VmmSweep, AllocateWithKindsThatArePassedOver) {
     }
     return absl::OkStatus();
   });
+  // Told from the driver's own answer for fabric handles by nothing.
+  std::erase(plan.results, CUDA_ERROR_NOT_PERMITTED);
   // Looked at only to explain why there are no fabric handles: what cannot be
   // seen is said in that reason.
   plan.may_fail_silently = {"opendir"};
@@ -127,6 +129,8 @@ TEST_F(VmmSweep, UnmapAndRemap) {
     if (made_ != nullptr && !made_->is_mapped()) made_->Remap().IgnoreError();
     return TakeInventory(faults_.real());
   };
+  // With the way back of a remap refused, it stays unmapped: less than before.
+  plan.pairs = 0;
   ExpectSwept(plan);
 }
 

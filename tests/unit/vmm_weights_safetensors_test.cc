@@ -130,7 +130,17 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
                        "1,1,1,1,1,1]",
                        "[0, 1]"),
                 1, "more than 32 dimensions");
-  ExpectRefused(R"({"a": {"dtype": "U8", "shape": [1]}})", 1, "not all of");
+  ExpectRefused(R"({"a": {"dtype": "U8", "shape": [1]}})", 1,
+                "tensor \"a\" has not all of");
+  ExpectRefused(R"({"a": {"dtype": "U8", "data_offsets": [0, 1]}})", 1,
+                "not all of");
+  ExpectRefused(R"({"a": {"shape": [1], "data_offsets": [0, 1]}})", 1,
+                "not all of");
+  ExpectRefused(
+      R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},)"
+      R"( "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]},)"
+      R"( "a": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]}})",
+      3, "tensor \"a\" is there twice");
   ExpectRefused(R"({"a": {"dtype": "U8", "dtype": "U8"}})", 1, "there twice");
   ExpectRefused(R"({"a": {"extra": 1}})", 1, "\"extra\" is unknown");
   ExpectRefused(R"({"__metadata__": {"a": 1}})", 0, "expected a text");
@@ -146,6 +156,15 @@ TEST(SafetensorsTest, AHeaderThatIsLargerThanTheFileIsRefused) {
                 HasSubstr("and the file has"));
   }
   EXPECT_TRUE(DecodeSafetensorsHeader("{}", 10).ok());
+}
+
+TEST(SafetensorsTest, AHeaderHas64MiBAtMost) {
+  std::string json(std::size_t{kMaxSafetensorsHeader}, ' ');
+  json[0] = '{';
+  json[1] = '}';
+  EXPECT_TRUE(Decode(json, 0).ok());
+  EXPECT_THAT(Decode(json + ' ', 0).status().message(),
+              HasSubstr("a header has at most 67108864"));
 }
 
 // Of a file: `head` bytes of its length are there.

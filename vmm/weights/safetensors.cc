@@ -250,7 +250,7 @@ absl::Status CannotRead(const std::string& path, const absl::Status& why) {
 struct HeaderBytes {
   std::uint64_t file_size = 0;
   std::uint64_t length = 0;  // As the file says; not checked yet.
-  std::string json;          // Shorter, or empty, where that cannot be.
+  std::string json;          // Empty where that cannot be.
 };
 
 absl::StatusOr<HeaderBytes> ReadBytes(const std::string& path) {
@@ -264,12 +264,11 @@ absl::StatusOr<HeaderBytes> ReadBytes(const std::string& path) {
       platform::WireReader({first.data(), came}).Take<std::uint64_t>();
   if (!CheckLength(bytes.length, bytes.file_size).ok()) return bytes;
   bytes.json.resize(static_cast<std::size_t>(bytes.length));
-  ASSIGN_OR_RETURN(
-      const std::size_t read,
-      file.Read(kLengthBytes,
-                {reinterpret_cast<std::uint8_t*>(bytes.json.data()),
-                 bytes.json.size()}));
-  bytes.json.resize(read);
+  // What is cut meanwhile is zeros here, which are no JSON.
+  RETURN_IF_ERROR(file.Read(kLengthBytes,
+                            {reinterpret_cast<std::uint8_t*>(bytes.json.data()),
+                             bytes.json.size()})
+                      .status());
   return bytes;
 }
 
@@ -296,7 +295,6 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
       !checked.ok()) {
     return Tell(path, checked);
   }
-  // One that is cut meanwhile is no JSON.
   const std::uint64_t begin = kLengthBytes + bytes->length;
   absl::StatusOr<SafetensorsHeader> header =
       Decode(bytes->json, begin, bytes->file_size - begin);
