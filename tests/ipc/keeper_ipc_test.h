@@ -8,22 +8,12 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "platform/ipc/channel_address.h"
-#include "platform/os/process.h"
+#include "tests/ipc/keeper_address.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/keeper/keeper.h"
 
 namespace vmm::testing {
-
-// Where a keeper of this process listens: in `directory`, unless addresses are
-// none of the file system's.
-inline std::string KeeperAddressIn(const std::string& directory) {
-  if (platform::kNativeHandleIsPosixFd) return directory + "/keeper";
-  return Must(platform::DefaultAddressOf(
-      absl::StrCat("test-keeper-", platform::CurrentProcessId())));
-}
 
 // Says where its keeper listens, once for each test.
 class KeeperTest : public IpcTest {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/ipc/keeper_address.h"
 #include "tests/support/must.h"
 #include "tests/support/private_directory.h"
 #include "tests/sweep/vmm_sweep.h"
@@ -200,10 +201,7 @@ TEST_F(WeightsSweep, ReadFiles) {
 // A keeper of this process, and a client that puts `count` sets in turn and has each
 // again.
 void WeightsSweep::PublishAndAttach(const std::string& name, int count) {
-  const std::string address =
-      platform::kNativeHandleIsPosixFd
-          ? directory_.path() + "/keeper"
-          : absl::StrCat("sweep-keeper-", platform::CurrentProcessId());
+  const std::string address = KeeperAddressIn(directory_.path());
   SweepPlan plan = PlanOfSets(name, [&]() -> absl::Status {
     const auto server = keeper::Server::Start(
         {.address = address}, absl::NotFoundError("none in this test"), {});
