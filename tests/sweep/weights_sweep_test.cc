@@ -40,7 +40,7 @@ class WeightsSweep : public VmmSweep {
                        std::function<absl::Status()> run) {
     SweepPlan plan = Plan(name, std::move(run));
     // A run takes 10 ms: all of them at night.
-    plan.every = std::max<std::uint64_t>(1, HowMany("VMMSHARE_SWEEP_EVERY", 3));
+    if (!SweepsAll()) plan.every *= 3;
     // How the driver says of memory that it is not cuMemCreate()'s.
     plan.told_in_words.push_back("cuMemRetainAllocationHandle");
     // A handle of the memory is made ahead, which saves whoever publishes it 0.6 ms;
