@@ -23,7 +23,7 @@ namespace vmm::testing {
 namespace {
 
 // Enough for the device to take their checksums.
-constexpr std::uint64_t kTensor = 2 * kMiB;
+constexpr std::uint64_t kTensor = kMiB;
 constexpr std::uint64_t kSmall = 1000;
 
 class WeightsSweep : public VmmSweep {
