@@ -14,6 +14,7 @@
 #include "vmm/share/fabric_ticket.h"
 #include "vmm/share/raw_handle.h"
 #include "vmm/vmm.h"
+#include "vmm/weights/safetensors.h"
 #include "vmm/weights/tensor_set.h"
 
 namespace vmm::testing {
@@ -71,6 +72,8 @@ void WeightsArePutAndAttached(const platform::Driver& driver,
 #include <weights.put.inc>
   } {
 #include <weights.attach.inc>
+  } {
+#include <weights.safetensors.inc>
   }
 }
 
