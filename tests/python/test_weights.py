@@ -321,6 +321,9 @@ def test_other_files_that_cannot_be_loaded(keeper, tmp_path):
     (tmp_path / "short").write_bytes(b"1234567")
     with pytest.raises(vs.errors.InvalidArgument):
         load(tmp_path / "short")
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(vs.errors.InvalidArgument, match="no safetensors file"):
+        load([tmp_path / "fifo"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError):
         load(tmp_path / "empty")

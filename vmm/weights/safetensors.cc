@@ -258,6 +258,8 @@ absl::StatusOr<HeaderBytes> ReadBytes(const std::string& path) {
                    platform::FileReader::Open(path));
   HeaderBytes bytes;
   ASSIGN_OR_RETURN(bytes.file_size, file.Size());
+  // What is no regular file has no size, and not all of these can be read at a place.
+  if (bytes.file_size < kLengthBytes) return bytes;
   std::array<std::uint8_t, kLengthBytes> first{};
   ASSIGN_OR_RETURN(const std::size_t came, file.Read(0, absl::MakeSpan(first)));
   bytes.length =
