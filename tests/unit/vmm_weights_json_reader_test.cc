@@ -40,7 +40,7 @@ absl::StatusOr<Pairs> Whole(absl::string_view json) {
   JsonReader reader(json);
   Pairs pairs;
   RETURN_IF_ERROR(reader.ReadObject([&](std::string name) {
-    pairs.push_back({std::move(name), {}});
+    pairs.emplace_back(std::move(name), std::vector<std::int64_t>());
     return reader.ReadArray([&]() -> absl::Status {
       ASSIGN_OR_RETURN(const std::int64_t count, reader.ReadCount());
       pairs.back().second.push_back(count);

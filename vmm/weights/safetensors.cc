@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<std::int64_t>> ReadCounts(JsonReader& json,
 
 absl::StatusOr<Said> ReadSaid(JsonReader& json, absl::string_view tensor) {
   Said said;
-  RETURN_IF_ERROR(json.ReadObject([&](std::string name) -> absl::Status {
+  RETURN_IF_ERROR(json.ReadObject([&](const std::string& name) -> absl::Status {
     if (name == "dtype" && !said.dtype.has_value()) {
       ASSIGN_OR_RETURN(said.dtype, ReadDType(json, tensor));
       return absl::OkStatus();
