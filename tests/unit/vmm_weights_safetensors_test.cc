@@ -201,6 +201,9 @@ TEST(SafetensorsTest, FilesThatAreNoneAreNamed) {
     EXPECT_THAT(status.message(), HasSubstr("FilesThatAreNoneAreNamed: "));
   }
   EXPECT_TRUE(Read(2, "{}").ok());
+  // No more than the length itself.
+  EXPECT_THAT(Read(2, "").status().message(),
+              HasSubstr("said to have 2 bytes, and the file has 8"));
 }
 
 }  // namespace
