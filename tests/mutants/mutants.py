@@ -245,6 +245,8 @@ def try_file(source, arguments, say):
 
 
 def main():
+    # So that a program under way ends with it: a spoilt one may spin for ever.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=lambda name: pathlib.Path(name).resolve())
     parser.add_argument("--sample", type=int, default=0, help="so many of a file; 0: all")
