@@ -109,6 +109,31 @@ TEST_F(VmmSweep, AllocateOnTheHost) {
   }));
 }
 
+// A negative control: the same context once more on top is the current one still.
+TEST_F(VmmSweep, AContextThatIsLeftOnTheStackIsFound) {
+  absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  ASSERT_TRUE(device.ok()) << device.status();
+  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(*device);
+  ASSERT_TRUE(context.ok()) << context.status();
+  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
+  ASSERT_TRUE(current.ok()) << current.status();
+  CUcontext raw = nullptr;
+  ASSERT_EQ(TestDriver()->cuCtxGetCurrent(&raw), CUDA_SUCCESS);
+  const std::size_t before = CountContexts(TestDriver());
+  const SweepResult result = Sweep(Plan("push and forget", [&] {
+    EXPECT_EQ(TestDriver()->cuCtxPushCurrent(raw), CUDA_SUCCESS);
+    return absl::OkStatus();
+  }));
+  EXPECT_GT(CountContexts(TestDriver()), before);
+  DropContexts(TestDriver(), before);
+  EXPECT_EQ(CountContexts(TestDriver()), before);
+  ASSERT_EQ(result.problems.size(), 1u);
+  EXPECT_NE(
+      result.problems[0].find("contexts of the thread: 2 before, 3 after"),
+      std::string::npos)
+      << result.problems[0];
+}
+
 TEST_F(VmmSweep, UnmapAndRemap) {
   SweepPlan plan = Plan("unmap and remap", [this]() -> absl::Status {
     absl::Status unmapped = made_->Unmap();
