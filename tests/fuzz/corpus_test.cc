@@ -1,37 +1,27 @@
 // The fuzz entries on a fixed set of mutated inputs, in every test run.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "platform/os/os_handle.h"
 #include "tests/fuzz/entries.h"
+#include "tests/fuzz/mutators.h"
 #include "tests/support/open_handles.h"
+#include "vmm/weights/manifest.h"
+#include "vmm/weights/safetensors.h"
 
 namespace vmm::fuzz {
 namespace {
 
-// splitmix64: the same numbers on every machine.
-class Numbers {
- public:
-  explicit Numbers(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t Next() {
-    state_ += 0x9e3779b97f4a7c15;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  std::size_t Below(std::size_t limit) {
-    return limit == 0 ? 0 : static_cast<std::size_t>(Next() % limit);
-  }
-
- private:
-  std::uint64_t state_;
-};
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 Bytes Mutated(const std::vector<Bytes>& seeds, Numbers& numbers) {
   Bytes bytes = seeds[numbers.Below(seeds.size())];
@@ -88,7 +78,13 @@ std::uint64_t Fuzz(const std::string& name, std::uint64_t executions) {
     const testing::ExpectNoNewHandles no_new_handles;
     Numbers numbers(20261121);
     for (std::uint64_t i = 0; i < executions; ++i) {
-      entry.run(Mutated(entry.seeds, numbers));
+      Bytes bytes = Mutated(entry.seeds, numbers);
+      if (entry.mutate != nullptr && i % 2 == 0) {
+        const Bytes& seed = entry.seeds[numbers.Below(entry.seeds.size())];
+        bytes = entry.mutate(seed, numbers);
+        if (i % 4 == 0) bytes = entry.mutate(bytes, numbers);
+      }
+      entry.run(bytes);
     }
     std::printf(
         "fuzz executions of %s: %llu\n", name.c_str(),
@@ -176,6 +172,93 @@ TEST(FuzzCorpus, CardsOfRanksKeepTheirPromises) {
 }
 TEST(FuzzCorpus, RowsOfRanksKeepTheirPromises) {
   EXPECT_GT(Fuzz("job_row", 40000), 40000u);
+}
+
+// What `mutate` makes of an entry's first seed: how many inputs `decode` takes
+// though they are not the seed, how many it refuses.
+struct Tally {
+  int taken = 0;
+  int refused = 0;
+  std::set<std::string> reasons;
+};
+template <typename Decode>
+Tally TallyOf(const std::string& name, const Decode& decode) {
+  const auto& entries = Entries();
+  const auto entry =
+      std::find_if(entries.begin(), entries.end(),
+                   [&](const Entry& each) { return each.name == name; });
+  Tally tally;
+  Numbers numbers(1);
+  for (int i = 0; i < 20000; ++i) {
+    const Bytes bytes = entry->mutate(entry->seeds[0], numbers);
+    const absl::Status status = decode(bytes);
+    if (!status.ok()) {
+      ++tally.refused;
+      tally.reasons.insert(std::string(status.message()));
+    } else if (bytes != entry->seeds[0]) {
+      ++tally.taken;
+    }
+  }
+  return tally;
+}
+
+TEST(FuzzMutators, MakeManifestsThatAreReadAndThatAreRefusedForWhatTheySay) {
+  const Tally tally = TallyOf("tensor_manifest", [](const Bytes& bytes) {
+    return DecodeManifest(bytes).status();
+  });
+  EXPECT_GT(tally.taken, 1000);
+  EXPECT_GT(tally.refused, 1000);
+  for (const std::string& reason : tally.reasons) {
+    EXPECT_THAT(reason,
+                Not(AnyOf(HasSubstr("checksum is another"), HasSubstr("is cut"),
+                          HasSubstr("does not begin"))));
+  }
+  EXPECT_GT(tally.reasons.size(), 100u);
+}
+
+TEST(FuzzMutators, MakeHeadersOfFilesThatAreReadAndThatAreRefused) {
+  const Tally tally = TallyOf("safetensors", [](const Bytes& bytes) {
+    const std::string json(bytes.begin() + 2, bytes.end());
+    const std::uint64_t data = bytes[0] | std::uint64_t{bytes[1]} << 8;
+    return DecodeSafetensorsHeader(json, 8 + json.size() + data).status();
+  });
+  EXPECT_GT(tally.taken, 100);
+  EXPECT_GT(tally.refused, 1000);
+  EXPECT_GT(tally.reasons.size(), 100u);
+}
+
+TEST(FuzzMutators, KeepOperationsWhole) {
+  Bytes seed(42);
+  seed[0] = 7;
+  Numbers numbers(1);
+  bool longer = false, shorter = false;
+  for (int i = 0; i < 1000; ++i) {
+    const Bytes bytes = MutateOperations(seed, numbers);
+    ASSERT_EQ(bytes.size() % 4, 2u);
+    EXPECT_TRUE(std::equal(seed.begin(), seed.begin() + 2, bytes.begin()));
+    longer |= bytes.size() > 42;
+    shorter |= bytes.size() < 42;
+  }
+  EXPECT_TRUE(longer);
+  EXPECT_TRUE(shorter);
+}
+
+TEST(FuzzMutators, TakeAnyBytes) {
+  Numbers numbers(1);
+  for (std::size_t size = 0; size < 300; ++size) {
+    Bytes bytes(size);
+    for (std::uint8_t& byte : bytes) {
+      byte = static_cast<std::uint8_t>(numbers.Next());
+    }
+    for (const Entry& entry : Entries()) {
+      if (entry.mutate == nullptr) continue;
+      entry.run(entry.mutate(bytes, numbers));
+      // And what begins well.
+      Bytes cut = entry.seeds[0];
+      cut.resize(std::min(cut.size(), size));
+      entry.run(entry.mutate(cut, numbers));
+    }
+  }
 }
 
 }  // namespace

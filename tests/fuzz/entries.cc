@@ -16,6 +16,7 @@
 #include "platform/base/check.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/frame.h"
+#include "tests/fuzz/mutators.h"
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
 #include "vmm/memory/internal/wire.h"
@@ -387,7 +388,7 @@ const std::vector<Entry>& Entries() {
          &FuzzReceive,
          // A begin of one and its part; of three in parts; one that aborts.
          {{0, 1, 1, 8}, {0, 3, 1, 3, 9, 8, 1, 8}, {0, 2, 4, 5, 1, 0, 0, 0}}},
-        {"offset_heap", &FuzzOffsetHeap, OffsetHeapSeeds()},
+        {"offset_heap", &FuzzOffsetHeap, OffsetHeapSeeds(), &MutateOperations},
     };
     for (Entry& entry : PoolEntries()) all->push_back(std::move(entry));
     for (Entry& entry : FenceEntries()) all->push_back(std::move(entry));

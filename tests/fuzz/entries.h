@@ -78,10 +78,15 @@ void FuzzTensorTrailer(Input input);
 // safetensors file.
 void FuzzSafetensors(Input input);
 
+class Numbers;
+
 struct Entry {
   std::string name;
   void (*run)(Input input);
   std::vector<Bytes> seeds;  // Inputs that the code accepts.
+  // Changes an input as its format allows (mutators.h); null: any bytes become any
+  // other ones.
+  Bytes (*mutate)(Input input, Numbers& numbers) = nullptr;
 };
 
 // Those of pools, of fences and of what is built on both, of jobs (cards and

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
+#include "tests/fuzz/mutators.h"
 #include "tests/unit/vmm_ticket_samples.h"
 #include "tests/unit/vmm_weights_samples.h"
 #include "vmm/weights/internal/trailer.h"
@@ -119,11 +120,12 @@ std::vector<Entry> WeightsEntries() {
       R"("data_offsets":[24,25]}})";
   Bytes safetensors = {25, 0};
   safetensors.insert(safetensors.end(), kHeader.begin(), kHeader.end());
-  return {{"safetensors", &FuzzSafetensors, {safetensors}},
+  return {{"safetensors", &FuzzSafetensors, {safetensors}, &MutateSafetensors},
           {"tensor_manifest",
            &FuzzTensorManifest,
            {EncodeManifest(testing::SampleManifest()),
-            EncodeManifest(TensorManifest())}},
+            EncodeManifest(TensorManifest())},
+           &MutateManifest},
           {"tensor_trailer",
            &FuzzTensorTrailer,
            {weights::EncodeTrailer(
