@@ -47,6 +47,16 @@ class Pages(unittest.TestCase):
         for page in COMMANDS.values():
             self.assertTrue((PAGES / page).stat().st_size > 0, page)
 
+    def test_the_program_of_the_build_prints_each_and_no_other(self):
+        for page in [*COMMANDS.values(), "vmmshare.bash", "_vmmshare", "vmmshare.fish"]:
+            printed = run(str(PAGES / "vmmshare_pages"), page)
+            self.assertEqual((printed.returncode, printed.stderr), (0, ""), page)
+            self.assertEqual(printed.stdout, (PAGES / page).read_text(encoding="utf-8"), page)
+        for words in [], ["vmmshare-nothing.1"]:
+            printed = run(str(PAGES / "vmmshare_pages"), *words)
+            self.assertEqual((printed.returncode, printed.stdout), (2, ""))
+            self.assertIn("no page is called so", printed.stderr)
+
     def test_the_help_fits_into_80_columns(self):
         for command in COMMANDS:
             for line in help_of(command).splitlines():
