@@ -2,8 +2,11 @@
 // no context is current, and where one is. What a real driver says there differs from
 // call to call, and is in the conformance suite where vmmshare depends on it; here
 // it is that none is forgotten.
+#include <array>
+#include <cstdint>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "platform/cuda/driver_table.h"
@@ -16,21 +19,43 @@ namespace {
 
 using Names = std::set<std::string>;
 
+// What each call is given: zeros; or pointers to zeroed memory, and zeros or ones for
+// all else but handles.
+enum class Given { kZeros, kZeroedMemory, kOnes };
+
+template <typename Arg>
+Arg ArgumentOf([[maybe_unused]] Given given) {
+  if (given == Given::kZeros) return Arg{};
+  if constexpr (std::is_pointer_v<Arg>) {
+    // Handles are pointers to types that nobody knows.
+    using To = std::remove_pointer_t<Arg>;
+    if constexpr (std::is_void_v<To> || requires { sizeof(To); }) {
+      static std::array<std::uint64_t, 4096> memory;
+      memory.fill(0);
+      return reinterpret_cast<Arg>(memory.data());
+    }
+  } else if constexpr (std::is_integral_v<Arg>) {
+    // A wide number may be a handle or an address.
+    if (given == Given::kOnes && sizeof(Arg) == 4) return static_cast<Arg>(-1);
+  }
+  return Arg{};
+}
+
 template <typename... Args>
-CUresult CallWithZeros(CUresult(CUDAAPI* function)(Args...)) {
-  return function(Args{}...);
+CUresult Call(CUresult(CUDAAPI* function)(Args...), Given given) {
+  return function(ArgumentOf<Args>(given)...);
 }
 
 // Calls each function that the driver has but those in `left_out`; returns those
 // with a result for which `is_so`.
 template <typename IsSo>
 Names CallEach(const platform::DriverTable& cu, const Names& left_out,
-               IsSo is_so) {
+               IsSo is_so, Given given = Given::kZeros) {
   Names found;
   platform::ForEachDriverEntry([&]<auto Member>(
       platform::DriverEntry<Member> entry) {
     if (left_out.count(entry.name) != 0 || cu.*Member == nullptr) return;
-    if (is_so(CallWithZeros(cu.*Member))) found.insert(entry.name);
+    if (is_so(Call(cu.*Member, given))) found.insert(entry.name);
   });
   return found;
 }
@@ -110,6 +135,34 @@ const bool kZerosInContext = RegisterChild("zeros_in_context", &ZerosInContext);
 
 TEST(HostDriverEntries, RefuseZerosInAContextButWhereThatIsNothingToDo) {
   EXPECT_EQ(Child::Start("zeros_in_context", {}).Wait(), 0);
+}
+
+// args: none, or "ones".
+int EmptyStructures(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  Checks checks;
+  const Names left_out = {"cuInit", "cuCtxPopCurrent", "cuCtxSetCurrent",
+                          "cuDevicePrimaryCtxRelease"};
+  CallEach(cu, left_out, Succeeded,
+           args.empty() ? Given::kZeroedMemory : Given::kOnes);
+  // It still does what it did.
+  const CUmemAllocationProp prop = Properties();
+  CUmemGenericAllocationHandle handle = 0;
+  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                CUDA_SUCCESS);
+  checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+  checks.Expect("synchronize", cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  return checks.failures();
+}
+const bool kEmptyStructures =
+    RegisterChild("empty_structures", &EmptyStructures);
+
+TEST(HostDriverEntries, SurviveEmptyStructures) {
+  EXPECT_EQ(Child::Start("empty_structures", {}).Wait(), 0);
+}
+
+TEST(HostDriverEntries, SurviveFlagsAndNumbersThatThereAreNot) {
+  EXPECT_EQ(Child::Start("empty_structures", {"ones"}).Wait(), 0);
 }
 
 }  // namespace
