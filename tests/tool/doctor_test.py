@@ -48,6 +48,32 @@ class DoctorTest(unittest.TestCase):
         return result
 
 
+class EachCallFails(DoctorTest):
+    """Whatever the driver refuses, once or always: there is a report, and it says so."""
+
+    def test_and_the_report_says_what_failed(self):
+        table = (SOURCES / "platform/cuda/driver_table.h").read_text(encoding="utf-8")
+        calls = sorted(set(re.findall(r'"(cu[A-Z]\w+)"', table)))
+        self.assertGreater(len(calls), 80)
+        whole = self.machine.run("--touch").out
+        made = set()
+        for call in calls:
+            for which in "1", "1+":
+                with self.subTest(call=call, which=which):
+                    env = {"VMMSHARE_HOST_FAIL": f"{call}:{which}:ECC_UNCORRECTABLE"}
+                    told = self.machine.run("--touch", env=env)
+                    if told.out == whole and not told.err:
+                        continue
+                    made.add(call)
+                    self.assertIn(told.status, (0, 1), told.err)
+                    self.assertIn("CUDA_ERROR_ECC_UNCORRECTABLE",
+                                  "".join((told.out + told.err).split()))
+                    as_json = self.machine.run("--json", "--touch", env=env)
+                    self.assertEqual(as_json.status, told.status, as_json.err)
+                    self.assertEqual(sorted(as_json.json), sorted(self.machine.run("--json").json))
+        self.assertGreater(len(made), 20, made)
+
+
 class Pitfall01(DoctorTest):
     def test_an_attribute_that_says_yes_is_explained_by_the_missing_channel(self):
         self.machine.offer_channels(242)

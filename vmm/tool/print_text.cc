@@ -16,11 +16,17 @@ namespace {
 
 using fabric::Finding;
 
-// "peer access: both ways" and the like, of two directions.
+// Why one of the facts of a pair is not known.
+std::string Unknown(absl::string_view what, const absl::Status& why) {
+  return absl::StrCat(what, " unknown (", why.message(), ")");
+}
+
+// "peer access both ways" and the like, of two directions.
 std::string Directions(absl::string_view what, const PairReport& pair,
                        const absl::StatusOr<bool>& ab,
                        const absl::StatusOr<bool>& ba) {
-  if (!ab.ok() || !ba.ok()) return absl::StrCat(what, " unknown");
+  if (!ab.ok()) return Unknown(what, ab.status());
+  if (!ba.ok()) return Unknown(what, ba.status());
   if (*ab && *ba) return absl::StrCat(what, " both ways");
   if (!*ab && !*ba) return absl::StrCat("no ", what);
   return absl::StrCat(what, " of ", *ab ? pair.a : pair.b, " to ",
@@ -34,11 +40,18 @@ void PrintPairs(const Report& report, Page* page) {
   for (const PairReport& pair : report.pairs) {
     std::vector<std::string> parts = {
         Directions("peer access", pair, pair.access_ab, pair.access_ba),
-        Directions("atomics", pair, pair.atomics_ab, pair.atomics_ba),
-        pair.nvlink.ok() ? (*pair.nvlink ? "NVLink" : "no NVLink")
-                         : "NVLink unknown"};
+        Directions("atomics", pair, pair.atomics_ab, pair.atomics_ba)};
+    if (pair.nvlink.ok()) {
+      parts.push_back(*pair.nvlink ? "NVLink" : "no NVLink");
+    } else if (!report.topology.nvml.ok()) {
+      parts.push_back("NVLink unknown");  // Above it says why there is no NVML.
+    } else {
+      parts.push_back(Unknown("NVLink", pair.nvlink.status()));
+    }
     if (pair.performance_rank.ok()) {
       parts.push_back(absl::StrCat("rank ", *pair.performance_rank));
+    } else {
+      parts.push_back(Unknown("rank", pair.performance_rank.status()));
     }
     if (pair.one_domain.has_value()) {
       parts.push_back(*pair.one_domain ? "one fabric domain"
