@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Each function of the C interface refuses nothing at all, and handles of another type.
+
+usage: handles_test.py LIBRARY HEADERS_FOLDER HOST_DRIVER
+
+The functions and what they take are read out of the headers, so that none is left out.
+"""
+
+import ctypes
+import pathlib
+import re
+import sys
+import unittest
+
+LIBRARY, HEADERS, HOST_DRIVER = ctypes.CDLL(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+OK, INVALID_ARGUMENT = 0, 3
+
+# What these return for nothing: their comments say what it means to them.
+TAKE_NOTHING = {
+    "vmmshare_main": 2,  # The exit status of a command line without a word.
+    "vmmshare_error_status": OK,
+    "vmmshare_fence_meet": OK,
+    "vmmshare_torch_set_pool": OK,
+    "vmmshare_torch_set_region": OK,
+}
+
+
+class Function:
+    def __init__(self, returned, name, parameters):
+        self.name, self.returned = name, returned.strip()
+        self.parameters = [" ".join(each.split()) for each in parameters.split(",")]
+        if self.parameters == ["void"]:
+            self.parameters = []
+        self.call = getattr(LIBRARY, name)
+        self.call.argtypes = [self.type_of(each) for each in self.parameters]
+        self.call.restype = (None if self.returned == "void" else
+                             ctypes.c_char_p if self.returned == "const char*" else
+                             self.type_of(self.returned))
+
+    @staticmethod
+    def type_of(text):
+        if "*" in text or "[" in text or re.search(r"\b(vmmshare_\w+_(fn|function))\b", text):
+            return ctypes.c_void_p
+        for name in "uint64_t", "int64_t", "uint32_t", "int32_t", "uint16_t", "uint8_t", "size_t":
+            if re.search(rf"\b{name}\b", text):
+                return getattr(ctypes, f"c_{name.removesuffix('_t')}"
+                               if name != "size_t" else "c_size_t")
+        if re.search(r"\bintptr_t\b", text):
+            return ctypes.c_ssize_t
+        assert re.search(r"\b(int|vmmshare_status|CUdeviceptr)\b", text), text
+        return ctypes.c_uint64 if "CUdeviceptr" in text else ctypes.c_int
+
+    def takes_error(self):
+        return bool(self.parameters) and self.parameters[-1].startswith("vmmshare_error**")
+
+    def handle(self):
+        """The type of the handle that comes first, without its prefix."""
+        found = self.parameters and re.fullmatch(r"(?:const )?vmmshare_(\w+)\* ?\w+",
+                                                 self.parameters[0])
+        return found.group(1) if found else None
+
+    def with_first(self, first, others=None):
+        """Calls it with `first`, and zeros and `others` for pointers; returns what it returned,
+        and the error's message."""
+        values = [others if kind is ctypes.c_void_p else 0 for kind in self.call.argtypes]
+        if values:
+            values[0] = first
+        error = ctypes.c_void_p()
+        if self.takes_error():
+            values[-1] = ctypes.addressof(error)
+        result, message = self.call(*values), None
+        if error.value is not None:
+            message = LIBRARY.vmmshare_error_message(error).decode()
+            LIBRARY.vmmshare_error_free(error)
+        return result, message
+
+
+def functions():
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(HEADERS.glob("*.h")))
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+    return [Function(*found) for found in
+            re.findall(r"VMMSHARE_API\s+([^;(]*?)\b(vmmshare_\w+)\(([^;]*?)\)\s*;", text)]
+
+
+class Handles(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.functions = functions()
+        cls.types = {each.name[len("vmmshare_"):-len("_close")] for each in cls.functions
+                     if each.name.endswith("_close")}
+        # A handle of `driver`, and one that is none.
+        load = next(each for each in cls.functions if each.name == "vmmshare_driver_load")
+        device = next(each for each in cls.functions if each.name == "vmmshare_device_open")
+        cls.driver, cls.device = ctypes.c_void_p(), ctypes.c_void_p()
+        assert load.call(HOST_DRIVER.encode(), ctypes.addressof(cls.driver), None) == OK
+        assert device.call(cls.driver, 0, ctypes.addressof(cls.device), None) == OK
+
+    def test_all_functions_are_here(self):
+        self.assertGreater(len(self.functions), 180)
+        self.assertGreater(len(self.types), 20)
+        self.assertEqual(self.types - {each.handle() for each in self.functions}, set())
+
+    def test_nothing_at_all_is_refused_or_is_nothing(self):
+        for function in self.functions:
+            with self.subTest(function.name):
+                result, message = function.with_first(
+                    0 if function.parameters and function.call.argtypes[0] is not ctypes.c_void_p
+                    else None)
+                if function.name in TAKE_NOTHING:
+                    self.assertEqual((result, message), (TAKE_NOTHING[function.name], None))
+                elif function.returned == "vmmshare_status":
+                    self.assertEqual(result, INVALID_ARGUMENT, message)
+                    if function.takes_error():
+                        self.assertIn("NULL", message)
+
+    def test_a_handle_of_another_type_is_refused_by_name(self):
+        named = set()
+        for function in self.functions:
+            handle = function.handle()
+            if handle not in self.types or function.returned != "vmmshare_status":
+                continue
+            with self.subTest(function.name):
+                other = self.device if handle == "driver" else self.driver
+                empty = ctypes.create_string_buffer(1 << 16)
+                result, message = function.with_first(other, ctypes.addressof(empty))
+                if function.name in TAKE_NOTHING:
+                    continue
+                self.assertEqual(result, INVALID_ARGUMENT, message)
+                if function.takes_error() and f"is no vmmshare_{handle}." in message:
+                    named.add(handle)
+        # Of a share one only asks; where a ring's home is taken a channel is looked at first.
+        self.assertEqual(named, self.types - {"share", "ring_home"})
+
+    def test_what_asks_returns_the_same_for_nothing_and_for_another_type(self):
+        for function in self.functions:
+            handle = function.handle()
+            if (handle not in self.types or len(function.parameters) != 1
+                    or function.returned in ("vmmshare_status", "void")):
+                continue
+            with self.subTest(function.name):
+                nothing, _ = function.with_first(None)
+                other, _ = function.with_first(self.device if handle == "driver" else self.driver)
+                if function.returned == "const char*":
+                    self.assertEqual(nothing, b"")
+                self.assertEqual(nothing, other)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
