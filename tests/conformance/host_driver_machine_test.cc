@@ -205,6 +205,30 @@ TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "2"), kAborted);
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "1ms"), kAborted);
   EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "1000001"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DEVICES", "-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "no"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MPS", "2"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MPS", "-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MPS", "yes"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_CONFIDENTIAL", "2"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_CONFIDENTIAL", "-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_CONFIDENTIAL", "yes"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_COMPUTE_MODE", "shared"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "99999999999999999999"),
+            kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "9999999999G"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "x-1"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0-x"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "-1-0"), kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_INSTANCE", std::string(33, 'a')),
+            kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap:0:OUT_OF_MEMORY"),
+            kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap:x:OUT_OF_MEMORY"),
+            kAborted);
+  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap:1:SUCCESS"), kAborted);
 }
 
 // args: socket. Makes memory and an interprocess event, says so, and ends when
