@@ -37,20 +37,7 @@ function(vmmshare_room name)
                CXX_EXTENSIONS OFF
                VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
   vmmshare_warnings(${target})
-  vmmshare_count(${target})
   vmmshare_precompile(${target} vmmshare_platform)
-endfunction()
-
-# vmmshare_count(TARGET)
-#
-# With VMMSHARE_COVERAGE, TARGET counts its lines and branches when it runs, also
-# on several threads. The tests are not counted, and their objects stay those
-# of the preset "dev". ./dev coverage makes a report of it.
-function(vmmshare_count target)
-  if(VMMSHARE_COVERAGE)
-    target_compile_options(${target} PRIVATE --coverage -fprofile-update=atomic)
-    target_link_options(${target} PUBLIC --coverage)
-  endif()
 endfunction()
 
 # vmmshare_precompile(TARGET OWNER [HEADER...])

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tables of gcovr's JSON report: lines and branches of each room, and what never ran.
+"""Tables of llvm-cov's JSON export: lines and branches of each room, and what never ran.
 
-usage: coverage.py REPORT.json TABLE.md UNCOVERED.txt
+usage: coverage.py EXPORT.json ROOT TABLE.md UNCOVERED.txt
 
-A room is a folder of sources; what lies in its internal/ is the room's. A branch counts unless
-the compiler made it for an exception: gcovr left those out (--exclude-throw-branches).
+A room is a folder of sources below ROOT; what lies in its internal/ is the room's. A branch is one
+of the two ways on from a condition of the source: of an if, a loop, a && or ||, a ?:, or a case. A
+template's or a macro's line counts once, whatever it is made for.
 """
 
 import collections
@@ -12,6 +13,9 @@ import json
 import pathlib
 import posixpath
 import sys
+
+ROOMS = ("fabric/", "platform/", "vmm/")
+CODE, EXPANSION, SKIPPED, GAP, BRANCH = range(5)  # Kinds of regions.
 
 
 class Counts:
@@ -29,6 +33,14 @@ class Counts:
                 f"| {self.branches} | {share(self.branches_run, self.branches)} |")
 
 
+class File:
+    """What ran of a file: lines by number, ways on from conditions by place."""
+
+    def __init__(self):
+        self.lines = collections.Counter()
+        self.ways = collections.Counter()
+
+
 def share(part, whole):
     return f"{100 * part / whole:.1f} %" if whole else ""
 
@@ -39,18 +51,53 @@ def room_of(name):
     return "/".join(folders[:2])
 
 
-def lines_of(file):
-    """The lines of a file: a template's are one, whatever it was made for."""
-    found = collections.defaultdict(lambda: [0, {}])
-    for line in file["lines"]:
-        if line.get("gcovr/excluded") or line.get("gcovr/noncode"):
-            continue
-        one = found[line["line_number"]]
-        one[0] += line["count"]
-        for number, branch in enumerate(line.get("branches", [])):
-            if not branch.get("gcovr/excluded"):
-                one[1][number] = one[1].get(number, 0) + branch["count"]
-    return found
+def lines_of(regions):
+    """The lines of a function's code and how often each ran: the innermost region has the say."""
+    lines = {}
+    # A region that contains others comes before them.
+    for begin, _, end, end_column, count, _, _, kind in regions:
+        if kind == CODE:
+            # A region that ends before the first sign of a line does not have it.
+            for line in range(begin, end + (end_column > 1)):
+                lines[line] = count
+    return lines
+
+
+def add_function(function, files, name_of):
+    """One function's lines and branches; one that was made several times comes several times."""
+    names = [name_of(name) for name in function["filenames"]]
+    expanded = {}  # The file of a macro's text: where it was used.
+    for begin, column, _, _, _, file, other, kind in function["regions"]:
+        if kind == EXPANSION:
+            expanded[other] = (file, begin, column)
+    by_file = collections.defaultdict(list)
+    for region in function["regions"]:
+        by_file[region[5]].append(region)
+    for file, regions in by_file.items():
+        # What a macro does counts where it is used.
+        if file not in expanded and names[file] is not None:
+            for line, count in lines_of(regions).items():
+                files[names[file]].lines[line] += count
+    for begin, column, _, _, yes, no, file, _, _ in function["branches"]:
+        place = [(begin, column)]
+        while file in expanded:
+            file, *used = expanded[file]
+            place.append(tuple(used))
+        if names[file] is not None:
+            place = tuple(reversed(place))
+            files[names[file]].ways[(place, True)] += yes
+            files[names[file]].ways[(place, False)] += no
+
+
+def files_of(export, root):
+    def name_of(path):
+        name = path.removeprefix(root.rstrip("/") + "/")
+        return name if name.startswith(ROOMS) else None
+
+    files = collections.defaultdict(File)
+    for function in export["data"][0]["functions"]:
+        add_function(function, files, name_of)
+    return files
 
 
 def ranges(numbers):
@@ -65,23 +112,20 @@ def ranges(numbers):
 
 
 def report(files):
-    """The table of rooms, and the lines that never ran, by file."""
+    """The table of rooms, and what never ran, by file."""
     rooms, uncovered = collections.defaultdict(Counts), []
-    for file in sorted(files, key=lambda file: file["file"]):
-        counts, missed, half = rooms[room_of(file["file"])], [], []
-        for number, (count, branches) in lines_of(file).items():
-            counts.lines += 1
-            counts.lines_run += count > 0
-            counts.branches += len(branches)
-            counts.branches_run += sum(taken > 0 for taken in branches.values())
-            if count == 0:
-                missed.append(number)
-            elif not all(branches.values()):
-                half.append(number)
+    for name, file in sorted(files.items()):
+        counts = rooms[room_of(name)]
+        missed = [line for line, count in file.lines.items() if count == 0]
+        half = {place[0][0] for (place, _), count in file.ways.items() if count == 0}
+        counts.lines += len(file.lines)
+        counts.lines_run += len(file.lines) - len(missed)
+        counts.branches += len(file.ways)
+        counts.branches_run += sum(count > 0 for count in file.ways.values())
         if missed:
-            uncovered.append(f"{file['file']}: never ran: {ranges(missed)}")
-        if half:
-            uncovered.append(f"{file['file']}: one way only: {ranges(half)}")
+            uncovered.append(f"{name}: never ran: {ranges(missed)}")
+        if half - set(missed):
+            uncovered.append(f"{name}: one way only: {ranges(half - set(missed))}")
     whole = Counts()
     for counts in rooms.values():
         whole.add(counts)
@@ -91,10 +135,10 @@ def report(files):
 
 
 def main():
-    source, table_file, uncovered_file = map(pathlib.Path, sys.argv[1:])
-    table, uncovered = report(json.loads(source.read_text())["files"])
-    table_file.write_text("\n".join(table) + "\n")
-    uncovered_file.write_text("\n".join(uncovered) + "\n")
+    source, root, table_file, uncovered_file = sys.argv[1:]
+    table, uncovered = report(files_of(json.loads(pathlib.Path(source).read_text()), root))
+    pathlib.Path(table_file).write_text("\n".join(table) + "\n")
+    pathlib.Path(uncovered_file).write_text("\n".join(uncovered) + "\n")
     print("\n".join(table))
 
 

@@ -104,6 +104,13 @@ need_fuzz() {
   need libclang-rt-16-dev glob:/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.fuzzer-*.a "is libFuzzer"
 }
 
+# What counts lines and branches, and reads the counters.
+need_coverage() {
+  need clang-16 command:clang++-16 "counts lines and branches"
+  need libclang-rt-16-dev glob:/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.profile-*.a "keeps what is counted"
+  need llvm-16 command:llvm-cov-16 "reads what was counted"
+}
+
 # Installs what need() found missing. As root or by sudo; otherwise prints the
 # line to run and stops. A machine without apt goes on: CMake fetches sources.
 install_missing() {

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
 constexpr std::size_t kSize = 5000;
-constexpr ImportOptions kWritable = {.access = Access::kReadWrite};
+const ImportOptions kWritable = {.access = Access::kReadWrite};
 constexpr std::chrono::seconds kPatience(20);
 
 // Where the driver puts one allocation.

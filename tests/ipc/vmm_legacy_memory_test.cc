@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 
 const SharePolicy kLegacy = SharePolicy::Require(HandleKind::kLegacyIpc);
-constexpr ImportOptions kWritable = {.access = Access::kReadWrite};
+const ImportOptions kWritable = {.access = Access::kReadWrite};
 
 class LegacyMemoryTest : public IpcTest {
  protected:
