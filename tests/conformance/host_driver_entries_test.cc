@@ -24,25 +24,27 @@ using Names = std::set<std::string>;
 enum class Given { kZeros, kZeroedMemory, kOnes };
 
 template <typename Arg>
-Arg ArgumentOf([[maybe_unused]] Given given) {
-  if (given == Given::kZeros) return Arg{};
+Arg ArgumentOf(Given given) {
+  const bool has_memory = given != Given::kZeros;
+  const bool is_ones = given == Given::kOnes;
   if constexpr (std::is_pointer_v<Arg>) {
     // Handles are pointers to types that nobody knows.
     using To = std::remove_pointer_t<Arg>;
     if constexpr (std::is_void_v<To> || requires { sizeof(To); }) {
       static std::array<std::uint64_t, 4096> memory;
       memory.fill(0);
-      return reinterpret_cast<Arg>(memory.data());
+      if (has_memory) return reinterpret_cast<Arg>(memory.data());
     }
-  } else if constexpr (std::is_integral_v<Arg>) {
-    // A wide number may be a handle or an address.
-    if (given == Given::kOnes && sizeof(Arg) == 4) return static_cast<Arg>(-1);
+  } else if constexpr (std::is_integral_v<Arg> && sizeof(Arg) == 4) {
+    // A wider number may be a handle or an address.
+    if (is_ones) return static_cast<Arg>(-1);
   }
   return Arg{};
 }
 
 template <typename... Args>
-CUresult Call(CUresult(CUDAAPI* function)(Args...), Given given) {
+CUresult Call(CUresult(CUDAAPI* function)(Args...),
+              [[maybe_unused]] Given given) {
   return function(ArgumentOf<Args>(given)...);
 }
 
