@@ -39,7 +39,12 @@ Arg ArgumentOf(Given given) {
     // A wider number may be a handle or an address.
     if (is_ones) return static_cast<Arg>(-1);
   }
-  return Arg{};
+  // Many enumerations have no zero.
+  if constexpr (std::is_enum_v<Arg>) {
+    return static_cast<Arg>(std::underlying_type_t<Arg>{});
+  } else {
+    return Arg{};
+  }
 }
 
 template <typename... Args>
