@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -142,6 +143,46 @@ TEST_F(WeightsCopyTest, OfMemoryOfTheHostTheSame) {
   EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   ExpectCopied(writer);
   EXPECT_EQ(driver()->cuMemFreeHost(pinned), CUDA_SUCCESS);
+}
+
+TEST_F(WeightsCopyTest, IntoMemoryOfTheHostTheSameOnceTheStreamIsThere) {
+  // Only the CPU may use it.
+  const Allocation host = Must(Allocation::Create(
+      device, {.size = layout_.size(),
+               .host_numa_node = 0,
+               .also = {{Location::HostNuma(0), Access::kReadWrite}}}));
+  DriverFaults faults;
+  const platform::Driver counting = FaultyDriver(driver(), &faults);
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      counting, host.address(), host.requested_size(), layout_));
+  const Stream stream;
+  Must(writer.CopyAll(AllFrom(from_->address()), stream.get()));
+  EXPECT_EQ(faults.CallsByEntry()["cuStreamSynchronize"], 1u);
+  Must(writer.CopyFrom(7, from_->address() + OffsetOf(7)));
+  const auto* const bytes =
+      reinterpret_cast<const std::uint8_t*>(host.address());
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const TensorInfo& info = writer.manifest().tensors[i];
+    ASSERT_EQ(std::memcmp(bytes + info.offset, bytes_.data() + OffsetOf(i),
+                          static_cast<std::size_t>(info.extent())),
+              0)
+        << "tensor " << i;
+  }
+}
+
+TEST_F(WeightsCopyTest, IntoMemoryOfTheHostWithoutAContextIsRefused) {
+  const Allocation host = Must(Allocation::Create(
+      device, {.size = layout_.size(),
+               .host_numa_node = 0,
+               .also = {{Location::HostNuma(0), Access::kReadWrite}}}));
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      driver(), host.address(), host.requested_size(), layout_));
+  std::thread([&] {
+    const absl::Status refused =
+        writer.CopyAll(AllFrom(from_->address()), nullptr);
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr("no context is current"));
+  }).join();
 }
 
 TEST_F(WeightsCopyTest, OfAnotherDeviceTheSame) {
