@@ -165,6 +165,13 @@ static void MemoryIsSharedByText(void) {
   CHECK(strcmp(vmmshare_text_get(json), "[]\n") == 0);
   vmmshare_text_free(json);
   MUST(vmmshare_server_wait_memory_returned(server, other, SECOND, &error));
+  int64_t return_in_ns = 0;
+  MUST(vmmshare_memory_lease(opened, &return_in_ns, &error));
+  CHECK(return_in_ns == VMMSHARE_FOREVER);
+  MUST(vmmshare_server_recall_all(server, 600 * SECOND, &error));
+  MUST(vmmshare_server_memory_leases(server, memory, &json, &error));
+  CHECK(strstr(vmmshare_text_get(json), "\"recalled\"") != NULL);
+  vmmshare_text_free(json);
   FAILS(VMMSHARE_DEADLINE_EXCEEDED, "memory",
         vmmshare_server_wait_memory_returned(server, memory, 0, &error));
   FAILS(VMMSHARE_FAILED_PRECONDITION, "imported memory",
@@ -197,7 +204,6 @@ static void MemoryIsSharedByText(void) {
   CHECK(Bytes(vmmshare_memory_address(opened))[999] == bytes[999]);
   vmmshare_memory_close(opened);
   CHECK(close((int)raw.os_handle) == 0);
-  int64_t return_in_ns = 0;
   MUST(vmmshare_fetched_lease(fetched, &return_in_ns, &error));
   CHECK(return_in_ns == VMMSHARE_FOREVER);
   FAILS(VMMSHARE_DEADLINE_EXCEEDED, "memory",
@@ -989,6 +995,50 @@ static void PointersAreClassified(void) {
   vmmshare_memory_close(memory);
 }
 
+// What another part of the process made: here the library's own memory.
+static void MemoryOfOthersIsAdopted(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_memory* made = HostMemory(device, 4096);
+  const uint64_t address = vmmshare_memory_address(made);
+  vmmshare_memory* adopted = NULL;
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "context",
+        vmmshare_memory_adopt(driver, address, 4096, &adopted, &error));
+  CHECK(adopted == NULL);
+  int (*retain)(void**, int) = NULL;
+  int (*set_current)(void*) = NULL;
+  void* context = NULL;
+  Find("cuDevicePrimaryCtxRetain", &retain);
+  Find("cuCtxSetCurrent", &set_current);
+  CHECK(retain(&context, 0) == 0 && set_current(context) == 0);
+  MUST(vmmshare_memory_adopt(driver, address, 4096, &adopted, &error));
+  CHECK(vmmshare_memory_address(adopted) == address);
+  CHECK(vmmshare_memory_size(adopted) == 4096);
+  // Nothing but what was asked for is disclosed.
+  vmmshare_text* json = NULL;
+  MUST(vmmshare_memory_neighbours(adopted, &json, &error));
+  CHECK(strcmp(vmmshare_text_get(json), "[]\n") == 0);
+  vmmshare_text_free(json);
+  // It stays when its maker has let go of it, and is shared as any memory.
+  vmmshare_server* server = NULL;
+  vmmshare_share* share = NULL;
+  vmmshare_memory* opened = NULL;
+  MUST(vmmshare_server_start(NULL, &server, &error));
+  MUST(vmmshare_server_share_memory(server, adopted, &share, &error));
+  memset(Bytes(address), 0x5a, 4096);
+  vmmshare_import_options import = {sizeof(import)};
+  import.flags = VMMSHARE_IMPORT_HOST_ACCESS;
+  MUST(vmmshare_memory_open(driver, vmmshare_share_text(share), &import,
+                            10 * SECOND, &opened, &error));
+  CHECK(Bytes(vmmshare_memory_address(opened))[4095] == 0x5a);
+  vmmshare_memory_close(opened);
+  vmmshare_share_close(share);
+  vmmshare_server_close(server);
+  vmmshare_memory_close(adopted);
+  vmmshare_memory_close(made);
+  CHECK(set_current(NULL) == 0);
+}
+
 static vmmshare_status FillWith(void* user, uint64_t address, uint64_t size) {
   if (user == NULL) return VMMSHARE_ABORTED;
   memset(Bytes(address), *(const int*)user, size);
@@ -1568,6 +1618,7 @@ static const struct {
     {"AForkedChildIsRefused", AForkedChildIsRefused},
     {"AllocatorHooks", AllocatorHooks},
     {"PointersAreClassified", PointersAreClassified},
+    {"MemoryOfOthersIsAdopted", MemoryOfOthersIsAdopted},
     {"MemoryIsReleasedAndRestored", MemoryIsReleasedAndRestored},
     {"ARegionIsReleasedAndRestored", ARegionIsReleasedAndRestored},
     {"RegionHooks", RegionHooks},

@@ -267,6 +267,26 @@ def test_the_keeper_outlives_the_creator(keeper, peer, writable):
         assert client.list() == []
 
 
+def test_the_writer_lock_is_one_connections_at_a_time(keeper, driver):
+    memory = vs.Allocation(nbytes=100, host_node=0)
+    with vs.Keeper(keeper.address) as writer, vs.Keeper(keeper.address) as other:
+        writer.put("weights", memory)  # With the lock.
+        with pytest.raises(vs.errors.DeadlineExceeded, match="process"):
+            other.lock("weights", timeout=0)
+        with pytest.raises(vs.errors.FailedPrecondition):
+            other.unlock("weights")
+        writer.unlock("weights")
+        other.lock("weights", timeout=10)
+        assert other.list()[0]["state"] == "locked"
+        other.unlock("weights")
+        assert writer.list()[0]["state"] == "writable"
+        with pytest.raises(vs.errors.FailedPrecondition):
+            writer.seal("weights")
+        writer.lock("weights", timeout=10)
+        writer.seal("weights")
+        writer.drop("weights")
+
+
 def test_no_keeper(driver):
     with pytest.raises(vs.errors.NotFound):
         vs.Keeper("/tmp/vmmshare-no-such-keeper/k", timeout=1)
