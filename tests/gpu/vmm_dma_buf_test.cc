@@ -102,6 +102,16 @@ TEST_F(DmaBufTest, OfARangeThatIsNotOfPagesOrLeavesTheMemoryIsRefused) {
   }
 }
 
+TEST_F(DmaBufTest, OfMemoryOfTheHostIsRefused) {
+  const Allocation host = Must(Allocation::Create(
+      device, {.size = kGranule,
+               .host_numa_node = 0,
+               .also = {{Location::HostNuma(0), Access::kReadWrite}}}));
+  const absl::Status refused = ExportDmaBufs(host).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("memory of the host"));
+}
+
 TEST_F(DmaBufTest, OfUnmappedMemoryIsRefused) {
   Allocation memory = Make();
   ASSERT_TRUE(memory.Unmap().ok());

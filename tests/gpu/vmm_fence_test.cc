@@ -428,6 +428,13 @@ TEST_P(FenceTest, AnAbandonedFenceLetsGoOfAMeeting) {
   Sync(streams_[0]);
 }
 
+TEST_F(FencePoolTest, RoomForMoreThanThereCanBeIsRefused) {
+  Must(fences_->Reserve(10));
+  const absl::Status refused = fences_->Reserve(std::uint64_t{kPoolSlots} + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr(std::to_string(kPoolSlots)));
+}
+
 TEST_F(FencePoolTest, GivenBackTwiceIsAnError) {
   Fence fence = New();
   ExpectOk(fence.Release());

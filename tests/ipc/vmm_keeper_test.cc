@@ -499,6 +499,28 @@ TEST_F(KeeperTest, AnotherSizeThanExpectedIsRefusedAndSaysBoth) {
                 kGranule, 1);
 }
 
+TEST_F(KeeperTest, WhatCannotBeCreatedIsRefusedBeforeAnythingIsSent) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const auto attach_or_create = [&](std::uint64_t size,
+                                    const AttachOrCreateOptions& options) {
+    return client
+        .AttachOrCreate(
+            kName, size, driver(), options,
+            [] { return absl::InternalError("must not be called"); }, Late())
+        .status();
+  };
+  const absl::Status nothing = attach_or_create(0, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(nothing)) << nothing;
+  EXPECT_THAT(Text(nothing), HasSubstr("size 0"));
+  const absl::Status sealed = attach_or_create(
+      kGranule,
+      {.import = {.access = Access::kReadWrite}, .until_sealed = true});
+  EXPECT_TRUE(absl::IsInvalidArgument(sealed)) << sealed;
+  EXPECT_THAT(Text(sealed), HasSubstr("ask for Access::kRead"));
+  EXPECT_THAT(Must(client.List(Late())).memory, IsEmpty());
+}
+
 TEST_F(KeeperTest, SealedMemoryIsReadOnlyForEverybodyWhoComesLater) {
   const std::unique_ptr<keeper::Server> server = Start();
   KeeperClient writer = Client();

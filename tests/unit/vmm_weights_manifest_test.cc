@@ -179,6 +179,18 @@ TEST(TensorLayoutTest, TakesWhatJustFits) {
             layout.manifest());
 }
 
+TEST(TensorLayoutTest, HasRoomForNoMoreThanHalfOfWhatANumberHolds) {
+  constexpr std::int64_t kQuarter = std::int64_t{1} << 61;
+  TensorLayout layout;
+  Must(layout.Add("a", DType::kUInt8, {kQuarter}));
+  const absl::Status refused =
+      layout.Add("b", DType::kUInt8, {kQuarter + 1}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("too many behind"));
+  EXPECT_EQ(layout.manifest().tensors.size(), 1u);
+  Must(layout.Add("c", DType::kUInt8, {1}));
+}
+
 TEST(TensorLayoutTest, TakesAQuarterOfAMillionTensorsAndNotAMillion) {
   TensorLayout layout;
   for (std::size_t i = 0; i < kMaxTensors; ++i) {
