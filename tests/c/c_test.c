@@ -815,6 +815,18 @@ static void RawHandlesGoOutAndIn(void) {
   FAILS(VMMSHARE_INVALID_ARGUMENT, "EBADF",
         vmmshare_memory_import(device, &above, 1, VMMSHARE_ON_HOST, 0, &import,
                                &imported, &error));
+  // One kind, and not more bytes than a number holds.
+  vmmshare_raw_handle mixed[2] = {handles[0], handles[1]};
+  mixed[1].kind = VMMSHARE_KIND_FABRIC;
+  mixed[1].os_handle = -1;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "handle 1 is a fabric handle",
+        vmmshare_memory_import(device, mixed, 2, VMMSHARE_ON_HOST, 0, &import,
+                               &imported, &error));
+  mixed[1] = handles[1];
+  mixed[0].size = mixed[1].size = (uint64_t)1 << 63;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "overflow",
+        vmmshare_memory_import(device, mixed, 2, VMMSHARE_ON_HOST, 0, &import,
+                               &imported, &error));
   vmmshare_channel* channel = NULL;
   FAILS(VMMSHARE_INVALID_ARGUMENT, "is not open",
         vmmshare_channel_adopt(wide, &channel, &error));
