@@ -11,7 +11,7 @@ coverage_suites='^(unit|os|death|conformance|gpu|ipc|fuzz|tool|job|c|sweep|kill|
 # task_coverage [-- CTEST ARGS]
 task_coverage() {
   if [ "${1:-}" = -- ]; then shift; fi
-  local folder=$PWD/build/coverage failed objects=(--object)
+  local folder=$PWD/build/coverage failed objects
   [ "$prebuilt" = 1 ] || {
     need_coverage
     need_python
@@ -37,7 +37,7 @@ task_coverage() {
   # All that there is to run, which no one program has.
   logged "$folder/log/whole.log" clang++-16 -shared -fprofile-instr-generate -o "$folder/whole.so" \
     -Wl,--whole-archive "$folder"/{platform,fabric}/*.a "$folder"/vmm/*/*.a -Wl,--no-whole-archive
-  objects+=("$folder/whole.so" --object "$folder/vmm/c/libvmmshare.so.1" --object
+  objects=(--object "$folder/whole.so" --object "$folder/vmm/c/libvmmshare.so.1" --object
     "$folder/vmm/tool/vmmshare" --object "$folder/platform/hostdriver/libvmmshare_hostdriver.so")
   llvm-cov-16 export --format=text --instr-profile "$folder/counters.profdata" "${objects[@]}" \
     >"$folder/report.json" 2>"$folder/log/export.log" || fail "build/coverage/log/export.log says why"

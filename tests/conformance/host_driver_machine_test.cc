@@ -2,6 +2,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
@@ -193,42 +196,43 @@ int LoadsWith(const std::string& name, const std::string& value) {
 
 TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
   constexpr int kAborted = 128 + 6;
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DEVICES", "many"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DEVICES", "65"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "4X"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0-0"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_INSTANCE", "a/b"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_RDMA", "yes"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "2"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "1ms"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "1000001"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DELAY", "-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DEVICES", "-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "no"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_DMA_BUF", "-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MPS", "2"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MPS", "-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MPS", "yes"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_CONFIDENTIAL", "2"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_CONFIDENTIAL", "-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_CONFIDENTIAL", "yes"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_COMPUTE_MODE", "shared"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "99999999999999999999"),
-            kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_MEMORY", "9999999999G"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "x-1"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "0-x"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_PEERS", "-1-0"), kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_INSTANCE", std::string(33, 'a')),
-            kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap:0:OUT_OF_MEMORY"),
-            kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap:x:OUT_OF_MEMORY"),
-            kAborted);
-  EXPECT_EQ(LoadsWith("VMMSHARE_HOST_FAIL", "cuMemMap:1:SUCCESS"), kAborted);
+  const std::vector<std::pair<std::string, std::string>> nonsense = {
+      {"VMMSHARE_HOST_DEVICES", "many"},
+      {"VMMSHARE_HOST_DEVICES", "65"},
+      {"VMMSHARE_HOST_MEMORY", "4X"},
+      {"VMMSHARE_HOST_MEMORY", "-1"},
+      {"VMMSHARE_HOST_PEERS", "0"},
+      {"VMMSHARE_HOST_PEERS", "0-0"},
+      {"VMMSHARE_HOST_INSTANCE", "a/b"},
+      {"VMMSHARE_HOST_FAIL", "cuMemMap"},
+      {"VMMSHARE_HOST_RDMA", "yes"},
+      {"VMMSHARE_HOST_DMA_BUF", "2"},
+      {"VMMSHARE_HOST_DELAY", "1ms"},
+      {"VMMSHARE_HOST_DELAY", "1000001"},
+      {"VMMSHARE_HOST_DELAY", "-1"},
+      {"VMMSHARE_HOST_DEVICES", "-1"},
+      {"VMMSHARE_HOST_DMA_BUF", "no"},
+      {"VMMSHARE_HOST_DMA_BUF", "-1"},
+      {"VMMSHARE_HOST_MPS", "2"},
+      {"VMMSHARE_HOST_MPS", "-1"},
+      {"VMMSHARE_HOST_MPS", "yes"},
+      {"VMMSHARE_HOST_CONFIDENTIAL", "2"},
+      {"VMMSHARE_HOST_CONFIDENTIAL", "-1"},
+      {"VMMSHARE_HOST_CONFIDENTIAL", "yes"},
+      {"VMMSHARE_HOST_COMPUTE_MODE", "shared"},
+      {"VMMSHARE_HOST_MEMORY", "99999999999999999999"},
+      {"VMMSHARE_HOST_MEMORY", "9999999999G"},
+      {"VMMSHARE_HOST_PEERS", "x-1"},
+      {"VMMSHARE_HOST_PEERS", "0-x"},
+      {"VMMSHARE_HOST_PEERS", "-1-0"},
+      {"VMMSHARE_HOST_INSTANCE", std::string(33, 'a')},
+      {"VMMSHARE_HOST_FAIL", "cuMemMap:0:OUT_OF_MEMORY"},
+      {"VMMSHARE_HOST_FAIL", "cuMemMap:x:OUT_OF_MEMORY"},
+      {"VMMSHARE_HOST_FAIL", "cuMemMap:1:SUCCESS"},
+  };
+  for (const auto& [name, value] : nonsense) {
+    EXPECT_EQ(LoadsWith(name, value), kAborted) << name << "=" << value;
+  }
 }
 
 // args: socket. Makes memory and an interprocess event, says so, and ends when

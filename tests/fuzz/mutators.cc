@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "tests/unit/vmm_ticket_samples.h"
 
@@ -184,44 +185,17 @@ std::vector<std::string> Tokens(absl::string_view json) {
 
 std::string AnotherToken(const std::vector<std::string>& tokens,
                          Numbers& numbers) {
-  constexpr std::array<absl::string_view, 36> kTokens = {"{",
-                                                         "}",
-                                                         "[",
-                                                         "]",
-                                                         ",",
-                                                         ":",
-                                                         "0",
-                                                         "1",
-                                                         "-1",
-                                                         "00",
-                                                         "1e3",
-                                                         "0.0",
-                                                         "9007199254740993",
-                                                         "18446744073709551615",
-                                                         "18446744073709551616",
-                                                         "true",
-                                                         "null",
-                                                         "\"\"",
-                                                         "\"\\u0000\"",
-                                                         "\"\\ud83d\\ude00\"",
-                                                         "\"\\ud83d\"",
-                                                         "\"\\ude00\"",
-                                                         "\"\xff\"",
-                                                         "\"\xc3\xa9\"",
-                                                         "\"\\\"\"",
-                                                         "\"dtype\"",
-                                                         "\"shape\"",
-                                                         "\"data_offsets\"",
-                                                         "\"__metadata__\"",
-                                                         "\"F4\"",
-                                                         "\"BOOL\"",
-                                                         "\"C64\"",
-                                                         "\"F8_E4M3\"",
-                                                         "\"BF16\"",
-                                                         "\"I64\"",
-                                                         "\"sh\\u0061pe\""};
+  static const auto& others = *new std::vector<std::string>(absl::StrSplit(
+      "{ } [ ] , : 0 1 -1 00 1e3 0.0 9007199254740993 18446744073709551615 "
+      "18446744073709551616 true null \"\" \"\\u0000\" \"\\ud83d\\ude00\" "
+      "\"\\ud83d\" \"\\ude00\" \"\xff\" \"\xc3\xa9\" \"\\\"\" \"dtype\" "
+      "\"shape\" "
+      "\"sh\\u0061pe\" \"data_offsets\" \"__metadata__\" \"F4\" \"BOOL\" "
+      "\"C64\" "
+      "\"F8_E4M3\" \"BF16\" \"I64\"",
+      ' '));
   if (numbers.Below(2) == 0) return tokens[numbers.Below(tokens.size())];
-  return std::string(kTokens[numbers.Below(kTokens.size())]);
+  return others[numbers.Below(others.size())];
 }
 
 }  // namespace

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
@@ -155,17 +158,35 @@ TEST_F(WeightsCopyTest, IntoMemoryOfTheHostTheSameOnceTheStreamIsThere) {
   const platform::Driver counting = FaultyDriver(driver(), &faults);
   TensorSetWriter writer = Must(TensorSetWriter::Begin(
       counting, host.address(), host.requested_size(), layout_));
-  const Stream stream;
-  Must(writer.CopyAll(AllFrom(from_->address()), stream.get()));
-  EXPECT_EQ(faults.CallsByEntry()["cuStreamSynchronize"], 1u);
+  EXPECT_EQ(driver()->cuMemsetD8(from_->address(), 0, bytes_.size()),
+            CUDA_SUCCESS);
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  // What the stream has yet to write is what is copied.
+  HeldStream held(device);
+  EXPECT_EQ(driver()->cuMemsetD8Async(from_->address(), 0x5a, bytes_.size(),
+                                      held.get()),
+            CUDA_SUCCESS);
+  std::thread later([&] {
+    const PrimaryContext context = Must(PrimaryContext::Retain(device));
+    const CurrentContext current = Must(context.MakeCurrent());
+    const absl::Time end = absl::Now() + absl::Seconds(10);
+    const auto waits = [&] {
+      return faults.CallsByEntry()["cuStreamSynchronize"] > 0;
+    };
+    while (!waits() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_TRUE(waits());
+    held.Release();
+  });
+  Must(writer.CopyAll(AllFrom(from_->address()), held.get()));
+  later.join();
   Must(writer.CopyFrom(7, from_->address() + OffsetOf(7)));
   const auto* const bytes =
       reinterpret_cast<const std::uint8_t*>(host.address());
   for (std::size_t i = 0; i < kTensors; ++i) {
     const TensorInfo& info = writer.manifest().tensors[i];
-    ASSERT_EQ(std::memcmp(bytes + info.offset, bytes_.data() + OffsetOf(i),
-                          static_cast<std::size_t>(info.extent())),
-              0)
+    ASSERT_THAT(absl::MakeSpan(bytes + info.offset,
+                               static_cast<std::size_t>(info.extent())),
+                ::testing::Each(0x5a))
         << "tensor " << i;
   }
 }
