@@ -38,6 +38,11 @@ std::atomic<std::int64_t> armed_in = 0;
 std::atomic<bool> hanging_up = false;
 thread_local bool this_thread_hangs_up = false;
 
+// Calls of the driver that this thread is in. What a driver calls is no step of
+// the library's: a stand-in that takes functions of the C++ library out of this
+// program comes by here, too.
+thread_local int driver_calls_of_this_thread = 0;
+
 bool IsArmed() {
   const std::int64_t process = armed_in.load(std::memory_order_acquire);
   return process != 0 && process == platform::CurrentProcessId();
@@ -94,7 +99,12 @@ void MarkStep(const char* name) { const internal::Step step(name); }
 
 namespace internal {
 
-Step::Step(const char* name, StepKind kind) {
+Step::Step(const char* name, StepKind kind) : kind_(kind) {
+  if (kind == StepKind::kDriverCall) {
+    ++driver_calls_of_this_thread;
+  } else if (driver_calls_of_this_thread > 0) {
+    return;
+  }
   if (hanging_up && !this_thread_hangs_up) {
     const std::lock_guard<std::mutex> wait(TheState().hanging_up);
   }
@@ -119,6 +129,7 @@ Step::Step(const char* name, StepKind kind) {
 }
 
 Step::~Step() {
+  if (kind_ == StepKind::kDriverCall) --driver_calls_of_this_thread;
   State& state = TheState();
   if (in_driver_) state.driver_calls.unlock_shared();
   if (springs_after_) Spring(state.trap.effect);

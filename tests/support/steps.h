@@ -57,6 +57,7 @@ class Step {
   Step& operator=(const Step&) = delete;
 
  private:
+  StepKind kind_;
   bool springs_after_ = false;
   bool in_driver_ = false;
 };
