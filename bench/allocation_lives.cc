@@ -10,7 +10,7 @@
 #include "platform/cuda/handle_attributes.h"
 #include "platform/os/os_handle.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/ticket.h"
 

@@ -38,7 +38,7 @@
 #include "bench/report.h"
 #include "platform/cuda/memory_handle.h"
 #include "platform/os/machine.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/vmm.h"
 
 namespace {

@@ -8,8 +8,8 @@
 //
 // To be included by who wants them: queue/ring.h, job/handshake.h,
 // job/symmetric.h, job/barrier.h, keeper/keeper.h, weights/tensor_set.h,
-// sync/ipc_event.h, sync/fence_array.h, share/fabric_ticket.h,
-// share/raw_handle.h, share/restorable.h, share/retire.h, share/ticket_string.h.
+// sync/ipc_event.h, sync/fence_array.h, share/raw_handle.h, share/restorable.h,
+// share/retire.h, memory/restorable_region.h.
 #ifndef VMMSHARE_VMM_VMM_H_
 #define VMMSHARE_VMM_VMM_H_
 
@@ -20,9 +20,6 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/dma_buf.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/location.h"
-#include "vmm/memory/pointer.h"
-#include "vmm/memory/primary_context.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/pool.h"
 #include "vmm/pool/pool_ticket.h"
@@ -32,6 +29,5 @@
 #include "vmm/share/transfer.h"
 #include "vmm/sync/fence.h"
 #include "vmm/sync/fence_pool.h"
-#include "vmm/sync/fence_ticket.h"
 
 #endif  // VMMSHARE_VMM_VMM_H_

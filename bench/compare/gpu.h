@@ -15,7 +15,6 @@
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/primary_context.h"
 
 namespace bench::compare {
 

@@ -4,7 +4,7 @@
 
 #include "bench/compare/route.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/ticket.h"
 

@@ -1,6 +1,6 @@
 // The ring example's comparison: the same copies in one process.
 #include "docs/examples/ring_job.h"
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/internal/recorded_event.h"
 
 namespace examples {
 namespace {

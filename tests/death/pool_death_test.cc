@@ -9,7 +9,7 @@
 
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/device.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/internal/pool_string.h"
 #include "vmm/pool/pool.h"

@@ -4,7 +4,7 @@
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/device.h"
 #include "vmm/queue/ring.h"
 
 namespace vmm::testing {

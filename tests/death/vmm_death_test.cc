@@ -11,10 +11,9 @@
 #include "tests/support/test_driver.h"
 #include "tests/unit/vmm_ticket_samples.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/memory/mapped_region.h"
 #include "vmm/memory/mapping.h"
 #include "vmm/share/internal/protocol.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 #include "vmm/sync/fence.h"
 #include "vmm/sync/fence_pool.h"
 

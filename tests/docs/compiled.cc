@@ -9,12 +9,11 @@
 #include "fabric/pmix.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
-#include "vmm/job/symmetric_heap.h"
 #include "vmm/keeper/keeper.h"
-#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/raw_handle.h"
+#include "vmm/share/transfer.h"
 #include "vmm/vmm.h"
-#include "vmm/weights/safetensors.h"
+#include "vmm/weights/manifest.h"
 #include "vmm/weights/tensor_set.h"
 
 namespace vmm::testing {

@@ -189,7 +189,7 @@ def test_a_source_is_found_after_what_explains_it(page):
     assert sources == sorted(sources)
 
 
-@pytest.mark.parametrize("words,found", [("PrimaryContext", "primary_context.h"),
+@pytest.mark.parametrize("words,found", [("PrimaryContext", "device.h"),
                                          ("vmmshare_pool_create", "vmm/c/pool.h"),
                                          ("cudaIpcOpenMemHandle", "legacy CUDA IPC")])
 def test_the_search_finds(page, words, found):

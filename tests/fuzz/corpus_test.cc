@@ -14,7 +14,6 @@
 #include "tests/fuzz/mutators.h"
 #include "tests/support/open_handles.h"
 #include "vmm/weights/manifest.h"
-#include "vmm/weights/safetensors.h"
 
 namespace vmm::fuzz {
 namespace {

@@ -23,10 +23,9 @@
 #include "vmm/pool/internal/share_table.h"
 #include "vmm/pool/internal/shared_table_view.h"
 #include "vmm/pool/pool_ticket.h"
-#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/ticket.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::fuzz {
 namespace {

@@ -7,7 +7,7 @@
 #include "platform/base/check.h"
 #include "tests/fuzz/entries.h"
 #include "vmm/memory/internal/wire.h"
-#include "vmm/sync/fence_ticket.h"
+#include "vmm/sync/fence_pool.h"
 #include "vmm/sync/ipc_event.h"
 
 namespace vmm::fuzz {

@@ -15,7 +15,6 @@
 #include "tests/unit/vmm_weights_samples.h"
 #include "vmm/weights/internal/trailer.h"
 #include "vmm/weights/manifest.h"
-#include "vmm/weights/safetensors.h"
 
 namespace vmm::fuzz {
 namespace {

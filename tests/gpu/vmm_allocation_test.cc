@@ -10,7 +10,7 @@
 #include "tests/support/child.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/transfer.h"

@@ -22,7 +22,6 @@
 #include "tests/support/test_driver.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/primary_context.h"
 
 namespace vmm::testing {
 

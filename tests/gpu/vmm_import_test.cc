@@ -12,7 +12,6 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
-#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/transfer.h"

@@ -19,7 +19,7 @@
 #include "vmm/queue/ring.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/pool/internal/pool_string.h"
 #include "vmm/share/internal/protocol.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 

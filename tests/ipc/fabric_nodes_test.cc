@@ -22,9 +22,9 @@
 #include "platform/os/process.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/nodes.h"
-#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/internal/protocol.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {

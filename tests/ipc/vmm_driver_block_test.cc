@@ -21,10 +21,9 @@
 #include "vmm/keeper/internal/store.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/driver_block.h"
-#include "vmm/memory/pointer.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/raw_handle.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include "platform/hostdriver/host_driver.h"
 #include "platform/os/library.h"
 #include "tests/ipc/vmm_ipc_test.h"
-#include "vmm/memory/pointer.h"
+#include "vmm/memory/adopted_memory.h"
 
 namespace vmm::testing {
 namespace {

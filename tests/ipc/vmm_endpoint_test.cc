@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "platform/ipc/lifeline.h"
 #include "platform/os/process.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/opened_memory.h"
@@ -23,7 +24,7 @@
 #include "tests/support/fork.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include "vmm/pool/internal/pool_string.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "platform/ipc/lifeline.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/how_many.h"

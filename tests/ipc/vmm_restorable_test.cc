@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/fill_graph.h"
 #include "tests/ipc/restorable_ipc_test.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

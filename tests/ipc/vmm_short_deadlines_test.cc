@@ -21,7 +21,7 @@
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "fabric/job_card.h"
 #include "tests/job/local_job.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
@@ -47,10 +48,7 @@ std::vector<HandshakeResult> MeetAll(
   return list;
 }
 
-CUmemAllocationHandleType Native() {
-  return static_cast<CUmemAllocationHandleType>(
-      SharePolicy::Native().kinds().front());
-}
+HandleKind Native() { return SharePolicy::Native().kinds().front(); }
 
 TEST(Handshake, OnOneHostChoosesTheSystemsOwnHandles) {
   LocalJob job(4);
@@ -114,8 +112,8 @@ TEST(Pitfall28, ARankThatNeverComesIsNamedToAllByTheDeadline) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(met.status)) << met.status;
     EXPECT_THAT(std::string(met.status.message()),
                 HasSubstr("no card came from rank 1"));
-    EXPECT_TRUE(met.matrix.card(0).ok());
-    EXPECT_FALSE(met.matrix.card(1).ok());
+    EXPECT_TRUE(met.matrix.Answered(0).ok());
+    EXPECT_FALSE(met.matrix.Answered(1).ok());
     EXPECT_FALSE(met.matrix.WhyNot(0, 2).ok());
   }
 }

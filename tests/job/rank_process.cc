@@ -29,8 +29,8 @@
 #include "tests/support/test_driver.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
-#include "vmm/memory/primary_context.h"
-#include "vmm/share/fabric_ticket.h"
+#include "vmm/memory/device.h"
+#include "vmm/share/transfer.h"
 #include "vmm/sync/fence_array.h"
 
 namespace vmm::testing {
@@ -409,13 +409,13 @@ void RunTask(const RankTask& task) {
   job::JobOptions options;
   options.root = task.root;
   if (OnHostMemoryDriver() && task.fault != "no-nvml") {
-    options.nvml = Must(fabric::Nvml::LoadFrom(HostDriverPath()));
+    options.nvml = HostDriverPath();
   }
   FileExchange exchange(task);
   if (!task.symmetric) {
     const job::HandshakeResult met =
         job::Handshake(device, exchange, {.job = options}, deadline);
-    Report(task, deadline, exchange.puts(), met.status, &met.matrix);
+    Report(task, deadline, exchange.puts(), met.status, &met.matrix.matrix());
     return;
   }
   job::SymmetricOptions how;

@@ -1,6 +1,5 @@
 // Buffers at the same place of every rank's symmetric memory; ranks are threads
 // of this process.
-#include "vmm/job/symmetric_heap.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@
 #include "tests/support/test_driver.h"
 #include "vmm/job/internal/heap_record.h"
 #include "vmm/job/symmetric.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::testing {
 namespace {

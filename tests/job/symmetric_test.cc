@@ -12,11 +12,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "fabric/job_card.h"
 #include "tests/job/local_job.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/test_driver.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::testing {
 namespace {

@@ -23,7 +23,7 @@
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/internal/pool_string.h"
 #include "vmm/share/endpoint.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {

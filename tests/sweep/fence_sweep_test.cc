@@ -11,7 +11,7 @@
 
 #include "tests/support/must.h"
 #include "tests/sweep/vmm_sweep.h"
-#include "vmm/memory/memory_id.h"
+#include "vmm/memory/shareable.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/sync/fence.h"
 #include "vmm/sync/fence_array.h"

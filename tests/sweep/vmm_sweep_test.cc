@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "tests/support/stderr_tap.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/restorable_region.h"
-#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/restorable.h"
 #include "vmm/share/retire.h"
+#include "vmm/share/transfer.h"
 #include "vmm/vmm.h"
 
 namespace vmm::testing {

@@ -16,7 +16,7 @@
 #include "tests/support/private_directory.h"
 #include "tests/sweep/vmm_sweep.h"
 #include "vmm/keeper/internal/server.h"
-#include "vmm/weights/safetensors.h"
+#include "vmm/weights/manifest.h"
 #include "vmm/weights/tensor_set.h"
 
 namespace vmm::testing {

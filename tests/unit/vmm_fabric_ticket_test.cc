@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "tests/unit/vmm_ticket_samples.h"
-#include "vmm/share/fabric_ticket.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "vmm/sync/fence_ticket.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm {
 namespace {

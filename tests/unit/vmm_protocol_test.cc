@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "platform/ipc/lifeline.h"
 #include "tests/support/open_handles.h"
 #include "tests/unit/vmm_protocol_samples.h"
 #include "vmm/share/internal/protocol.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "platform/ipc/peer_watch.h"
 #include "tests/support/must.h"
 #include "vmm/share/internal/share_registry.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "vmm/memory/internal/wire.h"
-#include "vmm/share/fabric_ticket.h"
 #include "vmm/share/ticket.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 

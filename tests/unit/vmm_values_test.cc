@@ -14,8 +14,8 @@
 #include "platform/os/os_handle.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/memory_id.h"
 #include "vmm/memory/physical_memory.h"
+#include "vmm/memory/shareable.h"
 
 namespace vmm {
 namespace {

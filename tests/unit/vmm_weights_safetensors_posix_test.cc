@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "tests/support/private_directory.h"
-#include "vmm/weights/safetensors.h"
+#include "vmm/weights/manifest.h"
 
 namespace vmm::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tests/support/must.h"
-#include "vmm/weights/safetensors.h"
+#include "vmm/weights/manifest.h"
 
 namespace vmm {
 namespace {

@@ -9,7 +9,7 @@
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
-#include "vmm/memory/pointer.h"
+#include "vmm/memory/adopted_memory.h"
 
 using vmm::c::Call;
 using vmm::c::Check;

@@ -12,7 +12,7 @@
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/internal/hook.h"
 #include "vmm/c/restorable.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/device.h"
 #include "vmm/memory/restorable_region.h"
 
 using vmm::RestorableRegion;

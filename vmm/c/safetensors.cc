@@ -6,7 +6,7 @@
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handle.h"
 #include "vmm/c/internal/tensor.h"
-#include "vmm/weights/safetensors.h"
+#include "vmm/weights/manifest.h"
 
 using vmm::c::Call;
 using vmm::c::Check;

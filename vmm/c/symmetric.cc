@@ -12,7 +12,6 @@
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/job/symmetric.h"
-#include "vmm/job/symmetric_heap.h"
 
 using vmm::c::Call;
 using vmm::c::Check;

@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fabric/job_card.h"
+#include "fabric/job_matrix.h"
 #include "platform/os/machine.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/job/internal/offer.h"
+#include "vmm/memory/device.h"
 
 namespace vmm::job {
 namespace {
@@ -154,6 +157,28 @@ std::vector<absl::StatusOr<T>> ReadEach(
 
 }  // namespace
 
+ReachMatrix::ReachMatrix(fabric::JobMatrix matrix)
+    : matrix_(std::make_shared<const fabric::JobMatrix>(std::move(matrix))) {}
+
+int ReachMatrix::size() const { return matrix_->size(); }
+
+absl::Status ReachMatrix::Answered(int rank) const {
+  return matrix_->card(rank).status();
+}
+
+std::optional<HandleKind> ReachMatrix::Chosen(int importer, int owner) const {
+  const std::optional<CUmemAllocationHandleType> kind =
+      matrix_->Chosen(importer, owner);
+  if (!kind.has_value()) return std::nullopt;
+  return static_cast<HandleKind>(*kind);
+}
+
+absl::Status ReachMatrix::WhyNot(int importer, int owner) const {
+  return matrix_->WhyNot(importer, owner);
+}
+
+absl::Status ReachMatrix::AllReach() const { return matrix_->AllReach(); }
+
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,
                           const HandshakeOptions& options, Deadline deadline) {
@@ -170,9 +195,9 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
   if (!gathered.status.ok() || !cards.ok()) {
     const absl::Status& why =
         gathered.status.ok() ? cards.status() : gathered.status;
-    return {fabric::JobMatrix(
+    return {ReachMatrix(fabric::JobMatrix(
                 ReadEach<JobCard>(gathered.records, &fabric::DecodeCard),
-                NoRows(ranks, why)),
+                NoRows(ranks, why))),
             why};
   }
 
@@ -203,11 +228,13 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
         known[rank] = why;
       }
     }
-    return {fabric::JobMatrix(std::move(all_cards), std::move(known)), why};
+    return {
+        ReachMatrix(fabric::JobMatrix(std::move(all_cards), std::move(known))),
+        why};
   }
-  return {fabric::JobMatrix(
+  return {ReachMatrix(fabric::JobMatrix(
               std::move(all_cards),
-              std::vector<absl::StatusOr<JobRow>>(rows->begin(), rows->end())),
+              std::vector<absl::StatusOr<JobRow>>(rows->begin(), rows->end()))),
           absl::OkStatus()};
 }
 

@@ -12,15 +12,40 @@
 #ifndef VMMSHARE_VMM_JOB_HANDSHAKE_H_
 #define VMMSHARE_VMM_JOB_HANDSHAKE_H_
 
+#include <memory>
+#include <optional>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fabric/exchange.h"
-#include "fabric/job_matrix.h"
+#include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
-#include "vmm/job/offer.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/handle_kind.h"
+
+namespace vmm::fabric {
+class JobMatrix;
+}  // namespace vmm::fabric
 
 namespace vmm::job {
+
+// Where ranks of one host meet, and what is looked at to explain a refusal.
+struct JobOptions {
+  // Where this rank's endpoint listens, and which users may be ranks.
+  platform::ListenerOptions listener = {};
+  platform::PeerPolicy peers = {};
+  // The file of the NVML that is asked for fabric state, an absolute path. Empty:
+  // the system's, and none with the host-memory driver.
+  std::string nvml = {};
+  // A folder in whose /dev and /proc IMEX channels are looked for; "" is the
+  // system itself.
+  std::string root = {};
+};
+
+// What ranks share as by default, the preferred kind first: the system's own
+// within a host, fabric handles between hosts.
+SharePolicy JobSharing();
 
 struct HandshakeOptions {
   JobOptions job = {};
@@ -28,10 +53,34 @@ struct HandshakeOptions {
   bool try_all_kinds = false;
 };
 
+// Which rank reaches whose memory, how, and why not otherwise, as each found out
+// by trying. A value; copies share it. REQUIRES of all ranks named: they are ranks.
+class ReachMatrix {
+ public:
+  // How many ranks there are.
+  int size() const;
+  // Why nothing is known of `rank`; OK if it answered.
+  absl::Status Answered(int rank) const;
+  // The kind by which `importer` reaches memory of `owner`, if any.
+  std::optional<HandleKind> Chosen(int importer, int owner) const;
+  // OK when `importer` reaches it; otherwise why not, kind by kind, with both
+  // ranks and devices and what to do.
+  absl::Status WhyNot(int importer, int owner) const;
+  // OK when every rank reaches every other one's memory; otherwise the first
+  // WhyNot(), and how many more there are.
+  absl::Status AllReach() const;
+
+  // Internal.
+  explicit ReachMatrix(fabric::JobMatrix matrix);
+  const fabric::JobMatrix& matrix() const { return *matrix_; }
+
+ private:
+  std::shared_ptr<const fabric::JobMatrix> matrix_;
+};
+
 struct HandshakeResult {
-  // As far as it is known. A rank that did not answer has a Status in its
-  // place.
-  fabric::JobMatrix matrix;
+  // As far as it is known.
+  ReachMatrix matrix;
   // OK when every rank answered. The matrix is then the same on every rank
   // that was told OK. Otherwise it names the ranks that are missing, or that
   // speak another version (FAILED_PRECONDITION).

@@ -8,6 +8,7 @@
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
 #include "platform/base/annotate.h"
+#include "vmm/job/internal/offer.h"
 
 namespace vmm::job {
 namespace {

@@ -1,5 +1,3 @@
-#include "vmm/job/symmetric_heap.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,6 +10,7 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "vmm/job/internal/heap_record.h"
+#include "vmm/job/symmetric.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/pool/internal/offset_heap.h"
 

@@ -45,7 +45,6 @@
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/memory_id.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/imported_allocation.h"
 

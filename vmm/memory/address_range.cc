@@ -1,6 +1,5 @@
-#include "vmm/memory/address_range.h"
-
 #include "absl/strings/str_cat.h"
+#include "vmm/memory/mapping.h"
 
 namespace vmm {
 

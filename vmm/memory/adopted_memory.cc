@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/pointer_ordinal.h"
-#include "vmm/memory/pointer.h"
 
 namespace vmm {
 namespace {

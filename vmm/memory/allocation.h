@@ -30,9 +30,7 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/location.h"
-#include "vmm/memory/mapped_region.h"
-#include "vmm/memory/memory_id.h"
+#include "vmm/memory/mapping.h"
 #include "vmm/memory/shareable.h"
 
 namespace vmm {

@@ -7,7 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 
 namespace vmm {
 namespace {

@@ -1,9 +1,12 @@
-// Device: one GPU that this process sees, known by its UUID.
+// Device: one GPU that this process sees, known by its UUID. Location and
+// AccessGrant: where memory lives, and who may touch it. PrimaryContext: a
+// device's primary context, held and made current for a scope.
 //
 // Ordinals differ between processes (CUDA_VISIBLE_DEVICES) and from NVML's, so
 // processes name devices to each other by UUID. Finding and using a Device
 // creates no context: none of vmmshare's memory calls needs one (measured on
-// H100, driver 580).
+// H100, driver 580). Copies, fills, streams and kernels do; programs that use the
+// CUDA runtime already have it.
 #ifndef VMMSHARE_VMM_MEMORY_DEVICE_H_
 #define VMMSHARE_VMM_MEMORY_DEVICE_H_
 
@@ -12,12 +15,15 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/handle_kind.h"
 
@@ -92,6 +98,103 @@ class Device {
 
   platform::Driver driver_;
   std::shared_ptr<const Info> info_;
+};
+
+// A device, or a NUMA node of the host. A value.
+class Location {
+ public:
+  static Location On(Device device) { return Location(std::move(device), 0); }
+  static Location HostNuma(int node) { return Location(std::nullopt, node); }
+
+  bool is_host() const { return !device_.has_value(); }
+  // REQUIRES: !is_host().
+  const Device& device() const { return *device_; }
+  // REQUIRES: is_host().
+  int numa_node() const { return node_; }
+
+  CUmemLocation ToCuda() const;
+  std::string Describe() const;
+  friend bool operator==(const Location& a, const Location& b) = default;
+
+ private:
+  Location(std::optional<Device> device, int node)
+      : device_(std::move(device)), node_(node) {}
+
+  std::optional<Device> device_;
+  int node_;
+};
+
+// Where memory is, as its properties tell. Nothing of a device that this
+// process does not see.
+struct Place {
+  std::optional<int> host_numa_node;
+  std::optional<int> device_ordinal;
+  std::string unknown;  // Why nothing can be said, if so.
+};
+
+Place PlaceOf(const CUmemLocation& location);
+
+enum class Access { kNone = 0, kRead = 1, kReadWrite = 3 };
+
+// `who` may access memory in this way. Only host memory can be granted to the
+// host (the driver returns NOT_SUPPORTED for device memory, measured).
+struct AccessGrant {
+  Location who;
+  Access access = Access::kReadWrite;
+};
+
+// OK when every device of `grants` can reach memory at `where`; otherwise
+// FAILED_PRECONDITION with the pair that cannot. Checked before the driver is
+// asked, because a kernel that touches memory without peer access hangs or
+// kills its context.
+absl::Status CheckReachable(const Location& where,
+                            absl::Span<const AccessGrant> grants);
+
+struct ContextUse {
+  std::optional<platform::Driver> driver;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+};
+
+struct RetainedContextTraits {
+  using Value = ContextUse;
+  static Value Nothing() { return {}; }
+  static bool Holds(const Value& value) { return value.context != nullptr; }
+  static void Close(const Value& value);
+};
+
+struct PushedContextTraits {
+  using Value = ContextUse;
+  static Value Nothing() { return {}; }
+  static bool Holds(const Value& value) { return value.context != nullptr; }
+  static void Close(const Value& value);
+};
+
+// Makes a context current on the calling thread while it lives, then restores
+// the one before. Destroy on the same thread, in reverse order of making.
+using CurrentContext = platform::Owned<PushedContextTraits>;
+
+// Makes any context current, for example a stream's.
+absl::StatusOr<CurrentContext> MakeCurrent(const platform::Driver& driver,
+                                           CUcontext context);
+
+// Holds a reference to the primary context of a device. Move-only.
+class PrimaryContext {
+ public:
+  // Creates the context if nobody has: that costs time and device memory.
+  static absl::StatusOr<PrimaryContext> Retain(const Device& device);
+  // Whether some part of this process has made it already.
+  static absl::StatusOr<bool> IsActive(const Device& device);
+
+  CUcontext context() const { return context_.get().context; }
+  absl::StatusOr<CurrentContext> MakeCurrent() const;
+
+ private:
+  explicit PrimaryContext(ContextUse use)
+      : context_(
+            platform::Owned<RetainedContextTraits>::Adopt(std::move(use))) {}
+
+  platform::Owned<RetainedContextTraits> context_;
 };
 
 }  // namespace vmm

@@ -11,9 +11,8 @@
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/dma_buf.h"
-#include "vmm/memory/location.h"
-#include "vmm/memory/pointer.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/adopted_memory.h"
+#include "vmm/memory/device.h"
 
 namespace vmm {
 namespace {

@@ -32,9 +32,7 @@
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/exported_handle.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/primary_context.h"
 
 namespace vmm {
 
@@ -85,7 +83,7 @@ absl::StatusOr<ExportedHandle> ExportBlock(const platform::Driver& driver,
                                            const DriverBlock& block);
 
 // What the driver says of the allocation that holds `pointer`. REQUIRES: it is
-// memory that can be shared as `kind` (pointer.h).
+// memory that can be shared as `kind` (adopted_memory.h).
 absl::StatusOr<DriverBlock> BlockAt(const platform::Driver& driver,
                                     CUdeviceptr pointer, HandleKind kind);
 

@@ -1,9 +1,8 @@
-#include "vmm/memory/exported_handle.h"
-
 #include <utility>
 
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/handle_kind.h"
 
 namespace vmm {
 

@@ -1,5 +1,6 @@
 // HandleKind and SharePolicy: how memory can be handed to another process, and
-// which ways the program accepts.
+// which ways the program accepts. ExportedHandle: what that process is given, one
+// a chunk.
 //
 // A kind must be asked for when memory is created; it cannot be added later.
 // So an allocation asks for every kind of its policy that works here, and the
@@ -10,16 +11,21 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "fabric/handle.h"
+#include "platform/os/os_handle.h"
 #include "platform/os/process.h"
 
 namespace vmm {
@@ -125,6 +131,47 @@ class SharePolicy {
   absl::InlinedVector<HandleKind, 3> kinds_;
   std::vector<platform::UserId> users_;
 };
+
+// As wide as a fabric handle: messages carry one like the other.
+using HandleBytes = std::array<std::uint8_t, sizeof(fabric::Handle)>;
+
+// A CUipcMemHandle.
+struct LegacyHandle {
+  HandleBytes bytes{};
+  friend bool operator==(const LegacyHandle&, const LegacyHandle&) = default;
+};
+
+// A stream-ordered pool, and a CUmemPoolPtrExportData of memory in it.
+struct StreamPoolHandle {
+  platform::OsHandle pool;
+  HandleBytes pointer{};
+};
+
+// An OsHandle of memory is a reference to it: the memory lives while it is open.
+// The others hold nothing.
+using ExportedHandle = std::variant<platform::OsHandle, fabric::Handle,
+                                    LegacyHandle, StreamPoolHandle>;
+
+// What a handle of this kind is made of.
+constexpr bool HasOsHandle(HandleKind kind) {
+  return kind != HandleKind::kFabric && kind != HandleKind::kLegacyIpc;
+}
+constexpr bool HasBytes(HandleKind kind) {
+  return kind == HandleKind::kFabric || !IsVmm(kind);
+}
+// Its parts; null where it has none.
+const platform::OsHandle* OsHandleOf(const ExportedHandle& handle);
+const HandleBytes* BytesOf(const ExportedHandle& handle);
+// A handle of `kind` of such parts. REQUIRES: `bytes` where it HasBytes(), and an
+// `os_handle` where it HasOsHandle().
+ExportedHandle HandleOf(HandleKind kind, platform::OsHandle os_handle,
+                        const HandleBytes& bytes);
+
+// Its part of the system's; empty where it has none.
+platform::OsHandle TakeOsHandle(ExportedHandle handle);
+
+// Another one of the same memory. Errors as platform::Duplicate().
+absl::StatusOr<ExportedHandle> Duplicate(const ExportedHandle& handle);
 
 }  // namespace vmm
 

@@ -1,6 +1,5 @@
-#include "vmm/memory/location.h"
-
 #include "absl/strings/str_cat.h"
+#include "vmm/memory/device.h"
 
 namespace vmm {
 namespace {

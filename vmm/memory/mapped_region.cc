@@ -1,10 +1,9 @@
-#include "vmm/memory/mapped_region.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "vmm/memory/mapping.h"
 
 namespace vmm {
 

@@ -1,5 +1,3 @@
-#include "vmm/memory/memory_id.h"
-
 #include <array>
 #include <optional>
 
@@ -11,6 +9,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/base/wire.h"
 #include "platform/os/machine.h"
+#include "vmm/memory/shareable.h"
 
 namespace vmm {
 namespace {

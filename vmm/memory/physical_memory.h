@@ -23,8 +23,8 @@
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "platform/os/process.h"
+#include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/location.h"
 
 namespace vmm {
 

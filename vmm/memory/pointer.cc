@@ -1,5 +1,3 @@
-#include "vmm/memory/pointer.h"
-
 #include <array>
 #include <optional>
 #include <string>
@@ -8,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/pointer_ordinal.h"
-#include "vmm/memory/location.h"
 #include "vmm/memory/physical_memory.h"
 
 namespace vmm {

@@ -1,9 +1,8 @@
-#include "vmm/memory/primary_context.h"
-
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "vmm/memory/device.h"
 
 namespace vmm {
 

@@ -1,4 +1,5 @@
-// Shareable: a view of memory that can be exported.
+// Shareable: a view of memory that can be exported. MemoryId: what it is called
+// between processes.
 //
 // Only memory that this process created, or adopted from its creator within
 // this process, has one: the driver refuses to export what was imported. So
@@ -8,18 +9,44 @@
 #ifndef VMMSHARE_VMM_MEMORY_SHAREABLE_H_
 #define VMMSHARE_VMM_MEMORY_SHAREABLE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/location.h"
-#include "vmm/memory/memory_id.h"
 #include "vmm/memory/physical_memory.h"
 
 namespace vmm {
+
+// 128 random bits, drawn once a process: never a pid, which is reused.
+struct OwnerId {
+  std::array<std::uint8_t, 16> bytes{};
+  std::string ToString() const;
+  friend bool operator==(const OwnerId&, const OwnerId&) = default;
+  friend auto operator<=>(const OwnerId&, const OwnerId&) = default;
+};
+
+// Numbers are random and not reused while the owner lives. An id names memory
+// and opens nothing: see ShareKey (share/ticket.h). The generation grows when the
+// allocation's memory is replaced, so that a ticket to the old memory is
+// refused and never resolves to the new. A value.
+struct MemoryId {
+  OwnerId owner;
+  std::uint64_t number = 0;
+  std::uint32_t generation = 0;
+  std::string ToString() const;
+  friend bool operator==(const MemoryId&, const MemoryId&) = default;
+  friend auto operator<=>(const MemoryId&, const MemoryId&) = default;
+};
+
+// A new id, generation 1, owned by this process. Thread-safe. Fails as the
+// operating system's source of random bytes does.
+absl::StatusOr<MemoryId> NewMemoryId();
 
 // A view: valid while the Allocation or AdoptedMemory that made it lives and
 // is not moved, discarded or remapped.

@@ -44,7 +44,6 @@
 #include "platform/os/deadline.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/location.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/pool/pool_ticket.h"
 #include "vmm/share/lease.h"

@@ -50,7 +50,6 @@
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/location.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/sync/fence_pool.h"

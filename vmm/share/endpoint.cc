@@ -7,7 +7,7 @@
 #include "platform/base/status_macros.h"
 #include "vmm/share/internal/endpoint_server.h"
 #include "vmm/share/internal/share_registry.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm {
 

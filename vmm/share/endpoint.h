@@ -33,7 +33,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
-#include "vmm/memory/location.h"
+#include "vmm/memory/device.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/lease.h"

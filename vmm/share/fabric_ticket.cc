@@ -1,13 +1,12 @@
-#include "vmm/share/fabric_ticket.h"
-
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "platform/base/check.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/wire.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm {
 namespace {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/internal/dial.h"
 #include "vmm/share/internal/lease_connection.h"
 

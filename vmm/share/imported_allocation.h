@@ -27,9 +27,8 @@
 #include "absl/types/span.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
-#include "vmm/memory/exporter.h"
-#include "vmm/memory/location.h"
-#include "vmm/memory/mapped_region.h"
+#include "vmm/memory/handle_kind.h"
+#include "vmm/memory/mapping.h"
 #include "vmm/share/lease.h"
 #include "vmm/share/ticket.h"
 

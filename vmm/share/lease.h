@@ -19,10 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "platform/ipc/channel.h"
-#include "platform/ipc/peer_watch.h"
-#include "vmm/memory/memory_id.h"
+#include "vmm/memory/shareable.h"
 
 namespace vmm {
 
@@ -71,17 +69,6 @@ struct LeaseStatus {
   std::optional<absl::Time> return_by;
 };
 
-namespace lease_internal {
-
-// Marks the lease of a holder of which that is known, if it is quarantined by
-// that: `hung_up`, its connection has ended.
-void Quarantine(Lease& lease, bool hung_up, platform::PeerEnd end,
-                const platform::PeerWatch& watch);
-
-// What a wait that ends at its deadline says: how many, and the first three.
-std::string DescribeAll(absl::Span<const std::string> leases);
-
-}  // namespace lease_internal
 }  // namespace vmm
 
 #endif  // VMMSHARE_VMM_SHARE_LEASE_H_

@@ -14,7 +14,7 @@
 #include "vmm/share/internal/lease_connection.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/raw_handle.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm {
 namespace {

@@ -6,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
-#include "vmm/memory/memory_id.h"
+#include "vmm/memory/internal/exporter.h"
+#include "vmm/memory/shareable.h"
 #include "vmm/share/ticket.h"
 
 namespace vmm {

@@ -5,7 +5,7 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "vmm/share/restorable.h"
-#include "vmm/share/ticket_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm {
 

@@ -1,10 +1,15 @@
 #include "vmm/share/retire.h"
 
 #include <algorithm>
+#include <deque>
+#include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -16,48 +21,68 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 
 }  // namespace
 
+struct RetireQueue::Impl {
+  using Memory = std::variant<Allocation, ImportedAllocation, Mapping>;
+  struct Retired {
+    Memory memory;
+    OwnedEvent passed;
+  };
+
+  // `memory` goes with it only if the event can be had.
+  template <typename T>
+  absl::Status Retire(T&& memory, CUstream stream) {
+    ASSIGN_OR_RETURN(OwnedEvent event, RecordEvent(driver, stream));
+    retired.push_back({std::forward<T>(memory), std::move(event)});
+    return absl::OkStatus();
+  }
+
+  platform::Driver driver;
+  std::deque<Retired> retired = {};
+};
+
+RetireQueue::RetireQueue(platform::Driver driver)
+    : impl_(std::make_unique<Impl>(Impl{std::move(driver)})) {}
+RetireQueue::RetireQueue(RetireQueue&&) noexcept = default;
+
 RetireQueue::~RetireQueue() {
-  if (retired_.empty()) return;  // Nor a driver, if it was moved from.
-  const RelaxedCapture relaxed(driver_);
-  for (Retired& retired : retired_) {
+  if (impl_ == nullptr || impl_->retired.empty()) return;
+  const platform::Driver& driver = impl_->driver;
+  const RelaxedCapture relaxed(driver);
+  for (Impl::Retired& retired : impl_->retired) {
     platform::ReportReleaseFailure(
-        driver_.Error(driver_->cuEventSynchronize(retired.passed.get().event),
-                      "cuEventSynchronize() of retired memory"));
+        driver.Error(driver->cuEventSynchronize(retired.passed.get().event),
+                     "cuEventSynchronize() of retired memory"));
   }
 }
 
 absl::Status RetireQueue::Retire(Allocation&& memory, CUstream stream) {
-  absl::StatusOr<OwnedEvent> event = RecordEvent(driver_, stream);
-  if (!event.ok()) return event.status();
-  retired_.push_back({std::move(memory), *std::move(event)});
-  return absl::OkStatus();
+  return impl_->Retire(std::move(memory), stream);
 }
 
 absl::Status RetireQueue::Retire(ImportedAllocation&& memory, CUstream stream) {
-  absl::StatusOr<OwnedEvent> event = RecordEvent(driver_, stream);
-  if (!event.ok()) return event.status();
-  retired_.push_back({std::move(memory), *std::move(event)});
-  return absl::OkStatus();
+  return impl_->Retire(std::move(memory), stream);
 }
 
 absl::Status RetireQueue::Retire(Mapping&& memory, CUstream stream) {
-  absl::StatusOr<OwnedEvent> event = RecordEvent(driver_, stream);
-  if (!event.ok()) return event.status();
-  retired_.push_back({std::move(memory), *std::move(event)});
-  return absl::OkStatus();
+  return impl_->Retire(std::move(memory), stream);
+}
+
+std::size_t RetireQueue::size() const {
+  return impl_ == nullptr ? 0 : impl_->retired.size();
 }
 
 absl::StatusOr<std::size_t> RetireQueue::Collect() {
   std::size_t collected = 0;
   // Streams pass their work in any order among each other.
-  for (auto retired = retired_.begin(); retired != retired_.end();) {
+  for (auto retired = impl_->retired.begin();
+       retired != impl_->retired.end();) {
     absl::StatusOr<bool> passed = HasPassed(retired->passed);
     if (!passed.ok()) {
       return platform::Annotate(passed.status(),
                                 "RetireQueue::Collect(): the memory is kept");
     }
     if (*passed) {
-      retired = retired_.erase(retired);
+      retired = impl_->retired.erase(retired);
       ++collected;
     } else {
       ++retired;
@@ -71,11 +96,10 @@ absl::Status RetireQueue::Drain(Deadline deadline) {
   for (;;) {
     absl::StatusOr<std::size_t> collected = Collect();
     if (!collected.ok()) return collected.status();
-    if (retired_.empty()) return absl::OkStatus();
+    if (impl_->retired.empty()) return absl::OkStatus();
     if (deadline.Passed()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(retired_.size(),
-                       " retired allocations still wait for their streams"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          size(), " retired allocations still wait for their streams"));
     }
     absl::SleepFor(std::min(pause, deadline.Left()));
     pause = std::min(pause * 2, kLongestPause);

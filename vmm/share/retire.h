@@ -15,9 +15,7 @@
 #include <cuda.h>
 
 #include <cstddef>
-#include <deque>
-#include <utility>
-#include <variant>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,15 +23,14 @@
 #include "platform/os/deadline.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/mapping.h"
-#include "vmm/memory/recorded_event.h"
 #include "vmm/share/imported_allocation.h"
 
 namespace vmm {
 
 class RetireQueue {
  public:
-  explicit RetireQueue(platform::Driver driver) : driver_(std::move(driver)) {}
-  RetireQueue(RetireQueue&&) noexcept = default;
+  explicit RetireQueue(platform::Driver driver);
+  RetireQueue(RetireQueue&&) noexcept;
   RetireQueue& operator=(RetireQueue&&) = delete;
   // Waits until the GPU has passed everything, without a deadline: memory must
   // not go while it is in use. Drain() first to bound the wait.
@@ -55,17 +52,11 @@ class RetireQueue {
   absl::Status Drain(Deadline deadline);
 
   // How many wait.
-  std::size_t size() const { return retired_.size(); }
+  std::size_t size() const;
 
  private:
-  using Memory = std::variant<Allocation, ImportedAllocation, Mapping>;
-  struct Retired {
-    Memory memory;
-    OwnedEvent passed;
-  };
-
-  platform::Driver driver_;
-  std::deque<Retired> retired_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace vmm

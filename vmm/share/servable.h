@@ -1,13 +1,10 @@
-// Servable: what an Endpoint can serve beside published memory; and ShareKey,
-// by which a peer asks for any of it.
+// Servable: what an Endpoint can serve beside published memory.
 //
 // Pool is one. An endpoint knows none of them: it finds what a peer asks for by
 // its key, and has it serve that peer.
 #ifndef VMMSHARE_VMM_SHARE_SERVABLE_H_
 #define VMMSHARE_VMM_SHARE_SERVABLE_H_
 
-#include <array>
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -15,27 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "platform/ipc/channel.h"
-#include "platform/ipc/peer_watch.h"
-#include "vmm/memory/location.h"
+#include "vmm/share/ticket.h"
+
+namespace vmm::platform {
+class PeerWatch;
+}  // namespace vmm::platform
 
 namespace vmm {
-
-// Who has it may have what it opens: it stands in the text that the owner hands
-// out (Share::ticket()) and nowhere else. Both halves are random.
-struct ShareKey {
-  std::array<std::uint8_t, 8> place{};  // Finds the share, and proves nothing.
-  std::array<std::uint8_t, 16> secret{};  // Compared in constant time.
-  friend bool operator==(const ShareKey&, const ShareKey&) = default;
-};
-
-// What a share opens, as the text that names it says.
-struct ShareInvitation {
-  ShareKey key = {};
-  Access access = Access::kReadWrite;  // What an importer may map it for.
-  std::string address = {};            // Of the endpoint.
-  friend bool operator==(const ShareInvitation&,
-                         const ShareInvitation&) = default;
-};
 
 // What serves the peers that have come for one share. Thread-safe: each peer is
 // served on a thread of its own. May outlive what it is of, then serves nobody.

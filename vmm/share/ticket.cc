@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/wire.h"
 
 namespace vmm {

@@ -20,11 +20,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
-#include "vmm/memory/memory_id.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/memory/shareable.h"
 
@@ -72,6 +72,44 @@ absl::StatusOr<Ticket> DecodeTicket(absl::Span<const std::uint8_t> bytes);
 // memory; FAILED_PRECONDITION says which machine or driver it belongs to.
 absl::Status CheckUsableHere(const Ticket& ticket,
                              const platform::Driver& driver);
+
+// Who has it may have what it opens: it stands in the text that the owner hands
+// out (Share::ticket()) and nowhere else. Both halves are random.
+struct ShareKey {
+  std::array<std::uint8_t, 8> place{};  // Finds the share, and proves nothing.
+  std::array<std::uint8_t, 16> secret{};  // Compared in constant time.
+  friend bool operator==(const ShareKey&, const ShareKey&) = default;
+};
+
+// What a share opens, as the text that names it says.
+struct ShareInvitation {
+  ShareKey key = {};
+  Access access = Access::kReadWrite;  // What an importer may map it for.
+  std::string address = {};            // Of the endpoint.
+  friend bool operator==(const ShareInvitation&,
+                         const ShareInvitation&) = default;
+};
+
+// A ticket as a string, to be put into a file, an environment variable or a
+// message queue. It names the owner's endpoint as well, and holds the key to what
+// it names: whoever has it and is an allowed user dials there and receives the
+// handles (endpoint.h). Keep it from users who must not have the memory. Form:
+// "vmmshare:2:" and URL-safe base64; no white space, no character that a shell
+// or a file name minds.
+struct AddressedTicket {
+  Ticket ticket;
+  ShareInvitation invitation;
+  friend bool operator==(const AddressedTicket&,
+                         const AddressedTicket&) = default;
+};
+
+// REQUIRES: the address has 1 to 1024 bytes; access is kRead or kReadWrite.
+std::string FormatTicketString(const AddressedTicket& ticket);
+
+// Total: takes any text. White space around the string is dropped, as a
+// file or `cat` leaves it there. INVALID_ARGUMENT for text that is no ticket
+// or was changed in any character; UNIMPLEMENTED for another version.
+absl::StatusOr<AddressedTicket> ParseTicketString(absl::string_view text);
 
 }  // namespace vmm
 

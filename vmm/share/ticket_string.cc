@@ -1,9 +1,8 @@
-#include "vmm/share/ticket_string.h"
-
 #include <utility>
 
 #include "platform/base/status_macros.h"
 #include "vmm/share/internal/addressed_string.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm {
 namespace {

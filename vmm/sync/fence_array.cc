@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
 #include "platform/base/status_macros.h"
-#include "vmm/memory/location.h"
+#include "vmm/memory/device.h"
 #include "vmm/sync/internal/fence_device_memory.h"
 #include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_source.h"

@@ -41,7 +41,7 @@
 #include "platform/os/deadline.h"
 #include "vmm/memory/device.h"
 #include "vmm/sync/fence.h"
-#include "vmm/sync/fence_ticket.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm {
 

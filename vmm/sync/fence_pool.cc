@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
 #include "platform/os/machine.h"
-#include "vmm/memory/location.h"
+#include "vmm/memory/device.h"
 #include "vmm/sync/internal/fence_source.h"
 #include "vmm/sync/internal/fence_words.h"
 

@@ -1,10 +1,9 @@
-#include "vmm/sync/fence_ticket.h"
-
 #include <cstring>
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm {
 namespace {

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/os/machine.h"
+#include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/internal/wire.h"
 
 namespace vmm {
@@ -110,6 +113,26 @@ absl::StatusOr<IpcEventTicket> ExportEvent(const platform::Driver& driver,
   return ticket;
 }
 
+struct IpcEvent::Impl {
+  OwnedEvent event;
+};
+
+IpcEvent::IpcEvent(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+IpcEvent::IpcEvent(IpcEvent&&) noexcept = default;
+IpcEvent& IpcEvent::operator=(IpcEvent&&) noexcept = default;
+IpcEvent::~IpcEvent() = default;
+
+IpcEvent IpcEvent::Adopt(const platform::Driver& driver, CUevent event) {
+  return IpcEvent(
+      std::make_unique<Impl>(Impl{OwnedEvent::Adopt({driver, event})}));
+}
+
+CUevent IpcEvent::event() const { return impl_->event.get().event; }
+
+const platform::Driver& IpcEvent::driver() const {
+  return *impl_->event.get().driver;
+}
+
 absl::StatusOr<IpcEvent> IpcEvent::Create(const platform::Driver& driver) {
   absl::Status can =
       CheckEntry(driver->cuIpcGetEventHandle != nullptr, "cuIpcGetEventHandle");
@@ -125,7 +148,7 @@ absl::StatusOr<IpcEvent> IpcEvent::Create(const platform::Driver& driver) {
               "done, or use a vmm::Fence"
             : "");
   }
-  return IpcEvent(OwnedEvent::Adopt({driver, event}));
+  return Adopt(driver, event);
 }
 
 absl::StatusOr<IpcEvent> IpcEvent::Import(const platform::Driver& driver,
@@ -158,7 +181,7 @@ absl::StatusOr<IpcEvent> IpcEvent::Import(const platform::Driver& driver,
   CUevent event = nullptr;
   const CUresult result = driver->cuIpcOpenEventHandle(&event, handle);
   if (result == CUDA_SUCCESS) {
-    return IpcEvent(OwnedEvent::Adopt({driver, event}));
+    return Adopt(driver, event);
   }
   absl::Status error = driver.Error(result, "cuIpcOpenEventHandle()");
   if (result != CUDA_ERROR_MAP_FAILED) return error;
@@ -186,7 +209,7 @@ absl::Status IpcEvent::Wait(CUstream stream) const {
                         "cuStreamWaitEvent()");
 }
 
-absl::StatusOr<bool> IpcEvent::Query() const { return HasPassed(event_); }
+absl::StatusOr<bool> IpcEvent::Query() const { return HasPassed(impl_->event); }
 
 absl::Status IpcEvent::WaitOnHost(Deadline deadline,
                                   const platform::Process* recorder) const {

@@ -26,7 +26,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,8 +34,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
 #include "platform/os/process.h"
-#include "vmm/memory/memory_id.h"
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/shareable.h"
 
 namespace vmm {
 
@@ -104,13 +103,20 @@ class IpcEvent {
   absl::Status WaitOnHost(Deadline deadline,
                           const platform::Process* recorder = nullptr) const;
 
-  CUevent event() const { return event_.get().event; }
+  CUevent event() const;
+
+  IpcEvent(IpcEvent&&) noexcept;
+  IpcEvent& operator=(IpcEvent&&) noexcept;
+  ~IpcEvent();
 
  private:
-  explicit IpcEvent(OwnedEvent event) : event_(std::move(event)) {}
-  const platform::Driver& driver() const { return *event_.get().driver; }
+  struct Impl;
+  explicit IpcEvent(std::unique_ptr<Impl> impl);
+  // Of `event`, which becomes its own.
+  static IpcEvent Adopt(const platform::Driver& driver, CUevent event);
+  const platform::Driver& driver() const;
 
-  OwnedEvent event_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace vmm

@@ -66,12 +66,12 @@ DriverChoice ChooseDriver(const DoctorOptions& options) {
     driver = Driver::LoadFrom(options.driver);
   }
   if (options.nvml.has_value()) {
-    return {std::move(driver), Nvml::LoadFrom(*options.nvml)};
+    return {std::move(driver), Nvml::LoadFrom(*options.nvml), *options.nvml};
   }
   const bool stand_in = (driver.ok() && driver->is_host_memory()) ||
                         (options.driver == "host" && !path.empty());
-  return {std::move(driver),
-          stand_in ? Nvml::LoadFrom(path) : Nvml::LoadSystem()};
+  if (!stand_in) return {std::move(driver), Nvml::LoadSystem(), ""};
+  return {std::move(driver), Nvml::LoadFrom(path), path};
 }
 
 }  // namespace vmm::tool

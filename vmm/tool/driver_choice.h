@@ -2,6 +2,8 @@
 #ifndef VMMSHARE_VMM_TOOL_DRIVER_CHOICE_H_
 #define VMMSHARE_VMM_TOOL_DRIVER_CHOICE_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "fabric/nvml.h"
 #include "platform/cuda/driver.h"
@@ -12,6 +14,7 @@ namespace vmm::tool {
 struct DriverChoice {
   absl::StatusOr<platform::Driver> driver;
   absl::StatusOr<fabric::Nvml> nvml;
+  std::string nvml_path;  // Empty: the system's.
 };
 
 // Loads both. With --driver=host the driver is the file that

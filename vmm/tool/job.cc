@@ -83,12 +83,12 @@ absl::StatusOr<JobReport> ExamineJob(const DoctorOptions& options) {
   job::HandshakeOptions how;
   how.try_all_kinds = options.required.has_value();
   how.job.root = options.root;
-  if (choice.nvml.ok()) how.job.nvml = *choice.nvml;
+  how.job.nvml = choice.nvml_path;
   job::HandshakeResult met =
       job::Handshake(DeviceOf(choice.driver, (*exchange)->local_rank()),
                      **exchange, how, deadline);
   return JobReport{(*exchange)->job(),    (*exchange)->Describe(),
-                   (*exchange)->rank(),   std::move(met.matrix),
+                   (*exchange)->rank(),   met.matrix.matrix(),
                    std::move(met.status), options.required};
 }
 

@@ -1,4 +1,4 @@
-#include "vmm/weights/safetensors.h"
+#include "vmm/weights/manifest.h"
 
 #include <algorithm>
 #include <array>

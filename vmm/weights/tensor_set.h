@@ -44,7 +44,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
 #include "vmm/keeper/keeper.h"
-#include "vmm/memory/exported_handle.h"
+#include "vmm/memory/handle_kind.h"
 #include "vmm/memory/shareable.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/weights/manifest.h"

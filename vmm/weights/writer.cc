@@ -5,7 +5,7 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/adopted_memory.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/memory_copy.h"

@@ -1,4 +1,4 @@
-#include "vmm/job/offer.h"
+#include "vmm/job/internal/offer.h"
 
 #include <memory>
 #include <utility>
@@ -6,12 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "fabric/diagnosis.h"
 #include "fabric/driver_fabric.h"
+#include "fabric/nvml.h"
 #include "fabric/topology.h"
 #include "platform/os/machine.h"
 #include "platform/os/os_handle.h"
 #include "vmm/job/internal/seen_topology.h"
-#include "vmm/memory/exporter.h"
-#include "vmm/share/fabric_ticket.h"
+#include "vmm/memory/internal/exporter.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::job {
 namespace {
@@ -38,7 +39,7 @@ Refusal Refuse(const absl::Status& status, absl::string_view id,
 // NVML as the options name it.
 absl::StatusOr<fabric::Nvml> FindNvml(const Device& device,
                                       const JobOptions& options) {
-  if (options.nvml.has_value()) return *options.nvml;
+  if (!options.nvml.empty()) return fabric::Nvml::LoadFrom(options.nvml);
   if (device.driver().is_host_memory()) {
     return absl::NotFoundError("no NVML was named for the host-memory driver");
   }
@@ -55,7 +56,7 @@ std::shared_ptr<const fabric::Topology> TopologyOf(const Device& device,
         });
   };
   // What tests or programs name is asked each time.
-  if (options.nvml.has_value() || !options.root.empty() ||
+  if (!options.nvml.empty() || !options.root.empty() ||
       device.driver().is_host_memory()) {
     return std::make_shared<const fabric::Topology>(read());
   }

@@ -1,23 +1,20 @@
 // Offer: memory of one rank, published to all others, with the card that says
-// how each can have it. Internal to vmm/job.
-#ifndef VMMSHARE_VMM_JOB_OFFER_H_
-#define VMMSHARE_VMM_JOB_OFFER_H_
+// how each can have it.
+#ifndef VMMSHARE_VMM_JOB_INTERNAL_OFFER_H_
+#define VMMSHARE_VMM_JOB_INTERNAL_OFFER_H_
 
 #include <cuda.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fabric/exchange.h"
 #include "fabric/job_card.h"
-#include "fabric/nvml.h"
-#include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
+#include "vmm/job/handshake.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
@@ -25,18 +22,6 @@
 #include "vmm/share/imported_allocation.h"
 
 namespace vmm::job {
-
-// Where ranks of one host meet, and what is looked at to explain a refusal.
-struct JobOptions {
-  // Where this rank's endpoint listens, and which users may be ranks.
-  platform::ListenerOptions listener = {};
-  platform::PeerPolicy peers = {};
-  // The NVML that is asked for fabric state. None: the system's, unless the
-  // driver is the host-memory driver, which the caller must name.
-  std::optional<fabric::Nvml> nvml = std::nullopt;
-  // See platform/os/imex.h.
-  std::string root = {};
-};
 
 // Move-only.
 class Offer {
@@ -63,10 +48,6 @@ class Offer {
   fabric::JobCard card_;
 };
 
-// What ranks share as by default, the preferred kind first: the system's own
-// within a host, fabric handles between hosts.
-SharePolicy JobSharing();
-
 // As fabric::RefusedByCards().
 inline fabric::Refusal RefusedByCards(const fabric::JobCard& importer,
                                       const fabric::JobCard& owner,
@@ -88,4 +69,4 @@ fabric::Refusal Explain(const absl::Status& status,
 
 }  // namespace vmm::job
 
-#endif  // VMMSHARE_VMM_JOB_OFFER_H_
+#endif  // VMMSHARE_VMM_JOB_INTERNAL_OFFER_H_

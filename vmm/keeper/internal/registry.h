@@ -32,7 +32,7 @@
 #include "platform/os/process.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/keeper/keeper.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/ticket.h"
 
 namespace vmm::keeper {

@@ -1,4 +1,4 @@
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"

@@ -1,11 +1,11 @@
 // Exporters: one for each kind of VMM's handles, each with the same functions.
 //
 // An exporter turns a driver's memory handle into something another process
-// can be given, and back. Adding a kind is adding a file under exporters/ and
-// a line in exporter.cc; nothing else in vmm/ knows a kind by name. Memory of the
+// can be given, and back. Adding a kind is adding a file beside this one and a
+// line in exporter.cc; nothing else in vmm/ knows a kind by name. Memory of the
 // driver's own allocators has no handle of it: see driver_block.h.
-#ifndef VMMSHARE_VMM_MEMORY_EXPORTER_H_
-#define VMMSHARE_VMM_MEMORY_EXPORTER_H_
+#ifndef VMMSHARE_VMM_MEMORY_INTERNAL_EXPORTER_H_
+#define VMMSHARE_VMM_MEMORY_INTERNAL_EXPORTER_H_
 
 #include <cuda.h>
 
@@ -18,7 +18,6 @@
 #include "absl/types/span.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/exported_handle.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/memory/shareable.h"
@@ -72,7 +71,7 @@ absl::Status TryKind(const Device& device, HandleKind kind);
 absl::Status ProbeKind(const Device& device, HandleKind kind);
 
 namespace exporters {
-// Defined one file each under exporters/. A function: which kind it is, is a
+// Defined one file each. A function: which kind it is, is a
 // constant of another source.
 Exporter OsHandleExporter();
 extern const Exporter kFabric;
@@ -80,4 +79,4 @@ extern const Exporter kFabric;
 
 }  // namespace vmm
 
-#endif  // VMMSHARE_VMM_MEMORY_EXPORTER_H_
+#endif  // VMMSHARE_VMM_MEMORY_INTERNAL_EXPORTER_H_

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fabric/access.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 
 namespace vmm::exporters {
 namespace {

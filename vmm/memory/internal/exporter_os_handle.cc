@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/cuda/memory_handle.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 
 namespace vmm::exporters {
 namespace {

@@ -17,7 +17,6 @@
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/primary_context.h"
 
 namespace vmm {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/cuda/memory_handle.h"
-#include "vmm/memory/location.h"
+#include "vmm/memory/device.h"
 
 namespace vmm {
 namespace {

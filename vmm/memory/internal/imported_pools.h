@@ -21,7 +21,7 @@
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/exported_handle.h"
+#include "vmm/memory/handle_kind.h"
 
 namespace vmm {
 

@@ -11,13 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
-#include "vmm/memory/address_range.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/mapping.h"
 #include "vmm/memory/physical_memory.h"
-#include "vmm/memory/primary_context.h"
 
 namespace vmm {
 namespace {

@@ -1,10 +1,10 @@
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/internal/recorded_event.h"
 
 #include <algorithm>
 
 #include "absl/time/clock.h"
 #include "platform/base/status_macros.h"
-#include "vmm/memory/primary_context.h"
+#include "vmm/memory/device.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {

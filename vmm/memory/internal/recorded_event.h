@@ -1,6 +1,6 @@
 // RecordedEvent: a point in a stream's work.
-#ifndef VMMSHARE_VMM_MEMORY_RECORDED_EVENT_H_
-#define VMMSHARE_VMM_MEMORY_RECORDED_EVENT_H_
+#ifndef VMMSHARE_VMM_MEMORY_INTERNAL_RECORDED_EVENT_H_
+#define VMMSHARE_VMM_MEMORY_INTERNAL_RECORDED_EVENT_H_
 
 #include <cuda.h>
 
@@ -44,4 +44,4 @@ absl::Status AwaitPassing(const OwnedEvent& event, Deadline deadline);
 
 }  // namespace vmm
 
-#endif  // VMMSHARE_VMM_MEMORY_RECORDED_EVENT_H_
+#endif  // VMMSHARE_VMM_MEMORY_INTERNAL_RECORDED_EVENT_H_

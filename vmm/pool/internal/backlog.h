@@ -20,7 +20,7 @@
 #include <optional>
 #include <vector>
 
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/internal/recorded_event.h"
 #include "vmm/pool/internal/block.h"
 #include "vmm/pool/internal/size_index.h"
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "vmm/pool/internal/core.h"
+#include "vmm/share/internal/lease_text.h"
 
 namespace vmm::pool {
 namespace {

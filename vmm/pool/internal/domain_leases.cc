@@ -5,6 +5,7 @@
 #include "platform/os/coarse_clock.h"
 #include "vmm/pool/internal/domain.h"
 #include "vmm/pool/internal/share_layout.h"
+#include "vmm/share/internal/lease_text.h"
 
 namespace vmm::pool {
 

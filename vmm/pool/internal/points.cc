@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "platform/base/status_macros.h"
-#include "vmm/memory/primary_context.h"
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/device.h"
+#include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm::pool {

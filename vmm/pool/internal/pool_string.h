@@ -1,5 +1,5 @@
 // The text that ImportedPool::Subscribe() is given: "vmmshare-pool:2:" and so
-// on, as ticket_string.h; internal to vmm/.
+// on, as ticket.h; internal to vmm/.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_POOL_STRING_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_POOL_STRING_H_
 

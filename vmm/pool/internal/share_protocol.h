@@ -29,7 +29,7 @@
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
 #include "platform/os/os_handle.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/pool/pool_ticket.h"
 #include "vmm/share/ticket.h"
 

@@ -22,7 +22,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/internal/recorded_event.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/internal/share_protocol.h"
 #include "vmm/pool/internal/shared_table_view.h"

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/internal/recorded_event.h"
 
 namespace vmm::ring {
 

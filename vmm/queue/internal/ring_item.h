@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "vmm/pool/pool_ticket.h"
-#include "vmm/sync/fence_ticket.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm {
 

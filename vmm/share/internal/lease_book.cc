@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/share/internal/lease_text.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm {

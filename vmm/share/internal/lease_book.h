@@ -21,7 +21,7 @@
 #include "platform/ipc/channel.h"
 #include "platform/ipc/peer_watch.h"
 #include "platform/os/deadline.h"
-#include "vmm/memory/memory_id.h"
+#include "vmm/memory/shareable.h"
 #include "vmm/share/internal/peer_limits.h"
 #include "vmm/share/lease.h"
 

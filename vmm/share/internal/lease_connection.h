@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
-#include "vmm/memory/memory_id.h"
+#include "vmm/memory/shareable.h"
 #include "vmm/share/lease.h"
 
 namespace vmm {

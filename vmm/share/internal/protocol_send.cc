@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/share/internal/protocol.h"
 

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "platform/base/mutex.h"
 #include "platform/os/process.h"
-#include "vmm/memory/exporter.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/servable.h"

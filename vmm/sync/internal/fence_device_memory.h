@@ -30,7 +30,6 @@
 #include "platform/os/deadline.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/primary_context.h"
 #include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_memory.h"
 

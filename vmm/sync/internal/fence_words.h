@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "vmm/sync/fence_ticket.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::fence {
 

@@ -8,8 +8,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/internal/wire.h"
-#include "vmm/memory/pointer.h"
 #include "vmm/weights/internal/checksum_kernel.h"
 #include "vmm/weights/internal/copy_kernel.h"
 

@@ -16,8 +16,6 @@
 #include "absl/types/span.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/location.h"
-#include "vmm/memory/primary_context.h"
 #include "vmm/weights/internal/piece_kernel.h"
 #include "vmm/weights/internal/staging.h"
 

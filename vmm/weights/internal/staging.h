@@ -17,9 +17,9 @@
 #include "absl/types/span.h"
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
+#include "vmm/memory/device.h"
 #include "vmm/memory/internal/host_copy.h"
-#include "vmm/memory/primary_context.h"
-#include "vmm/memory/recorded_event.h"
+#include "vmm/memory/internal/recorded_event.h"
 
 namespace vmm::weights {
 
