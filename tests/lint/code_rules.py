@@ -270,6 +270,27 @@ def installed_headers_are_closed(tree):
                 yield f"{header}: includes {included}, which is not installed"
 
 
+# What a program must read of vmmshare before its own first line.
+MAX_INSTALLED_HEADERS = 45
+MAX_UMBRELLA_HEADERS = 32
+UMBRELLA = "vmm/vmm.h"
+
+
+def the_house_is_small(tree):
+    """How many headers of C++ are installed, and how many of them vmm/vmm.h brings along."""
+    installed = {header for header, _ in installed_headers(tree)}
+    if len(installed) > MAX_INSTALLED_HEADERS:
+        yield f"{len(installed)} headers are installed, more than {MAX_INSTALLED_HEADERS}"
+    brought, left = set(), [UMBRELLA] if tree.has(UMBRELLA) else []
+    while left:
+        for _, _, path in includes_of(tree.text(left.pop())):
+            if path not in brought and tree.has(path):
+                brought.add(path)
+                left.append(path)
+    if len(brought) > MAX_UMBRELLA_HEADERS:
+        yield f"{UMBRELLA}: brings {len(brought)} headers along, more than {MAX_UMBRELLA_HEADERS}"
+
+
 RULES = {
     "IncludesPointOneWay": includes_point_one_way,
     "NoPlatformConditionals": no_platform_conditionals,
@@ -286,4 +307,5 @@ RULES = {
 
     "ErrorTables": error_tables,
     "InstalledHeadersAreClosed": installed_headers_are_closed,
+    "TheHouseIsSmall": the_house_is_small,
 }
