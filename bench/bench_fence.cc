@@ -39,9 +39,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "bench/compare/child.h"
 #include "bench/must.h"
 #include "bench/report.h"
+#include "docs/examples/process.h"
 #include "vmm/vmm.h"
 
 namespace {
@@ -242,7 +242,7 @@ class Bench {
                   "cuMemsetD8()");
     }
     side_.Check(side_.driver->cuCtxSynchronize(), "cuCtxSynchronize()");
-    child_.emplace(Must(bench::compare::Child::StartSelf(
+    child_.emplace(Must(examples::ChildProcess::StartSelf(
         {absl::StrCat("--driver=", options.driver),
          absl::StrCat("--child=", listener_.address()),
          absl::StrCat("--peer=", options.peer)})));
@@ -400,7 +400,7 @@ class Bench {
   std::vector<vmm::Allocation> words_;
   std::vector<CUevent> events_;
   std::uint64_t next_[3] = {1, 1, 1};
-  std::optional<bench::compare::Child> child_;
+  std::optional<examples::ChildProcess> child_;
   std::optional<Channel> channel_;
 };
 

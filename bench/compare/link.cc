@@ -6,6 +6,7 @@
 
 namespace bench::compare {
 
+using examples::ChildProcess;
 using vmm::platform::Channel;
 using vmm::platform::Listener;
 using vmm::platform::OsHandle;
@@ -14,7 +15,7 @@ absl::StatusOr<std::unique_ptr<Link>> Link::Start(const Options& options,
                                                   int at, std::string place) {
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();
-  absl::StatusOr<Child> child = Child::StartSelf(
+  absl::StatusOr<ChildProcess> child = ChildProcess::StartSelf(
       {"--role=importer", absl::StrCat("--connect=", listener->address()),
        absl::StrCat("--driver=", options.driver),
        absl::StrCat("--device=", options.device), absl::StrCat("--at=", at),

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "bench/compare/child.h"
 #include "bench/compare/options.h"
 #include "bench/compare/route.h"
 #include "bench/compare/wire.h"
+#include "docs/examples/process.h"
 #include "platform/ipc/channel.h"
 
 namespace bench::compare {
@@ -44,12 +44,13 @@ class Link {
   std::string key() const { return place_.substr(0, 4); }
 
  private:
-  Link(vmm::platform::Channel channel, Child child, std::string place)
+  Link(vmm::platform::Channel channel, examples::ChildProcess child,
+       std::string place)
       : child_(std::move(child)),
         channel_(std::move(channel)),
         place_(std::move(place)) {}
 
-  std::optional<Child> child_;
+  std::optional<examples::ChildProcess> child_;
   vmm::platform::Channel channel_;
   std::string place_;
 };

@@ -5,15 +5,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/compare/bench.h"
-#include "bench/compare/child.h"
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
 #include "bench/compare/wire.h"
+#include "docs/examples/process.h"
 #include "platform/ipc/channel.h"
 
 namespace bench::compare {
 namespace {
 
+using examples::ChildProcess;
 using vmm::platform::Channel;
 using vmm::platform::Listener;
 using vmm::platform::Message;
@@ -46,7 +47,7 @@ class Experiment {
                  absl::StrCat("--max_size=", size_),
                  absl::StrCat("--connect=", listener->address())});
     if (bench_.options.corrupt) args.emplace_back("--corrupt");
-    absl::StatusOr<Child> owner = Child::StartSelf(args);
+    absl::StatusOr<ChildProcess> owner = ChildProcess::StartSelf(args);
     if (!owner.ok()) return owner.status();
     owner_.emplace(*std::move(owner));
     absl::StatusOr<Channel> to_owner = owner_->Accept(*listener, Deadline());
@@ -64,7 +65,7 @@ class Experiment {
                  absl::StrCat("--connect=",
                               std::string(address.begin(), address.end())),
                  absl::StrCat("--linger=", listener->address())});
-    absl::StatusOr<Child> importer = Child::StartSelf(args);
+    absl::StatusOr<ChildProcess> importer = ChildProcess::StartSelf(args);
     if (!importer.ok()) return importer.status();
     importer_.emplace(*std::move(importer));
     absl::StatusOr<Channel> to_importer =
@@ -145,8 +146,8 @@ class Experiment {
   Bench& bench_;
   const Route& route_;
   std::uint64_t size_;
-  std::optional<Child> owner_;
-  std::optional<Child> importer_;
+  std::optional<ChildProcess> owner_;
+  std::optional<ChildProcess> importer_;
   std::optional<Channel> to_owner_;
   std::optional<Channel> to_importer_;
   // Free bytes of the device, as processes come.

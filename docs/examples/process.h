@@ -34,6 +34,9 @@ class ChildProcess {
   absl::StatusOr<vmm::platform::Channel> Accept(
       vmm::platform::Listener& listener, absl::Time deadline);
 
+  // Ends it at once (SIGKILL, TerminateProcess), and does not wait for that.
+  void Kill();
+
   // OK when it has ended with exit status 0 by `deadline`.
   absl::Status Wait(absl::Time deadline);
 

@@ -67,8 +67,12 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
 
 ChildProcess::~ChildProcess() {
   if (pid_ == 0) return;
-  kill(static_cast<pid_t>(pid_), SIGKILL);
+  Kill();
   Reap();
+}
+
+void ChildProcess::Kill() {
+  if (pid_ != 0) kill(static_cast<pid_t>(pid_), SIGKILL);
 }
 
 absl::Status ChildProcess::Wait(absl::Time deadline) {

@@ -90,8 +90,12 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
 
 ChildProcess::~ChildProcess() {
   if (pid_ == 0) return;
-  ::TerminateProcess(Raw(process_), EXIT_FAILURE);
+  Kill();
   Reap();
+}
+
+void ChildProcess::Kill() {
+  if (pid_ != 0) ::TerminateProcess(Raw(process_), EXIT_FAILURE);
 }
 
 absl::Status ChildProcess::Wait(absl::Time deadline) {

@@ -33,7 +33,8 @@ MAY_INCLUDE = (
                 *SYNC)),
     ("vmm/", ("vmm/", "fabric/", "platform/")),
     ("docs/examples/", ("vmm/", "fabric/", "platform/", "docs/examples/")),
-    ("bench/", ("vmm/", "fabric/", "platform/", "tests/support/", "bench/")),
+    ("bench/", ("vmm/", "fabric/", "platform/", "tests/support/", "bench/",
+                "docs/examples/process.h")),
     ("tests/", ("vmm/", "fabric/", "platform/", "tests/", "bench/trace.h", "bench/compare/results.h")),
 )
 OURS = ROOMS + ("tests", "bench", "docs")
