@@ -1,5 +1,3 @@
-#include "vmm/weights/manifest.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -12,6 +10,7 @@
 #include "platform/os/file_reader.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/json_reader.h"
+#include "vmm/weights/manifest.h"
 
 namespace vmm {
 namespace {
