@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -101,6 +103,23 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& which) { return NameOf(which.param); });
 
 class KillMatrix : public MatrixTest {};
+
+TEST(BytesOfNone, TakesAPartOfAPatternAndNoForeignByte) {
+  constexpr std::size_t kSize = 64 << 10;
+  const std::vector<std::uint8_t> before = Pattern(1, kSize);
+  const std::vector<std::uint8_t> after = Pattern(2, kSize);
+  EXPECT_EQ(BytesOfNone(after, {1, 2}), 0u);
+  EXPECT_GT(BytesOfNone(after, {1, 3}), kSize / 2);
+  // The writer stood still half-way.
+  std::vector<std::uint8_t> bytes = after;
+  std::copy(before.begin() + kSize / 2, before.end(),
+            bytes.begin() + kSize / 2);
+  EXPECT_EQ(BytesOfNone(bytes, {1, 2}), 0u);
+  EXPECT_GT(BytesOfNone(bytes, {2}), kSize / 4);
+  bytes[7] = 0;
+  while (bytes[7] == before[7] || bytes[7] == after[7]) ++bytes[7];
+  EXPECT_EQ(BytesOfNone(bytes, {1, 2}), 1u);
+}
 
 TEST_F(KillMatrix, HasAtLeast60Points) {
   std::size_t steps = 0;

@@ -82,20 +82,23 @@ void Contents::Write(std::uint64_t seed) {
 void Contents::Expect(const std::vector<std::uint64_t>& seeds) const {
   std::vector<std::uint8_t> bytes(size_);
   EXPECT_EQ(TestDriver()->cuMemcpyDtoH(bytes.data(), at_, size_), CUDA_SUCCESS);
+  EXPECT_EQ(BytesOfNone(bytes, seeds), 0u)
+      << "bytes of none of the patterns " << absl::StrJoin(seeds, ", ");
+}
+
+std::size_t BytesOfNone(const std::vector<std::uint8_t>& bytes,
+                        const std::vector<std::uint64_t>& seeds) {
   std::vector<std::vector<std::uint8_t>> patterns;
   for (std::uint64_t seed : seeds) {
-    patterns.push_back(Pattern(seed, size_));
-    if (patterns.back() == bytes) return;
+    patterns.push_back(Pattern(seed, bytes.size()));
+    if (patterns.back() == bytes) return 0;
   }
-  // Whoever is stopped or killed by one of its threads while another one writes
-  // leaves a part of what that would have written. No byte is of anybody else.
   std::size_t foreign = 0;
-  for (std::size_t i = 0; i < size_; ++i) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
     const auto is_of = [&](const auto& each) { return each[i] == bytes[i]; };
     if (std::none_of(patterns.begin(), patterns.end(), is_of)) ++foreign;
   }
-  EXPECT_EQ(foreign, 0u) << "bytes of none of the patterns "
-                         << absl::StrJoin(seeds, ", ");
+  return foreign;
 }
 
 std::string ToHex(absl::Span<const std::uint8_t> bytes) {

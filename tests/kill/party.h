@@ -141,6 +141,12 @@ class Contents {
   std::vector<std::uint64_t> seeds_;
 };
 
+// How many of `bytes` are not what any pattern of `seeds` has there. None of what
+// is left by whoever was stopped or killed by one of its threads while another
+// one wrote a pattern over another.
+std::size_t BytesOfNone(const std::vector<std::uint8_t>& bytes,
+                        const std::vector<std::uint64_t>& seeds);
+
 // Plain data as text, and back; ends the program for a text that is none.
 std::string ToHex(absl::Span<const std::uint8_t> bytes);
 std::vector<std::uint8_t> FromHex(const std::string& text);

@@ -63,6 +63,20 @@ TEST_F(Steps, AreDriverCallsAndMarksWhileTheyAreCounted) {
   EXPECT_THAT(DisarmSteps(), IsEmpty());
 }
 
+TEST_F(Steps, AreNotWhatADriverCalls) {
+  ArmSteps({});
+  {
+    const internal::Step call("cuStreamCreate",
+                              internal::StepKind::kDriverCall);
+    const internal::Step within("pthread_create");
+    // That of another thread, meanwhile, is one.
+    std::thread([] { MarkStep("another thread"); }).join();
+  }
+  MarkStep("last");
+  EXPECT_THAT(DisarmSteps(),
+              ElementsAre("cuStreamCreate", "another thread", "last"));
+}
+
 TEST_F(Steps, AreSystemCallsOfTheLibrary) {
   if (!SyscallFaultsSupported()) GTEST_SKIP() << "none are replaced here";
   ArmSteps({});
