@@ -55,6 +55,7 @@ TEST(Handshake, OnOneHostChoosesTheSystemsOwnHandles) {
   for (const HandshakeResult& met : MeetAll(job, {0, 1, 2, 3})) {
     ASSERT_TRUE(met.status.ok()) << met.status;
     EXPECT_TRUE(met.matrix.AllReach().ok()) << met.matrix.AllReach();
+    EXPECT_EQ(met.matrix.size(), 4);
     for (int importer = 0; importer < 4; ++importer) {
       for (int owner = 0; owner < 4; ++owner) {
         if (importer == owner) continue;

@@ -415,7 +415,7 @@ void RunTask(const RankTask& task) {
   if (!task.symmetric) {
     const job::HandshakeResult met =
         job::Handshake(device, exchange, {.job = options}, deadline);
-    Report(task, deadline, exchange.puts(), met.status, &met.matrix.matrix());
+    Report(task, deadline, exchange.puts(), met.status, &met.matrix.details());
     return;
   }
   job::SymmetricOptions how;

@@ -72,7 +72,7 @@ class ReachMatrix {
 
   // Internal.
   explicit ReachMatrix(fabric::JobMatrix matrix);
-  const fabric::JobMatrix& matrix() const { return *matrix_; }
+  const fabric::JobMatrix& details() const { return *matrix_; }
 
  private:
   std::shared_ptr<const fabric::JobMatrix> matrix_;

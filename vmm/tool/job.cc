@@ -88,7 +88,7 @@ absl::StatusOr<JobReport> ExamineJob(const DoctorOptions& options) {
       job::Handshake(DeviceOf(choice.driver, (*exchange)->local_rank()),
                      **exchange, how, deadline);
   return JobReport{(*exchange)->job(),    (*exchange)->Describe(),
-                   (*exchange)->rank(),   met.matrix.matrix(),
+                   (*exchange)->rank(),   met.matrix.details(),
                    std::move(met.status), options.required};
 }
 
