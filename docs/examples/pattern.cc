@@ -26,10 +26,14 @@ std::uint64_t Pattern::Word(std::uint64_t index) const {
 
 void Pattern::Write(std::uint64_t offset,
                     absl::Span<std::uint8_t> bytes) const {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = Word((offset + at) / sizeof(std::uint64_t));
-    std::memcpy(&bytes[at], &word, std::min(sizeof(word), bytes.size() - at));
+  std::uint64_t index = offset / sizeof(index);
+  for (; bytes.size() >= sizeof(index); bytes.remove_prefix(sizeof(index))) {
+    const std::uint64_t word = Word(index++);
+    std::memcpy(bytes.data(), &word, sizeof(word));
   }
+  const std::uint64_t last = Word(index);
+  std::copy_n(reinterpret_cast<const std::uint8_t*>(&last), bytes.size(),
+              bytes.data());
 }
 
 absl::Status Pattern::Compare(std::uint64_t offset,
@@ -37,9 +41,13 @@ absl::Status Pattern::Compare(std::uint64_t offset,
                               std::uint64_t whole) const {
   std::vector<std::uint8_t> expected(bytes.size());
   Write(offset, absl::MakeSpan(expected));
+  // memcmp() is many times faster than a search for the first, which a
+  // sanitizer's build makes slower still.
+  if (std::memcmp(bytes.data(), expected.data(), bytes.size()) == 0) {
+    return absl::OkStatus();
+  }
   const auto wrong =
       std::mismatch(bytes.begin(), bytes.end(), expected.begin());
-  if (wrong.first == bytes.end()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "byte ", offset + (wrong.first - bytes.begin()), " of ", whole, " is ",
       int{*wrong.first}, "; expected ", int{*wrong.second}));
