@@ -3,8 +3,8 @@
     check_output.py PROGRAM DIRECTORY
 
 The JSON must be what Google Benchmark's own tools read, all routes must be in
-it, it must say that the host-memory driver is no GPU, and every plot must be
-well-formed and self-contained.
+it, and it must say that the host-memory driver is no GPU. The Markdown must show
+the tables, and the plots that check_plots.py looks at.
 """
 
 import json
@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 
 ROUTES = {"legacy", "legacy-2MiB", "legacy-cached", "legacy-arena", "pool-ipc", "bare", "dedicated", "pool"}
 NUMBERS = ("real_time", "cpu_time", "iterations", "repetitions", "threads")
@@ -59,7 +58,7 @@ def main(program, directory):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     report = folder / "report.json"
-    subprocess.run([program, "--driver=host", "--quick", f"--json={report}", f"--svg={folder}/plots",
+    subprocess.run([program, "--driver=host", "--quick", f"--json={report}", "--plots=plots",
                     f"--markdown={folder}/report.md", "--scenario=alloc,first,kth,copy"], check=True, stdout=subprocess.DEVNULL)
 
     found = json.loads(report.read_text(encoding="utf-8"))
@@ -95,17 +94,7 @@ def main(program, directory):
     markdown = (folder / "report.md").read_text(encoding="utf-8")
     check("### The k-th share of 64 KiB, late subscriber, same GPU" in markdown, "the Markdown lacks a table")
     check("### Targets" in markdown, "the Markdown lacks the targets")
-    check(f"]({folder}/plots/kth_early_same.svg)" in markdown, "the Markdown does not show the plots")
-
-    plots = sorted((folder / "plots").glob("*.svg"))
-    check(len(plots) >= 5, f"{len(plots)} plots")
-    for plot in plots:
-        text = plot.read_text(encoding="utf-8")
-        root = ElementTree.fromstring(text)
-        check(root.tag.endswith("}svg"), f"{plot.name}: the root is {root.tag}")
-        check("not a GPU figure" in text, f"{plot.name}: does not say that it is no GPU figure")
-        check("prefers-color-scheme: dark" in text, f"{plot.name}: no colours for a dark ground")
-        check("href" not in text and "@import" not in text, f"{plot.name}: is not self-contained")
+    check("](plots/kth_early_same.svg)" in markdown, "the Markdown does not show the plots")
 
     check_interrupted(program, folder)
 

@@ -1,33 +1,18 @@
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "bench/compare/results.h"
 #include "bench/report.h"
 
 namespace bench::compare {
 namespace {
 
-std::string Quoted(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", c);
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
+using Json = nlohmann::ordered_json;
 
-std::string Number(double value) {
-  return std::isfinite(value) ? absl::StrFormat("%.6g", value) : "0";
-}
+double Number(double value) { return std::isfinite(value) ? value : 0; }
 
 double Mean(const std::vector<double>& samples) {
   return std::accumulate(samples.begin(), samples.end(), 0.0) /
@@ -42,12 +27,13 @@ double Deviation(const std::vector<double>& samples) {
   return std::sqrt(sum / static_cast<double>(samples.size() - 1));
 }
 
-class MetricWriter {
+// Appends the entries of one metric to `list`.
+class MetricEntries {
  public:
-  MetricWriter(const Metric& metric, std::size_t family, std::string* text)
-      : metric_(metric), family_(family), text_(text) {}
+  MetricEntries(const Metric& metric, std::size_t family, Json* list)
+      : metric_(metric), family_(family), list_(*list) {}
 
-  void Write() {
+  void Append() {
     constexpr std::size_t kRepetitions = 9;
     repetitions_ = std::min(kRepetitions, metric_.ns.size());
     for (std::size_t i = 0; i < repetitions_; ++i) {
@@ -69,58 +55,80 @@ class MetricWriter {
   // `aggregate` is empty for a repetition.
   void Entry(const std::string& aggregate, std::size_t index,
              std::uint64_t iterations, double ns) {
-    if (text_->back() != '[') *text_ += ',';
     const bool repetition = aggregate.empty();
-    const std::string name =
+    Json entry;
+    entry["name"] =
         repetition ? metric_.name : absl::StrCat(metric_.name, "_", aggregate);
-    absl::StrAppend(text_, "\n    {\n      \"name\": ", Quoted(name),
-                    ",\n      \"family_index\": ", family_,
-                    ",\n      \"per_family_instance_index\": 0",
-                    ",\n      \"run_name\": ", Quoted(metric_.name),
-                    ",\n      \"run_type\": ",
-                    repetition ? "\"iteration\"" : "\"aggregate\"",
-                    ",\n      \"repetitions\": ", repetitions_);
+    entry["family_index"] = family_;
+    entry["per_family_instance_index"] = 0;
+    entry["run_name"] = metric_.name;
+    entry["run_type"] = repetition ? "iteration" : "aggregate";
+    entry["repetitions"] = repetitions_;
     if (repetition) {
-      absl::StrAppend(text_, ",\n      \"repetition_index\": ", index);
+      entry["repetition_index"] = index;
     } else {
-      absl::StrAppend(text_, ",\n      \"aggregate_name\": ", Quoted(aggregate),
-                      ",\n      \"aggregate_unit\": \"time\"");
+      entry["aggregate_name"] = aggregate;
+      entry["aggregate_unit"] = "time";
     }
+    entry["threads"] = 1;
+    entry["iterations"] = iterations;
+    entry["real_time"] = Number(ns);
     // Where CPU time is not measured it cannot be left out: the format has it.
-    const double cpu = metric_.cpu_ns >= 0 ? metric_.cpu_ns : ns;
-    absl::StrAppend(
-        text_, ",\n      \"threads\": 1,\n      \"iterations\": ", iterations,
-        ",\n      \"real_time\": ", Number(ns),
-        ",\n      \"cpu_time\": ", Number(cpu),
-        ",\n      \"time_unit\": \"ns\"",
-        ",\n      \"cpu_time_was_measured\": ", metric_.cpu_ns >= 0 ? 1 : 0);
+    entry["cpu_time"] = Number(metric_.cpu_ns >= 0 ? metric_.cpu_ns : ns);
+    entry["time_unit"] = "ns";
+    entry["cpu_time_was_measured"] = metric_.cpu_ns >= 0 ? 1 : 0;
     for (const auto& [counter, value] : metric_.counters) {
-      absl::StrAppend(text_, ",\n      ", Quoted(counter), ": ", Number(value));
+      entry[counter] = Number(value);
     }
-    absl::StrAppend(text_, "\n    }");
+    list_.push_back(std::move(entry));
   }
 
   const Metric& metric_;
   std::size_t family_;
   std::size_t repetitions_ = 0;
-  std::string* text_;
+  Json& list_;
 };
+
+Json ChartJson(const Chart& chart) {
+  Json json;
+  json["file"] = chart.file;
+  json["title"] = chart.title;
+  json["x_label"] = chart.x_label;
+  json["y_label"] = chart.y_label;
+  json["note"] = chart.note;
+  json["x_is_bytes"] = chart.x_is_bytes;
+  json["y_is_time"] = chart.y_is_time;
+  json["logarithmic"] = chart.logarithmic;
+  json["series"] = Json::array();
+  for (const Chart::Series& series : chart.series) {
+    Json one;
+    one["name"] = series.name;
+    one["points"] = series.points;
+    json["series"].push_back(std::move(one));
+  }
+  json["bars"] = chart.bars;
+  return json;
+}
 
 }  // namespace
 
 std::string ToJson(const Results& results) {
-  std::string text = "{\n  \"context\": {";
+  Json json;
+  json["context"] = Json::object();
   for (const auto& [name, value] : results.context) {
-    absl::StrAppend(&text, text.back() == '{' ? "" : ",", "\n    ",
-                    Quoted(name), ": ", Quoted(value));
+    json["context"][name] = value;
   }
-  text += "\n  },\n  \"benchmarks\": [";
+  json["benchmarks"] = Json::array();
   for (std::size_t i = 0; i < results.metrics.size(); ++i) {
     if (!results.metrics[i].ns.empty()) {
-      MetricWriter(results.metrics[i], i, &text).Write();
+      MetricEntries(results.metrics[i], i, &json["benchmarks"]).Append();
     }
   }
-  return text + "\n  ]\n}\n";
+  json["charts"] = Json::array();
+  for (const Chart& chart : results.charts) {
+    json["charts"].push_back(ChartJson(chart));
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace bench::compare

@@ -126,20 +126,16 @@ absl::Status RunScenarios(Bench& bench) {
 }
 
 absl::Status WriteOutputs(Bench& bench) {
+  for (Chart& chart : bench.results.charts) {
+    if (!bench.on_gpu()) chart.note = kNoGpu;
+  }
   if (!bench.options.json.empty()) {
     absl::Status written = WriteFile(bench.options.json, ToJson(bench.results));
     if (!written.ok()) return written;
   }
-  if (!bench.options.markdown.empty()) {
-    absl::Status written = WriteFile(
-        bench.options.markdown, ToMarkdown(bench.results, bench.options.svg));
-    if (!written.ok()) return written;
-  }
-  if (bench.options.svg.empty()) return absl::OkStatus();
-  for (Chart& chart : bench.results.charts) {
-    if (!bench.on_gpu()) chart.note = kNoGpu;
-  }
-  return WriteCharts(bench.results.charts, bench.options.svg);
+  if (bench.options.markdown.empty()) return absl::OkStatus();
+  return WriteFile(bench.options.markdown,
+                   ToMarkdown(bench.results, bench.options.plots));
 }
 
 absl::Status Enforce(const Bench& bench) {

@@ -76,7 +76,7 @@ bool ParseValue(absl::string_view name, absl::string_view value,
            options->slow_connect_ns >= 0;
   }
   if (name == "json") return !(options->json = text).empty();
-  if (name == "svg") return !(options->svg = text).empty();
+  if (name == "plots") return !(options->plots = text).empty();
   if (name == "markdown") return !(options->markdown = text).empty();
   if (name == "role") return !(options->role = text).empty();
   if (name == "connect") return !(options->connect = text).empty();
@@ -126,9 +126,9 @@ std::string HelpText() {
   --budget=SECONDS           what sharing by one route may take in kth or tensors (3): one that
                              would take longer shares fewer blocks, and the table says so; one
                              that has spent it is not repeated
-  --json=FILE                all figures, in Google Benchmark's format
-  --svg=DIR                  plots
+  --json=FILE                all figures, in Google Benchmark's format, and what bench/plot.py draws
   --markdown=FILE            header, tables and targets in Markdown
+  --plots=DIR                the folder of the plots that the Markdown shows
   --enforce                  prints the targets; exit status 1 when a floor is missed
                              (not on the host-memory driver)
   --corrupt                  spoils one byte of each shared block: the run must then fail

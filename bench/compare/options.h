@@ -23,8 +23,8 @@ struct Options {
                                 // the host-memory driver 512 MiB.
   double budget_s = 3;          // Of one route in `kth` and `tensors`.
   std::string json;             // A file; empty: none.
-  std::string svg;              // A directory; empty: none.
   std::string markdown;         // A file; empty: none.
+  std::string plots;            // The folder of its plots; empty: none.
   bool enforce = false;
   bool quick = false;
   bool corrupt = false;

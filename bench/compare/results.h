@@ -1,4 +1,4 @@
-// What a run found: figures, tables, plots and targets.
+// What a run found: figures, tables, charts and targets.
 #ifndef VMMSHARE_BENCH_COMPARE_RESULTS_H_
 #define VMMSHARE_BENCH_COMPARE_RESULTS_H_
 
@@ -36,7 +36,7 @@ struct Chart {
     std::string name;
     std::vector<std::pair<double, double>> points = {};
   };
-  std::string file;  // Without folder and ".svg".
+  std::string file;  // Of its plot, without folder and ".svg".
   std::string title;
   std::string x_label;
   std::string y_label;
@@ -96,13 +96,8 @@ std::string ToText(const Table& table, bool markdown);
 
 // Google Benchmark's format: "context" and "benchmarks". Of each metric up to
 // 9 repetitions (means of the samples in order), then mean, median, stddev and
-// p99 over all samples.
+// p99 over all samples. "charts" are beside them, for bench/plot.py.
 std::string ToJson(const Results& results);
-
-// Writes DIR/FILE.svg for each chart; makes the directory.
-absl::Status WriteCharts(const std::vector<Chart>& charts,
-                         const std::string& directory);
-std::string ToSvg(const Chart& chart);
 
 // What was measured of each, and the verdict.
 Table ToTable(const std::vector<Target>& targets);
