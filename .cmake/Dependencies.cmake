@@ -21,6 +21,23 @@ if(NOT TARGET absl::status)
   FetchContent_MakeAvailable(absl)
 endif()
 
+# Headers alone, and none of ours includes them: an installed vmmshare needs none.
+if(NOT TARGET nlohmann_json::nlohmann_json)
+  find_package(nlohmann_json QUIET)
+endif()
+if(NOT TARGET nlohmann_json::nlohmann_json)
+  message(STATUS "vmmshare: no nlohmann_json package here; fetching the pinned release")
+  set(JSON_BuildTests OFF)
+  set(JSON_Install OFF)
+  FetchContent_Declare(
+    nlohmann_json
+    SYSTEM
+    URL https://github.com/nlohmann/json/releases/download/v3.11.2/json.tar.xz
+    URL_HASH SHA256=8c4b26bf4b422252e13f332bc5e388ec0ab5c3443d24399acb675e68278d341f
+    DOWNLOAD_EXTRACT_TIMESTAMP ON)
+  FetchContent_MakeAvailable(nlohmann_json)
+endif()
+
 # Only the driver API's header is needed: nothing of CUDA is linked.
 find_path(
   VMMSHARE_CUDA_INCLUDE_DIR cuda.h

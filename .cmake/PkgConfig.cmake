@@ -22,6 +22,7 @@ foreach(room ${rooms})
     list(PREPEND archives "-l${name}") # A room uses those listed before it.
   endif()
   get_target_property(links ${room} INTERFACE_LINK_LIBRARIES)
+  string(GENEX_STRIP "${links}" links) # What only this build links.
   foreach(link ${links})
     if(link MATCHES "^absl::(.+)$")
       list(APPEND modules "absl_${CMAKE_MATCH_1}")

@@ -32,6 +32,7 @@ need_build() {
   need cmake command:cmake "generates the build, 3.25 or newer"
   need ninja-build command:ninja "runs the build"
   need libabsl-dev header:absl/status/statusor.h "Abseil: Status, strings, time"
+  need nlohmann-json3-dev header:nlohmann/json.hpp "JSON"
   need libgtest-dev header:gtest/gtest.h "GoogleTest"
   need libgmock-dev header:gmock/gmock.h "GoogleTest's matchers"
   need libbenchmark-dev header:benchmark/benchmark.h "Google Benchmark"

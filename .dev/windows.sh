@@ -77,9 +77,16 @@ build_windows_deps() {
   touch "$windows_deps/done"
 }
 
-# Vulkan's headers are the same for every system; what lies beside them is not.
-copy_vulkan_headers() {
-  local include=$windows_deps/prefix/include
+# Headers that are the same for every system: those for JSON, with what CMake finds
+# them by, and Vulkan's. What lies beside them is not.
+copy_headers() {
+  local prefix=$windows_deps/prefix
+  local include=$prefix/include json=share/cmake/nlohmann_json
+  if [ ! -e "$prefix/$json" ] && [ -e "/usr/$json" ]; then
+    mkdir -p "$prefix/share/cmake"
+    cp -r /usr/include/nlohmann "$include"
+    cp -r "/usr/$json" "$prefix/share/cmake"
+  fi
   [ -e "$include/vulkan" ] || [ ! -e /usr/include/vulkan ] || cp -r /usr/include/vulkan /usr/include/vk_video "$include"
 }
 
@@ -91,7 +98,7 @@ build_windows() {
     fetch_cuda_headers
     use_ccache
     build_windows_deps
-    copy_vulkan_headers
+    copy_headers
   }
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"

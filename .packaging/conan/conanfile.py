@@ -35,6 +35,7 @@ class Vmmshare(ConanFile):
     def requirements(self):
         # Its types are in the headers: it must be the Abseil that the user has.
         self.requires("abseil/[>=20220623]", transitive_headers=True, transitive_libs=True)
+        self.requires("nlohmann_json/[>=3.11]", visible=False)
 
     def validate(self):
         if self.settings.os != "Linux":

@@ -9,7 +9,7 @@ from tree import lines_of
 
 PRESETS = "CMakePresets.json"
 # What find_package() looks for, and the port of vcpkg that has it.
-PORTS = {"absl": "abseil", "GTest": "gtest", "benchmark": "benchmark"}
+PORTS = {"absl": "abseil", "GTest": "gtest", "benchmark": "benchmark", "nlohmann_json": "nlohmann-json"}
 
 
 def parsed(tree, name):

@@ -58,7 +58,7 @@ FILES = {
     "vmm/weights/manifest.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/weights/manifest_check.cc": [(MANIFEST, "*"), fuzzed("Manifests*")],
     "vmm/weights/safetensors.cc": [(MANIFEST, "*"), fuzzed("HeadersOf*")],
-    "vmm/weights/internal/json_reader.cc": [(MANIFEST, "*"), fuzzed("HeadersOf*")],
+    "vmm/weights/internal/safetensors_json.cc": [(MANIFEST, "*"), fuzzed("HeadersOf*")],
     "vmm/pool/internal/offset_heap.cc": [("tests/unit/offset_heap_test", "*"),
                                          ("tests/death/offset_heap_death_test", "*"),
                                          fuzzed("TheOffsetHeap*"),

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "platform/base/status_macros.h"
 #include "tests/support/must.h"
 #include "vmm/weights/manifest.h"
 
@@ -105,8 +106,14 @@ TEST(SafetensorsTest, TensorsWithoutBytesTakeNoPlace) {
 }
 
 TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
-  ExpectRefused("", 0, "expected an object at byte 0");
-  ExpectRefused(absl::StrCat(kGood, "x"), 28, "expected the end");
+  ExpectRefused("", 0, "it is no JSON at byte ");
+  ExpectRefused(absl::StrCat(kGood, "x"), 28, "it is no JSON at byte ");
+  ExpectRefused("[]", 0, "expected an object");
+  ExpectRefused(R"({"a": [1]})", 1, "\"a\": expected an object");
+  ExpectRefused(R"({"a": {"dtype": ["U8"]}})", 1,
+                "has a dtype: expected a text");
+  ExpectRefused(R"({"a": {"shape": "[1]"}})", 1, "expected an array");
+  ExpectRefused(R"({"a": {"data_offsets": {"0": 1}}})", 1, "expected an array");
   ExpectRefused(kGood, 29, "its tensors have 28 bytes, and its data 29");
   ExpectRefused(kGood, 27, "within the 27 bytes of data");
   ExpectRefused(absl::StrReplaceAll(kGood, {{"\"b\"", "\"a\""}}), 28,
@@ -121,7 +128,8 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
   ExpectRefused(Tensor("[1]", "[1, 0]"), 1, "data_offsets");
   ExpectRefused(Tensor("[1]", "[0]"), 1, "data_offsets");
   ExpectRefused(Tensor("[1]", "[0, 1, 1]"), 1, "more than 2 data_offsets");
-  ExpectRefused(Tensor("[-1]", "[0, 1]"), 1, "expected an integer");
+  ExpectRefused(Tensor("[-1]", "[0, 1]"), 1,
+                "expected integers from 0 to 2^63 - 1");
   ExpectRefused(Tensor("[4294967296, 4294967296]", "[0, 1]"), 1,
                 "has a shape of more bytes than fit 63 bits");
   ExpectRefused(Tensor("[9223372036854775807]", "[0, 1]", "F64"), 1,
@@ -142,11 +150,114 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
       R"( "a": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]}})",
       3, "tensor \"a\" is there twice");
   ExpectRefused(R"({"a": {"dtype": "U8", "dtype": "U8"}})", 1, "there twice");
-  ExpectRefused(R"({"a": {"extra": 1}})", 1, "\"extra\" is unknown");
-  ExpectRefused(R"({"__metadata__": {"a": 1}})", 0, "expected a text");
-  ExpectRefused(R"({"__metadata__": {"a": "", "a": ""}})", 0, "a key is");
+  ExpectRefused(R"({"a": {"extra": 1}})", 1, "has \"extra\", unknown or there twice");
+  ExpectRefused(R"({"__metadata__": {"a": 1}})", 0,
+                "\"a\" of __metadata__: expected a text");
+  ExpectRefused(R"({"__metadata__": "a"})", 0, "expected an object");
+  ExpectRefused(R"({"__metadata__": {"a": "", "a": ""}})", 0,
+                "the key \"a\" of __metadata__ is there twice");
   ExpectRefused(R"({"__metadata__": {}, "__metadata__": {}})", 0,
                 "__metadata__ are there twice");
+}
+
+// The value of the only metadata.
+absl::StatusOr<std::string> Text(absl::string_view json) {
+  ASSIGN_OR_RETURN(
+      const SafetensorsHeader header,
+      Decode(absl::StrCat(R"({"__metadata__": {"a": )", json, "}}"), 0));
+  return header.metadata.at("a");
+}
+
+TEST(SafetensorsTest, TextsAreUtf8) {
+  EXPECT_EQ(Must(Text("\"\"")), "");
+  EXPECT_EQ(Must(Text(" \t\r\n\"a.b\" ")), "a.b");
+  EXPECT_EQ(Must(Text(R"("\"\\\/\b\f\n\r\t")")), "\"\\/\b\f\n\r\t");
+  EXPECT_EQ(Must(Text(R"("\u0041\u00e9\u20AC\ud83d\ude00")")),
+            "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
+  EXPECT_EQ(Must(Text("\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f\"")),
+            "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f");
+}
+
+TEST(SafetensorsTest, WhatIsNoTextIsRefused) {
+  constexpr absl::string_view kNone[] = {
+      "", "a", "1", "\"", "\"a", "\"\\\"", "\"\n\"", "\"\x1f\"", "'a'",
+      // Escapes.
+      "\"\\x41\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\u\"", "\"\\",
+      // Names and metadata are C's texts too.
+      "\"\\u0000\"",
+      // Surrogates alone, and in the wrong order.
+      "\"\\ud83d\"", "\"\\ud83d\\n\"", "\"\\ud83d\\u0041\"", "\"\\ude00\"",
+      "\"\\udc00\\udc00\"",
+      // No UTF-8: cut, alone, overlong, a surrogate, past the end.
+      "\"\xff\"", "\"\xc3\"", "\"\x80\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"",
+      "\"\xf4\x90\x80\x80\"",
+      // More than one.
+      "\"a\"b", "\"a\" \"b\""};
+  for (const absl::string_view json : kNone) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Text(json).status())) << json;
+  }
+  ExpectRefused(R"({"a\u0000b": {}})", 0, "a name has a NUL");
+}
+
+TEST(SafetensorsTest, CountsAreIntegersOf63Bits) {
+  const absl::string_view none = R"({"a": {"dtype": "U8", "shape": [0, $], )"
+                                 R"("data_offsets": [0, 0]}})";
+  for (const char* count : {"0", " 10 ", "9223372036854775807"}) {
+    EXPECT_TRUE(Decode(absl::StrReplaceAll(none, {{"$", count}}), 0).ok());
+  }
+  for (const char* count : {"",
+                            "-1",
+                            "-0",
+                            "+1",
+                            "00",
+                            "01",
+                            "1.0",
+                            "1.",
+                            "1e3",
+                            "1e999",
+                            ".5",
+                            "true",
+                            "null",
+                            "\"1\"",
+                            "[1]",
+                            "{}",
+                            "9223372036854775808",
+                            "18446744073709551616",
+                            "0x1",
+                            "NaN",
+                            "1 2",
+                            "1,"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        Decode(absl::StrReplaceAll(none, {{"$", count}}), 0).status()))
+        << count;
+  }
+}
+
+// What the JSON library takes for the end, or skips.
+TEST(SafetensorsTest, NothingStandsAroundTheObject) {
+  EXPECT_TRUE(Decode(" {} \n", 0).ok());
+  for (const absl::string_view json :
+       {absl::string_view("{}\0", 3), absl::string_view("{}\0x", 4),
+        absl::string_view("{\0}", 3), absl::string_view("\xef\xbb\xbf{}"),
+        absl::string_view("{}{}"), absl::string_view("{} x"),
+        absl::string_view("{} // x"), absl::string_view("/**/ {}"),
+        absl::string_view("{,}"), absl::string_view("{"),
+        absl::string_view("}"), absl::string_view("{a: 1}")}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Decode(json, 0).status())) << json;
+  }
+}
+
+// Neither the stack nor memory grows with what is refused.
+TEST(SafetensorsTest, DepthIsRefusedAtOnce) {
+  for (const absl::string_view begin :
+       {"", R"({"a": )", R"({"__metadata__": {"a": )", R"({"a": {"dtype": )",
+        R"({"a": {"shape": [)"}) {
+    for (const char bracket : {'[', '{'}) {
+      const std::string json =
+          absl::StrCat(begin, std::string(1 << 20, bracket));
+      EXPECT_TRUE(absl::IsInvalidArgument(Decode(json, 0).status())) << begin;
+    }
+  }
 }
 
 TEST(SafetensorsTest, AHeaderThatIsLargerThanTheFileIsRefused) {

@@ -13,6 +13,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::tool::Json;
+using vmm::tool::JsonText;
 using Adopted = vmmshare_memory::Adopted;
 
 namespace {
@@ -109,16 +110,16 @@ vmmshare_status vmmshare_memory_passed_over(const vmmshare_memory* memory,
     RETURN_IF_ERROR(CheckGiven(json, "json"));
     *json = nullptr;
     RETURN_IF_ERROR(Check(memory));
-    Json list = Json::Array();
+    Json list = Json::array();
     if (const auto* own = std::get_if<vmm::Allocation>(&memory->memory)) {
       for (const vmm::PassedOver& each : own->passed_over()) {
-        Json one = Json::Object();
-        one.Add("kind", Json::Text(NameOf(each.kind)));
-        one.Add("why", Json::Text(each.reason.message()));
-        list.Append(std::move(one));
+        Json one = Json::object();
+        one["kind"] = NameOf(each.kind);
+        one["why"] = each.reason.message();
+        list.push_back(std::move(one));
       }
     }
-    *json = new vmmshare_text{list.Print()};
+    *json = new vmmshare_text{JsonText(list)};
     return absl::OkStatus();
   });
 }
@@ -130,7 +131,7 @@ vmmshare_status vmmshare_memory_neighbours(const vmmshare_memory* memory,
     RETURN_IF_ERROR(CheckGiven(json, "json"));
     *json = nullptr;
     RETURN_IF_ERROR(Check(memory));
-    Json list = Json::Array();
+    Json list = Json::array();
     const auto* adopted = std::get_if<Adopted>(&memory->memory);
     if (adopted != nullptr && adopted->memory.block() != nullptr) {
       ASSIGN_OR_RETURN(
@@ -138,13 +139,13 @@ vmmshare_status vmmshare_memory_neighbours(const vmmshare_memory* memory,
           vmm::Neighbours(adopted->memory.shareable().device().driver(),
                           *adopted->memory.block()));
       for (const vmm::AddressSpan& each : found) {
-        Json one = Json::Array();
-        one.Append(Json::Integer(each.base));
-        one.Append(Json::Integer(each.size));
-        list.Append(std::move(one));
+        Json one = Json::array();
+        one.push_back(each.base);
+        one.push_back(each.size);
+        list.push_back(std::move(one));
       }
     }
-    *json = new vmmshare_text{list.Print()};
+    *json = new vmmshare_text{JsonText(list)};
     return absl::OkStatus();
   });
 }

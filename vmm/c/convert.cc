@@ -135,11 +135,11 @@ absl::StatusOr<Shareable> ShareableOf(const vmmshare_memory& memory) {
 
 void AddLease(const Lease& lease, tool::Json* object) {
   using tool::Json;
-  object->Add("bytes", Json::Integer(lease.size));
-  object->Add("process", Json::Integer(lease.holder.pid));
+  (*object)["bytes"] = lease.size;
+  (*object)["process"] = lease.holder.pid;
   const absl::Duration held = absl::Now() - lease.since;
-  object->Add("milliseconds", Json::Integer(absl::ToInt64Milliseconds(held)));
-  object->Add("state", Json::Text(NameOf(lease.state)));
+  (*object)["milliseconds"] = absl::ToInt64Milliseconds(held);
+  (*object)["state"] = NameOf(lease.state);
 }
 
 absl::StatusOr<AllocationOptions> AllocationOptionsOf(

@@ -12,6 +12,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::tool::Json;
+using vmm::tool::JsonText;
 
 namespace {
 
@@ -118,17 +119,17 @@ vmmshare_status vmmshare_keeper_list(vmmshare_keeper* keeper,
     RETURN_IF_ERROR(Check(keeper));
     ASSIGN_OR_RETURN(const vmm::KeeperListing listing,
                      keeper->keeper.List(vmm::c::DeadlineOf(timeout_ns)));
-    Json list = Json::Array();
+    Json list = Json::array();
     for (const vmm::KeptMemory& kept : listing.memory) {
-      Json one = Json::Object();
-      one.Add("name", Json::Text(kept.name));
-      one.Add("state", Json::Text(vmm::NameOf(kept.state)));
-      one.Add("bytes", Json::Integer(kept.size));
-      one.Add("process", Json::Integer(kept.pid));
-      one.Add("attached", Json::Integer(kept.attached));
-      list.Append(std::move(one));
+      Json one = Json::object();
+      one["name"] = kept.name;
+      one["state"] = vmm::NameOf(kept.state);
+      one["bytes"] = kept.size;
+      one["process"] = kept.pid;
+      one["attached"] = kept.attached;
+      list.push_back(std::move(one));
     }
-    *json = new vmmshare_text{list.Print()};
+    *json = new vmmshare_text{JsonText(list)};
     return absl::OkStatus();
   });
 }

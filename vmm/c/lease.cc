@@ -14,6 +14,7 @@ using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
 using vmm::tool::Json;
+using vmm::tool::JsonText;
 
 namespace {
 
@@ -24,15 +25,15 @@ absl::Time After(std::int64_t within_ns) {
 // The leases of `memory`, or all, as JSON.
 std::string Listed(const vmmshare_server& server,
                    const std::optional<vmm::MemoryId>& memory) {
-  Json list = Json::Array();
+  Json list = Json::array();
   for (const vmm::MemoryLease& lease : server.endpoint->Leases()) {
     if (memory.has_value() && lease.memory != *memory) continue;
-    Json one = Json::Object();
-    one.Add("memory", Json::Text(lease.memory.ToString()));
+    Json one = Json::object();
+    one["memory"] = lease.memory.ToString();
     vmm::c::AddLease(lease.lease, &one);
-    list.Append(std::move(one));
+    list.push_back(std::move(one));
   }
-  return list.Print();
+  return JsonText(list);
 }
 
 }  // namespace
@@ -149,15 +150,15 @@ vmmshare_status vmmshare_pool_leases(const vmmshare_pool* pool,
     RETURN_IF_ERROR(CheckGiven(json, "json"));
     *json = nullptr;
     RETURN_IF_ERROR(Check(pool));
-    Json list = Json::Array();
+    Json list = Json::array();
     for (const vmm::BlockLease& lease : pool->pool->Leases()) {
-      Json one = Json::Object();
-      one.Add("block", Json::Integer(lease.block));
-      one.Add("freed", Json::Bool(lease.freed));
+      Json one = Json::object();
+      one["block"] = lease.block;
+      one["freed"] = lease.freed;
       vmm::c::AddLease(lease.lease, &one);
-      list.Append(std::move(one));
+      list.push_back(std::move(one));
     }
-    *json = new vmmshare_text{list.Print()};
+    *json = new vmmshare_text{JsonText(list)};
     return absl::OkStatus();
   });
 }

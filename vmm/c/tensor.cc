@@ -34,11 +34,11 @@ absl::Status Describe(const std::vector<TensorInfo>& tensors,
 }
 
 vmmshare_text* JsonOf(const std::map<std::string, std::string>& metadata) {
-  tool::Json all = tool::Json::Object();
+  tool::Json all = tool::Json::object();
   for (const auto& [key, value] : metadata) {
-    all.Add(key, tool::Json::Text(value));
+    all[key] = value;
   }
-  return new vmmshare_text{all.Print()};
+  return new vmmshare_text{tool::JsonText(all)};
 }
 
 }  // namespace vmm::c

@@ -176,74 +176,71 @@ void PrintReasons(const JobMatrix& matrix, Page* page) {
 }
 
 Json FindingJson(const fabric::Refusal& refusal) {
-  if (refusal.empty()) return Json::Null();
-  Json object = Json::Object();
-  object.Add("id", Json::Text(refusal.finding.id));
-  object.Add("text", Json::Text(refusal.finding.text));
-  object.Add("remedy", Json::Text(refusal.finding.remedy));
+  if (refusal.empty()) return Json();
+  Json object = Json::object();
+  object["id"] = refusal.finding.id;
+  object["text"] = refusal.finding.text;
+  object["remedy"] = refusal.finding.remedy;
   return object;
 }
 
 Json StatusJson(const absl::Status& status) {
-  if (status.ok()) return Json::Null();
-  Json object = Json::Object();
-  object.Add("code", Json::Text(absl::StatusCodeToString(status.code())));
-  object.Add("message", Json::Text(status.message()));
+  if (status.ok()) return Json();
+  Json object = Json::object();
+  object["code"] = absl::StatusCodeToString(status.code());
+  object["message"] = status.message();
   return object;
 }
 
 Json RankJson(const JobMatrix& matrix, int rank) {
   const absl::StatusOr<JobCard>& card = matrix.card(rank);
-  Json object = Json::Object();
-  object.Add("rank", Json::Integer(rank));
-  object.Add("error", StatusJson(card.status()));
+  Json object = Json::object();
+  object["rank"] = rank;
+  object["error"] = StatusJson(card.status());
   if (!card.ok()) return object;
-  object.Add("host", Json::Text(card->host_name));
+  object["host"] = card->host_name;
   const bool has_device = !card->device_name.empty();
-  object.Add("device",
-             has_device ? Json::Text(card->device_name) : Json::Null());
-  object.Add("uuid", has_device ? Json::Text(absl::StrCat(
-                                      "GPU-", fabric::UuidText(card->device)))
-                                : Json::Null());
+  object["device"] = has_device ? Json(card->device_name) : Json();
+  object["uuid"] =
+      has_device ? Json(absl::StrCat("GPU-", fabric::UuidText(card->device)))
+                 : Json();
   const auto& domain = card->domain;
-  object.Add("cluster", domain.has_value()
-                            ? Json::Text(fabric::UuidText(domain->cluster))
-                            : Json::Null());
-  object.Add("clique",
-             domain.has_value() ? Json::Integer(domain->clique) : Json::Null());
-  object.Add("trouble", FindingJson(card->trouble));
-  Json kinds = Json::Array();
+  object["cluster"] =
+      domain.has_value() ? Json(fabric::UuidText(domain->cluster)) : Json();
+  object["clique"] = domain.has_value() ? Json(domain->clique) : Json();
+  object["trouble"] = FindingJson(card->trouble);
+  Json kinds = Json::array();
   for (const JobOffer& offer : card->offers) {
-    Json kind = Json::Object();
-    kind.Add("kind", Json::Text(fabric::KindName(offer.kind)));
-    kind.Add("offered", Json::Bool(offer.usable()));
-    kind.Add("reason", FindingJson(offer.refusal));
-    kinds.Append(std::move(kind));
+    Json kind = Json::object();
+    kind["kind"] = fabric::KindName(offer.kind);
+    kind["offered"] = offer.usable();
+    kind["reason"] = FindingJson(offer.refusal);
+    kinds.push_back(std::move(kind));
   }
-  object.Add("kinds", std::move(kinds));
+  object["kinds"] = std::move(kinds);
   return object;
 }
 
 Json PairJson(const JobMatrix& matrix, int importer, int owner) {
   const auto tries = matrix.Tries(importer, owner);
   const auto chosen = matrix.Chosen(importer, owner);
-  Json object = Json::Object();
-  object.Add("importer", Json::Integer(importer));
-  object.Add("owner", Json::Integer(owner));
-  object.Add("kind", chosen.has_value() ? Json::Text(fabric::KindName(*chosen))
-                                        : Json::Null());
-  object.Add("error", StatusJson(tries.status()));
-  Json list = Json::Array();
+  Json object = Json::object();
+  object["importer"] = importer;
+  object["owner"] = owner;
+  object["kind"] =
+      chosen.has_value() ? Json(fabric::KindName(*chosen)) : Json();
+  object["error"] = StatusJson(tries.status());
+  Json list = Json::array();
   if (tries.ok()) {
     for (const JobTry& one : *tries) {
-      Json tried = Json::Object();
-      tried.Add("kind", Json::Text(fabric::KindName(one.kind)));
-      tried.Add("usable", Json::Bool(one.ok()));
-      tried.Add("reason", FindingJson(one.refusal));
-      list.Append(std::move(tried));
+      Json tried = Json::object();
+      tried["kind"] = fabric::KindName(one.kind);
+      tried["usable"] = one.ok();
+      tried["reason"] = FindingJson(one.refusal);
+      list.push_back(std::move(tried));
     }
   }
-  object.Add("tries", std::move(list));
+  object["tries"] = std::move(list);
   return object;
 }
 
@@ -277,28 +274,27 @@ std::string AsText(const JobReport& report) {
 
 std::string AsJson(const JobReport& report) {
   const JobMatrix& matrix = report.matrix;
-  Json object = Json::Object();
-  object.Add("schema", Json::Text("vmmshare-doctor-job/1"));
-  object.Add("vmmshare_version", Json::Text(VMMSHARE_VERSION));
-  object.Add("job", Json::Text(report.job));
-  object.Add("exchange", Json::Text(report.exchange));
-  object.Add("error", StatusJson(report.complete));
-  Json ranks = Json::Array();
-  Json pairs = Json::Array();
+  Json object = Json::object();
+  object["schema"] = "vmmshare-doctor-job/1";
+  object["vmmshare_version"] = VMMSHARE_VERSION;
+  object["job"] = report.job;
+  object["exchange"] = report.exchange;
+  object["error"] = StatusJson(report.complete);
+  Json ranks = Json::array();
+  Json pairs = Json::array();
   for (int rank = 0; rank < matrix.size(); ++rank) {
-    ranks.Append(RankJson(matrix, rank));
+    ranks.push_back(RankJson(matrix, rank));
     for (int owner = 0; owner < matrix.size(); ++owner) {
-      if (owner != rank) pairs.Append(PairJson(matrix, rank, owner));
+      if (owner != rank) pairs.push_back(PairJson(matrix, rank, owner));
     }
   }
-  object.Add("ranks", std::move(ranks));
-  object.Add("pairs", std::move(pairs));
-  object.Add("required", report.required.has_value()
-                             ? Json::Text(FlagOf(*report.required))
-                             : Json::Null());
-  object.Add("verdict", StatusJson(report.Verdict()));
-  object.Add("exit_code", Json::Integer(report.exit_code()));
-  return object.Print();
+  object["ranks"] = std::move(ranks);
+  object["pairs"] = std::move(pairs);
+  object["required"] =
+      report.required.has_value() ? Json(FlagOf(*report.required)) : Json();
+  object["verdict"] = StatusJson(report.Verdict());
+  object["exit_code"] = report.exit_code();
+  return JsonText(object);
 }
 
 }  // namespace vmm::tool

@@ -48,7 +48,7 @@ absl::StatusOr<std::string> List(Asked& asked, bool json) {
   ASSIGN_OR_RETURN(const KeeperListing listing,
                    asked.keeper.List(asked.deadline));
   std::string text;
-  Json all = Json::Array();
+  Json all = Json::array();
   for (const KeptMemory& kept : listing.memory) {
     if (kept.state != KeptState::kSealed) continue;
     const absl::StatusOr<KeptTensorSet> set = asked.Attach(kept.name);
@@ -60,15 +60,15 @@ absl::StatusOr<std::string> List(Asked& asked, bool json) {
     if (!set.ok()) return set.status();
     const TensorManifest& manifest = set->set.manifest();
     absl::StrAppend(&text, Line(kept.name, manifest));
-    Json one = Json::Object();
-    one.Add("name", Json::Text(kept.name));
-    one.Add("generation", Json::Integer(manifest.generation));
-    one.Add("fingerprint", Json::Text(manifest.fingerprint));
-    one.Add("nbytes", Json::Integer(kept.size));
-    one.Add("count", Json::Integer(manifest.tensors.size()));
-    all.Append(std::move(one));
+    Json one = Json::object();
+    one["name"] = kept.name;
+    one["generation"] = manifest.generation;
+    one["fingerprint"] = manifest.fingerprint;
+    one["nbytes"] = kept.size;
+    one["count"] = manifest.tensors.size();
+    all.push_back(std::move(one));
   }
-  if (json) return all.Print();
+  if (json) return JsonText(all);
   return text.empty() ? "no tensor set is kept\n" : text;
 }
 
@@ -119,39 +119,37 @@ std::string AsText(const std::string& name, const TensorManifest& manifest) {
 
 std::string AsJson(const std::string& name, const TensorManifest& manifest) {
   const auto numbers = [](const std::vector<std::int64_t>& values) {
-    Json list = Json::Array();
-    for (std::int64_t value : values) list.Append(Json::Integer(value));
+    Json list = Json::array();
+    for (std::int64_t value : values) list.push_back(value);
     return list;
   };
-  Json all = Json::Object();
-  all.Add("name", Json::Text(name));
-  all.Add("generation", Json::Integer(manifest.generation));
-  all.Add("fingerprint", Json::Text(manifest.fingerprint));
-  Json metadata = Json::Object();
+  Json all = Json::object();
+  all["name"] = name;
+  all["generation"] = manifest.generation;
+  all["fingerprint"] = manifest.fingerprint;
+  Json metadata = Json::object();
   for (const auto& [key, value] : manifest.metadata) {
-    metadata.Add(key, Json::Text(value));
+    metadata[key] = value;
   }
-  all.Add("metadata", std::move(metadata));
-  Json tensors = Json::Array();
+  all["metadata"] = std::move(metadata);
+  Json tensors = Json::array();
   for (const TensorInfo& tensor : manifest.tensors) {
-    Json one = Json::Object();
-    one.Add("name", Json::Text(tensor.name));
-    one.Add("dtype", Json::Text(NameOf(tensor.dtype)));
-    one.Add("shape", numbers(tensor.shape));
-    one.Add("strides", numbers(tensor.strides));
-    one.Add("offset", Json::Integer(tensor.offset));
-    one.Add("nbytes", Json::Integer(tensor.extent()));
-    one.Add("alias_of",
-            tensor.alias_of.has_value()
-                ? Json::Text(manifest.tensors[*tensor.alias_of].name)
-                : Json::Null());
-    one.Add("checksum", tensor.checksum.has_value()
-                            ? Json::Integer(*tensor.checksum)
-                            : Json::Null());
-    tensors.Append(std::move(one));
+    Json one = Json::object();
+    one["name"] = tensor.name;
+    one["dtype"] = NameOf(tensor.dtype);
+    one["shape"] = numbers(tensor.shape);
+    one["strides"] = numbers(tensor.strides);
+    one["offset"] = tensor.offset;
+    one["nbytes"] = tensor.extent();
+    one["alias_of"] = tensor.alias_of.has_value()
+                          ? Json(manifest.tensors[*tensor.alias_of].name)
+                          : Json();
+    one["checksum"] =
+        tensor.checksum.has_value() ? Json(*tensor.checksum) : Json();
+    tensors.push_back(std::move(one));
   }
-  all.Add("tensors", std::move(tensors));
-  return all.Print();
+  all["tensors"] = std::move(tensors);
+  return JsonText(all);
 }
 
 absl::StatusOr<WeightsOptions> ParseWeightsOptions(

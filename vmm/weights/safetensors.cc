@@ -9,13 +9,14 @@
 #include "platform/base/wire.h"
 #include "platform/os/file_reader.h"
 #include "vmm/weights/internal/extent.h"
-#include "vmm/weights/internal/json_reader.h"
+#include "vmm/weights/internal/safetensors_json.h"
 #include "vmm/weights/manifest.h"
 
 namespace vmm {
 namespace {
 
-using weights::JsonReader;
+using weights::OfTensor;
+using weights::SaidTensor;
 using weights::Shown;
 
 constexpr std::uint64_t kLengthBytes = 8;
@@ -43,86 +44,25 @@ constexpr std::array<Name, 16> kNames = {{
     {"F8_E5M2", DType::kFloat8E5M2},
 }};
 
-absl::Status OfTensor(absl::string_view name, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor \"", Shown(name), "\" ", why));
-}
-
-// What one tensor's object says.
-struct Said {
-  std::optional<DType> dtype;
-  std::optional<std::vector<std::int64_t>> shape;
-  std::optional<std::vector<std::int64_t>> data_offsets;
-};
-
-absl::StatusOr<DType> ReadDType(JsonReader& json, absl::string_view tensor) {
-  ASSIGN_OR_RETURN(const std::string said, json.ReadText());
+absl::StatusOr<DType> DTypeOf(const SaidTensor& said) {
   std::string known;
   for (const Name& one : kNames) {
-    if (one.name == said) return one.dtype;
+    if (one.name == said.dtype) return one.dtype;
     absl::StrAppend(&known, known.empty() ? "" : ", ", one.name);
   }
   return absl::UnimplementedError(
-      absl::StrCat("tensor \"", Shown(tensor), "\" has the dtype \"",
-                   Shown(said), "\"; known are ", known));
-}
-
-absl::StatusOr<std::vector<std::int64_t>> ReadCounts(JsonReader& json,
-                                                     std::size_t most,
-                                                     absl::string_view what) {
-  std::vector<std::int64_t> counts;
-  RETURN_IF_ERROR(json.ReadArray([&]() -> absl::Status {
-    if (counts.size() == most) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("more than ", most, " ", what));
-    }
-    ASSIGN_OR_RETURN(const std::int64_t count, json.ReadCount());
-    counts.push_back(count);
-    return absl::OkStatus();
-  }));
-  return counts;
-}
-
-absl::StatusOr<Said> ReadSaid(JsonReader& json, absl::string_view tensor) {
-  Said said;
-  RETURN_IF_ERROR(json.ReadObject([&](const std::string& name) -> absl::Status {
-    if (name == "dtype" && !said.dtype.has_value()) {
-      ASSIGN_OR_RETURN(said.dtype, ReadDType(json, tensor));
-      return absl::OkStatus();
-    }
-    if (name == "shape" && !said.shape.has_value()) {
-      ASSIGN_OR_RETURN(said.shape,
-                       ReadCounts(json, kMaxTensorRank, "dimensions"));
-      return absl::OkStatus();
-    }
-    if (name == "data_offsets" && !said.data_offsets.has_value()) {
-      ASSIGN_OR_RETURN(said.data_offsets, ReadCounts(json, 2, "data_offsets"));
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", Shown(name), "\" is unknown, or there twice"));
-  }));
-  if (!said.dtype.has_value() || !said.shape.has_value() ||
-      !said.data_offsets.has_value()) {
-    return absl::InvalidArgumentError(
-        "not all of dtype, shape and data_offsets");
-  }
-  return said;
+      absl::StrCat("tensor \"", Shown(said.name), "\" has the dtype \"",
+                   Shown(said.dtype), "\"; known are ", known));
 }
 
 // The data begin at `begin` of the file, and have `room` bytes.
-absl::StatusOr<TensorInfo> ReadTensor(JsonReader& json, std::string name,
-                                      std::uint64_t begin, std::uint64_t room) {
-  absl::StatusOr<Said> said = ReadSaid(json, name);
-  if (absl::IsInvalidArgument(said.status())) {
-    return OfTensor(name, absl::StrCat("has ", said.status().message()));
-  }
-  RETURN_IF_ERROR(said.status());
+absl::StatusOr<TensorInfo> TensorOf(SaidTensor said, std::uint64_t begin,
+                                    std::uint64_t room) {
   TensorInfo tensor;
-  tensor.name = std::move(name);
-  tensor.dtype = *said->dtype;
-  tensor.shape = *std::move(said->shape);
-  const std::vector<std::int64_t>& offsets = *said->data_offsets;
+  ASSIGN_OR_RETURN(tensor.dtype, DTypeOf(said));
+  tensor.name = std::move(said.name);
+  tensor.shape = std::move(said.shape);
+  const std::vector<std::int64_t>& offsets = said.data_offsets;
   if (offsets.size() != 2 || offsets[0] > offsets[1] ||
       static_cast<std::uint64_t>(offsets[1]) > room) {
     return OfTensor(
@@ -178,36 +118,19 @@ absl::Status CheckNoGap(const SafetensorsHeader& header, std::uint64_t begin,
       "its tensors have ", end - begin, " bytes, and its data ", room));
 }
 
-absl::Status ReadMetadata(JsonReader& json,
-                          std::map<std::string, std::string>* metadata) {
-  return json.ReadObject([&](std::string key) -> absl::Status {
-    ASSIGN_OR_RETURN(std::string value, json.ReadText());
-    if (!metadata->try_emplace(std::move(key), std::move(value)).second) {
-      return absl::InvalidArgumentError("a key is there twice");
-    }
-    return absl::OkStatus();
-  });
-}
-
 // Errors without the words that they begin with.
 absl::StatusOr<SafetensorsHeader> Decode(absl::string_view json,
                                          std::uint64_t begin,
                                          std::uint64_t room) {
+  ASSIGN_OR_RETURN(weights::SaidHeader said,
+                   weights::ReadSafetensorsJson(json));
   SafetensorsHeader header;
-  JsonReader reader(json);
-  bool has_metadata = false;
-  RETURN_IF_ERROR(reader.ReadObject([&](std::string name) -> absl::Status {
-    if (name == "__metadata__") {
-      if (std::exchange(has_metadata, true))
-        return absl::InvalidArgumentError("__metadata__ are there twice");
-      return ReadMetadata(reader, &header.metadata);
-    }
-    ASSIGN_OR_RETURN(TensorInfo tensor,
-                     ReadTensor(reader, std::move(name), begin, room));
+  header.metadata = std::move(said.metadata);
+  header.tensors.reserve(said.tensors.size());
+  for (SaidTensor& one : said.tensors) {
+    ASSIGN_OR_RETURN(TensorInfo tensor, TensorOf(std::move(one), begin, room));
     header.tensors.push_back(std::move(tensor));
-    return absl::OkStatus();
-  }));
-  RETURN_IF_ERROR(reader.ReadEnd());
+  }
   RETURN_IF_ERROR(CheckNames(header));
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
                    [](const TensorInfo& one, const TensorInfo& other) {
