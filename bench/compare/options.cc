@@ -1,110 +1,104 @@
 #include "bench/compare/options.h"
 
-#include <limits>
+#include <algorithm>
+#include <optional>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "bench/compare/scenarios.h"
+#include "docs/examples/bytes.h"
+
+using examples::Bytes;
+using Names = std::vector<std::string>;
+
+ABSL_FLAG(Names, scenario, {}, "only these scenarios");
+ABSL_FLAG(Names, routes, {}, "only these routes");
+ABSL_FLAG(std::string, driver, "system", "host, system, or a driver's path");
+ABSL_FLAG(int, device, 0, "the owner's device");
+ABSL_FLAG(std::optional<int>, peer, std::nullopt, "also import on this device");
+ABSL_FLAG(int, iterations, 0, "repetitions; 0: each scenario's own number");
+ABSL_FLAG(std::uint64_t, blocks, 0, "blocks of scenario kth; 0: 10,000");
+ABSL_FLAG(std::optional<Bytes>, max_size, std::nullopt,
+          "largest block of alloc, first, copy");
+ABSL_FLAG(std::optional<Bytes>, max_bytes, std::nullopt,
+          "payload of scenario tensors");
+ABSL_FLAG(double, budget, 3, "seconds of one route in kth or tensors");
+ABSL_FLAG(std::string, json, "", "the file that all figures go to");
+ABSL_FLAG(std::string, markdown, "", "the file that the tables go to");
+ABSL_FLAG(std::string, plots, "", "the folder of the plots it shows");
+ABSL_FLAG(bool, enforce, false, "fail when a floor is missed");
+ABSL_FLAG(bool, quick, false, "a moment of each scenario");
+ABSL_FLAG(bool, corrupt, false, "spoil a byte of each shared block");
+ABSL_FLAG(double, slow_import, 0, "ns added to each import of the pool's");
+ABSL_FLAG(double, slow_connect, 0, "ns added to each connection to it");
+// A child's.
+ABSL_FLAG(std::string, role, "", "importer or owner");
+ABSL_FLAG(std::string, connect, "", "where it connects to");
+ABSL_FLAG(std::string, linger, "", "where it says that it still lives");
+ABSL_FLAG(int, at, 0, "the importer's device");
+ABSL_FLAG(std::string, route, "", "the owner's route");
 
 namespace bench::compare {
 namespace {
 
-bool ParseBytes(absl::string_view text, std::uint64_t* bytes) {
-  const int shift = absl::ConsumeSuffix(&text, "G")   ? 30
-                    : absl::ConsumeSuffix(&text, "M") ? 20
-                    : absl::ConsumeSuffix(&text, "K") ? 10
-                                                      : 0;
-  if (!absl::SimpleAtoi(text, bytes) || *bytes == 0 ||
-      *bytes > (std::numeric_limits<std::uint64_t>::max() >> shift)) {
-    return false;
-  }
-  *bytes <<= shift;
-  return true;
-}
-
-bool ParseFlag(absl::string_view name, Options* options) {
-  if (name == "enforce") return options->enforce = true;
-  if (name == "quick") return options->quick = true;
-  if (name == "corrupt") return options->corrupt = true;
-  if (name == "help") return options->help = true;
-  return false;
-}
-
-bool ParseValue(absl::string_view name, absl::string_view value,
-                Options* options) {
-  const std::string text(value);
-  if (name == "scenario") {
-    options->scenarios = absl::StrSplit(value, ',', absl::SkipEmpty());
-    for (const std::string& scenario : options->scenarios) {
-      if (FindScenario(scenario) == nullptr) return false;
+absl::Status Check(const Options& options) {
+  for (const std::string& scenario : options.scenarios) {
+    if (FindScenario(scenario) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--scenario=", scenario, ": --help lists what may be given"));
     }
-    return !options->scenarios.empty();
   }
-  if (name == "routes") {
-    options->routes = absl::StrSplit(value, ',', absl::SkipEmpty());
-    return !options->routes.empty();
+  if (options.device < 0 || options.iterations < 0 || options.budget_s <= 0 ||
+      options.slow_import_ns < 0 || options.slow_connect_ns < 0) {
+    return absl::InvalidArgumentError(
+        "--device, --iterations, --budget, --slow_import or --slow_connect is "
+        "negative, or --budget 0");
   }
-  if (name == "driver") return !(options->driver = text).empty();
-  if (name == "device") {
-    return absl::SimpleAtoi(value, &options->device) && options->device >= 0;
-  }
-  if (name == "peer") {
-    return absl::SimpleAtoi(value, &options->peer) && options->peer >= 0;
-  }
-  if (name == "iterations") {
-    return absl::SimpleAtoi(value, &options->iterations) &&
-           options->iterations > 0;
-  }
-  if (name == "blocks") {
-    return absl::SimpleAtoi(value, &options->blocks) && options->blocks > 0;
-  }
-  if (name == "max_size") return ParseBytes(value, &options->max_size);
-  if (name == "max_bytes") return ParseBytes(value, &options->max_bytes);
-  if (name == "budget") {
-    return absl::SimpleAtod(value, &options->budget_s) && options->budget_s > 0;
-  }
-  if (name == "slow_import") {
-    return absl::SimpleAtod(value, &options->slow_import_ns) &&
-           options->slow_import_ns >= 0;
-  }
-  if (name == "slow_connect") {
-    return absl::SimpleAtod(value, &options->slow_connect_ns) &&
-           options->slow_connect_ns >= 0;
-  }
-  if (name == "json") return !(options->json = text).empty();
-  if (name == "plots") return !(options->plots = text).empty();
-  if (name == "markdown") return !(options->markdown = text).empty();
-  if (name == "role") return !(options->role = text).empty();
-  if (name == "connect") return !(options->connect = text).empty();
-  if (name == "linger") return !(options->linger = text).empty();
-  if (name == "at") return absl::SimpleAtoi(value, &options->at);
-  if (name == "route") return !(options->route = text).empty();
-  return false;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view word = argv[i];
-    const std::size_t equals = word.find('=');
-    bool understood = absl::ConsumePrefix(&word, "--");
-    if (understood && equals == absl::string_view::npos) {
-      understood = ParseFlag(word, &options);
-    } else if (understood) {
-      understood = ParseValue(word.substr(0, equals - 2),
-                              word.substr(equals - 1), &options);
-    }
-    if (!understood) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          argv[i], ": not understood; --help lists what may be given"));
-    }
+  // Abseil's own ends the program with an error.
+  options.help = std::any_of(argv, argv + argc, [](absl::string_view word) {
+    return word == "--help";
+  });
+  if (options.help) return options;
+  if (const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
+      words.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        words[1], ": not understood; --help lists what may be given"));
   }
+  options.scenarios = absl::GetFlag(FLAGS_scenario);
+  options.routes = absl::GetFlag(FLAGS_routes);
+  options.driver = absl::GetFlag(FLAGS_driver);
+  options.device = absl::GetFlag(FLAGS_device);
+  options.peer = absl::GetFlag(FLAGS_peer).value_or(-1);
+  options.iterations = absl::GetFlag(FLAGS_iterations);
+  options.blocks = absl::GetFlag(FLAGS_blocks);
+  options.max_size = absl::GetFlag(FLAGS_max_size).value_or(Bytes()).count;
+  options.max_bytes = absl::GetFlag(FLAGS_max_bytes).value_or(Bytes()).count;
+  options.budget_s = absl::GetFlag(FLAGS_budget);
+  options.json = absl::GetFlag(FLAGS_json);
+  options.markdown = absl::GetFlag(FLAGS_markdown);
+  options.plots = absl::GetFlag(FLAGS_plots);
+  options.enforce = absl::GetFlag(FLAGS_enforce);
+  options.quick = absl::GetFlag(FLAGS_quick);
+  options.corrupt = absl::GetFlag(FLAGS_corrupt);
+  options.slow_import_ns = absl::GetFlag(FLAGS_slow_import);
+  options.slow_connect_ns = absl::GetFlag(FLAGS_slow_connect);
+  options.role = absl::GetFlag(FLAGS_role);
+  options.connect = absl::GetFlag(FLAGS_connect);
+  options.linger = absl::GetFlag(FLAGS_linger);
+  options.at = absl::GetFlag(FLAGS_at);
+  options.route = absl::GetFlag(FLAGS_route);
+  const absl::Status checked = Check(options);
+  if (!checked.ok()) return checked;
   return options;
 }
 

@@ -20,22 +20,27 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/gpu.h"
 #include "docs/examples/process.h"
 #include "docs/examples/support.h"
 #include "vmm/vmm.h"
 #include "vmm/weights/tensor_set.h"
 
+ABSL_FLAG(examples::Bytes, size, {64 << 20}, "bytes of the weights");
+ABSL_FLAG(std::string, address, "", "the keeper's; by default this user's");
+ABSL_FLAG(std::string, connect, "", "where a child connects to");
+
 namespace {
 
 using examples::BytesText;
 using examples::ChildProcess;
-using examples::CommandLine;
 using examples::Gpu;
 using examples::Print;
 using examples::TextMessage;
@@ -162,21 +167,20 @@ class Engine {
 
 // An engine: says how it started, and then does as it is told until the main
 // process hangs up.
-absl::Status RunEngine(const CommandLine& line, absl::Time deadline) {
+absl::Status RunEngine(absl::Time deadline) {
   absl::StatusOr<Channel> channel =
-      Channel::Connect(line.Text("connect", ""), {}, deadline);
+      Channel::Connect(absl::GetFlag(FLAGS_connect), {}, deadline);
   if (!channel.ok()) return channel.status();
-  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 64 << 20);
-  if (!size.ok()) return size.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(line);
+  const std::uint64_t size = absl::GetFlag(FLAGS_size).count;
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   if (!driver.ok()) return driver.status();
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(*driver, line);
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(*driver);
   if (!gpu.ok()) return gpu.status();
   absl::StatusOr<vmm::KeeperClient> keeper = vmm::KeeperClient::Connect(
-      {.address = line.Text("address", "")}, deadline);
+      {.address = absl::GetFlag(FLAGS_address)}, deadline);
   if (!keeper.ok()) return keeper.status();
   Engine engine(*gpu, *driver, *std::move(keeper), deadline);
-  absl::StatusOr<std::string> answer = engine.Start(*size);
+  absl::StatusOr<std::string> answer = engine.Start(size);
   for (;;) {
     if (!answer.ok()) return answer.status();
     absl::Status said = examples::Say(*channel, {.text = *answer}, deadline);
@@ -184,7 +188,7 @@ absl::Status RunEngine(const CommandLine& line, absl::Time deadline) {
     absl::StatusOr<TextMessage> word = examples::Hear(*channel, deadline);
     if (absl::IsUnavailable(word.status())) return absl::OkStatus();
     if (!word.ok()) return word.status();
-    answer = engine.Do(word->text, *size);
+    answer = engine.Do(word->text, size);
   }
 }
 
@@ -207,16 +211,11 @@ absl::Status Tell(Seat& seat, const std::string& word, absl::Time deadline) {
   return said.ok() ? HearFrom(seat, deadline) : said;
 }
 
-absl::StatusOr<Seat> StartEngine(const std::string& name,
-                                 const CommandLine& line, Listener& listener,
+absl::StatusOr<Seat> StartEngine(const std::string& name, Listener& listener,
                                  absl::Time deadline) {
-  std::vector<std::string> words = {
-      absl::StrCat("--connect=", listener.address())};
-  for (const char* flag : {"address", "driver", "device", "size", "timeout"}) {
-    if (line.Has(flag)) {
-      words.push_back(absl::StrCat("--", flag, "=", line.Text(flag, "")));
-    }
-  }
+  std::vector<std::string> words =
+      examples::Flags({"address", "driver", "device", "size", "timeout"});
+  words.push_back(absl::StrCat("--connect=", listener.address()));
   absl::StatusOr<ChildProcess> process = ChildProcess::StartSelf(words);
   if (!process.ok()) return process.status();
   absl::StatusOr<Channel> channel = process->Accept(listener, deadline);
@@ -227,12 +226,12 @@ absl::StatusOr<Seat> StartEngine(const std::string& name,
   return seat;
 }
 
-absl::Status RunBoth(const CommandLine& line, absl::Time deadline) {
+absl::Status RunBoth(absl::Time deadline) {
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();
-  absl::StatusOr<Seat> a = StartEngine("engine A", line, *listener, deadline);
+  absl::StatusOr<Seat> a = StartEngine("engine A", *listener, deadline);
   if (!a.ok()) return a.status();
-  absl::StatusOr<Seat> b = StartEngine("engine B", line, *listener, deadline);
+  absl::StatusOr<Seat> b = StartEngine("engine B", *listener, deadline);
   if (!b.ok()) return b.status();
   {
     const Seat killed = *std::move(a);  // By the end of this scope.
@@ -240,8 +239,7 @@ absl::Status RunBoth(const CommandLine& line, absl::Time deadline) {
   }
   absl::Status done = Tell(*b, "verify", deadline);
   if (!done.ok()) return done;
-  absl::StatusOr<Seat> again =
-      StartEngine("engine A", line, *listener, deadline);
+  absl::StatusOr<Seat> again = StartEngine("engine A", *listener, deadline);
   if (!again.ok()) return again.status();
   struct Step {
     Seat& seat;
@@ -257,18 +255,13 @@ absl::Status RunBoth(const CommandLine& line, absl::Time deadline) {
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line = CommandLine::Parse(
-      argc, argv,
-      {"driver", "device", "size", "address", "timeout", "connect"});
-  if (!line.ok()) return line.status();
-  if (!line->words().empty()) {
+  if (!examples::ParseCommandLine(argc, argv).empty()) {
     return absl::InvalidArgumentError(
         "usage: engines [--address=KEEPER] [--driver=host]");
   }
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  return line->Has("connect") ? RunEngine(*line, *deadline)
-                              : RunBoth(*line, *deadline);
+  const absl::Time deadline = examples::Deadline();
+  return absl::GetFlag(FLAGS_connect).empty() ? RunBoth(deadline)
+                                              : RunEngine(deadline);
 }
 
 }  // namespace

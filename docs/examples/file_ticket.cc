@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -37,12 +38,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/support.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(examples::Bytes, size, {1024}, "bytes");
+
 namespace {
 
-using examples::CommandLine;
 using examples::Print;
 using examples::TextMessage;
 using vmm::platform::Channel;
@@ -146,19 +149,18 @@ absl::Status Show(const Driver& driver, const vmm::Allocation& memory,
 }
 
 absl::Status Main(const vmm::Device& device, const std::string& path,
-                  const CommandLine& line, absl::Time deadline) {
+                  absl::Time deadline) {
   const Driver& driver = device.driver();
-  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 1024);
-  if (!size.ok()) return size.status();
-  if (*size < 1024 || *size % sizeof(std::int32_t) != 0) {
+  const std::uint64_t size = absl::GetFlag(FLAGS_size).count;
+  if (size < 1024 || size % sizeof(std::int32_t) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--size=", *size, ": expected at least 1024, a multiple of 4"));
+        "--size=", size, ": expected at least 1024, a multiple of 4"));
   }
   absl::StatusOr<vmm::Allocation> memory =
-      vmm::Allocation::Create(device, {.size = *size});
+      vmm::Allocation::Create(device, {.size = size});
   if (!memory.ok()) return memory.status();
   if (CUresult r = driver->cuMemsetD32(memory->address(), 1,
-                                       *size / sizeof(std::int32_t));
+                                       size / sizeof(std::int32_t));
       r != CUDA_SUCCESS) {
     return driver.Error(r, "cuMemsetD32(1)");
   }
@@ -276,25 +278,19 @@ absl::Status Visit(const vmm::Device& device, const std::string& mode,
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line =
-      CommandLine::Parse(argc, argv, {"driver", "device", "size", "timeout"});
-  if (!line.ok()) return line.status();
-  const std::vector<std::string>& words = line->words();
+  const std::vector<std::string> words = examples::ParseCommandLine(argc, argv);
   if (words.size() != 2 ||
       (words[0] != "main" && words[0] != "memory" && words[0] != "rtc")) {
     return absl::InvalidArgumentError(
         "usage: file_ticket main|memory|rtc FILE [--driver=host]");
   }
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  const absl::Time deadline = examples::Deadline();
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   if (!driver.ok()) return driver.status();
   Print(absl::StrCat(words[0], ": driver: ", driver->Describe()));
 
-  absl::StatusOr<std::uint64_t> ordinal = line->Number("device", 0);
-  if (!ordinal.ok()) return ordinal.status();
   absl::StatusOr<vmm::Device> device =
-      vmm::Device::ByOrdinal(*driver, static_cast<int>(*ordinal));
+      vmm::Device::ByOrdinal(*driver, absl::GetFlag(FLAGS_device));
   if (!device.ok()) return device.status();
   // Fills and kernels need a context; sharing does not.
   absl::StatusOr<vmm::PrimaryContext> context =
@@ -303,8 +299,8 @@ absl::Status Run(int argc, char** argv) {
   absl::StatusOr<vmm::CurrentContext> current = context->MakeCurrent();
   if (!current.ok()) return current.status();
 
-  return words[0] == "main" ? Main(*device, words[1], *line, *deadline)
-                            : Visit(*device, words[0], words[1], *deadline);
+  return words[0] == "main" ? Main(*device, words[1], deadline)
+                            : Visit(*device, words[0], words[1], deadline);
 }
 
 }  // namespace

@@ -1,16 +1,15 @@
 #include "docs/examples/gpu.h"
 
-#include <cstdint>
 #include <utility>
+
+#include "absl/flags/flag.h"
+#include "docs/examples/support.h"
 
 namespace examples {
 
-absl::StatusOr<Gpu> UseGpu(const vmm::platform::Driver& driver,
-                           const CommandLine& line) {
-  absl::StatusOr<std::uint64_t> ordinal = line.Number("device", 0);
-  if (!ordinal.ok()) return ordinal.status();
+absl::StatusOr<Gpu> UseGpu(const vmm::platform::Driver& driver) {
   absl::StatusOr<vmm::Device> device =
-      vmm::Device::ByOrdinal(driver, static_cast<int>(*ordinal));
+      vmm::Device::ByOrdinal(driver, absl::GetFlag(FLAGS_device));
   if (!device.ok()) return device.status();
   absl::StatusOr<vmm::PrimaryContext> context =
       vmm::PrimaryContext::Retain(*device);

@@ -3,7 +3,6 @@
 #define VMMSHARE_DOCS_EXAMPLES_GPU_H_
 
 #include "absl/status/statusor.h"
-#include "docs/examples/support.h"
 #include "platform/cuda/driver.h"
 #include "vmm/vmm.h"
 
@@ -17,8 +16,7 @@ struct Gpu {
 };
 
 // The device that --device names, the first unless given.
-absl::StatusOr<Gpu> UseGpu(const vmm::platform::Driver& driver,
-                           const CommandLine& line);
+absl::StatusOr<Gpu> UseGpu(const vmm::platform::Driver& driver);
 
 }  // namespace examples
 

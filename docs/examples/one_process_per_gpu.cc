@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -35,15 +36,24 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
 #include "docs/examples/support.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(std::optional<std::uint64_t>, processes, std::nullopt,
+          "how many; by default one for each GPU");
+ABSL_FLAG(bool, isolate, false, "each process sees only its own GPU");
+ABSL_FLAG(examples::Bytes, size, {64 << 20}, "bytes of each process");
+ABSL_FLAG(std::optional<std::uint64_t>, corrupt, std::nullopt,
+          "the rank that writes something else");
+ABSL_FLAG(std::string, launcher, "", "where a child connects to");
+ABSL_FLAG(std::uint64_t, rank, 0, "a child's");
+
 namespace {
 
 using examples::ChildProcess;
-using examples::CommandLine;
 using examples::Pattern;
 using examples::Print;
 using examples::Say;
@@ -200,28 +210,21 @@ absl::Status RunRank(const vmm::Device& device, const Rank& me,
   return Expect(launcher, kAllDone, me.deadline).status();
 }
 
-absl::Status StartRank(const Driver& driver, const CommandLine& line,
-                       absl::Time deadline) {
+absl::Status StartRank(const Driver& driver, absl::Time deadline) {
   Rank me;
   me.deadline = deadline;
-  std::uint64_t ordinal = 0;
-  for (auto [flag, value] : {std::pair{"rank", &me.rank},
-                             {"processes", &me.ranks},
-                             {"size", &me.size},
-                             {"device", &ordinal}}) {
-    absl::StatusOr<std::uint64_t> number = line.Number(flag, 0);
-    if (!number.ok()) return number.status();
-    *value = *number;
-  }
+  me.rank = absl::GetFlag(FLAGS_rank);
+  me.ranks = absl::GetFlag(FLAGS_processes).value_or(0);
+  me.size = absl::GetFlag(FLAGS_size).count;
   me.pattern = PatternOf(me.rank);
-  if (line.Text("corrupt", "") == absl::StrCat(me.rank)) {
+  if (absl::GetFlag(FLAGS_corrupt) == me.rank) {
     me.pattern = me.pattern.Inverted();
   }
   absl::StatusOr<Channel> launcher =
-      Channel::Connect(line.Text("launcher", ""), {}, deadline);
+      Channel::Connect(absl::GetFlag(FLAGS_launcher), {}, deadline);
   if (!launcher.ok()) return launcher.status();
   absl::StatusOr<vmm::Device> device =
-      vmm::Device::ByOrdinal(driver, static_cast<int>(ordinal));
+      vmm::Device::ByOrdinal(driver, absl::GetFlag(FLAGS_device));
   absl::Status status =
       device.ok() ? RunRank(*device, me, *launcher) : device.status();
   if (!status.ok()) {
@@ -242,23 +245,21 @@ struct Launched {
 
 absl::StatusOr<std::vector<Launched>> StartAll(
     const std::vector<vmm::Device>& devices, std::uint64_t count,
-    std::uint64_t size, const CommandLine& line, Listener& listener) {
+    Listener& listener) {
   std::vector<Launched> all;
   for (std::uint64_t rank = 0; rank < count; ++rank) {
     const vmm::Device& device = devices[rank % devices.size()];
-    const bool isolate = line.Has("isolate");
+    const bool isolate = absl::GetFlag(FLAGS_isolate);
     std::map<std::string, std::string> env;
     // A process that sees one GPU calls it 0.
     if (isolate) env["CUDA_VISIBLE_DEVICES"] = device.uuid().ToString();
-    absl::StatusOr<ChildProcess> process = ChildProcess::StartSelf(
-        {absl::StrCat("--launcher=", listener.address()),
-         absl::StrCat("--rank=", rank), absl::StrCat("--processes=", count),
-         absl::StrCat("--device=", isolate ? 0 : device.ordinal()),
-         absl::StrCat("--size=", size),
-         absl::StrCat("--driver=", line.Text("driver", "system")),
-         absl::StrCat("--corrupt=", line.Text("corrupt", "")),
-         absl::StrCat("--timeout=", line.Text("timeout", "60"))},
-        env);
+    std::vector<std::string> words =
+        examples::Flags({"corrupt", "driver", "size", "timeout"});
+    words.push_back(absl::StrCat("--launcher=", listener.address()));
+    words.push_back(absl::StrCat("--rank=", rank));
+    words.push_back(absl::StrCat("--processes=", count));
+    words.push_back(absl::StrCat("--device=", isolate ? 0 : device.ordinal()));
+    absl::StatusOr<ChildProcess> process = ChildProcess::StartSelf(words, env);
     if (!process.ok()) return process.status();
     all.push_back({*std::move(process), std::nullopt, ""});
   }
@@ -321,34 +322,32 @@ std::size_t PrintRow(std::size_t rank, std::size_t ranks,
   return failed;
 }
 
-absl::Status Launch(const Driver& driver, const CommandLine& line,
-                    absl::Time deadline) {
+absl::Status Launch(const Driver& driver, absl::Time deadline) {
   // The launcher only looks; it makes no context and no memory.
   absl::StatusOr<std::vector<vmm::Device>> devices = vmm::Device::All(driver);
   if (!devices.ok()) return devices.status();
-  absl::StatusOr<std::uint64_t> count =
-      line.Number("processes", devices->size());
-  if (!count.ok()) return count.status();
-  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 64 << 20);
-  if (!size.ok()) return size.status();
-  if (devices->empty() || *count == 0 || *count > 1024) {
+  const std::uint64_t count =
+      absl::GetFlag(FLAGS_processes).value_or(devices->size());
+  const std::uint64_t size = absl::GetFlag(FLAGS_size).count;
+  if (devices->empty() || count == 0 || count > 1024) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--processes=", *count, " on ", devices->size(),
+        absl::StrCat("--processes=", count, " on ", devices->size(),
                      " GPUs: expected 1 to 1024 on at least one"));
   }
-  Print(absl::StrCat(*count, " processes on ", devices->size(), " GPUs",
-                     line.Has("isolate") ? ", each sees only its own" : ""));
+  Print(absl::StrCat(
+      count, " processes on ", devices->size(), " GPUs",
+      absl::GetFlag(FLAGS_isolate) ? ", each sees only its own" : ""));
 
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();
   absl::StatusOr<std::vector<Launched>> all =
-      StartAll(*devices, *count, *size, line, *listener);
+      StartAll(*devices, count, *listener);
   if (!all.ok()) return all.status();
   absl::Status handed = HandRoundTickets(*all, *listener, deadline);
   if (!handed.ok()) return handed;
 
   std::string head = "    GB/s from  ";
-  for (std::uint64_t rank = 0; rank < *count; ++rank) {
+  for (std::uint64_t rank = 0; rank < count; ++rank) {
     absl::StrAppendFormat(&head, "  rank %-5d", rank);
   }
   Print(head);
@@ -381,25 +380,22 @@ absl::Status Launch(const Driver& driver, const CommandLine& line,
     return absl::DataLossError(
         absl::StrCat(failed, " buffers did not read as their owner wrote"));
   }
-  Print(absl::StrCat("OK: ", *count, " processes read each other's ",
-                     examples::BytesText(*size),
+  Print(absl::StrCat("OK: ", count, " processes read each other's ",
+                     examples::BytesText(size),
                      " and found what the owner wrote"));
   return absl::OkStatus();
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line =
-      CommandLine::Parse(argc, argv,
-                         {"driver", "processes", "isolate", "size", "timeout",
-                          "launcher", "rank", "device", "corrupt"});
-  if (!line.ok()) return line.status();
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  examples::ParseCommandLine(argc, argv);
+  const absl::Time deadline = examples::Deadline();
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   if (!driver.ok()) return driver.status();
-  if (line->Has("launcher")) return StartRank(*driver, *line, *deadline);
+  if (!absl::GetFlag(FLAGS_launcher).empty()) {
+    return StartRank(*driver, deadline);
+  }
   Print(absl::StrCat("driver: ", driver->Describe()));
-  return Launch(*driver, *line, *deadline);
+  return Launch(*driver, deadline);
 }
 
 }  // namespace

@@ -19,22 +19,28 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/gpu.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
 #include "docs/examples/support.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(examples::Bytes, size, {64 << 20}, "bytes");
+ABSL_FLAG(std::optional<std::uint64_t>, corrupt, std::nullopt,
+          "the offset of a byte to change");
+ABSL_FLAG(std::string, connect, "", "where a child connects to");
+
 namespace {
 
 using examples::BytesText;
 using examples::ChildProcess;
-using examples::CommandLine;
 using examples::Gpu;
 using examples::Pattern;
 using examples::Print;
@@ -51,11 +57,9 @@ constexpr std::uint16_t kReplyReady = 1;
 constexpr std::uint16_t kFailed = 2;
 
 // Changes the byte at --corrupt, if that was asked for.
-absl::Status Corrupt(const Driver& driver, const vmm::Allocation& data,
-                     const CommandLine& line) {
-  if (!line.Has("corrupt")) return absl::OkStatus();
-  absl::StatusOr<std::uint64_t> offset = line.Number("corrupt", 0);
-  if (!offset.ok()) return offset.status();
+absl::Status Corrupt(const Driver& driver, const vmm::Allocation& data) {
+  const std::optional<std::uint64_t> offset = absl::GetFlag(FLAGS_corrupt);
+  if (!offset.has_value()) return absl::OkStatus();
   if (*offset >= data.requested_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--corrupt=", *offset, ": expected an offset below ",
@@ -86,37 +90,34 @@ absl::Status WaitForReply(Channel& channel, absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status Produce(const Driver& driver, const CommandLine& line,
-                     absl::Time deadline) {
-  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 64 << 20);
-  if (!size.ok()) return size.status();
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
+absl::Status Produce(const Driver& driver, absl::Time deadline) {
+  const std::uint64_t size = absl::GetFlag(FLAGS_size).count;
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver);
   if (!gpu.ok()) return gpu.status();
   Print(absl::StrCat("producer: ", gpu->device.Describe()));
 
   Steps steps("producer");
   absl::StatusOr<vmm::Allocation> data =
-      vmm::Allocation::Create(gpu->device, {.size = *size});
+      vmm::Allocation::Create(gpu->device, {.size = size});
   if (!data.ok()) return data.status();
   absl::StatusOr<vmm::Allocation> reply =
-      vmm::Allocation::Create(gpu->device, {.size = *size});
+      vmm::Allocation::Create(gpu->device, {.size = size});
   if (!reply.ok()) return reply.status();
   steps.Done(absl::StrCat("allocate 2 x ", BytesText(data->size())));
 
-  absl::Status filled = examples::Fill(driver, data->address(), *size, kData);
+  absl::Status filled = examples::Fill(driver, data->address(), size, kData);
   if (!filled.ok()) return filled;
-  steps.Done(absl::StrCat("fill ", BytesText(*size)), *size);
-  absl::Status corrupted = Corrupt(driver, *data, line);
+  steps.Done(absl::StrCat("fill ", BytesText(size)), size);
+  absl::Status corrupted = Corrupt(driver, *data);
   if (!corrupted.ok()) return corrupted;
 
   // Only processes of this user can connect: that is the empty PeerPolicy.
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();
-  absl::StatusOr<ChildProcess> consumer = ChildProcess::StartSelf(
-      {absl::StrCat("--connect=", listener->address()),
-       absl::StrCat("--driver=", line.Text("driver", "system")),
-       absl::StrCat("--device=", line.Text("device", "0")),
-       absl::StrCat("--timeout=", line.Text("timeout", "60"))});
+  std::vector<std::string> words =
+      examples::Flags({"driver", "device", "timeout"});
+  words.push_back(absl::StrCat("--connect=", listener->address()));
+  absl::StatusOr<ChildProcess> consumer = ChildProcess::StartSelf(words);
   if (!consumer.ok()) return consumer.status();
   absl::StatusOr<Channel> channel = consumer->Accept(*listener, deadline);
   if (!channel.ok()) return channel.status();
@@ -134,13 +135,13 @@ absl::Status Produce(const Driver& driver, const CommandLine& line,
   if (!replied.ok()) return replied;
   steps.Done("wait for the reply");
   absl::Status same =
-      examples::Verify(driver, reply->address(), *size, kData.Inverted());
+      examples::Verify(driver, reply->address(), size, kData.Inverted());
   if (!same.ok()) return same;
-  steps.Done("verify every byte of the reply", *size);
+  steps.Done("verify every byte of the reply", size);
 
   absl::Status ended = consumer->Wait(deadline);
   if (!ended.ok()) return ended;
-  Print(absl::StrCat("OK: two processes shared ", *size,
+  Print(absl::StrCat("OK: two processes shared ", size,
                      " bytes; every byte of the data and of the reply was "
                      "verified"));
   return absl::OkStatus();
@@ -172,8 +173,8 @@ absl::Status WriteReply(const Driver& driver,
 }
 
 absl::Status ConsumeFrom(Channel& channel, const Driver& driver,
-                         const CommandLine& line, absl::Time deadline) {
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
+                         absl::Time deadline) {
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver);
   if (!gpu.ok()) return gpu.status();
 
   Steps steps("consumer");
@@ -202,12 +203,11 @@ absl::Status ConsumeFrom(Channel& channel, const Driver& driver,
   return absl::OkStatus();
 }
 
-absl::Status Consume(const Driver& driver, const CommandLine& line,
-                     absl::Time deadline) {
+absl::Status Consume(const Driver& driver, absl::Time deadline) {
   absl::StatusOr<Channel> channel =
-      Channel::Connect(line.Text("connect", ""), {}, deadline);
+      Channel::Connect(absl::GetFlag(FLAGS_connect), {}, deadline);
   if (!channel.ok()) return channel.status();
-  absl::Status status = ConsumeFrom(*channel, driver, line, deadline);
+  absl::Status status = ConsumeFrom(*channel, driver, deadline);
   // The producer is told either way, so that it never waits for nothing.
   absl::Status told = examples::Say(
       *channel,
@@ -217,17 +217,13 @@ absl::Status Consume(const Driver& driver, const CommandLine& line,
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line = CommandLine::Parse(
-      argc, argv,
-      {"driver", "device", "size", "corrupt", "timeout", "connect"});
-  if (!line.ok()) return line.status();
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  examples::ParseCommandLine(argc, argv);
+  const absl::Time deadline = examples::Deadline();
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   if (!driver.ok()) return driver.status();
-  if (line->Has("connect")) return Consume(*driver, *line, *deadline);
+  if (!absl::GetFlag(FLAGS_connect).empty()) return Consume(*driver, deadline);
   Print(absl::StrCat("driver: ", driver->Describe()));
-  return Produce(*driver, *line, *deadline);
+  return Produce(*driver, deadline);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -29,6 +30,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/gpu.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
@@ -36,11 +38,19 @@
 #include "docs/examples/support.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(std::uint64_t, buffers, 8, "of the ring");
+ABSL_FLAG(examples::Bytes, size, {16 << 20}, "bytes of a buffer");
+ABSL_FLAG(std::uint64_t, items, 200, "that go through it");
+ABSL_FLAG(std::uint64_t, streams, 2, "of each side");
+ABSL_FLAG(std::optional<int>, peer, std::nullopt,
+          "the consumer's device; by default the producer's");
+ABSL_FLAG(std::uint64_t, corrupt, 0, "the item that is spoilt; 0: none");
+ABSL_FLAG(std::string, connect, "", "where a child connects to");
+
 namespace {
 
 using examples::BytesText;
 using examples::ChildProcess;
-using examples::CommandLine;
 using examples::Gpu;
 using examples::kFrames;
 using examples::kMaxStreams;
@@ -56,36 +66,28 @@ using vmm::platform::Listener;
 constexpr std::uint16_t kDone = 1;    // Bytes a second that the consumer had.
 constexpr std::uint16_t kFailed = 2;  // Why it failed.
 
-absl::StatusOr<RingJob> ReadJob(const CommandLine& line, absl::Time deadline) {
-  absl::StatusOr<std::uint64_t> buffers = line.Number("buffers", 8);
-  if (!buffers.ok()) return buffers.status();
-  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 16 << 20);
-  if (!size.ok()) return size.status();
-  absl::StatusOr<std::uint64_t> items = line.Number("items", 200);
-  if (!items.ok()) return items.status();
-  absl::StatusOr<std::uint64_t> corrupt = line.Number("corrupt", 0);
-  if (!corrupt.ok()) return corrupt.status();
-  absl::StatusOr<std::uint64_t> streams = line.Number("streams", 2);
-  if (!streams.ok()) return streams.status();
-  if (*streams == 0 || kMaxStreams % *streams != 0) {
+absl::StatusOr<RingJob> ReadJob(absl::Time deadline) {
+  const RingJob job = {.buffers = absl::GetFlag(FLAGS_buffers),
+                       .size = absl::GetFlag(FLAGS_size).count,
+                       .items = absl::GetFlag(FLAGS_items),
+                       .streams = absl::GetFlag(FLAGS_streams),
+                       .corrupt = absl::GetFlag(FLAGS_corrupt),
+                       .deadline = deadline};
+  if (job.streams == 0 || kMaxStreams % job.streams != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--streams=", *streams, ": expected 1, 2 or 4"));
+        absl::StrCat("--streams=", job.streams, ": expected 1, 2 or 4"));
   }
-  if (*buffers == 0 || *buffers > vmm::kMaxRingBuffers || *items < kFrames) {
+  if (job.buffers == 0 || job.buffers > vmm::kMaxRingBuffers ||
+      job.items < kFrames) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--buffers=", *buffers, " --items=", *items, ": expected 1 to ",
+        "--buffers=", job.buffers, " --items=", job.items, ": expected 1 to ",
         vmm::kMaxRingBuffers, " buffers and at least ", kFrames, " items"));
   }
-  return RingJob{*buffers, *size, *items, *streams, *corrupt, deadline};
+  return job;
 }
 
-absl::StatusOr<vmm::Device> ConsumersDevice(const Driver& driver,
-                                            const CommandLine& line) {
-  absl::StatusOr<std::uint64_t> own = line.Number("device", 0);
-  if (!own.ok()) return own.status();
-  absl::StatusOr<std::uint64_t> peer = line.Number("peer", *own);
-  if (!peer.ok()) return peer.status();
-  return vmm::Device::ByOrdinal(driver, static_cast<int>(*peer));
+int ConsumersDevice() {
+  return absl::GetFlag(FLAGS_peer).value_or(absl::GetFlag(FLAGS_device));
 }
 
 // The producer's side of the ring.
@@ -127,13 +129,13 @@ absl::StatusOr<double> Consume(vmm::RingReader& ring, const Workplace& work,
   return examples::Speed(job, start);
 }
 
-absl::Status RunProducer(const Driver& driver, const CommandLine& line,
-                         absl::Time deadline) {
-  absl::StatusOr<RingJob> job = ReadJob(line, deadline);
+absl::Status RunProducer(const Driver& driver, absl::Time deadline) {
+  absl::StatusOr<RingJob> job = ReadJob(deadline);
   if (!job.ok()) return job.status();
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver);
   if (!gpu.ok()) return gpu.status();
-  absl::StatusOr<vmm::Device> peer = ConsumersDevice(driver, line);
+  absl::StatusOr<vmm::Device> peer =
+      vmm::Device::ByOrdinal(driver, ConsumersDevice());
   if (!peer.ok()) return peer.status();
   absl::StatusOr<double> alone =
       examples::CopyInOneProcess(gpu->device, *peer, *job);
@@ -152,13 +154,11 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
   if (!home.ok()) return home.status();
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();
-  absl::StatusOr<ChildProcess> consumer = ChildProcess::StartSelf(
-      {absl::StrCat("--connect=", listener->address()),
-       absl::StrCat("--driver=", line.Text("driver", "system")),
-       absl::StrCat("--device=", line.Text("peer", line.Text("device", "0"))),
-       absl::StrCat("--size=", job->size), absl::StrCat("--items=", job->items),
-       absl::StrCat("--streams=", job->streams),
-       absl::StrCat("--timeout=", line.Text("timeout", "60"))});
+  std::vector<std::string> flags =
+      examples::Flags({"driver", "items", "size", "streams", "timeout"});
+  flags.push_back(absl::StrCat("--connect=", listener->address()));
+  flags.push_back(absl::StrCat("--device=", ConsumersDevice()));
+  absl::StatusOr<ChildProcess> consumer = ChildProcess::StartSelf(flags);
   if (!consumer.ok()) return consumer.status();
   absl::StatusOr<Channel> words = consumer->Accept(*listener, deadline);
   if (!words.ok()) return words.status();
@@ -199,11 +199,10 @@ absl::Status RunProducer(const Driver& driver, const CommandLine& line,
 }
 
 absl::StatusOr<double> RunConsumer(Channel channel, const Driver& driver,
-                                   const CommandLine& line,
                                    absl::Time deadline) {
-  absl::StatusOr<RingJob> job = ReadJob(line, deadline);
+  absl::StatusOr<RingJob> job = ReadJob(deadline);
   if (!job.ok()) return job.status();
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver);
   if (!gpu.ok()) return gpu.status();
   absl::StatusOr<Workplace> work = Workplace::Make(gpu->device, kFrames, *job);
   if (!work.ok()) return work.status();
@@ -222,15 +221,14 @@ absl::StatusOr<double> RunConsumer(Channel channel, const Driver& driver,
   return speed;
 }
 
-absl::Status Join(const Driver& driver, const CommandLine& line,
-                  absl::Time deadline) {
-  const std::string address = line.Text("connect", "");
+absl::Status Join(const Driver& driver, absl::Time deadline) {
+  const std::string address = absl::GetFlag(FLAGS_connect);
   absl::StatusOr<Channel> words = Channel::Connect(address, {}, deadline);
   if (!words.ok()) return words.status();
   absl::StatusOr<Channel> channel = Channel::Connect(address, {}, deadline);
   if (!channel.ok()) return channel.status();
   absl::StatusOr<double> speed =
-      RunConsumer(*std::move(channel), driver, line, deadline);
+      RunConsumer(*std::move(channel), driver, deadline);
   if (speed.ok()) {
     return examples::Say(*words, {kDone, absl::StrCat(*speed)}, deadline);
   }
@@ -242,18 +240,13 @@ absl::Status Join(const Driver& driver, const CommandLine& line,
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line =
-      CommandLine::Parse(argc, argv,
-                         {"corrupt", "driver", "device", "peer", "buffers",
-                          "size", "items", "streams", "timeout", "connect"});
-  if (!line.ok()) return line.status();
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  examples::ParseCommandLine(argc, argv);
+  const absl::Time deadline = examples::Deadline();
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   if (!driver.ok()) return driver.status();
-  if (line->Has("connect")) return Join(*driver, *line, *deadline);
+  if (!absl::GetFlag(FLAGS_connect).empty()) return Join(*driver, deadline);
   Print(absl::StrCat("driver: ", driver->Describe()));
-  return RunProducer(*driver, *line, *deadline);
+  return RunProducer(*driver, deadline);
 }
 
 }  // namespace

@@ -19,22 +19,32 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/gpu.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/process.h"
 #include "docs/examples/support.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(std::uint64_t, blocks, 2000, "how many");
+ABSL_FLAG(examples::Bytes, size, {64 << 10}, "bytes of a block");
+ABSL_FLAG(std::optional<int>, peer, std::nullopt,
+          "the importer's device; by default the owner's");
+ABSL_FLAG(std::optional<std::uint64_t>, corrupt, std::nullopt,
+          "the block of which a byte is changed");
+ABSL_FLAG(std::string, pool, "", "the pool that a child subscribes to");
+ABSL_FLAG(std::string, connect, "", "where a child connects to");
+
 namespace {
 
 using examples::BytesText;
 using examples::ChildProcess;
-using examples::CommandLine;
 using examples::Gpu;
 using examples::Pattern;
 using examples::Print;
@@ -120,11 +130,10 @@ absl::Status FreeHalf(vmm::Pool& pool, const std::vector<CUdeviceptr>& blocks,
 
 // Changes the last byte of the block --corrupt, if that was asked for.
 absl::Status Corrupt(const Driver& driver,
-                     const std::vector<CUdeviceptr>& blocks, std::uint64_t size,
-                     const CommandLine& line) {
-  if (!line.Has("corrupt")) return absl::OkStatus();
-  absl::StatusOr<std::uint64_t> index = line.Number("corrupt", 0);
-  if (!index.ok()) return index.status();
+                     const std::vector<CUdeviceptr>& blocks,
+                     std::uint64_t size) {
+  const std::optional<std::uint64_t> index = absl::GetFlag(FLAGS_corrupt);
+  if (!index.has_value()) return absl::OkStatus();
   if (*index >= blocks.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--corrupt=", *index, ": expected a block below ", blocks.size()));
@@ -141,16 +150,13 @@ absl::Status Corrupt(const Driver& driver,
   return driver.Error(driver->cuCtxSynchronize(), "cuCtxSynchronize()");
 }
 
-absl::Status Own(const Driver& driver, const CommandLine& line,
-                 absl::Time deadline) {
-  absl::StatusOr<std::uint64_t> count = line.Number("blocks", 2000);
-  if (!count.ok()) return count.status();
-  if (*count == 0) {
+absl::Status Own(const Driver& driver, absl::Time deadline) {
+  const std::uint64_t count = absl::GetFlag(FLAGS_blocks);
+  if (count == 0) {
     return absl::InvalidArgumentError("--blocks=0: expected at least 1");
   }
-  absl::StatusOr<std::uint64_t> size = line.Bytes("size", 64 << 10);
-  if (!size.ok()) return size.status();
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
+  const std::uint64_t size = absl::GetFlag(FLAGS_size).count;
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver);
   if (!gpu.ok()) return gpu.status();
 
   Steps steps("owner");
@@ -158,19 +164,19 @@ absl::Status Own(const Driver& driver, const CommandLine& line,
       vmm::Pool::Create(gpu->device, {});
   if (!pool.ok()) return pool.status();
   std::vector<CUdeviceptr> blocks;
-  for (std::uint64_t i = 0; i < *count; ++i) {
-    absl::StatusOr<CUdeviceptr> block = (*pool)->Allocate(*size, nullptr);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    absl::StatusOr<CUdeviceptr> block = (*pool)->Allocate(size, nullptr);
     if (!block.ok()) return block.status();
     blocks.push_back(*block);
   }
-  steps.Done(absl::StrCat("allocate ", *count, " x ", BytesText(*size)));
+  steps.Done(absl::StrCat("allocate ", count, " x ", BytesText(size)));
   for (std::uint64_t i = 0; i < blocks.size(); ++i) {
     absl::Status filled =
-        examples::Fill(driver, blocks[i], *size, Pattern{.seed = i});
+        examples::Fill(driver, blocks[i], size, Pattern{.seed = i});
     if (!filled.ok()) return filled;
   }
-  steps.Done("fill them", *size * *count);
-  absl::Status corrupted = Corrupt(driver, blocks, *size, line);
+  steps.Done("fill them", size * count);
+  absl::Status corrupted = Corrupt(driver, blocks, size);
   if (!corrupted.ok()) return corrupted;
   absl::StatusOr<std::vector<vmm::PoolTicket>> tickets =
       (*pool)->ExportAll(blocks);
@@ -184,12 +190,13 @@ absl::Status Own(const Driver& driver, const CommandLine& line,
   if (!served.ok()) return served.status();
   absl::StatusOr<Listener> listener = Listener::Bind({}, {});
   if (!listener.ok()) return listener.status();
-  absl::StatusOr<ChildProcess> importer = ChildProcess::StartSelf(
-      {absl::StrCat("--connect=", listener->address()),
-       absl::StrCat("--pool=", served->ticket()),
-       absl::StrCat("--driver=", line.Text("driver", "system")),
-       absl::StrCat("--device=", line.Text("peer", line.Text("device", "0"))),
-       absl::StrCat("--timeout=", line.Text("timeout", "60"))});
+  const int peer =
+      absl::GetFlag(FLAGS_peer).value_or(absl::GetFlag(FLAGS_device));
+  std::vector<std::string> words = examples::Flags({"driver", "timeout"});
+  words.push_back(absl::StrCat("--connect=", listener->address()));
+  words.push_back(absl::StrCat("--pool=", served->ticket()));
+  words.push_back(absl::StrCat("--device=", peer));
+  absl::StatusOr<ChildProcess> importer = ChildProcess::StartSelf(words);
   if (!importer.ok()) return importer.status();
   absl::StatusOr<Channel> channel = importer->Accept(*listener, deadline);
   if (!channel.ok()) return channel.status();
@@ -206,20 +213,20 @@ absl::Status Own(const Driver& driver, const CommandLine& line,
   status = importer->Wait(deadline);
   if (!status.ok()) return status;
   Print(absl::StrCat(
-      "OK: ", *count, " blocks of ", *size, " bytes were shared by ", handles,
+      "OK: ", count, " blocks of ", size, " bytes were shared by ", handles,
       handles == 1 ? " handle" : " handles", "; every byte was verified"));
   return absl::OkStatus();
 }
 
 absl::Status ImportFrom(Channel& channel, const Driver& driver,
-                        const CommandLine& line, absl::Time deadline) {
-  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver, line);
+                        absl::Time deadline) {
+  absl::StatusOr<Gpu> gpu = examples::UseGpu(driver);
   if (!gpu.ok()) return gpu.status();
   Steps steps("importer");
   vmm::ImportOptions options;
   options.grants = {{vmm::Location::On(gpu->device), vmm::Access::kRead}};
   absl::StatusOr<std::unique_ptr<vmm::ImportedPool>> pool =
-      vmm::ImportedPool::Subscribe(driver, line.Text("pool", ""), options,
+      vmm::ImportedPool::Subscribe(driver, absl::GetFlag(FLAGS_pool), options,
                                    deadline);
   if (!pool.ok()) return pool.status();
   steps.Done("subscribe to the pool");
@@ -264,12 +271,11 @@ absl::Status ImportFrom(Channel& channel, const Driver& driver,
   return examples::Say(channel, {kDone, ""}, deadline);
 }
 
-absl::Status Import(const Driver& driver, const CommandLine& line,
-                    absl::Time deadline) {
+absl::Status Import(const Driver& driver, absl::Time deadline) {
   absl::StatusOr<Channel> channel =
-      Channel::Connect(line.Text("connect", ""), {}, deadline);
+      Channel::Connect(absl::GetFlag(FLAGS_connect), {}, deadline);
   if (!channel.ok()) return channel.status();
-  absl::Status status = ImportFrom(*channel, driver, line, deadline);
+  absl::Status status = ImportFrom(*channel, driver, deadline);
   if (status.ok()) return status;
   // The owner is told, so that it never waits for nothing.
   examples::Say(*channel, {kFailed, status.ToString().substr(0, 1024)},
@@ -279,18 +285,13 @@ absl::Status Import(const Driver& driver, const CommandLine& line,
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line =
-      CommandLine::Parse(argc, argv,
-                         {"corrupt", "driver", "device", "peer", "blocks",
-                          "size", "timeout", "connect", "pool"});
-  if (!line.ok()) return line.status();
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  examples::ParseCommandLine(argc, argv);
+  const absl::Time deadline = examples::Deadline();
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   if (!driver.ok()) return driver.status();
-  if (line->Has("connect")) return Import(*driver, *line, *deadline);
+  if (!absl::GetFlag(FLAGS_connect).empty()) return Import(*driver, deadline);
   Print(absl::StrCat("driver: ", driver->Describe()));
-  return Own(*driver, *line, *deadline);
+  return Own(*driver, deadline);
 }
 
 }  // namespace

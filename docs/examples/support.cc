@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+
+ABSL_FLAG(std::string, driver, "system", "system, host, or a driver's path");
+ABSL_FLAG(int, device, 0, "the ordinal of the device");
+ABSL_FLAG(std::uint64_t, timeout, 60, "seconds for all of it");
 
 namespace examples {
 
@@ -18,80 +21,32 @@ using vmm::platform::Channel;
 using vmm::platform::Driver;
 using vmm::platform::Message;
 
-absl::StatusOr<CommandLine> CommandLine::Parse(
-    int argc, char** argv, std::initializer_list<absl::string_view> known) {
-  CommandLine line;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view word = argv[i];
-    if (!absl::ConsumePrefix(&word, "--")) {
-      line.words_.emplace_back(word);
-      continue;
-    }
-    const std::size_t equals = word.find('=');
-    const absl::string_view name = word.substr(0, equals);
-    if (name == "help") {
-      Print(absl::StripSuffix(Help(), "\n"));
-      std::_Exit(EXIT_SUCCESS);
-    }
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown flag --", name, "; expected --",
-                       absl::StrJoin(known, ", --"), " (--name=value)"));
-    }
-    line.flags_[std::string(name)] = std::string(
-        equals == absl::string_view::npos ? "" : word.substr(equals + 1));
+std::vector<std::string> ParseCommandLine(int argc, char** argv) {
+  // Abseil's own ends the program with an error.
+  if (std::any_of(argv, argv + argc,
+                  [](absl::string_view word) { return word == "--help"; })) {
+    Print(absl::StripSuffix(Help(), "\n"));
+    std::_Exit(EXIT_SUCCESS);
   }
-  return line;
+  const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
+  return {words.begin() + 1, words.end()};  // Without the program.
 }
 
-std::string CommandLine::Text(const std::string& flag,
-                              absl::string_view absent) const {
-  const auto found = flags_.find(flag);
-  return found == flags_.end() ? std::string(absent) : found->second;
-}
-
-absl::StatusOr<std::uint64_t> CommandLine::Number(const std::string& flag,
-                                                  std::uint64_t absent) const {
-  const std::string text = Text(flag, absl::StrCat(absent));
-  std::uint64_t number = 0;
-  if (!absl::SimpleAtoi(text, &number)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag, "=", text, ": expected a number that is not negative"));
+std::vector<std::string> Flags(std::initializer_list<absl::string_view> names) {
+  std::vector<std::string> words;
+  for (const absl::string_view name : names) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    words.push_back(absl::StrCat("--", name, "=", flag->CurrentValue()));
   }
-  return number;
+  return words;
 }
 
-absl::StatusOr<std::uint64_t> CommandLine::Bytes(const std::string& flag,
-                                                 std::uint64_t absent) const {
-  const std::string text = Text(flag, absl::StrCat(absent));
-  absl::string_view digits = text;
-  int shift = 0;
-  if (absl::ConsumeSuffix(&digits, "K")) {
-    shift = 10;
-  } else if (absl::ConsumeSuffix(&digits, "M")) {
-    shift = 20;
-  } else if (absl::ConsumeSuffix(&digits, "G")) {
-    shift = 30;
-  }
-  std::uint64_t number = 0;
-  if (!absl::SimpleAtoi(digits, &number) || number == 0 ||
-      number > (std::numeric_limits<std::uint64_t>::max() >> shift)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "=", text,
-                     ": expected a number of bytes above 0, such as 4096, "
-                     "512K, 64M or 2G"));
-  }
-  return number << shift;
+absl::Time Deadline() {
+  return absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_timeout));
 }
 
-absl::StatusOr<absl::Time> CommandLine::Deadline() const {
-  absl::StatusOr<std::uint64_t> seconds = Number("timeout", 60);
-  if (!seconds.ok()) return seconds.status();
-  return absl::Now() + absl::Seconds(*seconds);
-}
-
-absl::StatusOr<Driver> LoadDriver(const CommandLine& line) {
-  const std::string choice = line.Text("driver", "system");
+absl::StatusOr<Driver> LoadDriver() {
+  const std::string choice = absl::GetFlag(FLAGS_driver);
   if (choice == "system") return Driver::LoadSystem();
   if (choice != "host") return Driver::LoadFrom(choice);
   const char* path = std::getenv("VMMSHARE_HOSTDRIVER");

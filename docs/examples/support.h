@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -18,32 +18,22 @@
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
 
+// The flags of every example.
+ABSL_DECLARE_FLAG(std::string, driver);
+ABSL_DECLARE_FLAG(int, device);
+ABSL_DECLARE_FLAG(std::uint64_t, timeout);
+
 namespace examples {
 
-// The words of a command line: flags "--name=value" or "--name", and others.
-class CommandLine {
- public:
-  // INVALID_ARGUMENT for a flag that is not in `known`. --help prints Help()
-  // and ends the program.
-  static absl::StatusOr<CommandLine> Parse(
-      int argc, char** argv, std::initializer_list<absl::string_view> known);
+// Sets Abseil's flags, and returns the words that are none. Ends the program: at
+// --help, with Help(); at a word that no flag of it understands, with an error.
+std::vector<std::string> ParseCommandLine(int argc, char** argv);
 
-  bool Has(const std::string& flag) const { return flags_.contains(flag); }
-  // The flag's value, or `absent` when it was not given.
-  std::string Text(const std::string& flag, absl::string_view absent) const;
-  absl::StatusOr<std::uint64_t> Number(const std::string& flag,
-                                       std::uint64_t absent) const;
-  // Bytes; the value may end in K, M or G.
-  absl::StatusOr<std::uint64_t> Bytes(const std::string& flag,
-                                      std::uint64_t absent) const;
-  // --timeout in seconds, 60 unless given, from now.
-  absl::StatusOr<absl::Time> Deadline() const;
-  const std::vector<std::string>& words() const { return words_; }
+// These flags as they are set, "--name=value": what a child is started with.
+std::vector<std::string> Flags(std::initializer_list<absl::string_view> names);
 
- private:
-  std::map<std::string, std::string> flags_;
-  std::vector<std::string> words_;
-};
+// When --timeout is over, from now.
+absl::Time Deadline();
 
 // The comment at the top of the program's source; CMakeLists.txt makes it.
 const char* Help();
@@ -51,7 +41,7 @@ const char* Help();
 // The driver that --driver names: "system" (the installed NVIDIA driver, the
 // default), "host" (the host-memory driver built beside the examples, or the
 // file that $VMMSHARE_HOSTDRIVER names), or the absolute path of a driver.
-absl::StatusOr<vmm::platform::Driver> LoadDriver(const CommandLine& line);
+absl::StatusOr<vmm::platform::Driver> LoadDriver();
 
 // "64.0 MiB".
 std::string BytesText(std::uint64_t bytes);

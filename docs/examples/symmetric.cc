@@ -21,19 +21,24 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/support.h"
 #include "fabric/exchange.h"
 #include "fabric/pmix.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(examples::Bytes, size, {64 << 20}, "bytes of each rank");
+ABSL_FLAG(std::optional<int>, corrupt, std::nullopt,
+          "the rank that writes something else");
+
 namespace {
 
-using examples::CommandLine;
 using examples::Pattern;
 using examples::Print;
 using vmm::Device;
@@ -105,23 +110,19 @@ absl::Status RunRank(const Device& device, PmixExchange& exchange,
 }
 
 absl::Status Run(int argc, char** argv) {
-  absl::StatusOr<CommandLine> line =
-      CommandLine::Parse(argc, argv, {"driver", "size", "timeout", "corrupt"});
-  if (!line.ok()) return line.status();
-  absl::StatusOr<absl::Time> deadline = line->Deadline();
-  if (!deadline.ok()) return deadline.status();
-  absl::StatusOr<std::uint64_t> size = line->Bytes("size", 64 << 20);
-  if (!size.ok()) return size.status();
+  examples::ParseCommandLine(argc, argv);
+  const absl::Time deadline = examples::Deadline();
+  const std::uint64_t size = absl::GetFlag(FLAGS_size).count;
   absl::StatusOr<std::unique_ptr<PmixExchange>> exchange =
-      PmixExchange::Connect({}, *deadline);
+      PmixExchange::Connect({}, deadline);
   if (!exchange.ok()) return exchange.status();
-  absl::StatusOr<Driver> driver = examples::LoadDriver(*line);
+  absl::StatusOr<Driver> driver = examples::LoadDriver();
   absl::StatusOr<Device> device =
       driver.ok() ? ChooseDevice(*driver, **exchange) : driver.status();
   if (!device.ok()) {
     // All ranks learn it from this call, rather than waiting for this one.
     vmm::job::SymmetricOptions none;
-    return SymmetricMemory::Create(device.status(), **exchange, none, *deadline)
+    return SymmetricMemory::Create(device.status(), **exchange, none, deadline)
         .status();
   }
   if ((*exchange)->rank() == 0) {
@@ -130,9 +131,8 @@ absl::Status Run(int argc, char** argv) {
                        (*exchange)->job(), ", exchanged by ",
                        (*exchange)->Describe()));
   }
-  const bool corrupt =
-      line->Text("corrupt", "") == absl::StrCat((*exchange)->rank());
-  return RunRank(*device, **exchange, *size, corrupt, *deadline);
+  const bool corrupt = absl::GetFlag(FLAGS_corrupt) == (*exchange)->rank();
+  return RunRank(*device, **exchange, size, corrupt, deadline);
 }
 
 }  // namespace

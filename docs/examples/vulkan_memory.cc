@@ -29,12 +29,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "docs/examples/bytes.h"
 #include "docs/examples/gpu.h"
 #include "docs/examples/pattern.h"
 #include "docs/examples/support.h"
@@ -45,10 +47,17 @@
 #include "vmm/share/raw_handle.h"
 #include "vmm/vmm.h"
 
+ABSL_FLAG(bool, control, false, "Vulkan with itself alone");
+ABSL_FLAG(std::optional<std::uint64_t>, corrupt, std::nullopt,
+          "the offset of a byte to change");
+ABSL_FLAG(std::string, loader, "", "Vulkan's; by default the system's");
+ABSL_FLAG(examples::Bytes, size, {16 << 20}, "bytes");
+ABSL_FLAG(std::optional<std::uint64_t>, vulkan, std::nullopt,
+          "the device's number with Vulkan; by default CUDA's device");
+
 namespace {
 
 using examples::BytesText;
-using examples::CommandLine;
 using examples::Gpu;
 using examples::Pattern;
 using examples::Print;
@@ -148,15 +157,15 @@ absl::Status Report(absl::string_view way, absl::string_view what,
 
 // The device that --vulkan names, or the one that is `wanted`, or the first.
 absl::StatusOr<const VulkanGpu*> Choose(
-    const VulkanInstance& instance, const CommandLine& line,
-    const std::optional<vmm::Device>& wanted) {
+    const VulkanInstance& instance, const std::optional<vmm::Device>& wanted) {
   const std::vector<VulkanGpu>& gpus = instance.gpus();
-  ASSIGN_OR_RETURN(const std::uint64_t number, line.Number("vulkan", 0));
+  const std::optional<std::uint64_t> asked = absl::GetFlag(FLAGS_vulkan);
+  const std::uint64_t number = asked.value_or(0);
   if (number >= gpus.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--vulkan=", number, ": Vulkan sees ", instance.Describe()));
   }
-  if (line.Has("vulkan") || !wanted.has_value()) return &gpus[number];
+  if (asked.has_value() || !wanted.has_value()) return &gpus[number];
   for (const VulkanGpu& gpu : gpus) {
     if (gpu.uuid == wanted->uuid()) return &gpu;
   }
@@ -185,33 +194,28 @@ absl::Status Ways(const Gpu& gpu, const VulkanDevice& vulkan, Request request) {
 }
 
 absl::Status Run(int argc, char** argv) {
-  ASSIGN_OR_RETURN(const CommandLine line,
-                   CommandLine::Parse(argc, argv,
-                                      {"control", "corrupt", "device", "driver",
-                                       "loader", "size", "timeout", "vulkan"}));
+  examples::ParseCommandLine(argc, argv);
   Request request;
-  ASSIGN_OR_RETURN(request.size, line.Bytes("size", 16 << 20));
-  if (line.Has("corrupt")) {
-    ASSIGN_OR_RETURN(request.corrupt, line.Number("corrupt", 0));
-    if (*request.corrupt >= request.size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--corrupt=", *request.corrupt,
-                       ": expected an offset below ", request.size));
-    }
+  request.size = absl::GetFlag(FLAGS_size).count;
+  request.corrupt = absl::GetFlag(FLAGS_corrupt);
+  if (request.corrupt >= request.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--corrupt=", *request.corrupt,
+                     ": expected an offset below ", request.size));
   }
-  ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
+  const absl::Time deadline = examples::Deadline();
   std::optional<Gpu> gpu;
-  if (!line.Has("control")) {
-    ASSIGN_OR_RETURN(const Driver driver, examples::LoadDriver(line));
+  if (!absl::GetFlag(FLAGS_control)) {
+    ASSIGN_OR_RETURN(const Driver driver, examples::LoadDriver());
     Print(absl::StrCat("driver: ", driver.Describe()));
-    ASSIGN_OR_RETURN(gpu, examples::UseGpu(driver, line));
+    ASSIGN_OR_RETURN(gpu, examples::UseGpu(driver));
     Print(absl::StrCat("CUDA: ", gpu->device.Describe()));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<VulkanInstance> instance,
-                   VulkanInstance::Create(line.Text("loader", "")));
+                   VulkanInstance::Create(absl::GetFlag(FLAGS_loader)));
   ASSIGN_OR_RETURN(
       const VulkanGpu* const chosen,
-      Choose(*instance, line,
+      Choose(*instance,
              gpu.has_value() ? std::optional(gpu->device) : std::nullopt));
   Print(absl::StrCat("Vulkan: ", chosen->name, ", ", chosen->uuid.ToString()));
   ASSIGN_OR_RETURN(const std::unique_ptr<VulkanDevice> vulkan,

@@ -153,12 +153,12 @@ TEST_F(ProduceConsume, SaysWhatDoesNotFit) {
 
 TEST_F(ProduceConsume, RefusesACommandLineItDoesNotUnderstand) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{DriverFlag(), "--size=0"}, "--size=0: expected a number of bytes"},
-      {{DriverFlag(), "--size=12X"}, "--size=12X: expected a number of bytes"},
+      {{DriverFlag(), "--size=0"}, "'size'; expected a number of bytes"},
+      {{DriverFlag(), "--size=12X"}, "'size'; expected a number of bytes"},
       {{DriverFlag(), "--size=99999999999G"}, "expected a number of bytes"},
       {{DriverFlag(), "--corrupt=99999999999"}, "expected an offset below"},
       {{DriverFlag(), "--device=7777"}, "no device has ordinal 7777"},
-      {{DriverFlag(), "--wrong"}, "unknown flag --wrong"},
+      {{DriverFlag(), "--wrong"}, "Unknown command line flag 'wrong'"},
       {{"--driver=libcuda.so"}, "INVALID_ARGUMENT"},
       {{absl::StrCat("--driver=", FolderOfThisProgram(), "/nowhere/cuda.so")},
        "NOT_FOUND"},
@@ -225,7 +225,7 @@ TEST_F(SharedBlocks, FindsOneWrongByteWhereverItIs) {
 TEST_F(SharedBlocks, RefusesACommandLineItDoesNotUnderstand) {
   for (const auto& [flag, expected] :
        {std::pair<const char*, const char*>{"--blocks=0", "expected at least"},
-        {"--size=0", "--size=0: expected a number of bytes"},
+        {"--size=0", "'size'; expected a number of bytes"},
         {"--corrupt=2000", "expected a block below 2000"}}) {
     const Result result = RunExample("shared_blocks", {DriverFlag(), flag});
     EXPECT_EQ(result.status, 1) << flag;

@@ -144,11 +144,11 @@ TEST_F(VulkanExample, EndsAtItsDeadlineWhenTheTimeDoesNotSuffice) {
 
 TEST_F(VulkanExample, RefusesACommandLineItDoesNotUnderstand) {
   for (const auto& [flag, expected] :
-       {std::pair<const char*, const char*>{"--size=0", "--size=0: expected"},
+       {std::pair<const char*, const char*>{"--size=0", "'size'; expected"},
         {"--corrupt=16777216", "expected an offset below 16777216"},
         {"--vulkan=7777", "--vulkan=7777: Vulkan sees 0: "},
         {"--loader=libvulkan.so.1", "is not an absolute path"},
-        {"--wrong", "unknown flag --wrong"}}) {
+        {"--wrong", "Unknown command line flag 'wrong'"}}) {
     const Result result = RunOnVulkan({"--control", flag});
     EXPECT_EQ(result.status, 1) << flag;
     EXPECT_THAT(result.output, HasSubstr(expected));

@@ -34,7 +34,7 @@ MAY_INCLUDE = (
     ("vmm/", ("vmm/", "fabric/", "platform/")),
     ("docs/examples/", ("vmm/", "fabric/", "platform/", "docs/examples/")),
     ("bench/", ("vmm/", "fabric/", "platform/", "tests/support/", "bench/",
-                "docs/examples/process.h")),
+                "docs/examples/bytes.h", "docs/examples/process.h")),
     ("tests/", ("vmm/", "fabric/", "platform/", "tests/", "bench/trace.h", "bench/compare/results.h")),
 )
 OURS = ROOMS + ("tests", "bench", "docs")
