@@ -110,10 +110,10 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
   ExpectRefused(absl::StrCat(kGood, "x"), 28, "it is no JSON at byte ");
   ExpectRefused("[]", 0, "expected an object");
   ExpectRefused(R"({"a": [1]})", 1, "\"a\": expected an object");
-  ExpectRefused(R"({"a": {"dtype": ["U8"]}})", 1,
-                "has a dtype: expected a text");
-  ExpectRefused(R"({"a": {"shape": "[1]"}})", 1, "expected an array");
-  ExpectRefused(R"({"a": {"data_offsets": {"0": 1}}})", 1, "expected an array");
+  ExpectRefused(R"({"a": {"dtype": ["U8"]}})", 1, "needs a text as its dtype");
+  ExpectRefused(R"({"a": {"shape": "[1]"}})", 1, "needs an array as its shape");
+  ExpectRefused(R"({"a": {"data_offsets": {"0": 1}}})", 1,
+                "needs an array as its data_offsets");
   ExpectRefused(kGood, 29, "its tensors have 28 bytes, and its data 29");
   ExpectRefused(kGood, 27, "within the 27 bytes of data");
   ExpectRefused(absl::StrReplaceAll(kGood, {{"\"b\"", "\"a\""}}), 28,
@@ -129,7 +129,7 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
   ExpectRefused(Tensor("[1]", "[0]"), 1, "data_offsets");
   ExpectRefused(Tensor("[1]", "[0, 1, 1]"), 1, "more than 2 data_offsets");
   ExpectRefused(Tensor("[-1]", "[0, 1]"), 1,
-                "expected integers from 0 to 2^63 - 1");
+                "needs integers from 0 to 2^63 - 1 in its shape");
   ExpectRefused(Tensor("[4294967296, 4294967296]", "[0, 1]"), 1,
                 "has a shape of more bytes than fit 63 bits");
   ExpectRefused(Tensor("[9223372036854775807]", "[0, 1]", "F64"), 1,
@@ -150,7 +150,8 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
       R"( "a": {"dtype": "U8", "shape": [1], "data_offsets": [2, 3]}})",
       3, "tensor \"a\" is there twice");
   ExpectRefused(R"({"a": {"dtype": "U8", "dtype": "U8"}})", 1, "there twice");
-  ExpectRefused(R"({"a": {"extra": 1}})", 1, "has \"extra\", unknown or there twice");
+  ExpectRefused(R"({"a": {"extra": 1}})", 1,
+                "has \"extra\", unknown or there twice");
   ExpectRefused(R"({"__metadata__": {"a": 1}})", 0,
                 "\"a\" of __metadata__: expected a text");
   ExpectRefused(R"({"__metadata__": "a"})", 0, "expected an object");

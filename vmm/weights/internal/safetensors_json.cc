@@ -76,11 +76,10 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (place_ != Place::kNumbers || number > std::uint64_t{kMost}) {
       return Unexpected();
     }
-    const bool is_shape = numbers_ == &tensor_.shape;
-    const std::size_t most = is_shape ? kMaxTensorRank : 2;
+    const std::size_t most = IsShape() ? kMaxTensorRank : 2;
     if (numbers_->size() == most) {
       return RefuseTensor(absl::StrCat(
-          "has more than ", most, is_shape ? " dimensions" : " data_offsets"));
+          "has more than ", most, IsShape() ? " dimensions" : " data_offsets"));
     }
     numbers_->push_back(static_cast<std::int64_t>(number));
     return true;
@@ -107,6 +106,11 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool GoTo(Place place) {
     place_ = place;
     return true;
+  }
+
+  bool IsShape() const { return numbers_ == &tensor_.shape; }
+  const char* NameOfNumbers() const {
+    return IsShape() ? "shape" : "data_offsets";
   }
 
   // A member of a tensor: `numbers_` is where its value belongs, null for the dtype.
@@ -144,14 +148,13 @@ class HeaderReader final : public nlohmann::json_sax<json> {
         return Refuse(absl::StrCat("\"", Shown(name_),
                                    "\" of __metadata__: expected a text"));
       case Place::kTensor:
-        return RefuseTensor(numbers_ == nullptr
-                                ? "has a dtype: expected a text"
-                                : "has a shape or data_offsets: expected an "
-                                  "array");
-      case Place::kNumbers:
         return RefuseTensor(
-            "has a shape or data_offsets: expected integers from 0 to "
-            "2^63 - 1");
+            numbers_ == nullptr
+                ? "needs a text as its dtype"
+                : absl::StrCat("needs an array as its ", NameOfNumbers()));
+      case Place::kNumbers:
+        return RefuseTensor(absl::StrCat(
+            "needs integers from 0 to 2^63 - 1 in its ", NameOfNumbers()));
     }
     return Refuse("expected an object");
   }
