@@ -45,9 +45,11 @@ constexpr std::array<Name, 16> kNames = {{
 }};
 
 absl::StatusOr<DType> DTypeOf(const SaidTensor& said) {
-  std::string known;
   for (const Name& one : kNames) {
     if (one.name == said.dtype) return one.dtype;
+  }
+  std::string known;
+  for (const Name& one : kNames) {
     absl::StrAppend(&known, known.empty() ? "" : ", ", one.name);
   }
   return absl::UnimplementedError(
@@ -134,8 +136,10 @@ absl::StatusOr<SafetensorsHeader> Decode(absl::string_view json,
   RETURN_IF_ERROR(CheckNames(header));
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
                    [](const TensorInfo& one, const TensorInfo& other) {
-                     return std::pair(one.offset, one.extent()) <
-                            std::pair(other.offset, other.extent());
+                     // Those without bytes before the one that begins there.
+                     return one.offset != other.offset
+                                ? one.offset < other.offset
+                                : one.extent() < other.extent();
                    });
   RETURN_IF_ERROR(CheckNoGap(header, begin, room));
   return header;
