@@ -26,14 +26,17 @@ std::uint64_t Pattern::Word(std::uint64_t index) const {
 
 void Pattern::Write(std::uint64_t offset,
                     absl::Span<std::uint8_t> bytes) const {
+  // Pointers, for a build without optimization calls a function for each place
+  // of a span.
   std::uint64_t index = offset / sizeof(index);
-  for (; bytes.size() >= sizeof(index); bytes.remove_prefix(sizeof(index))) {
+  std::uint8_t* at = bytes.data();
+  std::uint8_t* const end = at + bytes.size();
+  for (; at + sizeof(index) <= end; at += sizeof(index)) {
     const std::uint64_t word = Word(index++);
-    std::memcpy(bytes.data(), &word, sizeof(word));
+    std::memcpy(at, &word, sizeof(word));
   }
   const std::uint64_t last = Word(index);
-  std::copy_n(reinterpret_cast<const std::uint8_t*>(&last), bytes.size(),
-              bytes.data());
+  std::memcpy(at, &last, static_cast<std::size_t>(end - at));
 }
 
 absl::Status Pattern::Compare(std::uint64_t offset,

@@ -202,7 +202,7 @@ TEST_F(SharedBlocks, VerifiesEveryByteAndGivesEveryBlockBack) {
 
 TEST_F(SharedBlocks, TakesAnySizeAndNumber) {
   for (const char* blocks : {"--blocks=1", "--blocks=501"}) {
-    for (const char* size : {"--size=1", "--size=4097", "--size=300K"}) {
+    for (const char* size : {"--size=1", "--size=4097", "--size=70K"}) {
       const Result result =
           RunExample("shared_blocks", {DriverFlag(), blocks, size});
       EXPECT_EQ(result.status, 0) << blocks << size << ": " << result.output;

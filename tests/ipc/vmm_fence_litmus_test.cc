@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -207,6 +208,11 @@ int LitmusReader(const Args& args) {
     Must(ready.Wait(stream, round));
     if (waits) Must(read.Signal(stream, round));
     EXPECT_EQ(driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+    // All alike and one right: a thread sanitizer looks at each read of a loop.
+    if (copy[0] == expected &&
+        std::memcmp(copy, copy + 1, (kWords - 1) * sizeof(*copy)) == 0) {
+      continue;
+    }
     wrong += static_cast<std::uint64_t>(
         kWords - std::count(copy, copy + kWords, expected));
   }
@@ -352,7 +358,11 @@ class FenceLitmus : public IpcTest,
       }
     }
     std::uint64_t wrong = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(Hear(channel), &wrong));
+    // All rounds are behind it, which a sanitizer makes many times slower.
+    const platform::Message answer =
+        Must(channel.Receive(absl::Now() + absl::Seconds(120)));
+    EXPECT_TRUE(absl::SimpleAtoi(
+        std::string(answer.payload.begin(), answer.payload.end()), &wrong));
     EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
     EXPECT_EQ(driver()->cuStreamDestroy(stream), CUDA_SUCCESS);
     EXPECT_EQ(child.Wait(), 0);

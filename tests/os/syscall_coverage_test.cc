@@ -39,6 +39,8 @@ constexpr const char* kHarmless[] = {
     "strcspn strncpy strcpy qsort bcmp bsearch snprintf vsnprintf sscanf",
     "__isoc99_sscanf __isoc23_sscanf __isoc23_strtol __isoc23_strtoul",
     "__isoc23_strtoull atoi __cmsg_nxthdr",
+    // Numbers, of which the JSON library makes floating point too.
+    "strtod localeconv ldexp",
     // Cannot fail, says each manual.
     "getpid getppid getuid geteuid getgid getegid umask gnu_dev_major",
     "gnu_dev_minor gnu_dev_makedev sched_yield pthread_self",

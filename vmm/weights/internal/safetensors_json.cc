@@ -184,6 +184,8 @@ absl::StatusOr<SaidHeader> ReadSafetensorsJson(absl::string_view text) {
     return absl::InvalidArgumentError(
         "it is no JSON: a NUL, or a mark of byte order");
   }
+  // Writers fill up a header with spaces, of which the library keeps each.
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   HeaderReader reader;
   if (!json::sax_parse(text.begin(), text.end(), &reader)) {
     return reader.status();
