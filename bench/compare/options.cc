@@ -97,7 +97,7 @@ absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
   options.linger = absl::GetFlag(FLAGS_linger);
   options.at = absl::GetFlag(FLAGS_at);
   options.route = absl::GetFlag(FLAGS_route);
-  const absl::Status checked = Check(options);
+  absl::Status checked = Check(options);
   if (!checked.ok()) return checked;
   return options;
 }
