@@ -3,8 +3,11 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "vmm/tool/json.h"
+#include "vmm/tool/weights.h"
+#include "vmm/weights/manifest.h"
 
 namespace vmm::tool {
 namespace {
@@ -49,6 +52,16 @@ TEST(Json, KeepsUtf8AndReplacesWhatIsNone) {
     EXPECT_EQ(Printed(text).find(text), std::string::npos) << Printed(text);
     EXPECT_NE(Printed(text).find("\xef\xbf\xbd"), std::string::npos);
   }
+}
+
+// Metadata are a peer's, or a file's.
+TEST(Json, OfAManifestWithManyMetadataTakesNoLongerForEachOfThem) {
+  TensorManifest manifest;
+  for (int i = 0; i < 200'000; ++i) {
+    manifest.metadata[absl::StrCat("key", i)] = "value";
+  }
+  const nlohmann::json read = nlohmann::json::parse(AsJson("name", manifest));
+  EXPECT_EQ(read["metadata"].size(), 200'000u);
 }
 
 }  // namespace

@@ -34,11 +34,7 @@ absl::Status Describe(const std::vector<TensorInfo>& tensors,
 }
 
 vmmshare_text* JsonOf(const std::map<std::string, std::string>& metadata) {
-  tool::Json all = tool::Json::object();
-  for (const auto& [key, value] : metadata) {
-    all[key] = value;
-  }
-  return new vmmshare_text{tool::JsonText(all)};
+  return new vmmshare_text{tool::JsonText(metadata)};
 }
 
 }  // namespace vmm::c

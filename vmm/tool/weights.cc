@@ -118,27 +118,19 @@ std::string AsText(const std::string& name, const TensorManifest& manifest) {
 }
 
 std::string AsJson(const std::string& name, const TensorManifest& manifest) {
-  const auto numbers = [](const std::vector<std::int64_t>& values) {
-    Json list = Json::array();
-    for (std::int64_t value : values) list.push_back(value);
-    return list;
-  };
   Json all = Json::object();
   all["name"] = name;
   all["generation"] = manifest.generation;
   all["fingerprint"] = manifest.fingerprint;
-  Json metadata = Json::object();
-  for (const auto& [key, value] : manifest.metadata) {
-    metadata[key] = value;
-  }
-  all["metadata"] = std::move(metadata);
+  // In one piece: a member more is looked for among all that are there.
+  all["metadata"] = manifest.metadata;
   Json tensors = Json::array();
   for (const TensorInfo& tensor : manifest.tensors) {
     Json one = Json::object();
     one["name"] = tensor.name;
     one["dtype"] = NameOf(tensor.dtype);
-    one["shape"] = numbers(tensor.shape);
-    one["strides"] = numbers(tensor.strides);
+    one["shape"] = tensor.shape;
+    one["strides"] = tensor.strides;
     one["offset"] = tensor.offset;
     one["nbytes"] = tensor.extent();
     one["alias_of"] = tensor.alias_of.has_value()
