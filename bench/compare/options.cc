@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -51,13 +52,20 @@ absl::Status Check(const Options& options) {
           "--scenario=", scenario, ": --help lists what may be given"));
     }
   }
-  if (options.device < 0 || options.iterations < 0 || options.budget_s <= 0 ||
-      options.slow_import_ns < 0 || options.slow_connect_ns < 0) {
+  const std::pair<const char*, double> numbers[] = {
+      {"device", options.device},
+      {"peer", absl::GetFlag(FLAGS_peer).value_or(0)},
+      {"iterations", options.iterations},
+      {"slow_import", options.slow_import_ns},
+      {"slow_connect", options.slow_connect_ns}};
+  for (const auto& [name, value] : numbers) {
+    if (value >= 0) continue;
     return absl::InvalidArgumentError(
-        "--device, --iterations, --budget, --slow_import or --slow_connect is "
-        "negative, or --budget 0");
+        absl::StrCat("--", name, "=", value, ": expected 0 or more"));
   }
-  return absl::OkStatus();
+  if (options.budget_s > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--budget=", options.budget_s, ": expected more than 0 seconds"));
 }
 
 }  // namespace

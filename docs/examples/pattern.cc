@@ -31,7 +31,8 @@ void Pattern::Write(std::uint64_t offset,
   std::uint64_t index = offset / sizeof(index);
   std::uint8_t* at = bytes.data();
   std::uint8_t* const end = at + bytes.size();
-  for (; at + sizeof(index) <= end; at += sizeof(index)) {
+  for (; static_cast<std::size_t>(end - at) >= sizeof(index);
+       at += sizeof(index)) {
     const std::uint64_t word = Word(index++);
     std::memcpy(at, &word, sizeof(word));
   }
