@@ -23,7 +23,7 @@ endif()
 
 # Headers alone, and none of ours includes them: an installed vmmshare needs none.
 if(NOT TARGET nlohmann_json::nlohmann_json)
-  find_package(nlohmann_json QUIET)
+  find_package(nlohmann_json 3.11 QUIET)
 endif()
 if(NOT TARGET nlohmann_json::nlohmann_json)
   message(STATUS "vmmshare: no nlohmann_json package here; fetching the pinned release")

@@ -53,6 +53,16 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
     endforeach()
   endforeach()
 
+  # Nor may users need what only the build does.
+  file(GLOB_RECURSE installed "${work}/prefix/${INCLUDE_DIR}/vmmshare/*.h" "${work}/prefix/*.cmake"
+       "${work}/prefix/*.pc")
+  foreach(file IN LISTS installed)
+    file(READ "${file}" text)
+    if(text MATCHES "nlohmann")
+      message(FATAL_ERROR "${file} names nlohmann_json, which an installed vmmshare does not need")
+    endif()
+  endforeach()
+
   run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/installed" -B "${work}/build" ${options}
       "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")

@@ -59,7 +59,7 @@ def msvc(**changes):
 
 SOUND["CMakePresets.json"] = msvc()
 SOUND[".github/workflows/w.yml"] = "run: cmake --preset msvc\n"
-SOUND[".cmake/Dependencies.cmake"] = "find_package(absl QUIET)\nfind_package(nlohmann_json QUIET)\n"
+SOUND[".cmake/Dependencies.cmake"] = "find_package(absl QUIET)\nfind_package(nlohmann_json 3.11 QUIET)\n"
 SOUND[".packaging/msvc/vcpkg.json"] = '{"dependencies": [{"name": "abseil"}, "nlohmann-json"]}\n'
 SOUND[".packaging/vcpkg/v/vcpkg.json"] = '{"name": "v", "supports": "windows"}\n'
 SOUND[".packaging/vcpkg/v/portfile.cmake"] = ""

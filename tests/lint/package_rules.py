@@ -83,7 +83,7 @@ def manifests_name_what_there_is(tree):
     of its name, and every overlay leads to a port that the manifest beside it wants."""
     looked_for = set()
     if tree.has(".cmake/Dependencies.cmake"):
-        looked_for = set(re.findall(r"find_package\((\w+) QUIET\)", tree.text(".cmake/Dependencies.cmake")))
+        looked_for = set(re.findall(r"find_package\((\w+)(?: [\d.]+)? QUIET\)", tree.text(".cmake/Dependencies.cmake")))
     for name in tree.files:
         base, folder = posixpath.basename(name), posixpath.dirname(name)
         if base not in ("vcpkg.json", "vcpkg-configuration.json"):
