@@ -38,7 +38,7 @@ constexpr const char* kHarmless[] = {
     "strnlen strstr strtol strtoul strtoull strtoll strerror_r strdup strspn",
     "strcspn strncpy strcpy qsort bcmp bsearch snprintf vsnprintf sscanf",
     "__isoc99_sscanf __isoc23_sscanf __isoc23_strtol __isoc23_strtoul",
-    "__isoc23_strtoull atoi __cmsg_nxthdr",
+    "__isoc23_strtoll __isoc23_strtoull atoi __cmsg_nxthdr",
     // Numbers, of which the JSON library makes floating point too.
     "strtod localeconv ldexp",
     // Cannot fail, says each manual.
