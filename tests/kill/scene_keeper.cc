@@ -70,24 +70,37 @@ absl::Status KeepScratch(Party& me, KeeperClient& client) {
   });
 }
 
+// For calls that no client that stands still keeps waiting.
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
 // What the client had come to with the other memory, once it has ended or is
-// done: OK if that is there whole and can be locked, or is not there.
-absl::Status ScratchIsWholeOrGone(Party& me, KeeperClient& client) {
-  const absl::Status locked = me.Try(
-      "KeeperClient::Lock", Again::kYes,
-      [&](absl::Time deadline) { return client.Lock("scratch", deadline); });
-  if (absl::IsNotFound(locked)) return absl::OkStatus();
-  if (!locked.ok()) return locked;
-  const absl::StatusOr<ImportedAllocation> memory =
-      me.Try("KeeperClient::Attach", Again::kNo, [&](absl::Time deadline) {
-        return client.Attach("scratch", me.driver(), {.expected_size = kBytes},
-                             deadline);
+// done: that is there whole and can be locked, or is not there.
+void ExpectScratchWholeOrGone(Party& me, KeeperClient& client,
+                              const std::string& address) {
+  const absl::Status locked =
+      me.Try("KeeperClient::Lock", Again::kYes, [&](absl::Time deadline) {
+        const absl::Status status = client.Lock("scratch", deadline);
+        // On a busy machine the keeper answers after a deadline as near as the
+        // first, which ends the connection.
+        if (absl::IsDeadlineExceeded(status) &&
+            absl::StrContains(status.message(), "connect anew")) {
+          client = Must(KeeperClient::Connect({.address = address}, Soon()));
+        }
+        return status;
       });
-  if (!memory.ok()) return memory.status();
+  if (absl::IsNotFound(locked)) return;
+  EXPECT_TRUE(locked.ok()) << locked;
+  const absl::StatusOr<ImportedAllocation> memory =
+      me.Now("KeeperClient::Attach", [&] {
+        return client.Attach("scratch", me.driver(), {.expected_size = kBytes},
+                             Soon());
+      });
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  if (!memory.ok()) return;
   const Contents contents(memory->address(), kBytes, {kScratch});
-  return me.Try("KeeperClient::Drop", Again::kNo, [&](absl::Time deadline) {
-    return client.Drop("scratch", deadline);
-  });
+  const absl::Status dropped = me.Now(
+      "KeeperClient::Drop", [&] { return client.Drop("scratch", Soon()); });
+  EXPECT_TRUE(dropped.ok()) << dropped;
 }
 
 }  // namespace
@@ -115,24 +128,10 @@ absl::Status RunKeeper(Party& me) {
   if (done.ok()) done = me.Hear().status();  // "done"
   // What a client had sent before it ended may come to pass a little later, and
   // what it had only reserved goes when its end is noticed.
-  bool may_be_late = true;
   ExpectSoon([&] {
-    const absl::Status scratch = ScratchIsWholeOrGone(me, *client);
+    ExpectScratchWholeOrGone(me, *client, (*server)->address());
     const absl::StatusOr<KeeperListing> listed =
-        scratch.ok() ? me.Try("KeeperClient::List", Again::kNo,
-                              [&](absl::Time deadline) {
-                                return client->List(deadline);
-                              })
-                     : scratch;
-    // The deadline of the call that waits for a client that stands still is so
-    // near that a busy machine may answer after it, which ends the connection.
-    if (absl::StrContains(listed.status().message(), "connect anew") &&
-        std::exchange(may_be_late, false)) {
-      client = KeeperClient::Connect({.address = (*server)->address()},
-                                     absl::Now() + absl::Seconds(20));
-      EXPECT_TRUE(client.ok()) << client.status();
-      return !client.ok();
-    }
+        me.Now("KeeperClient::List", [&] { return client->List(Soon()); });
     EXPECT_TRUE(listed.ok()) << listed.status();
     return !listed.ok() || (listed->memory.size() == 1 &&
                             listed->memory[0].state == KeptState::kSealed);
