@@ -28,10 +28,6 @@ constexpr absl::Duration kTakenTimeout = absl::Seconds(1);
 // other end of a pipe is closed, but for a read, which would take messages.
 constexpr absl::Duration kHangUpInterval = absl::Milliseconds(5);
 
-HANDLE Raw(const OsHandle& handle) {
-  return reinterpret_cast<HANDLE>(handle.get());
-}
-
 absl::Status ClosedError() {
   return absl::UnavailableError(
       "this channel is closed: it was closed here, or after an error; connect "

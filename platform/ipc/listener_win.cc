@@ -24,10 +24,6 @@ constexpr std::size_t kBacklog = 16;
 
 constexpr char kDirectory[] = "\\\\.\\pipe";
 
-HANDLE Raw(const OsHandle& handle) {
-  return reinterpret_cast<HANDLE>(handle.get());
-}
-
 // An instance of the pipe that waits for its client, or has one. Its event is
 // signalled when it has.
 class Instance {

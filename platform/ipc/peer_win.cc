@@ -18,10 +18,6 @@
 namespace vmm::platform {
 namespace {
 
-HANDLE Raw(const OsHandle& handle) {
-  return reinterpret_cast<HANDLE>(handle.get());
-}
-
 OsHandle OpenProcessWith(DWORD access, ULONG pid) {
   // Null when it fails.
   return OsHandle::Adopt(reinterpret_cast<std::intptr_t>(

@@ -52,10 +52,6 @@ struct PipeLocalInformation {
 };
 constexpr ULONG kConnectedState = 3;
 
-HANDLE Raw(const OsHandle& handle) {
-  return reinterpret_cast<HANDLE>(handle.get());
-}
-
 bool MeansHungUp(DWORD error) {
   return error == ERROR_BROKEN_PIPE || error == ERROR_NO_DATA ||
          error == ERROR_PIPE_NOT_CONNECTED;

@@ -17,6 +17,11 @@
 
 namespace vmm::platform {
 
+// What a handle is to Windows: a HANDLE.
+inline void* Raw(const OsHandle& handle) {
+  return reinterpret_cast<void*>(handle.get());
+}
+
 // "\\.\pipe\", with which every address begins.
 extern const char kPipePrefix[];
 

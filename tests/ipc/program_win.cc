@@ -19,15 +19,12 @@ namespace vmm::testing {
 namespace {
 
 using platform::OsHandle;
+using platform::Raw;
 
 // The running programs, by id.
 std::map<std::int64_t, OsHandle>& Processes() {
   static auto* processes = new std::map<std::int64_t, OsHandle>;
   return *processes;
-}
-
-HANDLE Raw(const OsHandle& handle) {
-  return reinterpret_cast<HANDLE>(handle.get());
 }
 
 OsHandle Own(HANDLE handle) {

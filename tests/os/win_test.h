@@ -38,10 +38,6 @@ inline bool UnderWine() {
   return ::GetProcAddress(ntdll, "wine_get_version") != nullptr;
 }
 
-inline HANDLE Raw(const OsHandle& handle) {
-  return reinterpret_cast<HANDLE>(handle.get());
-}
-
 inline OsHandle Own(HANDLE handle) {
   Check(handle != nullptr && handle != INVALID_HANDLE_VALUE,
         "a handle of a test could not be made");
