@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "platform/os/process.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/pool_ipc_test.h"
@@ -35,18 +36,23 @@ using PoolSharing = PoolIpcTest;
 // The importer has a device of its own choice, on which it maps the blocks.
 struct Importer {
   const char* name;
-  const char* visible;  // Devices that it sees.
+  std::vector<int>
+      visible;  // Devices that it sees: this test's, then its peer.
   const char* options;
 };
 class PoolSharingOn : public PoolIpcTest,
                       public ::testing::WithParamInterface<Importer> {};
 
 TEST_P(PoolSharingOn, ContentsAreSeenInBothDirections) {
-  if (std::string(GetParam().visible) != "0" && Peer() == nullptr) {
-    GTEST_SKIP() << "needs two devices";
+  std::vector<std::string> visible;
+  for (const int which : GetParam().visible) {
+    const Device* const seen = which == 0 ? &device : Peer();
+    if (seen == nullptr) GTEST_SKIP() << "needs two devices";
+    visible.push_back(seen->uuid().ToString());
   }
   const Share publication = Serve();
-  PoolPeer peer = StartPeer({{"CUDA_VISIBLE_DEVICES", GetParam().visible}});
+  PoolPeer peer =
+      StartPeer({{"CUDA_VISIBLE_DEVICES", absl::StrJoin(visible, ",")}});
   ASSERT_EQ(peer.Subscribe(publication.ticket(), GetParam().options), "OK");
   // Blocks of several sizes and segments, one larger than any.
   const std::uint64_t sizes[] = {1, 255, 70000, kMiB, 3 * kMiB, 9 * kMiB};
@@ -73,9 +79,9 @@ TEST_P(PoolSharingOn, ContentsAreSeenInBothDirections) {
 
 INSTANTIATE_TEST_SUITE_P(
     Devices, PoolSharingOn,
-    ::testing::Values(Importer{"TheSame", "0", "rw"},
-                      Importer{"AnotherBesideIt", "1,0", "rw here"},
-                      Importer{"AnotherAlone", "1", "rw here"}),
+    ::testing::Values(Importer{"TheSame", {0}, "rw"},
+                      Importer{"AnotherBesideIt", {1, 0}, "rw here"},
+                      Importer{"AnotherAlone", {1}, "rw here"}),
     [](const auto& which) { return std::string(which.param.name); });
 
 TEST_F(PoolSharing, BlocksAreReadOnlyUnlessAskedOtherwise) {

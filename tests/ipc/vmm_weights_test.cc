@@ -11,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/loaded_kernel.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/support/driver_faults.h"
 #include "tests/unit/vmm_weights_samples.h"
@@ -77,7 +78,7 @@ absl::StatusOr<std::uint64_t> PublishFilled(KeeperClient& keeper,
   return PublishTensorSet(keeper, kName, memory.shareable(), writer, Late());
 }
 
-class TensorSetTest : public DriverTest {
+class TensorSetTest : LoadedKernel, public DriverTest {
  protected:
   Allocation MakeFor(const TensorLayout& layout) {
     return Must(Allocation::Create(device, {.size = layout.size()}));
