@@ -83,6 +83,14 @@ function(vmmshare_precompile target owner)
     <absl/types/span.h>)
 endfunction()
 
+# vmmshare_compiled_apart(SOURCE...)
+#
+# A unity build compiles several sources of a target as one. SOURCEs are left out:
+# they use a name of their own that another source of the target uses too.
+function(vmmshare_compiled_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # The warnings every target of the project is compiled with, and on Windows
 # what <windows.h> is to declare: the calls of Windows 10, in UTF-16, no macros.
 function(vmmshare_warnings target)
@@ -94,6 +102,10 @@ function(vmmshare_warnings target)
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-unused-parameter)
     if(VMMSHARE_WARNINGS_AS_ERRORS)
       target_compile_options(${target} PRIVATE -Werror)
+    endif()
+    # GCC takes a unity build's sources for headers, whose types several would see.
+    if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
     endif()
   elseif(MSVC)
     # C4100: parameters without a use; C5030: attributes of other compilers.

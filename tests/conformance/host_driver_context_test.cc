@@ -108,21 +108,21 @@ TEST_F(MadeContext, RefusesWhatItCannotMake) {
 }
 
 TEST_F(MadeContext, EnablesAccessToAPeerOnce) {
-  CUcontext near = nullptr;
-  CUcontext far = nullptr;
-  ASSERT_EQ(Make(&near, 0), CUDA_SUCCESS);
-  ASSERT_EQ(Make(&far, 1), CUDA_SUCCESS);
-  EXPECT_EQ(Enable(near), CUDA_SUCCESS);
-  EXPECT_EQ(Enable(near), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-  EXPECT_EQ(Enable(near, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(Enable(far), CUDA_ERROR_INVALID_CONTEXT) << "its own";
+  CUcontext here = nullptr;
+  CUcontext there = nullptr;
+  ASSERT_EQ(Make(&here, 0), CUDA_SUCCESS);
+  ASSERT_EQ(Make(&there, 1), CUDA_SUCCESS);
+  EXPECT_EQ(Enable(here), CUDA_SUCCESS);
+  EXPECT_EQ(Enable(here), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  EXPECT_EQ(Enable(here, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Enable(there), CUDA_ERROR_INVALID_CONTEXT) << "its own";
   EXPECT_EQ(Enable(nullptr), CUDA_ERROR_INVALID_CONTEXT);
-  EXPECT_EQ(Disable(near), CUDA_SUCCESS);
-  EXPECT_EQ(Disable(near), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  EXPECT_EQ(Disable(here), CUDA_SUCCESS);
+  EXPECT_EQ(Disable(here), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
   CUcontext same_device = nullptr;
   ASSERT_EQ(Make(&same_device, 1), CUDA_SUCCESS);
-  EXPECT_EQ(Enable(far), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-  for (const CUcontext made : {same_device, far, near}) {
+  EXPECT_EQ(Enable(there), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  for (const CUcontext made : {same_device, there, here}) {
     EXPECT_EQ(Destroy(made), CUDA_SUCCESS);
   }
 }

@@ -75,7 +75,8 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
   run("${work}/app/app" --help)
 elseif(CASE STREQUAL "NestedProjectBuildsTheLibraryAlone")
   run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/nested" -B "${work}/build" ${options}
-      "-DVMMSHARE_SOURCE_DIR=${SOURCE_DIR}" "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}")
+      "-DVMMSHARE_SOURCE_DIR=${SOURCE_DIR}" "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}"
+      -DVMMSHARE_PRECOMPILED_HEADERS=ON -DCMAKE_UNITY_BUILD=ON) # All of it once more, but soon.
   file(READ "${work}/build/vmmshare/cmake_install.cmake" install)
   if(install MATCHES "vmmshare-config|libvmmshare")
     message(FATAL_ERROR "a nested vmmshare adds install rules")
