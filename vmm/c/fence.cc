@@ -7,11 +7,13 @@
 
 #include "platform/base/status_macros.h"
 #include "vmm/c/internal/call.h"
+#include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::StreamOf;
 
 namespace {
 
@@ -31,8 +33,6 @@ absl::StatusOr<Theirs> TheirsOf(const vmmshare_fence_pool::Any& pool) {
       "the fence pool is this process's own. Open tickets in a pool of "
       "vmmshare_fence_pool_open().");
 }
-
-CUstream StreamOf(void* stream) { return static_cast<CUstream>(stream); }
 
 absl::StatusOr<std::vector<vmm::Fence*>> FencesOf(vmmshare_fence* const* fences,
                                                   std::uint64_t count,

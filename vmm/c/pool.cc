@@ -12,12 +12,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
-
-namespace {
-
-CUstream StreamOf(void* stream) { return static_cast<CUstream>(stream); }
-
-}  // namespace
+using vmm::c::StreamOf;
 
 vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
                                      const vmmshare_pool_options* options,

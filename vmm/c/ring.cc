@@ -13,6 +13,7 @@
 using vmm::c::Call;
 using vmm::c::Check;
 using vmm::c::CheckGiven;
+using vmm::c::StreamOf;
 
 struct vmmshare_ring_home : vmm::c::Handle<vmm::c::HandleType::kRingHome> {
   explicit vmmshare_ring_home(std::shared_ptr<vmm::RingHome> made)
@@ -40,8 +41,6 @@ struct vmmshare_ring : vmm::c::Handle<vmm::c::HandleType::kRing> {
 namespace {
 
 constexpr std::size_t kBufferBytes = 40;
-
-CUstream StreamOf(void* stream) { return static_cast<CUstream>(stream); }
 
 absl::StatusOr<vmm::RingBuffer> BufferOf(const vmmshare_ring_buffer* buffer) {
   RETURN_IF_ERROR(CheckGiven(buffer, "buffer"));

@@ -34,6 +34,8 @@ inline absl::Span<const CUdeviceptr> Pointers(const std::uint64_t* addresses,
                              count);
 }
 
+inline CUstream StreamOf(void* stream) { return static_cast<CUstream>(stream); }
+
 // INVALID_ARGUMENT when `bits`, the field or argument `name`, has others than
 // `known`.
 absl::Status CheckBits(std::uint32_t bits, std::uint32_t known,
