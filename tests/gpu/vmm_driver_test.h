@@ -164,14 +164,14 @@ class DriverTest : public ::testing::Test {
   ::testing::AssertionResult Holds(CUdeviceptr at, std::uint8_t value,
                                    std::size_t size) {
     const std::vector<std::uint8_t> bytes = Read(at, size);
-    for (std::size_t i = 0; i < size; ++i) {
-      if (bytes[i] != value) {
-        return ::testing::AssertionFailure()
-               << "byte " << i << " is " << int{bytes[i]} << ", expected "
-               << int{value};
-      }
-    }
-    return ::testing::AssertionSuccess();
+    const std::vector<std::uint8_t> expected(size, value);
+    // memcmp(), many times faster where sanitizers look at each byte.
+    if (bytes == expected) return ::testing::AssertionSuccess();
+    const auto wrong =
+        std::mismatch(bytes.begin(), bytes.end(), expected.begin()).first;
+    return ::testing::AssertionFailure()
+           << "byte " << wrong - bytes.begin() << " is " << int{*wrong}
+           << ", expected " << int{value};
   }
 
  private:

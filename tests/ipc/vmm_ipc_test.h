@@ -47,9 +47,12 @@ inline ImportOptions Readable() {
 inline std::vector<std::uint8_t> Pattern(std::uint64_t seed, std::size_t size) {
   std::vector<std::uint64_t> words((size + 7) / 8);
   std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
-  for (std::uint64_t& word : words) {
+  // Pointers, for a build without optimization calls five functions for each
+  // place of a vector.
+  const std::uint64_t* const end = words.data() + words.size();
+  for (std::uint64_t* word = words.data(); word != end; ++word) {
     state = state * 6364136223846793005 + 1442695040888963407;
-    word = state;
+    *word = state;
   }
   std::vector<std::uint8_t> bytes(size);
   if (size != 0) std::memcpy(bytes.data(), words.data(), size);
