@@ -9,6 +9,7 @@ need_windows() {
   need_build
   need_examples
   need g++-mingw-w64-x86-64-posix command:x86_64-w64-mingw32-g++-posix "compiles for Windows"
+  need lld command:ld.lld "links for Windows"
   need googletest header:../src/googletest/CMakeLists.txt "GoogleTest's sources"
   need dpkg-dev command:dpkg-source "unpacks source packages"
   [ -x "$wine" ] || need wine64 command:wine64-is-not-on-PATH "runs Windows programs"
@@ -103,7 +104,7 @@ build_windows() {
   [ "$prebuilt" = 0 ] || return 0
   say "configuring build/windows"
   logged build/windows/log/configure.log cmake --preset windows \
-    "-DVMMSHARE_CUDA_INCLUDE_DIR=$(cuda_headers)"
+    "-DVMMSHARE_CUDA_INCLUDE_DIR=$(cuda_headers)" ${unity[@]+"${unity[@]}"}
   say "building build/windows"
   local targets=()
   [ $# = 0 ] || targets=(--target "$@")
@@ -112,7 +113,7 @@ build_windows() {
 
 test_windows() {
   local plain=() again=() machine
-  build_windows
+  build_windows ${targets[@]+"${targets[@]}"}
   wine_environment
   machine=$(uname -m)
   # Wine's fixed places may be taken where the system randomizes addresses: one
@@ -131,6 +132,7 @@ test_windows() {
 lint_windows() {
   local log=build/windows/log/lint-tidy.log started=$SECONDS include
   need python3-pip module:pip "fetches clang-tidy"
+  unity=(-DCMAKE_UNITY_BUILD=OFF) # Each source by itself.
   build_windows
   fetch_clang_tidy
   # Clang knows neither a flag that CMake adds nor GCC's precompiled headers.
