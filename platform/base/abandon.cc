@@ -6,9 +6,7 @@ namespace vmm::platform {
 
 void Abandonable::Keep(Abandonable* object) {
   static std::atomic<Abandonable*> last{nullptr};
-  object->next_ = last.load();
-  while (!last.compare_exchange_weak(object->next_, object)) {
-  }
+  object->next_ = last.exchange(object);
 }
 
 }  // namespace vmm::platform

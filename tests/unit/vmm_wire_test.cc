@@ -115,15 +115,18 @@ TEST(Crc32c, AgreesWithThePublishedVectors) {
 }
 
 // Bit by bit, as it is defined.
-std::uint32_t SlowCrc32c(absl::Span<const std::uint8_t> bytes) {
-  std::uint32_t state = 0xffffffffu;
+std::uint32_t SlowState(std::uint32_t state,
+                        absl::Span<const std::uint8_t> bytes) {
   for (const std::uint8_t byte : bytes) {
     state ^= byte;
     for (int bit = 0; bit < 8; ++bit) {
       state = (state >> 1) ^ ((state & 1) != 0 ? 0x82f63b78u : 0u);
     }
   }
-  return ~state;
+  return state;
+}
+std::uint32_t SlowCrc32c(absl::Span<const std::uint8_t> bytes) {
+  return ~SlowState(~0u, bytes);
 }
 
 // Lengths around those at which it goes by lanes or by wide registers, and none of
@@ -149,6 +152,31 @@ TEST(Crc32c, IsWhatItsDefinitionSaysForAllLengths) {
         ASSERT_EQ(~extend(~0u, part.data(), size), SlowCrc32c(part))
             << size << " bytes by another way";
       }
+    }
+  }
+}
+
+TEST(Crc32c, TablesMoveAByteOverThoseBehindIt) {
+  platform::Crc32cTables tables{};
+  tables = platform::MakeCrc32cTables();  // Now, and not by the compiler.
+  for (std::size_t k = 0; k < tables.size(); ++k) {
+    Bytes bytes(k + 1);
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      bytes[0] = static_cast<std::uint8_t>(byte);
+      ASSERT_EQ(tables[k][byte], SlowState(0, bytes)) << k << ' ' << byte;
+    }
+  }
+}
+
+TEST(Crc32c, ShiftsMoveARegisterOverZeros) {
+  std::mt19937 random(7);
+  for (int power = 0; power < 13; ++power) {
+    const platform::Crc32cShift shift = platform::MakeCrc32cShift(power);
+    const Bytes zeros(std::size_t{1} << power);
+    for (const std::uint32_t state :
+         {0u, 1u, ~0u, static_cast<std::uint32_t>(random())}) {
+      EXPECT_EQ(platform::Apply(shift, state), SlowState(state, zeros))
+          << power;
     }
   }
 }
