@@ -27,6 +27,14 @@ TEST(Annotate, KeepsWhatTravelsWithTheStatus) {
   absl::Status status = absl::InternalError("x");
   status.SetPayload("url", absl::Cord("y"));
   EXPECT_EQ(Annotate(status, "a", "b").GetPayload("url"), absl::Cord("y"));
+  const absl::Status coded = WithCode(status, absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::IsUnavailable(coded));
+  EXPECT_EQ(coded.message(), "x");
+  EXPECT_EQ(coded.GetPayload("url"), absl::Cord("y"));
+}
+
+TEST(WithCode, LeavesASuccessOne) {
+  EXPECT_TRUE(WithCode(absl::OkStatus(), absl::StatusCode::kUnavailable).ok());
 }
 
 }  // namespace
