@@ -161,6 +161,15 @@ TEST_F(BlockingDescriptorsTest, OfNvidiasNodesOnlyTheControlNodeIsMemory) {
   EXPECT_FALSE(IsNvidiaMajor(234, kDevices));
   EXPECT_FALSE(IsNvidiaMajor(1, kDevices));
   EXPECT_FALSE(IsNvidiaMajor(8, kDevices));
+  for (const char* line :
+       {"195 nvidia", "195 nvidiactl", "195 nvidia-frontend"}) {
+    EXPECT_TRUE(IsNvidiaMajor(195, line)) << line;
+    EXPECT_FALSE(IsNvidiaMajor(196, line)) << line;
+  }
+  for (const char* line : {"", "195", "195 nvidia-modeset", "195 nvidia 1",
+                           "nvidia 195", "x195 nvidia"}) {
+    EXPECT_FALSE(IsNvidiaMajor(195, line)) << line;
+  }
   const OsHandle null =
       OsHandle::Adopt(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const absl::Status status =

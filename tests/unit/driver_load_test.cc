@@ -11,7 +11,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "platform/cuda/driver.h"
+#include "platform/os/library.h"
+#include "platform/os/process.h"
 
 namespace vmm::platform {
 namespace {
@@ -25,6 +28,7 @@ struct Model {
   std::set<std::string> missing;
   CUresult init = CUDA_SUCCESS;
   int newest = 13000;
+  int versions_told = 1 << 20;  // So often; from then on it fails.
   std::multimap<std::string, int> asked;
 };
 Model& Now() {
@@ -34,6 +38,7 @@ Model& Now() {
 
 CUresult CUDAAPI Init(unsigned) { return Now().init; }
 CUresult CUDAAPI Version(int* version) {
+  if (Now().versions_told-- == 0) return CUDA_ERROR_UNKNOWN;
   *version = Now().newest;
   return CUDA_SUCCESS;
 }
@@ -168,6 +173,49 @@ TEST_F(DriverLoad, TellsHowCuInitFailed) {
               AllOf(HasSubstr("cuInit"), HasSubstr("CUDA_VISIBLE_DEVICES")));
 }
 
+TEST_F(DriverLoad, RefusesADriverThatDoesNotTellItsVersion) {
+  for (const bool has_entry : {true, false}) {
+    Now() = Model();
+    if (has_entry) {
+      Now().versions_told = 0;
+    } else {
+      Now().missing = {"cuDriverGetVersion"};
+    }
+    const absl::Status status =
+        Driver::LoadFromLookup("model", &Lookup12).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("model does not tell its version"));
+  }
+  // Once, and not again.
+  Now() = Model();
+  Now().versions_told = 1;
+  const absl::Status status =
+      Driver::LoadFromLookup("model", &Lookup12).status();
+  EXPECT_EQ(ResultOf(status), CUDA_ERROR_UNKNOWN);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cuDriverGetVersion()"));
+}
+
+// The system's own, should there be one and a GPU.
+TEST_F(DriverLoad, OfTheSystemSaysWhatToInstallWhereThereIsNone) {
+  const absl::StatusOr<Library> library =
+      Library::OpenSystem(SystemDriverName());
+  const absl::StatusOr<Driver> driver = Driver::LoadSystem();
+  if (driver.ok()) {
+    EXPECT_EQ(driver->is_host_memory(), false);
+    EXPECT_THAT(driver->Describe(), HasSubstr("CUDA driver, CUDA "));
+  } else if (library.ok()) {
+    EXPECT_THAT(std::string(driver.status().message()),
+                HasSubstr(library->path()));
+  } else {
+    EXPECT_EQ(driver.status().code(), library.status().code());
+    EXPECT_THAT(std::string(driver.status().message()),
+                AllOf(HasSubstr(std::string(library.status().message())),
+                      HasSubstr("Install the NVIDIA driver"),
+                      HasSubstr("the host-memory driver")));
+  }
+}
+
 TEST_F(DriverLoad, LoadFromTakesNoRelativePath) {
   const absl::Status status = Driver::LoadFrom("libhost.so").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -189,6 +237,69 @@ TEST_F(DriverLoad, AnErrorNamesTheCallAndKeepsTheResult) {
       std::string(driver->Error(CUDA_ERROR_INVALID_CONTEXT, "f()").message()),
       HasSubstr("make one of the device current first"));
   EXPECT_EQ(ResultOf(absl::InternalError("of another kind")), std::nullopt);
+}
+
+TEST_F(DriverLoad, GivesEachOfItsResultsACode) {
+  const std::map<int, absl::StatusCode> codes = {
+      {CUDA_SUCCESS, absl::StatusCode::kOk},
+      {CUDA_ERROR_INVALID_VALUE, absl::StatusCode::kInvalidArgument},
+      {CUDA_ERROR_INVALID_HANDLE, absl::StatusCode::kInvalidArgument},
+      {CUDA_ERROR_OUT_OF_MEMORY, absl::StatusCode::kResourceExhausted},
+      {47, absl::StatusCode::kResourceExhausted},  // Of CUDA 13.4.
+      {CUDA_ERROR_NO_DEVICE, absl::StatusCode::kNotFound},
+      {CUDA_ERROR_INVALID_DEVICE, absl::StatusCode::kNotFound},
+      {CUDA_ERROR_NOT_FOUND, absl::StatusCode::kNotFound},
+      {CUDA_ERROR_FILE_NOT_FOUND, absl::StatusCode::kNotFound},
+      {CUDA_ERROR_NOT_INITIALIZED, absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_DEINITIALIZED, absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_INVALID_CONTEXT, absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_CONTEXT_IS_DESTROYED, absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+       absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_SYSTEM_NOT_READY, absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+       absl::StatusCode::kFailedPrecondition},
+      {CUDA_ERROR_NOT_PERMITTED, absl::StatusCode::kPermissionDenied},
+      {CUDA_ERROR_NOT_SUPPORTED, absl::StatusCode::kUnimplemented},
+      {CUDA_ERROR_NOT_READY, absl::StatusCode::kUnavailable},
+      {919, absl::StatusCode::kUnavailable},  // Of CUDA 13.4.
+      {CUDA_ERROR_TIMEOUT, absl::StatusCode::kDeadlineExceeded},
+      {CUDA_ERROR_UNKNOWN, absl::StatusCode::kUnknown},
+      {CUDA_ERROR_LAUNCH_FAILED, absl::StatusCode::kInternal}};
+  for (const auto& [result, code] : codes) {
+    EXPECT_EQ(CodeOf(static_cast<CUresult>(result)), code) << result;
+  }
+}
+
+TEST_F(DriverLoad, AResultThatIsNoNumberIsNone) {
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup12);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  absl::Status status = driver->Error(CUDA_ERROR_UNKNOWN, "f()");
+  ASSERT_EQ(ResultOf(status), CUDA_ERROR_UNKNOWN);
+  status.SetPayload("vmmshare/CUresult", absl::Cord("unknown"));
+  EXPECT_EQ(ResultOf(status), std::nullopt);
+}
+
+// One that fails because the driver has gone leaks nothing.
+TEST_F(DriverLoad, TellsOfAReleaseThatFailedUnlessTheDriverHasGone) {
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup12);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  ::testing::internal::CaptureStderr();
+  ReportReleaseFailure(absl::OkStatus());
+  for (const CUresult result :
+       {CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        CUDA_ERROR_INVALID_VALUE}) {
+    ReportReleaseFailure(driver->Error(result, "cuMemRelease()"));
+  }
+  ReportReleaseFailure(absl::InternalError("of another kind"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::MatchesRegex(
+                  "vmmshare: a release failed, memory may leak: "
+                  "INVALID_ARGUMENT: cuMemRelease\\(\\) answered .*\n"
+                  "vmmshare: a release failed, memory may leak: "
+                  "INTERNAL: of another kind\n"));
 }
 
 TEST_F(DriverLoad, RemembersNotesOnlyOnceTheyCouldBeMade) {
