@@ -188,6 +188,35 @@ TEST_F(DiagnosisTest, TakesAnotherMajorForANodeFromBeforeAReboot) {
   EXPECT_THAT(Why(), ElementsAre("domain-not-ready")) << "it is not known";
 }
 
+TEST_F(DiagnosisTest, OfNoNodeGivesTheMajorNumberToMakeItWithWhereItIsKnown) {
+  topology_.imex.channels->clear();
+  const auto remedy = [this] {
+    const std::vector<Finding> why =
+        WhyNotFabric(topology_, topology_.gpus[0], attempt_);
+    return why.empty() ? "" : why[0].remedy;
+  };
+  EXPECT_THAT(remedy(), HasSubstr("channel0 c 242 0."));
+  topology_.imex.major = absl::PermissionDeniedError("hidden");
+  EXPECT_THAT(remedy(), HasSubstr("channel0 c MAJOR 0."));
+}
+
+// A newer NVML may have states that this one has no name for.
+TEST_F(DiagnosisTest, OfAStateWithoutANameGoesByTheStatusOfJoining) {
+  info().state = static_cast<FabricState>(9);
+  EXPECT_THAT(Why(), ElementsAre("domain-not-ready"));
+  info().status = 27;
+  EXPECT_THAT(Why(), ElementsAre("fabric-failed"));
+}
+
+TEST_F(DiagnosisTest, NotesOfAMachineWithoutGpusWhyNvmlCouldNotBeAsked) {
+  topology_.gpus.clear();
+  const std::vector<Finding> notes = Notes(topology_);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0].id, "no-nvml");
+  EXPECT_EQ(notes[0].text, "not asked here");
+  EXPECT_THAT(notes[0].remedy, HasSubstr("the fabric's state, NVLink"));
+}
+
 TEST_F(DiagnosisTest, OfWindowsDoesNotAskForANode) {
   topology_.imex = {std::vector<ImexChannel>(),
                     absl::UnimplementedError("no IMEX channel nodes"),

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "fabric/nvml.h"
+#include "platform/os/process.h"
 #include "tests/support/must.h"
 
 namespace vmm::fabric {
@@ -27,6 +29,12 @@ struct Library {
   unsigned asked_version = 0;
   int fabric_result = 0;
   int p2p = 0;
+  int p2p_result = 0;
+  int version_result = 0;
+  int is_mig_result = 0;
+  int parent_result = 0;
+  unsigned confidential = 0;
+  int confidential_result = 0;
 };
 Library library;
 
@@ -59,7 +67,16 @@ const char* ErrorString(int result) {
 }
 int DriverVersion(char* text, unsigned size) {
   std::strncpy(text, "580.159.04", size);
-  return 0;
+  return library.version_result;
+}
+struct ConfComputeState {
+  unsigned environment;
+  unsigned feature;
+  unsigned dev_tools;
+};
+int Confidential(ConfComputeState* state) {
+  *state = {1, library.confidential, 0};
+  return library.confidential_result;
 }
 int ByUuid(const char* uuid, void** handle) {
   library.asked_uuid = uuid;
@@ -70,12 +87,12 @@ int ByUuid(const char* uuid, void** handle) {
 }
 int IsMig(void* handle, unsigned* is) {
   *is = handle == &mig_handle ? 1 : 0;
-  return 0;
+  return library.is_mig_result;
 }
 int GpuOfMig(void* handle, void** gpu) {
   if (handle != &mig_handle) return 2;
   *gpu = &gpu_handle;
-  return 0;
+  return library.parent_result;
 }
 int MigMode(void*, unsigned* current, unsigned* pending) {
   *current = *pending = library.mig;
@@ -100,7 +117,7 @@ int FabricV2(void* handle, InfoV2* info) {
 }
 int P2pStatus(void*, void*, int index, int* status) {
   *status = index == 2 ? library.p2p : 6;
-  return 0;
+  return library.p2p_result;
 }
 
 std::map<std::string, void*> AllEntries() {
@@ -109,6 +126,7 @@ std::map<std::string, void*> AllEntries() {
       {"nvmlShutdown", reinterpret_cast<void*>(&Shutdown)},
       {"nvmlErrorString", reinterpret_cast<void*>(&ErrorString)},
       {"nvmlSystemGetDriverVersion", reinterpret_cast<void*>(&DriverVersion)},
+      {"nvmlSystemGetConfComputeState", reinterpret_cast<void*>(&Confidential)},
       {"nvmlDeviceGetHandleByUUID", reinterpret_cast<void*>(&ByUuid)},
       {"nvmlDeviceIsMigDeviceHandle", reinterpret_cast<void*>(&IsMig)},
       {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
@@ -269,7 +287,9 @@ TEST_F(NvmlTest, GivesEachOfItsResultsACode) {
       {3, absl::StatusCode::kUnimplemented},
       {4, absl::StatusCode::kPermissionDenied},
       {6, absl::StatusCode::kNotFound},
+      {9, absl::StatusCode::kFailedPrecondition},
       {10, absl::StatusCode::kDeadlineExceeded},
+      {13, absl::StatusCode::kUnimplemented},
       {15, absl::StatusCode::kUnavailable},
       {18, absl::StatusCode::kFailedPrecondition},
       {25, absl::StatusCode::kUnimplemented},
@@ -279,6 +299,90 @@ TEST_F(NvmlTest, GivesEachOfItsResultsACode) {
   for (const auto& [result, code] : codes) {
     library.fabric_result = result;
     EXPECT_EQ(nvml.Fabric(gpu).status().code(), code) << result;
+  }
+}
+
+// Of each call that can fail: its name and NVML's own words.
+TEST_F(NvmlTest, OfACallThatFailsNamesItAndTheResult) {
+  const Nvml nvml = Must(Load());
+  const Nvml::Gpu gpu = Gpu(nvml);
+  library.version_result = library.confidential_result = library.mig_result =
+      library.fabric_result = library.p2p_result = 9;
+  for (const auto& [status, call] :
+       {std::pair{nvml.DriverVersion().status(),
+                  "nvmlSystemGetDriverVersion()"},
+        {nvml.ConfidentialComputing().status(),
+         "nvmlSystemGetConfComputeState()"},
+        {nvml.InMigMode(gpu).status(), "nvmlDeviceGetMigMode()"},
+        {nvml.Fabric(gpu).status(), "nvmlDeviceGetGpuFabricInfoV()"},
+        {nvml.JoinedByNvLink(gpu, gpu).status(),
+         "nvmlDeviceGetP2PStatus(NVLink)"}}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(
+        status.message(),
+        std::string(call) + " of a library answered 9 (Driver Not Loaded)");
+  }
+}
+
+TEST_F(NvmlTest, OfAnOlderDriverThatFailsNamesTheResultToo) {
+  const Nvml nvml = Must(Load("nvmlDeviceGetGpuFabricInfoV"));
+  library.fabric_result = 4;
+  EXPECT_TRUE(absl::IsPermissionDenied(nvml.Fabric(Gpu(nvml)).status()));
+}
+
+TEST_F(NvmlTest, OfAFabricWithoutErrorTextsHasNoDescription) {
+  const Nvml nvml = Must(Load("nvmlErrorString"));
+  EXPECT_EQ(Must(nvml.Fabric(Gpu(nvml))).status_text, "no description");
+}
+
+TEST_F(NvmlTest, TellsOfConfidentialComputing) {
+  const Nvml nvml = Must(Load());
+  EXPECT_EQ(nvml.origin(), "a library");
+  EXPECT_FALSE(Must(nvml.ConfidentialComputing()));
+  library.confidential = 1;
+  EXPECT_TRUE(Must(nvml.ConfidentialComputing()));
+  // Neither GPUs without the mode nor a library from before it have it on.
+  library.confidential_result = 3;
+  EXPECT_FALSE(Must(nvml.ConfidentialComputing()));
+  library.confidential_result = 0;
+  EXPECT_FALSE(Must(
+      Must(Load("nvmlSystemGetConfComputeState")).ConfidentialComputing()));
+}
+
+TEST_F(NvmlTest, OfAMigInstanceWhoseGpuIsNotToldSaysWhy) {
+  library.known_prefix = "MIG-";
+  const absl::Status missing =
+      Must(Load("nvmlDeviceGetDeviceHandleFromMigDeviceHandle"))
+          .Find(uuid_)
+          .status();
+  EXPECT_TRUE(absl::IsUnimplemented(missing)) << missing;
+  library.parent_result = 15;
+  const absl::Status lost = Must(Load()).Find(uuid_).status();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_THAT(std::string(lost.message()),
+              HasSubstr("nvmlDeviceGetDeviceHandleFromMigDeviceHandle("
+                        "MIG-f0613ff9-b933-c38b-3a87-83fbe59ca8a9)"));
+}
+
+// A library that cannot tell a MIG instance is one from before them.
+TEST_F(NvmlTest, ThatCannotTellMigInstancesTakesAllForGpus) {
+  library.known_prefix = "MIG-";
+  EXPECT_FALSE(Gpu(Must(Load("nvmlDeviceIsMigDeviceHandle"))).is_mig_instance);
+  library.is_mig_result = 3;
+  EXPECT_FALSE(Gpu(Must(Load())).is_mig_instance);
+}
+
+TEST(SystemNvml, IsThereOrSaysHowAContainerGetsIt) {
+  const absl::StatusOr<Nvml> nvml = Nvml::LoadSystem();
+  if (nvml.ok()) {
+    EXPECT_THAT(nvml->origin(), HasSubstr(platform::SystemNvmlName()));
+    EXPECT_NE(nvml->origin(), platform::SystemNvmlName()) << "expected a path";
+    return;
+  }
+  EXPECT_THAT(std::string(nvml.status().message()), HasSubstr("NVML"));
+  if (absl::IsNotFound(nvml.status())) {
+    EXPECT_THAT(std::string(nvml.status().message()),
+                HasSubstr("NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
   }
 }
 

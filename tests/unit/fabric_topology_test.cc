@@ -53,6 +53,15 @@ TEST(Topology, WithoutNvmlAsksOtherwise) {
             "old");
 }
 
+TEST(Topology, WithoutNvmlJoinsTheTwoReasonsByOneFullStop) {
+  const Topology topology = ReadTopology(
+      absl::NotFoundError("Install it."), std::vector<Uuid>{Uuid{1}}, kNowhere,
+      [](std::size_t) { return absl::UnimplementedError("too old"); });
+  EXPECT_EQ(topology.gpus[0].fabric.status().message(),
+            "Install it. Of the fabric the CUDA driver says nothing either: "
+            "too old");
+}
+
 TEST(Topology, WithoutDevicesStillTellsOfTheMachine) {
   const Topology topology =
       ReadTopology(absl::NotFoundError("no NVML"), {}, kNowhere);
