@@ -97,6 +97,58 @@ TEST(Gather, NamesTheRankThatDiedBetweenItsWordAndTheEndOfTheRound) {
   });
 }
 
+// A medium whose rounds fail; what ranks put can be had all the same.
+fabric::ExchangeCallbacks WithoutFences(int ranks) {
+  fabric::ExchangeCallbacks callbacks;
+  callbacks.job = "broken";
+  callbacks.size = ranks;
+  callbacks.put = [](const std::string&, absl::Span<const std::uint8_t>,
+                     absl::Time) { return absl::OkStatus(); };
+  callbacks.fence = [](absl::Time) {
+    return absl::UnavailableError("the medium is down");
+  };
+  callbacks.get = [](int rank, const std::string&, absl::Time) {
+    return absl::StatusOr<Bytes>(Of(rank));
+  };
+  return callbacks;
+}
+
+TEST(Gather, OfManyMissingRanksNamesTheFirstAndCountsTheOthers) {
+  fabric::ExchangeCallbacks callbacks = WithoutFences(20);
+  callbacks.get = [](int rank, const std::string&,
+                     absl::Time) -> absl::StatusOr<Bytes> {
+    if (rank == 0) return Of(0);
+    return absl::NotFoundError("nothing put");
+  };
+  fabric::CallbackExchange exchange(callbacks);
+  const Gathered all = Gather(exchange, "word", Of(0), Late());
+  EXPECT_TRUE(absl::IsUnavailable(all.status)) << all.status;
+  EXPECT_THAT(std::string(all.status.message()),
+              HasSubstr("no word came from ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, "
+                        "10, 11, 12, 13, 14, 15, 16 and 3 more: "));
+}
+
+// Whose fault it is cannot be found out, and nobody is blamed.
+TEST(Gather, BlamesNobodyWhereAllAreHeardOrNoneCanBeAsked) {
+  for (const bool can_put_again : {true, false}) {
+    fabric::ExchangeCallbacks callbacks = WithoutFences(3);
+    callbacks.put = [can_put_again, puts = 0](
+                        const std::string&, absl::Span<const std::uint8_t>,
+                        absl::Time) mutable -> absl::Status {
+      if (++puts == 1 || can_put_again) return absl::OkStatus();
+      return absl::ResourceExhaustedError("disk full");
+    };
+    fabric::CallbackExchange exchange(callbacks);
+    const Gathered all = Gather(exchange, "word", Of(0), Late());
+    EXPECT_TRUE(absl::IsUnavailable(all.status)) << all.status;
+    EXPECT_THAT(std::string(all.status.message()),
+                HasSubstr("job broken, rank 0 of 3: every rank has sent its "
+                          "word, but the round did not end: the program's "
+                          "fence(): the medium is down"));
+    EXPECT_EQ(Must(all.records[2]), Of(2));
+  }
+}
+
 TEST(Exchange, NeverGivesAKeyTwice) {
   LocalJob job(1);
   fabric::CallbackExchange exchange(job.Callbacks(0));

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "fabric/job_card.h"
+#include "fabric/job_matrix.h"
 #include "tests/job/local_job.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
@@ -188,6 +189,28 @@ TEST(Handshake, NamesTheRankWhoseRowWasDamaged) {
     EXPECT_THAT(std::string(met.status.message()),
                 HasSubstr("the row of rank 1"));
     EXPECT_EQ(met.matrix.Chosen(0, 1), Native());
+  }
+}
+
+// A good row, and another rank's, or one of another job.
+TEST(Handshake, NamesTheRankWhoseRowIsAnothers) {
+  for (const auto& [rank, ranks] : {std::pair{0u, 2u}, {1u, 3u}}) {
+    LocalJob job(2);
+    job.tamper = [rank = rank, ranks = ranks](int of, const std::string& key,
+                                              fabric::Bytes& value) {
+      if (of != 1 || !absl::StrContains(key, "row")) return;
+      fabric::JobRow row(rank);
+      row.Append({}, ranks);
+      value = fabric::EncodeRow(row);
+    };
+    for (const HandshakeResult& met : MeetAll(job, {0, 1})) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(met.status)) << met.status;
+      EXPECT_THAT(std::string(met.status.message()),
+                  HasSubstr("the row of rank 1 is of rank "));
+      // Nothing of it is believed, and what the other found is known.
+      EXPECT_EQ(met.matrix.WhyNot(1, 0).code(), met.status.code());
+      EXPECT_EQ(met.matrix.Chosen(0, 1), Native());
+    }
   }
 }
 

@@ -130,6 +130,18 @@ TEST(SymmetricHeap, RefusesWhatCannotBe) {
   EXPECT_TRUE(absl::IsNotFound(heap.Free(all)));
 }
 
+TEST(SymmetricHeap, ItsBuffersMoveWithIt) {
+  SymmetricHeap first(kMiB);
+  const std::uint64_t offset = Must(first.Allocate(256));
+  SymmetricHeap second(std::move(first));
+  SymmetricHeap third(1024);
+  third = std::move(second);
+  EXPECT_EQ(third.size(), kMiB);
+  EXPECT_EQ(third.live(), 1u);
+  Must(third.Free(offset));
+  EXPECT_EQ(third.free_bytes(), kMiB);
+}
+
 // What each rank was told, where `work` is what it does with its heap.
 std::vector<absl::Status> CheckAfter(
     LocalJob& job, const std::function<void(int, SymmetricHeap&)>& work) {
@@ -212,6 +224,14 @@ TEST(SymmetricHeap, ARankThatDoesNotComeIsNamed) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
   });
+}
+
+TEST(HeapRecord, IsAnotherWhenAnythingDiffers) {
+  const job::HeapRecord record{12, 0xdeadbeef, 1 << 30};
+  EXPECT_EQ(record, (job::HeapRecord{12, 0xdeadbeef, 1 << 30}));
+  EXPECT_NE(record, (job::HeapRecord{13, 0xdeadbeef, 1 << 30}));
+  EXPECT_NE(record, (job::HeapRecord{12, 0xdeadbeee, 1 << 30}));
+  EXPECT_NE(record, (job::HeapRecord{12, 0xdeadbeef, 1 << 29}));
 }
 
 TEST(HeapRecord, IsReadAsItWasWritten) {
