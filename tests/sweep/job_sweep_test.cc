@@ -7,6 +7,7 @@
 #include "tests/job/local_job.h"
 #include "tests/support/must.h"
 #include "tests/sweep/vmm_sweep.h"
+#include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
 
 namespace vmm::testing {
@@ -32,6 +33,22 @@ absl::Status CreateOnTwoRanks(const platform::Driver& of_rank_0,
                                           ", rank 1: ", told[1].ToString()));
 }
 
+// Why the ranks do not all reach each other. A rank whose calls fail tells the
+// others so by its card or by its row: both ranks know the same.
+absl::Status MeetOnTwoRanks(const platform::Driver& of_rank_0) {
+  LocalJob job(2);
+  absl::Status told[2];
+  job.RunAll([&](int rank, fabric::Exchange& exchange) {
+    const job::HandshakeResult met = job::Handshake(
+        Device::ByOrdinal(rank == 0 ? of_rank_0 : TestDriver(), 0), exchange,
+        {}, Late());
+    told[rank] = met.status.ok() ? met.matrix.AllReach() : met.status;
+  });
+  if (told[0] == told[1]) return told[0];
+  return absl::InternalError(absl::StrCat("rank 0: ", told[0].ToString(),
+                                          ", rank 1: ", told[1].ToString()));
+}
+
 using JobSweep = VmmSweep;
 
 SweepPlan OfTheDriverAlone(SweepPlan plan) {
@@ -51,6 +68,16 @@ TEST_F(JobSweep, SymmetricMemoryAtItsOwnAddresses) {
       OfTheDriverAlone(Plan("symmetric memory at addresses of its own", [this] {
         return CreateOnTwoRanks(driver_, false);
       })));
+}
+
+TEST_F(JobSweep, Handshake) {
+  SweepPlan plan = OfTheDriverAlone(
+      Plan("handshake", [this] { return MeetOnTwoRanks(driver_); }));
+  // Whether fabric handles work here is asked for as well; where it cannot be
+  // found out, the ranks reach each other by the system's own.
+  plan.may_fail_silently = {"cuDeviceGetAttribute", "cuMemCreate",
+                            "cuMemGetAllocationGranularity"};
+  ExpectSwept(plan);
 }
 
 }  // namespace
