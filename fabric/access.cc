@@ -10,9 +10,9 @@
 namespace vmm::fabric {
 namespace {
 
-std::string Channels() {
+std::string Channels(const std::string& root) {
   const absl::StatusOr<std::vector<platform::ImexChannel>> channels =
-      platform::ImexChannels();
+      platform::ImexChannels(root);
   if (!channels.ok()) {
     return absl::StrCat("Whether there is an IMEX channel node (",
                         platform::ImexChannelPattern(),
@@ -33,11 +33,13 @@ std::string Channels() {
 
 }  // namespace
 
-std::string AdviceFor(CUresult result) {
+std::string AdviceFor(CUresult result) { return AdviceFor(result, ""); }
+
+std::string AdviceFor(CUresult result, const std::string& root) {
   switch (result) {
     case CUDA_ERROR_NOT_PERMITTED:
       return absl::StrCat(
-          Channels(),
+          Channels(root),
           ". Fabric handles need a multi-node NVLink machine, a running "
           "nvidia-imex daemon, and an IMEX channel node that this process may "
           "open (in a container: one that was passed in). The device attribute "
@@ -54,9 +56,13 @@ std::string AdviceFor(CUresult result) {
 }
 
 std::string ImportAdviceFor(CUresult result) {
+  return ImportAdviceFor(result, "");
+}
+
+std::string ImportAdviceFor(CUresult result, const std::string& root) {
   switch (result) {
     case CUDA_ERROR_NOT_PERMITTED:
-      return absl::StrCat(Channels(),
+      return absl::StrCat(Channels(root),
                           ". The importer must be able to open the IMEX "
                           "channel that the owner uses: the same number on "
                           "each node, in a container too. `vmmshare doctor` "

@@ -14,9 +14,12 @@ namespace vmm::fabric {
 // handle failed. Names the IMEX channel nodes that this process finds. Empty
 // when there is nothing particular to fabric handles to say.
 std::string AdviceFor(CUresult result);
+// The same where those are looked for in the /dev of the folder `root`.
+std::string AdviceFor(CUresult result, const std::string& root);
 
 // The same for the import of a peer's handle.
 std::string ImportAdviceFor(CUresult result);
+std::string ImportAdviceFor(CUresult result, const std::string& root);
 
 }  // namespace vmm::fabric
 
