@@ -8,6 +8,9 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "platform/cuda/driver.h"
+#include "platform/os/library.h"
 #include "tests/job/samples.h"
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
@@ -131,6 +134,38 @@ TEST(Offer, OfWhatCannotBePublishedSaysWhy) {
   EXPECT_THAT(refusal.finding.text, HasSubstr("no/name"));
   // The rank can have the others' memory all the same.
   EXPECT_NE(offer.memory(), nullptr);
+}
+
+// The driver of a GPU, for all that vmmshare can tell.
+platform::Driver OfAGpu() {
+  if (!testing::OnHostMemoryDriver()) return TestDriver();
+  const platform::Library library =
+      Must(platform::Library::OpenPath(testing::HostDriverPath()));
+  return Must(platform::Driver::LoadFromLookup(
+      library.path(), [library](const char* symbol) -> void* {
+        // The mark by which the host-memory driver is known.
+        if (absl::string_view(symbol) == "vmmshareHostDriverVersion") {
+          return nullptr;
+        }
+        return library.Find(symbol);
+      }));
+}
+
+// Whatever the system's NVML says, if there is one, and whether or not what the
+// driver exports is a GPU's: the rank has memory, or its card says why not.
+TEST(Offer, OfAGpuAsksTheSystemsNvml) {
+  const Device device = Must(Device::ByOrdinal(OfAGpu(), 0));
+  Offer offer = Offer::Make(device, 4096, JobSharing(), Alone(), {});
+  const JobCard& card = offer.card();
+  EXPECT_FALSE(card.host_memory_driver);
+  EXPECT_EQ(card.device_name, device.name());
+  EXPECT_EQ(card.device, device.uuid().bytes);
+  EXPECT_EQ(card.trouble.empty(), offer.memory() != nullptr);
+  EXPECT_EQ(card.offers.size(), card.trouble.empty() ? 2u : 0u);
+  const absl::StatusOr<JobCard> read = fabric::DecodeCard(EncodeCard(card));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->offers, card.offers);
+  EXPECT_EQ(read->domain, card.domain);
 }
 
 TEST(Offer, OfARankInTroubleHasNoMemory) {
