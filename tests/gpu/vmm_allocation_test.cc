@@ -18,7 +18,9 @@
 namespace vmm::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class AllocationTest : public DriverTest {
  protected:
@@ -401,6 +403,31 @@ TEST(Pitfall20, AMissingPeerIsFoundBeforeAnythingIsAllocatedOrMapped) {
                           {"VMMSHARE_HOST_DEVICES", "2"}})
                 .Wait(),
             0);
+}
+
+// Each reason is a sentence or more, and each ends once.
+TEST_F(AllocationTest, ThatNoKindWorksForGivesEveryReasonAndWhatElseThereIs) {
+  DriverFaults faults;
+  const Device refusing =
+      Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
+  faults.Arm({.point = {.times = FaultPoint::kForEver},
+              .entry = "cuMemCreate",
+              .result = CUDA_ERROR_NOT_PERMITTED});
+  const absl::Status status =
+      Allocation::Create(
+          refusing,
+          {.size = kGranule,
+           .sharing = SharePolicy::AnyOf(
+               {SharePolicy::Native().kinds().front(), HandleKind::kFabric})})
+          .status();
+  faults.Disarm();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("none of the handle kinds asked for can be used "
+                              "here: memory of device 0"),
+                    HasSubstr("cannot be shared as fabric handle: "),
+                    HasSubstr(". Or accept legacy CUDA IPC"),
+                    Not(HasSubstr(".. ")), Not(HasSubstr(".;"))));
 }
 
 class Pitfall01 : public DriverTest {};

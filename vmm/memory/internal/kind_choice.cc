@@ -1,7 +1,6 @@
 #include "vmm/memory/internal/kind_choice.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,22 +21,19 @@ bool MayPass(const absl::Status& reason) {
 
 absl::Status NoneWorks(const SharePolicy& policy,
                        const std::vector<PassedOver>& passed_over) {
-  std::string others;
+  absl::Status none =
+      platform::Annotate(passed_over.front().reason,
+                         "none of the handle kinds asked for can be used here");
   for (std::size_t i = 1; i < passed_over.size(); ++i) {
-    absl::StrAppend(&others, others.empty() ? "" : "; ",
-                    passed_over[i].reason.message());
+    none = platform::Annotate(none, "", passed_over[i].reason.message());
   }
   const absl::Span<const HandleKind> kinds = policy.kinds();
   const auto names = [&](HandleKind kind) {
     return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
   };
-  if (names(SharePolicy::Native().kinds().front()) &&
-      !names(HandleKind::kLegacyIpc)) {
-    absl::StrAppend(&others, others.empty() ? "" : ". ", kOrLegacy);
-  }
-  return platform::Annotate(
-      passed_over.front().reason,
-      "none of the handle kinds asked for can be used here", others);
+  const bool or_legacy = names(SharePolicy::Native().kinds().front()) &&
+                         !names(HandleKind::kLegacyIpc);
+  return platform::Annotate(none, "", or_legacy ? kOrLegacy : "");
 }
 
 }  // namespace
