@@ -15,6 +15,7 @@
 #include "platform/cuda/driver.h"
 #include "platform/os/library.h"
 #include "platform/os/process.h"
+#include "tests/support/fork.h"
 
 namespace vmm::platform {
 namespace {
@@ -300,6 +301,21 @@ TEST_F(DriverLoad, TellsOfAReleaseThatFailedUnlessTheDriverHasGone) {
                   "INVALID_ARGUMENT: cuMemRelease\\(\\) answered .*\n"
                   "vmmshare: a release failed, memory may leak: "
                   "INTERNAL: of another kind\n"));
+}
+
+// What it has is its parent's, which gives it back.
+TEST_F(DriverLoad, AForkedChildTellsOfNoReleaseThatFailed) {
+  if (!testing::MayFork()) GTEST_SKIP() << "no fork here";
+  const absl::StatusOr<Driver> driver =
+      Driver::LoadFromLookup("model", &Lookup12);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  EXPECT_EQ(testing::RunInFork([&driver] {
+              ::testing::internal::CaptureStderr();
+              ReportReleaseFailure(
+                  driver->Error(CUDA_ERROR_INVALID_VALUE, "cuMemRelease()"));
+              return ::testing::internal::GetCapturedStderr().empty() ? 0 : 1;
+            }),
+            0);
 }
 
 TEST_F(DriverLoad, RemembersNotesOnlyOnceTheyCouldBeMade) {
