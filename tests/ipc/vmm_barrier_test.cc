@@ -428,6 +428,33 @@ TEST_F(BarrierTest, LettingGoEndsItForAll) {
               StartsWith("ABORTED: the barrier was let go by LetGo()"));
 }
 
+// Who lets go of what is broken already does not change why.
+TEST_F(BarrierTest, TheFirstReasonIsKept) {
+  Gather(1);
+  Kill(others_[0]);
+  ExpectSoon([&] { return !me_->barrier->status().ok(); });
+  me_->barrier->LetGo();
+  ExpectFails(absl::StatusCode::kUnavailable, me_->barrier->status(),
+              "rank 1 has ended");
+  ExpectFails(absl::StatusCode::kUnavailable, me_->barrier->ArriveOnHost(),
+              "rank 1 has ended");
+}
+
+TEST_F(BarrierTest, OfFencesThatCannotBeSharedIsRefused) {
+  const std::unique_ptr<FencePool> fences =
+      Must(FencePool::Create(device, {.sharing = SharePolicy::Private()}));
+  auto [theirs, member] = Must(platform::Channel::Pair());
+  std::vector<platform::Channel> members;
+  members.push_back(std::move(theirs));
+  const absl::Status status =
+      Barrier::Host(*fences, "", std::move(members), Late()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("private"));
+  // The member is offered nothing, and no fence is left.
+  EXPECT_TRUE(absl::IsUnavailable(member.Receive(Late()).status()));
+  EXPECT_EQ(fences->statistics().fences, 0u);
+}
+
 TEST_F(BarrierTest, ABarrierOfOneOrOfTooManyIsAnInvalidArgument) {
   ExpectFails(absl::StatusCode::kInvalidArgument, HostOf({}), "1 to 63 others");
   std::vector<platform::Channel> many;
@@ -478,6 +505,22 @@ TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
     Must(platform::ReceiveLifeline(good, Late()));
     EXPECT_EQ(Must(good.Receive(Late())).type, barrier::kBarrierBye);
   }
+}
+
+// Only rank 0 tells of others. A member that does is taken for one that ended.
+TEST_F(BarrierTest, AMemberThatTellsOfOthersBreaksTheBarrier) {
+  auto [theirs, member] = Must(platform::Channel::Pair());
+  ExpectOk(member.Send(barrier::kBarrierJoined, {}, {}, Late()));
+  ExpectOk(platform::SendLifeline(member, Late()));
+  std::vector<platform::Channel> members;
+  members.push_back(std::move(theirs));
+  const std::unique_ptr<Barrier> host = Must(
+      Barrier::Host(*fences_, served_->ticket(), std::move(members), Late()));
+  ExpectOk(member.Send(barrier::kBarrierGone, barrier::EncodeGone({1, true}),
+                       {}, Late()));
+  ExpectSoon([&] { return !host->status().ok(); });
+  ExpectFails(absl::StatusCode::kDataLoss, host->status(),
+              "rank 1 sent a message of type");
 }
 
 TEST_F(BarrierTest, WhoIsOfferedNoBarrierSaysWhy) {
