@@ -28,7 +28,7 @@ struct Model {
   CUresult cluster_result = CUDA_SUCCESS;
   CUresult count_result = CUDA_SUCCESS;
   CUresult info_result = CUDA_SUCCESS;
-  std::vector<CliqueInfo> cliques;
+  std::vector<CliqueInfo> cliques = {};
   std::size_t counted = 0;  // Beyond those that there are.
 };
 Model& Now() {
