@@ -1,6 +1,9 @@
 // Collective calls of a job with every driver call of one rank failed in turn.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,12 +11,17 @@
 #include "fabric/job_matrix.h"
 #include "tests/job/local_job.h"
 #include "tests/support/must.h"
+#include "tests/support/private_directory.h"
+#include "tests/support/syscall_faults.h"
 #include "tests/sweep/vmm_sweep.h"
 #include "vmm/job/handshake.h"
 #include "vmm/job/symmetric.h"
 
 namespace vmm::testing {
 namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
 
 // What rank 0 was told; INTERNAL when rank 1 was told otherwise.
 absl::Status CreateOnTwoRanks(const platform::Driver& of_rank_0,
@@ -105,6 +113,31 @@ TEST_F(JobSweep, Handshake) {
     }
   }
   ExpectSwept(plan);
+}
+
+// Its part fails, not the job: all others learn from its card why.
+TEST_F(JobSweep, ARankWhoseSystemCallFailsTellsItByItsCard) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call fails here";
+  const absl::StatusOr<Device> device = Device::ByOrdinal(TestDriver(), 0);
+  const PrivateDirectory root;  // As short a look as there is.
+  std::set<std::string> troubles;
+  for (std::uint64_t nth = 0;; ++nth) {
+    LocalJob job(1);
+    fabric::CallbackExchange exchange(job.Callbacks(0));
+    ArmSyscallFault({.point = {.nth = nth, .this_thread_only = true}});
+    const job::HandshakeResult met = job::Handshake(
+        device, exchange, {.job = {.root = root.path()}}, Late());
+    const SyscallOutcome outcome = DisarmSyscallFault();
+    if (outcome.fired == 0) break;
+    ASSERT_EQ(outcome.failed.size(), 1u);
+    const std::string& call = outcome.failed.front().call;
+    ASSERT_TRUE(met.status.ok()) << call << ": " << met.status;
+    const fabric::Refusal& trouble = met.matrix.details().card(0)->trouble;
+    if (trouble.empty()) continue;
+    troubles.insert(trouble.finding.id);
+    EXPECT_THAT(trouble.finding.text, HasSubstr(call));
+  }
+  EXPECT_THAT(troubles, Contains("no-context"));
 }
 
 }  // namespace
