@@ -229,6 +229,14 @@ TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
       {"VMMSHARE_HOST_FAIL", "cuMemMap:0:OUT_OF_MEMORY"},
       {"VMMSHARE_HOST_FAIL", "cuMemMap:x:OUT_OF_MEMORY"},
       {"VMMSHARE_HOST_FAIL", "cuMemMap:1:SUCCESS"},
+      {"VMMSHARE_HOST_FAIL", "cuMemMap::OUT_OF_MEMORY"},
+      {"VMMSHARE_HOST_PEERS", "0--1"},
+      {"VMMSHARE_HOST_FABRIC_GRANULARITY", "x"},
+      {"VMMSHARE_HOST_FABRIC_GRANULARITY", "0"},
+      {"VMMSHARE_HOST_FABRIC_GRANULARITY", "3M"},
+      {"VMMSHARE_HOST_FABRIC_CLUSTER", std::string(31, '0') + "x"},
+      {"VMMSHARE_HOST_FABRIC_CLUSTER", "x" + std::string(31, '0')},
+      {"VMMSHARE_HOST_KERNELS", "kernels.so"},
   };
   for (const auto& [name, value] : nonsense) {
     EXPECT_EQ(LoadsWith(name, value), kAborted) << name << "=" << value;

@@ -131,6 +131,7 @@ struct AtEnd {
     const CUresult result = cu.cuMemRelease(handle);
     std::fprintf(stderr, "late release: %d\n", static_cast<int>(result));
     if (result != CUDA_ERROR_DEINITIALIZED) _Exit(77);
+    if (cu.cuInit(0) != CUDA_ERROR_DEINITIALIZED) _Exit(78);
   }
   platform::DriverTable cu;  // A copy: TestDriver() is destroyed before.
   CUmemGenericAllocationHandle handle = 0;

@@ -241,6 +241,8 @@ TEST_F(Injection, FailsTheNthCallOnce) {
   EXPECT_EQ(cu.cuMemAddressFree(first, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemAddressFree(second, kGranule), CUDA_SUCCESS);
   EXPECT_EQ(HostDriver().calls("*"), 5u);
+  EXPECT_EQ(HostDriver().calls("cuMemMap"), 0u);
+  EXPECT_EQ(HostDriver().calls(nullptr), 0u);
 }
 
 TEST_F(Injection, FailsEveryCallFromTheNthOn) {
@@ -265,7 +267,7 @@ TEST_F(Injection, RefusesRulesItCannotUnderstand) {
   for (const char* rules :
        {"cuMemMap", "cuMemMap:3", "cuMemMap:0:UNKNOWN", "cuMemMap:x:UNKNOWN",
         "cuMemMap:1:NO_SUCH_RESULT", "cuMemMap:1:SUCCESS", "MemMap:1:UNKNOWN",
-        "cuMemMap:+:UNKNOWN", "cuMemMap:1:UNKNOWN;;"}) {
+        "cuMemMap:+:UNKNOWN", "cuMemMap::UNKNOWN", "cuMemMap:1:UNKNOWN;;"}) {
     EXPECT_EQ(HostDriver().fail(rules), 1) << rules;
   }
 }

@@ -51,13 +51,45 @@ TEST(HostDriverVersion, HasTheCallsAndNamesOfItsTime) {
 TEST(HostDriverVersion, ThatThereIsNotStopsTheProgram) {
   if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
   for (const std::string text :
-       {"11.8", "13.6", "14.0", "13", "13.x", "12.11"}) {
+       {"11.8", "13.6", "14.0", "13", "13.x", "x.0", "12.11", "12.-1"}) {
     EXPECT_NE(Child::Start("asks-for-a-call", {"new"},
                            {{"VMMSHARE_HOST_VERSION", text}})
                   .Wait(),
               0)
         << text;
   }
+}
+
+// args: the type of location that properties of device memory must tell.
+int TellsLocation(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  const CUmemAllocationProp prop = Properties();
+  CUmemAllocationProp told{};
+  CUmemGenericAllocationHandle handle = 0;
+  Checks checks;
+  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                CUDA_SUCCESS);
+  checks.Expect("properties",
+                cu.cuMemGetAllocationPropertiesFromHandle(&told, handle),
+                CUDA_SUCCESS);
+  checks.ExpectTrue("the type",
+                    static_cast<int>(told.location.type) == std::stoi(args[0]));
+  checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+  return checks.failures();
+}
+const bool kTellsLocation = RegisterChild("tells-location", &TellsLocation);
+
+TEST(HostDriverVersion, ALocationYetToComeIsANumber) {
+  const auto told = [](const char* type, const char* wanted) {
+    return Child::Start("tells-location", {wanted},
+                        {{"VMMSHARE_HOST_LOCATION", type}})
+        .Wait();
+  };
+  constexpr int kAborted = 128 + 6;
+  EXPECT_EQ(told("77", "77"), 0);
+  EXPECT_EQ(told("0", "77"), kAborted);
+  EXPECT_EQ(told("-1", "77"), kAborted);
+  EXPECT_EQ(told("device", "77"), kAborted);
 }
 
 }  // namespace

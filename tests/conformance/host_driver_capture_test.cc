@@ -1,0 +1,212 @@
+// Captures of the host-memory driver: what an invalid one answers, and the model's
+// own rules.
+#include <cstdint>
+#include <vector>
+
+#include "tests/conformance/host_driver_test.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr CUstreamCaptureMode kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL;
+constexpr CUstreamCaptureMode kThreadLocal =
+    CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+constexpr CUstreamCaptureMode kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+constexpr CUresult kInvalidated = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+constexpr CUresult kUnsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+
+class HostCaptures : public Conformance {
+ protected:
+  HostCaptures() : stream(MakeStream()), other(MakeStream()) {}
+
+  void Begin(CUstream of, CUstreamCaptureMode mode = kRelaxed) {
+    ASSERT_EQ(cu.cuStreamBeginCapture(of, mode), CUDA_SUCCESS);
+  }
+  // What the end of the capture answers. The graph goes.
+  CUresult End(CUstream of) {
+    CUgraph graph = nullptr;
+    const CUresult result = cu.cuStreamEndCapture(of, &graph);
+    EXPECT_EQ(graph != nullptr, result == CUDA_SUCCESS);
+    if (graph != nullptr) {
+      EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+    return result;
+  }
+  // The capture's end, as a graph that can be launched; it goes with the test.
+  CUgraphExec EndAsGraph(CUstream of) {
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    EXPECT_EQ(cu.cuStreamEndCapture(of, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+    Later(
+        [this, made] { EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS); });
+    return made;
+  }
+  CUstreamCaptureStatus StatusOf(CUstream one) {
+    CUstreamCaptureStatus status{};
+    EXPECT_EQ(cu.cuStreamIsCapturing(one, &status), CUDA_SUCCESS);
+    return status;
+  }
+  CUcontext Current() {
+    CUcontext context = nullptr;
+    EXPECT_EQ(cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
+    return context;
+  }
+
+  const CUstream stream;
+  const CUstream other;
+};
+
+TEST_F(HostCaptures, RefuseArgumentsThatCannotBe) {
+  auto before = static_cast<CUstreamCaptureMode>(-1);
+  auto behind = static_cast<CUstreamCaptureMode>(3);
+  CUgraph graph = nullptr;
+  CUgraphExec made = nullptr;
+  const CUgraphExec known = [&] {
+    Begin(stream);
+    return EndAsGraph(stream);
+  }();
+  // Both are things to launch or to make more of.
+  const auto as_graph = reinterpret_cast<CUgraph>(known);
+  ExpectAnswers({
+      {"begin", cu.cuStreamBeginCapture(stream, before), kInvalid},
+      {"begin", cu.cuStreamBeginCapture(stream, behind), kInvalid},
+      {"end to nowhere", cu.cuStreamEndCapture(stream, nullptr), kInvalid},
+      {"end of none", cu.cuStreamEndCapture(stream, &graph),
+       CUDA_ERROR_ILLEGAL_STATE},
+      {"status to nowhere", cu.cuStreamIsCapturing(stream, nullptr), kInvalid},
+      {"exchange", cu.cuThreadExchangeStreamCaptureMode(nullptr), kInvalid},
+      {"exchange", cu.cuThreadExchangeStreamCaptureMode(&before), kInvalid},
+      {"exchange", cu.cuThreadExchangeStreamCaptureMode(&behind), kInvalid},
+      {"make nowhere", cu.cuGraphInstantiate(nullptr, as_graph, 0), kInvalid},
+      {"make with flags", cu.cuGraphInstantiate(&made, as_graph, 1), kInvalid},
+      {"make of nothing", cu.cuGraphInstantiate(&made, nullptr, 0), kInvalid},
+      {"launch nothing", cu.cuGraphLaunch(nullptr, stream), kInvalid},
+      {"destroy nothing", cu.cuGraphDestroy(nullptr), kInvalid},
+      {"nor this", cu.cuGraphExecDestroy(nullptr), kInvalid},
+  });
+  EXPECT_EQ(StatusOf(stream), CU_STREAM_CAPTURE_STATUS_NONE);
+  EXPECT_EQ(made, nullptr);
+}
+
+TEST_F(HostCaptures, ThatAreInvalidTakeNothingMore) {
+  const CUdeviceptr address = Memory();
+  const CUevent event = MakeEvent();
+  const CUevent inside = MakeEvent();
+  EXPECT_EQ(cu.cuEventRecord(event, other), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+  Begin(other);
+  EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, other), CUDA_SUCCESS);
+  const CUgraphExec graph = EndAsGraph(other);
+  std::uint64_t word = 7;
+  Begin(stream);
+  ExpectAnswers({
+      {"breaks it", cu.cuStreamSynchronize(stream), kUnsupported},
+      {"synchronize", cu.cuStreamSynchronize(stream), kInvalidated},
+      {"query", cu.cuStreamQuery(stream), kInvalidated},
+      {"fill", cu.cuMemsetD8Async(address, 1, 8, stream), kInvalidated},
+      {"copy", cu.cuMemcpyDtoHAsync(&word, address, 8, stream), kInvalidated},
+      {"record", cu.cuEventRecord(inside, stream), kInvalidated},
+      {"wait", cu.cuStreamWaitEvent(stream, event, 0), kInvalidated},
+      {"graph", cu.cuGraphLaunch(graph, stream), kInvalidated},
+      {"the event", cu.cuEventSynchronize(inside), CUDA_ERROR_CAPTURED_EVENT},
+      {"its end", End(stream), kInvalidated},
+  });
+  EXPECT_EQ(Word(address), 0u);
+  EXPECT_EQ(word, 7u);
+}
+
+TEST_F(HostCaptures, HaveOneStream) {
+  const CUevent event = MakeEvent();
+  Begin(stream);
+  ExpectAnswers({
+      {"record", cu.cuEventRecord(event, stream), CUDA_SUCCESS},
+      {"in order anyway", cu.cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS},
+      {"a second one", cu.cuStreamWaitEvent(other, event, 0),
+       CUDA_ERROR_NOT_SUPPORTED},
+      {"its end", End(stream), CUDA_SUCCESS},
+  });
+}
+
+TEST_F(HostCaptures, AWaitForAllTheContextDoesBreaksThem) {
+  Begin(stream);
+  EXPECT_EQ(cu.cuCtxSynchronize(), kUnsupported);
+  EXPECT_EQ(StatusOf(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  EXPECT_EQ(cu.cuCtxSynchronize(), kInvalidated);
+  EXPECT_EQ(End(stream), kInvalidated);
+}
+
+TEST_F(HostCaptures, ThoseOfAnotherContextAreLeftAlone) {
+  const CUcontext here = Current();
+  const CUdeviceptr address = Memory();
+  MakeStream(CU_STREAM_DEFAULT);
+  CUcontext there = nullptr;
+  CUstream far = nullptr;
+  ASSERT_EQ(cu.cuDevicePrimaryCtxRetain(&there, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuCtxSetCurrent(there), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamCreate(&far, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  Begin(far);
+  ASSERT_EQ(cu.cuCtxSetCurrent(here), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(StatusOf(far), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  // It goes with its context, and is in nobody's way then.
+  EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+}
+
+TEST_F(HostCaptures, GoWithTheirStream) {
+  CUstream short_lived = nullptr;
+  ASSERT_EQ(cu.cuStreamCreate(&short_lived, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  Begin(short_lived, kGlobal);
+  CUdeviceptr block = 0;
+  EXPECT_EQ(cu.cuMemAlloc(&block, 1), kUnsupported);
+  EXPECT_EQ(cu.cuStreamDestroy(short_lived), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemAlloc(&block, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
+}
+
+TEST_F(HostCaptures, AThreadThatLooksAtItsOwnAloneIsHeldByThoseNotRelaxed) {
+  const CUevent event = MakeEvent();
+  CUstreamCaptureMode exchanged = kThreadLocal;
+  ASSERT_EQ(cu.cuThreadExchangeStreamCaptureMode(&exchanged), CUDA_SUCCESS);
+  for (const CUstreamCaptureMode mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    Begin(stream, mode);
+    EXPECT_EQ(cu.cuEventQuery(event),
+              mode == kRelaxed ? CUDA_SUCCESS : kUnsupported);
+    EXPECT_EQ(End(stream), mode == kRelaxed ? CUDA_SUCCESS : kInvalidated);
+  }
+  EXPECT_EQ(cu.cuThreadExchangeStreamCaptureMode(&exchanged), CUDA_SUCCESS);
+}
+
+TEST_F(HostCaptures, LeaveNoPlaceForACopyByTheNullStream) {
+  const CUdeviceptr address = Memory();
+  const CUstream blocking = MakeStream(CU_STREAM_DEFAULT);
+  const std::uint64_t word = 7;
+  Begin(blocking);
+  EXPECT_EQ(cu.cuMemcpyHtoD(address, &word, sizeof(word)),
+            CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(End(blocking), kInvalidated);
+  EXPECT_EQ(Word(address), 0u);
+}
+
+TEST_F(HostCaptures, ACopyToTheProgramsMemoryIsDoneAtEachLaunch) {
+  const CUdeviceptr address = Memory();
+  std::uint64_t word = 7;
+  Begin(stream);
+  EXPECT_EQ(cu.cuMemcpyDtoHAsync(&word, address, sizeof(word), stream),
+            CUDA_SUCCESS);
+  const CUgraphExec graph = EndAsGraph(stream);
+  EXPECT_EQ(word, 7u);
+  for (const unsigned char value : {1, 2}) {
+    EXPECT_EQ(cu.cuMemsetD8Async(address, value, 8, other), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuGraphLaunch(graph, other), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+    EXPECT_EQ(word, value * 0x0101010101010101u);
+  }
+}
+
+}  // namespace
+}  // namespace vmm::testing

@@ -1,0 +1,212 @@
+// Work of the host-memory driver that goes where it may not: the fault, and what is
+// left of the context afterwards.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "tests/conformance/host_driver_test.h"
+#include "tests/conformance/pool_test_base.h"
+#include "tests/support/child.h"
+
+namespace vmm::testing {
+namespace {
+
+constexpr CUresult kFault = CUDA_ERROR_ILLEGAL_ADDRESS;
+constexpr CUdeviceptr kNowhere = CUdeviceptr{1} << 62;
+
+void AsksForNoBytes(const VmmshareHostLaunch* launch, void* const*) {
+  launch->memory(launch, kNowhere, nullptr, 0);
+}
+
+void ReadsOneByte(const VmmshareHostLaunch* launch, void* const* arguments) {
+  std::size_t size = 1;
+  launch->memory(launch, *static_cast<CUdeviceptr*>(arguments[0]), &size, 0);
+}
+
+// The driver with a context whose next work is the first after no fault.
+class Faulty {
+ public:
+  Faulty() : cu(DriverWithContext()) {
+    constexpr std::size_t kSizes[] = {sizeof(CUdeviceptr)};
+    HostDriver().add_kernel("asks", &AsksForNoBytes, nullptr, 0);
+    HostDriver().add_kernel("reads", &ReadsOneByte, kSizes, 1);
+    checks.Expect("block", cu.cuMemAlloc(&block, 64), CUDA_SUCCESS);
+  }
+  void Launch(const char* kernel, std::vector<void*> arguments) {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    checks.Expect(kernel, cu.cuModuleLoadData(&module, kModuleText),
+                  CUDA_SUCCESS);
+    checks.Expect(kernel, cu.cuModuleGetFunction(&function, module, kernel),
+                  CUDA_SUCCESS);
+    checks.Expect(kernel,
+                  cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr,
+                                    arguments.data(), nullptr),
+                  CUDA_SUCCESS);
+  }
+  // Expects the fault, and makes the context anew.
+  void Recover(const char* what) {
+    checks.Expect(what, cu.cuCtxSynchronize(), kFault);
+    checks.Expect(what, cu.cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    checks.Expect(what, cu.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    checks.Expect(what, cu.cuMemAlloc(&block, 64), CUDA_SUCCESS);
+  }
+
+  const platform::DriverTable& cu;
+  Checks checks;
+  CUdeviceptr block = 0;
+};
+
+int AnswersAfterAFault(const std::vector<std::string>&) {
+  Faulty faulty;
+  const platform::DriverTable& cu = faulty.cu;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  Checks& checks = faulty.checks;
+  checks.Expect("stream", cu.cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+  checks.Expect("event", cu.cuEventCreate(&event, 2), CUDA_SUCCESS);
+  checks.Expect("record", cu.cuEventRecord(event, stream), CUDA_SUCCESS);
+  faulty.Launch("asks", {});
+  checks.Expect("the fault", cu.cuStreamSynchronize(nullptr), kFault);
+  const CUdeviceptr block = faulty.block;
+  std::uint64_t word = 7;
+  void* host = nullptr;
+  CUdeviceptr made = 0;
+  CUstream another = nullptr;
+  CUevent another_event = nullptr;
+  CUipcMemHandle handle{};
+  CUcontext context = nullptr;
+  std::size_t bytes = 0;
+  int priority = 7;
+  unsigned int flags = 7;
+  const auto priority_of =
+      FindExport<decltype(::cuStreamGetPriority)>("cuStreamGetPriority");
+  const auto flags_of =
+      FindExport<decltype(::cuStreamGetFlags)>("cuStreamGetFlags");
+  const std::vector<std::pair<const char*, CUresult>> answers = {
+      {"cuEventQuery", cu.cuEventQuery(event)},
+      {"cuEventSynchronize", cu.cuEventSynchronize(event)},
+      {"cuEventRecord", cu.cuEventRecord(event, stream)},
+      {"cuEventCreate", cu.cuEventCreate(&another_event, 2)},
+      {"cuStreamWaitEvent", cu.cuStreamWaitEvent(stream, event, 0)},
+      {"cuStreamCreate", cu.cuStreamCreate(&another, 0)},
+      {"cuStreamQuery", cu.cuStreamQuery(stream)},
+      {"cuStreamSynchronize", cu.cuStreamSynchronize(stream)},
+      {"cuStreamGetCtx", cu.cuStreamGetCtx(stream, &context)},
+      {"cuStreamGetPriority", priority_of(stream, &priority)},
+      {"cuStreamGetFlags", flags_of(stream, &flags)},
+      {"cuStreamWriteValue64", cu.cuStreamWriteValue64(stream, block, 1, 0)},
+      {"cuStreamWaitValue64", cu.cuStreamWaitValue64(stream, block, 0, 0)},
+      {"cuMemAlloc", cu.cuMemAlloc(&made, 1)},
+      {"cuMemFree", cu.cuMemFree(block)},
+      {"cuMemHostAlloc", cu.cuMemHostAlloc(&host, 1, 0)},
+      {"cuMemGetInfo", cu.cuMemGetInfo(&bytes, &bytes)},
+      {"cuMemAllocAsync", cu.cuMemAllocAsync(&made, 1, stream)},
+      {"cuMemGetAddressRange", cu.cuMemGetAddressRange(&made, &bytes, block)},
+      {"cuIpcOpenMemHandle", cu.cuIpcOpenMemHandle(&made, handle, 1)},
+      {"cuMemcpyHtoD", cu.cuMemcpyHtoD(block, &word, 8)},
+      {"cuMemcpyDtoHAsync", cu.cuMemcpyDtoHAsync(&word, block, 8, stream)},
+      {"cuMemsetD8Async", cu.cuMemsetD8Async(block, 1, 8, stream)},
+  };
+  for (const auto& [call, answer] : answers)
+    checks.Expect(call, answer, kFault);
+  checks.ExpectTrue("nothing was done",
+                    made == 0 && host == nullptr && another == nullptr &&
+                        another_event == nullptr && word == 7 &&
+                        priority == 7 && flags == 7 && context == nullptr);
+  faulty.Recover("anew");
+  return checks.failures();
+}
+const bool kAnswers =
+    RegisterChild("answers-after-a-fault", &AnswersAfterAFault);
+
+TEST(HostFaults, EveryCallOfTheContextSaysSo) {
+  EXPECT_EQ(Child::Start("answers-after-a-fault", {}).Wait(), 0);
+}
+
+// As vmmshare's own kernels take them.
+struct Pieces {
+  static constexpr std::size_t kMost = 1168;
+  std::uint64_t to[kMost];
+  std::uint64_t from[kMost];
+  std::uint64_t bytes[kMost];
+  std::uint32_t end[kMost];
+  std::uint32_t count;
+};
+
+int OwnKernelsGoWrong(const std::vector<std::string>&) {
+  Faulty faulty;
+  CUdeviceptr nowhere = kNowhere;
+  std::uint64_t nothing = 0;
+  std::uint64_t one = 1;
+  CUdeviceptr& block = faulty.block;
+  faulty.Launch("reads", {&block});  // Once where it may.
+  faulty.Launch("reads", {&nowhere});
+  faulty.Recover("a read");
+  faulty.Launch("vmmshare_fence_meet", {&nowhere, &one, &nothing, &nothing});
+  faulty.Recover("a signal");
+  faulty.Launch("vmmshare_fence_meet", {&nothing, &nothing, &nowhere, &one});
+  faulty.Recover("a wait");
+  faulty.Launch("vmmshare_fence_add", {&nothing, &one});  // To no address.
+  faulty.Launch("vmmshare_fence_add", {&nowhere, &one});
+  faulty.Recover("an addition");
+  for (const char* kernel : {"vmmshare_copy_many", "vmmshare_crc32c_many"}) {
+    for (const bool from_nowhere : {false, true}) {
+      const auto pieces = std::make_unique<Pieces>();
+      pieces->count = 1;
+      pieces->to[0] = from_nowhere ? block : kNowhere;
+      pieces->from[0] = from_nowhere ? kNowhere : block;
+      pieces->bytes[0] = 32;
+      faulty.Launch(kernel, {pieces.get()});
+      faulty.Recover(kernel);
+    }
+  }
+  return faulty.checks.failures();
+}
+const bool kOwnKernels =
+    RegisterChild("own-kernels-go-wrong", &OwnKernelsGoWrong);
+
+TEST(HostFaults, OfVmmsharesOwnKernels) {
+  EXPECT_EQ(Child::Start("own-kernels-go-wrong", {}).Wait(), 0);
+}
+
+int LosesAccess(const std::vector<std::string>&) {
+  Faulty faulty;
+  const platform::DriverTable& cu = faulty.cu;
+  Checks& checks = faulty.checks;
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr far = 0;
+  CUdeviceptr gate = 0;
+  CUstream stream = nullptr;
+  CUstream other = nullptr;
+  const CUmemPoolProps props = PoolProperties(0, 1);
+  checks.Expect("pool", cu.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+  const CUmemAccessDesc all = Access(kReadWrite, 0);
+  const CUmemAccessDesc none = Access(kNoAccess, 0);
+  checks.Expect("access", cu.cuMemPoolSetAccess(pool, &all, 1), CUDA_SUCCESS);
+  checks.Expect("take", cu.cuMemAllocFromPoolAsync(&far, 64, pool, nullptr),
+                CUDA_SUCCESS);
+  checks.Expect("gate", cu.cuMemAlloc(&gate, 8), CUDA_SUCCESS);
+  checks.Expect("zero", FillAndWait(cu, gate, 0, 8), CUDA_SUCCESS);
+  checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+  checks.Expect("stream", cu.cuStreamCreate(&other, 1), CUDA_SUCCESS);
+  checks.Expect("wait", cu.cuStreamWaitValue64(stream, gate, 1, 0),
+                CUDA_SUCCESS);
+  checks.Expect("fill", cu.cuMemsetD8Async(far, 1, 64, stream), CUDA_SUCCESS);
+  checks.Expect("no access", cu.cuMemPoolSetAccess(pool, &none, 1),
+                CUDA_SUCCESS);
+  checks.Expect("go", cu.cuStreamWriteValue64(other, gate, 1, 0), CUDA_SUCCESS);
+  checks.Expect("the fault", cu.cuStreamSynchronize(stream), kFault);
+  faulty.Recover("access lost");
+  return checks.failures();
+}
+const bool kLosesAccess = RegisterChild("loses-access", &LosesAccess);
+
+TEST(HostFaults, OfWorkWhoseMemoryItsDeviceMayNoMoreReach) {
+  EXPECT_EQ(Child::Start("loses-access", {}).Wait(), 0);
+}
+
+}  // namespace
+}  // namespace vmm::testing
