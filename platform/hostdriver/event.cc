@@ -178,13 +178,11 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
   if (event->Reached(target)) return CUDA_SUCCESS;
-  return Submit(state, stream,
-                [event, target, weak = std::weak_ptr<Stream>(stream)](
-                    State& now, Lock& held) {
-                  const std::shared_ptr<Stream> self = weak.lock();
-                  WaitUntilReached(now, held, *event, target, [&] {
-                    return self == nullptr || MustAbandon(now, *self);
-                  });
-                  return CUDA_SUCCESS;
-                });
+  return Submit(
+      state, stream,
+      [event, target, context = stream->context](State& now, Lock& held) {
+        WaitUntilReached(now, held, *event, target,
+                         [&] { return MustAbandon(now, *context); });
+        return CUDA_SUCCESS;
+      });
 }

@@ -49,20 +49,18 @@ T Read(const void* argument, std::size_t bytes = sizeof(T)) {
 
 // All signal before one waits, as the threads of a block may.
 Work Meet(const std::shared_ptr<Stream>& stream, std::vector<Step> steps) {
-  return [steps = std::move(steps), weak = std::weak_ptr<Stream>(stream)](
-             State& state, Lock& held) {
-    const std::shared_ptr<Stream> self = weak.lock();
-    if (self == nullptr) return CUDA_SUCCESS;
+  return [steps = std::move(steps), context = stream->context](State& state,
+                                                               Lock& held) {
     for (const Step& step : steps) {
       if (step.signal_at != 0 &&
-          !StoreWord(state, self->context->device, step.signal_at,
+          !StoreWord(state, context->device, step.signal_at,
                      step.signal_value)) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
       }
     }
     for (const Step& step : steps) {
       if (step.wait_at != 0 &&
-          !AwaitWord(state, held, *self, step.wait_at, step.wait_value,
+          !AwaitWord(state, held, *context, step.wait_at, step.wait_value,
                      CU_STREAM_WAIT_VALUE_GEQ)) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
       }

@@ -49,16 +49,16 @@ void Run(const std::shared_ptr<Stream>& stream) {
     if (state.stopping || stream->queue.empty()) break;
     Stream::Operation operation = std::move(stream->queue.front());
     stream->queue.pop_front();
+    Context& context = *stream->context;
     state.progress.wait(lock, [&] {
-      return MustAbandon(state, *stream) || AllReached(operation.after);
+      return MustAbandon(state, context) || AllReached(operation.after);
     });
     if (state.config.delay.count() != 0) {
       state.progress.wait_until(lock, operation.not_before,
-                                [&] { return MustAbandon(state, *stream); });
+                                [&] { return MustAbandon(state, context); });
     }
-    Context& context = *stream->context;
     const bool in_order =
-        !MustAbandon(state, *stream) && context.error == CUDA_SUCCESS;
+        !MustAbandon(state, context) && context.error == CUDA_SUCCESS;
     if (in_order || operation.always) {
       const CUresult result = operation.work(state, lock);
       if (result != CUDA_SUCCESS && context.error == CUDA_SUCCESS) {
@@ -103,8 +103,8 @@ std::vector<Stream::Point> PointsBeforeNow(
   return points;
 }
 
-bool MustAbandon(const State& state, const Stream& stream) {
-  return state.stopping || stream.context->destroyed;
+bool MustAbandon(const State& state, const Context& context) {
+  return state.stopping || context.destroyed;
 }
 
 CUresult LookUpStream(State& state, const char* call, CUstream id,

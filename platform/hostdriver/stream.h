@@ -86,8 +86,8 @@ CUresult WaitForStream(State& state, Lock& lock,
 CUresult WaitForContext(State& state, Lock& lock,
                         const std::shared_ptr<Context>& context);
 
-// Whether a wait inside work of the stream must be given up.
-bool MustAbandon(const State& state, const Stream& stream);
+// Whether a wait inside work of the context must be given up.
+bool MustAbandon(const State& state, const Context& context);
 
 // Closes all streams of a context that ends.
 void AbandonStreams(State& state, Context& context);

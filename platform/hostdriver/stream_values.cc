@@ -71,16 +71,16 @@ bool AddToWord(State& state, int device, CUdeviceptr address,
   return true;
 }
 
-bool AwaitWord(State& state, Lock& held, const Stream& stream,
+bool AwaitWord(State& state, Lock& held, const Context& context,
                CUdeviceptr address, std::uint64_t value,
                unsigned int condition) {
   bool is_there = true;
   PollUntil(state, held, [&] {
-    if (MustAbandon(state, stream)) return true;
+    if (MustAbandon(state, context)) return true;
     // Looked up each time: memory unmapped under a waiting stream is a fault,
     // not a reason to wait for ever.
-    const Word word = FindWord(state, address, stream.context->device,
-                               CU_MEM_ACCESS_FLAGS_PROT_READ);
+    const Word word =
+        FindWord(state, address, context.device, CU_MEM_ACCESS_FLAGS_PROT_READ);
     is_there = word.value != nullptr;
     return !is_there ||
            IsMet(std::atomic_ref<std::uint64_t>(*word.value).load(), value,
@@ -129,11 +129,9 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream id, CUdeviceptr address,
   if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult r = CheckWord(state, address); r != CUDA_SUCCESS) return r;
   return Submit(state, stream,
-                [address, value, flags, weak = std::weak_ptr<Stream>(stream)](
-                    State& now, Lock& held) {
-                  const std::shared_ptr<Stream> self = weak.lock();
-                  if (self == nullptr) return CUDA_SUCCESS;
-                  return AwaitWord(now, held, *self, address, value, flags)
+                [address, value, flags, context = stream->context](State& now,
+                                                                   Lock& held) {
+                  return AwaitWord(now, held, *context, address, value, flags)
                              ? CUDA_SUCCESS
                              : CUDA_ERROR_LAUNCH_FAILED;
                 });

@@ -15,9 +15,9 @@ bool StoreWord(State& state, int device, CUdeviceptr address,
                std::uint64_t value);
 bool AddToWord(State& state, int device, CUdeviceptr address,
                std::uint64_t value);
-// Returns when `condition`, a CU_STREAM_WAIT_VALUE_*, is met, or when the stream
-// must give up. Lets go of the lock meanwhile.
-bool AwaitWord(State& state, Lock& held, const Stream& stream,
+// Returns when `condition`, a CU_STREAM_WAIT_VALUE_*, is met, or when work
+// of the context must be given up. Lets go of the lock meanwhile.
+bool AwaitWord(State& state, Lock& held, const Context& context,
                CUdeviceptr address, std::uint64_t value,
                unsigned int condition);
 

@@ -208,5 +208,35 @@ TEST_F(HostCaptures, ACopyToTheProgramsMemoryIsDoneAtEachLaunch) {
   }
 }
 
+// The wait, and the signal of a kernel, are the graph's.
+TEST_F(HostCaptures, AGraphDoesAllItsWorkWhenItsStreamHasGone) {
+  const CUdeviceptr gate = Memory();
+  CUmodule module = nullptr;
+  CUfunction meet = nullptr;
+  ASSERT_EQ(cu.cuModuleLoadData(&module, kModuleText), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuModuleGetFunction(&meet, module, "vmmshare_fence_meet"),
+            CUDA_SUCCESS);
+  CUstream short_lived = nullptr;
+  ASSERT_EQ(cu.cuStreamCreate(&short_lived, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  Begin(short_lived);
+  std::uint64_t signal_at = gate + 8;
+  std::uint64_t signal = 5;
+  std::uint64_t nothing = 0;
+  void* arguments[] = {&signal_at, &signal, &nothing, &nothing};
+  EXPECT_EQ(cu.cuStreamWaitValue64(short_lived, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuLaunchKernel(meet, 1, 1, 1, 1, 1, 1, 0, short_lived, arguments,
+                              nullptr),
+            CUDA_SUCCESS);
+  const CUgraphExec graph = EndAsGraph(short_lived);
+  EXPECT_EQ(cu.cuStreamDestroy(short_lived), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(graph, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cu.cuStreamWriteValue64(other, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(Word(gate + 8), signal);
+  EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace vmm::testing
