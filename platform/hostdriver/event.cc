@@ -109,13 +109,17 @@ CUresult CUDAAPI cuEventRecord(CUevent id, CUstream stream_id) {
                                         : CUDA_SUCCESS;
   }
   const std::uint64_t target = event->slot->recorded.fetch_add(1) + 1;
-  return SubmitAlways(state, stream, [event, target](State&, Lock&) {
-    std::atomic<std::uint64_t>& completed = event->slot->completed;
-    std::uint64_t now = completed.load();
-    while (now < target && !completed.compare_exchange_weak(now, target)) {
-    }
-    return CUDA_SUCCESS;
-  });
+  const CUresult result =
+      SubmitAlways(state, stream, [event, target](State&, Lock&) {
+        std::atomic<std::uint64_t>& completed = event->slot->completed;
+        std::uint64_t now = completed.load();
+        while (now < target && !completed.compare_exchange_weak(now, target)) {
+        }
+        return CUDA_SUCCESS;
+      });
+  // What nobody will complete, nobody must wait for.
+  if (result != CUDA_SUCCESS) event->slot->recorded.fetch_sub(1);
+  return result;
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent id) {

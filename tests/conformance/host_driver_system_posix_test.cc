@@ -201,6 +201,7 @@ int HasNoThreads(const std::vector<std::string>&) {
   checks.Expect("record", cu.cuEventRecord(event, idle), kNoMemory);
   platform::Check(pthread_setattr_default_np(&before) == 0,
                   "the stacks of threads cannot be set back");
+  checks.Expect("nothing to wait for", cu.cuEventQuery(event), CUDA_SUCCESS);
   CUstream other = nullptr;
   checks.Expect("other", cu.cuStreamCreate(&other, 1), CUDA_SUCCESS);
   checks.Expect("go", cu.cuStreamWriteValue64(other, block, 1, 0),
