@@ -44,18 +44,13 @@ constexpr std::string_view kUnsafe[] = {
     "cuMemsetD32",
 };
 
+// Whether `capture` holds calls of `thread`, this one, which is not relaxed.
 bool IsUnder(const Capture& capture, std::thread::id thread) {
-  switch (thread_mode) {
-    case CU_STREAM_CAPTURE_MODE_RELAXED:
-      return false;
-    case CU_STREAM_CAPTURE_MODE_THREAD_LOCAL:
-      return capture.thread == thread &&
-             capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    default:
-      return capture.thread == thread
-                 ? capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                 : capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+  if (capture.thread == thread) {
+    return capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
   }
+  return thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+         capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
 CUresult Invalidate(Capture& capture, CUresult why) {

@@ -97,7 +97,7 @@ void ReadPeers(Config* config) {
     const auto b = dash == std::string_view::npos
                        ? std::nullopt
                        : ParseNumber<int>(pair.substr(dash + 1));
-    if (!a || !b || *a < 0 || *b < 0 || *a == *b) {
+    if (!a || !b || *b < 0 || *a == *b) {
       BadValue("VMMSHARE_HOST_PEERS", value,
                "all, none, or pairs of device numbers such as 0-1,1-2");
     }

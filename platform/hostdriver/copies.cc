@@ -55,10 +55,11 @@ void CopyBytes(std::byte* to, const std::byte* from, std::size_t size) {
   }
 }
 
+// Both are of as many bytes.
 void CopyPieces(std::vector<Piece> to, std::vector<Piece> from) {
   std::size_t i = 0;
   std::size_t j = 0;
-  while (i < to.size() && j < from.size()) {
+  while (i < to.size()) {
     const std::size_t size = std::min(to[i].size, from[j].size);
     CopyBytes(to[i].data, from[j].data, size);
     for (Piece* piece : {&to[i], &from[j]}) {
