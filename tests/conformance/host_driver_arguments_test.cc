@@ -76,6 +76,7 @@ TEST_F(HostArguments, OfMappings) {
   const std::size_t too_far = std::size_t{0} - kGranule;
   unsigned long long flags = 0;
   std::size_t bytes = 0;
+  CUmemGenericAllocationHandle handle = 0;
   ExpectAnswers({
       {"the first half alone", cu.cuMemUnmap(address + kGranule, kGranule),
        kInvalid},
@@ -97,6 +98,14 @@ TEST_F(HostArguments, OfMappings) {
       {"a device before all", cu.cuMemGetAccess(&flags, &before, address),
        CUDA_ERROR_INVALID_DEVICE},
       {"the host's where nothing is", cu.cuMemGetAccess(&flags, &host, address),
+       kInvalid},
+      {"another kind of handle",
+       cu.cuMemImportFromShareableHandle(&handle, nullptr,
+                                         CU_MEM_HANDLE_TYPE_WIN32_KMT),
+       CUDA_ERROR_NOT_SUPPORTED},
+      {"no kind of handle",
+       cu.cuMemImportFromShareableHandle(&handle, nullptr,
+                                         CU_MEM_HANDLE_TYPE_NONE),
        kInvalid},
       {"no such granularity",
        cu.cuMemGetAllocationGranularity(

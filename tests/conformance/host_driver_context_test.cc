@@ -1,6 +1,9 @@
 // Contexts that a program makes itself: no part of vmmshare uses them, so they
 // are not in its table, and programs link them.
+#include <thread>
+
 #include "tests/conformance/host_driver_test.h"
+#include "tests/support/child.h"
 #include "tests/support/emulator.h"
 
 namespace vmm::testing {
@@ -98,6 +101,7 @@ TEST_F(MadeContext, RefusesWhatItCannotMake) {
   CUcontext made = nullptr;
   EXPECT_EQ(Make(nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(Make(&made, 64), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(Make(&made, -1), CUDA_ERROR_INVALID_DEVICE);
   EXPECT_EQ(Make(&made, 0, 1u << 20), CUDA_ERROR_INVALID_VALUE);
   CreateParameters parameters{&made, 1, nullptr};
   EXPECT_EQ(Make(&made, 0, 0, &parameters),
@@ -105,6 +109,109 @@ TEST_F(MadeContext, RefusesWhatItCannotMake) {
   parameters = {nullptr, 0, &made};
   EXPECT_EQ(Make(&made, 0, 0, &parameters), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(Destroy(nullptr), CUDA_ERROR_INVALID_VALUE);
+  parameters = {nullptr, 0, nullptr};
+  ASSERT_EQ(Make(&made, 0, 0, &parameters), CUDA_SUCCESS);
+  EXPECT_EQ(Destroy(made), CUDA_SUCCESS);
+}
+
+TEST_F(MadeContext, AThreadHasRoomForSoManyCurrentOnes) {
+  const CUcontext current = Current();
+  CUresult result = CUDA_SUCCESS;
+  int pushed = 0;
+  for (; pushed < 100; ++pushed) {
+    result = cu.cuCtxPushCurrent(current);
+    if (result != CUDA_SUCCESS) break;
+  }
+  EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(pushed, 63);
+  CUcontext made = nullptr;
+  EXPECT_EQ(Make(&made), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(made, nullptr);
+  for (; pushed > 0; --pushed) {
+    EXPECT_EQ(cu.cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(Current(), current);
+}
+
+TEST_F(MadeContext, ThatIsDestroyedBelowAnotherStaysThereAndIsOfNoUse) {
+  const CUcontext primary = Current();
+  void* host = nullptr;
+  ASSERT_EQ(cu.cuMemHostAlloc(&host, 1, 0), CUDA_SUCCESS);
+  CUcontext made = nullptr;
+  ASSERT_EQ(Make(&made, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuCtxPushCurrent(primary), CUDA_SUCCESS);
+  EXPECT_EQ(Destroy(made), CUDA_SUCCESS);
+  EXPECT_EQ(Enable(made), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cu.cuCtxPushCurrent(made), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(Current(), primary);
+  EXPECT_EQ(cu.cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(Current(), made);
+  CUdeviceptr block = 0;
+  EXPECT_EQ(cu.cuMemAlloc(&block, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  int device = 7;
+  EXPECT_EQ(
+      cu.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                               reinterpret_cast<CUdeviceptr>(host)),
+      CUDA_SUCCESS);
+  EXPECT_EQ(device, 0) << "its device is no more the current one";
+  EXPECT_EQ(cu.cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(Current(), primary);
+  EXPECT_EQ(cu.cuMemFreeHost(host), CUDA_SUCCESS);
+}
+
+TEST_F(MadeContext, IsNotAskedForByAThreadThatOnlyLooks) {
+  const CUdeviceptr address = Memory();
+  void* host = nullptr;
+  ASSERT_EQ(cu.cuMemHostAlloc(&host, 1, 0), CUDA_SUCCESS);
+  std::thread([&] {
+    int device = 7;
+    int access = 7;
+    CUdeviceptr block = 0;
+    std::size_t size = 0;
+    ExpectAnswers({
+        {"none", cu.cuMemAlloc(&block, 1), CUDA_ERROR_INVALID_CONTEXT},
+        {"nor this", cu.cuMemFree(address), CUDA_ERROR_INVALID_CONTEXT},
+        {"nor this", cu.cuMemFreeHost(host), CUDA_ERROR_INVALID_CONTEXT},
+        {"nor this", cu.cuMemGetAddressRange(&block, &size, address),
+         CUDA_ERROR_INVALID_CONTEXT},
+        {"the host's",
+         cu.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                  reinterpret_cast<CUdeviceptr>(host)),
+         CUDA_SUCCESS},
+        {"its own device's",
+         cu.cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+                                  address),
+         CUDA_SUCCESS},
+    });
+    EXPECT_EQ(device, 0);
+    EXPECT_EQ(access, static_cast<int>(kReadWrite));
+  }).join();
+  EXPECT_EQ(cu.cuMemFreeHost(host), CUDA_SUCCESS);
+}
+
+// With VMMSHARE_HOST_PEERS=none.
+int HasNoPeers(const std::vector<std::string>&) {
+  const platform::DriverTable& cu = DriverWithContext();
+  CUcontext there = nullptr;
+  CUmemoryPool pool = nullptr;
+  const CUmemAccessDesc desc = Access(kReadWrite, 1);
+  Checks checks;
+  checks.Expect("retain", cu.cuDevicePrimaryCtxRetain(&there, 1), CUDA_SUCCESS);
+  checks.Expect("enable",
+                FindExport<CUresult(CUcontext, unsigned)>(
+                    "cuCtxEnablePeerAccess")(there, 0),
+                CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  checks.Expect("pool", cu.cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+  checks.Expect("access", cu.cuMemPoolSetAccess(pool, &desc, 1),
+                CUDA_ERROR_INVALID_DEVICE);
+  return checks.failures();
+}
+const bool kHasNoPeers = RegisterChild("has-no-peers", &HasNoPeers);
+
+TEST_F(MadeContext, ReachesNoneButPeers) {
+  EXPECT_EQ(Child::Start("has-no-peers", {}, {{"VMMSHARE_HOST_PEERS", "none"}})
+                .Wait(),
+            0);
 }
 
 TEST_F(MadeContext, EnablesAccessToAPeerOnce) {

@@ -53,6 +53,9 @@ TEST_F(MisuseDeathTest, UsingAReleasedHandleStopsTheProgram) {
 TEST_F(MisuseDeathTest, AHandleNeverIssuedStopsTheProgram) {
   EXPECT_DEATH(cu.cuMemRelease(0x1234),
                "handle 0x1234 was never issued by this driver");
+  const CUmemGenericAllocationHandle last = Released();
+  EXPECT_DEATH(cu.cuMemRelease(last + 16), "was never issued by this driver");
+  EXPECT_DEATH(cu.cuMemRelease(last - 8), "was never issued by this driver");
 }
 
 TEST_F(MisuseDeathTest, AHandleValueIsNeverUsedAgain) {
@@ -80,6 +83,9 @@ TEST_F(MisuseDeathTest, DestroyingAnEventTwiceStopsTheProgram) {
   ASSERT_EQ(cu.cuEventDestroy(event), CUDA_SUCCESS);
   EXPECT_DEATH(cu.cuEventDestroy(event),
                "cuEventDestroy: event 0x\\w+ was already released");
+  CUipcEventHandle handle{};
+  EXPECT_DEATH(cu.cuIpcGetEventHandle(&handle, event),
+               "cuIpcGetEventHandle: event 0x\\w+ was already released");
 }
 
 TEST_F(MisuseDeathTest, AContextThatIsNoneStopsTheProgram) {

@@ -172,6 +172,11 @@ TEST_F(HostKernel, RefusesModulesThatAreNone) {
   EXPECT_EQ(cu.cuModuleLoadData(&module, "hello"), CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(cu.cuModuleLoadData(&module, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuModuleUnload(nullptr), CUDA_ERROR_INVALID_HANDLE);
+  constexpr char kBinary[] =
+      "\x7f"
+      "ELF, a device's";
+  ASSERT_EQ(cu.cuModuleLoadData(&module, kBinary), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
   const auto load = reinterpret_cast<CUresult (*)(CUmodule*, const char*)>(
       HostDriverExport("cuModuleLoad"));
   EXPECT_EQ(load(&module, "/nothing.cubin"), CUDA_ERROR_FILE_NOT_FOUND);
@@ -188,6 +193,16 @@ TEST_F(HostKernel, CompilersLogsAreEmpty) {
   CUmodule module = nullptr;
   ASSERT_EQ(load(&module, kText, 3, options, values), CUDA_SUCCESS);
   EXPECT_STREQ(log, "");
+  // Of no room, or in no place, nothing is written.
+  char untouched[8] = "unread";
+  values[0] = nullptr;
+  values[1] = untouched;
+  ASSERT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
+  ASSERT_EQ(load(&module, kText, 2, options, values), CUDA_SUCCESS);
+  EXPECT_STREQ(untouched, "unread");
+  values[0] = reinterpret_cast<void*>(8);
+  ASSERT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
+  ASSERT_EQ(load(&module, kText, 1, options, values), CUDA_SUCCESS);
   EXPECT_EQ(values[0], nullptr);
   EXPECT_EQ(values[2], reinterpret_cast<void*>(32));
   EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
@@ -220,6 +235,7 @@ TEST_F(HostKernel, RegistrationsThatCannotBeAreRefused) {
   EXPECT_EQ(add("x", &Wait, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(add("x", &Wait, kTooMuch, 2), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(add("x", &Wait, kNothing, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(add("x", &Wait, kNothing, 1 << 20), CUDA_ERROR_INVALID_VALUE);
 }
 
 // In a process of its own: the context is lost.
@@ -273,6 +289,8 @@ TEST_F(HostKernelDeathTest, AFunctionOfAnUnloadedModuleStopsTheProgram) {
   ASSERT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
   EXPECT_DEATH(Launch(add), "cuLaunchKernel: function 0x\\w+ was already");
   EXPECT_DEATH(cu.cuModuleUnload(module), "cuModuleUnload: module");
+  EXPECT_DEATH(cu.cuModuleGetFunction(&add, module, "add"),
+               "cuModuleGetFunction: module 0x\\w+ was already released");
 }
 
 }  // namespace

@@ -100,9 +100,28 @@ TEST_F(HostDriverForOthers, CopiesTellFromTheAddressesWhatTheyCopy) {
   std::memset(back, 0, sizeof(back));
   EXPECT_EQ(copy_now(at(back), there, sizeof(back)), CUDA_SUCCESS);
   EXPECT_EQ(back, text);
+  EXPECT_EQ(copy_now(there + 128, at(text.c_str()), 4), CUDA_SUCCESS);
+  EXPECT_EQ(copy_now(there + 132, there + 4, 4), CUDA_SUCCESS);
+  EXPECT_EQ(Word(there + 128), Word(there));
+  CUdeviceptr block = 0;
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cu.cuMemAlloc(&block, 64), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemAllocAsync(&pooled, 64, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(copy_now(block, there, 8), CUDA_SUCCESS);
+  EXPECT_EQ(copy_now(pooled, block, 8), CUDA_SUCCESS);
+  EXPECT_EQ(Word(pooled), Word(there));
+  EXPECT_EQ(cu.cuMemFreeAsync(pooled, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(copy_now(pooled, there, 8), CUDA_ERROR_INVALID_VALUE)
+      << "the pool has it still";
+  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
   std::memset(last, 0, sizeof(last));
   EXPECT_EQ(copy_now(at(last), at(back), sizeof(back)), CUDA_SUCCESS);
   EXPECT_EQ(last, text);
+  ASSERT_EQ(HostDriver().fail("cuMemcpy:1:UNKNOWN"), 0);
+  EXPECT_EQ(copy_now(at(back), at(last), 1), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(HostDriver().fail(nullptr), 0);
+  EXPECT_EQ(copy(at(back), at(last), 1, CU_STREAM_PER_THREAD),
+            CUDA_ERROR_NOT_SUPPORTED);
 }
 
 }  // namespace

@@ -162,13 +162,14 @@ TEST_F(HostRefusals, KernelsOfSizesThatCannotBe) {
   EXPECT_EQ(blocks, 0);
 }
 
-TEST_F(HostRefusals, AKernelOfAnotherContext) {
+TEST_F(HostRefusals, KernelsAndEventsOfAnotherContext) {
+  const CUevent event = MakeEvent();
   CUcontext made = nullptr;
   ASSERT_EQ((FindExport<CUresult(CUcontext*, unsigned, int)>("cuCtxCreate_v2")(
                 &made, 0, 0)),
             CUDA_SUCCESS);
   EXPECT_EQ(Launch({1, 1, 1}, {1, 1, 1}), CUDA_ERROR_INVALID_HANDLE);
-  EXPECT_EQ(cu.cuEventRecord(nullptr, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cu.cuEventRecord(event, nullptr), CUDA_ERROR_INVALID_HANDLE);
   CUmodule module = nullptr;
   EXPECT_EQ(cu.cuModuleLoadData(&module, kModuleText), CUDA_SUCCESS);
   EXPECT_EQ(FindExport<CUresult(CUcontext)>("cuCtxDestroy_v2")(made),

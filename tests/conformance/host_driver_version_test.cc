@@ -60,6 +60,37 @@ TEST(HostDriverVersion, ThatThereIsNotStopsTheProgram) {
   }
 }
 
+TEST(HostDriverVersion, EntryPointsAreFoundOrItIsSaidWhyNot) {
+  using Ask = CUresult(const char*, void**, int, cuuint64_t,
+                       CUdriverProcAddressQueryResult*);
+  Ask* const ask = FindExport<Ask>("cuGetProcAddress_v2");
+  constexpr cuuint64_t kPerThread =
+      CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  void* found = &found;
+  ExpectAnswers({
+      {"no name", ask(nullptr, &found, 12000, 0, nullptr), kInvalid},
+      {"nowhere", ask("cuInit", nullptr, 12000, 0, nullptr), kInvalid},
+      {"streams per thread", ask("cuInit", &found, 12000, kPerThread, nullptr),
+       kInvalid},
+  });
+  EXPECT_EQ(found, nullptr);
+  const auto status_of = [&](const char* name, int version,
+                             cuuint64_t flags = 0) {
+    CUdriverProcAddressQueryResult status{};
+    EXPECT_EQ(ask(name, &found, version, flags, &status), CUDA_SUCCESS);
+    EXPECT_EQ(found != nullptr, status == CU_GET_PROC_ADDRESS_SUCCESS);
+    return status;
+  };
+  EXPECT_EQ(status_of("cuMemCreate", 12000), CU_GET_PROC_ADDRESS_SUCCESS);
+  EXPECT_EQ(status_of("cuMemCreate", 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM),
+            CU_GET_PROC_ADDRESS_SUCCESS);
+  EXPECT_EQ(status_of("cuMemCreate", 10010),
+            CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+  EXPECT_EQ(status_of("cuNothing", 12000),
+            CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  EXPECT_EQ(ask("cuNothing", &found, 12000, 0, nullptr), CUDA_ERROR_NOT_FOUND);
+}
+
 // args: the type of location that properties of device memory must tell.
 int TellsLocation(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();
@@ -87,8 +118,8 @@ TEST(HostDriverVersion, ALocationYetToComeIsANumber) {
   };
   constexpr int kAborted = 128 + 6;
   EXPECT_EQ(told("77", "77"), 0);
+  EXPECT_EQ(told("6", "6"), 0) << "a domain of the device";
   EXPECT_EQ(told("0", "77"), kAborted);
-  EXPECT_EQ(told("-1", "77"), kAborted);
   EXPECT_EQ(told("device", "77"), kAborted);
 }
 
