@@ -105,7 +105,8 @@ void TrimPool(State& state, Pool& pool, std::size_t keep);
 // above its release threshold.
 void ReleaseAtSynchronize(State& state);
 
-// Whether `address` is in memory that a pool had and gave back.
+// Whether `address` is in memory that a pool had and gave back. REQUIRES: there is no
+// block.
 bool WasPooled(State& state, CUdeviceptr address);
 
 }  // namespace vmm::hostdriver

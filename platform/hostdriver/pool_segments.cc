@@ -259,9 +259,7 @@ void ReleaseAtSynchronize(State& state) {
 
 bool WasPooled(State& state, CUdeviceptr address) {
   if (SegmentAt(state, address) != nullptr) return true;
-  if (MappingAt(state, address) != state.mappings.end() ||
-      ReservationAt(state, address) != state.reservations.end() ||
-      BlockAt(state, address) != state.blocks.end()) {
+  if (ReservationAt(state, address) != state.reservations.end()) {
     return false;  // The addresses are somebody else's by now.
   }
   const auto next = Retired().upper_bound(address);
