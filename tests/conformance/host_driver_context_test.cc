@@ -163,6 +163,9 @@ TEST_F(MadeContext, IsNotAskedForByAThreadThatOnlyLooks) {
   const CUdeviceptr address = Memory();
   void* host = nullptr;
   ASSERT_EQ(cu.cuMemHostAlloc(&host, 1, 0), CUDA_SUCCESS);
+  CUcontext made = nullptr;
+  ASSERT_EQ(Make(&made), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
   std::thread([&] {
     int device = 7;
     int access = 7;
@@ -172,6 +175,7 @@ TEST_F(MadeContext, IsNotAskedForByAThreadThatOnlyLooks) {
         {"none", cu.cuMemAlloc(&block, 1), CUDA_ERROR_INVALID_CONTEXT},
         {"nor this", cu.cuMemFree(address), CUDA_ERROR_INVALID_CONTEXT},
         {"nor this", cu.cuMemFreeHost(host), CUDA_ERROR_INVALID_CONTEXT},
+        {"it need not be current", Destroy(made), CUDA_SUCCESS},
         {"nor this", cu.cuMemGetAddressRange(&block, &size, address),
          CUDA_ERROR_INVALID_CONTEXT},
         {"the host's",

@@ -49,6 +49,34 @@ TEST_F(HostCopies, ToTheHostMayGoToADevice) {
   EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
 }
 
+// Memory of the host whose bytes the program may only read is written as a device.
+TEST_F(HostCopies, ToWhatTheCpuMayOnlyReadGoByADevice) {
+  constexpr CUmemLocationType kNuma = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  const CUdeviceptr from = Memory();
+  const CUdeviceptr to = Reserve();
+  Map(to, CreateWith(Properties(0, kNuma)));
+  SetAccess(to, kGranule);
+  EXPECT_EQ(FillAndWait(cu, from, 5, 64), CUDA_SUCCESS);
+  const auto set = [&](CUmemAccess_flags flags) {
+    const CUmemAccessDesc desc = Access(flags, 0, kNuma);
+    return cu.cuMemSetAccess(to, kGranule, &desc, 1);
+  };
+  const auto get = [&] {
+    const CUmemLocation location = Access(kNoAccess, 0, kNuma).location;
+    unsigned long long flags = 77;
+    EXPECT_EQ(cu.cuMemGetAccess(&flags, &location, to), CUDA_SUCCESS);
+    return flags;
+  };
+  for (const CUmemAccess_flags flags : {kRead, kReadWrite, kNoAccess}) {
+    EXPECT_EQ(set(flags), CUDA_SUCCESS);
+    EXPECT_EQ(get(), static_cast<unsigned long long>(flags));
+    EXPECT_EQ(FillAndWait(cu, to, 0, 8), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuMemcpyDtoH(reinterpret_cast<void*>(to), from, 8),
+              CUDA_SUCCESS);
+    EXPECT_EQ(Word(to), 0x0505050505050505u);
+  }
+}
+
 TEST_F(HostCopies, OntoThemselvesAreOfWhatWasThere) {
   const CUdeviceptr address = Memory();
   std::vector<std::uint8_t> bytes(64);

@@ -136,6 +136,28 @@ struct Pieces {
   std::uint32_t count;
 };
 
+// Two allocations beside each other, which outlive a context.
+CUdeviceptr Mapped(Faulty* faulty) {
+  const platform::DriverTable& cu = faulty->cu;
+  const CUmemAllocationProp prop = Properties();
+  const CUmemAccessDesc desc = Access(kReadWrite);
+  CUdeviceptr address = 0;
+  faulty->checks.Expect("reserve",
+                        cu.cuMemAddressReserve(&address, 2 * kGranule, 0, 0, 0),
+                        CUDA_SUCCESS);
+  for (const CUdeviceptr at : {address, address + kGranule}) {
+    CUmemGenericAllocationHandle handle = 0;
+    faulty->checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                          CUDA_SUCCESS);
+    faulty->checks.Expect("map", cu.cuMemMap(at, kGranule, 0, handle, 0),
+                          CUDA_SUCCESS);
+  }
+  faulty->checks.Expect("access",
+                        cu.cuMemSetAccess(address, 2 * kGranule, &desc, 1),
+                        CUDA_SUCCESS);
+  return address;
+}
+
 int OwnKernelsGoWrong(const std::vector<std::string>&) {
   Faulty faulty;
   CUdeviceptr nowhere = kNowhere;
@@ -152,6 +174,9 @@ int OwnKernelsGoWrong(const std::vector<std::string>&) {
   faulty.Launch("vmmshare_fence_add", {&nothing, &one});  // To no address.
   faulty.Launch("vmmshare_fence_add", {&nowhere, &one});
   faulty.Recover("an addition");
+  CUdeviceptr across = Mapped(&faulty) + kGranule - 4;
+  faulty.Launch("vmmshare_fence_add", {&across, &one});
+  faulty.Recover("a word of two allocations");
   for (const char* kernel : {"vmmshare_copy_many", "vmmshare_crc32c_many"}) {
     for (const bool from_nowhere : {false, true}) {
       const auto pieces = std::make_unique<Pieces>();
@@ -178,9 +203,11 @@ int LosesAccess(const std::vector<std::string>&) {
   Checks& checks = faulty.checks;
   CUmemoryPool pool = nullptr;
   CUdeviceptr far = 0;
-  CUdeviceptr gate = 0;
   CUstream stream = nullptr;
   CUstream other = nullptr;
+  CUevent event = nullptr;
+  const CUdeviceptr mapped = Mapped(&faulty);
+  const CUdeviceptr gate = mapped;
   const CUmemPoolProps props = PoolProperties(0, 1);
   checks.Expect("pool", cu.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
   const CUmemAccessDesc all = Access(kReadWrite, 0);
@@ -188,18 +215,26 @@ int LosesAccess(const std::vector<std::string>&) {
   checks.Expect("access", cu.cuMemPoolSetAccess(pool, &all, 1), CUDA_SUCCESS);
   checks.Expect("take", cu.cuMemAllocFromPoolAsync(&far, 64, pool, nullptr),
                 CUDA_SUCCESS);
-  checks.Expect("gate", cu.cuMemAlloc(&gate, 8), CUDA_SUCCESS);
-  checks.Expect("zero", FillAndWait(cu, gate, 0, 8), CUDA_SUCCESS);
+  checks.Expect("zero", FillAndWait(cu, gate, 0, 16), CUDA_SUCCESS);
   checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
   checks.Expect("stream", cu.cuStreamCreate(&other, 1), CUDA_SUCCESS);
   checks.Expect("wait", cu.cuStreamWaitValue64(stream, gate, 1, 0),
                 CUDA_SUCCESS);
   checks.Expect("fill", cu.cuMemsetD8Async(far, 1, 64, stream), CUDA_SUCCESS);
+  checks.Expect("more", cu.cuMemsetD8Async(gate + 8, 1, 8, stream),
+                CUDA_SUCCESS);
+  checks.Expect("event", cu.cuEventCreate(&event, 2), CUDA_SUCCESS);
+  checks.Expect("record", cu.cuEventRecord(event, stream), CUDA_SUCCESS);
   checks.Expect("no access", cu.cuMemPoolSetAccess(pool, &none, 1),
                 CUDA_SUCCESS);
   checks.Expect("go", cu.cuStreamWriteValue64(other, gate, 1, 0), CUDA_SUCCESS);
+  checks.Expect("the event is done all the same", cu.cuEventSynchronize(event),
+                kFault);
   checks.Expect("the fault", cu.cuStreamSynchronize(stream), kFault);
   faulty.Recover("access lost");
+  std::uint64_t left = 7;
+  checks.Expect("memory", cu.cuMemcpyDtoH(&left, mapped + 8, 8), CUDA_SUCCESS);
+  checks.ExpectTrue("what came after is left out", left == 0);
   return checks.failures();
 }
 const bool kLosesAccess = RegisterChild("loses-access", &LosesAccess);

@@ -159,6 +159,17 @@ std::string Digits(std::uint64_t file) {
   return text;
 }
 
+TEST_F(Forged, NumbersThatNoDescriptorHasAreNotImported) {
+  CUmemGenericAllocationHandle handle = 0;
+  for (const std::intptr_t fd : {std::intptr_t{1} << 40, std::intptr_t{-1}}) {
+    EXPECT_EQ(cu.cuMemImportFromShareableHandle(
+                  &handle, reinterpret_cast<void*>(fd), kFd),
+              CUDA_ERROR_UNKNOWN)
+        << fd;
+  }
+  EXPECT_EQ(handle, 0u);
+}
+
 // The file of events that a handle names, in all that is wrong with it.
 TEST_F(Forged, FilesOfEventsAreNotOpened) {
   const CUevent event =

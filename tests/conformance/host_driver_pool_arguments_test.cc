@@ -75,6 +75,10 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreMadeOfAndSharedBy) {
       {"a block", cu.cuMemAlloc(&address, 1), CUDA_SUCCESS},
       {"a block of no pool", cu.cuMemFreeAsync(address, nullptr), kInvalid},
       {"as it was made", cu.cuMemFree(address), CUDA_SUCCESS},
+      {"what is low", cu.cuMemFreeAsync(4096, nullptr), kInvalid},
+      {"what is high", cu.cuMemFreeAsync(CUdeviceptr{1} << 62, nullptr),
+       kInvalid},
+      {"what is reserved", cu.cuMemFreeAsync(Reserve(), nullptr), kInvalid},
   });
 }
 
@@ -83,6 +87,7 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreAskedAndTold) {
   const auto unknown = static_cast<CUmemPool_attribute>(99);
   constexpr auto kUsed = CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
   std::uint64_t value = 7;
+  const CUmemAccessDesc all = Access(kReadWrite);
   CUmemAccess_flags flags = kRead;
   CUmemLocation here = At(0);
   CUmemLocation before = At(-1);
@@ -107,6 +112,7 @@ TEST_F(HostPoolArguments, OfWhatPoolsAreAskedAndTold) {
       {"what its own device has", set(kReadWrite, 0), CUDA_SUCCESS},
       {"less than that", set(kRead, 0), kInvalid},
       {"none", cu.cuMemPoolSetAccess(pool, nullptr, 1), kInvalid},
+      {"none at all", cu.cuMemPoolSetAccess(pool, &all, 0), kInvalid},
       {"no flags", cu.cuMemPoolGetAccess(nullptr, pool, &here), kInvalid},
       {"no location", cu.cuMemPoolGetAccess(&flags, pool, nullptr), kInvalid},
       {"no pool", cu.cuMemPoolGetAccess(&flags, nullptr, &here), kInvalid},

@@ -77,6 +77,13 @@ TEST_F(HostPoolEdges, APointerNamesMemoryOfItsPoolAlone) {
   SetWord(&nothing, 6, 0);
   CUmemPoolPtrExportData between = good;
   SetWord(&between, 5, WordOf(good, 5) + 1);
+  CUmemPoolPtrExportData smaller = good;
+  SetWord(&smaller, 6, 512);
+  CUmemPoolPtrExportData larger = good;
+  SetWord(&larger, 5, WordOf(good, 5) + 2 * kMiB);
+  SetWord(&larger, 6, std::uint64_t{1} << 40);
+  CUmemPoolPtrExportData past = good;
+  SetWord(&past, 5, std::uint64_t{1} << 40);
   ExpectAnswers({
       {"another pool's", import(ExportPointer(far_address)), kInvalid},
       {"another device's", import(other_device), kInvalid},
@@ -84,6 +91,9 @@ TEST_F(HostPoolEdges, APointerNamesMemoryOfItsPoolAlone) {
       {"of no bytes", import(nothing), kInvalid},
       {"as it is", import(good), CUDA_SUCCESS},
       {"between places", import(between), kInvalid},
+      {"another size there", import(smaller), kInvalid},
+      {"more than there is", import(larger), kInvalid},
+      {"past its end", import(past), kInvalid},
       {"from an imported one",
        cu.cuMemAllocFromPoolAsync(&block, 1, imported, nullptr), kInvalid},
       {"for others", cu.cuDeviceSetMemPool(0, imported), kInvalid},

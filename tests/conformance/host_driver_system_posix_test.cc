@@ -1,21 +1,19 @@
 // The host-memory driver where the system gives it nothing more: no descriptors, no
-// threads, no addresses; and files and objects that others have made.
+// threads, no room.
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "platform/base/check.h"
+#include "tests/conformance/bytes_as_text.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/conformance/pool_test_base.h"
@@ -34,7 +32,8 @@ struct Result {
   CUresult wanted;
 };
 
-int HasNoDescriptors(const std::vector<std::string>&) {
+// args: a legacy handle.
+int HasNoDescriptors(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();
   const CUmemAllocationProp prop = Properties();
   const CUmemAllocationProp host = Properties(0, CU_MEM_LOCATION_TYPE_HOST);
@@ -56,6 +55,7 @@ int HasNoDescriptors(const std::vector<std::string>&) {
     return cu.cuMemGetHandleForAddressRange(
         &fd, block, kGranule, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   };
+  const auto legacy = FromText<CUipcMemHandle>(args[0]);
   CUmemoryPool none = nullptr;
   std::optional<DescriptorLimit> limit(0);
   const std::vector<Result> results = {
@@ -72,6 +72,8 @@ int HasNoDescriptors(const std::vector<std::string>&) {
        kNoSystem},
       {"cuMemGetHandleForAddressRange", range(), kNoSystem},
       {"cuEventCreate", cu.cuEventCreate(&event, 6), kNoSystem},
+      {"cuIpcOpenMemHandle", cu.cuIpcOpenMemHandle(&address, legacy, 1),
+       kInvalid},
   };
   limit.reset();
   for (const Result& r : results) checks.Expect(r.call, r.got, r.wanted);
@@ -83,94 +85,60 @@ int HasNoDescriptors(const std::vector<std::string>&) {
                         fd == -1 && none == nullptr && event == nullptr);
   checks.Expect("again", cu.cuEventCreate(&event, 6), CUDA_SUCCESS);
   checks.Expect("again", ExportPoolTo(cu, &fd, pool), CUDA_SUCCESS);
+  checks.Expect("again", cu.cuIpcOpenMemHandle(&address, legacy, 1),
+                CUDA_SUCCESS);
   return checks.failures();
 }
 const bool kHasNoDescriptors =
     RegisterChild("has-no-descriptors", &HasNoDescriptors);
 
-TEST(HostSystem, WithoutDescriptorsEachCallSaysSoAndLeavesNothing) {
-  EXPECT_EQ(Child::Start("has-no-descriptors", {}).Wait(), 0);
+class HostSystem : public Conformance {};
+
+TEST_F(HostSystem, WithoutDescriptorsEachCallSaysSoAndLeavesNothing) {
+  CUdeviceptr block = 0;
+  CUipcMemHandle handle{};
+  ASSERT_EQ(cu.cuMemAlloc(&block, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuIpcGetMemHandle(&handle, block), CUDA_SUCCESS);
+  EXPECT_EQ(Child::Start("has-no-descriptors", {ToText(handle)}).Wait(), 0);
+  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
 }
 
-// More than any process has addresses for; the machine's devices have it.
-constexpr std::size_t kHuge = std::size_t{1} << 47;
-
-int HasNoAddresses(const std::vector<std::string>&) {
+// Files of no more than a page, and the signal of the limit is no end.
+int HasNoRoom(const std::vector<std::string>&) {
   const platform::DriverTable& cu = DriverWithContext();
-  CUdeviceptr address = 0;
-  void* data = nullptr;
-  const VmmshareHostLedger before = LedgerNow();
+  const CUmemAllocationProp prop = Properties();
+  CUmemGenericAllocationHandle handle = 0;
+  CUevent event = nullptr;
   Checks checks;
-  checks.Expect("cuMemAlloc", cu.cuMemAlloc(&address, kHuge), kNoMemory);
-  checks.Expect("cuMemHostAlloc", cu.cuMemHostAlloc(&data, kHuge, 0),
-                kNoMemory);
-  checks.Expect("cuMemAllocAsync", cu.cuMemAllocAsync(&address, kHuge, nullptr),
-                kNoMemory);
-  checks.Expect("cuMemAddressReserve",
-                cu.cuMemAddressReserve(&address, kHuge, 0, 0, 0), kNoMemory);
-  checks.Expect(
-      "aligned to more than all",
-      cu.cuMemAddressReserve(&address, kHuge, std::size_t{1} << 62, 0, 0),
-      kNoMemory);
-  checks.Expect(
-      "more than all",
-      cu.cuMemAddressReserve(&address, std::size_t{0} - kGranule, 0, 0, 0),
-      kNoMemory);
-  const VmmshareHostLedger after = LedgerNow();
-  checks.ExpectTrue("nothing is left of it",
-                    std::memcmp(&before, &after, sizeof(after)) == 0 &&
-                        address == 0 && data == nullptr);
-  std::size_t free = 0;
-  std::size_t total = 0;
-  checks.Expect("cuMemGetInfo", cu.cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  checks.ExpectTrue("all is free", free == total && total == 2 * kHuge);
+  checks.Expect("before", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                CUDA_SUCCESS);
+  checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+  handle = 0;
+  rlimit before{};
+  platform::Check(getrlimit(RLIMIT_FSIZE, &before) == 0, "getrlimit() failed");
+  rlimit little = before;
+  signal(SIGXFSZ, SIG_IGN);
+  for (const rlim_t bytes : {4096, 0}) {
+    little.rlim_cur = bytes;
+    platform::Check(setrlimit(RLIMIT_FSIZE, &little) == 0,
+                    "setrlimit() failed");
+    const CUresult created = cu.cuMemCreate(&handle, kGranule, &prop, 0);
+    const CUresult recorded = cu.cuEventCreate(&event, 6);
+    platform::Check(setrlimit(RLIMIT_FSIZE, &before) == 0,
+                    "setrlimit() failed");
+    checks.Expect("memory", created, kNoSystem);
+    checks.Expect("event", recorded, kNoSystem);
+  }
+  checks.ExpectTrue("nothing was given", handle == 0 && event == nullptr);
+  checks.Expect("again", cu.cuMemCreate(&handle, kGranule, &prop, 0),
+                CUDA_SUCCESS);
+  checks.Expect("again", cu.cuEventCreate(&event, 6), CUDA_SUCCESS);
   return checks.failures();
 }
-const bool kHasNoAddresses = RegisterChild("has-no-addresses", &HasNoAddresses);
+const bool kHasNoRoom = RegisterChild("has-no-room", &HasNoRoom);
 
-TEST(HostSystem, WithoutAddressesEachCallSaysSoAndLeavesNothing) {
-  EXPECT_EQ(
-      Child::Start("has-no-addresses", {},
-                   {{"VMMSHARE_HOST_INSTANCE", NameOfItsOwn("no-addresses")},
-                    {"VMMSHARE_HOST_MEMORY", "262144G"}})
-          .Wait(),
-      0);
-}
-
-class HostAddresses : public Conformance {
- protected:
-  CUdeviceptr ReserveAt(std::size_t size, std::size_t alignment,
-                        CUdeviceptr hint) {
-    CUdeviceptr address = 0;
-    EXPECT_EQ(cu.cuMemAddressReserve(&address, size, alignment, hint, 0),
-              CUDA_SUCCESS);
-    return address;
-  }
-};
-
-TEST_F(HostAddresses, AreThoseAskedForIfTheyAreFree) {
-  // Its middle: other threads are given what lies at an edge.
-  constexpr std::size_t kRoom = std::size_t{1} << 32;
-  const CUdeviceptr room = ReserveAt(kRoom, 0, 0);
-  ASSERT_EQ(cu.cuMemAddressFree(room, kRoom), CUDA_SUCCESS);
-  const CUdeviceptr hint = room + kRoom / 2;
-  EXPECT_EQ(ReserveAt(kGranule, 0, hint), hint);
-  const CUdeviceptr elsewhere = ReserveAt(kGranule, 0, hint);
-  EXPECT_NE(elsewhere, hint) << "taken by now";
-  EXPECT_EQ(cu.cuMemAddressFree(elsewhere, kGranule), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemAddressFree(hint, kGranule), CUDA_SUCCESS);
-}
-
-TEST_F(HostAddresses, MayBeAlignedToALargePartOfThem) {
-  constexpr std::size_t kAlignment = std::size_t{1} << 40;
-  const CUdeviceptr address = ReserveAt(kGranule, kAlignment, 0);
-  EXPECT_NE(address, 0u);
-  EXPECT_EQ(address % kAlignment, 0u);
-  const CUdeviceptr next = ReserveAt(kGranule, kAlignment, 0);
-  EXPECT_NE(next, address);
-  EXPECT_EQ(next % kAlignment, 0u);
-  EXPECT_EQ(cu.cuMemAddressFree(address, kGranule), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemAddressFree(next, kGranule), CUDA_SUCCESS);
+TEST_F(HostSystem, WithoutRoomForFilesMemoryAndEventsAreRefused) {
+  EXPECT_EQ(Child::Start("has-no-room", {}).Wait(), 0);
 }
 
 // Threads with more stack than there are addresses.
@@ -191,11 +159,12 @@ int HasNoThreads(const std::vector<std::string>&) {
                 CUDA_SUCCESS);
   pthread_attr_t before{};
   pthread_attr_t huge{};
-  platform::Check(pthread_getattr_default_np(&before) == 0 &&
-                      pthread_getattr_default_np(&huge) == 0 &&
-                      pthread_attr_setstacksize(&huge, kHuge) == 0 &&
-                      pthread_setattr_default_np(&huge) == 0,
-                  "the stacks of threads cannot be set");
+  platform::Check(
+      pthread_getattr_default_np(&before) == 0 &&
+          pthread_getattr_default_np(&huge) == 0 &&
+          pthread_attr_setstacksize(&huge, std::size_t{1} << 47) == 0 &&
+          pthread_setattr_default_np(&huge) == 0,
+      "the stacks of threads cannot be set");
   checks.Expect("fill", cu.cuMemsetD8Async(block + 8, 1, 8, idle), kNoMemory);
   checks.Expect("copy", cu.cuMemcpyDtoHAsync(&word, block, 8, idle), kNoMemory);
   checks.Expect("record", cu.cuEventRecord(event, idle), kNoMemory);
@@ -214,7 +183,7 @@ int HasNoThreads(const std::vector<std::string>&) {
 }
 const bool kHasNoThreads = RegisterChild("has-no-threads", &HasNoThreads);
 
-TEST(HostSystem, WithoutThreadsWorkIsRefusedAndTheStreamLives) {
+TEST_F(HostSystem, WithoutThreadsWorkIsRefusedAndTheStreamLives) {
   EXPECT_EQ(Child::Start("has-no-threads", {}).Wait(), 0);
 }
 
@@ -234,7 +203,7 @@ int KeepsStandardStreamsClosed(const std::vector<std::string>&) {
 const bool kKeepsClosed =
     RegisterChild("keeps-standard-streams-closed", &KeepsStandardStreamsClosed);
 
-TEST(HostSystem, MemoryIsNoStandardStream) {
+TEST_F(HostSystem, MemoryIsNoStandardStream) {
   EXPECT_EQ(Child::Start("keeps-standard-streams-closed", {}).Wait(), 0);
 }
 

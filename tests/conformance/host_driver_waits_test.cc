@@ -10,14 +10,11 @@
 #include <vector>
 
 #include "tests/conformance/bytes_as_text.h"
-#include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
 
 namespace vmm::testing {
 namespace {
-
-constexpr unsigned kShared = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 // Calls `call` on two threads with this one's context, opens `gate` once both are
 // about to, and returns what they answered, the smaller first.
@@ -121,6 +118,33 @@ TEST_F(HostWaits, OfTwoThatCloseAHandleOneIsTooLate) {
   EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
 }
 
+TEST_F(HostWaits, TheNullStreamComesAfterBlockingStreamsThatWereDestroyed) {
+  const CUdeviceptr gate = Memory();
+  CUcontext made = nullptr;
+  CUstream far = nullptr;
+  ASSERT_EQ(FindExport<CUresult(CUcontext*, unsigned, int)>("cuCtxCreate_v2")(
+                &made, 0, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamCreate(&far, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamWaitValue64(far, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamDestroy(far), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxPopCurrent(&made), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 1, 8, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS) << "another context's";
+  CUstream near = nullptr;
+  EXPECT_EQ(cu.cuStreamCreate(&near, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamWaitValue64(near, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 2, 8, near), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamDestroy(near), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 3, 8, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cu.cuStreamWriteValue64(MakeStream(), gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(Word(gate + 8), 0x0303030303030303u);
+  EXPECT_EQ(FindExport<CUresult(CUcontext)>("cuCtxDestroy_v2")(made),
+            CUDA_SUCCESS);
+}
+
 TEST_F(HostWaits, EndWithTheirContext) {
   const CUdeviceptr gate = Memory();
   CUcontext made = nullptr;
@@ -143,60 +167,6 @@ TEST_F(HostWaits, EndWithTheirContext) {
             CUDA_SUCCESS);
   waits.join();
   EXPECT_EQ(result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-}
-
-// args: socket. Makes an event that is never done, sends it, and waits for its end.
-int RecordsForEver(const std::vector<std::string>& args) {
-  const platform::DriverTable& cu = DriverWithContext();
-  const int socket = std::stoi(args[0]);
-  CUdeviceptr gate = 0;
-  CUevent event = nullptr;
-  CUstream stream = nullptr;
-  CUipcEventHandle handle{};
-  Checks checks;
-  checks.Expect("gate", cu.cuMemAlloc(&gate, 8), CUDA_SUCCESS);
-  checks.Expect("zero", FillAndWait(cu, gate, 0, 8), CUDA_SUCCESS);
-  checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
-  checks.Expect("event", cu.cuEventCreate(&event, kShared), CUDA_SUCCESS);
-  checks.Expect("stand", cu.cuStreamWaitValue64(stream, gate, 1, 0),
-                CUDA_SUCCESS);
-  checks.Expect("record", cu.cuEventRecord(event, stream), CUDA_SUCCESS);
-  checks.Expect("handle", cu.cuIpcGetEventHandle(&handle, event), CUDA_SUCCESS);
-  SendBytes(socket, &handle, sizeof(handle));
-  char end = 0;
-  ReceiveBytes(socket, &end, 1);  // Killed meanwhile.
-  return checks.failures();
-}
-const bool kRecordsForEver = RegisterChild("records-for-ever", &RecordsForEver);
-
-TEST_F(HostWaits, ForAnEventEndWithTheProcessThatMadeIt) {
-  const SocketPair sockets = MakeSocketPair();
-  Child maker =
-      Child::Start("records-for-ever", {std::to_string(sockets.childs)});
-  CloseDescriptor(sockets.childs);
-  CUipcEventHandle handle{};
-  ASSERT_TRUE(ReceiveBytes(sockets.mine, &handle, sizeof(handle)));
-  // Its magic number, its file, its generation, its slot: each spoilt in turn.
-  CUevent event = nullptr;
-  for (const int word : {0, 8, 16, 24}) {
-    CUipcEventHandle bad = handle;
-    bad.reserved[word + 1] ^= 1;
-    EXPECT_EQ(cu.cuIpcOpenEventHandle(&event, bad), CUDA_ERROR_MAP_FAILED)
-        << word;
-  }
-  ASSERT_EQ(cu.cuIpcOpenEventHandle(&event, handle), CUDA_SUCCESS);
-  const CUstream stream = MakeStream();
-  EXPECT_EQ(cu.cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
-  EXPECT_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-  EXPECT_EQ(cu.cuIpcGetEventHandle(&handle, event), CUDA_ERROR_INVALID_HANDLE)
-      << "another process's";
-  maker.Kill();
-  EXPECT_EQ(maker.Wait(), Child::kKilled);
-  EXPECT_EQ(cu.cuEventSynchronize(event), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuEventDestroy(event), CUDA_SUCCESS);
-  CloseDescriptor(sockets.mine);
 }
 
 }  // namespace
