@@ -44,6 +44,16 @@ std::pair<CUresult, CUresult> OnTwoThreads(
   return std::minmax(results[0], results[1]);
 }
 
+// Which of several functions of streams is done first.
+struct Turn {
+  static void CUDA_CB Take(void* data) {
+    Turn& turn = *static_cast<Turn*>(data);
+    turn.taken = (*turn.turns)++;
+  }
+  std::atomic<int>* turns;
+  int taken = -1;
+};
+
 class HostWaits : public Conformance {
  protected:
   // A stream that stands until the word at `gate` is 1.
@@ -131,16 +141,21 @@ TEST_F(HostWaits, TheNullStreamComesAfterBlockingStreamsThatWereDestroyed) {
   EXPECT_EQ(cu.cuCtxPopCurrent(&made), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 1, 8, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS) << "another context's";
+  EXPECT_EQ(Word(gate + 8), 0x0101010101010101u);
   CUstream near = nullptr;
   EXPECT_EQ(cu.cuStreamCreate(&near, CU_STREAM_DEFAULT), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamWaitValue64(near, gate, 1, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 2, 8, near), CUDA_SUCCESS);
+  std::atomic<int> turns = 0;
+  Turn of_near{&turns};
+  Turn of_null{&turns};
+  EXPECT_EQ(cu.cuLaunchHostFunc(near, &Turn::Take, &of_near), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamDestroy(near), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 3, 8, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuLaunchHostFunc(nullptr, &Turn::Take, &of_null), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(cu.cuStreamWriteValue64(MakeStream(), gate, 1, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(Word(gate + 8), 0x0303030303030303u);
+  EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(of_near.taken, 0);
+  EXPECT_EQ(of_null.taken, 1);
   EXPECT_EQ(FindExport<CUresult(CUcontext)>("cuCtxDestroy_v2")(made),
             CUDA_SUCCESS);
 }
