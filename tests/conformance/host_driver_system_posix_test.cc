@@ -187,6 +187,39 @@ TEST_F(HostSystem, WithoutThreadsWorkIsRefusedAndTheStreamLives) {
   EXPECT_EQ(Child::Start("has-no-threads", {}).Wait(), 0);
 }
 
+// args: socket. Fills memory, and closes all descriptors but that.
+int KeepsMappings(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  const int socket = std::stoi(args[0]);
+  CUdeviceptr block = 0;
+  Checks checks;
+  checks.Expect("block", cu.cuMemAlloc(&block, 4 * kGranule), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, block, 1, 4 * kGranule), CUDA_SUCCESS);
+  for (int fd = STDERR_FILENO + 1; fd < 256; ++fd) {
+    if (fd != socket) close(fd);
+  }
+  char byte = 0;
+  SendBytes(socket, &byte, 1);
+  ReceiveBytes(socket, &byte, 1);  // Killed meanwhile.
+  return checks.failures();
+}
+const bool kKeepsMappings = RegisterChild("keeps-mappings", &KeepsMappings);
+
+TEST_F(HostSystem, MemoryWithoutADescriptorIsCountedWhileItIsMapped) {
+  const std::size_t before = FreeMemory();
+  const SocketPair sockets = MakeSocketPair();
+  Child child =
+      Child::Start("keeps-mappings", {std::to_string(sockets.childs)});
+  CloseDescriptor(sockets.childs);
+  char byte = 0;
+  ASSERT_TRUE(ReceiveBytes(sockets.mine, &byte, 1));
+  EXPECT_EQ(FreeMemory(), before - 4 * kGranule);
+  child.Kill();
+  EXPECT_EQ(child.Wait(), Child::kKilled);
+  EXPECT_EQ(FreeMemory(), before);
+  CloseDescriptor(sockets.mine);
+}
+
 int KeepsStandardStreamsClosed(const std::vector<std::string>&) {
   const platform::DriverTable& cu = DriverWithContext();
   const CUmemAllocationProp prop = Properties();

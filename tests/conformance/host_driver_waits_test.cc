@@ -4,12 +4,15 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/conformance/bytes_as_text.h"
+#include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
 
@@ -182,6 +185,62 @@ TEST_F(HostWaits, EndWithTheirContext) {
             CUDA_SUCCESS);
   waits.join();
   EXPECT_EQ(result, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+// Made before the driver starts, hence destroyed after it has ended: sees what the
+// threads that waited then were told.
+struct Waiters {
+  ~Waiters() {
+    if (threads.empty()) return;
+    for (std::thread& thread : threads) thread.join();
+    for (const CUresult result : results) {
+      if (result != CUDA_ERROR_DEINITIALIZED) _Exit(77);
+    }
+  }
+  std::vector<std::thread> threads;
+  std::array<CUresult, 3> results{};
+};
+
+int EndsUnderWaits(const std::vector<std::string>&) {
+  static Waiters waiters;
+  const platform::DriverTable& cu = DriverWithContext();
+  static const platform::DriverTable copy = cu;  // The other one goes before.
+  CUdeviceptr gate = 0;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  Checks checks;
+  checks.Expect("context", cu.cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  checks.Expect("gate", cu.cuMemAlloc(&gate, 8), CUDA_SUCCESS);
+  checks.Expect("zero", FillAndWait(cu, gate, 0, 8), CUDA_SUCCESS);
+  checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+  checks.Expect("event", cu.cuEventCreate(&event, 2), CUDA_SUCCESS);
+  checks.Expect("stand", cu.cuStreamWaitValue64(stream, gate, 1, 0),
+                CUDA_SUCCESS);
+  checks.Expect("record", cu.cuEventRecord(event, stream), CUDA_SUCCESS);
+  std::atomic<int> ready = 0;
+  const auto wait = [&](int which, auto call) {
+    waiters.threads.emplace_back([&ready, which, context, call] {
+      copy.cuCtxSetCurrent(context);
+      ++ready;
+      waiters.results[which] = call();
+    });
+  };
+  wait(0, [stream] { return copy.cuStreamSynchronize(stream); });
+  wait(1, [event] { return copy.cuEventSynchronize(event); });
+  wait(2, [] { return copy.cuCtxSynchronize(); });
+  while (ready < 3) std::this_thread::yield();
+  for (int i = 0; i < 2000; ++i) cu.cuStreamQuery(stream);
+  return checks.failures();
+}
+const bool kEndsUnderWaits = RegisterChild("ends-under-waits", &EndsUnderWaits);
+
+TEST_F(HostWaits, EndWithTheProgram) {
+  if (!LibrariesMayEndFirst()) {
+    GTEST_SKIP() << "here a program's own destructors run before a library's "
+                    "end";
+  }
+  EXPECT_EQ(Child::Start("ends-under-waits", {}).Wait(), 0);
 }
 
 }  // namespace
