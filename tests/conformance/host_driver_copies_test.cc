@@ -74,6 +74,11 @@ TEST_F(HostCopies, ToWhatTheCpuMayOnlyReadGoByADevice) {
     EXPECT_EQ(cu.cuMemcpyDtoH(reinterpret_cast<void*>(to), from, 8),
               CUDA_SUCCESS);
     EXPECT_EQ(Word(to), 0x0505050505050505u);
+    // And read so where it may not even be read.
+    EXPECT_EQ(cu.cuMemcpyHtoD(from + 8, reinterpret_cast<void*>(to), 8),
+              CUDA_SUCCESS);
+    EXPECT_EQ(Word(from + 8), 0x0505050505050505u);
+    EXPECT_EQ(FillAndWait(cu, from + 8, 0, 8), CUDA_SUCCESS);
   }
 }
 

@@ -1,11 +1,9 @@
-// Pools of the host-memory driver at their edges: pointers that name other memory,
-// pages with freed blocks on them, room that another stream still has.
+// Pools of the host-memory driver at their edges: pages with freed blocks on them,
+// room that another stream still has, or that is in too small pieces.
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "tests/conformance/bytes_as_text.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/conformance/pool_test_base.h"
@@ -14,107 +12,7 @@
 namespace vmm::testing {
 namespace {
 
-// Both travel as words. Of a legacy handle: a magic number, the process, the memory,
-// its number, the size. Of a pointer: a magic number, the pool, the process, the
-// memory, its number, the place, the size.
-template <typename Data>
-std::uint64_t WordOf(const Data& data, int index) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, reinterpret_cast<const char*>(&data) + 8 * index, 8);
-  return word;
-}
-template <typename Data>
-void SetWord(Data* data, int index, std::uint64_t word) {
-  std::memcpy(reinterpret_cast<char*>(data) + 8 * index, &word, 8);
-}
-
-class HostPoolEdges : public PoolTest {
- protected:
-  // `pool` as another process has it; destroyed at the end of the test.
-  CUmemoryPool Imported(CUmemoryPool pool) {
-    int fd = -1;
-    CUmemoryPool imported = nullptr;
-    EXPECT_EQ(ExportPoolTo(cu, &fd, pool), CUDA_SUCCESS);
-    EXPECT_EQ(
-        cu.cuMemPoolImportFromShareableHandle(
-            &imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
-            kFd, 0),
-        CUDA_SUCCESS);
-    CloseDescriptor(fd);
-    Later([this, imported] {
-      EXPECT_EQ(cu.cuMemPoolDestroy(imported), CUDA_SUCCESS);
-    });
-    return imported;
-  }
-  CUmemPoolPtrExportData ExportPointer(CUdeviceptr address) {
-    CUmemPoolPtrExportData data{};
-    EXPECT_EQ(cu.cuMemPoolExportPointer(&data, address), CUDA_SUCCESS);
-    return data;
-  }
-};
-
-TEST_F(HostPoolEdges, APointerNamesMemoryOfItsPoolAlone) {
-  const CUmemoryPool pool = MakePool(kFd);
-  const CUmemoryPool far = MakePool(kFd, 1);
-  const CUmemoryPool imported = Imported(pool);
-  const CUdeviceptr address = Take(pool, kMiB);
-  const CUdeviceptr far_address = Take(far, kMiB);
-  CUdeviceptr block = 0;
-  CUipcMemHandle legacy{};
-  ASSERT_EQ(cu.cuMemAlloc(&block, kMiB), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuIpcGetMemHandle(&legacy, block), CUDA_SUCCESS);
-  const CUmemPoolPtrExportData good = ExportPointer(address);
-  CUdeviceptr got = 0;
-  const auto import = [&](CUmemPoolPtrExportData data) {
-    return cu.cuMemPoolImportPointer(&got, imported, &data);
-  };
-  CUmemPoolPtrExportData other_device = ExportPointer(far_address);
-  SetWord(&other_device, 1, WordOf(good, 1));
-  CUmemPoolPtrExportData no_pool = good;
-  SetWord(&no_pool, 3, WordOf(legacy, 2));
-  SetWord(&no_pool, 4, WordOf(legacy, 3));
-  CUmemPoolPtrExportData nothing = good;
-  SetWord(&nothing, 6, 0);
-  CUmemPoolPtrExportData between = good;
-  SetWord(&between, 5, WordOf(good, 5) + 1);
-  CUmemPoolPtrExportData smaller = good;
-  SetWord(&smaller, 6, 512);
-  CUmemPoolPtrExportData larger = good;
-  SetWord(&larger, 5, WordOf(good, 5) + 2 * kMiB);
-  SetWord(&larger, 6, std::uint64_t{1} << 40);
-  CUmemPoolPtrExportData past = good;
-  SetWord(&past, 5, std::uint64_t{1} << 40);
-  ExpectAnswers({
-      {"another pool's", import(ExportPointer(far_address)), kInvalid},
-      {"another device's", import(other_device), kInvalid},
-      {"a block", import(no_pool), kInvalid},
-      {"of no bytes", import(nothing), kInvalid},
-      {"as it is", import(good), CUDA_SUCCESS},
-      {"between places", import(between), kInvalid},
-      {"another size there", import(smaller), kInvalid},
-      {"more than there is", import(larger), kInvalid},
-      {"past its end", import(past), kInvalid},
-      {"from an imported one",
-       cu.cuMemAllocFromPoolAsync(&block, 1, imported, nullptr), kInvalid},
-      {"for others", cu.cuDeviceSetMemPool(0, imported), kInvalid},
-  });
-  EXPECT_EQ(cu.cuMemFree(got), CUDA_SUCCESS);
-  // The other way round, where the handle is another process's.
-  CUipcMemHandle pooled = legacy;
-  SetWord(&pooled, 2, WordOf(good, 3));
-  SetWord(&pooled, 3, WordOf(good, 4));
-  CUipcMemHandle of_nothing = legacy;
-  SetWord(&of_nothing, 4, 0);
-  for (const CUipcMemHandle& bad : {pooled, of_nothing}) {
-    EXPECT_EQ(Child::Start("ipc_opens_on",
-                           {ToText(bad), "0", std::to_string(kInvalid)})
-                  .Wait(),
-              0);
-  }
-  EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuMemFreeAsync(far_address, nullptr), CUDA_SUCCESS);
-}
+class HostPoolEdges : public PoolTest {};
 
 // args: descriptor of a pool.
 int ImportsAStrangePool(const std::vector<std::string>& args) {
@@ -168,6 +66,19 @@ TEST_F(HostPoolEdges, StreamsThatMayNotWaitForEachOtherRunOut) {
   again = Take(pool, 32 * kMiB, second);
   EXPECT_NE(again, 0u);
   EXPECT_EQ(cu.cuMemFreeAsync(again, second), CUDA_SUCCESS);
+}
+
+TEST_F(HostPoolEdges, RoomInTooSmallPiecesIsGivenBackForALargerOne) {
+  CUmemPoolProps props = PoolProperties();
+  props.maxSize = 64 * kMiB;
+  const CUmemoryPool pool = MakePoolWith(props);
+  ASSERT_EQ(Set(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, SIZE_MAX),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFreeAsync(Take(pool, 32 * kMiB), nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(Get(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * kMiB);
+  const CUdeviceptr large = Take(pool, 64 * kMiB);
+  EXPECT_EQ(Get(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * kMiB);
+  EXPECT_EQ(cu.cuMemFreeAsync(large, nullptr), CUDA_SUCCESS);
 }
 
 TEST_F(HostPoolEdges, TrimmingKeepsWhatIsUsedAndWhatIsAsked) {
