@@ -35,8 +35,10 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
     FreePooled(state, block, nullptr, {});
     return CUDA_SUCCESS;
   }
-  // Work in the block's context may still use it: the real call waits too.
-  const CUresult result = WaitForContext(state, lock, block->second.context);
+  // Work in the block's context may still use it: the real call waits too. Another
+  // thread may free the block meanwhile.
+  const std::shared_ptr<Context> its = block->second.context;
+  const CUresult result = WaitForContext(state, lock, its);
   block = state.blocks.find(address);
   if (block == state.blocks.end()) return CUDA_ERROR_INVALID_VALUE;
   Free(state, block);

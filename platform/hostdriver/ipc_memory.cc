@@ -125,7 +125,8 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
   if (--open->second.opens > 0) return CUDA_SUCCESS;
   // Work in the context may still use it. Counted as open meanwhile.
   open->second.opens = 1;
-  const CUresult result = WaitForContext(state, lock, open->second.context);
+  const std::shared_ptr<Context> its = open->second.context;
+  const CUresult result = WaitForContext(state, lock, its);
   open = state.blocks.find(address);
   if (open == state.blocks.end() || open->second.opens == 0) {
     return CUDA_ERROR_INVALID_VALUE;
