@@ -139,15 +139,15 @@ TEST_F(HostCaptures, ThoseOfAnotherContextAreLeftAlone) {
   const CUdeviceptr address = Memory();
   MakeStream(CU_STREAM_DEFAULT);
   CUcontext there = nullptr;
-  CUstream far = nullptr;
+  CUstream remote = nullptr;
   ASSERT_EQ(cu.cuDevicePrimaryCtxRetain(&there, 1), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuCtxSetCurrent(there), CUDA_SUCCESS);
-  ASSERT_EQ(cu.cuStreamCreate(&far, CU_STREAM_DEFAULT), CUDA_SUCCESS);
-  Begin(far);
+  ASSERT_EQ(cu.cuStreamCreate(&remote, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  Begin(remote);
   ASSERT_EQ(cu.cuCtxSetCurrent(here), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(StatusOf(far), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_EQ(StatusOf(remote), CU_STREAM_CAPTURE_STATUS_ACTIVE);
   // It goes with its context, and is in nobody's way then.
   EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);

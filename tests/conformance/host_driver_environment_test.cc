@@ -37,7 +37,6 @@ TEST(Environment, VisibleDevicesEndWithTheFirstThatIsNone) {
   EXPECT_EQ(init("GPU-", CUDA_ERROR_NO_DEVICE), 0) << "which of them?";
   EXPECT_EQ(init("GPU-x", CUDA_ERROR_NO_DEVICE), 0);
   EXPECT_EQ(init("-1,0", CUDA_ERROR_NO_DEVICE), 0);
-  EXPECT_EQ(init("", CUDA_ERROR_NO_DEVICE), 0);
   EXPECT_EQ(init("1,none", CUDA_SUCCESS), 0);
   EXPECT_EQ(init("1,1", CUDA_ERROR_INVALID_DEVICE), 0);
 }

@@ -202,7 +202,7 @@ int LosesAccess(const std::vector<std::string>&) {
   const platform::DriverTable& cu = faulty.cu;
   Checks& checks = faulty.checks;
   CUmemoryPool pool = nullptr;
-  CUdeviceptr far = 0;
+  CUdeviceptr remote = 0;
   CUstream stream = nullptr;
   CUstream other = nullptr;
   CUevent event = nullptr;
@@ -213,14 +213,15 @@ int LosesAccess(const std::vector<std::string>&) {
   const CUmemAccessDesc all = Access(kReadWrite, 0);
   const CUmemAccessDesc none = Access(kNoAccess, 0);
   checks.Expect("access", cu.cuMemPoolSetAccess(pool, &all, 1), CUDA_SUCCESS);
-  checks.Expect("take", cu.cuMemAllocFromPoolAsync(&far, 64, pool, nullptr),
+  checks.Expect("take", cu.cuMemAllocFromPoolAsync(&remote, 64, pool, nullptr),
                 CUDA_SUCCESS);
   checks.Expect("zero", FillAndWait(cu, gate, 0, 16), CUDA_SUCCESS);
   checks.Expect("stream", cu.cuStreamCreate(&stream, 1), CUDA_SUCCESS);
   checks.Expect("stream", cu.cuStreamCreate(&other, 1), CUDA_SUCCESS);
   checks.Expect("wait", cu.cuStreamWaitValue64(stream, gate, 1, 0),
                 CUDA_SUCCESS);
-  checks.Expect("fill", cu.cuMemsetD8Async(far, 1, 64, stream), CUDA_SUCCESS);
+  checks.Expect("fill", cu.cuMemsetD8Async(remote, 1, 64, stream),
+                CUDA_SUCCESS);
   checks.Expect("more", cu.cuMemsetD8Async(gate + 8, 1, 8, stream),
                 CUDA_SUCCESS);
   checks.Expect("event", cu.cuEventCreate(&event, 2), CUDA_SUCCESS);

@@ -55,10 +55,10 @@ class HostPointers : public PoolTest {
 
 TEST_F(HostPointers, NameMemoryOfItsPoolAlone) {
   const CUmemoryPool pool = MakePool(kFd);
-  const CUmemoryPool far = MakePool(kFd, 1);
+  const CUmemoryPool remote = MakePool(kFd, 1);
   const CUmemoryPool imported = Imported(pool);
   const CUdeviceptr address = Take(pool, kMiB);
-  const CUdeviceptr far_address = Take(far, kMiB);
+  const CUdeviceptr far_address = Take(remote, kMiB);
   CUdeviceptr block = 0;
   CUipcMemHandle legacy{};
   ASSERT_EQ(cu.cuMemAlloc(&block, kMiB), CUDA_SUCCESS);

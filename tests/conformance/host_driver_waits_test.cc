@@ -134,30 +134,30 @@ TEST_F(HostWaits, OfTwoThatCloseAHandleOneIsTooLate) {
 TEST_F(HostWaits, TheNullStreamComesAfterBlockingStreamsThatWereDestroyed) {
   const CUdeviceptr gate = Memory();
   CUcontext made = nullptr;
-  CUstream far = nullptr;
+  CUstream remote = nullptr;
   ASSERT_EQ(FindExport<CUresult(CUcontext*, unsigned, int)>("cuCtxCreate_v2")(
                 &made, 0, 0),
             CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamCreate(&far, CU_STREAM_DEFAULT), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamWaitValue64(far, gate, 1, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamDestroy(far), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamCreate(&remote, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamWaitValue64(remote, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamDestroy(remote), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxPopCurrent(&made), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemsetD8Async(gate + 8, 1, 8, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS) << "another context's";
   EXPECT_EQ(Word(gate + 8), 0x0101010101010101u);
-  CUstream near = nullptr;
-  EXPECT_EQ(cu.cuStreamCreate(&near, CU_STREAM_DEFAULT), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamWaitValue64(near, gate, 1, 0), CUDA_SUCCESS);
+  CUstream local = nullptr;
+  EXPECT_EQ(cu.cuStreamCreate(&local, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamWaitValue64(local, gate, 1, 0), CUDA_SUCCESS);
   std::atomic<int> turns = 0;
-  Turn of_near{&turns};
+  Turn of_local{&turns};
   Turn of_null{&turns};
-  EXPECT_EQ(cu.cuLaunchHostFunc(near, &Turn::Take, &of_near), CUDA_SUCCESS);
-  EXPECT_EQ(cu.cuStreamDestroy(near), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuLaunchHostFunc(local, &Turn::Take, &of_local), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamDestroy(local), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuLaunchHostFunc(nullptr, &Turn::Take, &of_null), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(cu.cuStreamWriteValue64(MakeStream(), gate, 1, 0), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(of_near.taken, 0);
+  EXPECT_EQ(of_local.taken, 0);
   EXPECT_EQ(of_null.taken, 1);
   EXPECT_EQ(FindExport<CUresult(CUcontext)>("cuCtxDestroy_v2")(made),
             CUDA_SUCCESS);
