@@ -48,7 +48,7 @@ constexpr const char* kHarmless[] = {
     // Fail only for arguments that a program fixes when it is written.
     "clock_gettime sysconf pthread_sigmask sigaction sigemptyset sigfillset",
     "sigaddset",
-    "getrlimit getrlimit64 setrlimit setrlimit64 signal",
+    "signal",
     // A wait that is taken up again, whatever ends it early.
     "sigtimedwait",
     // Answers no when it cannot tell.
@@ -71,9 +71,6 @@ constexpr const char* kHarmless[] = {
     // The dynamic loader makes its own calls, which no linker replaces. The
     // driver is loaded before anything that is swept.
     "dlopen dlsym dlerror dlinfo dladdr",
-    // The user database is read by calls of the C library's own, which no
-    // linker replaces. Only the command line names users.
-    "getpwnam_r",
     // What the compiler adds.
     "__cpu_model __cpu_features2",
     "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",

@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <pwd.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,8 +17,10 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <tuple>
 
 #include "platform/os/os_error.h"
 #include "platform/os/os_handle.h"
@@ -75,6 +79,51 @@ TEST(SyscallFaults, FailEveryCallFromTheNthOn) {
   EXPECT_EQ(third_error, ENOMEM);
   EXPECT_EQ(fourth, nullptr);
   EXPECT_EQ(outcome.failed.size(), 4u);
+}
+
+TEST(SyscallFaults, FailACallOfOneNameAlone) {
+  const auto use = [] {
+    const OsHandle file = OsHandle::Adopt(OpenNull());
+    const int copy = ::dup(STDOUT_FILENO);
+    const int error = errno;
+    if (copy >= 0) ::close(copy);
+    return std::make_tuple(file.has_value(), copy >= 0, error);
+  };
+  // With an error of which its manual says nothing.
+  ArmSyscallFault({.only_error = EXDEV, .only_call = "dup"});
+  EXPECT_EQ(use(), std::make_tuple(true, false, EXDEV));
+  const SyscallOutcome outcome = DisarmSyscallFault();
+  EXPECT_EQ(outcome.counted, 1u);
+  ASSERT_EQ(outcome.failed.size(), 1u);
+  EXPECT_EQ(outcome.failed[0].call, "dup");
+}
+
+// Those that no sweep fails.
+TEST(SyscallFaults, FailLimitsAndUsersOnlyWhereTheyAreNamed) {
+  rlimit limit{};
+  passwd entry{};
+  passwd* found = nullptr;
+  char memory[1024];
+  const auto fail = [&](const std::string& name, int error) {
+    ArmSyscallFault({.only_error = error, .only_call = name});
+  };
+  fail("getrlimit", EPERM);
+  EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), -1);
+  EXPECT_EQ(errno, EPERM);
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  fail("setrlimit", EPERM);
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), -1);
+  EXPECT_EQ(errno, EPERM);
+  fail("getpwnam_r", ERANGE);
+  EXPECT_EQ(::getpwnam_r("root", &entry, memory, sizeof memory, &found),
+            ERANGE);
+  EXPECT_EQ(found, nullptr);
+  DisarmSyscallFault();
+
+  ArmSyscallFault(
+      {.point = {.times = FaultPoint::kForEver}, .calls = CallKind::kAny});
+  EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(DisarmSyscallFault().counted, 0u);
 }
 
 TEST(SyscallFaults, AFailedCloseHasClosed) {

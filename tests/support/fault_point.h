@@ -17,6 +17,7 @@ enum class CallKind {
   kAcquire,  // Gives something, or changes or asks something.
   kRelease,  // Gives something back.
   kAny,      // Of a fault: both, in the order of the calls.
+  kNamed,    // Of a call: fails only where a fault names it.
 };
 
 // What a failed call does before it answers its error.

@@ -44,6 +44,9 @@ struct SyscallFault {
   // If not 0: count and fail only calls that document this error, with it
   // (EINTR: a storm of interrupts).
   int only_error = 0;
+  // If not empty: count and fail only calls of this name. Then `only_error` may
+  // be any error, and must be one.
+  std::string only_call = {};
   // Called once, when the first call has failed.
   std::function<void()> then = {};
 };

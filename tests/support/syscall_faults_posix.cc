@@ -41,6 +41,14 @@ bool WouldWaitForEver(const internal::TableRow& row,
          row.name.find("thread") == std::string_view::npos;
 }
 
+bool IsChosen(const internal::TableRow& row, const SyscallFault& fault) {
+  if (!fault.only_call.empty()) return row.name == fault.only_call;
+  if (row.kind == CallKind::kNamed) return false;
+  if (fault.only_error != 0) return row.Documents(fault.only_error);
+  return (row.kind == fault.calls || fault.calls == CallKind::kAny) &&
+         !WouldWaitForEver(row, fault);
+}
+
 }  // namespace
 
 namespace internal {
@@ -58,12 +66,7 @@ SyscallDecision DecideSyscall(const TableRow& row) {
     const SyscallFault& fault = state.fault;
     if (!state.trigger.armed()) return {};
     ++state.by_name[std::string(row.name)];
-    const bool chosen =
-        fault.only_error != 0
-            ? row.Documents(fault.only_error)
-            : (row.kind == fault.calls || fault.calls == CallKind::kAny) &&
-                  !WouldWaitForEver(row, fault);
-    if (chosen && state.trigger.Count()) {
+    if (IsChosen(row, fault) && state.trigger.Count()) {
       if (fault.only_error == 0 && fault.error_index >= row.ErrorCount()) {
         state.outcome.no_such_error = true;
       } else {

@@ -20,6 +20,7 @@ namespace vmm::testing::internal {
 
 inline constexpr CallKind kAcquire = CallKind::kAcquire;
 inline constexpr CallKind kRelease = CallKind::kRelease;
+inline constexpr CallKind kNamed = CallKind::kNamed;
 
 struct TableRow {
   std::string_view name;
@@ -142,6 +143,11 @@ inline constexpr TableRow kTable[] = {
     {"pidfd_send_signal", kAcquire, {ESRCH, EPERM, ENOSYS}},
     {"getrandom", kAcquire, {ENOSYS, EAGAIN, EINTR}},
     {"getentropy", kAcquire, {ENOSYS, EIO}},
+    // What a program's own arguments do not make fail, but a container's filter
+    // of system calls may; and the user database, which the C library reads.
+    {"getrlimit", kNamed, {EPERM}},
+    {"setrlimit", kNamed, {EPERM}},
+    {"getpwnam_r", kNamed, {ENOMEM}},
     // Through syscall().
     {"syscall(pidfd_open)",
      kAcquire,

@@ -4,8 +4,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <pwd.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -74,6 +76,10 @@ int __real_pidfd_send_signal(int fd, int signal, siginfo_t* info,
                              unsigned flags);
 ssize_t __real_getrandom(void* data, size_t size, unsigned flags);
 int __real_getentropy(void* data, size_t size);
+int __real_getrlimit(decltype(RLIMIT_NOFILE) which, rlimit* limit);
+int __real_setrlimit(decltype(RLIMIT_NOFILE) which, const rlimit* limit);
+int __real_getpwnam_r(const char* name, passwd* entry, char* memory,
+                      size_t size, passwd** found);
 int __real_open(const char* path, int flags, ...);
 int __real_openat(int directory, const char* path, int flags, ...);
 int __real_fcntl(int fd, int command, ...);
@@ -84,10 +90,12 @@ int __real_pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
 
 }  // extern "C"
 
+using vmm::testing::internal::DecideSyscall;
 using vmm::testing::internal::Intercept;
 using vmm::testing::internal::kLooksAtUnread;
 using vmm::testing::internal::look_at_unread;
 using vmm::testing::internal::RowOf;
+using vmm::testing::internal::SyscallDecision;
 
 extern "C" {
 
@@ -304,6 +312,31 @@ ssize_t __wrap_getrandom(void* data, size_t size, unsigned flags) {
 int __wrap_getentropy(void* data, size_t size) {
   return Intercept(RowOf("getentropy"), -1,
                    [&] { return __real_getentropy(data, size); });
+}
+
+// No steps: there is nothing that ends a process while it asks these.
+int __wrap_getrlimit(decltype(RLIMIT_NOFILE) which, rlimit* limit) {
+  const SyscallDecision decision = DecideSyscall(RowOf("getrlimit"));
+  if (decision.perform) return __real_getrlimit(which, limit);
+  errno = decision.error;
+  return -1;
+}
+
+int __wrap_setrlimit(decltype(RLIMIT_NOFILE) which, const rlimit* limit) {
+  const SyscallDecision decision = DecideSyscall(RowOf("setrlimit"));
+  if (decision.perform) return __real_setrlimit(which, limit);
+  errno = decision.error;
+  return -1;
+}
+
+int __wrap_getpwnam_r(const char* name, passwd* entry, char* memory,
+                      size_t size, passwd** found) {
+  const SyscallDecision decision = DecideSyscall(RowOf("getpwnam_r"));
+  if (decision.perform) {
+    return __real_getpwnam_r(name, entry, memory, size, found);
+  }
+  *found = nullptr;
+  return decision.error;
 }
 
 // The variadic ones take at most one argument more, as wide as a register.
