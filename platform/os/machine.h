@@ -26,8 +26,10 @@ struct Machine {
 // /proc has no boot id). Thread-safe.
 absl::StatusOr<const Machine*> ThisMachine();
 
-// The same, asked of the operating system each time.
-absl::StatusOr<Machine> ReadMachine();
+// The same, asked of the operating system each time. `root` is a folder in whose
+// /proc is looked in place of the system's (not on Windows); "" is the system
+// itself.
+absl::StatusOr<Machine> ReadMachine(const std::string& root = "");
 
 // Fills `bytes` with random bytes fit for secrets.
 absl::Status FillRandom(absl::Span<std::uint8_t> bytes);

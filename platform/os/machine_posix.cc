@@ -25,17 +25,18 @@ constexpr std::size_t kBootIdText = 36;  // 8-4-4-4-12 hexadecimal digits.
 
 }  // namespace
 
-absl::StatusOr<Machine> ReadMachine() {
+absl::StatusOr<Machine> ReadMachine(const std::string& root) {
+  const std::string path = absl::StrCat(root, kBootIdFile);
   const OsHandle file =
-      AdoptDescriptor(open(kBootIdFile, O_RDONLY | O_CLOEXEC));
+      AdoptDescriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.has_value()) {
-    return OsError(errno, absl::StrCat("open(", kBootIdFile, ")"),
+    return OsError(errno, absl::StrCat("open(", path, ")"),
                    "vmmshare needs it to tell machines apart: mount /proc.");
   }
   char text[kBootIdText] = {};
   const ssize_t length = read(static_cast<int>(file.get()), text, sizeof(text));
   if (length < 0) {
-    return OsError(errno, absl::StrCat("read(", kBootIdFile, ")"));
+    return OsError(errno, absl::StrCat("read(", path, ")"));
   }
   const std::string digits =
       absl::StrReplaceAll(absl::string_view(text, length), {{"-", ""}});
@@ -43,8 +44,7 @@ absl::StatusOr<Machine> ReadMachine() {
   Machine machine;
   if (!bytes.has_value() || bytes->size() != machine.boot_id.size()) {
     return absl::UnavailableError(absl::StrCat(
-        kBootIdFile, " holds \"",
-        absl::CEscape(absl::string_view(text, length)),
+        path, " holds \"", absl::CEscape(absl::string_view(text, length)),
         "\"; expected a UUID. A container in whose masked paths it is sees "
         "nothing in it: take it out of them"));
   }

@@ -61,7 +61,7 @@ absl::StatusOr<std::uint64_t> BootNumber() {
 
 }  // namespace
 
-absl::StatusOr<Machine> ReadMachine() {
+absl::StatusOr<Machine> ReadMachine(const std::string&) {
   wchar_t text[64] = {};
   DWORD size = sizeof(text) - sizeof(wchar_t);
   if (const LSTATUS error = ::RegGetValueW(

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "platform/os/machine.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 
@@ -125,6 +126,64 @@ TEST_F(SurroundingsTest, AContainerIsKnownByItsMarks) {
   }
 }
 
+TEST_F(SurroundingsTest, AContainerIsKnownByItsVariables) {
+  for (const char* variable : {"KUBERNETES_SERVICE_HOST", "container"}) {
+    ::setenv(variable, "", /*overwrite=*/1);
+    EXPECT_EQ(Must(ContainerMark(root())), "");
+    ::setenv(variable, "podman", /*overwrite=*/1);
+    const std::string mark = Must(ContainerMark());
+    // This process's variables say nothing of a machine that is made of files.
+    EXPECT_EQ(Must(ContainerMark(root())), "");
+    ::unsetenv(variable);
+    // Where this runs in a container itself a file may have said so before.
+    EXPECT_THAT(mark,
+                ::testing::AnyOf(absl::StrCat("the environment has ", variable),
+                                 ::testing::EndsWith(" exists")));
+  }
+}
+
+// A link that leads nowhere else than to itself.
+void MakeLoop(const std::string& path) {
+  std::filesystem::create_directories(
+      std::filesystem::path(path).parent_path());
+  std::filesystem::create_symlink(path, path);
+}
+
+TEST_F(SurroundingsTest, WhatCannotBeLookedAtIsAnErrorAndNotAbsent) {
+  const std::string places[] = {"/.dockerenv",
+                                "/proc/self/cgroup",
+                                "/dev/nvidiactl",
+                                "/tmp/nvidia-mps/control",
+                                "/proc/driver/nvidia/version",
+                                "/sys/module/nvidia_fs"};
+  ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+  for (const std::string& place : places) MakeLoop(root() + place);
+  const auto expect_loop = [](const absl::Status& status,
+                              const std::string& where) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(where + ")"));
+  };
+  const auto remove = [this](const std::string& place) {
+    std::filesystem::remove(root() + place);
+  };
+  expect_loop(ContainerMark(root()).status(), places[0]);
+  remove(places[0]);
+  expect_loop(ContainerMark(root()).status(), places[1]);
+  expect_loop(HasNvidiaControlNode(root()).status(), places[2]);
+  expect_loop(LookForMps(root()).status(), places[3]);
+  remove(places[3]);
+  MakeLoop(root() + "/tmp/nvidia-mps/nvidia-cuda-mps-control.pid");
+  expect_loop(LookForMps(root()).status(), "control.pid");
+  expect_loop(LookForNvidiaModules(root()).status(), places[4]);
+  remove(places[4]);
+  expect_loop(LookForNvidiaModules(root()).status(), places[5]);
+}
+
+TEST_F(SurroundingsTest, BelowAFileThereIsNothing) {
+  Write("dev", "a file");
+  EXPECT_FALSE(Must(HasNvidiaControlNode(root())));
+}
+
 TEST_F(SurroundingsTest, Wsl2IsKnownByItsKernel) {
   EXPECT_TRUE(absl::IsNotFound(IsWsl2(root()).status()));
   Write("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
@@ -140,6 +199,30 @@ TEST_F(SurroundingsTest, WithoutYamaTheKernelsOwnRuleHolds) {
   Write("proc/sys/kernel/yama/ptrace_scope", "many\n");
   EXPECT_THAT(std::string(PtraceScope(root()).status().message()),
               HasSubstr("many"));
+}
+
+TEST_F(SurroundingsTest, AMachineIsKnownByItsBoot) {
+  const std::string file = "proc/sys/kernel/random/boot_id";
+  const absl::Status without = ReadMachine(root()).status();
+  EXPECT_TRUE(absl::IsNotFound(without)) << without;
+  EXPECT_THAT(std::string(without.message()), HasSubstr("mount /proc"));
+  Write(file, "00112233-4455-6677-8899-aabbccddeeff\n");
+  const Machine machine = Must(ReadMachine(root()));
+  EXPECT_THAT(
+      machine.boot_id,
+      ::testing::ElementsAre(0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77,
+                             0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff));
+  for (const char* masked : {"", "none\n", "00112233-4455-6677-8899-aabbccddee",
+                             "x0112233-4455-6677-8899-aabbccddeeff\n"}) {
+    Write(file, masked);
+    const absl::Status status = ReadMachine(root()).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << masked << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected a UUID"));
+  }
+  std::filesystem::remove(root() + "/" + file);
+  std::filesystem::create_directory(root() + "/" + file);
+  EXPECT_THAT(std::string(ReadMachine(root()).status().message()),
+              HasSubstr("read(" + root() + "/" + file + ") failed"));
 }
 
 TEST_F(SurroundingsTest, TheControlNodeIsSeen) {
