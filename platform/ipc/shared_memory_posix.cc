@@ -70,15 +70,9 @@ absl::Status Seal(int fd, PeerAccess peers) {
                    "5.1 or newer"));
 }
 
-// "a file", "a socket", ...: what a descriptor that is no memfd is.
-std::string KindOf(mode_t mode) {
-  if (S_ISREG(mode)) return "a file that is no memfd";
-  if (S_ISDIR(mode)) return "a directory";
-  if (S_ISSOCK(mode)) return "a socket";
-  if (S_ISFIFO(mode)) return "a pipe";
-  if (S_ISBLK(mode)) return "a block device";
-  if (S_ISCHR(mode)) return "a character device";
-  return "an object of the kernel's without a type";
+// What a descriptor that is no memfd is.
+const char* KindOf(mode_t mode) {
+  return S_ISREG(mode) ? "a file that is no memfd" : TypeName(mode);
 }
 
 absl::Status Unfit(absl::string_view is, absl::string_view expected) {

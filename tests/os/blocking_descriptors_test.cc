@@ -71,8 +71,20 @@ TEST_F(BlockingDescriptorsTest, AReceiverWaitsForNoClose) {
     }
     EXPECT_LT(absl::Now() - start, kAtOnce);
     EXPECT_EQ(NotYetClosed(CurrentUser()), 1u);
+    EXPECT_EQ(NotYetClosed(UserId("54321")), 0u) << "it sent none";
   }
   EXPECT_TRUE(ComesTrue(&AllAreClosed));
+}
+
+TEST_F(BlockingDescriptorsTest, WhatIsSentHasANameInMessages) {
+  EXPECT_STREQ(TypeName(S_IFREG | 0600), "a file");
+  EXPECT_STREQ(TypeName(S_IFDIR), "a directory");
+  EXPECT_STREQ(TypeName(S_IFSOCK), "a socket");
+  EXPECT_STREQ(TypeName(S_IFIFO), "a pipe");
+  EXPECT_STREQ(TypeName(S_IFBLK | 0660), "a block device");
+  EXPECT_STREQ(TypeName(S_IFCHR), "a character device");
+  EXPECT_STREQ(TypeName(0600), "a kernel object, as eventfds and dma-bufs");
+  EXPECT_STREQ(TypeName(S_IFLNK), "an object of unknown type");
 }
 
 TEST_F(BlockingDescriptorsTest, WhoSendsTooManyIsNotHeardUntilTheyAreClosed) {
