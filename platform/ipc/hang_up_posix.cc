@@ -65,7 +65,6 @@ bool MayHoldDescriptors(const OsHandle& socket) {
 }  // namespace
 
 void HangUp(OsHandle socket, HeldBy held_by, Connections whose) {
-  if (!socket.has_value()) return;
   if (held_by == HeldBy::kThisProcessAlone) ::shutdown(Fd(socket), SHUT_RDWR);
   if (MayHoldDescriptors(socket)) CloseElsewhere(std::move(socket), whose);
 }

@@ -21,7 +21,7 @@ enum class HeldBy {
 
 // Closes `socket`, of a connection, and waits for nobody: here if there are no
 // descriptors in its queue, else elsewhere. The peer sees the end at once, unless
-// others have the socket.
+// others have the socket. REQUIRES: `socket` owns one.
 void HangUp(OsHandle socket, HeldBy held_by, Connections whose);
 
 // Ends the connection and drops what was not received; `socket` stays open, for
