@@ -1,0 +1,223 @@
+// One system call that fails, by its name: what the caller is told, and what is
+// there afterwards. The sweeps fail all of them, and say no more than that each
+// is told; here stands in which words, and what is done without it.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "platform/ipc/channel.h"
+#include "platform/ipc/shared_memory.h"
+#include "platform/os/file_reader.h"
+#include "platform/os/handle_table.h"
+#include "platform/os/library.h"
+#include "platform/os/machine.h"
+#include "platform/os/os_error.h"
+#include "platform/os/surroundings.h"
+#include "platform/os/user_name.h"
+#include "platform/os/zeroed_pages.h"
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
+#include "tests/support/failing_call.h"
+
+namespace vmm::platform {
+namespace {
+
+using testing::Child;
+using testing::FailingCall;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class FailedCallTest : public OsTest {
+ protected:
+  TempDirectory temp_;
+};
+
+// Makes a socket file that nobody listens at.
+void MakeDeadSocket(const std::string& path) {
+  const OsHandle socket =
+      OsHandle::Adopt(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  path.copy(name.sun_path, sizeof name.sun_path - 1);
+  Check(::bind(RawFd(socket), reinterpret_cast<sockaddr*>(&name),
+               sizeof name) == 0,
+        "bind() failed");
+}
+
+TEST_F(FailedCallTest, IsToldWithItsCodeAndItsWords) {
+  const std::string dead = temp_.File("dead");
+  const auto listen = [&] {
+    return Listener::Bind({temp_.path(), "dead"}, {}).status();
+  };
+  const FileReader reader = Must(FileReader::Open("/proc/self/exe"));
+  using Code = absl::StatusCode;
+  struct Row {
+    const char* call;
+    int error;
+    std::function<absl::Status()> run;
+    Code code;
+    std::string words;
+  };
+  const Row rows[] = {
+      {"open", EACCES, [] { return ReadMachine().status(); },
+       Code::kPermissionDenied, "mount /proc"},
+      {"read", EIO, [] { return ReadMachine().status(); }, Code::kInternal,
+       "read(/proc/sys/kernel/random/boot_id) failed with EIO"},
+      {"gethostname", EPERM, [] { return ReadMachine().status(); },
+       Code::kPermissionDenied, "gethostname() failed"},
+      {"getrlimit", EPERM, [] { return GetDescriptorLimits().status(); },
+       Code::kPermissionDenied, "getrlimit(RLIMIT_NOFILE) failed"},
+      {"getrlimit", EPERM, &RaiseDescriptorLimit, Code::kPermissionDenied,
+       "getrlimit(RLIMIT_NOFILE) failed"},
+      {"setrlimit", EPERM, &RaiseDescriptorLimit, Code::kPermissionDenied,
+       "setrlimit(RLIMIT_NOFILE, "},
+      {"fstat", ENOMEM, [&] { return reader.Size().status(); },
+       Code::kResourceExhausted, "fstat(/proc/self/exe) failed"},
+      {"fstat", ENOMEM,
+       [] { return Library::OpenPath("/proc/self/exe").status(); },
+       Code::kResourceExhausted, "fstat(/proc/self/exe) failed"},
+      {"memfd_create", EMFILE,
+       [] { return SharedMemory::Create(1, PeerAccess::kRead).status(); },
+       Code::kResourceExhausted, "memfd_create(vmmshare-control) failed"},
+      {"socket", EMFILE, listen, Code::kResourceExhausted,
+       "socket(AF_UNIX) failed"},
+      {"unlink", EACCES, listen, Code::kPermissionDenied, "unlink(" + dead},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(absl::StrCat(row.call, ": ", row.words));
+    std::filesystem::remove(dead);
+    MakeDeadSocket(dead);
+    absl::Status status;
+    {
+      const FailingCall failing(row.call, row.error);
+      status = row.run();
+    }
+    EXPECT_EQ(status.code(), row.code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(row.words));
+  }
+}
+
+// --- What is done without it -------------------------------------------------
+
+TEST_F(FailedCallTest, AKernelThatDoesNotKnowAFlagMakesMemoryWithoutIt) {
+  SharedMemory memory = [] {
+    const FailingCall failing("memfd_create", EINVAL);
+    return Must(SharedMemory::Create(4096, PeerAccess::kReadWrite));
+  }();
+  memory.writable_bytes()[4095] = 7;
+  const SharedMemory view =
+      Must(SharedMemory::Open(memory.handle(), 4096, PeerAccess::kReadWrite));
+  EXPECT_EQ(view.bytes()[4095], 7);
+}
+
+// What a kernel without room for a further mapping says to a part of one.
+TEST_F(FailedCallTest, MemoryThatCannotBeUnmappedEndsNoProgram) {
+  {
+    SharedMemory memory = Must(SharedMemory::Create(4096, PeerAccess::kRead));
+    const FailingCall failing("munmap", ENOMEM);
+    memory = Must(SharedMemory::Create(4096, PeerAccess::kRead));
+  }
+  {
+    ZeroedPages pages = Must(MapZeroedPages(4096));
+    const FailingCall failing("munmap", ENOMEM);
+    pages.Reset();
+  }
+}
+
+TEST_F(FailedCallTest, ATableThatCannotGrowIsLeftAsItIs) {
+  {
+    const FailingCall failing("open", EMFILE);
+    GrowHandleTable();
+  }
+  {
+    const FailingCall failing("getrlimit", EPERM);
+    GrowHandleTable();
+  }
+}
+
+TEST_F(FailedCallTest, AUserWhoseEntryIsLongIsAskedForWithMoreRoom) {
+  const FailingCall failing("getpwnam_r", ERANGE, 0, 3);
+  EXPECT_EQ(Must(ParseUser("root")), UserId("0"));
+}
+
+TEST_F(FailedCallTest, WithoutALimitThatCanBeReadAnErrorGivesNoAdvice) {
+  for (const int code : {EMFILE, ENOMEM, EFBIG}) {
+    const FailingCall failing("getrlimit", EPERM);
+    EXPECT_THAT(std::string(OsError(code, "call()").message()),
+                Not(HasSubstr("ulimit")));
+  }
+}
+
+TEST_F(FailedCallTest, WhereNoThreadCanBeStartedTheErrorSaysHowManyThereMayBe) {
+  rlimit before{};
+  Check(::getrlimit(RLIMIT_NPROC, &before) == 0, "getrlimit() failed");
+  const auto advice = [] {
+    const FailingCall failing("pthread_create", EAGAIN);
+    return std::string(OsError(EAGAIN, "pthread_create()").message());
+  };
+  EXPECT_THAT(advice(),
+              HasSubstr(before.rlim_cur == RLIM_INFINITY
+                            ? std::string("may have any number of processes")
+                            : absl::StrCat("may have ", before.rlim_cur)));
+  const rlimit fewer{std::min<rlim_t>(before.rlim_cur, 54321), before.rlim_max};
+  Check(::setrlimit(RLIMIT_NPROC, &fewer) == 0, "setrlimit() failed");
+  const std::string limited = advice();
+  Check(::setrlimit(RLIMIT_NPROC, &before) == 0, "setrlimit() failed");
+  EXPECT_THAT(limited, HasSubstr(absl::StrCat("may have ", fewer.rlim_cur)));
+}
+
+// --- Where descriptors 0 to 2 are free ---------------------------------------
+
+// What came or was made there has no room elsewhere. What it returns says what
+// went wrong.
+int WithoutRoomAbove(const std::vector<std::string>&) {
+  auto ends = Must(Channel::Pair());
+  const CancelEvent event = Must(CancelEvent::Create());
+  const OsHandle* handles[] = {&event.handle()};
+  Must(ends.first.Send(1, {}, handles, Late()));
+  ::close(STDIN_FILENO);
+  ::close(STDOUT_FILENO);
+  const auto are_free = [] {
+    return ::fcntl(STDIN_FILENO, F_GETFD) < 0 &&
+           ::fcntl(STDOUT_FILENO, F_GETFD) < 0;
+  };
+  absl::Status pair, received;
+  {
+    const FailingCall failing("fcntl", EMFILE);
+    pair = Channel::Pair().status();
+  }
+  if (!absl::IsResourceExhausted(pair)) return 1;  // Of fcntl(F_DUPFD_CLOEXEC).
+  if (!are_free()) return 2;
+  {
+    // The pidfd of the sender, and the handle.
+    const FailingCall failing("fcntl", EMFILE, 0, 2);
+    received = ends.second.Receive(Late()).status();
+  }
+  if (!absl::IsDataLoss(received)) return 3;
+  if (!absl::StrContains(received.message(), "handles were dropped")) return 4;
+  if (!are_free()) return 5;
+  return ends.second.is_open() ? 6 : 0;
+}
+const bool kWithoutRoom =
+    testing::RegisterChild("without_room_above", &WithoutRoomAbove);
+
+TEST_F(FailedCallTest, WhatCannotBeMovedOffTheStandardStreamsIsAnError) {
+  EXPECT_EQ(Child::Start("without_room_above", {}).Wait(), 0);
+}
+
+}  // namespace
+}  // namespace vmm::platform
