@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
 
 #include "absl/time/time.h"
@@ -44,6 +45,8 @@ TEST(OsErrorDeathTest, ZeroIsNoError) {
 
 TEST(ProcessDeathTest, AHandleMustBeOpen) {
   EXPECT_DEATH(Process::FromHandle(OsHandle(), 1), "needs an open handle");
+  EXPECT_DEATH(Process::FromHandle(std::shared_ptr<const OsHandle>(), 1),
+               "needs an open handle");
 }
 
 TEST(ProcessDeathTest, AMovedFromProcessCannotBeAsked) {

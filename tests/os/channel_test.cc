@@ -211,6 +211,19 @@ TEST_F(ChannelTest, ACancelledReceiverIsNotDrownedByABusyPeer) {
 }
 
 // Each of the two wakes, the child can be used again, and says which it was.
+TEST_F(ChannelTest, ACancelEventThatIsFullIsNotifiedAlready) {
+  const CancelEvent cancel = Must(CancelEvent::Create());
+  const int fd = RawFd(cancel.handle());
+  ASSERT_EQ(::eventfd_write(fd, std::uint64_t{0} - 2),
+            0);  // Its highest value.
+  cancel.Notify();
+  EXPECT_TRUE(absl::IsCancelled(a().Receive(Late(), &cancel).status()));
+  cancel.Reset();
+  cancel.Reset();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      a().Receive(absl::InfinitePast(), &cancel).status()));
+}
+
 TEST_F(ChannelTest, ACancelEventUnderAnotherIsWokenByEither) {
   const CancelEvent parent = Must(CancelEvent::Create());
   const CancelEvent child = Must(CancelEvent::CreateUnder(parent));
@@ -292,7 +305,18 @@ TEST_F(ChannelTest, AClosedChannelIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(a().Send(1, {}, {}, Late())));
   EXPECT_TRUE(absl::IsUnavailable(a().Receive(Late()).status()));
   EXPECT_TRUE(absl::IsUnavailable(a().WaitForHangUp(Late())));
+  EXPECT_TRUE(absl::IsUnavailable(a().WaitUntilReceived(Late())));
   EXPECT_TRUE(absl::IsUnavailable(a().OpenPeer().status()));
+}
+
+TEST_F(ChannelTest, AClosedChannelStillSaysWhoItsPeerWas) {
+  Must(b().Send(1, {}, {}, Late()));
+  Must(a().Receive(Late()));
+  EXPECT_EQ(a().speakers(), 1u);
+  a().Close();
+  EXPECT_EQ(a().peer().pid, CurrentProcessId());
+  EXPECT_EQ(a().peer().user, CurrentUser());
+  EXPECT_EQ(a().speakers(), 0u);
 }
 
 TEST_F(ChannelTest, Pitfall28SendingToAPeerThatDoesNotReadEndsAtTheDeadline) {
@@ -361,6 +385,13 @@ TEST_F(ChannelTest, MoveAssignmentHangsUpTheOldConnection) {
   EXPECT_EQ(Must(second.second.Receive(Late())).type, 6);
 }
 
+TEST_F(ChannelTest, MoveAssignmentToItselfKeepsTheConnection) {
+  Channel& same = a();
+  a() = std::move(same);
+  Must(a().Send(6, {}, {}, Late()));
+  EXPECT_EQ(Must(b().Receive(Late())).type, 6);
+}
+
 TEST_F(ChannelTest, OneThreadSendsWhileAnotherReceives) {
   const int kCount = 500;
   OsHandle memory = MemoryWith("both ways");
@@ -427,6 +458,20 @@ TEST_F(ChannelTest, Pitfall13UnreadHandlesAreClosedWhenAMessageIsRefused) {
   EXPECT_TRUE(absl::IsDataLoss(b().Receive(Late()).status()));
   // While b still exists.
   EXPECT_TRUE(ComesTrue([&pipe] { return WriteEndIsGone(pipe); }));
+}
+
+TEST_F(ChannelTest, AMessageWhoseSenderTheKernelDoesNotNameIsRefused) {
+  const int off = 0;
+  ASSERT_EQ(::setsockopt(RawFd(b().handle()), SOL_SOCKET, SO_PASSCRED, &off,
+                         sizeof(off)),
+            0);
+  Must(a().Send(1, {}, {}, Late()));
+  const absl::Status status = b().Receive(Late()).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("did not say who sent"));
+  EXPECT_FALSE(b().is_open());
+  EXPECT_EQ(b().speakers(), 0u);
+  EXPECT_TRUE(a().WaitForHangUp(Late()).ok());
 }
 
 TEST_F(ChannelTest, AdoptsASocketThatItMade) {

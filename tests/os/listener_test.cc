@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "platform/ipc/channel.h"
+#include "platform/ipc/socket_advice_posix.h"
+#include "platform/ipc/socket_path_posix.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
@@ -183,6 +185,34 @@ TEST_F(ListenerTest, RefusesALinkToADirectory) {
   EXPECT_TRUE(ConnectStatus(real + "/x").ok());
 }
 
+TEST_F(ListenerTest, ASlashAtTheEndMakesNoDirectoryOfALink) {
+  const std::string link = temp_.File("link");
+  ASSERT_EQ(::symlink(temp_.path().c_str(), link.c_str()), 0);
+  for (const char* end : {"", "/", "//"}) {
+    const absl::Status status = CheckDirectory(link + end, {});
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is a symbolic link"));
+    EXPECT_TRUE(CheckDirectory(temp_.path() + end, {}).ok()) << end;
+  }
+  // Nothing is left of it but its slash.
+  EXPECT_TRUE(CheckDirectory("/", {}).ok());
+}
+
+TEST_F(ListenerTest, APathInTheRootHasOneSlash) {
+  const std::string name(200, 'x');
+  EXPECT_THAT(std::string(BindStatus("/", name).message()),
+              HasSubstr("the socket path /" + name + " has 201 bytes"));
+}
+
+TEST_F(ListenerTest, WhereNoSocketCanBeMadeTheErrorSaysWhatToDo) {
+  EXPECT_THAT(BindAdvice(EROFS), HasSubstr("mount it writable"));
+  EXPECT_THAT(BindAdvice(EACCES), HasSubstr("chmod 1777"));
+  for (const int code : {EPERM, EOPNOTSUPP}) {
+    EXPECT_THAT(BindAdvice(code), HasSubstr("may have no sockets")) << code;
+  }
+  EXPECT_EQ(BindAdvice(EMFILE), "");
+}
+
 TEST_F(ListenerTest, RefusesAFileAsDirectory) {
   std::ofstream(temp_.File("file")) << "x";
   EXPECT_TRUE(absl::IsPermissionDenied(BindStatus(temp_.File("file"))));
@@ -311,6 +341,9 @@ TEST_F(ListenerTest, OnlyWhatIsProvablyLeftBehindIsSwept) {
     kept.push_back(Stale(RandomName('e')));
     ASSERT_EQ(::chown(kept.back().c_str(), kStranger, kStranger), 0);
   }
+  // Of another program, which receives datagrams.
+  const OsHandle datagrams = BoundSocket(RandomName('0'), SOCK_DGRAM);
+  kept.push_back(temp_.File(RandomName('0')));
   for (const std::string& path : kept) Age(path);
   Age(gone);
   // And one that may be in the making.
@@ -410,6 +443,14 @@ TEST_F(ListenerTest, MoveAssignmentRemovesTheOldSocketAndKeepsTheNew) {
   EXPECT_FALSE(Exists(temp_.File("first")));
   EXPECT_TRUE(Exists(temp_.File("second")));
   EXPECT_TRUE(ConnectStatus(first.address()).ok());
+}
+
+TEST_F(ListenerTest, MoveAssignmentToItselfKeepsTheSocket) {
+  Listener listener = Bind("name");
+  Listener& same = listener;
+  listener = std::move(same);
+  EXPECT_TRUE(Exists(temp_.File("name")));
+  EXPECT_TRUE(ConnectStatus(listener.address()).ok());
 }
 
 TEST_F(ListenerTest, AForkedChildDoesNotRemoveTheSocket) {

@@ -204,6 +204,70 @@ TEST_F(PeerWatchTest, OfForksWithTheClosedOneNothingIsKnown) {
   EXPECT_THAT(std::string(never.message()), HasSubstr("cannot be watched"));
 }
 
+// args: where to dial. Forks while nothing is left for a lifeline; the child
+// speaks then, and had forked itself. It needs this main for its first fork
+// alone, so that it has no lifeline at all.
+int ForksUnseen(const Args& args) {
+  const pid_t speaker = ::fork();
+  if (speaker == 0) {
+    pid_t made = 0;
+    {
+      const DescriptorLimit none(0);
+      made = ::fork();
+      if (made == 0) ::_exit(0);
+    }
+    int status = 0;
+    Check(made > 0 && ::waitpid(made, &status, 0) == made, "fork() failed");
+    Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+    Must(SendLifeline(channel, Late()));
+    ::_exit(0);
+  }
+  int status = 0;
+  Check(::waitpid(speaker, &status, 0) == speaker, "waitpid() failed");
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+const bool kForksUnseen = RegisterChild("forks-unseen", &ForksUnseen);
+
+TEST_F(PeerWatchTest, OfForksWithoutALifelineNothingIsKnown) {
+  Listener listener = Must(Listener::Bind({temp_.path(), ""}, {}));
+  Child child = Child::Start("forks-unseen", {listener.address()});
+  Channel channel = Must(listener.Accept(Late()));
+  PeerWatch watch = Must(PeerWatch::Receive(channel, Late()));
+  ASSERT_EQ(child.Wait(), 0);
+  EXPECT_EQ(watch.Look(), PeerEnd::kUnproven);
+  EXPECT_THAT(std::string(watch.why()), HasSubstr("cannot be watched"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(watch.WaitForEnd(In(5))));
+}
+
+// args: where to dial. Who speaks is what this process cloned without the
+// handlers of fork().
+int Clones(const Args& args) {
+  const long speaker =
+      ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0);
+  if (speaker == 0) {
+    Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+    Must(SendLifeline(channel, Late()));
+    Must(channel.Receive(Late()));
+    ::_exit(0);
+  }
+  for (;;) ::pause();
+}
+const bool kClones = RegisterChild("clones", &Clones);
+
+// With its parent's lifeline its end would be proven by that one's only.
+TEST_F(PeerWatchTest, OneThatWasClonedWithoutHandlersHasALifelineOfItsOwn) {
+  Listener listener = Must(Listener::Bind({temp_.path(), ""}, {}));
+  Child child = Child::Start("clones", {listener.address()});
+  Channel channel = Must(listener.Accept(Late()));
+  PeerWatch watch = Must(PeerWatch::Receive(channel, Late()));
+  EXPECT_EQ(watch.Look(), PeerEnd::kNotEnded);
+  Must(channel.Send(1, {}, {}, Late()));
+  Must(watch.WaitForEnd(Late()));
+  EXPECT_EQ(watch.Look(), PeerEnd::kProven);
+  child.Kill();
+  EXPECT_EQ(child.Wait(), Child::kKilled) << "it lived all the time";
+}
+
 // --- What is no lifeline -----------------------------------------------------
 
 class HostileLifeline : public OsTest {
@@ -242,6 +306,71 @@ TEST_F(HostileLifeline, OtherDescriptorsAreRefused) {
   for (const OsHandle* bad : {&plain, &sealed, &file, &pipe.read_end}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Refused(kLifelineMessage, 0, {bad})));
   }
+}
+
+OsHandle EmptyMemory() {
+  return OsHandle::Adopt(
+      ::memfd_create("empty", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
+// args: where to dial, and what to do to the lifeline that it sends: nothing,
+// so that it is too short, or to forbid seals once it is there.
+int SendsItsOwn(const Args& args) {
+  const OsHandle lifeline = EmptyMemory();
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  Must(channel.Send(kLifelineMessage, {}, {&lifeline}, Late()));
+  Must(channel.Receive(Late()));
+  if (args[1] == "seal") {
+    Check(::fcntl(RawFd(lifeline), F_ADD_SEALS, F_SEAL_SEAL) == 0,
+          "F_SEAL_SEAL");
+  }
+  return 0;
+}
+const bool kSendsItsOwn = RegisterChild("sends-its-own", &SendsItsOwn);
+
+TEST_F(HostileLifeline, OneThatCannotBeReadProvesNothing) {
+  for (const char* how : {"leave it empty", "seal"}) {
+    SCOPED_TRACE(how);
+    const TempDirectory temp;
+    Listener listener = Must(Listener::Bind({temp.path(), ""}, {}));
+    Child child = Child::Start("sends-its-own", {listener.address(), how});
+    Channel channel = Must(listener.Accept(Late()));
+    PeerWatch watch = Must(PeerWatch::Receive(channel, Late()));
+    EXPECT_EQ(watch.Look(), PeerEnd::kNotEnded);
+    Must(channel.Send(1, {}, {}, Late()));
+    ASSERT_EQ(child.Wait(), 0);
+    EXPECT_EQ(watch.Look(), PeerEnd::kUnproven);
+    EXPECT_THAT(std::string(watch.why()), HasSubstr("cannot be read"));
+  }
+}
+
+TEST_F(HostileLifeline, WhatIsWrongWithItIsSaid) {
+  const absl::Status empty = ReadLifeline(EmptyMemory()).status();
+  EXPECT_TRUE(absl::IsDataLoss(empty)) << empty;
+  const OsHandle sealed = EmptyMemory();
+  ASSERT_EQ(::fcntl(RawFd(sealed), F_ADD_SEALS, F_SEAL_SEAL), 0);
+  const absl::Status closed = ReadLifeline(sealed).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(closed)) << closed;
+  EXPECT_THAT(std::string(closed.message()), HasSubstr("F_SEAL_WRITE"));
+}
+
+// As kernels before 5.3, and namespaces that hide the peer.
+TEST_F(HostileLifeline, AProcessThatTheSystemDoesNotReferToNeverEnds) {
+  auto ends = Must(Channel::Pair());
+  constexpr int kSoPassPidfd = 76;
+  const int off = 0;
+  for (const int option : {kSoPassPidfd, SO_TIMESTAMP}) {
+    // Older kernels have no such option, and are served without.
+    static_cast<void>(::setsockopt(RawFd(ends.second.handle()), SOL_SOCKET,
+                                   option, &off, sizeof(off)));
+  }
+  Must(SendLifeline(ends.first, Late()));
+  PeerWatch watch = Must(PeerWatch::Receive(ends.second, Late()));
+  EXPECT_FALSE(watch.CanTell());
+  EXPECT_EQ(watch.Look(), PeerEnd::kNotEnded);
+  const absl::Status never = watch.WaitForEnd(In(5));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(never)) << never;
+  EXPECT_THAT(std::string(never.message()), HasSubstr("not known to have"));
 }
 
 // An owner that a process gave its lifeline to cannot have another one wait

@@ -179,6 +179,13 @@ TEST_F(ProcessTest, TestChildrenAnswerTheirExitStatus) {
   EXPECT_EQ(Child::Start("return7", {}).Wait(), 7);
 }
 
+TEST(UserId, HasAnOrder) {
+  EXPECT_LT(UserId("1000"), UserId("1001"));
+  EXPECT_GT(UserId("2"), UserId("1001"));
+  EXPECT_LE(UserId("7"), UserId("7"));
+  EXPECT_EQ(UserId("7") <=> UserId("7"), std::strong_ordering::equal);
+}
+
 TEST(ParseUser, TakesUidsAndNamesOfUsersThatAreThere) {
   EXPECT_EQ(ParseUser("0").value(), UserId("0"));
   EXPECT_EQ(ParseUser("root").value(), UserId("0"));

@@ -157,6 +157,64 @@ TEST_F(SpeakerTest, WhatWasSentBeforeTheAcceptHasASender) {
   EXPECT_EQ(server.speakers(), 1u);
 }
 
+TEST_F(SpeakerTest, ControlDataOfOtherKindsAndSizesNamesNobody) {
+  constexpr int kScmPidfd = 4;
+  struct Row {
+    int level, type;
+    std::size_t size;
+  };
+  for (const Row& row : {Row{SOL_SOCKET + 1, SCM_CREDENTIALS, sizeof(ucred)},
+                         Row{SOL_SOCKET, SCM_CREDENTIALS, sizeof(ucred) - 1},
+                         Row{SOL_SOCKET, SCM_CREDENTIALS, sizeof(ucred) + 1},
+                         Row{SOL_SOCKET, kScmPidfd, sizeof(int) - 1},
+                         Row{SOL_SOCKET, kScmPidfd, 2 * sizeof(int)},
+                         Row{SOL_SOCKET, SCM_TIMESTAMP, sizeof(timeval) - 1},
+                         Row{SOL_SOCKET, SCM_RIGHTS, sizeof(int)}}) {
+    alignas(cmsghdr) std::uint8_t bytes[CMSG_SPACE(64)] = {};
+    auto* const control = reinterpret_cast<cmsghdr*>(bytes);
+    control->cmsg_level = row.level;
+    control->cmsg_type = row.type;
+    control->cmsg_len = CMSG_LEN(row.size);
+    Speaker speaker;
+    EXPECT_FALSE(TakeSpeaker(*control, speaker))
+        << row.level << " " << row.type << " " << row.size;
+    EXPECT_FALSE(speaker.is_known());
+    EXPECT_EQ(speaker.process, nullptr);
+    EXPECT_FALSE(speaker.sent.has_value());
+  }
+}
+
+TEST_F(SpeakerTest, AProcessIsToldFromAnotherByItsNumberItsUserAndItsFile) {
+  const Speaker a{.credentials = {kStrangerId, 7}, .process_file = 5};
+  Speaker b = a;
+  EXPECT_TRUE(IsSameProcess(a, b));
+  b.process_file = 6;
+  EXPECT_FALSE(IsSameProcess(a, b));
+  // Of one of them the kernel attached no pidfd.
+  b.process_file = 0;
+  EXPECT_TRUE(IsSameProcess(a, b));
+  EXPECT_TRUE(IsSameProcess(b, a));
+  b = a;
+  b.credentials.pid = 8;
+  EXPECT_FALSE(IsSameProcess(a, b));
+  b = a;
+  b.credentials.user = CurrentUser();
+  EXPECT_FALSE(IsSameProcess(a, b));
+}
+
+TEST_F(SpeakerTest, WhyTheKernelGaveNoReferenceDecidesWhatIsSaid) {
+  Speaker speaker{.credentials = {CurrentUser(), CurrentProcessId()}};
+  for (const int code : {ESRCH, EINVAL}) {
+    speaker.no_process = code;
+    const absl::Status status = OpenSpeaker(speaker).status();
+    EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has ended"));
+  }
+  speaker.no_process = EMFILE;
+  const absl::Status status = OpenSpeaker(speaker).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
 // Without a descriptor left for the reference, in a process of its own.
 int ReceiveWithoutRoom(const std::vector<std::string>&) {
   auto pair = Must(Channel::Pair());
@@ -251,6 +309,18 @@ TEST_F(NumberedSpeakerTest, AProcessThatEndedIsNotFound) {
   child.Kill();
   child.Wait();
   EXPECT_TRUE(absl::IsNotFound(OpenSpeaker(speaker).status()));
+}
+
+TEST_F(NumberedSpeakerTest, AProcessThatNobodyHasReapedYetHasEnded) {
+  Child child = Child::Start("pause", {});
+  const Process process = Must(Process::Open(child.pid()));
+  Speaker speaker = SpeakNow();
+  speaker.credentials.pid = child.pid();
+  child.Kill();
+  Must(process.WaitForExit(Late()));
+  const absl::Status status = OpenSpeaker(speaker).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has ended"));
 }
 
 TEST_F(NumberedSpeakerTest, WithoutNumberOrTimeNothingIsKnown) {

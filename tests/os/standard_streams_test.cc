@@ -2,15 +2,19 @@
 // goes nowhere, and not into shared memory or a protocol's socket.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/descriptor_posix.h"
+#include "platform/os/standard_error.h"
+#include "platform/os/termination.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 
@@ -58,6 +62,50 @@ const bool kWithoutStreams = RegisterChild("without_streams", &WithoutStreams);
 TEST(StandardStreamsTest, NoDescriptorOfOursTakesTheirPlace) {
   const TempDirectory directory;
   EXPECT_EQ(Child::Start("without_streams", {directory.path()}).Wait(), 0);
+}
+
+// What it returns says what went wrong.
+int WithNothingToHoldThem(const std::vector<std::string>&) {
+  for (int fd = 0; fd <= 2; ++fd) ::close(fd);
+  if (WriteErrorWithoutWaiting("to nobody")) return 1;
+  rlimit before{};
+  Check(::getrlimit(RLIMIT_NOFILE, &before) == 0, "getrlimit() failed");
+  const rlimit none{0, before.rlim_max};
+  Check(::setrlimit(RLIMIT_NOFILE, &none) == 0, "setrlimit() failed");
+  const absl::Status refused = HoldStandardStreams();
+  Check(::setrlimit(RLIMIT_NOFILE, &before) == 0, "setrlimit() failed");
+  if (!absl::IsResourceExhausted(refused)) return 2;
+  if (!absl::StrContains(refused.message(), "open(/dev/null)")) return 3;
+  if (AnyIsOpen()) return 4;
+  Must(HoldStandardStreams());
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) return 5;
+  }
+  // They are there, and are no use: each is open in the other direction.
+  return WriteErrorWithoutWaiting("to nobody") ? 6 : 0;
+}
+const bool kWithNothing = RegisterChild("nothing_left", &WithNothingToHoldThem);
+
+TEST(StandardStreamsTest, WhereNothingCanHoldThemTheErrorSaysSo) {
+  EXPECT_EQ(Child::Start("nothing_left", {}).Wait(), 0);
+}
+
+// Its standard error is a pipe that nobody reads.
+int NobodyReadsErrors(const std::vector<std::string>&) {
+  const Pipe pipe = MakePipe();
+  if (::dup2(RawFd(pipe.write_end), STDERR_FILENO) < 0) return 1;
+  if (!WriteErrorWithoutWaiting("there is room")) return 2;
+  const std::string much(4096, 'x');
+  while (::write(STDERR_FILENO, much.data(), much.size()) > 0) {
+  }
+  // Its other users may have it wait.
+  if (::fcntl(STDERR_FILENO, F_SETFL, 0) != 0) return 3;
+  return WriteErrorWithoutWaiting("no room") ? 4 : 0;
+}
+const bool kNobodyReads = RegisterChild("nobody_reads", &NobodyReadsErrors);
+
+TEST(StandardStreamsTest, AnErrorThatNobodyReadsHoldsUpNobody) {
+  EXPECT_EQ(Child::Start("nobody_reads", {}).Wait(), 0);
 }
 
 TEST(StandardStreamsTest, AnErrorIsAnError) {

@@ -87,6 +87,19 @@ TEST(ThreadValue, OfALibraryThatIsLetGoIsHandedOverAllTheSame) {
   EXPECT_EQ(ends, 1);
 }
 
+// A function that a program wrote into memory, as a just-in-time compiler does.
+TEST(ThreadValue, OfAFunctionInNoLibraryIsEachThreadsOwnToo) {
+  Counted counted{.number = 7};
+  auto* const no_library = new char(0);
+  const ThreadValue value(reinterpret_cast<void (*)(void*)>(no_library));
+  ASSERT_TRUE(value.Set(&counted));
+  EXPECT_EQ(value.Get(), &counted);
+  std::thread([&] { EXPECT_EQ(value.Get(), nullptr); }).join();
+  // Or it would be called when this thread ends.
+  ASSERT_TRUE(value.Set(nullptr));
+  delete no_library;
+}
+
 // The last test: it takes all that there are.
 TEST(ThreadValue, KeepsNothingWhereTheSystemHasNoRoomForAnother) {
   constexpr int kMoreThanAnySystemHas = 100000;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
+#include "platform/os/large_pages.h"
 #include "tests/support/must.h"
 
 namespace vmm::platform {
@@ -42,6 +44,18 @@ TEST(ZeroedPages, KeepWhatTheyHoldWhenTheyArePopulated) {
   EXPECT_EQ(pages.get()[5000], 7);
   EXPECT_EQ(std::count(pages.get().begin(), pages.get().end(), 0),
             static_cast<std::ptrdiff_t>(pages.get().size()) - 1);
+}
+
+TEST(LargePages, WhatIsLargeLiesOnThemAndWhatIsSmallNeedNot) {
+  std::vector<int, LargePageAllocator<int>> numbers(1000, 3);
+  EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 3), 1000);
+  // Several, and a part of one.
+  constexpr std::size_t kMany = 2 * kLargePage / sizeof(int) + 1;
+  numbers.resize(kMany, 5);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(numbers.data()) % kLargePage, 0u);
+  EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 3), 1000);
+  EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 5),
+            static_cast<std::ptrdiff_t>(kMany - 1000));
 }
 
 }  // namespace
