@@ -335,5 +335,187 @@ TEST_F(HostileKeeperTest, AKeeperThatBreaksTheProtocolIsHungUpOn) {
   }
 }
 
+// As each call meets them.
+TEST_F(HostileKeeperTest, WhateverAKeeperAnswersNoCallTakesItForWhatItIsNot) {
+  using Ask = std::function<absl::Status(KeeperClient&)>;
+  const auto send = [](std::uint16_t type, Bytes payload) {
+    return [type, payload](Channel& c) {
+      Must(c.Send(type, payload, {}, Late()));
+    };
+  };
+  const auto listed = [&](const std::vector<std::string>& names) {
+    keeper::Page page;
+    for (const std::string& name : names) page.memory.push_back({.name = name});
+    return send(keeper::kListed, keeper::EncodePage(page));
+  };
+  const Ask list = [](KeeperClient& client) {
+    return client.List(Late()).status();
+  };
+  const Ask unlock = [](KeeperClient& client) {
+    return client.Unlock(kName, Late());
+  };
+  // What it would create is never asked for.
+  const auto attach_or_create = [this](Access access) -> Ask {
+    return [this, access](KeeperClient& client) {
+      return client
+          .AttachOrCreate(
+              kName, kGranule, driver(), {.import = {.access = access}},
+              []() -> absl::StatusOr<Allocation> {
+                ADD_FAILURE() << "it was asked to create";
+                return absl::AbortedError("");
+              },
+              Late())
+          .status();
+    };
+  };
+  struct Row {
+    Ask ask;
+    std::function<void(Channel&)> answer;
+    absl::StatusCode code = absl::StatusCode::kDataLoss;
+  };
+  const Row rows[] = {
+      {list, send(keeper::kOk, {})},
+      {list, send(keeper::kListed, {1, 2, 3})},
+      // A list that does not go on, but back.
+      {list, listed({"b", "a"})},
+      {list, listed({"a", "a"})},
+      {unlock, send(keeper::kOk, {1})},
+      {unlock, send(keeper::kCreate, {})},
+      {attach_or_create(Access::kRead), send(keeper::kCreate, {1})},
+      {attach_or_create(Access::kRead), send(keeper::kAttached, {9})},
+      {attach_or_create(Access::kReadWrite), send(keeper::kAttached, {1}),
+       absl::StatusCode::kFailedPrecondition}};
+  for (std::size_t i = 0; i < std::size(rows); ++i) {
+    SCOPED_TRACE(i);
+    std::thread keeper([&] { AnswerOnce(listener(), rows[i].answer); });
+    {
+      KeeperClient client = ClientOf(address());
+      const absl::Status status = rows[i].ask(client);
+      EXPECT_EQ(status.code(), rows[i].code) << status;
+      EXPECT_FALSE(client.is_open());
+    }
+    keeper.join();
+  }
+}
+
+// The next one may be able to open it: its lock is not kept.
+TEST_F(HostileKeeperTest, WhatATakenOverMemoryFailsToOpenIsUnlockedAgain) {
+  const Allocation memory = MakePattern(kGranule, 1);
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  for (const bool taken_over : {false, true}) {
+    std::uint16_t next = 0;
+    std::thread keeper([&] {
+      AnswerOnce(listener(), [&](Channel& c) {
+        Must(platform::ReceiveLifeline(c, Late()));
+        Must(c.Send(keeper::kAttached,
+                    keeper::EncodeAttached({.taken_over = taken_over}), {},
+                    Late()));
+        // Of another size than was asked for.
+        EXPECT_FALSE(
+            protocol::SendAll(c, absl::MakeConstSpan(&outgoing, 1), Late())
+                .ok());
+        next = Must(c.Receive(Late())).type;
+        if (taken_over) Must(c.Send(keeper::kOk, {}, {}, Late()));
+      });
+    });
+    {
+      KeeperClient client = ClientOf(address());
+      const absl::Status status =
+          client
+              .AttachOrCreate(
+                  kName, 2 * kGranule, driver(), {.until_sealed = true},
+                  [] { return absl::AbortedError("not asked for"); }, Late())
+              .status();
+      EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+      EXPECT_TRUE(client.is_open());
+    }
+    keeper.join();
+    EXPECT_EQ(next, taken_over ? keeper::kUnlock : keeper::kGoodbye);
+  }
+}
+
+TEST_F(HostileKeeperTest, AKeeperThatAnnouncesMemoryAndSendsNoneIsLeft) {
+  std::thread keeper([&] {
+    AnswerOnce(listener(), [](Channel& c) {
+      Must(c.Send(keeper::kAttached,
+                  keeper::EncodeAttached({.taken_over = true}), {}, Late()));
+    });
+  });
+  {
+    KeeperClient client = ClientOf(address());
+    const absl::Status status =
+        client
+            .AttachOrCreate(
+                kName, kGranule, driver(), {.until_sealed = true},
+                [] { return absl::AbortedError("not asked for"); },
+                absl::Now() + absl::Milliseconds(50))
+            .status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_FALSE(client.is_open());
+  }
+  keeper.join();
+}
+
+TEST_F(HostileKeeperTest, AKeeperThatRefusesWhatItAskedForKeepsNothing) {
+  std::uint16_t last = 0;
+  std::thread keeper([&] {
+    AnswerOnce(listener(), [&](Channel& c) {
+      Must(platform::ReceiveLifeline(c, Late()));
+      Must(c.Send(keeper::kOk, {}, {}, Late()));
+      EXPECT_FALSE(protocol::ReceiveAll(
+                       c,
+                       [](protocol::Incoming) {
+                         return absl::ResourceExhaustedError("no room");
+                       },
+                       Late())
+                       .ok());
+      last = Must(c.Receive(Late())).type;
+    });
+  });
+  {
+    KeeperClient client = ClientOf(address());
+    const absl::Status status =
+        client.Put(kName, Make(kGranule).shareable(), Late());
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no room"));
+    EXPECT_TRUE(client.is_open());
+  }
+  keeper.join();
+  EXPECT_EQ(last, keeper::kGoodbye);
+}
+
+// Says so, and hangs up later, when nothing of it uses the memory any more.
+TEST_F(HostileKeeperTest, WhoGivesUpGivesItsReservationBackAtOnce) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const platform::CancelEvent some = Must(platform::CancelEvent::Create());
+  const Request reserve = {
+      .type = keeper::kAttachOrCreate, .name = kName, .size = kGranule};
+  const auto reserved = [&] {
+    Channel channel = Dial(keeper_address());
+    Must(
+        channel.Send(reserve.type, keeper::EncodeRequest(reserve), {}, Late()));
+    Must(platform::SendLifeline(channel, Late()));
+    EXPECT_EQ(Must(channel.Receive(Late())).type, keeper::kCreate);
+    EXPECT_EQ(server->names(), 1u);
+    return channel;
+  };
+  {
+    Channel gives_up = reserved();
+    Must(gives_up.Send(protocol::kAbort, {}, {}, Late()));
+    ExpectSoon([&] { return server->names() == 0; });
+    // What else it says is not heard.
+    Must(gives_up.Send(keeper::kList, keeper::EncodeRequest({}), {}, Late()));
+    ExpectHangUp(gives_up);
+  }
+  // With a handle it is no such word, but a broken rule.
+  Channel hostile = reserved();
+  Must(hostile.Send(protocol::kAbort, {}, {&some.handle()}, Late()));
+  const Message answer = Must(hostile.Receive(Late()));
+  EXPECT_EQ(answer.type, keeper::kError);
+  ExpectHangUp(hostile);
+  ExpectSoon([&] { return server->names() == 0; });
+}
+
 }  // namespace
 }  // namespace vmm::testing

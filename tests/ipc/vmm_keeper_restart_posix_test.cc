@@ -568,6 +568,25 @@ TEST_F(PlantedStoreTest, WhatIsNotWholeIsRefusedAndSaidSo) {
          ++record.id;
          RecordOf(stored).handle = MemoryOf(keeper::EncodeRecord(record));
        }},
+      {"under another's name",
+       [](auto& stored) {
+         keeper::Record record = ReadRecord(stored);
+         ++record.revision;
+         RecordOf(stored).handle = MemoryOf(keeper::EncodeRecord(record));
+       }},
+      // One number was left out.
+      {"1 handles are stored as number 7 of 3",
+       [](auto& stored) {
+         StoredHandle& handle = HandleOf(stored);
+         handle.name = keeper::NameOfHandle(ReadRecord(stored).id, 7);
+       }},
+      // They hold no memory, so that none are stored.
+      {"3 of 3 handles",
+       [](auto& stored) {
+         keeper::Record record = ReadRecord(stored);
+         record.ticket.kind = HandleKind::kFabric;
+         RecordOf(stored).handle = MemoryOf(keeper::EncodeRecord(record));
+       }},
       {"on another machine", [](auto& stored) {
          keeper::Record record = ReadRecord(stored);
          record.ticket.boot_id.fill(1);
@@ -604,6 +623,27 @@ TEST_F(PlantedStoreTest, OfTwoRecordsTheLaterOneCounts) {
           },
           true, kChunks + 1),
       IsEmpty());
+}
+
+TEST_F(PlantedStoreTest, OfTwoEntriesOfOneNameOneIsServedAndTheOtherRemoved) {
+  EXPECT_THAT(
+      LogAfter(
+          [](auto& stored) {
+            keeper::Record record = ReadRecord(stored);
+            ++record.id;
+            const std::size_t count = stored.size();
+            for (std::size_t i = 0; i < count; ++i) {
+              const keeper::StoredName name =
+                  Must(keeper::ParseStoredName(stored[i].name));
+              if (name.is_record) continue;
+              stored.push_back({keeper::NameOfHandle(record.id, name.number),
+                                Must(platform::Duplicate(stored[i].handle))});
+            }
+            stored.push_back({keeper::NameOfRecord(record.id, record.revision),
+                              MemoryOf(keeper::EncodeRecord(record))});
+          },
+          true, kChunks + 1),
+      Contains(HasSubstr("a stored entry is refused")));
 }
 
 TEST_F(PlantedStoreTest,

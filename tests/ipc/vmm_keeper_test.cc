@@ -159,6 +159,8 @@ TEST_F(KeeperTest, PrivateMemoryAndBadNamesAreRefusedBeforeAnythingIsSent) {
       device, {.size = kGranule, .sharing = SharePolicy::Private()}));
   EXPECT_TRUE(absl::IsFailedPrecondition(
       client.Put(kName, hidden.shareable(), Late())));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      client.Replace(kName, hidden.shareable(), std::nullopt, Late())));
   const Allocation memory = Make(kGranule);
   for (const std::string& name :
        {std::string(), std::string(129, 'a'), std::string("a b"),
@@ -707,6 +709,43 @@ TEST_F(KeeperTest, AFailedCreationLetsTheNextOneCreate) {
       kName, kSize, driver(), {},
       [&]() -> absl::StatusOr<Allocation> { return Make(kSize); }, Late()));
   EXPECT_EQ(created.outcome, KeptMemoryFrom::kCreated);
+  EXPECT_EQ(created.requested_size(), kSize);
+}
+
+TEST_F(KeeperTest, WhatIsTakenOverIsWritableForWhoeverItIsGrantedTo) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  {
+    KeeperClient writer = Client();
+    Must(writer.Put(kName, Make(kSize - 1).shareable(), Late()));
+    Must(writer.Unlock(kName, Late()));
+  }
+  KeeperClient client = Client();
+  AttachOrCreateOptions options = {.until_sealed = true};
+  options.import.grants = {{Location::On(device), Access::kRead}};
+  const AttachedOrCreated memory = Must(client.AttachOrCreate(
+      kName, kSize - 1, driver(), options,
+      [] { return absl::AbortedError("it is there"); }, Late()));
+  EXPECT_EQ(memory.outcome, KeptMemoryFrom::kTakenOver);
+  EXPECT_EQ(memory.requested_size(), kSize - 1);
+  WritePattern(memory.address(), kSize, 5);
+  ExpectPattern(memory.address(), kSize, 5);
+  Must(client.Seal(kName, Late()));
+}
+
+TEST_F(KeeperTest, EveryStateHasItsName) {
+  EXPECT_EQ(NameOf(KeptState::kReserved), "reserved");
+  EXPECT_EQ(NameOf(KeptState::kWritable), "writable");
+  EXPECT_EQ(NameOf(KeptState::kLocked), "locked");
+  EXPECT_EQ(NameOf(KeptState::kSealed), "sealed");
+  EXPECT_EQ(NameOf(static_cast<KeptState>(99)), "unknown");
+}
+
+TEST_F(KeeperTest, AnAddressThatIsNoneStartsNoKeeper) {
+  keeper::ServerOptions options;
+  options.address = "relative";
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      keeper::Server::Start(std::move(options), absl::NotFoundError(""), {})
+          .status()));
 }
 
 TEST_F(KeeperTest, WhoWaitsForACreatorLearnsWhichUntilTheDeadline) {

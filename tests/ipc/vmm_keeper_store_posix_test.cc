@@ -1,0 +1,276 @@
+// A keeper whose service manager has gone, or that lacks something: what it
+// keeps all the same, and what it says of it.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "platform/os/service_manager.h"
+#include "tests/ipc/fake_systemd_posix.h"
+#include "tests/ipc/keeper_ipc_test.h"
+#include "tests/support/failing_call.h"
+#include "vmm/keeper/internal/record.h"
+#include "vmm/keeper/internal/store.h"
+#include "vmm/keeper/keeper.h"
+#include "vmm/share/internal/protocol.h"
+
+namespace vmm::testing {
+namespace {
+
+using keeper::Content;
+using keeper::Saved;
+using keeper::Store;
+using platform::OsHandle;
+using platform::ServiceManager;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// What a keeper, whose threads may say something, has logged.
+class Log {
+ public:
+  std::function<void(const std::string&)> Writer() {
+    return [this](const std::string& line) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      lines_.push_back(line);
+    };
+  }
+  std::vector<std::string> Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(lines_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+class KeeperStoreTest : public KeeperTest {
+ protected:
+  KeeperStoreTest() { systemd_.emplace(directory()); }
+
+  absl::StatusOr<ServiceManager> Manager() {
+    ::setenv("NOTIFY_SOCKET", systemd_->address().c_str(), 1);
+    absl::StatusOr<ServiceManager> manager = ServiceManager::Find();
+    ::unsetenv("NOTIFY_SOCKET");
+    return manager;
+  }
+  absl::StatusOr<std::unique_ptr<keeper::Server>> StartWith(
+      absl::StatusOr<ServiceManager> manager,
+      platform::StoredHandles handles = {}) {
+    keeper::ServerOptions options;
+    options.address = keeper_address();
+    options.log = log_.Writer();
+    return keeper::Server::Start(std::move(options), std::move(manager),
+                                 std::move(handles));
+  }
+  // Memory as a keeper has it.
+  Content ContentOf(const Allocation& memory) {
+    const protocol::Outgoing outgoing =
+        Must(protocol::MakeOutgoing(memory.shareable()));
+    Content content{outgoing.ticket, {}};
+    content.handles.push_back(Must(outgoing.handle(0)));
+    return content;
+  }
+  std::string WhyNotSaved(Store& store, const Content& content) {
+    std::string why;
+    EXPECT_EQ(store.Save("name", client_, content, absl::Now(), {}, &why).id,
+              "");
+    return why;
+  }
+
+  std::optional<FakeSystemd> systemd_;
+  const keeper::Client client_{1, platform::CurrentUser(), 1};
+  Log log_;
+};
+
+TEST_F(KeeperStoreTest, WhatSystemdNoLongerTakesIsKeptAndDoesNotSurvive) {
+  const auto server = Must(StartWith(Manager()));
+  KeeperClient client = Client();
+  const Allocation memory = MakePattern(kGranule, 1);
+  Must(client.Put("stored", memory.shareable(), Late()));
+  EXPECT_TRUE(Listed(client, "stored")->survives_restart);
+  systemd_.reset();
+  EXPECT_THAT(log_.Take(), IsEmpty());
+
+  Must(client.Put("late", memory.shareable(), Late()));
+  EXPECT_FALSE(Listed(client, "late")->survives_restart);
+  EXPECT_THAT(log_.Take(),
+              ElementsAre(AllOf(HasSubstr("will not survive a restart"),
+                                HasSubstr("sendmsg(NOTIFY_SOCKET"))));
+  // What is not recorded is not answered.
+  const absl::Status sealed = client.Seal("stored", Late());
+  EXPECT_TRUE(absl::IsUnavailable(sealed)) << sealed;
+  EXPECT_THAT(std::string(sealed.message()),
+              HasSubstr("It is not sealed; try again."));
+  EXPECT_EQ(Listed(client, "stored")->state, KeptState::kLocked);
+  Must(client.Seal("late", Late()));
+  EXPECT_EQ(Listed(client, "late")->state, KeptState::kSealed);
+  EXPECT_THAT(log_.Take(), IsEmpty());
+}
+
+TEST_F(KeeperStoreTest, WhatReplacesIsKeptThoughSystemdHasGone) {
+  const auto server = Must(StartWith(Manager()));
+  KeeperClient client = Client();
+  const Allocation first = MakePattern(kGranule, 1);
+  const Allocation second = MakePattern(kGranule, 2);
+  Must(client.Replace("name", first.shareable(), std::nullopt, Late()));
+  EXPECT_TRUE(Listed(client, "name")->survives_restart);
+  systemd_.reset();
+  Must(client.Replace("name", second.shareable(),
+                      Must(MakeTicket(first.shareable(), kNativeKind)).id,
+                      Late()));
+  EXPECT_FALSE(Listed(client, "name")->survives_restart);
+  EXPECT_THAT(log_.Take(),
+              ElementsAre(HasSubstr("will not survive a restart"),
+                          HasSubstr("did not say that it is removed")));
+  const ImportedAllocation kept =
+      Must(client.Attach("name", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 2);
+}
+
+TEST_F(KeeperStoreTest, AKeeperStartsThoughSystemdHasGoneAndSaysSo) {
+  absl::StatusOr<ServiceManager> manager = Manager();
+  systemd_.reset();
+  platform::StoredHandles passed;
+  passed.problems = {"something was stated and not there"};
+  const auto server = Must(StartWith(std::move(manager), std::move(passed)));
+  EXPECT_THAT(log_.Take(),
+              ElementsAre("something was stated and not there",
+                          HasSubstr("systemd is not told that this keeper")));
+  EXPECT_THAT(Must(Client().List(Late())).memory, IsEmpty());
+}
+
+TEST_F(KeeperStoreTest, WhatCannotBeMadeForTheRecordIsSaidAndNothingIsLeft) {
+  Store store(Manager());
+  const Allocation memory = Make(kGranule);
+  const Content content = ContentOf(memory);
+  {
+    const FailingCall failing("getrandom", ENOSYS);
+    EXPECT_THAT(WhyNotSaved(store, content), HasSubstr("getrandom"));
+  }
+  {
+    const FailingCall failing("memfd_create", EMFILE);
+    EXPECT_THAT(WhyNotSaved(store, content),
+                HasSubstr("memfd_create(vmmshare-control)"));
+  }
+  {
+    const FailingCall failing("pipe2", EMFILE);
+    EXPECT_THAT(WhyNotSaved(store, content), HasSubstr("pipe2(O_CLOEXEC)"));
+  }
+  ExpectSoon([&] { return systemd_->Stored().empty(); });
+  std::string why;
+  const Saved saved =
+      store.Save("name", client_, content, absl::Now(), {}, &why);
+  EXPECT_NE(saved.id, "");
+  EXPECT_EQ(why, "");
+  EXPECT_EQ(systemd_->Stored().size(), 2u);
+  {
+    const FailingCall failing("memfd_create", EMFILE);
+    EXPECT_THAT(std::string(store.Seal(saved).message()),
+                HasSubstr("It is not sealed"));
+  }
+  Must(store.Seal(saved));
+  ExpectSoon([&] { return systemd_->Stored().size() == 2; });
+  Must(store.Remove(saved));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+TEST_F(KeeperStoreTest, FabricHandlesAreNotStored) {
+  Store store(Manager());
+  Content content = ContentOf(Make(kGranule));
+  content.ticket.kind = HandleKind::kFabric;
+  content.handles[0] = fabric::Handle{};
+  EXPECT_THAT(WhyNotSaved(store, content), HasSubstr("hold no memory"));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+  // Bytes are no descriptor: there is nothing to be checked without a driver.
+  Must(keeper::CheckTicketIsOfHere(content.ticket));
+  Must(keeper::CheckHandle(content.ticket, 0, content.handles[0]));
+}
+
+TEST_F(KeeperStoreTest, MemoryOfAGpuIsNoFileOfTheHost) {
+  Content content = ContentOf(Make(kGranule));
+  content.ticket.host_memory_driver = !OnHostMemoryDriver();
+  const absl::Status status =
+      keeper::CheckHandle(content.ticket, 0, content.handles[0]);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+}
+
+TEST_F(KeeperStoreTest, HalfAnEntryIsSaidAlsoWhereNobodyStoresAnything) {
+  Store store(absl::NotFoundError("none in this test"));
+  const OsHandle some =
+      Must(platform::Duplicate(Must(platform::CancelEvent::Create()).handle()));
+  platform::StoredHandles handles;
+  handles.handles.push_back(
+      {keeper::NameOfHandle(7, 0), Must(platform::Duplicate(some))});
+  EXPECT_THAT(store.Restore(std::move(handles), log_.Writer()), IsEmpty());
+  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("handles without a record")));
+}
+
+TEST_F(KeeperStoreTest, LimitsThatCannotBeReadOrRaisedAreSaid) {
+  {
+    const FailingCall failing("setrlimit", EPERM);
+    Must(StartWith(absl::NotFoundError("")));
+  }
+  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("setrlimit(RLIMIT_NOFILE")));
+  const FailingCall failing("getrlimit", EPERM, 0, 2);
+  const absl::Status status = StartWith(absl::NotFoundError("")).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("getrlimit(RLIMIT_NOFILE")));
+}
+
+// Whoever comes for a lock that is taken waits on an event of its own.
+TEST_F(KeeperStoreTest, AWaitForWhichThereIsNoDescriptorIsRefused) {
+  const auto server = Must(StartWith(absl::NotFoundError("")));
+  KeeperClient writer = Client();
+  KeeperClient other = Client();
+  Must(writer.Put("name", Make(kGranule).shareable(), Late()));
+  Must(other.List(Late()));
+  ArmSyscallFault({.point = {.times = FaultPoint::kForEver},
+                   .only_error = EMFILE,
+                   .only_call = "eventfd"});
+  const absl::Status refused = other.Lock("name", Late());
+  Must(writer.Unlock("name", Late()));
+  const absl::Status taken = other.Lock("name", Late());
+  DisarmSyscallFault();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("eventfd"));
+  Must(taken);
+}
+
+TEST_F(KeeperStoreTest, WithoutADirectoryThereIsNoDefaultAddress) {
+  const char* const before = std::getenv("NVIDIA_DRA_LOCAL_IPC_DIR");
+  const std::string saved = before != nullptr ? before : "";
+  ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", "relative", 1);
+  const absl::Status served =
+      keeper::Server::Start({}, absl::NotFoundError(""), {}).status();
+  const absl::Status asked = KeeperClient::Connect({}, Late()).status();
+  ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", saved.c_str(), 1);
+  for (const absl::Status& status : {served, asked}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("NVIDIA_DRA_LOCAL_IPC_DIR is \"relative\""));
+  }
+}
+
+TEST_F(KeeperStoreTest, AKeeperInADirectoryOfEverybodysIsNotAsked) {
+  ASSERT_EQ(::chmod(directory().c_str(), 0777), 0);
+  const absl::Status status =
+      KeeperClient::Connect({.address = keeper_address()}, Late()).status();
+  ASSERT_EQ(::chmod(directory().c_str(), 0700), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("no keeper can be asked"), HasSubstr("--allow-user")));
+}
+
+}  // namespace
+}  // namespace vmm::testing
