@@ -309,16 +309,6 @@ TEST_F(ChannelTest, AClosedChannelIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(a().OpenPeer().status()));
 }
 
-TEST_F(ChannelTest, AClosedChannelStillSaysWhoItsPeerWas) {
-  Must(b().Send(1, {}, {}, Late()));
-  Must(a().Receive(Late()));
-  EXPECT_EQ(a().speakers(), 1u);
-  a().Close();
-  EXPECT_EQ(a().peer().pid, CurrentProcessId());
-  EXPECT_EQ(a().peer().user, CurrentUser());
-  EXPECT_EQ(a().speakers(), 0u);
-}
-
 TEST_F(ChannelTest, Pitfall28SendingToAPeerThatDoesNotReadEndsAtTheDeadline) {
   const int sent = Fill();
   EXPECT_GT(sent, 0);

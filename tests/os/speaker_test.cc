@@ -101,6 +101,21 @@ TEST_F(SpeakerTest, AForkedChildThatSpeaksIsAnotherPeer) {
   EXPECT_EQ(b.peer().pid, CurrentProcessId());
 }
 
+TEST_F(SpeakerTest, AClosedChannelStillSaysWhoSpokeLast) {
+  auto pair = Must(Channel::Pair());
+  ASSERT_EQ(RunInFork([&pair] {
+              return pair.first.Send(2, {}, {}, Late()).ok() ? 0 : 1;
+            }),
+            0);
+  Must(pair.second.Receive(Late()));
+  const PeerCredentials speaker = pair.second.peer();
+  EXPECT_NE(speaker.pid, CurrentProcessId());
+  pair.second.Close();
+  EXPECT_EQ(pair.second.peer().pid, speaker.pid);
+  EXPECT_EQ(pair.second.peer().user, speaker.user);
+  EXPECT_EQ(pair.second.speakers(), 0u);
+}
+
 // Sends `bytes` as a stranger over `channel`. Allocates little: see RunInFork().
 int SendAsStranger(const Channel& channel, const std::string& bytes) {
   if (::setgroups(0, nullptr) != 0 || ::setgid(kStranger) != 0 ||
