@@ -4,14 +4,13 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -39,7 +38,6 @@ namespace {
 using testing::Child;
 using testing::FailingCall;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class FailedCallTest : public OsTest {
  protected:
@@ -154,30 +152,31 @@ TEST_F(FailedCallTest, AUserWhoseEntryIsLongIsAskedForWithMoreRoom) {
   EXPECT_EQ(Must(ParseUser("root")), UserId("0"));
 }
 
-TEST_F(FailedCallTest, WithoutALimitThatCanBeReadAnErrorGivesNoAdvice) {
-  for (const int code : {EMFILE, ENOMEM, EFBIG}) {
-    const FailingCall failing("getrlimit", EPERM);
-    EXPECT_THAT(std::string(OsError(code, "call()").message()),
-                Not(HasSubstr("ulimit")));
+TEST_F(FailedCallTest, WhereTheLoaderDoesNotSayWhereItLooksNothingIsLoaded) {
+  for (const std::uint64_t nth : {0, 1}) {
+    const FailingCall failing("dlinfo", EINVAL, nth);
+    const absl::Status status = Library::OpenSystem("libc.so.6").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("RTLD_DI_SERINFO"));
   }
+  // Of what is loaded it need not say where it was found.
+  const FailingCall failing("dlinfo", EINVAL, 2);
+  const Library library = Must(Library::OpenSystem("libc.so.6"));
+  EXPECT_EQ(library.path(), "libc.so.6");
+  EXPECT_NE(library.Find("getpid"), nullptr);
 }
 
-TEST_F(FailedCallTest, WhereNoThreadCanBeStartedTheErrorSaysHowManyThereMayBe) {
-  rlimit before{};
-  Check(::getrlimit(RLIMIT_NPROC, &before) == 0, "getrlimit() failed");
-  const auto advice = [] {
-    const FailingCall failing("pthread_create", EAGAIN);
-    return std::string(OsError(EAGAIN, "pthread_create()").message());
-  };
-  EXPECT_THAT(advice(),
-              HasSubstr(before.rlim_cur == RLIM_INFINITY
-                            ? std::string("may have any number of processes")
-                            : absl::StrCat("may have ", before.rlim_cur)));
-  const rlimit fewer{std::min<rlim_t>(before.rlim_cur, 54321), before.rlim_max};
-  Check(::setrlimit(RLIMIT_NPROC, &fewer) == 0, "setrlimit() failed");
-  const std::string limited = advice();
-  Check(::setrlimit(RLIMIT_NPROC, &before) == 0, "setrlimit() failed");
-  EXPECT_THAT(limited, HasSubstr(absl::StrCat("may have ", fewer.rlim_cur)));
+TEST_F(FailedCallTest, AContainerWithoutFilesOfItsOwnIsKnownByItsVariables) {
+  for (const char* variable : {"KUBERNETES_SERVICE_HOST", "container"}) {
+    ::setenv(variable, "podman", /*overwrite=*/1);
+    std::string mark;
+    {
+      const FailingCall failing("stat", ENOENT, 0, 3);
+      mark = Must(ContainerMark());
+    }
+    ::unsetenv(variable);
+    EXPECT_EQ(mark, absl::StrCat("the environment has ", variable));
+  }
 }
 
 // --- Where descriptors 0 to 2 are free ---------------------------------------

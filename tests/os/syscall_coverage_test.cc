@@ -70,7 +70,7 @@ constexpr const char* kHarmless[] = {
     "fprintf vfprintf fwrite fputs fputc fflush stderr abort __assert_fail",
     // The dynamic loader makes its own calls, which no linker replaces. The
     // driver is loaded before anything that is swept.
-    "dlopen dlsym dlerror dlinfo dladdr",
+    "dlopen dlsym dlerror dladdr",
     // What the compiler adds.
     "__cpu_model __cpu_features2",
     "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",

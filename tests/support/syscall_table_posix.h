@@ -144,10 +144,12 @@ inline constexpr TableRow kTable[] = {
     {"getrandom", kAcquire, {ENOSYS, EAGAIN, EINTR}},
     {"getentropy", kAcquire, {ENOSYS, EIO}},
     // What a program's own arguments do not make fail, but a container's filter
-    // of system calls may; and the user database, which the C library reads.
+    // of system calls may; and the user database and the loader, which make
+    // calls of their own.
     {"getrlimit", kNamed, {EPERM}},
     {"setrlimit", kNamed, {EPERM}},
     {"getpwnam_r", kNamed, {ENOMEM}},
+    {"dlinfo", kNamed, {EINVAL}},
     // Through syscall().
     {"syscall(pidfd_open)",
      kAcquire,

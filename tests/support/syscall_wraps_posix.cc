@@ -80,6 +80,7 @@ int __real_getrlimit(decltype(RLIMIT_NOFILE) which, rlimit* limit);
 int __real_setrlimit(decltype(RLIMIT_NOFILE) which, const rlimit* limit);
 int __real_getpwnam_r(const char* name, passwd* entry, char* memory,
                       size_t size, passwd** found);
+int __real_dlinfo(void* library, int request, void* result);
 int __real_open(const char* path, int flags, ...);
 int __real_openat(int directory, const char* path, int flags, ...);
 int __real_fcntl(int fd, int command, ...);
@@ -337,6 +338,13 @@ int __wrap_getpwnam_r(const char* name, passwd* entry, char* memory,
   }
   *found = nullptr;
   return decision.error;
+}
+
+// Of its failures dlerror() says nothing here.
+int __wrap_dlinfo(void* library, int request, void* result) {
+  return DecideSyscall(RowOf("dlinfo")).perform
+             ? __real_dlinfo(library, request, result)
+             : -1;
 }
 
 // The variadic ones take at most one argument more, as wide as a register.
