@@ -10,6 +10,8 @@
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
 #include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/internal/record.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/mapping.h"
 #include "vmm/share/internal/protocol.h"
@@ -142,6 +144,34 @@ TEST(VmmDeathTest, AReturnNamesOneToManyAllocations) {
         },
         "a message names 1 to kMaxRequested allocations");
   }
+}
+
+TEST(VmmDeathTest, ARequestToAKeeperHasTheFieldsOfItsType) {
+  const auto ticket = SampleTicket();
+  for (const keeper::Request& bad : {
+           keeper::Request{.type = keeper::kOk},
+           keeper::Request{.type = keeper::kLock,
+           .name = std::string(keeper::kMaxName + 1, 'x')},
+           keeper::Request{.type = keeper::kPut, .name = "n"},
+           keeper::Request{
+               .type = keeper::kDrop, .name = "n", .ticket = ticket},
+           keeper::Request{.type = keeper::kPut,
+           .name = "n",
+           .ticket = ticket,
+           .replaces = ticket.id},
+       }) {
+    EXPECT_DEATH(keeper::EncodeRequest(bad), "a request to a keeper needs");
+  }
+}
+
+TEST(VmmDeathTest, ARecordOfKeptMemoryHasANameAndAUserThatFit) {
+  keeper::Record record;
+  record.ticket = SampleTicket();
+  record.name = std::string(keeper::kMaxName + 1, 'x');
+  EXPECT_DEATH(keeper::EncodeRecord(record), "name and user must fit");
+  record.name = "n";
+  record.user = platform::UserId(std::string(keeper::kMaxUserText + 1, '1'));
+  EXPECT_DEATH(keeper::EncodeRecord(record), "name and user must fit");
 }
 
 // What no program may do with device memory, or with host memory that the CPU

@@ -98,6 +98,11 @@ TEST_F(KeeperRegistry, APutUnderWayIsNotServedAndNotPutTwice) {
   EXPECT_FALSE(registry_.Find(kName).has_value());
   EXPECT_TRUE(
       absl::IsNotFound(registry_.CommitPut(kName, a_, Contents(1), {}, kNow)));
+  // Nor is what is there put a second time.
+  Put(kName, a_);
+  EXPECT_TRUE(
+      absl::IsNotFound(registry_.CommitPut(kName, a_, Contents(2), {}, kNow)));
+  EXPECT_EQ(registry_.Find(kName)->chunks, 1u);
 }
 
 TEST_F(KeeperRegistry, AReservedNameIsPutByItsOwnerOnly) {
@@ -157,6 +162,29 @@ TEST_F(KeeperRegistry, AHangUpWithoutAGoodbyeLeavesLocksToTheProcess) {
   EXPECT_FALSE(registry_.EndSession(same.session));
   EXPECT_TRUE(registry_.EndSession(79));
   EXPECT_TRUE(Must(registry_.Lock(kName, b_)));
+}
+
+TEST_F(KeeperRegistry, WhatAConnectionLeftUnfinishedIsFinishedByItsProcess) {
+  Put(kName, a_);
+  EXPECT_TRUE(registry_.LeaveLocked(a_.session, ""));
+  const auto step_of = [&](const Client& client) {
+    return Must(AttachOrCreate(client, /*until_sealed=*/true)).step;
+  };
+  const platform::UserId stranger("1001");
+  EXPECT_EQ(step_of({77, stranger, a_.pid}), Registry::Step::kWait);
+  EXPECT_EQ(step_of({77, a_.user, a_.pid + 77}), Registry::Step::kWait);
+  EXPECT_EQ(step_of({77, a_.user, 0}), Registry::Step::kWait);
+  EXPECT_EQ(step_of({77, a_.user, a_.pid}), Registry::Step::kAttach);
+  EXPECT_EQ(registry_.Find(kName)->state, KeptState::kLocked);
+  Must(registry_.CheckSeal(kName, {77, a_.user, a_.pid}));
+}
+
+TEST_F(KeeperRegistry, NobodyIsWaitedForWhereNobodyHasIt) {
+  EXPECT_EQ(registry_.DescribeBusy(kName), "nobody");
+  Put(kName, a_);
+  EXPECT_THAT(registry_.DescribeBusy(kName), HasSubstr("4001"));
+  Must(registry_.Unlock(kName, a_));
+  EXPECT_EQ(registry_.DescribeBusy(kName), "nobody");
 }
 
 TEST_F(KeeperRegistry, TheLockGoesWithItsConnectionAndTheMemoryStays) {
@@ -470,6 +498,31 @@ TEST_F(LimitedKeeperRegistry, WhatReplacesCountsBesideWhatIsThere) {
   Must(registry_.BeginReplace(ReplaceOf(first, 1, 2), a_));
   EXPECT_TRUE(absl::IsResourceExhausted(Try(a_, 3)));
   registry_.AbandonReplace(a_);
+}
+
+TEST_F(LimitedKeeperRegistry, WhatOfOthersIsReplacingCountsForThemAlone) {
+  Must(registry_.BeginReplace(ReplaceOf(std::nullopt), other_));
+  EXPECT_TRUE(absl::IsResourceExhausted(Try(other_, 3)));
+  Must(Try(a_, 3));
+}
+
+class UnlimitedKeeperRegistry : public KeeperRegistry {
+ protected:
+  UnlimitedKeeperRegistry() : KeeperRegistry({.bytes = UINT64_MAX}) {}
+};
+
+TEST_F(UnlimitedKeeperRegistry, BytesThatAreMoreThanCanBeCountedLeaveNoRoom) {
+  const auto reserve = [&](const char* name, std::uint64_t size) {
+    return registry_
+        .AttachOrCreate({.type = kAttachOrCreate, .name = name, .size = size},
+                        a_, kNow)
+        .status();
+  };
+  Must(reserve("all", UINT64_MAX));
+  // What was there before is not refused.
+  Must(registry_.Restore("more", a_.user, 1, kNow, true, Contents(3), {}));
+  const absl::Status full = reserve("a byte", 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
 }
 
 TEST_F(LimitedKeeperRegistry, SumsThatOverflowAreTooMuch) {
