@@ -1,10 +1,10 @@
-// A keeper whose service manager has gone, or that lacks something: what it
-// keeps all the same, and what it says of it.
+// A keeper whose service manager has gone, or does not take all: what it keeps
+// all the same, and what it says of it.
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -149,6 +149,33 @@ TEST_F(KeeperStoreTest, AKeeperStartsThoughSystemdHasGoneAndSaysSo) {
   EXPECT_THAT(Must(Client().List(Late())).memory, IsEmpty());
 }
 
+TEST_F(KeeperStoreTest, ASecondEntryOfANameThatCannotBeRemovedIsSaid) {
+  absl::StatusOr<ServiceManager> manager = Manager();
+  platform::StoredHandles passed;
+  {
+    Store before(Manager());
+    const Content content = ContentOf(MakePattern(kGranule, 1));
+    std::string why;
+    for (int i = 0; i < 2; ++i) {
+      before.Save("name", client_, content, absl::Now(), {}, &why);
+    }
+    EXPECT_EQ(why, "");
+    passed.handles = systemd_->Stored();
+  }
+  EXPECT_EQ(passed.handles.size(), 4u);
+  systemd_.reset();
+  const auto server = Must(StartWith(std::move(manager), std::move(passed)));
+  EXPECT_THAT(log_.Take(),
+              ElementsAre(HasSubstr("a stored entry is refused: two entries"),
+                          HasSubstr("did not say that it is removed"),
+                          HasSubstr("systemd is not told that this keeper")));
+  EXPECT_EQ(server->names(), 1u);
+  KeeperClient client = Client();
+  const ImportedAllocation kept =
+      Must(client.Attach("name", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 1);
+}
+
 TEST_F(KeeperStoreTest, WhatCannotBeMadeForTheRecordIsSaidAndNothingIsLeft) {
   Store store(Manager());
   const Allocation memory = Make(kGranule);
@@ -213,63 +240,6 @@ TEST_F(KeeperStoreTest, HalfAnEntryIsSaidAlsoWhereNobodyStoresAnything) {
       {keeper::NameOfHandle(7, 0), Must(platform::Duplicate(some))});
   EXPECT_THAT(store.Restore(std::move(handles), log_.Writer()), IsEmpty());
   EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("handles without a record")));
-}
-
-TEST_F(KeeperStoreTest, LimitsThatCannotBeReadOrRaisedAreSaid) {
-  {
-    const FailingCall failing("setrlimit", EPERM);
-    Must(StartWith(absl::NotFoundError("")));
-  }
-  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("setrlimit(RLIMIT_NOFILE")));
-  const FailingCall failing("getrlimit", EPERM, 0, 2);
-  const absl::Status status = StartWith(absl::NotFoundError("")).status();
-  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
-  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("getrlimit(RLIMIT_NOFILE")));
-}
-
-// Whoever comes for a lock that is taken waits on an event of its own.
-TEST_F(KeeperStoreTest, AWaitForWhichThereIsNoDescriptorIsRefused) {
-  const auto server = Must(StartWith(absl::NotFoundError("")));
-  KeeperClient writer = Client();
-  KeeperClient other = Client();
-  Must(writer.Put("name", Make(kGranule).shareable(), Late()));
-  Must(other.List(Late()));
-  ArmSyscallFault({.point = {.times = FaultPoint::kForEver},
-                   .only_error = EMFILE,
-                   .only_call = "eventfd"});
-  const absl::Status refused = other.Lock("name", Late());
-  Must(writer.Unlock("name", Late()));
-  const absl::Status taken = other.Lock("name", Late());
-  DisarmSyscallFault();
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("eventfd"));
-  Must(taken);
-}
-
-TEST_F(KeeperStoreTest, WithoutADirectoryThereIsNoDefaultAddress) {
-  const char* const before = std::getenv("NVIDIA_DRA_LOCAL_IPC_DIR");
-  const std::string saved = before != nullptr ? before : "";
-  ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", "relative", 1);
-  const absl::Status served =
-      keeper::Server::Start({}, absl::NotFoundError(""), {}).status();
-  const absl::Status asked = KeeperClient::Connect({}, Late()).status();
-  ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", saved.c_str(), 1);
-  for (const absl::Status& status : {served, asked}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("NVIDIA_DRA_LOCAL_IPC_DIR is \"relative\""));
-  }
-}
-
-TEST_F(KeeperStoreTest, AKeeperInADirectoryOfEverybodysIsNotAsked) {
-  ASSERT_EQ(::chmod(directory().c_str(), 0777), 0);
-  const absl::Status status =
-      KeeperClient::Connect({.address = keeper_address()}, Late()).status();
-  ASSERT_EQ(::chmod(directory().c_str(), 0700), 0);
-  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
-  EXPECT_THAT(
-      std::string(status.message()),
-      AllOf(HasSubstr("no keeper can be asked"), HasSubstr("--allow-user")));
 }
 
 }  // namespace

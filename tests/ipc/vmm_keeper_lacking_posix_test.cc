@@ -1,0 +1,167 @@
+// A keeper that lacks something: descriptors, limits, a directory; and what
+// those who wait learn when it stops.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "platform/ipc/lifeline.h"
+#include "tests/ipc/keeper_ipc_test.h"
+#include "tests/support/failing_call.h"
+#include "vmm/keeper/internal/protocol.h"
+#include "vmm/keeper/internal/server.h"
+#include "vmm/keeper/keeper.h"
+
+namespace vmm::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class LackingKeeperTest : public KeeperTest {
+ protected:
+  // One that starts, and may say something while it does.
+  absl::StatusOr<std::unique_ptr<keeper::Server>> Logging() {
+    keeper::ServerOptions options;
+    options.address = keeper_address();
+    options.log = [this](const std::string& line) { log_.push_back(line); };
+    return keeper::Server::Start(std::move(options), absl::NotFoundError(""),
+                                 {});
+  }
+
+  std::vector<std::string> log_;
+};
+
+TEST_F(LackingKeeperTest, LimitsThatCannotBeReadOrRaisedAreSaid) {
+  {
+    const FailingCall failing("setrlimit", EPERM);
+    Must(Logging());
+  }
+  EXPECT_THAT(std::exchange(log_, {}),
+              ElementsAre(HasSubstr("setrlimit(RLIMIT_NOFILE")));
+  const FailingCall failing("getrlimit", EPERM, 0, 2);
+  const absl::Status status = Logging().status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::exchange(log_, {}),
+              ElementsAre(HasSubstr("getrlimit(RLIMIT_NOFILE")));
+}
+
+// Whoever comes for a lock that is taken waits on an event of its own.
+TEST_F(LackingKeeperTest, AWaitForWhichThereIsNoDescriptorIsRefused) {
+  const auto server = Start();
+  KeeperClient writer = Client();
+  KeeperClient other = Client();
+  Must(writer.Put("name", Make(kGranule).shareable(), Late()));
+  Must(other.List(Late()));
+  ArmSyscallFault({.point = {.times = FaultPoint::kForEver},
+                   .only_error = EMFILE,
+                   .only_call = "eventfd"});
+  const absl::Status refused = other.Lock("name", Late());
+  Must(writer.Unlock("name", Late()));
+  const absl::Status taken = other.Lock("name", Late());
+  DisarmSyscallFault();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("eventfd"));
+  Must(taken);
+}
+
+// Waits until a session of the keeper has made the event that it waits on.
+// Before that no fault may be armed.
+class WaitBegins {
+ public:
+  WaitBegins() : before_(Count()) {
+    // None ever fails: what is made is counted while one may.
+    ArmSyscallFault({.point = {.nth = FaultPoint::kForEver},
+                     .only_error = EMFILE,
+                     .only_call = "eventfd"});
+  }
+  ~WaitBegins() { DisarmSyscallFault(); }
+  void Expect() const {
+    ExpectSoon([this] { return Count() > before_; });
+  }
+
+ private:
+  static std::uint64_t Count() { return SyscallsByName()["eventfd"]; }
+  const std::uint64_t before_;
+};
+
+TEST_F(LackingKeeperTest, AKeeperThatStopsSendsAwayWhoWaits) {
+  auto server = Start();
+  KeeperClient writer = Client();
+  KeeperClient other = Client();
+  Must(writer.Put("name", Make(kGranule).shareable(), Late()));
+  const WaitBegins begins;
+  absl::Status waited;
+  std::thread waits(
+      [&] { waited = other.Lock("name", absl::InfiniteFuture()); });
+  begins.Expect();
+  server.reset();
+  waits.join();
+  EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
+  EXPECT_FALSE(other.is_open());
+}
+
+TEST_F(LackingKeeperTest, WhoHangsUpWhileItWaitsGetsNothing) {
+  const auto server = Start();
+  KeeperClient writer = Client();
+  Must(writer.Put("name", Make(kGranule).shareable(), Late()));
+  for (const keeper::Request& request :
+       {keeper::Request{
+            .type = keeper::kLock, .name = "name", .wait = absl::Hours(1)},
+        keeper::Request{.type = keeper::kAttachOrCreate,
+        .name = "name",
+        .until_sealed = true,
+        .size = kGranule,
+        .wait = absl::Hours(1)}}) {
+    {
+      platform::Channel waits = Dial(keeper_address());
+      const WaitBegins begins;
+      Must(
+          waits.Send(request.type, keeper::EncodeRequest(request), {}, Late()));
+      Must(platform::SendLifeline(waits, Late()));
+      begins.Expect();
+    }
+    Must(writer.Unlock("name", Late()));
+    ExpectSoon(
+        [&] { return Listed(writer, "name")->state == KeptState::kWritable; });
+    Must(writer.Lock("name", Late()));
+    EXPECT_EQ(Listed(writer, "name")->attached, 0u);
+  }
+}
+
+TEST_F(LackingKeeperTest, WithoutADirectoryThereIsNoDefaultAddress) {
+  const char* const before = std::getenv("NVIDIA_DRA_LOCAL_IPC_DIR");
+  const std::string saved = before != nullptr ? before : "";
+  ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", "relative", 1);
+  const absl::Status served =
+      keeper::Server::Start({}, absl::NotFoundError(""), {}).status();
+  const absl::Status asked = KeeperClient::Connect({}, Late()).status();
+  ::setenv("NVIDIA_DRA_LOCAL_IPC_DIR", saved.c_str(), 1);
+  for (const absl::Status& status : {served, asked}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("NVIDIA_DRA_LOCAL_IPC_DIR is \"relative\""));
+  }
+}
+
+TEST_F(LackingKeeperTest, AKeeperInADirectoryOfEverybodysIsNotAsked) {
+  ASSERT_EQ(::chmod(directory().c_str(), 0777), 0);
+  const absl::Status status =
+      KeeperClient::Connect({.address = keeper_address()}, Late()).status();
+  ASSERT_EQ(::chmod(directory().c_str(), 0700), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("no keeper can be asked"), HasSubstr("--allow-user")));
+}
+
+}  // namespace
+}  // namespace vmm::testing
