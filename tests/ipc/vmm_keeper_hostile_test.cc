@@ -374,6 +374,7 @@ TEST_F(HostileKeeperTest, WhateverAKeeperAnswersNoCallTakesItForWhatItIsNot) {
     absl::StatusCode code = absl::StatusCode::kDataLoss;
   };
   const Row rows[] = {
+      {list, [](Channel& c) { c.Close(); }, absl::StatusCode::kUnavailable},
       {list, send(keeper::kOk, {})},
       {list, send(keeper::kListed, {1, 2, 3})},
       // A list that does not go on, but back.
@@ -393,6 +394,8 @@ TEST_F(HostileKeeperTest, WhateverAKeeperAnswersNoCallTakesItForWhatItIsNot) {
       const absl::Status status = rows[i].ask(client);
       EXPECT_EQ(status.code(), rows[i].code) << status;
       EXPECT_FALSE(client.is_open());
+      const absl::Status closed = rows[i].ask(client);
+      EXPECT_TRUE(absl::IsUnavailable(closed)) << closed;
     }
     keeper.join();
   }

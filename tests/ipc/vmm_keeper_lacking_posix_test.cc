@@ -98,6 +98,15 @@ TEST_F(LackingKeeperTest, AKeeperThatStopsSendsAwayWhoWaits) {
   KeeperClient writer = Client();
   KeeperClient other = Client();
   Must(writer.Put("name", Make(kGranule).shareable(), Late()));
+  const Allocation memory = Make(kGranule);
+  const keeper::Request put = {
+      .type = keeper::kPut,
+      .name = "half",
+      .ticket = Must(MakeTicket(memory.shareable(), kNativeKind))};
+  platform::Channel half = Dial(keeper_address());
+  Must(half.Send(put.type, keeper::EncodeRequest(put), {}, Late()));
+  Must(platform::SendLifeline(half, Late()));
+  EXPECT_EQ(Must(half.Receive(Late())).type, keeper::kOk);
   const WaitBegins begins;
   absl::Status waited;
   std::thread waits(
@@ -107,6 +116,7 @@ TEST_F(LackingKeeperTest, AKeeperThatStopsSendsAwayWhoWaits) {
   waits.join();
   EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
   EXPECT_FALSE(other.is_open());
+  Must(half.WaitForHangUp(Late()));
 }
 
 TEST_F(LackingKeeperTest, WhoHangsUpWhileItWaitsGetsNothing) {

@@ -732,6 +732,16 @@ TEST_F(KeeperTest, WhatIsTakenOverIsWritableForWhoeverItIsGrantedTo) {
   Must(client.Seal(kName, Late()));
 }
 
+TEST_F(KeeperTest, AConnectionThatWasMovedFromIsClosed) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  KeeperClient moved = std::move(client);
+  const absl::Status closed = client.List(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(closed)) << closed;
+  EXPECT_FALSE(client.is_open());
+  Must(moved.List(Late()));
+}
+
 TEST_F(KeeperTest, EveryStateHasItsName) {
   EXPECT_EQ(NameOf(KeptState::kReserved), "reserved");
   EXPECT_EQ(NameOf(KeptState::kWritable), "writable");

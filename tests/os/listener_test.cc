@@ -366,6 +366,18 @@ TEST_F(ListenerTest, OnlyWhatIsProvablyLeftBehindIsSwept) {
   EXPECT_TRUE(ConnectStatus(listening.address()).ok());
 }
 
+// There a socket of a random name has a path that is too long for an address.
+TEST_F(ListenerTest, WhatCannotBeAskedForIsNotSwept) {
+  const std::string folder = temp_.File(std::string(70, 'x'));
+  const std::string stale = folder + "/" + RandomName('a');
+  ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
+  ASSERT_EQ(::mknod(stale.c_str(), S_IFSOCK | 0600, 0), 0);
+  Age(stale);
+  const Listener listener = Must(Listener::Bind({folder, "name"}, {}));
+  EXPECT_TRUE(Exists(stale));
+  EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
 TEST_F(ListenerTest, OtherFilesAreNotReplaced) {
   std::ofstream(temp_.File("file")) << "precious";
   ASSERT_EQ(::mkdir(temp_.File("directory").c_str(), 0700), 0);

@@ -237,6 +237,37 @@ TEST_F(SurroundingsTest, TheFolderOfTheProgramIsWhereItLies) {
   EXPECT_EQ(Must(FolderOfProgram()), program.parent_path());
 }
 
+// Its standard output is a terminal, and then a file. What it returns says at
+// which of them it was wrong.
+int PrintsColour(const std::vector<std::string>&) {
+  const OsHandle terminal =
+      OsHandle::Adopt(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  Check(terminal.has_value() && ::grantpt(RawFd(terminal)) == 0 &&
+            ::unlockpt(RawFd(terminal)) == 0,
+        "no pseudoterminal");
+  const OsHandle end = OsHandle::Adopt(
+      ::open(::ptsname(RawFd(terminal)), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  Check(::dup2(RawFd(end), STDOUT_FILENO) == STDOUT_FILENO, "dup2() failed");
+  const auto takes_colour = [](const char* name) {
+    ::setenv("TERM", name, /*overwrite=*/1);
+    return StandardOutputTakesColour();
+  };
+  if (!takes_colour("xterm")) return 1;
+  if (takes_colour("dumb")) return 2;
+  if (takes_colour("")) return 3;
+  ::unsetenv("TERM");
+  if (StandardOutputTakesColour()) return 4;
+  const OsHandle file =
+      OsHandle::Adopt(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  Check(::dup2(RawFd(file), STDOUT_FILENO) == STDOUT_FILENO, "dup2() failed");
+  return takes_colour("xterm") ? 5 : 0;
+}
+const bool kPrintsColour = testing::RegisterChild("colour", &PrintsColour);
+
+TEST_F(SurroundingsTest, ColourIsForTerminalsThatHaveIt) {
+  EXPECT_EQ(Child::Start("colour", {}).Wait(), 0);
+}
+
 TEST_F(SurroundingsTest, ThisMachineCanBeAsked) {
   EXPECT_GT(Must(GetDescriptorLimits()).soft, 0u);
   EXPECT_TRUE(ContainerMark().ok());
