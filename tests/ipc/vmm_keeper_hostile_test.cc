@@ -345,7 +345,9 @@ TEST_F(HostileKeeperTest, WhateverAKeeperAnswersNoCallTakesItForWhatItIsNot) {
   };
   const auto listed = [&](const std::vector<std::string>& names) {
     keeper::Page page;
-    for (const std::string& name : names) page.memory.push_back({.name = name});
+    for (const std::string& name : names) {
+      page.memory.emplace_back().name = name;
+    }
     return send(keeper::kListed, keeper::EncodePage(page));
   };
   const Ask list = [](KeeperClient& client) {

@@ -89,8 +89,9 @@ TEST_F(FailedPeerCallTest, WhoseUsersCannotBeReadNobodyIsTakenForUnknownUsers) {
 }
 
 TEST_F(FailedPeerCallTest, APeerOfWhomTheStartIsUnknownIsNotTakenForItself) {
-  const Speaker speaker{.credentials = {CurrentUser(), CurrentProcessId()},
-                        .sent = std::numeric_limits<std::uint64_t>::max()};
+  Speaker speaker;
+  speaker.credentials = {CurrentUser(), CurrentProcessId()};
+  speaker.sent = std::numeric_limits<std::uint64_t>::max();
   EXPECT_TRUE(OpenSpeaker(speaker).ok());
   const FailingCall failing("open", EACCES);
   const absl::Status status = OpenSpeaker(speaker).status();

@@ -147,7 +147,7 @@ TEST_F(LibraryTest, FollowsALinkToTheRealFile) {
 }
 
 TEST_F(LibraryTest, RefusesARelativePath) {
-  for (const std::string path :
+  for (const std::string& path :
        {std::string(), std::string("libc.so.6"), std::string("./x.so"),
         std::string("x/y.so"), std::string("/x.so\0y", 7)}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Library::OpenPath(path).status()))

@@ -200,7 +200,9 @@ TEST_F(SpeakerTest, ControlDataOfOtherKindsAndSizesNamesNobody) {
 }
 
 TEST_F(SpeakerTest, AProcessIsToldFromAnotherByItsNumberItsUserAndItsFile) {
-  const Speaker a{.credentials = {kStrangerId, 7}, .process_file = 5};
+  Speaker a;
+  a.credentials = {kStrangerId, 7};
+  a.process_file = 5;
   Speaker b = a;
   EXPECT_TRUE(IsSameProcess(a, b));
   b.process_file = 6;
@@ -218,7 +220,8 @@ TEST_F(SpeakerTest, AProcessIsToldFromAnotherByItsNumberItsUserAndItsFile) {
 }
 
 TEST_F(SpeakerTest, WhyTheKernelGaveNoReferenceDecidesWhatIsSaid) {
-  Speaker speaker{.credentials = {CurrentUser(), CurrentProcessId()}};
+  Speaker speaker;
+  speaker.credentials = {CurrentUser(), CurrentProcessId()};
   for (const int code : {ESRCH, EINVAL}) {
     speaker.no_process = code;
     const absl::Status status = OpenSpeaker(speaker).status();
