@@ -12,11 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "platform/ipc/lifeline.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/support/failing_call.h"
+#include "tests/unit/vmm_ticket_samples.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/keeper/internal/server.h"
+#include "vmm/keeper/internal/store.h"
 #include "vmm/keeper/keeper.h"
 
 namespace vmm::testing {
@@ -145,6 +148,42 @@ TEST_F(LackingKeeperTest, WhoHangsUpWhileItWaitsGetsNothing) {
     Must(writer.Lock("name", Late()));
     EXPECT_EQ(Listed(writer, "name")->attached, 0u);
   }
+}
+
+TEST_F(LackingKeeperTest, AnAnswerThatCannotBeSentEndsThatConnectionAlone) {
+  const auto server = Start();
+  KeeperClient writer = Client();
+  KeeperClient reader = Client();
+  Must(writer.Put("name", MakePattern(kGranule, 1).shareable(), Late()));
+  Must(reader.List(Late()));
+  // After the request, which is the first.
+  ArmSyscallFault(
+      {.point = {.nth = 1}, .only_error = ENOBUFS, .only_call = "sendmsg"});
+  const absl::Status unanswered =
+      reader.Attach("name", driver(), {}, Late()).status();
+  EXPECT_EQ(DisarmSyscallFault().fired, 1u);
+  EXPECT_TRUE(absl::IsUnavailable(unanswered)) << unanswered;
+  EXPECT_FALSE(reader.is_open());
+  EXPECT_EQ(Listed(writer, "name")->attached, 0u);
+  const ImportedAllocation kept =
+      Must(Client().Attach("name", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 1);
+}
+
+// A container that hides from which boot of which machine it is.
+int TicketWithoutBoot(const std::vector<std::string>&) {
+  Ticket ticket = SampleTicket();
+  ticket.kind = kNativeKind;
+  const FailingCall failing("open", ENOENT);
+  const absl::Status status = keeper::CheckTicketIsOfHere(ticket);
+  if (!absl::IsNotFound(status)) return 1;
+  return absl::StrContains(status.message(), "mount /proc") ? 0 : 2;
+}
+const bool kWithoutBoot =
+    RegisterChild("keeper-ticket-without-boot", &TicketWithoutBoot);
+
+TEST_F(LackingKeeperTest, WhereTheMachineIsUnknownNoTicketIsTakenForItsOwn) {
+  EXPECT_EQ(Child::Start("keeper-ticket-without-boot", {}).Wait(), 0);
 }
 
 TEST_F(LackingKeeperTest, WithoutADirectoryThereIsNoDefaultAddress) {
