@@ -93,7 +93,8 @@ class Heap {
   // Makes what is free beside a stream's backlog part of it: room for a request
   // that neither has room for.
   void Absorb(CUstream stream);
-  // The stream is none any more. REQUIRES: its backlog is empty.
+  // The stream is none any more. It stays known while its backlog is not empty,
+  // or somebody asks after it.
   void Forget(CUstream stream);
 
   // INTERNAL says what disagrees.

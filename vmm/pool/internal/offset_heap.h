@@ -109,6 +109,7 @@ class OffsetHeap {
   absl::Status CheckInvariants() const;
 
  private:
+  friend class OffsetHeapParts;  // Of the tests of CheckInvariants().
   // A range: a block, or free. Nodes that are neither have size 0. Offsets and
   // sizes are granules here.
   struct Node {
