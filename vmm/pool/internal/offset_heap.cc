@@ -21,9 +21,9 @@ OffsetHeap::OffsetHeap(std::uint64_t size, std::uint32_t max_nodes)
       classes_(kClasses) {
   Check(size % kGranule == 0 && size >= kGranule && size <= kMaxSize,
         "an OffsetHeap is a multiple of 256 bytes, from 256 to 2^40 - 256");
-  // So that doubling them ends there.
-  Check(std::has_single_bit(max_nodes) && max_nodes >= kFirstNodes &&
-            max_nodes <= kMaxNodes,
+  // So that doubling them ends there. No larger power of two is of 32 bits.
+  static_assert(kMaxNodes == std::numeric_limits<std::uint32_t>::max() / 2 + 1);
+  Check(std::has_single_bit(max_nodes) && max_nodes >= kFirstNodes,
         "an OffsetHeap has 2^6 to 2^31 nodes, and a power of two");
   Check(Grow(), "no room for the first node");
   const std::uint32_t all = TakeUnused();
