@@ -22,7 +22,7 @@ constexpr platform::Crc32cShift kOverTile =
 using Backs = std::array<std::uint32_t, kChecksumTilePower>;
 
 // Back(1 << i) of each i.
-constexpr Backs MakeBacks() {
+consteval Backs MakeBacks() {
   Backs backs{};
   for (std::size_t i = 0; i < backs.size(); ++i) backs[i] = Back(1 << i);
   return backs;

@@ -15,9 +15,9 @@ inline constexpr std::uint32_t kOne = 0x80000000u;
 constexpr std::uint32_t TimesX(std::uint32_t value) {
   return value >> 1 ^ ((value & 1) != 0 ? kModulus : 0);
 }
-constexpr std::uint32_t OverX(std::uint32_t value) {
-  return (value & kOne) == 0 ? value << 1 : (value ^ kModulus) << 1 | 1;
-}
+// 1 / x.
+inline constexpr std::uint32_t kOneOverX = (kOne ^ kModulus) << 1 | 1;
+static_assert(TimesX(kOneOverX) == kOne);
 constexpr std::uint32_t Times(std::uint32_t left, std::uint32_t right) {
   std::uint32_t product = 0;
   for (int i = 0; i < 32; ++i) {
@@ -39,9 +39,7 @@ constexpr std::uint32_t Power(std::uint32_t base, int exponent) {
 constexpr std::uint32_t Over(int bytes) {
   return Power(TimesX(kOne), 8 * bytes);
 }
-constexpr std::uint32_t Back(int bytes) {
-  return Power(OverX(kOne), 8 * bytes);
-}
+constexpr std::uint32_t Back(int bytes) { return Power(kOneOverX, 8 * bytes); }
 static_assert(Times(Over(1234), Back(1234)) == kOne);
 
 }  // namespace vmm::weights
