@@ -22,6 +22,7 @@ namespace vmm::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DmaBufTest : public DriverTest {
  protected:
@@ -213,6 +214,50 @@ TEST_F(DmaBufTest, OfWhatHasNoneAreRefusedWithTheReason) {
          "expected memory of a device");
   ASSERT_EQ(driver()->cuMemFreeHost(pinned), CUDA_SUCCESS);
   expect(refused(page_, page_), kInvalid, "is not CUDA's");
+  const Allocation host =
+      Must(Allocation::Create(device, {.size = kGranule, .host_numa_node = 0}));
+  expect(refused(host.address(), page_), kFailed, "is of the host");
+}
+
+// A dma-buf gives whole access.
+TEST_F(DmaBufTest, OfMemoryThatNobodyHereMayWriteAreRefused) {
+  Allocation memory = Make();
+  Must(memory.SetAccess({{Location::On(device), Access::kRead}}));
+  const absl::Status readable =
+      ExportDmaBufs(driver(), memory.address(), memory.size()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(readable)) << readable;
+  EXPECT_THAT(readable.message(), HasSubstr("mapped for reading alone on"));
+  Must(memory.SetAccess({{Location::On(device), Access::kNone}}));
+  const absl::Status unseen =
+      ExportDmaBufs(driver(), memory.address(), memory.size()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(unseen)) << unseen;
+  EXPECT_THAT(unseen.message(), HasSubstr("no device that this process sees"));
+}
+
+TEST_F(DmaBufTest, WhatTheDriverDoesNotSayOfTheRangeIsTold) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Allocation memory = Make();
+  const auto fails = [&](const char* entry, std::uint64_t nth,
+                         CUresult result) {
+    faults.Arm({.point = {.nth = nth}, .entry = entry, .result = result});
+    const absl::Status status =
+        ExportDmaBufs(faulty, memory.address(), memory.size()).status();
+    EXPECT_EQ(faults.Disarm().fired, 1u) << entry;
+    return status;
+  };
+  // Which device reaches it, and how its second chunk is mapped there.
+  for (const std::uint64_t nth : {0, 2}) {
+    const absl::Status access =
+        fails("cuMemGetAccess", nth, CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_EQ(platform::ResultOf(access), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT_THAT(access.message(), HasSubstr("cuMemGetAccess("));
+  }
+  // No remedy for another kind of memory: there is no room.
+  const absl::Status full =
+      fails("cuMemGetHandleForAddressRange", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(full.message(), Not(HasSubstr("open kernel modules")));
 }
 
 // It is for network cards and not for CUDA.

@@ -4,10 +4,10 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "platform/cuda/driver_table.h"
+#include "tests/gpu/changed_driver.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/share/ticket.h"
@@ -57,31 +57,10 @@ DriverTable TableOfOneChunk() {
   return table;
 }
 
-CUresult CUDAAPI GetAddress(const char* symbol, void** address, int version,
-                            cuuint64_t, CUdriverProcAddressQueryResult*) {
-  const DriverTable table = TableOfOneChunk();
-  *address = nullptr;
-  platform::ForEachDriverEntry([&](auto entry) {
-    if (std::string_view(symbol) == entry.name && version == entry.version) {
-      *address = reinterpret_cast<void*>(table.*(entry.kMember));
-    }
-  });
-  return *address != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
 using ManyChunksTest = DriverTest;
 
 TEST_F(ManyChunksTest, AreSharedUpToAsManyAsATicketNames) {
-  static int mark = 0;
-  const platform::Driver driver = Must(platform::Driver::LoadFromLookup(
-      "a driver of one chunk", [](std::string_view symbol) -> void* {
-        if (symbol == "cuGetProcAddress_v2") {
-          return reinterpret_cast<void*>(&GetAddress);
-        }
-        const bool marked = symbol == "vmmshareHostDriverVersion" &&
-                            TestDriver().is_host_memory();
-        return marked ? &mark : nullptr;
-      }));
+  const platform::Driver driver = ChangedDriver(TableOfOneChunk());
   const Device other = Must(Device::ByOrdinal(driver, 0));
   Must(Allocation::Create(other, {.size = kGranule}));
   pretends = true;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/fill_graph.h"
@@ -69,6 +70,22 @@ class RegionTest : public DriverTest {
  private:
   std::optional<RestorableRegion> failing_;
 };
+
+TEST_F(RegionTest, MovedKeepsItsMemoryAndWhatItWasMovedIntoGivesItsOwnBack) {
+  RestorableRegion first(device);
+  const CUdeviceptr at = Must(first.Allocate(kGranule));
+  Fill(at, 7, 100);
+  RestorableRegion moved(std::move(first));
+  const std::uint64_t free = FreeMemory();
+  RestorableRegion other(device);
+  Must(other.Allocate(kGranule));
+  other = std::move(moved);
+  ExpectFree(free);
+  EXPECT_EQ(other.statistics().bytes, kGranule);
+  Must(other.Release(Keep::kHostMemory));
+  Must(other.Restore());
+  EXPECT_TRUE(Holds(at, 7, 100));
+}
 
 TEST_F(RegionTest, HasTheFlagForNetworkCardsAlsoWhenItIsBack) {
   const bool had =

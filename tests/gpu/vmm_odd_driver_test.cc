@@ -1,0 +1,223 @@
+// What a driver says that none has been seen to say, or only on other machines:
+// each is told, and what it is.
+#include <gmock/gmock.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "platform/cuda/driver_table.h"
+#include "tests/gpu/changed_driver.h"
+#include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/memory/adopted_memory.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/driver_block.h"
+#include "vmm/memory/internal/kernel_library.h"
+
+namespace vmm::testing {
+namespace {
+
+using platform::DriverTable;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What one attribute of each device is said to be.
+CUdevice_attribute changed = CU_DEVICE_ATTRIBUTE_MAX;
+int value = 0;
+CUresult answer = CUDA_SUCCESS;
+
+CUresult CUDAAPI Attribute(int* out, CUdevice_attribute which, CUdevice of) {
+  if (which != changed) {
+    return TestDriver()->cuDeviceGetAttribute(out, which, of);
+  }
+  *out = value;
+  return answer;
+}
+
+// Of one with these two entries.
+CUresult CUDAAPI Unavailable(CUcontext*, CUdevice) {
+  return CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+class OddDriverTest : public DriverTest {
+ protected:
+  ~OddDriverTest() override {
+    changed = CU_DEVICE_ATTRIBUTE_MAX;
+    answer = CUDA_SUCCESS;
+  }
+  Device DeviceOf(const DriverTable& table) {
+    return Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  }
+  DriverTable table = TestDriver().table();
+};
+
+TEST_F(OddDriverTest, MemoryThatDoesNotKeepWhatIsWrittenIsNoKindThatWorks) {
+  table.cuMemsetD32 = [](CUdeviceptr, unsigned, std::size_t) {
+    return CUDA_SUCCESS;
+  };
+  const absl::Status probed = DeviceOf(table).Probe(kNativeKind);
+  EXPECT_TRUE(absl::IsDataLoss(probed)) << probed;
+  EXPECT_THAT(probed.message(),
+              AllOf(HasSubstr("cannot be shared as"),
+                    HasSubstr("read back 0x0 where 0x5eed1234 was written")));
+}
+
+TEST_F(OddDriverTest, ADeviceTooOldForKernelsHasNone) {
+  table.cuDeviceGetAttribute = &Attribute;
+  const Device odd = DeviceOf(table);
+  changed = CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+  value = 3;
+  const absl::Status old = KernelLibrary::Of(odd, "no text").status();
+  EXPECT_TRUE(absl::IsUnimplemented(old)) << old;
+  EXPECT_THAT(old.message(), AllOf(HasSubstr(odd.Describe()),
+                                   HasSubstr("compute capability 3.x")));
+  answer = CUDA_ERROR_INVALID_DEVICE;
+  const absl::Status unknown = KernelLibrary::Of(odd, "no text").status();
+  EXPECT_EQ(platform::ResultOf(unknown), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_THAT(unknown.message(), HasSubstr("COMPUTE_CAPABILITY_MAJOR"));
+}
+
+TEST_F(OddDriverTest, ADeviceThatIsUnavailableSaysWhatItsComputeModeHasToDo) {
+  table.cuDeviceGetAttribute = &Attribute;
+  table.cuDevicePrimaryCtxRetain = &Unavailable;
+  const Device odd = DeviceOf(table);
+  changed = CU_DEVICE_ATTRIBUTE_COMPUTE_MODE;
+  const auto refused = [&](int mode) {
+    value = mode;
+    const absl::Status status = PrimaryContext::Retain(odd).status();
+    EXPECT_EQ(platform::ResultOf(status), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused(CU_COMPUTEMODE_PROHIBITED), HasSubstr("PROHIBITED"));
+  EXPECT_THAT(refused(CU_COMPUTEMODE_EXCLUSIVE_PROCESS),
+              AllOf(HasSubstr("EXCLUSIVE_PROCESS"), HasSubstr("MPS")));
+  EXPECT_THAT(refused(CU_COMPUTEMODE_DEFAULT), Not(HasSubstr("compute mode")));
+  answer = CUDA_ERROR_INVALID_DEVICE;
+  EXPECT_THAT(refused(CU_COMPUTEMODE_PROHIBITED),
+              Not(HasSubstr("compute mode")));
+}
+
+// As 580 does, which tells no base of host memory, and then of a size of 0 or
+// not at all.
+struct Chunk {
+  bool is_told = false;  // By what follows, and not by the driver.
+  std::size_t size = 0;
+  int calls = 0;
+  int fails_at = -1;
+} chunk;
+
+CUresult CUDAAPI TellChunk(CUdeviceptr* base, std::size_t* size,
+                           CUdeviceptr at) {
+  if (!chunk.is_told) {
+    return TestDriver()->cuMemGetAddressRange(base, size, at);
+  }
+  *base = 0;
+  *size = chunk.size;
+  return chunk.calls++ == chunk.fails_at ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+TEST_F(OddDriverTest, AChunkOfHostMemoryIsFoundFromItsRangesBeginning) {
+  table.cuMemGetAddressRange = &TellChunk;
+  const platform::Driver odd = ChangedDriver(table);
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = 2 * kGranule, .max_chunk_size = kGranule, .host_numa_node = 0}));
+  const CUdeviceptr second = memory.address() + kGranule;
+  const auto adopt = [&](const Chunk& told) {
+    chunk = told;
+    chunk.is_told = true;
+    absl::StatusOr<AdoptedMemory> adopted =
+        AdoptedMemory::Adopt(odd, second + 5, 1);
+    chunk.is_told = false;
+    return adopted;
+  };
+  const AdoptedMemory found = Must(adopt({.size = kGranule}));
+  EXPECT_EQ(found.offset(), 5u);
+  EXPECT_EQ(found.size(), kGranule);
+  const absl::Status nothing = adopt({.size = 0}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(nothing)) << nothing;
+  EXPECT_THAT(nothing.message(), HasSubstr("does not tell where the chunk"));
+  for (const int call : {0, 1, 2}) {
+    const absl::Status failed =
+        adopt({.size = kGranule, .fails_at = call}).status();
+    EXPECT_EQ(platform::ResultOf(failed), CUDA_ERROR_UNKNOWN) << call;
+    EXPECT_THAT(failed.message(), HasSubstr("cuMemGetAddressRange"));
+    EXPECT_EQ(chunk.calls, call + 1);
+  }
+}
+
+TEST_F(OddDriverTest, MemoryAtALocationThatIsNotKnownIsNotAdopted) {
+  table.cuMemGetAllocationPropertiesFromHandle =
+      [](CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+        const CUresult result =
+            TestDriver()->cuMemGetAllocationPropertiesFromHandle(properties,
+                                                                 handle);
+        properties->location.type = static_cast<CUmemLocationType>(99);
+        return result;
+      };
+  const platform::Driver odd = ChangedDriver(table);
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  const absl::Status refused =
+      AdoptedMemory::Adopt(odd, memory.address(), 1).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("location of type 99"));
+}
+
+TEST_F(OddDriverTest, ADeviceOfAnotherDriverIsAnotherDevice) {
+  const Device other = DeviceOf(table);
+  EXPECT_EQ(other.uuid(), device.uuid());
+  EXPECT_FALSE(other == device);
+  EXPECT_FALSE(Location::On(other) == Location::On(device));
+  EXPECT_TRUE(Location::On(other) == Location::On(other));
+  EXPECT_FALSE(Location::HostNuma(0) == Location::HostNuma(1));
+}
+
+// Of small blocks of cuMemAlloc() the driver puts many into the same 2 MiB.
+TEST_F(OddDriverTest, WhatLiesBesideABlockIsFound) {
+  static constexpr CUdeviceptr kBase = CUdeviceptr{2} << 20;
+  table.cuMemGetAddressRange = [](CUdeviceptr* base, std::size_t* size,
+                                  CUdeviceptr at) {
+    *base = at < kBase + 8192 ? kBase : kBase + 8192;
+    *size = at < kBase + 8192 ? 5000 : 100;
+    if (at >= kBase + 16384) *size = 0;
+    const bool between = at >= *base + *size;
+    return between ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  };
+  const platform::Driver odd = ChangedDriver(table);
+  DriverBlock block;
+  block.kind = HandleKind::kLegacyIpc;
+  block.span = {kBase, 5000};
+  EXPECT_THAT(Must(Neighbours(odd, block)),
+              ElementsAre(AddressSpan{kBase + 8192, 100}));
+  block.span = {kBase + 8192, 100};
+  EXPECT_THAT(Must(Neighbours(odd, block)),
+              ElementsAre(AddressSpan{kBase, 5000}));
+}
+
+TEST(PlaceOf, KnowsEveryLocationOfCuda) {
+  const auto at = [](int type, int id) {
+    CUmemLocation location{};
+    location.type = static_cast<CUmemLocationType>(type);
+    location.id = id;
+    return PlaceOf(location);
+  };
+  EXPECT_EQ(at(CU_MEM_LOCATION_TYPE_DEVICE, 3).device_ordinal, 3);
+  EXPECT_EQ(at(CU_MEM_LOCATION_TYPE_HOST_NUMA, 1).host_numa_node, 1);
+  // Of the host, or of a device that is not seen: neither says which.
+  for (const Place& place : {at(CU_MEM_LOCATION_TYPE_HOST, 0),
+                             at(CU_MEM_LOCATION_TYPE_DEVICE, -2), at(5, 0)}) {
+    EXPECT_FALSE(place.device_ordinal.has_value());
+    EXPECT_FALSE(place.host_numa_node.has_value());
+    EXPECT_EQ(place.unknown, "");
+  }
+  // A part of device 2.
+  EXPECT_EQ(at(6, 0x102).device_ordinal, 2);
+  EXPECT_THAT(at(99, 0).unknown, HasSubstr("type 99"));
+}
+
+}  // namespace
+}  // namespace vmm::testing
