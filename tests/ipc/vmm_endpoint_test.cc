@@ -1,6 +1,7 @@
 // Tickets as strings, served by an endpoint, between processes.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -22,9 +23,11 @@
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/fork.h"
+#include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/ticket.h"
+#include "vmm/share/transfer.h"
 
 namespace vmm::testing {
 namespace {
@@ -397,6 +400,62 @@ TEST_F(EndpointTest, ARequestWithAKeyTwiceIsRefused) {
   const absl::Status refused =
       protocol::ReceiveGranted(channel, Late()).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+}
+
+TEST_F(EndpointTest, ARequestForMemoryAndAPoolIsRefused) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  const Allocation memory = Make(kGranule);
+  const Share published = Must(endpoint->Publish(memory.shareable()));
+  const Share served = Must(endpoint->Serve(*pool));
+  const ShareKey one = InvitationIn(published.ticket()).key;
+  const ShareKey other = InvitationIn(served.ticket()).key;
+  for (const auto& keys : {std::array{one, other}, std::array{other, one}}) {
+    platform::Channel channel = Dial(endpoint->address());
+    Must(protocol::SendOpen(channel, keys, Late()));
+    const absl::Status refused =
+        protocol::ReceiveGranted(channel, Late()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr("not all of memory"));
+  }
+  EXPECT_TRUE(endpoint->Leases().empty());
+}
+
+// An owner that counts wrong, whose part a thread of this process speaks.
+TEST_F(EndpointTest, LessOrMoreThanWasAskedForIsRefused) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation a = Make(kGranule);
+  const Allocation b = Make(kGranule);
+  std::vector<Share> shares;
+  std::vector<std::string> tickets;
+  for (const Allocation* memory : {&a, &b}) {
+    shares.push_back(Must(endpoint->Publish(memory->shareable())));
+    AddressedTicket ticket = Must(ParseTicketString(shares.back().ticket()));
+    ticket.invitation.address = address();
+    tickets.push_back(FormatTicketString(ticket));
+  }
+  const auto open = [&](const std::vector<std::string>& asked,
+                        const std::vector<Shareable>& sent) {
+    std::thread owner([&] {
+      platform::Channel channel = Accept();
+      Must(platform::ReceiveLifeline(channel, Late()));
+      Must(channel.Receive(Late()));
+      Must(protocol::SendGranted(channel, Access::kReadWrite, Late()));
+      SendAllocations(channel, sent, Late()).IgnoreError();
+      channel.WaitForHangUp(Late()).IgnoreError();
+    });
+    const absl::Status status =
+        OpenTickets(driver(), asked, {}, Late()).status();
+    owner.join();
+    return status;
+  };
+  EXPECT_EQ(open(tickets, {a.shareable(), b.shareable()}), absl::OkStatus());
+  const absl::Status less = open(tickets, {a.shareable()});
+  EXPECT_TRUE(absl::IsDataLoss(less)) << less;
+  EXPECT_THAT(less.message(), HasSubstr("the owner sent 1 of 2 allocations"));
+  const absl::Status more = open({tickets[0]}, {a.shareable(), b.shareable()});
+  EXPECT_TRUE(absl::IsDataLoss(more)) << more;
+  EXPECT_THAT(more.message(), HasSubstr("not asked for"));
 }
 
 TEST_F(EndpointTest, MemoryThatIsSharedForReadingIsNotMappedForWriting) {

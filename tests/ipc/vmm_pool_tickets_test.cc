@@ -460,7 +460,10 @@ TEST_F(HostileOwner, ASegmentForgottenWhileABlockIsHeldStaysMapped) {
 TEST_F(HostileOwner, ARecallOutsideOfItsSegmentEndsTheConnection) {
   const Allocation memory = MakePattern(kGranule, 5);
   const std::vector<std::pair<std::uint64_t, std::uint64_t>> bad = {
-      {kGranule, 1}, {256, kGranule}, {256, ~std::uint64_t{0} - 100}};
+      {kGranule, 1},
+      {2 * kGranule, 0},
+      {256, kGranule},
+      {256, ~std::uint64_t{0} - 100}};
   for (const auto& [offset, size] : bad) {
     const std::string text =
         Start([&](platform::Channel& channel, pool::ShareTable& table,
@@ -490,22 +493,24 @@ TEST_F(HostileOwner, ARecallOutsideOfItsSegmentEndsTheConnection) {
 
 TEST_F(HostileOwner, ARecallOfWhatIsNotHeldIsPassedOver) {
   const Allocation memory = MakePattern(kGranule, 5);
-  const std::string text = Start([&](platform::Channel& channel,
-                                     pool::ShareTable& table,
-                                     pool::PeerId peer) {
-    Must(table.Publish(1, 0, 4096));
-    Must(table.Publish(1, 4096, 4096));
-    Welcome(channel, table, peer);
-    Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
-    AwaitGoOn();
-    // Another generation of what is held; what is not held; the block.
-    Must(pool::SendNotice(
-        channel,
-        pool::RecallBlocks{
-            absl::Seconds(9),
-            {{1, 0, 9, 0, 4096}, {1, 1, 2, 4096, 4096}, {1, 0, 1, 0, 4096}}},
-        Late()));
-  });
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, 4096));
+        Must(table.Publish(1, 4096, 4096));
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+        AwaitGoOn();
+        // Another generation of what is held; what is not held; the block as one of
+        // a segment that never came; the block.
+        Must(pool::SendNotice(channel,
+                              pool::RecallBlocks{absl::Seconds(9),
+                                                 {{1, 0, 9, 0, 4096},
+                                                  {1, 1, 2, 4096, 4096},
+                                                  {7, 0, 1, 0, 4096},
+                                                  {1, 0, 1, 0, 4096}}},
+                              Late()));
+      });
   const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
   const ImportedBlock block =
       Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
@@ -521,6 +526,71 @@ TEST_F(HostileOwner, ARecallOfWhatIsNotHeldIsPassedOver) {
   EXPECT_EQ(recalled[0].address, block.address());
   EXPECT_EQ(recalled[0].size, 4096u);
   EXPECT_TRUE(pool->connection().ok());
+}
+
+TEST_F(HostileOwner, WhatHappenedBeforeAnybodyWatchedIsToldToWhoWatches) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, 4096));
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+        AwaitGoOn();
+        Must(pool::SendNotice(
+            channel, pool::RecallBlocks{absl::Seconds(9), {{1, 0, 1, 0, 4096}}},
+            Late()));
+        Must(pool::SendNotice(channel, pool::Closed(), Late()));
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const ImportedBlock block =
+      Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
+  const platform::Channel go_on = GoOn();
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  std::vector<RecalledBlock> recalled;
+  std::vector<absl::Status> ends;
+  pool->Watch({});
+  pool->Watch(
+      {.disconnected = [&](const absl::Status& why) { ends.push_back(why); }});
+  pool->Watch({.recalled = [&](absl::Span<const RecalledBlock> blocks) {
+    recalled.insert(recalled.end(), blocks.begin(), blocks.end());
+  }});
+  ASSERT_EQ(recalled.size(), 1u);
+  EXPECT_EQ(recalled[0].address, block.address());
+  // Twice, if it came in between.
+  EXPECT_GE(ends.size(), 1u);
+  EXPECT_THAT(ends, ::testing::Each(pool->connection()));
+  EXPECT_EQ(pool->connection().code(), Code::kUnavailable);
+}
+
+TEST_F(HostileOwner, OfManyBlocksOneWithoutASegmentLeavesNoneImported) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  std::atomic<std::size_t> held = 9;
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        for (const std::uint32_t segment : {1, 9, 1}) {
+          Must(table.Publish(segment, 0, 4096));
+        }
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+        AwaitGoOn();
+        held = table.HoldsOf(peer);
+        channel.Close();
+      });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const std::vector<PoolTicket> tickets = {TicketOf({0, 1}, 1, 0, 4096),
+                                           TicketOf({1, 2}, 9, 0, 4096),
+                                           TicketOf({2, 3}, 1, 0, 4096)};
+  Must(pool->Import(tickets[0], Late()));  // Its segment has come.
+  const absl::Status late =
+      pool->ImportAll(tickets, absl::InfinitePast()).status();
+  EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late;
+  EXPECT_THAT(late.message(), HasSubstr("of segment 9"));
+  EXPECT_EQ(pool->statistics().imported, 0u);
+  const platform::Channel go_on = GoOn();
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  EXPECT_EQ(held, 0u);
 }
 
 TEST_F(HostileOwner, AWelcomeWithOtherMemoryIsRefused) {
