@@ -182,8 +182,8 @@ absl::Status Fence::Add(CUstream stream, std::uint64_t value) {
         "a fence is added to by kernels: make its FenceArray with "
         "FenceMechanism::kKernels");
   }
+  // Of a device's memory, where a glance remembers no value that is none.
   const fence::Progress now = memory().Glance(at_, base_);
-  if (now.corrupt) return Corrupt();
   if (now.abandoned) return Aborted(now.value);
   RETURN_IF_ERROR(CheckValue(now.value + value));
   return kernels->Add(stream, at_, value);
