@@ -589,6 +589,46 @@ TEST_F(FencePoolTest, WhatTheDriverRefusesIsToldAndNotOnItsWay) {
   Sync(streams_[0]);
 }
 
+TEST_F(FencePoolTest, LivesOnTheNodeThatIsNamed) {
+  const std::unique_ptr<FencePool> pool =
+      Must(FencePool::Create(device, {.host_numa_node = 0}));
+  Fence fence = Must(pool->New());
+  ExpectOk(fence.Signal(streams_[0], 1));
+  ExpectOk(fence.WaitOnHost(1, Late()));
+  EXPECT_FALSE(FencePool::Create(device, {.host_numa_node = 4000}).ok());
+}
+
+TEST_F(FencePoolTest, WithoutMemoryForOneMoreSaysSoAndGoesOn) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<FencePool> pool =
+      Must(FencePool::Create(Must(Device::ByOrdinal(failing, 0))));
+  std::vector<Fence> fences;
+  faults.Arm(
+      {.point = {.times = FaultPoint::kForEver}, .entry = "cuMemCreate"});
+  absl::Status refused;
+  while (refused.ok()) {
+    absl::StatusOr<Fence> fence = pool->New();
+    refused = fence.status();
+    if (fence.ok()) fences.push_back(*std::move(fence));
+  }
+  EXPECT_GE(faults.Disarm().fired, 1u);
+  EXPECT_EQ(fences.size(), 8192u);
+  ExpectFails(absl::StatusCode::kResourceExhausted, refused, "cuMemCreate(");
+  EXPECT_EQ(pool->statistics().fences, fences.size());
+  ExpectOk(pool->New().status());
+}
+
+TEST_F(FencePoolTest, AnImporterThatCannotListItsDevicesDialsNobody) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  faults.Arm({.entry = "cuDeviceGetCount", .result = CUDA_ERROR_UNKNOWN});
+  const absl::Status refused =
+      ImportedFencePool::Subscribe(failing, "no ticket", {}, Late()).status();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_EQ(platform::ResultOf(refused), CUDA_ERROR_UNKNOWN) << refused;
+}
+
 // Where a device cannot signal by memory, nothing else is used silently.
 platform::Driver WithoutStreamOperations();
 

@@ -21,6 +21,7 @@
 #include "vmm/keeper/internal/store.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/driver_block.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/raw_handle.h"
 #include "vmm/share/ticket.h"
@@ -149,6 +150,75 @@ TEST_P(DriverBlockTest, SaysWhatItIs) {
               HasSubstr(absl::StrCat(disclosed.size, " bytes at 0x",
                                      absl::Hex(disclosed.base))));
   EXPECT_EQ(DescribeWeakness(kNativeKind, disclosed), "");
+}
+
+// Makes the call with its first driver call refused, with its second, and so on
+// until it succeeds.
+void ExpectEachRefusalIsTold(DriverFaults& faults,
+                             const std::function<absl::Status()>& call) {
+  for (std::uint64_t nth = 0;; ++nth) {
+    const Inventory before = TakeInventory(TestDriver());
+    faults.Arm({.point = {.nth = nth}, .result = CUDA_ERROR_UNKNOWN});
+    const absl::Status status = call();
+    const DriverFaults::Outcome outcome = faults.Disarm();
+    if (outcome.fired == 0) {
+      EXPECT_GT(nth, 0u);
+      EXPECT_EQ(status, absl::OkStatus());
+      return;
+    }
+    EXPECT_THAT(Differences(before, TakeInventory(TestDriver())),
+                ::testing::IsEmpty())
+        << outcome.failed[0];
+    EXPECT_EQ(platform::ResultOf(status), CUDA_ERROR_UNKNOWN)
+        << outcome.failed[0] << ": " << status;
+    EXPECT_THAT(status.message(), HasSubstr(outcome.failed[0]));
+  }
+}
+
+TEST_P(DriverBlockTest, WhatTheDriverRefusesIsToldByItsCall) {
+  const CUdeviceptr address = Allocate();
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  Must(Device::ByOrdinal(faulty, 0));  // Asked for once.
+  std::optional<AdoptedMemory> adopted;
+  ExpectEachRefusalIsTold(faults, [&] {
+    absl::StatusOr<AdoptedMemory> made =
+        AdoptedMemory::Adopt(faulty, address, kSize, {.accept = {GetParam()}});
+    if (made.ok()) adopted = *std::move(made);
+    return made.status();
+  });
+  ASSERT_TRUE(adopted.has_value());
+  ExpectEachRefusalIsTold(faults, [&] {
+    return ExportChunk(adopted->shareable(), GetParam(), 0).status();
+  });
+}
+
+// args: file.
+int OpenBlockRefused(const Args& args) {
+  const Here here;
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);
+  Must(Device::ByOrdinal(faulty, 0));
+  const std::string text = ReadFileOf(args[0]);
+  std::optional<ImportedAllocation> opened;
+  ExpectEachRefusalIsTold(faults, [&] {
+    absl::StatusOr<ImportedAllocation> memory =
+        OpenTicket(faulty, text, kWritable, Late());
+    if (memory.ok()) opened = *std::move(memory);
+    return memory.status();
+  });
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kOpenBlockRefused =
+    RegisterChild("open-block-refused", &OpenBlockRefused);
+
+TEST_P(DriverBlockTest, AnOpeningThatTheDriverRefusesIsToldAndLeavesNothing) {
+  const CUdeviceptr address = Allocate();
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const AdoptedMemory adopted = Adopt(address);
+  const Share share = Must(endpoint->Publish(adopted.shareable()));
+  EXPECT_EQ(Child::Start("open-block-refused", {Write(share.ticket())}).Wait(),
+            0);
 }
 
 TEST_P(DriverBlockTest, ARangeThatLeavesItIsRefused) {

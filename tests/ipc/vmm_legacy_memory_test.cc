@@ -65,6 +65,18 @@ TEST_F(LegacyMemoryTest, SaysWhatItIs) {
   EXPECT_EQ(stronger.disclosed().size, 0u);
 }
 
+TEST_F(LegacyMemoryTest, HasNoFlagForNetworkCardsAndSaysSoWhereItIsAskedFor) {
+  EXPECT_EQ(MakeLegacy(1).rdma_refusal(), absl::OkStatus());
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = 1, .sharing = kLegacy, .alignment = 256, .rdma = Rdma::kTry}));
+  EXPECT_EQ(memory.address() % 256, 0u);
+  EXPECT_FALSE(Must(memory.IsRdmaCapable()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(memory.rdma_refusal()));
+  EXPECT_THAT(memory.rdma_refusal().message(),
+              HasSubstr("memory of cuMemAlloc() has no flag"));
+}
+
 TEST_F(LegacyMemoryTest, DisclosesNothingElse) {
   // Small ones beside it, which the driver puts into blocks of its own.
   std::vector<CUdeviceptr> others(8);

@@ -18,7 +18,9 @@
 #include "tests/support/how_many.h"
 #include "vmm/pool/internal/share_protocol.h"
 #include "vmm/pool/internal/share_table.h"
+#include "vmm/pool/internal/subscription.h"
 #include "vmm/share/internal/protocol.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -591,6 +593,68 @@ TEST_F(HostileOwner, OfManyBlocksOneWithoutASegmentLeavesNoneImported) {
   const platform::Channel go_on = GoOn();
   ExpectSoon([&] { return !pool->connection().ok(); });
   EXPECT_EQ(held, 0u);
+}
+
+// As of a pool of fences: streams here may still wait for what is there.
+TEST_F(HostileOwner, WhatIsKeptThoughItWasForgottenIsCounted) {
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, 0, 4096));
+        Welcome(channel, table, peer);
+        for (const std::uint32_t number : {1, 2}) {
+          Must(pool::SendNotice(channel, SegmentOf(memory, number), Late()));
+        }
+        AwaitGoOn();
+        for (const std::uint32_t number : {1, 2}) {
+          Must(pool::SendNotice(channel, pool::ForgetSegment{number}, Late()));
+        }
+        Must(pool::SendNotice(channel, pool::Closed(), Late()));
+      });
+  platform::Channel channel =
+      Must(platform::Channel::Connect(address(), {}, Late()));
+  AskAndBeGranted(channel, text);
+  const pool::Welcome welcome = Must(pool::ReceiveWelcome(channel, Late()));
+  const std::unique_ptr<pool::Subscription> pool = Must(
+      pool::Subscription::Start(driver(), std::move(channel),
+                                Must(pool::SharedTableView::Open(
+                                    welcome.table, welcome.holds, domain_)),
+                                {}));
+  pool->KeepWhatIsForgotten();
+  ExpectSoon([&] { return pool->statistics().segments == 2; });
+  std::optional<ImportedBlock> block =
+      Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
+  const CUdeviceptr at = block->address();
+  block.reset();
+  const platform::Channel go_on = GoOn();
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  // Of the other one nothing was imported.
+  EXPECT_EQ(pool->statistics().segments, 1u);
+  EXPECT_EQ(pool->statistics().mapped, kGranule);
+  EXPECT_EQ(pool->weakness(), "");
+  ExpectPattern(at, 4096, 5);
+}
+
+TEST_F(HostileOwner, AFenceWhereNoneCanBeIsRefused) {
+  const Allocation memory = Must(Allocation::Create(
+      device, {.size = kGranule,
+               .host_numa_node = 0,
+               .also = {{Location::HostNuma(0), Access::kReadWrite}}}));
+  const std::string text =
+      Start([&](platform::Channel& channel, pool::ShareTable& table,
+                pool::PeerId peer) {
+        Must(table.Publish(1, kFenceBytes / 2, kFenceBytes));
+        Welcome(channel, table, peer);
+        Must(pool::SendNotice(channel, SegmentOf(memory, 1), Late()));
+      });
+  const std::unique_ptr<ImportedFencePool> fences =
+      Must(ImportedFencePool::Subscribe(driver(), text, {}, Late()));
+  const absl::Status refused =
+      fences->Import({domain_, 1, 0, 1, kFenceBytes / 2}, Late()).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("at no fence's place"));
+  EXPECT_EQ(fences->statistics().fences, 0u);
 }
 
 TEST_F(HostileOwner, AWelcomeWithOtherMemoryIsRefused) {
