@@ -284,6 +284,17 @@ TEST_F(IpcEventTest, ATicketOfElsewhereIsAFailedPrecondition) {
   ExpectOk(IpcEvent::Import(driver(), good).status());
 }
 
+TEST_F(IpcEventTest, MovedIntoAnotherGivesBackWhatThatHad) {
+  IpcEvent one = Must(IpcEvent::Create(driver()));
+  const Inventory before = TakeInventory(driver());
+  IpcEvent other = Must(IpcEvent::Create(driver()));
+  const IpcEventTicket ticket = Must(other.Export());
+  one = std::move(other);
+  EXPECT_THAT(Differences(before, TakeInventory(driver())),
+              ::testing::IsEmpty());
+  EXPECT_EQ(Must(one.Export()).handle, ticket.handle);
+}
+
 TEST_F(IpcEventTest, NoContextOrNoMoreEventsSaysSo) {
   const IpcEventTicket theirs = FromHex(Ask("own"));
   CUcontext current = nullptr;
@@ -329,6 +340,13 @@ TEST_F(IpcEventTest, WithoutThemItSaysWhatToUse) {
               IpcEvent::Create(without).status(), "vmm::Fence");
   ExpectFails(absl::StatusCode::kUnimplemented,
               IpcEvent::Import(without, {}).status(), "vmm::Fence");
+  CUevent event = nullptr;
+  ASSERT_EQ(driver()->cuEventCreate(
+                &event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  ExpectFails(absl::StatusCode::kUnimplemented,
+              ExportEvent(without, event).status(), "vmm::Fence");
+  EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
 }
 
 }  // namespace

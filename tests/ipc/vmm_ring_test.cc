@@ -2,11 +2,14 @@
 // ahead of its reader.
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/ring_ipc_test.h"
+#include "tests/support/driver_faults.h"
 #include "vmm/queue/ring.h"
 
 namespace vmm::testing {
@@ -71,7 +74,9 @@ TEST_F(RingTest, AReaderIsToldSizeAndTagAndThatThereAreNoMore) {
   EXPECT_THAT(Ask("try"), StartsWith("DEADLINE_EXCEEDED"));
   EXPECT_EQ(Ask("release"), "OK");
   ExpectOk(ring_->Finish(Late()));
-  EXPECT_THAT(Ask("acquire"), StartsWith("OUT_OF_RANGE"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(Ask("acquire"), StartsWith("OUT_OF_RANGE: the writer has"));
+  }
   EXPECT_EQ(Ask("finish"), "OK");
   ExpectFails(absl::StatusCode::kFailedPrecondition,
               ring_->Acquire(stream.get(), Late()).status(), "finished");
@@ -176,6 +181,10 @@ TEST_F(RingTest, WhatIsNotHeldCannotBePublishedOrReleased) {
   wrong.number = 2;
   ExpectFails(absl::StatusCode::kFailedPrecondition,
               ring_->Publish(wrong, stream.get(), Late()), "item 2 is not");
+  wrong = buffer;
+  wrong.address += kBytes;
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              ring_->Publish(wrong, stream.get(), Late()), "item 1 is not");
   ExpectFails(absl::StatusCode::kFailedPrecondition,
               ring_->Publish({}, stream.get(), Late()), "item 0 is not");
   ExpectOk(ring_->Publish(buffer, stream.get(), Late()));
@@ -212,6 +221,36 @@ TEST_F(RingTest, MakingItsBuffersEndsAtTheDeadline) {
                        absl::InfinitePast())
           .status(),
       "of a ring's 64 buffers of 1 bytes 1 were made");
+}
+
+// Of a driver that has no memory for more.
+TEST_F(RingTest, WithoutMemoryForABufferOrItsFencesNothingIsTaken) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<RingHome> home =
+      Must(RingHome::Create(Must(Device::ByOrdinal(failing, 0)), Where()));
+  faults.Arm(
+      {.point = {.times = FaultPoint::kForEver}, .entry = "cuMemCreate"});
+  std::vector<Fence> fences;
+  for (absl::StatusOr<Fence> one = home->fences().New(); one.ok();
+       one = home->fences().New()) {
+    fences.push_back(*std::move(one));
+  }
+  ASSERT_GT(fences.size(), 2u);
+  // There is room for no fence, for one, and for both and no buffer.
+  for (int room = 0; room < 3; ++room) {
+    auto [ours, theirs] = Must(platform::Channel::Pair());
+    ExpectFails(absl::StatusCode::kResourceExhausted,
+                RingWriter::Open(*home, std::move(ours),
+                                 {.buffers = 1, .bytes = 64 * kMiB}, Late())
+                    .status(),
+                "cuMemCreate(");
+    EXPECT_EQ(home->fences().statistics().fences, fences.size());
+    EXPECT_EQ(home->pool().statistics().live, 0u);
+    ExpectOk(fences.back().Release());
+    fences.pop_back();
+  }
+  EXPECT_GE(faults.Disarm().fired, 3u);
 }
 
 TEST_F(RingTest, LettingGoEndsItForBothSides) {
