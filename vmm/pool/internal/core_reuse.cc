@@ -37,11 +37,6 @@ void Core::LetGoOfTickets(Block* block) {
 }
 
 void Core::PutBack(Block* block) {
-  Heap& heap = *heaps_[block->domain];
-  if (block->freed_on == PassedStream()) {
-    heap.Put(block);
-    return;
-  }
   const CacheKey key{block->size, block->freed_on, block->domain};
   if (recent_.Push(key, block)) return;
   for (BlockList others = recent_.TakeBin(key); !others.empty();) {
