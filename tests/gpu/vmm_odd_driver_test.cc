@@ -14,6 +14,8 @@
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/internal/kernel_library.h"
+#include "vmm/share/ticket.h"
+#include "vmm/sync/ipc_event.h"
 
 namespace vmm::testing {
 namespace {
@@ -165,6 +167,24 @@ TEST_F(OddDriverTest, MemoryAtALocationThatIsNotKnownIsNotAdopted) {
       AdoptedMemory::Adopt(odd, memory.address(), 1).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("location of type 99"));
+}
+
+TEST_F(OddDriverTest, WhatOneKindOfDriverMadeTheOtherDoesNotOpen) {
+  for (const bool is_host_memory : {false, true}) {
+    const platform::Driver odd = ChangedDriver(table, is_host_memory);
+    const char* const other =
+        is_host_memory ? "a CUDA driver" : "the host-memory driver";
+    Ticket ticket;
+    ticket.host_memory_driver = !is_host_memory;
+    const absl::Status memory = CheckUsableHere(ticket, odd);
+    EXPECT_TRUE(absl::IsFailedPrecondition(memory)) << memory;
+    EXPECT_THAT(memory.message(), HasSubstr(other));
+    IpcEventTicket made;
+    made.host_memory_driver = !is_host_memory;
+    const absl::Status event = IpcEvent::Import(odd, made).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(event)) << event;
+    EXPECT_THAT(event.message(), HasSubstr(other));
+  }
 }
 
 TEST_F(OddDriverTest, ADeviceOfAnotherDriverIsAnotherDevice) {

@@ -1,5 +1,5 @@
 // vmm/share/internal/lease_connection.h: what an importer and its owner say of
-// leases, from an owner that says anything.
+// leases, from an owner that says anything; and whose leases they are.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "tests/support/fork.h"
 #include "tests/unit/vmm_protocol_samples.h"
 #include "vmm/share/internal/lease_connection.h"
+#include "vmm/share/internal/peer_limits.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
@@ -101,6 +102,41 @@ TEST_F(LeaseConnectionTest, AForkedChildHasNoneAndReturnsNone) {
   EXPECT_EQ(importer_.StatusOf(Id(1)).connection, absl::OkStatus());
   importer_.Return(Id(1));
   EXPECT_THAT(Returned(), ElementsAre(Id(1)));
+}
+
+TEST(LeaseText, OfAHolderInAHiddenNamespaceHasNoNumber) {
+  Lease lease{.holder = {platform::UserId("1000"), 4711}, .size = 65536};
+  lease.since = absl::Now();
+  EXPECT_THAT(lease.Describe(),
+              HasSubstr("65536 bytes, process 4711 of user 1000"));
+  lease.holder.pid = 0;
+  EXPECT_THAT(lease.Describe(),
+              HasSubstr("65536 bytes, a process of another namespace of user"));
+}
+
+TEST(PeerTally, OthersCountForAllAlone) {
+  const platform::UserId mine("1000");
+  PeerTally tally({mine, 5});
+  tally.Count({platform::UserId("1001"), 5});
+  tally.Count({platform::UserId("1001"), 6});
+  EXPECT_EQ(tally.Check({.all = 3, .of_user = 1, .of_process = 1}, "it", "x"),
+            absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      tally.Check({.all = 2, .of_user = 1, .of_process = 1}, "it", "x")));
+  tally.Count({mine, 6});
+  EXPECT_EQ(tally.Check({.all = 9, .of_user = 2, .of_process = 1}, "it", "x"),
+            absl::OkStatus());
+  tally.Count({mine, 5});
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      tally.Check({.all = 9, .of_user = 9, .of_process = 1}, "it", "x")));
+}
+
+// Those of hidden namespaces all have the number 0.
+TEST(PeerTally, WhoseNumberIsHiddenAreNotOneProcess) {
+  PeerTally tally({platform::UserId("1000"), 0});
+  for (int i = 0; i < 5; ++i) tally.Count({platform::UserId("1000"), 0});
+  EXPECT_EQ(tally.Check({.all = 9, .of_user = 9, .of_process = 1}, "it", "x"),
+            absl::OkStatus());
 }
 
 }  // namespace

@@ -16,6 +16,9 @@
 #include "vmm/memory/handle_kind.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/memory/shareable.h"
+#include "vmm/pool/pool_ticket.h"
+#include "vmm/share/ticket.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm {
 namespace {
@@ -223,6 +226,45 @@ TEST(MemoryId, TellsGenerationsApart) {
   EXPECT_LT(old, renewed);
   old.owner.bytes[0] = 0xab;
   EXPECT_EQ(old.ToString(), "ab000000000000000000000000000000/5.1");
+}
+
+TEST(Tickets, AreEqualOnlyInAllFields) {
+  const PoolTicket block{{}, 1, 2, 3, 4, 5};
+  EXPECT_EQ(block, PoolTicket(block));
+  for (const PoolTicket& other :
+       {PoolTicket{{{1}}, 1, 2, 3, 4, 5}, PoolTicket{{}, 9, 2, 3, 4, 5},
+        PoolTicket{{}, 1, 9, 3, 4, 5}, PoolTicket{{}, 1, 2, 9, 4, 5},
+        PoolTicket{{}, 1, 2, 3, 9, 5}, PoolTicket{{}, 1, 2, 3, 4, 9}}) {
+    EXPECT_FALSE(other == block) << other.Describe();
+  }
+  const FenceTicket fence{{}, 1, 2, 3, 4};
+  EXPECT_EQ(fence, FenceTicket(fence));
+  for (const FenceTicket& other :
+       {FenceTicket{{{1}}, 1, 2, 3, 4}, FenceTicket{{}, 9, 2, 3, 4},
+        FenceTicket{{}, 1, 9, 3, 4}, FenceTicket{{}, 1, 2, 9, 4},
+        FenceTicket{{}, 1, 2, 3, 9}}) {
+    EXPECT_FALSE(other == fence) << other.Describe();
+  }
+  const Ticket memory;
+  EXPECT_EQ(memory, Ticket());
+  for (const auto change : std::vector<void (*)(Ticket&)>{
+           [](Ticket& t) { t.kind = HandleKind::kFabric; },
+           [](Ticket& t) { t.host_memory_driver = true; },
+           [](Ticket& t) { t.rdma_capable = true; },
+           [](Ticket& t) { t.host_numa_node = 0; },
+           [](Ticket& t) { t.layout.size = 9; },
+           [](Ticket& t) { t.layout.chunk_size = 9; },
+           [](Ticket& t) { t.requested_size = 9; },
+           [](Ticket& t) { t.id.owner.bytes[15] = 9; },
+           [](Ticket& t) { t.id.number = 9; },
+           [](Ticket& t) { t.id.generation = 9; },
+           [](Ticket& t) { t.device.bytes[0] = 9; },
+           [](Ticket& t) { t.boot_id[15] = 9; },
+           [](Ticket& t) { t.host_name = "x"; }}) {
+    Ticket other;
+    change(other);
+    EXPECT_FALSE(other == memory) << other.Describe();
+  }
 }
 
 TEST(DeviceUuid, PrintsAsNvidiaSmiDoes) {
