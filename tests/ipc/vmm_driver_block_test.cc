@@ -200,6 +200,18 @@ int OpenBlockRefused(const Args& args) {
   const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);
   Must(Device::ByOrdinal(faulty, 0));
   const std::string text = ReadFileOf(args[0]);
+  // For two at once, or for the CPU, no driver is asked.
+  const AccessGrant device{Location::On(here.device), Access::kReadWrite};
+  const AccessGrant host{Location::HostNuma(0), Access::kReadWrite};
+  for (const std::vector<AccessGrant>& grants :
+       {std::vector{device, device}, std::vector{host}}) {
+    ImportOptions options = kWritable;
+    options.grants = grants;
+    const absl::Status refused =
+        OpenTicket(faulty, text, options, Late()).status();
+    EXPECT_FALSE(refused.ok());
+    EXPECT_THAT(refused.message(), HasSubstr("is opened for one device"));
+  }
   std::optional<ImportedAllocation> opened;
   ExpectEachRefusalIsTold(faults, [&] {
     absl::StatusOr<ImportedAllocation> memory =
@@ -445,12 +457,13 @@ TEST_P(DriverBlockTest, IsNotOpenedForADeviceWithoutPeerAccess) {
 // args: file. A process that does not see the device.
 int OpenBlockUnseen(const Args& args) {
   const Here here;
-  const absl::Status refused =
-      OpenTicket(TestDriver(), ReadFileOf(args[0]),
-                 {.grants = {{Location::On(here.device)}}}, Late())
-          .status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("is seen"));
+  for (const ImportOptions& options :
+       {ImportOptions{.grants = {{Location::On(here.device)}}}, kWritable}) {
+    const absl::Status refused =
+        OpenTicket(TestDriver(), ReadFileOf(args[0]), options, Late()).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("is seen"));
+  }
   return 0;
 }
 const bool kOpenBlockUnseen =

@@ -135,6 +135,7 @@ int FetchAndHold(const Args& args) {
   platform::Channel boss = Dial(args[0]);
   std::optional<FetchedHandles> fetched =
       Must(FetchRaw(TestDriver(), args[1], Late()));
+  EXPECT_EQ(fetched->ticket(), Must(ParseTicketString(args[1])).ticket);
   const Device device = Must(Device::ByOrdinal(TestDriver(), 0));
   {
     const ImportedAllocation memory =

@@ -282,6 +282,38 @@ TEST_F(PoolTickets, WithoutAContextBlocksStayTheCallers) {
   ASSERT_EQ(driver()->cuCtxPushCurrent(context), CUDA_SUCCESS);
 }
 
+// The program may end the stream then.
+TEST_F(PoolTickets, ABlockThatIsHeldWhenItsStreamIsReleasedWaitsForNoStream) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(driver()->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  const CUdeviceptr block = Must(pool_->Allocate(kMiB, stream));
+  std::optional<ImportedBlock> theirs =
+      Must(peer_->Import(Must(pool_->Export(block)), Late()));
+  Must(pool_->Free(block, stream));
+  EXPECT_GT(pool_->statistics().held, 0u);
+  Must(pool_->ReleaseStream(stream, Late()));
+  ASSERT_EQ(driver()->cuStreamDestroy(stream), CUDA_SUCCESS);
+  theirs.reset();
+  Must(pool_->Trim());
+  EXPECT_EQ(pool_->statistics().held, 0u);
+  EXPECT_EQ(pool_->statistics().last_error, absl::OkStatus());
+}
+
+TEST_F(PoolTickets, AllThatAPeerHasIsRecalledAndNothingElse) {
+  pool_->NewDomain();  // In which nobody has anything.
+  const CUdeviceptr own = Must(pool_->Allocate(kMiB, nullptr));
+  const ImportedBlock block = Must(peer_->Import(ticket_, Late()));
+  pool_->RecallAll(absl::Now() + absl::Minutes(1));
+  ExpectSoon([this] { return !peer_->Recalled().empty(); });
+  const std::vector<RecalledBlock> recalled = peer_->Recalled();
+  ASSERT_EQ(recalled.size(), 1u);
+  EXPECT_EQ(recalled[0].address, block.address());
+  Must(pool_->Recall({own}, absl::Now()));  // Nobody was ever given it.
+  EXPECT_EQ(peer_->Recalled().size(), 1u);
+  Must(pool_->Free(own, nullptr));
+}
+
 // --- An owner that lies ------------------------------------------------------
 
 // Speaks the owner's part by hand, from a thread of this process.
