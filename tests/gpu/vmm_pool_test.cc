@@ -307,13 +307,20 @@ TEST_F(PoolTest, RefusesWhatMakesNoSense) {
       Code::kInvalidArgument);
   Free(*pool, block);
   for (const PoolOptions& wrong : {PoolOptions{.first_segment_size = 0},
+                                   PoolOptions{.first_segment_size = kMiB},
                                    PoolOptions{.first_segment_size = 3 * kMiB},
+                                   PoolOptions{.max_segment_size = 65 * kMiB},
+                                   PoolOptions{.max_segment_size = 1ull << 41},
                                    PoolOptions{.first_segment_size = 4 * kMiB,
                                    .max_segment_size = 2 * kMiB},
                                    PoolOptions{.cap = 1}}) {
     EXPECT_EQ(Pool::Create(device, wrong).status().code(),
               Code::kInvalidArgument);
   }
+  PoolOptions unreachable;
+  unreachable.also = {{Location::HostNuma(0), Access::kRead}};
+  EXPECT_EQ(Pool::Create(device, unreachable).status().code(),
+            Code::kFailedPrecondition);
 }
 
 // As Python does: it names the legacy stream, and no context is current.
