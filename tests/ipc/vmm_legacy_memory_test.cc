@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/ipc/pool_peer.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/driver_faults.h"
@@ -150,6 +151,33 @@ TEST_F(LegacyMemoryTest, IsNamedWhereItIsAllThereIs) {
   EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("HandleKind::kLegacyIpc"));
+}
+
+TEST_F(LegacyMemoryTest, WhereNoKindWorksEachSaysWhyNot) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  for (const HandleKind other : {HandleKind::kLegacyIpc, HandleKind::kFabric}) {
+    faults.Arm({.point = {.nth = 0, .times = FaultPoint::kForEver},
+                .entry = other == HandleKind::kLegacyIpc ? "" : "cuMemCreate",
+                .result = CUDA_ERROR_NOT_SUPPORTED});
+    const absl::Status refused =
+        Allocation::Create(
+            mine,
+            {.size = 1, .sharing = SharePolicy::AnyOf({kNativeKind, other})})
+            .status();
+    faults.Disarm();
+    EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+    for (const HandleKind kind : {kNativeKind, other}) {
+      EXPECT_THAT(
+          std::string(refused.message()),
+          HasSubstr(absl::StrCat("cannot be shared as ", NameOf(kind))));
+    }
+    // What was asked for already is no advice.
+    EXPECT_EQ(absl::StrContains(refused.message(), "HandleKind::kLegacyIpc"),
+              other != HandleKind::kLegacyIpc)
+        << refused;
+  }
 }
 
 // Trying it would make a context, and memory, that nobody needs.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -105,6 +106,37 @@ TEST_F(Restorable, ComesBackAtTheSameAddressesInBothProcesses) {
   }
   channel.Close();
   EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST_F(Restorable, MovedIntoAnotherGivesBackWhatThatHad) {
+  RestorableAllocation one = MakeRestorable(1);
+  const std::uint64_t before = FreeMemory();
+  RestorableAllocation other = MakeRestorable(2);
+  const CUdeviceptr address = other.address();
+  const std::string ticket = other.ticket();
+  one = std::move(other);
+  ExpectFree(before);
+  EXPECT_EQ(one.address(), address);
+  EXPECT_EQ(one.ticket(), ticket);
+  Must(one.Release(Keep::kHostMemory, Late()));
+  Must(one.Restore());
+  ExpectPattern(address, 4096, 2);
+}
+
+TEST_F(Restorable, AnImportComesBackInAddressesOfTheProgram) {
+  RestorableAllocation memory = MakeRestorable(1);
+  const auto range = std::make_shared<const AddressRange>(
+      Must(AddressRange::Reserve(driver(), 2 * kGranule)));
+  ImportOptions options;
+  options.at = Placement{range, kGranule};
+  RestorableImport import =
+      Must(RestorableImport::Open(driver(), memory.ticket(), options, Late()));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(import.address(), range->base() + kGranule);
+    ExpectPattern(import.address(), 4096, 1);
+    Must(import.Release());
+    Must(import.Restore(Late()));
+  }
 }
 
 TEST_F(Restorable, ACapturedGraphReplaysAsBefore) {
