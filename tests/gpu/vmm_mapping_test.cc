@@ -14,6 +14,7 @@
 #include "vmm/memory/mapping.h"
 #include "vmm/share/imported_allocation.h"
 #include "vmm/share/internal/protocol.h"
+#include "vmm/sync/fence_pool.h"
 
 namespace vmm::testing {
 namespace {
@@ -67,6 +68,33 @@ TEST_F(MappingTest, MovedIntoAnotherUnmapsWhatThatHad) {
   low = std::move(same);
   EXPECT_TRUE(IsMapped(range->base() + kGranule));
   EXPECT_EQ(low.size(), kGranule);
+}
+
+TEST_F(MappingTest, WhatIsMovedIntoItselfStaysWhatItIs) {
+  Allocation memory = Must(Allocation::Create(device, {.size = kGranule}));
+  const CUdeviceptr at = memory.address();
+  Allocation& same_memory = memory;
+  memory = std::move(same_memory);
+  EXPECT_TRUE(IsMapped(at));
+  EXPECT_EQ(memory.address(), at);
+  const protocol::Outgoing out =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  std::vector<ExportedHandle> handles;
+  handles.push_back(Must(out.handle(0)));
+  ImportedAllocation import =
+      Must(ImportedAllocation::Open(driver(), out.ticket, handles, {}));
+  const CUdeviceptr there = import.address();
+  ImportedAllocation& same_import = import;
+  import = std::move(same_import);
+  EXPECT_TRUE(IsMapped(there));
+  EXPECT_EQ(import.address(), there);
+  const std::unique_ptr<FencePool> fences = Must(FencePool::Create(device));
+  Fence fence = Must(fences->New());
+  Must(fence.SignalFromHost(7));
+  Fence& same_fence = fence;
+  fence = std::move(same_fence);
+  EXPECT_EQ(Must(fence.Query()), 7u);
+  EXPECT_EQ(fences->statistics().fences, 1u);
 }
 
 TEST_F(MappingTest, AccessForNobodyAsksTheDriverForNothing) {

@@ -266,6 +266,8 @@ TEST_F(EndpointTest, AMovedPublicationWithdrawsWhatItHeldBefore) {
   const std::string first = published.ticket();
   published = Must(endpoint->Publish(b.shareable()));
   EXPECT_TRUE(absl::IsNotFound(Open(first).status()));
+  Share& same = published;
+  published = std::move(same);
   EXPECT_TRUE(Open(published.ticket()).ok());
 }
 
