@@ -1,0 +1,179 @@
+// A keeper, what is put into it by the C interface, and what the command-line
+// tool says of it.
+#define _POSIX_C_SOURCE 200809L
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/c/c_test.h"
+
+static char address[64];
+static char said[1 << 16];
+
+// Runs the tool, with "--address" and "--driver" where the keeper and the driver
+// are, and keeps what goes to `stream` in `said`.
+static int32_t Tool(FILE* stream, const char* const* words, int32_t count) {
+  char at[sizeof(address) + 16];
+  char driver[4096];
+  const char* all[8];
+  CHECK(count <= 6);
+  snprintf(at, sizeof(at), "--address=%s", address);
+  snprintf(driver, sizeof(driver), "--driver=%s", driver_path);
+  for (int32_t i = 0; i < count; ++i) all[i] = words[i];
+  all[count] = at;
+  all[count + 1] = driver;
+
+  FILE* const file = tmpfile();
+  CHECK(file != NULL && fflush(stream) == 0);
+  const int kept = dup(fileno(stream));
+  CHECK(kept >= 0 && dup2(fileno(file), fileno(stream)) >= 0);
+  const int32_t status = vmmshare_main(count + 2, all);
+  CHECK(fflush(stream) == 0 && dup2(kept, fileno(stream)) >= 0);
+  CHECK(close(kept) == 0);
+  rewind(file);
+  said[fread(said, 1, sizeof(said) - 1, file)] = '\0';
+  CHECK(fclose(file) == 0);
+  return status;
+}
+
+// `words` end with status 0, and print `part`.
+static void Prints(const char* part, const char* const* words, int32_t count) {
+  CHECK(Tool(stdout, words, count) == 0);
+  if (strstr(said, part) != NULL) return;
+  fprintf(stderr, "%s %s: no %s in %s\n", words[0], words[1], part, said);
+  exit(1);
+}
+
+// They end with status 1, and `part` is the error.
+static void Refuses(const char* part, const char* const* words, int32_t count) {
+  CHECK(Tool(stderr, words, count) == 1);
+  if (strncmp(said, "vmmshare: error: ", 17) == 0 &&
+      strstr(said, part) != NULL) {
+    return;
+  }
+  fprintf(stderr, "%s %s: no %s in %s\n", words[0], words[1], part, said);
+  exit(1);
+}
+
+// The keeper, when it listens. It runs in a child, until it is told to end.
+static int StartKeeper(const char* directory) {
+  int ready[2];
+  CHECK(pipe(ready) == 0);
+  snprintf(address, sizeof(address), "%s/keeper", directory);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    char at[sizeof(address) + 16];
+    snprintf(at, sizeof(at), "--address=%s", address);
+    const char* const words[] = {"keep", at};
+    dup2(ready[1], STDOUT_FILENO);
+    close(ready[0]);
+    close(ready[1]);
+    exit(vmmshare_main(2, words));
+  }
+  close(ready[1]);
+  FILE* const from = fdopen(ready[0], "r");
+  char line[128];
+  CHECK(from != NULL && fgets(line, sizeof(line), from) != NULL);
+  CHECK(strncmp(line, address, strlen(address)) == 0);
+  CHECK(fclose(from) == 0);
+  return (int)child;
+}
+
+// A set of one tensor, of 4 int32 of which each is 7, as `name`.
+static void Publish(const vmmshare_driver* driver, vmmshare_memory* memory,
+                    vmmshare_keeper* keeper, const char* name) {
+  vmmshare_weights_layout* layout = NULL;
+  MUST(vmmshare_weights_layout_create("sha256:7", &layout, &error));
+  MUST(vmmshare_weights_layout_note(layout, "step", "12", &error));
+  const int64_t shape[] = {4};
+  const int32_t numbers[4] = {7, 7, 7, 7};
+  vmmshare_tensor tensor = {sizeof(tensor), "table"};
+  tensor.dtype = VMMSHARE_DTYPE_INT32;
+  tensor.rank = 1;
+  tensor.shape = shape;
+  MUST(vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  CHECK(vmmshare_weights_layout_size(layout) <= vmmshare_memory_size(memory));
+  vmmshare_weights_writer* writer = NULL;
+  MUST(vmmshare_weights_begin(driver, memory, layout, &writer, &error));
+  vmmshare_weights_layout_close(layout);
+  MUST(vmmshare_weights_write(writer, 0, 0, numbers, sizeof(numbers), &error));
+  uint64_t generation = 0;
+  MUST(vmmshare_weights_publish(writer, keeper, name, memory,
+                                VMMSHARE_WEIGHTS_CHECKSUM_ALL, 10 * SECOND,
+                                &generation, &error));
+  CHECK(generation == 1);
+  vmmshare_weights_writer_close(writer);
+}
+
+static void AskForWeights(void) {
+  const char* words[4] = {"weights", "list"};
+  Prints("damaged\n  generation 1, 1 tensors, 16 bytes of data\n", words, 2);
+  CHECK(strstr(said,
+               "llm\n  generation 1, 1 tensors, 16 bytes of data\n"
+               "  fingerprint sha256:7\n") != NULL);
+  // What is kept there and is no set of tensors.
+  CHECK(strstr(said, "plain") == NULL);
+  words[2] = "--json";
+  Prints("\"name\": \"llm\"", words, 3);
+  CHECK(said[0] == '[' && strstr(said, "\"count\": 1") != NULL);
+
+  words[1] = "show";
+  words[2] = "llm";
+  Prints("  step: 12\n", words, 3);
+  CHECK(strstr(said, "0 int32         [4] table\n") != NULL);
+  words[3] = "--json";
+  Prints("\"dtype\": \"int32\"", words, 4);
+  words[1] = "verify";
+  Prints("llm: 1 of 1 tensors have a checksum, and it is right\n", words, 3);
+  words[2] = "damaged";
+  Refuses("table", words, 3);
+  words[2] = "none";
+  Refuses("none", words, 3);
+  words[1] = "show";
+  words[2] = "plain";
+  Refuses("no sealed tensor set", words, 3);
+  words[1] = "drop";
+  words[2] = "llm";
+  Prints("", words, 3);
+  CHECK(said[0] == '\0');
+  Refuses("llm", words, 3);
+}
+
+void TheToolShowsWhatIsKept(void) {
+  char directory[] = "/tmp/vmmshare-c-XXXXXX";
+  CHECK(mkdtemp(directory) != NULL);
+  const int child = StartKeeper(directory);
+  vmmshare_driver* const driver = Driver();
+  vmmshare_device* const device = Device(driver);
+  vmmshare_memory* const memory = HostMemory(device, 1 << 16);
+  vmmshare_keeper* keeper = NULL;
+  MUST(vmmshare_keeper_connect(address, 10 * SECOND, &keeper, &error));
+  const char* const list[] = {"weights", "list"};
+  Prints("no tensor set is kept\n", list, 2);
+  vmmshare_memory* const plain = HostMemory(device, 4096);
+  MUST(vmmshare_keeper_put(keeper, "plain", plain, 10 * SECOND, &error));
+  MUST(vmmshare_keeper_seal(keeper, "plain", 10 * SECOND, &error));
+  vmmshare_memory* const other = HostMemory(device, 1 << 16);
+  Publish(driver, memory, keeper, "llm");
+  Publish(driver, other, keeper, "damaged");
+  Bytes(vmmshare_memory_address(other))[5] ^= 1;
+  vmmshare_text* json = NULL;
+  MUST(vmmshare_keeper_list(keeper, 10 * SECOND, &json, &error));
+  CHECK(strstr(vmmshare_text_get(json), "\"name\": \"llm\"") != NULL);
+  vmmshare_text_free(json);
+  AskForWeights();
+  vmmshare_keeper_close(keeper);
+
+  CHECK(kill(child, SIGTERM) == 0);
+  Join(child);
+  FAILS(VMMSHARE_NOT_FOUND, "",
+        vmmshare_keeper_connect(address, SECOND, &keeper, &error));
+  Refuses(address, list, 2);
+  CHECK(rmdir(directory) == 0);
+  vmmshare_memory_close(other);
+  vmmshare_memory_close(plain);
+  vmmshare_memory_close(memory);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
