@@ -42,6 +42,16 @@ TEST(DoctorOptions, NameEveryKind) {
   }
 }
 
+TEST(DoctorOptions, TakeNoKindThatIsNoneOfTheTool) {
+  EXPECT_EQ(FlagOf(HandleKind::kLegacyIpc), "legacy-ipc");
+  EXPECT_EQ(FlagOf(HandleKind::kStreamPool), "stream-pool");
+  for (HandleKind kind : {HandleKind::kLegacyIpc, HandleKind::kStreamPool}) {
+    const absl::Status status =
+        ParseDoctorOptions({"--require", std::string(FlagOf(kind))}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
+}
+
 TEST(DoctorOptions, OfAJobHaveATimeout) {
   const absl::StatusOr<DoctorOptions> usual = ParseDoctorOptions({"--job"});
   ASSERT_TRUE(usual.ok());
