@@ -7,11 +7,12 @@ usage: doctor_test.py TOOL SOURCES [UNITTEST ARGUMENTS]
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import unittest
 
-from machine import CHANNELS, Machine, few_descriptors, without_override
+from machine import CHANNELS, Machine, few_descriptors, without_override, without_pidfd
 
 TOOL, SOURCES = sys.argv[1], pathlib.Path(sys.argv[2])
 CLUSTER = "01234567-89ab-cdef-0123-456789abcdef"
@@ -416,6 +417,20 @@ class NotesTest(DoctorTest):
         limits = result.json["limits"]
         self.assertEqual((limits["descriptors_soft"], limits["descriptors_hard"]), (256, 512))
 
+    def test_few_descriptors_of_which_root_alone_can_give_more(self):
+        result = self.machine.run("--json", preexec=lambda: resource.setrlimit(
+            resource.RLIMIT_NOFILE, (256, 256)))
+        note, = [n for n in result.json["notes"] if n["id"] == "few-descriptors"]
+        self.assertIn("a process may have 256 descriptors open", note["text"])
+        self.assertIn("LimitNOFILE in a systemd unit", note["remedy"])
+
+    def test_a_system_that_gives_no_reference_to_a_process(self):
+        result = self.machine.run("--json", preexec=without_pidfd)
+        self.assertIs(result.json["limits"]["process_reference"], False)
+        self.assertIn("no-process-reference", result.notes())
+        self.assertIn("peers' death cannot be watched: ", self.machine.flowing(preexec=without_pidfd))
+        self.assertNotIn("no-process-reference", self.machine.run("--json").notes())
+
     def test_wsl2(self):
         self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
         result = self.machine.run("--json")
@@ -523,6 +538,12 @@ class ExitStatus(DoctorTest):
                 self.assertEqual(result.json["required"], kind)
         self.assertIn("works on no device; it is required",
                       self.machine.run("--require=nt").out)
+
+    def test_a_job_without_a_launcher_is_1(self):
+        for words in (["--job"], ["--job", "--json"]):
+            result = self.machine.run(*words, env={"PMIX_NAMESPACE": ""})
+            self.assertEqual((result.status, result.out), (1, ""))
+            self.assertIn("vmmshare: error: no launcher offers PMIx", result.err)
 
     def test_misuse_is_2_and_says_what_was_expected(self):
         for words, expected in (
@@ -782,8 +803,11 @@ class Modes(DoctorTest):
             self.assertEqual([d["compute_mode"] for d in result.json["devices"]], [mode, mode])
             found = [n for n in result.notes() if n.startswith("compute-")]
             self.assertEqual(found, [note, note] if note else [])
-        self.assertIn("compute mode EXCLUSIVE_PROCESS: one process at a time, or MPS",
-                      self.machine.flowing(env={"VMMSHARE_HOST_COMPUTE_MODE": "exclusive-process"}))
+        for mode, text in (("exclusive-process", "EXCLUSIVE_PROCESS: one process at a time, or MPS"),
+                           ("prohibited", "PROHIBITED: no process"),
+                           ("default", "default: any number of processes")):
+            self.assertIn(f"compute mode {text}",
+                          self.machine.flowing(env={"VMMSHARE_HOST_COMPUTE_MODE": mode}))
 
     def test_what_a_prohibited_device_refuses_names_the_mode(self):
         result = self.machine.run("--json", "--touch",
