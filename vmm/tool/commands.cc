@@ -1,5 +1,8 @@
 #include "vmm/tool/commands.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "platform/base/check.h"
 
 namespace vmm::tool {
@@ -126,11 +129,12 @@ constexpr OptionRow kGeneral[] = {
 absl::Span<const Command> Commands() { return kCommands; }
 
 const Command& CommandNamed(absl::string_view name) {
-  for (const Command& command : kCommands) {
-    if (command.name == name) return command;
-  }
-  platform::Check(false, "no command of vmmshare is called so");
-  return kCommands[0];
+  const auto* const found = std::find_if(
+      std::begin(kCommands), std::end(kCommands),
+      [name](const Command& command) { return command.name == name; });
+  platform::Check(found != std::end(kCommands),
+                  "no command of vmmshare is called so");
+  return *found;
 }
 
 absl::Span<const OptionRow> GeneralOptions() { return kGeneral; }
