@@ -472,6 +472,9 @@ static void MemoryIsDescribedForNetworkCards(void) {
     CHECK(bufs[i].size == 2 << 20);
     CHECK(close(bufs[i].descriptor) == 0);
   }
+  MUST(vmmshare_memory_dma_bufs(memory, 0, 2 << 20, VMMSHARE_DMA_BUF_PCIE, bufs,
+                                1, &count, &error));
+  CHECK(count == 1 && close(bufs[0].descriptor) == 0);
   // From the middle of the first chunk to that of the second.
   const uint64_t address = vmmshare_memory_address(memory) + (1 << 20);
   FAILS(
@@ -1757,6 +1760,7 @@ static const struct {
     {"FencesAreMadeByTheirOwner", FencesAreMadeByTheirOwner},
     {"TheToolShowsWhatIsKept", TheToolShowsWhatIsKept},
     {"BlocksAreAskedBack", BlocksAreAskedBack},
+    {"APoolIsAsLargeAsItMayBe", APoolIsAsLargeAsItMayBe},
     {"WhatADeviceCannotIsTold", WhatADeviceCannotIsTold},
 };
 

@@ -77,6 +77,7 @@ void AServerHasItsLimits(void);
 void FencesAreMadeByTheirOwner(void);
 void TheToolShowsWhatIsKept(void);
 void BlocksAreAskedBack(void);
+void APoolIsAsLargeAsItMayBe(void);
 void WhatADeviceCannotIsTold(void);
 
 #endif  // VMMSHARE_TESTS_C_C_TEST_H_

@@ -2,6 +2,7 @@
 // tool says of it.
 #define _POSIX_C_SOURCE 200809L
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -106,13 +107,29 @@ static void Publish(const vmmshare_driver* driver, vmmshare_memory* memory,
   vmmshare_weights_writer_close(writer);
 }
 
+// A set of one number, of which no checksum was taken.
+static void PublishScalar(const vmmshare_driver* driver,
+                          vmmshare_memory* memory, vmmshare_keeper* keeper) {
+  vmmshare_weights_layout* layout = NULL;
+  MUST(vmmshare_weights_layout_create(NULL, &layout, &error));
+  vmmshare_tensor tensor = {sizeof(tensor), "step"};
+  tensor.dtype = VMMSHARE_DTYPE_INT32;
+  MUST(vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  vmmshare_weights_writer* writer = NULL;
+  MUST(vmmshare_weights_begin(driver, memory, layout, &writer, &error));
+  vmmshare_weights_layout_close(layout);
+  MUST(vmmshare_weights_publish(writer, keeper, "scalar", memory, 0,
+                                10 * SECOND, NULL, &error));
+  vmmshare_weights_writer_close(writer);
+}
+
 static void AskForWeights(void) {
   const char* words[4] = {"weights", "list"};
   Prints("damaged\n  generation 1, 1 tensors, 16 bytes of data\n", words, 2);
   CHECK(strstr(said,
                "llm\n  generation 1, 1 tensors, 16 bytes of data\n"
                "  fingerprint sha256:7\n") != NULL);
-  // What is kept there and is no set of tensors.
+  // What is kept there and is no set of tensors, or none yet.
   CHECK(strstr(said, "plain") == NULL);
   words[2] = "--json";
   Prints("\"name\": \"llm\"", words, 3);
@@ -126,6 +143,8 @@ static void AskForWeights(void) {
   Prints("\"dtype\": \"int32\"", words, 4);
   words[1] = "verify";
   Prints("llm: 1 of 1 tensors have a checksum, and it is right\n", words, 3);
+  words[2] = "scalar";
+  Prints("scalar: 0 of 1 tensors have a checksum", words, 3);
   words[2] = "damaged";
   Refuses("table", words, 3);
   words[2] = "none";
@@ -138,6 +157,22 @@ static void AskForWeights(void) {
   Prints("", words, 3);
   CHECK(said[0] == '\0');
   Refuses("llm", words, 3);
+}
+
+// What nobody gets is an error.
+static void PrintIntoAFullDisk(void) {
+  char at[sizeof(address) + 16];
+  char driver[4096];
+  snprintf(at, sizeof(at), "--address=%s", address);
+  snprintf(driver, sizeof(driver), "--driver=%s", driver_path);
+  const char* const words[] = {"weights", "list", at, driver};
+  const int kept = dup(STDOUT_FILENO);
+  const int full = open("/dev/full", O_WRONLY);
+  CHECK(fflush(stdout) == 0 && kept >= 0 && full >= 0);
+  CHECK(dup2(full, STDOUT_FILENO) >= 0 && close(full) == 0);
+  CHECK(vmmshare_main(4, words) == 1);
+  CHECK(dup2(kept, STDOUT_FILENO) >= 0 && close(kept) == 0);
+  clearerr(stdout);
 }
 
 void TheToolShowsWhatIsKept(void) {
@@ -154,15 +189,19 @@ void TheToolShowsWhatIsKept(void) {
   vmmshare_memory* const plain = HostMemory(device, 4096);
   MUST(vmmshare_keeper_put(keeper, "plain", plain, 10 * SECOND, &error));
   MUST(vmmshare_keeper_seal(keeper, "plain", 10 * SECOND, &error));
+  MUST(vmmshare_keeper_put(keeper, "plain2", plain, 10 * SECOND, &error));
   vmmshare_memory* const other = HostMemory(device, 1 << 16);
   Publish(driver, memory, keeper, "llm");
   Publish(driver, other, keeper, "damaged");
+  vmmshare_memory* const third = HostMemory(device, 1 << 16);
+  PublishScalar(driver, third, keeper);
   Bytes(vmmshare_memory_address(other))[5] ^= 1;
   vmmshare_text* json = NULL;
   MUST(vmmshare_keeper_list(keeper, 10 * SECOND, &json, &error));
   CHECK(strstr(vmmshare_text_get(json), "\"name\": \"llm\"") != NULL);
   vmmshare_text_free(json);
   AskForWeights();
+  PrintIntoAFullDisk();
   vmmshare_keeper_close(keeper);
 
   CHECK(kill(child, SIGTERM) == 0);
@@ -171,6 +210,7 @@ void TheToolShowsWhatIsKept(void) {
         vmmshare_keeper_connect(address, SECOND, &keeper, &error));
   Refuses(address, list, 2);
   CHECK(rmdir(directory) == 0);
+  vmmshare_memory_close(third);
   vmmshare_memory_close(other);
   vmmshare_memory_close(plain);
   vmmshare_memory_close(memory);

@@ -198,6 +198,16 @@ void MemoryIsPlaced(void) {
         VMMSHARE_INVALID_ARGUMENT, "Give one of VMMSHARE_KIND_*",
         vmmshare_memory_import(device, &raw, 1, 0, 0, NULL, &imported, &error));
   }
+  const uint32_t kinds[] = {VMMSHARE_KIND_POSIX_FD, VMMSHARE_KIND_WIN32,
+                            VMMSHARE_KIND_FABRIC, VMMSHARE_KIND_LEGACY_IPC,
+                            VMMSHARE_KIND_STREAM_POOL};
+  for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); ++i) {
+    const vmmshare_status probed =
+        vmmshare_device_probe(device, kinds[i], NULL);
+    CHECK(probed != VMMSHARE_INVALID_ARGUMENT);
+    CHECK(i != 0 || probed == VMMSHARE_OK);
+    CHECK(i != 1 || probed != VMMSHARE_OK);  // Of another operating system.
+  }
   vmmshare_memory_close(memory);
 
   // Peers have access too.
@@ -222,25 +232,6 @@ void MemoryIsPlaced(void) {
   CHECK(flags == 3);  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
   vmmshare_memory_close(memory);
 
-  // A pool's segments are as large as was said, and not larger.
-  vmmshare_pool_options sizes = {sizeof(sizes)};
-  sizes.first_segment_size = 2 << 20;
-  sizes.max_segment_size = 2 << 20;
-  sizes.cap = 4 << 20;
-  vmmshare_pool* pool = NULL;
-  MUST(vmmshare_pool_create(device, &sizes, &pool, &error));
-  uint64_t blocks[2];
-  for (int i = 0; i < 2; ++i) {
-    MUST(
-        vmmshare_pool_allocate(pool, 2 << 20, 0, (void*)1, &blocks[i], &error));
-  }
-  uint64_t more = 0;
-  FAILS(VMMSHARE_RESOURCE_EXHAUSTED, "",
-        vmmshare_pool_allocate(pool, 1, 0, (void*)1, &more, &error));
-  for (int i = 0; i < 2; ++i) {
-    MUST(vmmshare_pool_free(pool, blocks[i], (void*)1, &error));
-  }
-  vmmshare_pool_close(pool);
   vmmshare_device_close(second);
   vmmshare_device_close(device);
   vmmshare_driver_close(driver);

@@ -22,7 +22,9 @@ typedef struct {
 static Shared Open(void) {
   Shared all = {Driver()};
   all.device = Device(all.driver);
-  MUST(vmmshare_pool_create(all.device, NULL, &all.pool, &error));
+  vmmshare_pool_options options = {sizeof(options)};
+  options.flags = VMMSHARE_RDMA_TRY;
+  MUST(vmmshare_pool_create(all.device, &options, &all.pool, &error));
   for (int i = 0; i < kBlocks; ++i) {
     MUST(vmmshare_pool_allocate(all.pool, 4096, 512, kStream, &all.addresses[i],
                                 &error));
@@ -86,6 +88,12 @@ void BlocksAreAskedBack(void) {
       VMMSHARE_DEADLINE_EXCEEDED, "",
       vmmshare_pool_wait_returned(all.pool, all.addresses, kBlocks, 0, &error));
 
+  int capable = 7;
+  vmmshare_text* text = NULL;
+  MUST(vmmshare_pool_rdma(all.pool, &capable, &text, &error));
+  CHECK(capable == 1 && vmmshare_text_get(text)[0] == '\0');
+  vmmshare_text_free(text);
+
   // One of them, and then all.
   MUST(vmmshare_pool_recall(all.pool, &all.addresses[1], 1, 600 * SECOND,
                             &error));
@@ -140,6 +148,32 @@ void BlocksAreAskedBack(void) {
   vmmshare_pool_close(all.pool);
   vmmshare_device_close(all.device);
   vmmshare_driver_close(all.driver);
+}
+
+// Its segments are as large as was said, and not larger.
+void APoolIsAsLargeAsItMayBe(void) {
+  vmmshare_driver* const driver = Driver();
+  vmmshare_device* const device = Device(driver);
+  vmmshare_pool_options sizes = {sizeof(sizes)};
+  sizes.first_segment_size = 2 << 20;
+  sizes.max_segment_size = 2 << 20;
+  sizes.cap = 4 << 20;
+  vmmshare_pool* pool = NULL;
+  MUST(vmmshare_pool_create(device, &sizes, &pool, &error));
+  uint64_t blocks[2];
+  for (int i = 0; i < 2; ++i) {
+    MUST(
+        vmmshare_pool_allocate(pool, 2 << 20, 0, (void*)1, &blocks[i], &error));
+  }
+  uint64_t more = 0;
+  FAILS(VMMSHARE_RESOURCE_EXHAUSTED, "",
+        vmmshare_pool_allocate(pool, 1, 0, (void*)1, &more, &error));
+  for (int i = 0; i < 2; ++i) {
+    MUST(vmmshare_pool_free(pool, blocks[i], (void*)1, &error));
+  }
+  vmmshare_pool_close(pool);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
 }
 
 // A machine whose devices are no peers, and have no memory for network cards.
