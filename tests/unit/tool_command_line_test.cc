@@ -58,8 +58,9 @@ TEST(DoctorOptions, OfAJobHaveATimeout) {
   EXPECT_TRUE(usual->job);
   EXPECT_EQ(usual->timeout_seconds, 60);
   EXPECT_EQ(ParseDoctorOptions({"--job", "--timeout=5"})->timeout_seconds, 5);
-  for (const char* word : {"--timeout=0", "--timeout=1s", "--timeout=-3",
-                           "--timeout=99999999999", "--job=4"}) {
+  for (const char* word :
+       {"--timeout=0", "--timeout=1s", "--timeout=-3", "--timeout=86401",
+        "--timeout=99999999999", "--job=4"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseDoctorOptions({word}).status()))
         << word;
   }

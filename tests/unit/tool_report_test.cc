@@ -211,6 +211,8 @@ TEST(ToolReport, LimitsThatAreNoneOrAreSetAreShown) {
   report.limits.mps_threads.reset();
   report.limits.mps_memory = "0=1G";
   EXPECT_THAT(TextOf(report), HasSubstr("threads unset, memory 0=1G"));
+  report.limits.modules = platform::NvidiaModules{false, {}};
+  EXPECT_THAT(TextOf(report), HasSubstr("are the closed ones"));
   report.limits.modules =
       platform::NvidiaModules{true, {"gdrdrv", "nvidia_fs"}};
   text = TextOf(report);

@@ -73,6 +73,34 @@ TEST(ToolRun, HelpOfEachCommandIsItsUsage) {
   EXPECT_EQ(RunWith({"--version"}).out, "vmmshare " VMMSHARE_VERSION "\n");
 }
 
+// No command has such by now.
+constexpr absl::string_view kUses[] = {"sew [OPTIONS]", "sew --mend=NAME"};
+constexpr VerbRow kVerbs[] = {{"a-verb-of-more-columns", ".what it does"}};
+constexpr OptionRow kOptions[] = {
+    {"an-option-of-many-words", "VALUE", "what it's for"}, {"short", "", "b"}};
+constexpr Command kSew = {"sew",  "Sews",   kUses,    "Sews what is torn.",
+                          kVerbs, kOptions, "0 or 1", "sew.md"};
+
+TEST(ToolHelp, ATermThatIsTooLongHasALineOfItsOwn) {
+  EXPECT_EQ(UsageOf(kSew),
+            "usage: vmmshare sew [OPTIONS]\n"
+            "       vmmshare sew --mend=NAME\n"
+            "\nSews what is torn.\n"
+            "\n  a-verb-of-more-columns\n"
+            "                       .what it does\n"
+            "\n  --an-option-of-many-words=VALUE\n"
+            "                       what it's for\n"
+            "  --short              b\n"
+            "\nExit status: 0 or 1\n");
+}
+
+TEST(ToolHelp, NoLineOfAManualPageIsTakenForARequest) {
+  const std::string page = ManualPage(&kSew, "1");
+  EXPECT_THAT(page, HasSubstr("\n\\&.what it does\n"));
+  EXPECT_THAT(page, HasSubstr("what it\\(aqs for"));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("\n.what")));
+}
+
 TEST(ToolRun, WithoutAKeeperNothingOfItsWeightsIsTold) {
   for (const char* verb : {"list", "show", "verify", "drop"}) {
     std::vector<std::string> words = {"weights", verb, "--address=/no/keeper"};
