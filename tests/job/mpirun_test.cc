@@ -188,6 +188,16 @@ TEST_F(Mpirun, DoctorOfRanksWithoutADriverSaysSoOfEach) {
                     HasSubstr("/nowhere/libcuda.so")));
 }
 
+TEST_F(Mpirun, DoctorOfRanksWhoseDevicesCannotBeListedSaysWhy) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << "makes a call of that driver fail";
+  const Result result =
+      Doctor(2, {}, {{"VMMSHARE_HOST_FAIL", "cuDeviceGetCount:1+:UNKNOWN"}});
+  EXPECT_EQ(result.status, 1) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("[no-device]"), HasSubstr("cuDeviceGetCount"),
+                    ContainsPattern("rank 1 +NO +-")));
+}
+
 // What a rank tells the others of is in its memory by then: one whose work is
 // slow to begin is not taken for one whose memory is another's.
 TEST_F(Mpirun, DoctorFindsWhatASlowRankHasWritten) {

@@ -511,6 +511,13 @@ class Pairs(DoctorTest):
             self.assertIs(pair[key], False, key)
         self.assertIn("no peer access, no atomics, no NVLink", self.machine.run(env=env).out)
 
+    def test_a_link_that_nvml_does_not_tell(self):
+        env = {"VMMSHARE_HOST_NVML_FAIL": "nvmlDeviceGetP2PStatus:999"}
+        pair = self.machine.run("--json", env=env).json["pairs"][0]
+        self.assertIsNone(pair["nvlink"])
+        self.assertIs(pair["access_ab"], True)
+        self.assertIn("NVLink unknown (nvmlDeviceGetP2PStatus", self.machine.flowing(env=env))
+
     def test_each_pair_once(self):
         env = {"VMMSHARE_HOST_DEVICES": "3", "VMMSHARE_HOST_PEERS": "0-2"}
         pairs = self.machine.run("--json", env=env).json["pairs"]
@@ -528,6 +535,14 @@ class ExitStatus(DoctorTest):
         done = subprocess.run([TOOL, *words], capture_output=True, text=True, check=False,
                               env=self.machine.environment({}), timeout=60)
         return done.returncode, done.stdout, done.stderr
+
+    def test_the_environment_names_the_host_memory_driver(self):
+        described = self.machine.run("--json", env={"VMMSHARE_HOSTDRIVER": ""}).json["driver"]
+        self.assertIsNone(described["error"])
+        result = self.machine.run("--json", env={"VMMSHARE_HOSTDRIVER": "/nowhere/host.so"})
+        self.assertEqual(result.status, 1)
+        self.assertIn("/nowhere/host.so", result.json["driver"]["error"]["message"])
+        self.assertIn("/nowhere/host.so", result.err)
 
     def test_require(self):
         for kind, status in (("fd", 0), ("fabric", 1), ("nt", 1)):
