@@ -806,6 +806,21 @@ static void RawHandlesGoOutAndIn(void) {
         vmmshare_channel_adopt(wide, &channel, &error));
   // The handles stayed this program's.
   for (int i = 0; i < 2; ++i) CHECK(close((int)handles[i].os_handle) == 0);
+
+  // The same of the device's own memory.
+  options.flags = 0;
+  MUST(vmmshare_memory_create(device, &options, &memory, &error));
+  for (uint32_t i = 0; i < 2; ++i) {
+    MUST(vmmshare_memory_export(memory, i, VMMSHARE_KIND_POSIX_FD, &handles[i],
+                                &error));
+  }
+  MUST(vmmshare_memory_import(device, handles, 2, 0, 0, NULL, &imported,
+                              &error));
+  CHECK(vmmshare_memory_size(imported) == 4 << 20);
+  CHECK(vmmshare_memory_numa_node(imported) == -1);
+  vmmshare_memory_close(imported);
+  vmmshare_memory_close(memory);
+  for (int i = 0; i < 2; ++i) CHECK(close((int)handles[i].os_handle) == 0);
   vmmshare_device_close(device);
   vmmshare_driver_close(driver);
 }
@@ -1758,6 +1773,8 @@ static const struct {
     {"MemoryIsPlaced", MemoryIsPlaced},
     {"AServerHasItsLimits", AServerHasItsLimits},
     {"FencesAreMadeByTheirOwner", FencesAreMadeByTheirOwner},
+    {"WhatAForkedProcessMayUseIsQuarantined",
+     WhatAForkedProcessMayUseIsQuarantined},
     {"TheToolShowsWhatIsKept", TheToolShowsWhatIsKept},
     {"BlocksAreAskedBack", BlocksAreAskedBack},
     {"APoolIsAsLargeAsItMayBe", APoolIsAsLargeAsItMayBe},

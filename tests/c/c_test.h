@@ -75,6 +75,7 @@ void ImportedMemoryIsDescribed(void);
 void MemoryIsPlaced(void);
 void AServerHasItsLimits(void);
 void FencesAreMadeByTheirOwner(void);
+void WhatAForkedProcessMayUseIsQuarantined(void);
 void TheToolShowsWhatIsKept(void);
 void BlocksAreAskedBack(void);
 void APoolIsAsLargeAsItMayBe(void);

@@ -56,6 +56,11 @@ static void Refuses(const char* part, const char* const* words, int32_t count) {
   exit(1);
 }
 
+static pid_t keeper_process;
+static void EndKeeper(void) {
+  if (keeper_process > 0) kill(keeper_process, SIGKILL);
+}
+
 // The keeper, when it listens. It runs in a child, until it is told to end.
 static int StartKeeper(const char* directory) {
   int ready[2];
@@ -72,6 +77,9 @@ static int StartKeeper(const char* directory) {
     close(ready[1]);
     exit(vmmshare_main(2, words));
   }
+  // Also where a check ends this process.
+  keeper_process = child;
+  CHECK(atexit(EndKeeper) == 0);
   close(ready[1]);
   FILE* const from = fdopen(ready[0], "r");
   char line[128];
@@ -206,6 +214,7 @@ void TheToolShowsWhatIsKept(void) {
 
   CHECK(kill(child, SIGTERM) == 0);
   Join(child);
+  keeper_process = 0;
   FAILS(VMMSHARE_NOT_FOUND, "",
         vmmshare_keeper_connect(address, SECOND, &keeper, &error));
   Refuses(address, list, 2);

@@ -124,3 +124,57 @@ void FencesAreMadeByTheirOwner(void) {
   vmmshare_device_close(device);
   vmmshare_driver_close(driver);
 }
+
+// Opens the memory whose text comes through `text`, leaves a process behind that
+// has all that this one had until `hold` ends, and ends.
+static void OpenForkAndEnd(int text, int hold) {
+  char share[512];
+  const ssize_t size = read(text, share, sizeof(share) - 1);
+  CHECK(size > 0);
+  share[size] = '\0';
+  vmmshare_memory* memory = NULL;
+  MUST(vmmshare_memory_open(Driver(), share, NULL, 10 * SECOND, &memory,
+                            &error));
+  const pid_t left = fork();
+  CHECK(left >= 0);
+  char none;
+  if (left == 0 && read(hold, &none, 1) != 0) _exit(1);
+  _exit(0);
+}
+
+void WhatAForkedProcessMayUseIsQuarantined(void) {
+  int text[2];
+  int hold[2];
+  CHECK(pipe(text) == 0 && pipe(hold) == 0);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    close(hold[1]);
+    OpenForkAndEnd(text[0], hold[0]);
+  }
+  close(hold[0]);
+  vmmshare_driver* const driver = Driver();
+  vmmshare_device* const device = Device(driver);
+  vmmshare_memory* const memory = HostMemory(device, 4096);
+  vmmshare_server* server = NULL;
+  vmmshare_share* share = NULL;
+  MUST(vmmshare_server_start(NULL, &server, &error));
+  MUST(vmmshare_server_share_memory(server, memory, &share, &error));
+  const char* const words = vmmshare_share_text(share);
+  CHECK(write(text[1], words, strlen(words)) == (ssize_t)strlen(words));
+  Join((int)child);
+  FAILS(VMMSHARE_DEADLINE_EXCEEDED, "a process that it forked",
+        vmmshare_server_wait_returned(server, SECOND / 20, &error));
+  vmmshare_text* json = NULL;
+  MUST(vmmshare_server_leases(server, &json, &error));
+  CHECK(strstr(vmmshare_text_get(json), "\"quarantined\"") != NULL);
+  vmmshare_text_free(json);
+  close(hold[1]);
+  close(text[0]);
+  close(text[1]);
+  vmmshare_share_close(share);
+  vmmshare_server_close(server);
+  vmmshare_memory_close(memory);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
