@@ -34,7 +34,7 @@ std::size_t CountOf(const std::string& words, const std::string& text) {
 
 // A job of `ranks` on hosts of `per_host`, on which ranks reach each other. Of
 // those on other hosts the cards tell why not.
-JobReport Report(std::uint32_t ranks, std::uint32_t per_host) {
+JobReport JobOf(std::uint32_t ranks, std::uint32_t per_host) {
   const std::vector<fabric::JobTry> within = {
       {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {}}};
   std::vector<absl::StatusOr<fabric::JobCard>> cards;
@@ -66,7 +66,7 @@ JobReport Report(std::uint32_t ranks, std::uint32_t per_host) {
 }
 
 TEST(ToolJob, PairsThatCannotForTheSameReasonAreOneReason) {
-  const std::string text = AsText(Report(6, 2));
+  const std::string text = AsText(JobOf(6, 2));
   EXPECT_THAT(text, HasSubstr("0-1 from 2-5; 2-3 from 0-1, 4-5; 4-5 from 0-3"));
   EXPECT_THAT(text, HasSubstr("of 0 from 2: "));
   EXPECT_EQ(CountOf("to do:", text), 2u)
@@ -74,8 +74,8 @@ TEST(ToolJob, PairsThatCannotForTheSameReasonAreOneReason) {
 }
 
 TEST(ToolJob, APageOfAJobGrowsWithItsRanksAndNotWithItsPairs) {
-  const std::size_t few = AsText(Report(36, 4)).size();
-  const std::size_t many = AsText(Report(144, 4)).size();
+  const std::size_t few = AsText(JobOf(36, 4)).size();
+  const std::size_t many = AsText(JobOf(144, 4)).size();
   EXPECT_LT(many, 6 * few);
 }
 
@@ -146,7 +146,7 @@ TEST(ToolJob, ARankWithoutADeviceOrADomainHasNullForThem) {
 }
 
 TEST(ToolJob, TheKindThatIsRequiredDecides) {
-  JobReport report = Report(2, 2);
+  JobReport report = JobOf(2, 2);
   EXPECT_EQ(report.exit_code(), kExitGood);
   EXPECT_THAT(AsText(report), HasSubstr("written, read"));
   report.required = HandleKind::kPosixFd;
@@ -173,9 +173,9 @@ TEST(ToolJob, TheFirstRankThatAnsweredPrintsAndCarriesTheVerdict) {
 }
 
 TEST(ToolJob, AReasonThatIsInTheSameWordsForAllNamesNoPair) {
-  const std::string text = AsText(Report(2, 1));
+  const std::string text = AsText(JobOf(2, 1));
   EXPECT_THAT(text, HasSubstr("of 0 from 1: "));
-  EXPECT_THAT(AsText(Report(2, 2)), Not(HasSubstr("why:    of")));
+  EXPECT_THAT(AsText(JobOf(2, 2)), Not(HasSubstr("why:    of")));
 }
 
 }  // namespace
