@@ -1069,8 +1069,8 @@ static void HooksKnowWhoseABlockIs(void) {
   CHECK(vmmshare_torch_alloc(4096, 0, stream) == NULL);
   FAILS(VMMSHARE_FAILED_PRECONDITION, "no pool is set for device 0",
         vmmshare_hooks_last_error(&error));
-  for (int i = 0; i < 2; ++i) {
-    for (int j = 0; j < 2; ++j) {
+  for (int j = 0; j < 2; ++j) {
+    for (int i = 1; i >= 0; --i) {
       vmmshare_pool_statistics now = {sizeof(now)};
       MUST(vmmshare_pool_get_statistics(pools[i], &now, &error));
       CHECK(now.live_blocks == (uint64_t)(2 - j));
