@@ -18,12 +18,12 @@ constexpr char kText[] = ".version 6.4\n.target sm_60\n.address_size 64\n";
 constexpr std::chrono::seconds kDeadline{30};
 
 // The gate that kernels "wait" stand at; reset by each test.
-std::promise<void> gate;
+std::promise<void> kernel_gate;
 std::atomic<bool> gate_was_open = false;
 
 void Wait(const VmmshareHostLaunch*, void* const*) {
   gate_was_open =
-      gate.get_future().wait_for(kDeadline) == std::future_status::ready;
+      kernel_gate.get_future().wait_for(kDeadline) == std::future_status::ready;
 }
 
 // words[i] = words[i] * 2 + value, for one word an `element` of the launch.
@@ -52,7 +52,7 @@ class HostKernel : public Conformance {
                                       sizeof(std::uint32_t)};
     ASSERT_EQ(HostDriver().add_kernel("add", &Add, kSizes, 2), 0);
     ASSERT_EQ(HostDriver().add_kernel("wait", &Wait, nullptr, 0), 0);
-    gate = {};
+    kernel_gate = {};
     gate_was_open = false;
     ASSERT_EQ(cu.cuModuleLoadData(&module_, kText), CUDA_SUCCESS);
     ASSERT_EQ(cu.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
@@ -100,7 +100,7 @@ TEST_F(HostKernel, RunsInItsStreamsTurn) {
   EXPECT_EQ(Launch(add, {const_cast<CUdeviceptr*>(&address), &one}),
             CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(stream_), CUDA_ERROR_NOT_READY);
-  gate.set_value();
+  kernel_gate.set_value();
   EXPECT_EQ(WordAt(address), (5u * 2 + 3) * 2 + 1);
   EXPECT_EQ(WordAt(address + 4 * sizeof(std::uint32_t)), 0u) << "beyond it";
   EXPECT_TRUE(gate_was_open);

@@ -50,8 +50,8 @@ class OddDriverTest : public DriverTest {
     changed = CU_DEVICE_ATTRIBUTE_MAX;
     answer = CUDA_SUCCESS;
   }
-  Device DeviceOf(const DriverTable& table) {
-    return Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  Device DeviceOf(const DriverTable& entries) {
+    return Must(Device::ByOrdinal(ChangedDriver(entries), 0));
   }
   DriverTable table = TestDriver().table();
 };

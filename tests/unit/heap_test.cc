@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
+#include "tests/unit/heap_fault.h"
 #include "vmm/pool/internal/block_book.h"
 #include "vmm/pool/internal/offset_heap.h"
 
@@ -19,12 +19,6 @@ namespace vmm::pool {
 namespace {
 
 constexpr std::uint64_t kGranule = OffsetHeap::kGranule;
-
-void ExpectFault(const absl::Status& checked, const std::string& words) {
-  EXPECT_EQ(checked.code(), absl::StatusCode::kInternal) << words;
-  EXPECT_TRUE(absl::StrContains(checked.message(), words))
-      << "expected: " << words << "\nsaid: " << checked;
-}
 
 // A heap of one segment in which one block is taken, at its base, and the one
 // above it waits for a stream.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
+#include "tests/unit/heap_fault.h"
 #include "vmm/pool/internal/block_book.h"
 #include "vmm/pool/internal/heap.h"
 #include "vmm/pool/internal/offset_heap.h"
@@ -48,12 +48,6 @@ namespace {
 using Parts = OffsetHeapParts;
 
 constexpr std::uint64_t kGranule = OffsetHeap::kGranule;
-
-void ExpectFault(const absl::Status& checked, const std::string& words) {
-  EXPECT_EQ(checked.code(), absl::StatusCode::kInternal) << words;
-  EXPECT_TRUE(absl::StrContains(checked.message(), words))
-      << "expected: " << words << "\nsaid: " << checked;
-}
 
 // Of 16 granules: node 1 has two, node 2 three that are free, node 3 one, and
 // node 4 the rest, which is free. Nodes 5 to 63 are unused.

@@ -105,7 +105,9 @@ TEST_F(LeaseConnectionTest, AForkedChildHasNoneAndReturnsNone) {
 }
 
 TEST(LeaseText, OfAHolderInAHiddenNamespaceHasNoNumber) {
-  Lease lease{.holder = {platform::UserId("1000"), 4711}, .size = 65536};
+  Lease lease;
+  lease.holder = {platform::UserId("1000"), 4711};
+  lease.size = 65536;
   lease.since = absl::Now();
   EXPECT_THAT(lease.Describe(),
               HasSubstr("65536 bytes, process 4711 of user 1000"));
