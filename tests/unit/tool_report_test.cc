@@ -179,7 +179,8 @@ TEST(ToolReport, EveryLimitThatIsNotKnownIsNullAndHasItsReasonInTheText) {
         "peers' death cannot be watched: a9"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
-  for (const auto& [name, value] : JsonOf(report)["limits"].items()) {
+  const nlohmann::json limits = JsonOf(report)["limits"];
+  for (const auto& [name, value] : limits.items()) {
     if (name == "process_reference") {
       EXPECT_EQ(value, false);
     } else {
