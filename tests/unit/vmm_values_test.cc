@@ -247,20 +247,22 @@ TEST(Tickets, AreEqualOnlyInAllFields) {
   }
   const Ticket memory;
   EXPECT_EQ(memory, Ticket());
-  for (const auto change : std::vector<void (*)(Ticket&)>{
-           [](Ticket& t) { t.kind = HandleKind::kFabric; },
-           [](Ticket& t) { t.host_memory_driver = true; },
-           [](Ticket& t) { t.rdma_capable = true; },
-           [](Ticket& t) { t.host_numa_node = 0; },
-           [](Ticket& t) { t.layout.size = 9; },
-           [](Ticket& t) { t.layout.chunk_size = 9; },
-           [](Ticket& t) { t.requested_size = 9; },
-           [](Ticket& t) { t.id.owner.bytes[15] = 9; },
-           [](Ticket& t) { t.id.number = 9; },
-           [](Ticket& t) { t.id.generation = 9; },
-           [](Ticket& t) { t.device.bytes[0] = 9; },
-           [](Ticket& t) { t.boot_id[15] = 9; },
-           [](Ticket& t) { t.host_name = "x"; }}) {
+  using Change = void (*)(Ticket&);
+  const std::vector<Change> changes = {
+      [](Ticket& t) { t.kind = HandleKind::kFabric; },
+      [](Ticket& t) { t.host_memory_driver = true; },
+      [](Ticket& t) { t.rdma_capable = true; },
+      [](Ticket& t) { t.host_numa_node = 0; },
+      [](Ticket& t) { t.layout.size = 9; },
+      [](Ticket& t) { t.layout.chunk_size = 9; },
+      [](Ticket& t) { t.requested_size = 9; },
+      [](Ticket& t) { t.id.owner.bytes[15] = 9; },
+      [](Ticket& t) { t.id.number = 9; },
+      [](Ticket& t) { t.id.generation = 9; },
+      [](Ticket& t) { t.device.bytes[0] = 9; },
+      [](Ticket& t) { t.boot_id[15] = 9; },
+      [](Ticket& t) { t.host_name = "x"; }};
+  for (const Change change : changes) {
     Ticket other;
     change(other);
     EXPECT_FALSE(other == memory) << other.Describe();
