@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/ipc/keeper_address.h"
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/commands.h"
 #include "vmm/tool/run.h"
@@ -103,7 +104,8 @@ TEST(ToolHelp, NoLineOfAManualPageIsTakenForARequest) {
 
 TEST(ToolRun, WithoutAKeeperNothingOfItsWeightsIsTold) {
   for (const char* verb : {"list", "show", "verify", "drop"}) {
-    std::vector<std::string> words = {"weights", verb, "--address=/no/keeper"};
+    std::vector<std::string> words = {
+        "weights", verb, "--address=" + testing::KeeperAddressIn("/no")};
     if (words[1] != "list") words.insert(words.begin() + 2, "llm");
     const Said said = RunWith(words);
     EXPECT_EQ(said.exit_code, kExitNotUsable);
