@@ -35,7 +35,8 @@ build_aarch64() {
   logged build/aarch64/log/configure.log cmake --preset aarch64 \
     "-DVMMSHARE_CUDA_INCLUDE_DIR=$(cuda_headers)"
   say "building build/aarch64"
-  logged build/aarch64/log/build.log cmake --build --preset aarch64
+  logged build/aarch64/log/build.log cmake --build --preset aarch64 \
+    ${targets[@]+--target "${targets[@]}"}
 }
 
 # The same programs with pages of 4 KiB and of 64 KiB.
