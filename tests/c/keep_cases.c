@@ -31,7 +31,7 @@ static int32_t Tool(FILE* stream, const char* const* words, int32_t count) {
   const int32_t status = vmmshare_main(count + 2, all);
   CHECK(fflush(stream) == 0 && dup2(kept, fileno(stream)) >= 0);
   CHECK(close(kept) == 0);
-  rewind(file);
+  CHECK(fseek(file, 0, SEEK_SET) == 0);
   said[fread(said, 1, sizeof(said) - 1, file)] = '\0';
   CHECK(fclose(file) == 0);
   return status;
