@@ -49,8 +49,11 @@ function(vmmshare_precompile target owner)
   if(NOT VMMSHARE_PRECOMPILED_HEADERS)
     return()
   endif()
+  # For ccache: what it can see through, and files that are the same when made again.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    target_compile_options(${target} PRIVATE -fpch-preprocess) # For ccache.
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+  elseif(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
   endif()
   if(NOT target STREQUAL owner)
     target_precompile_headers(${target} REUSE_FROM ${owner})

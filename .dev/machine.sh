@@ -100,6 +100,19 @@ need_package() {
   need lintian command:lintian "checks Debian packages"
 }
 
+# What compiles for AddressSanitizer and ThreadSanitizer, and names functions in
+# what they report.
+need_sanitizer() {
+  need clang-16 command:clang++-16 "compiles for sanitizers"
+  need libclang-rt-16-dev glob:/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.asan-*.so "has the sanitizers"
+  need llvm-16 command:llvm-symbolizer-16 "names functions in what sanitizers report"
+  need_lld
+}
+
+need_lld() {
+  need lld command:ld.lld "links in a tenth of the time"
+}
+
 need_fuzz() {
   need clang-16 command:clang++-16 "compiles for libFuzzer"
   need libclang-rt-16-dev glob:/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.fuzzer-*.a "is libFuzzer"

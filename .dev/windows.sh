@@ -9,7 +9,7 @@ need_windows() {
   need_build
   need_examples
   need g++-mingw-w64-x86-64-posix command:x86_64-w64-mingw32-g++-posix "compiles for Windows"
-  need lld command:ld.lld "links for Windows"
+  need_lld
   need googletest header:../src/googletest/CMakeLists.txt "GoogleTest's sources"
   need dpkg-dev command:dpkg-source "unpacks source packages"
   [ -x "$wine" ] || need wine64 command:wine64-is-not-on-PATH "runs Windows programs"
@@ -53,7 +53,7 @@ cross_build() {
   shift 2
   say "building $name for Windows (once, into build/windows-deps)"
   logged "build/log/windows-$name.log" cmake -S "$source" -B "$windows_deps/build/$name" -G Ninja \
-    "-DCMAKE_TOOLCHAIN_FILE=$PWD/.cmake/mingw-w64.cmake" -DCMAKE_BUILD_TYPE=Release \
+    "-DCMAKE_TOOLCHAIN_FILE=$PWD/.cmake/mingw-w64.cmake" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
     -DCMAKE_CXX_STANDARD=20 "-DCMAKE_INSTALL_PREFIX=$windows_deps/prefix" "$@"
   logged "build/log/windows-$name.log" cmake --build "$windows_deps/build/$name" --target install
 }
