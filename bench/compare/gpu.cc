@@ -72,11 +72,11 @@ Gpu::~Gpu() {
 }
 
 absl::Status Gpu::NeedLegacyIpc() const {
-  using Table = vmm::platform::DriverTable;
+  using vmm::platform::DriverTable;
   for (const absl::Status& needed :
-       {driver_.Need<&Table::cuIpcGetMemHandle>(),
-        driver_.Need<&Table::cuIpcOpenMemHandle>(),
-        driver_.Need<&Table::cuIpcCloseMemHandle>()}) {
+       {driver_.Need<&DriverTable::cuIpcGetMemHandle>(),
+        driver_.Need<&DriverTable::cuIpcOpenMemHandle>(),
+        driver_.Need<&DriverTable::cuIpcCloseMemHandle>()}) {
     if (!needed.ok()) return needed;
   }
   return absl::OkStatus();
