@@ -24,8 +24,8 @@ RING = ["ring", "--driver=host", "--size=64K", "--buffers=2", "--items=8", "--st
 def become_somebody_new():
     """Root has no limit of threads; who has no processes yet has it alone."""
     os.setgroups([])
-    os.setgid(54321)
-    os.setuid(54321)
+    os.setgid(54399)
+    os.setuid(54399)
 
 
 def run(limit, value, command, before=lambda: None):
@@ -116,7 +116,7 @@ class Limits(unittest.TestCase):
         self.sweep_threads(RING)
 
     def sweep_threads(self, command):
-        self.addCleanup(shutil.rmtree, "/tmp/vmmshare-54321", ignore_errors=True)
+        self.addCleanup(shutil.rmtree, "/tmp/vmmshare-54399", ignore_errors=True)
         status = 1
         for threads in range(1, 40):
             try:
