@@ -53,7 +53,7 @@ cross_build() {
   shift 2
   say "building $name for Windows (once, into build/windows-deps)"
   logged "build/log/windows-$name.log" cmake -S "$source" -B "$windows_deps/build/$name" -G Ninja \
-    "-DCMAKE_TOOLCHAIN_FILE=$PWD/.cmake/mingw-w64.cmake" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
+    "-DCMAKE_TOOLCHAIN_FILE=$PWD/.cmake/mingw-w64.cmake" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_STANDARD=20 "-DCMAKE_INSTALL_PREFIX=$windows_deps/prefix" "$@"
   logged "build/log/windows-$name.log" cmake --build "$windows_deps/build/$name" --target install
 }

@@ -160,8 +160,9 @@ void FuzzPoolMessage(Input input) {
           "another error than documented");
     return;
   }
-  // Written again it is the same.
-  static auto ends = testing::Must(platform::Channel::Pair());
+  // Written again it is the same. The channel is this run's own: it holds on to
+  // who spoke last.
+  auto ends = testing::Must(platform::Channel::Pair());
   testing::Must(
       pool::SendNotice(ends.first, *notice, absl::Now() + absl::Seconds(5)));
   const platform::Message again =

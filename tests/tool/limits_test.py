@@ -20,12 +20,15 @@ EXAMPLES = pathlib.Path(sys.argv[1])
 BOTH = ["produce_consume", "--driver=host", "--size=2M", "--timeout=20"]
 RING = ["ring", "--driver=host", "--size=64K", "--buffers=2", "--items=8", "--streams=1", "--timeout=4"]
 
+# A user of no other test's: its processes would count, and its socket directory go.
+NOBODY_ELSE = 54399
+
 
 def become_somebody_new():
     """Root has no limit of threads; who has no processes yet has it alone."""
     os.setgroups([])
-    os.setgid(54399)
-    os.setuid(54399)
+    os.setgid(NOBODY_ELSE)
+    os.setuid(NOBODY_ELSE)
 
 
 def run(limit, value, command, before=lambda: None):
@@ -116,7 +119,7 @@ class Limits(unittest.TestCase):
         self.sweep_threads(RING)
 
     def sweep_threads(self, command):
-        self.addCleanup(shutil.rmtree, "/tmp/vmmshare-54399", ignore_errors=True)
+        self.addCleanup(shutil.rmtree, f"/tmp/vmmshare-{NOBODY_ELSE}", ignore_errors=True)
         status = 1
         for threads in range(1, 40):
             try:
