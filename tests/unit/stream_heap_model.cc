@@ -141,10 +141,14 @@ void ModelledStreams::Wait(std::size_t to, std::size_t from) {
 
 std::uint64_t ModelledStreams::LostBytes() {
   while (!blocks_.empty()) Free(0, 0);
-  // Some wait for others.
-  for (std::size_t round = 0; round < streams_.size(); ++round) {
+  // Some wait for others, one for another as often as there were waits: each round
+  // does what nothing is before, or there is nothing left.
+  for (bool some = true; some;) {
+    some = false;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
+      const std::uint64_t before = streams_[i].done;
       Run(i, ~std::uint64_t{0} >> 1);
+      some = some || streams_[i].done != before;
     }
   }
   for (std::size_t i = 0; i < streams_.size(); ++i) Ask(i);
