@@ -75,6 +75,7 @@ constexpr const char* kHarmless[] = {
     "__cpu_model __cpu_features2",
     "atexit __errno_location __dso_handle _GLOBAL_OFFSET_TABLE_",
     "__tls_get_addr __stack_chk_fail __libc_single_threaded __popcountdi2",
+    "__gcc_personality_v0",
 };
 
 const Names& HarmlessNames() {
