@@ -263,13 +263,16 @@ double Growth(const std::string& output) {
 // With keys of its own for each round: more than 10 times, in each try. A machine that
 // gets busy in the middle of one is no reason.
 TEST_F(Mpirun, ALateRoundCostsWhatAnEarlyOneDoes) {
+  // With few words: where no key is given back, 200 rounds may take minutes.
+  const Result asked = Run(3, "tests/job/job_rounds", {"100", "64"});
+  ASSERT_EQ(asked.status, 0) << asked.output;
+  if (!absl::StrContains(asked.output, "OpenPMIx 4.2.")) {
+    GTEST_SKIP() << "this libpmix gives no key back: " << asked.output;
+  }
   std::string output;
   for (int i = 0; i < 3; ++i) {
     const Result result = Run(3, "tests/job/job_rounds", {"200", "100000"});
     ASSERT_EQ(result.status, 0) << result.output;
-    if (!absl::StrContains(result.output, "OpenPMIx 4.2.")) {
-      GTEST_SKIP() << "this libpmix gives no key back: " << result.output;
-    }
     if (Growth(result.output) <= 4) return;
     output += result.output;
   }
