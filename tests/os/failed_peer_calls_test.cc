@@ -93,10 +93,24 @@ TEST_F(FailedPeerCallTest, APeerOfWhomTheStartIsUnknownIsNotTakenForItself) {
   speaker.credentials = {CurrentUser(), CurrentProcessId()};
   speaker.sent = std::numeric_limits<std::uint64_t>::max();
   EXPECT_TRUE(OpenSpeaker(speaker).ok());
-  const FailingCall failing("open", EACCES);
-  const absl::Status status = OpenSpeaker(speaker).status();
-  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be told"));
+  for (const int hidden : {EACCES, ENOENT}) {
+    const FailingCall failing("open", hidden);
+    const absl::Status status = OpenSpeaker(speaker).status();
+    EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be told"));
+  }
+}
+
+// It could be told, and is not served unwatched.
+TEST_F(FailedPeerCallTest, APeerThatCannotBeLookedAtNowIsNoPeerThatNobodyCan) {
+  Speaker speaker;
+  speaker.credentials = {CurrentUser(), CurrentProcessId()};
+  speaker.sent = std::numeric_limits<std::uint64_t>::max();
+  for (const int full : {EMFILE, ENFILE, ENOMEM}) {
+    const FailingCall failing("open", full);
+    const absl::Status status = OpenSpeaker(speaker).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  }
 }
 
 TEST_F(FailedPeerCallTest, ANotificationThatIsInterruptedIsMadeAllTheSame) {
