@@ -113,7 +113,7 @@ TEST_F(BarrierSweep, HostJoinMeetAndLeave) {
   for (CUresult result : {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY}) {
     plan.results = {result};
     if (result == CUDA_ERROR_INVALID_VALUE) AddAnswers(plan);
-    ExpectSwept(plan);
+    ExpectSwept(OnThisKernel(plan));
     plan.name += ", out of memory";
     plan.system_calls = false;
   }

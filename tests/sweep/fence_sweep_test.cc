@@ -58,13 +58,13 @@ class FenceSweep : public VmmSweep {
   // done without. So each plan is swept twice.
   static void ExpectFencesSwept(SweepPlan plan) {
     plan.results = {CUDA_ERROR_OUT_OF_MEMORY};
-    ExpectSwept(plan);
+    ExpectSwept(OnThisKernel(plan));
     plan.results = {CUDA_ERROR_INVALID_VALUE};
     AddAnswers(plan);
     plan.name += ", refused";
     plan.system_calls = false;
     plan.may_fail_silently.emplace_back("cuDeviceGetAttribute");
-    ExpectSwept(plan);
+    ExpectSwept(OnThisKernel(plan));
   }
 
   std::optional<PrimaryContext> context_;

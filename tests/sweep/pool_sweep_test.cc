@@ -81,7 +81,7 @@ class PoolSweep : public VmmSweep {
   static void ExpectPoolSwept(SweepPlan plan) {
     plan.results = {CUDA_ERROR_INVALID_VALUE};
     AddAnswers(plan);
-    ExpectSwept(plan);
+    ExpectSwept(OnThisKernel(plan));
     plan.results = {CUDA_ERROR_OUT_OF_MEMORY};
     plan.name += ", without memory";
     plan.system_calls = false;
@@ -91,7 +91,7 @@ class PoolSweep : public VmmSweep {
           "cuMemExportToShareableHandle"}) {
       plan.may_fail_silently.emplace_back(growth);
     }
-    ExpectSwept(plan);
+    ExpectSwept(OnThisKernel(plan));
   }
 
   // An owner and a subscriber in one process. Gone in the order of safety.

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "tests/support/driver_faults.h"
 #include "tests/support/how_many.h"
+#include "tests/support/kernel.h"
 #include "tests/support/sweep.h"
 #include "tests/support/test_driver.h"
 #include "vmm/vmm.h"
@@ -57,8 +58,19 @@ class VmmSweep : public ::testing::Test {
     return plan;
   }
 
+  // Before Linux 6.5 who asks is looked at in /proc. An owner that has no room for
+  // that says so, and is asked again; whom the system hides is served unwatched.
+  static SweepPlan OnThisKernel(SweepPlan plan) {
+    if (!KernelNamesSenders()) {
+      plan.may_fail_silently.insert(plan.may_fail_silently.end(),
+                                    {"syscall(pidfd_open)", "open", "read"});
+    }
+    return plan;
+  }
+
   // The same with a second pass: each call fails together with the next one.
   static SweepPlan WithPairs(SweepPlan plan) {
+    plan = OnThisKernel(std::move(plan));
     // All take a minute; a ring, with its two sides' waits, most of it.
     plan.pairs = HowMany("VMMSHARE_SWEEP_PAIRS", 3 * plan.every);
     return plan;
