@@ -12,6 +12,7 @@
 #include "platform/os/process.h"
 #include "tests/ipc/program.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/emulator.h"
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
 
@@ -93,6 +94,7 @@ TEST_F(KeeperExample, OfManyAtOnceOneLoads) {
 
 // What ./dev demo weights runs.
 TEST_F(KeeperExample, EnginesShareOneSetOfWeightsWhoeverComesAndGoes) {
+  if (IsEmulated()) GTEST_SKIP() << kStartsNothing;
   Program keeper = StartKeeper();
   Program engines =
       Start("docs/examples/engines",
