@@ -5,7 +5,7 @@
 
 # The parts, and how many hours each may take; with --short it is 10 minutes.
 nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 soak:12 spin:1 valgrind:2 asan:4 tsan:4
-  windows:2 coverage:2 mutants:8 fuzz:10'
+  windows:2 aarch64:6 coverage:2 mutants:8 fuzz:10'
 
 # task_nightly [--short] [PART...]
 task_nightly() {
@@ -209,6 +209,16 @@ nightly_windows() {
   [ $short = 0 ] || whole=(-- -L '^unit$')
   limited ./dev test --windows "${whole[@]}"
   figure "$(sed -n 's/^100% tests passed, 0 tests failed out of //p' "$folder/windows.log") tests, none failed"
+}
+
+# With pages of 4 KiB, and again with pages of 64 KiB.
+nightly_aarch64() {
+  local whole=() size
+  [ $short = 0 ] || whole=(-- -L '^unit$')
+  limited ./dev test --aarch64 "${whole[@]}"
+  figure "$(for size in 4096 65536; do
+    sed -n "s/^100% tests passed, 0 tests failed out of //p" build/aarch64/log/test-$size.log
+  done | paste -sd ' ') tests, none failed"
 }
 
 # By --short of the unit tests alone. Tests that fail are told in its log: it is
