@@ -220,6 +220,8 @@ int ForksUnseen(const Args& args) {
     Check(made > 0 && ::waitpid(made, &status, 0) == made, "fork() failed");
     Channel channel = Must(Channel::Connect(args[0], {}, Late()));
     Must(SendLifeline(channel, Late()));
+    // Before Linux 6.5 nobody can refer to a process that has ended.
+    Must(channel.Receive(Late()));
     ::_exit(0);
   }
   int status = 0;
@@ -233,6 +235,7 @@ TEST_F(PeerWatchTest, OfForksWithoutALifelineNothingIsKnown) {
   Child child = Child::Start("forks-unseen", {listener.address()});
   Channel channel = Must(listener.Accept(Late()));
   PeerWatch watch = Must(PeerWatch::Receive(channel, Late()));
+  Must(channel.Send(1, {}, {}, Late()));
   ASSERT_EQ(child.Wait(), 0);
   EXPECT_EQ(watch.Look(), PeerEnd::kUnproven);
   EXPECT_THAT(std::string(watch.why()), HasSubstr("cannot be watched"));

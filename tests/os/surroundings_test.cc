@@ -242,11 +242,15 @@ TEST_F(SurroundingsTest, TheFolderOfTheProgramIsWhereItLies) {
 int PrintsColour(const std::vector<std::string>&) {
   const OsHandle terminal =
       OsHandle::Adopt(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  // Not ptsname(): with pages of 64 KiB qemu-user has the C library's own memory
+  // for a bad address.
+  char path[64];
   Check(terminal.has_value() && ::grantpt(RawFd(terminal)) == 0 &&
-            ::unlockpt(RawFd(terminal)) == 0,
+            ::unlockpt(RawFd(terminal)) == 0 &&
+            ::ptsname_r(RawFd(terminal), path, sizeof(path)) == 0,
         "no pseudoterminal");
-  const OsHandle end = OsHandle::Adopt(
-      ::open(::ptsname(RawFd(terminal)), O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const OsHandle end =
+      OsHandle::Adopt(::open(path, O_RDWR | O_NOCTTY | O_CLOEXEC));
   Check(::dup2(RawFd(end), STDOUT_FILENO) == STDOUT_FILENO, "dup2() failed");
   const auto takes_colour = [](const char* name) {
     ::setenv("TERM", name, /*overwrite=*/1);
