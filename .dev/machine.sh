@@ -92,6 +92,7 @@ need_lint() {
 need_package() {
   need_python
   need python3-pip module:pip "fetches nanobind"
+  need build-essential glob:/usr/share/build-essential "is what dpkg-buildpackage asks for"
   need debhelper command:dh "makes Debian packages"
   need dh-python command:dh_python3 "makes Debian packages of Python"
   need debootstrap command:debootstrap "makes the bare root in which they are tried"
