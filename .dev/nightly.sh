@@ -214,10 +214,10 @@ nightly_windows() {
 # With pages of 4 KiB, and again with pages of 64 KiB.
 nightly_aarch64() {
   local whole=() size
-  [ $short = 0 ] || whole=(-- -L '^unit$')
+  [ $short = 0 ] || whole=(--folders=unit)
   limited ./dev test --aarch64 "${whole[@]}"
   figure "$(for size in 4096 65536; do
-    sed -n "s/^100% tests passed, 0 tests failed out of //p" build/aarch64/log/test-$size.log
+    sed -n 's/^100% tests passed, 0 tests failed out of //p' "build/aarch64/log/test-$size.log"
   done | paste -sd ' ') tests, none failed"
 }
 
