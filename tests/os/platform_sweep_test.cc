@@ -22,6 +22,7 @@
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
 #include "platform/os/surroundings.h"
+#include "tests/support/kernel.h"
 #include "tests/support/sweep.h"
 #include "tests/support/syscall_faults.h"
 
@@ -165,6 +166,14 @@ TEST(PlatformSweep, LookAround) {
   // What is not there is an answer: no mark, no node, no Yama.
   plan.may_fail_silently = {"stat:ENOENT", "open:ENOENT"};
   ExpectSwept(plan);
+}
+
+// The control of vmmshare_test_on_an_older_kernel().
+TEST(PlatformSweep, AnOlderKernelNamesNoSender) {
+  if (std::getenv("VMMSHARE_TEST_OLDER_KERNEL") == nullptr) {
+    GTEST_SKIP() << "this run is on the machine's own kernel";
+  }
+  EXPECT_FALSE(KernelNamesSenders());
 }
 
 // Older kernels attach no pidfds to messages, and are served without.
