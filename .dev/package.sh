@@ -10,6 +10,14 @@ package_version() {
   echo "$(project_version)-1~$ID$VERSION_ID"
 }
 
+# What the changelog of the packages is for: lintian knows Ubuntu's releases by name.
+package_distribution() {
+  local ID=unknown VERSION_CODENAME=unstable
+  # shellcheck disable=SC1091
+  source /etc/os-release
+  if [ "$ID" = ubuntu ]; then echo "$VERSION_CODENAME"; else echo unstable; fi
+}
+
 # Puts nanobind, which no distribution has in this version, into build/nanobind
 # and prints the folder of its CMake package.
 fetch_nanobind() {
@@ -33,7 +41,7 @@ make_source_tree() {
   cp "$tree/.packaging/systemd/vmmshare-keeper@.service" \
     "$tree/debian/vmmshare-tools.vmmshare-keeper@.service"
   cat >"$tree/debian/changelog" <<TEXT
-vmmshare ($(package_version)) unstable; urgency=medium
+vmmshare ($(package_version)) $(package_distribution); urgency=medium
 
   * Packaged from the sources by ./dev package; what is new in this version is
     in changelog.gz.
