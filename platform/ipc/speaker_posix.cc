@@ -47,13 +47,25 @@ T DataOf(cmsghdr& control) {
   return data;
 }
 
-// Clock ticks from the system's start to `time`, by the clock of /proc.
-std::uint64_t TicksAt(absl::Time time) {
+// The time since the system's start, by the clock of /proc.
+absl::Duration Uptime() {
   timespec up{};
   ::clock_gettime(CLOCK_BOOTTIME, &up);
-  const absl::Duration since_start =
-      absl::DurationFromTimespec(up) - (absl::Now() - time);
+  return absl::DurationFromTimespec(up);
+}
+
+// Clock ticks from the system's start to `time`.
+std::uint64_t TicksAt(absl::Time time) {
   const absl::Duration tick = absl::Seconds(1) / ::sysconf(_SC_CLK_TCK);
+  absl::Duration up;
+  absl::Time now;
+  // Whoever stood still between the two clocks would be that much off, and take
+  // a peer that has just been started for another process.
+  do {
+    up = Uptime();
+    now = absl::Now();
+  } while (Uptime() - up > tick);
+  const absl::Duration since_start = up - (now - time);
   absl::Duration rest;
   return static_cast<std::uint64_t>(
       absl::IDivDuration(since_start, tick, &rest));
