@@ -22,6 +22,7 @@
 #include "tests/ipc/opened_memory.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/emulator.h"
 #include "tests/support/fork.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
@@ -678,6 +679,7 @@ const bool kForkWithAnEndpoint =
 
 TEST_F(EndpointTest, InAForkedChildItsDestructorDoesNothing) {
   if (!MayFork()) GTEST_SKIP() << "this system has no fork";
+  if (IsEmulated()) GTEST_SKIP() << kForksWithLocks;
   EXPECT_EQ(
       Child::Start("fork-with-an-endpoint", {listener_directory()}).Wait(), 0);
 }
