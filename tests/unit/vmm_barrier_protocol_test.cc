@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "vmm/job/barrier.h"
 #include "vmm/job/internal/barrier_protocol.h"
 
@@ -59,6 +60,18 @@ TEST(BarrierOffer, ThatIsCutOrOfNoBarrierIsDataLoss) {
   std::vector<std::uint8_t> more = bytes;
   more.push_back(0);
   EXPECT_EQ(DecodeOffer(more).status().code(), absl::StatusCode::kDataLoss);
+  std::vector<std::uint8_t> none = bytes;
+  none[0] = 0;
+  EXPECT_EQ(DecodeOffer(none).status().code(), absl::StatusCode::kDataLoss);
+  for (std::uint32_t version : {1u, 3u}) {
+    std::vector<std::uint8_t> other = bytes;
+    other[0] = static_cast<std::uint8_t>(version);
+    EXPECT_EQ(DecodeOffer(other).status(),
+              absl::UnimplementedError(absl::StrCat(
+                  "a barrier of version ", version,
+                  " is offered; this vmmshare reads version 2. Use the same "
+                  "release in all ranks")));
+  }
   Offer offer = Sample(3);
   for (std::uint32_t rank : {0u, 3u, 64u}) {
     offer.rank = rank;

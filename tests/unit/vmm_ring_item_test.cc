@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/queue/internal/ring_item.h"
 #include "vmm/queue/internal/ring_peer.h"
@@ -128,10 +130,19 @@ TEST(RingOffer, ComesBackAndIsRefusedWhenItIsCutOrChanged) {
   more.push_back(0);
   EXPECT_EQ(ring::DecodeOffer(more).status().code(),
             absl::StatusCode::kDataLoss);
-  std::vector<std::uint8_t> newer = bytes;
-  ++newer[0];
-  EXPECT_EQ(ring::DecodeOffer(newer).status().code(),
-            absl::StatusCode::kUnimplemented);
+  for (std::uint32_t version : {1u, 3u}) {
+    std::vector<std::uint8_t> other = bytes;
+    other[0] = static_cast<std::uint8_t>(version);
+    EXPECT_EQ(ring::DecodeOffer(other).status(),
+              absl::UnimplementedError(absl::StrCat(
+                  "the writer offers a ring of version ", version,
+                  "; this vmmshare reads version 2. Use the same release in "
+                  "the writer and in the reader")));
+  }
+  std::vector<std::uint8_t> none = bytes;
+  none[0] = 0;
+  EXPECT_EQ(ring::DecodeOffer(none).status().code(),
+            absl::StatusCode::kDataLoss);
   for (const ring::Offer& bad :
        {ring::Offer{0, 1, "p", "f"}, ring::Offer{65, 1, "p", "f"},
         ring::Offer{1, 0, "p", "f"}}) {

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "platform/ipc/shared_memory.h"
 #include "tests/support/how_many.h"
 #include "tests/support/must.h"
@@ -511,12 +513,18 @@ TEST_F(ShareTableTest, AViewOfSomethingElseIsAnInvalidArgument) {
       Must(SharedMemory::Create(kShareTableBytes, PeerAccess::kRead));
   EXPECT_TRUE(
       absl::IsInvalidArgument(open(forged.handle(), holds, table_.domain())));
-  ShareHeader header = {kShareMagic, kShareVersion + 1, kPoolSlots,
+  ShareHeader header = {kShareMagic, kShareVersion, kPoolSlots,
                         table_.domain().bytes};
-  std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
-  EXPECT_TRUE(
-      absl::IsUnimplemented(open(forged.handle(), holds, table_.domain())));
-  header.version = kShareVersion - 1;
+  for (const std::uint32_t version : {kShareVersion - 1, kShareVersion + 1}) {
+    header.version = version;
+    std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
+    EXPECT_EQ(open(forged.handle(), holds, table_.domain()),
+              absl::UnimplementedError(absl::StrCat(
+                  "the owner's share table is of version ", version,
+                  "; this vmmshare reads version ", kShareVersion,
+                  ". Use the same release in the owner and in the importer")));
+  }
+  header.version = 0;
   std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
   EXPECT_TRUE(
       absl::IsInvalidArgument(open(forged.handle(), holds, table_.domain())));

@@ -156,7 +156,8 @@ TEST(TicketString, OfAnotherVersionSaysWhatToDo) {
         Parsed(absl::StrCat("vmmshare:", version, ":anything at all"));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat("version ", version)));
+                HasSubstr(absl::StrCat("has version ", version,
+                                       "; this vmmshare reads version 2.")));
   }
 }
 

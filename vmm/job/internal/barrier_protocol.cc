@@ -33,12 +33,12 @@ std::vector<std::uint8_t> EncodeOffer(const Offer& offer) {
 absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> bytes) {
   WireReader in(bytes);
   const auto version = in.Take<std::uint32_t>();
-  if (version > kVersion) {
+  // None of version 0 was ever written.
+  if (version != kVersion && version != 0) {
     return absl::UnimplementedError(
         absl::StrCat("a barrier of version ", version,
-                     " is offered; this vmmshare reads "
-                     "version ",
-                     kVersion, ". Update it to that of rank 0"));
+                     " is offered; this vmmshare reads version ", kVersion,
+                     ". Use the same release in all ranks"));
   }
   Offer offer;
   offer.rank = in.Take<std::uint32_t>();

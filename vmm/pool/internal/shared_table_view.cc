@@ -49,11 +49,12 @@ absl::Status CheckHeader(const SharedMemory& table, const DomainId& domain) {
         "the memory that the owner sent is no share table: it does not start "
         "with \"VMSHPOOL\"");
   }
-  if (header.version > kShareVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat("the owner's share table is of version ", header.version,
-                     "; this vmmshare reads version ", kShareVersion,
-                     ". Update it to the owner's"));
+  // None of version 0 was ever written.
+  if (header.version != kShareVersion && header.version != 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the owner's share table is of version ", header.version,
+        "; this vmmshare reads version ", kShareVersion,
+        ". Use the same release in the owner and in the importer"));
   }
   if (header.version != kShareVersion || header.slots != kPoolSlots) {
     return absl::InvalidArgumentError(

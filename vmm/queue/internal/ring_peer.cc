@@ -49,11 +49,12 @@ std::vector<std::uint8_t> EncodeOffer(const Offer& offer) {
 absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> bytes) {
   WireReader in(bytes);
   const auto version = in.Take<std::uint32_t>();
-  if (version > kVersion) {
+  // None of version 0 was ever written.
+  if (version != kVersion && version != 0) {
     return absl::UnimplementedError(
         absl::StrCat("the writer offers a ring of version ", version,
                      "; this vmmshare reads version ", kVersion,
-                     ". Update it to the writer's"));
+                     ". Use the same release in the writer and in the reader"));
   }
   Offer offer;
   offer.buffers = in.Take<std::uint32_t>();

@@ -47,8 +47,8 @@ absl::Status OtherVersion(const AddressedForm& form, absl::string_view text) {
   if (!is_number) return NoTicket(form, "it has no version");
   return absl::UnimplementedError(absl::StrCat(
       "the ", form.what, " string has version ", version,
-      "; this vmmshare reads version 2. Use the same release in the owner and "
-      "in the importer."));
+      "; this vmmshare reads version ", absl::StripSuffix(kVersion, ":"),
+      ". Use the same release in the owner and in the importer."));
 }
 
 // The bytes of a text whose checksum is right.
