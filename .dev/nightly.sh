@@ -5,7 +5,7 @@
 
 # The parts, and how many hours each may take; with --short it is 10 minutes.
 nightly_parts='sweep:1 kill:12 stop:4 hostile:2 models:2 soak:12 spin:1 valgrind:2 asan:4 tsan:4
-  windows:2 aarch64:6 coverage:2 mutants:8 fuzz:10'
+  windows:2 aarch64:6 upgrade:1 coverage:2 mutants:8 fuzz:10'
 
 # task_nightly [--short] [PART...]
 task_nightly() {
@@ -219,6 +219,12 @@ nightly_aarch64() {
   figure "$(for size in 4096 65536; do
     sed -n 's/^100% tests passed, 0 tests failed out of //p' "build/aarch64/log/test-$size.log"
   done | paste -sd ' ') tests, none failed"
+}
+
+# Processes of the previous release beside those of this one.
+nightly_upgrade() {
+  limited ./dev upgrade
+  figure "$(tail -n 1 "$folder/upgrade.log")"
 }
 
 # By --short of the unit tests alone. Tests that fail are told in its log: it is
