@@ -37,8 +37,8 @@ prepare_docs() {
   say "building the Python package, whose interface is shown"
   rm -rf build/docs/python
   logged build/docs/log/package.log $venv/bin/pip install --quiet --no-deps --no-build-isolation \
-    --target build/docs/python -C "cmake.define.VMMSHARE_BUILD=$PWD/build/dev" \
-    -C "build-dir=$PWD/build/docs/package" ./vmm/python
+    --target build/docs/python "--config-settings=cmake.define.VMMSHARE_BUILD=$PWD/build/dev" \
+    "--config-settings=build-dir=$PWD/build/docs/package" ./vmm/python
 }
 
 # Stages, runs Doxygen and Sphinx, checks the links, looks at it.
