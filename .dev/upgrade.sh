@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2154
 
 # As long as nothing is released: the first revision with the C interface.
-first_interface=2aaec7e302b65ba4ba22812ccfde2a3fbb3a5abc
+first_interface=2aaec7e302b65ec4ba22812ccfde2a3fbb3a5abc
 
 # The library and the tool of what is built in folder $1, in folder $2.
 release_folder() {
