@@ -294,6 +294,10 @@ static void ReadRing(const char* descriptor) {
     Expect(buffer.address);
     MUST(vmmshare_ring_pass(ring, &buffer, kStream, 0, &error));
   }
+  // Who left before the writer has finished would be missed.
+  vmmshare_ring_buffer none = {sizeof(none)};
+  CHECK(vmmshare_ring_acquire(ring, kStream, 10 * SECOND, &none, NULL) ==
+        VMMSHARE_OUT_OF_RANGE);
   MUST(vmmshare_ring_finish(ring, 10 * SECOND, &error));
   vmmshare_ring_close(ring);
   vmmshare_channel_close(channel);
