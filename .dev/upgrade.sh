@@ -1,5 +1,5 @@
 # Peers of the previous release and of this tree, alive at once. Sourced by ./dev;
-# uses its say, fail, logged, build, need_build, cuda_headers.
+# uses its say, fail, logged, build, need_python, cuda_headers.
 # shellcheck shell=bash disable=SC2154
 
 # As long as nothing is released: the first revision with the C interface.
@@ -45,5 +45,6 @@ task_upgrade() {
       "-L$folder/previous" -l:libvmmshare.so.1 -ldl
   fi
   say "previous is $revision, current this tree"
-  python3 -B tests/upgrade/upgrade_test.py "$folder/peer" "$hostdriver" "$folder/previous" "$folder/current"
+  python3 -B tests/upgrade/upgrade_test.py "$folder/peer" "$hostdriver" "$folder/previous" "$folder/current" ||
+    fail "upgrade: a pair that neither shared nor named its versions"
 }
