@@ -535,6 +535,9 @@ TEST_F(BarrierTest, WhoIsOfferedNoBarrierSaysWhy) {
   const Case cases[] = {
       {7, {}, "DATA_LOSS: a message of type 0x7"},
       {barrier::kBarrierOffer, {1, 0, 0}, "DATA_LOSS: no barrier is offered"},
+      {barrier::kBarrierOffer,
+       {1, 0, 0, 0},
+       "UNIMPLEMENTED: a barrier of version 1 is offered"},
       {barrier::kBarrierOffer, barrier::EncodeOffer(offer),
        "INVALID_ARGUMENT: not a usable pool string"},
   };

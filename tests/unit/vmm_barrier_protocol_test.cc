@@ -71,6 +71,9 @@ TEST(BarrierOffer, ThatIsCutOrOfNoBarrierIsDataLoss) {
                   "a barrier of version ", version,
                   " is offered; this vmmshare reads version 2. Use the same "
                   "release in all ranks")));
+    // Too short to have a version.
+    EXPECT_EQ(DecodeOffer(absl::MakeConstSpan(other).first(3)).status().code(),
+              absl::StatusCode::kDataLoss);
   }
   Offer offer = Sample(3);
   for (std::uint32_t rank : {0u, 3u, 64u}) {

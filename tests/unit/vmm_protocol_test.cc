@@ -126,6 +126,8 @@ TEST(Open, OfAnotherVersionSaysSo) {
       absl::IsUnimplemented(DecodeOpen(MessageOf(OpenOf(24, 2))).status()));
   // What comes behind the version is for the newer one to say.
   EXPECT_TRUE(absl::IsUnimplemented(DecodeOpen(MessageOf({9, 0})).status()));
+  // Too short to have a version.
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeOpen(MessageOf({9})).status()));
   EXPECT_TRUE(
       absl::IsInvalidArgument(DecodeOpen(MessageOf(OpenOf(24, 0))).status()));
 }

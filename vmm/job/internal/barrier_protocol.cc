@@ -34,7 +34,7 @@ absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> bytes) {
   WireReader in(bytes);
   const auto version = in.Take<std::uint32_t>();
   // None of version 0 was ever written.
-  if (version != kVersion && version != 0) {
+  if (!in.overrun() && version != kVersion && version != 0) {
     return absl::UnimplementedError(
         absl::StrCat("a barrier of version ", version,
                      " is offered; this vmmshare reads version ", kVersion,

@@ -50,7 +50,7 @@ absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> bytes) {
   WireReader in(bytes);
   const auto version = in.Take<std::uint32_t>();
   // None of version 0 was ever written.
-  if (version != kVersion && version != 0) {
+  if (!in.overrun() && version != kVersion && version != 0) {
     return absl::UnimplementedError(
         absl::StrCat("the writer offers a ring of version ", version,
                      "; this vmmshare reads version ", kVersion,

@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<ShareKey>> DecodeOpen(
     const platform::Message& message) {
   WireReader in(message.payload);
   const auto version = in.Take<std::uint16_t>();
-  if (message.type == kOpen && version > kOpenVersion) {
+  if (message.type == kOpen && !in.overrun() && version > kOpenVersion) {
     return absl::UnimplementedError(absl::StrCat(
         "a request of version ", version, "; this vmmshare reads version ",
         kOpenVersion, ". Use the same release in the owner and the importer"));
