@@ -30,9 +30,11 @@
 // must not grow without end. There it waits, up to its deadline.
 //
 // When the peer has ended, calls return UNAVAILABLE. Streams of this process
-// that wait for it are let go once nobody has its GPU context any more, a
-// process that it forked included: until then the buffers are in use. LetGo()
-// does not wait for that. docs/ordering.md has the rules.
+// that wait for it are let go by the first call after nobody has its GPU context
+// any more, a process that it forked included: until then the buffers are in
+// use. LetGo() does not wait for that. Nothing looks between calls: before a
+// stream is synchronised call Await() or Finish(), which have a deadline.
+// docs/ordering.md has the rules.
 #ifndef VMMSHARE_VMM_QUEUE_RING_H_
 #define VMMSHARE_VMM_QUEUE_RING_H_
 
