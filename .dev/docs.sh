@@ -51,6 +51,10 @@ make_site() {
   for language in cpp c; do
     rm -rf "build/docs/xml-$language/xml"
     logged "build/docs/log/doxygen-$language.log" doxygen "build/docs/Doxyfile-$language"
+    # comments.py has renamed the first. An enumeration without a name is called @N by
+    # Doxygen 1.9.4 and nothing by 1.9.8, which Sphinx cannot read.
+    sed -i -e 's/\bimport__/import/g' -e 's|<name></name>|<name>@</name>|' \
+      "build/docs/xml-$language"/xml/*.xml
   done
   say "building the site"
   logged build/docs/log/sphinx.log "$python" -m sphinx -b html -c .dev/docs -W --keep-going -q \

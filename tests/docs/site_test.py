@@ -200,6 +200,7 @@ def test_the_search_finds(page, words, found):
 @pytest.mark.parametrize("name,signature,says", [
     ("api/vmm/pool/pool.h.html", "Allocate", "RESOURCE_EXHAUSTED"),
     ("api/vmm/c/pool.h.html", "vmmshare_pool_allocate", "RESOURCE_EXHAUSTED"),
+    ("api/vmm/keeper/keeper.h.html", "ImportOptions import = {}", "NOT_FOUND"),
     ("api/python/vmmshare/index.html", "connect", "NotFound")])
 def test_an_interface_has_types_errors_and_its_source(page, name, signature, says):
     page.goto(f"/{name}")
