@@ -53,7 +53,7 @@ make_site() {
     logged "build/docs/log/doxygen-$language.log" doxygen "build/docs/Doxyfile-$language"
     # comments.py has renamed the first. An enumeration without a name is called @N by
     # Doxygen 1.9.4 and nothing by 1.9.8, which Sphinx cannot read.
-    sed -i -e 's/\bimport__/import/g' -e 's|<name></name>|<name>@</name>|' \
+    perl -pi -e 's/\bimport__/import/g; s|<name></name>|"<name>@" . ++$n . "</name>"|ge' \
       "build/docs/xml-$language"/xml/*.xml
   done
   say "building the site"
