@@ -52,7 +52,7 @@ const char* PeerWatch::WhyUnproven() {
     return why_;
   }
   if (now < read_again_) return why_;
-  const absl::StatusOr<LifelineReading> reading = ReadLifeline(lifeline_);
+  const absl::StatusOr<LifelineReading> reading = ReadLifeline(*lifeline_);
   // A hostile peer can have the kernel wait for its page, some 100 ms (pages
   // that are pinned). Whoever asks holds locks.
   const auto then = std::chrono::steady_clock::now();

@@ -18,6 +18,7 @@
 #define VMMSHARE_PLATFORM_IPC_PEER_WATCH_H_
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -37,7 +38,8 @@ enum class PeerEnd {
   kProven,    // Nobody has its GPU context any more. Stays so.
 };
 
-// Move-only; thread-compatible.
+// Copies share what the system gave, and each sees for itself: one for each
+// thread that looks. Thread-compatible.
 class PeerWatch {
  public:
   // Receives the lifeline of the peer of `channel`: nothing else may come
@@ -59,12 +61,13 @@ class PeerWatch {
 
  private:
   PeerWatch(std::optional<Process> process, OsHandle lifeline)
-      : process_(std::move(process)), lifeline_(std::move(lifeline)) {}
+      : process_(std::move(process)),
+        lifeline_(std::make_shared<const OsHandle>(std::move(lifeline))) {}
   // Of a process that has ended. Null: its end is proven.
   const char* WhyUnproven();
 
   std::optional<Process> process_;
-  OsHandle lifeline_;
+  std::shared_ptr<const OsHandle> lifeline_;
   PeerEnd end_ = PeerEnd::kNotEnded;
   bool was_outlived_ = false;
   // When to read the lifeline again.

@@ -86,6 +86,19 @@ TEST_F(RingOutlived,
   ExpectAllIsBack();
 }
 
+// Without a call of the ring, too.
+TEST_F(RingOutlived, AStreamIsSynchronisedAfterTheEndOfWhatItsReaderForked) {
+  const Stream stream;
+  LoseAReader(stream);
+  absl::SleepFor(absl::Milliseconds(350));  // Time to look several times.
+  EXPECT_FALSE(stream.IsIdle()) << "it writes over what somebody may use";
+  orders_->Close();
+  stream.Sync();
+  ExpectFails(absl::StatusCode::kUnavailable,
+              ring_->Acquire(stream.get(), Soon()).status(), "were let go");
+  ExpectAllIsBack();
+}
+
 TEST_F(RingOutlived, AWriterThatGoesWaitsForTheEndOfWhatItsReaderForked) {
   const Stream stream;
   LoseAReader(stream);
@@ -98,6 +111,24 @@ TEST_F(RingOutlived, AWriterThatGoesWaitsForTheEndOfWhatItsReaderForked) {
   gone.get();
   stream.Sync();
   ExpectAllIsBack();
+}
+
+TEST_F(RingOutlived, AStreamIsSynchronisedAfterTheEndOfWhatItsWriterForked) {
+  child_.emplace(Child::Start("ring-writer-that-forks", {address()}));
+  const std::unique_ptr<RingReader> ring =
+      Must(RingReader::Open(device, Accept(), {}, Late()));
+  const Stream stream;
+  const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
+  orders_.emplace(Accept());
+  Hear(*orders_);
+  KillReader();
+  absl::SleepFor(absl::Milliseconds(350));
+  EXPECT_FALSE(stream.IsIdle()) << "the contents may still come";
+  orders_->Close();
+  stream.Sync();
+  ExpectFails(absl::StatusCode::kUnavailable, ring->Await(buffer, Late()),
+              "were let go");
+  ExpectOk(ring->Release(buffer, stream.get()));
 }
 
 TEST_F(RingOutlived,

@@ -30,11 +30,11 @@
 // must not grow without end. There it waits, up to its deadline.
 //
 // When the peer has ended, calls return UNAVAILABLE. Streams of this process
-// that wait for it are let go by the first call after nobody has its GPU context
-// any more, a process that it forked included: until then the buffers are in
-// use. LetGo() does not wait for that. Nothing looks between calls: before a
-// stream is synchronised call Await() or Finish(), which have a deadline.
-// docs/ordering.md has the rules.
+// that wait for it are let go once nobody has its GPU context any more, a process
+// that it forked included: until then the buffers are in use. LetGo() does not
+// wait for that. A thread of each side looks for it ten times a second, so that a
+// host that stands in cuStreamSynchronize() goes on, too. Whether the contents
+// were there Await() or Finish() says then. docs/ordering.md has the rules.
 #ifndef VMMSHARE_VMM_QUEUE_RING_H_
 #define VMMSHARE_VMM_QUEUE_RING_H_
 
@@ -151,8 +151,7 @@ class RingWriter {
   //                        ring is finished
   //   DEADLINE_EXCEEDED    the reader is two laps behind; it may be tried again
   //   UNAVAILABLE          the reader hung up or has ended; for good. Says
-  //                        whether streams were let go; the first call after
-  //                        the proof does that
+  //                        whether streams were let go
   //   ABORTED              LetGo() was called, here or there
   //   DATA_LOSS            the reader wrote nonsense to a fence
   //   else                 as the driver reports
@@ -178,8 +177,8 @@ class RingWriter {
   absl::Status Finish(Deadline deadline);
 
   // Ends the ring on both sides. Streams that wait in it are let go now, those
-  // of a writer that wait for what the reader has not acquired at the writer's
-  // next call: what they do after that they do with whatever is in the buffers.
+  // of a writer that wait for what the reader has not acquired some 100 ms later:
+  // what they do after that they do with whatever is in the buffers.
   // The peer's calls return ABORTED, also one that waits; UNAVAILABLE where so
   // much is unread that word of it does not fit.
   void LetGo();
@@ -223,7 +222,8 @@ class RingReader {
   //   OUT_OF_RANGE       there are no more: the writer has finished
   //   DEADLINE_EXCEEDED  none came; may be tried again
   //   UNAVAILABLE        the writer hung up or has ended. Items that it
-  //                      published before come first
+  //                      published before come first, up to one whose contents
+  //                      never will
   //   ABORTED            LetGo() was called, here or there
   //   DATA_LOSS          the writer sent something that is no item of this ring
   //   else               as ImportedPool::Import(), or the driver

@@ -13,6 +13,7 @@
 #include "vmm/queue/internal/last_point.h"
 #include "vmm/queue/internal/ring_item.h"
 #include "vmm/queue/internal/ring_peer.h"
+#include "vmm/queue/internal/watcher.h"
 #include "vmm/queue/ring.h"
 #include "vmm/share/internal/protocol.h"
 
@@ -69,6 +70,8 @@ class RingWriter::State : public platform::Abandonable {
   }
   // A buffer that is acquired when the ring has ended.
   void TakeBack(Slot& slot, CUstream stream);
+  // Between calls, on the watcher's thread.
+  void LookAfterReader();
   // Lets this process's streams go that wait for the reader. REQUIRES: its end
   // is proven, or it said so: they write over what it had.
   void LetGoOfReader() {
@@ -84,11 +87,12 @@ class RingWriter::State : public platform::Abandonable {
   const absl::Duration patience_;
   const std::uint64_t forks_;
   RingPeer peer_;
-  std::vector<Slot> slots_;
-  std::uint64_t next_ = 1;  // Number of the next item.
-  bool finished_ = false;   // kRingEnd was sent.
-  absl::Status over_;       // Why the ring has ended.
-  absl::Status lost_;       // The same, of a reader whose end is not proven.
+  std::vector<Slot> slots_;  // As many as there are before it is offered.
+  std::uint64_t next_ = 1;   // Number of the next item.
+  bool finished_ = false;    // kRingEnd was sent.
+  absl::Status over_;        // Why the ring has ended.
+  absl::Status lost_;        // The same, of a reader whose end is not proven.
+  ring::Watcher watcher_;    // Ends before what it looks at.
 };
 
 absl::StatusOr<Slot> RingWriter::State::MakeSlot() {
@@ -144,8 +148,10 @@ absl::Status RingWriter::State::Offer(Deadline deadline) {
     return platform::Annotate(answer.status(), "the reader did not join");
   }
   if (answer->type == ring::kRingJoined) {
-    return platform::Annotate(peer_.ReceiveLifeline(deadline),
-                              "the reader did not join");
+    absl::Status watched = platform::Annotate(peer_.ReceiveLifeline(deadline),
+                                              "the reader did not join");
+    if (!watched.ok()) return watched;
+    return peer_.LookAfter(watcher_, [this] { LookAfterReader(); });
   }
   if (answer->type == protocol::kRefused) {
     return protocol::DecodeError(answer->payload, "the reader");
@@ -154,6 +160,22 @@ absl::Status RingWriter::State::Offer(Deadline deadline) {
       absl::StrCat("the reader answered the offer of a ring by a message of "
                    "type 0x",
                    absl::Hex(answer->type)));
+}
+
+void RingWriter::State::LookAfterReader() {
+  peer_.Hear().IgnoreError();  // The next call says what was heard.
+  if (peer_.end_is_proven() || peer_.has_let_go()) {
+    LetGoOfReader();
+  } else if (peer_.has_left()) {
+    // Mostly after it has given all back. Abandoned fences wear their memory out.
+    for (Slot& slot : slots_) {
+      const absl::StatusOr<std::uint64_t> full = slot.full.Query();
+      const absl::StatusOr<std::uint64_t> free = slot.free.Query();
+      if (full.ok() && free.ok() && *free < *full) {
+        slot.free.Abandon().IgnoreError();
+      }
+    }
+  }
 }
 
 RingWriter::State::~State() {
@@ -211,8 +233,13 @@ absl::Status RingWriter::State::Judge(const absl::Status& status,
     const absl::Status gone = peer_.StillHere();
     if (absl::IsUnavailable(gone)) return Judge(gone, deadline);
     // It does not know the fences of what it has not acquired.
-    if (peer_.has_let_go()) LetGoOfReader();
-    over_ = platform::Annotate(status, "the ring was let go");
+    if (peer_.has_let_go()) {
+      LetGoOfReader();
+    } else if (peer_.end_is_proven()) {
+      return Judge(absl::UnavailableError(status.message()), deadline);
+    }
+    over_ = platform::Annotate(peer_.has_let_go() ? gone : status,
+                               "the ring was let go");
     return over_;
   }
   if (absl::IsDataLoss(status)) over_ = status;

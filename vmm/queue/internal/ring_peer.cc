@@ -71,23 +71,51 @@ absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> bytes) {
   return offer;
 }
 
-absl::Status RingPeer::StillHere() {
-  absl::StatusOr<platform::Message> message = OrClose(peer_.ReceiveNow());
-  if (absl::IsDeadlineExceeded(message.status())) return absl::OkStatus();
-  if (!message.ok()) return message.status();
-  if (message->type == kRingBye) {
+absl::StatusOr<platform::Message> RingPeer::Receive(Deadline deadline) {
+  absl::StatusOr<platform::Message> message = peer_.Receive(deadline);
+  if (absl::IsDataLoss(message.status())) Close();
+  return message;
+}
+
+absl::Status RingPeer::Judge(const platform::Message& message) {
+  if (message.type == kRingBye) {
     left_ = true;
     return absl::UnavailableError(
         absl::StrCat(peer_.who(), " has left the ring"));
   }
-  if (message->type == kRingLetGo) {
+  if (message.type == kRingLetGo) {
     has_let_go_ = true;
     return absl::AbortedError(absl::StrCat(peer_.who(), " called LetGo()"));
   }
-  channel().Close();
   return absl::DataLossError(
       absl::StrCat(peer_.who(), " sent a message of type 0x",
-                   absl::Hex(message->type), ", which has no place here"));
+                   absl::Hex(message.type), ", which has no place here"));
+}
+
+absl::Status RingPeer::Hear() {
+  const platform::MutexLock lock(hearing_);
+  // Who has let go may say that it has left, too. Of nonsense nothing is read on.
+  while (!left_ && !absl::IsDataLoss(heard_)) {
+    const absl::StatusOr<platform::Message> message = peer_.ReceiveNow();
+    if (absl::IsDeadlineExceeded(message.status())) break;
+    heard_.Update(message.ok() ? Judge(*message) : message.status());
+    if (!message.ok()) break;
+  }
+  return heard_;
+}
+
+absl::Status RingPeer::StillHere() {
+  absl::Status here = Hear();
+  if (absl::IsDataLoss(here)) Close();
+  return here;
+}
+
+absl::Status RingPeer::LookAfter(Watcher& watcher, std::function<void()> look) {
+  return watcher.Start(
+      [this, watch = *peer_.watch(), look = std::move(look)]() mutable {
+        if (watch.Look() == platform::PeerEnd::kProven) proven_ = true;
+        look();
+      });
 }
 
 absl::Status RingPeer::LookForHangUp() const {
@@ -111,7 +139,7 @@ FenceWatch RingPeer::Watch(bool may_read) {
 }
 
 absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
-  if (!waited_ && !left_) {
+  if (!waited_ && !HasEnded()) {
     waited_ = true;
     peer_.HasEnded(std::min(deadline, Deadline::In(kEndAfterHangUp)));
     if (peer_.ProcessHasEnded()) {
@@ -127,7 +155,7 @@ absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
 
 void RingPeer::SayLetGo() {
   if (!channel().Send(kRingLetGo, {}, {}, absl::InfinitePast()).ok()) {
-    channel().Close();
+    Close();
   }
 }
 
@@ -136,7 +164,7 @@ void RingPeer::Leave(bool has_passed) {
   if (has_passed) {
     channel().Send(kRingBye, {}, {}, absl::InfinitePast()).IgnoreError();
   }
-  channel().Close();
+  Close();
 }
 
 }  // namespace vmm::ring

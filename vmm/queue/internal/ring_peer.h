@@ -16,7 +16,9 @@
 #ifndef VMMSHARE_VMM_QUEUE_INTERNAL_RING_PEER_H_
 #define VMMSHARE_VMM_QUEUE_INTERNAL_RING_PEER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,8 +26,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
+#include "vmm/queue/internal/watcher.h"
 #include "vmm/sync/fence.h"
 #include "vmm/sync/internal/peer.h"
 
@@ -51,7 +55,7 @@ std::vector<std::uint8_t> EncodeOffer(const Offer& offer);
 // Total: DATA_LOSS for bytes that are none, or no ring that can be.
 absl::StatusOr<Offer> DecodeOffer(absl::Span<const std::uint8_t> in);
 
-// Thread-compatible.
+// Thread-compatible, but for what says otherwise.
 class RingPeer {
  public:
   // `who` is the other side, for messages: "reader", "writer".
@@ -59,23 +63,31 @@ class RingPeer {
       : who_(who), peer_(std::move(channel), "the " + who) {}
 
   platform::Channel& channel() { return peer_.channel(); }
-  // As Peer's; another process that speaks for it is heard no more.
-  absl::StatusOr<platform::Message> Receive(Deadline deadline) {
-    return OrClose(peer_.Receive(deadline));
-  }
+  // As Peer's; another process that speaks for it is heard no more. Not after
+  // Hear() or StillHere().
+  absl::StatusOr<platform::Message> Receive(Deadline deadline);
   absl::Status ReceiveLifeline(Deadline deadline) {
     return peer_.ReceiveLifeline(deadline);
   }
 
   // OK while it has not said kRingBye or hung up: reads what there is. For when
   // it may send nothing else but kRingLetGo (ABORTED). DATA_LOSS for anything
-  // else.
+  // else. What was heard first is what is returned from then on. Hear() is
+  // thread-safe; StillHere() hangs up on who sends nonsense.
+  absl::Status Hear();
   absl::Status StillHere();
 
   // What ends a wait for this peer. The wait must end before this object.
   // `may_read`: as in StillHere(); otherwise only hanging up counts. The end of
   // its process is enough here: that a wait ends hands no memory on.
   FenceWatch Watch(bool may_read);
+
+  // Asks again and again on the thread of `watcher` whether its end is proven,
+  // and calls `look` there. REQUIRES: its lifeline has come; `watcher` goes
+  // before this object. Errors as Watcher::Start().
+  absl::Status LookAfter(Watcher& watcher, std::function<void()> look);
+  // Whether that has proven its end. Thread-safe.
+  bool end_is_proven() const { return proven_; }
 
   // The error for a peer that has hung up, with what `status` says. Waits a
   // moment, and not beyond `deadline`, for HasEnded(), the first time.
@@ -84,29 +96,36 @@ class RingPeer {
   bool has_ended() const { return ended_; }
 
   // Its end is proven, or it said that it has left: it uses no buffer any more.
-  bool HasEnded() { return left_ || peer_.HasEnded(absl::InfinitePast()); }
+  bool HasEnded() {
+    return has_left() || proven_ || peer_.HasEnded(absl::InfinitePast());
+  }
+  // Whether it said kRingBye, kRingLetGo. Thread-safe.
+  bool has_left() const { return left_; }
+  bool has_let_go() const { return has_let_go_; }
   void set_left() { left_ = true; }
 
-  bool has_let_go() const { return has_let_go_; }
   // Says kRingLetGo; hangs up if that cannot be said at once.
   void SayLetGo();
   // Says kRingBye, if that is so and can be said at once, and hangs up.
   void Leave(bool has_passed);
 
  private:
+  absl::Status Judge(const platform::Message& message);
   absl::Status LookForHangUp() const;
-  absl::StatusOr<platform::Message> OrClose(
-      absl::StatusOr<platform::Message> message) {
-    if (absl::IsDataLoss(message.status())) channel().Close();
-    return message;
+  void Close() {
+    platform::MutexLock lock(hearing_);
+    channel().Close();
   }
 
   std::string who_;
   Peer peer_;
-  bool left_ = false;
-  bool has_let_go_ = false;
+  std::atomic<bool> left_ = false;
+  std::atomic<bool> has_let_go_ = false;
+  std::atomic<bool> proven_ = false;
   bool waited_ = false;  // For its end.
   bool ended_ = false;
+  platform::Mutex hearing_;
+  absl::Status heard_ ABSL_GUARDED_BY(hearing_);
 };
 
 }  // namespace vmm::ring

@@ -49,6 +49,9 @@ class Peer {
   bool ProcessHasEnded();
   // Nobody has its GPU context any more. Waits for that until the deadline.
   bool HasEnded(Deadline deadline);
+  // The same for another thread, to ask of its own. Empty before its lifeline
+  // has come.
+  std::optional<platform::PeerWatch> watch() const { return watch_; }
   // What is known, for messages: "has ended"; or why that is not proven, and
   // what then becomes of streams that wait.
   std::string Describe();
