@@ -166,6 +166,52 @@ TEST_F(RingBetweenCalls, WhatAKilledWriterHadFilledComesAfterItsEnd) {
               "has lost its writer");
 }
 
+TEST_F(RingBetweenCalls, WhatTheReaderSaidIsSaidByTheNextCall) {
+  {
+    const Stream stream;
+    WaitForTheReader(stream, false);
+    KillReader();
+    stream.Sync();  // The watcher has heard that it hung up.
+    const absl::Status status = ring_->Finish(Late());
+    ExpectFails(absl::StatusCode::kUnavailable, status, "has lost its reader");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("hung up"));
+    ExpectAllIsBack();
+  }
+  OpenRing(2);
+  const Stream stream;
+  Put(stream.get());
+  EXPECT_EQ(Ask("let-go"), "OK");
+  EXPECT_EQ(Ask("leave"), "OK");
+  ExpectFails(absl::StatusCode::kAborted, ring_->Finish(Late()),
+              "the reader called LetGo()");
+  EndReader();
+  ExpectAllIsBack();
+}
+
+// Who could send more could be listened to without end.
+TEST_F(RingBetweenCalls, AReaderThatLetsGoTwiceIsHungUpOn) {
+  auto [mine, its] = Must(platform::Channel::Pair());
+  std::thread reader([channel = &its] {
+    Must(ring::DecodeOffer(Must(channel->Receive(Late())).payload));
+    Must(platform::ReceiveLifeline(*channel, Late()));
+    ExpectOk(channel->Send(ring::kRingJoined, {}, {}, Late()));
+    ExpectOk(platform::SendLifeline(*channel, Late()));
+    for (int i = 0; i < 3; ++i) {
+      ExpectOk(channel->Send(ring::kRingLetGo, {}, {}, Late()));
+    }
+  });
+  ring_ = Must(RingWriter::Open(*home_, std::move(mine),
+                                {.buffers = 1, .bytes = kBytes}, Late()));
+  reader.join();
+  const Stream stream;
+  const RingBuffer buffer = Must(ring_->Acquire(stream.get(), Late()));
+  ExpectFails(absl::StatusCode::kAborted,
+              ring_->Publish(buffer, stream.get(), Late()),
+              "the reader called LetGo()");
+  ExpectOk(its.WaitForHangUp(Late()));
+  ExpectAllIsBack();
+}
+
 // Memory of fences is worn out by that.
 TEST_F(RingBetweenCalls, NoFenceIsAbandonedForAReaderThatGaveAllBack) {
   auto [mine, its] = Must(platform::Channel::Pair());

@@ -133,5 +133,33 @@ TEST_F(RingSweep, NoSideWaitsForLongWhereTheKernelHasNoMemoryForAWait) {
             << absl::FormatDuration(slowest) << "\n";
 }
 
+// What fails once at looking for word of the reader is not kept for ever.
+TEST_F(RingSweep, APublishThatTheKernelHadNoMemoryForIsMadeAgain) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call can be failed";
+  std::uint64_t refused = 0;
+  std::uint64_t calls = 0;
+  for (bool fired = true; fired && !HasFailure(); ++calls) {
+    SCOPED_TRACE(absl::StrCat("call ", calls));
+    RingSides sides = Must(Open(absl::Seconds(20)));
+    const RingBuffer out =
+        Must(sides.writer->Acquire(stream_, absl::Now() + absl::Seconds(20)));
+    SyscallFault fault;
+    fault.point.nth = calls;
+    fault.only_error = ENOMEM;
+    ArmSyscallFault(fault);
+    const absl::Status first =
+        sides.writer->Publish(out, stream_, absl::Now() + absl::Seconds(20));
+    fired = DisarmSyscallFault().fired != 0;
+    if (absl::IsResourceExhausted(first)) {
+      ++refused;
+      const absl::Status again =
+          sides.writer->Publish(out, stream_, absl::Now() + absl::Seconds(20));
+      EXPECT_FALSE(absl::IsResourceExhausted(again)) << again;
+    }
+    EXPECT_EQ(TestDriver()->cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  }
+  EXPECT_GT(refused, 0u);
+}
+
 }  // namespace
 }  // namespace vmm::testing

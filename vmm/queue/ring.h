@@ -34,7 +34,9 @@
 // that it forked included: until then the buffers are in use. LetGo() does not
 // wait for that. A thread of each side looks for it ten times a second, so that a
 // host that stands in cuStreamSynchronize() goes on, too. Whether the contents
-// were there Await() or Finish() says then. docs/ordering.md has the rules.
+// were there Await() or Finish() says then. Sides of which one forked the other
+// cannot prove each other's end: start them by exec. docs/ordering.md has the
+// rules.
 #ifndef VMMSHARE_VMM_QUEUE_RING_H_
 #define VMMSHARE_VMM_QUEUE_RING_H_
 
@@ -152,7 +154,8 @@ class RingWriter {
   //   DEADLINE_EXCEEDED    the reader is two laps behind; it may be tried again
   //   UNAVAILABLE          the reader hung up or has ended; for good. Says
   //                        whether streams were let go
-  //   ABORTED              LetGo() was called, here or there
+  //   ABORTED              LetGo() was called, here or there, or the reader's
+  //                        destructor waited no longer
   //   DATA_LOSS            the reader wrote nonsense to a fence
   //   else                 as the driver reports
   // After an error nothing is acquired.

@@ -132,6 +132,7 @@ bool RingReader::State::End() {
   // First: the writer looks for that once it meets a fence that is abandoned, and
   // lets go of what this side never imported.
   peer_.Leave(passed);
+  watcher_.Stop();  // Also where the rest is kept until this process ends.
   if (all_back) return passed;
   // The writer's streams would wait for ever. But of what this GPU still uses the
   // signal is on its way.

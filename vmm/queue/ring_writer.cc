@@ -164,16 +164,15 @@ absl::Status RingWriter::State::Offer(Deadline deadline) {
 
 void RingWriter::State::LookAfterReader() {
   peer_.Hear().IgnoreError();  // The next call says what was heard.
-  if (peer_.end_is_proven() || peer_.has_let_go()) {
+  if (peer_.has_let_go()) {
     LetGoOfReader();
-  } else if (peer_.has_left()) {
+  } else if (peer_.end_is_proven() || peer_.has_left()) {
     // Mostly after it has given all back. Abandoned fences wear their memory out.
     for (Slot& slot : slots_) {
       const absl::StatusOr<std::uint64_t> full = slot.full.Query();
       const absl::StatusOr<std::uint64_t> free = slot.free.Query();
-      if (full.ok() && free.ok() && *free < *full) {
-        slot.free.Abandon().IgnoreError();
-      }
+      if (full.ok() && free.ok() && *free >= *full) continue;
+      slot.free.Abandon().IgnoreError();
     }
   }
 }
@@ -222,28 +221,32 @@ RingWriter::State::~State() {
 
 absl::Status RingWriter::State::Judge(const absl::Status& status,
                                       Deadline deadline) {
-  if (absl::IsUnavailable(status)) {
-    over_ = peer_.Gone(status, deadline);
-    lost_ = peer_.has_ended() ? absl::OkStatus() : status;
-    if (lost_.ok()) LetGoOfReader();
-    return over_;
+  if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) {
+    if (absl::IsDataLoss(status)) over_ = status;
+    return status;
   }
-  if (absl::IsAborted(status)) {
-    // A reader that leaves lets go of its writer: then that is why.
-    const absl::Status gone = peer_.StillHere();
-    if (absl::IsUnavailable(gone)) return Judge(gone, deadline);
+  // What the reader said last is why.
+  const absl::Status said = peer_.StillHere();
+  if (absl::IsAborted(said)) {
     // It does not know the fences of what it has not acquired.
-    if (peer_.has_let_go()) {
-      LetGoOfReader();
-    } else if (peer_.end_is_proven()) {
-      return Judge(absl::UnavailableError(status.message()), deadline);
-    }
-    over_ = platform::Annotate(peer_.has_let_go() ? gone : status,
-                               "the ring was let go");
+    LetGoOfReader();
+    over_ = platform::Annotate(said, "the ring was let go");
     return over_;
   }
-  if (absl::IsDataLoss(status)) over_ = status;
-  return status;
+  absl::Status gone = status;
+  if (absl::IsAborted(status)) {
+    // A reader that leaves lets go of its writer, and so does the watcher.
+    if (!absl::IsUnavailable(said) && !peer_.end_is_proven()) {
+      over_ = platform::Annotate(status, "the ring was let go");
+      return over_;
+    }
+    gone = absl::IsUnavailable(said) ? said
+                                     : absl::UnavailableError(status.message());
+  }
+  over_ = peer_.Gone(gone, deadline);
+  lost_ = peer_.has_ended() ? absl::OkStatus() : gone;
+  if (lost_.ok()) LetGoOfReader();
+  return over_;
 }
 
 absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
@@ -320,7 +323,10 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
   absl::Status sent =
       peer_.channel().Send(ring::kRingItem, bytes, {}, deadline);
   if (sent.ok()) return sent;
-  if (absl::IsUnavailable(sent)) return Judge(sent, deadline);
+  if (absl::IsUnavailable(sent)) {
+    const absl::Status here = peer_.StillHere();  // The watcher may know why.
+    return Judge(here.ok() ? sent : here, deadline);
+  }
   over_ = platform::Annotate(sent, "an item could not be sent to the reader",
                              "The ring has ended");
   return over_;
@@ -336,8 +342,10 @@ absl::Status RingWriter::State::Finish(Deadline deadline) {
   if (!finished_) {
     std::vector<std::uint8_t> count;
     WireWriter(count).Put<std::uint64_t>(next_ - 1);
-    absl::Status sent =
-        peer_.channel().Send(ring::kRingEnd, count, {}, deadline);
+    absl::Status sent = peer_.StillHere();
+    if (sent.ok()) {
+      sent = peer_.channel().Send(ring::kRingEnd, count, {}, deadline);
+    }
     if (!sent.ok()) return Judge(sent, deadline);
     finished_ = true;
   }

@@ -83,7 +83,7 @@ absl::Status RingPeer::Judge(const platform::Message& message) {
     return absl::UnavailableError(
         absl::StrCat(peer_.who(), " has left the ring"));
   }
-  if (message.type == kRingLetGo) {
+  if (message.type == kRingLetGo && !has_let_go_) {
     has_let_go_ = true;
     return absl::AbortedError(absl::StrCat(peer_.who(), " called LetGo()"));
   }
@@ -94,11 +94,18 @@ absl::Status RingPeer::Judge(const platform::Message& message) {
 
 absl::Status RingPeer::Hear() {
   const platform::MutexLock lock(hearing_);
-  // Who has let go may say that it has left, too. Of nonsense nothing is read on.
-  while (!left_ && !absl::IsDataLoss(heard_)) {
+  // Twice at most: who has let go may say that it has left, too, and nothing else.
+  while (!left_ && !nonsense_) {
     const absl::StatusOr<platform::Message> message = peer_.ReceiveNow();
-    if (absl::IsDeadlineExceeded(message.status())) break;
-    heard_.Update(message.ok() ? Judge(*message) : message.status());
+    const absl::Status said = message.ok() ? Judge(*message) : message.status();
+    if (absl::IsDeadlineExceeded(said)) break;
+    nonsense_ = absl::IsDataLoss(said);
+    // What else fails may pass: a kernel that has no memory just now.
+    if (!message.ok() && !nonsense_ && !absl::IsUnavailable(said) &&
+        !absl::IsPermissionDenied(said)) {
+      return heard_.ok() ? said : heard_;
+    }
+    heard_.Update(said);
     if (!message.ok()) break;
   }
   return heard_;
@@ -106,7 +113,7 @@ absl::Status RingPeer::Hear() {
 
 absl::Status RingPeer::StillHere() {
   absl::Status here = Hear();
-  if (absl::IsDataLoss(here)) Close();
+  if (nonsense_) Close();
   return here;
 }
 

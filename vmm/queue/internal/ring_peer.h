@@ -71,7 +71,7 @@ class RingPeer {
   }
 
   // OK while it has not said kRingBye or hung up: reads what there is. For when
-  // it may send nothing else but kRingLetGo (ABORTED). DATA_LOSS for anything
+  // it may send nothing else but one kRingLetGo (ABORTED). DATA_LOSS for anything
   // else. What was heard first is what is returned from then on. Hear() is
   // thread-safe; StillHere() hangs up on who sends nonsense.
   absl::Status Hear();
@@ -122,7 +122,8 @@ class RingPeer {
   std::atomic<bool> left_ = false;
   std::atomic<bool> has_let_go_ = false;
   std::atomic<bool> proven_ = false;
-  bool waited_ = false;  // For its end.
+  std::atomic<bool> nonsense_ = false;  // It is heard no more.
+  bool waited_ = false;                 // For its end.
   bool ended_ = false;
   platform::Mutex hearing_;
   absl::Status heard_ ABSL_GUARDED_BY(hearing_);

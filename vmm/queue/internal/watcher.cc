@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kLookAgain{100};
 
 }  // namespace
 
-Watcher::~Watcher() {
+void Watcher::Stop() {
   {
     const platform::MutexLock lock(mutex_);
     ends_ = true;

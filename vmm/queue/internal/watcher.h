@@ -18,14 +18,15 @@ namespace vmm::ring {
 class Watcher {
  public:
   Watcher() = default;
-  // Returns once `look` runs no more.
-  ~Watcher();
+  ~Watcher() { Stop(); }
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
   // Calls `look` ten times a second from now on, on a thread. Once.
   // RESOURCE_EXHAUSTED when no thread can be had.
   absl::Status Start(std::function<void()> look);
+  // Returns once `look` runs no more.
+  void Stop();
 
  private:
   void Run();
