@@ -6,6 +6,10 @@
 // mappings by which a forked child keeps a GPU context of its parent's alive.
 // In the page stands how often the process has forked.
 //
+// A child in which CUDA can be used has no context of its parent's: where that had
+// initialised CUDA before, each call answers NOT_INITIALIZED in the child. So it
+// lets go of the pages that it inherited.
+//
 // Whoever has the handle asks the kernel whether anybody maps the page. It can
 // neither write nor map it for writing.
 //
@@ -30,6 +34,11 @@ inline constexpr std::uint16_t kLifelineMessage = 0xF0F0;
 // end of. Errors as Channel::Send(); RESOURCE_EXHAUSTED when there is no
 // descriptor or memory for one.
 absl::Status SendLifeline(Channel& channel, Deadline deadline);
+
+// Unmaps those of the processes that this one was forked from: their ends are
+// proven without its own. REQUIRES: a call of the CUDA driver has succeeded here.
+// Thread-safe.
+void LetGoOfInheritedLifelines();
 
 // Receives the peer's. INVALID_ARGUMENT for a message that is none, or whose
 // handle is none: then nobody could ever be known to have ended. Otherwise as

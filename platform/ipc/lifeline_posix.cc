@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <new>
 #include <utility>
 
@@ -27,6 +29,8 @@ struct Counts {
   std::atomic<std::uint64_t> unseen;  // Not 0: there were forks without it.
 };
 constexpr std::size_t kPageBytes = 4096;
+// Of which it is known whose they are. No more are let go of.
+constexpr std::size_t kKnownPages = 16;
 static_assert(sizeof(Counts) == 16 &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -68,6 +72,17 @@ class Own {
     }
   }
   void AfterForkInParent() ABSL_UNLOCK_FUNCTION(mutex_) { mutex_.Unlock(); }
+  void LetGoOfInherited() {
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < inherited_; ++i) {
+      ::munmap(pages_[i], kPageBytes);
+    }
+    std::move(pages_.begin() + inherited_, pages_.begin() + known_,
+              pages_.begin());
+    known_ -= inherited_;
+    inherited_ = 0;
+  }
+
   // The parent's stays mapped: that is what it is for.
   void AfterForkInChild() ABSL_UNLOCK_FUNCTION(mutex_) {
     const absl::StatusOr<bool> is_ours = IsOurs();
@@ -76,6 +91,7 @@ class Own {
     counts_ = nullptr;
     unseen_ = false;
     process_ = CurrentProcessId();
+    inherited_ = known_;
     mutex_.Unlock();
   }
 
@@ -106,6 +122,7 @@ class Own {
       process_ = CurrentProcessId();
       counts_ = nullptr;
       unseen_ = false;
+      known_ = inherited_ = 0;  // They may be those of one that goes on here.
     }
     absl::StatusOr<OsHandle> page = MakePage();
     if (!page.ok()) return page.status();
@@ -120,6 +137,7 @@ class Own {
     // without that seal (before 5.1) have no pidfds either.
     ::fcntl(Fd(*page), F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
+    if (known_ < pages_.size()) pages_[known_++] = data;
     counts_ = new (data) Counts{};
     counts_->unseen.store(unseen_ ? 1 : 0);
     inode_ = info.st_ino;
@@ -137,6 +155,10 @@ class Own {
   dev_t device_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t process_ ABSL_GUARDED_BY(mutex_) = CurrentProcessId();
   bool unseen_ ABSL_GUARDED_BY(mutex_) = false;
+  // Pages that are mapped here, the inherited ones first.
+  std::array<void*, kKnownPages> pages_ ABSL_GUARDED_BY(mutex_) = {};
+  std::size_t known_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::size_t inherited_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Unchecked: what one of these locks another unlocks, in two processes.
@@ -157,6 +179,8 @@ void AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }();
 
 }  // namespace
+
+void LetGoOfInheritedLifelines() { Own::Get().LetGoOfInherited(); }
 
 absl::Status SendLifeline(Channel& channel, Deadline deadline) {
   absl::StatusOr<const OsHandle*> own = Own::Get().Take();

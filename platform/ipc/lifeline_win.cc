@@ -4,6 +4,8 @@ namespace vmm::platform {
 
 absl::Status SendLifeline(Channel&, Deadline) { return absl::OkStatus(); }
 
+void LetGoOfInheritedLifelines() {}
+
 absl::StatusOr<OsHandle> ReceiveLifeline(Channel&, Deadline,
                                          const CancelEvent*) {
   return OsHandle();

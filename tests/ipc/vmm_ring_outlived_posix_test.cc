@@ -2,6 +2,7 @@
 // its GPU context, goes on: streams that wait for that side are let go only
 // after the end of that one, too.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <future>
@@ -46,6 +47,40 @@ int RingWriterThatForks(const Args& args) {
 }
 const bool kRingWriterThatForks =
     RegisterChild("ring-writer-that-forks", &RingWriterThatForks);
+
+// Forks its reader before it initialises CUDA. args: where the reader is to dial
+// when its stream waits, and again when that was let go.
+int RingWriterThatForksItsReader(const Args& args) {
+  auto [writers, readers] = Must(platform::Channel::Pair());
+  if (::fork() == 0) {
+    writers.Close();
+    const Here here;
+    const std::unique_ptr<RingReader> ring =
+        Must(RingReader::Open(here.device, std::move(readers), {}, Late()));
+    const Stream stream;
+    Must(ring->Acquire(stream.get(), Late()));
+    EXPECT_FALSE(stream.IsIdle());
+    platform::Channel orders = Dial(args[0]);
+    Tell(orders);
+    stream.Sync();
+    Tell(orders,
+         std::string(ring->Acquire(stream.get(), Late()).status().message()),
+         kText);
+    orders.WaitForHangUp(Late()).IgnoreError();
+    ::_exit(0);
+  }
+  readers.Close();
+  const Here here;
+  const std::unique_ptr<RingHome> home = Must(RingHome::Create(here.device));
+  const std::unique_ptr<RingWriter> ring = Must(RingWriter::Open(
+      *home, std::move(writers), {.buffers = 1, .bytes = kBytes}, Late()));
+  HeldStream held(here.device);
+  const RingBuffer buffer = Must(ring->Acquire(held.get(), Late()));
+  Must(ring->Publish(buffer, held.get(), Late()));
+  for (;;) ::pause();
+}
+const bool kRingWriterThatForksItsReader = RegisterChild(
+    "ring-writer-that-forks-its-reader", &RingWriterThatForksItsReader);
 
 class RingOutlived : public RingTest {
  protected:
@@ -129,6 +164,17 @@ TEST_F(RingOutlived, AStreamIsSynchronisedAfterTheEndOfWhatItsWriterForked) {
   ExpectFails(absl::StatusCode::kUnavailable, ring->Await(buffer, Late()),
               "were let go");
   ExpectOk(ring->Release(buffer, stream.get()));
+}
+
+// It has the writer's lifeline, too, but no context of its.
+TEST_F(RingOutlived, AReaderThatItsWriterForkedGoesOn) {
+  child_.emplace(
+      Child::Start("ring-writer-that-forks-its-reader", {address()}));
+  orders_.emplace(Accept());
+  Hear(*orders_);
+  KillReader();
+  EXPECT_THAT(Hear(*orders_), ::testing::HasSubstr("has lost its writer"));
+  orders_->Close();
 }
 
 TEST_F(RingOutlived,

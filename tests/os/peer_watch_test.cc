@@ -71,8 +71,20 @@ void CloseAll() {
   ::syscall(SYS_close_range, 3U, std::numeric_limits<unsigned>::max(), 0U);
 }
 
+// Forks a process that initialises CUDA, as far as its lifelines are concerned.
+pid_t ForkOneWithADriver() {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    LetGoOfInheritedLifelines();
+    SleepWithoutDescriptors();
+  }
+  return pid;
+}
+
 pid_t Make(const std::string& what) {
   pid_t made = 0;
+  if (what == "driver") LetGoOfInheritedLifelines();
+  if (what == "fork with a driver") made = ForkOneWithADriver();
   if (what == "fork" || what == "fork, close") made = Fork();
   if (what == "clone") made = BareClone();
   if (what == "exec") made = ForkAndExec();
@@ -181,6 +193,20 @@ TEST_F(PeerWatchTest, OneThatExecsIsNotWaitedFor) {
   Must(watch.WaitForEnd(Late()));
   EXPECT_EQ(::kill(made_, 0), 0) << "it lives";
   KillWhatItMade();
+}
+
+// It could not have its parent's context.
+TEST_F(PeerWatchTest, OneThatInitialisesCudaIsNotWaitedFor) {
+  PeerWatch watch = Start("", "fork with a driver");
+  KillIt();
+  Must(watch.WaitForEnd(Late()));
+  EXPECT_EQ(::kill(made_, 0), 0) << "it lives";
+  KillWhatItMade();
+}
+
+TEST_F(PeerWatchTest, WhoInitialisesCudaKeepsALifelineOfItsOwn) {
+  PeerWatch watch = Start("driver", "fork");
+  ExpectProofOnlyAfterTheEndOf(watch);
 }
 
 TEST_F(PeerWatchTest, SpawningIsNoFork) {

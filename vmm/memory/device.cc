@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
+#include "platform/ipc/lifeline.h"
 #include "vmm/memory/internal/exporter.h"
 
 namespace vmm {
@@ -79,6 +80,8 @@ absl::StatusOr<Device::Infos> Device::Ask(const Driver& driver) {
   if (CUresult r = driver->cuDeviceGetCount(&count); r != CUDA_SUCCESS) {
     return driver.Error(r, "cuDeviceGetCount()");
   }
+  // It answers: this process has no context of one that it was forked from.
+  platform::LetGoOfInheritedLifelines();
   Infos infos;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     CUdevice device = 0;

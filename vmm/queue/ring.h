@@ -34,9 +34,7 @@
 // that it forked included: until then the buffers are in use. LetGo() does not
 // wait for that. A thread of each side looks for it ten times a second, so that a
 // host that stands in cuStreamSynchronize() goes on, too. Whether the contents
-// were there Await() or Finish() says then. Sides of which one forked the other
-// cannot prove each other's end: start them by exec. docs/ordering.md has the
-// rules.
+// were there Await() or Finish() says then. docs/ordering.md has the rules.
 #ifndef VMMSHARE_VMM_QUEUE_RING_H_
 #define VMMSHARE_VMM_QUEUE_RING_H_
 
