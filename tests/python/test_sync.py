@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import socket
@@ -436,3 +437,104 @@ def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
         for stream in streams[:2]:
             assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
         follower.close()
+
+
+# --- closing under the GPU's work -----------------------------------------------------------
+
+
+@pytest.fixture
+def gate(cuda, streams):
+    """`gate.wait(stream, 1)` holds a stream up until `gate.signal(1)`."""
+    with vs.FencePool() as fences, fences.new() as fence:
+        yield fence
+        with contextlib.suppress(vs.errors.FailedPrecondition):
+            fence.signal(1)
+        for stream in streams:
+            assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+
+
+@pytest.fixture
+def copied(driver):
+    with vs.Allocation(nbytes=4096) as memory:
+        yield memory
+
+
+def work(cuda, gate, stream, array, to):
+    """Puts work on the stream that reads the array when the gate opens."""
+    gate.wait(stream, 1)
+    assert cuda.cuMemcpyDtoDAsync_v2(
+        ctypes.c_uint64(to.ptr), ctypes.c_uint64(array.ptr), ctypes.c_size_t(8),
+        ctypes.c_void_p(stream)) == 0
+
+
+def passes(cuda, gate, stream):
+    """Whether the stream's work is done well when the gate opens. Memory that was unmapped under it
+    would end the context."""
+    gc.collect()
+    gate.signal(1)
+    return cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+
+
+@pytest.mark.parametrize("how", ["published", "acquired", "acquired, with a follower", "dropped",
+                                 "dropped when acquired"])
+def test_a_publisher_that_is_closed_under_work_keeps_its_memory(cuda, streams, gate, copied, how):
+    publisher = vs.weights.publisher(LIKE)
+    follower = join(cuda, publisher) if "follower" in how else None
+    work(cuda, gate, streams[0], publisher.acquire(streams[0])["embed"], copied)
+    if "acquired" not in how:
+        publisher.publish(streams[0])
+    if "dropped" not in how:
+        publisher.close(timeout=0.1)
+        publisher.close()  # Nothing.
+    else:
+        publisher._marks.give_up()  # As it is after 10 s.
+    del publisher
+    assert passes(cuda, gate, streams[0])
+    if follower is not None:
+        follower.close()
+
+
+def test_a_publisher_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, copied):
+    kept = len(vs._sync._kept)
+    publisher = vs.weights.publisher(LIKE)
+    work(cuda, gate, streams[0], publisher.acquire(streams[0])["embed"], copied)
+    publisher.publish(streams[0])
+    closing = on_a_thread(cuda, publisher.close)
+    gate.signal(1)
+    closing()
+    assert len(vs._sync._kept) == kept
+
+
+@pytest.mark.parametrize("how", ["in use", "dropped", "after the publisher"])
+def test_a_follower_that_is_closed_under_work_keeps_its_memory(cuda, streams, gate, copied, how):
+    publisher = vs.weights.publisher(LIKE)
+    follower = join(cuda, publisher)
+    publisher.acquire(streams[0])
+    publisher.publish(streams[0])
+    weights = follower.latest(streams[1])
+    follower.wait()
+    if how == "after the publisher":
+        publisher._followers["follower 1"].ring.abort()
+        publisher.close()
+    work(cuda, gate, streams[1], weights["embed"], copied)
+    if how == "after the publisher":
+        with pytest.raises(vs.errors.Aborted):
+            follower.release(streams[1])
+    if how != "dropped":
+        follower.close(timeout=0.1)
+    del follower, weights
+    assert passes(cuda, gate, streams[1])
+    publisher.close()
+
+
+def test_a_follower_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, copied):
+    kept = len(vs._sync._kept)
+    with vs.weights.publisher(LIKE) as publisher:
+        follower = join(cuda, publisher)
+        publisher.acquire(streams[0])
+        publisher.publish(streams[0])
+        work(cuda, gate, streams[1], follower.latest(streams[1])["embed"], copied)
+        closing = on_a_thread(cuda, follower.close)
+        gate.signal(1)
+        closing()
+    assert len(vs._sync._kept) == kept

@@ -9,7 +9,7 @@ from . import connect
 from ._core import Allocation
 from ._ring import RingBuffer, RingReader, open_ring
 from ._sets import TensorSet
-from ._sync import deadline_of, hear_slots, left_of, socket_of
+from ._sync import Marks, deadline_of, hear_slots, keep, left_of, socket_of
 from .errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, OutOfRange
 
 if typing.TYPE_CHECKING:
@@ -29,8 +29,10 @@ class Follower:
     One thread at a time.
     """
 
-    def __init__(self, ring: RingReader, sets: "list[TensorSet]"):
-        self._ring, self._sets = ring, sets
+    def __init__(self, ring: RingReader, sets: "list[TensorSet]", marks: Marks):
+        self._ring, self._sets, self._marks = ring, sets, marks
+        self._stream = 0  # That the update is used on.
+        self._open = True
         self._buffer: "RingBuffer | None" = None
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self.finished = False
@@ -55,8 +57,8 @@ class Follower:
 
         Gives the one before back after what is on `stream` now; use that no more. Waits only for
         the first one, DeadlineExceeded then. When the publisher has finished, that stays in use
-        which was the last. Unavailable when the publisher ended: what is mapped stays, and wait()
-        says whether it is complete.
+        which was the last. Unavailable when the publisher ended, Aborted when it let this one go:
+        what is mapped stays, and wait() says whether it is complete.
         """
         while not self.finished:
             try:
@@ -68,9 +70,10 @@ class Follower:
             except OutOfRange:
                 self.finished = True
                 break
-            previous, self._buffer = self._buffer, newer
-            if previous is not None:
-                self._ring.release(previous, stream)
+            previous, self._buffer, self._stream = self._buffer, newer, stream
+            with self._marks.behind(stream):
+                if previous is not None:
+                    self._ring.release(previous, stream)
         if self._buffer is None:
             raise OutOfRange("the publisher finished before its first update",
                              "Publish one before finish().")
@@ -96,14 +99,38 @@ class Follower:
         waits for the next one."""
         if self._buffer is not None:
             previous, self._buffer = self._buffer, None
-            self._ring.release(previous, stream)
+            with self._marks.behind(stream):
+                self._ring.release(previous, stream)
 
-    def close(self) -> None:
-        """Lets go of all when its tensors are gone. Synchronise first, or release()."""
+    def close(self, *, timeout: "float | None" = 10.0) -> None:
+        """Lets go of all when its tensors are gone. Waits until the GPU has passed what was on the
+        streams at each latest() and release(), and what is on the last one now if the update was
+        not released: that stream must be there. After `timeout` seconds its memory stays mapped
+        until this process ends, as that does of one that is dropped with an update in use."""
+        if self._open and self._buffer is not None:
+            self._buffer = None
+            self._marks.put(self._stream)
+        self._close(timeout)
+
+    def _close(self, timeout: "float | None") -> None:
+        if not self._open:
+            return
         self._tensors = {}
         self._ring.close()
-        for one in self._sets:
-            one.close()
+        if self._marks.passed(timeout):
+            for one in self._sets:
+                one.close()
+            self._marks.close()
+        else:
+            keep(self._sets, self._marks)
+        self._open = False
+
+    def __del__(self) -> None:
+        # Not in the order in which its parts would go.
+        if getattr(self, "_open", False):
+            if self._buffer is not None:
+                self._marks.give_up()
+            self._close(10.0)
 
     def __enter__(self) -> "Follower":
         return self
@@ -121,6 +148,7 @@ def follow(connection: "socket.socket | int", *, device: typing.Any = 0,
     own = socket_of(connection)
     sets: "list[TensorSet]" = []
     try:
+        marks = Marks(device)
         slots = hear_slots(own, timeout)
         for place, text in enumerate(slots):
             memory = connect(text, timeout=left_of(deadline), device=device)
@@ -138,4 +166,4 @@ def follow(connection: "socket.socket | int", *, device: typing.Any = 0,
         for one in sets:
             one.close()
         raise
-    return Follower(ring, sets)
+    return Follower(ring, sets, marks)

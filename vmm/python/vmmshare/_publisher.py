@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import typing
 
 from . import serve
 from ._core import FencePool, Share
 from ._ring import RingBuffer, RingHome, RingWriter
 from ._sets import Draft, draft
-from ._sync import MOST_SLOTS, deadline_of, left_of, socket_of, tell_slots
+from ._sync import MOST_SLOTS, Marks, deadline_of, keep, left_of, socket_of, tell_slots
 from .errors import (Aborted, DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument,
                      Unavailable, VmmshareError)
 
@@ -59,14 +60,17 @@ class Publisher:
         self._home = RingHome(device, host_node=0)
         self._fences = FencePool(device)
         self._written = self._fences.new()
+        self._marks = Marks(device)
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self._followers: "dict[str, _Follower]" = {}
         self._lost: "dict[str, VmmshareError]" = {}
         self._ended: "list[RingWriter]" = []
         self._added = 0
         self._acquired = False
+        self._stream = 0  # That of the last acquire().
         self._signalled = 0  # The last number; that of an update that is not published everywhere.
         self.number = 0
+        self._open = True
 
     @property
     def followers(self) -> "list[str]":
@@ -87,7 +91,7 @@ class Publisher:
                 "Publish it first." if self._acquired else "Give each a name of its own.")
         deadline = deadline_of(timeout)
         own = socket_of(connection)
-        with contextlib.ExitStack() as undo:  # The other end is told by that.
+        with self._marks.behind(stream), contextlib.ExitStack() as undo:  # Which tells it.
             undo.callback(own.close)
             tell_slots(own, [str(share) for share in self._shares], timeout)
             ring = self._home.open(own, buffers=len(self._slots), nbytes=_ITEM,
@@ -108,19 +112,21 @@ class Publisher:
         no follower uses what is there. DeadlineExceeded names a follower that has not looked for
         an update for two rounds of the slots; it may be tried again."""
         deadline = deadline_of(timeout)
-        for name in list(self._followers):
-            follower = self._followers[name]
-            if follower.buffer is not None:
-                continue  # Of a try before.
-            try:
-                follower.buffer = follower.ring.acquire(stream, timeout=left_of(deadline))
-            except DeadlineExceeded as why:
-                raise DeadlineExceeded(
-                    f"follower {name!r} is two rounds of the {len(self._slots)} slots behind, and "
-                    f"was so for {timeout} s: {why.args[0]}",
-                    "Have it call latest() more often, or end it.") from why
-            except _ENDED as why:
-                self._drop(name, why)
+        self._stream = stream
+        with self._marks.behind(stream):
+            for name in list(self._followers):
+                follower = self._followers[name]
+                if follower.buffer is not None:
+                    continue  # Of a try before.
+                try:
+                    follower.buffer = follower.ring.acquire(stream, timeout=left_of(deadline))
+                except DeadlineExceeded as why:
+                    raise DeadlineExceeded(
+                        f"follower {name!r} is two rounds of the {len(self._slots)} slots behind, "
+                        f"and was so for {timeout} s: {why.args[0]}",
+                        "Have it call latest() more often, or end it.") from why
+                except _ENDED as why:
+                    self._drop(name, why)
         self._acquired = True
         return self._slot
 
@@ -136,19 +142,20 @@ class Publisher:
                                      "Call acquire() first, and write to what it returns.")
         deadline = deadline_of(timeout)
         number = self.number + 1
-        if self._signalled < number:
-            self._written.signal(stream, number)
-            self._signalled = number
-        for name in list(self._followers):
-            follower = self._followers[name]
-            if follower.buffer is None:
-                continue  # Handed over by a call before, which then failed.
-            follower.buffer.tag = number
-            try:
-                follower.ring.publish(follower.buffer, stream, timeout=left_of(deadline))
-                follower.buffer = None
-            except (*_ENDED, DeadlineExceeded) as why:
-                self._drop(name, why)
+        with self._marks.behind(stream):
+            if self._signalled < number:
+                self._written.signal(stream, number)
+                self._signalled = number
+            for name in list(self._followers):
+                follower = self._followers[name]
+                if follower.buffer is None:
+                    continue  # Handed over by a call before, which then failed.
+                follower.buffer.tag = number
+                try:
+                    follower.ring.publish(follower.buffer, stream, timeout=left_of(deadline))
+                    follower.buffer = None
+                except (*_ENDED, DeadlineExceeded) as why:
+                    self._drop(name, why)
         self.number, self._acquired = number, False
         lost, self._lost = self._lost, {}
         return Update(number, lost)
@@ -207,24 +214,65 @@ class Publisher:
         lost, self._lost = self._lost, {}
         return lost
 
-    def close(self) -> None:
-        """Hangs up. What followers have mapped stays with them."""
-        for ring in [*self._ended, *(one.ring for one in self._followers.values())]:
-            ring.close()
-        self._ended, self._followers, self._tensors = [], {}, {}
-        for share in self._shares:
-            share.close()
-        for slot in self._slots:
-            slot.close()
-        self._home.close()
-        self._written.close()
-        self._fences.close()
+    def close(self, *, timeout: "float | None" = 10.0) -> None:
+        """Hangs up. What followers have mapped stays with them. Waits some 10 s for those that use
+        an update, all at a time, so call finish() first; and until the GPU has passed what this
+        class put on streams, and what is on that of an update that was acquired and not published,
+        which must be there. What it has not passed after `timeout` seconds more stays mapped until
+        this process ends, as all does of one that is dropped with an update acquired."""
+        if self._open and self._acquired:
+            self._acquired = False
+            self._marks.put(self._stream)
+        self._close(timeout)
+
+    def _close(self, timeout: "float | None") -> None:
+        if not self._open:
+            return
+        self._tensors = {}
+        _close_all([*self._ended, *(one.ring for one in self._followers.values())])
+        if self._marks.passed(timeout):
+            for share in self._shares:
+                share.close()
+            for slot in self._slots:
+                slot.close()
+            self._home.close()
+            self._written.close()
+            self._fences.close()
+            self._marks.close()
+        else:
+            keep(self._shares, self._slots, self._home, self._written, self._fences, self._marks)
+        self._ended, self._followers = [], {}
+        self._open = False
+
+    def __del__(self) -> None:
+        # Not in the order in which its parts would go.
+        if getattr(self, "_open", False):
+            if self._acquired:
+                self._marks.give_up()
+            self._close(10.0)
 
     def __enter__(self) -> "Publisher":
         return self
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _close_all(rings: "list[RingWriter]") -> None:
+    """Each waits for its reader, some 10 s."""
+    threads = []
+    for ring in rings[1:]:
+        thread = threading.Thread(target=ring.close)
+        try:
+            thread.start()
+        except RuntimeError:  # No thread can be had, or the interpreter is ending.
+            ring.close()
+        else:
+            threads.append(thread)
+    for ring in rings[:1]:
+        ring.close()
+    for thread in threads:
+        thread.join()
 
 
 def publisher(like: "typing.Mapping[str, typing.Any]", *, slots: int = 2, fingerprint: str = "",

@@ -14,7 +14,11 @@ import socket
 import time
 import typing
 
-from .errors import DeadlineExceeded, InvalidArgument, Unavailable
+from ._core import FencePool
+from .errors import DeadlineExceeded, InvalidArgument, Unavailable, VmmshareError
+
+if typing.TYPE_CHECKING:
+    from ._core import Fence
 
 _VERSION = 1
 _MOST = 16 << 10  # Bytes of the first message.
@@ -50,6 +54,67 @@ def _hello(own: socket.socket, timeout: "float | None", here: str, there: str
 
 def deadline_of(timeout: "float | None") -> "float | None":
     return None if timeout is None else time.monotonic() + timeout
+
+
+class Marks:
+    """How far the GPU has come on the streams that were used, for who will unmap what they use.
+
+    A mark is put while its stream is there; nobody asks after one that may be destroyed.
+    """
+
+    def __init__(self, device: typing.Any):
+        self._fences = FencePool(device)
+        self._last: "dict[int, tuple[Fence, int]]" = {}
+        self._sure = True
+
+    def put(self, stream: int) -> None:
+        """Behind what is on `stream` now. What the driver refuses is never known to be passed."""
+        try:
+            fence, number = self._last.get(stream) or (self._fences.new(), 0)
+            fence.signal(stream, number + 1)
+            self._last[stream] = fence, number + 1
+        except VmmshareError:
+            self._sure = False
+
+    @contextlib.contextmanager
+    def behind(self, stream: int) -> "typing.Iterator[None]":
+        """put() when what is in it is on the stream, all or a part of it."""
+        try:
+            yield
+        finally:
+            self.put(stream)
+
+    def give_up(self) -> None:
+        """passed() is false from now on: a stream that there is a mark to put on may be gone."""
+        self._sure = False
+
+    def passed(self, timeout: "float | None") -> bool:
+        """Whether the GPU has passed all of them, or does within `timeout` seconds."""
+        if not self._sure:
+            return False
+        deadline = deadline_of(timeout)
+        try:
+            for fence, number in self._last.values():
+                fence.wait(number, timeout=left_of(deadline))
+        except VmmshareError:
+            return False
+        return True
+
+    def close(self) -> None:
+        for fence, _ in self._last.values():
+            fence.close()
+        self._last = {}
+        self._fences.close()
+
+
+# What the GPU may still use when its owner has given up waiting: unmapped under
+# its work it would end the context.
+_kept: "list[object]" = []
+
+
+def keep(*what: object) -> None:
+    """Until this process ends."""
+    _kept.append(what)
 
 
 def tell_slots(own: socket.socket, slots: "list[str]", timeout: "float | None") -> None:
