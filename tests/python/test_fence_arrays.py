@@ -178,3 +178,17 @@ def test_streams_meet(cuda, kernels):
         for stream in streams:
             settle(cuda, stream)
             assert cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+
+
+def test_fences_of_a_generator_meet(cuda, stream):
+    """Nobody but the call has them, and the fences made next would lie in their place."""
+    with vs.Pool(0) as pool:
+        fences = vs.FenceArray(pool.empty((8, vs.FENCE_BYTES), "uint8"))
+        fences.clear()
+        for number in range(1, 10):
+            vs.meet((fences[i] for i in range(8)), (fences[i] for i in range(8)), stream, number)
+            settle(cuda, stream)
+            assert [fence.value for fence in fences] == [number] * 8
+        with pytest.raises(TypeError):
+            vs.meet((one for one in [fences[0], 7]), (), stream, 10)
+        assert fences[0].value == 9

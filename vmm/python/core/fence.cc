@@ -178,21 +178,39 @@ void Wait(const Fence& self, std::intptr_t stream, std::uint64_t value) {
   });
 }
 
-std::vector<vmmshare_fence*> HandlesOf(const nb::iterable& fences) {
-  std::vector<vmmshare_fence*> handles;
+// A fence that somebody else may let go of meanwhile.
+struct Kept {
+  nb::object object;  // Keeps the memory, so it goes last.
+  std::shared_ptr<vmmshare_fence> handle;
+};
+
+// Of a generator nobody else may have them.
+std::vector<Kept> Keep(const nb::iterable& fences) {
+  std::vector<Kept> kept;
   for (const nb::handle fence : fences) {
-    handles.push_back(nb::cast<const Fence&>(fence).handle.get());
+    kept.push_back({nb::borrow(fence),
+                    nb::cast<const Fence&>(fence).handle.shared()});
   }
+  return kept;
+}
+
+std::vector<vmmshare_fence*> HandlesOf(const std::vector<Kept>& fences) {
+  std::vector<vmmshare_fence*> handles;
+  handles.reserve(fences.size());
+  for (const Kept& fence : fences) handles.push_back(fence.handle.get());
   return handles;
 }
 
 void Meet(const nb::iterable& signals, const nb::iterable& waits,
           std::intptr_t stream, std::uint64_t value) {
-  const std::vector<vmmshare_fence*> to = HandlesOf(signals);
-  const std::vector<vmmshare_fence*> from = HandlesOf(waits);
+  const std::vector<Kept> to = Keep(signals);
+  const std::vector<Kept> from = Keep(waits);
+  const std::vector<vmmshare_fence*> signalled = HandlesOf(to);
+  const std::vector<vmmshare_fence*> awaited = HandlesOf(from);
   Must([&](vmmshare_error** error) {
-    return vmmshare_fence_meet(to.data(), to.size(), from.data(), from.size(),
-                               StreamOf(stream), value, error);
+    return vmmshare_fence_meet(signalled.data(), signalled.size(),
+                               awaited.data(), awaited.size(), StreamOf(stream),
+                               value, error);
   });
 }
 
