@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -341,7 +342,46 @@ def test_what_is_no_entry(foreign, folder):
         path.parent.chmod(0o770)
         with pytest.raises(vs.errors.PermissionDenied, match="770"):
             publish("kv2", foreign, folder)
+        for look in (vs.broker.fetch, vs.broker.fetch_handles):
+            with pytest.raises(vs.errors.PermissionDenied, match="770"):
+                look("kv", directory=folder)
+        with pytest.raises(vs.errors.PermissionDenied, match="770"):
+            vs.broker.list(directory=folder)
         path.parent.chmod(0o700)
+        os.chmod(folder, 0o1777)  # As /tmp is; the entries' own folder in it is closed.
+        vs.broker.fetch("kv", directory=folder).close()
+        assert [one["name"] for one in vs.broker.list(directory=folder)] == ["kv"]
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: os.mkfifo(path, 0o600), lambda path: path.mkdir(0o700), make_socket,
+    lambda path: path.symlink_to(path.with_name("id-good"))])
+def test_what_is_no_file_holds_nobody_up(foreign, folder, peer, make):
+    with publish("good", foreign, folder):
+        make(pathlib.Path(folder, f"broker-{os.geteuid()}", "id-kv"))
+        # Elsewhere, where it can be ended should it not return.
+        watchdog = threading.Timer(30, peer.kill)
+        watchdog.start()
+        for call in ("fetch", "fetch_handles"):
+            with pytest.raises(conftest.PeerRaised, match="InvalidArgument.*no file"):
+                peer(f"vs.broker.{call}('kv', directory={folder!r}, timeout=1)")
+        assert peer(f"vs.broker.list(directory={folder!r})") == [{"name": "good", "nbytes": 4096}]
+        watchdog.cancel()
+
+
+def test_a_name_is_not_published_in_what_is_no_file(foreign, folder):
+    with publish("good", foreign, folder):
+        fifo = pathlib.Path(folder, f"broker-{os.geteuid()}", "id-kv")
+        os.mkfifo(fifo, 0o600)
+        with pytest.raises(vs.errors.InvalidArgument, match="no file"):
+            publish("kv", foreign, folder)
+        fifo.unlink()
+        publish("kv", foreign, folder).close()
 
 
 def test_what_cannot_be_published(foreign, folder, peer):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -67,6 +68,15 @@ def _check(path: str, what: os.stat_result) -> None:
         raise PermissionDenied(f"{path} is of user {what.st_uid}, with mode "
                                f"{stat.S_IMODE(what.st_mode):o}; expected this user's alone",
                                "Remove it, or name another directory.")
+
+
+def _check_folder(folder: str) -> None:
+    _check(folder, os.lstat(folder))  # A link would be somebody else's.
+
+
+def _check_is_file(path: str, what: os.stat_result) -> None:
+    if not stat.S_ISREG(what.st_mode):
+        raise InvalidArgument(f"{path} is no entry of a broker: it is no file", "Remove it.")
 
 
 def _path(folder: str, name: str) -> str:
@@ -151,6 +161,7 @@ def _own(path: str, name: str) -> int:
     while True:
         entry = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
+            _check_is_file(path, os.fstat(entry))
             fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Else its owner removed it meanwhile, and what is there now is another one.
             if os.fstat(entry).st_ino == os.stat(path).st_ino:
@@ -182,7 +193,7 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> 
     folder = _folder(directory)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    _check(folder, os.lstat(folder))  # A link would be somebody else's.
+    _check_folder(folder)
     path = _path(folder, name)
     entry = _own(path, name)
     published = Published(name, path, entry, memory, share)
@@ -196,13 +207,22 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> 
 def _read(name: "str | bytes", directory: str) -> "tuple[str, str, int, int]":
     """(name, text of the share, offset, bytes) of an entry."""
     name = _name_of(name)
-    path = _path(_folder(directory), name)
+    folder = _folder(directory)
+    path = _path(folder, name)
     try:
-        entry = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        _check_folder(folder)
+        # What is no file, a FIFO for example, must not hold up whoever looks.
+        entry = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise NotFound(f"nobody has published {name!r}; {path} is not there",
                        "Share the folder of the sockets with its owner, and its path.") from None
+    except OSError as why:
+        if why.errno not in (errno.ELOOP, errno.ENXIO):  # A link; a socket.
+            raise
+        raise InvalidArgument(f"{path} is no entry of a broker: it is no file",
+                              "Remove it.") from why
     try:
+        _check_is_file(path, os.fstat(entry))
         _check(path, os.fstat(entry))
         said = os.read(entry, _MOST)
     finally:
@@ -333,6 +353,7 @@ def list(*, directory: str = "") -> "builtins.list[dict[str, typing.Any]]":
     may have ended, which fetch() tells."""
     folder, found = _folder(directory), []
     with contextlib.suppress(FileNotFoundError):
+        _check_folder(folder)
         for file in sorted(os.listdir(folder)):
             with contextlib.suppress(NotFound, InvalidArgument):
                 name, _, _, nbytes = _read(file.removeprefix(_BEGIN).replace("%", "/"), directory)
