@@ -5,6 +5,8 @@ import os
 import queue
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -230,3 +232,33 @@ def test_a_view_waits_for_the_fence_of_its_array(pool, remote, fence):
             view.__dlpack__(max_version=(1, 0))
             assert fence.value == 1
             signal_it.join()
+
+
+LATE = """
+import sys
+import vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+fences = vs.FenceArray(vs.Pool(0).empty((2, vs.FENCE_BYTES), "uint8"))
+first, second = fences
+"""
+
+
+def with_a_gpu_that_answers_late(code):
+    done = subprocess.run([sys.executable, "-c", LATE + code], capture_output=True, text=True,
+                          timeout=120, env={**os.environ, "VMMSHARE_HOST_DELAY": "600000"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_array_of_fences_is_cleared_by_a_gpu_that_answers_late(driver):
+    with_a_gpu_that_answers_late("""
+fences.clear(timeout=60)
+first.signal(7)
+fences.clear(timeout=60)
+assert first.value == 0
+try:
+    fences.clear(timeout=0.1)
+    sys.exit("no DeadlineExceeded")
+except vs.errors.DeadlineExceeded:
+    pass
+fences.clear(timeout=None)
+""")

@@ -136,11 +136,14 @@ Object<Fence> At(const FenceArray& self, std::int64_t index) {
 }
 
 void Clear(const FenceArray& self, nb::handle timeout) {
-  const auto array = self.handle.shared();
-  WaitInSlices(NanosecondsOf(timeout),
-               [&](std::int64_t slice, vmmshare_error** error) {
-                 return vmmshare_fence_array_clear(array.get(), slice, error);
-               });
+  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  // On a thread, for each call puts the work on the GPU anew.
+  WaitOnAThread([memory = self.memory, array = self.handle.shared(),
+                 timeout_ns](Outcome& outcome) mutable {
+    outcome.status =
+        vmmshare_fence_array_clear(array.get(), timeout_ns, &outcome.error);
+    array.reset();  // Before the memory.
+  });
 }
 
 nb::bytes Ticket(const Fence& self) {
