@@ -1,6 +1,8 @@
 """Waits end by their timeout, by Ctrl-C, and let other threads run."""
 
 import base64
+import contextlib
+import ctypes
 import os
 import queue
 import signal
@@ -235,11 +237,22 @@ def test_a_view_waits_for_the_fence_of_its_array(pool, remote, fence):
 
 
 LATE = """
-import sys
+import sys, threading, time
 import vmmshare as vs, vmmshare.testing
 vmmshare.testing.use_host_driver()
 fences = vs.FenceArray(vs.Pool(0).empty((2, vs.FENCE_BYTES), "uint8"))
 first, second = fences
+
+def hold_up(call):
+    # The longest time for which no other thread ran.
+    thread = threading.Thread(target=call)
+    last, longest = time.monotonic(), 0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        now = time.monotonic()
+        last, longest = now, max(longest, now - last)
+    return longest
 """
 
 
@@ -247,6 +260,17 @@ def with_a_gpu_that_answers_late(code):
     done = subprocess.run([sys.executable, "-c", LATE + code], capture_output=True, text=True,
                           timeout=120, env={**os.environ, "VMMSHARE_HOST_DELAY": "600000"})
     assert done.returncode == 0, done.stderr
+
+
+def test_other_threads_run_while_a_fence_in_a_gpus_memory_is_asked(driver):
+    with_a_gpu_that_answers_late("""
+fences.clear(timeout=None)
+for call in (lambda: first.value, lambda: first.signal(1), second.abandon):
+    began = time.monotonic()
+    longest = hold_up(call)
+    assert time.monotonic() - began > 0.6 and longest < 0.5, longest
+assert first.value == 1
+""")
 
 
 def test_an_array_of_fences_is_cleared_by_a_gpu_that_answers_late(driver):
@@ -262,3 +286,36 @@ except vs.errors.DeadlineExceeded:
     pass
 fences.clear(timeout=None)
 """)
+
+
+def test_of_many_threads_that_signal_a_fence_one_reaches_a_value(fence, cuda):
+    made = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+    with vs.FencePool() as pool, pool.new() as second:
+        signals, reached, met = threading.Barrier(4), [], []
+
+        def work(place):
+            assert cuda.cuCtxSetCurrent(cuda.context) == 0
+            signals.wait(60)
+            for value in range(1, 1000):
+                with contextlib.suppress(vs.errors.FailedPrecondition):
+                    fence.signal(made.value, value)
+                    reached.append(value)
+            signals.wait(60)
+            both = [fence, second][::1 if place % 2 else -1]  # In any order.
+            for value in range(1000, 2000):
+                with contextlib.suppress(vs.errors.FailedPrecondition):
+                    vs.meet(both, (), made.value, value)
+                    met.append(value)
+
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        for values in (reached, met):
+            assert values and len(values) == len(set(values))
+        assert cuda.cuStreamSynchronize(made) == 0
+        assert fence.value == second.value == 1999
+    assert cuda.cuStreamDestroy_v2(made) == 0

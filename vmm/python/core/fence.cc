@@ -1,5 +1,7 @@
 #include <nanobind/stl/string.h>
 
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,30 +156,48 @@ nb::bytes Ticket(const Fence& self) {
   return nb::bytes(reinterpret_cast<const char*>(bytes), sizeof(bytes));
 }
 
+// `call(fence, error)` without the GIL, for it may wait: for the GPU's answer, or
+// for a place on a stream.
+template <typename Call>
+void Do(const Fence& self, const Call& call) {
+  const auto fence = self.handle.shared();
+  MustWithoutGil(
+      [&](vmmshare_error** error) { return call(fence.get(), error); });
+}
+
+// The same for a signal, which is for one thread at a time.
+template <typename Call>
+void DoInTurn(const Fence& self, const Call& call) {
+  Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
+    const std::lock_guard<std::mutex> turn(self.signalling);
+    return call(fence, error);
+  });
+}
+
 void Signal(const Fence& self, std::intptr_t stream, std::uint64_t value) {
-  Must([&](vmmshare_error** error) {
-    return vmmshare_fence_signal(self.handle.get(), StreamOf(stream), value,
-                                 error);
+  void* const on = StreamOf(stream);
+  DoInTurn(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
+    return vmmshare_fence_signal(fence, on, value, error);
   });
 }
 
 void Add(const Fence& self, std::intptr_t stream, std::uint64_t value) {
-  Must([&](vmmshare_error** error) {
-    return vmmshare_fence_add(self.handle.get(), StreamOf(stream), value,
-                              error);
+  void* const on = StreamOf(stream);
+  Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
+    return vmmshare_fence_add(fence, on, value, error);
   });
 }
 
 void SignalFromHost(const Fence& self, std::uint64_t value) {
-  Must([&](vmmshare_error** error) {
-    return vmmshare_fence_signal_host(self.handle.get(), value, error);
+  DoInTurn(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
+    return vmmshare_fence_signal_host(fence, value, error);
   });
 }
 
 void Wait(const Fence& self, std::intptr_t stream, std::uint64_t value) {
-  Must([&](vmmshare_error** error) {
-    return vmmshare_fence_wait(self.handle.get(), StreamOf(stream), value,
-                               error);
+  void* const on = StreamOf(stream);
+  Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
+    return vmmshare_fence_wait(fence, on, value, error);
   });
 }
 
@@ -185,14 +205,15 @@ void Wait(const Fence& self, std::intptr_t stream, std::uint64_t value) {
 struct Kept {
   nb::object object;  // Keeps the memory, so it goes last.
   std::shared_ptr<vmmshare_fence> handle;
+  std::mutex* signalling;
 };
 
 // Of a generator nobody else may have them.
 std::vector<Kept> Keep(const nb::iterable& fences) {
   std::vector<Kept> kept;
   for (const nb::handle fence : fences) {
-    kept.push_back({nb::borrow(fence),
-                    nb::cast<const Fence&>(fence).handle.shared()});
+    const auto& one = nb::cast<const Fence&>(fence);
+    kept.push_back({nb::borrow(fence), one.handle.shared(), &one.signalling});
   }
   return kept;
 }
@@ -204,16 +225,30 @@ std::vector<vmmshare_fence*> HandlesOf(const std::vector<Kept>& fences) {
   return handles;
 }
 
+// One after the other in the order of their addresses, so that two threads do not
+// wait for each other.
+std::vector<std::unique_lock<std::mutex>> InTurn(
+    const std::vector<Kept>& signals) {
+  std::set<std::mutex*> mutexes;
+  for (const Kept& fence : signals) mutexes.insert(fence.signalling);
+  std::vector<std::unique_lock<std::mutex>> locks;
+  locks.reserve(mutexes.size());
+  for (std::mutex* mutex : mutexes) locks.emplace_back(*mutex);
+  return locks;
+}
+
 void Meet(const nb::iterable& signals, const nb::iterable& waits,
           std::intptr_t stream, std::uint64_t value) {
   const std::vector<Kept> to = Keep(signals);
   const std::vector<Kept> from = Keep(waits);
   const std::vector<vmmshare_fence*> signalled = HandlesOf(to);
   const std::vector<vmmshare_fence*> awaited = HandlesOf(from);
-  Must([&](vmmshare_error** error) {
+  void* const on = StreamOf(stream);
+  MustWithoutGil([&](vmmshare_error** error) {
+    const auto turn = InTurn(to);
     return vmmshare_fence_meet(signalled.data(), signalled.size(),
-                               awaited.data(), awaited.size(), StreamOf(stream),
-                               value, error);
+                               awaited.data(), awaited.size(), on, value,
+                               error);
   });
 }
 
@@ -248,15 +283,15 @@ void WaitOnHost(const Fence& self, std::uint64_t value, nb::handle timeout) {
 
 std::uint64_t Value(const Fence& self) {
   std::uint64_t value = 0;
-  Must([&](vmmshare_error** error) {
-    return vmmshare_fence_value(self.handle.get(), &value, error);
+  Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
+    return vmmshare_fence_value(fence, &value, error);
   });
   return value;
 }
 
 void Abandon(const Fence& self) {
-  Must([&](vmmshare_error** error) {
-    return vmmshare_fence_abandon(self.handle.get(), error);
+  Do(self, [](vmmshare_fence* fence, vmmshare_error** error) {
+    return vmmshare_fence_abandon(fence, error);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -71,6 +72,18 @@ std::shared_ptr<T> Make(void (*close)(T*), const Call& call) {
   return std::shared_ptr<T>(made, close);
 }
 
+// Must() without the GIL: `call` may neither raise nor ask a Holder.
+template <typename Call>
+void MustWithoutGil(const Call& call) {
+  vmmshare_error* error = nullptr;
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = call(&error);
+  }
+  if (status != VMMSHARE_OK) Raise(status, error);
+}
+
 // close(), closed, and `with`, which every class of a handle has.
 template <typename T>
 void DefineClosing(nanobind::class_<T>& type, const char* what) {
@@ -124,6 +137,7 @@ struct Fence {
   Holder<vmmshare_fence> handle;
   std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array,
   std::shared_ptr<Storage> memory = nullptr;  // which lies here.
+  mutable std::mutex signalling = {};         // Held without the GIL.
 };
 
 // Where what is at `address` is used, as the driver says; raises for what no array

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "vmm/c/weights.h"
-#include "vmm/python/core/error.h"
-#include "vmm/python/core/gil.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/layout.h"
 #include "vmm/python/core/storage.h"
@@ -31,18 +29,6 @@ struct WeightsWriter {
   };
   Layouts layouts = {};
 };
-
-// Without the GIL, so that several threads copy at once.
-template <typename Call>
-void MustWithoutGil(const Call& call) {
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = call(&error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
-}
 
 // How the tensor's elements lie; not where.
 void Assign(const vmmshare_tensor& tensor, Layout* layout);
