@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import pickle
 import sys
+import time
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -81,6 +82,29 @@ def test_the_sender_let_go_too_early(torch, pool):
     del ours
     with pytest.raises(vs.errors.FailedPrecondition):
         pickle.loads(data)
+
+
+def test_producers_that_have_gone_are_forgotten(torch, driver, monkeypatch):
+    from vmmshare import _torch_queues
+    monkeypatch.setattr(_torch_queues, "_remotes", {})
+    monkeypatch.setattr(_torch_queues, "_shares", [])
+    kept = []
+    for number in range(5):
+        with vs.Pool(host_node=0) as pool:
+            vs.torch.enable_multiprocessing(pool)
+            ours = torch.Tensor(np.from_dlpack(pool.empty(3, "uint8")))
+            ours.array[:] = number
+            kept.append(through_a_queue(ours))
+            remote = list(_torch_queues._remotes.values())[-1]
+            _torch_queues._shares.clear()  # The producer serves no more.
+            del ours
+        deadline = time.monotonic() + 30
+        with pytest.raises(vs.errors.Unavailable):
+            while time.monotonic() < deadline:
+                remote.check()
+                time.sleep(0.01)
+        assert len(_torch_queues._remotes) == 1
+    assert [one.array.tolist() for one in kept] == [[number] * 3 for number in range(5)]
 
 
 def test_memory_of_another_allocator_is_adopted(torch, context):

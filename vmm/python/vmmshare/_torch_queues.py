@@ -42,8 +42,19 @@ def _remote(text, writable):
     try:
         _remotes[key].check()
     except (KeyError, errors.VmmshareError):
+        _forget_ended(key[0])
         _remotes[key] = connect(text, writable=writable)
     return _remotes[key]
+
+
+def _forget_ended(process):
+    """Of producers that are gone: their arrays keep what they need."""
+    for key, remote in list(_remotes.items()):
+        if key[0] == process:  # Others are a parent's.
+            try:
+                remote.check()
+            except errors.VmmshareError:
+                _remotes.pop(key, None)
 
 
 def _rebuild(kind, text, ticket, requires_grad, writable):
