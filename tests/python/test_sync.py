@@ -134,6 +134,22 @@ def test_what_no_draft_is_made_of(driver):
         vs.weights.draft({"a": (2**43, "int8")})
 
 
+def test_a_closed_draft_is_not_an_empty_one(keeper):
+    draft = vs.weights.draft(LIKE, host_node=0)
+    draft.put("closed", address=keeper.address)
+    weights = vs.weights.open("closed", address=keeper.address)
+    assert len(weights) == len(draft) == 3
+    for one in (draft, weights):
+        one.close()
+        one.close()
+        for use in (len, list, dict, lambda one: one["norm"], lambda one: "norm" in one):
+            with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+                use(one)
+    with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+        draft.put("again", address=keeper.address)
+    assert "closed" in repr(weights)
+
+
 # --- updates ------------------------------------------------------------------------------
 
 
@@ -538,3 +554,32 @@ def test_a_follower_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, co
         gate.signal(1)
         closing()
     assert len(vs._sync._kept) == kept
+
+
+# --- what was closed --------------------------------------------------------------------------
+
+
+def test_a_publisher_that_was_closed_says_so(cuda, streams):
+    closed = vs.weights.publisher(LIKE, host_node=0)
+    closed.close()
+    for _ in range(2):
+        with pytest.raises(vs.errors.FailedPrecondition, match="publisher was closed"):
+            closed.acquire(streams[0])
+        near, far = pair()
+        with pytest.raises(vs.errors.FailedPrecondition, match="publisher was closed"):
+            closed.add(near, "late")
+        near.close()
+        far.close()
+
+
+def test_a_release_that_failed_gave_nothing_back(cuda, streams, publisher):
+    ours, theirs, _ = streams
+    follower = join(cuda, publisher)
+    write(cuda, publisher, ours, 1)
+    assert see(follower, theirs) == (1, {1})
+    with pytest.raises((ValueError, vs.errors.VmmshareError)):
+        follower.release(5)  # No stream.
+    assert follower.number == 1
+    follower.release(theirs)
+    assert follower.number == 0
+    follower.close()

@@ -57,8 +57,8 @@ class Follower:
 
         Gives the one before back after what is on `stream` now; use that no more. Waits only for
         the first one, DeadlineExceeded then. When the publisher has finished, that stays in use
-        which was the last. Unavailable when the publisher ended, Aborted when it let this one go:
-        what is mapped stays, and wait() says whether it is complete.
+        which was the last. Unavailable when the publisher ended, Aborted when it has dropped this
+        follower or was closed: what is mapped stays, and wait() says whether it is complete.
         """
         while not self.finished:
             try:
@@ -96,11 +96,12 @@ class Follower:
 
     def release(self, stream: int = 0) -> None:
         """Gives the update back after what is on `stream` now: none is in use then, and latest()
-        waits for the next one."""
+        waits for the next one. Aborted or Unavailable as latest(); after an exception the update
+        is in use still."""
         if self._buffer is not None:
-            previous, self._buffer = self._buffer, None
             with self._marks.behind(stream):
-                self._ring.release(previous, stream)
+                self._ring.release(self._buffer, stream)
+            self._buffer = None
 
     def close(self, *, timeout: "float | None" = 10.0) -> None:
         """Lets go of all when its tensors are gone. Waits until the GPU has passed what was on the

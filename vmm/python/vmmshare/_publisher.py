@@ -83,6 +83,7 @@ class Publisher:
         SOCK_SEQPACKET, which is the publisher's from now on. It has the newest update at once,
         if there is one, in the order of `stream`. FailedPrecondition for a name that another one
         has, and between acquire() and publish(); DeadlineExceeded when it does not follow."""
+        self._check_open()
         name = name or f"follower {self._added + 1}"
         if name in self._followers or self._acquired:
             raise FailedPrecondition(
@@ -111,6 +112,7 @@ class Publisher:
         """The slot of the next update, for work that is put on `stream` later, which waits until
         no follower uses what is there. DeadlineExceeded names a follower that has not looked for
         an update for two rounds of the slots; it may be tried again."""
+        self._check_open()
         deadline = deadline_of(timeout)
         self._stream = stream
         with self._marks.behind(stream):
@@ -129,6 +131,11 @@ class Publisher:
                     self._drop(name, why)
         self._acquired = True
         return self._slot
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise FailedPrecondition("the publisher was closed",
+                                     "Use it before close(), or before its `with` block ends.")
 
     @property
     def _slot(self) -> Draft:

@@ -9,6 +9,7 @@ from . import _core
 from ._core import Allocation, Array, Keeper
 from ._reads import describe, synchronize_torch
 from ._shards import Shard
+from .errors import FailedPrecondition
 
 if typing.TYPE_CHECKING:
     import torch
@@ -20,6 +21,12 @@ def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
     import torch
     return tensors.tensors(torch.Tensor, torch.from_dlpack,
                            lambda tensor, dtype: tensor.view(getattr(torch, dtype)))
+
+
+def _check_open(handle: typing.Any) -> None:
+    if handle.closed:
+        raise FailedPrecondition("the object was closed",
+                                 "Use it before close(), or before its `with` block ends.")
 
 
 class TensorSet(typing.Mapping[str, Array]):
@@ -66,7 +73,7 @@ class TensorSet(typing.Mapping[str, Array]):
 
     def close(self) -> None:
         """Lets go of the memory; arrays of it keep it."""
-        self._arrays = {}
+        self._arrays = None
         self._set.close()
 
     def __enter__(self) -> "TensorSet":
@@ -76,6 +83,7 @@ class TensorSet(typing.Mapping[str, Array]):
         self.close()
 
     def _all(self) -> "dict[str, Array]":
+        _check_open(self._set)
         if self._arrays is None:
             self._arrays = self._set.arrays()
         return self._arrays
@@ -133,7 +141,7 @@ class Draft(typing.Mapping[str, Array]):
         """Puts it under a name as put() does, and copies nothing. All that writes to the arrays
         must have ended; for PyTorch this waits. Whoever goes on writing writes to what others
         read: that is not prevented, and verify() finds it."""
-        kind, device = next(iter(self._arrays.values())).__dlpack_device__()
+        kind, device = next(iter(self._all().values())).__dlpack_device__()
         synchronize_torch(None if kind == _CPU else device)
         return put_written(self._writer, name, checksum, address, timeout)
 
@@ -149,14 +157,18 @@ class Draft(typing.Mapping[str, Array]):
     def __exit__(self, *_) -> None:
         self.close()
 
+    def _all(self) -> "dict[str, Array]":
+        _check_open(self._writer)
+        return self._arrays
+
     def __getitem__(self, name: str) -> Array:
-        return self._arrays[name]
+        return self._all()[name]
 
     def __iter__(self) -> "typing.Iterator[str]":
-        return iter(self._arrays)
+        return iter(self._all())
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self._all())
 
 
 def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
