@@ -23,6 +23,8 @@ vmmshare_fence_pool_create(const vmmshare_device* device,
 VMMSHARE_API vmmshare_status vmmshare_fence_pool_open(
     const vmmshare_device* device, const char* text, int64_t timeout_ns,
     vmmshare_fence_pool** pool, vmmshare_error** error);
+// Its fences stay. REQUIRES: when it and they are closed, the GPU has passed the
+// waits and signals that this process put on streams: their memory is unmapped.
 VMMSHARE_API void vmmshare_fence_pool_close(vmmshare_fence_pool* pool);
 // OK while its owner serves this process, as this process does its own;
 // UNAVAILABLE once it does not. Fences that are open go on working.
@@ -90,6 +92,8 @@ VMMSHARE_API vmmshare_status vmmshare_fence_open(
     vmmshare_fence_pool* pool,
     const uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES], int64_t timeout_ns,
     vmmshare_fence** fence, vmmshare_error** error);
+// Gives it back. Its pool's memory stays while the pool is open: see
+// vmmshare_fence_pool_close().
 VMMSHARE_API void vmmshare_fence_close(vmmshare_fence* fence);
 
 // The value becomes `value` once the work that is on `stream` now is done; of

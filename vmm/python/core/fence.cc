@@ -317,7 +317,10 @@ void DefineFence(nb::module_& module) {
       },
       "Raises Unavailable once the process that made it serves this one no "
       "more. Fences that\nare open go on working.");
-  DefineClosing(pool, "Makes no more. Its fences stay.");
+  DefineClosing(pool,
+                "Makes no more. Its fences stay. When it and they are gone "
+                "their memory is unmapped:\nsynchronise the streams that wait "
+                "for them or signal them first.");
 
   nb::class_<Fence> fence(
       module, "Fence",
@@ -347,7 +350,9 @@ void DefineFence(nb::module_& module) {
       .def("ticket", &Ticket, "48 bytes by which another process opens it.")
       .def("abandon", &Abandon,
            "Lets go of all that wait for it, in all processes, for good.");
-  DefineClosing(fence, "Gives it back.");
+  DefineClosing(fence,
+                "Gives it back. With its pool it takes its memory along: see "
+                "FencePool.close().");
 
   nb::class_<FenceArray> array(
       module, "FenceArray",
