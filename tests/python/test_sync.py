@@ -559,6 +559,40 @@ def test_a_follower_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, co
 # --- what was closed --------------------------------------------------------------------------
 
 
+def free_memory(cuda):
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return free.value
+
+
+def test_what_is_closed_gives_its_memory_back_though_it_is_referred_to(cuda, streams):
+    like = {"w": (64 << 20, "uint8")}
+    # Of the driver's own, what it needs for the first.
+    vs.weights.publisher(like).close()
+    before = free_memory(cuda)
+    draft = vs.weights.draft(like)
+    assert len(draft) == 1 and free_memory(cuda) <= before - (64 << 20)
+    draft.close()
+    assert free_memory(cuda) == before
+    publisher = vs.weights.publisher(like)
+    follower = join(cuda, publisher)
+    publisher.acquire(streams[0])
+    publisher.publish(streams[0])
+    follower.latest(streams[1])
+    follower.wait()
+    follower.release(streams[1])
+    assert free_memory(cuda) <= before - (128 << 20)
+    sets = follower.sets
+    follower.close()
+    publisher.close()
+    assert before - free_memory(cuda) < 64 << 20  # Fences stay while somebody has them.
+    for closed in draft, *sets:
+        with pytest.raises(vs.errors.FailedPrecondition):
+            closed["w"]
+        with pytest.raises(vs.errors.FailedPrecondition):
+            list(closed)
+
+
 def test_a_publisher_that_was_closed_says_so(cuda, streams):
     closed = vs.weights.publisher(LIKE, host_node=0)
     closed.close()

@@ -80,6 +80,7 @@ std::vector<std::uint64_t> CopyTensors(WeightsWriter& self, nb::handle type,
                                        const std::vector<std::uint64_t>& places,
                                        std::intptr_t stream) {
   constexpr std::size_t kAtOnce = 1168;  // Of one launch.
+  const auto open = self.handle.shared();
   TensorClass reader(type, nb::none());
   const WeightsWriter::Layouts& layouts = LayoutsOf(self);
   Layout found;

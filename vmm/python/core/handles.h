@@ -84,15 +84,24 @@ void MustWithoutGil(const Call& call) {
   if (status != VMMSHARE_OK) Raise(status, error);
 }
 
+// A class that keeps more than its handle has a Close() of its own.
+template <typename T>
+void CloseAll(T& self) {
+  if constexpr (requires { self.Close(); }) {
+    self.Close();
+  } else {
+    self.handle.Close();
+  }
+}
+
 // close(), closed, and `with`, which every class of a handle has.
 template <typename T>
 void DefineClosing(nanobind::class_<T>& type, const char* what) {
-  type.def(
-          "close", [](T& self) { self.handle.Close(); }, what)
+  type.def("close", &CloseAll<T>, what)
       .def_prop_ro("closed",
                    [](const T& self) { return self.handle.is_closed(); })
       .def("__enter__", [](Object<T> self) { return self; })
-      .def("__exit__", [](T& self, nanobind::args) { self.handle.Close(); });
+      .def("__exit__", [](T& self, nanobind::args) { CloseAll(self); });
 }
 
 // The driver that is used where none is named: set_driver()'s, or else the

@@ -52,8 +52,16 @@ class TensorBytes final : public Storage {
 };
 
 struct Weights {
+  void Close() {
+    std::shared_ptr<Storage> whole = std::move(storage);
+    std::shared_ptr<vmmshare_weights> set = handle.Take();
+    const WithoutGil released;
+    set.reset();
+    whole.reset();
+  }
+
   Holder<vmmshare_weights> handle;
-  const std::shared_ptr<Storage> storage;
+  std::shared_ptr<Storage> storage;  // Null once it is closed.
 };
 
 // All of the memory that a set is in.
@@ -201,18 +209,22 @@ void ForEach(std::uint64_t count, const Describe& describe,
 template <typename Take>
 void ForEach(const Weights& self, const Take& take) {
   const auto set = self.handle.shared();
+  const std::shared_ptr<Storage> whole =
+      self.storage;  // Raised, or it is there.
   ForEach(
       vmmshare_weights_count(set.get()),
       [&](std::uint64_t place, vmmshare_tensor* tensor,
           vmmshare_error** error) {
         return vmmshare_weights_tensor(set.get(), place, tensor, error);
       },
-      self.storage, take);
+      whole, take);
 }
 
 // Of one that is being written: what its layout says.
 template <typename Take>
 void ForEach(const WeightsWriter& self, const Take& take) {
+  const auto open = self.handle.shared();
+  const std::shared_ptr<Storage> whole = self.storage;
   ForEach(
       self.count,
       [&](std::uint64_t place, vmmshare_tensor* tensor,
@@ -220,7 +232,7 @@ void ForEach(const WeightsWriter& self, const Take& take) {
         return vmmshare_weights_layout_tensor(self.layout.get(), place, tensor,
                                               error);
       },
-      self.storage, take);
+      whole, take);
 }
 
 template <typename Set>

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "vmm/c/weights.h"
+#include "vmm/python/core/gil.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/layout.h"
 #include "vmm/python/core/storage.h"
@@ -16,11 +18,21 @@
 namespace vmm::python {
 
 struct WeightsWriter {
+  void Close() {
+    std::shared_ptr<Storage> whole = std::move(storage);
+    std::shared_ptr<vmmshare_memory> own = std::move(memory);
+    std::shared_ptr<vmmshare_weights_writer> writer = handle.Take();
+    const WithoutGil released;
+    writer.reset();
+    whole.reset();
+    own.reset();
+  }
+
   Holder<vmmshare_weights_writer> handle;
-  const std::shared_ptr<vmmshare_memory> memory;
+  std::shared_ptr<vmmshare_memory> memory;  // Null once it is closed.
   const std::shared_ptr<vmmshare_weights_layout> layout;
   const std::uint64_t count;
-  const std::shared_ptr<Storage> storage;
+  std::shared_ptr<Storage> storage;  // The same.
   // Of all tensors, side by side, once they were asked for.
   struct Layouts {
     std::vector<const DType*> dtypes = {};

@@ -68,11 +68,14 @@ class Marks:
         self._sure = True
 
     def put(self, stream: int) -> None:
-        """Behind what is on `stream` now. What the driver refuses is never known to be passed."""
+        """Behind what is on `stream` now. What the driver refuses is never known to be passed, but
+        that nothing is on what is no stream."""
         try:
             fence, number = self._last.get(stream) or (self._fences.new(), 0)
             fence.signal(stream, number + 1)
             self._last[stream] = fence, number + 1
+        except InvalidArgument:
+            pass
         except VmmshareError:
             self._sure = False
 
