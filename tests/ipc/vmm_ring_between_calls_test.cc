@@ -212,6 +212,18 @@ TEST_F(RingBetweenCalls, AReaderThatLetsGoTwiceIsHungUpOn) {
   ExpectAllIsBack();
 }
 
+TEST_F(RingBetweenCalls, LettingGoTwiceIsSaidOnce) {
+  auto [mine, its] = Must(platform::Channel::Pair());
+  ring::RingPeer peer(std::move(mine), "writer");
+  peer.SayLetGo();
+  peer.SayLetGo();
+  EXPECT_EQ(Must(its.Receive(Late())).type, ring::kRingLetGo);
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(its.Receive(absl::InfinitePast()).status()));
+  peer.Leave(/*has_passed=*/true);
+  EXPECT_EQ(Must(its.Receive(Late())).type, ring::kRingBye);
+}
+
 // Memory of fences is worn out by that.
 TEST_F(RingBetweenCalls, NoFenceIsAbandonedForAReaderThatGaveAllBack) {
   auto [mine, its] = Must(platform::Channel::Pair());

@@ -161,6 +161,8 @@ absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
 }
 
 void RingPeer::SayLetGo() {
+  if (said_let_go_) return;
+  said_let_go_ = true;
   if (!channel().Send(kRingLetGo, {}, {}, absl::InfinitePast()).ok()) {
     Close();
   }

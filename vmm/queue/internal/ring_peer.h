@@ -6,7 +6,7 @@
 //                                            kRingJoined, or protocol::kRefused
 //   kRingItem   again and again
 //   kRingEnd    no more come: how many there were
-//   kRingLetGo  either side, at any time: LetGo() was called there
+//   kRingLetGo  either side, at any time, once: LetGo() was called there
 //   kRingBye    either side, at any time: it has left, and its GPU has passed
 //               what it published, or released
 //
@@ -104,7 +104,7 @@ class RingPeer {
   bool has_let_go() const { return has_let_go_; }
   void set_left() { left_ = true; }
 
-  // Says kRingLetGo; hangs up if that cannot be said at once.
+  // Says kRingLetGo, the first time; hangs up if that cannot be said at once.
   void SayLetGo();
   // Says kRingBye, if that is so and can be said at once, and hangs up.
   void Leave(bool has_passed);
@@ -123,7 +123,8 @@ class RingPeer {
   std::atomic<bool> has_let_go_ = false;
   std::atomic<bool> proven_ = false;
   std::atomic<bool> nonsense_ = false;  // It is heard no more.
-  bool waited_ = false;                 // For its end.
+  bool said_let_go_ = false;
+  bool waited_ = false;  // For its end.
   bool ended_ = false;
   platform::Mutex hearing_;
   absl::Status heard_ ABSL_GUARDED_BY(hearing_);
