@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -617,3 +618,39 @@ def test_a_release_that_failed_gave_nothing_back(cuda, streams, publisher):
     follower.release(theirs)
     assert follower.number == 0
     follower.close()
+
+
+FORKS = """
+import ctypes, os, socket, sys, threading
+import vmmshare as vs, vmmshare.testing, vmmshare.weights
+vmmshare.testing.use_host_driver()
+cuda, context = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+publisher = vs.weights.publisher({"w": (8, "uint8")})
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+followers = []
+def follow():
+    cuda.cuCtxSetCurrent(context)
+    followers.append(vs.weights.follow(theirs))
+thread = threading.Thread(target=follow)
+thread.start()
+publisher.add(ours, timeout=60)
+thread.join()
+publisher.acquire()
+publisher.publish()
+if os.fork() == 0:
+    sys.exit(0)
+assert os.wait()[1] == 0
+publisher.acquire()
+publisher.publish()
+print("went on", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_child_that_exits_says_nothing_of_its_parents_publisher():
+    done = subprocess.run([sys.executable, "-B", "-c", FORKS], capture_output=True, text=True,
+                          timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")

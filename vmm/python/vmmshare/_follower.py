@@ -3,6 +3,7 @@ names."""
 
 from __future__ import annotations
 
+import sys
 import typing
 
 from . import connect
@@ -127,8 +128,8 @@ class Follower:
         self._open = False
 
     def __del__(self) -> None:
-        # Not in the order in which its parts would go.
-        if getattr(self, "_open", False):
+        # Not in the order in which its parts would go; at the interpreter's end all goes.
+        if getattr(self, "_open", False) and not sys.is_finalizing():
             if self._buffer is not None:
                 self._marks.give_up()
             self._close(10.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
 import typing
 
@@ -252,8 +253,8 @@ class Publisher:
         self._open = False
 
     def __del__(self) -> None:
-        # Not in the order in which its parts would go.
-        if getattr(self, "_open", False):
+        # Not in the order in which its parts would go; at the interpreter's end all goes.
+        if getattr(self, "_open", False) and not sys.is_finalizing():
             if self._acquired:
                 self._marks.give_up()
             self._close(10.0)
