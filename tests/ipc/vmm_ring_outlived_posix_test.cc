@@ -97,6 +97,19 @@ class RingOutlived : public RingTest {
     KillReader();
     EXPECT_FALSE(stream.IsIdle());
   }
+  // A reader here, and its first item, whose contents a writer has not filled
+  // that was killed, and whose child lives until orders_ is closed.
+  std::pair<std::unique_ptr<RingReader>, RingBuffer> LoseAWriter(
+      const Stream& stream) {
+    child_.emplace(Child::Start("ring-writer-that-forks", {address()}));
+    std::unique_ptr<RingReader> ring =
+        Must(RingReader::Open(device, Accept(), {}, Late()));
+    const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
+    orders_.emplace(Accept());
+    Hear(*orders_);
+    KillReader();
+    return {std::move(ring), buffer};
+  }
   static absl::Time Soon() { return absl::Now() + kMoment; }
 };
 
@@ -149,14 +162,8 @@ TEST_F(RingOutlived, AWriterThatGoesWaitsForTheEndOfWhatItsReaderForked) {
 }
 
 TEST_F(RingOutlived, AStreamIsSynchronisedAfterTheEndOfWhatItsWriterForked) {
-  child_.emplace(Child::Start("ring-writer-that-forks", {address()}));
-  const std::unique_ptr<RingReader> ring =
-      Must(RingReader::Open(device, Accept(), {}, Late()));
   const Stream stream;
-  const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
-  orders_.emplace(Accept());
-  Hear(*orders_);
-  KillReader();
+  const auto [ring, buffer] = LoseAWriter(stream);
   absl::SleepFor(absl::Milliseconds(350));
   EXPECT_FALSE(stream.IsIdle()) << "the contents may still come";
   orders_->Close();
@@ -179,14 +186,8 @@ TEST_F(RingOutlived, AReaderThatItsWriterForkedGoesOn) {
 
 TEST_F(RingOutlived,
        AKilledWritersContentsAreAwaitedUntilTheEndOfWhatItForked) {
-  child_.emplace(Child::Start("ring-writer-that-forks", {address()}));
-  const std::unique_ptr<RingReader> ring =
-      Must(RingReader::Open(device, Accept(), {}, Late()));
   const Stream stream;
-  const RingBuffer buffer = Must(ring->Acquire(stream.get(), Late()));
-  orders_.emplace(Accept());
-  Hear(*orders_);
-  KillReader();
+  const auto [ring, buffer] = LoseAWriter(stream);
   // The connection is open: the child has it. It says nothing all the same.
   for (int i = 0; i < 3; ++i) {
     ExpectFails(

@@ -233,16 +233,15 @@ absl::Status RingWriter::State::Judge(const absl::Status& status,
     over_ = platform::Annotate(said, "the ring was let go");
     return over_;
   }
-  absl::Status gone = status;
-  if (absl::IsAborted(status)) {
-    // A reader that leaves lets go of its writer, and so does the watcher.
-    if (!absl::IsUnavailable(said) && !peer_.end_is_proven()) {
-      over_ = platform::Annotate(status, "the ring was let go");
-      return over_;
-    }
-    gone = absl::IsUnavailable(said) ? said
-                                     : absl::UnavailableError(status.message());
+  // A reader that leaves lets go of its writer, and so does the watcher.
+  if (absl::IsAborted(status) && !absl::IsUnavailable(said) &&
+      !peer_.end_is_proven()) {
+    over_ = platform::Annotate(status, "the ring was let go");
+    return over_;
   }
+  const absl::Status gone = absl::IsUnavailable(said)
+                                ? said
+                                : absl::UnavailableError(status.message());
   over_ = peer_.Gone(gone, deadline);
   lost_ = peer_.has_ended() ? absl::OkStatus() : gone;
   if (lost_.ok()) LetGoOfReader();
@@ -323,10 +322,7 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
   absl::Status sent =
       peer_.channel().Send(ring::kRingItem, bytes, {}, deadline);
   if (sent.ok()) return sent;
-  if (absl::IsUnavailable(sent)) {
-    const absl::Status here = peer_.StillHere();  // The watcher may know why.
-    return Judge(here.ok() ? sent : here, deadline);
-  }
+  if (absl::IsUnavailable(sent)) return Judge(sent, deadline);
   over_ = platform::Annotate(sent, "an item could not be sent to the reader",
                              "The ring has ended");
   return over_;
@@ -342,10 +338,8 @@ absl::Status RingWriter::State::Finish(Deadline deadline) {
   if (!finished_) {
     std::vector<std::uint8_t> count;
     WireWriter(count).Put<std::uint64_t>(next_ - 1);
-    absl::Status sent = peer_.StillHere();
-    if (sent.ok()) {
-      sent = peer_.channel().Send(ring::kRingEnd, count, {}, deadline);
-    }
+    absl::Status sent =
+        peer_.channel().Send(ring::kRingEnd, count, {}, deadline);
     if (!sent.ok()) return Judge(sent, deadline);
     finished_ = true;
   }
