@@ -522,6 +522,18 @@ def test_a_publisher_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, c
     assert len(vs._sync._kept) == kept
 
 
+def test_streams_that_come_and_go_leave_no_marks(cuda):
+    marks = vs._sync.Marks(0)
+    for _ in range(300):
+        stream = ctypes.c_void_p()
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        marks.put(stream.value)
+        assert cuda.cuStreamSynchronize(stream) == 0
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+    assert len(marks._last) <= 65 and marks.passed(10)
+    marks.close()
+
+
 @pytest.mark.parametrize("how", ["in use", "dropped", "after the publisher"])
 def test_a_follower_that_is_closed_under_work_keeps_its_memory(cuda, streams, gate, copied, how):
     publisher = vs.weights.publisher(LIKE)

@@ -74,6 +74,9 @@ class Marks:
             fence, number = self._last.get(stream) or (self._fences.new(), 0)
             fence.signal(stream, number + 1)
             self._last[stream] = fence, number + 1
+            if len(self._last) > 64:  # Streams come and go.
+                self._last = {on: (mark, last) for on, (mark, last) in self._last.items()
+                              if mark.value < last}
         except InvalidArgument:
             pass
         except VmmshareError:
