@@ -428,12 +428,17 @@ def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
 
     def copy(to, given, non_blocking):
-        assert cuda.cuStreamSynchronize(ctypes.c_void_p(streams[0])) == 0
+        assert not non_blocking  # Nothing on a stream would write there.
         for one, other in zip(to, given):
             one.copy_(other)
 
+    def current_stream(device):
+        if device != 0:
+            raise ValueError(f"Expected a cuda device, but got: {device}")  # As PyTorch.
+        return types.SimpleNamespace(cuda_stream=streams[0])
+
     torch = modules["torch"]
-    torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=streams[0])
+    torch.cuda.current_stream = current_stream
     torch.no_grad, torch._foreach_copy_ = contextlib.nullcontext, copy
     embed = fake_torch.HostTensor(np.zeros((3, 4), "float32"))
     model = {"embed": embed, "tied": embed,
@@ -451,6 +456,17 @@ def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
             publisher.copy({"embed": embed})
         with pytest.raises(ValueError, match="'norm'"):
             publisher.copy({**model, "norm": embed})
+        assert follower.latest(streams[1], timeout=60) is not None
+        number = publisher.number
+        while publisher.number < number + 2:  # The slot after these is the one that is read.
+            try:
+                publisher.copy(model, timeout=0.2)
+            except vs.errors.DeadlineExceeded as why:
+                assert "has not let go of the slot within 0.2 s" in str(why)
+                break
+        assert publisher.number == number + 1
+        follower.release(streams[1])
+        publisher.copy(model, timeout=60)
         for stream in streams[:2]:
             assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
         follower.close()

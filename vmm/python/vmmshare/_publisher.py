@@ -9,7 +9,7 @@ import threading
 import typing
 
 from . import serve
-from ._core import FencePool, Share
+from ._core import Device, FencePool, Share, devices
 from ._ring import RingBuffer, RingHome, RingWriter
 from ._sets import Draft, draft
 from ._sync import MOST_SLOTS, Marks, deadline_of, keep, left_of, socket_of, tell_slots
@@ -58,6 +58,7 @@ class Publisher:
             slot._writer.copy_all([], [], 0)  # Loads what copies: not while streams wait.
             slot._writer.seal(place + 1)  # Followers map it from now on.
         self._shares: "list[Share]" = [serve(slot.memory) for slot in slots]
+        self._ordinal = _ordinal_of(device)
         self._home = RingHome(device, host_node=0)
         self._fences = FencePool(device)
         self._written = self._fences.new()
@@ -173,7 +174,8 @@ class Publisher:
         """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
         are no aliases must be given; those of another type are converted. KeyError for a name
         that is missing, ValueError for another shape. After an exception nothing is published,
-        and it may be called again."""
+        and it may be called again. To memory of the host it is this thread that copies, and waits
+        first for the GPU to let go of the slot: DeadlineExceeded if it does not."""
         import torch
         place = (self.number + 1) % len(self._slots)
         if place not in self._tensors:
@@ -181,9 +183,15 @@ class Publisher:
             self._tensors[place] = {name: made[name] for name in self._slots[place].own}
         to = self._tensors[place]
         given = [tensors[name] for name in to]
-        stream = torch.cuda.current_stream(next(iter(to.values())).device).cuda_stream
+        on_host = self._slots[place].on_host
+        where = self._ordinal if on_host else next(iter(to.values())).device
+        stream = torch.cuda.current_stream(where).cuda_stream
         deadline = deadline_of(timeout)
         slot = self.acquire(stream, timeout=timeout)
+        if on_host and not self._marks.passed(left_of(deadline)):
+            raise DeadlineExceeded(
+                f"copy() to memory of the host: the GPU has not let go of the slot within {timeout} s",
+                "Have followers call release(), or look for what PyTorch's current stream waits for.")
         # The GPU copies the first while the next are looked at.
         others = slot._writer.copy_tensors(torch.Tensor, given, slot.places, stream)
         if others:
@@ -194,7 +202,7 @@ class Publisher:
                                      f"expected {tuple(one.shape)}")
             with torch.no_grad():
                 torch._foreach_copy_([to[names[i]] for i in others], [given[i] for i in others],
-                                     non_blocking=True)
+                                     non_blocking=not on_host)
         return self.publish(stream, timeout=left_of(deadline))
 
     def _drop(self, name: str, why: VmmshareError) -> None:
@@ -264,6 +272,12 @@ class Publisher:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _ordinal_of(device: typing.Any) -> int:
+    if isinstance(device, str):
+        return next(one.ordinal for one in devices() if one.uuid == device)
+    return device.ordinal if isinstance(device, Device) else int(device)
 
 
 def _close_all(rings: "list[RingWriter]") -> None:

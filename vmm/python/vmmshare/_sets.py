@@ -130,6 +130,12 @@ class Draft(typing.Mapping[str, Array]):
         self.places = list(own.values())  # Of these, in the layout.
         self._writer = _core._WeightsWriter(memory, layout)
         self._arrays: "dict[str, Array]" = self._writer.arrays()
+        self._device: "tuple[int, int]" = next(iter(self._arrays.values())).__dlpack_device__()
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it is memory of a NUMA node of the host."""
+        return self._device[0] == _CPU
 
     def torch(self) -> "dict[str, torch.Tensor]":
         """All of them as PyTorch's tensors, without a copy: a module's parameters, by
@@ -141,8 +147,8 @@ class Draft(typing.Mapping[str, Array]):
         """Puts it under a name as put() does, and copies nothing. All that writes to the arrays
         must have ended; for PyTorch this waits. Whoever goes on writing writes to what others
         read: that is not prevented, and verify() finds it."""
-        kind, device = next(iter(self._all().values())).__dlpack_device__()
-        synchronize_torch(None if kind == _CPU else device)
+        _check_open(self._writer)
+        synchronize_torch(None if self.on_host else self._device[1])
         return put_written(self._writer, name, checksum, address, timeout)
 
     def close(self) -> None:
