@@ -86,6 +86,19 @@ def test_an_array_that_is_not_dense_is_copied(keeper):
             name: array.nbytes for name, array in sets.items()}
 
 
+def test_an_array_of_no_known_library_that_is_not_dense(keeper):
+    with vs.Allocation(nbytes=1 << 20, **HOST) as memory:
+        np.from_dlpack(memory.array(24, "int32"))[...] = range(24)
+        gaps = memory._strided((4, 3), (6, 2), "int32", 0)
+        vs.weights.put("gaps", {"a": gaps}, address=keeper.address, **HOST)
+    with vs.weights.open("gaps", address=keeper.address) as weights:
+        assert np.from_dlpack(weights["a"]).tolist() == np.arange(24).reshape(4, 6)[:, ::2].tolist()
+    with vs.Allocation(nbytes=1 << 20) as memory:  # Of a device: NumPy cannot look at it.
+        gaps = memory._strided((4, 3), (6, 2), "int32", 0)
+        with pytest.raises(ValueError, match="'a' do not lie side by side.*ascontiguousarray"):
+            vs.weights.put("gaps", {"a": gaps}, address=keeper.address, **HOST)
+
+
 def test_a_new_set_replaces_the_old_one_and_readers_keep_it(keeper):
     put(keeper, 1)
     with opened(keeper) as old:

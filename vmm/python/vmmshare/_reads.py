@@ -7,6 +7,8 @@ import typing
 
 from . import _core
 
+CPU = 1  # DLPack's name of it.
+
 
 class Read(typing.NamedTuple):
     """Where an array lies, in this process."""
@@ -29,12 +31,18 @@ def torch_type() -> typing.Any:
     return getattr(library, "Tensor", None)
 
 
-def dense_copy(array: typing.Any) -> typing.Any:
-    """A copy whose elements lie side by side."""
+def dense_copy(name: str, array: typing.Any) -> typing.Any:
+    """A copy whose elements lie side by side. ValueError names one that its own library has to
+    copy."""
     if hasattr(array, "contiguous"):
         return array.contiguous()
     import numpy
-    return numpy.ascontiguousarray(array)
+    if isinstance(array, numpy.ndarray):
+        return numpy.ascontiguousarray(array)
+    if array.__dlpack_device__()[0] == CPU:
+        return numpy.ascontiguousarray(numpy.from_dlpack(array))
+    raise ValueError(f"the elements of {name!r} do not lie side by side, and it is no tensor of "
+                     "PyTorch's: pass a dense copy, as ascontiguousarray() makes one")
 
 
 def await_torch(tensors: "typing.Mapping[str, typing.Any]") -> None:

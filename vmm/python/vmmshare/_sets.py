@@ -7,14 +7,12 @@ import typing
 
 from . import _core
 from ._core import Allocation, Array, Keeper
-from ._reads import describe, synchronize_torch
+from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
 from .errors import FailedPrecondition
 
 if typing.TYPE_CHECKING:
     import torch
-
-_CPU = 1  # DLPack's name of it.
 
 
 def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
@@ -135,7 +133,7 @@ class Draft(typing.Mapping[str, Array]):
     @property
     def on_host(self) -> bool:
         """Whether it is memory of a NUMA node of the host."""
-        return self._device[0] == _CPU
+        return self._device[0] == CPU
 
     def torch(self) -> "dict[str, torch.Tensor]":
         """All of them as PyTorch's tensors, without a copy: a module's parameters, by

@@ -71,10 +71,11 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     """Puts arrays, or a state_dict, under a name, in place of the set that is there.
 
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
-    once, but what lies in another's bytes, as tied weights do, stays an alias. The GPU must be
-    done with what it writes to them; for PyTorch's this waits. host_node: on that NUMA node of the
-    host instead of the device. checksum: for verify(), also of what was on a device, which takes
-    it. shard: what this rank takes of each; its metadata say which one it was.
+    once, but what lies in another's bytes, as tied weights do, stays an alias. ValueError for one
+    of a device that has gaps and is not PyTorch's. The GPU must be done with what it writes to
+    them; for PyTorch's this waits. host_node: on that NUMA node of the host instead of the
+    device. checksum: for verify(), also of what was on a device, which takes it. shard: what this
+    rank takes of each; its metadata say which one it was.
 
     Returns the generation, 1 for the first. Aborted when another process put one meanwhile,
     FailedPrecondition when what is under the name is no set, ResourceExhausted when it does not
@@ -91,7 +92,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     for one, first in reads.loose():
         # Of the same slice there is one copy, as of tied weights that are cut.
         if first not in copies:
-            copies[first] = dense_copy(kept[first])
+            copies[first] = dense_copy(first, kept[first])
         kept[one] = copies[first]
     if copies:
         await_torch(copies)  # They are made on PyTorch's own streams.
