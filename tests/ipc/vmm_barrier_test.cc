@@ -35,6 +35,8 @@ constexpr absl::Duration kMoment = absl::Milliseconds(20);
 // A machine that many tests run on may be as late as this.
 constexpr absl::Duration kLate = absl::Seconds(1);
 
+constexpr int kOften = 400;
+
 // A member with a stream, and what it saw of the others.
 class Member {
  public:
@@ -52,6 +54,17 @@ class Member {
   }
   bool IsIdle() const {
     return TestDriver()->cuStreamQuery(stream) == CUDA_SUCCESS;
+  }
+  // Whether its stream is let go: a test that fails is to end, too.
+  bool GoesOn() const {
+    const absl::Time until = absl::Now() + 5 * kLate;
+    while (!IsIdle() && absl::Now() < until) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return IsIdle();
+  }
+  void MeetOften(int rounds) const {
+    for (int i = 0; i < rounds; ++i) Must(barrier->Meet(stream));
   }
 
   // Each round every member writes its word of `words` and then reads all: with
@@ -128,6 +141,11 @@ int BarrierMemberMain(const Args& args) {
       ExpectSoon([&] { return !me.barrier->status().ok(); });
       return me.barrier->status().ToString();
     }
+    if (what == "meet-often") {
+      me.MeetOften(kOften);
+      return "OK";
+    }
+    if (what == "goes-on") return me.GoesOn() ? "yes" : "no";
     if (what == "sync") {
       me.Sync();
       return "OK";
@@ -336,6 +354,19 @@ TEST_F(BarrierTest, AllLearnWhichMemberWasKilledAndTheirStreamsGoOn) {
   EXPECT_THAT(Ask(others_[0], "status"),
               AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 3 has ended")));
   EXPECT_THAT(Ask(others_[1], "meet-on-host"), HasSubstr("rank 3 has ended"));
+}
+
+// What those that are behind signal once they are let go comes over the ends that
+// let go those that are ahead.
+TEST_F(BarrierTest, StreamsThatAreAheadGoOnWhenAMemberIsKilled) {
+  Gather(3);
+  EXPECT_EQ(Ask(others_[0], "meet-often"), "OK");
+  for (int i = 0; i < kOften / 2; ++i) EXPECT_EQ(Ask(others_[1], "meet"), "OK");
+  me_->MeetOften(kOften);
+  Kill(others_[2]);
+  EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
+  EXPECT_TRUE(me_->GoesOn());
+  me_->barrier->LetGo();  // Where it does not, this test is to end.
 }
 
 // At whatever it is just doing.

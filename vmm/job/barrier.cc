@@ -150,7 +150,11 @@ void Barrier::State::LetGo() {
 }
 
 bool Barrier::State::End() {
-  ending_ = true;
+  {
+    const platform::MutexLock lock(mutex_);
+    ending_ = true;
+  }
+  changed_.NotifyAll();
   stop_.Notify();
   for (const std::unique_ptr<Link>& link : links_) {
     if (link->watcher.joinable()) link->watcher.join();

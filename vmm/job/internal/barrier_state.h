@@ -81,7 +81,9 @@ class Barrier::State : public platform::Abandonable {
 
  private:
   absl::Status StartWatchers();
+  // On a thread of its own, until the barrier's end.
   void Watch(barrier::Link& link);
+  void WatchConnection(barrier::Link& link);
   // Of one whose connection has ended.
   void Lose(barrier::Link& link, const absl::Status& why);
   // What is known of it. Lets nobody go but those that wait for one that left.
@@ -94,6 +96,10 @@ class Barrier::State : public platform::Abandonable {
   void LetGoOfAll() {
     for (Fence& fence : fences_) fence.Abandon().IgnoreError();
   }
+  // Signals that were on streams when the barrier was let go come later, over the
+  // ends that were written then. Members that are further ahead would wait for
+  // ever, if nobody looked and so put the ends back.
+  void KeepLetGo();
   // Why the fence of `rank` answered that: what is known of it says more.
   absl::Status Judge(const absl::Status& status, std::uint32_t rank,
                      Deadline deadline);

@@ -13,6 +13,8 @@ namespace {
 constexpr absl::Duration kEndAfterHangUp = absl::Seconds(1);
 // How long the end of the barrier may wait for a thread that waits for a proof.
 constexpr absl::Duration kLookAtEnding = absl::Milliseconds(10);
+// How often it is seen to that streams stay let go.
+constexpr absl::Duration kLookAtLetGo = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -30,10 +32,24 @@ absl::Status Barrier::State::StartWatchers() {
 }
 
 void Barrier::State::Watch(barrier::Link& link) {
+  WatchConnection(link);
+  while (!ending_) {
+    KeepLetGo();
+    const platform::MutexLock lock(mutex_);
+    if (!ending_)
+      changed_.WaitFor(mutex_, absl::ToChronoNanoseconds(kLookAtLetGo));
+  }
+}
+
+void Barrier::State::WatchConnection(barrier::Link& link) {
   for (;;) {
     absl::StatusOr<platform::Message> message =
-        link.peer.Receive(absl::InfiniteFuture(), &stop_);
+        link.peer.Receive(Deadline::In(kLookAtLetGo), &stop_);
     if (absl::IsCancelled(message.status())) return;
+    if (absl::IsDeadlineExceeded(message.status())) {
+      KeepLetGo();
+      continue;
+    }
     barrier::Gone gone{link.rank, false};
     absl::Status why;
     if (message.ok() && message->type == barrier::kBarrierGone && rank_ != 0) {
@@ -78,6 +94,11 @@ void Barrier::State::Lose(barrier::Link& link, const absl::Status& why) {
     if (ending_) return;
   }
   LetGoOfAll();
+}
+
+void Barrier::State::KeepLetGo() {
+  if (status().ok()) return;
+  for (const Fence& fence : fences_) fence.Query().IgnoreError();
 }
 
 void Barrier::State::TakeGone(const barrier::Gone& gone,
