@@ -90,6 +90,25 @@ class ReceiveAllTest : public testing::HandlesCheckedTest {
   int refused_ = 0;
 };
 
+// Before it takes a handle: a ticket may state 65,536 of them.
+TEST_F(ReceiveAllTest, ATicketThatIsNotExpectedEndsItWhenItComes) {
+  sender_.Begin(1);
+  sender_.Part({{TicketOfChunks(40)}}, 16);
+  bool in_step = true;
+  const absl::Status status =
+      TryReceiveAll(
+          receiver_, [](const Incoming&) { return absl::OkStatus(); }, Late(),
+          &in_step, nullptr, kMaxAllocations,
+          [](const Ticket& ticket) -> absl::Status {
+            return ticket == TicketOfChunks(1)
+                       ? absl::OkStatus()
+                       : absl::DataLossError("not asked for");
+          })
+          .status();
+  EXPECT_EQ(status, absl::DataLossError("not asked for"));
+  EXPECT_FALSE(in_step);
+}
+
 TEST_F(ReceiveAllTest, TakesOneAllocationOfOneChunk) {
   sender_.Begin(1);
   sender_.Part({{TicketOfChunks(1)}}, 1);

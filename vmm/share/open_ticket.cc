@@ -56,21 +56,26 @@ absl::StatusOr<Leases> ReceiveBatch(absl::Span<const Wanted> batch,
   ASSIGN_OR_RETURN(Granted granted,
                    DialShare(first.ticket.invitation.address, keys, owners,
                              first.ticket.ticket.Describe(), deadline));
+  std::size_t stated = 0;
   std::size_t next = 0;
   bool in_step = true;
   const absl::StatusOr<std::size_t> count = protocol::TryReceiveAll(
       granted.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
-        if (next == batch.size() ||
-            !IsMemoryOf(incoming.ticket, batch[next].ticket.ticket)) {
-          return absl::DataLossError(absl::StrCat("the owner sent ",
-                                                  incoming.ticket.Describe(),
-                                                  ", which was not asked for"));
-        }
         ids.push_back(incoming.ticket.id);
         return take(batch[next++], std::move(incoming), granted.access);
       },
-      deadline, &in_step);
+      deadline, &in_step, nullptr, protocol::kMaxAllocations,
+      [&](const Ticket& ticket) -> absl::Status {
+        if (stated == batch.size() ||
+            !IsMemoryOf(ticket, batch[stated].ticket.ticket)) {
+          return absl::DataLossError(absl::StrCat("the owner sent ",
+                                                  ticket.Describe(),
+                                                  ", which was not asked for"));
+        }
+        ++stated;
+        return absl::OkStatus();
+      });
   if (!count.ok()) {
     protocol::GiveUp(granted.channel, count.status());
     return count.status();

@@ -118,12 +118,14 @@ absl::StatusOr<std::size_t> ReceiveAll(
     const platform::CancelEvent* cancel = nullptr,
     std::size_t most = kMaxAllocations);
 // The same, but leaves a channel open that is out of step, as SendResult has
-// it.
+// it. What `expects` refuses ends the exchange when its ticket comes, before a
+// handle of it is kept: a ticket may ask for 65,536.
 absl::StatusOr<std::size_t> TryReceiveAll(
     platform::Channel& channel,
     const std::function<absl::Status(Incoming)>& import, Deadline deadline,
     bool* in_step, const platform::CancelEvent* cancel = nullptr,
-    std::size_t most = kMaxAllocations);
+    std::size_t most = kMaxAllocations,
+    const std::function<absl::Status(const Ticket&)>& expects = nullptr);
 
 // Of one that asked an endpoint for something and does not wait for it any
 // longer, before it closes the channel: says by kRefused that nothing is kept,

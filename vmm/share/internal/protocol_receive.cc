@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/share/internal/protocol.h"
 
@@ -19,8 +20,9 @@ absl::Status Broken(absl::string_view what) {
 class Assembler {
  public:
   Assembler(std::size_t expected,
-            const std::function<absl::Status(Incoming)>& import)
-      : left_(expected), import_(import) {}
+            const std::function<absl::Status(Incoming)>& import,
+            const std::function<absl::Status(const Ticket&)>& expects)
+      : left_(expected), import_(import), expects_(expects) {}
 
   bool complete() const { return left_ == 0; }
   const absl::Status& first_error() const { return first_error_; }
@@ -49,6 +51,7 @@ class Assembler {
       if (absl::IsUnimplemented(ticket.status())) return ticket.status();
       if (!ticket.ok()) return Broken(ticket.status().message());
       if (waiting_.size() == left_) return Broken("more tickets than stated");
+      if (expects_ != nullptr) RETURN_IF_ERROR(expects_(*ticket));
       waiting_.push_back({*std::move(ticket), {}});
     }
     for (platform::OsHandle& handle : part.handles) {
@@ -102,6 +105,7 @@ class Assembler {
 
   std::size_t left_;
   const std::function<absl::Status(Incoming)>& import_;
+  const std::function<absl::Status(const Ticket&)>& expects_;
   std::deque<Incoming> waiting_;
   platform::OsHandle without_bytes_;  // Whose other part is yet to come.
   std::size_t taken_of_front_ = 0;
@@ -114,8 +118,13 @@ class Assembler {
 class Exchange {
  public:
   Exchange(platform::Channel& channel, Deadline deadline,
-           const platform::CancelEvent* cancel, std::size_t most)
-      : channel_(channel), deadline_(deadline), cancel_(cancel), most_(most) {}
+           const platform::CancelEvent* cancel, std::size_t most,
+           const std::function<absl::Status(const Ticket&)>& expects)
+      : channel_(channel),
+        deadline_(deadline),
+        cancel_(cancel),
+        most_(most),
+        expects_(expects) {}
 
   bool in_step() const { return in_step_; }
 
@@ -123,7 +132,7 @@ class Exchange {
       const std::function<absl::Status(Incoming)>& import) {
     absl::StatusOr<std::size_t> count = ReceiveCount();
     if (!count.ok()) return count.status();
-    Assembler assembler(*count, import);
+    Assembler assembler(*count, import, expects_);
     while (!assembler.complete()) {
       absl::StatusOr<platform::Message> part = Receive(kPart);
       if (!part.ok()) return part.status();
@@ -175,6 +184,7 @@ class Exchange {
   Deadline deadline_;
   const platform::CancelEvent* cancel_;
   std::size_t most_;
+  const std::function<absl::Status(const Ticket&)>& expects_;
   bool in_step_ = true;
 };
 
@@ -188,8 +198,9 @@ void GiveUp(platform::Channel& channel, const absl::Status& why) {
 absl::StatusOr<std::size_t> TryReceiveAll(
     platform::Channel& channel,
     const std::function<absl::Status(Incoming)>& import, Deadline deadline,
-    bool* in_step, const platform::CancelEvent* cancel, std::size_t most) {
-  Exchange exchange(channel, deadline, cancel, most);
+    bool* in_step, const platform::CancelEvent* cancel, std::size_t most,
+    const std::function<absl::Status(const Ticket&)>& expects) {
+  Exchange exchange(channel, deadline, cancel, most, expects);
   absl::StatusOr<std::size_t> received = exchange.Run(import);
   *in_step = exchange.in_step();
   return received;
