@@ -186,6 +186,13 @@ class Channel {
   // RESOURCE_EXHAUSTED when no descriptor was left for it; UNIMPLEMENTED where the system cannot tell.
   absl::StatusOr<Process> OpenPeer() const;
 
+  // From now on the end of the peer's process ends the connection, as if it had
+  // hung up: a child that it forked may have its socket, and never speak. Until
+  // it has spoken the peer is who made the connection. NOT_FOUND when that has
+  // ended already; OK, and nothing changes, where the system cannot tell, and on
+  // Windows, where nothing is inherited unasked.
+  absl::Status EndWithItsProcess();
+
   Channel(Channel&& other) noexcept;
   Channel& operator=(Channel&& other) noexcept;
   ~Channel();  // Close().

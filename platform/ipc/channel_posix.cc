@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,7 @@
 #include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
+#include "platform/os/process.h"
 #include "platform/os/wait_posix.h"
 
 namespace vmm::platform {
@@ -135,7 +137,9 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     Break();
     return closes;
   }
-  const Cancels cancelled = CancelsOf(cancel);
+  const std::optional<Process> whose_end = state_->WhoseEnd();
+  Cancels cancelled = CancelsOf(cancel);
+  if (whose_end.has_value()) cancelled.process = &whose_end->handle();
   const std::string what = absl::StrCat("message from ", Describe(peer()));
   bool reset = false;
   // Looked at first only for `cancel`, which a busy peer must not drown, and by
@@ -145,6 +149,10 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     if (wait) {
       absl::StatusOr<short> ready =
           WaitForEvents(socket_, POLLIN, deadline, cancelled, what);
+      if (absl::IsUnavailable(ready.status())) {
+        Break();
+        return HungUpError(peer());
+      }
       if (!ready.ok()) return ready.status();
     }
     std::array<std::uint8_t, kMaxFrame> packet;

@@ -61,12 +61,41 @@ absl::Status Channel::State::Hear(Speaker who) {
   const MutexLock lock(mutex);
   if (speakers == 0 || !IsSameProcess(who, speaker)) ++speakers;
   std::swap(who, speaker);
+  if (speaker.process != nullptr) maker.reset();
   return absl::OkStatus();
 }
 
 void Channel::State::ForgetProcess() {
   const MutexLock lock(mutex);
   speaker.process.reset();
+  maker.reset();
+}
+
+std::optional<Process> Channel::State::WhoseEnd() const {
+  const MutexLock lock(mutex);
+  if (ends_with_its_process && speaker.process != nullptr) {
+    return Process::FromHandle(speaker.process, speaker.credentials.pid);
+  }
+  return maker;
+}
+
+absl::Status Channel::EndWithItsProcess() {
+  if (!is_open()) return ClosedError();
+  absl::StatusOr<Process> maker =
+      peer_.pid > 0 ? Process::Open(peer_.pid)
+                    : absl::UnimplementedError("a hidden namespace");
+  if (maker.ok()) {
+    const absl::StatusOr<bool> exited = maker->HasExited();
+    if (exited.ok() && *exited) maker = absl::NotFoundError("");
+  }
+  if (absl::IsNotFound(maker.status())) {
+    return absl::NotFoundError(
+        absl::StrCat("the peer, ", Describe(peer_), ", has ended"));
+  }
+  const MutexLock lock(state_->mutex);
+  state_->ends_with_its_process = true;
+  if (maker.ok()) state_->maker = *std::move(maker);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Process> Channel::OpenPeer() const {

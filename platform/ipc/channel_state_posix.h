@@ -3,6 +3,7 @@
 #define VMMSHARE_PLATFORM_IPC_CHANNEL_STATE_POSIX_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "platform/base/mutex.h"
@@ -32,14 +33,20 @@ struct Channel::State {
   // The connection has ended: who spoke last is for messages only.
   void ForgetProcess();
 
+  // Whose end ends the connection, if any.
+  std::optional<Process> WhoseEnd() const;
+
   PeerPolicy policy;
   // When this was made. Who forks later may go on in the child.
   HeldBy held_by = HeldBy::kOthersToo;
   std::uint64_t forks = ForksSoFar();
   std::uint64_t epoch = ForkEpoch();
-  Mutex mutex;  // One thread receives, and another may ask.
+  mutable Mutex mutex;  // One thread receives, and another may ask.
   // Of the message received last.
   Speaker speaker ABSL_GUARDED_BY(mutex);
+  // Before anybody has spoken: as Channel::EndWithItsProcess().
+  std::optional<Process> maker ABSL_GUARDED_BY(mutex);
+  bool ends_with_its_process ABSL_GUARDED_BY(mutex) = false;
   // How many times it was another one.
   std::uint64_t speakers ABSL_GUARDED_BY(mutex) = 0;
 };

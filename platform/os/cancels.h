@@ -1,4 +1,5 @@
-// What ends a wait from another thread: a CancelEvent's handles.
+// What ends a wait from another thread: a CancelEvent's handles; and the end of a
+// process.
 #ifndef VMMSHARE_PLATFORM_OS_CANCELS_H_
 #define VMMSHARE_PLATFORM_OS_CANCELS_H_
 
@@ -10,6 +11,7 @@ namespace vmm::platform {
 struct Cancels {
   const OsHandle* own = nullptr;
   const OsHandle* parent = nullptr;
+  const OsHandle* process = nullptr;  // Not on Windows.
 };
 
 }  // namespace vmm::platform

@@ -27,12 +27,13 @@ absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
   const absl::Duration given = deadline.Left();
   for (;;) {
     // A negative descriptor is skipped by ppoll.
-    pollfd watched[3] = {{static_cast<int>(handle.get()), events, 0},
+    pollfd watched[4] = {{static_cast<int>(handle.get()), events, 0},
                          {DescriptorOf(cancels.own), POLLIN, 0},
-                         {DescriptorOf(cancels.parent), POLLIN, 0}};
+                         {DescriptorOf(cancels.parent), POLLIN, 0},
+                         {DescriptorOf(cancels.process), POLLIN, 0}};
     const absl::Duration left = std::min(deadline.Left(), kLongestWait);
     const timespec timeout = absl::ToTimespec(left);
-    const int ready = ::ppoll(watched, 3, &timeout, nullptr);
+    const int ready = ::ppoll(watched, 4, &timeout, nullptr);
     if (ready < 0) {
       // A storm of signals must not outlast the deadline.
       if (errno != EINTR)
@@ -44,6 +45,12 @@ absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,
           absl::StrCat("waiting for ", what, " was cancelled"));
     }
     if (ready > 0 && watched[0].revents != 0) return watched[0].revents;
+    if (ready > 0 && watched[3].revents != 0) {
+      // What it did last may have come between the looks at the two.
+      if (::poll(watched, 1, 0) > 0) return watched[0].revents;
+      return absl::UnavailableError(absl::StrCat(
+          "no ", what, ": the process that was to do it has ended"));
+    }
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
           "no ", what, " within ",

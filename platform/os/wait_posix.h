@@ -13,7 +13,8 @@ namespace vmm::platform {
 // Waits until one of `events` (POLLIN, POLLOUT; errors and hang-ups always
 // count) holds for `handle`, and answers what holds. Signals do not end the
 // wait. CANCELLED when one of `cancels` becomes readable, which is looked at
-// first; DEADLINE_EXCEEDED with `what` ("a message from process 12") when
+// first; UNAVAILABLE when nothing holds and its process has ended;
+// DEADLINE_EXCEEDED with `what` ("a message from process 12") when
 // nothing happened until `deadline`. A deadline in the past looks once and does
 // not wait.
 absl::StatusOr<short> WaitForEvents(const OsHandle& handle, short events,

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/ipc/forks_and_waits_posix.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/test_driver.h"
 
@@ -71,6 +72,24 @@ int OpenForkAndHold(const Args& args) {
 const bool kOpenForkAndHold =
     RegisterChild("open-fork-and-hold", &OpenForkAndHold);
 
+// Who owns memory and a pool, and forks once it is told; args: where to dial.
+int ServeForkAndWait(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  const Allocation memory =
+      Must(Allocation::Create(here.device, {.size = kGranule}));
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(here.device, {}));
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
+  const Share of_memory = Must(endpoint->Publish(memory.shareable()));
+  const Share of_pool = Must(endpoint->Serve(*pool));
+  Tell(boss, of_memory.ticket());
+  Tell(boss, of_pool.ticket());
+  Hear(boss);
+  ForkAndWait(std::move(boss));
+}
+const bool kServeForkAndWait =
+    RegisterChild("serve-fork-and-wait", &ServeForkAndWait);
+
 class Outlived : public PoolIpcTest {
  protected:
   // Whether somebody writes there.
@@ -90,6 +109,36 @@ class Outlived : public PoolIpcTest {
     return false;
   }
 };
+
+// The child has its parent's sockets, and answers nobody.
+TEST_F(Outlived, AKilledOwnersEndIsSeenAtOnceThoughWhatItForkedLives) {
+  Child owner = Child::Start("serve-fork-and-wait", {address()});
+  platform::Channel channel = Accept();
+  const std::string of_memory = Hear(channel);
+  const std::string of_pool = Hear(channel);
+  const ImportedAllocation memory =
+      Must(OpenTicket(TestDriver(), of_memory, kWritable, Late()));
+  const std::unique_ptr<ImportedPool> pool =
+      Must(ImportedPool::Subscribe(TestDriver(), of_pool, {}, Late()));
+  EXPECT_TRUE(memory.lease().connection.ok());
+  EXPECT_TRUE(pool->connection().ok());
+  Tell(channel);
+  Hear(channel);
+  owner.Kill();
+  EXPECT_EQ(owner.Wait(), Child::kKilled);
+
+  EXPECT_TRUE(absl::IsUnavailable(memory.lease().connection))
+      << memory.lease().connection;
+  ExpectSoon([&] { return absl::IsUnavailable(pool->connection()); });
+  const absl::Time begin = absl::Now();
+  const absl::Status opened =
+      OpenTicket(TestDriver(), of_memory, {}, Late()).status();
+  EXPECT_TRUE(absl::IsNotFound(opened)) << opened;
+  const absl::Status subscribed =
+      ImportedPool::Subscribe(TestDriver(), of_pool, {}, Late()).status();
+  EXPECT_TRUE(absl::IsNotFound(subscribed)) << subscribed;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+}
 
 TEST_F(Outlived, AKilledPeersBlocksComeBackOnlyAfterTheEndOfWhatItForked) {
   PoolOptions options = SmallSegments(/*cap=*/4 * kMiB);

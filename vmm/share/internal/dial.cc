@@ -35,6 +35,11 @@ absl::StatusOr<Granted> DialShare(
   return RetryWhileBusy(deadline, [&](bool* busy) -> absl::StatusOr<Granted> {
     ASSIGN_OR_RETURN(platform::Channel channel,
                      Connect(address, owners, what, deadline));
+    // A child that it forked may have its sockets, where nobody answers.
+    RETURN_IF_ERROR(platform::Annotate(
+        channel.EndWithItsProcess(),
+        absl::StrCat("nobody can be asked for ", what),
+        "The owner has ended, and left a forked child behind."));
     const absl::Status asked = protocol::SendOpen(channel, keys, deadline);
     *busy = absl::IsUnavailable(asked);
     if (*busy) return TurnedAwayUnread("the owner", asked);
