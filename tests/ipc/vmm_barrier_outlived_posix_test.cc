@@ -13,6 +13,7 @@
 #include "tests/ipc/forks_and_waits_posix.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "vmm/job/barrier.h"
+#include "vmm/job/internal/barrier_state.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/sync/fence_pool.h"
 
@@ -48,9 +49,9 @@ TEST_F(BarrierOutlived, StreamsWaitForTheEndOfWhatAKilledMemberForked) {
       std::async(std::launch::async, [&, channel = std::move(its)]() mutable {
         return Barrier::Join(device, std::move(channel), Late());
       });
-  const std::unique_ptr<Barrier> host =
+  std::unique_ptr<Barrier> host =
       Must(Barrier::Host(*fences, served.ticket(), std::move(members), Late()));
-  const std::unique_ptr<Barrier> other = Must(joined.get());
+  std::unique_ptr<Barrier> other = Must(joined.get());
   platform::Channel boss = Accept();
   Hear(boss);
   const Stream streams[2];
@@ -77,6 +78,9 @@ TEST_F(BarrierOutlived, StreamsWaitForTheEndOfWhatAKilledMemberForked) {
   }
   boss.Close();
   for (const Stream& stream : streams) stream.Sync();
+  other.reset();
+  host.reset();
+  ExpectSoon([] { return barrier::LeftAndWatched() == 0; });
 }
 
 }  // namespace

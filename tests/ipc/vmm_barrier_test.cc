@@ -19,6 +19,7 @@
 #include "tests/support/how_many.h"
 #include "vmm/job/barrier.h"
 #include "vmm/job/internal/barrier_protocol.h"
+#include "vmm/job/internal/barrier_state.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/sync/fence_pool.h"
@@ -158,6 +159,7 @@ int BarrierMemberMain(const Args& args) {
       me.barrier.reset();
       return "OK";
     }
+    if (what == "status-now") return me.barrier->status().ToString();
     if (what == "status") {
       // It is told, sooner or later.
       ExpectSoon([&] { return !me.barrier->status().ok(); });
@@ -175,7 +177,8 @@ int BarrierMemberMain(const Args& args) {
 const bool kBarrierMember = RegisterChild("barrier-member", &BarrierMemberMain);
 
 // Rank 0 in a process of its own, with two others; args: where to dial, and in
-// which directory to listen. It meets them once and then never again.
+// which directory to listen. It meets them once, and then comes to rounds and
+// leaves as it is told, or is killed.
 int BarrierHostMain(const Args& args) {
   const Here here;
   const std::unique_ptr<FencePool> fences =
@@ -189,11 +192,16 @@ int BarrierHostMain(const Args& args) {
   std::vector<platform::Channel> members;
   members.push_back(Must(listener.Accept(Late())));
   members.push_back(Must(listener.Accept(Late())));
-  const std::unique_ptr<Barrier> barrier =
+  std::unique_ptr<Barrier> barrier =
       Must(Barrier::Host(*fences, served.ticket(), std::move(members), Late()));
   Must(barrier->MeetOnHost(Late()));
-  Hear(orders);  // Nothing comes: it is killed.
-  return 1;
+  for (;;) {
+    const std::string what = Hear(orders);
+    if (what == "end") return ::testing::Test::HasFailure() ? 1 : 0;
+    if (what == "arrive") Must(barrier->ArriveOnHost());
+    if (what == "leave") barrier.reset();
+    Tell(orders, "OK", kText);
+  }
 }
 const bool kBarrierHost = RegisterChild("barrier-host", &BarrierHostMain);
 
@@ -217,6 +225,8 @@ class BarrierTest : public IpcTest {
       other.orders.Close();
       EXPECT_EQ(other.child.Wait(), killed_ == &other ? Child::kKilled : 0);
     }
+    // What watched for them holds memory until it has seen that.
+    ExpectSoon([] { return barrier::LeftAndWatched() == 0; });
   }
   void Start(std::size_t others) {
     for (std::size_t i = 0; i < others; ++i) {
@@ -237,6 +247,19 @@ class BarrierTest : public IpcTest {
     me_->barrier = Must(
         Barrier::Host(*fences_, served_->ticket(), std::move(members), Late()));
     for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+  }
+  // Two others here, and rank 0 is a process, too. All have met once.
+  Process GatherAroundAnother() {
+    Start(2);
+    Child child =
+        Child::Start("barrier-host", {address(), listener_directory()});
+    Process host{std::move(child), Accept()};
+    const std::string there = Hear(host.orders);
+    for (Process& other : others_) Order(other, "join " + there);
+    for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+    for (Process& other : others_) Order(other, "meet-on-host");
+    for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+    return host;
   }
   static void Order(Process& other, const std::string& what) {
     Tell(other.orders, what, kText);
@@ -410,17 +433,10 @@ TEST_F(BarrierTest, AHostThatWaitsIsToldAtOnceThatAMemberWasKilled) {
 }
 
 TEST_F(BarrierTest, AllLearnThatRankZeroWasKilled) {
-  Start(2);
-  Child host = Child::Start("barrier-host", {address(), listener_directory()});
-  platform::Channel of_host = Accept();
-  const std::string there = Hear(of_host);
-  for (Process& other : others_) Order(other, "join " + there);
-  for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
-  for (Process& other : others_) Order(other, "meet-on-host");
-  for (Process& other : others_) EXPECT_EQ(Hear(other.orders), "OK");
+  Process host = GatherAroundAnother();
   for (Process& other : others_) EXPECT_EQ(Ask(other, "meet"), "OK");
-  host.Kill();
-  EXPECT_EQ(host.Wait(), Child::kKilled);
+  host.child.Kill();
+  EXPECT_EQ(host.child.Wait(), Child::kKilled);
   for (Process& other : others_) {
     EXPECT_EQ(Ask(other, "sync"), "OK");
     EXPECT_THAT(Ask(other, "status"),
@@ -443,6 +459,67 @@ TEST_F(BarrierTest, WhoHasLeftIsMissedOnlyInLaterRounds) {
               "rank 1 has left");
   EXPECT_THAT(Ask(others_[1], "meet-on-host"),
               AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 1 has left")));
+}
+
+// By rank 0 alone the others learn of each other.
+TEST_F(BarrierTest, WhoIsKilledAfterRankZeroHasLeftIsNoticed) {
+  Gather(3);
+  ExpectOk(me_->barrier->Arrive(me_->stream));
+  me_.reset();
+  EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+  EXPECT_EQ(Ask(others_[1], "leave"), "OK");
+  EXPECT_EQ(Ask(others_[0], "status-now"), "OK");
+  Kill(others_[2]);
+  EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
+  EXPECT_THAT(Ask(others_[0], "status"),
+              AllOf(StartsWith("UNAVAILABLE"), HasSubstr("rank 3 has ended")));
+  EXPECT_EQ(Ask(others_[0], "let-go"), "OK");  // Where it does not go on.
+}
+
+TEST_F(BarrierTest, RankZeroThatHasLeftKeepsNothingOnceTheOthersHave) {
+  Gather(2);
+  me_.reset();
+  EXPECT_EQ(fences_->statistics().fences, 3u);
+  EXPECT_EQ(Ask(others_[0], "leave"), "OK");
+  EXPECT_EQ(Ask(others_[1], "leave"), "OK");
+  ExpectSoon([&] { return fences_->statistics().fences == 0; });
+}
+
+// Who has left may go with the pool, and end.
+TEST_F(BarrierTest, WhenTheProcessOfARankZeroThatLeftEndsNobodyWaitsForEver) {
+  Process host = GatherAroundAnother();
+  for (const char* what : {"arrive", "leave"}) {
+    EXPECT_EQ(Ask(host, what), "OK");
+  }
+  EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+  absl::SleepFor(kMoment);
+  EXPECT_EQ(Ask(others_[0], "status-now"), "OK");
+  Order(host, "end");
+  EXPECT_EQ(host.child.Wait(), 0);
+  EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
+  EXPECT_THAT(Ask(others_[0], "status-now"),
+              AllOf(StartsWith("UNAVAILABLE: rank 0 has left, and its process "
+                               "has ended before rank "),
+                    HasSubstr(" had come to round 2")));
+  EXPECT_THAT(Ask(others_[1], "meet-on-host"),
+              StartsWith("UNAVAILABLE: rank 0 has left, and its process"));
+  EXPECT_EQ(Ask(others_[0], "let-go"), "OK");  // Where it does not go on.
+}
+
+TEST_F(BarrierTest, WhatIsCompleteStaysSoWhenTheProcessOfRankZeroEnds) {
+  Process host = GatherAroundAnother();
+  for (const char* what : {"arrive", "leave"}) {
+    EXPECT_EQ(Ask(host, what), "OK");
+  }
+  for (Process& other : others_) EXPECT_EQ(Ask(other, "meet"), "OK");
+  for (Process& other : others_) EXPECT_EQ(Ask(other, "sync"), "OK");
+  Order(host, "end");
+  EXPECT_EQ(host.child.Wait(), 0);
+  absl::SleepFor(10 * kMoment);
+  for (Process& other : others_) {
+    EXPECT_EQ(Ask(other, "status-now"), "OK");
+    EXPECT_THAT(Ask(other, "meet"), StartsWith("UNAVAILABLE: rank 0 has left"));
+  }
 }
 
 TEST_F(BarrierTest, LettingGoEndsItForAll) {

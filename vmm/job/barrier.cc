@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "platform/base/abandon.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
@@ -101,10 +100,11 @@ absl::Status Barrier::State::Join(const Device& device,
 
 absl::Status Barrier::State::Arrive(
     const std::function<absl::Status(Fence&)>& signal, Deadline deadline) {
-  absl::Status can = status();
+  absl::Status can = whole();
   if (!can.ok()) return can;
   can = signal(fences_[rank_]);
   if (!can.ok()) return Judge(can, rank_, deadline);
+  platform::MutexLock lock(mutex_);
   ++round_;
   return absl::OkStatus();
 }
@@ -119,7 +119,7 @@ absl::Status Barrier::State::Wait(CUstream stream) {
   for (std::uint32_t rank = 0; rank < size(); ++rank) {
     if (rank == rank_) continue;
     // Of a barrier that is broken nobody may come to that round.
-    absl::Status put = status().ok()
+    absl::Status put = whole().ok()
                            ? fences_[rank].Wait(stream, round_)
                            : fences_[rank].WaitOnHost(
                                  round_, absl::InfinitePast(), WhileWhole());
@@ -147,31 +147,6 @@ void Barrier::State::LetGo() {
   }
   LetGoOfAll();
   changed_.NotifyAll();
-}
-
-bool Barrier::State::End() {
-  {
-    const platform::MutexLock lock(mutex_);
-    ending_ = true;
-  }
-  changed_.NotifyAll();
-  stop_.Notify();
-  for (const std::unique_ptr<Link>& link : links_) {
-    if (link->watcher.joinable()) link->watcher.join();
-  }
-  const bool passed =
-      fences_.empty() ||
-      fences_[rank_].WaitOnHost(round_, absl::InfinitePast()).ok();
-  for (const std::unique_ptr<Link>& link : links_) {
-    // Those that are not told so take the hang-up for an end.
-    platform::Channel& channel = link->peer.channel();
-    if (passed && channel.is_open()) {
-      channel.Send(barrier::kBarrierBye, {}, {}, absl::InfinitePast())
-          .IgnoreError();
-    }
-    channel.Close();
-  }
-  return passed;
 }
 
 absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Host(
@@ -217,11 +192,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Join(
 
 Barrier::Barrier(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-Barrier::~Barrier() {
-  if (state_->IsOfAnotherProcess() || !state_->End()) {
-    platform::Abandon(std::move(state_));
-  }
-}
+Barrier::~Barrier() { State::Leave(std::move(state_)); }
 
 absl::Status Barrier::Arrive(CUstream stream) {
   return state_->Arrive(

@@ -18,6 +18,14 @@
 // confirmed). Then the barrier is broken: every call returns UNAVAILABLE and
 // which rank it was, and streams that wait are let go. If it had forked, they
 // are once nobody has its GPU context any more (docs/lifetime.md).
+//
+// The others learn of each other by rank 0, also when that has left: its process
+// watches until all have left or ended. Should the process end before, nobody
+// notices what becomes of the others. So each of them for which a round that it
+// came to is not complete then takes the barrier for broken: its calls return
+// UNAVAILABLE and who had not come, and its streams are let go. For the others
+// what is complete stays so, status() too, and there is no further round. Once all
+// streams have passed rank 0's last round, its process may end at any time.
 #ifndef VMMSHARE_VMM_JOB_BARRIER_H_
 #define VMMSHARE_VMM_JOB_BARRIER_H_
 
@@ -46,7 +54,8 @@ class Barrier {
  public:
   // Rank 0. `members[i]` is connected to rank i + 1, and the barrier's from now
   // on. `fences` is served under `fences_ticket` (Share::ticket())
-  // and must outlive the barrier. Returns when all have joined.
+  // and must outlive the barrier; this one's fences stay in its memory until the
+  // others have gone, too. Returns when all have joined.
   //   INVALID_ARGUMENT  no other member, or kMaxBarrierMembers of them
   //   DEADLINE_EXCEEDED, UNAVAILABLE  the message says which rank did not join
   //   DATA_LOSS         one answered something else
@@ -66,15 +75,19 @@ class Barrier {
 
   // Leaves. REQUIRES: the GPU has passed what Meet(), Arrive() and Wait() put
   // on streams; synchronise first. A round that this member has not arrived at
-  // will be UNAVAILABLE to the others. Where the GPU has not passed an arrival
-  // all the same, the fences' memory stays until this process ends.
+  // will be UNAVAILABLE to the others. Waits for none of them: rank 0 watches
+  // those that it leaves behind on threads of the barrier, which end after the
+  // last of them, or when the process exits. Where the GPU has not passed an
+  // arrival all the same, the fences' memory stays until this process ends, and
+  // nobody is watched.
   ~Barrier();
   Barrier(const Barrier&) = delete;
   Barrier& operator=(const Barrier&) = delete;
 
   // Arrives at the next round once all work that is on `stream` now is done,
   // and makes work that is put there later wait until all have arrived.
-  //   UNAVAILABLE  a member has ended, or has left without that round
+  //   UNAVAILABLE  a member has ended, or has left without that round; or rank 0
+  //                has left, and its process has ended
   //   ABORTED      LetGo() was called, by any member; or a member has ended,
   //                and who it was is not known here yet: see status()
   //   DATA_LOSS    a member wrote nonsense to a fence
@@ -97,7 +110,8 @@ class Barrier {
   // Ends the barrier for all: streams and threads that wait are let go.
   void LetGo();
 
-  // OK while nobody is known to have ended.
+  // OK while nobody is known to have ended, but a rank 0 that had left and left
+  // no round incomplete that this member came to.
   absl::Status status() const;
 
   std::uint32_t rank() const;

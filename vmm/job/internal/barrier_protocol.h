@@ -6,7 +6,8 @@
 //                                            kBarrierJoined, or
 //                                            protocol::kRefused
 //   kBarrierGone   somebody else has ended or left
-//   kBarrierBye    either side: it has left, and its GPU has passed
+//   kBarrierBye    either side: it has left, and its GPU has passed. After rank
+//                  0's, kBarrierGone may follow
 //
 // After kBarrierOffer, and after kBarrierJoined, comes the sender's lifeline.
 #ifndef VMMSHARE_VMM_JOB_INTERNAL_BARRIER_PROTOCOL_H_

@@ -3,6 +3,7 @@
 #define VMMSHARE_VMM_JOB_INTERNAL_BARRIER_STATE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,16 +43,21 @@ struct Link {
   std::thread watcher;
 };
 
+// How many barriers this process has left as rank 0 and still watches for the
+// others; for tests. A forked child has its parent's count.
+std::size_t LeftAndWatched();
+
 }  // namespace barrier
 
 // Calls are barrier.cc's; what watches the other members, on a thread each, is
-// barrier_watch.cc's.
+// barrier_watch.cc's; and how it ends, barrier_leave.cc's.
 class Barrier::State : public platform::Abandonable {
  public:
   State(std::uint32_t rank, platform::CancelEvent stop)
       : rank_(rank), forks_(platform::ForksSoFar()), stop_(std::move(stop)) {}
-  // Whether nothing of it is in use any more, so that it can be destroyed.
-  bool End();
+  // What a barrier's end comes to. Rank 0, by which the others learn of each
+  // other, goes on watching until they have gone.
+  static void Leave(std::unique_ptr<State> state);
 
   static absl::StatusOr<std::unique_ptr<State>> Make(std::uint32_t rank);
   bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
@@ -73,6 +79,11 @@ class Barrier::State : public platform::Abandonable {
     platform::MutexLock lock(mutex_);
     return status_;
   }
+  // Why no wait may begin any more.
+  absl::Status whole() const {
+    platform::MutexLock lock(mutex_);
+    return status_.ok() ? unwatched_ : status_;
+  }
   std::uint32_t rank() const { return rank_; }
   std::uint32_t size() const {
     return static_cast<std::uint32_t>(fences_.size());
@@ -80,18 +91,42 @@ class Barrier::State : public platform::Abandonable {
   std::uint64_t round() const { return round_; }
 
  private:
+  class Left;
+
+  // The GPU has passed this rank's arrivals.
+  bool HasPassed();
+  // Somebody is there whom this process watches for the others.
+  bool IsNeeded() const;
+  void SayBye();
+  // Has the watchers end.
+  void Stop();
+  void JoinWatchers();
+  bool NobodyIsThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOver() const {
+    platform::MutexLock lock(mutex_);
+    return IsOverNow();
+  }
+  bool IsOverNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ending_ || (left_ && NobodyIsThere());
+  }
+
   absl::Status StartWatchers();
   // On a thread of its own, until the barrier's end.
   void Watch(barrier::Link& link);
+  // By the last watcher of what rank 0 has left: nobody is there any more.
+  void Drop(barrier::Link& link);
   void WatchConnection(barrier::Link& link);
   // Of one whose connection has ended.
   void Lose(barrier::Link& link, const absl::Status& why);
+  // Rank 0 has left, and now its connection has ended too: nobody says any more
+  // who ends.
+  void LoseSight(barrier::Link& link);
   // What is known of it. Lets nobody go but those that wait for one that left.
   void TakeGone(const barrier::Gone& gone, const absl::Status& why);
   void TellOthers(const barrier::Gone& gone);
   // What ends a wait for others.
   FenceWatch WhileWhole() {
-    return {.still_worth = [this] { return status(); }};
+    return {.still_worth = [this] { return whole(); }};
   }
   void LetGoOfAll() {
     for (Fence& fence : fences_) fence.Abandon().IgnoreError();
@@ -111,14 +146,18 @@ class Barrier::State : public platform::Abandonable {
   std::unique_ptr<ImportedFencePool> imported_;  // Goes after the fences.
   std::vector<Fence> fences_;                    // One a rank.
   std::vector<std::unique_ptr<barrier::Link>> links_;
-  std::uint64_t round_ = 0;
+  std::atomic<std::uint64_t> round_ = 0;  // Grows under mutex_.
 
   mutable platform::Mutex mutex_;
   platform::CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // Of the whole barrier.
+  // Why waits that are put from now on might never end; see LoseSight().
+  absl::Status unwatched_ ABSL_GUARDED_BY(mutex_);
   // Of each rank: why it will arrive at no further round.
   std::vector<absl::Status> gone_ ABSL_GUARDED_BY(mutex_);
-  platform::Mutex sending_;  // Of what watchers send.
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;         // Rank 0, but it watches.
+  std::size_t watching_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads.
+  platform::Mutex sending_;                           // Of what watchers send.
 };
 
 }  // namespace vmm

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string>
 
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
@@ -27,21 +28,30 @@ absl::Status Barrier::State::StartWatchers() {
     RETURN_IF_ERROR(
         platform::StartThread(link->watcher, "that watches a barrier",
                               [this, raw = link.get()] { Watch(*raw); }));
+    const platform::MutexLock lock(mutex_);
+    ++watching_;
   }
   return absl::OkStatus();
 }
 
 void Barrier::State::Watch(barrier::Link& link) {
   WatchConnection(link);
-  while (!ending_) {
+  while (!IsOver()) {
     KeepLetGo();
     const platform::MutexLock lock(mutex_);
-    if (!ending_)
+    if (!IsOverNow())
       changed_.WaitFor(mutex_, absl::ToChronoNanoseconds(kLookAtLetGo));
   }
+  bool drops = false;
+  {
+    const platform::MutexLock lock(mutex_);
+    drops = --watching_ == 0 && left_;
+  }
+  if (drops) Drop(link);
 }
 
 void Barrier::State::WatchConnection(barrier::Link& link) {
+  bool has_left = false;
   for (;;) {
     absl::StatusOr<platform::Message> message =
         link.peer.Receive(Deadline::In(kLookAtLetGo), &stop_);
@@ -67,10 +77,18 @@ void Barrier::State::WatchConnection(barrier::Link& link) {
       gone.left = true;
       why = absl::UnavailableError(
           absl::StrCat(barrier::NameOf(link.rank), " has left the barrier"));
+      if (link.rank == 0) {  // It goes on telling who ends.
+        has_left = true;
+        TakeGone(gone, why);
+        continue;
+      }
     } else if (message.ok()) {
       why = absl::DataLossError(absl::StrCat(
           barrier::NameOf(link.rank), " sent a message of type 0x",
           absl::Hex(message->type), ", which has no place in a barrier"));
+    } else if (has_left) {
+      LoseSight(link);
+      return;
     } else {
       Lose(link, message.status());
       return;
@@ -91,8 +109,35 @@ void Barrier::State::Lose(barrier::Link& link, const absl::Status& why) {
   TellOthers(gone);
   // What it forked may still write to what the others wait for.
   while (!link.peer.HasEnded(Deadline::In(kLookAtEnding))) {
-    if (ending_) return;
+    if (IsOver()) return;
   }
+  LetGoOfAll();
+}
+
+void Barrier::State::LoseSight(barrier::Link& link) {
+  const std::string why = "rank 0 has left, and its process has ended";
+  absl::Status broken;
+  {
+    const platform::MutexLock lock(mutex_);
+    // From here on no wait begins.
+    unwatched_ = absl::UnavailableError(
+        absl::StrCat(why, ": nobody would notice the end of another member"));
+    // What waits already waits for this round, or one before.
+    for (std::uint32_t rank = 0; rank < size() && broken.ok(); ++rank) {
+      if (rank == rank_ || !gone_[rank].ok() ||
+          fences_[rank].WaitOnHost(round_, absl::InfinitePast()).ok()) {
+        continue;
+      }
+      broken = absl::UnavailableError(absl::StrCat(
+          why, " before ", barrier::NameOf(rank), " had come to round ",
+          round(), ": nobody would notice its end"));
+    }
+    if (status_.ok()) status_ = broken;
+  }
+  changed_.NotifyAll();
+  if (broken.ok()) return;
+  // Others are to learn why before their streams go on.
+  link.peer.HasEnded(Deadline::In(kEndAfterHangUp));
   LetGoOfAll();
 }
 
@@ -131,19 +176,21 @@ absl::Status Barrier::State::Judge(const absl::Status& status,
                                    std::uint32_t rank, Deadline deadline) {
   if (!absl::IsAborted(status) && !absl::IsUnavailable(status)) {
     return platform::Annotate(
-        status, absl::StrCat(barrier::NameOf(rank), " in round ", round_));
+        status, absl::StrCat(barrier::NameOf(rank), " in round ", round()));
   }
   // Somebody may have let go before this process was told why.
   deadline = std::min(deadline, Deadline::In(kEndAfterHangUp));
   platform::MutexLock lock(mutex_);
-  while (status_.ok() && gone_[rank].ok() && !deadline.Passed()) {
+  while (status_.ok() && gone_[rank].ok() && unwatched_.ok() &&
+         !deadline.Passed()) {
     changed_.WaitFor(mutex_, deadline.Slice());
   }
   if (!status_.ok()) return status_;
   if (!gone_[rank].ok()) return gone_[rank];
+  if (!unwatched_.ok()) return unwatched_;
   return platform::Annotate(
       status, absl::StrCat("the barrier was let go, ", barrier::NameOf(rank),
-                           " in round ", round_));
+                           " in round ", round()));
 }
 
 }  // namespace vmm
