@@ -1,6 +1,7 @@
 #include "fabric/pmix.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -80,6 +81,16 @@ class PmixExchange::Session {
 
   absl::StatusOr<std::unique_ptr<PmixExchange>> Connect(
       const PmixOptions& options, Deadline deadline) {
+    // First of all: in a forked child the turn may be a thread's that is not
+    // there, and so may the mutex.
+    const std::int64_t self = platform::CurrentProcessId();
+    std::int64_t rank = 0;
+    if (!process_.compare_exchange_strong(rank, self) && rank != self) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "process ", rank,
+          " is the rank, and this one is forked from "
+          "it: exchange in the rank, or start programs of their own"));
+    }
     RETURN_IF_ERROR(TakeTurn(deadline));
     auto made = ConnectInTurn(options, deadline);
     const platform::MutexLock lock(mutex_);
@@ -111,15 +122,8 @@ class PmixExchange::Session {
       ASSIGN_OR_RETURN(state->client,
                        PmixClient::Join(options.library, deadline));
       state_ = std::move(state);
-      process_ = platform::CurrentProcessId();
       // After libpmix was opened, hence before what it does at exit itself.
       std::atexit([] { Get().Leave(); });
-    }
-    if (process_ != platform::CurrentProcessId()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "process ", process_,
-          " is the rank, and this one is forked from "
-          "it: exchange in the rank, or start programs of their own"));
     }
     if (state_->library != options.library) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -141,8 +145,8 @@ class PmixExchange::Session {
   platform::Mutex mutex_;
   platform::CondVar turn_;
   bool taken_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<State> state_;  // Of whoever has the turn; set once.
-  std::int64_t process_ = 0;
+  std::shared_ptr<State> state_;           // Of whoever has the turn; set once.
+  std::atomic<std::int64_t> process_ = 0;  // That connected, or tried, first.
 };
 
 PmixExchange::PmixExchange(std::shared_ptr<State> state, int number)

@@ -124,5 +124,33 @@ TEST(PmixExchange, AForkedChildIsNoRank) {
   EXPECT_EQ(RunRank("pmix-a-forked-child-is-no-rank"), 0);
 }
 
+// Forked while a thread, which is not in the child, is joining.
+void AForkedChildWaitsForNoThreadOfTheRank() {
+  std::promise<void> reached;
+  std::promise<void> open;
+  ThePmix().in_init = [&] {
+    reached.set_value();
+    open.get_future().wait();
+  };
+  std::thread other([] { EXPECT_TRUE(Connect().ok()); });
+  reached.get_future().wait();
+  EXPECT_EQ(RunInFork([] {
+              const absl::Status status =
+                  Connect(Deadline::In(absl::Seconds(1))).status();
+              EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+              return ::testing::Test::HasFailure() ? 1 : 0;
+            }),
+            0);
+  open.set_value();
+  other.join();
+}
+const bool kAForkedChildWaitsForNoThreadOfTheRank =
+    RegisterChild("pmix-a-forked-child-waits-for-no-thread-of-the-rank",
+                  &Rank<&AForkedChildWaitsForNoThreadOfTheRank>);
+TEST(PmixExchange, AForkedChildWaitsForNoThreadOfTheRank) {
+  if (!MayFork()) GTEST_SKIP() << "no fork here";
+  EXPECT_EQ(RunRank("pmix-a-forked-child-waits-for-no-thread-of-the-rank"), 0);
+}
+
 }  // namespace
 }  // namespace vmm::testing
