@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/child.h"
@@ -82,6 +83,12 @@ TEST_F(FenceArrayTest, NeedsWholeFencesInMemoryThatItsDeviceMayWrite) {
                 FenceArray::Over(device, range.at, range.bytes).status(),
                 "expected multiples of 256");
   }
+  // To where it began, around all addresses: both ends may be written.
+  ExpectFails(
+      absl::StatusCode::kInvalidArgument,
+      FenceArray::Over(device, at + 512, std::uint64_t{0} - 256).status(),
+      absl::StrCat("18446744073709551360 bytes at 0x", absl::Hex(at + 512))
+          .c_str());
   Allocation other = Must(Allocation::Create(device, {.size = kGranule}));
   Must(other.SetAccess({{Location::On(device), Access::kRead}}));
   ExpectFails(absl::StatusCode::kFailedPrecondition,

@@ -1,5 +1,6 @@
 #include "vmm/sync/fence_array.h"
 
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -78,6 +79,11 @@ absl::StatusOr<std::unique_ptr<FenceArray>> FenceArray::Over(
     return absl::InvalidArgumentError(absl::StrCat(
         "fences were asked for in ", bytes, " bytes at 0x", absl::Hex(memory),
         "; expected multiples of ", kFenceBytes, ", and at least one"));
+  }
+  if (bytes - 1 > std::numeric_limits<CUdeviceptr>::max() - memory) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fences were asked for in ", bytes, " bytes at 0x", absl::Hex(memory),
+        ", which is more than there are addresses behind it"));
   }
   absl::Status can = fence::CheckStreamOperations(device);
   if (can.ok()) can = CheckWritable(device, memory);

@@ -53,7 +53,8 @@ class FenceArray {
   // `device`, and wait by `mechanism`. Changes nothing there. Takes a stream and
   // 2 MiB of host memory, by which the host asks. Make it before streams wait: the
   // driver may not make a stream while many do (docs/ordering.md).
-  //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none
+  //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none; more than there
+  //                        are addresses behind `memory`
   //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
   //                        or it is no VMM memory
   //   UNIMPLEMENTED        the device has no stream memory operations; or no
