@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -356,6 +357,33 @@ TEST_F(FenceArrayTest, ADeviceThatDoesNotAnswerIsADeadlineExceeded) {
   ExpectFails(absl::StatusCode::kDeadlineExceeded,
               fence.WaitOnHost(1, absl::InfinitePast()), "has not answered");
   EXPECT_GT(faults.Disarm().fired, 1u);
+  EXPECT_EQ(Must(fence.Query()), 0u) << "it must work again";
+}
+
+// Who waits longer for such a GPU keeps nobody who does not.
+TEST_F(FenceArrayTest, AnothersQuestionIsWaitedForNoLongerThanTheDeadline) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const std::unique_ptr<FenceArray> array = Must(FenceArray::Over(
+      Must(Device::ByOrdinal(failing, 0)), memory_.address(), memory_.size()));
+  Fence fence = Must(array->At(0));
+  faults.ResetCounts();
+  faults.Arm({.point = {.times = FaultPoint::kForEver},
+              .entry = "cuStreamQuery",
+              .result = CUDA_ERROR_NOT_READY});
+  std::thread other([&fence] { EXPECT_TRUE(fence.Query().ok()); });
+  while (!faults.CallsByEntry().contains("cuStreamQuery")) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const absl::Time start = absl::Now();
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              fence.WaitOnHost(1, start + absl::Milliseconds(30)),
+              "has not answered");
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              array->Clear(start + absl::Milliseconds(30)), "has not answered");
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  faults.Disarm();
+  other.join();
   EXPECT_EQ(Must(fence.Query()), 0u) << "it must work again";
 }
 

@@ -46,7 +46,44 @@ std::string Call(const char* entry, CUdeviceptr at) {
   return absl::StrCat(entry, "(address=0x", absl::Hex(at), ") of a fence");
 }
 
+absl::Status NotMyTurn() {
+  return absl::DeadlineExceededError(
+      "the device has not answered what another thread asked it of a fence of "
+      "the same array: its memory is out of reach, or the device has stopped");
+}
+
+// Gives back a turn that the caller has.
+class ABSL_SCOPED_LOCKABLE TurnGiver {
+ public:
+  explicit TurnGiver(Turn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn)
+      : turn_(turn) {}
+  ~TurnGiver() ABSL_UNLOCK_FUNCTION() { turn_.Give(); }
+  TurnGiver(const TurnGiver&) = delete;
+  TurnGiver& operator=(const TurnGiver&) = delete;
+
+ private:
+  Turn& turn_;
+};
+
 }  // namespace
+
+bool Turn::TakeBy(Deadline deadline) {
+  const platform::MutexLock lock(mutex_);
+  while (taken_) {
+    if (deadline.Passed()) return false;
+    given_.WaitFor(mutex_, deadline.Slice());
+  }
+  taken_ = true;
+  return true;
+}
+
+void Turn::Give() {
+  {
+    const platform::MutexLock lock(mutex_);
+    taken_ = false;
+  }
+  given_.NotifyOne();
+}
 
 void StreamTraits::Close(const Value& value) {
   platform::ReportReleaseFailure(value.driver->Error(
@@ -199,7 +236,8 @@ absl::Status DeviceMemory::End(CUdeviceptr fence, std::uint64_t reached,
 absl::StatusOr<Progress> DeviceMemory::Look(CUdeviceptr fence,
                                             std::uint64_t base,
                                             Deadline deadline) {
-  platform::MutexLock lock(mutex_);
+  if (!turn_.TakeBy(deadline)) return NotMyTurn();
+  const TurnGiver giver(turn_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   return Judge(fence, base, deadline);
@@ -237,7 +275,8 @@ absl::StatusOr<Progress> DeviceMemory::Judge(CUdeviceptr fence,
 
 absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
                                  Deadline deadline) {
-  platform::MutexLock lock(mutex_);
+  if (!turn_.TakeBy(deadline)) return NotMyTurn();
+  const TurnGiver giver(turn_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   absl::Status done = Write(fence, raw);
@@ -246,7 +285,8 @@ absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
 
 absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
                                    Deadline deadline) {
-  platform::MutexLock lock(mutex_);
+  if (!turn_.TakeBy(deadline)) return NotMyTurn();
+  const TurnGiver giver(turn_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   absl::StatusOr<Progress> now = Judge(fence, base, deadline);
@@ -260,7 +300,8 @@ absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
 
 absl::Status DeviceMemory::Warm(const FenceKernels& kernels,
                                 Deadline deadline) {
-  platform::MutexLock lock(mutex_);
+  if (!turn_.TakeBy(deadline)) return NotMyTurn();
+  const TurnGiver giver(turn_);
   ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
   RETURN_IF_ERROR(kernels.Warm(stream_.get().stream));
   busy_ = true;
@@ -268,7 +309,8 @@ absl::Status DeviceMemory::Warm(const FenceKernels& kernels,
 }
 
 absl::Status DeviceMemory::Clear(Deadline deadline) {
-  platform::MutexLock lock(mutex_);
+  if (!turn_.TakeBy(deadline)) return NotMyTurn();
+  const TurnGiver giver(turn_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   if (CUresult r = driver_->cuMemsetD8Async(

@@ -47,6 +47,20 @@ struct StreamTraits {
   static void Close(const Value& value);
 };
 
+// What one thread at a time has. Others wait for it by a deadline each, for who has
+// it may be waiting for a device that does not answer.
+class ABSL_LOCKABLE Turn {
+ public:
+  // False: it could not be had by then.
+  bool TakeBy(Deadline deadline) ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true);
+  void Give() ABSL_UNLOCK_FUNCTION();
+
+ private:
+  platform::Mutex mutex_;
+  platform::CondVar given_;
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 // Thread-safe: one thread at a time asks the device.
 class DeviceMemory final : public Memory {
  public:
@@ -90,26 +104,26 @@ class DeviceMemory final : public Memory {
   // With the context current:
   absl::StatusOr<Progress> Judge(CUdeviceptr fence, std::uint64_t base,
                                  Deadline deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
   absl::StatusOr<Found> Read(CUdeviceptr fence, Deadline deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
   absl::Status Write(CUdeviceptr word, std::uint64_t value)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Await(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
+  absl::Status Await(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
   // Writes what an abandoned fence has: the end, and where it came.
   absl::Status End(CUdeviceptr fence, std::uint64_t reached, std::uint64_t end,
-                   Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                   Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_);
 
   const platform::Driver driver_;
   const CUdeviceptr first_;
   std::vector<Seen> seen_;
   const PrimaryContext context_;
-  platform::Mutex mutex_;
+  Turn turn_;
   // Where copies arrive.
-  std::unique_ptr<Allocation> landing_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Allocation> landing_ ABSL_GUARDED_BY(turn_);
   platform::Owned<StreamTraits> stream_;
   // The stream's work may not be done.
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool busy_ ABSL_GUARDED_BY(turn_) = false;
 };
 
 }  // namespace vmm::fence
