@@ -54,7 +54,8 @@ class Own {
     return *own;
   }
 
-  // Makes it if there is none, or if somebody has closed its descriptor.
+  // Makes it if there is none, if somebody has closed its descriptor, or if a
+  // peer has made it useless for others.
   absl::StatusOr<const OsHandle*> Take() {
     MutexLock lock(mutex_);
     absl::Status made = Ensure();
@@ -110,12 +111,21 @@ class Own {
     return OsError(errno, "fstat(vmmshare-lifeline)");
   }
 
+  // Whoever it was sent to may have forbidden all further seals: nobody would
+  // take it any more.
+  bool CanBeSealed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int seals = ::fcntl(Fd(handle_), F_GET_SEALS);
+    return seals < 0 || (seals & F_SEAL_SEAL) == 0;
+  }
+
   absl::Status Ensure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bool has_descriptor = false;
     // A clone() without fork's handlers finds its parent's.
     if (process_ == CurrentProcessId()) {
       const absl::StatusOr<bool> is_ours = IsOurs();
       if (!is_ours.ok()) return is_ours.status();
-      if (*is_ours) return absl::OkStatus();
+      has_descriptor = *is_ours;
+      if (has_descriptor && CanBeSealed()) return absl::OkStatus();
       // What was forked since has the one before.
       unseen_ |= counts_ != nullptr && counts_->forks.load() != 0;
     } else {
@@ -138,11 +148,15 @@ class Own {
     ::fcntl(Fd(*page), F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
     if (known_ < pages_.size()) pages_[known_++] = data;
+    // Forks are counted in the new one from now on, and map the one before as
+    // well. Whoever has that waits as after a fork.
+    if (counts_ != nullptr) counts_->forks.fetch_add(1);
     counts_ = new (data) Counts{};
     counts_->unseen.store(unseen_ ? 1 : 0);
     inode_ = info.st_ino;
     device_ = info.st_dev;
-    // What has the number of the one before is not ours to close.
+    // What has the number of one that was closed is not ours to close.
+    if (has_descriptor) handle_.Reset();
     static_cast<void>(std::move(handle_).Relinquish());
     handle_ = *std::move(page);
     return absl::OkStatus();

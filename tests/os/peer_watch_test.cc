@@ -107,6 +107,21 @@ int Watched(const Args& args) {
 }
 const bool kWatched = RegisterChild("watched", &Watched);
 
+// args: where to dial, once with the lifeline and once more when its descriptor,
+// with all others, has been closed and another process forked.
+int ClosesAndForks(const Args& args) {
+  Channel first = Must(Channel::Connect(args[0], {}, Late()));
+  Must(SendLifeline(first, Late()));
+  CloseAll();
+  const std::string id = std::to_string(Fork());
+  Channel second = Must(Channel::Connect(args[0], {}, Late()));
+  Must(second.Send(
+      1, {reinterpret_cast<const std::uint8_t*>(id.data()), id.size()}, {},
+      Late()));
+  for (;;) ::pause();
+}
+const bool kClosesAndForks = RegisterChild("closes-and-forks", &ClosesAndForks);
+
 // A killed process, and what is known of it.
 class PeerWatchTest : public OsTest {
  protected:
@@ -221,6 +236,25 @@ TEST_F(PeerWatchTest, ALifelineWhoseDescriptorWasClosedIsMadeAgain) {
   ExpectProofOnlyAfterTheEndOf(watch);
 }
 
+// The child maps the one that was sent before, too.
+TEST_F(PeerWatchTest, AForkAfterItWasSentAndClosedIsWaitedFor) {
+  Listener listener = Must(Listener::Bind({temp_.path(), ""}, {}));
+  child_.emplace(Child::Start("closes-and-forks", {listener.address()}));
+  Channel first = Must(listener.Accept(Late()));
+  PeerWatch watch = Must(PeerWatch::Receive(first, Late()));
+  Channel second = Must(listener.Accept(Late()));
+  const Message message = Must(second.Receive(Late()));
+  Check(
+      absl::SimpleAtoi(
+          std::string(message.payload.begin(), message.payload.end()), &made_),
+      "no process id");
+  const absl::Time killed = absl::Now();
+  KillWhatItMade();
+  KillIt();
+  Must(watch.WaitForEnd(Late()));
+  EXPECT_GE(absl::Now() - killed, absl::Seconds(2));
+}
+
 TEST_F(PeerWatchTest, OfForksWithTheClosedOneNothingIsKnown) {
   PeerWatch watch = Start("fork, close", "");
   KillIt();
@@ -322,6 +356,31 @@ TEST_F(HostileLifeline, OtherMessagesAreRefused) {
   EXPECT_TRUE(
       absl::IsInvalidArgument(Refused(kLifelineMessage, 0, {one, one})));
   EXPECT_TRUE(Refused(kLifelineMessage, 0, {one}).ok());
+}
+
+// args: where to dial. Sends its lifeline a second time when it is told to.
+int SendsItTwice(const Args& args) {
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  Must(SendLifeline(channel, Late()));
+  Must(channel.Receive(Late()));
+  Must(SendLifeline(channel, Late()));
+  return channel.WaitForHangUp(Late()).ok() ? 0 : 1;
+}
+const bool kSendsItTwice = RegisterChild("sends-it-twice", &SendsItTwice);
+
+// Or a hostile owner would keep its importers from all others.
+TEST_F(PeerWatchTest, OneThatAPeerHasSpoiledIsNotSentToOthers) {
+  Listener listener = Must(Listener::Bind({temp_.path(), ""}, {}));
+  Child child = Child::Start("sends-it-twice", {listener.address()});
+  Channel channel = Must(listener.Accept(Late()));
+  const Message first = Must(channel.Receive(Late()));
+  ASSERT_EQ(::fcntl(RawFd(first.handles[0]), F_ADD_SEALS, F_SEAL_SEAL), 0);
+  Must(channel.Send(1, {}, {}, Late()));
+  PeerWatch watch = Must(PeerWatch::Receive(channel, Late()));
+  EXPECT_EQ(watch.Look(), PeerEnd::kNotEnded);
+  channel.Close();
+  EXPECT_EQ(child.Wait(), 0);
+  Must(watch.WaitForEnd(Late()));
 }
 
 TEST_F(HostileLifeline, OtherDescriptorsAreRefused) {
