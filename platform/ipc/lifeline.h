@@ -8,7 +8,9 @@
 //
 // A child in which CUDA can be used has no context of its parent's: where that had
 // initialised CUDA before, each call answers NOT_INITIALIZED in the child. So it
-// lets go of the pages that it inherited.
+// lets go of the pages that it inherited. But another driver, or another copy of
+// the same, answers in the child all the same: where one had answered in the
+// parent before the fork, the pages stay.
 //
 // Whoever has the handle asks the kernel whether anybody maps the page. It can
 // neither write nor map it for writing.
@@ -36,7 +38,8 @@ inline constexpr std::uint16_t kLifelineMessage = 0xF0F0;
 absl::Status SendLifeline(Channel& channel, Deadline deadline);
 
 // Unmaps those of the processes that this one was forked from: their ends are
-// proven without its own. REQUIRES: a call of the CUDA driver has succeeded here.
+// proven without its own. Does nothing in what a process forked that has called
+// this. REQUIRES: a call of the CUDA driver has succeeded here.
 // Thread-safe.
 void LetGoOfInheritedLifelines();
 

@@ -75,6 +75,10 @@ class Own {
   void AfterForkInParent() ABSL_UNLOCK_FUNCTION(mutex_) { mutex_.Unlock(); }
   void LetGoOfInherited() {
     const MutexLock lock(mutex_);
+    // One of another driver, or of another copy of it, says nothing.
+    const std::int64_t self = CurrentProcessId();
+    if (driver_process_ == 0) driver_process_ = self;
+    if (driver_process_ != self) return;
     for (std::size_t i = 0; i < inherited_; ++i) {
       ::munmap(pages_[i], kPageBytes);
     }
@@ -169,6 +173,9 @@ class Own {
   dev_t device_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t process_ ABSL_GUARDED_BY(mutex_) = CurrentProcessId();
   bool unseen_ ABSL_GUARDED_BY(mutex_) = false;
+  // In which a driver has answered first: this one, one that it was forked from,
+  // or 0.
+  std::int64_t driver_process_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that are mapped here, the inherited ones first.
   std::array<void*, kKnownPages> pages_ ABSL_GUARDED_BY(mutex_) = {};
   std::size_t known_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -224,6 +224,12 @@ TEST_F(PeerWatchTest, WhoInitialisesCudaKeepsALifelineOfItsOwn) {
   ExpectProofOnlyAfterTheEndOf(watch);
 }
 
+// It is another driver, or another copy of it: its parent's context may be here.
+TEST_F(PeerWatchTest, OneThatInitialisesCudaAfterItsParentIsWaitedFor) {
+  PeerWatch watch = Start("driver", "fork with a driver");
+  ExpectProofOnlyAfterTheEndOf(watch);
+}
+
 TEST_F(PeerWatchTest, SpawningIsNoFork) {
   PeerWatch watch = Start("", "spawn");
   KillIt();
