@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -87,6 +88,16 @@ class KeeperStoreTest : public KeeperTest {
     return why;
   }
 
+  // Fills the queue of a systemd that reads nothing, but for so many messages.
+  void LeaveRoomFor(int messages) {
+    int most = 0;
+    std::ifstream("/proc/sys/net/unix/max_dgram_qlen") >> most;
+    ServiceManager other = Must(Manager());
+    for (int i = messages; i <= most; ++i) {
+      Must(other.Remove("none", absl::InfinitePast()));
+    }
+  }
+
   std::optional<FakeSystemd> systemd_;
   const keeper::Client client_{1, platform::CurrentUser(), 1};
   Log log_;
@@ -115,6 +126,49 @@ TEST_F(KeeperStoreTest, WhatSystemdNoLongerTakesIsKeptAndDoesNotSurvive) {
   Must(client.Seal("late", Late()));
   EXPECT_EQ(Listed(client, "late")->state, KeptState::kSealed);
   EXPECT_THAT(log_.Take(), IsEmpty());
+}
+
+// Or what was dropped would be there after a restart.
+TEST_F(KeeperStoreTest, WhatSystemdMayHaveTakenIsDroppedThereToo) {
+  const auto server = Must(StartWith(Manager()));
+  KeeperClient client = Client();
+  const Allocation memory = MakePattern(kGranule, 1);
+  const absl::Time late = absl::Now() + absl::Minutes(2);
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(2);  // The handle and the record.
+    Must(client.Put("name", memory.shareable(), late));
+    EXPECT_FALSE(Listed(client, "name")->survives_restart);
+    EXPECT_FALSE(client.Seal("name", late).ok());
+    EXPECT_FALSE(client.Drop("name", late).ok());
+  }
+  ExpectSoon([&] { return systemd_->Stored().size() == 2; });
+  Must(client.Drop("name", late));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+TEST_F(KeeperStoreTest, WhatWasSealedAtTheSecondTrySurvives) {
+  platform::StoredHandles passed;
+  {
+    const auto server = Must(StartWith(Manager()));
+    KeeperClient client = Client();
+    const Allocation memory = MakePattern(kGranule, 1);
+    const absl::Time late = absl::Now() + absl::Minutes(2);
+    Must(client.Put("name", memory.shareable(), late));
+    {
+      const std::unique_lock<std::mutex> still = systemd_->StandStill();
+      LeaveRoomFor(1);  // The record.
+      EXPECT_FALSE(client.Seal("name", late).ok());
+    }
+    Must(client.Seal("name", late));
+    passed.handles = systemd_->Stored();
+  }
+  const auto server = Must(StartWith(Manager(), std::move(passed)));
+  EXPECT_THAT(log_.Take(), IsEmpty());
+  KeeperClient client = Client();
+  EXPECT_EQ(Listed(client, "name")->state, KeptState::kSealed);
+  Must(client.Drop("name", Late()));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
 }
 
 TEST_F(KeeperStoreTest, WhatReplacesIsKeptThoughSystemdHasGone) {

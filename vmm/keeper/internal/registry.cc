@@ -403,7 +403,7 @@ KeptMemory Registry::Describe(const std::string& name, const Entry& entry) {
   // As it travels.
   memory.since = absl::FromUnixMicros(absl::ToUnixMicros(entry.since));
   memory.attached = entry.attached;
-  memory.survives_restart = !entry.saved.id.empty();
+  memory.survives_restart = entry.saved.survives();
   if (entry.content != nullptr) {
     const Ticket& ticket = entry.content->ticket;
     memory.size = ticket.requested_size;

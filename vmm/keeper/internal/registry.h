@@ -62,7 +62,11 @@ struct Content {
 
 // What the store (store.h) calls an entry.
 struct Saved {
-  std::string id;  // Empty: does not survive a restart.
+  std::string id;  // Empty: nothing of it is stored.
+  // The store has said neither that it has it nor that it has not: it does not
+  // count as stored, and has to be removed all the same.
+  bool in_doubt = false;
+  bool survives() const { return !id.empty() && !in_doubt; }
   friend bool operator==(const Saved&, const Saved&) = default;
 };
 

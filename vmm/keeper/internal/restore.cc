@@ -103,7 +103,8 @@ std::vector<Store::Restored> Store::Restore(
       // Without a service manager it is served, and not there the next time.
       if (manager_.has_value()) {
         saved.id = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
-        entries_[saved.id] = {*record, content->handles.size()};
+        entries_[saved.id] = {*record, content->handles.size(),
+                              record->revision, record->revision};
       }
       whole.push_back({*record,
                        std::make_shared<const Content>(*std::move(content)),

@@ -90,7 +90,7 @@ absl::Status Store::StoreRecord(const Record& record, Deadline deadline) {
 }
 
 absl::Status Store::StoreAll(const Record& record, const Content& content,
-                             Deadline deadline) {
+                             Deadline deadline, bool* is_recorded) {
   for (std::size_t i = 0; i < content.handles.size(); ++i) {
     absl::Status stored = manager_->Store(
         NameOfHandle(record.id, i),
@@ -99,6 +99,7 @@ absl::Status Store::StoreAll(const Record& record, const Content& content,
   }
   absl::Status recorded = StoreRecord(record, deadline);
   if (!recorded.ok()) return recorded;
+  *is_recorded = true;
   return manager_->Barrier(deadline);
 }
 
@@ -107,12 +108,16 @@ void Store::Forget(absl::string_view name) {
   manager_->Remove(name, Deadline::In(kPatience)).IgnoreError();
 }
 
-absl::Status Store::RemoveAll(const Record& record, std::size_t handles,
-                              Deadline deadline) {
-  absl::Status removed =
-      manager_->Remove(NameOfRecord(record.id, record.revision), deadline);
-  for (std::size_t i = 0; removed.ok() && i < handles; ++i) {
-    removed = manager_->Remove(NameOfHandle(record.id, i), deadline);
+absl::Status Store::RemoveAll(const Entry& entry, Deadline deadline) {
+  const std::uint64_t id = entry.record.id;
+  absl::Status removed;
+  for (std::uint64_t revision = entry.first_revision;
+       removed.ok() && revision <= entry.last_revision; ++revision) {
+    removed = manager_->Remove(
+        NameOfRecord(id, static_cast<std::uint32_t>(revision)), deadline);
+  }
+  for (std::size_t i = 0; removed.ok() && i < entry.handles; ++i) {
+    removed = manager_->Remove(NameOfHandle(id, i), deadline);
   }
   return removed.ok() ? manager_->Barrier(deadline) : removed;
 }
@@ -144,27 +149,35 @@ Saved Store::Save(const std::string& name, const Client& client,
   if (const auto old = entries_.find(as.replaces.id); old != entries_.end()) {
     record.replaces = old->second.record.id;
   }
-  const Deadline deadline = Deadline::In(kPatience);
-  absl::Status stored = StoreAll(record, content, deadline);
+  const Entry entry{std::move(record), content.handles.size()};
+  bool is_recorded = false;
+  absl::Status stored =
+      StoreAll(entry.record, content, Deadline::In(kPatience), &is_recorded);
   if (!stored.ok()) {
     *why = std::string(stored.message());
-    RemoveAll(record, content.handles.size(), deadline).IgnoreError();
-    return {};
+    const absl::Status removed = RemoveAll(entry, Deadline::In(kPatience));
+    // Without a record it is half an entry.
+    if (removed.ok() || !is_recorded) return {};
   }
   stored_ += needed;
   const std::string key = KeyOf(*id);
-  entries_[key] = {std::move(record), content.handles.size()};
-  return {key};
+  entries_[key] = entry;
+  return {key, !stored.ok()};
 }
 
 absl::Status Store::Seal(const Saved& saved) {
   const auto found = entries_.find(saved.id);
   if (found == entries_.end()) return absl::OkStatus();
+  if (saved.in_doubt) {
+    // Or a restart could find it as it was before it was sealed.
+    return platform::Annotate(Remove(saved), "the seal could not be recorded",
+                              "It is not sealed; try again.");
+  }
   const Deadline deadline = Deadline::In(kPatience);
-  const Record& old = found->second.record;
-  Record sealed = old;
+  Record sealed = found->second.record;
   sealed.sealed = true;
-  ++sealed.revision;
+  // One of a try before may be there: of two with one name none would count.
+  sealed.revision = ++found->second.last_revision;
   absl::Status stored = StoreRecord(sealed, deadline);
   if (stored.ok()) stored = manager_->Barrier(deadline);
   if (!stored.ok()) {
@@ -173,7 +186,12 @@ absl::Status Store::Seal(const Saved& saved) {
                               "It is not sealed; try again.");
   }
   // Of two records the one of the higher revision counts.
-  Forget(NameOfRecord(old.id, old.revision));
+  std::uint32_t& first = found->second.first_revision;
+  const Deadline until = Deadline::In(kPatience);
+  while (first < sealed.revision &&
+         manager_->Remove(NameOfRecord(sealed.id, first), until).ok()) {
+    ++first;
+  }
   found->second.record = std::move(sealed);
   return absl::OkStatus();
 }
@@ -181,8 +199,7 @@ absl::Status Store::Seal(const Saved& saved) {
 absl::Status Store::Remove(const Saved& saved) {
   const auto found = entries_.find(saved.id);
   if (found == entries_.end()) return absl::OkStatus();
-  absl::Status removed = RemoveAll(found->second.record, found->second.handles,
-                                   Deadline::In(kPatience));
+  absl::Status removed = RemoveAll(found->second, Deadline::In(kPatience));
   if (!removed.ok()) {
     // What was sent may be obeyed later, and nothing takes it back.
     return platform::Annotate(

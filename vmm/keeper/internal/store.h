@@ -67,13 +67,14 @@ class Store {
     bool sealed = false;
     Saved replaces = {};  // Counts no more from the moment this is stored.
   };
-  // Stores an entry. The answer is empty, and `why` says
-  // why, when it will not survive a restart. Nothing of it is left there then.
+  // Stores an entry. The answer does not survive a restart when `why` says why.
+  // Nothing of it that could be taken for whole is left there then, unless the
+  // answer is in doubt.
   Saved Save(const std::string& name, const Client& client,
              const Content& content, absl::Time since, const As& as,
              std::string* why);
-  // The entry is sealed in the store when this returns OK. OK for one that is
-  // not stored.
+  // The entry is sealed in the store when this returns OK, or not there. OK for
+  // one that is not stored.
   absl::Status Seal(const Saved& saved);
   // The same for removing it. After an error nobody knows whether it is still
   // stored; it may be removed again.
@@ -83,14 +84,16 @@ class Store {
   struct Entry {
     Record record;
     std::size_t handles = 0;
+    // Revisions of its records that may be there.
+    std::uint32_t first_revision = 1, last_revision = 1;
   };
 
   absl::Status StoreRecord(const Record& record, Deadline deadline);
+  // `is_recorded`: whether the record was sent.
   absl::Status StoreAll(const Record& record, const Content& content,
-                        Deadline deadline);
-  // Of a record, and then of its handles.
-  absl::Status RemoveAll(const Record& record, std::size_t handles,
-                         Deadline deadline);
+                        Deadline deadline, bool* is_recorded);
+  // Of its records, and then of its handles.
+  absl::Status RemoveAll(const Entry& entry, Deadline deadline);
   // Which of `whole` have been replaced by another of them.
   void RemoveReplaced(std::vector<Restored>& whole,
                       const std::function<void(const std::string&)>& log);
