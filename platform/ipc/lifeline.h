@@ -20,6 +20,7 @@
 #define VMMSHARE_PLATFORM_IPC_LIFELINE_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,8 +45,9 @@ absl::Status SendLifeline(Channel& channel, Deadline deadline);
 void LetGoOfInheritedLifelines();
 
 // Receives the peer's. INVALID_ARGUMENT for a message that is none, or whose
-// handle is none: then nobody could ever be known to have ended. Otherwise as
-// Channel::Receive(). Owns nothing where nothing is sent.
+// handle is none: then nobody could ever be known to have ended; or one that
+// others than the peer can write to, who could have whoever asks it wait.
+// Otherwise as Channel::Receive(). Owns nothing where nothing is sent.
 absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
                                          const CancelEvent* cancel = nullptr);
 
@@ -60,8 +62,18 @@ struct LifelineReading {
   bool unseen = false;
 };
 
-// REQUIRES: its process has ended. Asking earlier may fail, no more.
+// REQUIRES: its process has ended. Asking earlier may fail, no more. A hostile
+// sender decides how long it takes: see AskLifeline().
 absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline);
+
+// ReadLifeline() on a thread that nobody waits for: here no longer than some
+// milliseconds, and not at all soon after somebody has waited in vain.
+// UNAVAILABLE: there is no answer yet. Who asks again is told it once it is
+// there, even if it has changed since. `sender` is whose lifeline it is: of a
+// process one is asked at a time, of a user, and of all, a few. Thread-safe.
+absl::StatusOr<LifelineReading> AskLifeline(
+    const std::shared_ptr<const OsHandle>& lifeline,
+    const PeerCredentials& sender);
 
 }  // namespace vmm::platform
 

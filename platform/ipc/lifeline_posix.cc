@@ -31,6 +31,10 @@ struct Counts {
 constexpr std::size_t kPageBytes = 4096;
 // Of which it is known whose they are. No more are let go of.
 constexpr std::size_t kKnownPages = 16;
+// With them nobody can write to the page who has it not mapped already, nor hold
+// up who asks the kernel about it: a write() would, for as long as its buffer is
+// not there (before Linux 6.16 one that these seals refuse does all the same).
+constexpr int kPageSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
 static_assert(sizeof(Counts) == 16 &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -61,6 +65,12 @@ class Own {
     absl::Status made = Ensure();
     if (!made.ok()) return made;
     return &handle_;
+  }
+
+  // Whether those that are made here have all seals, and so those of others.
+  bool AreSealed() {
+    const MutexLock lock(mutex_);
+    return are_sealed_;
   }
 
   void BeforeFork() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_) {
@@ -147,10 +157,14 @@ class Own {
     void* const data = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE,
                               MAP_SHARED, Fd(*page), 0);
     if (data == MAP_FAILED) return OsError(errno, "mmap(vmmshare-lifeline)");
-    // From now on nobody can write to it who has it not mapped already. Kernels
-    // without that seal (before 5.1) have no pidfds either.
-    ::fcntl(Fd(*page), F_ADD_SEALS,
-            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE);
+    // Kernels without that seal (before 5.1) have no pidfds either.
+    const bool is_sealed = ::fcntl(Fd(*page), F_ADD_SEALS, kPageSeals) == 0;
+    if (!is_sealed && (errno != EINVAL || are_sealed_)) {
+      const int error = errno;
+      ::munmap(data, kPageBytes);
+      return OsError(error, "fcntl(vmmshare-lifeline, F_ADD_SEALS)");
+    }
+    are_sealed_ = is_sealed;
     if (known_ < pages_.size()) pages_[known_++] = data;
     // Forks are counted in the new one from now on, and map the one before as
     // well. Whoever has that waits as after a fork.
@@ -172,6 +186,7 @@ class Own {
   ino_t inode_ ABSL_GUARDED_BY(mutex_) = 0;
   dev_t device_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t process_ ABSL_GUARDED_BY(mutex_) = CurrentProcessId();
+  bool are_sealed_ ABSL_GUARDED_BY(mutex_) = false;
   bool unseen_ ABSL_GUARDED_BY(mutex_) = false;
   // In which a driver has answered first: this one, one that it was forked from,
   // or 0.
@@ -199,6 +214,35 @@ void AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   return Own::Get().Take().ok();
 }();
 
+// As pread(), where signals interrupt it too.
+ssize_t ReadAt(const OsHandle& handle, void* to, std::size_t size,
+               off_t offset) {
+  for (;;) {
+    const ssize_t read = ::pread(Fd(handle), to, size, offset);
+    if (read >= 0 || errno != EINTR) return read;
+  }
+}
+
+// Asks neither the page's size nor its end, which wait for its inode.
+absl::Status CheckIsPage(const OsHandle& handle) {
+  const int seals = ::fcntl(Fd(handle), F_GET_SEALS);
+  if (seals < 0 || (seals & (F_SEAL_SEAL | F_SEAL_WRITE)) != 0) {
+    return absl::InvalidArgumentError(
+        "the peer sent a lifeline that is none: no memfd that can be sealed");
+  }
+  if (Own::Get().AreSealed() && (seals & kPageSeals) != kPageSeals) {
+    return absl::InvalidArgumentError(
+        "the peer sent a lifeline that is none: others can write to it");
+  }
+  std::uint8_t end[2];
+  if (ReadAt(handle, end, sizeof(end), kPageBytes - 1) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer sent a lifeline that is none: it has other than ", kPageBytes,
+        " bytes"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void LetGoOfInheritedLifelines() { Own::Get().LetGoOfInherited(); }
@@ -221,12 +265,8 @@ absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,
         " handles came where the peer's lifeline was expected (type 0x",
         absl::Hex(kLifelineMessage), ", one handle)"));
   }
-  // Asks no file system, whatever the peer sent.
-  const int seals = ::fcntl(Fd(message->handles[0]), F_GET_SEALS);
-  if (seals < 0 || (seals & (F_SEAL_SEAL | F_SEAL_WRITE)) != 0) {
-    return absl::InvalidArgumentError(
-        "the peer sent a lifeline that is none: no memfd that can be sealed");
-  }
+  absl::Status is_page = CheckIsPage(message->handles[0]);
+  if (!is_page.ok()) return is_page;
   return std::move(message->handles[0]);
 }
 
@@ -241,7 +281,7 @@ absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline) {
     return reading;
   }
   std::uint64_t counts[2] = {};
-  const ssize_t size = ::pread(Fd(lifeline), counts, sizeof(counts), 0);
+  const ssize_t size = ReadAt(lifeline, counts, sizeof(counts), 0);
   if (size != sizeof(counts)) {
     return size < 0 ? OsError(errno, "pread(lifeline)")
                     : absl::DataLossError("a lifeline has too few bytes");

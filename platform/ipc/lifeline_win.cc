@@ -15,4 +15,9 @@ absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle&) {
   return LifelineReading();
 }
 
+absl::StatusOr<LifelineReading> AskLifeline(
+    const std::shared_ptr<const OsHandle>&, const PeerCredentials&) {
+  return LifelineReading();
+}
+
 }  // namespace vmm::platform

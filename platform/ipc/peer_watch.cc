@@ -22,11 +22,13 @@ absl::StatusOr<PeerWatch> PeerWatch::Receive(Channel& channel,
       ReceiveLifeline(channel, deadline, cancel);
   if (!lifeline.ok()) return lifeline.status();
   absl::StatusOr<Process> process = channel.OpenPeer();
-  if (process.ok()) return PeerWatch(*std::move(process), *std::move(lifeline));
+  if (process.ok()) {
+    return PeerWatch(*std::move(process), *std::move(lifeline), channel.peer());
+  }
   // Of old kernels and hidden namespaces; of what Windows lets nobody open.
   if (absl::IsUnimplemented(process.status()) ||
       absl::IsPermissionDenied(process.status())) {
-    return PeerWatch(std::nullopt, *std::move(lifeline));
+    return PeerWatch(std::nullopt, *std::move(lifeline), channel.peer());
   }
   // Whoever were given memory all the same would be waited for without end.
   return process.status();
@@ -46,17 +48,19 @@ PeerEnd PeerWatch::Look() {
 }
 
 const char* PeerWatch::WhyUnproven() {
-  const auto now = std::chrono::steady_clock::now();
   if (deserted_.has_value()) {
-    if (now - *deserted_ >= kTeardown) why_ = nullptr;
+    if (std::chrono::steady_clock::now() - *deserted_ >= kTeardown) {
+      why_ = nullptr;
+    }
     return why_;
   }
-  if (now < read_again_) return why_;
-  const absl::StatusOr<LifelineReading> reading = ReadLifeline(*lifeline_);
-  // A hostile peer can have the kernel wait for its page, some 100 ms (pages
-  // that are pinned). Whoever asks holds locks.
-  const auto then = std::chrono::steady_clock::now();
-  read_again_ = then + 20 * (then - now);
+  // Whoever looks holds locks.
+  const absl::StatusOr<LifelineReading> reading = AskLifeline(lifeline_, peer_);
+  if (absl::IsUnavailable(reading.status())) {
+    return why_ =
+               "the kernel has not said yet whether a process that it forked "
+               "lives";
+  }
   if (!reading.ok()) {
     return why_ =
                "its lifeline cannot be read, so that nobody knows whether a "
@@ -74,7 +78,7 @@ const char* PeerWatch::WhyUnproven() {
                "its GPU context";
   }
   if (reading->forks == 0 && !was_outlived_) return nullptr;
-  deserted_ = now;
+  deserted_ = std::chrono::steady_clock::now();
   return why_ =
              "it had forked, and the GPU context that it shared with its "
              "children may be there for 2 s more";

@@ -51,7 +51,7 @@ class PeerWatch {
 
   // Whether the system can tell at all: see Receive().
   bool CanTell() const { return process_.has_value(); }
-  // What is known now.
+  // What is known now. Takes some milliseconds at most, whatever the peer does.
   PeerEnd Look();
   // Waits until its end is proven; DEADLINE_EXCEEDED says why it is not.
   absl::Status WaitForEnd(Deadline deadline);
@@ -60,18 +60,19 @@ class PeerWatch {
   const char* why() const { return why_; }
 
  private:
-  PeerWatch(std::optional<Process> process, OsHandle lifeline)
+  PeerWatch(std::optional<Process> process, OsHandle lifeline,
+            PeerCredentials peer)
       : process_(std::move(process)),
-        lifeline_(std::make_shared<const OsHandle>(std::move(lifeline))) {}
+        lifeline_(std::make_shared<const OsHandle>(std::move(lifeline))),
+        peer_(std::move(peer)) {}
   // Of a process that has ended. Null: its end is proven.
   const char* WhyUnproven();
 
   std::optional<Process> process_;
   std::shared_ptr<const OsHandle> lifeline_;
+  PeerCredentials peer_;
   PeerEnd end_ = PeerEnd::kNotEnded;
   bool was_outlived_ = false;
-  // When to read the lifeline again.
-  std::chrono::steady_clock::time_point read_again_{};
   const char* why_ = "";
   // When nobody was left. The context of the last one may take longer.
   std::optional<std::chrono::steady_clock::time_point> deserted_;

@@ -3,13 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/fuse.h>
+#include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -23,6 +32,8 @@
 #include "platform/cuda/memory_handle.h"
 #include "platform/cuda/nvidia_node_posix.h"
 #include "platform/ipc/channel.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/ipc/peer_watch.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/close_elsewhere_posix.h"
 #include "tests/os/os_test.h"
@@ -317,6 +328,255 @@ TEST_F(BlockingDescriptorsTest, AFileOfAFuseMountThatDoesNotAnswerHoldsNobody) {
   peer.Kill();
   EXPECT_EQ(peer.Wait(), Child::kKilled);
   EXPECT_TRUE(ComesTrue(&AllAreClosed));
+}
+
+// --- Lifelines ---------------------------------------------------------------
+
+// args: where to dial. Sends its lifeline twice, and waits for its end.
+int SendsLifelines(const std::vector<std::string>& args) {
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  Must(SendLifeline(channel, Late()));
+  Must(SendLifeline(channel, Late()));
+  for (;;) ::pause();
+}
+const bool kSendsLifelines = RegisterChild("sends_lifelines", &SendsLifelines);
+
+// Far longer than anybody waits, far shorter than a blocked call lasts.
+constexpr absl::Duration kNoWait = absl::Seconds(1);
+
+class BlockingLifelineTest : public OsTest {
+ protected:
+  // As a lifeline that nobody maps.
+  static std::shared_ptr<const OsHandle> Page() {
+    OsHandle page = OsHandle::Adopt(
+        ::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    Check(::ftruncate(RawFd(page), 4096) == 0, "ftruncate() failed");
+    return std::make_shared<const OsHandle>(std::move(page));
+  }
+  static bool IsAnswered(const std::shared_ptr<const OsHandle>& page,
+                         const PeerCredentials& sender) {
+    return ComesTrue([&] { return AskLifeline(page, sender).ok(); });
+  }
+  // It has the same page.
+  static std::shared_ptr<const OsHandle> Again(const OsHandle& page) {
+    return std::make_shared<const OsHandle>(
+        OsHandle::Adopt(::fcntl(RawFd(page), F_DUPFD_CLOEXEC, 0)));
+  }
+
+  // A process, and what is known of it; with its lifeline.
+  struct Peer {
+    Child child;
+    Channel channel;
+    OsHandle lifeline;
+    PeerWatch watch;
+  };
+  static Peer Start() {
+    const TempDirectory temp;
+    Listener listener = Must(Listener::Bind({temp.path(), ""}, {}));
+    Child child = Child::Start("sends_lifelines", {listener.address()});
+    Channel channel = Must(listener.Accept(Late()));
+    OsHandle lifeline = Must(ReceiveLifeline(channel, Late()));
+    PeerWatch watch = Must(PeerWatch::Receive(channel, Late()));
+    return {std::move(child), std::move(channel), std::move(lifeline),
+            std::move(watch)};
+  }
+  static void Kill(Peer& peer) {
+    peer.child.Kill();
+    EXPECT_EQ(peer.child.Wait(), Child::kKilled);
+  }
+};
+
+TEST_F(BlockingLifelineTest, WhoLooksWaitsForNoLifeline) {
+  Peer hostile = Start();
+  Peer honest = Start();
+  {
+    const BlockingFile blocking(RawFd(hostile.lifeline));
+    Kill(hostile);
+    const absl::Time start = absl::Now();
+    EXPECT_EQ(hostile.watch.Look(), PeerEnd::kUnproven);
+    EXPECT_THAT(std::string(hostile.watch.why()), HasSubstr("not said yet"));
+    PeerWatch copy = hostile.watch;
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(hostile.watch.Look(), PeerEnd::kUnproven);
+      EXPECT_EQ(copy.Look(), PeerEnd::kUnproven);
+    }
+    EXPECT_LT(absl::Now() - start, kNoWait);
+    const absl::Status status = hostile.watch.WaitForEnd(In(5));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    Kill(honest);
+    Must(honest.watch.WaitForEnd(Late()));
+    EXPECT_EQ(hostile.watch.Look(), PeerEnd::kUnproven);
+  }
+  Must(hostile.watch.WaitForEnd(Late()));
+}
+
+TEST_F(BlockingLifelineTest, OneThatNobodyWatchesAnyMoreIsClosed) {
+  std::optional<Peer> peer = Start();
+  const auto descriptors_of = [](const struct stat& page) {
+    int found = 0;
+    for (int fd = 0; fd < 1024; ++fd) {
+      struct stat info {};
+      const bool is_open = ::syscall(SYS_fstat, fd, &info) == 0;
+      if (is_open && info.st_ino == page.st_ino && info.st_dev == page.st_dev) {
+        ++found;
+      }
+    }
+    return found;
+  };
+  const OsHandle lifeline = std::move(peer->lifeline);
+  struct stat page {};
+  ASSERT_EQ(::fstat(RawFd(lifeline), &page), 0);
+  {
+    const BlockingFile blocking(RawFd(lifeline));
+    Kill(*peer);
+    EXPECT_EQ(peer->watch.Look(), PeerEnd::kUnproven);
+    peer.reset();
+    EXPECT_EQ(descriptors_of(page), 2) << "it is being asked";
+  }
+  EXPECT_TRUE(ComesTrue([&] { return descriptors_of(page) == 1; }));
+}
+
+TEST_F(BlockingLifelineTest, OneUserHoldsUpItselfAlone) {
+  constexpr int kMostOfUser = 8;
+  const PeerCredentials other{UserId("54322"), 1};
+  const std::shared_ptr<const OsHandle> page = Page();
+  std::vector<std::shared_ptr<const OsHandle>> asked;
+  {
+    const BlockingFile blocking(RawFd(*page));
+    const absl::Time start = absl::Now();
+    for (int pid = 1; pid <= 2 * kMostOfUser; ++pid) {
+      asked.push_back(Again(*page));
+      const PeerCredentials hostile{UserId("54321"), pid};
+      EXPECT_TRUE(
+          absl::IsUnavailable(AskLifeline(asked.back(), hostile).status()));
+    }
+    EXPECT_LT(absl::Now() - start, kNoWait);
+    EXPECT_TRUE(IsAnswered(Page(), other));
+    const PeerCredentials its_own{UserId("54321"), 1000};
+    EXPECT_TRUE(absl::IsUnavailable(AskLifeline(Page(), its_own).status()));
+  }
+  EXPECT_TRUE(IsAnswered(Page(), {UserId("54321"), 1000}));
+  // And of a process one is asked.
+  {
+    const BlockingFile blocking(RawFd(*page));
+    const PeerCredentials hostile{UserId("54321"), 1};
+    EXPECT_TRUE(absl::IsUnavailable(AskLifeline(page, hostile).status()));
+    EXPECT_TRUE(absl::IsUnavailable(AskLifeline(Page(), hostile).status()));
+    EXPECT_TRUE(IsAnswered(Page(), {UserId("54321"), 2}));
+  }
+  // Those that were asked are closed.
+  asked.push_back(page);
+  EXPECT_TRUE(ComesTrue([&] {
+    return std::all_of(asked.begin(), asked.end(), [&](const auto& one) {
+      return one.use_count() == (one == page ? 2 : 1);
+    });
+  }));
+}
+
+// In a process of its own: what it was forked from has threads that ask.
+int AsksInAForkedChild(const std::vector<std::string>&) {
+  const auto page = [] {
+    OsHandle memory = OsHandle::Adopt(
+        ::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    Check(::ftruncate(RawFd(memory), 4096) == 0, "ftruncate() failed");
+    return std::make_shared<const OsHandle>(std::move(memory));
+  };
+  const PeerCredentials sender{CurrentUser(), 1};
+  const std::shared_ptr<const OsHandle> blocked = page();
+  const BlockingFile blocking(RawFd(*blocked));
+  Check(!AskLifeline(blocked, sender).ok(), "it did not block");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto other = page();
+    ::_exit(ComesTrue([&] { return AskLifeline(other, sender).ok(); }) ? 0 : 1);
+  }
+  int status = 0;
+  Check(::waitpid(child, &status, 0) == child, "waitpid() failed");
+  // At its end a thread of it still asks.
+  return status == 0 ? 0 : 1;
+}
+const bool kAsksInAForkedChild =
+    RegisterChild("asks_in_a_forked_child", &AsksInAForkedChild);
+
+TEST_F(BlockingLifelineTest, AForkedChildAsksOnItsOwn) {
+  EXPECT_EQ(Child::Start("asks_in_a_forked_child", {}).Wait(), 0);
+}
+
+// Memory that is there once somebody says so.
+class LateMemory {
+ public:
+  LateMemory() {
+    faults_ = OsHandle::Adopt(
+        static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+    uffdio_api api{};
+    api.api = UFFD_API;
+    if (!faults_.has_value() ||
+        ::ioctl(RawFd(faults_), UFFDIO_API, &api) != 0) {
+      return;
+    }
+    void* const data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    Check(data != MAP_FAILED, "mmap() failed");
+    data_ = data;
+    uffdio_register range{};
+    range.range = {reinterpret_cast<std::uintptr_t>(data_), kBytes};
+    range.mode = UFFDIO_REGISTER_MODE_MISSING;
+    Check(::ioctl(RawFd(faults_), UFFDIO_REGISTER, &range) == 0,
+          "UFFDIO_REGISTER failed");
+  }
+  ~LateMemory() {
+    if (data_ != nullptr) ::munmap(data_, kBytes);
+  }
+  // Null where the system lets nobody have such memory.
+  const void* data() const { return data_; }
+  void WaitUntilItIsRead() {
+    uffd_msg message;
+    Check(::read(RawFd(faults_), &message, sizeof(message)) == sizeof(message),
+          "nobody reads it");
+  }
+  void BeThere() {
+    uffdio_zeropage range{};
+    range.range = {reinterpret_cast<std::uintptr_t>(data_), kBytes};
+    Check(::ioctl(RawFd(faults_), UFFDIO_ZEROPAGE, &range) == 0,
+          "UFFDIO_ZEROPAGE failed");
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 4096;
+  OsHandle faults_;
+  void* data_ = nullptr;
+};
+
+// The kernel's own wait, which no signal ends: with the lock of its inode held.
+TEST_F(BlockingLifelineTest, NobodyWaitsForOneThatSomebodyWritesTo) {
+  LateMemory late;
+  if (late.data() == nullptr) {
+    GTEST_SKIP() << "no userfaultfd can be had here that faults of the kernel "
+                    "wait for";
+  }
+  const std::shared_ptr<const OsHandle> page = Page();
+  std::thread writer([&] {
+    EXPECT_EQ(::syscall(SYS_write, RawFd(*page), late.data(), 1), 1);
+  });
+  late.WaitUntilItIsRead();
+  const PeerCredentials sender{CurrentUser(), 1};
+  std::atomic<bool> is_over = false;
+  // Lest the test hangs where they do.
+  std::thread rescue([&] {
+    const absl::Time until = absl::Now() + 2 * kNoWait;
+    while (!is_over && absl::Now() < until)
+      absl::SleepFor(absl::Milliseconds(1));
+    late.BeThere();
+  });
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(AskLifeline(page, sender).status()));
+  }
+  EXPECT_LT(absl::Now() - start, kNoWait);
+  is_over = true;
+  rescue.join();
+  writer.join();
+  EXPECT_TRUE(IsAnswered(page, sender));
 }
 
 }  // namespace

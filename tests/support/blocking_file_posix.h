@@ -1,5 +1,6 @@
 // A file whose close(), fstat() and fstatfs() block, as those of a FUSE mount do
-// whose server does not answer: where there is no FUSE.
+// whose server does not answer: where there is no FUSE. So does the adding of
+// seals, as to memory that somebody writes to from such a file.
 #ifndef VMMSHARE_TESTS_SUPPORT_BLOCKING_FILE_POSIX_H_
 #define VMMSHARE_TESTS_SUPPORT_BLOCKING_FILE_POSIX_H_
 

@@ -376,6 +376,7 @@ int __wrap_fcntl(int fd, int command, ...) {
   va_end(list);
   // Asked of numbers that may be no descriptors; it has no other error.
   if (command == F_GETFD) return __real_fcntl(fd, command);
+  if (command == F_ADD_SEALS) vmm::testing::internal::BlockIfMarked(fd);
   return Intercept(RowOf("fcntl"), -1,
                    [&] { return __real_fcntl(fd, command, argument); });
 }

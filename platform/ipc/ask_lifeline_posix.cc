@@ -1,0 +1,201 @@
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "platform/base/mutex.h"
+#include "platform/ipc/lifeline.h"
+#include "platform/os/process.h"
+
+// The kernel takes the lock of the page's inode to add a seal, and no signal ends
+// that wait. Whoever has a descriptor of the page holds that lock in a write()
+// whose buffer is not there: a page of a file in a FUSE mount that its server does
+// not read.
+
+namespace vmm::platform {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Handle = std::shared_ptr<const OsHandle>;
+using Sender = std::pair<UserId, std::int64_t>;
+
+// An answer takes some microseconds, and some 10 more for the other thread.
+constexpr std::chrono::milliseconds kPatience{10};
+// How many times as long as somebody waited in vain nobody waits.
+constexpr int kImpatience = 20;
+// Questions that may go on at a time, each on a thread of its own.
+constexpr std::size_t kMostThreads = 32;
+constexpr std::size_t kMostOfUser = 8;
+// How long a thread waits for the next question.
+constexpr std::chrono::seconds kLinger{1};
+
+class Askers {
+ public:
+  absl::StatusOr<LifelineReading> Ask(const Handle& lifeline,
+                                      const Sender& sender) {
+    const MutexLock lock(mutex_);
+    DropForgotten();
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point until =
+        start < impatient_until_ ? start : start + kPatience;
+    for (;;) {
+      auto found = questions_.find(lifeline);
+      if (found != questions_.end() && found->second.answer.has_value()) {
+        const absl::StatusOr<LifelineReading> answer = *found->second.answer;
+        questions_.erase(found);
+        return answer;
+      }
+      if (found == questions_.end()) found = Begin(lifeline, sender);
+      const bool is_late =
+          found != questions_.end() && found->second.waited_for_in_vain;
+      const Clock::time_point now = Clock::now();
+      if (!is_late && now < until) {
+        answered_.WaitFor(mutex_, until - now);
+        continue;
+      }
+      if (!is_late && until != start) {
+        impatient_until_ = now + kImpatience * (now - start);
+        if (found != questions_.end()) found->second.waited_for_in_vain = true;
+      }
+      return absl::UnavailableError("the kernel has not answered yet");
+    }
+  }
+
+ private:
+  struct Task {
+    Handle lifeline;
+    Sender sender;
+  };
+  struct Question {
+    std::optional<absl::StatusOr<LifelineReading>> answer;
+    bool waited_for_in_vain = false;
+  };
+  // Of lifelines that need not be open any more.
+  using Questions =
+      std::map<std::weak_ptr<const OsHandle>, Question, std::owner_less<>>;
+
+  // Of those that nobody asks for any more.
+  void DropForgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::erase_if(questions_, [](const Questions::value_type& question) {
+      return question.second.answer.has_value() && question.first.expired();
+    });
+  }
+
+  // End where too many go on. Whoever asks comes again.
+  Questions::iterator Begin(const Handle& lifeline, const Sender& sender)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto of_user = [&](const Sender& asked) {
+      return asked.first == sender.first;
+    };
+    if (std::count(asked_.begin(), asked_.end(), sender) != 0 ||
+        std::count_if(asked_.begin(), asked_.end(), of_user) >=
+            std::ptrdiff_t{kMostOfUser} ||
+        (idle_ <= waiting_.size() && !StartThread())) {
+      return questions_.end();
+    }
+    asked_.push_back(sender);
+    waiting_.push_back({lifeline, sender});
+    asked_more_.NotifyOne();
+    return questions_.emplace(lifeline, Question()).first;
+  }
+
+  bool StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (threads_ == kMostThreads) return false;
+    try {
+      std::thread([this] { Work(); }).detach();
+    } catch (const std::system_error&) {
+      return false;
+    }
+    ++threads_;
+    return true;
+  }
+
+  void Work() {
+    // A thread that does not come back must not be who is sent one.
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    MutexLock lock(mutex_);
+    while (HasWork()) {
+      Task task = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.Unlock();
+      absl::StatusOr<LifelineReading> answer = ReadLifeline(*task.lifeline);
+      const std::weak_ptr<const OsHandle> lifeline = task.lifeline;
+      task.lifeline.reset();
+      lock.Lock();
+      questions_[lifeline].answer = std::move(answer);
+      asked_.erase(std::find(asked_.begin(), asked_.end(), task.sender));
+      DropForgotten();
+      answered_.NotifyAll();
+    }
+    --threads_;
+  }
+
+  // Waits for it a while, if no other thread does.
+  bool HasWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Clock::time_point until = Clock::now() + kLinger;
+    while (waiting_.empty() && idle_ == 0) {
+      const Clock::duration left = until - Clock::now();
+      if (left <= Clock::duration::zero()) break;
+      ++idle_;
+      asked_more_.WaitFor(mutex_, left);
+      --idle_;
+    }
+    return !waiting_.empty();
+  }
+
+  Mutex mutex_;
+  CondVar answered_;
+  CondVar asked_more_;
+  Questions questions_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);   // For a thread.
+  std::vector<Sender> asked_ ABSL_GUARDED_BY(mutex_);  // Whose have no answer.
+  std::size_t threads_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::size_t idle_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clock::time_point impatient_until_ ABSL_GUARDED_BY(mutex_){};
+};
+
+// They live as long as the process: their threads may outlast everything else.
+struct OfProcess {
+  std::uint64_t forks = ForksSoFar();
+  const OfProcess* of_parent = nullptr;  // Lest it is taken for lost memory.
+  Askers askers;
+};
+
+// This process's: a forked child has its parent's memory and not its threads,
+// and a mutex there may be locked for ever.
+Askers& TheAskers() {
+  static std::atomic<OfProcess*> all{nullptr};
+  OfProcess* current = all.load();
+  while (current == nullptr || current->forks != ForksSoFar()) {
+    auto made = std::make_unique<OfProcess>();
+    made->of_parent = current;
+    if (all.compare_exchange_strong(current, made.get())) {
+      current = made.release();
+    }
+  }
+  return current->askers;
+}
+
+}  // namespace
+
+absl::StatusOr<LifelineReading> AskLifeline(
+    const std::shared_ptr<const OsHandle>& lifeline,
+    const PeerCredentials& sender) {
+  return TheAskers().Ask(lifeline, {sender.user, sender.pid});
+}
+
+}  // namespace vmm::platform
