@@ -31,6 +31,7 @@ using keeper::Store;
 using platform::OsHandle;
 using platform::ServiceManager;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -189,6 +190,29 @@ TEST_F(KeeperStoreTest, WhatReplacesIsKeptThoughSystemdHasGone) {
   const ImportedAllocation kept =
       Must(client.Attach("name", driver(), {}, Late()));
   ExpectPattern(kept.address(), kGranule, 2);
+}
+
+// Or it would be served again after a restart, when what replaced it was dropped.
+TEST_F(KeeperStoreTest, WhatWasReplacedIsDroppedThereToo) {
+  const auto server = Must(StartWith(Manager()));
+  KeeperClient client = Client();
+  const Allocation first = MakePattern(kGranule, 1);
+  const Allocation second = MakePattern(kGranule, 2);
+  const absl::Time late = absl::Now() + absl::Minutes(2);
+  Must(client.Replace("name", first.shareable(), std::nullopt, late));
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(2);  // The handle and the record of the second.
+    Must(client.Replace("name", second.shareable(),
+                        Must(MakeTicket(first.shareable(), kNativeKind)).id,
+                        late));
+    EXPECT_THAT(log_.Take(),
+                Contains(HasSubstr("did not say that it is removed")));
+    EXPECT_FALSE(client.Drop("name", late).ok());
+  }
+  ExpectSoon([&] { return systemd_->Stored().size() == 4; });
+  Must(client.Drop("name", late));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
 }
 
 TEST_F(KeeperStoreTest, AKeeperStartsThoughSystemdHasGoneAndSaysSo) {

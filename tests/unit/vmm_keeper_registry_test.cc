@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/must.h"
 #include "tests/unit/vmm_ticket_samples.h"
@@ -356,8 +357,8 @@ Request ReplaceOf(std::optional<MemoryId> replaces, std::size_t chunks = 1,
 
 class KeeperReplace : public KeeperRegistry {
  protected:
-  absl::StatusOr<Registry::Replaced> Replace(const Request& request,
-                                             const Client& client) {
+  absl::StatusOr<std::shared_ptr<const Content>> Replace(const Request& request,
+                                                         const Client& client) {
     absl::Status begun = registry_.BeginReplace(request, client);
     if (!begun.ok()) return begun;
     return registry_.CommitReplace(
@@ -371,17 +372,32 @@ class KeeperReplace : public KeeperRegistry {
 };
 
 TEST_F(KeeperReplace, PutsUnderAFreeNameAndThenInPlaceOfWhatIsThere) {
-  EXPECT_EQ(Must(Replace(ReplaceOf(std::nullopt), a_)).content, nullptr);
+  EXPECT_EQ(Must(Replace(ReplaceOf(std::nullopt), a_)), nullptr);
+  EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
   EXPECT_EQ(StateOf(kName), KeptState::kSealed);
   const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 2, 2);
-  const Registry::Replaced old = Must(Replace(second, b_));
-  EXPECT_EQ(old.content->ticket.id.number, 1u);
-  EXPECT_EQ(old.saved.id, "id-1");
+  EXPECT_EQ(Must(Replace(second, b_))->ticket.id.number, 1u);
+  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{{"id-1"}});
   EXPECT_EQ(Kept(), 2u);
   EXPECT_EQ(StateOf(kName), KeptState::kSealed);
   EXPECT_EQ(registry_.Find(kName)->chunks, 2u);
   EXPECT_EQ(registry_.Find(kName)->pid, b_.pid);
   EXPECT_EQ(registry_.size(), 1u);
+}
+
+TEST_F(KeeperReplace, WhatItReplacedIsRememberedUntilTheStoreHasRemovedIt) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  Must(Replace(ReplaceOf(ReplaceOf({}).ticket->id, 1, 2), a_));
+  Must(Replace(ReplaceOf(ReplaceOf({}, 1, 2).ticket->id, 1, 3), a_));
+  const std::vector<Saved> both = {{"id-1"}, {"id-2"}};
+  EXPECT_EQ(registry_.ReplacedBy(kName), both);
+  registry_.ForgetReplaced(kName);
+  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{{"id-2"}});
+  registry_.ForgetReplaced(kName);
+  registry_.ForgetReplaced(kName);
+  EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
+  registry_.ForgetReplaced("none");
+  EXPECT_TRUE(registry_.ReplacedBy("none").empty());
 }
 
 TEST_F(KeeperReplace, WhileItArrivesTheOldOneIsThere) {

@@ -91,14 +91,16 @@ class Registry {
   absl::Status BeginReplace(const Request& request, const Client& client);
   absl::StatusOr<Saved> CheckReplace(const Request& request,
                                      const Client& client) const;
-  struct Replaced {
-    std::shared_ptr<const Content> content;  // For the caller to let go of.
-    Saved saved;
-  };
-  absl::StatusOr<Replaced> CommitReplace(const Request& request,
-                                         const Client& client,
-                                         std::shared_ptr<const Content> content,
-                                         Saved saved, absl::Time now);
+  // The old one, for the caller to let go of.
+  absl::StatusOr<std::shared_ptr<const Content>> CommitReplace(
+      const Request& request, const Client& client,
+      std::shared_ptr<const Content> content, Saved saved, absl::Time now);
+  // What `name` has replaced and the store may still have, the oldest first. It
+  // is no more there before what is kept now goes: or it would be back after a
+  // restart.
+  std::vector<Saved> ReplacedBy(const std::string& name) const;
+  // The oldest of them is gone.
+  void ForgetReplaced(const std::string& name);
   void AbandonReplace(const Client& client) { arriving_.erase(client.session); }
   // A reservation or a put that failed. FAILED_PRECONDITION when this client
   // has none.
@@ -180,6 +182,7 @@ class Registry {
     std::uint64_t attached = 0;
     std::shared_ptr<const Content> content;
     Saved saved;
+    std::vector<Saved> replaced;  // See ReplacedBy().
   };
 
   const Entry* FindKept(const std::string& name) const;

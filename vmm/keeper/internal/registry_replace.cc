@@ -47,7 +47,7 @@ absl::Status Registry::BeginReplace(const Request& request,
   return absl::OkStatus();
 }
 
-absl::StatusOr<Registry::Replaced> Registry::CommitReplace(
+absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
     const Request& request, const Client& client,
     std::shared_ptr<const Content> content, Saved saved, absl::Time now) {
   const auto arriving = arriving_.find(client.session);
@@ -57,14 +57,28 @@ absl::StatusOr<Registry::Replaced> Registry::CommitReplace(
   absl::StatusOr<Saved> allowed = CheckReplace(request, client);
   if (!allowed.ok()) return allowed.status();
   Entry& entry = entries_[request.name];
-  Replaced old{std::move(entry.content), std::move(entry.saved)};
+  std::shared_ptr<const Content> old = std::move(entry.content);
+  std::vector<Saved> replaced = std::move(entry.replaced);
+  if (!entry.saved.id.empty()) replaced.push_back(std::move(entry.saved));
   entry = std::move(arriving->second);
   arriving_.erase(arriving);
   entry.state = KeptState::kSealed;
   entry.since = now;
   entry.content = std::move(content);
   entry.saved = std::move(saved);
+  entry.replaced = std::move(replaced);
   return old;
+}
+
+std::vector<Saved> Registry::ReplacedBy(const std::string& name) const {
+  const Entry* entry = FindKept(name);
+  return entry == nullptr ? std::vector<Saved>() : entry->replaced;
+}
+
+void Registry::ForgetReplaced(const std::string& name) {
+  Entry* entry = FindKept(name);
+  if (entry == nullptr || entry->replaced.empty()) return;
+  entry->replaced.erase(entry->replaced.begin());
 }
 
 }  // namespace vmm::keeper

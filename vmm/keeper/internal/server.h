@@ -131,6 +131,9 @@ class Server {
   // Of a kReplace; `content` is checked.
   absl::Status Replace(const Request& request, const Client& client,
                        std::shared_ptr<const Content> content);
+  // From the store, what it did not remove at once.
+  absl::Status RemoveReplaced(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mutex_);
   absl::Status Seal(const std::string& name, const Client& client);
   absl::Status Drop(const std::string& name, const Client& client);
   absl::Status SendFound(Session& session, const std::string& name,

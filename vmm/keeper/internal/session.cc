@@ -1,6 +1,7 @@
 // What a keeper does for one connection: see server.h.
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -199,7 +200,7 @@ absl::Status Server::Replace(const Request& request, const Client& client,
                              std::shared_ptr<const Content> content) {
   const absl::Time now = absl::Now();
   // Its handles are closed after the locks are gone.
-  absl::StatusOr<Registry::Replaced> old = Registry::Replaced{};
+  absl::StatusOr<std::shared_ptr<const Content>> old = nullptr;
   platform::MutexLock change(change_mutex_);
   absl::StatusOr<Saved> allowed = Saved{};
   {
@@ -219,9 +220,25 @@ absl::Status Server::Replace(const Request& request, const Client& client,
     if (old.ok()) NotifyWaiters();
   }
   // Of the two, what is no more.
-  const absl::Status removed = store_.Remove(old.ok() ? old->saved : saved);
+  const absl::Status removed =
+      old.ok() ? RemoveReplaced(request.name) : store_.Remove(saved);
   if (!removed.ok()) options_.log(std::string(removed.message()));
   return old.status();
+}
+
+absl::Status Server::RemoveReplaced(const std::string& name) {
+  std::vector<Saved> replaced;
+  {
+    platform::MutexLock lock(mutex_);
+    replaced = registry_.ReplacedBy(name);
+  }
+  // In their order: each record says what it replaces.
+  for (const Saved& one : replaced) {
+    RETURN_IF_ERROR(store_.Remove(one));
+    platform::MutexLock lock(mutex_);
+    registry_.ForgetReplaced(name);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Server::Seal(const std::string& name, const Client& client) {
@@ -249,8 +266,8 @@ absl::Status Server::Drop(const std::string& name, const Client& client) {
     saved = registry_.CheckDrop(name, client);
   }
   if (!saved.ok()) return saved.status();
-  absl::Status removed = store_.Remove(*saved);
-  if (!removed.ok()) return removed;
+  RETURN_IF_ERROR(RemoveReplaced(name));
+  RETURN_IF_ERROR(store_.Remove(*saved));
   // Its handles are closed after the lock is gone.
   absl::StatusOr<std::shared_ptr<const Content>> content = nullptr;
   platform::MutexLock lock(mutex_);
