@@ -490,6 +490,46 @@ TEST_F(HostileKeeperTest, AKeeperThatRefusesWhatItAskedForKeepsNothing) {
   EXPECT_EQ(last, keeper::kGoodbye);
 }
 
+// A keeper waits for a day at most.
+TEST_F(HostileKeeperTest, AKeeperThatHasWaitedForADayIsAskedAgain) {
+  const auto says_late = [](Channel& c) {
+    return protocol::SendError(
+        c, static_cast<protocol::MessageType>(keeper::kError),
+        absl::DeadlineExceededError("waited for a day"), Late());
+  };
+  std::thread keeper([&] {
+    AnswerOnce(listener(), [&](Channel& c) {
+      Must(platform::ReceiveLifeline(c, Late()));
+      Must(says_late(c));
+      EXPECT_EQ(Must(c.Receive(Late())).type, keeper::kLock);
+      Must(c.Send(keeper::kOk, {}, {}, Late()));
+      EXPECT_EQ(Must(c.Receive(Late())).type, keeper::kAttachOrCreate);
+      Must(says_late(c));
+      EXPECT_EQ(Must(c.Receive(Late())).type, keeper::kAttachOrCreate);
+      Must(protocol::SendError(
+          c, static_cast<protocol::MessageType>(keeper::kError),
+          absl::NotFoundError("nothing"), Late()));
+      // Nor is anybody asked again who has said that it is too late.
+      EXPECT_EQ(Must(c.Receive(Late())).type, keeper::kLock);
+      Must(says_late(c));
+    });
+  });
+  {
+    KeeperClient client = ClientOf(address());
+    Must(client.Lock(kName, absl::InfiniteFuture()));
+    const absl::Status status =
+        client
+            .AttachOrCreate(
+                "other", kGranule, driver(), {.until_sealed = true},
+                [] { return absl::AbortedError("not asked for"); },
+                absl::InfiniteFuture())
+            .status();
+    EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    EXPECT_TRUE(absl::IsDeadlineExceeded(client.Lock("other", Late())));
+  }
+  keeper.join();
+}
+
 // Says so, and hangs up later, when nothing of it uses the memory any more.
 TEST_F(HostileKeeperTest, WhoGivesUpGivesItsReservationBackAtOnce) {
   const std::unique_ptr<keeper::Server> server = Start();

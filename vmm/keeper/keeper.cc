@@ -25,6 +25,12 @@ absl::Duration WaitBefore(Deadline deadline) {
   return absl::Floor(left - spare, absl::Milliseconds(1));
 }
 
+// Whether the keeper, told to wait for less than until `deadline`, may be asked
+// again if it has waited in vain.
+bool IsLongerThanItWaits(Deadline deadline) {
+  return deadline.Left() > keeper::kMaxWait;
+}
+
 // When its answer must be here. Who does not wait is told all the same how it
 // is: what keeper and client need for that, which is little unless the machine is
 // busy, is not counted as waiting.
@@ -172,13 +178,18 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
                         "writing: ask for Access::kRead"),
         name);
   }
-  absl::StatusOr<Message> answer = Ask({.type = keeper::kAttachOrCreate,
-                                        .name = std::string(name),
-                                        .read_write = read_write,
-                                        .until_sealed = options.until_sealed,
-                                        .size = size,
-                                        .wait = WaitBefore(deadline)},
-                                       deadline);
+  absl::StatusOr<Message> answer = Message();
+  bool is_longer;
+  do {
+    is_longer = IsLongerThanItWaits(deadline);
+    answer = Ask({.type = keeper::kAttachOrCreate,
+                  .name = std::string(name),
+                  .read_write = read_write,
+                  .until_sealed = options.until_sealed,
+                  .size = size,
+                  .wait = WaitBefore(deadline)},
+                 deadline);
+  } while (is_longer && is_open() && absl::IsDeadlineExceeded(answer.status()));
   if (!answer.ok()) return About(answer.status(), name);
   AttachedOrCreated result;
   if (answer->type != keeper::kCreate) {
@@ -233,10 +244,15 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
 }
 
 absl::Status KeeperClient::Lock(absl::string_view name, Deadline deadline) {
-  absl::Status locked = AskForOk({.type = keeper::kLock,
-                                  .name = std::string(name),
-                                  .wait = WaitBefore(deadline)},
-                                 AnswerBy(deadline));
+  absl::Status locked;
+  bool is_longer;
+  do {
+    is_longer = IsLongerThanItWaits(deadline);
+    locked = AskForOk({.type = keeper::kLock,
+                       .name = std::string(name),
+                       .wait = WaitBefore(deadline)},
+                      AnswerBy(deadline));
+  } while (is_longer && is_open() && absl::IsDeadlineExceeded(locked));
   if (locked.ok()) locked_.insert(std::string(name));
   return About(locked, name);
 }
