@@ -232,8 +232,17 @@ Server::HandedOver Server::HandOver(Session& session, bool ended) {
 
 bool Server::Tidy() {
   platform::MutexLock lock(mutex_);
+  LookAtLeft(nullptr);
+  return !left_.empty();
+}
+
+void Server::LookAtLeft(const Client* of) {
   bool changed = false;
   left_.remove_if([&](Left& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (of != nullptr &&
+        (one.client.pid != of->pid || one.client.user != of->user)) {
+      return false;
+    }
     const platform::PeerEnd end = one.watch.Look();
     if (end == platform::PeerEnd::kProven) {
       changed |= registry_.EndSession(one.client.session);
@@ -244,7 +253,6 @@ bool Server::Tidy() {
                                   ended ? one.watch.why() : "");
   });
   if (changed) NotifyWaiters();
-  return !left_.empty();
 }
 
 void Server::NotifyWaiters() {
@@ -282,6 +290,8 @@ absl::Status Server::Await(Session& session, const Request& request,
       platform::MutexLock lock(mutex_);
       if (stop_asked_) return absl::CancelledError("the keeper stops");
       RETURN_IF_ERROR(CheckIsThere(session));
+      // Or one that has its id by now would take over what another has left.
+      LookAtLeft(&session.client);
       absl::StatusOr<bool> done = attempt();
       if (!done.ok() || *done) {
         *outcome = done.status();

@@ -111,6 +111,8 @@ class Server {
   // Frees the locks of processes whose end is proven by now; whether any are
   // left.
   bool Tidy();
+  // Frees those of them; with `of`, only of processes that had its id.
+  void LookAtLeft(const Client* of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error of the following ends the session; what the client is told does
   // not.
   absl::Status ServeAll(Session& session);
