@@ -1,5 +1,6 @@
 """Tensor sets: put, opened by other processes, replaced; safetensors files, good and bad."""
 
+import collections.abc
 import json
 import os
 import signal
@@ -876,3 +877,76 @@ def test_a_rank_whose_file_is_cut_has_nothing(keeper, tmp_path, monkeypatch):
         vs.weights.load("model/tp1", path, shard=vs.weights.Shard(1, 2, PLAN),
                         address=keeper.address, **HOST)
     assert vs.weights.list(address=keeper.address) == []
+
+
+# --- what is made for whoever asks, and goes with its capsule
+
+class MadeForAsking:
+    """An array that is computed when a consumer asks for it."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **how):
+        return (self.array + 0).__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("size", [10, 10_000_000])  # Which malloc() gives back at once.
+def test_what_is_made_when_it_is_asked_for(keeper, size):
+    made = {name: MadeForAsking(np.full(size, value)) for value, name in enumerate("abc")}
+    vs.weights.put("made", made, address=keeper.address, **HOST)
+    with vs.weights.open("made", address=keeper.address) as weights:
+        assert not any(row["alias_of"] for row in weights.tensors())
+        for value, name in enumerate("abc"):
+            assert (np.from_dlpack(weights[name]) == value).all()
+
+
+class LazyArrays(collections.abc.Mapping):
+    def __iter__(self):
+        return iter("abc")
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, name):
+        return np.zeros(1000)
+
+
+def test_a_draft_of_what_is_made_when_it_is_asked_for(driver):
+    with vs.weights.draft(LazyArrays(), **HOST) as draft:
+        assert draft.own == ["a", "b", "c"]
+    made = {name: MadeForAsking(np.zeros(1000)) for name in "abc"}
+    with vs.weights.draft(made, **HOST) as draft:
+        assert draft.own == ["a", "b", "c"]
+
+
+# --- a draft whose put() failed
+
+def test_a_draft_that_was_refused_is_put_again_with_new_checksums(keeper):
+    vs.keeper.put("no/set", vs.Allocation(nbytes=4096, **HOST), seal=True, address=keeper.address)
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        array = np.from_dlpack(draft["a"])
+        array[:] = 1
+        with pytest.raises(vs.errors.FailedPrecondition):
+            draft.put("no/set", address=keeper.address)
+        array[:] = 2
+        assert draft.put("model/tp0", address=keeper.address) == 1
+    assert vs.weights.verify("model/tp0", address=keeper.address) == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_read(keeper, tmp_path):
+    path = safetensors(tmp_path / "x.safetensors", some(1))
+    other = safetensors(tmp_path / "y.safetensors", some(2))
+
+    def replace(name):
+        if other.exists():
+            os.replace(other, path)
+        return True
+
+    with pytest.raises(vs.errors.DataLoss, match="replaced"):
+        vs.weights.load("model/tp0", path, select=replace, address=keeper.address, **HOST)
+    with pytest.raises(vs.errors.NotFound):
+        opened(keeper)

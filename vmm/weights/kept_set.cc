@@ -15,6 +15,23 @@ absl::Status About(const absl::Status& status, absl::string_view name) {
       status, absl::StrCat("tensor set \"", weights::Shown(name), "\""));
 }
 
+// Whether nobody has what was to be kept. Where the answer did not come somebody
+// may.
+bool IsRefused(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<KeptTensorSet> AttachTensorSet(
@@ -63,8 +80,10 @@ absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
     return before.status();
   }
   RETURN_IF_ERROR(About(writer.Seal(seal), name));
-  RETURN_IF_ERROR(keeper.Replace(name, memory, replaced, deadline));
-  return seal.generation;
+  absl::Status kept = keeper.Replace(name, memory, replaced, deadline);
+  if (kept.ok()) return seal.generation;
+  if (IsRefused(kept)) writer.Reopen();
+  return kept;
 }
 
 }  // namespace vmm

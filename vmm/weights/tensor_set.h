@@ -175,6 +175,9 @@ class TensorSetWriter {
   // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
   absl::Status Seal(const SealOptions& options);
   bool is_sealed() const { return is_sealed_; }
+  // Takes Seal() back: the set may be written to, and sealed, again.
+  // REQUIRES: nobody else has the memory.
+  void Reopen();
   // Bytes of memory that Begin() was given.
   std::uint64_t memory_size() const;
   const platform::Driver& driver() const;
@@ -191,6 +194,8 @@ class TensorSetWriter {
     std::uint64_t next = 0;  // Bytes that came, from first on.
     std::uint32_t crc = 0;   // Of these.
     bool in_order = true;
+    // By TakeChecksums(): who has the address may write to it until it is sealed.
+    bool was_taken = false;
     bool is_complete() const { return in_order && next == extent; }
   };
   TensorSetWriter(TensorManifest manifest,

@@ -219,10 +219,15 @@ absl::Status TensorSetWriter::TakeChecksums() {
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     const Progress& progress = progress_[i];
-    if (!progress.is_alias && !progress.is_complete()) missing.push_back(i);
+    if (progress.is_alias) continue;
+    if (!progress.is_complete() || progress.was_taken) missing.push_back(i);
   }
-  return TakeChecksumsOf(missing);
+  RETURN_IF_ERROR(TakeChecksumsOf(missing));
+  for (const std::size_t i : missing) progress_[i].was_taken = true;
+  return absl::OkStatus();
 }
+
+void TensorSetWriter::Reopen() { is_sealed_ = false; }
 
 absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   if (is_sealed_) {

@@ -106,7 +106,7 @@ bool ReadTensor(const DLTensor& tensor, std::uint64_t* address, Layout* layout,
 }
 
 std::uint64_t ReadForeign(const std::string& which, nb::handle object,
-                          Layout* layout, DLDevice* device) {
+                          Layout* layout, DLDevice* device, nb::object* kept) {
   std::uint64_t address = 0;
   layout->offset = 0;
   // PyTorch hands these out all the same, and refuses lazy conjugates itself.
@@ -127,6 +127,7 @@ std::uint64_t ReadForeign(const std::string& which, nb::handle object,
                              ? Utf8(nb::str(object.attr("dtype")))
                              : "whatever it is");
     }
+    if (kept != nullptr) *kept = capsule;
   } else if (nb::hasattr(object, "__cuda_array_interface__")) {
     *device = {kDLCUDA, 0};
     address =

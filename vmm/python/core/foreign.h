@@ -24,8 +24,11 @@ bool ReadTensor(const DLTensor& tensor, std::uint64_t* address, Layout* layout,
 // array or of a type that is not known, ValueError for one whose strides are
 // below 0 or no multiples of its elements, and for a lazy negative of PyTorch's,
 // which its memory does not tell.
+// The address is good while the capsule is there that `kept`, if given, becomes:
+// memory may be made for it.
 std::uint64_t ReadForeign(const std::string& which, nanobind::handle object,
-                          Layout* layout, DLDevice* device);
+                          Layout* layout, DLDevice* device,
+                          nanobind::object* kept = nullptr);
 
 }  // namespace vmm::python
 

@@ -78,10 +78,20 @@ void Reads::Read(nb::handle name, nb::handle array) {
     // Not all versions of PyTorch say it by DLPack.
     entry.on_device =
         device.device_type == kDLCUDA || nb::cast<bool>(array.attr("is_cuda"));
+    if (!entry.on_device &&
+        nb::cast<std::string>(array.attr("device").attr("type")) != "cpu") {
+      throw nb::value_error(
+          ("tensor " + Utf8(nb::repr(name)) + " is on the device " +
+           Utf8(nb::str(array.attr("device"))) +
+           ", whose memory is not read: move it to the CPU or a CUDA device")
+              .c_str());
+    }
+    entry.kept = nb::borrow(array);
   } else {
     const std::string which =
         nb::len(name) == 0 ? "the array" : "array " + Utf8(nb::repr(name));
-    entry.address = ReadForeign(which, array, &entry.layout, &device);
+    entry.address =
+        ReadForeign(which, array, &entry.layout, &device, &entry.kept);
     entry.on_device = device.device_type != kDLCPU;
   }
   std::tie(entry.nbytes, entry.is_dense) = Measure(

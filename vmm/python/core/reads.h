@@ -51,6 +51,7 @@ class Reads {
  private:
   struct Entry {
     nanobind::object name;
+    nanobind::object kept;  // By which its memory is there until it was copied.
     Layout layout;
     std::uint64_t storage = 0;  // None: it lies in memory.
     std::uint64_t address = 0;  // Or within its storage.

@@ -56,6 +56,14 @@ def await_torch(tensors: "typing.Mapping[str, typing.Any]") -> None:
         sys.modules["torch"].cuda.synchronize(device)
 
 
+def await_fences(arrays: "typing.Iterable[typing.Any]") -> None:
+    """Has the default stream wait for what Arrays were opened with; the host's waited when they
+    were read."""
+    for one in arrays:
+        if isinstance(one, _core.Array) and one.__dlpack_device__()[0] != CPU:
+            one._use_on(1)
+
+
 def synchronize_torch(device: "int | None") -> None:
     """Waits until PyTorch's work on the device, the current one if None, is done."""
     library = sys.modules.get("torch")
@@ -81,7 +89,8 @@ def describe(like: "typing.Mapping[str, typing.Any]") -> typing.Any:
     kind = torch_type()
     reads = _core._Reads(kind)
     storages: "dict[typing.Any, int]" = {}
-    for name, one in like.items():
+    # What is told apart by where it lies is there until all of them were looked at.
+    for name, one in dict(like).items():
         number = len(storages) + 1
         if isinstance(one, tuple):
             shape, dtype = one

@@ -161,7 +161,9 @@ def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
         _reads.await_torch({"": array})
     elif hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
         array.block_until_ready()
-    elif hasattr(array, "__dlpack__") and not isinstance(array, Array):
+    elif isinstance(array, Array):
+        array._use_on(1)  # Which waits for the fence that it was opened with.
+    elif hasattr(array, "__dlpack__"):
         # The default stream, on which it is copied, waits for the array's.
         array.__dlpack__(stream=1)
     memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)

@@ -35,10 +35,10 @@ from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
 from ._publisher import Publisher, Update, publisher
-from ._reads import await_torch, dense_copy, read_arrays
+from ._reads import await_fences, await_torch, dense_copy, read_arrays
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
-from .errors import FailedPrecondition
+from .errors import DataLoss, FailedPrecondition
 
 __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",
            "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
@@ -101,6 +101,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     # A copy lies in nobody's bytes; what lay in others' does so still.
     reads.lay_out(layout, [*copies])
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
+    await_fences(kept.values())
     with _core._WeightsWriter(memory, layout) as writer:
         reads.copy_to(writer)
         return put_written(writer, name, checksum, address, timeout)
@@ -117,6 +118,15 @@ def _files(paths: typing.Any) -> "builtins.list[str]":
 
 
 read_header = _core._Safetensors
+
+
+def _mark(path: str) -> "tuple[int, ...] | None":
+    """Another one once the file is another, or was written to."""
+    try:
+        now = os.stat(path)
+    except (OSError, ValueError):  # Of which read_header() tells.
+        return None
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
 
 
 def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.PathLike[str]]", *,
@@ -138,14 +148,15 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     NotFound for a file that is not there, and others as the system answers; InvalidArgument for
     one that is damaged, or has a tensor of which there are no equal parts: headers are checked
     before anything is allocated.
-    AlreadyExists for a tensor that two files have, DataLoss for a file that is cut while it is
-    read. Nothing is under the name then that was not there before.
+    AlreadyExists for a tensor that two files have, DataLoss for a file that is cut, replaced or
+    written to while it is read. Nothing is under the name then that was not there before.
     """
     files = _files(paths)
     if not files:
         raise ValueError(f"{paths!r} has no *.safetensors")
     if threads is not None and threads < 0:
         raise ValueError(f"{threads} threads; expected 1 or more")
+    marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
     notes = {key: value for header in headers for key, value in header.metadata().items()}
     layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
@@ -153,6 +164,10 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)
+        for path, mark in zip(files, marks):
+            if _mark(path) != mark:
+                raise DataLoss(f"{path} was replaced or written to while it was read",
+                               "Load it once whoever writes it is done.")
         return put_written(writer, name, False, address, timeout)
 
 
