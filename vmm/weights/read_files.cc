@@ -98,19 +98,24 @@ class TensorSetWriter::JobReader {
   // Bytes of the device's go by `stage`, and are there after its Finish().
   JobReader(TensorSetWriter& writer, Checksum checksum, const ReadJob& job,
             const FileReader& file, const std::string& path,
-            MemoryCopy::Stage& stage)
+            MemoryCopy::Stage& stage, const std::atomic<bool>* stop = nullptr,
+            std::atomic<std::uint64_t>* told = nullptr)
       : writer_(writer),
         checksum_(checksum),
         job_(job),
         file_(file),
         path_(path),
-        stage_(stage) {}
+        stage_(stage),
+        stop_(stop),
+        told_(told) {}
 
+  // CANCELLED once it is to stop.
   absl::Status ReadAll() {
     std::uint8_t* const on_host = writer_.memory_->on_host();
     const bool is_short = IsShort(job_);
     const bool is_staged = on_host == nullptr || is_short;
     for (std::uint64_t done = 0, size = 0; done < job_.bytes; done += size) {
+      if (stop_ != nullptr && *stop_) return absl::CancelledError("stopped");
       std::uint8_t* bytes = is_staged ? nullptr : on_host + job_.to + done;
       if (is_staged) {
         ASSIGN_OR_RETURN(const absl::Span<std::uint8_t> piece, stage_.Next());
@@ -118,9 +123,11 @@ class TensorSetWriter::JobReader {
       }
       ASSIGN_OR_RETURN(size, is_short ? ReadRows(bytes)
                                       : ReadParts(bytes, job_.bytes - done));
-      if (!is_staged) continue;
-      RETURN_IF_ERROR(
-          writer_.memory_->WriteStaged(job_.to + done, stage_, size));
+      if (is_staged) {
+        RETURN_IF_ERROR(
+            writer_.memory_->WriteStaged(job_.to + done, stage_, size));
+      }
+      if (told_ != nullptr) *told_ += size;
     }
     return absl::OkStatus();
   }
@@ -203,6 +210,8 @@ class TensorSetWriter::JobReader {
   const FileReader& file_;
   const std::string& path_;
   MemoryCopy::Stage& stage_;
+  const std::atomic<bool>* const stop_;      // Null: it goes on to the end.
+  std::atomic<std::uint64_t>* const told_;   // Bytes, with those of others.
   // What is read next.
   std::uint64_t row_ = 0;
   std::size_t part_ = 0;
@@ -282,9 +291,8 @@ class TensorSetWriter::JobThreads {
       if (next >= jobs_.size()) break;
       const ReadJob& job = jobs_[next];
       RETURN_IF_ERROR(JobReader(writer_, checksum_, job, files_[job.file],
-                                paths_[job.file], stage)
+                                paths_[job.file], stage, &stop_, &done_)
                           .ReadAll());
-      done_ += job.bytes;
     }
     return stage.Finish();
   }
