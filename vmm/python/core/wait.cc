@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -71,14 +72,21 @@ void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error) {
 
 std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {
   const auto shared = std::make_shared<Shared>();
-  std::thread([shared, call = std::move(call)] {
-    Outcome outcome;
-    call(outcome);
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    shared->outcome = std::move(outcome);
-    shared->done = true;
-    shared->changed.notify_all();
-  }).detach();
+  try {
+    std::thread([shared, call = std::move(call)] {
+      Outcome outcome;
+      call(outcome);
+      const std::lock_guard<std::mutex> lock(shared->mutex);
+      shared->outcome = std::move(outcome);
+      shared->done = true;
+      shared->changed.notify_all();
+    }).detach();
+  } catch (const std::system_error& why) {
+    Raise(VMMSHARE_RESOURCE_EXHAUSTED,
+          (std::string("cannot start a thread that waits: ") + why.what())
+              .c_str(),
+          "Look at `ulimit -u` and `ulimit -v`, and end threads.");
+  }
   while (!IsDoneWithinASlice(*shared)) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
