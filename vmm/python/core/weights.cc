@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -151,13 +152,30 @@ std::uint64_t Publish(WeightsWriter& self, nb::handle keeper,
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   const auto generation = std::make_shared<std::uint64_t>(0);
   const std::uint32_t flags = checksum_all ? VMMSHARE_WEIGHTS_CHECKSUM_ALL : 0u;
+  // Let go of by whoever has it last: the thread, or this if there is none.
+  struct Turn {
+    explicit Turn(std::shared_ptr<std::atomic<bool>> of)
+        : taken(std::move(of)), is_ours(!taken->exchange(true)) {}
+    ~Turn() {
+      if (is_ours) taken->store(false);
+    }
+    const std::shared_ptr<std::atomic<bool>> taken;
+    const bool is_ours;
+  };
+  auto turn = std::make_shared<Turn>(self.publishing);
+  if (!turn->is_ours) {
+    Raise(VMMSHARE_FAILED_PRECONDITION, "the set is being put already",
+          "Wait until that has ended.");
+  }
   CallKeeper(keeper, [&](const std::shared_ptr<vmmshare_keeper>& connection) {
     WaitOnAThread([connection, generation, flags, name, timeout_ns,
+                   turn = std::exchange(turn, nullptr),
                    writer = self.handle.shared(),
-                   memory = self.memory](Outcome& outcome) {
+                   memory = self.memory](Outcome& outcome) mutable {
       outcome.status = vmmshare_weights_publish(
           writer.get(), connection.get(), name.c_str(), memory.get(), flags,
           timeout_ns, generation.get(), &outcome.error);
+      turn.reset();  // Before anybody hears of it.
     });
   });
   return *generation;

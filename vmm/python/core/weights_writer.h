@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -40,6 +41,9 @@ struct WeightsWriter {
     std::vector<std::size_t> begins = {0};   // Of each; then the end of all.
   };
   Layouts layouts = {};
+  // Whether publish() goes on, which it does after Ctrl-C too.
+  const std::shared_ptr<std::atomic<bool>> publishing =
+      std::make_shared<std::atomic<bool>>(false);
 };
 
 // How the tensor's elements lie; not where.
