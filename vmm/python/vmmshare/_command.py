@@ -3,6 +3,7 @@
 All of it is the tool's of C++ but `vmmshare weights put`, which reads files here.
 """
 
+import pathlib
 import signal
 import sys
 
@@ -15,7 +16,10 @@ def main() -> int:
         return _weights_command.main(sys.argv[3:])
     # The keeper ends itself cleanly; Python's handler would wait for it to return.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _core.main(sys.argv[1:])
+    # The tool looks beside its own file, which is Python's here.
+    here = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare_hostdriver.so"
+    return _core.main([f"--driver={here}" if word == "--driver=host" else word
+                       for word in sys.argv[1:]])
 
 
 if __name__ == "__main__":
