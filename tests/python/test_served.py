@@ -4,6 +4,7 @@ import ctypes
 import gc
 import json
 import os
+import threading
 import time
 
 import numpy as np
@@ -474,3 +475,30 @@ def test_a_damaged_ticket(cuda, driver, damage):
             with pytest.raises(ValueError):
                 vs.open_array(bad)
         own.close()
+
+
+def test_a_copy_comes_after_the_fence_of_what_is_copied(cuda):
+    """Also on a thread where no context is current."""
+    def serve():
+        done.append(vs.serve_array(array, copy=True, timeout=60))
+
+    with vs.Pool() as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
+        with vs.FencePool() as fences, fences.new() as fence, pool.empty(3, "uint8") as own:
+            array, done = remote.open(own.ticket(), fence=fence, value=1), []
+            with pytest.raises(vs.errors.DeadlineExceeded, match="timeout of 0.2"):
+                vs.serve_array(array, copy=True, timeout=0.2)
+            thread = threading.Thread(target=serve)
+            thread.start()
+            thread.join(timeout=0.3)
+            waited = thread.is_alive()
+            assert cuda.cuMemsetD8_v2(ctypes.c_uint64(own.ptr), ctypes.c_ubyte(5),
+                                      ctypes.c_size_t(3)) == 0
+            assert cuda.cuCtxSynchronize() == 0
+            fence.signal(1)
+            thread.join(timeout=60)
+            assert waited and len(done) == 1
+            with done[0] as served, vs.open_array(served.ticket) as copy:
+                out = ctypes.create_string_buffer(3)
+                assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(copy.ptr), ctypes.c_size_t(3)) == 0
+                assert out.raw == b"\5\5\5"
+            array.close()

@@ -1,6 +1,7 @@
 """Tensor sets: put, opened by other processes, replaced; safetensors files, good and bad."""
 
 import collections.abc
+import ctypes
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import numpy as np
@@ -950,3 +952,66 @@ def test_a_file_that_is_replaced_while_it_is_read(keeper, tmp_path):
         vs.weights.load("model/tp0", path, select=replace, address=keeper.address, **HOST)
     with pytest.raises(vs.errors.NotFound):
         opened(keeper)
+
+
+# --- arrays whose contents come later
+
+@pytest.fixture(params=["device", "host"])
+def late(request, cuda):
+    """An array that is complete when its fence has reached 1, the fence, and `fill(value)`."""
+    where = HOST if request.param == "host" else {"device": 0}
+    with vs.Pool(**where) as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
+        with vs.FencePool() as fences, fences.new() as fence, pool.empty(3, "uint8") as own:
+            def fill(value):
+                assert cuda.cuMemsetD8_v2(ctypes.c_uint64(own.ptr), ctypes.c_ubyte(value),
+                                          ctypes.c_size_t(own.nbytes)) == 0
+                assert cuda.cuCtxSynchronize() == 0
+
+            fill(1)
+            with remote.open(own.ticket(), fence=fence, value=1) as array:
+                yield types.SimpleNamespace(array=array, fence=fence, fill=fill, where=where)
+            if fence.value < 1:  # Nobody is to wait when the memory goes.
+                fence.signal(1)
+
+
+def bytes_at(cuda, address, size):
+    out = ctypes.create_string_buffer(size)
+    assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(address), ctypes.c_size_t(size)) == 0
+    return out.raw
+
+
+def ended(thread):
+    thread.join(timeout=60)
+    return not thread.is_alive()
+
+
+def test_an_array_with_a_fence_is_put_when_its_contents_are_there(keeper, cuda, late):
+    def put():  # On a thread where no context is current.
+        done.append(vs.weights.put("late", {"a": late.array}, address=keeper.address, timeout=60,
+                                   **late.where))
+
+    done = []
+    thread = threading.Thread(target=put)
+    thread.start()
+    thread.join(timeout=0.3)
+    waited = thread.is_alive() and not done
+    late.fill(2)
+    late.fence.signal(1)
+    assert ended(thread) and waited and done == [1]
+    with vs.weights.open("late", address=keeper.address) as weights:
+        assert bytes_at(cuda, weights["a"].ptr, 3) == b"\2\2\2"
+        assert weights.verify() == 1
+
+
+def test_a_fence_that_does_not_come_ends_put_by_its_timeout(keeper, late):
+    began = time.monotonic()
+    with pytest.raises(vs.errors.DeadlineExceeded, match="timeout of 0.2"):
+        vs.weights.put("late", {"a": late.array}, address=keeper.address, timeout=0.2,
+                       **late.where)
+    assert time.monotonic() - began < 20
+    assert vs.weights.list(address=keeper.address) == []
+
+
+def test_a_draft_does_not_wait_for_the_fences_of_what_it_is_like(late):
+    with vs.weights.draft({"a": late.array}, **HOST) as draft:
+        assert (draft["a"].shape, draft["a"].dtype) == ((3,), "uint8")

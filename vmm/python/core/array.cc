@@ -152,11 +152,14 @@ void Array::Order(void* stream) const {
     });
     return;
   }
-  WaitInSlices(VMMSHARE_FOREVER,
-               [&](std::int64_t timeout_ns, vmmshare_error** error) {
-                 return vmmshare_fence_wait_host(fence_.get(), fence_value_,
-                                                 timeout_ns, error);
-               });
+  Await(VMMSHARE_FOREVER);
+}
+
+void Array::Await(std::int64_t timeout_ns) const {
+  if (fence_ == nullptr) return;
+  WaitInSlices(timeout_ns, [&](std::int64_t slice, vmmshare_error** error) {
+    return vmmshare_fence_wait_host(fence_.get(), fence_value_, slice, error);
+  });
 }
 
 Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout) {
@@ -257,6 +260,12 @@ void DefineArray(nb::module_& module) {
             a.storage()->UsedOn(on);
           },
           nb::arg("stream"))
+      .def(
+          "_await_fence",
+          [](const Array& a, nb::handle timeout) {
+            a.Await(NanosecondsOf(timeout));
+          },
+          nb::arg("timeout").none())
       .def("ticket", &Ticket,
            "Bytes by which a process that is connected opens this array; no "
            "secret.\nFailedPrecondition for an array that is not of an own "

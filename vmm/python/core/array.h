@@ -32,6 +32,8 @@ class Array {
   void After(std::shared_ptr<vmmshare_fence> fence, std::uint64_t value);
   // Makes `stream` wait for that; a null one is the host.
   void Order(void* stream) const;
+  // This thread waits for it, so long at most.
+  void Await(std::int64_t timeout_ns) const;
 
   // The same memory as another array, complete at the same time.
   Array View(Layout layout) const;

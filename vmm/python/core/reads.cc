@@ -87,6 +87,15 @@ void Reads::Read(nb::handle name, nb::handle array) {
               .c_str());
     }
     entry.kept = nb::borrow(array);
+  } else if (nb::isinstance<Array>(array)) {
+    // Without a wait for its fence: whoever copies it does that.
+    const Array& own = nb::cast<const Array&>(array);
+    const auto storage = own.storage();
+    entry.layout = own.layout();
+    entry.layout.offset = 0;
+    entry.address = own.layout().elements() == 0 ? 0 : own.address();
+    entry.on_device = storage->place.device.device_type != kDLCPU;
+    entry.kept = MakePlainCapsule(storage, own.layout());
   } else {
     const std::string which =
         nb::len(name) == 0 ? "the array" : "array " + Utf8(nb::repr(name));

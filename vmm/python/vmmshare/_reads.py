@@ -6,6 +6,7 @@ import sys
 import typing
 
 from . import _core
+from ._sync import deadline_of, left_of
 
 CPU = 1  # DLPack's name of it.
 
@@ -56,12 +57,14 @@ def await_torch(tensors: "typing.Mapping[str, typing.Any]") -> None:
         sys.modules["torch"].cuda.synchronize(device)
 
 
-def await_fences(arrays: "typing.Iterable[typing.Any]") -> None:
-    """Has the default stream wait for what Arrays were opened with; the host's waited when they
-    were read."""
+def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None") -> None:
+    """Waits for the fences that Arrays were opened with: what is copied after that is complete, on
+    whichever stream, and no context has to be current. DeadlineExceeded for one that does not
+    come within so many seconds."""
+    deadline = deadline_of(timeout)
     for one in arrays:
-        if isinstance(one, _core.Array) and one.__dlpack_device__()[0] != CPU:
-            one._use_on(1)
+        if isinstance(one, _core.Array):
+            one._await_fence(left_of(deadline))
 
 
 def synchronize_torch(device: "int | None") -> None:

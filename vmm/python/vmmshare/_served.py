@@ -142,7 +142,7 @@ def _dense(array: typing.Any) -> typing.Any:
                      "make them so, and serve that")
 
 
-def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
+def _copied(array: typing.Any, timeout: "float | None") -> "tuple[Allocation, _reads.Read]":
     try:
         read = _reads.read_array(array)
     except ValueError:
@@ -162,7 +162,7 @@ def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
     elif hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
         array.block_until_ready()
     elif isinstance(array, Array):
-        array._use_on(1)  # Which waits for the fence that it was opened with.
+        _reads.await_fences([array], timeout)
     elif hasattr(array, "__dlpack__"):
         # The default stream, on which it is copied, waits for the array's.
         array.__dlpack__(stream=1)
@@ -171,7 +171,8 @@ def _copied(array: typing.Any) -> "tuple[Allocation, _reads.Read]":
     return memory, read
 
 
-def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) -> Served:
+def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
+                timeout: "float | None" = 10.0) -> Served:
     """Serves an array of another library, in a device's memory: PyTorch, CuPy, Numba, JAX.
 
     Where it is, without a copy, if it lies in memory of cuMemCreate() that was made exportable,
@@ -179,15 +180,17 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False) 
     PyTorch's and CuPy's is by default, or an exportable stream-ordered pool's. That is weaker:
     `weakness` says how. Whoever opens it can reach all that is `disclosed`. copy: a copy of it
     is served, from memory of its own, made when what is on the array's stream is done; writes to
-    one are not seen in the other.
+    one are not seen in the other. timeout: of the wait for the fence that an Array was opened
+    with, which a copy of it comes after; None for ever.
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
-    array of the host or without elements, or for legacy and copy both.
+    array of the host or without elements, or for legacy and copy both. DeadlineExceeded for a
+    fence that does not come.
     """
     if legacy and copy:
         raise ValueError("either legacy=True, which serves it where it is, or copy=True")
     if copy:
-        memory, read = _copied(array)
+        memory, read = _copied(array, timeout)
         offset = 0
     else:
         read = _read(array)

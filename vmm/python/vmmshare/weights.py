@@ -73,7 +73,8 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
     once, but what lies in another's bytes, as tied weights do, stays an alias. ValueError for one
     of a device that has gaps and is not PyTorch's. The GPU must be done with what it writes to
-    them; for PyTorch's this waits. host_node: on that NUMA node of the host instead of the
+    them; for PyTorch's this waits, and for the fences that Arrays were opened with, `timeout`
+    seconds at most: DeadlineExceeded. host_node: on that NUMA node of the host instead of the
     device. checksum: for verify(), also of what was on a device, which takes it. shard: what this
     rank takes of each; its metadata say which one it was.
 
@@ -84,6 +85,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
     kept = dict(tensors)  # What is read is there until it was copied.
+    await_fences(kept.values(), timeout)
     if shard is not None:
         kept = _take(shard, kept)
     await_torch(kept)
@@ -101,7 +103,6 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     # A copy lies in nobody's bytes; what lay in others' does so still.
     reads.lay_out(layout, [*copies])
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
-    await_fences(kept.values())
     with _core._WeightsWriter(memory, layout) as writer:
         reads.copy_to(writer)
         return put_written(writer, name, checksum, address, timeout)
