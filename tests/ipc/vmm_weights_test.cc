@@ -784,5 +784,65 @@ TEST_F(KeptSetTest, AFullKeeperKeepsTheOldOne) {
   ExpectFilled(Must(Attach(client)).set, 1);
 }
 
+// With the checksums of what it is then, or with none.
+TEST_F(KeptSetTest, WhatWasRefusedIsWrittenToAndPublishedAnew) {
+  const std::unique_ptr<keeper::Server> server =
+      Start({.limits = {.bytes = kGranule}});
+  KeeperClient client = Client();
+  for (const bool again : {false, true}) {
+    Must(PublishFilled(client, device, 1));
+    const TensorLayout layout = LayoutOf();
+    const Allocation memory =
+        Must(Allocation::Create(device, {.size = layout.size()}));
+    TensorSetWriter writer = Must(TensorSetWriter::Begin(
+        driver(), memory.address(), memory.requested_size(), layout));
+    const auto fill = [&](std::uint64_t seed) {
+      for (std::size_t i = 0; i < 16; ++i) {
+        WritePattern(writer.address(i), 1000 + i, 100 * seed + i);
+      }
+    };
+    const auto publish = [&] {
+      return PublishTensorSet(client, kName, memory.shareable(), writer,
+                              Late());
+    };
+    fill(2);
+    Must(writer.TakeChecksums());
+    const absl::Status full = publish().status();
+    EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    EXPECT_FALSE(writer.is_sealed());
+    Must(client.Drop(kName, Late()));
+    fill(3);
+    if (again) Must(writer.TakeChecksums());
+    EXPECT_EQ(Must(publish()), 1u);
+    EXPECT_TRUE(writer.is_sealed());
+    EXPECT_TRUE(absl::IsFailedPrecondition(publish().status()));
+    EXPECT_TRUE(writer.is_sealed());  // Others have it.
+    const KeptTensorSet kept = Must(Attach(client));
+    ExpectFilled(kept.set, 3);
+    EXPECT_EQ(Must(kept.set.Verify()), again ? 16u : 0u);
+    Must(client.Drop(kName, Late()));
+  }
+}
+
+// Checksums that were taken for a call that failed before it sealed the set.
+TEST_F(KeptSetTest, WhatFailedBeforeItWasSealedHasNoOldChecksums) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = layout.size()}));
+  const Allocation other = Make(kGranule);
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      driver(), memory.address(), memory.requested_size(), layout));
+  WritePattern(writer.address(2), 1002, 5);
+  Must(writer.TakeChecksums());
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      PublishTensorSet(client, kName, other.shareable(), writer, Late())
+          .status()));
+  WritePattern(writer.address(2), 1002, 6);
+  Must(PublishTensorSet(client, kName, memory.shareable(), writer, Late()));
+  EXPECT_EQ(Must(Must(Attach(client)).set.Verify()), 0u);
+}
+
 }  // namespace
 }  // namespace vmm::testing

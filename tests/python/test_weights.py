@@ -939,6 +939,16 @@ def test_a_draft_that_was_refused_is_put_again_with_new_checksums(keeper):
     assert vs.weights.verify("model/tp0", address=keeper.address) == 1
 
 
+def test_a_draft_that_was_refused_is_put_again_without_checksums(keeper):
+    vs.keeper.put("no/set", vs.Allocation(nbytes=4096, **HOST), seal=True, address=keeper.address)
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        with pytest.raises(vs.errors.FailedPrecondition):
+            draft.put("no/set", address=keeper.address)
+        np.from_dlpack(draft["a"])[:] = 2
+        assert draft.put("model/tp0", checksum=False, address=keeper.address) == 1
+    assert vs.weights.verify("model/tp0", address=keeper.address) == 0
+
+
 def test_a_file_that_is_replaced_while_it_is_read(keeper, tmp_path):
     path = safetensors(tmp_path / "x.safetensors", some(1))
     other = safetensors(tmp_path / "y.safetensors", some(2))

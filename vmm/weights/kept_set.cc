@@ -55,11 +55,15 @@ absl::StatusOr<KeptTensorSet> AttachTensorSet(
   return KeptTensorSet{std::move(memory), *std::move(set)};
 }
 
-absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
-                                               absl::string_view name,
-                                               const Shareable& memory,
-                                               TensorSetWriter& writer,
-                                               Deadline deadline) {
+namespace {
+
+// `is_ours`: whether nobody has the memory after an error.
+absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
+                                      absl::string_view name,
+                                      const Shareable& memory,
+                                      TensorSetWriter& writer,
+                                      Deadline deadline, bool* is_ours) {
+  *is_ours = !writer.is_sealed();
   TensorSetWriter::SealOptions seal;
   std::optional<MemoryId> replaced;
   if (memory.requested_size() != writer.memory_size()) {
@@ -82,8 +86,22 @@ absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
   RETURN_IF_ERROR(About(writer.Seal(seal), name));
   absl::Status kept = keeper.Replace(name, memory, replaced, deadline);
   if (kept.ok()) return seal.generation;
-  if (IsRefused(kept)) writer.Reopen();
+  *is_ours = IsRefused(kept);
   return kept;
+}
+
+}  // namespace
+
+absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
+                                               absl::string_view name,
+                                               const Shareable& memory,
+                                               TensorSetWriter& writer,
+                                               Deadline deadline) {
+  bool is_ours = false;
+  absl::StatusOr<std::uint64_t> generation =
+      Publish(keeper, name, memory, writer, deadline, &is_ours);
+  if (!generation.ok() && is_ours) writer.Reopen();
+  return generation;
 }
 
 }  // namespace vmm

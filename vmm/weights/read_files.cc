@@ -210,8 +210,8 @@ class TensorSetWriter::JobReader {
   const FileReader& file_;
   const std::string& path_;
   MemoryCopy::Stage& stage_;
-  const std::atomic<bool>* const stop_;      // Null: it goes on to the end.
-  std::atomic<std::uint64_t>* const told_;   // Bytes, with those of others.
+  const std::atomic<bool>* const stop_;     // Null: it goes on to the end.
+  std::atomic<std::uint64_t>* const told_;  // Bytes, with those of others.
   // What is read next.
   std::uint64_t row_ = 0;
   std::size_t part_ = 0;

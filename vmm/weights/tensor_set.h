@@ -175,7 +175,8 @@ class TensorSetWriter {
   // REQUIRES: all work that writes to the tensors has ended, the GPU's too.
   absl::Status Seal(const SealOptions& options);
   bool is_sealed() const { return is_sealed_; }
-  // Takes Seal() back: the set may be written to, and sealed, again.
+  // Takes Seal() and TakeChecksums() back: the set may be written to, and sealed,
+  // again.
   // REQUIRES: nobody else has the memory.
   void Reopen();
   // Bytes of memory that Begin() was given.

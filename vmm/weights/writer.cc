@@ -227,7 +227,13 @@ absl::Status TensorSetWriter::TakeChecksums() {
   return absl::OkStatus();
 }
 
-void TensorSetWriter::Reopen() { is_sealed_ = false; }
+void TensorSetWriter::Reopen() {
+  is_sealed_ = false;
+  for (Progress& progress : progress_) {
+    if (progress.was_taken) progress.in_order = false;
+    progress.was_taken = false;
+  }
+}
 
 absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   if (is_sealed_) {
@@ -238,8 +244,10 @@ absl::Status TensorSetWriter::Seal(const SealOptions& options) {
   }
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     const Progress& progress = progress_[i];
-    if (progress.is_alias || !progress.is_complete()) continue;
-    manifest_.tensors[i].checksum = progress.crc;
+    if (progress.is_alias) continue;
+    std::optional<std::uint32_t>& checksum = manifest_.tensors[i].checksum;
+    checksum.reset();  // Of a try before.
+    if (progress.is_complete()) checksum = progress.crc;
   }
   manifest_.generation = options.generation;
   const std::vector<std::uint8_t> bytes = EncodeManifest(manifest_);
