@@ -89,6 +89,13 @@ class HostTensor(Tensor):
         return self
 
 
+class _Meta:
+    type, index = "meta", None
+
+    def __str__(self):
+        return self.type
+
+
 class MetaTensor(HostTensor):
     """One without memory, in a storage that may have others."""
 
@@ -97,6 +104,7 @@ class MetaTensor(HostTensor):
     def __init__(self, shape, dtype, storage, offset=0):
         super().__init__(np.empty(shape, numpy_dtype(dtype)), dtype)
         self._storage, self._offset = storage, offset
+        self.device = _Meta()
 
     def untyped_storage(self):
         return self._storage

@@ -105,6 +105,16 @@ def test_the_command(words, code):
     assert done.returncode == code, done.stderr
 
 
+@pytest.mark.parametrize("words", [["--driver=host"], ["--driver", "host"]])
+def test_the_command_finds_the_packages_host_memory_driver(words, monkeypatch):
+    for named in ("", "/nowhere/driver.so"):  # What is named goes before it.
+        monkeypatch.setenv("VMMSHARE_HOSTDRIVER", named)
+        done = subprocess.run([sys.executable, "-m", "vmmshare", "doctor", "--json", *words],
+                              capture_output=True, text=True)
+        driver = json.loads(done.stdout)["driver"]
+        assert "error" in driver if named else driver["host_memory"] is True
+
+
 def test_the_command_prints_json():
     path = vmmshare.testing.host_driver()
     done = subprocess.run([sys.executable, "-m", "vmmshare", "doctor", "--json",

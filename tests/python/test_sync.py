@@ -123,6 +123,18 @@ def test_a_draft_of_a_module_without_memory(keeper, monkeypatch):
         assert np.from_dlpack(weights["head"])[3, 5] == 23
 
 
+def test_what_has_no_memory_is_not_put(keeper, monkeypatch):
+    for name, module in fake_torch.modules(fake_torch.HostTensor).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    storage = types.SimpleNamespace(_cdata=77)
+    for view in (fake_torch.MetaTensor((4,), "float32", storage),
+                 fake_torch.MetaTensor((2,), "float32", storage, offset=2)):
+        tensors = {"there": fake_torch.HostTensor(np.ones(3, "float32")), "view": view}
+        with pytest.raises(ValueError, match="tensor 'view' is on the device meta,"):
+            vs.weights.put("meta", tensors, address=keeper.address, host_node=0)
+    assert vs.weights.list(address=keeper.address) == []
+
+
 def test_what_no_draft_is_made_of(driver):
     for like in ({}, [("a", (1, "int8"))], None):
         with pytest.raises(TypeError):

@@ -124,7 +124,7 @@ std::uint64_t ReadForeign(const std::string& which, nb::handle object,
       Refuse(which, "its DLPack capsule is of no known version");
     if (!ReadTensor(*tensor, &address, layout, device)) {
       RefuseDType(which, nb::hasattr(object, "dtype")
-                             ? Utf8(nb::str(object.attr("dtype")))
+                             ? Utf8(nb::str(nb::object(object.attr("dtype"))))
                              : "whatever it is");
     }
     if (kept != nullptr) *kept = capsule;

@@ -61,6 +61,16 @@ const char* TextOf(nb::handle name) {
   return text;
 }
 
+// As of the device "meta", whose tensors have addresses that are none.
+void CheckIsCpu(nb::handle name, const nb::object& device) {
+  if (nb::cast<std::string>(device.attr("type")) == "cpu") return;
+  throw nb::value_error(
+      ("tensor " + Utf8(nb::repr(name)) + " is on the device " +
+       Utf8(nb::str(device)) +
+       ", whose memory is not read: move it to the CPU or a CUDA device")
+          .c_str());
+}
+
 }  // namespace
 
 Reads::Reads(nb::handle type) : type_(nb::borrow(type)) {
@@ -78,14 +88,7 @@ void Reads::Read(nb::handle name, nb::handle array) {
     // Not all versions of PyTorch say it by DLPack.
     entry.on_device =
         device.device_type == kDLCUDA || nb::cast<bool>(array.attr("is_cuda"));
-    if (!entry.on_device &&
-        nb::cast<std::string>(array.attr("device").attr("type")) != "cpu") {
-      throw nb::value_error(
-          ("tensor " + Utf8(nb::repr(name)) + " is on the device " +
-           Utf8(nb::str(array.attr("device"))) +
-           ", whose memory is not read: move it to the CPU or a CUDA device")
-              .c_str());
-    }
+    if (!entry.on_device) CheckIsCpu(name, array.attr("device"));
     entry.kept = nb::borrow(array);
   } else if (nb::isinstance<Array>(array)) {
     // Without a wait for its fence: whoever copies it does that.

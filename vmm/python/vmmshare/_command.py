@@ -3,6 +3,7 @@
 All of it is the tool's of C++ but `vmmshare weights put`, which reads files here.
 """
 
+import os
 import pathlib
 import signal
 import sys
@@ -16,10 +17,11 @@ def main() -> int:
         return _weights_command.main(sys.argv[3:])
     # The keeper ends itself cleanly; Python's handler would wait for it to return.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # The tool looks beside its own file, which is Python's here.
-    here = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare_hostdriver.so"
-    return _core.main([f"--driver={here}" if word == "--driver=host" else word
-                       for word in sys.argv[1:]])
+    # For --driver=host the tool looks beside its own file, which is Python's here.
+    if not os.environ.get("VMMSHARE_HOSTDRIVER"):
+        here = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare_hostdriver.so"
+        os.environ["VMMSHARE_HOSTDRIVER"] = str(here)
+    return _core.main(sys.argv[1:])
 
 
 if __name__ == "__main__":
