@@ -319,3 +319,28 @@ def test_of_many_threads_that_signal_a_fence_one_reaches_a_value(fence, cuda):
         assert cuda.cuStreamSynchronize(made) == 0
         assert fence.value == second.value == 1999
     assert cuda.cuStreamDestroy_v2(made) == 0
+
+
+NO_THREADS = """
+import resource, sys
+import vmmshare as vs
+import vmmshare.testing
+vmmshare.testing.use_host_driver()
+memory = vs.Allocation(nbytes=4096, host_node=0)
+text, own = str(vs.serve(memory)), vs.restorable(nbytes=4096, host_node=0)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+# Not enough for the stack of another thread.
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), -1))
+for call in (lambda: vs.connect(text), lambda: vs.Keeper("/nowhere"), own.release):
+    try:
+        call()
+    except vs.errors.ResourceExhausted as why:
+        print("thread" in str(why))
+"""
+
+
+def test_a_wait_that_gets_no_thread_is_resource_exhausted():
+    done = subprocess.run([sys.executable, "-B", "-c", NO_THREADS], capture_output=True, text=True,
+                          timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n" * 3, "")

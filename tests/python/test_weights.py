@@ -18,6 +18,7 @@ import pytest
 import fake_torch
 import vmmshare as vs
 import vmmshare._reads
+import vmmshare._sets
 import vmmshare.weights
 
 HOST = {"host_node": 0}
@@ -401,6 +402,21 @@ def test_progress_goes_up_to_the_total(keeper, tmp_path, threads, where):
 
 def running_threads():
     return len(os.listdir("/proc/self/task"))
+
+
+def test_progress_within_a_tensor(keeper, tmp_path):
+    """And what it raises there ends the load before the tensor is read."""
+    def tell(done, total):
+        if 0 < done < total:
+            raise LookupError("enough")
+
+    nbytes, path = 1 << 30, tmp_path / "big.safetensors"
+    header = json.dumps({"a": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}})
+    with open(path, "wb") as file:  # A hole, which takes no disk.
+        file.write(struct.pack("<Q", len(header)) + header.encode())
+        file.truncate(file.tell() + nbytes)
+    with pytest.raises(LookupError):
+        vs.weights.load("big", path, threads=1, progress=tell, address=keeper.address, **HOST)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -947,6 +963,60 @@ def test_a_draft_that_was_refused_is_put_again_without_checksums(keeper):
         np.from_dlpack(draft["a"])[:] = 2
         assert draft.put("model/tp0", checksum=False, address=keeper.address) == 1
     assert vs.weights.verify("model/tp0", address=keeper.address) == 0
+
+
+@pytest.fixture
+def connections(keeper, monkeypatch):
+    """put() of a draft has these, and the keeper stands still."""
+    made = [vs.Keeper(keeper.address) for _ in range(2)]
+    left = iter(made)
+    monkeypatch.setattr(vmmshare._sets, "Keeper", lambda *how, **more: next(left))
+    keeper.stop()
+    yield made
+    for connection in made:
+        connection.close()
+
+
+def test_of_two_threads_one_puts_a_draft(keeper, connections):
+    """Each published the same memory, of which the second one changed the manifest."""
+    def put(name):
+        try:
+            ended.append(draft.put(name, timeout=60))
+        except vs.errors.VmmshareError as why:
+            ended.append(why)
+
+    ended = []
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        threads = [threading.Thread(target=put, args=(name,)) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 20
+        while not ended and time.monotonic() < until:
+            time.sleep(0.01)
+        early = list(ended)
+        keeper.go_on()
+        for thread in threads:
+            thread.join()
+        assert [type(one) for one in early] == [vs.errors.FailedPrecondition]
+        assert "being put already" in str(early[0]) and ended[1:] == [1]
+    assert len(vs.weights.list(address=keeper.address)) == 1
+
+
+def test_a_draft_whose_put_goes_on_after_ctrl_c_is_not_put_again_meanwhile(keeper, connections):
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            draft.put("one", timeout=60)
+        timer.join()
+        with pytest.raises(vs.errors.FailedPrecondition, match="being put already"):
+            draft.put("two", timeout=20)
+        keeper.go_on()
+    until = time.monotonic() + 60
+    while not vs.weights.list(address=keeper.address):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert [one["name"] for one in vs.weights.list(address=keeper.address)] == ["one"]
 
 
 def test_a_file_that_is_replaced_while_it_is_read(keeper, tmp_path):
