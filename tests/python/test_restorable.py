@@ -101,6 +101,32 @@ def test_what_fill_raises_is_raised_and_it_stays_released(own):
     assert holds(array, 1)
 
 
+def test_a_call_within_fill_is_refused(own):
+    """It waited for the end of fill, which waited for it."""
+    def fill(ptr, nbytes):
+        assert own.released and own.ptr == ptr
+        for call in (own.release, own.restore, lambda: own.restore(fill=fill)):
+            with pytest.raises(vs.errors.FailedPrecondition, match="being filled"):
+                call()
+        other = threading.Thread(target=refused)
+        other.start()
+        other.join()
+        filled(array, 7)
+
+    def refused():
+        with pytest.raises(vs.errors.FailedPrecondition, match="being filled"):
+            own.release()
+        done.append(True)
+
+    array, done = own.array(COUNT, "int32"), []
+    own.release()
+    own.restore(fill=fill)
+    assert holds(array, 7) and done == [True] and not own.released
+    own.release()  # As before.
+    own.restore()
+    assert holds(array, 7)
+
+
 def test_out_of_turn(own):
     with pytest.raises(vs.errors.FailedPrecondition):
         own.restore()

@@ -31,7 +31,16 @@ class RestorableMemory final : public Storage {
 struct Restorable {
   Holder<vmmshare_restorable> handle;
   Place place;
+  mutable bool is_filled = false;  // By a program's `fill`. The GIL guards it.
 };
+
+// What `fill` calls would wait for the end of `fill`, and so would what it waits
+// for.
+void CheckIsNotFilled(const Restorable& self) {
+  if (!self.is_filled) return;
+  Raise(VMMSHARE_FAILED_PRECONDITION, "the memory is being filled by restore()",
+        "Call it after restore(), not in `fill`.");
+}
 
 Place PlaceOf(const vmmshare_restorable* memory, bool readonly) {
   const Located at =
@@ -74,6 +83,7 @@ void Wait(Call call) {
 }
 
 void Release(const Restorable& self, bool keep, nb::handle timeout) {
+  CheckIsNotFilled(self);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   Wait([memory = self.handle.shared(), keep,
         timeout_ns](vmmshare_error** error) {
@@ -87,24 +97,29 @@ void Release(const Restorable& self, bool keep, nb::handle timeout) {
 // What a `fill` of Python's is called by, and what it raised.
 struct Filler {
   nb::handle call;
+  bool* is_called;
   std::optional<nb::python_error> raised = std::nullopt;
 };
 
 vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
   auto& filler = *static_cast<Filler*>(user);
   const nb::gil_scoped_acquire held;
+  *filler.is_called = true;
+  vmmshare_status status = VMMSHARE_OK;
   try {
     filler.call(address, size);
-    return VMMSHARE_OK;
   } catch (nb::python_error& raised) {
     filler.raised.emplace(std::move(raised));
-    return VMMSHARE_ABORTED;
+    status = VMMSHARE_ABORTED;
   }
+  *filler.is_called = false;
+  return status;
 }
 
 void Restore(const Restorable& self, nb::handle fill,
              const std::optional<std::string>& path, std::uint64_t offset,
              nb::handle timeout) {
+  CheckIsNotFilled(self);
   const auto memory = self.handle.shared();
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   vmmshare_restore_options options{};
@@ -122,7 +137,7 @@ void Restore(const Restorable& self, nb::handle fill,
     return;
   }
   // On this thread: what the program calls there raises here.
-  Filler filler{fill};
+  Filler filler{fill, &self.is_filled};
   options.fill = &Fill;
   options.user = &filler;
   vmmshare_error* error = nullptr;
@@ -213,7 +228,8 @@ void DefineRestorable(nb::module_& module) {
            nb::arg("timeout").none() = 10.0,
            "Brings it back at the same addresses. Own memory gets what was "
            "kept, or what a file\nat `path` has from `offset` on, or what "
-           "fill(ptr, nbytes) writes there. Another\nprocess's: waits until "
+           "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
+           "FailedPrecondition. Another\nprocess's: waits until "
            "its owner has restored it, ResourceExhausted if that has not\n"
            "after `timeout` seconds (None: asks once). After an exception it "
            "is released as "
