@@ -1,5 +1,6 @@
 """Tickets that were damaged, are of something else, or lie."""
 
+import gc
 import random
 import struct
 
@@ -241,6 +242,30 @@ def test_arrays_of_all_kinds_in_one_set(pool, remote):
     assert opened["ours"].shape == (4,) and opened["empty"].shape == (0, 3)
     np.testing.assert_array_equal(np.from_dlpack(opened["numpy"]), numbers[1:, 3])
     np.testing.assert_array_equal(np.from_dlpack(opened["described"]), numbers)
+
+
+class Clears:
+    """An array that takes all out of a dict when it is asked, so that they have gone."""
+
+    def __init__(self, arrays, numbers):
+        self.arrays, self.numbers = arrays, numbers
+
+    def __dlpack_device__(self):
+        self.arrays.clear()
+        gc.collect()
+        return self.numbers.__dlpack_device__()
+
+    def __dlpack__(self, **how):
+        return self.numbers.__dlpack__(**how)
+
+
+def test_a_dict_that_changes_while_it_is_shared(pool, remote):
+    numbers, arrays = numbers_in(pool), {}
+    arrays.update({str(number): Clears(arrays, numbers[number]) for number in range(3)})
+    opened = dict(remote.open_all(vs.share_all(arrays)))
+    assert list(opened) == ["0", "1", "2"] and arrays == {}
+    for number in range(3):
+        np.testing.assert_array_equal(np.from_dlpack(opened[str(number)]), numbers[number])
 
 
 @pytest.mark.parametrize("wrong, error, words", [

@@ -76,7 +76,15 @@ nb::bytes Ticket(nb::handle object) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-nb::bytes PackArrays(const nb::dict& arrays) {
+// What is asked of the arrays, or another thread, may change the program's own.
+nb::dict CopyOf(const nb::dict& arrays) {
+  PyObject* const copy = PyDict_Copy(arrays.ptr());
+  if (copy == nullptr) throw nb::python_error();
+  return nb::steal<nb::dict>(copy);
+}
+
+nb::bytes PackArrays(const nb::dict& given) {
+  const nb::dict arrays = CopyOf(given);
   SetWriter set;
   Layout layout;
   DLDevice device{};
@@ -97,7 +105,8 @@ nb::bytes PackArrays(const nb::dict& arrays) {
   return BytesOf(set);
 }
 
-nb::bytes PackTensors(const nb::dict& tensors, nb::handle type) {
+nb::bytes PackTensors(const nb::dict& given, nb::handle type) {
+  const nb::dict tensors = CopyOf(given);
   TensorClass read(type, nb::none());
   SetWriter set;
   Layout layout;
