@@ -54,6 +54,17 @@ def test_a_missing_library_is_named(name):
     assert f"needs {library}" in done.stdout, done.stderr
 
 
+def test_modules_are_imported_when_they_are_used():
+    names = [*USE, "broker", "job", "keeper", "weights"]
+    done = run("import sys, vmmshare as vs\n"
+               f"names = {names!r}\n"
+               "print(any(f'vmmshare.{name}' in sys.modules for name in names))\n"
+               "print(all(getattr(vs, name).__name__ == f'vmmshare.{name}' for name in names))\n")
+    assert done.stdout.split() == ["False", "True"], done.stderr
+    with pytest.raises(AttributeError, match="nothing"):
+        vmmshare.nothing
+
+
 def test_a_job_of_torch_without_torch():
     done = run("import sys; sys.modules['torch'] = None\n"
                "import vmmshare.job\n"

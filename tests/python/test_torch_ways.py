@@ -21,6 +21,8 @@ def torch(monkeypatch):
     modules = fake_torch.modules(fake_torch.FastTensor)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
+    # Tensors of this PyTorch say that they are on a device, and are memory of the host.
+    monkeypatch.setattr(vmmshare.torch, "_device_of", lambda pool: 0)
     return modules["torch"]
 
 
@@ -73,6 +75,13 @@ def test_all_others_go_as_before(torch, pool, change):
     if change == "on the host":
         ours.device.type = "cpu"
     assert through_a_queue(ours) == b"\t\t\t"
+
+
+def test_a_pool_of_the_host_is_not_pytorchs(torch, pool, monkeypatch):
+    monkeypatch.undo()  # So that it asks the pool.
+    for call in (vs.torch.enable_multiprocessing, vs.torch.mem_pool):
+        with pytest.raises(ValueError, match="on the host"):
+            call(pool)
 
 
 def test_the_sender_let_go_too_early(torch, pool):

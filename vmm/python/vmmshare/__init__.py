@@ -100,11 +100,14 @@ __all__ = [
 ]
 
 if _typing.TYPE_CHECKING:
-    from . import broker, keeper, weights
+    from . import broker, cuda_core, cupy, jax, job, keeper, numba, rmm, torch, weights
+
+_WHEN_USED = ("broker", "cuda_core", "cupy", "jax", "job", "keeper", "numba", "rmm", "torch",
+              "weights")
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name in ("broker", "keeper", "weights"):  # Imported when they are used.
+    if name in _WHEN_USED:
         return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

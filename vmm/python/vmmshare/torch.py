@@ -288,7 +288,8 @@ def enable_multiprocessing(pool: Pool, *, writable: bool = True) -> None:
 
     All others pass as before. The receiver has the same memory, mapped for writing unless
     writable=False, and gives it back with its last view; the sender keeps a tensor until it
-    was received. Both processes import vmmshare.torch.
+    was received. Both processes import vmmshare.torch. ValueError for a pool of the host.
     """
     from . import _torch_queues
+    _device_of(pool)
     _torch_queues.enable(_library(), pool, writable)
