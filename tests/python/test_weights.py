@@ -4,6 +4,8 @@ import collections.abc
 import ctypes
 import json
 import os
+import pathlib
+import re
 import signal
 import struct
 import subprocess
@@ -88,6 +90,27 @@ def test_an_array_that_is_not_dense_is_copied(keeper):
         # Without the gaps between its elements.
         assert {row["name"]: row["nbytes"] for row in weights.tensors()} == {
             name: array.nbytes for name, array in sets.items()}
+
+
+def test_arrays_that_go_backwards_are_copied(keeper):
+    array = np.arange(24).reshape(4, 6)
+    sets = {"back": array[::-1], "tied": array[::-1], "both": array[::-1, ::-2],
+            "one": array[:1][::-1], "none": array[:0][::-1], "whole": array}
+    vs.weights.put("back", sets, address=keeper.address, **HOST)
+    with vs.weights.open("back", address=keeper.address) as weights:
+        for name, wanted in sets.items():
+            assert np.array_equal(np.from_dlpack(weights[name]), wanted), name
+        assert {row["name"]: row["alias_of"] for row in weights.tensors() if row["alias_of"]} == {
+            "tied": "back", "one": "whole"}
+    cut = {"back": array[::-1], "both": array[::-1, ::-1]}
+    for rank in range(2):
+        shard = vs.weights.Shard(rank, 2, {"back": 1, "both": vs.weights.Fused(1, (2, 4))})
+        vs.weights.put("cut", cut, shard=shard, address=keeper.address, **HOST)
+        with vs.weights.open("cut", address=keeper.address) as weights:
+            seen = {name: np.from_dlpack(weights[name]) for name in cut}
+            assert np.array_equal(seen["back"], np.split(cut["back"], 2, axis=1)[rank])
+            columns = [rank, 2 + 2 * rank, 3 + 2 * rank]
+            assert np.array_equal(seen["both"], cut["both"][:, columns])
 
 
 def test_an_array_of_no_known_library_that_is_not_dense(keeper):
@@ -369,6 +392,26 @@ def test_a_file_that_is_cut_while_it_is_read(keeper, tmp_path, monkeypatch):
         vs.weights.load("model/tp0", path, address=keeper.address, **HOST)
     with opened(keeper) as weights:
         expect(weights, 1)
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", "caf\xe9".encode()])
+def test_names_of_files_as_the_system_has_them(keeper, tmp_path, name):
+    """Also those that are no UTF-8."""
+    folder = os.path.join(os.fsencode(tmp_path), name)
+    os.mkdir(folder)
+    file = os.path.join(folder, name + b".safetensors")
+    wanted = some(3)
+    safetensors(pathlib.Path(os.fsdecode(file)), wanted)
+    shown = name.decode(errors="backslashreplace")
+    for paths in (file, [file], os.fsdecode(file), pathlib.Path(os.fsdecode(file)), folder,
+                  [os.fsdecode(file)], os.fsdecode(folder)):
+        vs.weights.load("named", paths, address=keeper.address, **HOST)
+        with vs.weights.open("named", address=keeper.address) as weights:
+            assert set(weights) == set(wanted)
+    with pytest.raises(vs.errors.AlreadyExists, match=re.escape(shown)):
+        vs.weights.load("named", [file, file], address=keeper.address, **HOST)
+    with pytest.raises(vs.errors.NotFound, match=re.escape(shown)):
+        vs.weights.load("named", file + b".gone", address=keeper.address, **HOST)
 
 
 def several(folder, files=4, each=50):
@@ -743,6 +786,11 @@ def test_the_first_pattern_counts():
                          ((0, 2, {"a": vs.weights.Fused(0, (4, -4))}), TypeError)):
         with pytest.raises(error):
             vs.weights.Shard(*wrong)
+    for numbers in ((True, 2), (0, True), (0.0, 2), (0, 2.0), ("0", 2)):
+        with pytest.raises(TypeError):
+            vs.weights.Shard(*numbers, {})
+    shard = vs.weights.Shard(np.int64(1), np.int64(2), {"a": 0})
+    assert type(shard.rank) is type(shard.count) is int
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -942,6 +990,24 @@ def test_a_draft_of_what_is_made_when_it_is_asked_for(driver):
 
 
 # --- a draft whose put() failed
+
+@pytest.mark.parametrize("at", [0, 8, 20], ids=["magic", "version", "contents"])
+def test_a_set_that_is_damaged_is_not_listed(keeper, at):
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        draft.put("good", address=keeper.address)
+        raw = bytearray(np.from_dlpack(draft.memory.array(draft.nbytes, "uint8")))
+    raw[raw.index(b"VMMS") + at] ^= 0x40
+    damaged = vs.Allocation(nbytes=len(raw), **HOST)
+    np.from_dlpack(damaged.array(len(raw), "uint8"))[:] = raw
+    vs.keeper.put("damaged", damaged, seal=True, address=keeper.address)
+    with pytest.raises((vs.errors.InvalidArgument, vs.errors.Unimplemented)):
+        vs.weights.open("damaged", address=keeper.address)
+    assert [one["name"] for one in vs.weights.list(address=keeper.address)] == ["good"]
+    listed = subprocess.run([sys.executable, "-m", "vmmshare", "weights", "list", "--json",
+                             "--driver=host", f"--address={keeper.address}"],
+                            capture_output=True, text=True)
+    assert [one["name"] for one in json.loads(listed.stdout)] == ["good"], listed.stderr
+
 
 def test_a_draft_that_was_refused_is_put_again_with_new_checksums(keeper):
     vs.keeper.put("no/set", vs.Allocation(nbytes=4096, **HOST), seal=True, address=keeper.address)

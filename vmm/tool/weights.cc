@@ -52,9 +52,11 @@ absl::StatusOr<std::string> List(Asked& asked, bool json) {
   for (const KeptMemory& kept : listing.memory) {
     if (kept.state != KeptState::kSealed) continue;
     const absl::StatusOr<KeptTensorSet> set = asked.Attach(kept.name);
-    // Something else is kept there, or it was dropped meanwhile.
+    // Something else is kept there, it was dropped meanwhile, is damaged or of
+    // another version; `show` says which.
     if (absl::IsFailedPrecondition(set.status()) ||
-        absl::IsNotFound(set.status())) {
+        absl::IsInvalidArgument(set.status()) ||
+        absl::IsNotFound(set.status()) || absl::IsUnimplemented(set.status())) {
       continue;
     }
     if (!set.ok()) return set.status();

@@ -11,6 +11,14 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
+// It may name a file, whose name may be no UTF-8.
+nb::object StrOf(const std::string& text) {
+  PyObject* const made = PyUnicode_DecodeUTF8(
+      text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
 [[noreturn]] void Throw(vmmshare_status status, const std::string& message,
                         const std::string& remedy, std::int32_t cuda_result) {
   const nb::object make =
@@ -18,7 +26,7 @@ namespace {
   nb::object cuda = nb::none();
   if (cuda_result >= 0) cuda = nb::int_(cuda_result);
   const nb::object exception =
-      make(vmmshare_status_name(status), message.c_str(), remedy.c_str(), cuda);
+      make(vmmshare_status_name(status), StrOf(message), StrOf(remedy), cuda);
   PyErr_SetObject(exception.type().ptr(), exception.ptr());
   throw nb::python_error();
 }

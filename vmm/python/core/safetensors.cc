@@ -18,7 +18,8 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-void Open(Safetensors* self, const std::string& path) {
+void Open(Safetensors* self, const nb::bytes& name) {
+  const std::string path(name.c_str(), name.size());
   WithoutNul(path);
   new (self) Safetensors{Holder<vmmshare_safetensors>(
       Make(&vmmshare_safetensors_close,

@@ -114,12 +114,13 @@ vmmshare_status Tell(void* user, std::uint64_t done, std::uint64_t total) {
   }
 }
 
-void ReadFiles(WeightsWriter& self, const std::vector<std::string>& paths,
+void ReadFiles(WeightsWriter& self, const std::vector<nb::bytes>& paths,
                const FileReads& given, std::uint32_t threads,
                nb::handle progress) {
   std::vector<const char*> names;
-  for (const std::string& path : paths) {
-    names.push_back(WithoutNul(path).c_str());
+  for (const nb::bytes& path : paths) {
+    WithoutNul(std::string(path.c_str(), path.size()));
+    names.push_back(path.c_str());
   }
   // A copy: without the GIL, another thread may let go of it.
   const std::vector<vmmshare_file_read> all = given.reads;

@@ -46,6 +46,25 @@ def dense_copy(name: str, array: typing.Any) -> typing.Any:
                      "PyTorch's: pass a dense copy, as ascontiguousarray() makes one")
 
 
+def forwards(arrays: "dict[str, typing.Any]") -> "dict[str, typing.Any]":
+    """The same with dense copies of NumPy's that go backwards in memory, which no layout says. Of
+    the same view there is one copy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return arrays
+    copies: "dict[typing.Any, typing.Any]" = {}
+    made = {}
+    for name, one in arrays.items():
+        if isinstance(one, numpy.ndarray) and any(
+                stride < 0 < length - 1 for stride, length in zip(one.strides, one.shape)):
+            key = one.ctypes.data, one.dtype, one.shape, one.strides
+            if key not in copies:
+                copies[key] = numpy.ascontiguousarray(one)
+            one = copies[key]
+        made[name] = one
+    return made
+
+
 def await_torch(tensors: "typing.Mapping[str, typing.Any]") -> None:
     """Waits until every device is done with what it writes to PyTorch's tensors."""
     kind = torch_type()

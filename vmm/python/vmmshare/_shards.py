@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import operator
 import sys
 import typing
 
@@ -58,14 +59,16 @@ class Shard:
     all of it. The first pattern that fits a name counts. What fits none is replicated: each rank
     takes all.
 
-    ValueError unless 0 <= rank < count; TypeError for a dimension or length that is no int from 0
-    on.
+    ValueError unless 0 <= rank < count; TypeError for a rank or count that is no int, and for a
+    dimension or length that is none from 0 on.
     """
 
     def __init__(self, rank: int, count: int, cuts: "typing.Mapping[str, Cut]"):
-        if not 0 <= rank < count:
+        if isinstance(rank, bool) or isinstance(count, bool):
+            raise TypeError(f"rank {rank} of {count}; expected ints")
+        self.rank, self.count = operator.index(rank), operator.index(count)
+        if not 0 <= self.rank < self.count:
             raise ValueError(f"rank {rank} of {count}; expected 0 to {count - 1}")
-        self.rank, self.count = rank, count
         self.cuts: "dict[str, Cut]" = {}
         for pattern, cut in cuts.items():
             if isinstance(cut, Fused):

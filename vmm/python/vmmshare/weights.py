@@ -35,10 +35,10 @@ from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
 from ._publisher import Publisher, Update, publisher
-from ._reads import await_fences, await_torch, dense_copy, read_arrays
+from ._reads import await_fences, await_torch, dense_copy, forwards, read_arrays
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
-from .errors import DataLoss, FailedPrecondition
+from .errors import DataLoss, FailedPrecondition, InvalidArgument, Unimplemented
 
 __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",
            "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
@@ -86,6 +86,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
     kept = dict(tensors)  # What is read is there until it was copied.
     await_fences(kept.values(), timeout)
+    kept = forwards(kept)
     if shard is not None:
         kept = _take(shard, kept)
     await_torch(kept)
@@ -108,20 +109,22 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         return put_written(writer, name, checksum, address, timeout)
 
 
-def _files(paths: typing.Any) -> "builtins.list[str]":
-    if isinstance(paths, (str, os.PathLike)):
-        path = os.fspath(paths)
+def _files(paths: typing.Any) -> "builtins.list[bytes]":
+    """Their names as the system has them, which need be no UTF-8."""
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        path = os.fsencode(paths)
         if not os.path.isdir(path):
             return [path]
         return sorted(os.path.join(path, one) for one in os.listdir(path)
-                      if one.endswith(".safetensors"))
-    return [os.fspath(path) for path in paths]
+                      if one.endswith(b".safetensors"))
+    return [os.fsencode(path) for path in paths]
 
 
-read_header = _core._Safetensors
+def read_header(path: "str | bytes") -> typing.Any:
+    return _core._Safetensors(os.fsencode(path))
 
 
-def _mark(path: str) -> "tuple[int, ...] | None":
+def _mark(path: bytes) -> "tuple[int, ...] | None":
     """Another one once the file is another, or was written to."""
     try:
         now = os.stat(path)
@@ -130,7 +133,10 @@ def _mark(path: str) -> "tuple[int, ...] | None":
     return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
 
 
-def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.PathLike[str]]", *,
+Path = typing.Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+
+
+def load(name: str, paths: "Path | typing.Iterable[Path]", *,
          select: "typing.Callable[[str], bool] | None" = None, shard: "Shard | None" = None,
          fingerprint: str = "", metadata: "typing.Mapping[str, str] | None" = None,
          device: typing.Any = 0, host_node: "int | None" = None,
@@ -159,15 +165,16 @@ def load(name: str, paths: "str | os.PathLike[str] | typing.Iterable[str | os.Pa
         raise ValueError(f"{threads} threads; expected 1 or more")
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
+    shown = [path.decode(errors="backslashreplace") for path in files]
     notes = {key: value for header in headers for key, value in header.metadata().items()}
     layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
-    reads = layout.add_files(headers, files, select, shard)
+    reads = layout.add_files(headers, shown, select, shard)
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
     with _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)
-        for path, mark in zip(files, marks):
+        for path, called, mark in zip(files, shown, marks):
             if _mark(path) != mark:
-                raise DataLoss(f"{path} was replaced or written to while it was read",
+                raise DataLoss(f"{called} was replaced or written to while it was read",
                                "Load it once whoever writes it is done.")
         return put_written(writer, name, False, address, timeout)
 
@@ -191,7 +198,8 @@ def open(name: str, *, fingerprint: "str | None" = None, address: str = "",
 def list(*, address: str = "", timeout: "float | None" = 10.0
          ) -> "builtins.list[dict[str, typing.Any]]":
     """The sets that a keeper has, by name, as show() has them, without their tensors. What else
-    it keeps is left out, and so is what was dropped meanwhile."""
+    it keeps is left out, and so is what was dropped meanwhile, is damaged or of another version:
+    show() says why."""
     found = []
     with Keeper(address, timeout=timeout) as keeper:
         names = [kept["name"] for kept in keeper.list(timeout=timeout)
@@ -200,7 +208,7 @@ def list(*, address: str = "", timeout: "float | None" = 10.0
         try:
             with open(name, address=address, timeout=timeout) as weights:
                 found.append(_shown(weights))
-        except (FailedPrecondition, LookupError):
+        except (FailedPrecondition, InvalidArgument, LookupError, Unimplemented):
             continue
     return found
 
