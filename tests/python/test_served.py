@@ -485,7 +485,7 @@ def test_a_copy_comes_after_the_fence_of_what_is_copied(cuda):
     with vs.Pool() as pool, vs.serve(pool) as share, vs.connect(str(share)) as remote:
         with vs.FencePool() as fences, fences.new() as fence, pool.empty(3, "uint8") as own:
             array, done = remote.open(own.ticket(), fence=fence, value=1), []
-            with pytest.raises(vs.errors.DeadlineExceeded, match="timeout of 0.2"):
+            with pytest.raises(vs.errors.DeadlineExceeded, match="fence is at 0, not 1"):
                 vs.serve_array(array, copy=True, timeout=0.2)
             thread = threading.Thread(target=serve)
             thread.start()
@@ -502,3 +502,29 @@ def test_a_copy_comes_after_the_fence_of_what_is_copied(cuda):
                 assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(copy.ptr), ctypes.c_size_t(3)) == 0
                 assert out.raw == b"\5\5\5"
             array.close()
+
+
+class MadeForAsking:
+    """An array of a device that is made when a consumer asks for it, and goes with its capsule."""
+
+    def __init__(self, pool):
+        self.pool = pool
+
+    def __dlpack__(self, **how):
+        return self.pool.empty(3, "uint8").__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+
+def test_what_is_made_when_it_is_asked_for_is_there_until_it_was_copied(cuda, monkeypatch):
+    def copy_into(*what):
+        live.append(pool.statistics()["live_blocks"])
+        return copy(*what)
+
+    live, copy = [], vs._core._copy_into
+    monkeypatch.setattr(vs._core, "_copy_into", copy_into)
+    with vs.Pool() as pool:
+        with vs.serve_array(MadeForAsking(pool), copy=True):
+            assert live == [1]
+        assert pool.statistics()["live_blocks"] == 0

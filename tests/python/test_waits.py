@@ -337,6 +337,7 @@ for call in (lambda: vs.connect(text), lambda: vs.Keeper("/nowhere"), own.releas
         call()
     except vs.errors.ResourceExhausted as why:
         print("thread" in str(why))
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))  # What the interpreter's end takes.
 """
 
 

@@ -171,7 +171,8 @@ vmmshare_weights_seal(vmmshare_weights_writer* writer, uint64_t generation,
 // and has the keeper put it in the place of that. ABORTED when another writer was
 // faster, FAILED_PRECONDITION when something else is kept under the name. What
 // VMMSHARE_WEIGHTS_CHECKSUM_ALL takes comes before, and does not count in
-// `timeout_ns`.
+// `timeout_ns`. What the keeper refused may be written to and published again; where
+// its answer did not come the writer stays sealed, for others may have the set.
 VMMSHARE_API vmmshare_status vmmshare_weights_publish(
     vmmshare_weights_writer* writer, vmmshare_keeper* keeper, const char* name,
     const vmmshare_memory* memory, uint32_t flags, int64_t timeout_ns,

@@ -269,6 +269,9 @@ class TensorSet {
 //   ABORTED              another writer was faster: attach its set, or publish
 //                        anew
 //   else                 as KeeperClient::Replace
+// After an error the writer is open again, without what TakeChecksums() took, unless
+// it was sealed before or somebody may have the set: the keeper's answer did not
+// come.
 absl::StatusOr<std::uint64_t> PublishTensorSet(KeeperClient& keeper,
                                                absl::string_view name,
                                                const Shareable& memory,

@@ -23,6 +23,7 @@ class Read(typing.NamedTuple):
     itemsize: int
     nbytes: int  # From its first element to its last.
     is_dense: bool  # Whether its elements fill these, each once, in whatever order.
+    kept: typing.Any  # By which the memory is there, which may be made for who asks.
 
 
 def torch_type() -> typing.Any:
@@ -102,7 +103,8 @@ def read_arrays(arrays: "dict[str, typing.Any]") -> typing.Any:
 
 def read_array(array: typing.Any) -> Read:
     """The same of one alone."""
-    return Read(*read_arrays({"": array}).rows()[0])
+    reads = read_arrays({"": array})
+    return Read(*reads.rows()[0], reads)
 
 
 def describe(like: "typing.Mapping[str, typing.Any]") -> typing.Any:

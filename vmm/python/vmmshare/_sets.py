@@ -144,7 +144,9 @@ class Draft(typing.Mapping[str, Array]):
             timeout: "float | None" = 10.0) -> int:
         """Puts it under a name as put() does, and copies nothing. All that writes to the arrays
         must have ended; for PyTorch this waits. Whoever goes on writing writes to what others
-        read: that is not prevented, and verify() finds it."""
+        read: that is not prevented, and verify() finds it. What the keeper refused may be written
+        to and put again. FailedPrecondition while another call puts it, also one that Ctrl-C
+        ended, and once it was put or the keeper's answer did not come."""
         _check_open(self._writer)
         synchronize_torch(None if self.on_host else self._device[1])
         return put_written(self._writer, name, checksum, address, timeout)
