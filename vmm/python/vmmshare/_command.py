@@ -17,9 +17,10 @@ def main() -> int:
         return _weights_command.main(sys.argv[3:])
     # The keeper ends itself cleanly; Python's handler would wait for it to return.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # For --driver=host the tool looks beside its own file, which is Python's here.
-    if not os.environ.get("VMMSHARE_HOSTDRIVER"):
-        here = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare_hostdriver.so"
+    # For --driver=host the tool looks beside its own file, which is Python's here. A system's
+    # package has the driver there.
+    here = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare_hostdriver.so"
+    if not os.environ.get("VMMSHARE_HOSTDRIVER") and here.exists():
         os.environ["VMMSHARE_HOSTDRIVER"] = str(here)
     return _core.main(sys.argv[1:])
 
