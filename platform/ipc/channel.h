@@ -189,8 +189,9 @@ class Channel {
   // From now on the end of the peer's process ends the connection, as if it had
   // hung up: a child that it forked may have its socket, and never speak. Until
   // it has spoken the peer is who made the connection. NOT_FOUND when that has
-  // ended already; OK, and nothing changes, where the system cannot tell, and on
-  // Windows, where nothing is inherited unasked.
+  // ended already; RESOURCE_EXHAUSTED when no descriptor was left for it; OK, and
+  // nothing changes, where the system cannot tell, and on Windows, where nothing is
+  // inherited unasked.
   absl::Status EndWithItsProcess();
 
   Channel(Channel&& other) noexcept;

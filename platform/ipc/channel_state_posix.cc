@@ -92,6 +92,11 @@ absl::Status Channel::EndWithItsProcess() {
     return absl::NotFoundError(
         absl::StrCat("the peer, ", Describe(peer_), ", has ended"));
   }
+  // Where a kernel has no such descriptors, or a container forbids them.
+  if (!maker.ok() && !absl::IsUnimplemented(maker.status()) &&
+      !absl::IsPermissionDenied(maker.status())) {
+    return maker.status();
+  }
   const MutexLock lock(state_->mutex);
   state_->ends_with_its_process = true;
   if (maker.ok()) state_->maker = *std::move(maker);
