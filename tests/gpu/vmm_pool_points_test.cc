@@ -14,8 +14,8 @@
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/pool/internal/backlog.h"
+#include "vmm/pool/internal/offset_heap.h"
 #include "vmm/pool/internal/points.h"
-#include "vmm/pool/internal/segment.h"
 
 namespace vmm::testing {
 namespace {
@@ -26,14 +26,12 @@ using ::testing::HasSubstr;
 class Freed {
  public:
   explicit Freed(CUstream stream) : backlog(stream) {
-    block_.segment = &segment_;
     block_.size = pool::OffsetHeap::kGranule;
-    block_.address = segment_.base();
+    block_.address = CUdeviceptr{1} << 40;
     backlog.Add(&block_);
   }
 
  private:
-  pool::Segment segment_{1, CUdeviceptr{1} << 40, 1 << 20};
   pool::Block block_;
 
  public:

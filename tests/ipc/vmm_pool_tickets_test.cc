@@ -362,11 +362,13 @@ class HostileOwner : public PoolIpcTest {
                           Late()));
   }
   // Memory of one granule as segment `number`.
-  pool::Notice SegmentOf(const Allocation& memory, std::uint32_t number) {
+  pool::Notice SegmentOf(const Allocation& memory, std::uint32_t number,
+                         const pool::SegmentPlace& place = {}) {
     protocol::Outgoing outgoing =
         Must(protocol::MakeOutgoing(memory.shareable()));
     auto segment = std::make_shared<pool::SharedSegment>();
     segment->number = number;
+    segment->place = place;
     segment->handle = Must(outgoing.handle(0));
     segment->ticket = std::move(outgoing.ticket);
     return pool::Notice(
@@ -421,6 +423,120 @@ TEST_F(HostileOwner, RecordsOutsideOfTheirSegmentAreRefused) {
                 HasSubstr("ends outside of its segment"));
   }
   EXPECT_EQ(pool->statistics().imported, 0u);
+}
+
+// Two segments side by side, and blocks that begin in the first one.
+TEST_F(HostileOwner, ABlockOfSeveralSegmentsIsWholeOrRefused) {
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "none lies beside another";
+  const Allocation low = MakePattern(kGranule, 5);
+  const Allocation high = MakePattern(kGranule, 6);
+  constexpr std::uint64_t kSize = 8 * kGranule;
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Must(table.Publish(1, 0, 2 * kGranule));
+    Must(table.Publish(1, kGranule - 256, 2 * kGranule));
+    Must(table.Publish(1, 256, kSize));
+    Must(table.Publish(1, 256, ~std::uint64_t{0} - 256));
+    Must(table.Publish(1, kGranule, 256));
+    Must(table.Publish(3, 0, kGranule + 256));
+    Welcome(channel, table, peer);
+    Must(pool::SendNotice(channel, SegmentOf(low, 1, {7, 0, kSize}), Late()));
+    AwaitGoOn();
+    Must(pool::SendNotice(channel, SegmentOf(high, 2, {7, kGranule, kSize}),
+                          Late()));
+    // Where something is, nothing else can be; nor is what lies by itself beside
+    // anything.
+    Must(pool::SendNotice(channel, SegmentOf(low, 4, {7, kGranule, kSize}),
+                          Late()));
+    Must(pool::SendNotice(channel, SegmentOf(low, 3), Late()));
+    AwaitGoOn();
+    Must(pool::SendNotice(channel, pool::ForgetSegment{2}, Late()));
+    Must(pool::SendNotice(channel, pool::ForgetSegment{1}, Late()));
+    Must(pool::SendNotice(channel, pool::Closed(), Late()));
+  });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const auto import = [&](std::uint32_t slot, std::uint32_t segment,
+                          std::uint64_t offset, std::uint64_t size,
+                          absl::Time until) {
+    return pool->Import(TicketOf({slot, slot + 1}, segment, offset, size),
+                        until);
+  };
+  // The first of the two has come.
+  ExpectSoon([&] { return pool->statistics().segments == 1; });
+  EXPECT_EQ(import(0, 1, 0, 2 * kGranule, absl::InfinitePast()).status().code(),
+            Code::kDeadlineExceeded);
+  const platform::Channel second = GoOn();
+  std::optional<ImportedBlock> block =
+      Must(import(0, 1, 0, 2 * kGranule, Late()));
+  ExpectPattern(block->address(), kGranule, 5);
+  ExpectPattern(block->address() + kGranule, kGranule, 6);
+  // Of the third nothing comes.
+  EXPECT_EQ(import(1, 1, kGranule - 256, 2 * kGranule,
+                   absl::Now() + absl::Milliseconds(20))
+                .status()
+                .code(),
+            Code::kDeadlineExceeded);
+  for (const absl::Status& status :
+       {import(2, 1, 256, kSize, Late()).status(),
+        import(3, 1, 256, ~std::uint64_t{0} - 256, Late()).status(),
+        import(4, 1, kGranule, 256, Late()).status(),
+        import(5, 3, 0, kGranule + 256, Late()).status()}) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("ends outside of its segment"));
+  }
+  const platform::Channel third = GoOn();
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  EXPECT_EQ(pool->statistics().segments, 3u) << "two stay for the block";
+  ExpectPattern(block->address() + kGranule, kGranule, 6);
+  block.reset();
+  EXPECT_EQ(pool->statistics().segments, 1u);
+  EXPECT_EQ(pool->statistics().imported, 0u);
+}
+
+TEST_F(HostileOwner, ARangeThatChangesItsSizeEndsTheConnection) {
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "there are no ranges";
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Welcome(channel, table, peer);
+    Must(pool::SendNotice(channel, SegmentOf(memory, 1, {1, 0, 4 * kGranule}),
+                          Late()));
+    Must(pool::SendNotice(
+        channel, SegmentOf(memory, 2, {1, kGranule, 8 * kGranule}), Late()));
+  });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  ExpectSoon([&] { return !pool->connection().ok(); });
+  EXPECT_EQ(pool->connection().code(), Code::kDataLoss);
+  EXPECT_THAT(std::string(pool->connection().message()),
+              HasSubstr("range 1 has 8388608 bytes, and now 16777216"));
+}
+
+TEST_F(HostileOwner, AddressesWithoutEndAreNotTaken) {
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "there are no ranges";
+  const Allocation memory = MakePattern(kGranule, 5);
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Must(table.Publish(5, 0, 4096));
+    Must(table.Publish(6, 0, 4096));
+    Welcome(channel, table, peer);
+    for (std::uint32_t number = 1; number <= 5; ++number) {
+      Must(pool::SendNotice(
+          channel, SegmentOf(memory, number, {number, 0, pool::kMaxRangeSize}),
+          Late()));
+    }
+    Must(pool::SendNotice(channel, SegmentOf(memory, 6), Late()));
+    channel.WaitForHangUp(Late()).IgnoreError();
+  });
+  const std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+  const absl::Status status =
+      pool->Import(TicketOf({0, 1}, 5, 0, 4096), Late()).status();
+  EXPECT_EQ(status.code(), Code::kResourceExhausted) << status;
+  Must(pool->Import(TicketOf({1, 2}, 6, 0, 4096), Late()));
+  EXPECT_LE(pool->statistics().segments, 5u);
 }
 
 TEST_F(HostileOwner, ASegmentThatNeverComesIsWaitedForWithADeadline) {
@@ -667,6 +783,45 @@ TEST_F(HostileOwner, WhatIsKeptThoughItWasForgottenIsCounted) {
   EXPECT_EQ(pool->statistics().mapped, kGranule);
   EXPECT_EQ(pool->weakness(), "");
   ExpectPattern(at, 4096, 5);
+}
+
+// An owner may have other memory come where some was that is kept here.
+TEST_F(HostileOwner, WhatComesWhereForgottenMemoryIsKeptLiesElsewhere) {
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "there are no ranges";
+  const Allocation old = MakePattern(kGranule, 5);
+  const Allocation next = MakePattern(kGranule, 6);
+  constexpr std::uint64_t kSize = 4 * kGranule;
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Must(table.Publish(1, 0, 4096));
+    Must(table.Publish(2, 0, 4096));
+    Welcome(channel, table, peer);
+    Must(pool::SendNotice(channel, SegmentOf(old, 1, {1, 0, kSize}), Late()));
+    AwaitGoOn();
+    Must(pool::SendNotice(channel, pool::ForgetSegment{1}, Late()));
+    Must(pool::SendNotice(channel, SegmentOf(next, 2, {1, 0, kSize}), Late()));
+  });
+  platform::Channel channel =
+      Must(platform::Channel::Connect(address(), {}, Late()));
+  AskAndBeGranted(channel, text);
+  const pool::Welcome welcome = Must(pool::ReceiveWelcome(channel, Late()));
+  const std::unique_ptr<pool::Subscription> pool = Must(
+      pool::Subscription::Start(driver(), std::move(channel),
+                                Must(pool::SharedTableView::Open(
+                                    welcome.table, welcome.holds, domain_)),
+                                {}));
+  pool->KeepWhatIsForgotten();
+  std::optional<ImportedBlock> first =
+      Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
+  const CUdeviceptr at = first->address();
+  first.reset();
+  const platform::Channel go_on = GoOn();
+  const ImportedBlock second =
+      Must(pool->Import(TicketOf({1, 2}, 2, 0, 4096), Late()));
+  ExpectPattern(second.address(), 4096, 6);
+  ExpectPattern(at, 4096, 5);
+  EXPECT_EQ(pool->statistics().segments, 2u);
 }
 
 TEST_F(HostileOwner, AFenceWhereNoneCanBeIsRefused) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "tests/unit/heap_fault.h"
+#include "tests/unit/heap_segments.h"
 #include "vmm/pool/internal/block_book.h"
 #include "vmm/pool/internal/offset_heap.h"
 
@@ -30,7 +31,7 @@ class HeapTest : public ::testing::Test {
   }
 
   HeapTest() {
-    heap_.Add(std::make_unique<Segment>(7, kBase, 256 * kGranule));
+    AddSegment(heap_, kBase, 256 * kGranule);
     taken_ = Take(4 * kGranule, kGranule);
     waiting_ = Take(2 * kGranule, kGranule);
     Put(waiting_);
@@ -47,7 +48,7 @@ class HeapTest : public ::testing::Test {
     block->freed_on = Stream(16);
     heap_.Put(block);
   }
-  Segment& segment() { return *heap_.segments().front(); }
+  Range& range() { return *heap_.ranges().front(); }
 
   BlockBook book_;
   Heap heap_{0, book_};
@@ -74,7 +75,7 @@ TEST_F(HeapCheck, FindsABlockThatWaitsNowhere) {
               "the block at 0x10000000400 is in no backlog");
 }
 
-TEST_F(HeapCheck, FindsABlockOfWhichItsSegmentSaysSomethingElse) {
+TEST_F(HeapCheck, FindsABlockOfWhichItsRangeSaysSomethingElse) {
   const char* const words =
       "the block at 0x10000000000 is not what its heap says";
   taken_->size += kGranule;
@@ -83,20 +84,20 @@ TEST_F(HeapCheck, FindsABlockOfWhichItsSegmentSaysSomethingElse) {
   const std::uint32_t node = std::exchange(taken_->node, 63);
   ExpectFault(heap_.CheckInvariants(), words);
   taken_->node = node;
-  segment().SetBlock(node, waiting_);
+  range().SetBlock(node, waiting_);
   ExpectFault(heap_.CheckInvariants(), words);
-  segment().SetBlock(node, taken_);
+  range().SetBlock(node, taken_);
   EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
   waiting_->address = kBase + 5 * kGranule;
   ExpectFault(heap_.CheckInvariants(),
               "the block at 0x10000000500 is not what its heap says");
 }
 
-TEST_F(HeapCheck, FindsASegmentOfAnotherDomain) {
-  segment().domain = 1;
+TEST_F(HeapCheck, FindsARangeOfAnotherDomain) {
+  range().domain = 1;
   ExpectFault(heap_.CheckInvariants(),
               "the block at 0x10000000000 is of another domain than its "
-              "segment");
+              "range");
 }
 
 TEST_F(HeapCheck, FindsBytesThatWaitUncounted) {
@@ -112,9 +113,9 @@ TEST_F(HeapCheck, FindsABacklogThatNobodyWouldAsk) {
 }
 
 TEST_F(HeapCheck, FindsBytesThatNoBlockKnows) {
-  ASSERT_TRUE(segment().heap.Allocate(kGranule, kGranule).has_value());
+  ASSERT_TRUE(range().heap.Allocate(kGranule, kGranule).has_value());
   ExpectFault(heap_.CheckInvariants(),
-              "segment 7 has 1792 bytes taken, of which its blocks know 1536");
+              "range 1 has 1792 bytes taken, of which its blocks know 1536");
 }
 
 // As a stream's end tells it, while others go on.
@@ -130,11 +131,53 @@ TEST_F(HeapTest, AStreamIsForgottenOnceNothingWaitsThere) {
   EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
 }
 
+// What a stream freed at the end of its memory is a part of the block for which
+// more comes; another stream's is not.
+TEST_F(HeapTest, WhatAStreamFreedIsPartOfTheBlockForWhichMemoryComes) {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  Range& range = heap_.Add(
+      std::make_unique<Range>(heap_.NextRange(), 2 * kBase, 64 * kMiB));
+  FillGap(range, 0, 4 * kMiB);
+  std::vector<Block*> parts;
+  for (int i = 0; i < 4; ++i) {
+    parts.push_back(Take(kMiB, kMiB));
+    ASSERT_NE(parts.back(), nullptr);
+  }
+  Put(parts[1]);  // Passed below.
+  heap_.Pass(*heap_.Find(Stream(16)), ~std::uint64_t{0});
+  Put(parts[2]);
+  parts[3]->freed_on = PassedStream();
+  heap_.Put(parts[3]);
+  const Backlog* const own = heap_.Find(Stream(16));
+  EXPECT_EQ(range.FindPlace(9 * kMiB, kGranule)->begin, 3 * kMiB);
+  const Place place = *range.FindPlace(9 * kMiB, kGranule, own);
+  EXPECT_EQ(place.begin, kMiB);
+  EXPECT_EQ(place.own, parts[2]);
+  EXPECT_EQ(place.needed, 6 * kMiB);
+  Claim claim = *heap_.Take(range, place, 6 * kMiB);
+  EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(heap_.bytes_waiting(), 0u);
+  EXPECT_EQ(range.free(), 0u);
+  heap_.Vacate(range, place, claim);
+  EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(heap_.bytes_waiting(), kMiB);
+  EXPECT_EQ(range.free(), 2 * kMiB);
+  claim = *heap_.Take(range, place, 6 * kMiB);
+  Block* const block =
+      heap_.FillFor(range, place, claim, std::make_unique<Segment>(6 * kMiB));
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(block->address, 2 * kBase + kMiB);
+  EXPECT_EQ(block->size, 9 * kMiB);
+  EXPECT_EQ(range.taken(), 10 * kMiB);
+  EXPECT_EQ(range.free(), 0u);
+  EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
+}
+
 // A block that waits is cut where the request fits; that takes a node.
 TEST_F(HeapTest, WithoutNodesABlockThatWaitsIsTakenWholeAlone) {
   Put(taken_);
   heap_.Pass(*heap_.Find(Stream(16)), ~std::uint64_t{0});
-  segment().heap = OffsetHeap(segment().size(), 64);
+  range().heap = OffsetHeap(range().size(), 64);
   std::vector<Block*> blocks;
   while (Block* const block = Take(2 * kGranule, kGranule)) {
     blocks.push_back(block);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "tests/unit/heap_fault.h"
+#include "tests/unit/heap_segments.h"
 #include "vmm/pool/internal/block_book.h"
 #include "vmm/pool/internal/heap.h"
 #include "vmm/pool/internal/offset_heap.h"
@@ -155,12 +156,12 @@ TEST(OffsetHeapCheck, SaysWhichUnusedNodeIsWrong) {
   });
 }
 
-TEST(OffsetHeapCheck, IsMadeOfEachSegment) {
+TEST(OffsetHeapCheck, IsMadeOfEachRange) {
   BlockBook book;
   Heap heap(0, book);
-  heap.Add(std::make_unique<Segment>(1, CUdeviceptr{1} << 40, 16 * kGranule));
+  AddSegment(heap, CUdeviceptr{1} << 40, 16 * kGranule);
   ASSERT_EQ(heap.CheckInvariants(), absl::OkStatus());
-  Parts(heap.segments().front()->heap).live_blocks = 9;
+  Parts(heap.ranges().front()->heap).live_blocks = 9;
   ExpectFault(heap.CheckInvariants(),
               "offset heap: 0 blocks of 0 granules, counted 9 of 0");
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/heap_segments.h"
 
 namespace vmm::testing {
 
@@ -15,9 +16,43 @@ using pool::BlockState;
 ModelledStreams::ModelledStreams(std::size_t streams) : streams_(streams) {}
 
 void ModelledStreams::Grow(std::uint64_t size) {
-  static std::uint32_t number = 0;
-  heap_.Add(std::make_unique<pool::Segment>(++number, next_base_, size));
-  next_base_ += size;  // Neighbours of other segments must not merge.
+  pool::AddSegment(heap_, next_base_, size);
+  next_base_ += size;  // Neighbours in other ranges must not merge.
+}
+
+absl::Status ModelledStreams::Extend(std::size_t stream, std::uint64_t size,
+                                     std::uint64_t more, bool fails) {
+  constexpr std::uint64_t kAddresses = std::uint64_t{64} << 20;
+  constexpr std::uint64_t kAlignment = pool::OffsetHeap::kGranule;
+  if (growing_ == nullptr) {
+    growing_ = &heap_.Add(std::make_unique<pool::Range>(
+        heap_.NextRange(), next_base_, kAddresses));
+    next_base_ += kAddresses;
+  }
+  const auto place =
+      growing_->FindPlace(size, kAlignment, heap_.Find(Value(stream)));
+  if (!place.has_value()) return absl::OkStatus();
+  const std::uint64_t bytes = std::min(place->needed + more, place->room);
+  const pool::Claim claim = *heap_.Take(*growing_, *place, bytes);
+  if (fails) {
+    heap_.Vacate(*growing_, *place, claim);
+    return absl::OkStatus();
+  }
+  Block* const block = heap_.FillFor(*growing_, *place, claim,
+                                     std::make_unique<pool::Segment>(bytes));
+  return Take(block, stream, size, kAlignment);
+}
+
+void ModelledStreams::Shrink() {
+  for (const auto& range : heap_.ranges()) {
+    for (pool::Segment* const segment : range->Idle()) {
+      std::unique_ptr<pool::Segment> removed;
+      range->Vacate(*range->Remove(*segment, &removed));
+    }
+  }
+  for (const auto& range : heap_.RemoveVacant()) {
+    if (range.get() == growing_) growing_ = nullptr;
+  }
 }
 
 bool ModelledStreams::MayUse(std::size_t stream, const Use& use) const {
@@ -48,8 +83,17 @@ absl::StatusOr<bool> ModelledStreams::Allocate(std::size_t stream,
   request.alignment = alignment;
   request.requested = size;
   request.stream = Value(stream);
-  Block* const block = heap_.Take(request);
+  Block* block = heap_.Take(request);
+  if (block == nullptr) block = heap_.TakeBesideFree(request);
   if (block == nullptr) return false;
+  absl::Status taken = Take(block, stream, size, alignment);
+  if (!taken.ok()) return taken;
+  return true;
+}
+
+absl::Status ModelledStreams::Take(Block* block, std::size_t stream,
+                                   std::uint64_t size,
+                                   std::uint64_t alignment) {
   const CUdeviceptr begin = block->address;
   const CUdeviceptr end = begin + block->size;
   if (block->size != size || begin % alignment != 0) {
@@ -74,7 +118,7 @@ absl::StatusOr<bool> ModelledStreams::Allocate(std::size_t stream,
   ++its.submitted;
   Note(begin, {end, stream, its.submitted});
   blocks_.push_back(block);
-  return true;
+  return absl::OkStatus();
 }
 
 void ModelledStreams::Free(std::size_t index, std::size_t stream) {
@@ -153,9 +197,7 @@ std::uint64_t ModelledStreams::LostBytes() {
   }
   for (std::size_t i = 0; i < streams_.size(); ++i) Ask(i);
   std::uint64_t lost = 0;
-  for (const auto& segment : heap_.segments()) {
-    lost += segment->heap.live_bytes();
-  }
+  for (const auto& range : heap_.ranges()) lost += range->taken();
   return lost;
 }
 

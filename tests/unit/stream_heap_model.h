@@ -22,8 +22,15 @@ class ModelledStreams {
  public:
   explicit ModelledStreams(std::size_t streams);
 
-  // Adds a segment.
+  // Adds a range of one segment.
   void Grow(std::uint64_t size);
+  // Has a segment come where a block of `size` bytes on the stream lacks memory,
+  // `more` bytes larger than it must be, and allocates the block; not where its
+  // addresses end, nor when the segment `fails` to come.
+  absl::Status Extend(std::size_t stream, std::uint64_t size,
+                      std::uint64_t more, bool fails);
+  // Gives back those of which nothing is taken.
+  void Shrink();
 
   // Allocates on a stream, and puts one piece of work on it that uses the
   // block. False when the heap has no room. An error says who still uses it.
@@ -75,11 +82,15 @@ class ModelledStreams {
   static CUstream Value(std::size_t stream) {
     return reinterpret_cast<CUstream>(stream + 16);
   }
+  // A block that the heap has just given the stream.
+  absl::Status Take(pool::Block* block, std::size_t stream, std::uint64_t size,
+                    std::uint64_t alignment);
   bool MayUse(std::size_t stream, const Use& use) const;
   void Note(std::uint64_t from, const Use& use);
 
   pool::BlockBook book_;
   pool::Heap heap_{0, book_};
+  pool::Range* growing_ = nullptr;  // Once Extend() was called.
   std::vector<Stream> streams_;
   std::vector<pool::Block*> blocks_;
   std::map<std::uint64_t, Use> uses_;  // By where the range begins.

@@ -26,6 +26,7 @@ class Life {
         streams_(1 + Below(Below(3) == 0 ? 40 : 4)),
         most_blocks_(1 + Below(200)),
         most_granules_(1 + Below(Below(2) == 0 ? 40 : 3000)),
+        has_ranges_(Below(2) == 0),
         model_(streams_) {
     for (std::uint64_t i = 1 + Below(3); i > 0; --i) {
       model_.Grow(kGranule * (1000 + Below(20000)));
@@ -66,10 +67,16 @@ class Life {
       model_.Free(Below(model_.blocks()), stream);
     } else if (what < 90) {
       model_.Run(stream, 1 + Below(30));
-    } else if (what < 99) {
+    } else if (what < 98) {
       model_.Ask(stream, Below(1000) < too_early_);
-    } else {
+    } else if (what < 99 || !has_ranges_) {
       model_.Wait(stream, Below(streams_));
+    } else if (Below(2) == 0) {
+      constexpr std::uint64_t kUnit = pool::Range::kUnit;
+      return model_.Extend(stream, kGranule * (1 + Below(most_granules_)),
+                           kUnit * Below(4), /*fails=*/Below(4) == 0);
+    } else {
+      model_.Shrink();
     }
     return absl::OkStatus();
   }
@@ -80,6 +87,7 @@ class Life {
   const std::size_t streams_;
   const std::uint64_t most_blocks_;
   const std::uint64_t most_granules_;
+  const bool has_ranges_;  // Segments come side by side, and go.
   ModelledStreams model_;
   std::uint64_t refusals_ = 0;
 };

@@ -74,8 +74,10 @@ class DomainTest : public ::testing::Test {
     return shared;
   }
 
+  DomainTest() { segment_.number = 1; }
+
   testing::ExpectNoNewHandles no_new_handles_;
-  Segment segment_{1, CUdeviceptr{1} << 40, 1 << 20};
+  Segment segment_{1 << 20};
   Domain domain_;
 };
 

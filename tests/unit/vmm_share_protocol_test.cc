@@ -103,17 +103,19 @@ TEST_F(ShareProtocol, MessagesHaveTheBytesThatTheFormatSays) {
   Must(SendNotice(sender(), SegmentOf(ticket), Late()));
   message = Sent();
   EXPECT_EQ(message.type, 0xf012);
-  EXPECT_EQ(Hex(message.payload), "04030201" + Hex(EncodeTicket(ticket)));
-  EXPECT_EQ(message.payload.size(), 196u);
+  EXPECT_EQ(Hex(message.payload), "04030201" + Hex(EncodeTicket(ticket)) +
+                                      Hex(Bytes(kSegmentPlaceBytes)));
+  EXPECT_EQ(message.payload.size(), 220u);
   EXPECT_EQ(message.handles.size(), 1u);
 
   const Ticket fabric = testing::TicketOfChunks(1, HandleKind::kFabric);
   Must(SendNotice(sender(), SegmentOf(fabric), Late()));
   message = Sent();
   EXPECT_EQ(message.type, 0xf012);
-  EXPECT_EQ(Hex(message.payload),
-            "04030201" + Hex(EncodeTicket(fabric)) + Hex(Bytes(64, 0x5a)));
-  EXPECT_EQ(message.payload.size(), 260u);
+  EXPECT_EQ(Hex(message.payload), "04030201" + Hex(EncodeTicket(fabric)) +
+                                      Hex(Bytes(64, 0x5a)) +
+                                      Hex(Bytes(kSegmentPlaceBytes)));
+  EXPECT_EQ(message.payload.size(), 284u);
   EXPECT_EQ(message.handles.size(), 0u);
 
   Must(SendNotice(sender(), ForgetSegment{0x01020304}, Late()));
@@ -279,10 +281,18 @@ TEST_F(ShareProtocol, ASegmentCutAnywhereOrWithOtherHandlesIsNone) {
                     Late()));
     const Bytes good = Sent().payload;
     ASSERT_TRUE(DecodeNotice(MessageOf(kSegment, good, handles)).ok());
+    const std::size_t older = good.size() - kSegmentPlaceBytes;
     for (std::size_t size = 0; size < good.size(); ++size) {
+      if (size == older) continue;
       ExpectNoNotice(kSegment, Bytes(good.begin(), good.begin() + size),
                      handles);
     }
+    // Of an owner that has every segment by itself.
+    const Notice notice = Must(DecodeNotice(MessageOf(
+        kSegment, Bytes(good.begin(), good.begin() + older), handles)));
+    EXPECT_EQ(
+        std::get<std::shared_ptr<const SharedSegment>>(notice)->place.range,
+        0u);
     Bytes longer = good;
     longer.push_back(0);
     ExpectNoNotice(kSegment, longer, handles);
@@ -310,6 +320,44 @@ TEST_F(ShareProtocol, ASegmentCutAnywhereOrWithOtherHandlesIsNone) {
   WireWriter(payload).PutBytes(EncodeTicket(testing::TicketOfChunks(2)));
   ExpectNoNotice(kSegment, payload, 1);
   ExpectNoNotice(kSegment, payload, 2);
+}
+
+TEST_F(ShareProtocol, ASegmentSaysWhereItLiesAmongOthers) {
+  const Ticket ticket = testing::TicketOfChunks(1);
+  const std::uint64_t size = ticket.layout.size;
+  Notice notice = SegmentOf(ticket);
+  const auto send = [&](const SegmentPlace& place) {
+    auto segment = std::make_shared<SharedSegment>();
+    segment->number = 1;
+    segment->ticket = ticket;
+    segment->handle = Must(platform::Duplicate(handle()));
+    segment->place = place;
+    Must(SendNotice(sender(),
+                    std::shared_ptr<const SharedSegment>(std::move(segment)),
+                    Late()));
+    return Sent().payload;
+  };
+  const SegmentPlace place{0x01020304, 3 * size, 4 * size};
+  const Bytes good = send(place);
+  EXPECT_EQ(Hex(Bytes(good.end() - kSegmentPlaceBytes, good.end() - 16)),
+            "0403020100000000");
+  notice = Must(DecodeNotice(MessageOf(kSegment, good, 1)));
+  const SegmentPlace came =
+      std::get<std::shared_ptr<const SharedSegment>>(notice)->place;
+  EXPECT_EQ(came.range, place.range);
+  EXPECT_EQ(came.offset, place.offset);
+  EXPECT_EQ(came.size, place.size);
+  Must(DecodeNotice(MessageOf(kSegment, send({1, 0, kMaxRangeSize}), 1)));
+  for (const SegmentPlace& wrong :
+       {SegmentPlace{1, 3 * size + 1, 4 * size}, SegmentPlace{1, 0, size - 1},
+        SegmentPlace{1, 1, 0}, SegmentPlace{1, ~std::uint64_t{0}, 4 * size},
+        SegmentPlace{1, 0, kMaxRangeSize + 1}, SegmentPlace{0, 1, 0},
+        SegmentPlace{0, 0, size}}) {
+    ExpectNoNotice(kSegment, send(wrong), 1);
+  }
+  Bytes not_zero = good;
+  not_zero[good.size() - 17] = 1;
+  ExpectNoNotice(kSegment, not_zero, 1);
 }
 
 TEST_F(ShareProtocol, OtherNoticesAreExactlyWhatTheyAre) {

@@ -515,13 +515,15 @@ TEST_F(ShareTableTest, AViewOfSomethingElseIsAnInvalidArgument) {
       absl::IsInvalidArgument(open(forged.handle(), holds, table_.domain())));
   ShareHeader header = {kShareMagic, kShareVersion, kPoolSlots,
                         table_.domain().bytes};
-  for (const std::uint32_t version : {kShareVersion - 1, kShareVersion + 1}) {
+  for (const std::uint32_t version :
+       {kOldestShareVersion - 1, kShareVersion + 1}) {
     header.version = version;
     std::memcpy(forged.writable_bytes().data(), &header, sizeof(header));
     EXPECT_EQ(open(forged.handle(), holds, table_.domain()),
               absl::UnimplementedError(absl::StrCat(
                   "the owner's share table is of version ", version,
-                  "; this vmmshare reads version ", kShareVersion,
+                  "; this vmmshare reads versions ", kOldestShareVersion,
+                  " and ", kShareVersion,
                   ". Use the same release in the owner and in the importer")));
   }
   header.version = 0;

@@ -52,8 +52,10 @@ absl::StatusOr<MappedRegion> CreateMapped(const Driver& driver,
   absl::StatusOr<PhysicalMemory> memory =
       CreateWith(driver, where, options, rdma, choice);
   if (!memory.ok()) return memory.status();
-  return MappedRegion::Create(driver, *std::move(memory), options.alignment,
-                              grants);
+  return options.at.has_value()
+             ? MappedRegion::CreateAt(*options.at, *std::move(memory), grants)
+             : MappedRegion::Create(driver, *std::move(memory),
+                                    options.alignment, grants);
 }
 
 // Memory of cuMemAlloc(). `where` it is, and who has access, is given.
@@ -69,6 +71,9 @@ absl::StatusOr<OwnedMadeBlock> CreateBlock(const Device& device,
     return cannot(
         "AllocationOptions::host_numa_node asks for memory of the "
         "host");
+  }
+  if (options.at.has_value()) {
+    return cannot("AllocationOptions::at asks for an address");
   }
   if (!options.also.empty()) {
     return cannot("AllocationOptions::also gives others access");

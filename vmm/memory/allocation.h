@@ -48,6 +48,9 @@ struct AllocationOptions {
   std::uint64_t max_chunk_size = 0;
   // Bytes, a power of two; 0 is the driver's own.
   std::uint64_t alignment = 0;
+  // Where to map it, instead of at addresses of its own; `alignment` is then of
+  // no account. Memory of kLegacyIpc cannot be: FAILED_PRECONDITION.
+  std::optional<Placement> at = std::nullopt;
   // A NUMA node of the host to allocate on, instead of the device's memory.
   // The device, and the CPU if asked by `also`, map it.
   std::optional<int> host_numa_node = std::nullopt;

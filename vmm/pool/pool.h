@@ -21,9 +21,13 @@
 // A peer that imported a block keeps it from being handed out again until it
 // has given it back or its process has ended: see imported_pool.h.
 //
+// Segments of a domain lie side by side, in addresses that are reserved for many
+// more, so that a block may begin in one and end in the next, and the pool gets
+// no more memory than a block lacks.
+//
 // A sharing domain is a group of processes that may see the same memory. A
-// segment belongs to one, because a handle gives the whole of it. A segment
-// that no peer ever had can move to another domain; it is zeroed first.
+// segment belongs to one for good, because a handle gives the whole of it: an
+// idle one goes back to the driver, which zeroes what it gives to another.
 #ifndef VMMSHARE_VMM_POOL_POOL_H_
 #define VMMSHARE_VMM_POOL_POOL_H_
 
@@ -69,12 +73,13 @@ enum class NullStream {
 struct PoolOptions {
   // How segments can be shared. SharePolicy::Private() is for pools that never
   // share; Export() then returns FAILED_PRECONDITION. With kLegacyIpc in it see
-  // AllocationOptions: such segments stay as long as anybody is subscribed, and
-  // the pool must outlive all who are.
+  // AllocationOptions: such segments stay as long as anybody is subscribed, the
+  // pool must outlive all who are, and none lies beside another.
   SharePolicy sharing = SharePolicy::Native();
   // Bytes of the first segment. A further one has a sixteenth of what the pool
-  // has, at least as much as the first and at most max_segment_size. Requests
-  // of first_segment_size and more get a segment of their own.
+  // has, at least as much as the first and at most max_segment_size. For a
+  // request of first_segment_size and more it has what that lacks, which may be
+  // less or more.
   std::uint64_t first_segment_size = std::uint64_t{32} << 20;
   std::uint64_t max_segment_size = std::uint64_t{1} << 30;
   // Bytes of all segments together; 0 is no limit.
@@ -110,7 +115,7 @@ struct ExportedBlock {
 struct SegmentStatistics {
   std::uint64_t size = 0;          // Bytes.
   std::uint64_t taken = 0;         // By live, cached and waiting blocks.
-  std::uint64_t largest_free = 0;  // Bytes that one block could have, at least.
+  std::uint64_t largest_free = 0;  // Bytes of it that one block could have.
   SharingDomain domain = SharingDomain::kFirst;
   bool shared = false;       // Some peer has, or had, its handle.
   HandleKindSet kinds = {};  // As which it can be shared.
@@ -189,9 +194,8 @@ class Pool final : public Servable {
   // the graph behind what was on `stream` at this call.
   // At the cap or on a full device, and only there, the stream may be made to
   // wait (on the GPU) for other streams' work; and this call may wait for the
-  // GPU, for 10 s while something freed waits for it, and for 30 s until memory
-  // of another sharing domain is zeroed (DEADLINE_EXCEEDED). Other threads'
-  // calls do not wait for it.
+  // GPU, for 10 s while something freed waits for it. Other threads' calls do not
+  // wait for it.
   absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size, CUstream stream,
                                        const BlockOptions& options = {});
 
@@ -277,6 +281,7 @@ class Pool final : public Servable {
   // before a capture, too, if other threads use the pool: see docs/pool.md.
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);
 
+  // Takes a time that grows with the number of pieces that are free.
   PoolStatistics statistics() const;
 
   // OK when network cards can be given every segment there is: each was made with

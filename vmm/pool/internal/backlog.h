@@ -41,7 +41,7 @@ class Backlog {
 
   CUstream stream() const { return stream_; }
   bool empty() const { return oldest_ == nullptr; }
-  std::uint64_t bytes() const { return small_.bytes() + large_.bytes(); }
+  std::uint64_t bytes() const { return by_size_.bytes(); }
 
   // The newest: freed in the epoch that is open.
   void Add(Block* block);
@@ -52,9 +52,10 @@ class Backlog {
   // Makes one that is here smaller: it keeps its lowest bytes, and its age.
   void Shrink(Block* block, std::uint64_t size);
 
-  // One in which a request has room, as SizeIndex::Find(). Those of segments
-  // that are for larger requests only if `any`.
-  Block* Find(std::uint64_t size, std::uint64_t alignment, bool any) const;
+  // One in which a request has room, as SizeIndex::Find().
+  Block* Find(std::uint64_t size, std::uint64_t alignment) const {
+    return by_size_.Find(size, alignment);
+  }
 
   // The oldest, if the GPU has passed what was freed up to `epoch` and so also
   // this; null otherwise.
@@ -78,14 +79,11 @@ class Backlog {
   std::optional<std::list<Backlog*>::iterator> place;
 
  private:
-  SizeIndex& IndexOf(const Block* block);
-
   const CUstream stream_;
   std::uint64_t open_epoch_ = 1;
   Block* oldest_ = nullptr;
   Block* newest_ = nullptr;
-  SizeIndex small_;
-  SizeIndex large_;  // Of segments that are for large requests.
+  SizeIndex by_size_;
 };
 
 }  // namespace vmm::pool

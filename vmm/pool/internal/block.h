@@ -1,4 +1,4 @@
-// Block: what a pool knows of one piece of a segment; internal to vmm/.
+// Block: what a pool knows of one piece of its memory; internal to vmm/.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_BLOCK_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_BLOCK_H_
 
@@ -11,10 +11,11 @@
 namespace vmm::pool {
 
 class Backlog;
+class Range;
 struct Segment;
 
 enum class BlockState : std::uint32_t {
-  kUnused,   // Not taken from its segment: the record waits for its next use.
+  kUnused,   // Not taken from its range: the record waits for its next use.
   kLive,     // The program's.
   kSharing,  // Live, and a ticket is being made of it.
   kFree,     // Freed by the program, and kept as it is for the next request.
@@ -32,14 +33,15 @@ struct alignas(128) Block {
   // Set while nobody can look the block up; read by whoever finds a record that
   // is used again at that moment.
   std::atomic<CUdeviceptr> address = 0;
-  std::uint64_t size = 0;       // Bytes taken from the segment.
+  std::uint64_t size = 0;       // Bytes taken from the range.
   std::uint64_t requested = 0;  // Bytes that the program asked for.
   Block* next = nullptr;        // In the list that holds it.
-  Segment* segment = nullptr;
+  Segment* segment = nullptr;   // In which it begins.
   CUstream freed_on = nullptr;
-  std::uint32_t node = 0;                     // Of the segment's heap.
+  std::uint32_t node = 0;                     // Of the range's heap.
   std::atomic<std::uint32_t> slot = kNoSlot;  // Of the domain's share table.
 
+  Range* range = nullptr;
   // While it is in a backlog; the list of its size is linked by next.
   Backlog* backlog = nullptr;
   Block* prev = nullptr;

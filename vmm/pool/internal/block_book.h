@@ -10,7 +10,8 @@
 
 #include "vmm/pool/internal/address_table.h"
 #include "vmm/pool/internal/block.h"
-#include "vmm/pool/internal/segment.h"
+#include "vmm/pool/internal/offset_heap.h"
+#include "vmm/pool/internal/range.h"
 
 namespace vmm::pool {
 
@@ -20,11 +21,16 @@ class BlockBook {
  public:
   Block* Find(CUdeviceptr address) const { return addresses_.Find(address); }
 
-  // A record for what is taken under `node` of the segment's heap; no address
+  // A record for what is taken under `node` of the range's heap; no address
   // leads to it yet.
-  Block* Make(Segment& segment, std::uint32_t node);
+  Block* Make(Range& range, std::uint32_t node);
+  // It is that now. REQUIRES: no address leads to it.
+  static void Move(Block* block, const OffsetHeap::Block& taken);
   // The record is unused. REQUIRES: no address leads to it.
   void Discard(Block* block);
+
+  // Bytes from where its segment begins.
+  static std::uint64_t OffsetOf(const Block& block);
 
   // From now on its address leads to it, and it is free.
   void Enter(Block* block);

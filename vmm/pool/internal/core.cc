@@ -196,7 +196,7 @@ absl::Status Core::WhyNotFree(CUdeviceptr address) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, "it was freed already"));
   }
-  if (SegmentAround(address) == nullptr) {
+  if (RangeAround(address) == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, "it is not in this pool, whose segments hold ",
                      reserved_, " bytes"));

@@ -39,13 +39,6 @@
 
 namespace vmm::pool {
 
-// What AddSegment() makes.
-struct SegmentPlan {
-  std::uint64_t size = 0;
-  std::uint64_t alignment = 0;  // 0: the driver's own.
-  std::uint64_t smallest = 0;   // See Segment.
-};
-
 // Thread-safe.
 class Core : public platform::Abandonable {
  public:
@@ -118,7 +111,7 @@ class Core : public platform::Abandonable {
   }
 
   // core_find.cc: null where there is none.
-  const Segment* SegmentAround(CUdeviceptr inside) const
+  const Range* RangeAround(CUdeviceptr inside) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Block* BlockAround(CUdeviceptr inside) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -149,27 +142,39 @@ class Core : public platform::Abandonable {
   // core_grow.cc
   absl::StatusOr<Block*> Grow(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status GrowInTurn(const Request& request)
+  absl::StatusOr<Block*> GrowInTurn(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddSegment(std::uint32_t domain, const SegmentPlan& plan)
+  // Gets what a request lacks, or `step` bytes if they are more, and takes the
+  // block; without `block` it is all free.
+  absl::Status AddMemory(const Request& request, std::uint64_t step,
+                         Block** block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A range with room for it.
+  absl::StatusOr<Range*> AddRange(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A segment of `size` bytes from `place` on; without a range wherever it
+  // comes to lie.
+  absl::Status AddSegment(const Request& request, Range* range,
+                          const Place& place, std::uint64_t size, Block** block)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether segments can be mapped side by side.
+  bool HasRanges() const;
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CannotGrow(const Request& request, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_trim.cc
+  // Takes out ranges that have no segment.
+  void RemoveVacant() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether peers may have it open that would lose it (kLegacyIpc).
   bool MustOutlivePeers(const Segment& segment) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives idle segments back but for `keep_bytes`, and says how much.
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CannotGrow(const Request& request, const absl::Status& why)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_resort.cc
   absl::StatusOr<Block*> LastResort(const Request& request,
                                     const absl::Status& why)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<bool> ClaimFromAnotherDomain(const Request& request)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ZeroForDomain(Segment& segment, const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_leases.cc
@@ -191,7 +196,7 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_share.cc
-  absl::Status PublishOne(Block& block, CUdeviceptr address, PoolTicket& out)
+  absl::Status PublishOne(Block& block, PoolTicket& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ExportSome(absl::Span<const CUdeviceptr> blocks, PoolTicket* out)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -30,14 +30,17 @@ PoolStatistics Core::statistics() {
   std::uint64_t taken = 0;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     all.pending += heap->bytes_waiting();
-    for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-      all.reserved += segment->size();
-      all.free += segment->heap.free_bytes();
-      taken += segment->heap.live_bytes();
-      all.segments.push_back({segment->size(), segment->heap.live_bytes(),
-                              segment->heap.largest_free(),
-                              SharingDomain{segment->domain}, segment->exposed,
-                              segment->allocation->kinds()});
+    for (const std::unique_ptr<Range>& range : heap->ranges()) {
+      all.free += range->free();
+      taken += range->taken();
+      const std::vector<Range::Room> rooms = range->Rooms();
+      for (std::size_t i = 0; i < rooms.size(); ++i) {
+        const Segment& segment = *range->segments()[i];
+        all.reserved += segment.size;
+        all.segments.push_back({segment.size, segment.size - rooms[i].free,
+                                rooms[i].largest, SharingDomain{segment.domain},
+                                segment.exposed, segment.allocation->kinds()});
+      }
     }
   }
   all.live = taken - all.cached - all.pending - all.held;
@@ -58,10 +61,10 @@ std::string Core::weakness() {
   {
     const platform::MutexLock lock(mutex_);
     for (const std::unique_ptr<Heap>& heap : heaps_) {
-      for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-        const AddressSpan span = segment->allocation->disclosed();
+      heap->ForEachSegment([&disclosed](const Segment& segment) {
+        const AddressSpan span = segment.allocation->disclosed();
         if (span.size != 0) disclosed.push_back(span);
-      }
+      });
     }
   }
   return DescribeWeakness(HandleKind::kLegacyIpc, disclosed);
@@ -75,12 +78,14 @@ absl::Status Core::rdma_refusal() {
   }
   const platform::MutexLock lock(mutex_);
   bool is_empty = true;
+  absl::Status refusal;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
-    for (const std::unique_ptr<Segment>& segment : heap->segments()) {
+    heap->ForEachSegment([&](const Segment& segment) {
       is_empty = false;
-      RETURN_IF_ERROR(segment->allocation->rdma_refusal());
-    }
+      refusal.Update(segment.allocation->rdma_refusal());
+    });
   }
+  RETURN_IF_ERROR(refusal);
   return is_empty ? absl::FailedPreconditionError(
                         "the pool has no memory yet, so nothing is known of "
                         "it. Allocate or Reserve() first")

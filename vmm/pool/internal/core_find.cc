@@ -6,23 +6,21 @@
 
 namespace vmm::pool {
 
-const Segment* Core::SegmentAround(CUdeviceptr inside) const {
+const Range* Core::RangeAround(CUdeviceptr inside) const {
   for (const std::unique_ptr<Heap>& heap : heaps_) {
-    for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-      if (segment->Contains(inside)) return segment.get();
+    for (const std::unique_ptr<Range>& range : heap->ranges()) {
+      if (range->Contains(inside)) return range.get();
     }
   }
   return nullptr;
 }
 
 const Block* Core::BlockAround(CUdeviceptr inside) const {
-  const Segment* const segment = SegmentAround(inside);
-  if (segment == nullptr) return nullptr;
-  const auto start = segment->starts.AtOrBelow((inside - segment->base()) /
-                                               OffsetHeap::kGranule);
+  const Range* const range = RangeAround(inside);
+  if (range == nullptr) return nullptr;
+  const std::optional<CUdeviceptr> start = range->StartAtOrBelow(inside);
   if (!start.has_value()) return nullptr;
-  const Block* const block =
-      book_.Find(segment->base() + *start * OffsetHeap::kGranule);
+  const Block* const block = book_.Find(*start);
   if (block == nullptr || inside - block->address >= block->size) {
     return nullptr;
   }

@@ -1,10 +1,12 @@
 // Where a pool gets memory from the driver, and gives it back.
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
-#include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
 
@@ -12,15 +14,26 @@ namespace vmm::pool {
 namespace {
 
 // Natural alignment of what the driver maps; more has to be asked for.
-constexpr std::uint64_t kSegmentGranule = std::uint64_t{2} << 20;
+constexpr std::uint64_t kSegmentGranule = Range::kUnit;
 // A segment grows the pool by this part of what it has, so that no more than
 // that is reserved for nothing.
 constexpr std::uint64_t kGrowthPart = 16;
-// A large request's segment serves others down to this part of it.
-constexpr std::uint64_t kSmallestPart = 8;
+// As much of what is idle is kept.
+constexpr std::uint64_t kIdlePart = 8;
+// A range has so many times the addresses of the first segment, of what the pool
+// has, and of the block that it is made for: they cost nothing, and each range
+// less is an end less at which blocks do not fit.
+constexpr std::uint64_t kFirstSegments = 64;
+constexpr std::uint64_t kReserved = 4;
+constexpr std::uint64_t kBlocks = 4;
 
 std::uint64_t RoundUp(std::uint64_t size) {
   return (size + kSegmentGranule - 1) / kSegmentGranule * kSegmentGranule;
+}
+
+absl::Status NoNodes() {
+  return absl::ResourceExhaustedError(
+      "a range of the pool has as many blocks as it can have");
 }
 
 }  // namespace
@@ -37,69 +50,127 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
     if (Block* const block = HeapOf(request).Take(request)) return block;
   }
   growing_ = true;
-  absl::Status grown = GrowInTurn(request);
+  absl::StatusOr<Block*> grown = GrowInTurn(request);
   growing_ = false;
   changed_.NotifyAll();
-  if (absl::IsResourceExhausted(grown)) return LastResort(request, grown);
-  if (!grown.ok()) return grown;
-  Block* const block = HeapOf(request).Take(request);
-  platform::Check(block != nullptr, "a new segment of a pool has no room");
-  return block;
+  if (absl::IsResourceExhausted(grown.status())) {
+    return LastResort(request, grown.status());
+  }
+  return grown;
 }
 
-absl::Status Core::GrowInTurn(const Request& request) {
+absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
   if (context_ == nullptr) {
     const platform::Driver& driver = device_.driver();
     if (CUresult r = driver->cuCtxGetCurrent(&context_); r != CUDA_SUCCESS) {
       return driver.Error(r, "cuCtxGetCurrent()");
     }
   }
-  SegmentPlan plan;
-  const std::uint64_t needed = RoundUp(request.size);
-  if (request.alignment > kSegmentGranule) plan.alignment = request.alignment;
-  if (request.size >= options_.first_segment_size) {
-    plan.size = needed;
-    plan.smallest = request.size / kSmallestPart;
-  } else {
-    plan.size =
-        std::max(needed, request.alignment > Step() ? needed : RoundUp(Step()));
-  }
   // Nothing that is idle could serve: it is of the wrong sizes.
-  ReleaseIdle(std::max({Step(), reserved_ / kSmallestPart, keep_idle_}));
+  ReleaseIdle(std::max({Step(), reserved_ / kIdlePart, keep_idle_}));
+  Block* block = nullptr;
+  RETURN_IF_ERROR(AddMemory(
+      request, request.size >= options_.first_segment_size ? 0 : Step(),
+      &block));
+  return block;
+}
+
+bool Core::HasRanges() const {
+  const absl::Span<const HandleKind> kinds = options_.sharing.kinds();
+  return std::find(kinds.begin(), kinds.end(), HandleKind::kLegacyIpc) ==
+         kinds.end();
+}
+
+absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
+                             Block** block) {
+  step = RoundUp(step);
+  const std::uint64_t least = RoundUp(request.size);
   for (;;) {
-    absl::Status added = AddSegment(request.domain, plan);
-    // Half as much may fit.
-    if (!absl::IsResourceExhausted(added) || plan.size <= needed) return added;
-    plan.size = std::max(needed, RoundUp(plan.size / 2));
+    Place place{
+        .end = request.size, .room = std::max(least, step), .needed = least};
+    Range* range = nullptr;
+    if (HasRanges()) {
+      range = HeapOf(request).FindPlace(request, &place);
+      if (range == nullptr) {
+        ASSIGN_OR_RETURN(range, AddRange(request));
+        place.room = range->size();
+      }
+    }
+    const std::uint64_t size =
+        std::min(std::max(step, place.needed), place.room);
+    absl::Status added = AddSegment(request, range, place, size, block);
+    if (added.ok()) return added;
+    if (!absl::IsResourceExhausted(added) || size <= place.needed) {
+      RemoveVacant();
+      return added;
+    }
+    step = RoundUp(size / 2);  // Half as much may fit.
   }
 }
 
-absl::Status Core::AddSegment(std::uint32_t number, const SegmentPlan& plan) {
+absl::StatusOr<Range*> Core::AddRange(const Request& request) {
+  const std::uint64_t size =
+      std::min(std::max({kFirstSegments * options_.first_segment_size,
+                         kReserved * RoundUp(reserved_),
+                         kBlocks * RoundUp(request.size)}),
+               OffsetHeap::kMaxSize / kSegmentGranule * kSegmentGranule);
+  Heap& heap = HeapOf(request);
+  const std::uint32_t number = heap.NextRange();
+  std::unique_ptr<Range> made;
+  {
+    const Unlocked unlocked(*this);
+    ASSIGN_OR_RETURN(
+        AddressRange addresses,
+        AddressRange::Reserve(
+            device_.driver(), size,
+            request.alignment > kSegmentGranule ? request.alignment : 0));
+    made = std::make_unique<Range>(number, std::move(addresses));
+  }
+  return &heap.Add(std::move(made));
+}
+
+absl::Status Core::AddSegment(const Request& request, Range* range,
+                              const Place& place, std::uint64_t size,
+                              Block** block) {
   if (closed_) return absl::FailedPreconditionError("the pool is closed");
-  if (options_.cap != 0 && reserved_ + plan.size > options_.cap) {
+  if (options_.cap != 0 && reserved_ + size > options_.cap) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "a segment of ", plan.size, " bytes beside ", reserved_,
+        "a segment of ", size, " bytes beside ", reserved_,
         " would exceed the pool's cap of ", options_.cap, " bytes"));
   }
   AllocationOptions options;
-  options.size = plan.size;
+  options.size = size;
   options.sharing = options_.sharing;
-  options.alignment = plan.alignment;
   options.also = options_.also;
   options.host_numa_node = options_.host_numa_node;
   options.rdma = options_.rdma;
-  Domain& domain = *domains_[number];
+  std::optional<Claim> claim;
+  if (range != nullptr) {
+    claim = HeapOf(request).Take(*range, place, size);
+    if (!claim.has_value()) return NoNodes();
+    options.at = Placement{range->addresses(), place.gap};
+  } else if (request.alignment > kSegmentGranule) {
+    options.alignment = request.alignment;
+  }
+  Domain& domain = *domains_[request.domain];
+  Heap& heap = HeapOf(request);
   std::unique_ptr<Segment> segment;
   std::shared_ptr<SharedSegment> shared;
-  reserved_ += plan.size;
+  reserved_ += size;
   absl::Status made =
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     {
       const Unlocked unlocked(*this);
-      absl::StatusOr<Allocation> memory = Allocation::Create(device_, options);
-      if (!memory.ok()) return memory.status();
-      segment = std::make_unique<Segment>(0, *std::move(memory));
+      ASSIGN_OR_RETURN(Allocation memory, Allocation::Create(device_, options));
+      if (range != nullptr && memory.size() != size) {
+        return absl::InternalError(absl::StrCat(
+            "the driver made ", memory.size(), " bytes for a segment of ", size,
+            ", which has no room for more"));
+      }
+      segment = std::make_unique<Segment>(std::move(memory));
     }
+    segment->offset = place.gap;
+    segment->range = range;
     // It may have come to be served meanwhile.
     while (domain.is_served() && shared == nullptr) {
       const Unlocked unlocked(*this);
@@ -112,62 +183,23 @@ absl::Status Core::AddSegment(std::uint32_t number, const SegmentPlan& plan) {
       const Unlocked unlocked(*this);
       segment.reset();
     }
-    reserved_ -= plan.size;
+    reserved_ -= size;
+    if (claim.has_value()) heap.Vacate(*range, place, *claim);
     return made;
   }
   segment->number = domain.NextNumber();
-  segment->smallest = plan.smallest;
   domain.Tell(*segment, std::move(shared), &last_error_);
-  heaps_[number]->Add(std::move(segment));
-  return absl::OkStatus();
-}
-
-bool Core::MustOutlivePeers(const Segment& segment) const {
-  return segment.allocation.has_value() &&
-         segment.allocation->disclosed().size != 0 &&
-         domains_[segment.domain]->has_peers();
-}
-
-std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
-  std::vector<std::pair<Heap*, Segment*>> idle;
-  for (const std::unique_ptr<Heap>& heap : heaps_) {
-    for (const std::unique_ptr<Segment>& segment : heap->segments()) {
-      if (segment->idle() && !MustOutlivePeers(*segment)) {
-        idle.emplace_back(heap.get(), segment.get());
-      }
-    }
+  if (range == nullptr) {
+    range = &heap.Add(std::make_unique<Range>(
+        heap.NextRange(), segment->allocation->address(), segment->size));
+    claim = range->Take({.room = segment->size}, segment->size);
   }
-  // The smaller ones serve more requests, and each takes as long to make.
-  std::stable_sort(idle.begin(), idle.end(), [](const auto& a, const auto& b) {
-    return a.second->size() < b.second->size();
-  });
-  std::uint64_t kept = 0;
-  std::uint64_t released = 0;
-  std::vector<std::unique_ptr<Segment>> gone;
-  for (const auto& [heap, segment] : idle) {
-    if (kept + segment->size() <= keep_bytes) {
-      kept += segment->size();
-      continue;
-    }
-    domains_[segment->domain]->Forget(segment->number, &last_error_);
-    released += segment->size();
-    gone.push_back(heap->Remove(*segment));
+  if (block == nullptr) {
+    range->Fill(*claim, std::move(segment));
+    return absl::OkStatus();
   }
-  if (gone.empty()) return 0;
-  {
-    const Unlocked unlocked(*this);
-    gone.clear();
-  }
-  reserved_ -= released;
-  return released;
-}
-
-void Core::GiveUpIdle() {
-  const platform::MutexLock lock(mutex_);
-  if (closed_) return;
-  EmptyCaches();
-  AskAll().IgnoreError();  // Told in last_error_.
-  ReleaseIdle(keep_idle_);
+  *block = heap.FillFor(*range, place, *claim, std::move(segment));
+  return *block == nullptr ? NoNodes() : absl::OkStatus();
 }
 
 absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
@@ -176,10 +208,10 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
   std::uint64_t waiting = 0;
   std::size_t segments = 0;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
-    segments += heap->segments().size();
     waiting += heap->bytes_waiting();
-    for (const auto& segment : heap->segments()) {
-      free += segment->heap.free_bytes();
+    for (const std::unique_ptr<Range>& range : heap->ranges()) {
+      segments += range->segments().size();
+      free += range->free();
     }
   }
   std::uint64_t held = 0;
@@ -206,15 +238,17 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     for (;;) {
       std::uint64_t free = 0;
-      for (const std::unique_ptr<Segment>& segment : heap.segments()) {
-        if (segment->smallest == 0) free += segment->heap.free_bytes();
+      for (const std::unique_ptr<Range>& range : heap.ranges()) {
+        free += range->free();
       }
       if (const Backlog* own = heap.Find(stream)) free += own->bytes();
       if (free >= bytes) return absl::OkStatus();
-      const std::uint64_t size =
-          std::clamp(RoundUp(bytes - free), options_.first_segment_size,
-                     options_.max_segment_size);
-      if (absl::Status added = AddSegment(number, {.size = size});
+      Request next;
+      next.size = std::clamp(RoundUp(bytes - free), options_.first_segment_size,
+                             options_.max_segment_size);
+      next.alignment = Range::kUnit;
+      next.domain = number;
+      if (absl::Status added = AddMemory(next, next.size, nullptr);
           !added.ok()) {
         return platform::Annotate(
             added, absl::StrCat("cannot reserve ", bytes, " bytes, of which ",
@@ -226,52 +260,6 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
   changed_.NotifyAll();
   if (reserved.ok()) keep_idle_ = std::max(keep_idle_, bytes);
   return reserved;
-}
-
-absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
-  const platform::MutexLock lock(mutex_);
-  keep_idle_ = 0;
-  EmptyCaches();
-  CollectHeld();
-  AskAll().IgnoreError();  // Told in last_error_.
-  return ReleaseIdle(keep_bytes);
-}
-
-absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
-  RETURN_IF_ERROR(CheckStream(stream));
-  // What was freed before now; a point after that is waited for.
-  std::vector<std::pair<Heap*, std::uint64_t>> freed;
-  {
-    const platform::MutexLock lock(mutex_);
-    EmptyCaches();
-    for (const std::unique_ptr<Heap>& heap : heaps_) {
-      if (Backlog* const backlog = heap->Find(stream)) {
-        freed.emplace_back(heap.get(), backlog->Close());
-      }
-    }
-  }
-  ASSIGN_OR_RETURN(const OwnedEvent point,
-                   RecordEvent(device_.driver(), stream));
-  RETURN_IF_ERROR(AwaitPassing(point, deadline));
-  std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
-  const platform::MutexLock lock(mutex_);
-  for (Block* block : held_) {
-    if (block->freed_on == stream) block->freed_on = PassedStream();
-  }
-  for (const auto& [heap, epoch] : freed) {
-    // Nobody asks after the stream any more when this returns.
-    Backlog* backlog = heap->Find(stream);
-    while (backlog != nullptr && backlog->is_asked) {
-      changed_.Wait(mutex_);
-      backlog = heap->Find(stream);
-    }
-    if (backlog == nullptr) continue;
-    heap->Pass(*backlog, epoch);
-    points.push_back(std::exchange(backlog->points, {}));
-    heap->Forget(stream);
-  }
-  CollectHeld();
-  return absl::OkStatus();
 }
 
 }  // namespace vmm::pool

@@ -75,7 +75,7 @@ void Core::RecallSlots(absl::Span<const Block* const> blocks,
     by_domain[block->domain].push_back(
         {block->segment->number, slot,
          domains_[block->domain]->GenerationOf(slot),
-         block->address - block->segment->base(), block->requested});
+         BlockBook::OffsetOf(*block), block->requested});
   }
   for (std::size_t i = 0; i < by_domain.size(); ++i) {
     if (by_domain[i].empty()) continue;

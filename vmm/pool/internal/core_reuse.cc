@@ -140,7 +140,7 @@ Block* Core::Reuse(const Request& request) {
     Ask(heap, next).IgnoreError();  // Told in last_error_.
     if (Block* const block = heap.Take(request)) return block;
   }
-  return nullptr;
+  return heap.TakeBesideFree(request);
 }
 
 Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
@@ -156,8 +156,7 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
     for (CUstream other : others) {
       Backlog* const backlog = heap.Find(other);
       if (backlog == nullptr || backlog->empty() || backlog->is_asked) continue;
-      if (!all && backlog->Find(request.size, request.alignment,
-                                /*any=*/true) == nullptr) {
+      if (!all && backlog->Find(request.size, request.alignment) == nullptr) {
         continue;
       }
       Inquiry inquiry(*backlog);
@@ -179,12 +178,12 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
       inquiry.End();
       --asking_;
       changed_.NotifyAll();
-      if (taken == nullptr) taken = heap.Take(request, /*any=*/true);
+      if (taken == nullptr) taken = heap.Take(request);
       if (taken != nullptr) return taken;
     }
   }
   heap.Absorb(request.stream);
-  return heap.Take(request, /*any=*/true);
+  return heap.Take(request);
 }
 
 absl::Status Core::AwaitGpu(Deadline deadline) {

@@ -22,11 +22,10 @@ constexpr absl::Duration kLookAtPeer = absl::Seconds(1);
 
 }  // namespace
 
-absl::Status Core::PublishOne(Block& block, CUdeviceptr address,
-                              PoolTicket& out) {
+absl::Status Core::PublishOne(Block& block, PoolTicket& out) {
   Domain& domain = *domains_[block.domain];
   const Segment& segment = *block.segment;
-  const std::uint64_t offset = address - segment.base();
+  const std::uint64_t offset = BlockBook::OffsetOf(block);
   const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
   if (slot != Block::kNoSlot) {
     out = {domain.id(), segment.number, slot, domain.GenerationOf(slot),
@@ -83,7 +82,7 @@ absl::Status Core::ExportSome(absl::Span<const CUdeviceptr> blocks,
     return WhyNotFree(blocks[claimed]);
   }
   for (std::size_t i = 0; i < claimed; ++i) {
-    RETURN_IF_ERROR(PublishOne(*ours[i], blocks[i], out[i]));
+    RETURN_IF_ERROR(PublishOne(*ours[i], out[i]));
   }
   return absl::OkStatus();
 }
@@ -100,9 +99,9 @@ absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
   Domain& served = *domains_[number];
   while (!served.is_served()) {
     std::vector<Segment*> left;
-    for (const std::unique_ptr<Segment>& segment : heaps_[number]->segments()) {
-      if (!served.IsShared(*segment)) left.push_back(segment.get());
-    }
+    heaps_[number]->ForEachSegment([&](Segment& segment) {
+      if (!served.IsShared(segment)) left.push_back(&segment);
+    });
     absl::Status status = left.empty() ? served.Serve() : ShareAll(left);
     if (status.ok()) continue;
     served.StopSharing();
@@ -155,7 +154,7 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
     peer = *joined;
     for (std::size_t i = 0; i < domains_.size(); ++i) {
       if (domains_[i].get() != domain) continue;
-      for (const auto& segment : heaps_[i]->segments()) segment->exposed = true;
+      heaps_[i]->ForEachSegment([](Segment& one) { one.exposed = true; });
     }
     return domain->WelcomeFor(*peer);
   }();

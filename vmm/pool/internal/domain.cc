@@ -9,6 +9,7 @@
 #include "platform/base/check.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
+#include "vmm/pool/internal/range.h"
 #include "vmm/share/internal/peer_limits.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/transfer.h"
@@ -69,6 +70,10 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> Domain::Share(
   shared->number = segment.number;
   shared->ticket = std::move(outgoing->ticket);
   shared->handle = *std::move(handle);
+  if (segment.range != nullptr && segment.range->addresses() != nullptr) {
+    shared->place = {segment.range->number(), segment.offset,
+                     segment.range->size()};
+  }
   return shared;
 }
 

@@ -11,91 +11,130 @@
 
 namespace vmm::pool {
 
-void Heap::Add(std::unique_ptr<Segment> segment) {
-  segment->domain = domain_;
-  segments_.push_back(std::move(segment));
+Range& Heap::Add(std::unique_ptr<Range> range) {
+  range->domain = domain_;
+  return *ranges_.emplace_back(std::move(range));
 }
 
-std::unique_ptr<Segment> Heap::Remove(const Segment& segment) {
-  platform::Check(segment.heap.empty(), "a segment goes that is in use");
-  const auto found = std::find_if(
-      segments_.begin(), segments_.end(),
-      [&segment](const auto& one) { return one.get() == &segment; });
-  platform::Check(found != segments_.end(), "no such segment of a pool");
-  std::unique_ptr<Segment> removed = std::move(*found);
-  segments_.erase(found);
-  return removed;
+std::vector<std::unique_ptr<Range>> Heap::RemoveVacant() {
+  std::vector<std::unique_ptr<Range>> vacant;
+  for (std::unique_ptr<Range>& range : ranges_) {
+    if (range->is_vacant()) vacant.push_back(std::move(range));
+  }
+  std::erase(ranges_, nullptr);
+  return vacant;
+}
+
+Range* Heap::FindPlace(const Request& request, Place* place) const {
+  const auto own = backlogs_.find(request.stream);
+  Range* best = nullptr;
+  for (const std::unique_ptr<Range>& range : ranges_) {
+    if (range->addresses() == nullptr ||
+        range->alignment() < request.alignment) {
+      continue;
+    }
+    const std::optional<Place> found =
+        range->FindPlace(request.size, request.alignment,
+                         own == backlogs_.end() ? nullptr : own->second.get());
+    if (!found.has_value()) continue;
+    if (best != nullptr && place->needed <= found->needed) continue;
+    best = range.get();
+    *place = *found;
+  }
+  return best;
+}
+
+std::optional<Claim> Heap::Take(Range& range, const Place& place,
+                                std::uint64_t size) {
+  std::optional<Claim> claim = range.Take(place, size);
+  if (!claim.has_value() || place.own == nullptr) return claim;
+  // What was cut from another does not know it.
+  place.own->freed_on = place.own->backlog->stream();
+  RemoveFrom(*place.own->backlog, place.own);
+  place.own->state.store(BlockState::kUnused, std::memory_order_release);
+  return claim;
+}
+
+void Heap::Vacate(Range& range, const Place& place, const Claim& claim) {
+  range.Vacate(claim);
+  if (place.own == nullptr) return;
+  range.Unclaim(*place.own);
+  place.own->state.store(BlockState::kBacklog, std::memory_order_release);
+  Backlog& backlog = BacklogOf(place.own->freed_on);
+  AddTo(backlog, place.own);
+  NoteFill(backlog);
+}
+
+Block* Heap::FillFor(Range& range, const Place& place, const Claim& claim,
+                     std::unique_ptr<Segment> segment) {
+  const std::optional<std::uint32_t> node =
+      range.FillFor(place, claim, std::move(segment));
+  if (place.own != nullptr) book_.Discard(place.own);
+  if (!node.has_value()) return nullptr;
+  Block* const block = book_.Make(range, *node);
+  book_.Enter(block);
+  return block;
 }
 
 void Heap::Clear() {
   filled_.clear();
   backlogs_.clear();
-  segments_.clear();
+  ranges_.clear();
   bytes_waiting_ = 0;
 }
 
-Block* Heap::Take(const Request& request, bool any) {
+Block* Heap::Take(const Request& request) {
   if (Backlog* const own = Find(request.stream); own != nullptr) {
-    if (Block* const block = TakeFrom(*own, request, any)) return block;
+    if (Block* const block = TakeFrom(*own, request)) return block;
   }
-  for (const std::unique_ptr<Segment>& segment : segments_) {
-    if (segment->heap.free_bytes() < request.size ||
-        segment->alignment() < request.alignment ||
-        (request.size < segment->smallest && !any)) {
+  for (const std::unique_ptr<Range>& range : ranges_) {
+    if (range->free() < request.size ||
+        range->alignment() < request.alignment) {
       continue;
     }
     const std::optional<OffsetHeap::Block> cut =
-        segment->heap.Allocate(request.size, request.alignment);
+        range->heap.Allocate(request.size, request.alignment);
     if (!cut.has_value()) continue;
-    Block* const block = book_.Make(*segment, cut->node);
+    Block* const block = book_.Make(*range, cut->node);
     book_.Enter(block);
     return block;
   }
   return nullptr;
 }
 
-Block* Heap::TakeWhole(Segment& segment) {
-  platform::Check(segment.heap.empty(), "a segment is taken that is in use");
-  const std::optional<OffsetHeap::Block> cut =
-      segment.heap.Allocate(segment.size(), OffsetHeap::kGranule);
-  platform::Check(cut.has_value(), "an empty segment has no room");
-  Block* const block = book_.Make(segment, cut->node);
-  book_.Enter(block);
-  return block;
-}
-
-Block* Heap::TakeFrom(Backlog& backlog, const Request& request, bool any) {
-  Block* const found = backlog.Find(request.size, request.alignment, any);
+Block* Heap::TakeFrom(Backlog& backlog, const Request& request) {
+  Block* const found = backlog.Find(request.size, request.alignment);
   return found == nullptr ? nullptr : CutFrom(backlog, found, request);
 }
 
 Block* Heap::CutFrom(Backlog& backlog, Block* block, const Request& request) {
-  Segment& segment = *block->segment;
-  const std::uint64_t end =
-      HighestFit(block->address, block->size, request.size, request.alignment);
-  if (end < block->size) {
-    const std::uint32_t above = segment.heap.Split(block->node, end);
-    if (above == OffsetHeap::kNoNode) return nullptr;
-    bytes_waiting_ -= block->size - end;
-    backlog.Shrink(block, end);
-    Block* const rest = book_.Make(segment, above);
-    rest->state.store(BlockState::kBacklog, std::memory_order_release);
-    backlog.AddBeside(rest, block);
-    bytes_waiting_ += rest->size;
-  }
-  Block* taken = block;
-  if (end > request.size) {
-    const std::uint32_t node =
-        segment.heap.Split(block->node, end - request.size);
+  Range& range = *block->range;
+  const std::uint64_t head =
+      *LowestFit(block->address, block->size, request.size, request.alignment);
+  if (head != 0) {
+    const std::uint32_t node = range.heap.Split(block->node, head);
     if (node == OffsetHeap::kNoNode) return nullptr;
-    bytes_waiting_ -= request.size;
-    backlog.Shrink(block, end - request.size);
-    taken = book_.Make(segment, node);
-  } else {
-    RemoveFrom(backlog, block);
+    bytes_waiting_ -= block->size - head;
+    backlog.Shrink(block, head);
+    block = AddBeside(backlog, block, node);
   }
-  book_.Enter(taken);
-  return taken;
+  if (block->size > request.size) {
+    const std::uint32_t node = range.heap.Split(block->node, request.size);
+    if (node == OffsetHeap::kNoNode) return nullptr;
+    AddBeside(backlog, block, node);
+  }
+  RemoveFrom(backlog, block);
+  block->size = request.size;
+  book_.Enter(block);
+  return block;
+}
+
+Block* Heap::AddBeside(Backlog& backlog, Block* block, std::uint32_t node) {
+  Block* const rest = book_.Make(*block->range, node);
+  rest->state.store(BlockState::kBacklog, std::memory_order_release);
+  backlog.AddBeside(rest, block);
+  bytes_waiting_ += rest->size;
+  return rest;
 }
 
 void Heap::AddTo(Backlog& backlog, Block* block) {
@@ -120,30 +159,29 @@ void Heap::NoteFill(Backlog& backlog) {
 }
 
 void Heap::Put(Block* block) {
-  Segment& segment = *block->segment;
+  Range& range = *block->range;
   book_.Leave(block);
   if (block->freed_on == PassedStream()) {
-    segment.heap.Free(block->node);
+    range.heap.Free(block->node);
     book_.Discard(block);
     return;
   }
   Backlog& backlog = BacklogOf(block->freed_on);
   block->state.store(BlockState::kBacklog, std::memory_order_release);
-  const std::uint32_t below = segment.heap.Below(block->node);
-  if (Block* const lower = segment.BlockAt(below);
-      below != OffsetHeap::kNoNode && lower->backlog == &backlog) {
+  // What is beside it may also be a gap, or nothing that is taken.
+  if (Block* const lower = range.BlockAt(range.heap.Below(block->node));
+      lower != nullptr && lower->backlog == &backlog) {
     bytes_waiting_ -= lower->size;
     backlog.Remove(lower);
-    segment.heap.Join(lower->node, block->node);
+    range.heap.Join(lower->node, block->node);
     lower->size += block->size;
     book_.Discard(std::exchange(block, lower));
   }
-  const std::uint32_t above = segment.heap.Above(block->node);
-  if (Block* const upper = segment.BlockAt(above);
-      above != OffsetHeap::kNoNode && upper->backlog == &backlog) {
+  if (Block* const upper = range.BlockAt(range.heap.Above(block->node));
+      upper != nullptr && upper->backlog == &backlog) {
     bytes_waiting_ -= upper->size;
     backlog.Remove(upper);
-    segment.heap.Join(block->node, upper->node);
+    range.heap.Join(block->node, upper->node);
     block->size += upper->size;
     book_.Discard(upper);
   }
@@ -175,15 +213,14 @@ std::vector<Backlog*> Heap::NextBacklogs(std::size_t most) {
 void Heap::Pass(Backlog& backlog, std::uint64_t epoch) {
   while (Block* const block = backlog.OldestUpTo(epoch)) {
     RemoveFrom(backlog, block);
-    block->segment->heap.Free(block->node);
+    block->range->heap.Free(block->node);
     book_.Discard(block);
   }
 }
 
 Block* Heap::TakeAfterWait(Backlog& backlog, std::uint64_t epoch,
                            const Request& request) {
-  Block* const found =
-      backlog.Find(request.size, request.alignment, /*any=*/true);
+  Block* const found = backlog.Find(request.size, request.alignment);
   if (found == nullptr || found->epoch > epoch) return nullptr;
   return CutFrom(backlog, found, request);
 }
@@ -206,15 +243,43 @@ void Heap::Absorb(CUstream stream) {
     RemoveFrom(*backlog, block);
     blocks.push_back(block);
   }
-  for (Block* block : blocks) {
-    const OffsetHeap::Block grown = block->segment->heap.Absorb(block->node);
-    block->address.store(block->segment->base() + grown.offset,
-                         std::memory_order_relaxed);
-    block->size = grown.size;
-    book_.Enter(block);
-    block->freed_on = stream;
-    Put(block);
+  for (Block* block : blocks) AbsorbInto(block, stream);
+}
+
+void Heap::AbsorbInto(Block* block, CUstream stream) {
+  const OffsetHeap::Block grown = block->range->heap.Absorb(block->node);
+  book_.Move(block, grown);
+  book_.Enter(block);
+  block->freed_on = stream;
+  Put(block);
+}
+
+Block* Heap::TakeBesideFree(const Request& request) {
+  Backlog* const own = Find(request.stream);
+  if (own == nullptr) return nullptr;
+  const std::uint64_t most =
+      request.size + request.alignment - OffsetHeap::kGranule;
+  const auto is_own = [own](const Block* block) {
+    return block != nullptr && block->backlog == own;
+  };
+  for (Block* block = own->OldestUpTo(~std::uint64_t{0}); block != nullptr;
+       block = block->newer) {
+    const Range& range = *block->range;
+    // From the lowest of a run on.
+    if (is_own(range.BlockAt(range.heap.NextBelow(block->node)))) continue;
+    std::vector<Block*> run;
+    std::uint64_t size = range.heap.FreeBelow(block->node);
+    for (Block* next = block; is_own(next);
+         next = range.BlockAt(range.heap.NextAbove(next->node))) {
+      size += next->size + range.heap.FreeAbove(next->node);
+      run.push_back(next);
+    }
+    if (size < most || size == block->size) continue;
+    for (Block* one : run) RemoveFrom(*own, one);
+    for (Block* one : run) AbsorbInto(one, request.stream);
+    return TakeFrom(*own, request);
   }
+  return nullptr;
 }
 
 void Heap::Forget(CUstream stream) {
@@ -225,7 +290,7 @@ void Heap::Forget(CUstream stream) {
 }
 
 absl::Status Heap::CheckInvariants() const {
-  std::map<const Segment*, std::uint64_t> bytes;
+  std::map<const Range*, std::uint64_t> bytes;
   std::uint64_t waiting = 0;
   for (const Block& block : book_.records()) {
     const BlockState state = block.state.load(std::memory_order_acquire);
@@ -239,19 +304,24 @@ absl::Status Heap::CheckInvariants() const {
           absl::StrCat(what, in_backlog ? " is in no backlog"
                                         : " is not found by its address"));
     }
-    const OffsetHeap& heap = block.segment->heap;
-    if (!heap.is_live(block.node) ||
-        heap.block(block.node).offset != address - block.segment->base() ||
-        heap.block(block.node).size != block.size ||
-        block.segment->BlockAt(block.node) != &block) {
+    const Range& range = *block.range;
+    const std::uint64_t offset = address - range.base();
+    if (!range.heap.is_live(block.node) ||
+        range.heap.block(block.node).offset != offset ||
+        range.heap.block(block.node).size != block.size ||
+        range.BlockAt(block.node) != &block) {
       return absl::InternalError(
           absl::StrCat(what, " is not what its heap says"));
     }
-    if (block.segment->domain != domain_) {
+    if (range.domain != domain_) {
       return absl::InternalError(
-          absl::StrCat(what, " is of another domain than its segment"));
+          absl::StrCat(what, " is of another domain than its range"));
     }
-    bytes[block.segment] += block.size;
+    if (block.segment != &range.SegmentAt(offset)) {
+      return absl::InternalError(
+          absl::StrCat(what, " begins in another segment than it says"));
+    }
+    bytes[&range] += block.size;
     if (in_backlog) waiting += block.size;
   }
   if (waiting != bytes_waiting_) {
@@ -263,13 +333,13 @@ absl::Status Heap::CheckInvariants() const {
       return absl::InternalError("a backlog is not where it should be asked");
     }
   }
-  for (const std::unique_ptr<Segment>& segment : segments_) {
-    absl::Status heap = segment->heap.CheckInvariants();
-    if (!heap.ok()) return heap;
-    if (bytes[segment.get()] != segment->heap.live_bytes()) {
+  for (const std::unique_ptr<Range>& range : ranges_) {
+    absl::Status right = range->CheckInvariants();
+    if (!right.ok()) return right;
+    if (bytes[range.get()] != range->taken()) {
       return absl::InternalError(absl::StrCat(
-          "segment ", segment->number, " has ", segment->heap.live_bytes(),
-          " bytes taken, of which its blocks know ", bytes[segment.get()]));
+          "range ", range->number(), " has ", range->taken(),
+          " bytes taken, of which its blocks know ", bytes[range.get()]));
     }
   }
   return absl::OkStatus();

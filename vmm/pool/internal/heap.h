@@ -1,12 +1,12 @@
 // Heap: the memory of one domain, for all streams; internal to vmm/.
 //
-//   segments    what is free in them the GPU has passed: any stream may have it
+//   ranges      what is free in them the GPU has passed: any stream may have it
 //   backlogs    one a stream: freed, and not known to be passed
 //
-// A stream is served from its own backlog, then from the segments. What it
+// A stream is served from its own backlog, then from the ranges. What it
 // frees goes into its backlog and becomes one with what it freed beside it, so
 // that a stream splits and merges its memory without asking the GPU. What the
-// GPU has passed goes back into the segments and merges there. So memory that
+// GPU has passed goes back into the ranges and merges there. So memory that
 // a stream does not use serves all others, whoever used it first.
 //
 // Arithmetic only: no lock, no driver call, no memory behind the addresses.
@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "vmm/pool/internal/backlog.h"
 #include "vmm/pool/internal/block.h"
 #include "vmm/pool/internal/block_book.h"
+#include "vmm/pool/internal/range.h"
 #include "vmm/pool/internal/segment.h"
 
 namespace vmm::pool {
@@ -50,23 +52,39 @@ class Heap {
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // --- Segments --------------------------------------------------------------
+  // --- Ranges and segments ---------------------------------------------------
 
-  void Add(std::unique_ptr<Segment> segment);
-  // REQUIRES: it is here, and nothing in it is taken.
-  std::unique_ptr<Segment> Remove(const Segment& segment);
-  const std::vector<std::unique_ptr<Segment>>& segments() const {
-    return segments_;
+  // That of a range that is made next.
+  std::uint32_t NextRange() { return next_range_++; }
+  Range& Add(std::unique_ptr<Range> range);
+  // Those in which nothing is, nor is about to come.
+  std::vector<std::unique_ptr<Range>> RemoveVacant();
+  const std::vector<std::unique_ptr<Range>>& ranges() const { return ranges_; }
+  template <typename Call>
+  void ForEachSegment(const Call& call) const {
+    for (const std::unique_ptr<Range>& range : ranges_) {
+      for (const std::unique_ptr<Segment>& one : range->segments()) call(*one);
+    }
   }
+  // Where a segment makes room for a request; null where only another range does.
+  Range* FindPlace(const Request& request, Place* place) const;
+  // As Range's, with place.own, which nobody else is given meanwhile.
+  std::optional<Claim> Take(Range& range, const Place& place,
+                            std::uint64_t size);
+  void Vacate(Range& range, const Place& place, const Claim& claim);
+  // The block for which it came; null without nodes.
+  Block* FillFor(Range& range, const Place& place, const Claim& claim,
+                 std::unique_ptr<Segment> segment);
   void Clear();
 
   // --- Blocks ----------------------------------------------------------------
 
   // A block in state kFree, which work that comes on the stream later may use;
-  // null when there is no room. `any`: of whatever segment.
-  Block* Take(const Request& request, bool any = false);
-  // A segment of which nothing is taken, as one block.
-  Block* TakeWhole(Segment& segment);
+  // null when there is no room.
+  Block* Take(const Request& request);
+  // The same of what the stream freed together with what is free beside it, which
+  // then waits for that stream. O(blocks that wait for it).
+  Block* TakeBesideFree(const Request& request);
   // Takes a block back that was freed on block->freed_on.
   void Put(Block* block);
 
@@ -90,8 +108,7 @@ class Heap {
                        const Request& request);
   // The same, and all of it becomes that stream's.
   void MoveAfterWait(Backlog& backlog, std::uint64_t epoch, CUstream stream);
-  // Makes what is free beside a stream's backlog part of it: room for a request
-  // that neither has room for.
+  // Makes what is free beside a stream's backlog part of it, wherever that is.
   void Absorb(CUstream stream);
   // The stream is none any more. It stays known while its backlog is not empty,
   // or somebody asks after it.
@@ -102,16 +119,21 @@ class Heap {
 
  private:
   Backlog& BacklogOf(CUstream stream);
-  Block* TakeFrom(Backlog& backlog, const Request& request, bool any);
+  Block* TakeFrom(Backlog& backlog, const Request& request);
   // Takes the request's bytes out of one that is in a backlog.
   Block* CutFrom(Backlog& backlog, Block* block, const Request& request);
+  // What was cut from one that is in a backlog is there, too.
+  Block* AddBeside(Backlog& backlog, Block* block, std::uint32_t node);
   void AddTo(Backlog& backlog, Block* block);
   void RemoveFrom(Backlog& backlog, Block* block);
   void NoteFill(Backlog& backlog);
+  // Of one that is in no backlog any more, and comes back to the stream's.
+  void AbsorbInto(Block* block, CUstream stream);
 
   const std::uint32_t domain_;
   BlockBook& book_;
-  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<std::unique_ptr<Range>> ranges_;
+  std::uint32_t next_range_ = 1;
   std::unordered_map<CUstream, std::unique_ptr<Backlog>> backlogs_;
   std::list<Backlog*> filled_;  // Not empty; the next to be asked first.
   std::uint64_t bytes_waiting_ = 0;

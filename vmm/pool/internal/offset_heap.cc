@@ -45,12 +45,17 @@ std::optional<OffsetHeap::Block> OffsetHeap::Allocate(std::uint64_t size,
   const std::uint32_t found = Find(wanted, multiple);
   if (found == kBorder) return std::nullopt;
 
-  Node& node = nodes_[found];
-  const auto granules = static_cast<std::uint32_t>(wanted);
-  Unlist(found, node.size);
   // The wrap of -offset is that of an addition: what is left of the multiple.
   const auto head = static_cast<std::uint32_t>(
-      (0 - std::uint64_t{node.offset}) & (multiple - 1));
+      (0 - std::uint64_t{nodes_[found].offset}) & (multiple - 1));
+  Cut(found, head, static_cast<std::uint32_t>(wanted));
+  return RangeAt(found);
+}
+
+void OffsetHeap::Cut(std::uint32_t found, std::uint32_t head,
+                     std::uint32_t granules) {
+  Node& node = nodes_[found];
+  Unlist(found, node.size);
   if (head != 0) {
     // The range before a free one is a block, so that this stays a range.
     const std::uint32_t cut = TakeUnused();
@@ -77,7 +82,24 @@ std::optional<OffsetHeap::Block> OffsetHeap::Allocate(std::uint64_t size,
   }
   live_granules_ += granules;
   ++live_blocks_;
-  return Block{kGranule * node.offset, kGranule * granules, found};
+}
+
+std::optional<std::uint32_t> OffsetHeap::Take(std::uint64_t offset,
+                                              std::uint64_t size) {
+  std::uint32_t around = kBorder;
+  ForEachFree(size, [&](const Block& range) {
+    if (range.offset <= offset && offset - range.offset < range.size &&
+        size <= range.size - (offset - range.offset)) {
+      around = range.node;
+    }
+  });
+  Check(around != kBorder && offset % kGranule == 0 && size % kGranule == 0,
+        "Take of what is not free");
+  if (unused_count_ < 2 && !Grow()) return std::nullopt;
+  Cut(around,
+      static_cast<std::uint32_t>(offset / kGranule - nodes_[around].offset),
+      static_cast<std::uint32_t>(size / kGranule));
+  return around;
 }
 
 void OffsetHeap::Free(std::uint32_t id) {
@@ -165,8 +187,7 @@ OffsetHeap::Block OffsetHeap::Absorb(std::uint32_t id) {
 
 OffsetHeap::Block OffsetHeap::block(std::uint32_t node) const {
   Check(is_live(node), "block() of a node that is no live block");
-  const Node& found = nodes_[node];
-  return {kGranule * found.offset, kGranule * found.size, node};
+  return RangeAt(node);
 }
 
 std::uint64_t OffsetHeap::largest_free() const {

@@ -86,6 +86,38 @@ class OffsetHeap {
   // REQUIRES: is_live(node).
   Block Absorb(std::uint32_t node);
 
+  // Takes exactly these bytes, all of which are free. nullopt when blocks and free
+  // ranges together are max_nodes - 2 or more. O(free ranges of that size).
+  // REQUIRES: multiples of kGranule, and free.
+  std::optional<std::uint32_t> Take(std::uint64_t offset, std::uint64_t size);
+  // Calls `call(range)` for each free range of `at_least` bytes, and some that are
+  // smaller by less than 1/32. REQUIRES: it changes nothing here.
+  template <typename Call>
+  void ForEachFree(std::uint64_t at_least, const Call& call) const {
+    for (std::uint32_t at = NextClass(ClassOf(at_least / kGranule));
+         at < kClasses; at = NextClass(at + 1)) {
+      for (const std::uint32_t node : classes_[at]) call(RangeAt(node));
+    }
+  }
+  // Bytes of the free range that ends where this block begins, or begins where it
+  // ends; 0 without. REQUIRES: is_live(node).
+  std::uint64_t FreeBelow(std::uint32_t node) const {
+    return FreeIn(nodes_[node].prev());
+  }
+  std::uint64_t FreeAbove(std::uint32_t node) const {
+    return FreeIn(nodes_[node].next);
+  }
+  // The next block below or above this one, over what is free; kNoNode without.
+  // REQUIRES: is_live(node).
+  std::uint32_t NextBelow(std::uint32_t node) const {
+    const std::uint32_t below = nodes_[node].prev();
+    return nodes_[below].is_free() ? nodes_[below].prev() : below;
+  }
+  std::uint32_t NextAbove(std::uint32_t node) const {
+    const std::uint32_t above = nodes_[node].next;
+    return nodes_[above].is_free() ? nodes_[above].next : above;
+  }
+
   // REQUIRES: is_live(node).
   Block block(std::uint32_t node) const;
   bool is_live(std::uint32_t node) const {
@@ -143,6 +175,15 @@ class OffsetHeap {
                         std::uint32_t end) const;
   bool Fits(std::uint32_t node, std::uint64_t granules,
             std::uint64_t alignment) const;
+
+  // Makes a block of a free range, `head` granules from its beginning.
+  void Cut(std::uint32_t node, std::uint32_t head, std::uint32_t granules);
+  Block RangeAt(std::uint32_t node) const {
+    return {kGranule * nodes_[node].offset, kGranule * nodes_[node].size, node};
+  }
+  std::uint64_t FreeIn(std::uint32_t node) const {
+    return nodes_[node].is_free() ? kGranule * nodes_[node].size : 0;
+  }
 
   void List(std::uint32_t node, std::uint32_t granules);
   void Unlist(std::uint32_t node, std::uint32_t granules);

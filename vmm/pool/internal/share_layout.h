@@ -31,7 +31,10 @@ static_assert(std::is_trivially_copyable_v<ShareHeader>);
 
 inline constexpr std::array<char, 8> kShareMagic = {'V', 'M', 'S', 'H',
                                                     'P', 'O', 'O', 'L'};
-inline constexpr std::uint32_t kShareVersion = 2;
+// A peer that knows version 2 alone maps no segments side by side, and finds no
+// block that has parts of several: it must not be given any.
+inline constexpr std::uint32_t kShareVersion = 3;
+inline constexpr std::uint32_t kOldestShareVersion = 2;
 
 // One shared block. The other fields count while the generation is not 0.
 struct ShareRecord {

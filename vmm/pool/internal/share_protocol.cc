@@ -29,6 +29,20 @@ absl::StatusOr<std::uint32_t> TakeNumber(WireReader& in) {
   return number;
 }
 
+// What follows a segment's handle; an owner of an older version sends nothing.
+bool TakePlace(WireReader& in, const Ticket& ticket, SegmentPlace& place) {
+  if (in.left() == 0) return true;
+  place.range = in.Take<std::uint32_t>();
+  const auto zero = in.Take<std::uint32_t>();
+  place.offset = in.Take<std::uint64_t>();
+  place.size = in.Take<std::uint64_t>();
+  if (in.overrun() || in.left() != 0 || zero != 0) return false;
+  if (place.range == 0) return place.offset == 0 && place.size == 0;
+  return IsVmm(ticket.kind) && place.size <= kMaxRangeSize &&
+         place.offset <= place.size &&
+         ticket.layout.size <= place.size - place.offset;
+}
+
 absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   WireReader in(message.payload);
   absl::StatusOr<std::uint32_t> number = TakeNumber(in);
@@ -44,8 +58,9 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   const bool is_bytes = HasBytes(ticket->kind);
   HandleBytes handle_bytes{};
   if (is_bytes) in.TakeBytes(absl::MakeSpan(handle_bytes));
-  if (in.overrun() || in.left() != 0 || ticket->layout.count() != 1 ||
-      ticket->kind == HandleKind::kStreamPool ||
+  SegmentPlace place;
+  if (in.overrun() || !TakePlace(in, *ticket, place) ||
+      ticket->layout.count() != 1 || ticket->kind == HandleKind::kStreamPool ||
       message.handles.size() != (is_bytes ? 0 : 1)) {
     return Broken(absl::StrCat("a segment of ", ticket->layout.count(),
                                " chunks with ", message.handles.size(),
@@ -55,6 +70,7 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   auto segment = std::make_shared<SharedSegment>();
   segment->number = *number;
   segment->ticket = *std::move(ticket);
+  segment->place = place;
   platform::OsHandle os_handle;
   if (!is_bytes) os_handle = std::move(message.handles.front());
   segment->handle =
@@ -174,6 +190,10 @@ absl::Status SendNotice(platform::Channel& channel, const Notice& notice,
   } else {
     out.PutBytes(*BytesOf(segment.handle));
   }
+  out.Put(segment.place.range);
+  out.Put(std::uint32_t{0});
+  out.Put(segment.place.offset);
+  out.Put(segment.place.size);
   return channel.Send(kSegment, payload, handles, deadline, cancel);
 }
 

@@ -50,11 +50,23 @@ struct Welcome {
   platform::OsHandle holds;
 };
 
+// Where a segment lies among others: a block may begin in one and end in those
+// that follow without a gap.
+struct SegmentPlace {
+  std::uint32_t range = 0;  // 0: by itself, and the rest is 0.
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;  // Of the range.
+};
+inline constexpr std::size_t kSegmentPlaceBytes = 24;
+// Of a range.
+inline constexpr std::uint64_t kMaxRangeSize = std::uint64_t{1} << 40;
+
 // A segment as peers are given it.
 struct SharedSegment {
   std::uint32_t number = 0;
   Ticket ticket;
   ExportedHandle handle;  // Of its only chunk.
+  SegmentPlace place;
 };
 
 struct ForgetSegment {

@@ -50,13 +50,15 @@ absl::Status CheckHeader(const SharedMemory& table, const DomainId& domain) {
         "with \"VMSHPOOL\"");
   }
   // None of version 0 was ever written.
-  if (header.version != kShareVersion && header.version != 0) {
+  if (header.version != 0 && (header.version < kOldestShareVersion ||
+                              header.version > kShareVersion)) {
     return absl::UnimplementedError(absl::StrCat(
         "the owner's share table is of version ", header.version,
-        "; this vmmshare reads version ", kShareVersion,
+        "; this vmmshare reads versions ", kOldestShareVersion, " and ",
+        kShareVersion,
         ". Use the same release in the owner and in the importer"));
   }
-  if (header.version != kShareVersion || header.slots != kPoolSlots) {
+  if (header.version == 0 || header.slots != kPoolSlots) {
     return absl::InvalidArgumentError(
         absl::StrCat("the owner's share table is of version ", header.version,
                      " with ", header.slots, " slots; expected version ",

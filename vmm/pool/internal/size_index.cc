@@ -67,7 +67,7 @@ Block* SizeIndex::Find(std::uint64_t size, std::uint64_t alignment) const {
     for (Block* block = (*heads_)[at];
          block != nullptr && examined < kMostExamined;
          block = block->next, ++examined) {
-      if (HighestFit(block->address, block->size, size, alignment) != 0) {
+      if (LowestFit(block->address, block->size, size, alignment)) {
         return block;
       }
     }

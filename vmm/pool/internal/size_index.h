@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "vmm/pool/internal/block.h"
 
@@ -46,14 +47,18 @@ class SizeIndex {
   std::unique_ptr<std::array<Block*, kClasses>> heads_;
 };
 
-// Where in a block `size` bytes at a multiple of `alignment` end: as high as
-// can be, so that the rest keeps its address. 0 when they have no room.
-inline std::uint64_t HighestFit(CUdeviceptr address, std::uint64_t block_size,
-                                std::uint64_t size, std::uint64_t alignment) {
-  if (block_size < size) return 0;
-  const CUdeviceptr start =
-      (address + block_size - size) & ~(std::uint64_t{alignment} - 1);
-  return start < address ? 0 : start - address + size;
+// How far into a block the lowest multiple of `alignment` is at which `size` bytes
+// have room; nothing when they have none. The lowest: so that what is free ends
+// where memory can be added.
+inline std::optional<std::uint64_t> LowestFit(CUdeviceptr address,
+                                              std::uint64_t block_size,
+                                              std::uint64_t size,
+                                              std::uint64_t alignment) {
+  // The wrap of -address is that of an addition: what is left of the multiple.
+  const std::uint64_t head =
+      (0 - std::uint64_t{address}) & (std::uint64_t{alignment} - 1);
+  if (head > block_size || size > block_size - head) return std::nullopt;
+  return head;
 }
 
 }  // namespace vmm::pool

@@ -20,13 +20,6 @@ namespace {
 // that can be cancelled.
 constexpr absl::Duration kAskAgain = absl::Milliseconds(1);
 
-// What is taken of an owner, which may be hostile: each segment costs this
-// process some hundred bytes, and one that is mapped addresses and, of 65,530
-// that Linux lets a process have, a mapping. Of an honest owner that is 512 GiB
-// where no option made its segments smaller.
-constexpr std::size_t kMaxSegments = 16384;
-constexpr std::size_t kMaxUnmapped = 1024;
-
 constexpr absl::string_view kWhatFor = "for a pool's memory";
 
 // How long taking leave may wait for an owner that does not read.
@@ -140,63 +133,9 @@ absl::Status Subscription::Take(Notice notice) {
   return TakeSegment(std::move(notice));
 }
 
-void Subscription::TakeForget(const ForgetSegment& forget) {
-  Segments::node_type gone;  // Unmapped unlocked.
-  platform::MutexLock lock(mutex_);
-  const auto found = segments_.find(forget.number);
-  if (found == segments_.end()) return;
-  // An honest owner forgets no segment of which a block is held.
-  found->second.forgotten = true;
-  if (!found->second.memory.ok()) --unmapped_;
-  if (found->second.blocks == 0) gone = TakeOut(found);
-}
-
-Subscription::Segments::node_type Subscription::TakeOut(
-    Segments::iterator segment) {
-  if (segment == recent_) recent_ = segments_.end();
-  Segments::node_type gone = segments_.extract(segment);
-  if (!keeps_ || !gone.mapped().used) return gone;
-  kept_.push_back(std::move(gone));
-  return {};
-}
-
 void Subscription::KeepWhatIsForgotten() {
   platform::MutexLock lock(mutex_);
   keeps_ = true;
-}
-
-absl::Status Subscription::TakeSegment(Notice notice) {
-  const SharedSegment& shared =
-      *std::get<std::shared_ptr<const SharedSegment>>(notice);
-  absl::StatusOr<ImportedAllocation> memory = ImportedAllocation::Open(
-      driver_, shared.ticket, absl::MakeConstSpan(&shared.handle, 1), options_);
-  if (!memory.ok()) {
-    memory = platform::Annotate(
-        memory.status(),
-        absl::StrCat("segment ", shared.number, " of the pool"));
-  }
-  const std::uint32_t number = shared.number;
-  // Closes the handle before anybody finds the segment.
-  notice = Closed();
-  platform::MutexLock lock(mutex_);
-  const absl::Status mapped = memory.status();
-  if (!mapped.ok() && ++unmapped_ > kMaxUnmapped) {
-    return platform::Annotate(
-        mapped, absl::StrCat("more than ", kMaxUnmapped,
-                             " segments of the pool cannot be mapped"));
-  }
-  if (segments_.size() + kept_.size() >= kMaxSegments) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the pool's owner sent more than ", kMaxSegments,
-                     " segments, the most that are taken"));
-  }
-  const bool is_new =
-      segments_.try_emplace(number, Segment{std::move(memory)}).second;
-  changed_.NotifyAll();
-  if (is_new) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("the pool's owner broke the protocol: it sent segment ",
-                   number, " twice"));
 }
 
 absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
@@ -252,8 +191,12 @@ Subscription::Segments::iterator Subscription::FindSegment(
 
 absl::StatusOr<Subscription::Segment*> Subscription::Locate(
     const PoolTicket& ticket, Deadline deadline) {
-  auto found = FindSegment(ticket.segment);
-  while (found == segments_.end()) {
+  for (;;) {
+    const auto found = FindSegment(ticket.segment);
+    if (found != segments_.end()) {
+      ASSIGN_OR_RETURN(const bool is_here, IsHere(found->second, ticket));
+      if (is_here) return &found->second;
+    }
     if (!connection_.ok()) {
       return absl::UnavailableError(
           absl::StrCat("the memory of the ", ticket.Describe(),
@@ -264,28 +207,74 @@ absl::StatusOr<Subscription::Segment*> Subscription::Locate(
           "the memory of the ", ticket.Describe(), " has not come yet"));
     }
     changed_.WaitFor(mutex_, deadline.Slice());
-    found = FindSegment(ticket.segment);
   }
-  Segment& segment = found->second;
-  if (!segment.memory.ok()) return segment.memory.status();
-  if (ticket.offset > segment.memory->size() ||
-      ticket.size > segment.memory->size() - ticket.offset) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ", ticket.Describe(),
-                     " ends outside of its segment, "
-                     "which has ",
-                     segment.memory->size(), " bytes"));
+}
+
+absl::StatusOr<bool> Subscription::IsHere(const Segment& first,
+                                          const PoolTicket& ticket) const {
+  if (!first.memory.ok()) return first.memory.status();
+  if (ticket.offset <= first.size && ticket.size <= first.size - ticket.offset)
+      [[likely]] {
+    return true;
   }
-  return &segment;
+  const SegmentPlace& place = first.place;
+  if (ticket.offset >= first.size ||
+      ticket.size >
+          place.size - std::min(place.size, place.offset + ticket.offset)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ", ticket.Describe(), " ends outside of its segment, which has ",
+        first.size, " bytes", place.range == 0 ? "" : ", and of its range"));
+  }
+  const std::uint64_t end = place.offset + ticket.offset + ticket.size;
+  for (std::uint64_t at = place.offset + first.size; at < end;) {
+    const auto next = placed_.find({place.range, at});
+    if (next == placed_.end()) return false;
+    const Segment& segment = segments_.find(next->second)->second;
+    if (!segment.memory.ok()) return segment.memory.status();
+    at += segment.size;
+  }
+  return true;
+}
+
+Subscription::Segments::iterator Subscription::Next(const Segment& segment) {
+  const auto next =
+      placed_.find({segment.place.range, segment.place.offset + segment.size});
+  return next == placed_.end() ? segments_.end() : segments_.find(next->second);
 }
 
 ImportedBlock Subscription::BlockOf(Segment& segment,
                                     const PoolTicket& ticket) {
   ++segment.blocks;
   segment.used = true;
+  std::uint64_t end = ticket.offset + ticket.size;
+  for (Segment* part = &segment; end > part->size;) {
+    end -= part->size;
+    part = &Next(*part)->second;
+    ++part->blocks;
+    part->used = true;
+  }
   ++imported_;
   return ImportedBlock(this, segment.memory->address() + ticket.offset,
                        ticket.size, ticket.segment, ticket.slot);
+}
+
+void Subscription::GiveBackOne(const Place& place,
+                               std::vector<Segments::node_type>& gone) {
+  table_->Release(place.slot);
+  auto part = FindSegment(place.segment);
+  std::uint64_t end =
+      place.address - part->second.memory->address() + place.size;
+  for (;;) {
+    Segment& segment = part->second;
+    const bool is_last = end <= segment.size;
+    end -= std::min(end, segment.size);
+    const auto next = is_last ? segments_.end() : Next(segment);
+    if (--segment.blocks == 0 && segment.forgotten) {
+      gone.push_back(TakeOut(part));
+    }
+    if (is_last) return;
+    part = next;
+  }
 }
 
 void Subscription::GiveBack(absl::Span<const Place> places) {
@@ -293,13 +282,7 @@ void Subscription::GiveBack(absl::Span<const Place> places) {
   {
     platform::MutexLock lock(mutex_);
     imported_ -= places.size();
-    for (const Place& place : places) {
-      table_->Release(place.slot);
-      const auto found = FindSegment(place.segment);
-      if (--found->second.blocks == 0 && found->second.forgotten) {
-        gone.push_back(TakeOut(found));
-      }
-    }
+    for (const Place& place : places) GiveBackOne(place, gone);
   }
   if (gone.empty()) return;
   const RelaxedCapture relaxed(driver_);
@@ -309,7 +292,7 @@ void Subscription::GiveBack(absl::Span<const Place> places) {
 void Subscription::Release(ImportedBlock& block) {
   // A child that gave it back would take it from under its parent.
   if (IsOfAnotherProcess()) return;
-  const Place place{block.segment_, block.slot_};
+  const Place place{block.segment_, block.slot_, block.address_, block.size_};
   GiveBack(absl::MakeConstSpan(&place, 1));
   block.pool_ = nullptr;
 }
@@ -320,7 +303,8 @@ absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
   for (const ImportedBlock& block : blocks) {
     platform::Check(block.pool_ == this,
                     "a block of another pool, or one moved from, is released");
-    batch.places.push_back({block.segment_, block.slot_});
+    batch.places.push_back(
+        {block.segment_, block.slot_, block.address_, block.size_});
   }
   absl::StatusOr<OwnedEvent> point = RecordEvent(driver_, stream);
   if (!point.ok()) return point.status();

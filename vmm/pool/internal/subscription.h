@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,14 +62,23 @@ class Subscription : public platform::Abandonable {
   struct Segment {
     // Or why it could not be mapped.
     absl::StatusOr<ImportedAllocation> memory;
-    std::uint64_t blocks = 0;  // Imported from it.
+    SegmentPlace place;
+    std::uint64_t size;        // Bytes.
+    std::uint64_t blocks = 0;  // Imported that have a part of it.
     bool forgotten = false;    // By the owner: goes with its last block.
     bool used = false;         // A block of it was imported.
   };
   using Segments = std::map<std::uint32_t, Segment>;  // By number.
+  // A block that is given back.
   struct Place {
-    std::uint32_t segment;
+    std::uint32_t segment;  // In which it begins.
     std::uint32_t slot;
+    CUdeviceptr address;
+    std::uint64_t size;
+  };
+  struct Addresses {
+    std::uint64_t size = 0;
+    std::weak_ptr<const AddressRange> reserved;  // By the segments there.
   };
   struct RecalledHere {
     std::uint64_t generation;
@@ -87,6 +97,11 @@ class Subscription : public platform::Abandonable {
   void ReceiveLoop(const SharedTableView& view);
   absl::Status Take(Notice notice);
   absl::Status TakeSegment(Notice notice);
+  // Where a segment is to be mapped: as far from others as the owner has it.
+  absl::StatusOr<Placement> PlacementOf(const SegmentPlace& place);
+  // Whether something that was forgotten, and is kept, is there.
+  bool IsKept(const SegmentPlace& place, std::uint64_t size) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeForget(const ForgetSegment& forget);
   absl::Status TakeRecall(const RecallBlocks& recall);
   void TellRecalled(absl::Span<const RecalledBlock> blocks)
@@ -97,12 +112,22 @@ class Subscription : public platform::Abandonable {
   // Where the block of a ticket is; waits for it, without mutex_.
   absl::StatusOr<Segment*> Locate(const PoolTicket& ticket, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether all of it is mapped; false while some is on its way.
+  absl::StatusOr<bool> IsHere(const Segment& first,
+                              const PoolTicket& ticket) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // REQUIRES: held, and located there.
   ImportedBlock BlockOf(Segment& segment, const PoolTicket& ticket)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The segment that begins where this one ends; end() without.
+  Segments::iterator Next(const Segment& segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Segments::iterator FindSegment(std::uint32_t number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveBack(absl::Span<const Place> places);
+  // Of one; what is forgotten and in no block any more goes to `gone`.
+  void GiveBackOne(const Place& place, std::vector<Segments::node_type>& gone)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a segment that is forgotten out of the books. What is returned is to
   // be unmapped without mutex_.
   Segments::node_type TakeOut(Segments::iterator segment)
@@ -121,6 +146,11 @@ class Subscription : public platform::Abandonable {
   Segments segments_ ABSL_GUARDED_BY(mutex_);
   // That of the last block: many of a lot are in one.
   Segments::iterator recent_ ABSL_GUARDED_BY(mutex_) = segments_.end();
+  // Numbers of those that lie among others, by range and offset.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> placed_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::uint32_t, Addresses>
+      ranges_;  // For the receiving thread alone.
   bool keeps_ ABSL_GUARDED_BY(mutex_) = false;
   // Forgotten, and mapped.
   std::vector<Segments::node_type> kept_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,6 @@
 // Blocks that the owner wants back, and who is told of it.
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,16 +24,17 @@ absl::Status Subscription::TakeRecall(const RecallBlocks& recall) {
       if (!table_->Holds(wanted.slot, wanted.generation)) continue;
       const auto found = segments_.find(wanted.segment);
       if (found == segments_.end() || !found->second.memory.ok()) continue;
-      const ImportedAllocation& memory = *found->second.memory;
-      if (wanted.offset > memory.size() ||
-          wanted.size > memory.size() - wanted.offset) {
+      const Segment& segment = found->second;
+      const std::uint64_t room =
+          std::max(segment.size, segment.place.size - segment.place.offset);
+      if (wanted.offset > segment.size || wanted.size > room - wanted.offset) {
         return absl::DataLossError(absl::StrCat(
             "the pool's owner broke the protocol: it wants ", wanted.size,
             " bytes at ", wanted.offset, " of segment ", wanted.segment,
-            " back, which has ", memory.size()));
+            " back, which has ", segment.size));
       }
-      const RecalledBlock block{memory.address() + wanted.offset, wanted.size,
-                                return_by};
+      const RecalledBlock block{segment.memory->address() + wanted.offset,
+                                wanted.size, return_by};
       recalled_[wanted.slot] = {wanted.generation, block};
       told.push_back(block);
     }

@@ -1,0 +1,131 @@
+// Where a pool gives memory back to the driver, and lets go of streams.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "platform/base/status_macros.h"
+#include "vmm/pool/internal/core.h"
+
+namespace vmm::pool {
+
+void Core::RemoveVacant() {
+  std::vector<std::unique_ptr<Range>> vacant;
+  for (const std::unique_ptr<Heap>& heap : heaps_) {
+    for (std::unique_ptr<Range>& range : heap->RemoveVacant()) {
+      vacant.push_back(std::move(range));
+    }
+  }
+  if (vacant.empty()) return;
+  const Unlocked unlocked(*this);
+  vacant.clear();
+}
+
+bool Core::MustOutlivePeers(const Segment& segment) const {
+  return segment.allocation.has_value() &&
+         segment.allocation->disclosed().size != 0 &&
+         domains_[segment.domain]->has_peers();
+}
+
+std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
+  std::vector<Segment*> idle;
+  for (const std::unique_ptr<Heap>& heap : heaps_) {
+    for (const std::unique_ptr<Range>& range : heap->ranges()) {
+      for (Segment* const segment : range->Idle()) {
+        if (!MustOutlivePeers(*segment)) idle.push_back(segment);
+      }
+    }
+  }
+  // The smaller ones serve more requests, and each takes as long to make.
+  std::stable_sort(
+      idle.begin(), idle.end(),
+      [](const Segment* a, const Segment* b) { return a->size < b->size; });
+  std::uint64_t kept = 0;
+  std::uint64_t released = 0;
+  struct Gone {
+    Range* range;
+    Claim claim;
+    std::unique_ptr<Segment> segment;
+  };
+  std::vector<Gone> gone;
+  for (Segment* const segment : idle) {
+    if (kept + segment->size <= keep_bytes) {
+      kept += segment->size;
+      continue;
+    }
+    Range* const range = segment->range;
+    Gone one{range, {}, nullptr};
+    const std::optional<Claim> claim = range->Remove(*segment, &one.segment);
+    if (!claim.has_value()) continue;
+    one.claim = *claim;
+    domains_[one.segment->domain]->Forget(one.segment->number, &last_error_);
+    released += one.segment->size;
+    gone.push_back(std::move(one));
+  }
+  if (gone.empty()) return 0;
+  {
+    const Unlocked unlocked(*this);
+    for (Gone& one : gone) one.segment.reset();
+  }
+  reserved_ -= released;
+  for (const Gone& one : gone) one.range->Vacate(one.claim);
+  RemoveVacant();
+  return released;
+}
+
+void Core::GiveUpIdle() {
+  const platform::MutexLock lock(mutex_);
+  if (closed_) return;
+  EmptyCaches();
+  AskAll().IgnoreError();  // Told in last_error_.
+  ReleaseIdle(keep_idle_);
+}
+
+absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
+  const platform::MutexLock lock(mutex_);
+  keep_idle_ = 0;
+  EmptyCaches();
+  CollectHeld();
+  AskAll().IgnoreError();  // Told in last_error_.
+  return ReleaseIdle(keep_bytes);
+}
+
+absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
+  RETURN_IF_ERROR(CheckStream(stream));
+  // What was freed before now; a point after that is waited for.
+  std::vector<std::pair<Heap*, std::uint64_t>> freed;
+  {
+    const platform::MutexLock lock(mutex_);
+    EmptyCaches();
+    for (const std::unique_ptr<Heap>& heap : heaps_) {
+      if (Backlog* const backlog = heap->Find(stream)) {
+        freed.emplace_back(heap.get(), backlog->Close());
+      }
+    }
+  }
+  ASSIGN_OR_RETURN(const OwnedEvent point,
+                   RecordEvent(device_.driver(), stream));
+  RETURN_IF_ERROR(AwaitPassing(point, deadline));
+  std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
+  const platform::MutexLock lock(mutex_);
+  for (Block* block : held_) {
+    if (block->freed_on == stream) block->freed_on = PassedStream();
+  }
+  for (const auto& [heap, epoch] : freed) {
+    // Nobody asks after the stream any more when this returns.
+    Backlog* backlog = heap->Find(stream);
+    while (backlog != nullptr && backlog->is_asked) {
+      changed_.Wait(mutex_);
+      backlog = heap->Find(stream);
+    }
+    if (backlog == nullptr) continue;
+    heap->Pass(*backlog, epoch);
+    points.push_back(std::exchange(backlog->points, {}));
+    heap->Forget(stream);
+  }
+  CollectHeld();
+  return absl::OkStatus();
+}
+
+}  // namespace vmm::pool
