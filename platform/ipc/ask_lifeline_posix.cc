@@ -31,8 +31,9 @@ using Clock = std::chrono::steady_clock;
 using Handle = std::shared_ptr<const OsHandle>;
 using Sender = std::pair<UserId, std::int64_t>;
 
-// An answer takes some microseconds, and some 10 more for the other thread.
-constexpr std::chrono::milliseconds kPatience{10};
+// An answer takes some microseconds, and some 10 more for the other thread; on a
+// busy machine as long as that waits for a processor.
+constexpr std::chrono::milliseconds kPatience{100};
 // How many times as long as somebody waited in vain nobody waits.
 constexpr int kImpatience = 20;
 // Questions that may go on at a time, each on a thread of its own.

@@ -66,8 +66,8 @@ struct LifelineReading {
 // sender decides how long it takes: see AskLifeline().
 absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline);
 
-// ReadLifeline() on a thread that nobody waits for: here no longer than some
-// milliseconds, and not at all soon after somebody has waited in vain.
+// ReadLifeline() on a thread that nobody waits for: here no longer than a tenth
+// of a second, and not at all soon after somebody has waited in vain.
 // UNAVAILABLE: there is no answer yet. Who asks again is told it once it is
 // there, even if it has changed since. `sender` is whose lifeline it is: of a
 // process one is asked at a time, of a user, and of all, a few. Thread-safe.

@@ -505,9 +505,9 @@ TEST_F(BlockingLifelineTest, AForkedChildAsksOnItsOwn) {
 // Memory that is there once somebody says so.
 class LateMemory {
  public:
-  LateMemory() {
-    faults_ = OsHandle::Adopt(
-        static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+  LateMemory()
+      : faults_(OsHandle::Adopt(
+            static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)))) {
     uffdio_api api{};
     api.api = UFFD_API;
     if (!faults_.has_value() ||
