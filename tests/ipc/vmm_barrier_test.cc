@@ -36,7 +36,9 @@ constexpr absl::Duration kMoment = absl::Milliseconds(20);
 // A machine that many tests run on may be as late as this.
 constexpr absl::Duration kLate = absl::Seconds(1);
 
-constexpr int kOften = 400;
+// Rounds, of four operations each: a stream of a GPU has room for some 1,000 that
+// wait, and who puts more there waits itself.
+constexpr int kOften = 100;
 
 // A member with a stream, and what it saw of the others.
 class Member {
