@@ -313,6 +313,12 @@ TEST_F(VmmSweep, ServeAndOpenATicket) {
                             // not say that it is memory: another thread closes
                             // what cannot be seen.
                             "statx",
+                            // A kernel that has no such descriptors does not
+                            // tell of a process's end.
+                            "syscall(pidfd_open):ENOSYS",
+                            // Of a lifeline: whoever looks for an end asks
+                            // anew.
+                            "pread",
                             // The directory for sockets is there, and nothing
                             // need be swept from it.
                             "mkdir:EEXIST", "opendir", "readdir"};
