@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "platform/base/abandon.h"
+#include "platform/os/deadline.h"
 #include "vmm/job/internal/barrier_state.h"
 
 namespace vmm {
@@ -17,6 +19,10 @@ using barrier::Link;
 namespace {
 
 std::atomic<std::size_t> left_and_watched = 0;
+
+// How long a process that exits waits for a state that is being dropped, which
+// takes some milliseconds.
+constexpr absl::Duration kLongestDrop = absl::Seconds(10);
 
 }  // namespace
 
@@ -123,8 +129,11 @@ void Barrier::State::Left::StopAll() {
     // The others learn it by the end of the process.
     platform::Abandon(std::move(state));
   }
+  const Deadline deadline = Deadline::In(kLongestDrop);
   const platform::MutexLock lock(mutex_);
-  while (dropping_ != 0) dropped_.Wait(mutex_);
+  while (dropping_ != 0 && !deadline.Passed()) {
+    dropped_.WaitFor(mutex_, deadline.Slice());
+  }
 }
 
 std::size_t barrier::LeftAndWatched() { return left_and_watched; }
