@@ -377,6 +377,21 @@ class HostileOwner : public PoolIpcTest {
   absl::StatusOr<std::unique_ptr<ImportedPool>> Dial(const std::string& text) {
     return ImportedPool::Subscribe(driver(), text, {}, Late());
   }
+  // As for fences: what is forgotten and was used stays.
+  std::unique_ptr<pool::Subscription> SubscribeAndKeep(
+      const std::string& text) {
+    platform::Channel channel =
+        Must(platform::Channel::Connect(address(), {}, Late()));
+    AskAndBeGranted(channel, text);
+    const pool::Welcome welcome = Must(pool::ReceiveWelcome(channel, Late()));
+    std::unique_ptr<pool::Subscription> pool = Must(
+        pool::Subscription::Start(driver(), std::move(channel),
+                                  Must(pool::SharedTableView::Open(
+                                      welcome.table, welcome.holds, domain_)),
+                                  {}));
+    pool->KeepWhatIsForgotten();
+    return pool;
+  }
   PoolTicket TicketOf(const pool::SlotRef& slot, std::uint32_t segment,
                       std::uint64_t offset, std::uint64_t size) {
     return {domain_, segment, slot.slot, slot.generation, offset, size};
@@ -761,16 +776,7 @@ TEST_F(HostileOwner, WhatIsKeptThoughItWasForgottenIsCounted) {
         }
         Must(pool::SendNotice(channel, pool::Closed(), Late()));
       });
-  platform::Channel channel =
-      Must(platform::Channel::Connect(address(), {}, Late()));
-  AskAndBeGranted(channel, text);
-  const pool::Welcome welcome = Must(pool::ReceiveWelcome(channel, Late()));
-  const std::unique_ptr<pool::Subscription> pool = Must(
-      pool::Subscription::Start(driver(), std::move(channel),
-                                Must(pool::SharedTableView::Open(
-                                    welcome.table, welcome.holds, domain_)),
-                                {}));
-  pool->KeepWhatIsForgotten();
+  const std::unique_ptr<pool::Subscription> pool = SubscribeAndKeep(text);
   ExpectSoon([&] { return pool->statistics().segments == 2; });
   std::optional<ImportedBlock> block =
       Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
@@ -802,16 +808,7 @@ TEST_F(HostileOwner, WhatComesWhereForgottenMemoryIsKeptLiesElsewhere) {
     Must(pool::SendNotice(channel, pool::ForgetSegment{1}, Late()));
     Must(pool::SendNotice(channel, SegmentOf(next, 2, {1, 0, kSize}), Late()));
   });
-  platform::Channel channel =
-      Must(platform::Channel::Connect(address(), {}, Late()));
-  AskAndBeGranted(channel, text);
-  const pool::Welcome welcome = Must(pool::ReceiveWelcome(channel, Late()));
-  const std::unique_ptr<pool::Subscription> pool = Must(
-      pool::Subscription::Start(driver(), std::move(channel),
-                                Must(pool::SharedTableView::Open(
-                                    welcome.table, welcome.holds, domain_)),
-                                {}));
-  pool->KeepWhatIsForgotten();
+  const std::unique_ptr<pool::Subscription> pool = SubscribeAndKeep(text);
   std::optional<ImportedBlock> first =
       Must(pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()));
   const CUdeviceptr at = first->address();
