@@ -272,26 +272,30 @@ TEST_F(PoolStreamsTest, WhatOnePoolKeepsIdleServesAnotherOfTheProcess) {
 
 // One thread's request waits for the GPU; nobody else does.
 TEST_F(PoolStreamsTest, NobodyWaitsBehindARequestThatWaitsForTheGpu) {
+  DriverFaults calls;
+  const Device counted =
+      Must(Device::ByOrdinal(FaultyDriver(TestDriver(), &calls), 0));
   HeldStream held(device);
   const std::unique_ptr<Pool> pool =
-      Must(Pool::Create(device, {.first_segment_size = 4 * kMiB,
-                                 .max_segment_size = 4 * kMiB,
-                                 .cap = 8 * kMiB}));
+      Must(Pool::Create(counted, {.first_segment_size = 4 * kMiB,
+                                  .max_segment_size = 4 * kMiB,
+                                  .cap = 8 * kMiB}));
   const SharingDomain other = pool->NewDomain();
   const CUdeviceptr mine = Must(pool->Allocate(kMiB, nullptr));
-  // A segment of the first domain that is idle: it is zeroed for the other, on
-  // a stream that stands still.
-  const CUdeviceptr idle = Must(pool->Allocate(4 * kMiB, nullptr));
-  EXPECT_TRUE(pool->Free(idle, nullptr).ok());
+  // All that the cap leaves, freed on a stream that stands still.
+  const CUdeviceptr busy = Must(pool->Allocate(4 * kMiB, held.get()));
+  EXPECT_TRUE(pool->Free(busy, held.get()).ok());
   CUcontext context = nullptr;
   ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  calls.ResetCounts();
   std::future<absl::Status> waits = std::async(std::launch::async, [&] {
     EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
-    return pool->Allocate(4 * kMiB, held.get(), {.domain = other}).status();
+    // No stream may wait for memory that goes to another domain: this thread does.
+    return pool->Allocate(4 * kMiB, nullptr, {.domain = other}).status();
   });
-  // It has begun once the idle segment is no longer free.
+  // It waits once it asks again and again.
   const absl::Time late = Soon();
-  while (pool->statistics().free >= 4 * kMiB && absl::Now() < late) {
+  while (calls.CallsByEntry()["cuEventQuery"] < 5 && absl::Now() < late) {
     std::this_thread::yield();
   }
   const absl::Time start = absl::Now();

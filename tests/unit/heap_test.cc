@@ -56,6 +56,21 @@ class HeapTest : public ::testing::Test {
   Block* waiting_ = nullptr;
 };
 
+TEST_F(HeapTest, TheSmallestPieceServesWhetherItWaitsOrNot) {
+  Block* const small = Take(kGranule, kGranule);
+  Take(kGranule, kGranule);
+  Block* const large = Take(8 * kGranule, kGranule);
+  Take(kGranule, kGranule);
+  const CUdeviceptr passed = small->address;
+  const CUdeviceptr waits = large->address;
+  small->freed_on = PassedStream();
+  heap_.Put(small);
+  Put(large);
+  EXPECT_EQ(Take(kGranule, kGranule)->address, passed);
+  EXPECT_EQ(Take(4 * kGranule, kGranule)->address, waits);
+  EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
+}
+
 using HeapCheck = HeapTest;
 
 TEST_F(HeapCheck, AHeapThatAgreesIsRight) {

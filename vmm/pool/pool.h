@@ -76,7 +76,7 @@ struct PoolOptions {
   // AllocationOptions: such segments stay as long as anybody is subscribed, the
   // pool must outlive all who are, and none lies beside another.
   SharePolicy sharing = SharePolicy::Native();
-  // Bytes of the first segment. A further one has a sixteenth of what the pool
+  // Bytes of the first segment. A further one has a 24th of what the pool
   // has, at least as much as the first and at most max_segment_size. For a
   // request of first_segment_size and more it has what that lacks, which may be
   // less or more.

@@ -165,6 +165,9 @@ absl::StatusOr<Block*> Core::AllocateSlowly(const Request& request) {
       return block;
     }
   }
+  // It is cut where what was freed side by side is one piece again: cut from
+  // elsewhere it would leave holes.
+  if (request.size >= kLarge) EmptyOfLarge();
   if (Block* const block = HeapOf(request).Take(request)) return block;
   if (Block* const block = Reuse(request)) return block;
   return Grow(request);

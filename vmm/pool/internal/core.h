@@ -93,6 +93,9 @@ class Core : public platform::Abandonable {
   // of a stream then.
   class Unlocked;
 
+  // Bytes of a block for which the caches are emptied of those as large.
+  static constexpr std::uint64_t kLarge = std::uint64_t{1} << 20;
+
   static CacheKey KeyOf(const Request& request) {
     return {request.size, request.stream, request.domain};
   }
@@ -122,7 +125,10 @@ class Core : public platform::Abandonable {
   void PutBackAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGoOfTickets(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Into the heaps: what overflowed, and what threads keep.
+  void PutAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyRecent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of what overflowed and what the calling thread keeps, the large ones.
+  void EmptyOfLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CollectHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks the GPU how far it is with these, and takes back what it has passed.

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kSegmentGranule = Range::kUnit;
 // A segment grows the pool by this part of what it has, so that no more than
 // that is reserved for nothing.
-constexpr std::uint64_t kGrowthPart = 16;
+constexpr std::uint64_t kGrowthPart = 24;
 // As much of what is idle is kept.
 constexpr std::uint64_t kIdlePart = 8;
 // A range has so many times the addresses of the first segment, of what the pool

@@ -50,11 +50,24 @@ void Core::PutBackAll(BlockList blocks) {
   while (!blocks.empty()) PutBack(blocks.Pop());
 }
 
-void Core::EmptyRecent() {
-  for (BlockList blocks = recent_.TakeAll(); !blocks.empty();) {
+void Core::EmptyRecent() { PutAll(recent_.TakeAll()); }
+
+void Core::PutAll(BlockList blocks) {
+  while (!blocks.empty()) {
     Block* const block = blocks.Pop();
     heaps_[block->domain]->Put(block);
   }
+}
+
+void Core::EmptyOfLarge() {
+  PutAll(recent_.TakeAll(kLarge));
+  BlockList mine;
+  {
+    ThreadCache& cache = caches_.Mine();
+    const ThreadCache::Lock lock(cache);
+    mine = cache.blocks.TakeAll(kLarge);
+  }
+  PutAll(std::move(mine));
 }
 
 void Core::EmptyCaches() {
@@ -63,12 +76,7 @@ void Core::EmptyCaches() {
   caches_.ForEach([&all](ThreadCache& cache) {
     if (cache.blocks.bytes() != 0) all.push_back(cache.blocks.TakeAll());
   });
-  for (BlockList& blocks : all) {
-    while (!blocks.empty()) {
-      Block* const block = blocks.Pop();
-      heaps_[block->domain]->Put(block);
-    }
-  }
+  for (BlockList& blocks : all) PutAll(std::move(blocks));
 }
 
 void Core::CollectHeld() {

@@ -84,16 +84,26 @@ void Heap::Clear() {
 }
 
 Block* Heap::Take(const Request& request) {
-  if (Backlog* const own = Find(request.stream); own != nullptr) {
-    if (Block* const block = TakeFrom(*own, request)) return block;
+  Backlog* const own = Find(request.stream);
+  Block* const waiting =
+      own == nullptr ? nullptr : own->Find(request.size, request.alignment);
+  if (waiting == nullptr) return TakePassed(request, OffsetHeap::kAnySize);
+  // A larger piece is left whole for a larger block.
+  if (waiting->size != request.size) {
+    if (Block* const block = TakePassed(request, waiting->size)) return block;
   }
+  if (Block* const block = CutFrom(*own, waiting, request)) return block;
+  return TakePassed(request, OffsetHeap::kAnySize);
+}
+
+Block* Heap::TakePassed(const Request& request, std::uint64_t below) {
   for (const std::unique_ptr<Range>& range : ranges_) {
     if (range->free() < request.size ||
         range->alignment() < request.alignment) {
       continue;
     }
     const std::optional<OffsetHeap::Block> cut =
-        range->heap.Allocate(request.size, request.alignment);
+        range->heap.Allocate(request.size, request.alignment, below);
     if (!cut.has_value()) continue;
     Block* const block = book_.Make(*range, cut->node);
     book_.Enter(block);

@@ -3,8 +3,8 @@
 //   ranges      what is free in them the GPU has passed: any stream may have it
 //   backlogs    one a stream: freed, and not known to be passed
 //
-// A stream is served from its own backlog, then from the ranges. What it
-// frees goes into its backlog and becomes one with what it freed beside it, so
+// A stream is served from its own backlog or from the ranges, where a smaller
+// piece does. What it frees goes into its backlog and becomes one with what it freed beside it, so
 // that a stream splits and merges its memory without asking the GPU. What the
 // GPU has passed goes back into the ranges and merges there. So memory that
 // a stream does not use serves all others, whoever used it first.
@@ -120,6 +120,8 @@ class Heap {
  private:
   Backlog& BacklogOf(CUstream stream);
   Block* TakeFrom(Backlog& backlog, const Request& request);
+  // Of what the GPU has passed, out of a piece of less than `below` bytes.
+  Block* TakePassed(const Request& request, std::uint64_t below);
   // Takes the request's bytes out of one that is in a backlog.
   Block* CutFrom(Backlog& backlog, Block* block, const Request& request);
   // What was cut from one that is in a backlog is there, too.

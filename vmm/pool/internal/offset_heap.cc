@@ -33,7 +33,8 @@ OffsetHeap::OffsetHeap(std::uint64_t size, std::uint32_t max_nodes)
 }
 
 std::optional<OffsetHeap::Block> OffsetHeap::Allocate(std::uint64_t size,
-                                                      std::uint64_t alignment) {
+                                                      std::uint64_t alignment,
+                                                      std::uint64_t below) {
   Check(size != 0, "Allocate of 0 bytes");
   Check(std::has_single_bit(alignment) && alignment >= kGranule,
         "an alignment is a power of two, at least 256");
@@ -43,7 +44,9 @@ std::optional<OffsetHeap::Block> OffsetHeap::Allocate(std::uint64_t size,
   const std::uint64_t wanted = (size + kGranule - 1) / kGranule;
   const std::uint64_t multiple = alignment / kGranule;
   const std::uint32_t found = Find(wanted, multiple);
-  if (found == kBorder) return std::nullopt;
+  if (found == kBorder || kGranule * nodes_[found].size >= below) {
+    return std::nullopt;
+  }
 
   // The wrap of -offset is that of an addition: what is left of the multiple.
   const auto head = static_cast<std::uint32_t>(

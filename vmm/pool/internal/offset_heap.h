@@ -29,6 +29,8 @@ class OffsetHeap {
   static constexpr std::uint64_t kGranule = 256;
   static constexpr std::uint64_t kMaxSize =
       kGranule * std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint64_t kAnySize =
+      std::numeric_limits<std::uint64_t>::max();
   // So many free ranges does Allocate() look at before it gives up.
   static constexpr int kMaxExamined = 64;
 
@@ -56,10 +58,12 @@ class OffsetHeap {
   //   the next class (by less than 1/32); and
   // - of the smaller ones, from the class of `size` up, none of the first
   //   kMaxExamined fits; with no more than so many, none at all fits.
-  // Also when blocks and free ranges together are max_nodes - 2 or more.
+  // Also when blocks and free ranges together are max_nodes - 2 or more, and when
+  // the range is not below `below` bytes.
   //
   // REQUIRES: `size` not 0; `alignment` a power of two, at least kGranule.
-  std::optional<Block> Allocate(std::uint64_t size, std::uint64_t alignment);
+  std::optional<Block> Allocate(std::uint64_t size, std::uint64_t alignment,
+                                std::uint64_t below = kAnySize);
 
   // Gives a block back; it becomes one range with its free neighbours. O(1).
   // REQUIRES: is_live(node). A node's number is used again, so that only some

@@ -7,14 +7,15 @@
 
 namespace vmm::pool {
 
-BlockList BlockCache::TakeAll() {
+BlockList BlockCache::TakeAll(std::uint64_t least) {
   BlockList all;
-  if (bytes_ == 0) return all;
+  if (bytes_ < least) return all;
   for (std::size_t word = 0; word < filled_.size(); ++word) {
-    while (filled_[word] != 0) {
-      const auto bit =
-          static_cast<std::size_t>(std::countr_zero(filled_[word]));
-      for (BlockList blocks = Take(bins_[word * 64 + bit]); !blocks.empty();) {
+    for (std::uint64_t left = filled_[word]; left != 0; left &= left - 1) {
+      Bin& bin =
+          bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(left))];
+      if (bin.key.size < least) continue;
+      for (BlockList blocks = Take(bin); !blocks.empty();) {
         all.Push(blocks.Pop());
       }
     }
