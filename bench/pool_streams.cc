@@ -120,55 +120,91 @@ double Nanoseconds(std::chrono::steady_clock::duration took, double count) {
 struct Measured {
   double peak = 0;      // MiB.
   double reserved = 0;  // MiB.
-  double each = 0;      // Nanoseconds an operation.
+  double growing = 0;   // Nanoseconds an operation of the first ones.
+  double each = 0;      // Nanoseconds one of as many after these.
   bool ok = true;
 };
 
-Measured RandomBlocks(Allocator& pool, const Streams& streams) {
-  std::mt19937_64 random(1);
+// Random blocks on all streams, of which each has about as many.
+class RandomProgram {
+ public:
+  RandomProgram(Allocator& pool, const Streams& streams)
+      : pool_(pool),
+        streams_(streams),
+        live_(streams.size()),
+        // No more than a small device holds.
+        least_(std::max<std::size_t>(
+            1, std::min<std::size_t>(50, 3200 / streams.size()))) {}
+  ~RandomProgram() {
+    for (std::size_t at = 0; at < streams_.size(); ++at) {
+      for (const One& one : live_[at]) pool_.Free(one.block, streams_[at]);
+    }
+  }
+  RandomProgram(const RandomProgram&) = delete;
+  RandomProgram& operator=(const RandomProgram&) = delete;
+
+  // Nanoseconds an operation of so many.
+  double Run(long operations) {
+    const auto start = std::chrono::steady_clock::now();
+    for (long i = 0; i < operations && ok_; ++i) {
+      const std::size_t at = random_() % streams_.size();
+      std::vector<One>& its = live_[at];
+      if (its.size() < least_ ||
+          (its.size() < 2 * least_ && random_() % 2 == 0)) {
+        Allocate(at);
+      } else {
+        std::swap(its[random_() % its.size()], its.back());
+        bytes_ -= its.back().size;
+        if (!pool_.Free(its.back().block, streams_[at])) ok_ = false;
+        its.pop_back();
+      }
+    }
+    return Nanoseconds(std::chrono::steady_clock::now() - start,
+                       static_cast<double>(operations));
+  }
+  std::uint64_t peak() const { return peak_; }  // Bytes.
+  bool ok() const { return ok_; }
+
+ private:
   struct One {
     CUdeviceptr block;
     std::uint64_t size;
   };
-  std::vector<std::vector<One>> live(streams.size());
-  std::uint64_t bytes = 0;
-  std::uint64_t peak = 0;
-  Measured measured;
-  // No more than a small device holds.
-  const std::size_t least = std::max<std::size_t>(
-      1, std::min<std::size_t>(50, 3200 / streams.size()));
+
+  void Allocate(std::size_t at) {
+    // Each power of two as likely as another.
+    const std::uint64_t size = (std::uint64_t{4096} << random_() % 8) +
+                               random_() % (std::uint64_t{4096} << 7);
+    const CUdeviceptr block = pool_.Allocate(size, streams_[at]);
+    if (block == 0) {
+      ok_ = false;
+      return;
+    }
+    live_[at].push_back({block, size});
+    bytes_ += size;
+    peak_ = std::max(peak_, bytes_);
+  }
+
+  Allocator& pool_;
+  const Streams& streams_;
+  std::mt19937_64 random_{1};
+  std::vector<std::vector<One>> live_;
+  const std::size_t least_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t peak_ = 0;
+  bool ok_ = true;
+};
+
+Measured RandomBlocks(Allocator& pool, const Streams& streams) {
   const long operations =
       std::max<long>(200'000, 400 * static_cast<long>(streams.size()));
-  const auto start = std::chrono::steady_clock::now();
-  for (long i = 0; i < operations; ++i) {
-    const std::size_t at = random() % streams.size();
-    std::vector<One>& its = live[at];
-    if (its.size() < least || (its.size() < 2 * least && random() % 2 == 0)) {
-      // Each power of two as likely as another.
-      const std::uint64_t size = (std::uint64_t{4096} << random() % 8) +
-                                 random() % (std::uint64_t{4096} << 7);
-      const CUdeviceptr block = pool.Allocate(size, streams[at]);
-      if (block == 0) {
-        measured.ok = false;
-        break;
-      }
-      its.push_back({block, size});
-      bytes += size;
-      peak = std::max(peak, bytes);
-    } else {
-      std::swap(its[random() % its.size()], its.back());
-      bytes -= its.back().size;
-      if (!pool.Free(its.back().block, streams[at])) measured.ok = false;
-      its.pop_back();
-    }
-  }
-  measured.each = Nanoseconds(std::chrono::steady_clock::now() - start,
-                              static_cast<double>(operations));
-  measured.peak = static_cast<double>(peak) / kMiB;
+  RandomProgram program(pool, streams);
+  Measured measured;
+  measured.growing = program.Run(operations);
+  measured.each = program.Run(operations);
+  measured.peak = static_cast<double>(program.peak()) / kMiB;
   measured.reserved = static_cast<double>(pool.Reserved()) / kMiB;
-  for (std::size_t at = 0; at < streams.size(); ++at) {
-    for (const One& one : live[at]) pool.Free(one.block, streams[at]);
-  }
+  measured.ok = program.ok();
   return measured;
 }
 
@@ -194,8 +230,9 @@ Measured RoundRobin(Allocator& pool, const Streams& streams,
 }
 
 void PrintRow(const char* name, const Measured& measured) {
-  std::printf("  %-18s %9.0f MiB %9.0f ns", name, measured.reserved,
-              measured.each);
+  std::printf("  %-18s %9.0f MiB", name, measured.reserved);
+  if (measured.growing != 0) std::printf(" %9.0f ns", measured.growing);
+  std::printf(" %9.0f ns", measured.each);
   if (!measured.ok) std::printf("  FAILED");
 }
 
@@ -204,8 +241,8 @@ void PrintRow(const char* name, const Measured& measured) {
 bool PrintStreamTable(const Device& device, int most) {
   bool ok = true;
   std::printf(
-      "streams  peak live    reserved, an operation: random blocks, "
-      "allocate and free 64 KiB in turn\n");
+      "streams  peak live    random blocks: reserved, an operation while the "
+      "pool grows, and after; allocate and free 64 KiB in turn\n");
   for (int count = 1; count <= most; count *= count < 64 ? 4 : 2) {
     const Streams streams(device.driver(), count);
     for (const bool ours : {true, false}) {
