@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "platform/cuda/driver_table.h"
@@ -14,6 +15,7 @@
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/internal/kernel_library.h"
+#include "vmm/pool/pool.h"
 #include "vmm/share/ticket.h"
 #include "vmm/sync/ipc_event.h"
 
@@ -237,6 +239,33 @@ TEST(PlaceOf, KnowsEveryLocationOfCuda) {
   // A part of device 2.
   EXPECT_EQ(at(6, 0x102).device_ordinal, 2);
   EXPECT_THAT(at(99, 0).unknown, HasSubstr("type 99"));
+}
+
+// None is known; of devices 2 MiB, of hosts up to that.
+TEST_F(OddDriverTest, APoolsSegmentsAreOfALargerGranularity) {
+  table.cuMemGetAllocationGranularity = [](std::size_t* out,
+                                           const CUmemAllocationProp*,
+                                           CUmemAllocationGranularity_flags) {
+    *out = 8 * kMiB;
+    return CUDA_SUCCESS;
+  };
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(DeviceOf(table), {.first_segment_size = 2 * kMiB}));
+  const CUdeviceptr small = Must(pool->Allocate(kMiB, nullptr));
+  const CUdeviceptr large = Must(pool->Allocate(18 * kMiB, nullptr));
+  const CUdeviceptr aligned =
+      Must(pool->Allocate(kMiB, nullptr, {.alignment = 4 * kMiB}));
+  EXPECT_EQ(aligned % (4 * kMiB), 0u);
+  for (const SegmentStatistics& segment : pool->statistics().segments) {
+    EXPECT_EQ(segment.size % (8 * kMiB), 0u) << segment.size;
+  }
+  const absl::Status whole = pool->CheckInvariants();
+  EXPECT_TRUE(whole.ok()) << whole;
+  for (CUdeviceptr block : {small, large, aligned}) {
+    EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  }
+  EXPECT_EQ(Must(pool->Trim()) % (8 * kMiB), 0u);
+  EXPECT_EQ(pool->statistics().reserved, 0u);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "vmm/pool/pool.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/os/process.h"
 #include "vmm/memory/internal/kind_choice.h"
+#include "vmm/memory/physical_memory.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/pool/internal/core.h"
 #include "vmm/pool/internal/offset_heap.h"
@@ -45,17 +47,24 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(const Device& device,
                                                    const PoolOptions& options) {
   absl::Status sane = CheckSizes(options);
   if (!sane.ok()) return sane;
-  absl::Status reachable =
-      CheckReachable(options.host_numa_node.has_value()
-                         ? Location::HostNuma(*options.host_numa_node)
-                         : Location::On(device),
-                     options.also);
+  const Location where = options.host_numa_node.has_value()
+                             ? Location::HostNuma(*options.host_numa_node)
+                             : Location::On(device);
+  absl::Status reachable = CheckReachable(where, options.also);
   if (!reachable.ok()) return reachable;
   const RelaxedCapture relaxed(device.driver());
   // Tried now, so that a share that cannot work is known before there is
   // anything to be shared.
-  RETURN_IF_ERROR(ChooseKinds(device, options.sharing).status());
-  auto core = std::make_shared<pool::Core>(device, options);
+  ASSIGN_OR_RETURN(const KindChoice choice,
+                   ChooseKinds(device, options.sharing));
+  std::uint64_t unit = pool::Range::kUnit;
+  if (!choice.kinds.Has(HandleKind::kLegacyIpc)) {
+    ASSIGN_OR_RETURN(
+        const std::uint64_t granularity,
+        PhysicalMemory::Granularity(device.driver(), where, choice.kinds));
+    unit = std::max(unit, granularity);
+  }
+  auto core = std::make_shared<pool::Core>(device, options, unit);
   pool::PoolsOfProcess::Get().Add(core);
   return std::unique_ptr<Pool>(new Pool(std::move(core)));
 }

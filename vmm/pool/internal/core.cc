@@ -46,8 +46,8 @@ absl::Status Core::CheckStream(CUstream stream) const {
       "CU_STREAM_LEGACY"));
 }
 
-Core::Core(const Device& device, const PoolOptions& options)
-    : device_(device), options_(options) {
+Core::Core(const Device& device, const PoolOptions& options, std::uint64_t unit)
+    : device_(device), options_(options), unit_(unit) {
   NewDomain();
 }
 

@@ -42,7 +42,8 @@ namespace vmm::pool {
 // Thread-safe.
 class Core : public platform::Abandonable {
  public:
-  Core(const Device& device, const PoolOptions& options);
+  // `unit`: bytes of which segments are multiples, at least Range::kUnit.
+  Core(const Device& device, const PoolOptions& options, std::uint64_t unit);
   ~Core();
 
   // As in Pool.
@@ -164,6 +165,7 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether segments can be mapped side by side.
   bool HasRanges() const;
+  std::uint64_t RoundUpToUnit(std::uint64_t size) const;  // Of segments.
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CannotGrow(const Request& request, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -227,6 +229,7 @@ class Core : public platform::Abandonable {
 
   const Device device_;
   const PoolOptions options_;
+  const std::uint64_t unit_;
   BlockBook book_;  // Changed under mutex_; looked up without.
   ThreadCaches caches_;
 

@@ -13,8 +13,6 @@
 namespace vmm::pool {
 namespace {
 
-// Natural alignment of what the driver maps; more has to be asked for.
-constexpr std::uint64_t kSegmentGranule = Range::kUnit;
 // A segment grows the pool by this part of what it has, so that no more than
 // that is reserved for nothing.
 constexpr std::uint64_t kGrowthPart = 24;
@@ -27,8 +25,9 @@ constexpr std::uint64_t kFirstSegments = 64;
 constexpr std::uint64_t kReserved = 4;
 constexpr std::uint64_t kBlocks = 4;
 
-std::uint64_t RoundUp(std::uint64_t size) {
-  return (size + kSegmentGranule - 1) / kSegmentGranule * kSegmentGranule;
+absl::Status TooLarge(const Request& request) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      request.size, " bytes are more than a range of the pool can have"));
 }
 
 absl::Status NoNodes() {
@@ -38,8 +37,12 @@ absl::Status NoNodes() {
 
 }  // namespace
 
+std::uint64_t Core::RoundUpToUnit(std::uint64_t size) const {
+  return (size + unit_ - 1) / unit_ * unit_;
+}
+
 std::uint64_t Core::Step() const {
-  return std::clamp(RoundUp(reserved_ / kGrowthPart),
+  return std::clamp(RoundUpToUnit(reserved_ / kGrowthPart),
                     options_.first_segment_size, options_.max_segment_size);
 }
 
@@ -83,8 +86,8 @@ bool Core::HasRanges() const {
 
 absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
                              Block** block) {
-  step = RoundUp(step);
-  const std::uint64_t least = RoundUp(request.size);
+  step = RoundUpToUnit(step);
+  const std::uint64_t least = RoundUpToUnit(request.size);
   for (;;) {
     Place place{
         .end = request.size, .room = std::max(least, step), .needed = least};
@@ -94,6 +97,7 @@ absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
       if (range == nullptr) {
         ASSIGN_OR_RETURN(range, AddRange(request));
         place.room = range->size();
+        if (place.needed > place.room) return TooLarge(request);
       }
     }
     const std::uint64_t size =
@@ -104,27 +108,28 @@ absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
       RemoveVacant();
       return added;
     }
-    step = RoundUp(size / 2);  // Half as much may fit.
+    step = RoundUpToUnit(size / 2);  // Half as much may fit.
   }
 }
 
 absl::StatusOr<Range*> Core::AddRange(const Request& request) {
   const std::uint64_t size =
       std::min(std::max({kFirstSegments * options_.first_segment_size,
-                         kReserved * RoundUp(reserved_),
-                         kBlocks * RoundUp(request.size)}),
-               OffsetHeap::kMaxSize / kSegmentGranule * kSegmentGranule);
+                         kReserved * RoundUpToUnit(reserved_),
+                         kBlocks * RoundUpToUnit(request.size)}),
+               OffsetHeap::kMaxSize / unit_ * unit_);
   Heap& heap = HeapOf(request);
   const std::uint32_t number = heap.NextRange();
+  // Of its own accord the driver aligns as much as it is known to.
+  const std::uint64_t alignment = std::max(request.alignment, unit_);
   std::unique_ptr<Range> made;
   {
     const Unlocked unlocked(*this);
     ASSIGN_OR_RETURN(
         AddressRange addresses,
-        AddressRange::Reserve(
-            device_.driver(), size,
-            request.alignment > kSegmentGranule ? request.alignment : 0));
-    made = std::make_unique<Range>(number, std::move(addresses));
+        AddressRange::Reserve(device_.driver(), size,
+                              alignment > Range::kUnit ? alignment : 0));
+    made = std::make_unique<Range>(number, std::move(addresses), unit_);
   }
   return &heap.Add(std::move(made));
 }
@@ -149,7 +154,7 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
     claim = HeapOf(request).Take(*range, place, size);
     if (!claim.has_value()) return NoNodes();
     options.at = Placement{range->addresses(), place.gap};
-  } else if (request.alignment > kSegmentGranule) {
+  } else if (request.alignment > Range::kUnit) {
     options.alignment = request.alignment;
   }
   Domain& domain = *domains_[request.domain];
@@ -244,8 +249,9 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
       if (const Backlog* own = heap.Find(stream)) free += own->bytes();
       if (free >= bytes) return absl::OkStatus();
       Request next;
-      next.size = std::clamp(RoundUp(bytes - free), options_.first_segment_size,
-                             options_.max_segment_size);
+      next.size =
+          std::clamp(RoundUpToUnit(bytes - free), options_.first_segment_size,
+                     options_.max_segment_size);
       next.alignment = Range::kUnit;
       next.domain = number;
       if (absl::Status added = AddMemory(next, next.size, nullptr);

@@ -23,11 +23,12 @@ Range::Range(std::uint32_t number, CUdeviceptr base, std::uint64_t size)
   gap_bytes_ = size;
 }
 
-Range::Range(std::uint32_t number, AddressRange addresses)
+Range::Range(std::uint32_t number, AddressRange addresses, std::uint64_t unit)
     : heap(addresses.size()),
       number_(number),
       base_(addresses.base()),
-      addresses_(std::make_shared<const AddressRange>(std::move(addresses))) {
+      addresses_(std::make_shared<const AddressRange>(std::move(addresses))),
+      unit_(unit) {
   gaps_[0] = heap.Allocate(size(), OffsetHeap::kGranule)->node;
   gap_bytes_ = size();
 }
@@ -87,8 +88,7 @@ std::optional<Place> Range::FindPlace(std::uint64_t size,
     }
     place.end = place.begin + size;
     // Where it fits below, the heap has too many ranges to find that.
-    place.needed = place.end > gap ? RoundUp(place.end - gap, kUnit)
-                                   : std::uint64_t{kUnit};
+    place.needed = place.end > gap ? RoundUp(place.end - gap, unit_) : unit_;
     if (place.needed > place.room) {
       if (place.end > gap + place.room + heap.FreeAbove(node)) continue;
       place.needed = place.room;

@@ -52,11 +52,13 @@ struct Claim {
 // Thread-compatible.
 class Range {
  public:
-  // Segments begin and end at multiples of it.
+  // Segments have so many bytes at least.
   static constexpr std::uint64_t kUnit = std::uint64_t{2} << 20;
 
-  // All of it is a gap. `number`: in its domain, from 1.
-  Range(std::uint32_t number, AddressRange addresses);
+  // All of it is a gap. `number`: in its domain, from 1. Segments begin and end
+  // at multiples of `unit`, which is one of kUnit, and of which the size is one.
+  Range(std::uint32_t number, AddressRange addresses,
+        std::uint64_t unit = kUnit);
   // Of one segment that lies where it was made, and has no room beside it.
   Range(std::uint32_t number, CUdeviceptr base, std::uint64_t size);
   Range(const Range&) = delete;
@@ -149,6 +151,7 @@ class Range {
   const std::uint32_t number_;
   const CUdeviceptr base_;
   const std::shared_ptr<const AddressRange> addresses_;
+  const std::uint64_t unit_ = kUnit;
   std::vector<std::unique_ptr<Segment>> segments_;
   mutable Segment* recent_ = nullptr;            // Of SegmentAt().
   std::vector<Block*> blocks_;                   // By node of the heap.
