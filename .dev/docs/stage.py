@@ -29,7 +29,7 @@ CONTENTS = [
                        "pytorch", "windows"]),
     ("Guides", ["install", "tickets", "testing", "containers", "keeper", "leases",
                 "ordering", "lifetime", "sleep", "fabric", "mps", "python", "c"]),
-    ("Facts", ["benchmarks", "benchmarks/h100", "benchmarks/h200x2", "platforms", "errors",
+    ("Facts", ["benchmarks", "benchmarks/h100", "benchmarks/h100x2", "platforms", "errors",
                "security", "promises", "reliability", "non_goals", "wire_format"]),
     ("Inside", ["design", "porting", "contributing", "releasing"]),
 ]

@@ -2,7 +2,8 @@
 
 usage: follow_weights.py [--host]
 
---host: without a GPU, in memory of the host. This process is the trainer, and starts the engines.
+--host: without a GPU, in memory of the host; else it needs a GPU and CuPy 14 or newer. This
+process is the trainer, and starts the engines.
 """
 
 import socket

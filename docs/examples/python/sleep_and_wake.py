@@ -2,8 +2,9 @@
 
 usage: sleep_and_wake.py [--host]
 
---host: without a GPU, in memory of the host. This process owns the weights and starts the
-other one, which maps them read-only and lets go when it is asked.
+--host: without a GPU, in memory of the host; else it needs a GPU and CuPy 14 or newer. This
+process owns the weights and starts the other one, which maps them read-only and lets go when
+it is asked.
 """
 
 import subprocess
