@@ -14,9 +14,12 @@ release_folder() {
 # build_previous FOLDER REVISION: its sources in FOLDER/source, built in FOLDER/build.
 build_previous() {
   local folder=$1 revision=$2
+  # The sources are as old as their commit: objects of a later one would seem to be of them.
+  [ "$(cat "$folder/revision" 2>/dev/null)" = "$revision" ] || rm -rf "$folder/build"
   rm -rf "$folder/source"
   mkdir -p "$folder/source" "$folder/log"
   git archive "$revision" | tar -x -C "$folder/source"
+  echo "$revision" >"$folder/revision"
   say "building $revision in $folder/build"
   logged "$folder/log/configure.log" cmake -S "$folder/source" -B "$folder/build" -G Ninja \
     -DCMAKE_BUILD_TYPE=Release -DVMMSHARE_BUILD_TESTS=OFF -DVMMSHARE_BUILD_BENCH=OFF \
