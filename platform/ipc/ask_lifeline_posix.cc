@@ -100,7 +100,9 @@ class Askers {
     const auto of_user = [&](const Sender& asked) {
       return asked.first == sender.first;
     };
-    if (std::count(asked_.begin(), asked_.end(), sender) != 0 ||
+    // Of a hidden namespace one process is not told from another.
+    const bool is_known = sender.second != 0;
+    if ((is_known && std::count(asked_.begin(), asked_.end(), sender) != 0) ||
         std::count_if(asked_.begin(), asked_.end(), of_user) >=
             std::ptrdiff_t{kMostOfUser} ||
         (idle_ <= waiting_.size() && !StartThread())) {

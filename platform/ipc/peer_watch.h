@@ -51,7 +51,8 @@ class PeerWatch {
 
   // Whether the system can tell at all: see Receive().
   bool CanTell() const { return process_.has_value(); }
-  // What is known now. Takes some milliseconds at most, whatever the peer does.
+  // What is known now. Whatever the peer does, this takes 0.1 s at most, and a
+  // process no more than a twentieth of its time.
   PeerEnd Look();
   // Waits until its end is proven; DEADLINE_EXCEEDED says why it is not.
   absl::Status WaitForEnd(Deadline deadline);

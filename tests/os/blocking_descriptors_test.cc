@@ -463,6 +463,12 @@ TEST_F(BlockingLifelineTest, OneUserHoldsUpItselfAlone) {
     EXPECT_TRUE(absl::IsUnavailable(AskLifeline(page, hostile).status()));
     EXPECT_TRUE(absl::IsUnavailable(AskLifeline(Page(), hostile).status()));
     EXPECT_TRUE(IsAnswered(Page(), {UserId("54321"), 2}));
+    // Of a hidden namespace one process is not told from another.
+    const PeerCredentials hidden{UserId("54321"), 0};
+    asked.push_back(Again(*page));
+    EXPECT_TRUE(
+        absl::IsUnavailable(AskLifeline(asked.back(), hidden).status()));
+    EXPECT_TRUE(IsAnswered(Page(), hidden));
   }
   // Those that were asked are closed.
   asked.push_back(page);
