@@ -17,6 +17,7 @@
 
 #include "platform/base/mutex.h"
 #include "platform/ipc/lifeline.h"
+#include "platform/os/keep_loaded_posix.h"
 #include "platform/os/process.h"
 
 // The kernel takes the lock of the page's inode to add a seal, and no signal ends
@@ -184,6 +185,8 @@ Askers& TheAskers() {
   static std::atomic<OfProcess*> all{nullptr};
   OfProcess* current = all.load();
   while (current == nullptr || current->forks != ForksSoFar()) {
+    static const char here = 0;
+    KeepLoaded(&here);  // Its threads may be in this code at any time.
     auto made = std::make_unique<OfProcess>();
     made->of_parent = current;
     if (all.compare_exchange_strong(current, made.get())) {

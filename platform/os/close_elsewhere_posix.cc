@@ -16,6 +16,7 @@
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
+#include "platform/os/keep_loaded_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
@@ -128,6 +129,8 @@ Lanes& TheLanes() {
   static std::atomic<Lanes*> lanes{nullptr};
   Lanes* current = lanes.load();
   while (current == nullptr || current->forks != ForksSoFar()) {
+    static const char here = 0;
+    KeepLoaded(&here);  // Their threads may be in this code at any time.
     auto made = std::make_unique<Lanes>();
     made->of_parent = current;
     if (lanes.compare_exchange_strong(current, made.get())) {
