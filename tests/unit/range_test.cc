@@ -74,6 +74,17 @@ TEST_F(RangeTest, AllIsAGapAtFirst) {
   Expect(64 * kMiB + kGranule, std::nullopt);
 }
 
+// Another thread frees it just then.
+TEST_F(RangeTest, AGapIsNoPlaceForABlockThatWouldBeginBeyondIt) {
+  FillGap(range_, 0, 2 * kMiB);
+  Segment& second = FillGap(range_, 2 * kMiB, 2 * kMiB);
+  FillGap(range_, 4 * kMiB, 20 * kMiB);
+  ASSERT_NE(Take(2 * kMiB), nullptr);
+  Remove(second);
+  Expect(4 * kMiB, Place{8 * kMiB, 12 * kMiB, 24 * kMiB, 40 * kMiB, 2 * kMiB},
+         8 * kMiB);
+}
+
 TEST_F(RangeTest, ABlockTakesWhatIsFreeBelowAndLacksTheRest) {
   FillGap(range_, 0, 4 * kMiB);
   Block* const low = Take(3 * kMiB);

@@ -86,6 +86,8 @@ std::optional<Place> Range::FindPlace(std::uint64_t size,
         }
       }
     }
+    // Then what is free above has room, or nothing here has: the heap says.
+    if (place.begin >= gap + place.room) continue;
     place.end = place.begin + size;
     // Where it fits below, the heap has too many ranges to find that.
     place.needed = place.end > gap ? RoundUp(place.end - gap, unit_) : unit_;
