@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <random>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/changed_driver.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
@@ -271,6 +274,49 @@ TEST_F(PoolStreamsTest, WhatOnePoolKeepsIdleServesAnotherOfTheProcess) {
 }
 
 // One thread's request waits for the GPU; nobody else does.
+// What a driver is to do.
+struct Next {
+  bool is_full = false;
+  std::function<void()> at_unmap;  // Once.
+};
+Next& Todo() {
+  static Next next;
+  return next;
+}
+
+// Once its ranges went under the other one's hands.
+TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
+  DriverTable table = TestDriver().table();
+  table.cuMemCreate = [](CUmemGenericAllocationHandle* handle, std::size_t size,
+                         const CUmemAllocationProp* props,
+                         unsigned long long flags) {
+    if (Todo().is_full) return CUDA_ERROR_OUT_OF_MEMORY;
+    return TestDriver()->cuMemCreate(handle, size, props, flags);
+  };
+  table.cuMemUnmap = [](CUdeviceptr at, std::size_t size) {
+    if (const auto call = std::exchange(Todo().at_unmap, nullptr)) call();
+    return TestDriver()->cuMemUnmap(at, size);
+  };
+  const Device its = Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  std::unique_ptr<Pool> first = Must(Pool::Create(its, {}));
+  const std::unique_ptr<Pool> second = Must(Pool::Create(its, {}));
+  EXPECT_TRUE(first->Free(Must(first->Allocate(kMiB, nullptr)), nullptr).ok());
+  // The second finds the device full, and the first gives back what it has.
+  std::future<void> ends;
+  std::future_status ended = std::future_status::ready;
+  Todo().is_full = true;
+  Todo().at_unmap = [&] {
+    Todo().is_full = false;
+    ends = std::async(std::launch::async, [&] { first.reset(); });
+    ended = ends.wait_for(std::chrono::milliseconds(200));
+  };
+  const CUdeviceptr block = Must(second->Allocate(kMiB, nullptr));
+  EXPECT_TRUE(second->Free(block, nullptr).ok());
+  ASSERT_TRUE(ends.valid());
+  ends.get();
+  EXPECT_EQ(ended, std::future_status::timeout) << "under the other's hands";
+}
+
 TEST_F(PoolStreamsTest, NobodyWaitsBehindARequestThatWaitsForTheGpu) {
   DriverFaults calls;
   const Device counted =

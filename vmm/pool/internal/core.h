@@ -7,7 +7,8 @@
 //   held             freed, and in use by peers                 }
 //   domains          tickets and peers                          }
 //
-// mutex_ is held for arithmetic only. Who must ask the driver something lets go
+// mutex_ is held for arithmetic, and where a peer has ended until its end is
+// proven or not (PeerWatch::Look()). Who must ask the driver something lets go
 // of it, and looks again at what has changed meanwhile (Unlocked).
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_CORE_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_CORE_H_
@@ -235,6 +236,8 @@ class Core : public platform::Abandonable {
 
   mutable platform::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Threads of other pools that are in GiveUpIdle().
+  std::size_t giving_up_ ABSL_GUARDED_BY(mutex_) = 0;
   // The first in which it grew.
   CUcontext context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Some thread gets memory from the driver.
@@ -251,7 +254,7 @@ class Core : public platform::Abandonable {
   std::vector<Block*> held_ ABSL_GUARDED_BY(mutex_);
   // Backlogs that the GPU is asked about.
   std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
-  platform::CondVar changed_;   // growing_, asking_.
+  platform::CondVar changed_;   // growing_, asking_, giving_up_.
   platform::CondVar returned_;  // A peer has left.
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
 };

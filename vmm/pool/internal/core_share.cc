@@ -263,6 +263,8 @@ absl::Status Core::SendMissing(Domain& domain, PeerId peer,
 void Core::Close() {
   const platform::MutexLock lock(mutex_);
   if (std::exchange(closed_, true)) return;
+  // What others of the process have in their hands must not go under them.
+  while (giving_up_ != 0) changed_.Wait(mutex_);
   const RelaxedCapture relaxed(device_.driver());
   for (const std::unique_ptr<Domain>& domain : domains_) domain->Close();
   held_.clear();

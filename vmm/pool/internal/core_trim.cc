@@ -77,9 +77,12 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
 void Core::GiveUpIdle() {
   const platform::MutexLock lock(mutex_);
   if (closed_) return;
+  ++giving_up_;
   EmptyCaches();
   AskAll().IgnoreError();  // Told in last_error_.
   ReleaseIdle(keep_idle_);
+  --giving_up_;
+  changed_.NotifyAll();
 }
 
 absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
