@@ -78,14 +78,19 @@ absl::Status Subscription::TakeSegment(Notice notice) {
 absl::StatusOr<Placement> Subscription::PlacementOf(const SegmentPlace& place) {
   std::erase_if(ranges_,
                 [](const auto& one) { return one.second.reserved.expired(); });
-  if (const auto found = ranges_.find(place.range); found != ranges_.end()) {
+  const auto found = ranges_.find(place.range);
+  // It may go at any moment, with a block that another thread gives back.
+  std::shared_ptr<const AddressRange> here =
+      found == ranges_.end() ? nullptr : found->second.reserved.lock();
+  if (here != nullptr) {
     if (found->second.size == place.size) {
-      return Placement{found->second.reserved.lock(), place.offset};
+      return Placement{std::move(here), place.offset};
     }
     return absl::DataLossError(absl::StrCat(
         "the pool's owner broke the protocol: range ", place.range, " has ",
         found->second.size, " bytes, and now ", place.size));
   }
+  if (found != ranges_.end()) ranges_.erase(found);
   std::uint64_t left = kMaxAddresses;
   for (const auto& [number, one] : ranges_) left -= one.size;
   if (place.size > left) {
