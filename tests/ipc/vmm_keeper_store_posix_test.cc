@@ -35,6 +35,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 
 // What a keeper, whose threads may say something, has logged.
 class Log {
@@ -213,6 +214,71 @@ TEST_F(KeeperStoreTest, WhatWasReplacedIsDroppedThereToo) {
   ExpectSoon([&] { return systemd_->Stored().size() == 4; });
   Must(client.Drop("name", late));
   EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+TEST_F(KeeperStoreTest, WhatWasReplacedBeforeARestartIsDroppedThereToo) {
+  const absl::Time late = absl::Now() + absl::Minutes(2);
+  platform::StoredHandles passed;
+  {
+    const auto before = Must(StartWith(Manager()));
+    KeeperClient client = Client();
+    const Allocation first = MakePattern(kGranule, 1);
+    const Allocation second = MakePattern(kGranule, 2);
+    Must(client.Replace("name", first.shareable(), std::nullopt, late));
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(2);  // The handle and the record of the second.
+    Must(client.Replace("name", second.shareable(),
+                        Must(MakeTicket(first.shareable(), kNativeKind)).id,
+                        late));
+  }
+  ExpectSoon([&] { return systemd_->Stored().size() == 4; });
+  passed.handles = systemd_->Stored();
+  log_.Take();
+  std::unique_lock<std::mutex> still = systemd_->StandStill();
+  LeaveRoomFor(0);
+  const auto server = Must(StartWith(Manager(), std::move(passed)));
+  EXPECT_THAT(log_.Take(),
+              IsSupersetOf({HasSubstr("another one has replaced it"),
+                            HasSubstr("did not say that it is removed")}));
+  still.unlock();
+  KeeperClient client = Client();
+  const ImportedAllocation kept =
+      Must(client.Attach("name", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 2);
+  Must(client.Drop("name", late));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+// Of three the middle one has gone, and the clock was set back meanwhile.
+TEST_F(KeeperStoreTest, WhatReplacesCountsWhateverTheClockSays) {
+  platform::StoredHandles passed;
+  {
+    Store store(Manager());
+    std::string why;
+    const Content oldest = ContentOf(MakePattern(kGranule, 1));
+    const Content middle = ContentOf(MakePattern(kGranule, 2));
+    const Content newest = ContentOf(MakePattern(kGranule, 3));
+    absl::Time now = absl::Now();
+    Saved last;
+    std::vector<Saved> saved;
+    for (const Content* content : {&oldest, &middle, &newest}) {
+      Store::As as;
+      as.sealed = true;
+      as.replaces = last;
+      last = store.Save("name", {}, *content, now, as, &why);
+      saved.push_back(last);
+      now -= absl::Hours(1);
+    }
+    EXPECT_EQ(why, "");
+    Must(store.Remove(saved[1]));
+    passed.handles = systemd_->Stored();
+  }
+  const auto server = Must(StartWith(Manager(), std::move(passed)));
+  KeeperClient client = Client();
+  const ImportedAllocation kept =
+      Must(client.Attach("name", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 3);
+  EXPECT_EQ(systemd_->Stored().size(), 2u);
 }
 
 TEST_F(KeeperStoreTest, AKeeperStartsThoughSystemdHasGoneAndSaysSo) {

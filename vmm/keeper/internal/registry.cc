@@ -141,7 +141,7 @@ absl::Status Registry::Restore(const std::string& name,
                                const platform::UserId& user, std::int64_t pid,
                                absl::Time since, bool sealed,
                                std::shared_ptr<const Content> content,
-                               Saved saved) {
+                               Saved saved, std::vector<Saved> replaced) {
   Entry entry;
   entry.state = sealed ? KeptState::kSealed : KeptState::kWritable;
   entry.by = {0, user, pid};
@@ -150,6 +150,7 @@ absl::Status Registry::Restore(const std::string& name,
   entry.handles = content->ticket.layout.count();
   entry.content = std::move(content);
   entry.saved = std::move(saved);
+  entry.replaced = std::move(replaced);
   if (!entries_.emplace(name, std::move(entry)).second) {
     return absl::AlreadyExistsError("two entries have the same name");
   }

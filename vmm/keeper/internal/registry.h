@@ -107,10 +107,11 @@ class Registry {
   absl::Status Abandon(const std::string& name, const Client& client);
 
   // What was kept before the keeper restarted: no limit refuses it. Nobody has
-  // the lock. ALREADY_EXISTS.
+  // the lock. `replaced`: see ReplacedBy(). ALREADY_EXISTS.
   absl::Status Restore(const std::string& name, const platform::UserId& user,
                        std::int64_t pid, absl::Time since, bool sealed,
-                       std::shared_ptr<const Content> content, Saved saved);
+                       std::shared_ptr<const Content> content, Saved saved,
+                       std::vector<Saved> replaced = {});
 
   struct Found {
     std::shared_ptr<const Content> content;

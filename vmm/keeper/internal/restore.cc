@@ -1,6 +1,8 @@
 // What a keeper finds of its entries after a restart: see store.h. Everything
 // found is checked as if a stranger had put it there.
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -108,7 +110,8 @@ std::vector<Store::Restored> Store::Restore(
       }
       whole.push_back({*record,
                        std::make_shared<const Content>(*std::move(content)),
-                       saved});
+                       saved,
+                       {}});
     } else {
       log(absl::StrCat("a stored entry is ",
                        of_newer ? "left alone" : "refused", ": ",
@@ -133,31 +136,46 @@ std::vector<Store::Restored> Store::Restore(
 
 void Store::RemoveReplaced(std::vector<Restored>& whole,
                            const std::function<void(const std::string&)>& log) {
-  const auto is_replaced = [&whole](const Restored& old) {
-    return std::any_of(whole.begin(), whole.end(), [&](const Restored& other) {
-      const Record& a = old.record;
+  // By what they were before any of them moves.
+  std::set<std::uint64_t> replaced;
+  for (const Restored& old : whole) {
+    const Record& a = old.record;
+    for (const Restored& other : whole) {
       const Record& b = other.record;
       // Or by one that itself was replaced and removed.
-      return a.name == b.name &&
-             (b.replaces == a.id ||
-              (a.replaces != b.id && b.replaces != 0 && a.since < b.since));
-    });
-  };
-  std::vector<Restored> kept;
-  for (Restored& one : whole) {
-    if (!is_replaced(one)) {
-      kept.push_back(one);
-      continue;
+      if (a.name == b.name &&
+          (b.replaces == a.id ||
+           (a.replaces != b.id && b.replaces != 0 && a.since < b.since))) {
+        replaced.insert(a.id);
+      }
     }
-    log("a stored entry is removed: another one has replaced it");
-    Forget(NameOfRecord(one.record.id, one.record.revision));
-    for (std::size_t i = 0; i < one.content->handles.size(); ++i) {
-      Forget(NameOfHandle(one.record.id, i));
-    }
-    stored_ -= one.content->handles.size() + 1;
-    entries_.erase(one.saved.id);
   }
-  whole = std::move(kept);
+  const auto old_begins = std::stable_partition(
+      whole.begin(), whole.end(),
+      [&](const Restored& one) { return replaced.count(one.record.id) == 0; });
+  std::vector<Restored> old(std::make_move_iterator(old_begins),
+                            std::make_move_iterator(whole.end()));
+  whole.erase(old_begins, whole.end());
+  std::stable_sort(old.begin(), old.end(),
+                   [](const Restored& a, const Restored& b) {
+                     return a.record.since < b.record.since;
+                   });
+  bool answers = true;
+  for (const Restored& one : old) {
+    log("a stored entry is removed: another one has replaced it");
+    if (answers) {
+      const absl::Status removed = Remove(one.saved);
+      if (removed.ok()) continue;
+      // It is asked again by whoever drops or replaces what is kept.
+      log(std::string(removed.message()));
+      answers = false;
+    }
+    for (Restored& kept : whole) {
+      if (kept.record.name == one.record.name) {
+        kept.replaced.push_back(one.saved);
+      }
+    }
+  }
 }
 
 }  // namespace vmm::keeper

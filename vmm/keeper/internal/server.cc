@@ -132,9 +132,10 @@ void Server::Restore(platform::StoredHandles handles) {
       store_.Restore(std::move(handles), options_.log);
   for (Store::Restored& restored : whole) {
     const Record& record = restored.record;
-    absl::Status kept = registry_.Restore(
-        record.name, record.user, record.pid, record.since, record.sealed,
-        std::move(restored.content), restored.saved);
+    absl::Status kept =
+        registry_.Restore(record.name, record.user, record.pid, record.since,
+                          record.sealed, std::move(restored.content),
+                          restored.saved, std::move(restored.replaced));
     if (!kept.ok()) {
       options_.log(absl::StrCat("a stored entry is refused: ", kept.message()));
       absl::Status removed = store_.Remove(restored.saved);

@@ -148,6 +148,10 @@ Saved Store::Save(const std::string& name, const Client& client,
                 client.user, client.pid, since,     content.ticket};
   if (const auto old = entries_.find(as.replaces.id); old != entries_.end()) {
     record.replaces = old->second.record.id;
+    // Of two whose middle one has gone the later one counts, whatever the clock
+    // was set to meanwhile.
+    record.since =
+        std::max(since, old->second.record.since + absl::Microseconds(1));
   }
   const Entry entry{std::move(record), content.handles.size()};
   bool is_recorded = false;

@@ -54,6 +54,9 @@ class Store {
     Record record;
     std::shared_ptr<const Content> content;
     Saved saved;
+    // What it has replaced, and the store did not say that it is removed; the
+    // oldest first.
+    std::vector<Saved> replaced = {};
   };
   // What of `handles` makes whole entries. The rest is closed, removed from the
   // service manager and reported to `log`, one line each; but records of a
@@ -94,7 +97,7 @@ class Store {
                         Deadline deadline, bool* is_recorded);
   // Of its records, and then of its handles.
   absl::Status RemoveAll(const Entry& entry, Deadline deadline);
-  // Which of `whole` have been replaced by another of them.
+  // Those of `whole` that another of them has replaced.
   void RemoveReplaced(std::vector<Restored>& whole,
                       const std::function<void(const std::string&)>& log);
   // At best: what cannot be removed is found again after a restart.
