@@ -67,7 +67,7 @@ void Core::EmptyOfLarge() {
     const ThreadCache::Lock lock(cache);
     mine = cache.blocks.TakeAll(kLarge);
   }
-  PutAll(std::move(mine));
+  PutAll(mine);
 }
 
 void Core::EmptyCaches() {
@@ -76,7 +76,7 @@ void Core::EmptyCaches() {
   caches_.ForEach([&all](ThreadCache& cache) {
     if (cache.blocks.bytes() != 0) all.push_back(cache.blocks.TakeAll());
   });
-  for (BlockList& blocks : all) PutAll(std::move(blocks));
+  for (BlockList& blocks : all) PutAll(blocks);
 }
 
 void Core::CollectHeld() {
