@@ -53,6 +53,7 @@ int EventPeerMain(const Args& args) {
     std::string what;
     std::string text;
     words >> what >> text;
+    if (what == "hello") return "OK";
     if (what == "import") {
       absl::StatusOr<IpcEvent> imported =
           IpcEvent::Import(TestDriver(), FromHex(text));
@@ -125,6 +126,8 @@ class IpcEventTest : public IpcTest {
   void SetUp() override {
     child_.emplace(Child::Start("ipc-event-peer", {address()}));
     orders_.emplace(Accept());
+    // Not every test asks it more, and it must not still be dialling then.
+    EXPECT_EQ(Ask("hello"), "OK");
   }
   void TearDown() override {
     orders_->Close();
