@@ -126,12 +126,13 @@ class Core : public platform::Abandonable {
   void PutBack(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutBackAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGoOfTickets(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Into the heaps: what overflowed, and what threads keep.
+  // Into the heaps.
   void PutAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All that overflowed; all caches; of what overflowed and what the calling
+  // thread keeps, the large ones.
   void EmptyRecent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of what overflowed and what the calling thread keeps, the large ones.
-  void EmptyOfLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EmptyOfLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CollectHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks the GPU how far it is with these, and takes back what it has passed.
   // The error is why the driver could not say of some of them.

@@ -3,11 +3,11 @@
 //   ranges      what is free in them the GPU has passed: any stream may have it
 //   backlogs    one a stream: freed, and not known to be passed
 //
-// A stream is served from its own backlog or from the ranges, where a smaller
-// piece does. What it frees goes into its backlog and becomes one with what it freed beside it, so
-// that a stream splits and merges its memory without asking the GPU. What the
-// GPU has passed goes back into the ranges and merges there. So memory that
-// a stream does not use serves all others, whoever used it first.
+// A stream is served from its own backlog or from the ranges, where the smaller
+// piece does. What it frees goes into its backlog and becomes one with what it
+// freed beside it, so that a stream splits and merges its memory without asking
+// the GPU. What the GPU has passed goes back into the ranges and merges there. So
+// memory that a stream does not use serves all others, whoever used it first.
 //
 // Arithmetic only: no lock, no driver call, no memory behind the addresses.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_HEAP_H_
