@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +16,7 @@
 
 #include "platform/base/mutex.h"
 #include "platform/ipc/lifeline.h"
-#include "platform/os/keep_loaded_posix.h"
-#include "platform/os/process.h"
+#include "platform/os/of_process_posix.h"
 
 // The kernel takes the lock of the page's inode to add a seal, and no signal ends
 // that wait. Whoever has a descriptor of the page holds that lock in a write()
@@ -172,28 +170,9 @@ class Askers {
   Clock::time_point impatient_until_ ABSL_GUARDED_BY(mutex_){};
 };
 
-// They live as long as the process: their threads may outlast everything else.
-struct OfProcess {
-  std::uint64_t forks = ForksSoFar();
-  const OfProcess* of_parent = nullptr;  // Lest it is taken for lost memory.
-  Askers askers;
-};
-
-// This process's: a forked child has its parent's memory and not its threads,
-// and a mutex there may be locked for ever.
 Askers& TheAskers() {
-  static std::atomic<OfProcess*> all{nullptr};
-  OfProcess* current = all.load();
-  while (current == nullptr || current->forks != ForksSoFar()) {
-    static const char here = 0;
-    KeepLoaded(&here);  // Its threads may be in this code at any time.
-    auto made = std::make_unique<OfProcess>();
-    made->of_parent = current;
-    if (all.compare_exchange_strong(current, made.get())) {
-      current = made.release();
-    }
-  }
-  return current->askers;
+  static constinit OfProcess<Askers> all;
+  return all.Get();
 }
 
 }  // namespace

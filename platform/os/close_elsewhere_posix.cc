@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <cerrno>
 #include <deque>
 #include <map>
@@ -16,7 +15,7 @@
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
-#include "platform/os/keep_loaded_posix.h"
+#include "platform/os/of_process_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
@@ -114,30 +113,15 @@ class Lane {
   int threads_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// They live as long as the process: their threads may outlast everything else.
 struct Lanes {
-  std::uint64_t forks = ForksSoFar();
-  const Lanes* of_parent = nullptr;  // So that it is not taken for lost memory.
   Lane handles;
   Lane peers;
   Lane strangers;
 };
 
-// This process's: a forked child has its parent's memory and not its threads,
-// and a mutex there may be locked for ever.
 Lanes& TheLanes() {
-  static std::atomic<Lanes*> lanes{nullptr};
-  Lanes* current = lanes.load();
-  while (current == nullptr || current->forks != ForksSoFar()) {
-    static const char here = 0;
-    KeepLoaded(&here);  // Their threads may be in this code at any time.
-    auto made = std::make_unique<Lanes>();
-    made->of_parent = current;
-    if (lanes.compare_exchange_strong(current, made.get())) {
-      current = made.release();
-    }
-  }
-  return *current;
+  static constinit OfProcess<Lanes> lanes;
+  return lanes.Get();
 }
 
 Lane& LaneOf(Connections whose) {
