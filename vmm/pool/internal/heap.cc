@@ -1,13 +1,8 @@
 #include "vmm/pool/internal/heap.h"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <optional>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "platform/base/check.h"
 
 namespace vmm::pool {
 
@@ -297,62 +292,6 @@ void Heap::Forget(CUstream stream) {
   if (found == backlogs_.end()) return;
   if (!found->second->empty() || found->second->is_asked) return;
   backlogs_.erase(found);
-}
-
-absl::Status Heap::CheckInvariants() const {
-  std::map<const Range*, std::uint64_t> bytes;
-  std::uint64_t waiting = 0;
-  for (const Block& block : book_.records()) {
-    const BlockState state = block.state.load(std::memory_order_acquire);
-    if (state == BlockState::kUnused || block.domain != domain_) continue;
-    const CUdeviceptr address = block.address;
-    const std::string what =
-        absl::StrCat("the block at 0x", absl::Hex(address));
-    const bool in_backlog = state == BlockState::kBacklog;
-    if (in_backlog ? block.backlog == nullptr : book_.Find(address) != &block) {
-      return absl::InternalError(
-          absl::StrCat(what, in_backlog ? " is in no backlog"
-                                        : " is not found by its address"));
-    }
-    const Range& range = *block.range;
-    const std::uint64_t offset = address - range.base();
-    if (!range.heap.is_live(block.node) ||
-        range.heap.block(block.node).offset != offset ||
-        range.heap.block(block.node).size != block.size ||
-        range.BlockAt(block.node) != &block) {
-      return absl::InternalError(
-          absl::StrCat(what, " is not what its heap says"));
-    }
-    if (range.domain != domain_) {
-      return absl::InternalError(
-          absl::StrCat(what, " is of another domain than its range"));
-    }
-    if (block.segment != &range.SegmentAt(offset)) {
-      return absl::InternalError(
-          absl::StrCat(what, " begins in another segment than it says"));
-    }
-    bytes[&range] += block.size;
-    if (in_backlog) waiting += block.size;
-  }
-  if (waiting != bytes_waiting_) {
-    return absl::InternalError(
-        absl::StrCat(waiting, " bytes wait, counted ", bytes_waiting_));
-  }
-  for (const auto& [stream, backlog] : backlogs_) {
-    if (backlog->empty() == backlog->place.has_value()) {
-      return absl::InternalError("a backlog is not where it should be asked");
-    }
-  }
-  for (const std::unique_ptr<Range>& range : ranges_) {
-    absl::Status right = range->CheckInvariants();
-    if (!right.ok()) return right;
-    if (bytes[range.get()] != range->taken()) {
-      return absl::InternalError(absl::StrCat(
-          "range ", range->number(), " has ", range->taken(),
-          " bytes taken, of which its blocks know ", bytes[range.get()]));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace vmm::pool
