@@ -99,6 +99,14 @@ class KeeperStoreTest : public KeeperTest {
       Must(other.Remove("none", absl::InfinitePast()));
     }
   }
+  // While systemd stands still: it hears of the second alone, and later.
+  void ReplaceUnremoved(KeeperClient& client, const Allocation& first,
+                        const Allocation& second) {
+    LeaveRoomFor(2);  // The handle and the record of the second.
+    Must(client.Replace("name", second.shareable(),
+                        Must(MakeTicket(first.shareable(), kNativeKind)).id,
+                        absl::Now() + absl::Minutes(2)));
+  }
 
   std::optional<FakeSystemd> systemd_;
   const keeper::Client client_{1, platform::CurrentUser(), 1};
@@ -203,10 +211,7 @@ TEST_F(KeeperStoreTest, WhatWasReplacedIsDroppedThereToo) {
   Must(client.Replace("name", first.shareable(), std::nullopt, late));
   {
     const std::unique_lock<std::mutex> still = systemd_->StandStill();
-    LeaveRoomFor(2);  // The handle and the record of the second.
-    Must(client.Replace("name", second.shareable(),
-                        Must(MakeTicket(first.shareable(), kNativeKind)).id,
-                        late));
+    ReplaceUnremoved(client, first, second);
     EXPECT_THAT(log_.Take(),
                 Contains(HasSubstr("did not say that it is removed")));
     EXPECT_FALSE(client.Drop("name", late).ok());
@@ -226,10 +231,7 @@ TEST_F(KeeperStoreTest, WhatWasReplacedBeforeARestartIsDroppedThereToo) {
     const Allocation second = MakePattern(kGranule, 2);
     Must(client.Replace("name", first.shareable(), std::nullopt, late));
     const std::unique_lock<std::mutex> still = systemd_->StandStill();
-    LeaveRoomFor(2);  // The handle and the record of the second.
-    Must(client.Replace("name", second.shareable(),
-                        Must(MakeTicket(first.shareable(), kNativeKind)).id,
-                        late));
+    ReplaceUnremoved(client, first, second);
   }
   ExpectSoon([&] { return systemd_->Stored().size() == 4; });
   passed.handles = systemd_->Stored();
