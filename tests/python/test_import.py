@@ -107,6 +107,46 @@ def test_threads_may_wait_at_the_interpreters_end(wait):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# What is called back sleeps, on a daemon thread, while the interpreter ends.
+RESTORE = ("memory = vs.restorable(nbytes=4096, host_node=0); memory.release()\n"
+           "later(lambda: memory.restore(fill=lambda ptr, nbytes: sleep()))\n")
+SYMMETRIC = ("import types\n"
+             "ranks = types.SimpleNamespace(rank=0, size=2, put=lambda key, value: None,\n"
+             "                              fence=lambda seconds: sleep(), get=None)\n"
+             "later(lambda: vs.SymmetricMemory(0, 4096, ranks))\n")
+WEIGHTS = ("import json, os, struct, tempfile\n"
+           "import vmmshare._core as core\n"
+           "size = 64 << 20\n"
+           "header = json.dumps({'a': {'dtype': 'U8', 'shape': [size],\n"
+           "                           'data_offsets': [0, size]}}).encode()\n"
+           "file = tempfile.NamedTemporaryFile(suffix='.safetensors')\n"
+           "file.write(struct.pack('<Q', len(header)) + header + bytes(size)); file.flush()\n"
+           "layout = core._WeightsLayout('x')\n"
+           "reads = layout.add_files([core._Safetensors(os.fsencode(file.name))], [file.name],\n"
+           "                         None, None)\n"
+           "memory = vs.Allocation(nbytes=layout.nbytes, host_node=0)\n"
+           "writer = core._WeightsWriter(memory, layout)\n"
+           "later(lambda: writer.read_files([os.fsencode(file.name)], reads, 1,\n"
+           "                                lambda done, total: sleep()))\n")
+
+
+@pytest.mark.parametrize("begin", [RESTORE, SYMMETRIC, WEIGHTS])
+def test_what_is_called_back_may_be_under_way_at_the_interpreters_end(begin):
+    done = run("import vmmshare as vs, vmmshare.testing as t, threading, time\n"
+               "t.use_host_driver()\n"
+               "called = threading.Event()\n"
+               "def sleep():\n"
+               "    called.set()\n"
+               "    while True: time.sleep(0.005)\n"
+               "later = lambda call: threading.Thread(target=call, daemon=True).start()\n"
+               f"{begin}"
+               "class Slow:\n"
+               "    def __del__(self, sleep=time.sleep): sleep(0.3)\n"
+               "slow = Slow()\n"
+               "assert called.wait(30)\n")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_types_are_in_stubs():
     folder = pathlib.Path(vmmshare.__file__).parent
     stub = (folder / "_core.pyi").read_text()

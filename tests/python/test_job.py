@@ -4,6 +4,7 @@ import ctypes
 import datetime
 import threading
 import time
+import types
 
 import pytest
 
@@ -191,6 +192,22 @@ def test_what_a_store_raises_is_raised(cuda):
 
     with pytest.raises(RuntimeError, match="Connection reset"):
         vs.SymmetricMemory(0, 4096, vmmshare.job.store(Broken(), 0, 2))
+
+
+@pytest.mark.parametrize("error", [KeyError, IndexError, vs.errors.NotFound])
+@pytest.mark.parametrize("call", ["put", "fence"])
+def test_what_put_and_fence_raise_is_raised(cuda, call, error):
+    """Of get() alone a LookupError says that something is not there."""
+    def broken(*_):
+        raise error("the store is broken")
+
+    def nothing(rank, key):
+        raise LookupError
+
+    calls = {"put": lambda key, value: None, "fence": lambda seconds: None, "get": nothing,
+             call: broken}
+    with pytest.raises(error, match="the store is broken"):
+        vs.SymmetricMemory(0, 4096, types.SimpleNamespace(rank=0, size=2, **calls))
 
 
 def test_ranks_cut_the_same_buffers_without_a_word(cuda):

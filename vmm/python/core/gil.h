@@ -6,7 +6,9 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <exception>
 #include <thread>
+#include <utility>
 
 namespace vmm::python {
 
@@ -16,8 +18,10 @@ namespace vmm::python {
 // thread stays here instead, as later versions have it, until the process ends.
 class WithoutGil {
  public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil()
+      : state_(PyEval_SaveThread()), outer_(std::exchange(is_here_, true)) {}
   ~WithoutGil() {
+    is_here_ = outer_;
     try {
       PyEval_RestoreThread(state_);
     } catch (...) {
@@ -27,26 +31,51 @@ class WithoutGil {
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
+  // Whether this thread is in such a scope, and so without the GIL. It may be
+  // without it elsewhere too.
+  static bool IsHere() { return is_here_; }
+
  private:
+  friend class WithGil;
+  static inline thread_local bool is_here_ = false;
   PyThreadState* const state_;
+  const bool outer_;
 };
 
 // A scope with the GIL, within one without it: for what C calls back. A daemon
 // thread stays here as above.
 class WithGil {
  public:
-  WithGil() {
+  WithGil() : outer_(std::exchange(WithoutGil::is_here_, false)) {
     try {
       state_ = PyGILState_Ensure();
     } catch (...) {
       for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
     }
   }
-  ~WithGil() { PyGILState_Release(state_); }
+  ~WithGil() {
+    PyGILState_Release(state_);
+    WithoutGil::is_here_ = outer_;
+  }
   WithGil(const WithGil&) = delete;
   WithGil& operator=(const WithGil&) = delete;
 
+  // What `body` returns, which calls Python. A daemon thread that CPython ends in
+  // it stays as above: pthread_exit() may not unwind the library's own frames.
+  template <typename Body>
+  static auto Run(const Body& body) {
+    const WithGil held;
+    try {
+      return body();
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+
  private:
+  const bool outer_;
   PyGILState_STATE state_;
 };
 

@@ -66,9 +66,9 @@ Object<Restorable> Create(Server& server, nb::handle device,
 
 Object<Restorable> Open(const std::string& text, bool writable,
                         nb::handle timeout, nb::handle device) {
-  auto memory =
-      OpenByText(DefaultDriver(), &vmmshare_restorable_close,
-                 &vmmshare_restorable_open, text, {writable, device}, timeout);
+  auto memory = OpenByText<vmmshare_restorable>(
+      DefaultDriver(), &vmmshare_restorable_close, &vmmshare_restorable_open,
+      text, {writable, device}, timeout);
   const Place place = PlaceOf(memory.get(), !writable);
   return Give(
       new Restorable{Holder<vmmshare_restorable>(std::move(memory)), place});
@@ -103,17 +103,18 @@ struct Filler {
 
 vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
   auto& filler = *static_cast<Filler*>(user);
-  const nb::gil_scoped_acquire held;
-  *filler.is_called = true;
-  vmmshare_status status = VMMSHARE_OK;
-  try {
-    filler.call(address, size);
-  } catch (nb::python_error& raised) {
-    filler.raised.emplace(std::move(raised));
-    status = VMMSHARE_ABORTED;
-  }
-  *filler.is_called = false;
-  return status;
+  return WithGil::Run([&] {
+    *filler.is_called = true;
+    vmmshare_status status = VMMSHARE_OK;
+    try {
+      filler.call(address, size);
+    } catch (nb::python_error& raised) {
+      filler.raised.emplace(std::move(raised));
+      status = VMMSHARE_ABORTED;
+    }
+    *filler.is_called = false;
+    return status;
+  });
 }
 
 void Restore(const Restorable& self, nb::handle fill,

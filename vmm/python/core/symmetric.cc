@@ -40,21 +40,26 @@ struct Caller {
   nb::handle exchange;
   std::optional<nb::python_error> raised;
 
+  // `missing`: whether a LookupError says that the value is not there.
   template <typename Body>
-  vmmshare_status Run(const Body& body) {
-    const nb::gil_scoped_acquire acquired;
-    try {
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      body();
-      return VMMSHARE_OK;
-    } catch (nb::python_error& error) {
-      if (error.matches(PyExc_LookupError)) return VMMSHARE_NOT_FOUND;
-      raised.emplace(std::move(error));
-    } catch (const std::exception&) {
-      // Not what an exchange returns.
-      return VMMSHARE_INVALID_ARGUMENT;
-    }
-    return VMMSHARE_CANCELLED;
+  vmmshare_status Run(const Body& body, bool missing = false) {
+    return WithGil::Run([&] {
+      try {
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        body();
+        return VMMSHARE_OK;
+      } catch (nb::python_error& error) {
+        if (missing && error.matches(PyExc_LookupError)) {
+          return VMMSHARE_NOT_FOUND;
+        }
+        // The first: the calls after it are made to say who is missing.
+        if (!raised.has_value()) raised.emplace(std::move(error));
+      } catch (const std::exception&) {
+        // Not what an exchange returns.
+        return VMMSHARE_INVALID_ARGUMENT;
+      }
+      return VMMSHARE_CANCELLED;
+    });
   }
 };
 
@@ -81,13 +86,15 @@ vmmshare_status Get(void* user, std::int32_t rank, const char* key,
                     std::uint8_t* value, std::uint64_t room,
                     std::uint64_t* size, std::int64_t) {
   auto& caller = *static_cast<Caller*>(user);
-  return caller.Run([&] {
-    const auto got =
-        nb::cast<nb::bytes>(caller.exchange.attr("get")(rank, key));
-    *size = got.size();
-    std::copy_n(got.c_str(), std::min<std::uint64_t>(room, got.size()),
-                reinterpret_cast<char*>(value));
-  });
+  return caller.Run(
+      [&] {
+        const auto got =
+            nb::cast<nb::bytes>(caller.exchange.attr("get")(rank, key));
+        *size = got.size();
+        std::copy_n(got.c_str(), std::min<std::uint64_t>(room, got.size()),
+                    reinterpret_cast<char*>(value));
+      },
+      true);
 }
 
 vmmshare_exchange CallsOf(Caller& caller, const std::string& scope) {

@@ -101,17 +101,18 @@ struct Told {
 
 vmmshare_status Tell(void* user, std::uint64_t done, std::uint64_t total) {
   auto& told = *static_cast<Told*>(user);
-  const WithGil held;
-  try {
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C.
-    if (told.progress.is_none() || told.done == done) return VMMSHARE_OK;
-    told.done = done;
-    told.progress(done, total);
-    return VMMSHARE_OK;
-  } catch (nb::python_error& raised) {
-    told.raised.emplace(std::move(raised));
-    return VMMSHARE_CANCELLED;
-  }
+  return WithGil::Run([&] {
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C.
+      if (told.progress.is_none() || told.done == done) return VMMSHARE_OK;
+      told.done = done;
+      told.progress(done, total);
+      return VMMSHARE_OK;
+    } catch (nb::python_error& raised) {
+      told.raised.emplace(std::move(raised));
+      return VMMSHARE_CANCELLED;
+    }
+  });
 }
 
 void ReadFiles(WeightsWriter& self, const std::vector<nb::bytes>& paths,
