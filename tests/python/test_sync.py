@@ -421,6 +421,14 @@ def test_what_a_follower_refuses(cuda, said):
     assert theirs.fileno() == -1  # The other end is told.
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+def test_a_follower_may_wait_for_ever(cuda, timeout):
+    ours, theirs = pair()
+    ours.close()
+    with pytest.raises(vs.errors.Unavailable):
+        vs.weights.follow(theirs, timeout=timeout)
+
+
 def test_another_model_and_a_publisher_that_says_nothing(cuda, publisher):
     ours, theirs = pair()
     with pytest.raises(vs.errors.DeadlineExceeded):

@@ -42,7 +42,8 @@ def _hello(own: socket.socket, timeout: "float | None", here: str, there: str
     """For the first message, which waits `timeout` seconds."""
     try:
         # A timeout of 0 would be another kind of error.
-        own.settimeout(None if timeout is None else max(timeout, 1e-3))
+        # Nor does it take more than 292 years, which is for ever.
+        own.settimeout(None if timeout is None or timeout > 9e9 else max(timeout, 1e-3))
         yield
         own.setblocking(True)
     except TimeoutError as why:
