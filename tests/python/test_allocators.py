@@ -1,12 +1,16 @@
 """Pools as the allocators of other libraries, which only look like those here."""
 
+import ctypes
+import gc
 import sys
+import time
 import types
 
 import pytest
 
 import vmmshare as vs
 import vmmshare.cuda_core
+import vmmshare.cupy
 import vmmshare.rmm
 
 
@@ -52,6 +56,66 @@ def test_cuda_core(pool, monkeypatch, stream):
     assert pool.find(buffer.handle) == (buffer.handle, 777) and buffer.mr is resource
     resource.deallocate(buffer.handle, buffer.size, stream=stream)
     assert pool.statistics()["live_blocks"] == 0
+
+
+HOOK_MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+HOOK_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+
+
+def cupy_calls(pool, monkeypatch):
+    """What CuPy would call, by the addresses that it is given. It keeps these alone."""
+    def allocator(param, malloc, free, owner):
+        assert owner.address == param
+        call, back = HOOK_MALLOC(malloc), HOOK_FREE(free)
+        return types.SimpleNamespace(malloc=(lambda size, _=owner: call(param, size, 0),
+                                             lambda ptr, size: back(param, ptr, 0)))
+
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = types.SimpleNamespace(
+        memory=types.SimpleNamespace(CFunctionAllocator=allocator),
+        MemoryPool=lambda malloc: types.SimpleNamespace(malloc=malloc))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return vs.cupy.allocator(pool)
+
+
+def rmm_calls(pool, monkeypatch):
+    rmm = types.ModuleType("rmm")
+    rmm.mr = types.SimpleNamespace(CallbackMemoryResource=lambda *calls: calls)
+    monkeypatch.setitem(sys.modules, "rmm", rmm)
+    return vs.rmm.memory_resource(pool)
+
+
+def cuda_core_calls(pool, monkeypatch):
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=lambda ptr, size, mr: ptr)
+    core.MemoryResource = type("MemoryResource", (), {})
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    resource = vs.cuda_core.memory_resource(pool)
+    return resource.allocate, resource.deallocate
+
+
+@pytest.mark.parametrize("calls_of", [cupy_calls, rmm_calls, cuda_core_calls])
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_what_a_library_has_outlives_the_pool(driver, monkeypatch, calls_of, end):
+    pool = vs.Pool(0)
+    allocate, deallocate = calls_of(pool, monkeypatch)
+    first, second = allocate(4096), allocate(8192)
+    if end == "close":
+        pool.close()
+    del pool, allocate
+    gc.collect()
+    deallocate(first, 4096)
+    assert vs._core._is_known(second)
+    deallocate(second, 8192)
+    vs._core._raise_last_hook_error()
+    del deallocate
+    monkeypatch.undo()
+    gc.collect()
+    end = time.monotonic() + 60
+    while vs._core._is_known(second) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not vs._core._is_known(second)
 
 
 def test_a_buffer_of_cuda_core_is_dense_and_ordered(cuda, monkeypatch):

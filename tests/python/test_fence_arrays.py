@@ -50,6 +50,23 @@ def test_ranks_take_turns_without_a_host_between_them(cuda, stream):
     settle(cuda, stream)
 
 
+def test_an_array_keeps_the_fence_that_it_waits_for(cuda):
+    """The fence, and so the memory that it lies in."""
+    with vs.Pool(0) as memory, vs.Pool(0) as pool, vs.serve(pool) as share:
+        with vs.connect(str(share)) as remote, pool.empty(3, "int8") as own:
+            fences = vs.FenceArray(memory.empty(vs.FENCE_BYTES, "uint8"))
+            fences.clear()
+            one = fences[0]
+            theirs = remote.open(own.ticket(), fence=one, value=1)
+            one.signal(1)
+            del fences, one
+            assert memory.statistics()["live_blocks"] == 1
+            theirs.__dlpack__(stream=1, max_version=(1, 0))
+            theirs.close()
+            del theirs
+            assert memory.statistics()["live_blocks"] == 0
+
+
 def test_each_index_is_one_fence(cuda, stream):
     with vs.Pool(0) as pool:
         fences = vs.FenceArray(pool.empty((4, vs.FENCE_BYTES), "uint8"))

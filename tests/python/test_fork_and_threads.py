@@ -1,5 +1,6 @@
 """Forked children own nothing; threads share everything."""
 
+import contextlib
 import os
 import threading
 import time
@@ -130,3 +131,22 @@ def test_closing_while_other_threads_use_it(pool, make, use):
         thread.join()
     current[0].close()
     assert failures == []
+
+
+def test_a_block_that_was_made_for_a_closed_pool_goes_back(driver):
+    for _ in range(200):
+        pool = vs.Pool(host_node=0)
+        same, made = pool._kept(), threading.Barrier(2)
+
+        def make():
+            made.wait(60)
+            with contextlib.suppress(vs.errors.FailedPrecondition):
+                while True:
+                    pool.empty(3, "int8").close()
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        made.wait(60)
+        pool.close()
+        thread.join()
+        assert same.statistics()["live_blocks"] == 0

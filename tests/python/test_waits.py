@@ -259,7 +259,7 @@ def hold_up(call):
 def with_a_gpu_that_answers_late(code):
     done = subprocess.run([sys.executable, "-c", LATE + code], capture_output=True, text=True,
                           timeout=120, env={**os.environ, "VMMSHARE_HOST_DELAY": "600000"})
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_other_threads_run_while_a_fence_in_a_gpus_memory_is_asked(driver):
@@ -286,6 +286,59 @@ except vs.errors.DeadlineExceeded:
     pass
 fences.clear(timeout=None)
 """)
+
+
+def test_a_fence_goes_before_the_memory_that_it_lies_in(driver):
+    """Its own copy out of that may be under way."""
+    with_a_gpu_that_answers_late("""
+memory = vs.Allocation(nbytes=1 << 20)
+fences = vs.FenceArray(memory.array(vs.FENCE_BYTES, "uint8"))
+fences.clear(timeout=None)
+fence, address = fences[0], memory.ptr
+memory.close()
+fences.close()
+del memory, fences
+try:
+    fence.wait(1, timeout=0.05)
+    sys.exit("no DeadlineExceeded")
+except vs.errors.DeadlineExceeded:
+    pass
+del fence
+assert not vs._core._is_known(address)
+""")
+
+
+LAST = """
+import ctypes, sys, threading, time
+import vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+cuda = ctypes.CDLL(vmmshare.testing.host_driver())
+context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+pool, fences = vs.Pool(0), vs.FencePool()
+share, own, fence = vs.serve(pool), pool.empty(3, "int8"), fences.new()
+fence.wait(stream.value, 1)
+remote = vs.connect(str(share))
+theirs = remote.open(own.ticket())
+capsule = theirs.__dlpack__(stream=stream.value, max_version=(1, 0))
+theirs.close()
+"""
+
+
+@pytest.mark.parametrize("close", ["remote.close()", "del remote"])
+def test_the_last_array_of_a_remote_pool_is_dropped_while_the_gpu_uses_it(driver, close):
+    """Python would stand still until the GPU has done with it."""
+    done = subprocess.run([sys.executable, "-c", LAST + f"""
+{close}
+threading.Timer(0.3, fence.signal, (1,)).start()
+began = time.monotonic()
+del capsule
+assert fence.value == 0 and time.monotonic() - began < 0.3
+pool.wait_returned(timeout=60)
+assert fence.value == 1
+"""], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_of_many_threads_that_signal_a_fence_one_reaches_a_value(fence, cuda):
@@ -345,3 +398,30 @@ def test_a_wait_that_gets_no_thread_is_resource_exhausted():
     done = subprocess.run([sys.executable, "-B", "-c", NO_THREADS], capture_output=True, text=True,
                           timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n" * 3, "")
+
+
+def test_a_pool_of_which_nothing_is_left_goes_after_the_gpus_work(cuda, fence):
+    """Not under what is still on the streams of its arrays."""
+    streams = [ctypes.c_void_p() for _ in range(2)]
+    pool, made = vs.Pool(0), []
+    for stream in streams:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        array = pool.empty(4096, "int8", stream=stream.value)
+        fence.wait(stream.value, 1)
+        assert cuda.cuMemsetD8Async(ctypes.c_uint64(array.ptr), ctypes.c_uint8(1),
+                                    ctypes.c_size_t(4096), stream) == 0
+        made.append(array)
+    address = made[0].ptr
+    pool.close()
+    while made:
+        made.pop().close()
+    assert vs._core._is_known(address)
+    fence.signal(1)
+    for stream in streams:
+        assert cuda.cuStreamSynchronize(stream) == 0
+    end = time.monotonic() + 60
+    while vs._core._is_known(address) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not vs._core._is_known(address)
+    for stream in streams:
+        assert cuda.cuStreamDestroy_v2(stream) == 0

@@ -98,8 +98,10 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   RETURN_IF_ERROR(CheckStream(stream));
   // What was freed before now; a point after that is waited for.
   std::vector<std::pair<Heap*, std::uint64_t>> freed;
+  CUcontext context = nullptr;
   {
     const platform::MutexLock lock(mutex_);
+    context = context_;
     EmptyCaches();
     for (const std::unique_ptr<Heap>& heap : heaps_) {
       if (Backlog* const backlog = heap->Find(stream)) {
@@ -107,9 +109,16 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
       }
     }
   }
-  ASSIGN_OR_RETURN(const OwnedEvent point,
-                   RecordEvent(device_.driver(), stream));
-  RETURN_IF_ERROR(AwaitPassing(point, deadline));
+  DefaultContext entered;
+  bool is_used = true;
+  if (IsDefault(stream)) {
+    ASSIGN_OR_RETURN(is_used, entered.Enter(device_, context));
+  }
+  if (is_used) {
+    ASSIGN_OR_RETURN(const OwnedEvent point,
+                     RecordEvent(device_.driver(), stream));
+    RETURN_IF_ERROR(AwaitPassing(point, deadline));
+  }
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
   for (Block* block : held_) {

@@ -14,16 +14,10 @@ namespace {
 // Of one backlog. What is freed later waits for the next one.
 constexpr std::size_t kMostPoints = 16;
 
-// Given back in the order of safety.
-struct DefaultContext {
-  std::optional<PrimaryContext> primary;
-  std::optional<CurrentContext> current;
-};
+}  // namespace
 
-// Where no context is current: makes that current whose default stream is
-// meant. False: there is none, so that nothing was put on its streams.
-absl::StatusOr<bool> Enter(const Device& device, CUcontext context,
-                           DefaultContext* entered) {
+absl::StatusOr<bool> DefaultContext::Enter(const Device& device,
+                                           CUcontext context) {
   const platform::Driver& driver = device.driver();
   CUcontext current = nullptr;
   if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
@@ -35,13 +29,11 @@ absl::StatusOr<bool> Enter(const Device& device, CUcontext context,
     if (!active) return false;
     ASSIGN_OR_RETURN(PrimaryContext primary, PrimaryContext::Retain(device));
     context = primary.context();
-    entered->primary = std::move(primary);
+    primary_ = std::move(primary);
   }
-  ASSIGN_OR_RETURN(entered->current, MakeCurrent(driver, context));
+  ASSIGN_OR_RETURN(current_, MakeCurrent(driver, context));
   return true;
 }
-
-}  // namespace
 
 Inquiry::Inquiry(Backlog& backlog)
     : backlog_(&backlog),
@@ -66,8 +58,8 @@ absl::Status Inquiry::Record(const platform::Driver& driver) {
 
 void Inquiry::Ask(const Device& device, CUcontext context) {
   DefaultContext entered;
-  if (stream_ == nullptr || stream_ == CU_STREAM_LEGACY) {
-    const absl::StatusOr<bool> any = Enter(device, context, &entered);
+  if (IsDefault(stream_)) {
+    const absl::StatusOr<bool> any = entered.Enter(device, context);
     if (!any.ok()) error_ = any.status();
     if (any.ok() && !*any) passed_ = epoch_;
     if (!any.ok() || !*any) return;

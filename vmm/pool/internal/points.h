@@ -23,6 +23,24 @@
 
 namespace vmm::pool {
 
+// Makes current, on a thread that has no context, the one whose default streams
+// are meant there, until this ends.
+class DefaultContext {
+ public:
+  // `context`: null is the device's primary one. False: it is not active, so that
+  // nothing was put on its streams.
+  absl::StatusOr<bool> Enter(const Device& device, CUcontext context);
+
+ private:
+  // Given back in the order of safety.
+  std::optional<PrimaryContext> primary_;
+  std::optional<CurrentContext> current_;
+};
+
+inline bool IsDefault(CUstream stream) {
+  return stream == nullptr || stream == CU_STREAM_LEGACY;
+}
+
 // Move-only. Between construction and End() nobody else can ask for that
 // backlog.
 class Inquiry {

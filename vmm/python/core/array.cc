@@ -147,9 +147,11 @@ void Array::After(std::shared_ptr<vmmshare_fence> fence, std::uint64_t value) {
 void Array::Order(void* stream) const {
   if (fence_ == nullptr) return;
   if (stream != nullptr) {
-    Must([&](vmmshare_error** error) {
-      return vmmshare_fence_wait(fence_.get(), stream, fence_value_, error);
-    });
+    // As Fence.wait(): it may wait for a place on the stream.
+    MustWithoutGil(
+        [fence = fence_, value = fence_value_, stream](vmmshare_error** error) {
+          return vmmshare_fence_wait(fence.get(), stream, value, error);
+        });
     return;
   }
   Await(VMMSHARE_FOREVER);

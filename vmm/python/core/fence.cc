@@ -30,8 +30,8 @@ void* StreamOf(std::intptr_t stream) {
 
 Object<Fence> MakeFence(std::shared_ptr<vmmshare_fence> handle,
                         std::shared_ptr<vmmshare_fence_pool> pool) {
-  return Give(
-      new Fence{Holder<vmmshare_fence>(std::move(handle)), std::move(pool)});
+  return Give(new Fence{std::move(pool), nullptr,
+                        Holder<vmmshare_fence>(std::move(handle))});
 }
 
 void CreatePool(FencePool* self, nb::handle device) {
@@ -128,13 +128,13 @@ Object<Fence> At(const FenceArray& self, std::int64_t index) {
                               .c_str());
   }
   const auto at = static_cast<std::uint64_t>(index < 0 ? index + size : index);
-  return Give(new Fence{Holder<vmmshare_fence>(Make(
+  return Give(new Fence{nullptr, self.memory,
+                        Holder<vmmshare_fence>(Make(
                             &vmmshare_fence_close,
                             [&](vmmshare_fence** made, vmmshare_error** error) {
                               return vmmshare_fence_array_at(array.get(), at,
                                                              made, error);
-                            })),
-                        nullptr, self.memory});
+                            }))});
 }
 
 void Clear(const FenceArray& self, nb::handle timeout) {
@@ -296,6 +296,15 @@ void Abandon(const Fence& self) {
 }
 
 }  // namespace
+
+std::shared_ptr<vmmshare_fence> Fence::kept() const {
+  struct Both {
+    std::shared_ptr<Storage> memory;
+    std::shared_ptr<vmmshare_fence> fence;  // Goes first.
+  };
+  const auto both = std::make_shared<const Both>(memory, handle.shared());
+  return {both, both->fence.get()};
+}
 
 void DefineFence(nb::module_& module) {
   nb::class_<FencePool> pool(

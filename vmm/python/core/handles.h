@@ -16,6 +16,7 @@
 #include "vmm/python/core/forked.h"
 #include "vmm/python/core/gil.h"
 #include "vmm/python/core/object.h"
+#include "vmm/python/core/pool_closers.h"
 #include "vmm/python/core/storage.h"
 
 namespace vmm::python {
@@ -59,8 +60,8 @@ class Holder {
 
 // Makes a handle by `call(&handle, &error)`, which is without the GIL: it may
 // neither raise nor ask a Holder.
-template <typename T, typename Call>
-std::shared_ptr<T> Make(void (*close)(T*), const Call& call) {
+template <typename T, typename Close, typename Call>
+std::shared_ptr<T> MakeClosedBy(Close close, const Call& call) {
   T* made = nullptr;
   vmmshare_error* error = nullptr;
   vmmshare_status status;
@@ -69,7 +70,11 @@ std::shared_ptr<T> Make(void (*close)(T*), const Call& call) {
     status = call(&made, &error);
   }
   if (status != VMMSHARE_OK) Raise(status, error);
-  return std::shared_ptr<T>(made, close);
+  return std::shared_ptr<T>(made, std::move(close));
+}
+template <typename T, typename Call>
+std::shared_ptr<T> Make(void (*close)(T*), const Call& call) {
+  return MakeClosedBy<T>(close, call);
 }
 
 // Must() without the GIL: `call` may neither raise nor ask a Holder.
@@ -143,10 +148,14 @@ struct FencePool {
   Holder<vmmshare_fence_pool> handle;
 };
 struct Fence {
-  Holder<vmmshare_fence> handle;
   std::shared_ptr<vmmshare_fence_pool> pool;  // Null: of an array,
-  std::shared_ptr<Storage> memory = nullptr;  // which lies here.
-  mutable std::mutex signalling = {};         // Held without the GIL.
+  std::shared_ptr<Storage> memory;            // which lies here.
+  // Last, so that it goes first: it waits for what the GPU writes there.
+  Holder<vmmshare_fence> handle;
+  mutable std::mutex signalling = {};  // Held without the GIL.
+
+  // For what outlives this: with its memory, which goes after it.
+  std::shared_ptr<vmmshare_fence> kept() const;
 };
 
 // Where what is at `address` is used, as the driver says; raises for what no array

@@ -132,8 +132,9 @@ int DeviceAt(std::uint64_t address) {
 Object<Allocation> Open(const std::string& text, bool writable,
                         nb::handle timeout, nb::handle device) {
   const ImportChoice choice(writable, device);
-  auto memory = OpenByText(DefaultDriver(), &vmmshare_memory_close,
-                           &vmmshare_memory_open, text, choice, timeout);
+  auto memory =
+      OpenByText<vmmshare_memory>(DefaultDriver(), &vmmshare_memory_close,
+                                  &vmmshare_memory_open, text, choice, timeout);
   return Give(new Allocation{Holder<vmmshare_memory>(std::move(memory)),
                              !writable, choice.ordinal()});
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"
@@ -16,19 +17,20 @@ namespace vmm::python {
 // What `open`, which is vmmshare_memory_open() or one of its shape, makes of
 // `text`; `close` closes it. Raises what it answers, ValueError for a text with a
 // zero byte, and as NanosecondsOf() for a `timeout` that is none.
-template <typename T, typename Open>
+template <typename T, typename Close, typename Open>
 std::shared_ptr<T> OpenByText(const std::shared_ptr<vmmshare_driver>& driver,
-                              void (*close)(T*), Open open,
-                              const std::string& text,
+                              Close close, Open open, const std::string& text,
                               const ImportChoice& choice,
                               nanobind::handle timeout) {
   WithoutNul(text);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  return MakeOnAThread(close, [driver, open, text, choice, timeout_ns](
-                                  T** made, vmmshare_error** error) {
-    const vmmshare_import_options options = choice.options();
-    return open(driver.get(), text.c_str(), &options, timeout_ns, made, error);
-  });
+  return MakeClosedByOnAThread<T>(
+      std::move(close), [driver, open, text, choice, timeout_ns](
+                            T** made, vmmshare_error** error) {
+        const vmmshare_import_options options = choice.options();
+        return open(driver.get(), text.c_str(), &options, timeout_ns, made,
+                    error);
+      });
 }
 
 }  // namespace vmm::python

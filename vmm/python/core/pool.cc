@@ -32,8 +32,8 @@ void Create(Pool* self, nb::handle device, nb::handle host_node,
     options.numa_node = nb::cast<int>(host_node);
   }
   new (self)
-      Pool{Holder<vmmshare_pool>(Make(
-               &vmmshare_pool_close,
+      Pool{Holder<vmmshare_pool>(MakeClosedBy<vmmshare_pool>(
+               PoolCloser(),
                [&](vmmshare_pool** made, vmmshare_error** error) {
                  return vmmshare_pool_create(on.get(), &options, made, error);
                })),
@@ -46,10 +46,8 @@ void* StreamOf(std::intptr_t stream) {
   return reinterpret_cast<void*>(stream == 0 ? std::intptr_t{1} : stream);
 }
 
-// For allocators of other libraries, which keep the address themselves.
-std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
-                       std::intptr_t stream) {
-  const auto pool = self.handle.shared();
+std::uint64_t AllocateFrom(const std::shared_ptr<vmmshare_pool>& pool,
+                           std::uint64_t nbytes, std::intptr_t stream) {
   void* const on = StreamOf(stream);
   std::uint64_t address = 0;
   vmmshare_error* error = nullptr;
@@ -63,11 +61,25 @@ std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
   return address;
 }
 
+// For allocators of other libraries, which keep the address themselves, and with
+// it a pool that nobody else can close: Kept().
+std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
+                       std::intptr_t stream) {
+  return AllocateFrom(self.handle.shared(), nbytes, stream);
+}
+
 void Free(const Pool& self, std::uint64_t address, std::intptr_t stream) {
+  const auto pool = self.handle.shared();
+  PoolCloser::GoesBackAfter(pool, StreamUse::Now(StreamOf(stream)));
   Must([&](vmmshare_error** error) {
-    return vmmshare_pool_free(self.handle.get(), address, StreamOf(stream),
-                              error);
+    return vmmshare_pool_free(pool.get(), address, StreamOf(stream), error);
   });
+}
+
+// The same pool once more, for who needs it after close().
+Object<Pool> Kept(const Pool& self) {
+  return Give(new Pool{Holder<vmmshare_pool>(self.handle.shared()),
+                       self.on_host, self.device});
 }
 
 Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
@@ -76,12 +88,14 @@ Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
   const std::uint64_t bytes =
       *DenseBytes(layout.shape, layout.dtype->itemsize());
   const std::uint64_t size = bytes == 0 ? 1 : bytes;  // No block is empty.
-  const std::uint64_t address = Allocate(self, size, stream);
+  // One handle for all: another thread may close the pool meanwhile.
+  const auto pool = self.handle.shared();
+  const std::uint64_t address = AllocateFrom(pool, size, stream);
   const Place place{
       {self.on_host ? kDLCPU : kDLCUDA, self.on_host ? 0 : self.device}, false};
-  return MakeArray(std::make_shared<PoolBlock>(self.handle.shared(), address,
-                                               size, place, StreamOf(stream)),
-                   std::move(layout));
+  return MakeArray(
+      std::make_shared<PoolBlock>(pool, address, size, place, StreamOf(stream)),
+      std::move(layout));
 }
 
 nb::dict Statistics(const Pool& self) {
@@ -178,6 +192,7 @@ void DefinePool(nb::module_& module) {
            "ResourceExhausted when it does not\nfit.")
       .def("_allocate", &Allocate, nb::arg("nbytes"), nb::arg("stream"))
       .def("_free", &Free, nb::arg("ptr"), nb::arg("stream"))
+      .def("_kept", &Kept)
       .def_prop_ro(
           "device",
           [](const Pool& self) {

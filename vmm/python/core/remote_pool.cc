@@ -59,7 +59,7 @@ std::vector<std::shared_ptr<Storage>> RemotePool::Import(
   storages.reserve(count);
   // Each owns its block; where one lives is known once all are owned.
   for (vmmshare_block* block : blocks) {
-    storages.push_back(std::make_shared<ImportedBlock>(block));
+    storages.push_back(std::make_shared<ImportedBlock>(block, pool));
   }
   for (const std::shared_ptr<Storage>& storage : storages) {
     const Located& at = Where(storage->address);
@@ -87,8 +87,7 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   Object<Array> array = MakeArray(storages.front(), std::move(ticket.layout));
   if (!fence.is_none()) {
     if (!nb::isinstance<Fence>(fence)) RefuseType("fence", fence, "a Fence");
-    nb::cast<Array&>(array).After(nb::cast<Fence&>(fence).handle.shared(),
-                                  value);
+    nb::cast<Array&>(array).After(nb::cast<Fence&>(fence).kept(), value);
   }
   return array;
 }
@@ -133,8 +132,9 @@ Object<RemotePool> OpenPool(const std::string& text, bool writable,
                             nb::handle timeout, nb::handle device) {
   auto driver = DefaultDriver();
   const ImportChoice choice(writable, device);
-  auto pool = OpenByText(driver, &vmmshare_imported_pool_close,
-                         &vmmshare_imported_pool_open, text, choice, timeout);
+  auto pool = OpenByText<vmmshare_imported_pool>(driver, ImportedPoolCloser(),
+                                                 &vmmshare_imported_pool_open,
+                                                 text, choice, timeout);
   return Give(new RemotePool(std::move(driver), std::move(pool), writable,
                              choice.ordinal()));
 }

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "vmm/python/core/pool_closers.h"
+
 namespace vmm::python {
 namespace {
 
@@ -70,6 +72,10 @@ class KeptBack {
   std::vector<Try> tries_;
 };
 
+StreamUse OrOfNone(StreamUse use) {
+  return use.Current() != nullptr ? use : StreamUse::OfNone();
+}
+
 }  // namespace
 
 void StreamWasReleased(void* stream) { ReleasedStreams::Get().Add(stream); }
@@ -79,16 +85,22 @@ void Storage::UsedOn(void* stream) {
   last_stream_ = stream;
 }
 
+StreamUse StreamUse::Now(void* stream) {
+  return {stream, ReleasedStreams::Get().now()};
+}
+
+StreamUse StreamUse::OfNone() {
+  return Now(reinterpret_cast<void*>(std::intptr_t{1}));
+}
+
 void* StreamUse::Current() const {
   return ReleasedStreams::Get().HasSince(stream, at) ? nullptr : stream;
 }
 
 PoolBlock::~PoolBlock() {
+  PoolCloser::GoesBackAfter(pool, OrOfNone(last_use()));
   KeptBack::Get().GiveBack([from = pool, first = address, use = last_use()] {
-    // After none it goes back on the legacy stream, which needs no context.
-    void* const legacy = reinterpret_cast<void*>(std::intptr_t{1});
-    void* const on = use.Current();
-    return vmmshare_pool_free(from.get(), first, on != nullptr ? on : legacy,
+    return vmmshare_pool_free(from.get(), first, OrOfNone(use).stream,
                               nullptr) == VMMSHARE_OK;
   });
 }
@@ -98,7 +110,7 @@ ImportedBlock::~ImportedBlock() {
     vmmshare_block_close(block_);
     return;
   }
-  KeptBack::Get().GiveBack([block = block_, use = last_use()] {
+  KeptBack::Get().GiveBack([pool = pool_, block = block_, use = last_use()] {
     void* const on = use.Current();
     if (on != nullptr) {
       return vmmshare_block_close_after(block, on, nullptr) == VMMSHARE_OK;

@@ -25,6 +25,10 @@ struct Place {
 
 // A stream, and how many had been released when it was used.
 struct StreamUse {
+  static StreamUse Now(void* stream);
+  // What goes back after none goes back on the legacy stream, which needs no
+  // context.
+  static StreamUse OfNone();
   void* stream = nullptr;
   std::uint64_t at = 0;
   // Null when it was released since, and may be destroyed.
@@ -79,13 +83,18 @@ class PoolBlock final : public Storage {
 // A block of another process.
 class ImportedBlock final : public Storage {
  public:
-  // Takes over `block`. Its place is to be set.
-  explicit ImportedBlock(vmmshare_block* block)
+  // Takes over `block`, of `pool`. Its place is to be set.
+  ImportedBlock(vmmshare_block* block,
+                std::shared_ptr<vmmshare_imported_pool> pool)
       : Storage(vmmshare_block_address(block), vmmshare_block_size(block), {}),
+        pool_(std::move(pool)),
         block_(block) {}
   ~ImportedBlock() override;
 
  private:
+  // Goes after the block, which keeps what the handle stands for as well: so the
+  // handle's deleter says on which thread that ends.
+  const std::shared_ptr<vmmshare_imported_pool> pool_;
   vmmshare_block* const block_;
 };
 

@@ -68,14 +68,18 @@ struct Outcome {
 std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call);
 
 // The same for a call that makes a `T`, which `close` closes.
-template <typename T, typename Call>
-std::shared_ptr<T> MakeOnAThread(void (*close)(T*), Call call) {
+template <typename T, typename Close, typename Call>
+std::shared_ptr<T> MakeClosedByOnAThread(Close close, Call call) {
   return std::static_pointer_cast<T>(
       WaitOnAThread([close, call = std::move(call)](Outcome& outcome) {
         T* made = nullptr;
         outcome.status = call(&made, &outcome.error);
         if (made != nullptr) outcome.made = std::shared_ptr<T>(made, close);
       }));
+}
+template <typename T, typename Call>
+std::shared_ptr<T> MakeOnAThread(void (*close)(T*), Call call) {
+  return MakeClosedByOnAThread<T>(close, std::move(call));
 }
 
 }  // namespace vmm::python

@@ -65,6 +65,7 @@ def view(of: Array, stream: int = -1):
 def memory_resource(pool: Pool):
     """A cuda.core.MemoryResource that takes from `pool`, in the order of streams."""
     make = _name("Buffer").from_handle
+    pool = pool._kept()  # close() is of the program's own handle.
 
     class Resource(_name("MemoryResource")):  # type: ignore[misc]
         is_device_accessible = True

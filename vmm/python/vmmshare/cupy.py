@@ -30,9 +30,9 @@ def allocator(pool: Pool):
     default stream; CuPy's own MemoryPool above it orders by streams.
     """
     cupy = _library()
+    param = _core._CupyParam(pool)
     hooks = cupy.cuda.memory.CFunctionAllocator(
-        _core._pool_address(pool), _core._hook_address("cupy_malloc"),
-        _core._hook_address("cupy_free"), pool)
+        param.address, _core._hook_address("cupy_malloc"), _core._hook_address("cupy_free"), param)
     return cupy.cuda.MemoryPool(hooks.malloc).malloc
 
 

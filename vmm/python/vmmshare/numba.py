@@ -31,6 +31,7 @@ def memory_manager(pool: Pool):
     than the pool's, and for Numba's get_ipc_handle(): a ticket shares it.
     """
     cuda = _library()
+    pool = pool._kept()  # close() is of the program's own handle.
     driver = cuda.cudadrv.driver
     by_binding = getattr(driver, "USE_NV_BINDING", True)
 

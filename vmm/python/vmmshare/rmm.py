@@ -29,6 +29,8 @@ def memory_resource(pool: Pool):
 
     Each call goes through Python: put RMM's own pool above it for many small pieces.
     """
-    return _library().mr.CallbackMemoryResource(
+    make = _library().mr.CallbackMemoryResource
+    pool = pool._kept()  # close() is of the program's own handle.
+    return make(
         lambda size, *stream: pool._allocate(size, _handle(stream)),
         lambda pointer, size, *stream: pool._free(pointer, _handle(stream)))

@@ -1,0 +1,81 @@
+#include "vmm/python/core/pool_closers.h"
+
+#include <cstdint>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "vmm/python/core/gil.h"
+
+namespace vmm::python {
+namespace {
+
+// How long the GPU is waited for at once, for all streams together: an idle one
+// answers within microseconds.
+constexpr std::int64_t kSoonNs = 5'000'000;
+
+// Whether the GPU has passed what is on the stream, or that cannot be known.
+bool HasPassed(vmmshare_pool* pool, const StreamUse& use,
+               std::int64_t timeout_ns) {
+  void* const stream = use.Current();
+  return stream == nullptr ||
+         vmmshare_pool_release_stream(pool, stream, timeout_ns, nullptr) !=
+             VMMSHARE_DEADLINE_EXCEEDED;
+}
+
+}  // namespace
+
+void PoolCloser::Streams::Add(StreamUse use) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  last_[use.stream] = use;
+}
+
+std::vector<StreamUse> PoolCloser::Streams::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<StreamUse> uses;
+  for (const auto& [stream, use] : last_) uses.push_back(use);
+  last_.clear();
+  return uses;
+}
+
+void PoolCloser::GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
+                               StreamUse use) {
+  std::get_deleter<PoolCloser>(pool)->streams_->Add(use);
+}
+
+void PoolCloser::operator()(vmmshare_pool* pool) const {
+  if (!made_.is_still_here()) {
+    vmmshare_pool_close(pool);
+    return;
+  }
+  std::vector<StreamUse> uses = streams_->Take();
+  while (!uses.empty() && HasPassed(pool, uses.back(), kSoonNs)) {
+    uses.pop_back();
+  }
+  if (uses.empty()) {
+    vmmshare_pool_close(pool);
+    return;
+  }
+  try {
+    std::thread([pool, uses = std::move(uses)] {
+      for (const StreamUse& use : uses) HasPassed(pool, use, VMMSHARE_FOREVER);
+      vmmshare_pool_close(pool);
+    }).detach();
+  } catch (const std::system_error&) {
+    // Rather kept for good than unmapped under the GPU.
+  }
+}
+
+void ImportedPoolCloser::operator()(vmmshare_imported_pool* pool) const {
+  if (WithoutGil::IsHere() || !made_.is_still_here()) {
+    vmmshare_imported_pool_close(pool);
+    return;
+  }
+  try {
+    std::thread([pool] { vmmshare_imported_pool_close(pool); }).detach();
+  } catch (const std::system_error&) {
+    vmmshare_imported_pool_close(pool);
+  }
+}
+
+}  // namespace vmm::python
