@@ -14,8 +14,9 @@
 //   absl::StatusOr<Channel> channel = listener->Accept(deadline);
 //   absl::StatusOr<Message> message = channel->Receive(deadline);
 //
-// Linux: pathname sockets (SOCK_SEQPACKET) in a directory of mode 0700, and
-// SCM_RIGHTS. Windows: named pipes in message mode; the listener's side
+// Linux: pathname sockets (SOCK_SEQPACKET) in a directory, and SCM_RIGHTS. One
+// that is made here has mode 0700; one that is named may let other users in.
+// Windows: named pipes in message mode; the listener's side
 // duplicates handles into the client's process, and out of it. There a name is
 // `\\.\pipe\vmmshare-NAME`, the directory is always `\\.\pipe`, Adopt() takes
 // only an end that this process opened, and handles that a client sent are lost
@@ -249,8 +250,8 @@ absl::StatusOr<std::string> DefaultChannelDirectory();
 // time.
 //
 // The socket file has mode 0600. When the policy names other users it has mode
-// 0666, for they must reach it: the directory then keeps out everybody else,
-// and the check of who connects decides.
+// 0666, for they must reach it: then the check of who connects decides alone, in
+// a directory that they may enter (not one of mode 0700).
 class Listener {
  public:
   // ALREADY_EXISTS when the name is taken by a live listener, another user's
