@@ -43,9 +43,11 @@ enum class PeerEnd {
 class PeerWatch {
  public:
   // Receives the lifeline of the peer of `channel`: nothing else may come
-  // before. Where the system cannot refer to its process (Linux before 5.3, a
-  // hidden namespace) its end is never known. NOT_FOUND or UNAVAILABLE when it
-  // has ended; otherwise as ReceiveLifeline().
+  // before. Where the system does not refer to its process (Linux before 5.3;
+  // before 6.5 a hidden one, or a denied pidfd_open) it is watched all the same,
+  // and its end is never known. NOT_FOUND or UNAVAILABLE when it has ended;
+  // RESOURCE_EXHAUSTED when no descriptor was left; otherwise as
+  // ReceiveLifeline().
   static absl::StatusOr<PeerWatch> Receive(Channel& channel, Deadline deadline,
                                            const CancelEvent* cancel = nullptr);
 
