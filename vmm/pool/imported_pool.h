@@ -12,8 +12,9 @@
 // a system call.
 //
 // A block that is imported is not handed out again by its owner, even if that
-// frees it, until every ImportedBlock of it is gone or this process has ended.
-// Its contents are not protected: order accesses as for any shared memory.
+// frees it, until every ImportedBlock of it is gone or the end of this process is
+// proven (docs/lifetime.md). Its contents are not protected: order accesses as
+// for any shared memory.
 //
 // When the owner ends, or hangs up because this process reads too slowly, what
 // is mapped stays valid and no new segments come: see connection().

@@ -19,7 +19,8 @@
 // serves the others. Nothing here waits for the GPU but where it says so.
 //
 // A peer that imported a block keeps it from being handed out again until it
-// has given it back or its process has ended: see imported_pool.h.
+// has given it back or its end is proven (a child that it forked may have its
+// GPU context): see imported_pool.h and docs/lifetime.md.
 //
 // Segments of a domain lie side by side, in addresses that are reserved for many
 // more, so that a block may begin in one and end in the next, and the pool gets

@@ -2,7 +2,9 @@
 //
 // Every import that came over an endpoint is a lease on its connection: the
 // owner can list who holds what since when, ask for it back, and wait until it
-// is returned. What a process holds when it dies is returned by that.
+// is returned. What a process holds when it dies is returned once its end is
+// proven: until a child that it forked has ended, or where the system does not
+// let one look at it, it is quarantined (docs/lifetime.md).
 //
 // A lease cannot be taken away: the driver has no call that unmaps memory from
 // another process. Ask, wait with a deadline, and then decide: go on without

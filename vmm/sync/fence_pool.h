@@ -14,7 +14,8 @@
 // GPU of the machine and every CPU can reach it. So what holds for blocks holds
 // for fences: making one calls neither the driver nor the system, nor does
 // importing one; the ticket of one that is gone is refused; and one that a peer
-// has is not made another before the peer has given it back or has died.
+// has is not made another before the peer has given it back or its end is proven
+// (docs/lifetime.md).
 //
 // Memory is not given back to the driver before the pool and its last fence
 // have gone: a stream may still wait for one that was destroyed.
