@@ -4,7 +4,8 @@
 //       Allocation::Create(device, {.size = 1 << 30});
 //   if (!weights.ok()) return weights.status();
 //   CUdeviceptr p = weights->address();   // use it like any device pointer
-//   SendAllocations(channel, {&*weights}, deadline);        // transfer.h
+//   absl::Status sent =                                      // transfer.h
+//       SendAllocation(channel, weights->shareable(), deadline);
 //
 // The addresses and the memory are this object's; both go back when it is
 // destroyed. What a peer has imported, or a descriptor on its way to one,

@@ -3,8 +3,10 @@
 //   // For cuda.core, NCCL, NIXL, Vulkan, or a transport of the program's own:
 //   absl::StatusOr<RawHandle> raw = ExportRaw(weights.shareable(), 0, kind);
 //   // Memory of theirs, here:
+//   std::vector<RawHandle> chunks;
+//   chunks.push_back({kind, size, std::move(handle)});
 //   absl::StatusOr<ImportedAllocation> theirs =
-//       ImportRaw(device, Location::On(device), {raw}, {});
+//       ImportRaw(device, Location::On(device), std::move(chunks), {});
 //   // Of an endpoint's memory, without mapping it:
 //   absl::StatusOr<FetchedHandles> fetched = FetchRaw(driver, text, deadline);
 //
