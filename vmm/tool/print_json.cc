@@ -212,7 +212,7 @@ Json LimitsJson(const LimitsReport& limits) {
   const auto& descriptors = limits.descriptors;
   object["descriptors_soft"] =
       descriptors.ok() ? Json(descriptors->soft) : Json();
-  // Without limit: -1.
+  // Without limit: 18446744073709551615, as the system has it.
   object["descriptors_hard"] =
       descriptors.ok() ? Json(descriptors->hard) : Json();
   const auto& space = limits.shared_memory;
