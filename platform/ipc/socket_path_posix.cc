@@ -11,11 +11,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/peer_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
 namespace {
+
+constexpr char kSharedDirectory[] = "NVIDIA_DRA_LOCAL_IPC_DIR";
+constexpr char kRuntimeDirectory[] = "XDG_RUNTIME_DIR";
 
 // A directory of a variable's, or "". Answers nothing in a set-user-id program,
 // where the variables are somebody else's words.
@@ -121,18 +126,24 @@ absl::Status CheckDirectory(const std::string& directory,
 }
 
 absl::StatusOr<std::string> DefaultChannelDirectory() {
-  absl::StatusOr<std::string> shared =
-      DirectoryFrom("NVIDIA_DRA_LOCAL_IPC_DIR");
-  if (!shared.ok()) return shared.status();
-  if (!shared->empty()) {
-    if (absl::Status status = CheckDirectory(*shared, {}); !status.ok()) {
-      return status;
-    }
+  ASSIGN_OR_RETURN(const std::string shared, DirectoryFrom(kSharedDirectory));
+  if (!shared.empty()) {
+    RETURN_IF_ERROR(
+        Annotate(CheckDirectory(shared, {}),
+                 absl::StrCat("the folder that ", kSharedDirectory, " names")));
     return shared;
   }
-  absl::StatusOr<std::string> runtime = DirectoryFrom("XDG_RUNTIME_DIR");
-  if (!runtime.ok()) return runtime.status();
-  if (!runtime->empty()) return MakePrivateDirectory(*runtime, "vmmshare");
+  ASSIGN_OR_RETURN(const std::string runtime, DirectoryFrom(kRuntimeDirectory));
+  if (!runtime.empty()) {
+    absl::StatusOr<std::string> made =
+        MakePrivateDirectory(runtime, "vmmshare");
+    if (made.ok()) return made;
+    // Of another user's after sudo or su, of another machine's after srun.
+    return Annotate(made.status(),
+                    absl::StrCat("in the folder that ", kRuntimeDirectory,
+                                 " names (unset it where it is not of this "
+                                 "user and machine)"));
+  }
   return MakePrivateDirectory("/tmp",
                               absl::StrCat("vmmshare-", CurrentUser().text()));
 }

@@ -130,7 +130,7 @@ TEST(Offer, OfWhatCannotBePublishedSaysWhy) {
   EXPECT_FALSE(offer.card().offers[0].usable());
   const Refusal& refusal = offer.card().offers[0].refusal;
   EXPECT_EQ(refusal.code, absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(refusal.finding.id, "driver-refused");
+  EXPECT_EQ(refusal.finding.id, "no-socket");
   EXPECT_THAT(refusal.finding.text, HasSubstr("no/name"));
   // The rank can have the others' memory all the same.
   EXPECT_NE(offer.memory(), nullptr);

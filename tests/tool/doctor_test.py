@@ -428,8 +428,22 @@ class NotesTest(DoctorTest):
         result = self.machine.run("--json", preexec=without_pidfd)
         self.assertIs(result.json["limits"]["process_reference"], False)
         self.assertIn("no-process-reference", result.notes())
-        self.assertIn("peers' death cannot be watched: ", self.machine.flowing(preexec=without_pidfd))
+        self.assertIn("peers' death cannot be watched before Linux 6.5: ", self.machine.flowing(preexec=without_pidfd))
         self.assertNotIn("no-process-reference", self.machine.run("--json").notes())
+
+    def test_the_folder_for_sockets(self):
+        folder = self.machine.run("--json").json["limits"]["socket_folder"]
+        self.assertTrue(os.path.isdir(folder), folder)
+        self.assertIn(f" in {folder} ", self.machine.flowing())
+        for variable in ("NVIDIA_DRA_LOCAL_IPC_DIR", "XDG_RUNTIME_DIR"):
+            env = {variable: "/nowhere"}
+            result = self.machine.run("--json", env=env)
+            self.assertIsNone(result.json["limits"]["socket_folder"])
+            note, = [n for n in result.json["notes"] if n["id"] == "socket-folder"]
+            self.assertIn(f"the folder that {variable} names", note["text"])
+            self.assertIn("/nowhere", note["text"])
+            self.assertIn("NVIDIA_DRA_LOCAL_IPC_DIR", note["remedy"])
+        self.assertNotIn("socket-folder", self.machine.run("--json").notes())
 
     def test_wsl2(self):
         self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")

@@ -8,7 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fabric/driver_fabric.h"
+#include "platform/ipc/channel.h"
 #include "platform/os/imex.h"
+#include "platform/os/machine.h"
 #include "platform/os/process.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/exporter.h"
@@ -208,6 +210,8 @@ LimitsReport ExamineLimits(const std::string& root) {
       platform::LookForMps(root),
       platform::LookForNvidiaModules(root),
       platform::Process::Open(platform::CurrentProcessId()).status(),
+      platform::DefaultChannelDirectory(),
+      platform::ThisMachine().status(),
       Variable("CUDA_VISIBLE_DEVICES"),
       Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
       Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")};
@@ -237,10 +241,26 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
   if (!limits.process_reference.ok()) {
     notes->push_back(
         {"no-process-reference",
-         absl::StrCat("peers cannot be watched: ",
+         absl::StrCat("on Linux before 6.5 peers cannot be watched: ",
                       limits.process_reference.message()),
          "Use Linux 5.3 or newer, and allow pidfd_open in the container's "
          "seccomp profile."});
+  }
+  if (!limits.socket_folder.ok()) {
+    notes->push_back(
+        {"socket-folder",
+         absl::StrCat("no socket can be made where peers look for it: ",
+                      limits.socket_folder.status().message()),
+         "Set NVIDIA_DRA_LOCAL_IPC_DIR to a folder that both sides have in "
+         "common (docs/containers.md)."});
+  }
+  if (!limits.boot_id.ok()) {
+    notes->push_back({"no-boot-id",
+                      absl::StrCat("peers cannot tell that they are on one "
+                                   "machine: ",
+                                   limits.boot_id.message()),
+                      "Mount /proc, and take /proc/sys/kernel/random/boot_id "
+                      "out of the container's masked paths."});
   }
   if (report.driver.ok() && report.driver->is_host_memory()) {
     notes->push_back(

@@ -74,6 +74,9 @@ struct LimitsReport {
   absl::StatusOr<platform::NvidiaModules> modules;
   // Whether a reference to a process can be had (pidfd).
   absl::Status process_reference;
+  // Where sockets go when no folder is named; made where it is this user's own.
+  absl::StatusOr<std::string> socket_folder;
+  absl::Status boot_id;
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
   // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. What
   // the daemon was told to default to cannot be seen from here.

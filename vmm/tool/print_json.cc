@@ -224,6 +224,8 @@ Json LimitsJson(const LimitsReport& limits) {
   object["wsl2"] = ValueJson(limits.wsl2);
   object["ptrace_scope"] = ValueJson(limits.ptrace_scope);
   object["process_reference"] = limits.process_reference.ok();
+  object["socket_folder"] = ValueJson(limits.socket_folder);
+  object["boot_id"] = limits.boot_id.ok();
   object["nvidia_control_node"] = ValueJson(limits.control_node);
   const auto& mps = limits.mps;
   object["mps_directory"] = mps.ok() ? Json(mps->directory) : Json();

@@ -132,6 +132,8 @@ void PrintLimits(const Report& report, Page* page) {
                                        "): share the sockets' folder with the "
                                        "peers' containers");
   });
+  row("sockets", limits.socket_folder,
+      [](const std::string& folder) { return "in " + folder; });
   row("WSL2", limits.wsl2, YesNo);
   row("ptrace scope", limits.ptrace_scope, [](int scope) {
     return absl::StrCat(scope,
@@ -168,7 +170,7 @@ void PrintLimits(const Report& report, Page* page) {
   page->Row("peers' death",
             limits.process_reference.ok()
                 ? "can be watched"
-                : absl::StrCat("cannot be watched: ",
+                : absl::StrCat("cannot be watched before Linux 6.5: ",
                                limits.process_reference.message()));
   page->Row(
       "visible devices",

@@ -88,10 +88,10 @@ Refusal WhyNotHere(const Device& device, HandleKind kind,
                 "`vmmshare doctor` on that host says more.");
 }
 
-// The ticket of `memory` as `kind`, for the card.
+// The ticket of `memory` as `kind`, for the card. REQUIRES: `endpoint` unless it is
+// a fabric handle's.
 absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
-                                    const JobOptions& options,
-                                    std::unique_ptr<Endpoint>& endpoint,
+                                    Endpoint* endpoint,
                                     std::optional<Share>& publication) {
   if (kind == HandleKind::kFabric) {
     absl::StatusOr<std::vector<std::uint8_t>> bytes =
@@ -99,14 +99,8 @@ absl::StatusOr<std::string> Publish(const Allocation& memory, HandleKind kind,
     if (!bytes.ok()) return bytes.status();
     return std::string(bytes->begin(), bytes->end());
   }
-  absl::StatusOr<std::unique_ptr<Endpoint>> started =
-      Endpoint::Start({.listener = options.listener,
-                       .peers = options.peers,
-                       .max_sessions = kMaxSessions});
-  if (!started.ok()) return started.status();
-  absl::StatusOr<Share> published = (*started)->Publish(memory.shareable());
+  absl::StatusOr<Share> published = endpoint->Publish(memory.shareable());
   if (!published.ok()) return published.status();
-  endpoint = *std::move(started);
   publication = *std::move(published);
   return publication->ticket();
 }
@@ -170,7 +164,22 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   for (HandleKind kind : sharing.kinds()) {
     absl::StatusOr<std::string> ticket = absl::InternalError("");
     if (offer.memory_->kinds().Has(kind)) {
-      ticket = Publish(*offer.memory_, kind, options, offer.endpoint_,
+      if (kind != HandleKind::kFabric) {
+        absl::StatusOr<std::unique_ptr<Endpoint>> started =
+            Endpoint::Start({.listener = options.listener,
+                             .peers = options.peers,
+                             .max_sessions = kMaxSessions});
+        if (!started.ok()) {
+          card.offers.push_back(
+              {CudaKind(kind), "",
+               Refuse(started.status(), "no-socket",
+                      "Give the rank a folder for its socket: "
+                      "docs/containers.md.")});
+          continue;
+        }
+        offer.endpoint_ = *std::move(started);
+      }
+      ticket = Publish(*offer.memory_, kind, offer.endpoint_.get(),
                        offer.publication_);
     }
     for (const PassedOver& passed : offer.memory_->passed_over()) {
