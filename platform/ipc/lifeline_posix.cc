@@ -60,11 +60,18 @@ class Own {
 
   // Makes it if there is none, if somebody has closed its descriptor, or if a
   // peer has made it useless for others.
-  absl::StatusOr<const OsHandle*> Take() {
-    MutexLock lock(mutex_);
+  absl::Status Make() {
+    const MutexLock lock(mutex_);
+    return Ensure();
+  }
+
+  // A duplicate of it: handle_ may be another one once the mutex is let go, and
+  // its number another file's.
+  absl::StatusOr<OsHandle> Take() {
+    const MutexLock lock(mutex_);
     absl::Status made = Ensure();
     if (!made.ok()) return made;
-    return &handle_;
+    return Duplicate(handle_);
   }
 
   // Whether those that are made here have all seals, and so those of others.
@@ -211,7 +218,7 @@ void AfterForkInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Check(::pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild) == 0,
         "pthread_atfork() has no memory to notice forks");
   // Where it cannot be had now it may be later.
-  return Own::Get().Take().ok();
+  return Own::Get().Make().ok();
 }();
 
 // As pread(), where signals interrupt it too.
@@ -248,9 +255,9 @@ absl::Status CheckIsPage(const OsHandle& handle) {
 void LetGoOfInheritedLifelines() { Own::Get().LetGoOfInherited(); }
 
 absl::Status SendLifeline(Channel& channel, Deadline deadline) {
-  absl::StatusOr<const OsHandle*> own = Own::Get().Take();
+  const absl::StatusOr<OsHandle> own = Own::Get().Take();
   if (!own.ok()) return own.status();
-  return channel.Send(kLifelineMessage, {}, {*own}, deadline);
+  return channel.Send(kLifelineMessage, {}, {&*own}, deadline);
 }
 
 absl::StatusOr<OsHandle> ReceiveLifeline(Channel& channel, Deadline deadline,

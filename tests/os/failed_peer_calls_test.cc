@@ -175,6 +175,19 @@ TEST_F(FailedPeerCallTest, ALifelineThatCannotBeMadeIsMadeTheNextTime) {
   EXPECT_EQ(Child::Start("makes_its_lifeline_again", {}).Wait(), 0);
 }
 
+TEST_F(FailedPeerCallTest, ALifelineForWhichThereIsNoDescriptorIsNotSent) {
+  auto ends = Must(Channel::Pair());
+  Must(SendLifeline(ends.first, Late()));
+  {
+    // The first one asks for its seals.
+    const FailingCall failing("fcntl", EMFILE, 1);
+    const absl::Status status = SendLifeline(ends.first, Late());
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("F_DUPFD_CLOEXEC"));
+  }
+  Must(SendLifeline(ends.first, Late()));
+}
+
 TEST_F(FailedPeerCallTest, ALifelineThatCannotBeReadIsAnError) {
   const OsHandle memory = OsHandle::Adopt(
       ::memfd_create("lifeline", MFD_CLOEXEC | MFD_ALLOW_SEALING));

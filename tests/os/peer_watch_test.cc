@@ -8,9 +8,11 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -388,6 +390,49 @@ TEST_F(PeerWatchTest, OneThatAPeerHasSpoiledIsNotSentToOthers) {
   channel.Close();
   EXPECT_EQ(child.Wait(), 0);
   Must(watch.WaitForEnd(Late()));
+}
+
+// Sends its lifeline to itself on several threads, while the receivers spoil what
+// came and other files are given the numbers that become free.
+int IsSpoiledMeanwhile(const Args&) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 200;
+  std::atomic<bool> done = false;
+  std::thread opens([&done] {
+    while (!done.load()) {
+      const OsHandle other =
+          OsHandle::Adopt(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    }
+  });
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> senders;
+  for (int i = 0; i < kThreads; ++i) {
+    senders.emplace_back([&wrong] {
+      for (int round = 0; round < kRounds; ++round) {
+        auto ends = Must(Channel::Pair());
+        if (!SendLifeline(ends.first, Late()).ok()) {
+          ++wrong;
+          continue;
+        }
+        const Message came = Must(ends.second.Receive(Late()));
+        const int lifeline = RawFd(came.handles[0]);
+        if (::fcntl(lifeline, F_GET_SEALS) < 0) ++wrong;
+        // Refused where another receiver of the same one was first.
+        static_cast<void>(::fcntl(lifeline, F_ADD_SEALS, F_SEAL_SEAL));
+      }
+    });
+  }
+  for (std::thread& sender : senders) sender.join();
+  done = true;
+  opens.join();
+  return wrong.load() == 0 ? 0 : 1;
+}
+const bool kIsSpoiledMeanwhile =
+    RegisterChild("is-spoiled-meanwhile", &IsSpoiledMeanwhile);
+
+// Or a hostile peer could have another file of this process sent to somebody.
+TEST_F(PeerWatchTest, OneThatIsReplacedMeanwhileIsSentAllTheSame) {
+  EXPECT_EQ(Child::Start("is-spoiled-meanwhile", {}).Wait(), 0);
 }
 
 TEST_F(HostileLifeline, OtherDescriptorsAreRefused) {
