@@ -29,15 +29,14 @@ constexpr absl::Duration kLookForRoomAgain = absl::Milliseconds(2);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(5);
 
 // Waits a moment for handles to come that are on their way anywhere: nothing
-// tells when. OK when it is time to try again.
-absl::Status LookForRoomAgain(const OsHandle& socket, Deadline deadline,
-                              const CancelEvent* cancel) {
-  const absl::Status waited =
-      WaitForEvents(socket, POLLRDHUP,
-                    std::min(deadline, Deadline::In(kLookForRoomAgain)),
-                    CancelsOf(cancel), "room for handles on their way")
-          .status();
-  return absl::IsDeadlineExceeded(waited) ? absl::OkStatus() : waited;
+// tells when. DEADLINE_EXCEEDED when it is time to try again, OK when the peer has
+// hung up.
+absl::Status WaitForHangUpOrRoom(const OsHandle& socket, Deadline deadline,
+                                 const CancelEvent* cancel) {
+  return WaitForEvents(socket, POLLRDHUP,
+                       std::min(deadline, Deadline::In(kLookForRoomAgain)),
+                       CancelsOf(cancel), "room for handles on their way")
+      .status();
 }
 
 // The control data of a message to send.
@@ -131,8 +130,10 @@ absl::Status Channel::Send(std::uint16_t type,
                        "way as RLIMIT_NOFILE allows, to peers that do not "
                        "receive them. Nothing was sent.");
       }
-      status = LookForRoomAgain(socket_, deadline, cancel);
-      if (status.ok()) continue;
+      status = WaitForHangUpOrRoom(socket_, deadline, cancel);
+      if (absl::IsDeadlineExceeded(status)) continue;
+      // The kernel says so only once there is room.
+      if (status.ok()) return HungUpError(peer());
     } else if (error == EPIPE || error == ECONNRESET || error == ENOTCONN) {
       return HungUpError(peer());  // What it said before can be received.
     } else {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -74,6 +75,25 @@ int ServeWithLimit(const Args& args) {
 }
 const bool kServeWithLimit = RegisterChild("serve-with-limit", &ServeWithLimit);
 
+// Sends a handle to one that has said that it sends no more, and receives nothing.
+int SendToOneHalfClosed(const Args&) {
+  LimitDescriptorsInFlight();
+  auto ends = Must(platform::Channel::Pair());
+  const platform::CancelEvent event = Must(platform::CancelEvent::Create());
+  platform::Check(
+      ::shutdown(static_cast<int>(ends.second.handle().get()), SHUT_WR) == 0,
+      "shutdown failed");
+  const absl::Time start = absl::Now();
+  const absl::Status sent =
+      ends.first.Send(1, {}, {&event.handle()}, start + absl::Seconds(2));
+  EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_TRUE(ends.first.is_open());  // What it said before can be received.
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kSendToOneHalfClosed =
+    RegisterChild("send-to-one-half-closed", &SendToOneHalfClosed);
+
 // As many descriptors as owners may have, on their way to nobody.
 class Flood {
  public:
@@ -137,6 +157,12 @@ TEST_F(InFlight, ASendThatTheKernelRefusesIsMadeAgain) {
   flood.reset();
   opens.join();
   EXPECT_TRUE(opened.ok()) << opened;
+}
+
+// Or its sender would ask the kernel again without a pause until its deadline.
+TEST_F(InFlight, ASendToOneThatHasHungUpEndsAtOnce) {
+  const Flood flood;
+  EXPECT_EQ(Child::Start("send-to-one-half-closed", {}).Wait(), 0);
 }
 
 TEST_F(InFlight, ASubscriberGetsItsSegmentWhenTheKernelAllowsItAgain) {
