@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,12 +16,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "platform/cuda/driver_table.h"
 #include "platform/ipc/lifeline.h"
+#include "tests/gpu/changed_driver.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/ring_ipc_test.h"
+#include "tests/support/driver_faults.h"
 #include "tests/support/how_many.h"
 #include "vmm/memory/internal/wire.h"
+#include "vmm/queue/internal/last_point.h"
 #include "vmm/queue/internal/ring_item.h"
 #include "vmm/queue/internal/ring_peer.h"
 #include "vmm/queue/ring.h"
@@ -629,6 +634,59 @@ TEST_F(RingLie, AWriterAsksItsOwnGpuWhetherItIsDone) {
     EXPECT_EQ(driver()->cuStreamSynchronize(held.get()), CUDA_SUCCESS);
   }
   ExpectAllIsBack();
+}
+
+// --- What its GPU has passed -------------------------------------------------
+
+// Which stream a changed driver records events on.
+CUstream& RecordedOn() {
+  static CUstream stream = nullptr;
+  return stream;
+}
+
+// As when a stream was destroyed with work on it and a new one has its value.
+TEST_F(RingLoss, WorkOfAStreamIsAwaitedThoughAnotherOneHasItsValueNow) {
+  platform::DriverTable table = driver().table();
+  table.cuEventRecord = [](CUevent event, CUstream) {
+    return TestDriver()->cuEventRecord(event, RecordedOn());
+  };
+  const platform::Driver changed = ChangedDriver(table);
+  HeldStream held(device);
+  const Stream next;
+  ring::LastPoint last;
+  RecordedOn() = held.get();
+  ExpectOk(last.Record(changed, held.get()));
+  RecordedOn() = next.get();
+  for (int i = 0; i < 20; ++i) ExpectOk(last.Record(changed, held.get()));
+  next.Sync();
+  ExpectFails(absl::StatusCode::kDeadlineExceeded,
+              last.Await(absl::Now() + kMoment), "not done yet");
+  held.Release();
+  ExpectOk(last.Await(Late()));
+}
+
+TEST_F(RingLoss, AnEventThatTheGpuHasPassedIsRecordedAgain) {
+  DriverFaults faults;
+  const platform::Driver counted = FaultyDriver(driver(), &faults);
+  const Stream stream;
+  ring::LastPoint last;
+  for (int i = 0; i < 20; ++i) {
+    ExpectOk(last.Record(counted, stream.get()));
+    stream.Sync();
+  }
+  EXPECT_EQ(faults.CallsByEntry()["cuEventCreate"], 1u);
+  // So many as are not passed, and a few more, where one is of a stream that stands
+  // still.
+  HeldStream held(device);
+  ExpectOk(last.Record(counted, held.get()));
+  for (int i = 0; i < 100; ++i) {
+    ExpectOk(last.Record(counted, stream.get()));
+    stream.Sync();
+  }
+  const std::map<std::string, std::uint64_t> calls = faults.CallsByEntry();
+  EXPECT_LE(calls.at("cuEventCreate") - calls.at("cuEventDestroy"), 8u);
+  held.Release();
+  ExpectOk(last.Await(Late()));
 }
 
 }  // namespace

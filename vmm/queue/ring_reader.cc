@@ -123,6 +123,7 @@ absl::StatusOr<RingBuffer> RingReader::State::Acquire(CUstream stream,
   if (put.ok()) {
     (*buffer)->awaited = pending_->lap;
     put = (*buffer)->last.Record(*driver_, stream);
+    if (!put.ok()) (*buffer)->last.Lose();  // The stream waits all the same.
   }
   if (!put.ok()) return Judge(OfFull(**buffer, put), deadline);
   (*buffer)->item = *pending_;
@@ -156,7 +157,9 @@ absl::Status RingReader::State::Release(const RingBuffer& buffer,
   held->released = held->acquired;
   held->held = false;
   // The writer is told; whether this GPU is done only an own event tells.
-  return held->last.Record(*driver_, stream);
+  put = held->last.Record(*driver_, stream);
+  if (!put.ok()) held->last.Lose();
+  return put;
 }
 
 absl::Status RingReader::State::OfFull(const Buffer& buffer,

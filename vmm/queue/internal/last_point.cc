@@ -1,41 +1,47 @@
 #include "vmm/queue/internal/last_point.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "platform/base/status_macros.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm::ring {
 namespace {
 
 constexpr absl::Duration kShortestPause = absl::Microseconds(10);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
+// From so many on all are asked after, and not the oldest one alone: it may be of
+// a stream that stands still while others go on.
+constexpr std::size_t kManyPoints = 8;
+
+bool IsKnownToBePassed(const OwnedEvent& event) {
+  return HasPassed(event).value_or(false);
+}
 
 }  // namespace
 
 absl::Status LastPoint::Record(const platform::Driver& driver,
                                CUstream stream) {
-  auto point =
-      std::find_if(points_.begin(), points_.end(),
-                   [stream](const Point& one) { return one.stream == stream; });
-  if (point == points_.end()) {
-    std::erase_if(points_, [](const Point& one) {
-      return one.event.has_value() && HasPassed(one.event).value_or(false);
-    });
-    point = points_.insert(points_.end(), {stream, OwnedEvent()});
-  }
-  // The same event again: what it stood for comes before.
-  if (point->event.has_value() &&
-      driver->cuEventRecord(point->event.get().event, stream) == CUDA_SUCCESS) {
-    return absl::OkStatus();
+  if (points_.size() >= kManyPoints) std::erase_if(points_, IsKnownToBePassed);
+  if (!points_.empty() && IsKnownToBePassed(points_.front())) {
+    // It stands for nothing any more, and serves once more.
+    OwnedEvent again = std::move(points_.front());
+    points_.erase(points_.begin());
+    ASSIGN_OR_RETURN(const bool is_captured, IsCaptured(driver, stream));
+    // Refused on a stream of another context.
+    if (!is_captured &&
+        driver->cuEventRecord(again.get().event, stream) == CUDA_SUCCESS) {
+      points_.push_back(std::move(again));
+      return absl::OkStatus();
+    }
   }
   absl::StatusOr<OwnedEvent> event = RecordEvent(driver, stream);
-  if (!event.ok()) {
-    point->event = OwnedEvent();
-    return event.status();
-  }
-  point->event = *std::move(event);
+  if (!event.ok()) return event.status();
+  points_.push_back(*std::move(event));
   return absl::OkStatus();
 }
 
@@ -44,15 +50,17 @@ absl::Status LastPoint::Await(Deadline deadline,
   absl::Duration pause = kShortestPause;
   for (;;) {
     absl::Status failed;
-    std::erase_if(points_, [&failed](const Point& point) {
-      const absl::StatusOr<bool> passed =
-          point.event.has_value()
-              ? HasPassed(point.event)
-              : absl::UnknownError("no point in its work could be recorded");
+    std::erase_if(points_, [&failed](const OwnedEvent& event) {
+      const absl::StatusOr<bool> passed = HasPassed(event);
       failed.Update(passed.status());
       return passed.value_or(false);
     });
-    if (!failed.ok() || points_.empty()) return failed;
+    if (!failed.ok()) return failed;
+    if (points_.empty()) {
+      return lost_ ? absl::UnknownError(
+                         "no point in the work of a stream could be recorded")
+                   : absl::OkStatus();
+    }
     if (deadline.Passed() || (give_up && give_up())) {
       return absl::DeadlineExceededError("the GPU is not done yet");
     }

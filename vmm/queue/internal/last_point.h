@@ -2,7 +2,10 @@
 // was used for; internal to vmm/.
 //
 // Both sides of a ring can write to its fences, so these tell what the peer
-// says. Events of one's own tell what is so.
+// says. Events of one's own tell what is so, one for each time that a buffer was
+// used. That two times have the same CUstream does not say that the later one comes
+// after the earlier: a new stream may have the value of one that was destroyed, whose
+// work goes on.
 #ifndef VMMSHARE_VMM_QUEUE_INTERNAL_LAST_POINT_H_
 #define VMMSHARE_VMM_QUEUE_INTERNAL_LAST_POINT_H_
 
@@ -21,22 +24,22 @@ namespace vmm::ring {
 // Move-only; thread-compatible.
 class LastPoint {
  public:
-  // The buffer was used by what is on `stream` now. After an error that is not
-  // known to be passed, until this succeeds for the stream.
+  // The buffer was used by what is on `stream` now. After an error nothing is
+  // recorded: who takes the buffer for used all the same calls Lose().
   absl::Status Record(const platform::Driver& driver, CUstream stream);
+  // The buffer was used by more than what is recorded.
+  void Lose() { lost_ = true; }
 
   // Returns once the GPU has passed all that was recorded. DEADLINE_EXCEEDED:
-  // it has not, or `give_up`. Otherwise why the driver cannot say.
+  // it has not, or `give_up`. Otherwise why the driver cannot say, or that after
+  // Lose() nobody can.
   absl::Status Await(Deadline deadline,
                      const std::function<bool()>& give_up = nullptr);
 
  private:
-  struct Point {
-    CUstream stream;
-    OwnedEvent event;  // Empty: none could be recorded.
-  };
-  // One a stream, which the GPU has not been seen to pass.
-  std::vector<Point> points_;
+  // Which the GPU has not been seen to pass, the oldest first.
+  std::vector<OwnedEvent> points_;
+  bool lost_ = false;
 };
 
 }  // namespace vmm::ring
