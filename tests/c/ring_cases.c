@@ -61,6 +61,8 @@ static void Write(vmmshare_ring* ring) {
   FAILS(VMMSHARE_INVALID_ARGUMENT, "struct_size",
         vmmshare_ring_pass(ring, &buffer, kStream, SECOND, &error));
   buffer.struct_size = sizeof(buffer);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "CU_STREAM_PER_THREAD",
+        vmmshare_ring_acquire(ring, (void*)2, SECOND, &buffer, &error));
   FAILS(VMMSHARE_FAILED_PRECONDITION, "",
         vmmshare_ring_pass(ring, &buffer, kStream, SECOND, &error));
   for (int i = 1; i <= kItems; ++i) {

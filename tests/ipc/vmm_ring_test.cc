@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/gpu/held_stream.h"
+#include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/ring_ipc_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/queue/ring.h"
@@ -199,6 +200,27 @@ TEST_F(RingTest, WhatIsNotHeldCannotBePublishedOrReleased) {
   ExpectOk(ring_->Finish(Late()));
   EndReader();
   ExpectAllIsBack();
+}
+
+// Its value is another stream on each thread.
+TEST_F(RingTest, AStreamThatIsEachThreadsOwnIsRefused) {
+  const Stream stream;
+  RingSides sides = Must(
+      OpenBothSides(device, Where(), {.buffers = 1, .bytes = kBytes}, Late()));
+  const auto refused = [](const absl::Status& status) {
+    ExpectFails(absl::StatusCode::kInvalidArgument, status,
+                "another stream on each thread");
+  };
+  refused(sides.writer->Acquire(CU_STREAM_PER_THREAD, Late()).status());
+  const RingBuffer out = Must(sides.writer->Acquire(stream.get(), Late()));
+  refused(sides.writer->Publish(out, CU_STREAM_PER_THREAD, Late()));
+  ExpectOk(sides.writer->Publish(out, stream.get(), Late()));
+  refused(sides.reader->Acquire(CU_STREAM_PER_THREAD, Late()).status());
+  const RingBuffer in = Must(sides.reader->Acquire(stream.get(), Late()));
+  refused(sides.reader->Release(in, CU_STREAM_PER_THREAD));
+  ExpectOk(sides.reader->Release(in, stream.get()));
+  ExpectOk(sides.writer->Finish(Late()));
+  ExpectOk(sides.reader->Finish(Late()));
 }
 
 TEST_F(RingTest, ARingOfNoBuffersIsAnInvalidArgument) {

@@ -68,6 +68,16 @@ def test_items_come_in_order_and_no_more_after_the_last(cuda, streams, ends):
     assert join() == [(i, 100 + i, [i] * i) for i in range(1, 21)]
 
 
+def test_each_threads_own_stream_is_refused(streams, ends):
+    writer, _ = ends
+    with pytest.raises(ValueError, match="per-thread"):
+        writer.acquire(2)
+    buffer = writer.acquire(streams[0])
+    with pytest.raises(ValueError, match="per-thread"):
+        writer.publish(buffer, 2)
+    writer.publish(buffer, streams[0])
+
+
 def test_between_processes(cuda, peer):
     path = f"/tmp/vmmshare-ring-{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

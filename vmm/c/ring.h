@@ -54,6 +54,7 @@ typedef struct vmmshare_ring_buffer {
 
 // The next buffer, for work that comes on `stream` later. For the reader that
 // sees what the writer's stream did before it published.
+//   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
 //   OUT_OF_RANGE       the writer has finished, and there are no more
 //   DEADLINE_EXCEEDED  may be tried again
 //   UNAVAILABLE        the other end hung up or has ended
@@ -64,7 +65,8 @@ VMMSHARE_API vmmshare_status vmmshare_ring_acquire(vmmshare_ring* ring,
                                                    vmmshare_ring_buffer* buffer,
                                                    vmmshare_error** error);
 // The writer hands over what is on `stream` now; the reader gives the buffer
-// back after that, and never waits. FAILED_PRECONDITION when it is not acquired.
+// back after that, and never waits. FAILED_PRECONDITION when it is not acquired;
+// INVALID_ARGUMENT for CU_STREAM_PER_THREAD.
 VMMSHARE_API vmmshare_status
 vmmshare_ring_pass(vmmshare_ring* ring, const vmmshare_ring_buffer* buffer,
                    void* stream, int64_t timeout_ns, vmmshare_error** error);

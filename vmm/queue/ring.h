@@ -147,6 +147,8 @@ class RingWriter {
   RingWriter& operator=(const RingWriter&) = delete;
 
   // The next buffer, for work that is put on `stream` after this call.
+  //   INVALID_ARGUMENT     CU_STREAM_PER_THREAD (its value is another stream on
+  //                        each thread)
   //   FAILED_PRECONDITION  the next one is acquired and not published yet; the
   //                        ring is finished
   //   DEADLINE_EXCEEDED    the reader is two laps behind; it may be tried again
@@ -161,7 +163,7 @@ class RingWriter {
 
   // Hands over what is put on `stream` before: `buffer.size` bytes, with
   // `buffer.tag`. Buffers may be published in any order.
-  //   INVALID_ARGUMENT     a size above the buffer's
+  //   INVALID_ARGUMENT     a size above the buffer's; CU_STREAM_PER_THREAD
   //   FAILED_PRECONDITION  the buffer is not acquired (published already, or of
   //                        another ring)
   //   UNAVAILABLE, DEADLINE_EXCEEDED  the reader hung up or does not read: the
@@ -220,6 +222,7 @@ class RingReader {
 
   // The next item. Work that is put on `stream` after this call sees what was
   // on the writer's stream when it was published.
+  //   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
   //   OUT_OF_RANGE       there are no more: the writer has finished
   //   DEADLINE_EXCEEDED  none came; may be tried again
   //   UNAVAILABLE        the writer hung up or has ended. Items that it
@@ -231,8 +234,9 @@ class RingReader {
   absl::StatusOr<RingBuffer> Acquire(CUstream stream, Deadline deadline);
 
   // Gives a buffer back once the work that is on `stream` now is done.
-  // FAILED_PRECONDITION when it is not acquired (released already); else as the
-  // driver answers: it is still acquired.
+  // FAILED_PRECONDITION when it is not acquired (released already);
+  // INVALID_ARGUMENT for CU_STREAM_PER_THREAD; else as the driver answers: it is
+  // still acquired.
   absl::Status Release(const RingBuffer& buffer, CUstream stream);
 
   // Waits on this thread until the contents of `buffer` are there. ABORTED or

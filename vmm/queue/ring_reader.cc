@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/queue/internal/ring_reader_state.h"
 
@@ -219,10 +220,12 @@ void RingReader::State::LetGo() {
 
 absl::StatusOr<RingBuffer> RingReader::Acquire(CUstream stream,
                                                Deadline deadline) {
+  RETURN_IF_ERROR(ring::CheckStream(stream));
   return state_->Acquire(stream, deadline);
 }
 
 absl::Status RingReader::Release(const RingBuffer& buffer, CUstream stream) {
+  RETURN_IF_ERROR(ring::CheckStream(stream));
   return state_->Release(buffer, stream);
 }
 

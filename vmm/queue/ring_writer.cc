@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
 #include "platform/os/process.h"
 #include "vmm/memory/internal/wire.h"
@@ -388,11 +389,13 @@ RingWriter::~RingWriter() {
 
 absl::StatusOr<RingBuffer> RingWriter::Acquire(CUstream stream,
                                                Deadline deadline) {
+  RETURN_IF_ERROR(ring::CheckStream(stream));
   return state_->Acquire(stream, deadline);
 }
 
 absl::Status RingWriter::Publish(const RingBuffer& buffer, CUstream stream,
                                  Deadline deadline) {
+  RETURN_IF_ERROR(ring::CheckStream(stream));
   return state_->Publish(buffer, stream, deadline);
 }
 

@@ -67,7 +67,7 @@ vmmshare_ring_buffer BufferOf(nb::handle item) {
 }
 
 void* StreamOf(std::intptr_t stream) {
-  CheckIsStream(stream);
+  CheckStream(stream);
   return reinterpret_cast<void*>(stream);
 }
 

@@ -48,7 +48,8 @@ class _End:
         self._lock = threading.Lock()  # A ring is for one thread at a time.
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> RingBuffer:
-        """The next buffer, for later work on `stream`, a CUstream as an int.
+        """The next buffer, for later work on `stream`, a CUstream as an int. ValueError for 2,
+        each thread's own.
 
         The writer's is free by then, the reader's is full. OutOfRange when the writer has
         finished, DeadlineExceeded, Unavailable when the other end has gone.

@@ -24,6 +24,14 @@ bool IsKnownToBePassed(const OwnedEvent& event) {
 
 }  // namespace
 
+absl::Status CheckStream(CUstream stream) {
+  if (stream != CU_STREAM_PER_THREAD) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the stream is CU_STREAM_PER_THREAD, which is another stream on each "
+      "thread, so that a ring cannot keep order by it; pass a stream of your "
+      "own, or CU_STREAM_LEGACY");
+}
+
 absl::Status LastPoint::Record(const platform::Driver& driver,
                                CUstream stream) {
   if (points_.size() >= kManyPoints) std::erase_if(points_, IsKnownToBePassed);

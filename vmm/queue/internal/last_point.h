@@ -21,6 +21,9 @@
 
 namespace vmm::ring {
 
+// INVALID_ARGUMENT for CU_STREAM_PER_THREAD.
+absl::Status CheckStream(CUstream stream);
+
 // Move-only; thread-compatible.
 class LastPoint {
  public:
