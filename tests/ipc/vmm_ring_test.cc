@@ -2,6 +2,8 @@
 // ahead of its reader.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -200,6 +202,45 @@ TEST_F(RingTest, WhatIsNotHeldCannotBePublishedOrReleased) {
   ExpectOk(ring_->Finish(Late()));
   EndReader();
   ExpectAllIsBack();
+}
+
+// Of a driver that cannot record what is on the stream.
+TEST_F(RingTest, AReleaseThatFailsGivesNothingBackAndOneThatDoesIsOk) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  const Stream stream;
+  RingSides sides =
+      Must(OpenBothSides(Must(Device::ByOrdinal(failing, 0)), Where(),
+                         {.buffers = 1, .bytes = kBytes}, Late()));
+  const RingBuffer out = Must(sides.writer->Acquire(stream.get(), Late()));
+  ExpectOk(sides.writer->Publish(out, stream.get(), Late()));
+  const RingBuffer in = Must(sides.reader->Acquire(stream.get(), Late()));
+  stream.Sync();
+  HeldStream held(device);
+  const DriverFault fault = {
+      .point = {.times = FaultPoint::kForEver, .this_thread_only = true},
+      .entry = "cuEventRecord",
+      .result = CUDA_ERROR_UNKNOWN};
+  faults.Arm(fault);
+  const absl::Status told = sides.reader->Release(in, held.get());
+  EXPECT_GT(faults.Disarm().fired, 0u);
+  EXPECT_THAT(std::string(told.message()), HasSubstr("cuEventRecord"));
+  ExpectOk(sides.reader->Await(in, Late()));  // It is still acquired.
+  // The signal is on its way when the second one fails.
+  DriverFault after_the_signal = fault;
+  after_the_signal.point.nth = 1;
+  faults.Arm(after_the_signal);
+  ExpectOk(sides.reader->Release(in, held.get()));
+  EXPECT_GT(faults.Disarm().fired, 0u);
+  ExpectFails(absl::StatusCode::kFailedPrecondition,
+              sides.reader->Release(in, held.get()), "released already");
+  // What is not recorded is waited for by its fence.
+  std::future<void> gone =
+      std::async(std::launch::async, [&] { sides.reader.reset(); });
+  EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(50)),
+            std::future_status::timeout);
+  held.Release();
+  gone.get();
 }
 
 // Its value is another stream on each thread.

@@ -153,14 +153,17 @@ absl::Status RingReader::State::Release(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number,
                      " is not acquired from this ring, or released already"));
   }
+  // The writer is told; whether this GPU is done only an own event tells. First:
+  // without one the buffer is not given back.
+  RETURN_IF_ERROR(held->last.Record(*driver_, stream));
   absl::Status put = held->free.Signal(stream, held->acquired);
   if (!put.ok()) return Judge(put, absl::InfinitePast());
   held->released = held->acquired;
   held->held = false;
-  // The writer is told; whether this GPU is done only an own event tells.
-  put = held->last.Record(*driver_, stream);
-  if (!put.ok()) held->last.Lose();
-  return put;
+  // The signal uses the fence's memory. Where that cannot be recorded it is given
+  // back all the same; what the fence says tells then.
+  held->last.Extend(*driver_, stream);
+  return absl::OkStatus();
 }
 
 absl::Status RingReader::State::OfFull(const Buffer& buffer,

@@ -53,6 +53,13 @@ absl::Status LastPoint::Record(const platform::Driver& driver,
   return absl::OkStatus();
 }
 
+void LastPoint::Extend(const platform::Driver& driver, CUstream stream) {
+  if (driver->cuEventRecord(points_.back().get().event, stream) !=
+      CUDA_SUCCESS) {
+    Lose();
+  }
+}
+
 absl::Status LastPoint::Await(Deadline deadline,
                               const std::function<bool()>& give_up) {
   absl::Duration pause = kShortestPause;

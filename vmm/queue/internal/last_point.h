@@ -30,6 +30,9 @@ class LastPoint {
   // The buffer was used by what is on `stream` now. After an error nothing is
   // recorded: who takes the buffer for used all the same calls Lose().
   absl::Status Record(const platform::Driver& driver, CUstream stream);
+  // After Record() of the same stream: what has come on it since is recorded too.
+  // Lose() where that cannot be.
+  void Extend(const platform::Driver& driver, CUstream stream);
   // The buffer was used by more than what is recorded.
   void Lose() { lost_ = true; }
 
