@@ -1,6 +1,8 @@
 // Leases of published memory: who imported what, asked back, waited for.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <future>
 #include <memory>
@@ -12,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/cuda/driver_table.h"
 #include "platform/ipc/lifeline.h"
 #include "platform/ipc/peer_watch.h"
+#include "tests/gpu/changed_driver.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/opened_memory.h"
 #include "tests/ipc/vmm_ipc_test.h"
@@ -389,6 +393,96 @@ TEST_F(EndpointLeases, WhoRefusesHasNone) {
                    .ok());
   Must(endpoint->WaitUntilAllReturned(Late()));
   ExpectSoon([&] { return endpoint->statistics().failed == 1; });
+}
+
+// An importer's driver that refuses the second cuMemMap. What was mapped first it
+// unmaps when it is let go on. One at a time.
+class SlowToUnmap {
+ public:
+  SlowToUnmap() { Current() = this; }
+
+  platform::Driver Driver() {
+    platform::DriverTable table = TestDriver().table();
+    table.cuMemMap = [](CUdeviceptr at, std::size_t size, std::size_t offset,
+                        CUmemGenericAllocationHandle handle,
+                        unsigned long long flags) {
+      if (++Current()->maps_ == 2) return CUDA_ERROR_OUT_OF_MEMORY;
+      Current()->first_ = at;
+      return TestDriver()->cuMemMap(at, size, offset, handle, flags);
+    };
+    table.cuMemUnmap = [](CUdeviceptr at, std::size_t size) {
+      if (at == Current()->first_) {
+        Current()->unmaps_.set_value();
+        Current()->may_.get_future().wait();
+      }
+      return TestDriver()->cuMemUnmap(at, size);
+    };
+    return ChangedDriver(table);
+  }
+  void AwaitUnmap() {
+    EXPECT_EQ(unmaps_.get_future().wait_for(std::chrono::seconds(30)),
+              std::future_status::ready);
+  }
+  void GoOn() { may_.set_value(); }
+
+ private:
+  static SlowToUnmap*& Current() {
+    static SlowToUnmap* current = nullptr;
+    return current;
+  }
+
+  int maps_ = 0;
+  CUdeviceptr first_ = 0;
+  std::promise<void> unmaps_, may_;
+};
+
+// Its owner would think that it may make new memory of it.
+TEST_F(EndpointLeases, WhatIsLetGoOfForARefusalIsHeldUntilThen) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Shared first = Publish(*endpoint);
+  const Shared second = Publish(*endpoint);
+  SlowToUnmap slow;
+  const platform::Driver its = slow.Driver();
+  std::future<absl::Status> opened = std::async(std::launch::async, [&] {
+    const Here here;
+    return OpenTickets(
+               its, {first.publication.ticket(), second.publication.ticket()},
+               Readable(), Late())
+        .status();
+  });
+  slow.AwaitUnmap();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      endpoint->WaitUntilAllReturned(absl::Now() + absl::Milliseconds(100))));
+  EXPECT_FALSE(endpoint->Leases().empty());
+  slow.GoOn();
+  const absl::Status refused = opened.get();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  Must(endpoint->WaitUntilAllReturned(Late()));
+}
+
+TEST_F(EndpointLeases, AReceiverThatRefusesLetsGoBeforeItSaysSo) {
+  auto [ours, theirs] = Must(platform::Channel::Pair());
+  const Allocation first = MakePattern(kGranule, 9);
+  const Allocation second = MakePattern(kGranule, 9);
+  SlowToUnmap slow;
+  const platform::Driver its = slow.Driver();
+  std::future<absl::Status> sent =
+      std::async(std::launch::async, [&, to = std::move(ours)]() mutable {
+        return SendAllocations(to, {first.shareable(), second.shareable()},
+                               Late());
+      });
+  std::future<absl::Status> received =
+      std::async(std::launch::async, [&, from = std::move(theirs)]() mutable {
+        const Here here;
+        return ReceiveAllocations(from, its, Readable(), Late()).status();
+      });
+  slow.AwaitUnmap();
+  EXPECT_EQ(sent.wait_for(std::chrono::milliseconds(100)),
+            std::future_status::timeout);
+  slow.GoOn();
+  EXPECT_THAT(std::string(sent.get().message()),
+              HasSubstr("the importer refused"));
+  EXPECT_TRUE(absl::IsResourceExhausted(received.get()));
 }
 
 TEST_F(EndpointLeases, AReturnOfWhatIsNotHeldEndsTheConnection) {

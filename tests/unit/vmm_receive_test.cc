@@ -428,6 +428,28 @@ TEST_F(ReceiveAllTest, ARefusalIsToldToTheSenderAndLeavesTheChannelInStep) {
   ExpectInStep();
 }
 
+// It is taken for the word that nothing is kept.
+TEST_F(ReceiveAllTest, NothingIsToldWhileWhatCameIsLetGoOf) {
+  sender_.Begin(2);
+  sender_.Part({{TicketOfChunks(1), TicketOfChunks(1)}}, 2);
+  const absl::Status status =
+      ReceiveAll(
+          receiver_,
+          [this](Incoming incoming) -> absl::Status {
+            imported_.push_back(std::move(incoming));
+            if (imported_.size() == 1) return absl::OkStatus();
+            imported_.clear();
+            EXPECT_TRUE(absl::IsDeadlineExceeded(
+                sender_.channel().Receive(absl::InfinitePast()).status()));
+            return absl::ResourceExhaustedError("no room here");
+          },
+          Late())
+          .status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(Must(sender_.Receive()).type, kRefused);
+  ExpectInStep();
+}
+
 TEST_F(ReceiveAllTest, ASenderThatDiesAfterTheLastPartDoesNoHarm) {
   sender_.Begin(1);
   sender_.Part({{TicketOfChunks(1)}}, 1);

@@ -38,6 +38,8 @@ bool IsMemoryOf(const Ticket& came, const Ticket& wanted) {
 // What becomes of one that came, and how it may be mapped.
 using Take = std::function<absl::Status(const Wanted&, protocol::Incoming,
                                         Access granted)>;
+// Lets go of all that came: the owner is told that nothing is kept.
+using Drop = std::function<void()>;
 
 using Leases = std::vector<std::shared_ptr<const HeldLease>>;
 
@@ -46,7 +48,7 @@ using Leases = std::vector<std::shared_ptr<const HeldLease>>;
 absl::StatusOr<Leases> ReceiveBatch(absl::Span<const Wanted> batch,
                                     Deadline deadline,
                                     const platform::PeerPolicy& owners,
-                                    const Take& take) {
+                                    const Take& take, const Drop& drop) {
   const Wanted& first = batch.front();
   std::vector<ShareKey> keys;
   std::vector<MemoryId> ids;  // Of what came.
@@ -63,7 +65,11 @@ absl::StatusOr<Leases> ReceiveBatch(absl::Span<const Wanted> batch,
       granted.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
         ids.push_back(incoming.ticket.id);
-        return take(batch[next++], std::move(incoming), granted.access);
+        absl::Status taken =
+            take(batch[next++], std::move(incoming), granted.access);
+        // The refusal comes next.
+        if (!taken.ok()) drop();
+        return taken;
       },
       deadline, &in_step, nullptr, protocol::kMaxAllocations,
       [&](const Ticket& ticket) -> absl::Status {
@@ -77,6 +83,7 @@ absl::StatusOr<Leases> ReceiveBatch(absl::Span<const Wanted> batch,
         return absl::OkStatus();
       });
   if (!count.ok()) {
+    drop();
     protocol::GiveUp(granted.channel, count.status());
     return count.status();
   }
@@ -101,21 +108,26 @@ absl::Status OpenBatch(const platform::Driver& driver,
                        std::vector<std::optional<ImportedAllocation>>& out) {
   ASSIGN_OR_RETURN(
       const Leases leases,
-      ReceiveBatch(batch, deadline, owners,
-                   [&](const Wanted& wanted, const protocol::Incoming& incoming,
-                       Access granted) -> absl::Status {
-                     RETURN_IF_ERROR(
-                         CheckGranted(granted, WantsToWrite(options)));
-                     for (std::size_t place : wanted.places) {
-                       ASSIGN_OR_RETURN(
-                           ImportedAllocation one,
-                           ImportedAllocation::Open(driver, incoming.ticket,
-                                                    incoming.handles, options));
-                       one.LimitTo(granted);
-                       out[place] = std::move(one);
-                     }
-                     return absl::OkStatus();
-                   }));
+      ReceiveBatch(
+          batch, deadline, owners,
+          [&](const Wanted& wanted, const protocol::Incoming& incoming,
+              Access granted) -> absl::Status {
+            RETURN_IF_ERROR(CheckGranted(granted, WantsToWrite(options)));
+            for (std::size_t place : wanted.places) {
+              ASSIGN_OR_RETURN(
+                  ImportedAllocation one,
+                  ImportedAllocation::Open(driver, incoming.ticket,
+                                           incoming.handles, options));
+              one.LimitTo(granted);
+              out[place] = std::move(one);
+            }
+            return absl::OkStatus();
+          },
+          [&] {
+            for (const Wanted& one : batch) {
+              for (std::size_t place : one.places) out[place].reset();
+            }
+          }));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     for (std::size_t place : batch[i].places) out[place]->HoldLease(leases[i]);
   }
@@ -194,19 +206,21 @@ absl::StatusOr<FetchedHandles> FetchRaw(const platform::Driver& driver,
   const Wanted wanted{std::move(parsed), {0}};
   Ticket came;
   std::vector<RawHandle> chunks;
-  ASSIGN_OR_RETURN(
-      Leases leases,
-      ReceiveBatch(absl::MakeConstSpan(&wanted, 1), deadline, owners,
-                   [&](const Wanted&, protocol::Incoming incoming,
-                       Access granted) -> absl::Status {
-                     RETURN_IF_ERROR(CheckGranted(granted, true));
-                     came = incoming.ticket;
-                     for (std::size_t i = 0; i < incoming.handles.size(); ++i) {
-                       chunks.push_back({came.kind, came.layout.SizeOf(i),
-                                         std::move(incoming.handles[i])});
-                     }
-                     return absl::OkStatus();
-                   }));
+  ASSIGN_OR_RETURN(Leases leases,
+                   ReceiveBatch(
+                       absl::MakeConstSpan(&wanted, 1), deadline, owners,
+                       [&](const Wanted&, protocol::Incoming incoming,
+                           Access granted) -> absl::Status {
+                         RETURN_IF_ERROR(CheckGranted(granted, true));
+                         came = incoming.ticket;
+                         for (std::size_t i = 0; i < incoming.handles.size();
+                              ++i) {
+                           chunks.push_back({came.kind, came.layout.SizeOf(i),
+                                             std::move(incoming.handles[i])});
+                         }
+                         return absl::OkStatus();
+                       },
+                       [&] { chunks.clear(); }));
   return FetchedHandles(std::move(came), std::move(chunks),
                         std::move(leases.front()));
 }

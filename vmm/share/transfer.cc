@@ -43,7 +43,10 @@ absl::StatusOr<std::vector<ImportedAllocation>> ReceiveAllocations(
       [&](const protocol::Incoming& incoming) -> absl::Status {
         absl::StatusOr<ImportedAllocation> one = ImportedAllocation::Open(
             driver, incoming.ticket, incoming.handles, options);
-        if (!one.ok()) return one.status();
+        if (!one.ok()) {
+          imported.clear();  // First: the refusal says that nothing is kept.
+          return one.status();
+        }
         imported.push_back(*std::move(one));
         return absl::OkStatus();
       },

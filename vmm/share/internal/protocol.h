@@ -108,10 +108,11 @@ absl::Status SendAll(platform::Channel& channel,
 
 // Receives an exchange and hands each allocation to `import` as soon as its
 // handles are complete, in order. After the first error of `import` the rest
-// is read and dropped, the sender is told, and the error returned. Else how
-// many came. An error that the sender sent comes back with its code and "the
-// owner refused: ". A sender of more than `most` breaks the protocol: nothing
-// of it is imported.
+// is read and dropped, the sender is told, and the error returned. The sender
+// takes that for the word that nothing is kept: `import` lets go of all that it
+// was given before it returns an error. Else how many came. An error that the
+// sender sent comes back with its code and "the owner refused: ". A sender of more
+// than `most` breaks the protocol: nothing of it is imported.
 absl::StatusOr<std::size_t> ReceiveAll(
     platform::Channel& channel,
     const std::function<absl::Status(Incoming)>& import, Deadline deadline,
@@ -130,7 +131,7 @@ absl::StatusOr<std::size_t> TryReceiveAll(
 // Of one that asked an endpoint for something and does not wait for it any
 // longer, before it closes the channel: says by kRefused that nothing is kept,
 // if that can be said at once. Nothing where kHangingUpMayLoseHandles: handles
-// may be in this process that it never hears of.
+// may be in this process that it never hears of. REQUIRES: nothing is kept.
 void GiveUp(platform::Channel& channel, const absl::Status& why);
 
 // Tells the peer an error: `type` is kAbort or kRefused.
