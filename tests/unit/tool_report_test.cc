@@ -51,7 +51,8 @@ Report Quiet() {
       {platform::DescriptorLimits{1 << 20, 1 << 20},
        platform::FileSpace{64 << 20, 32 << 20}, std::string(), false, 0, false,
        platform::MpsDaemon{"/tmp/mps", false, 0}, platform::NvidiaModules{},
-       absl::OkStatus(), std::nullopt, std::nullopt, std::nullopt},
+       absl::OkStatus(), std::string("/run/vmmshare"), absl::OkStatus(),
+       std::nullopt, std::nullopt, std::nullopt},
       {},
       std::nullopt};
 }
@@ -168,20 +169,22 @@ TEST(ToolReport, ASystemWithoutImexHasNoWordOfIt) {
 
 TEST(ToolReport, EveryLimitThatIsNotKnownIsNullAndHasItsReasonInTheText) {
   Report report = Quiet();
-  report.limits = {Because("a1"), Because("a2"), Because("a3"), Because("a4"),
-                   Because("a5"), Because("a6"), Because("a7"), Because("a8"),
-                   Because("a9"), std::nullopt,  std::nullopt,  std::nullopt};
+  report.limits = {Because("a1"), Because("a2"),  Because("a3"),  Because("a4"),
+                   Because("a5"), Because("a6"),  Because("a7"),  Because("a8"),
+                   Because("a9"), Because("a10"), Because("a11"), std::nullopt,
+                   std::nullopt,  std::nullopt};
   const std::string text = TextOf(report);
   for (const char* line :
        {"descriptors unknown: a1", "/dev/shm unknown: a2",
         "container unknown: a3", "WSL2 unknown: a4", "ptrace scope unknown: a5",
         "MPS unknown: a7", "modules unknown: a8",
-        "peers' death cannot be watched: a9"}) {
+        "peers' death cannot be watched before Linux 6.5: a9",
+        "sockets unknown: a10"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   const nlohmann::json limits = JsonOf(report)["limits"];
   for (const auto& [name, value] : limits.items()) {
-    if (name == "process_reference") {
+    if (name == "process_reference" || name == "boot_id") {
       EXPECT_EQ(value, false);
     } else {
       EXPECT_TRUE(value.is_null()) << name;
