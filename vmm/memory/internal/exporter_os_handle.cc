@@ -55,8 +55,9 @@ absl::StatusOr<OwnedMemoryHandle> Open(const Driver& driver,
                      " ", handle->get(), ")"),
         "It must come from cuMemExportToShareableHandle of a driver of this "
         "machine.");
-    // So it answers to what is no memory of its own (measured).
-    return r == CUDA_ERROR_UNKNOWN
+    // So it answers to what is no memory of its own (measured). Where the process
+    // is short of something, that may be why.
+    return r == CUDA_ERROR_UNKNOWN && !absl::IsResourceExhausted(refused)
                ? platform::WithCode(refused, absl::StatusCode::kInvalidArgument)
                : refused;
   }
