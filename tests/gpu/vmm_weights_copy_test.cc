@@ -153,6 +153,35 @@ TEST_F(WeightsCopyTest, AreSealedWithTheirChecksums) {
   ExpectCopied(writer);
 }
 
+TEST_F(WeightsCopyTest, OfASealedSetAreWaitedForToo) {
+  DriverFaults faults;
+  const platform::Driver counting = FaultyDriver(driver(), &faults);
+  const auto waits = [&] {
+    return faults.CallsByEntry()["cuStreamSynchronize"];
+  };
+  std::optional<TensorSetWriter> writer = Begin(counting);
+  Must(writer->Seal({}));
+  // Nothing is under way.
+  faults.ResetCounts();
+  writer.reset();
+  EXPECT_EQ(waits(), 0u);
+  writer = Begin(counting);
+  Must(writer->Seal({}));
+  Must(writer->CopyAll(AllFrom(from_->address()), nullptr));
+  faults.ResetCounts();
+  writer.reset();
+  EXPECT_GE(waits(), 1u);
+  // Also by whoever has the writer then.
+  TensorSetWriter first = Begin(counting);
+  Must(first.Seal({}));
+  Must(first.CopyAll(AllFrom(from_->address()), nullptr));
+  writer = Begin(counting);
+  *writer = std::move(first);
+  faults.ResetCounts();
+  writer.reset();
+  EXPECT_GE(waits(), 1u);
+}
+
 // What a kernel may not read would end the context, so the driver copies it.
 TEST_F(WeightsCopyTest, OfMemoryOfTheHostTheSame) {
   void* pinned = nullptr;

@@ -92,6 +92,7 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
     memory_ = std::move(other.memory_);
     progress_ = std::move(other.progress_);
     is_sealed_ = other.is_sealed_;
+    copies_after_seal_ = other.copies_after_seal_;
   }
   return *this;
 }
@@ -99,7 +100,8 @@ TensorSetWriter& TensorSetWriter::operator=(TensorSetWriter&& other) noexcept {
 void TensorSetWriter::FinishCopies() {
   // Whoever gives up frees the memory next: a copy that is still under way there
   // would end the context.
-  if (memory_ != nullptr && !is_sealed_) memory_->Finish().IgnoreError();
+  if (memory_ == nullptr || (is_sealed_ && !copies_after_seal_)) return;
+  memory_->Finish().IgnoreError();
 }
 
 CUdeviceptr TensorSetWriter::address(std::size_t tensor) const {
@@ -190,6 +192,8 @@ absl::Status TensorSetWriter::CopyAll(absl::Span<const Source> sources,
   for (const Source& source : sources) {
     progress_[source.tensor].in_order = false;
   }
+  // Also where it fails: some may be under way.
+  copies_after_seal_ |= is_sealed_ && stream == nullptr && !copies.empty();
   return memory_->WriteAllFrom(copies, stream, from == From::kDevice);
 }
 
@@ -229,6 +233,7 @@ absl::Status TensorSetWriter::TakeChecksums() {
 
 void TensorSetWriter::Reopen() {
   is_sealed_ = false;
+  copies_after_seal_ = false;
   for (Progress& progress : progress_) {
     if (progress.was_taken) progress.in_order = false;
     progress.was_taken = false;
