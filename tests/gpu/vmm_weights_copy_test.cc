@@ -320,6 +320,27 @@ TEST_F(WeightsCopyTest, AWriterHasAHandleOfItsMemoryOpen) {
   EXPECT_EQ(faults.CallsByEntry()[kExport], 0u);
 }
 
+// They are what the process is short of.
+TEST_F(WeightsCopyTest, AWriterKeepsNoHandlesWhereThereAreNotEnough) {
+  DriverFaults faults;
+  const platform::Driver failing = FaultyDriver(driver(), &faults);
+  memory_ = Must(Allocation::Create(
+      device, {.size = 4 * kGranule, .max_chunk_size = kGranule}));
+  ASSERT_EQ(memory_->shareable().layout().count(), 4u);
+  { const TensorSetWriter writer = Begin(failing); }
+  const std::size_t before = OpenHandles().size();
+  {
+    const TensorSetWriter writer = Begin(failing);
+    EXPECT_EQ(OpenHandles().size(), before + 4);
+  }
+  faults.Arm({.point = {.nth = 1, .times = FaultPoint::kForEver},
+              .entry = "cuMemExportToShareableHandle",
+              .result = CUDA_ERROR_OPERATING_SYSTEM});
+  const TensorSetWriter writer = Begin(failing);
+  EXPECT_GE(faults.Disarm().fired, 1u);
+  EXPECT_EQ(OpenHandles().size(), before);
+}
+
 TEST_F(WeightsCopyTest, WhatTheDriverRefusesIsTold) {
   DriverFaults faults;
   const platform::Driver failing = FaultyDriver(driver(), &faults);

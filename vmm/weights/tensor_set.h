@@ -65,8 +65,8 @@ class TensorSetWriter {
   // Lays `layout` out in `size` bytes at `address`, and takes away what set was
   // there before. Memory of a device is written in its primary context, which is
   // made if nobody has. Of memory that can be shared the writer keeps a handle of
-  // each chunk open: the first takes the driver long, and while it publishes readers
-  // would wait for that.
+  // each chunk open, if it gets them all: the first takes the driver long, and while it
+  // publishes readers would wait for that.
   // REQUIRES: all of it is mapped for whoever has access to its beginning, until the
   // writer ends.
   //   INVALID_ARGUMENT     `size` is less than layout.size(), or leaves the memory;
