@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -275,6 +276,74 @@ TEST_F(WeightsCopyTest, OfAnotherDeviceTheSame) {
   Wipe();
   Must(writer.CopyAll(AllFrom(there.address()), nullptr));
   EXPECT_EQ(faults.CallsByEntry()["cuLaunchKernel"], 0u);
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  ExpectCopied(writer);
+}
+
+// Range attributes of the driver answer what was reserved, and not what is mapped.
+TEST_F(WeightsCopyTest, OfNeighboursOfTwoPlacesOnlyTheDevicesOwnByAKernel) {
+  const std::uint64_t size = bytes_.size();
+  std::vector<AllocationOptions> others(1);
+  std::vector<Device> owners = {device};
+  others[0].host_numa_node = 0;
+  if (const Device* const peer = Peer(); peer != nullptr) {
+    owners.push_back(*peer);
+    others.emplace_back().also = {{Location::On(device), Access::kReadWrite}};
+  }
+  for (std::size_t which = 0; which < others.size(); ++which) {
+    const auto range = std::make_shared<const AddressRange>(
+        Must(AddressRange::Reserve(driver(), 2 * size)));
+    const Allocation first = Must(
+        Allocation::Create(device, {.size = size, .at = Placement{range, 0}}));
+    AllocationOptions options = others[which];
+    options.size = size;
+    options.at = Placement{range, size};
+    const Allocation second = Must(Allocation::Create(owners[which], options));
+    for (const Allocation* each : {&first, &second}) {
+      const PrimaryContext context =
+          Must(PrimaryContext::Retain(each->device()));
+      const CurrentContext current = Must(context.MakeCurrent());
+      EXPECT_EQ(driver()->cuMemcpyHtoD(each->address(), bytes_.data(), size),
+                CUDA_SUCCESS);
+      EXPECT_EQ(driver()->cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+    DriverFaults faults;
+    const platform::Driver counting = FaultyDriver(driver(), &faults);
+    TensorSetWriter writer = Begin(counting);
+    Wipe();
+    // The one of any bytes that comes first is of the device's own.
+    std::vector<Source> sources = AllFrom(first.address());
+    std::uint64_t from_second = 0;
+    for (std::size_t i = 0; i < kTensors; i += 2) {
+      sources[i].from += size;
+      if (LengthOf(static_cast<int>(i)) > 0) ++from_second;
+    }
+    faults.ResetCounts();
+    Must(writer.CopyAll(sources, nullptr));
+    EXPECT_EQ(faults.CallsByEntry()["cuMemcpyDtoDAsync"], from_second);
+    EXPECT_GE(faults.CallsByEntry()["cuLaunchKernel"], 1u);
+    EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    ExpectCopied(writer);
+  }
+}
+
+TEST_F(WeightsCopyTest, OfChunksSideBySideAKernelCopiesAll) {
+  const Allocation chunks = Must(Allocation::Create(
+      device, {.size = bytes_.size(), .max_chunk_size = kGranule}));
+  EXPECT_EQ(
+      driver()->cuMemcpyHtoD(chunks.address(), bytes_.data(), bytes_.size()),
+      CUDA_SUCCESS);
+  EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  DriverFaults faults;
+  const platform::Driver counting = FaultyDriver(driver(), &faults);
+  TensorSetWriter writer = Begin(counting);
+  Wipe();
+  // One of them lies in two chunks.
+  ASSERT_LT(OffsetOf(2007), kGranule);
+  ASSERT_GT(OffsetOf(2007) + static_cast<std::uint64_t>(LengthOf(2007)),
+            kGranule);
+  Must(writer.CopyAll(AllFrom(chunks.address()), nullptr));
+  EXPECT_EQ(faults.CallsByEntry()["cuMemcpyDtoDAsync"], 0u);
   EXPECT_EQ(driver()->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   ExpectCopied(writer);
 }

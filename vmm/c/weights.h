@@ -156,7 +156,7 @@ VMMSHARE_API vmmshare_status vmmshare_weights_copy_all(
     vmmshare_error** error);
 enum {
   // All addresses are memory of the set's device, as the caller knows: the driver is
-  // not asked, which takes it half a microsecond for a range.
+  // not asked, which takes it about a microsecond a mapping.
   VMMSHARE_WEIGHTS_FROM_DEVICE = 1
 };
 enum {

@@ -152,7 +152,7 @@ class TensorSetWriter {
     CUdeviceptr from = 0;
   };
   enum class From {
-    kAnywhere,  // The driver is asked, half a microsecond a range of memory.
+    kAnywhere,  // The driver is asked, about a microsecond a mapping.
     kDevice,    // All of it is the set's device's own, as the caller knows.
   };
   absl::Status CopyAll(absl::Span<const Source> sources, CUstream stream,

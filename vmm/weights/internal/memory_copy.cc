@@ -37,36 +37,51 @@ bool IsForTheCpu(const absl::Status& status) {
 }
 
 // Says of memory whether it is a device's own, so that a kernel there may read it:
-// what is not would end the context. Asks the driver once for a range.
+// what is not would end the context. Asks the driver once for a mapping.
 class OwnMemory {
  public:
   OwnMemory(const platform::Driver& driver, const Device& device)
       : driver_(driver), ordinal_(device.ordinal()) {}
 
+  // REQUIRES: the device's context is current.
   absl::StatusOr<bool> Has(CUdeviceptr from, std::uint64_t bytes) {
-    if (!IsWithin(from, bytes)) {
-      CUmemorytype type = CU_MEMORYTYPE_HOST;
-      int ordinal = -1;
-      std::size_t size = 0;
-      CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                     CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-      void* answers[] = {&type, &ordinal, &begin_, &size};
-      if (CUresult r = driver_->cuPointerGetAttributes(4, which, answers, from);
-          r != CUDA_SUCCESS) {
-        return driver_.Error(r, Call("cuPointerGetAttributes", from, bytes));
-      }
-      size_ = size;
-      is_own_ = type == CU_MEMORYTYPE_DEVICE && ordinal == ordinal_;
+    // The chunks of one memory lie side by side.
+    while (bytes > 0) {
+      if (!Knows(from)) RETURN_IF_ERROR(Ask(from));
+      if (!is_own_ || !Knows(from)) return false;
+      const auto here = std::min<std::uint64_t>(bytes, size_ - (from - begin_));
+      from += here;
+      bytes -= here;
     }
-    return is_own_ && IsWithin(from, bytes);
+    return true;
   }
 
  private:
-  bool IsWithin(CUdeviceptr from, std::uint64_t bytes) const {
-    return from >= begin_ && from - begin_ <= size_ &&
-           bytes <= size_ - (from - begin_);
+  bool Knows(CUdeviceptr at) const {
+    return at >= begin_ && at - begin_ < size_;
+  }
+
+  absl::Status Ask(CUdeviceptr at) {
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    int ordinal = -1;
+    std::size_t size = 0;
+    CUpointer_attribute which[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void* answers[] = {&type, &ordinal, &begin_, &size};
+    if (CUresult r = driver_->cuPointerGetAttributes(4, which, answers, at);
+        r != CUDA_SUCCESS) {
+      return driver_.Error(
+          r, absl::StrCat("cuPointerGetAttributes(0x", absl::Hex(at), ")"));
+    }
+    is_own_ = type == CU_MEMORYTYPE_DEVICE && ordinal == ordinal_;
+    // That range is all that was reserved: memory of several devices may lie there.
+    if (driver_->cuMemGetAddressRange(&begin_, &size, at) != CUDA_SUCCESS) {
+      is_own_ = false;
+      size = 0;
+    }
+    size_ = size;
+    return absl::OkStatus();
   }
 
   const platform::Driver& driver_;
