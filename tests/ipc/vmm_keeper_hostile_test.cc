@@ -462,6 +462,40 @@ TEST_F(HostileKeeperTest, AKeeperThatAnnouncesMemoryAndSendsNoneIsLeft) {
   keeper.join();
 }
 
+// It may write under it still: the connection stays until the client ends it.
+TEST_F(HostileKeeperTest, WhoLeavesAKeeperForgetsNoLockThatItHadBefore) {
+  for (const bool taken_over : {false, true}) {
+    SCOPED_TRACE(taken_over);
+    std::uint16_t next = 0;
+    std::thread keeper([&] {
+      AnswerOnce(listener(), [&](Channel& c) {
+        Must(platform::ReceiveLifeline(c, Late()));
+        Must(c.Send(keeper::kOk, {}, {}, Late()));
+        EXPECT_EQ(Must(c.Receive(Late())).type, keeper::kAttachOrCreate);
+        Must(c.Send(keeper::kAttached,
+                    keeper::EncodeAttached({.taken_over = taken_over}), {},
+                    Late()));
+        next = Must(c.Receive(Late())).type;
+      });
+    });
+    {
+      KeeperClient client = ClientOf(address());
+      Must(client.Lock(kName, Late()));
+      const absl::Status status =
+          client
+              .AttachOrCreate(
+                  kName, kGranule, driver(), {.until_sealed = taken_over},
+                  [] { return absl::AbortedError("not asked for"); },
+                  absl::Now() + absl::Seconds(1))
+              .status();
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      EXPECT_FALSE(client.is_open());
+    }
+    keeper.join();
+    EXPECT_EQ(next, protocol::kRefused);
+  }
+}
+
 TEST_F(HostileKeeperTest, AKeeperThatRefusesWhatItAskedForKeepsNothing) {
   std::uint16_t last = 0;
   std::thread keeper([&] {

@@ -198,9 +198,10 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
     if (!attached.ok()) return About(attached.status(), name);
     absl::Status allowed = CheckNotSealed(*channel_, *attached, options.import);
     if (!allowed.ok()) return About(allowed, name);
+    bool is_new_lock = false;
     if (attached->taken_over) {
       result.outcome = KeptMemoryFrom::kTakenOver;
-      locked_.insert(std::string(name));
+      is_new_lock = locked_.insert(std::string(name)).second;
     }
     bool in_step = true;
     absl::StatusOr<ImportedAllocation> imported = ReceiveKept(
@@ -208,7 +209,8 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
         attached->taken_over ? ForWriting(options.import) : options.import,
         size, deadline, &in_step);
     if (!in_step) {
-      locked_.erase(std::string(name));  // Nothing of it is mapped.
+      // Nothing of it is mapped; of what was locked before something may be.
+      if (is_new_lock) locked_.erase(std::string(name));
       Disconnect(protocol::kRefused);
     }
     if (!imported.ok()) {
