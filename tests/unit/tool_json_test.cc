@@ -40,6 +40,17 @@ TEST(Json, EscapesWhatMustBe) {
   EXPECT_EQ(Printed(absl::string_view("\0", 1)), "\"\\u0000\"");
 }
 
+// In UTF-8 a terminal obeys these too.
+TEST(Json, EscapesControlCharactersBeyondAscii) {
+  EXPECT_EQ(Printed("a\x7f"), "\"a\\u007f\"");
+  EXPECT_EQ(Printed("\xc2\x80\xc2\x9b"
+                    "31m"),
+            "\"\\u0080\\u009b31m\"");
+  EXPECT_EQ(Printed("\xc2\x9f\xc2\xa0\xc3\x9b"), "\"\\u009f\xc2\xa0\xc3\x9b\"");
+  const std::string all = "\x01\x7f\xc2\x80\xc2\x9f\xc2\xa0";
+  EXPECT_EQ(nlohmann::json::parse(Printed(all)), all);
+}
+
 TEST(Json, KeepsUtf8AndReplacesWhatIsNone) {
   for (const char* text : {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
                            "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"}) {

@@ -237,6 +237,16 @@ TEST(ToolReport, WithoutADriverOrDevicesNothingIsUsable) {
   EXPECT_EQ(JsonOf(report)["required"], "fabric");
 }
 
+TEST(ToolPage, WhatATerminalObeysBecomesAQuestionMark) {
+  Page page(/*colour=*/false);
+  page.Plain("a\x1b[31m \x7f \xc3\xa9");
+  page.Row("\xc2\x9b",
+           "\x9b"
+           "31m");
+  EXPECT_EQ(std::move(page).Take(),
+            "a?[31m ? \xc3\xa9\n  ??              ?31m\n");
+}
+
 TEST(ToolPage, ALabelThatIsTooLongHasASpaceBehindIt) {
   Page page(/*colour=*/true);
   page.Row("a label of more than its columns", "text", 0, Ink::kBad);

@@ -40,6 +40,38 @@ TEST(WeightsText, ShowsEachTensorAndInWhichOneItLies) {
             "           128 bfloat16      [0, 2] none\n");
 }
 
+// Metadata are another process's, or a file's.
+TEST(WeightsText, HasNothingThatATerminalObeys) {
+  const auto shown = [](const std::string& value) {
+    TensorManifest manifest;
+    manifest.metadata = {{"note", value}};
+    const std::string text = AsText("llm", manifest);
+    const std::size_t begin = text.find("note: ") + 6;
+    return text.substr(begin, text.size() - begin - 1);
+  };
+  EXPECT_EQ(shown("\x1b[31m\t\x7f\"\\"), "\\x1b[31m\\t\\x7f\\\"\\\\");
+  // The same sequence as one character of C1, and as its bare byte.
+  EXPECT_EQ(shown("\xc2\x9b"
+                  "31m"),
+            "\\xc2\\x9b31m");
+  EXPECT_EQ(shown("\x9b"
+                  "31m"),
+            "\\x9b31m");
+  EXPECT_EQ(shown("\xc2\x80\xc2\x9f"), "\\xc2\\x80\\xc2\\x9f");
+  // Overlong, a surrogate, past the end, cut off.
+  EXPECT_EQ(shown("\xc0\x9b"), "\\xc0\\x9b");
+  EXPECT_EQ(shown("\xe0\x82\x9b"), "\\xe0\\x82\\x9b");
+  EXPECT_EQ(shown("\xed\xa0\x80"), "\\xed\\xa0\\x80");
+  EXPECT_EQ(shown("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(shown("\xe2\x82z"), "\\xe2\\x82z");
+  EXPECT_EQ(shown("\xe2\x82"), "\\xe2\\x82");
+  for (const char* text :
+       {"\xc2\xa0", "\xc3\x9b", "\xe2\x82\xac", "\xed\x9f\xbf",
+        "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_EQ(shown(text), text);
+  }
+}
+
 TEST(WeightsText, HasNoLineForAFingerprintThatIsNotThere) {
   EXPECT_EQ(AsText("llm", TensorManifest{}),
             "llm\n  generation 0, 0 tensors, 0 bytes of data\n");

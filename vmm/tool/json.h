@@ -11,7 +11,8 @@ namespace vmm::tool {
 using Json = nlohmann::ordered_json;
 
 // RFC 8259, indented, with a newline at the end. Bytes that are not UTF-8
-// become U+FFFD.
+// become U+FFFD. Of control characters, which a terminal obeys, none is as it is:
+// U+007F to U+009F are escaped too.
 std::string JsonText(const Json& json);
 
 }  // namespace vmm::tool

@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "vmm/tool/printable.h"
 
 namespace vmm::tool {
 namespace {
@@ -11,22 +12,14 @@ constexpr std::size_t kWidth = 96;
 constexpr std::size_t kLabel = 16;  // Columns of what stands before a text.
 constexpr std::size_t kMark = 9;
 
-std::string Printable(absl::string_view text) {
-  std::string printable(text);
-  for (char& c : printable) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
-  }
-  return printable;
-}
-
 }  // namespace
 
 void Page::Heading(absl::string_view text) {
-  absl::StrAppend(&out_, Paint(Printable(text), Ink::kStrong), "\n");
+  absl::StrAppend(&out_, Paint(Masked(text), Ink::kStrong), "\n");
 }
 
 void Page::Plain(absl::string_view line) {
-  absl::StrAppend(&out_, absl::StripTrailingAsciiWhitespace(Printable(line)),
+  absl::StrAppend(&out_, absl::StripTrailingAsciiWhitespace(Masked(line)),
                   "\n");
 }
 
@@ -65,12 +58,12 @@ std::string Page::Paint(absl::string_view text, Ink ink) const {
 void Page::Start(std::size_t indent, absl::string_view label, std::size_t width,
                  Ink ink) {
   out_.append(indent, ' ');
-  out_.append(Paint(Printable(label), ink));
+  out_.append(Paint(Masked(label), ink));
   out_.append(label.size() < width ? width - label.size() : 1, ' ');
 }
 
 void Page::Wrap(absl::string_view text, std::size_t indent) {
-  const std::string printable = Printable(text);
+  const std::string printable = Masked(text);
   std::size_t column = indent;
   bool first = true;
   for (absl::string_view word : absl::StrSplit(printable, ' ')) {

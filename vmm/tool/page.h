@@ -15,8 +15,9 @@ namespace vmm::tool {
 enum class Ink { kPlain, kGood, kBad, kWarn, kStrong };
 
 // Lines of at most 96 columns, but for words that are longer. Control
-// characters in what is printed become '?': names of files and environment
-// variables are other people's, and a terminal obeys what it reads.
+// characters in what is printed become '?', and so do bytes that are no UTF-8:
+// names of files and environment variables are other people's, and a terminal obeys
+// what it reads.
 class Page {
  public:
   // `colour`: with terminal sequences.

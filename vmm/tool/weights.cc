@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +15,7 @@
 #include "vmm/tool/driver_choice.h"
 #include "vmm/tool/json.h"
 #include "vmm/tool/print.h"
+#include "vmm/tool/printable.h"
 
 namespace vmm::tool {
 namespace {
@@ -106,7 +106,7 @@ absl::StatusOr<std::string> Answer(const WeightsOptions& options) {
 std::string AsText(const std::string& name, const TensorManifest& manifest) {
   std::string text = Line(name, manifest);
   for (const auto& [key, value] : manifest.metadata) {
-    absl::StrAppend(&text, "  ", key, ": ", absl::Utf8SafeCEscape(value), "\n");
+    absl::StrAppend(&text, "  ", key, ": ", Escaped(value), "\n");
   }
   for (const TensorInfo& tensor : manifest.tensors) {
     absl::StrAppendFormat(
