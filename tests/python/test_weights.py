@@ -627,12 +627,12 @@ def test_import_does_not_import_pytorch():
 
 # --- the command
 
-def command(keeper, *words):
+def command(keeper, *words, env=None):
     import vmmshare.testing
     return subprocess.run([sys.executable, "-m", "vmmshare", "weights", *words,
                            f"--address={keeper.address}",
                            f"--driver={vmmshare.testing.host_driver()}"],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def test_the_command(keeper, tmp_path):
@@ -1007,6 +1007,56 @@ def test_a_set_that_is_damaged_is_not_listed(keeper, at):
                              "--driver=host", f"--address={keeper.address}"],
                             capture_output=True, text=True)
     assert [one["name"] for one in json.loads(listed.stdout)] == ["good"], listed.stderr
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def test_a_set_past_a_limit_is_not_listed_and_the_others_are(keeper):
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        draft.put("good", address=keeper.address)
+        raw = bytearray(np.from_dlpack(draft.memory.array(draft.nbytes, "uint8")))
+    at, size = struct.unpack_from("<QQ", raw, len(raw) - 24)
+    struct.pack_into("<I", raw, at + 32, 262_145)  # Tensors.
+    struct.pack_into("<I", raw, at + size - 4, crc32c(raw[at:at + size - 4]))
+    damaged = vs.Allocation(nbytes=len(raw), **HOST)
+    np.from_dlpack(damaged.array(len(raw), "uint8"))[:] = raw
+    vs.keeper.put("damaged", damaged, seal=True, address=keeper.address)
+    with pytest.raises(vs.errors.ResourceExhausted, match="262145 tensors"):
+        vs.weights.open("damaged", address=keeper.address)
+    assert [one["name"] for one in vs.weights.list(address=keeper.address)] == ["good"]
+    listed = command(keeper, "list", "--json")
+    assert [one["name"] for one in json.loads(listed.stdout)] == ["good"], listed.stderr
+
+
+def test_a_set_that_cannot_be_opened_here_is_listed_with_the_reason(keeper):
+    put(keeper, 1)
+    nbytes = vs.weights.list(address=keeper.address)[0]["nbytes"]
+    # Of two devices this one sees the other alone.
+    hidden = {**os.environ, "VMMSHARE_HOST_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "1"}
+    listed = command(keeper, "list", env=hidden)
+    assert listed.returncode == 0, listed.stderr
+    name, why = listed.stdout.splitlines()
+    assert name == "model/tp0"
+    assert why.startswith("  cannot be opened here: ") and "does not see GPU-" in why
+    one, = json.loads(command(keeper, "list", "--json", env=hidden).stdout)
+    assert (one["name"], one["nbytes"]) == ("model/tp0", nbytes) and len(one) == 3
+    assert "does not see GPU-" in one["error"]
+    code = ("import json, sys, vmmshare as vs, vmmshare.testing, vmmshare.weights; "
+            "vmmshare.testing.use_host_driver(); "
+            "print(json.dumps(vs.weights.list(address=sys.argv[1])))")
+    done = subprocess.run([sys.executable, "-c", code, keeper.address], env=hidden,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, = json.loads(done.stdout)
+    assert (one["name"], one["nbytes"]) == ("model/tp0", nbytes) and len(one) == 3
+    assert "does not see GPU-" in one["error"]
 
 
 def test_a_draft_that_was_refused_is_put_again_with_new_checksums(keeper):

@@ -68,7 +68,10 @@ constexpr absl::string_view kWeightsUses[] = {
     "weights list [OPTIONS]", "weights show|verify|drop NAME [OPTIONS]",
     "weights put NAME FILE... [OPTIONS]"};
 constexpr VerbRow kWeightsVerbs[] = {
-    {"list", "each with its generation and fingerprint"},
+    {"list",
+     "each with its generation and fingerprint, or why it cannot be opened "
+     "here; without what holds no set or a damaged one, of which `show` says "
+     "why"},
     {"show", "all that its manifest says"},
     {"verify",
      "reads the data and compares them with their checksums; memory of a "

@@ -37,41 +37,84 @@ struct Asked {
   KeeperClient keeper;
   platform::Driver driver;
   Deadline deadline;
+  ImportOptions import = {.host_access = Access::kRead};
   absl::StatusOr<KeptTensorSet> Attach(const std::string& name) {
-    return AttachTensorSet(keeper, name, driver,
-                           {.import = {.host_access = Access::kRead}},
-                           deadline);
+    return AttachTensorSet(keeper, name, driver, {.import = import}, deadline);
   }
 };
 
-absl::StatusOr<std::string> List(Asked& asked, bool json) {
-  ASSIGN_OR_RETURN(const KeeperListing listing,
-                   asked.keeper.List(asked.deadline));
-  std::string text;
-  Json all = Json::array();
-  for (const KeptMemory& kept : listing.memory) {
-    if (kept.state != KeptState::kSealed) continue;
-    const absl::StatusOr<KeptTensorSet> set = asked.Attach(kept.name);
-    // Something else is kept there, it was dropped meanwhile, is damaged or of
-    // another version; `show` says which.
-    if (absl::IsFailedPrecondition(set.status()) ||
-        absl::IsInvalidArgument(set.status()) ||
-        absl::IsNotFound(set.status()) || absl::IsUnimplemented(set.status())) {
-      continue;
-    }
-    if (!set.ok()) return set.status();
-    const TensorManifest& manifest = set->set.manifest();
-    absl::StrAppend(&text, Line(kept.name, manifest));
+// Whether memory that was read holds no set, one of another version, or a damaged
+// one; `show` says which.
+bool IsNoSet(const absl::Status& opened) {
+  if (platform::ResultOf(opened).has_value()) return false;
+  switch (opened.code()) {
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kResourceExhausted:  // Past a limit of sets.
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Listed {
+ public:
+  void Add(const KeptMemory& kept, const TensorManifest& manifest) {
+    absl::StrAppend(&text_, Line(kept.name, manifest));
     Json one = Json::object();
     one["name"] = kept.name;
     one["generation"] = manifest.generation;
     one["fingerprint"] = manifest.fingerprint;
     one["nbytes"] = kept.size;
     one["count"] = manifest.tensors.size();
-    all.push_back(std::move(one));
+    all_.push_back(std::move(one));
   }
-  if (json) return JsonText(all);
-  return text.empty() ? "no tensor set is kept\n" : text;
+  void AddUnopened(const KeptMemory& kept, const absl::Status& why) {
+    absl::StrAppend(&text_, kept.name,
+                    "\n  cannot be opened here: ", Masked(why.message()), "\n");
+    Json one = Json::object();
+    one["name"] = kept.name;
+    one["nbytes"] = kept.size;
+    one["error"] = std::string(why.message());
+    all_.push_back(std::move(one));
+  }
+  std::string Text(bool json) const {
+    if (json) return JsonText(all_);
+    return text_.empty() ? "no tensor set is kept\n" : text_;
+  }
+
+ private:
+  std::string text_;
+  Json all_ = Json::array();
+};
+
+absl::StatusOr<std::string> List(Asked& asked, bool json) {
+  ASSIGN_OR_RETURN(const KeeperListing listing,
+                   asked.keeper.List(asked.deadline));
+  Listed listed;
+  for (const KeptMemory& kept : listing.memory) {
+    if (kept.state != KeptState::kSealed) continue;
+    const absl::StatusOr<ImportedAllocation> memory = asked.keeper.Attach(
+        kept.name, asked.driver, {.import = asked.import}, asked.deadline);
+    if (!memory.ok()) {
+      if (!asked.keeper.is_open()) return memory.status();
+      // Else it was dropped meanwhile.
+      if (!absl::IsNotFound(memory.status())) {
+        listed.AddUnopened(kept, memory.status());
+      }
+      continue;
+    }
+    const absl::StatusOr<TensorSet> set = TensorSet::Open(
+        asked.driver, memory->address(), memory->requested_size());
+    if (set.ok()) {
+      listed.Add(kept, set->manifest());
+    } else if (!IsNoSet(set.status())) {
+      listed.AddUnopened(kept, set.status());
+    }
+  }
+  return listed.Text(json);
 }
 
 absl::StatusOr<std::string> Answer(const WeightsOptions& options) {

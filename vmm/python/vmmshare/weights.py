@@ -38,7 +38,8 @@ from ._publisher import Publisher, Update, publisher
 from ._reads import await_fences, await_torch, dense_copy, forwards, read_arrays
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
-from .errors import DataLoss, FailedPrecondition, InvalidArgument, Unimplemented
+from .errors import (DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound,
+                     ResourceExhausted, Unavailable, Unimplemented, VmmshareError)
 
 __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Update", "draft",
            "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
@@ -199,18 +200,34 @@ def list(*, address: str = "", timeout: "float | None" = 10.0
          ) -> "builtins.list[dict[str, typing.Any]]":
     """The sets that a keeper has, by name, as show() has them, without their tensors. What else
     it keeps is left out, and so is what was dropped meanwhile, is damaged or of another version:
-    show() says why."""
-    found = []
+    show() says why. Of memory that cannot be opened here, be it a set or not, there are name and
+    nbytes, and "error" says why: its device is hidden, for example."""
     with Keeper(address, timeout=timeout) as keeper:
-        names = [kept["name"] for kept in keeper.list(timeout=timeout)
-                 if kept["state"] == "sealed"]
-    for name in names:
-        try:
-            with open(name, address=address, timeout=timeout) as weights:
-                found.append(_shown(weights))
-        except (FailedPrecondition, InvalidArgument, LookupError, Unimplemented):
-            continue
-    return found
+        entries = [_listed(keeper, kept, timeout) for kept in keeper.list(timeout=timeout)
+                   if kept["state"] == "sealed"]
+    return [entry for entry in entries if entry is not None]
+
+
+def _listed(keeper: Keeper, kept: "dict[str, typing.Any]", timeout: "float | None"
+            ) -> "dict[str, typing.Any] | None":
+    """As list() has it; None for what it leaves out."""
+    unopened = {"name": kept["name"], "nbytes": kept["bytes"]}
+    try:
+        memory = keeper.attach(kept["name"], timeout=timeout)
+    except NotFound:
+        return None
+    except (DeadlineExceeded, Unavailable):  # Of the keeper: nothing more can be asked.
+        raise
+    except VmmshareError as error:
+        return {**unopened, "error": str(error)}
+    try:
+        with TensorSet(kept["name"], memory) as weights:
+            return _shown(weights)
+    except VmmshareError as error:
+        no_set = (FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unimplemented)
+        if error.cuda_result is None and isinstance(error, no_set):
+            return None
+        return {**unopened, "error": str(error)}
 
 
 def _shown(weights: TensorSet) -> "dict[str, typing.Any]":
