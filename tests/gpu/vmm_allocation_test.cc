@@ -94,6 +94,25 @@ TEST_F(AllocationTest, OverTheDevicesSizeIsRefusedAsExhausted) {
   }
 }
 
+// A list of so many chunks would not fit either.
+TEST_F(AllocationTest, OfMoreChunksThanFitIsRefusedAsExhausted) {
+  DriverFaults faults;
+  const Device mine =
+      Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
+  Must(mine.Probe(kNativeKind));
+  // Or a device would be filled with them.
+  faults.Arm({.point = {.nth = 2},
+              .entry = "cuMemCreate",
+              .result = CUDA_ERROR_OUT_OF_MEMORY});
+  const absl::Status status =
+      Allocation::Create(
+          mine, {.size = std::uint64_t{1} << 62, .max_chunk_size = kGranule})
+          .status();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 3 of 2199"));
+}
+
 TEST_F(AllocationTest, OfAnImpossibleSizeIsRefused) {
   const absl::Status status =
       Fails({.size = std::numeric_limits<std::uint64_t>::max()});

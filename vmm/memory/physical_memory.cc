@@ -1,5 +1,6 @@
 #include "vmm/memory/physical_memory.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -28,6 +29,10 @@ absl::StatusOr<CUmemAllocationProp> Properties(
   }
   return properties;
 }
+
+// Handles for which there is room before the driver has made any: how many there
+// are to be is the caller's word, and more than the host's memory may hold.
+constexpr std::size_t kMostAhead = 4096;
 
 // As CUDA_VERSION; cuda.h of 12.2 is the first with HOST_NUMA.
 constexpr int kHostMemorySince = 12020;
@@ -131,7 +136,7 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
       Properties(where, kinds, users, rdma);
   if (!properties.ok()) return properties.status();
   MemoryHandles handles;
-  handles.reserve(layout.count());
+  handles.reserve(std::min(layout.count(), kMostAhead));
   for (std::size_t i = 0; i < layout.count(); ++i) {
     CUmemGenericAllocationHandle handle = 0;
     if (CUresult r =
