@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -745,6 +747,27 @@ TEST_F(KeptSetTest, WhatIsNoSetIsNeitherOpenedNorReplaced) {
   const ImportedAllocation kept =
       Must(client.Attach(kName, driver(), {}, Late()));
   ExpectPattern(kept.address(), kGranule, 1);
+}
+
+// A set's generation is its maker's word.
+TEST_F(KeptSetTest, OfTheLastGenerationIsNotReplaced) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  {
+    const TensorLayout layout = LayoutOf();
+    const Allocation memory = Make(layout.size());
+    TensorSetWriter writer = Must(TensorSetWriter::Begin(
+        driver(), memory.address(), memory.requested_size(), layout));
+    Must(
+        writer.Seal({.generation = std::numeric_limits<std::uint64_t>::max()}));
+    Must(client.Replace(kName, memory.shareable(), std::nullopt, Late()));
+  }
+  const absl::Status refused = PublishFilled(client, device, 1).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(Text(refused),
+              AllOf(HasSubstr(kName), HasSubstr("drop it first")));
+  Must(client.Drop(kName, Late()));
+  EXPECT_EQ(Must(PublishFilled(client, device, 1)), 1u);
 }
 
 TEST_F(KeptSetTest, OfAnotherModelIsRefused) {

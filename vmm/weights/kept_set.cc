@@ -1,4 +1,6 @@
 // Tensor sets under names of a keeper.
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,7 +80,14 @@ absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
       AttachTensorSet(keeper, name, writer.driver(),
                       {.import = {.host_access = Access::kRead}}, deadline);
   if (before.ok()) {
-    seal.generation = before->set.manifest().generation + 1;
+    const std::uint64_t last = before->set.manifest().generation;
+    if (last == std::numeric_limits<std::uint64_t>::max()) {
+      return About(
+          absl::FailedPreconditionError(absl::StrCat(
+              "no generation comes after its own, ", last, ": drop it first")),
+          name);
+    }
+    seal.generation = last + 1;
     replaced = before->memory.ticket().id;
   } else if (!absl::IsNotFound(before.status())) {
     return before.status();

@@ -265,8 +265,9 @@ class TensorSet {
 // name, in place of the set that is there: the next generation. One step: who
 // attaches has all of the old set or all of the new. Those who have the old one
 // attached keep it; it goes with the last of them. Returns the generation.
-//   FAILED_PRECONDITION  something that is no tensor set is kept under the name;
-//                        `memory` has another size than the writer's
+//   FAILED_PRECONDITION  something that is no tensor set is kept under the name, or
+//                        one of the last generation that there is; `memory` has
+//                        another size than the writer's
 //   ABORTED              another writer was faster: attach its set, or publish
 //                        anew
 //   else                 as KeeperClient::Replace
