@@ -4,9 +4,16 @@ include(FetchContent)
 set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
-# The fetched projects are no unity builds.
+# The fetched projects are no unity builds. They go into libvmmshare.so, and Abseil's
+# types are other ones below C++17 than they are to us.
 set(unity_build ${CMAKE_UNITY_BUILD})
+set(position_independent ${CMAKE_POSITION_INDEPENDENT_CODE})
+set(cxx_standard ${CMAKE_CXX_STANDARD})
 set(CMAKE_UNITY_BUILD OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_CXX_STANDARD OR CMAKE_CXX_STANDARD LESS 20)
+  set(CMAKE_CXX_STANDARD 20)
+endif()
 
 if(NOT TARGET absl::status)
   find_package(absl QUIET)
@@ -48,11 +55,11 @@ find_path(
   PATHS /usr/local/cuda
   PATH_SUFFIXES include
   DOC "Folder that holds the CUDA driver API's cuda.h")
-if(NOT VMMSHARE_CUDA_INCLUDE_DIR)
+if(NOT EXISTS "${VMMSHARE_CUDA_INCLUDE_DIR}/cuda.h")
   message(
     FATAL_ERROR
-      "vmmshare needs the CUDA driver API's header cuda.h and found none. Install the CUDA "
-      "Toolkit, or pass -DVMMSHARE_CUDA_INCLUDE_DIR=FOLDER (./dev fetches the headers alone).")
+      "vmmshare needs the CUDA driver API's header cuda.h and found none (looked for: "
+      "${VMMSHARE_CUDA_INCLUDE_DIR}). Install the CUDA Toolkit, or pass -DVMMSHARE_CUDA_INCLUDE_DIR=FOLDER (./dev fetches the headers alone).")
 endif()
 add_library(vmmshare_cuda_headers INTERFACE)
 add_library(vmmshare::cuda_headers ALIAS vmmshare_cuda_headers)
@@ -93,3 +100,5 @@ if(VMMSHARE_BUILD_BENCH)
   endif()
 endif()
 set(CMAKE_UNITY_BUILD ${unity_build})
+set(CMAKE_POSITION_INDEPENDENT_CODE ${position_independent})
+set(CMAKE_CXX_STANDARD ${cxx_standard})

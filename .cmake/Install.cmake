@@ -15,10 +15,18 @@ if(TARGET vmmshare_hostdriver)
     RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}"
     FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 endif()
+set(VMMSHARE_C_STANDS_ALONE FALSE)
 if(TARGET vmmshare_c)
+  # What it is linked to is within it, unless that is shared libraries too.
+  set(VMMSHARE_C_STANDS_ALONE TRUE)
+  set(c_export vmmshareCTargets)
+  if(BUILD_SHARED_LIBS)
+    set(VMMSHARE_C_STANDS_ALONE FALSE)
+    set(c_export vmmshareTargets)
+  endif()
   install(
     TARGETS vmmshare_c
-    EXPORT vmmshareTargets
+    EXPORT ${c_export}
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
     FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmmshare")
 endif()
@@ -29,6 +37,12 @@ install(
   EXPORT vmmshareTargets
   NAMESPACE vmmshare::
   DESTINATION "${VMMSHARE_CMAKE_DIR}")
+if(VMMSHARE_C_STANDS_ALONE)
+  install(
+    EXPORT vmmshareCTargets
+    NAMESPACE vmmshare::
+    DESTINATION "${VMMSHARE_CMAKE_DIR}")
+endif()
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/.cmake/vmmshare-config.cmake.in"
   "${PROJECT_BINARY_DIR}/vmmshare-config.cmake"

@@ -34,10 +34,20 @@ function(vmmshare_room name)
     PROPERTIES EXPORT_NAME ${name}
                OUTPUT_NAME vmmshare_${name}
                POSITION_INDEPENDENT_CODE ON
+               VERSION ${PROJECT_VERSION}
+               SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                CXX_EXTENSIONS OFF
                VERIFY_INTERFACE_HEADER_SETS ${PROJECT_IS_TOP_LEVEL})
+  vmmshare_finds_the_others(${target})
   vmmshare_warnings(${target})
   vmmshare_precompile(${target} vmmshare_platform)
+endfunction()
+
+# Where rooms are shared libraries, an installed one looks for the others beside it.
+function(vmmshare_finds_the_others target)
+  if(BUILD_SHARED_LIBS AND NOT WIN32)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
+  endif()
 endfunction()
 
 # vmmshare_precompile(TARGET OWNER [HEADER...])

