@@ -400,6 +400,20 @@ TEST_F(KeeperReplace, WhatItReplacedIsRememberedUntilTheStoreHasRemovedIt) {
   EXPECT_TRUE(registry_.ReplacedBy("none").empty());
 }
 
+TEST_F(KeeperReplace, OfWhatCouldNotBeStoredTheOneBeforeIsReplacedInTheStore) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 1, 2);
+  EXPECT_EQ(Must(registry_.CheckReplace(second, a_)), Saved{"id-1"});
+  Must(registry_.BeginReplace(second, a_));
+  Must(registry_.CommitReplace(
+      second, a_, std::make_shared<const Content>(Content{*second.ticket, {}}),
+      {}, kNow));
+  const Request third = ReplaceOf(second.ticket->id, 1, 3);
+  EXPECT_EQ(Must(registry_.CheckReplace(third, a_)), Saved{"id-1"});
+  registry_.ForgetReplaced(kName);  // It was removed after all.
+  EXPECT_EQ(Must(registry_.CheckReplace(third, a_)), Saved{});
+}
+
 TEST_F(KeeperReplace, WhileItArrivesTheOldOneIsThere) {
   Must(Replace(ReplaceOf(std::nullopt), a_));
   const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 2, 2);

@@ -30,6 +30,10 @@ absl::StatusOr<Saved> Registry::CheckReplace(const Request& request,
         "it has been replaced meanwhile, by ", keeper::Describe(entry.by),
         ": attach what is there now, and begin again from that"));
   }
+  // Where it could not be stored, what it replaced is there still.
+  if (entry.saved.id.empty() && !entry.replaced.empty()) {
+    return entry.replaced.back();
+  }
   return entry.saved;
 }
 
