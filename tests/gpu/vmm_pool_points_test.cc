@@ -130,7 +130,7 @@ TEST_F(PoolPointsTest, AWaitThatCannotBeMadeIsToldByItsCall) {
                  .entry = entry,
                  .result = CUDA_ERROR_INVALID_HANDLE});
     const absl::StatusOr<bool> made =
-        inquiry.MakeWait(faulty_.driver(), waits.get());
+        inquiry.MakeWait(faulty_, nullptr, waits.get());
     EXPECT_EQ(faults_.Disarm().fired, 1u) << entry;
     EXPECT_EQ(platform::ResultOf(made.status()), CUDA_ERROR_INVALID_HANDLE);
     EXPECT_THAT(made.status().message(), HasSubstr(entry));
@@ -138,7 +138,7 @@ TEST_F(PoolPointsTest, AWaitThatCannotBeMadeIsToldByItsCall) {
   }
   EXPECT_TRUE(waits.IsIdle());
   pool::Inquiry inquiry(freed.backlog);
-  EXPECT_TRUE(Must(inquiry.MakeWait(faulty_.driver(), waits.get())));
+  EXPECT_TRUE(Must(inquiry.MakeWait(faulty_, nullptr, waits.get())));
   inquiry.End();
   EXPECT_FALSE(waits.IsIdle());
   held.Release();

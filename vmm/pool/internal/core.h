@@ -151,6 +151,9 @@ class Core : public platform::Abandonable {
   // core_grow.cc
   absl::StatusOr<Block*> Grow(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Keeps the context that is current in context_, if there is none and it is one
+  // of the pool's device.
+  absl::Status NoteContext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block*> GrowInTurn(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gets what a request lacks, or `step` bytes if they are more, and takes the
@@ -239,7 +242,7 @@ class Core : public platform::Abandonable {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // Threads of other pools that are in GiveUpIdle().
   std::size_t giving_up_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The first in which it grew.
+  // The first of the device's in which it grew.
   CUcontext context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Some thread gets memory from the driver.
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -255,7 +258,10 @@ class Core : public platform::Abandonable {
   std::vector<Block*> held_ ABSL_GUARDED_BY(mutex_);
   // Backlogs that the GPU is asked about.
   std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
-  platform::CondVar changed_;   // growing_, asking_, giving_up_.
+  // Threads that unmap segments, which count as reserved until they are gone.
+  std::size_t releasing_ ABSL_GUARDED_BY(mutex_) = 0;
+  // growing_, asking_, giving_up_, releasing_.
+  platform::CondVar changed_;
   platform::CondVar returned_;  // A peer has left.
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
 };

@@ -62,13 +62,24 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
   return grown;
 }
 
-absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
-  if (context_ == nullptr) {
-    const platform::Driver& driver = device_.driver();
-    if (CUresult r = driver->cuCtxGetCurrent(&context_); r != CUDA_SUCCESS) {
-      return driver.Error(r, "cuCtxGetCurrent()");
-    }
+absl::Status Core::NoteContext() {
+  if (context_ != nullptr) return absl::OkStatus();
+  const platform::Driver& driver = device_.driver();
+  CUcontext current = nullptr;
+  if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetCurrent()");
   }
+  if (current == nullptr) return absl::OkStatus();
+  CUdevice its = 0;
+  if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetDevice()");
+  }
+  if (its == device_.cuda_device()) context_ = current;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
+  RETURN_IF_ERROR(NoteContext());
   // Nothing that is idle could serve: it is of the wrong sizes.
   ReleaseIdle(std::max({Step(), reserved_ / kIdlePart, keep_idle_}));
   Block* block = nullptr;
@@ -241,6 +252,7 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
   growing_ = true;
   absl::Status reserved =
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    RETURN_IF_ERROR(NoteContext());
     for (;;) {
       std::uint64_t free = 0;
       for (const std::unique_ptr<Range>& range : heap.ranges()) {

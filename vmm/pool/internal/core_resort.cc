@@ -34,6 +34,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
   }
   for (;;) {
     EmptyCaches();
+    if (!held_.empty()) CollectHeld();
     if (absl::Status asked = AskAll(); !asked.ok()) failed = asked;
     if (Block* const block = heap.Take(request)) return block;
     if (!*captured) {
@@ -47,7 +48,8 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
       const Unlocked unlocked(*this);
       PoolsOfProcess::Get().GiveUpIdle(this);
     }
-    while (growing_) changed_.Wait(mutex_);
+    // What is given back counts until it is.
+    while (growing_ || releasing_ != 0) changed_.Wait(mutex_);
     growing_ = true;
     absl::StatusOr<Block*> grown = GrowInTurn(request);
     growing_ = false;

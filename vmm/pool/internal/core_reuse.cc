@@ -170,9 +170,10 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
       Inquiry inquiry(*backlog);
       ++asking_;
       absl::StatusOr<bool> made = false;
+      const CUcontext context = context_;
       {
         const Unlocked unlocked(*this);
-        made = inquiry.MakeWait(device_.driver(), request.stream);
+        made = inquiry.MakeWait(device_, context, request.stream);
       }
       Block* taken = nullptr;
       if (!made.ok()) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -64,12 +66,15 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
     gone.push_back(std::move(one));
   }
   if (gone.empty()) return 0;
+  ++releasing_;
   {
     const Unlocked unlocked(*this);
     for (Gone& one : gone) one.segment.reset();
   }
   reserved_ -= released;
   for (const Gone& one : gone) one.range->Vacate(one.claim);
+  --releasing_;
+  changed_.NotifyAll();
   RemoveVacant();
   return released;
 }
@@ -79,6 +84,7 @@ void Core::GiveUpIdle() {
   if (closed_) return;
   ++giving_up_;
   EmptyCaches();
+  if (!held_.empty()) CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
   ReleaseIdle(keep_idle_);
   --giving_up_;
@@ -98,6 +104,14 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   RETURN_IF_ERROR(CheckStream(stream));
   // What was freed before now; a point after that is waited for.
   std::vector<std::pair<Heap*, std::uint64_t>> freed;
+  // The same of blocks that peers have: by domain, slot and generation.
+  std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>> held;
+  const auto share_of =
+      [this](const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
+        return std::make_tuple(block.domain, slot,
+                               domains_[block.domain]->GenerationOf(slot));
+      };
   CUcontext context = nullptr;
   {
     const platform::MutexLock lock(mutex_);
@@ -107,6 +121,9 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
       if (Backlog* const backlog = heap->Find(stream)) {
         freed.emplace_back(heap.get(), backlog->Close());
       }
+    }
+    for (const Block* block : held_) {
+      if (block->freed_on == stream) held.insert(share_of(*block));
     }
   }
   DefaultContext entered;
@@ -122,7 +139,9 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
   for (Block* block : held_) {
-    if (block->freed_on == stream) block->freed_on = PassedStream();
+    if (block->freed_on == stream && held.contains(share_of(*block))) {
+      block->freed_on = PassedStream();
+    }
   }
   for (const auto& [heap, epoch] : freed) {
     // Nobody asks after the stream any more when this returns.

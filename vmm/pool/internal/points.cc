@@ -23,7 +23,15 @@ absl::StatusOr<bool> DefaultContext::Enter(const Device& device,
   if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
     return driver.Error(r, "cuCtxGetCurrent()");
   }
-  if (current != nullptr) return true;
+  if (current != nullptr && context == nullptr) {
+    CUdevice its = 0;
+    if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
+      return driver.Error(r, "cuCtxGetDevice()");
+    }
+    if (its == device.cuda_device()) return true;
+  } else if (current != nullptr && current == context) {
+    return true;
+  }
   if (context == nullptr) {
     ASSIGN_OR_RETURN(const bool active, PrimaryContext::IsActive(device));
     if (!active) return false;
@@ -105,8 +113,14 @@ void Inquiry::Ask(const platform::Driver& driver) {
   }
 }
 
-absl::StatusOr<bool> Inquiry::MakeWait(const platform::Driver& driver,
+absl::StatusOr<bool> Inquiry::MakeWait(const Device& device, CUcontext context,
                                        CUstream stream) {
+  const platform::Driver& driver = device.driver();
+  DefaultContext entered;
+  if (IsDefault(stream_) || IsDefault(stream)) {
+    ASSIGN_OR_RETURN(const bool any, entered.Enter(device, context));
+    if (!any) return IsDefault(stream_);  // There is nothing to wait for.
+  }
   ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, stream_));
   if (captured) return false;
   if (absl::Status recorded = Record(driver); !recorded.ok()) return recorded;

@@ -23,12 +23,12 @@
 
 namespace vmm::pool {
 
-// Makes current, on a thread that has no context, the one whose default streams
-// are meant there, until this ends.
+// Has the context current whose default streams are meant, until this ends: a
+// thread may have none, or one of another device.
 class DefaultContext {
  public:
-  // `context`: null is the device's primary one. False: it is not active, so that
-  // nothing was put on its streams.
+  // `context`: null is whichever of the device is current, or else its primary
+  // one. False: that is not active, so that nothing was put on its streams.
   absl::StatusOr<bool> Enter(const Device& device, CUcontext context);
 
  private:
@@ -50,13 +50,13 @@ class Inquiry {
   // Under the lock: the backlog may be asked for again.
   void End();
 
-  // Without the lock. Waits for nothing. `context` is whose default stream is
-  // meant by a thread that has none; null: that of the device's primary one.
+  // Without the lock. Waits for nothing. `context`, whose default streams are
+  // meant: as DefaultContext::Enter().
   void Ask(const Device& device, CUcontext context);
   // Makes the later work of `stream` wait, on the GPU, for all that was on the
   // backlog's when this was constructed. Waits for nothing. False: the backlog's
   // stream is captured into a graph.
-  absl::StatusOr<bool> MakeWait(const platform::Driver& driver,
+  absl::StatusOr<bool> MakeWait(const Device& device, CUcontext context,
                                 CUstream stream);
 
   Backlog& backlog() const { return *backlog_; }
