@@ -52,4 +52,8 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/vmmshare-config-version.
 install(FILES "${PROJECT_BINARY_DIR}/vmmshare-config.cmake"
               "${PROJECT_BINARY_DIR}/vmmshare-config-version.cmake"
         DESTINATION "${VMMSHARE_CMAKE_DIR}")
+# What whoever passes the binaries on has to pass on too.
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"
+              "${PROJECT_SOURCE_DIR}/.packaging/third-party-notices.txt"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 include(PkgConfig)

@@ -10,6 +10,7 @@ from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
 from conan.tools.files import copy
 
 required_conan_version = ">=2.0"
+NOTICES = ".packaging/third-party-notices.txt"
 
 
 class Vmmshare(ConanFile):
@@ -29,7 +30,7 @@ class Vmmshare(ConanFile):
         self.version = re.search(r"^  VERSION ([0-9.]+)$", text, re.M).group(1)
 
     def export_sources(self):
-        for part in (".cmake/*", "CMakeLists.txt", "LICENSE", "fabric/*", "platform/*", "vmm/*"):
+        for part in (".cmake/*", NOTICES, "CMakeLists.txt", "LICENSE", "fabric/*", "platform/*", "vmm/*"):
             copy(self, part, self._repository, self.export_sources_folder)
 
     def requirements(self):
@@ -63,7 +64,9 @@ class Vmmshare(ConanFile):
 
     def package(self):
         CMake(self).install()
-        copy(self, "LICENSE", self.source_folder, pathlib.Path(self.package_folder, "licenses"))
+        for part in ("LICENSE", NOTICES):
+            copy(self, part, self.source_folder, pathlib.Path(self.package_folder, "licenses"),
+                 keep_path=False)
 
     def package_info(self):
         # The package brings its own vmmshare-config.cmake.

@@ -39,6 +39,8 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
   expect_entries("${work}/prefix/${INCLUDE_DIR}" ${roots})
   expect_entries("${work}/prefix/${INCLUDE_DIR}/vmmshare" fabric platform vmm)
 
+  expect_entries("${work}/prefix/${DOC_DIR}" LICENSE third-party-notices.txt)
+
   file(GLOB_RECURSE package "${work}/prefix/*.cmake")
   if(NOT package)
     message(FATAL_ERROR "no CMake package was installed")

@@ -112,7 +112,33 @@ def manifests_name_what_there_is(tree):
                     yield f"{name}: CMake looks for {package}, and its port {PORTS.get(package)} is missing"
 
 
+NOTICES = ".packaging/third-party-notices.txt"
+COPYRIGHT = ".packaging/debian/copyright"
+# What puts licences into a package that users get.
+CARRIERS = (".cmake/Install.cmake", ".packaging/conan/conanfile.py", ".packaging/conda/recipe.yaml",
+            ".packaging/vcpkg/vmmshare/portfile.cmake", "vmm/python/pyproject.toml",
+            "vmm/python/sdist_backend.py")
+
+
+def packages_have_the_notices(tree):
+    """What makes a package takes along the notices of others' code, and Debian's copyright names all holders."""
+    for name in CARRIERS:
+        if tree.has(name) and posixpath.basename(NOTICES) not in tree.text(name):
+            yield f"{name}: does not take {NOTICES} along"
+    if not tree.has(COPYRIGHT):
+        return
+    if not tree.has(NOTICES):
+        yield f"{NOTICES}: is missing"
+        return
+    stated = tree.text(COPYRIGHT)
+    for line, text in lines_of(tree.text(NOTICES)):
+        holder = re.match(r"Copyright (?:\(c\) )?([\d-]+) ([^<,]+)", text)
+        if holder and f"{holder[1]}, {holder[2].strip()}" not in stated:
+            yield f"{COPYRIGHT}: lacks '{holder[1]}, {holder[2].strip()}' of {NOTICES}:{line}"
+
+
 RULES = {
+    "PackagesHaveTheNotices": packages_have_the_notices,
     "PresetsAreWhole": presets_are_whole,
     "ManifestsNameWhatThereIs": manifests_name_what_there_is,
 }

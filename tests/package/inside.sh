@@ -42,7 +42,7 @@ same_as_before() {
 }
 
 install_ours() {
-  local package name
+  local package name holder
   everything >before
   say "installing: ${names[*]}"
   apt install ./*.deb
@@ -51,6 +51,9 @@ install_ours() {
     name=$(dpkg-deb -f "$package" Package)
     [ -z "$(dpkg --verify "$name" 2>&1)" ] || fail "dpkg --verify $name"
     dpkg -L "$name" | grep -q "^/usr/share/doc/$name/copyright$" || fail "$name has no copyright file"
+    for holder in 'Niels Lohmann' 'Wenzel Jakob' 'The Abseil Authors' 'Thibaut Goetghebuer-Planchon'; do
+      grep -q "$holder" "/usr/share/doc/$name/copyright" || fail "the copyright file of $name lacks $holder"
+    done
   done
 }
 

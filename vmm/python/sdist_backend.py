@@ -16,7 +16,8 @@ from scikit_build_core.build import *  # noqa: F403
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parents[1]
-_PARTS = [".cmake", "CMakeLists.txt", "LICENSE", "fabric", "platform", "vmm"]
+_NOTICES = ".packaging/third-party-notices.txt"
+_PARTS = [".cmake", _NOTICES, "CMakeLists.txt", "LICENSE", "fabric", "platform", "vmm"]
 _LINES = [(r'build-backend = .*\nbackend-path = .*', 'build-backend = "scikit_build_core.build"'),
           (r'readme = .*', 'readme = "vmm/python/README.md"'),
           (r'wheel.packages = .*',
@@ -32,7 +33,10 @@ def build_sdist(sdist_directory, config_settings=None):
                 shutil.copytree(_REPOSITORY / part, pathlib.Path(folder, part),
                                 ignore=shutil.ignore_patterns("__pycache__", "build", "dist"))
             else:
-                shutil.copy2(_REPOSITORY / part, folder)
+                pathlib.Path(folder, part).parent.mkdir(exist_ok=True)
+                shutil.copy2(_REPOSITORY / part, pathlib.Path(folder, part))
+        # Beside LICENSE, as license-files says; in this folder both are links.
+        shutil.copy2(_REPOSITORY / _NOTICES, folder)
         project = (_HERE / "pyproject.toml").read_text()
         for old, new in _LINES:
             project, found = re.subn(f"(?m)^{old}$", new, project)

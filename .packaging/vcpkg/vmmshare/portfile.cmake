@@ -19,4 +19,7 @@ if("tools" IN_LIST FEATURES)
   vcpkg_copy_tools(TOOL_NAMES vmmshare AUTO_CLEAN)
 endif()
 file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share")
-vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
+# What share/vmmshare/copyright says.
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/share/doc")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE"
+                        "${SOURCE_PATH}/.packaging/third-party-notices.txt")
