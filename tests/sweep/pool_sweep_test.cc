@@ -86,8 +86,8 @@ class PoolSweep : public VmmSweep {
     plan.name += ", without memory";
     plan.system_calls = false;
     for (const char* growth :
-         {"cuCtxGetCurrent", "cuMemGetAllocationGranularity", "cuMemCreate",
-          "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+         {"cuCtxGetCurrent", "cuCtxGetDevice", "cuMemGetAllocationGranularity",
+          "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
           "cuMemExportToShareableHandle"}) {
       plan.may_fail_silently.emplace_back(growth);
     }
