@@ -67,6 +67,17 @@ class PoolTest : public DriverTest {
   void Sync(CUstream stream) {
     EXPECT_EQ(driver()->cuStreamSynchronize(stream), CUDA_SUCCESS);
   }
+  // What is put on the current context's legacy stream from now on waits for
+  // `held`.
+  void HoldTheLegacyStream(const HeldStream& held) {
+    CUevent event = nullptr;
+    ASSERT_EQ(driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuEventRecord(event, held.get()), CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamWaitEvent(CU_STREAM_LEGACY, event, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
+  }
 };
 
 TEST_F(PoolTest, BlocksAreApartAlignedAndWritable) {
@@ -363,6 +374,35 @@ TEST_F(PoolTest, TheLegacyStreamsWorkIsSeenWithoutAContext) {
   EXPECT_EQ(driver()->cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
   EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
   std::thread([&] { EXPECT_GT(Must(pool->Trim()), 0u); }).join();
+}
+
+// A default stream is that of the pool's own context, whichever context is
+// current where the pool asks after it. That of another device has no work.
+TEST_F(PoolTest, TheLegacyStreamsWorkIsSeenFromAnotherDevicesContext) {
+  const std::vector<Device> all = Must(Device::All(driver()));
+  if (all.size() < 2) GTEST_SKIP() << "one device is visible, two are needed";
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool = Make();
+  // Each has a segment of its own.
+  const CUdeviceptr legacy = Allocate(*pool, 4 * kMiB, CU_STREAM_LEGACY);
+  const CUdeviceptr null = Allocate(*pool, 4 * kMiB, nullptr);
+  HoldTheLegacyStream(held);
+  Free(*pool, legacy, CU_STREAM_LEGACY);
+  Free(*pool, null, nullptr);
+  const auto trim_elsewhere = [&] {
+    std::uint64_t released = 0;
+    std::thread([&] {
+      const PrimaryContext other = Must(PrimaryContext::Retain(all[1]));
+      const CurrentContext current = Must(other.MakeCurrent());
+      released = Must(pool->Trim());
+    }).join();
+    return released;
+  };
+  EXPECT_EQ(trim_elsewhere(), 0u) << "the GPU may still use it";
+  held.Release();
+  Sync(CU_STREAM_LEGACY);
+  EXPECT_EQ(trim_elsewhere(), 8 * kMiB);
+  ExpectEmpty(*pool);
 }
 
 // Code that was compiled for per-thread default streams means another stream by
