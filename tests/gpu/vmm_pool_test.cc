@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/changed_driver.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
@@ -402,6 +403,41 @@ TEST_F(PoolTest, TheLegacyStreamsWorkIsSeenFromAnotherDevicesContext) {
   held.Release();
   Sync(CU_STREAM_LEGACY);
   EXPECT_EQ(trim_elsewhere(), 8 * kMiB);
+  ExpectEmpty(*pool);
+}
+
+// Whether a driver says that the primary context is not active, as where the
+// program has made one of its own.
+bool has_no_primary = false;
+
+// Reserve() is the first to grow it, so that nothing that comes later does.
+TEST_F(PoolTest, APoolThatReservesFirstKnowsWhoseTheLegacyStreamIs) {
+  platform::DriverTable table = TestDriver().table();
+  table.cuDevicePrimaryCtxGetState = [](CUdevice of, unsigned* flags,
+                                        int* active) {
+    const CUresult r =
+        TestDriver()->cuDevicePrimaryCtxGetState(of, flags, active);
+    if (has_no_primary) *active = 0;
+    return r;
+  };
+  const Device its = Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(
+      its, {.first_segment_size = 4 * kMiB, .max_segment_size = 4 * kMiB}));
+  has_no_primary = true;
+  EXPECT_EQ(pool->Reserve(4 * kMiB, CU_STREAM_LEGACY), absl::OkStatus());
+  const CUdeviceptr block = Allocate(*pool, 4 * kMiB, CU_STREAM_LEGACY);
+  EXPECT_EQ(pool->statistics().reserved, 4 * kMiB) << "it had to grow";
+  HoldTheLegacyStream(held);
+  Free(*pool, block, CU_STREAM_LEGACY);
+  // Without a context.
+  std::thread([&] {
+    EXPECT_EQ(Must(pool->Trim()), 0u) << "the GPU may still use it";
+  }).join();
+  held.Release();
+  Sync(CU_STREAM_LEGACY);
+  std::thread([&] { EXPECT_EQ(Must(pool->Trim()), 4 * kMiB); }).join();
+  has_no_primary = false;
   ExpectEmpty(*pool);
 }
 
