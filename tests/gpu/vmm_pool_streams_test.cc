@@ -161,6 +161,31 @@ TEST_F(PoolStreamsTest, AtTheCapStreamsThatStandStillServeEachOther) {
   ExpectWhole(*pool);
 }
 
+// By the legacy stream it means that of the pool's context.
+TEST_F(PoolStreamsTest, AtTheCapAThreadWithoutAContextIsServedByAWaitToo) {
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(device, {.first_segment_size = 4 * kMiB,
+                                 .max_segment_size = 4 * kMiB,
+                                 .cap = 4 * kMiB}));
+  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, held.get()));
+  EXPECT_TRUE(pool->Free(block, held.get()).ok());
+  absl::StatusOr<CUdeviceptr> served;
+  std::thread([&] {
+    served = pool->Allocate(4 * kMiB, CU_STREAM_LEGACY);
+  }).join();
+  EXPECT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(driver()->cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY)
+      << "it must wait for the other";
+  held.Release();
+  EXPECT_EQ(driver()->cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
+  if (served.ok()) {
+    EXPECT_EQ(*served, block);
+    EXPECT_TRUE(pool->Free(*served, CU_STREAM_LEGACY).ok());
+  }
+  EXPECT_EQ(pool->CheckInvariants(), absl::OkStatus());
+}
+
 TEST_F(PoolStreamsTest, WhatIsAllocatedOnOneAndFreedOnAnotherIsUsedAgain) {
   const Stream producer;
   const Stream consumer;
