@@ -308,9 +308,8 @@ Next& Todo() {
   static Next next;
   return next;
 }
-
-// Once its ranges went under the other one's hands.
-TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
+// The first device of a driver that does it.
+Device DeviceOfTodo() {
   DriverTable table = TestDriver().table();
   table.cuMemCreate = [](CUmemGenericAllocationHandle* handle, std::size_t size,
                          const CUmemAllocationProp* props,
@@ -322,7 +321,12 @@ TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
     if (const auto call = std::exchange(Todo().at_unmap, nullptr)) call();
     return TestDriver()->cuMemUnmap(at, size);
   };
-  const Device its = Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  return Must(Device::ByOrdinal(ChangedDriver(table), 0));
+}
+
+// Once its ranges went under the other one's hands.
+TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
+  const Device its = DeviceOfTodo();
   std::unique_ptr<Pool> first = Must(Pool::Create(its, {}));
   const std::unique_ptr<Pool> second = Must(Pool::Create(its, {}));
   EXPECT_TRUE(first->Free(Must(first->Allocate(kMiB, nullptr)), nullptr).ok());
@@ -340,6 +344,36 @@ TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
   ASSERT_TRUE(ends.valid());
   ends.get();
   EXPECT_EQ(ended, std::future_status::timeout) << "under the other's hands";
+}
+
+// What Trim() gives back counts until it is unmapped. Who needs it waits.
+TEST_F(PoolStreamsTest, AtTheCapWhatIsBeingTrimmedServesAnotherDomain) {
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(DeviceOfTodo(), {.first_segment_size = 4 * kMiB,
+                                         .max_segment_size = 4 * kMiB,
+                                         .cap = 4 * kMiB}));
+  const SharingDomain other = pool->NewDomain();
+  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, nullptr));
+  EXPECT_TRUE(pool->Free(block, nullptr).ok());
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::promise<void> begins;
+  std::future<absl::Status> served;
+  Todo().at_unmap = [&] {
+    served = std::async(std::launch::async, [&] {
+      EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+      begins.set_value();
+      return pool->Allocate(4 * kMiB, nullptr, {.domain = other}).status();
+    });
+    begins.get_future().wait();
+    // It ends only after the trim, unless it is refused.
+    served.wait_for(std::chrono::milliseconds(200));
+  };
+  EXPECT_EQ(Must(pool->Trim()), 4 * kMiB);
+  ASSERT_TRUE(served.valid());
+  EXPECT_EQ(served.get(), absl::OkStatus());
+  EXPECT_EQ(pool->statistics().reserved, 4 * kMiB);
+  ExpectWhole(*pool);
 }
 
 TEST_F(PoolStreamsTest, NobodyWaitsBehindARequestThatWaitsForTheGpu) {
