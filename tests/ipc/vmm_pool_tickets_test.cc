@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/ipc/lifeline.h"
+#include "tests/gpu/changed_driver.h"
+#include "tests/gpu/held_stream.h"
+#include "tests/gpu/stream.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/emulator.h"
@@ -299,6 +303,64 @@ TEST_F(PoolTickets, ABlockThatIsHeldWhenItsStreamIsReleasedWaitsForNoStream) {
   Must(pool_->Trim());
   EXPECT_EQ(pool_->statistics().held, 0u);
   EXPECT_EQ(pool_->statistics().last_error, absl::OkStatus());
+}
+
+// What a driver is to do before it answers how far an event is. Once.
+std::function<void()>& AtEventQuery() {
+  static std::function<void()> call;
+  return call;
+}
+
+// While ReleaseStream() waits, the stream gets more work, and a block that a
+// peer has is freed behind it.
+TEST_F(PoolTickets, ABlockThatIsFreedWhileItsStreamIsReleasedWaitsForIt) {
+  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
+    GTEST_SKIP() << "this driver cannot hold a stream";
+  }
+  platform::DriverTable table = TestDriver().table();
+  table.cuEventQuery = [](CUevent event) {
+    if (const auto call = std::exchange(AtEventQuery(), nullptr)) call();
+    return TestDriver()->cuEventQuery(event);
+  };
+  HeldStream held(device);
+  const Stream stream;
+  const Stream other;
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(
+      Must(Device::ByOrdinal(ChangedDriver(table), 0)), SmallSegments()));
+  const Share publication = Must(endpoint_->Serve(*pool));
+  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
+  // A whole segment each, so that nothing else is free.
+  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, stream.get()));
+  std::optional<ImportedBlock> theirs =
+      Must(peer->Import(Must(pool->Export(block)), Late()));
+  bool is_called = false;
+  AtEventQuery() = [&] {
+    is_called = true;
+    CUevent event = nullptr;
+    EXPECT_EQ(driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuEventRecord(event, held.get()), CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuStreamWaitEvent(stream.get(), event, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
+    Must(pool->Free(block, stream.get()));
+  };
+  Must(pool->ReleaseStream(stream.get(), Late()));
+  ASSERT_TRUE(is_called);
+  EXPECT_FALSE(stream.IsIdle());
+  theirs.reset();
+  const CUdeviceptr second = Must(pool->Allocate(4 * kMiB, other.get()));
+  EXPECT_NE(second, block) << "the GPU may still use it";
+  held.Release();
+  stream.Sync();
+  const CUdeviceptr third = Must(pool->Allocate(4 * kMiB, other.get()));
+  EXPECT_EQ(third, block);
+  Must(pool->Free(second, other.get()));
+  Must(pool->Free(third, other.get()));
+  Must(pool->ReleaseStream(stream.get(), Late()));
+  Must(pool->ReleaseStream(other.get(), Late()));
+  EXPECT_EQ(pool->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(pool->statistics().last_error, absl::OkStatus());
 }
 
 TEST_F(PoolTickets, AllThatAPeerHasIsRecalledAndNothingElse) {
