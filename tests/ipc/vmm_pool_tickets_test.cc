@@ -363,6 +363,40 @@ TEST_F(PoolTickets, ABlockThatIsFreedWhileItsStreamIsReleasedWaitsForIt) {
   EXPECT_EQ(pool->statistics().last_error, absl::OkStatus());
 }
 
+// Whether a driver has no memory: until something is unmapped.
+bool is_full = false;
+
+// Nobody calls the pool again that has it.
+TEST_F(PoolTickets, WhatAPeerHasGivenBackServesAnotherPoolOfTheProcess) {
+  platform::DriverTable table = TestDriver().table();
+  table.cuMemCreate = [](CUmemGenericAllocationHandle* handle, std::size_t size,
+                         const CUmemAllocationProp* props,
+                         unsigned long long flags) {
+    if (is_full) return CUDA_ERROR_OUT_OF_MEMORY;
+    return TestDriver()->cuMemCreate(handle, size, props, flags);
+  };
+  table.cuMemUnmap = [](CUdeviceptr at, std::size_t size) {
+    is_full = false;
+    return TestDriver()->cuMemUnmap(at, size);
+  };
+  const Device its = Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  const std::unique_ptr<Pool> first = Must(Pool::Create(its, SmallSegments()));
+  const std::unique_ptr<Pool> second = Must(Pool::Create(its, SmallSegments()));
+  const Share publication = Must(endpoint_->Serve(*first));
+  // On the unchanged driver: what it unmaps frees no memory.
+  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
+  const CUdeviceptr block = Must(first->Allocate(kMiB, nullptr));
+  std::optional<ImportedBlock> theirs =
+      Must(peer->Import(Must(first->Export(block)), Late()));
+  Must(first->Free(block, nullptr));
+  theirs.reset();
+  is_full = true;
+  const absl::StatusOr<CUdeviceptr> served = second->Allocate(kMiB, nullptr);
+  is_full = false;
+  EXPECT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(first->statistics().reserved, 0u);
+}
+
 TEST_F(PoolTickets, AllThatAPeerHasIsRecalledAndNothingElse) {
   pool_->NewDomain();  // In which nobody has anything.
   const CUdeviceptr own = Must(pool_->Allocate(kMiB, nullptr));
