@@ -232,6 +232,44 @@ def test_whoever_comes_while_it_is_written_has_it_when_it_is_complete(cuda, stre
     late.close()
 
 
+def is_idle(cuda, stream):
+    result = cuda.cuStreamQuery(ctypes.c_void_p(stream))
+    assert result in (0, 600), result  # Done, and not ready.
+    return result == 0
+
+
+def test_a_follower_that_goes_to_another_stream_sees_the_update_there(cuda, streams, gate, publisher):
+    """The update is handed over, and the stream that writes it has not come so far."""
+    ours, theirs, other = streams
+    follower = join(cuda, publisher)
+    draft = publisher.acquire(ours)
+    for array in draft.values():
+        np.from_dlpack(array)[...] = 9
+    gate.wait(ours, 1)
+    publisher.publish(ours)
+    follower.latest(theirs)
+    follower.latest(other)  # There is no newer one.
+    idle = is_idle(cuda, theirs), is_idle(cuda, other)
+    gate.signal(1)
+    assert idle == (False, False)
+    assert cuda.cuStreamSynchronize(ctypes.c_void_p(other)) == 0
+    assert see(follower, other) == (1, {9})
+    follower.close()
+
+
+def test_a_follower_may_go_on_when_its_stream_is_gone(cuda, streams, publisher):
+    ours, theirs, _ = streams
+    follower = join(cuda, publisher)
+    write(cuda, publisher, ours, 4)
+    gone = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(gone), 1) == 0
+    assert see(follower, gone.value) == (1, {4})
+    assert cuda.cuStreamSynchronize(gone) == 0
+    assert cuda.cuStreamDestroy_v2(gone) == 0
+    assert see(follower, theirs) == (1, {4})
+    follower.close()
+
+
 def test_names_that_are_not_given_are_all_different(cuda, streams, publisher):
     ours, theirs, other = streams
     first, second = join(cuda, publisher), join(cuda, publisher)
@@ -570,7 +608,8 @@ def test_streams_that_come_and_go_leave_no_marks(cuda):
     marks.close()
 
 
-@pytest.mark.parametrize("how", ["in use", "dropped", "after the publisher"])
+@pytest.mark.parametrize("how", ["in use", "in use on another stream", "dropped",
+                                 "after the publisher"])
 def test_a_follower_that_is_closed_under_work_keeps_its_memory(cuda, streams, gate, copied, how):
     publisher = vs.weights.publisher(LIKE)
     follower = join(cuda, publisher)
@@ -581,14 +620,18 @@ def test_a_follower_that_is_closed_under_work_keeps_its_memory(cuda, streams, ga
     if how == "after the publisher":
         publisher._followers["follower 1"].ring.abort()
         publisher.close()
-    work(cuda, gate, streams[1], weights["embed"], copied)
+    used = streams[1]
+    if how == "in use on another stream":
+        used = streams[2]
+        weights = follower.latest(used)
+    work(cuda, gate, used, weights["embed"], copied)
     if how == "after the publisher":
         with pytest.raises(vs.errors.Aborted):
             follower.release(streams[1])
     if how != "dropped":
         follower.close(timeout=0.1)
     del follower, weights
-    assert passes(cuda, gate, streams[1])
+    assert passes(cuda, gate, used)
     publisher.close()
 
 

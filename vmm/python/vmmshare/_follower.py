@@ -54,9 +54,11 @@ class Follower:
         return list(self._sets)
 
     def latest(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> TensorSet:
-        """The newest update that was handed over: later work on `stream` sees all of it.
+        """The newest update that was handed over: later work on `stream` sees all of it, also
+        where another stream got it before.
 
-        Gives the one before back after what is on `stream` now; use that no more. Waits only for
+        Gives the one before back after what is on `stream` now; use that no more, and have
+        `stream` wait for other streams that use it. Waits only for
         the first one, DeadlineExceeded then. When the publisher has finished, that stays in use
         which was the last. Unavailable when the publisher ended, Aborted when it has dropped this
         follower or was closed: what is mapped stays, and wait() says whether it is complete.
@@ -78,6 +80,9 @@ class Follower:
         if self._buffer is None:
             raise OutOfRange("the publisher finished before its first update",
                              "Publish one before finish().")
+        # The update that is in use may be there for another stream's work alone.
+        self._marks.order(self._stream, stream)
+        self._stream = stream
         return self._sets[self.slot]
 
     def torch(self) -> "dict[str, torch.Tensor]":

@@ -91,6 +91,13 @@ class Marks:
         finally:
             self.put(stream)
 
+    def order(self, before: int, after: int) -> None:
+        """What is put on `after` from now on comes behind the last mark on `before`, which may be
+        gone by now."""
+        if before != after and before in self._last:  # Otherwise it was passed.
+            fence, number = self._last[before]
+            fence.wait(after, number)
+
     def give_up(self) -> None:
         """passed() is false from now on: a stream that there is a mark to put on may be gone."""
         self._sure = False
