@@ -270,6 +270,19 @@ def test_a_follower_may_go_on_when_its_stream_is_gone(cuda, streams, publisher):
     follower.close()
 
 
+def test_a_slot_that_is_acquired_again_on_another_stream_is_waited_for_there(cuda, streams, publisher):
+    ours, other, theirs = streams
+    follower = join(cuda, publisher)
+    write(cuda, publisher, ours, 1)
+    assert see(follower, theirs) == (1, {1})
+    write(cuda, publisher, ours, 2)
+    assert publisher.acquire(ours) is publisher.acquire(other) is publisher._slots[follower.slot]
+    assert not is_idle(cuda, ours) and not is_idle(cuda, other)
+    assert see(follower, theirs) == (2, {2})
+    assert cuda.cuStreamSynchronize(ctypes.c_void_p(other)) == 0
+    follower.close()
+
+
 def test_names_that_are_not_given_are_all_different(cuda, streams, publisher):
     ours, theirs, other = streams
     first, second = join(cuda, publisher), join(cuda, publisher)

@@ -113,9 +113,13 @@ class Publisher:
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
         """The slot of the next update, for work that is put on `stream` later, which waits until
         no follower uses what is there. DeadlineExceeded names a follower that has not looked for
-        an update for two rounds of the slots; it may be tried again."""
+        an update for two rounds of the slots; it may be tried again, on another stream too, as
+        it may after what was not published. What was written on the stream before is for the
+        caller to wait for."""
         self._check_open()
         deadline = deadline_of(timeout)
+        if self._acquired or any(one.buffer is not None for one in self._followers.values()):
+            self._marks.order(self._stream, stream)  # What a try before waits for.
         self._stream = stream
         with self._marks.behind(stream):
             for name in list(self._followers):
@@ -192,17 +196,18 @@ class Publisher:
             raise DeadlineExceeded(
                 f"copy() to memory of the host: the GPU has not let go of the slot within {timeout} s",
                 "Have followers call release(), or look for what PyTorch's current stream waits for.")
-        # The GPU copies the first while the next are looked at.
-        others = slot._writer.copy_tensors(torch.Tensor, given, slot.places, stream)
-        if others:
-            names = list(to)
-            for name, one, other in ((names[i], to[names[i]], given[i]) for i in others):
-                if one.shape != other.shape:  # PyTorch would broadcast it.
-                    raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; "
-                                     f"expected {tuple(one.shape)}")
-            with torch.no_grad():
-                torch._foreach_copy_([to[names[i]] for i in others], [given[i] for i in others],
-                                     non_blocking=not on_host)
+        with self._marks.behind(stream):  # Another call may be on another stream.
+            # The GPU copies the first while the next are looked at.
+            others = slot._writer.copy_tensors(torch.Tensor, given, slot.places, stream)
+            if others:
+                names = list(to)
+                for name, one, other in ((names[i], to[names[i]], given[i]) for i in others):
+                    if one.shape != other.shape:  # PyTorch would broadcast it.
+                        raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; "
+                                         f"expected {tuple(one.shape)}")
+                with torch.no_grad():
+                    torch._foreach_copy_([to[names[i]] for i in others], [given[i] for i in others],
+                                         non_blocking=not on_host)
         return self.publish(stream, timeout=left_of(deadline))
 
     def _drop(self, name: str, why: VmmshareError) -> None:
