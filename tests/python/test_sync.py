@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 
 import numpy as np
@@ -426,6 +427,32 @@ def test_the_end(cuda, streams, publisher):
     done()
     with pytest.raises(vs.errors.OutOfRange):
         idle.latest(streams[2])
+
+
+def test_all_are_told_of_the_end_before_one_is_waited_for(cuda, streams, publisher):
+    """As of a process that lets go of the first when the second has finished."""
+    ours, *theirs = streams
+    followers = [join(cuda, publisher) for _ in range(2)]
+    write(cuda, publisher, ours, 3)
+    for follower, stream in zip(followers, theirs):
+        assert see(follower, stream) == (1, {3})
+
+    def let_go():
+        end = time.monotonic() + 20
+        for follower, stream in reversed([*zip(followers, theirs)]):
+            while not follower.finished and time.monotonic() < end:
+                follower.latest(stream)
+                time.sleep(0.01)
+            follower.release(stream)
+        return time.monotonic() < end
+
+    done = on_a_thread(cuda, let_go)
+    try:
+        publisher.finish(timeout=10)
+    finally:
+        assert done()
+    for follower in followers:
+        follower.close()
 
 
 def test_what_a_publisher_refuses(cuda, streams, publisher):

@@ -221,6 +221,9 @@ class Publisher:
         is; what publish() has as `lost` is returned. DeadlineExceeded names those that are not
         done; it may be called again."""
         deadline = deadline_of(timeout)
+        for follower in self._followers.values():  # Says it to all before it waits for one.
+            with contextlib.suppress(DeadlineExceeded, *_ENDED):
+                follower.ring.finish(timeout=0)
         late = []
         for name in list(self._followers):
             try:
