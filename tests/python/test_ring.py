@@ -68,6 +68,46 @@ def test_items_come_in_order_and_no_more_after_the_last(cuda, streams, ends):
     assert join() == [(i, 100 + i, [i] * i) for i in range(1, 21)]
 
 
+def test_an_item_whose_contents_are_late_is_the_next_one_again(cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+    with vs.FencePool() as fences, fences.new() as gate:
+        for number in 1, 2:
+            buffer = writer.acquire(ours)
+            np.from_dlpack(buffer.array(1, "int32"))[:] = number
+            if number == 1:
+                gate.wait(ours, 1)  # As a kernel that writes it.
+            writer.publish(buffer, ours)
+        for _ in range(2):
+            with pytest.raises(vs.errors.DeadlineExceeded):
+                next(reader.items(theirs, timeout=0.2))
+        gate.signal(1)
+        items = reader.items(theirs, timeout=20)
+        for number in 1, 2:
+            buffer = next(items)
+            assert (buffer.number, int(np.from_dlpack(buffer.array(1, "int32"))[0])) == (number,) * 2
+        items.close()
+        for stream in streams:
+            assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+
+
+def test_the_timeout_of_an_item_is_that_of_its_contents_too(cuda, streams, ends, monkeypatch):
+    writer, reader = ends
+    ours, theirs = streams
+
+    def late(*what, **how):
+        time.sleep(0.5)
+        return acquire(*what, **how)
+
+    acquire = reader.acquire
+    monkeypatch.setattr(reader, "acquire", late)
+    waited = []
+    monkeypatch.setattr(vs.RingBuffer, "wait", lambda self, timeout: waited.append(timeout))
+    writer.publish(writer.acquire(ours), ours)
+    next(reader.items(theirs, timeout=20))
+    assert 0 < waited[0] <= 19.5
+
+
 def test_each_threads_own_stream_is_refused(streams, ends):
     writer, _ = ends
     with pytest.raises(ValueError, match="per-thread"):

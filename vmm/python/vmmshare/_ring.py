@@ -10,6 +10,7 @@ import typing
 
 from . import _core, errors
 from ._core import Array, Device
+from ._sync import deadline_of, left_of
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:
@@ -117,6 +118,8 @@ class RingReader(_End):
     """The consumer's end, of open_ring(). Iterating gives one buffer after the other on the
     default stream, each until the next is asked for; see items()."""
 
+    _unseen: "RingBuffer | None" = None  # Acquired by items(), which nobody was given.
+
     def release(self, buffer: RingBuffer, stream: int = 0) -> None:
         """Gives it back after the work that is on `stream` now."""
         with self._locked(None):
@@ -125,15 +128,26 @@ class RingReader(_End):
     def items(self, stream: int = 0, *, timeout: "float | None" = None
               ) -> "typing.Iterator[RingBuffer]":
         """The buffers on `stream`, each released when the next is asked for, until the writer
-        has finished. Those on the host are waited for. `timeout` in seconds, for each."""
+        has finished. Those on the host are waited for. `timeout` in seconds, for each with its
+        contents. An item whose contents were late is the first of the next items()."""
         while True:
+            deadline = deadline_of(timeout)
+            buffer, self._unseen = self._unseen, None
             try:
-                buffer = self.acquire(stream, timeout=timeout)
+                if buffer is None:
+                    buffer = self.acquire(stream, timeout=left_of(deadline))
             except errors.OutOfRange:
                 return
             try:
                 if buffer.array(0, "uint8").__dlpack_device__()[0] == 1:
-                    buffer.wait(timeout=timeout)
+                    buffer.wait(timeout=left_of(deadline))
+            except errors.DeadlineExceeded:
+                self._unseen = buffer
+                raise
+            except BaseException:
+                self.release(buffer, stream)
+                raise
+            try:
                 yield buffer
             finally:
                 self.release(buffer, stream)
