@@ -153,6 +153,23 @@ def test_who_has_it_open_learns_that_its_owner_ended(driver):
             owner.close()
 
 
+@pytest.mark.parametrize("nbytes", [4096, 32 << 20], ids=["a part of a chunk", "a whole segment"])
+def test_a_pool_does_not_use_anew_what_is_served_while_a_reader_has_it(cuda, reader, nbytes):
+    with vs.Pool() as pool:
+        array = pool.empty(nbytes, "uint8")
+        served = vs.serve_array(array)
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+        served.close()
+        del array, served
+        gc.collect()
+        assert pool.statistics()["live_blocks"] == 1
+        reader("theirs.close()\ndel theirs")
+        deadline = time.monotonic() + 30
+        while pool.statistics()["live_blocks"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert pool.statistics()["live_blocks"] == 0
+
+
 def test_what_was_closed_is_kept_until_it_came_back_and_no_longer(array, reader):
     served = vs.serve_array(array, legacy=True)
     reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")

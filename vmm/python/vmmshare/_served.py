@@ -100,13 +100,14 @@ class Served:
     def close(self) -> None:
         """Serves it no more. Who has it keeps it.
 
-        Of weaker memory, this process keeps the array for as long as anybody has it open, and a
-        moment longer. In a forked child it gives nothing back: all is the parent's.
+        This process keeps an array that is served where it is for as long as anybody has it open,
+        and a moment longer: its library would use the memory anew for others, under who has it.
+        In a forked child it gives nothing back: all is the parent's.
         """
         if self._pid != os.getpid():
             return
         self._share.close()
-        if self.weakness and self._array is not None:
+        if self._array is not None:  # It is no copy.
             _keep(self._memory, self._array)
         self._array = None
         _let_go_of_what_came_back()
