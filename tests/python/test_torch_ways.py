@@ -134,6 +134,20 @@ def test_memory_of_another_allocator_is_adopted(torch, context):
         del whole, part
 
 
+def test_the_memory_of_a_parameter_that_gets_other_memory_is_kept(torch, context, monkeypatch):
+    """As half() of a module gives it, in place."""
+    def detach(self):
+        return torch.Tensor(self.array)
+
+    monkeypatch.setattr(fake_torch.Tensor, "detach", detach)
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        ours = torch.nn.Parameter(torch.Tensor(np.from_dlpack(memory.array(16, "int32"))))
+        address = ours.data_ptr()
+        with vs.torch.serve(ours) as served:
+            ours.array = np.zeros(16, "float16")
+            assert served._array.data_ptr() == address != ours.data_ptr()
+
+
 @pytest.mark.parametrize("call, kind", [("cuMemAlloc_v2", "cuMemAlloc"), (None, "not CUDA")])
 def test_other_memory_says_what_to_do(torch, context, call, kind):
     address = ctypes.c_uint64()

@@ -208,7 +208,14 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
     share = serve(memory)
     ticket = json.dumps({"text": str(share), "offset": offset, "dtype": read.dtype,
                          "shape": list(read.shape), "strides": list(read.strides)})
-    return Served(ticket.encode(), share, memory, None if copy else array, copy)
+    return Served(ticket.encode(), share, memory, None if copy else _lasting(array), copy)
+
+
+def _lasting(array: typing.Any) -> typing.Any:
+    """What keeps the memory that the array lies in now. PyTorch puts other memory into a tensor
+    that it changes in place, as half() of a module does with parameters."""
+    torch = _reads.torch_type()
+    return array.detach() if torch is not None and isinstance(array, torch) else array
 
 
 def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: typing.Any,
