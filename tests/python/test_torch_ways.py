@@ -64,8 +64,8 @@ def test_parameters_stay_parameters(torch, pool):
     assert type(theirs) is torch.nn.Parameter and theirs.requires_grad
 
 
-@pytest.mark.parametrize("change", ["elsewhere", "with a history", "on the host"])
-def test_all_others_go_as_before(torch, pool, change):
+@pytest.mark.parametrize("change", ["elsewhere", "with a history", "on the host", "sparse"])
+def test_all_others_go_as_before(torch, pool, change, monkeypatch):
     vs.torch.enable_multiprocessing(pool)
     array = pool.empty(3, "uint8")
     ours = torch.Tensor(np.zeros(3, "uint8") if change == "elsewhere" else np.from_dlpack(array))
@@ -74,6 +74,10 @@ def test_all_others_go_as_before(torch, pool, change):
         ours.requires_grad, ours.is_leaf = True, False
     if change == "on the host":
         ours.device.type = "cpu"
+    if change == "sparse":
+        def data_ptr(self):
+            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+        monkeypatch.setattr(fake_torch.Tensor, "data_ptr", data_ptr)
     assert through_a_queue(ours) == b"\t\t\t"
 
 

@@ -31,7 +31,11 @@ def enable(torch, pool, writable):
 
 def _holds(pool, tensor):
     try:
-        pool.find(tensor.data_ptr())
+        address = tensor.data_ptr()
+    except RuntimeError:  # A sparse one has none: it is made of others.
+        return False
+    try:
+        pool.find(address)
         return True
     except errors.NotFound:
         return False
