@@ -570,6 +570,30 @@ def test_a_copy_of_pytorchs_tensors(cuda, streams, monkeypatch):
         follower.close()
 
 
+def test_a_copy_from_memory_of_the_host_has_read_it_when_it_returns(cuda, streams, gate, monkeypatch):
+    modules = fake_torch.modules(fake_torch.HostTensor)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    torch, said = modules["torch"], []
+    torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=streams[0])
+    torch.no_grad = contextlib.nullcontext
+    torch._foreach_copy_ = lambda to, given, non_blocking: said.append(non_blocking)
+    on_host = fake_torch.HostTensor(np.zeros((3, 4), "float32"))
+    on_device = fake_torch.HostTensor(np.zeros((3, 4), "float64"))  # Of another type: PyTorch copies it.
+    on_device.device = types.SimpleNamespace(type="cuda", index=0)
+    with vs.weights.publisher({"w": ((3, 4), "float32")}) as publisher:
+        publisher._tensors = {place: {"w": on_host} for place in range(2)}  # NumPy has none of a device.
+        publisher.copy({"w": on_host})
+        publisher.copy({"w": on_device})
+        assert said == [False, True]
+        gate.wait(streams[0], 1)
+        with pytest.raises(vs.errors.DeadlineExceeded, match="has not let go of the slot"):
+            publisher.copy({"w": on_host}, timeout=0.2)
+        assert len(said) == 2
+        gate.signal(1)
+        assert publisher.copy({"w": on_host}, timeout=60).number == 3
+
+
 # --- closing under the GPU's work -----------------------------------------------------------
 
 

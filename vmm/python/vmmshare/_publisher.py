@@ -178,8 +178,9 @@ class Publisher:
         """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
         are no aliases must be given; those of another type are converted. KeyError for a name
         that is missing, ValueError for another shape. After an exception nothing is published,
-        and it may be called again. To memory of the host it is this thread that copies, and waits
-        first for the GPU to let go of the slot: DeadlineExceeded if it does not."""
+        and it may be called again. To memory of the host it is this thread that copies, and from
+        there it waits until the GPU has read it; first, for the GPU to let go of the slot:
+        DeadlineExceeded if it does not."""
         import torch
         place = (self.number + 1) % len(self._slots)
         if place not in self._tensors:
@@ -192,10 +193,16 @@ class Publisher:
         stream = torch.cuda.current_stream(where).cuda_stream
         deadline = deadline_of(timeout)
         slot = self.acquire(stream, timeout=timeout)
-        if on_host and not self._marks.passed(left_of(deadline)):
-            raise DeadlineExceeded(
-                f"copy() to memory of the host: the GPU has not let go of the slot within {timeout} s",
-                "Have followers call release(), or look for what PyTorch's current stream waits for.")
+
+        def await_slot(way: str) -> None:
+            if not self._marks.passed(left_of(deadline)):
+                raise DeadlineExceeded(
+                    f"copy() {way} memory of the host: the GPU has not let go of the slot within "
+                    f"{timeout} s",
+                    "Have followers call release(), or look for what PyTorch's current stream waits for.")
+
+        if on_host:
+            await_slot("to")
         with self._marks.behind(stream):  # Another call may be on another stream.
             # The GPU copies the first while the next are looked at.
             others = slot._writer.copy_tensors(torch.Tensor, given, slot.places, stream)
@@ -205,9 +212,13 @@ class Publisher:
                     if one.shape != other.shape:  # PyTorch would broadcast it.
                         raise ValueError(f"tensor {name!r} is of shape {tuple(other.shape)}; "
                                          f"expected {tuple(one.shape)}")
+                # What is pinned may be written to again once this returns.
+                at_once = on_host or not all(given[i].is_cuda for i in others)
+                if at_once and not on_host:
+                    await_slot("from")
                 with torch.no_grad():
                     torch._foreach_copy_([to[names[i]] for i in others], [given[i] for i in others],
-                                         non_blocking=not on_host)
+                                         non_blocking=not at_once)
         return self.publish(stream, timeout=left_of(deadline))
 
     def _drop(self, name: str, why: VmmshareError) -> None:
