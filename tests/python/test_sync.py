@@ -308,6 +308,13 @@ def test_names_that_are_not_given_are_all_different(cuda, streams, publisher):
     third.close()
 
 
+def test_names_that_are_not_given_are_none_that_were(cuda, publisher):
+    followers = [join(cuda, publisher, name) for name in ("follower 2", "", "")]
+    assert publisher.followers == ["follower 2", "follower 3", "follower 4"]
+    for follower in followers:
+        follower.close()
+
+
 def test_one_that_does_not_look_is_named_and_nothing_is_lost(cuda, streams, publisher):
     ours, theirs, _ = streams
     slow = join(cuda, publisher, "slow")

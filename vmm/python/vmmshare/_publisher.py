@@ -86,7 +86,11 @@ class Publisher:
         if there is one, in the order of `stream`. FailedPrecondition for a name that another one
         has, and between acquire() and publish(); DeadlineExceeded when it does not follow."""
         self._check_open()
-        name = name or f"follower {self._added + 1}"
+        added = self._added + 1
+        if not name:
+            while f"follower {added}" in self._followers:  # One that was given.
+                added += 1
+            name = f"follower {added}"
         if name in self._followers or self._acquired:
             raise FailedPrecondition(
                 f"add({name!r}) " + ("while an update is acquired" if self._acquired else
@@ -108,7 +112,7 @@ class Publisher:
                 ring.publish(buffer, stream, timeout=left_of(deadline))
             undo.pop_all()
         self._followers[name] = _Follower(ring)
-        self._added += 1
+        self._added = added
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
         """The slot of the next update, for work that is put on `stream` later, which waits until
