@@ -185,6 +185,18 @@ def test_a_damaged_ticket_of_a_served_tensor(torch, context, damage):
         del whole
 
 
+def test_another_name_of_a_type_in_a_ticket_of_a_served_tensor(torch, context):
+    import json
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        whole = np.from_dlpack(memory.array(16, "int32"))
+        whole[:] = range(16)
+        with vs.torch.serve(torch.Tensor(whole)) as served:
+            ticket = json.dumps(json.loads(served.ticket) | {"dtype": "torch.int32"}).encode()
+            theirs = vs.torch.open_served(ticket)
+            assert theirs.dtype == "int32" and theirs.array.tolist() == list(range(16))
+        del whole
+
+
 @pytest.mark.parametrize("ticket", [b"", b"nonsense", b"[]", b"{}", b'{"text": 3}',
                                     b'{"text": "x", "dtype": "int32", "offset": "far"}',
                                     b'{"text": "x", "dtype": "int32", "offset": 1e400}',

@@ -280,7 +280,8 @@ def open_served(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool
     array, dtype = _served.open_parts(ticket, timeout, writable, device, lambda dtype: (
         "uint8" if dtype.startswith("float8") and hasattr(torch, dtype) else dtype))
     tensor = torch.from_dlpack(array)
-    return tensor if array.dtype == dtype else _as_type(tensor, dtype)
+    is_carried = dtype.startswith("float8") and array.dtype != dtype
+    return _as_type(tensor, dtype) if is_carried else tensor
 
 
 def enable_multiprocessing(pool: Pool, *, writable: bool = True) -> None:
