@@ -126,7 +126,7 @@ absl::Status CheckDirectory(const std::string& directory,
 }
 
 absl::StatusOr<std::string> DefaultChannelDirectory() {
-  ASSIGN_OR_RETURN(const std::string shared, DirectoryFrom(kSharedDirectory));
+  ASSIGN_OR_RETURN(std::string shared, DirectoryFrom(kSharedDirectory));
   if (!shared.empty()) {
     RETURN_IF_ERROR(
         Annotate(CheckDirectory(shared, {}),
