@@ -363,17 +363,11 @@ TEST_F(PoolTest, TheLegacyStreamsWorkIsSeenWithoutAContext) {
   HeldStream held(device);
   const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
   const CUdeviceptr block = Must(pool->Allocate(kMiB, CU_STREAM_LEGACY));
-  CUevent event = nullptr;
-  ASSERT_EQ(driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
-            CUDA_SUCCESS);
-  EXPECT_EQ(driver()->cuEventRecord(event, held.get()), CUDA_SUCCESS);
-  EXPECT_EQ(driver()->cuStreamWaitEvent(CU_STREAM_LEGACY, event, 0),
-            CUDA_SUCCESS);
+  HoldTheLegacyStream(held);
   EXPECT_TRUE(pool->Free(block, CU_STREAM_LEGACY).ok());
   std::thread([&] { EXPECT_EQ(Must(pool->Trim()), 0u); }).join();
   held.Release();
   EXPECT_EQ(driver()->cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
-  EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
   std::thread([&] { EXPECT_GT(Must(pool->Trim()), 0u); }).join();
 }
 

@@ -48,6 +48,18 @@ class HostileKeeperTest : public KeeperTest {
             .name = kName,
             .ticket = Must(MakeTicket(memory.shareable(), kNativeKind))};
   }
+  // The keeper announces memory and sends none: the client leaves it.
+  void ExpectNothingCame(KeeperClient& client, bool until_sealed) {
+    const absl::Status status =
+        client
+            .AttachOrCreate(
+                kName, kGranule, driver(), {.until_sealed = until_sealed},
+                [] { return absl::AbortedError("not asked for"); },
+                absl::Now() + absl::Seconds(1))
+            .status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_FALSE(client.is_open());
+  }
   static void ExpectHangUp(Channel& channel) {
     for (;;) {
       const absl::Status status = channel.Receive(Late()).status();
@@ -449,15 +461,7 @@ TEST_F(HostileKeeperTest, AKeeperThatAnnouncesMemoryAndSendsNoneIsLeft) {
   });
   {
     KeeperClient client = ClientOf(address());
-    const absl::Status status =
-        client
-            .AttachOrCreate(
-                kName, kGranule, driver(), {.until_sealed = true},
-                [] { return absl::AbortedError("not asked for"); },
-                absl::Now() + absl::Seconds(1))
-            .status();
-    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-    EXPECT_FALSE(client.is_open());
+    ExpectNothingCame(client, /*until_sealed=*/true);
   }
   keeper.join();
 }
@@ -481,15 +485,7 @@ TEST_F(HostileKeeperTest, WhoLeavesAKeeperForgetsNoLockThatItHadBefore) {
     {
       KeeperClient client = ClientOf(address());
       Must(client.Lock(kName, Late()));
-      const absl::Status status =
-          client
-              .AttachOrCreate(
-                  kName, kGranule, driver(), {.until_sealed = taken_over},
-                  [] { return absl::AbortedError("not asked for"); },
-                  absl::Now() + absl::Seconds(1))
-              .status();
-      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-      EXPECT_FALSE(client.is_open());
+      ExpectNothingCame(client, /*until_sealed=*/taken_over);
     }
     keeper.join();
     EXPECT_EQ(next, protocol::kRefused);

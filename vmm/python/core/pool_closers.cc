@@ -74,6 +74,7 @@ void ImportedPoolCloser::operator()(vmmshare_imported_pool* pool) const {
   try {
     std::thread([pool] { vmmshare_imported_pool_close(pool); }).detach();
   } catch (const std::system_error&) {
+    // Rather waited for than held, by its owner's book, until this process ends.
     vmmshare_imported_pool_close(pool);
   }
 }
