@@ -316,16 +316,33 @@ TEST_F(HostPools, LegacyHandlesAreOpenedByPeersOnly) {
 int OpensSpoilt(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();
   Checks checks;
+  CUdeviceptr block = 0;
+  CUipcMemHandle own{};
+  checks.Expect("allocate", cu.cuMemAlloc(&block, kMiB), CUDA_SUCCESS);
+  checks.Expect("export", cu.cuIpcGetMemHandle(&own, block), CUDA_SUCCESS);
+  // Where a handle names its maker. A spoilt number may be this process's, for
+  // the two began one after the other.
+  const auto names_this_process = [&own](const CUipcMemHandle& handle) {
+    return std::memcmp(handle.reserved + 8, own.reserved + 8, 8) == 0;
+  };
+  const auto open = [&](const CUipcMemHandle& bad) {
+    CUdeviceptr address = 0;
+    checks.Expect("open a spoilt handle",
+                  cu.cuIpcOpenMemHandle(&address, bad, kLazy),
+                  names_this_process(bad) ? CUDA_ERROR_INVALID_CONTEXT
+                                          : CUDA_ERROR_INVALID_VALUE);
+  };
   const auto good = FromText<CUipcMemHandle>(args[0]);
   for (std::size_t i = 0; i < 40; ++i) {  // The rest is not used.
     if (i == 32 || i == 33) continue;     // A smaller size.
     CUipcMemHandle bad = good;
     reinterpret_cast<unsigned char*>(&bad)[i] ^= 0xff;
-    CUdeviceptr address = 0;
-    checks.Expect("open a spoilt handle",
-                  cu.cuIpcOpenMemHandle(&address, bad, kLazy),
-                  CUDA_ERROR_INVALID_VALUE);
+    open(bad);
   }
+  CUipcMemHandle renamed = good;
+  std::memcpy(renamed.reserved + 8, own.reserved + 8, 8);
+  open(renamed);
+  checks.Expect("free", cu.cuMemFree(block), CUDA_SUCCESS);
   return checks.failures();
 }
 const bool kOpensSpoilt = RegisterChild("ipc_opens_spoilt", &OpensSpoilt);
