@@ -262,6 +262,29 @@ TEST_F(PoolTickets, APoolIsServedOnlyIfItShares) {
             Code::kFailedPrecondition);
 }
 
+TEST_F(PoolTickets, ADomainIsNotServedWhosePoolHasEnded) {
+  std::unique_ptr<Pool> pool = Must(Pool::Create(device, SmallSegments()));
+  ServableDomain domain = pool->InDomain(SharingDomain::kFirst);
+  pool.reset();
+  const absl::Status status = endpoint_->Serve(domain).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has ended")) << status;
+}
+
+// The program may serve a domain on one thread and end the pool on another.
+TEST_F(PoolTickets, APoolEndsWhileItsDomainIsServed) {
+  for (int round = 0; round < 20; ++round) {
+    std::unique_ptr<Pool> pool = Must(Pool::Create(device, SmallSegments()));
+    ASSERT_TRUE(pool->Reserve(64 * kMiB, nullptr).ok());
+    ServableDomain domain = pool->InDomain(SharingDomain::kFirst);
+    absl::Status status;
+    std::thread serves([&] { status = endpoint_->Serve(domain).status(); });
+    pool.reset();
+    serves.join();
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+  }
+}
+
 TEST_F(PoolTickets, BlocksGivenBackAfterAStreamWaitForIt) {
   std::vector<ImportedBlock> blocks = Must(peer_->ImportAll(tickets_, Late()));
   const absl::Status released =

@@ -148,7 +148,8 @@ struct PoolStatistics {
   absl::Status last_error;
 };
 
-// A domain to be given to Endpoint::Serve(). A value; may outlive its pool.
+// A domain to be given to Endpoint::Serve(). A value; may outlive its pool, and
+// is refused then.
 class ServableDomain final : public Servable {
  public:
   absl::StatusOr<std::shared_ptr<PeerService>> MakeService() override;
@@ -255,7 +256,7 @@ class Pool final : public Servable {
 
   // For Endpoint::Serve(): each subscriber is given all segments of the domain,
   // those made later too.
-  //   FAILED_PRECONDITION  a private pool
+  //   FAILED_PRECONDITION  a private pool, or one that has ended
   //   INVALID_ARGUMENT     a domain that the pool has not
   //   else                 as the driver answers the export of the segments
   //                        there are

@@ -192,7 +192,8 @@ class Core : public platform::Abandonable {
 
   // core_leases.cc
   struct LeasedBlock {
-    const Block* block;
+    const Block* block;  // Another block's record once the slot is not leased.
+    std::uint32_t domain;
     SlotRef slot;
   };
   // Those of `blocks` that have tickets. NOT_FOUND without a message: the one
@@ -217,6 +218,9 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Domain*> FindServed(const DomainId& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Exports what a domain has and will have, if it is not exported yet.
+  absl::Status ShareWhole(std::uint32_t domain)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Exports some of a domain's segments, of which there are some.
   absl::Status ShareAll(absl::Span<Segment* const> segments)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -240,8 +244,9 @@ class Core : public platform::Abandonable {
 
   mutable platform::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  // Threads of other pools that are in GiveUpIdle().
-  std::size_t giving_up_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Threads that do not know when the pool ends, and are in GiveUpIdle() or
+  // Serve().
+  std::size_t visitors_ ABSL_GUARDED_BY(mutex_) = 0;
   // The first of the device's in which it grew.
   CUcontext context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Some thread gets memory from the driver.
@@ -260,7 +265,7 @@ class Core : public platform::Abandonable {
   std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
   // Threads that unmap segments, which count as reserved until they are gone.
   std::size_t releasing_ ABSL_GUARDED_BY(mutex_) = 0;
-  // growing_, asking_, giving_up_, releasing_.
+  // growing_, asking_, visitors_, releasing_.
   platform::CondVar changed_;
   platform::CondVar returned_;  // A peer has left.
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);

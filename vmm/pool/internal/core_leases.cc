@@ -61,8 +61,9 @@ absl::StatusOr<std::vector<Core::LeasedBlock>> Core::FindShared(
     }
     const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
     if (slot == Block::kNoSlot) continue;  // Nobody was ever given it.
-    found.push_back(
-        {block, {slot, domains_[block->domain]->GenerationOf(slot)}});
+    found.push_back({block,
+                     block->domain,
+                     {slot, domains_[block->domain]->GenerationOf(slot)}});
   }
   return found;
 }
@@ -135,10 +136,10 @@ absl::Status Core::WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
     lock.Unlock();
     return WhyNotFree(bad);
   }
-  const auto is_back =
-      [this](const LeasedBlock& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !domains_[one.block->domain]->IsLeased(one.slot);
-      };
+  const auto is_back = [this](const LeasedBlock& one)
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                             return !domains_[one.domain]->IsLeased(one.slot);
+                           };
   const bool all_back =
       WaitFor(deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         std::erase_if(*shared, is_back);

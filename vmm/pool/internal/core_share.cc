@@ -94,8 +94,22 @@ absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
         "set PoolOptions::sharing");
   }
   const platform::MutexLock lock(mutex_);
+  if (closed_) {
+    return absl::FailedPreconditionError(
+        "the pool of this sharing domain has ended; serve a domain while its "
+        "pool "
+        "lives");
+  }
   RETURN_IF_ERROR(CheckDomain(domain));
-  const auto number = static_cast<std::uint32_t>(domain);
+  ++visitors_;
+  const absl::Status status = ShareWhole(static_cast<std::uint32_t>(domain));
+  --visitors_;
+  changed_.NotifyAll();
+  RETURN_IF_ERROR(status);
+  return domains_[static_cast<std::uint32_t>(domain)]->id();
+}
+
+absl::Status Core::ShareWhole(std::uint32_t number) {
   Domain& served = *domains_[number];
   while (!served.is_served()) {
     std::vector<Segment*> left;
@@ -107,7 +121,7 @@ absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
     served.StopSharing();
     return status;
   }
-  return served.id();
+  return absl::OkStatus();
 }
 
 absl::Status Core::ShareAll(absl::Span<Segment* const> segments) {
@@ -264,7 +278,7 @@ void Core::Close() {
   const platform::MutexLock lock(mutex_);
   if (std::exchange(closed_, true)) return;
   // What others of the process have in their hands must not go under them.
-  while (giving_up_ != 0) changed_.Wait(mutex_);
+  while (visitors_ != 0) changed_.Wait(mutex_);
   const RelaxedCapture relaxed(device_.driver());
   for (const std::unique_ptr<Domain>& domain : domains_) domain->Close();
   held_.clear();

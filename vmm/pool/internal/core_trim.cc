@@ -82,12 +82,12 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
 void Core::GiveUpIdle() {
   const platform::MutexLock lock(mutex_);
   if (closed_) return;
-  ++giving_up_;
+  ++visitors_;
   EmptyCaches();
   if (!held_.empty()) CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
   ReleaseIdle(keep_idle_);
-  --giving_up_;
+  --visitors_;
   changed_.NotifyAll();
 }
 
