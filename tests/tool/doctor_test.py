@@ -416,6 +416,12 @@ class NotesTest(DoctorTest):
         self.assertIn("few-descriptors", result.notes())
         limits = result.json["limits"]
         self.assertEqual((limits["descriptors_soft"], limits["descriptors_hard"]), (256, 512))
+        # What it says to do is a command of any shell.
+        note, = [n for n in result.json["notes"] if n["id"] == "few-descriptors"]
+        command = note["remedy"].split("`")[1]
+        done = subprocess.run(["sh", "-c", command + " && ulimit -n"], text=True,
+                              capture_output=True, preexec_fn=few_descriptors)
+        self.assertEqual((done.returncode, done.stdout), (0, "512\n"), done.stderr)
 
     def test_few_descriptors_of_which_root_alone_can_give_more(self):
         result = self.machine.run("--json", preexec=lambda: resource.setrlimit(

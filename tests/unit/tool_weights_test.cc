@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "platform/os/process.h"
 #include "vmm/tool/weights.h"
 #include "vmm/weights/manifest.h"
 
 namespace vmm::tool {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // A table, one of its columns, and what has no elements.
@@ -115,12 +118,20 @@ TEST(WeightsOptions, AreOfAVerbASetAndWhereToAsk) {
     EXPECT_EQ(options->address, "/k");
     EXPECT_EQ(options->driver, "host");
     EXPECT_TRUE(options->json);
+    EXPECT_TRUE(options->allowed.empty());
   }
+  // Whose keeper it may be.
+  const platform::UserId me = platform::CurrentUser();
+  const absl::StatusOr<WeightsOptions> theirs =
+      ParseWeightsOptions({"list", absl::StrCat("--allow-user=", me.text())});
+  ASSERT_TRUE(theirs.ok()) << theirs.status();
+  EXPECT_THAT(theirs->allowed, ElementsAre(me));
   // Help is had with whatever else is wrong.
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"--help"},
         {"shwo", "-h"},
-        {"put", "--help"}}) {
+        {"put", "--help"},
+        {"put", "llm", "a.safetensors", "--help"}}) {
     const absl::StatusOr<WeightsOptions> options = ParseWeightsOptions(words);
     EXPECT_TRUE(options.ok() && options->help) << words.front();
   }
@@ -134,7 +145,10 @@ TEST(WeightsOptions, ThatAreWrongSayWhatIsRight) {
       {{}, "expected list, show, verify, drop or put"},
       {{"shwo", "llm"}, "weights \"shwo\": expected list"},
       {{"--json"}, "weights \"\": expected list"},
-      {{"put", "llm"}, "python -m vmmshare weights put"},
+      {{"put", "llm"}, "python3 -m vmmshare weights put"},
+      {{"put", "llm", "a.safetensors"}, "python3 -m vmmshare weights put"},
+      {{"put", "llm", "a", "--host-node=0"}, "python3 -m vmmshare weights put"},
+      {{"list", "--allow-user=no such user"}, "--allow-user: "},
       {{"list", "llm"}, "unexpected word \"llm\""},
       {{"show"}, "weights show: "},
       {{"verify", "a b"}, "weights verify: "},

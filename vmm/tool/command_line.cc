@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "platform/os/user_name.h"
 
 namespace vmm::tool {
 namespace {
@@ -86,6 +87,13 @@ absl::StatusOr<std::vector<Option>> ParseOptions(
     options.push_back({found->name, value.value_or("")});
   }
   return options;
+}
+
+absl::StatusOr<platform::UserId> AllowedUser(const std::string& value) {
+  absl::StatusOr<platform::UserId> user = platform::ParseUser(value);
+  if (user.ok()) return user;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--allow-user: ", user.status().message()));
 }
 
 absl::StatusOr<DoctorOptions> ParseDoctorOptions(

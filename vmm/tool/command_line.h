@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "platform/os/process.h"
 #include "vmm/memory/handle_kind.h"
 #include "vmm/tool/commands.h"
 
@@ -28,6 +29,9 @@ struct Option {
 // INVALID_ARGUMENT says which word is wrong, and what could stand there.
 absl::StatusOr<std::vector<Option>> ParseOptions(
     const std::vector<std::string>& words, absl::Span<const OptionRow> known);
+
+// Whom --allow-user=`value` names. INVALID_ARGUMENT when that is nobody.
+absl::StatusOr<platform::UserId> AllowedUser(const std::string& value);
 
 struct DoctorOptions {
   std::string driver = "system";    // "system", "host", or a path.

@@ -79,10 +79,13 @@ constexpr VerbRow kWeightsVerbs[] = {
     {"drop", "has the keeper forget it; who has it open keeps it"},
     {"put",
      "reads safetensors files into shared memory and puts them under NAME; "
-     "only in the Python package, see `python -m vmmshare weights put "
+     "only in the Python package, see `python3 -m vmmshare weights put "
      "--help`"}};
 constexpr OptionRow kWeightsOptions[] = {
     {"address", "ADDRESS", "the keeper's; by default this user's own"},
+    {"allow-user", "USER",
+     "a uid or a user's name, on Windows a SID, whose keeper it may be beside "
+     "this user's; may be given more than once"},
     kSystem,
     kHost,
     kFile,
@@ -95,7 +98,7 @@ constexpr Command kCommands[] = {
      kDoctorUses,
      "Tries each way to share GPU memory on each device, and says what works, "
      "why the rest does not, and what to do. It changes nothing and leaves "
-     "nothing behind.",
+     "nothing behind but this user's folder for sockets.",
      {},
      kDoctorOptions,
      "0; 1 without a driver, or when what is required does not work, or with "

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "platform/base/annotate.h"
 #include "platform/os/surroundings.h"
 
 namespace vmm::tool {
@@ -27,7 +28,14 @@ struct HostDriver {
 HostDriver LoadHostDriver() {
   const char* named = std::getenv("VMMSHARE_HOSTDRIVER");
   if (named != nullptr && *named != '\0') {
-    return {named, Driver::LoadFrom(named)};
+    absl::StatusOr<Driver> driver = Driver::LoadFrom(named);
+    if (!driver.ok()) {
+      driver = platform::Annotate(driver.status(),
+                                  "--driver=host and VMMSHARE_HOSTDRIVER",
+                                  "The variable names this file; unset it to "
+                                  "have the one that was installed");
+    }
+    return {named, std::move(driver)};
   }
   absl::StatusOr<std::string> folder = platform::FolderOfProgram();
   if (!folder.ok()) return {"", folder.status()};

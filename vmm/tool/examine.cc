@@ -218,6 +218,11 @@ LimitsReport ExamineLimits(const std::string& root) {
   return limits;
 }
 
+// For `ulimit`, of any shell.
+std::string Limit(std::uint64_t limit) {
+  return limit == UINT64_MAX ? "unlimited" : absl::StrCat(limit);
+}
+
 void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
   const LimitsReport& limits = report.limits;
   // Common defaults are 1,024 soft and far more hard.
@@ -228,9 +233,11 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
                       " descriptors open, and each shared chunk takes one in "
                       "each process"),
          limits.descriptors->hard > limits.descriptors->soft
-             ? "Raise it as far as this process may: ulimit -n hard."
-             : "Raise it as root: LimitNOFILE in a systemd unit, --ulimit "
-               "nofile of a container."});
+             ? absl::StrCat("Raise it as far as this process may: `ulimit -n ",
+                            Limit(limits.descriptors->hard), "`.")
+             : std::string(
+                   "Raise it as root: LimitNOFILE in a systemd unit, --ulimit "
+                   "nofile of a container.")});
   }
   if (limits.wsl2.ok() && *limits.wsl2) {
     notes->push_back(

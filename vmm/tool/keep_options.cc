@@ -3,7 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "platform/os/user_name.h"
+#include "platform/base/status_macros.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/commands.h"
@@ -58,12 +58,7 @@ absl::Status SetOption(absl::string_view name, const std::string& value,
   if (name == "address") {
     options.address = value;
   } else if (name == "allow-user") {
-    absl::StatusOr<platform::UserId> user = platform::ParseUser(value);
-    if (!user.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--allow-user: ", user.status().message()));
-    }
-    options.allowed.push_back(*std::move(user));
+    ASSIGN_OR_RETURN(options.allowed.emplace_back(), AllowedUser(value));
   } else if (name == "drop") {
     if (absl::Status usable = keeper::CheckName(value); !usable.ok()) {
       return absl::InvalidArgumentError(

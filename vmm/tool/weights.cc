@@ -121,7 +121,9 @@ absl::StatusOr<std::string> Answer(const WeightsOptions& options) {
   const Deadline deadline = Deadline::In(kPatience);
   ASSIGN_OR_RETURN(
       KeeperClient keeper,
-      KeeperClient::Connect({.address = options.address}, deadline));
+      KeeperClient::Connect({.address = options.address,
+                             .keepers = {.also_allowed = options.allowed}},
+                            deadline));
   if (options.verb == "drop") {
     RETURN_IF_ERROR(keeper.Drop(options.name, deadline));
     return std::string();
@@ -198,6 +200,15 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
   };
   take(&options.verb);
   if (options.verb != "list") take(&options.name);
+  const auto asks_for_help = [](const std::string& word) {
+    return word == "--help" || word == "-h";
+  };
+  // Its files and options are not looked at here.
+  if (options.verb == "put" && std::none_of(next, words.end(), asks_for_help)) {
+    return absl::InvalidArgumentError(
+        "`weights put` reads safetensors files, and is a command of the Python "
+        "package: `python3 -m vmmshare weights put`");
+  }
   ASSIGN_OR_RETURN(
       const std::vector<Option> given,
       ParseOptions({next, words.end()}, CommandNamed("weights").options));
@@ -206,13 +217,11 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
     options.help |= name == "help";
     if (name == "address") options.address = value;
     if (name == "driver") options.driver = value;
+    if (name == "allow-user") {
+      ASSIGN_OR_RETURN(options.allowed.emplace_back(), AllowedUser(value));
+    }
   }
   if (options.help) return options;
-  if (options.verb == "put") {
-    return absl::InvalidArgumentError(
-        "`weights put` reads safetensors files, and is a command of the Python "
-        "package: `python -m vmmshare weights put`");
-  }
   constexpr absl::string_view kVerbs[] = {"list", "show", "verify", "drop"};
   if (std::find(std::begin(kVerbs), std::end(kVerbs), options.verb) ==
       std::end(kVerbs)) {

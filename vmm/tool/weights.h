@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "platform/os/process.h"
 #include "vmm/weights/tensor_set.h"
 
 namespace vmm::tool {
@@ -14,7 +15,8 @@ struct WeightsOptions {
   std::string verb;  // "list", "show", "verify", "drop".
   std::string name;  // Of the set; empty with "list".
   std::string address;
-  std::string driver = "system";  // As DoctorOptions::driver.
+  std::vector<platform::UserId> allowed;  // Whose keeper it may be as well.
+  std::string driver = "system";          // As DoctorOptions::driver.
   bool json = false;
   bool help = false;
 };
