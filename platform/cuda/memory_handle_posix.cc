@@ -52,9 +52,10 @@ absl::Status CheckNvidiaDevice(const FileLook& look) {
                    "open /dev/nvidiactl"));
 }
 
-absl::Status CheckSealedMemory(int fd, const FileLook& look,
+absl::Status CheckSealedMemory(const OsHandle& handle, const FileLook& look,
                                std::uint64_t size) {
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  const int fd = static_cast<int>(handle.get());
   const int seals = fcntl(fd, F_GET_SEALS);
   // EINVAL is how the kernel says that a file has no seals.
   if (seals < 0 && errno != EINVAL) {
@@ -72,9 +73,11 @@ absl::Status CheckSealedMemory(int fd, const FileLook& look,
         "the descriptor is a memfd that its sender can still shrink or grow; "
         "expected one sealed against both");
   }
-  if (look.size != size) {
+  // Only now is its size its last one.
+  ASSIGN_OR_RETURN(const FileLook sealed, LookAt(handle));
+  if (sealed.size != size) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the descriptor is a memfd of ", look.size,
+        absl::StrCat("the descriptor is a memfd of ", sealed.size,
                      " bytes; expected ", size, " bytes"));
   }
   return absl::OkStatus();
@@ -90,7 +93,7 @@ absl::Status CheckMemoryHandle(const OsHandle& handle, MemoryBacking backing,
                     "Expected an open descriptor of exported GPU memory.");
   }
   return backing == MemoryBacking::kHostMemory
-             ? CheckSealedMemory(static_cast<int>(handle.get()), *look, size)
+             ? CheckSealedMemory(handle, *look, size)
              : CheckNvidiaDevice(*look);
 }
 

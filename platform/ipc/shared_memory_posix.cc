@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
@@ -115,6 +116,8 @@ absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
                                                          fd, ", F_GET_SEALS)"));
   }
   if (absl::Status fit = CheckSeals(seals, access); !fit.ok()) return fit;
+  // Only now is its size its last one.
+  ASSIGN_OR_RETURN(const FileLook sealed, LookAt(handle));
   struct statfs system {};
   while (::fstatfs(fd, &system) != 0) {
     if (errno == EINTR) continue;
@@ -130,8 +133,8 @@ absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
   if (access == PeerAccess::kReadWrite && (flags & O_ACCMODE) != O_RDWR) {
     return Unfit("open for reading only", "memory that this process may write");
   }
-  if (look->size != size) {
-    return Unfit(absl::StrCat("a memfd of ", look->size, " bytes"),
+  if (sealed.size != size) {
+    return Unfit(absl::StrCat("a memfd of ", sealed.size, " bytes"),
                  absl::StrCat(size, " bytes"));
   }
   return absl::OkStatus();

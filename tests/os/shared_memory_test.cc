@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
+#include "platform/cuda/memory_handle.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 
@@ -22,6 +25,48 @@ constexpr std::size_t kSize = 3 * 4096;
 constexpr int kFixed = F_SEAL_SHRINK | F_SEAL_GROW;
 
 class SharedMemoryTest : public OsTest {};
+
+// One thread gives the other memory, and changes it while that looks at it.
+class Meddler {
+ public:
+  Meddler() : thread_([this] { Meddle(); }) {}
+  ~Meddler() {
+    stop_ = true;
+    thread_.join();
+  }
+  Meddler(const Meddler&) = delete;
+  Meddler& operator=(const Meddler&) = delete;
+
+  // Soon no bytes of it are left, and none can come.
+  void Spoil(const OsHandle& memory) { next_ = RawFd(memory); }
+  void AwaitSpoilt() const {
+    while (next_ != kNone) std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int kNone = -1;
+
+  void Meddle() {
+    for (unsigned pause = 0; !stop_;) {
+      const int fd = next_;
+      if (fd == kNone) {
+        std::this_thread::yield();
+        continue;
+      }
+      for (unsigned i = 0; i < pause % 2048; ++i) ++spent_;
+      pause += 37;
+      Check(::ftruncate(fd, 0) == 0 &&
+                ::fcntl(fd, F_ADD_SEALS, kFixed | F_SEAL_SEAL) == 0,
+            "ftruncate() or F_ADD_SEALS failed");
+      next_ = kNone;
+    }
+  }
+
+  std::atomic<bool> stop_{false};
+  std::atomic<int> next_{kNone};
+  std::atomic<unsigned> spent_{0};
+  std::thread thread_;  // The last: it uses the others.
+};
 
 // A memfd of `size` bytes with `seals`.
 OsHandle Memfd(std::size_t size, int seals, unsigned flags = MFD_CLOEXEC) {
@@ -248,6 +293,36 @@ const bool kRegistered =
 
 TEST_F(SharedMemoryTest, Pitfall15AtTheDescriptorLimitTheErrorSaysSo) {
   EXPECT_EQ(testing::Child::Start("create_at_the_limit", {}).Wait(), 0);
+}
+
+// Its sender seals it when its size has been looked at: whoever maps it then
+// would touch what is not there.
+TEST_F(SharedMemoryTest, ASizeThatChangesWhileItIsLookedAtIsNotTaken) {
+  Meddler meddler;
+  const absl::Time until = absl::Now() + absl::Seconds(2);
+  for (int i = 0; i < 5000 && absl::Now() < until; ++i) {
+    const OsHandle memory = Memfd(kSize, 0);
+    meddler.Spoil(memory);
+    const absl::StatusOr<SharedMemory> opened =
+        SharedMemory::Open(memory, kSize, PeerAccess::kRead);
+    meddler.AwaitSpoilt();
+    EXPECT_FALSE(opened.ok()) << "and has no bytes";
+    if (opened.ok()) break;
+  }
+}
+
+TEST_F(SharedMemoryTest, NorIsThatOfAllocations) {
+  Meddler meddler;
+  const absl::Time until = absl::Now() + absl::Seconds(2);
+  for (int i = 0; i < 5000 && absl::Now() < until; ++i) {
+    const OsHandle memory = Memfd(kSize, 0);
+    meddler.Spoil(memory);
+    const absl::Status looked =
+        CheckMemoryHandle(memory, MemoryBacking::kHostMemory, kSize);
+    meddler.AwaitSpoilt();
+    EXPECT_FALSE(looked.ok()) << "and has no bytes";
+    if (looked.ok()) break;
+  }
 }
 
 }  // namespace
