@@ -60,8 +60,15 @@ absl::Status Channel::State::Hear(Speaker who) {
   RETURN_IF_ERROR(ReadProcessFile(who));
   const MutexLock lock(mutex);
   if (speakers == 0 || !IsSameProcess(who, speaker)) ++speakers;
-  std::swap(who, speaker);
-  if (speaker.process != nullptr) maker.reset();
+  std::swap(who, speaker);  // `who` is then the one before.
+  if (speaker.process != nullptr) {
+    maker.reset();
+  } else if (ends_with_its_process && who.process != nullptr &&
+             IsSameProcess(who, speaker)) {
+    // Its reference did not come this time: no descriptor was left for it, or it
+    // has been reaped since.
+    maker = Process::FromHandle(who.process, who.credentials.pid);
+  }
   return absl::OkStatus();
 }
 

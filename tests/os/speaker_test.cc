@@ -1,9 +1,11 @@
 // Who is taken for the peer: who speaks, and not who made the socket.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -257,6 +259,66 @@ const bool kReceiveWithoutRoom =
 
 TEST_F(SpeakerTest, ThePeerIsNotTakenForDeadWhereDescriptorsRunOut) {
   EXPECT_EQ(Child::Start("receive_without_room", {}).Wait(), 0);
+}
+
+// Whether the kernel refers to the sender of a message.
+bool RefersToSenders() {
+  constexpr int kSoPassPidfd = 76;
+  const OsHandle socket =
+      OsHandle::Adopt(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  return ::setsockopt(RawFd(socket), SOL_SOCKET, kSoPassPidfd, &on,
+                      sizeof(on)) == 0;
+}
+
+// The peer, and a child that it forked, which keeps its socket and ends with
+// `lifetime`, the writing end of which the test has.
+[[noreturn]] void SpeakTwiceAndLeaveAChild(Channel& channel, int lifetime) {
+  if (::fork() == 0) {
+    char byte;
+    static_cast<void>(!::read(lifetime, &byte, 1));
+    ::_exit(0);
+  }
+  const bool sent = channel.Send(1, {}, {}, Late()).ok() &&
+                    channel.Send(2, {}, {}, Late()).ok();
+  if (!sent) ::_exit(1);
+  for (;;) ::pause();
+}
+
+// In a process of its own, of whose peer the second message brings no reference.
+int SeesTheEndWithoutRoom(const std::vector<std::string>&) {
+  auto pair = Must(Channel::Pair());
+  Channel& ours = pair.second;
+  Must(ours.EndWithItsProcess());
+  int lifetime[2];
+  Check(::pipe2(lifetime, O_CLOEXEC) == 0, "pipe2() failed");
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    ::close(lifetime[1]);
+    SpeakTwiceAndLeaveAChild(pair.first, lifetime[0]);
+  }
+  pair.first.Close();
+  Must(ours.Receive(Late()));
+  absl::StatusOr<Message> second = absl::UnknownError("");
+  {
+    DescriptorLimit limit(0);
+    second = ours.Receive(Late());
+  }
+  EXPECT_EQ(Must(std::move(second)).type, 2);
+  EXPECT_FALSE(ours.OpenPeer().ok()) << "there was room for a reference";
+  Check(::kill(peer, SIGKILL) == 0, "kill() failed");
+  const absl::Status status = ours.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  Check(::waitpid(peer, nullptr, 0) == peer, "waitpid() failed");
+  ::close(lifetime[1]);
+  return 0;
+}
+const bool kSeesTheEndWithoutRoom =
+    RegisterChild("sees_the_end_without_room", &SeesTheEndWithoutRoom);
+
+TEST_F(SpeakerTest, TheEndOfAPeerIsSeenWhoseReferenceDidNotComeAgain) {
+  if (!RefersToSenders()) GTEST_SKIP() << "needs SO_PASSPIDFD (Linux 6.5)";
+  EXPECT_EQ(Child::Start("sees_the_end_without_room", {}).Wait(), 0);
 }
 
 // How kernels without SCM_PIDFD are served: by the number, and by when the
