@@ -28,6 +28,10 @@ bool IsRandomName(absl::string_view name) {
          name.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
 }
 
+bool OthersMayWrite(const struct stat& folder) {
+  return (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+}
+
 // Whether only this user writes there, and only processes of this kernel. The
 // socket of another machine's process looks as if nobody had it, and so does one
 // that was bound beneath an overlay.
@@ -38,8 +42,7 @@ bool IsPrivateAndLocal(const std::string& directory) {
   struct stat about {};
   struct statfs system {};
   if (!folder.has_value() || ::fstat(fd, &about) != 0 ||
-      (about.st_mode & (S_IWGRP | S_IWOTH)) != 0 ||
-      ::fstatfs(fd, &system) != 0) {
+      OthersMayWrite(about) || ::fstatfs(fd, &system) != 0) {
     return false;
   }
   switch (system.f_type) {
@@ -69,6 +72,12 @@ int Probe(const OsHandle& datagrams, const std::string& path) {
 
 void SweepStaleSockets(const std::string& own) {
   const std::string directory = own.substr(0, own.rfind('/'));
+  // Who else may write there may have filled it with names.
+  struct stat folder {};
+  if (::lstat(absl::StrCat(directory, "/.").c_str(), &folder) != 0 ||
+      OthersMayWrite(folder)) {
+    return;
+  }
   const absl::StatusOr<std::vector<std::string>> names = NamesIn(directory);
   struct stat mine {};
   if (!names.ok() || ::lstat(own.c_str(), &mine) != 0) return;
