@@ -50,9 +50,10 @@ namespace vmm {
 class FenceArray {
  public:
   // Fences in the `bytes` at `memory`, kFenceBytes each, whose streams are of
-  // `device`, and wait by `mechanism`. Changes nothing there. Takes a stream and
-  // 2 MiB of host memory, by which the host asks. Make it before streams wait: the
-  // driver may not make a stream while many do (docs/ordering.md).
+  // `device`, and wait by `mechanism`. Changes nothing there. Takes a stream, and
+  // of host memory 2 MiB, by which the host asks, and a sixteenth of `bytes`. Make
+  // it before streams wait: the driver may not make a stream while many do
+  // (docs/ordering.md).
   //   INVALID_ARGUMENT     not a multiple of kFenceBytes, or none; more than there
   //                        are addresses behind `memory`
   //   FAILED_PRECONDITION  `device` may not write there, or nothing is mapped,
