@@ -64,6 +64,21 @@ void TakeControl(msghdr& message, Received& received) {
   }
 }
 
+// Takes out of the queue the message that was looked at.
+absl::Status TakeOut(const OsHandle& socket) {
+  std::uint8_t byte;
+  bool reset = false;
+  while (::recv(Fd(socket), &byte, sizeof(byte), MSG_DONTWAIT) < 0) {
+    // The second is said once, of a peer that closed with messages unread.
+    if (errno == EINTR ||
+        (errno == ECONNRESET && !std::exchange(reset, true))) {
+      continue;
+    }
+    return OsError(errno, absl::StrCat("recv(", socket.get(), ")"));
+  }
+  return absl::OkStatus();
+}
+
 // RESOURCE_EXHAUSTED when so many of the sender's handles are not closed that no
 // more can be taken.
 absl::Status CheckThatHandlesClose(const PeerCredentials& sender) {
@@ -168,8 +183,11 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    const ssize_t size =
-        ::recvmsg(Fd(socket_), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    // Looked at before it is taken: the kernel itself closes what finds no
+    // descriptor here, in this call, for as long as its sender likes, unless the
+    // queue has it as well.
+    const ssize_t size = ::recvmsg(Fd(socket_), &message,
+                                   MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (size < 0) {
       const int error = errno;
       if (error == EINTR) continue;
@@ -189,11 +207,18 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       return OsError(error, absl::StrCat("recvmsg(", socket_.get(), ")"));
     }
     TakeControl(message, received);
+    const bool whole = (message.msg_flags & MSG_CTRUNC) == 0;
+    // While this process has all of its handles. Else it goes with the queue.
+    absl::Status taken = whole ? TakeOut(socket_) : absl::OkStatus();
     absl::Status carried =
         RefuseWhatBlocks(received.handles, received.speaker.credentials);
     if (size == 0 && received.handles.empty() && PeerIsGone()) {
       Break();
       return HungUpError(peer());
+    }
+    if (!taken.ok()) {
+      Break();
+      return taken;
     }
     if (absl::Status may = state_->Hear(std::move(received.speaker));
         !may.ok()) {
@@ -202,12 +227,13 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
 
     absl::StatusOr<FrameHeader> header;
-    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    if (!whole) {
       const std::string limit = NearLimit();
       header = absl::DataLossError(absl::StrCat(
           "handles were dropped on the way, ", received.handles.size(),
           " came. ",
           limit.empty() ? "A security module may have refused them" : limit));
+      received.handles.clear();  // Break() may need a descriptor.
     } else if ((message.msg_flags & MSG_TRUNC) != 0) {
       header = absl::DataLossError(
           absl::StrCat("it has more than ", kMaxFrame, " bytes"));

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <linux/fuse.h>
 #include <linux/userfaultfd.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -85,6 +87,95 @@ TEST_F(BlockingDescriptorsTest, AReceiverWaitsForNoClose) {
     EXPECT_EQ(NotYetClosed(UserId("54321")), 0u) << "it sent none";
   }
   EXPECT_TRUE(ComesTrue(&AllAreClosed));
+}
+
+// A socket whose last close waits until its peer has read what it sent, which it
+// does not, or has ended.
+struct Lingering {
+  OsHandle socket, peer;
+};
+std::optional<Lingering> MakeLingering() {
+  const OsHandle listening =
+      OsHandle::Adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in here{};
+  here.sin_family = AF_INET;
+  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(here);
+  auto* const address = reinterpret_cast<sockaddr*>(&here);
+  if (!listening.has_value() || ::bind(RawFd(listening), address, size) != 0 ||
+      ::listen(RawFd(listening), 1) != 0 ||
+      ::getsockname(RawFd(listening), address, &size) != 0) {
+    return std::nullopt;
+  }
+  Lingering made;
+  made.socket =
+      OsHandle::Adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const linger long_enough = {1, 30};
+  if (!made.socket.has_value() ||
+      ::connect(RawFd(made.socket), address, size) != 0 ||
+      ::setsockopt(RawFd(made.socket), SOL_SOCKET, SO_LINGER, &long_enough,
+                   sizeof(long_enough)) != 0) {
+    return std::nullopt;
+  }
+  made.peer = OsHandle::Adopt(
+      ::accept4(RawFd(listening), nullptr, nullptr, SOCK_CLOEXEC));
+  const std::vector<char> much(1 << 20);
+  while (::send(RawFd(made.socket), much.data(), much.size(), MSG_DONTWAIT) >
+         0) {
+  }
+  return made;
+}
+
+// The kernel closes what it finds no descriptor for, in the call that receives.
+TEST_F(BlockingDescriptorsTest, AtTheDescriptorLimitAReceiverWaitsForNoClose) {
+  std::optional<Lingering> lingering = MakeLingering();
+  if (!lingering.has_value()) GTEST_SKIP() << "needs a loopback interface";
+  {
+    auto [peer, ours] = Must(Channel::Pair());
+    const OsHandle* handles[] = {&lingering->socket};
+    Must(peer.Send(1, {}, handles, Late()));
+    lingering->socket.Reset();
+    absl::Status status;
+    const absl::Time start = absl::Now();
+    {
+      const DescriptorLimit limit(0);
+      status = ours.Receive(Late()).status();
+      ours.Close();
+    }
+    EXPECT_LT(absl::Now() - start, kAtOnce);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("were dropped"));
+    EXPECT_EQ(NotYetClosed(Connections::kOfPeers), 1u);
+  }
+  lingering->peer.Reset();
+  EXPECT_TRUE(
+      ComesTrue([] { return NotYetClosed(Connections::kOfPeers) == 0; }));
+}
+
+// Nor where one of many finds a place.
+TEST_F(BlockingDescriptorsTest, NorForThoseOfSeveralThatFindAPlace) {
+  std::optional<Lingering> lingering = MakeLingering();
+  if (!lingering.has_value()) GTEST_SKIP() << "needs a loopback interface";
+  {
+    auto [peer, ours] = Must(Channel::Pair());
+    const OsHandle memory = MemoryWith("x");
+    const OsHandle* handles[] = {&lingering->socket, &memory, &memory, &memory};
+    Must(peer.Send(1, {}, handles, Late()));
+    lingering->socket.Reset();
+    absl::Status status;
+    const absl::Time start = absl::Now();
+    {
+      const DescriptorLimit limit(2);
+      status = ours.Receive(Late()).status();
+      ours.Close();
+    }
+    EXPECT_LT(absl::Now() - start, kAtOnce);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  }
+  lingering->peer.Reset();
+  EXPECT_TRUE(ComesTrue([] {
+    return NotYetClosed(Connections::kOfPeers) == 0 && AllAreClosed();
+  }));
 }
 
 TEST_F(BlockingDescriptorsTest, WhatIsSentHasANameInMessages) {

@@ -144,7 +144,8 @@ ssize_t __wrap_recvfrom(int fd, void* data, size_t size, int flags,
 }
 
 ssize_t __wrap_recvmsg(int fd, msghdr* message, int flags) {
-  if ((flags & MSG_PEEK) != 0) {
+  // Without room for handles it has only looked whether there is anything.
+  if ((flags & MSG_PEEK) != 0 && message->msg_control == nullptr) {
     return Intercept(RowOf("recvmsg(MSG_PEEK)"), ssize_t{-1},
                      [&] { return __real_recvmsg(fd, message, flags); });
   }
