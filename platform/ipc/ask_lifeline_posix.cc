@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,8 @@ using Sender = std::pair<UserId, std::int64_t>;
 
 // An answer takes some microseconds, and some 10 more for the other thread; on a
 // busy machine as long as that waits for a processor.
-constexpr std::chrono::milliseconds kPatience{100};
+constinit std::atomic<std::chrono::milliseconds> current_patience{
+    kLifelinePatience};
 // How many times as long as somebody waited in vain nobody waits.
 constexpr int kImpatience = 20;
 // Questions that may go on at a time, each on a thread of its own.
@@ -49,7 +51,7 @@ class Askers {
     DropForgotten();
     const Clock::time_point start = Clock::now();
     const Clock::time_point until =
-        start < impatient_until_ ? start : start + kPatience;
+        start < impatient_until_ ? start : start + current_patience.load();
     for (;;) {
       auto found = questions_.find(lifeline);
       if (found != questions_.end() && found->second.answer.has_value()) {
@@ -181,6 +183,11 @@ absl::StatusOr<LifelineReading> AskLifeline(
     const std::shared_ptr<const OsHandle>& lifeline,
     const PeerCredentials& sender) {
   return TheAskers().Ask(lifeline, {sender.user, sender.pid});
+}
+
+std::chrono::milliseconds internal::SetLifelinePatience(
+    std::chrono::milliseconds patience) {
+  return current_patience.exchange(patience);
 }
 
 }  // namespace vmm::platform

@@ -19,6 +19,7 @@
 #ifndef VMMSHARE_PLATFORM_IPC_LIFELINE_H_
 #define VMMSHARE_PLATFORM_IPC_LIFELINE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -66,14 +67,27 @@ struct LifelineReading {
 // sender decides how long it takes: see AskLifeline().
 absl::StatusOr<LifelineReading> ReadLifeline(const OsHandle& lifeline);
 
-// ReadLifeline() on a thread that nobody waits for: here no longer than a tenth
-// of a second, and not at all soon after somebody has waited in vain.
+inline constexpr std::chrono::milliseconds kLifelinePatience{100};
+
+// ReadLifeline() on a thread that nobody waits for: here no longer than
+// kLifelinePatience, and not at all soon after somebody has waited in vain.
 // UNAVAILABLE: there is no answer yet. Who asks again is told it once it is
 // there, even if it has changed since. `sender` is whose lifeline it is: of a
 // process one is asked at a time, of a user, and of all, a few. Thread-safe.
 absl::StatusOr<LifelineReading> AskLifeline(
     const std::shared_ptr<const OsHandle>& lifeline,
     const PeerCredentials& sender);
+
+namespace internal {
+
+// For tests: how long AskLifeline() waits from now on, here and in what this
+// process forks. On a machine that has no time for the other thread, whoever
+// asks of an honest peer has the answer all the same. Returns how long it was.
+// Thread-safe.
+std::chrono::milliseconds SetLifelinePatience(
+    std::chrono::milliseconds patience);
+
+}  // namespace internal
 
 }  // namespace vmm::platform
 

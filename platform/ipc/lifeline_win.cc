@@ -20,4 +20,9 @@ absl::StatusOr<LifelineReading> AskLifeline(
   return LifelineReading();
 }
 
+std::chrono::milliseconds internal::SetLifelinePatience(
+    std::chrono::milliseconds) {
+  return kLifelinePatience;  // Nobody ever waits.
+}
+
 }  // namespace vmm::platform

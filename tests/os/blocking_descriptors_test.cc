@@ -41,6 +41,7 @@
 #include "tests/os/os_test.h"
 #include "tests/support/blocking_file_posix.h"
 #include "tests/support/child.h"
+#include "tests/support/lifeline_patience.h"
 
 namespace vmm::platform {
 namespace {
@@ -48,10 +49,11 @@ namespace {
 using testing::BlockingFile;
 using testing::Child;
 using ::testing::HasSubstr;
+using testing::ProductsLifelinePatience;
 using testing::RegisterChild;
 
-// A blocked call lasts 10 s at least.
-constexpr absl::Duration kAtOnce = absl::Seconds(5);
+// A blocked call lasts 30 s at least.
+constexpr absl::Duration kAtOnce = absl::Seconds(10);
 
 bool AllAreClosed() { return NotYetClosed(CurrentUser()) == 0; }
 
@@ -432,8 +434,9 @@ int SendsLifelines(const std::vector<std::string>& args) {
 }
 const bool kSendsLifelines = RegisterChild("sends_lifelines", &SendsLifelines);
 
-// Far longer than anybody waits, far shorter than a blocked call lasts.
-constexpr absl::Duration kNoWait = absl::Seconds(1);
+// Far longer than anybody waits, far shorter than a blocked call lasts, and than
+// all the questions of a test take if each waits.
+constexpr absl::Duration kNoWait = absl::Seconds(5);
 
 class BlockingLifelineTest : public OsTest {
  protected:
@@ -475,6 +478,9 @@ class BlockingLifelineTest : public OsTest {
     peer.child.Kill();
     EXPECT_EQ(peer.child.Wait(), Child::kKilled);
   }
+
+ private:
+  const ProductsLifelinePatience patience_;
 };
 
 TEST_F(BlockingLifelineTest, WhoLooksWaitsForNoLifeline) {
@@ -535,7 +541,7 @@ TEST_F(BlockingLifelineTest, OneUserHoldsUpItselfAlone) {
   {
     const BlockingFile blocking(RawFd(*page));
     const absl::Time start = absl::Now();
-    for (int pid = 1; pid <= 2 * kMostOfUser; ++pid) {
+    for (int pid = 1; pid <= 20 * kMostOfUser; ++pid) {
       asked.push_back(Again(*page));
       const PeerCredentials hostile{UserId("54321"), pid};
       EXPECT_TRUE(
@@ -572,6 +578,7 @@ TEST_F(BlockingLifelineTest, OneUserHoldsUpItselfAlone) {
 
 // In a process of its own: what it was forked from has threads that ask.
 int AsksInAForkedChild(const std::vector<std::string>&) {
+  const ProductsLifelinePatience patience;
   const auto page = [] {
     OsHandle memory = OsHandle::Adopt(
         ::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -666,7 +673,7 @@ TEST_F(BlockingLifelineTest, NobodyWaitsForOneThatSomebodyWritesTo) {
     late.BeThere();
   });
   const absl::Time start = absl::Now();
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 200; ++i) {
     EXPECT_TRUE(absl::IsUnavailable(AskLifeline(page, sender).status()));
   }
   EXPECT_LT(absl::Now() - start, kNoWait);

@@ -17,7 +17,7 @@
 namespace vmm::testing {
 namespace {
 
-constexpr std::chrono::seconds kLongest{10};
+constexpr std::chrono::seconds kLongest{30};
 
 std::atomic<std::uint64_t> marked = 0;  // 0: none.
 

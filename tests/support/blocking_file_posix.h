@@ -9,7 +9,7 @@ namespace vmm::testing {
 // At most one at a time. For programs that link vmmshare_test_faults.
 class BlockingFile {
  public:
-  // Until its end, those calls block on whatever `fd` is a descriptor of; for 10
+  // Until its end, those calls block on whatever `fd` is a descriptor of; for 30
   // seconds, lest a test hang.
   explicit BlockingFile(int fd);
   ~BlockingFile();

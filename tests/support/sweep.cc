@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "platform/base/check.h"
+#include "tests/support/lifeline_patience.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/stderr_tap.h"
 #include "tests/support/sweep_judge.h"
@@ -414,6 +415,8 @@ std::string SweepResult::Summary() const {
 
 SweepResult Sweep(const SweepPlan& plan) {
   platform::Check(static_cast<bool>(plan.run), "SweepPlan.run must be set");
+  // Whoever is refused a thread that asks waits in vain.
+  const ProductsLifelinePatience patience;
   SweepResult result = Sweeper(plan).Go();
   std::printf("%s\n", result.Summary().c_str());
   Total::Get().Add(result);

@@ -1,10 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
+
+#include "platform/ipc/lifeline.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
 #include "tests/support/test_driver.h"
 
 int main(int argc, char** argv) {
+  // Longer than any machine is busy for: in children as well. Tests of those who
+  // let nobody know set it back: support/lifeline_patience.h.
+  vmm::platform::internal::SetLifelinePatience(std::chrono::seconds(20));
   if (const int status = vmm::testing::RunAsChild(argc, argv); status >= 0) {
     return status;
   }
