@@ -2,7 +2,6 @@
 // one side ends or misbehaves.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -313,7 +312,7 @@ TEST_F(FenceIpcTest, AWaitUnderWayEndsSoonAfterItsSignallerIsKilled) {
                                      return absl::OkStatus();
                                    }});
   ExpectFails(absl::StatusCode::kUnavailable, status, "has ended");
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(10));
   EXPECT_EQ(child_->Wait(), Child::kKilled);
 }
 
@@ -321,16 +320,12 @@ TEST_F(FenceIpcTest, AStoppedSignallerHoldsNoWaitBeyondItsDeadline) {
   Fence fence = Shared();
   const platform::Process peer = Must(channel_->OpenPeer());
   child_->Stop();
-  // The least of some: a busy machine lets anybody be late.
-  absl::Duration late = absl::InfiniteDuration();
-  for (int i = 0; i < 5 && late >= absl::Milliseconds(50); ++i) {
-    const absl::Time deadline = absl::Now() + kMoment;
-    ExpectFails(absl::StatusCode::kDeadlineExceeded,
-                fence.WaitOnHost(1, deadline, {.signaller = &peer}),
-                "deadline");
-    late = std::min(late, absl::Now() - deadline);
-  }
-  EXPECT_LT(late, absl::Milliseconds(50));
+  EXPECT_LT(LeastLate([&](absl::Time deadline) {
+              ExpectFails(absl::StatusCode::kDeadlineExceeded,
+                          fence.WaitOnHost(1, deadline, {.signaller = &peer}),
+                          "deadline");
+            }),
+            absl::Milliseconds(50));
   child_->Continue();
   EXPECT_EQ(Ask("host-signal", 1), "OK");
   ExpectOk(fence.WaitOnHost(1, Late()));

@@ -85,9 +85,9 @@ int SendToOneHalfClosed(const Args&) {
       "shutdown failed");
   const absl::Time start = absl::Now();
   const absl::Status sent =
-      ends.first.Send(1, {}, {&event.handle()}, start + absl::Seconds(2));
+      ends.first.Send(1, {}, {&event.handle()}, start + absl::Seconds(20));
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   EXPECT_TRUE(ends.first.is_open());  // What it said before can be received.
   return ::testing::Test::HasFailure() ? 1 : 0;
 }

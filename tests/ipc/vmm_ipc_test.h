@@ -2,6 +2,7 @@
 #ifndef VMMSHARE_TESTS_IPC_VMM_IPC_TEST_H_
 #define VMMSHARE_TESTS_IPC_VMM_IPC_TEST_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -107,6 +108,19 @@ inline void ExpectSoon(const std::function<bool()>& holds) {
     held = holds();
   }
   EXPECT_TRUE(held);
+}
+
+// By how much `wait`, which waits in vain until the deadline that it is given, is
+// late: the least of some tries, as a busy machine lets anybody be late.
+inline absl::Duration LeastLate(
+    const std::function<void(absl::Time deadline)>& wait) {
+  absl::Duration least = absl::InfiniteDuration();
+  for (int i = 0; i < 5 && least >= absl::Milliseconds(50); ++i) {
+    const absl::Time deadline = absl::Now() + absl::Milliseconds(20);
+    wait(deadline);
+    least = std::min(least, absl::Now() - deadline);
+  }
+  return least;
 }
 
 inline platform::Channel Dial(const std::string& address) {

@@ -137,7 +137,7 @@ TEST_F(Outlived, AKilledOwnersEndIsSeenAtOnceThoughWhatItForkedLives) {
   const absl::Status subscribed =
       ImportedPool::Subscribe(TestDriver(), of_pool, {}, Late()).status();
   EXPECT_TRUE(absl::IsNotFound(subscribed)) << subscribed;
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
 TEST_F(Outlived, AKilledPeersBlocksComeBackOnlyAfterTheEndOfWhatItForked) {
