@@ -160,7 +160,7 @@ TEST_F(EndpointTest, MemoryOfManyChunksIsServed) {
 
 TEST_F(EndpointTest, ASilentPeerDelaysNobodyAndIsDropped) {
   EndpointOptions options;
-  options.request_timeout = absl::Milliseconds(200);
+  options.request_timeout = absl::Seconds(2);
   const std::unique_ptr<Endpoint> endpoint = Start(options);
   const Allocation memory = MakePattern(kGranule, 4);
   const Share published = Must(endpoint->Publish(memory.shareable()));
@@ -188,6 +188,7 @@ TEST_F(EndpointTest, APeerThatAsksAndNeverTakesIsDroppedToo) {
 
 TEST_F(EndpointTest, MorePeersThanAllowedAreToldSo) {
   EndpointOptions options;
+  options.request_timeout = absl::Minutes(1);  // Those that do not ask stay.
   options.max_sessions = 2;
   options.max_process_sessions = 2;
   const std::unique_ptr<Endpoint> endpoint = Start(options);

@@ -83,9 +83,9 @@ TEST_F(Overload, WhoIsTurnedAwayUntilTheDeadlineIsToldWhy) {
   const std::vector<platform::Channel> idle = Idle(endpoint->address(), 2);
   const absl::Time begun = absl::Now();
   const absl::Status refused =
-      OpenTicket(driver(), share.ticket(), {}, begun + absl::Milliseconds(300))
+      OpenTicket(driver(), share.ticket(), {}, begun + absl::Seconds(2))
           .status();
-  EXPECT_GE(absl::Now() - begun, absl::Milliseconds(290));
+  EXPECT_GE(absl::Now() - begun, absl::Milliseconds(1990));
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("the owner refused: the owner has 2 connections"));
@@ -180,7 +180,7 @@ TEST_F(Overload, AClientThatWasTurnedAwayCanAskAgain) {
   std::vector<platform::Channel> idle = Idle(keeper_address(), 1);
   KeeperClient client = Client();
   const absl::Status refused =
-      client.List(absl::Now() + absl::Milliseconds(100)).status();
+      client.List(absl::Now() + absl::Seconds(2)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   idle.clear();
   Must(client.List(Late()));
