@@ -34,10 +34,12 @@ std::ptrdiff_t Threads() {
 
 class OverloadPosix : public IpcTest {};
 
-// Imports, hands the connection of its lease to the test, and ends.
+// Imports once it is told to, hands the connection of its lease to the test, and
+// ends.
 int LeaseAndHandOn(const Args& args) {
   platform::Channel boss = Dial(args[0]);
   const ShareInvitation invitation = InvitationIn(args[1]);
+  Hear(boss);
   platform::Channel owner = Dial(invitation.address);
   Must(protocol::SendOpen(owner, {invitation.key}, Late()));
   const absl::Status granted = protocol::ReceiveGranted(owner, Late()).status();
@@ -67,10 +69,16 @@ TEST_F(OverloadPosix, ConnectionsThatOutliveTheirProcessesAreCountedAndEnded) {
   const std::ptrdiff_t threads = Threads();
   std::vector<platform::OsHandle> connections;
   int refused = 0;
+  // All ask at once, before the end of the first is seen.
+  std::vector<Child> children;
+  std::vector<platform::Channel> channels;
   for (int i = 0; i < 8; ++i) {
-    Child child =
-        Child::Start("lease-and-hand-on", {address(), share.ticket()});
-    platform::Channel channel = Accept();
+    children.push_back(
+        Child::Start("lease-and-hand-on", {address(), share.ticket()}));
+    channels.push_back(Accept());
+  }
+  for (platform::Channel& channel : channels) Tell(channel);
+  for (platform::Channel& channel : channels) {
     const std::string said = Hear(channel);
     if (said == kGranted) {
       connections.push_back(std::move(ReceiveRaw(channel).at(0)));
@@ -78,8 +86,8 @@ TEST_F(OverloadPosix, ConnectionsThatOutliveTheirProcessesAreCountedAndEnded) {
       EXPECT_THAT(said, HasSubstr("the owner has 3 leases, its limit"));
       ++refused;
     }
-    EXPECT_EQ(child.Wait(), 0);
   }
+  for (Child& child : children) EXPECT_EQ(child.Wait(), 0);
   // The first may have been ended meanwhile, on a slow machine.
   EXPECT_GT(refused, 0);
   // With one that asks lifelines; more of these go at once.
