@@ -240,8 +240,8 @@ LATE = """
 import sys, threading, time
 import vmmshare as vs, vmmshare.testing
 vmmshare.testing.use_host_driver()
-fences = vs.FenceArray(vs.Pool(0).empty((2, vs.FENCE_BYTES), "uint8"))
-first, second = fences
+fences = vs.FenceArray(vs.Pool(0).empty((6, vs.FENCE_BYTES), "uint8"))
+first = fences[0]
 
 def hold_up(call):
     # The longest time for which no other thread ran.
@@ -265,11 +265,21 @@ def with_a_gpu_that_answers_late(code):
 def test_other_threads_run_while_a_fence_in_a_gpus_memory_is_asked(driver):
     with_a_gpu_that_answers_late("""
 fences.clear(timeout=None)
-for call in (lambda: first.value, lambda: first.signal(1), second.abandon):
-    began = time.monotonic()
-    longest = hold_up(call)
-    assert time.monotonic() - began > 0.6 and longest < 0.5, longest
+
+def holds_up(call):
+    # In the best of some tries: on a busy machine any thread may stand still for a while.
+    for fence in fences:
+        began = time.monotonic()
+        longest = hold_up(lambda: call(fence))
+        assert time.monotonic() - began > 0.6
+        if longest < 0.5:
+            return False
+    return True
+
+assert not holds_up(lambda fence: fence.value)
+assert not holds_up(lambda fence: fence.signal(1))
 assert first.value == 1
+assert not holds_up(lambda fence: fence.abandon())
 """)
 
 
@@ -309,7 +319,7 @@ assert not vs._core._is_known(address)
 
 
 LAST = """
-import ctypes, sys, threading, time
+import ctypes, sys, threading
 import vmmshare as vs, vmmshare.testing
 vmmshare.testing.use_host_driver()
 cuda = ctypes.CDLL(vmmshare.testing.host_driver())
@@ -331,12 +341,18 @@ def test_the_last_array_of_a_remote_pool_is_dropped_while_the_gpu_uses_it(driver
     """Python would stand still until the GPU has done with it."""
     done = subprocess.run([sys.executable, "-c", LAST + f"""
 {close}
-threading.Timer(0.3, fence.signal, (1,)).start()
-began = time.monotonic()
+rescue = threading.Timer(30, fence.signal, (1,))
+rescue.start()
 del capsule
-assert fence.value == 0 and time.monotonic() - began < 0.3
+assert fence.value == 0
+try:
+    pool.wait_returned(timeout=0.05)
+    sys.exit("no DeadlineExceeded")
+except vs.errors.DeadlineExceeded:
+    pass
+rescue.cancel()
+fence.signal(1)
 pool.wait_returned(timeout=60)
-assert fence.value == 1
 """], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
