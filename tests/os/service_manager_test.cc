@@ -23,6 +23,7 @@
 #include "platform/os/termination.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
+#include "tests/support/test_driver.h"
 
 namespace vmm::platform {
 namespace {
@@ -152,6 +153,7 @@ TEST(Termination, WhoIgnoresTheEndOfTheTerminalOutlivesIt) {
 }
 
 TEST(ChannelAddress, IsWhereAListenerOfThatNameIs) {
+  testing::UseAChannelDirectoryOfOwn();
   const std::string directory =
       absl::StrCat("/tmp/vmmshare-address-", ::getpid());
   std::filesystem::create_directory(directory);
