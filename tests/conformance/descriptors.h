@@ -40,9 +40,6 @@ bool ReceiveDescriptor(int socket, int* fd);
 bool SendBytes(int socket, const void* data, std::size_t size);
 bool ReceiveBytes(int socket, void* data, std::size_t size);
 
-// `name` with this process's number: another test program gets another name.
-std::string NameOfItsOwn(const std::string& name);
-
 // Whether RunForked() can be called here.
 bool CanFork();
 // Whether a library's end at exit can come before a program's own last

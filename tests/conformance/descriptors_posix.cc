@@ -14,6 +14,7 @@
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 
@@ -163,10 +164,6 @@ bool SendBytes(int socket, const void* data, std::size_t size) {
 bool ReceiveBytes(int socket, void* data, std::size_t size) {
   return WaitReadable(socket) &&
          recv(socket, data, size, MSG_WAITALL) == static_cast<ssize_t>(size);
-}
-
-std::string NameOfItsOwn(const std::string& name) {
-  return name + "-" + std::to_string(getpid());
 }
 
 int RunForked(int (*child)()) {

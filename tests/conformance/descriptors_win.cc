@@ -14,6 +14,7 @@
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 
@@ -225,10 +226,6 @@ bool ReceiveDescriptor(int socket, int* fd) {
   ::CloseHandle(process);
   const char taken = 1;
   return SendBytes(socket, &taken, 1);
-}
-
-std::string NameOfItsOwn(const std::string& name) {
-  return name + "-" + std::to_string(::GetCurrentProcessId());
 }
 
 int RunForked(int (*)()) { platform::Die("Windows has no fork"); }

@@ -7,6 +7,7 @@
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 namespace {
@@ -61,12 +62,12 @@ int HasNoAddresses(const std::vector<std::string>&) {
 const bool kHasNoAddresses = RegisterChild("has-no-addresses", &HasNoAddresses);
 
 TEST_F(HostAddresses, ThatNobodyHasAreRefusedAndLeaveNothing) {
-  EXPECT_EQ(
-      Child::Start("has-no-addresses", {},
-                   {{"VMMSHARE_HOST_INSTANCE", NameOfItsOwn("no-addresses")},
-                    {"VMMSHARE_HOST_MEMORY", "262144G"}})
-          .Wait(),
-      0);
+  EXPECT_EQ(Child::Start(
+                "has-no-addresses", {},
+                {{"VMMSHARE_HOST_INSTANCE", HostInstanceName("no-addresses")},
+                 {"VMMSHARE_HOST_MEMORY", "262144G"}})
+                .Wait(),
+            0);
 }
 
 TEST_F(HostAddresses, AreThoseAskedForIfTheyAreFree) {

@@ -20,6 +20,7 @@
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/conformance/pool_test_base.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 namespace {
@@ -191,7 +192,7 @@ TEST_F(Forged, FilesOfEventsAreNotOpened) {
   const std::string folder = "/dev/shm/";
   const std::string path = absl::StrCat(
       folder, own[0].substr(0, own[0].find(Digits(file))), Digits(file + 1));
-  const std::string made = folder + NameOfItsOwn("forged");
+  const std::string made = folder + HostInstanceName("forged");
   ++file;
   std::memcpy(handle.reserved + 8, &file, sizeof(file));
   EXPECT_EQ(open_it(), kNot) << "no file";

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 namespace {
@@ -74,12 +75,12 @@ int RunIn(const std::string& instance, const std::string& child) {
 }
 
 TEST(Stopped, AProcessThatCountsHoldsUpNobodyForLong) {
-  const std::string instance = absl::StrCat("stopped-", getpid());
+  const std::string instance = HostInstanceName("stopped");
   EXPECT_EQ(RunIn(instance, "creates_beside_stopped"), 0);
 }
 
 TEST(Stopped, AProcessThatRemovesTheCountsHoldsUpNobodyForLong) {
-  const std::string instance = absl::StrCat("removing-", getpid());
+  const std::string instance = HostInstanceName("removing");
   const Kept users(instance, 1);
   EXPECT_EQ(RunIn(instance, "initialises_beside_stopped"), 0);
   EXPECT_EQ(unlink(users.path().c_str()), 0);

@@ -9,6 +9,7 @@
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 namespace {
@@ -263,7 +264,7 @@ const bool kLitterer = RegisterChild("litterer", &Litterer);
 TEST(Machines, LeaveNothingInSharedMemory) {
   for (const bool killed : {false, true}) {
     const std::string name =
-        NameOfItsOwn(killed ? "litter-killed" : "litter-ended");
+        HostInstanceName(killed ? "litter-killed" : "litter-ended");
     const Environment env = {{"VMMSHARE_HOST_INSTANCE", name}};
     const SocketPair sockets = MakeSocketPair();
     Child child =

@@ -10,6 +10,7 @@
 #include "tests/conformance/pool_test_base.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::testing {
 namespace {
@@ -361,12 +362,13 @@ TEST_F(HostPools, LegacyHandlesMeanNothingToAnotherInstance) {
   CUipcMemHandle handle{};
   ASSERT_EQ(cu.cuMemAlloc(&block, kMiB), CUDA_SUCCESS);
   ASSERT_EQ(cu.cuIpcGetMemHandle(&handle, block), CUDA_SUCCESS);
-  EXPECT_EQ(Child::Start(
-                "ipc_opens_on",
-                {ToText(handle), "0", std::to_string(CUDA_ERROR_INVALID_VALUE)},
-                {{"VMMSHARE_HOST_INSTANCE", NameOfItsOwn("another-machine")}})
-                .Wait(),
-            0);
+  EXPECT_EQ(
+      Child::Start(
+          "ipc_opens_on",
+          {ToText(handle), "0", std::to_string(CUDA_ERROR_INVALID_VALUE)},
+          {{"VMMSHARE_HOST_INSTANCE", HostInstanceName("another-machine")}})
+          .Wait(),
+      0);
   EXPECT_EQ(cu.cuMemFree(block), CUDA_SUCCESS);
 }
 

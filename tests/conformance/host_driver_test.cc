@@ -11,6 +11,7 @@
 #include "platform/os/library.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/support/child.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
@@ -71,7 +72,7 @@ constexpr std::size_t kBudget = 64 * kMiB;  // Of the machines below.
 // A machine that no other test sees.
 std::map<std::string, std::string> Machine(
     const std::string& name, std::map<std::string, std::string> more = {}) {
-  more["VMMSHARE_HOST_INSTANCE"] = NameOfItsOwn(name);
+  more["VMMSHARE_HOST_INSTANCE"] = HostInstanceName(name);
   more.emplace("VMMSHARE_HOST_MEMORY", std::to_string(kBudget));
   return more;
 }

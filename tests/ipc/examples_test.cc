@@ -15,6 +15,7 @@
 #include "platform/os/process.h"
 #include "tests/ipc/program.h"
 #include "tests/support/emulator.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/pattern.h"
 #include "tests/support/test_driver.h"
 
@@ -28,8 +29,7 @@ using ::testing::StartsWith;
 
 // The machine of one test run: memory budgets are not shared with others.
 std::map<std::string, std::string> OwnMachine() {
-  return {{"VMMSHARE_HOST_INSTANCE",
-           absl::StrCat("examples-", platform::CurrentProcessId())}};
+  return {{"VMMSHARE_HOST_INSTANCE", HostInstanceName("examples")}};
 }
 
 Program StartExample(const std::string& name,

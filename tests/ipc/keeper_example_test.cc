@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/ipc/channel_address.h"
-#include "platform/os/process.h"
 #include "tests/ipc/program.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/emulator.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/must.h"
 #include "tests/support/test_driver.h"
 
@@ -28,15 +28,14 @@ class KeeperExample : public ::testing::Test {
   KeeperExample()
       : address_(platform::kNativeHandleIsPosixFd
                      ? directory_.path() + "/keeper"
-                     : Must(platform::DefaultAddressOf(absl::StrCat(
-                           "example-", platform::CurrentProcessId())))) {}
+                     : Must(platform::DefaultAddressOf(
+                           HostInstanceName("example")))) {}
 
   Program Start(const std::string& path, std::vector<std::string> args) {
     args.push_back("--address=" + address_);
     return Program::Start(
         absl::StrCat(FolderOfThisProgram(), "/../../", path), args,
-        {{"VMMSHARE_HOST_INSTANCE",
-          absl::StrCat("keeper-", platform::CurrentProcessId())}});
+        {{"VMMSHARE_HOST_INSTANCE", HostInstanceName("keeper")}});
   }
   Program StartExample(std::vector<std::string> args = {}) {
     args.insert(args.begin(),

@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/check.h"
-#include "platform/os/process.h"
 #include "tests/support/child.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
 #include "vmm/vmm.h"
 
@@ -150,8 +150,7 @@ class OtherGpu : public ::testing::Test {
     // A machine of its own: nobody else's memory comes and goes on it.
     Child child = Child::Start(
         role, {listener_->address(), absl::StrCat(ordinal)},
-        {{"VMMSHARE_HOST_INSTANCE",
-          absl::StrCat("other-gpu-", platform::CurrentProcessId())}});
+        {{"VMMSHARE_HOST_INSTANCE", HostInstanceName("other-gpu")}});
     Channel channel = Must(listener_->Accept(Deadline()));
     return {std::move(child), std::move(channel)};
   }

@@ -17,10 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "platform/os/process.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/emulator.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/how_many.h"
 #include "vmm/pool/internal/share_protocol.h"
 #include "vmm/pool/internal/shared_table_view.h"
@@ -750,8 +750,7 @@ TEST_F(PoolSharing, OutOfMemoryInTheMiddleOfGrowthLosesNothing) {
   Child child =
       Child::Start("grow-until-nothing-is-left", {listener_directory()},
                    {{"VMMSHARE_HOST_MEMORY", "64M"},
-                    {"VMMSHARE_HOST_INSTANCE",
-                     absl::StrCat("pool-oom-", platform::CurrentProcessId())}});
+                    {"VMMSHARE_HOST_INSTANCE", HostInstanceName("pool-oom")}});
   EXPECT_EQ(child.Wait(), 0);
 }
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "platform/os/process.h"
 #include "tests/ipc/program.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
@@ -28,8 +28,7 @@ struct Result {
 
 Result RunExample(const std::vector<std::string>& args,
                   std::map<std::string, std::string> env = {}) {
-  env["VMMSHARE_HOST_INSTANCE"] =
-      absl::StrCat("vulkan-", platform::CurrentProcessId());
+  env["VMMSHARE_HOST_INSTANCE"] = HostInstanceName("vulkan");
   Program program = Program::Start(
       absl::StrCat(FolderOfThisProgram(), "/../../docs/examples/vulkan_memory"),
       args, env);

@@ -22,6 +22,7 @@
 #include "platform/os/process.h"
 #include "tests/ipc/program.h"
 #include "tests/support/child.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/must.h"
 #include "tests/support/pattern.h"
 #include "tests/support/test_driver.h"
@@ -74,8 +75,7 @@ class Mpirun : public ::testing::Test {
                     const std::vector<std::string>& args,
                     std::map<std::string, std::string> env = {},
                     const std::vector<std::string>& launcher = {}) {
-    env["VMMSHARE_HOST_INSTANCE"] =
-        absl::StrCat("job-", platform::CurrentProcessId());
+    env["VMMSHARE_HOST_INSTANCE"] = HostInstanceName("job");
     env["LSAN_OPTIONS"] = WithoutLeaksOfLibpmix();
     std::vector<std::string> words = Words(ranks);
     words.insert(words.end(), launcher.begin(), launcher.end());

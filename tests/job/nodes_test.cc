@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "platform/os/process.h"
 #include "tests/job/rank_process.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
 
 namespace vmm::testing {
@@ -97,8 +97,7 @@ class JobOverNodes : public ::testing::Test {
     }
   }
 
-  const std::string instance_ =
-      absl::StrCat("job-nodes-", platform::CurrentProcessId());
+  const std::string instance_ = HostInstanceName("job-nodes");
   const std::string folder_ =
       absl::StrCat(::testing::TempDir(), "/vmmshare-", instance_);
   std::array<ImexRoot, kNodes> imex_;

@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -33,9 +32,8 @@ class ChannelDirectory {
 }  // namespace
 
 void UseAHostInstanceOfOwn() {
-  const std::string name =
-      HostInstanceName(static_cast<std::uint64_t>(::getpid()));
-  ::setenv("VMMSHARE_HOST_INSTANCE", name.c_str(), /*overwrite=*/0);
+  ::setenv("VMMSHARE_HOST_INSTANCE", HostInstanceName().c_str(),
+           /*overwrite=*/0);
 }
 
 void UseAChannelDirectoryOfOwn() { static const ChannelDirectory directory; }

@@ -1,5 +1,3 @@
-#include <windows.h>
-
 #include <cstdlib>
 #include <string>
 
@@ -10,7 +8,7 @@ namespace vmm::testing {
 
 void UseAHostInstanceOfOwn() {
   if (std::getenv("VMMSHARE_HOST_INSTANCE") != nullptr) return;
-  const std::string name = HostInstanceName(::GetCurrentProcessId());
+  const std::string name = HostInstanceName();
   // Through the C runtime, whose copy getenv() reads; it tells the system.
   ::_putenv_s("VMMSHARE_HOST_INSTANCE", name.c_str());
 }
