@@ -32,7 +32,8 @@ constexpr std::uint64_t kNext = 4;
 constexpr std::uint64_t kOthers = 7;
 // How long memory is asked for that a process has which hung up and lives.
 constexpr absl::Duration kMoment = absl::Milliseconds(15);
-constexpr absl::Duration kProofAfterEnd = absl::Seconds(3);
+// Until its end is proven, 2 s at least where it is not at once.
+constexpr absl::Duration kProofAfterEnd = absl::Seconds(10);
 
 constexpr char kImported[] = "imported";
 constexpr char kReleasing[] = "releasing";  // From now on it may be given back.
