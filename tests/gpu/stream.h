@@ -12,9 +12,8 @@ namespace vmm::testing {
 // Of the context that is current. Synchronised before it goes.
 class Stream {
  public:
-  Stream() {
-    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING),
-              CUDA_SUCCESS);
+  explicit Stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    EXPECT_EQ(TestDriver()->cuStreamCreate(&stream_, flags), CUDA_SUCCESS);
   }
   ~Stream() {
     Sync();

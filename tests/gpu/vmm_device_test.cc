@@ -118,6 +118,31 @@ TEST_F(DeviceTest, RemembersThatAKindIsRefused) {
   EXPECT_EQ(mine.Probe(kNativeKind), first);
 }
 
+// It says nothing about the kind, neither that it does not work nor that legacy
+// IPC has to do.
+TEST_F(DeviceTest, RemembersNothingThatTheCaptureOfAStreamRefused) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  const Device mine = Must(Device::ByOrdinal(faulty, 0));
+  const DriverFault refusal = {.point = {.nth = 0},
+                               .entry = "cuStreamSynchronize",
+                               .result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED};
+  faults.Arm(refusal);
+  const absl::Status first = mine.Probe(kNativeKind);
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_EQ(platform::ResultOf(first), refusal.result) << first;
+  faults.Arm(refusal);
+  const absl::Status made =
+      Allocation::Create(mine, {.size = kGranule,
+                                .sharing = SharePolicy::AnyOf(
+                                    {kNativeKind, HandleKind::kLegacyIpc})})
+          .status();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_EQ(platform::ResultOf(made), refusal.result) << made;
+  const absl::Status now = mine.Probe(kNativeKind);
+  EXPECT_TRUE(now.ok()) << now;
+}
+
 // A driver whose attribute says yes and whose cuMemCreate says yes, and that
 // refuses the export: only a try to the end finds it.
 TEST_F(DeviceTest, ProbesToTheEnd) {
@@ -125,7 +150,8 @@ TEST_F(DeviceTest, ProbesToTheEnd) {
   for (const char* entry :
        {"cuMemCreate", "cuMemExportToShareableHandle",
         "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap",
-        "cuMemSetAccess", "cuMemsetD32", "cuMemcpyDtoH"}) {
+        "cuMemSetAccess", "cuStreamCreate", "cuMemsetD32Async",
+        "cuMemcpyDtoHAsync", "cuStreamSynchronize"}) {
     // A driver of which nothing is remembered yet.
     const platform::Driver faulty = FaultyDriver(driver(), &faults);
     const Device mine = Must(Device::ByOrdinal(faulty, 0));

@@ -59,7 +59,7 @@ class OddDriverTest : public DriverTest {
 };
 
 TEST_F(OddDriverTest, MemoryThatDoesNotKeepWhatIsWrittenIsNoKindThatWorks) {
-  table.cuMemsetD32 = [](CUdeviceptr, unsigned, std::size_t) {
+  table.cuMemsetD32Async = [](CUdeviceptr, unsigned, std::size_t, CUstream) {
     return CUDA_SUCCESS;
   };
   const absl::Status probed = DeviceOf(table).Probe(kNativeKind);

@@ -1,6 +1,7 @@
 // Pool beside the capture of a stream into a graph, in each of the three modes:
 // what is refused, what works, and that nobody's work on the pool ever
-// invalidates a capture.
+// invalidates a capture. Nor does making an allocation, or the copy that a
+// release keeps.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,6 +15,9 @@
 #include "tests/gpu/held_stream.h"
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
+#include "tests/support/driver_faults.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/memory/internal/host_copy.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/pool.h"
@@ -365,6 +369,74 @@ TEST_P(PoolCaptureTest, NothingIsRetiredToACapturedStream) {
   graph.End();
   EXPECT_TRUE(queue.Retire(std::move(memory), stream.get()).ok());
   EXPECT_TRUE(queue.Drain(Soon()).ok());
+}
+
+class FirstOfItsKind : public PoolCaptureTest {
+ protected:
+  // Of a driver of which nothing is remembered: each kind is tried at first.
+  Device Fresh() {
+    return Must(Device::ByOrdinal(FaultyDriver(driver(), &no_faults_), 0));
+  }
+  absl::StatusOr<Allocation> MakeOn(const Device& on) {
+    return Allocation::Create(on, {.size = kGranule});
+  }
+
+ private:
+  DriverFaults no_faults_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Streams, FirstOfItsKind,
+                         ::testing::Values(CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                           CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                           CU_STREAM_CAPTURE_MODE_RELAXED));
+
+TEST_P(FirstOfItsKind, AllocationIsMadeBesideACaptureAndLeavesItWhole) {
+  for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {
+    const Stream stream(flags);
+    const Device here = Fresh();
+    const Device there = Fresh();
+    Graph graph(stream.get(), GetParam());
+    const absl::StatusOr<Allocation> mine = MakeOn(here);
+    const absl::StatusOr<Allocation> others =
+        OnAThread([&] { return MakeOn(there); }).get();
+    graph.End();
+    EXPECT_TRUE(mine.ok()) << flags << ": " << mine.status();
+    EXPECT_TRUE(others.ok()) << flags << ": " << others.status();
+    // Nothing is remembered that was refused.
+    const absl::Status later = MakeOn(there).status();
+    EXPECT_TRUE(later.ok()) << flags << ": " << later;
+  }
+}
+
+TEST_P(FirstOfItsKind, PoolIsMadeBesideACaptureAndLeavesItWhole) {
+  for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {
+    const Stream stream(flags);
+    const Device fresh = Fresh();
+    Graph graph(stream.get(), GetParam());
+    const absl::StatusOr<std::unique_ptr<Pool>> pool =
+        OnAThread([&] { return Pool::Create(fresh, {}); }).get();
+    graph.End();
+    EXPECT_TRUE(pool.ok()) << flags << ": " << pool.status();
+  }
+}
+
+TEST_P(PoolCaptureTest, MemoryIsKeptOnTheHostBesideACapture) {
+  for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {
+    const Stream stream(flags);
+    const Allocation memory =
+        Must(Allocation::Create(device, {.size = kGranule}));
+    Fill(memory.address(), 5, memory.size());
+    Graph graph(stream.get(), GetParam());
+    const absl::Status copied = OnAThread([&]() -> absl::Status {
+                                  absl::StatusOr<HostCopy> copy = HostCopy::Of(
+                                      device, memory.address(), memory.size());
+                                  if (!copy.ok()) return copy.status();
+                                  return copy->WriteTo(memory.address());
+                                }).get();
+    graph.End();
+    EXPECT_TRUE(copied.ok()) << flags << ": " << copied;
+    EXPECT_TRUE(Holds(memory.address(), 5, memory.size()));
+  }
 }
 
 }  // namespace

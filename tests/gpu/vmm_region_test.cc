@@ -174,7 +174,8 @@ TEST_F(RegionTest, AReleaseThatCannotCopyChangesNothing) {
   RestorableRegion& region = Failing();
   FillFive(region);
   const std::uint64_t before = FreeMemory();
-  for (const char* entry : {"cuMemHostAlloc", "cuMemcpyDtoH"}) {
+  for (const char* entry :
+       {"cuMemHostAlloc", "cuStreamCreate", "cuMemcpyDtoHAsync"}) {
     FailThird(entry);
     const absl::Status released = region.Release(Keep::kHostMemory);
     EXPECT_EQ(faults_.Disarm().fired, 1u) << entry;
@@ -200,8 +201,8 @@ TEST_F(RegionTest, ARestoreThatFailsLeavesAllOfItReleased) {
   FillFive(region);
   Must(region.Release(Keep::kHostMemory));
   const std::uint64_t before = FreeMemory();
-  for (const char* entry :
-       {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoD"}) {
+  for (const char* entry : {"cuMemCreate", "cuMemMap", "cuMemSetAccess",
+                            "cuStreamCreate", "cuMemcpyHtoDAsync"}) {
     FailThird(entry);
     const absl::Status restored = region.Restore();
     EXPECT_EQ(faults_.Disarm().fired, 1u) << entry;

@@ -66,6 +66,28 @@ TEST(Handshake, OnOneHostChoosesTheSystemsOwnHandles) {
   }
 }
 
+// Of a blocking stream: beside it the legacy one is asked nothing.
+TEST(Handshake, BreaksNoCaptureOfAStream) {
+  const platform::Driver& driver = TestDriver();
+  const PrimaryContext context =
+      Must(PrimaryContext::Retain(Must(DeviceOf(0))));
+  const CurrentContext current = Must(context.MakeCurrent());
+  CUstream stream = nullptr;
+  ASSERT_EQ(driver->cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_SUCCESS);
+  LocalJob job(2);
+  const std::vector<HandshakeResult> all = MeetAll(job, {0, 1});
+  CUgraph graph = nullptr;
+  EXPECT_EQ(driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) driver->cuGraphDestroy(graph);
+  EXPECT_EQ(driver->cuStreamDestroy(stream), CUDA_SUCCESS);
+  for (const HandshakeResult& met : all) {
+    ASSERT_TRUE(met.status.ok()) << met.status;
+    EXPECT_TRUE(met.matrix.AllReach().ok()) << met.matrix.AllReach();
+  }
+}
+
 TEST(Handshake, LeavesNoHandleAndNoMemory) {
   {
     LocalJob job(2);

@@ -911,8 +911,9 @@ class LeavesNothing(DoctorTest):
         result = self.machine.run("--json", "--touch")
         self.assertTrue(result.kind("fd")["usable"] and result.kind("fd")["touched"])
         result = self.machine.run("--json", "--touch",
-                                  env={"VMMSHARE_HOST_FAIL": "cuMemcpyDtoH:1:ILLEGAL_ADDRESS"})
-        self.assertIn("cuMemcpyDtoH", result.kind("fd")["error"]["message"])
+                                  env={"VMMSHARE_HOST_FAIL":
+                                       "cuMemcpyDtoHAsync:1:ILLEGAL_ADDRESS"})
+        self.assertIn("cuMemcpyDtoHAsync", result.kind("fd")["error"]["message"])
 
 
 class Documented(unittest.TestCase):

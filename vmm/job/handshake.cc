@@ -10,9 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "fabric/job_card.h"
 #include "fabric/job_matrix.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "vmm/job/internal/offer.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/own_stream.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm::job {
 namespace {
@@ -34,21 +37,27 @@ static_assert(SlotOf(fabric::kMaxRanks) <= kTrialBytes);
 // The nonce is in the memory when this returns: whoever is told of it next may
 // be another rank, whose reads nothing else orders after ours.
 absl::Status Write(const Driver& driver, CUdeviceptr to, const Nonce& nonce) {
-  if (CUresult r = driver->cuMemcpyHtoD(to, nonce.data(), nonce.size());
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemcpyHtoD(trial memory)");
-  }
-  return driver.Error(driver->cuStreamSynchronize(nullptr),
-                      "cuStreamSynchronize(trial memory)");
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  const CUstream stream = own.get().stream;
+  absl::Status written = driver.Error(
+      driver->cuMemcpyHtoDAsync(to, nonce.data(), nonce.size(), stream),
+      "cuMemcpyHtoDAsync(trial memory)");
+  written.Update(driver.Error(driver->cuStreamSynchronize(stream),
+                              "cuStreamSynchronize(trial memory)"));
+  return written;
 }
 
 absl::Status Expect(const Driver& driver, CUdeviceptr at, const Nonce& nonce,
                     absl::string_view who) {
   Nonce read{};
-  if (CUresult r = driver->cuMemcpyDtoH(read.data(), at, read.size());
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemcpyDtoH(trial memory)");
-  }
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  const CUstream stream = own.get().stream;
+  absl::Status done = driver.Error(
+      driver->cuMemcpyDtoHAsync(read.data(), at, read.size(), stream),
+      "cuMemcpyDtoHAsync(trial memory)");
+  done.Update(driver.Error(driver->cuStreamSynchronize(stream),
+                           "cuStreamSynchronize(trial memory)"));
+  RETURN_IF_ERROR(done);
   if (read == nonce) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat("trial memory does not hold what ", who, " wrote"));
@@ -186,6 +195,8 @@ HandshakeResult Handshake(const absl::StatusOr<Device>& device,
   const Deadline tries_by = Deadline::In(time * 0.8);
   const auto ranks = static_cast<std::size_t>(exchange.size());
 
+  std::optional<RelaxedCapture> relaxed;
+  if (device.ok()) relaxed.emplace(device->driver());
   Self self(device, exchange, options);
   fabric::Gathered gathered =
       fabric::Gather(exchange, "card", fabric::EncodeCard(self.card()),

@@ -90,7 +90,8 @@ struct HandshakeResult {
 // Collective: every rank calls it. `device` is the rank's GPU, whose primary
 // context is used; a rank without one (no driver, say) passes the reason, which
 // all ranks then learn. Takes two rounds of the exchange, and 2 MiB of the
-// device while it runs. Returns by `deadline`: half of the time is for all
+// device while it runs. Breaks no capture of a stream: calls of `exchange` on this
+// thread too are in relaxed mode. Returns by `deadline`: half of the time is for all
 // ranks to come, and one that hangs takes no more of the rest than its share.
 HandshakeResult Handshake(const absl::StatusOr<Device>& device,
                           fabric::Exchange& exchange,

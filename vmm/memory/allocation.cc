@@ -8,6 +8,7 @@
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/kind_choice.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -141,6 +142,7 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
 absl::StatusOr<Allocation> Allocation::Create(
     const Device& device, const AllocationOptions& options) {
   const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
   Location where = options.host_numa_node.has_value()
                        ? Location::HostNuma(*options.host_numa_node)
                        : Location::On(device);

@@ -54,11 +54,7 @@ class Device::ProbeCache {
       return known->second;
     }
     absl::Status result = ProbeKind(device, kind);
-    // Running out of memory or descriptors says nothing about the kind, and a
-    // fabric that is not ready yet may be so at the next try.
-    if (!absl::IsResourceExhausted(result) && !absl::IsUnavailable(result)) {
-      results_.emplace(kind, result);
-    }
+    if (!MayPass(result)) results_.emplace(kind, result);
     return result;
   }
 

@@ -68,7 +68,10 @@ class Device {
   // reason and what to do. The answer comes from a real try (create, export,
   // import, map, set access; and write and read back where the device's
   // primary context is active already), because attributes say yes where calls
-  // say no. Tried once per device and kind, then remembered.
+  // say no. Tried once per device and kind, then remembered, but for a failure
+  // that says nothing about the kind: out of memory or descriptors, a fabric
+  // that is not ready, or a call that the capture of a stream refuses. Breaks
+  // no capture.
   absl::Status Probe(HandleKind kind) const;
 
   friend bool operator==(const Device& a, const Device& b) {

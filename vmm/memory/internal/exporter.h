@@ -67,7 +67,11 @@ absl::Status CheckHasKind(const Shareable& memory, HandleKind kind);
 // the call that failed, without advice. UNIMPLEMENTED for a kind of another
 // system.
 absl::Status TryKind(const Device& device, HandleKind kind);
-// The same, with the device, the kind and advice in the message.
+// Whether the kind may well work at another time, for all that this failure of
+// TryKind() says: memory or descriptors ran out, a fabric is not ready yet, or
+// a stream is captured into a graph.
+bool MayPass(const absl::Status& reason);
+// As TryKind(), with the device, the kind and advice in the message.
 absl::Status ProbeKind(const Device& device, HandleKind kind);
 
 namespace exporters {

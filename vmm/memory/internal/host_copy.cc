@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/file_reader.h"
+#include "vmm/memory/internal/own_stream.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -20,24 +22,28 @@ std::string Call(absl::string_view name, CUdeviceptr address,
   return absl::StrCat(name, "(0x", absl::Hex(address), ", ", size, " bytes)");
 }
 
-// In the current context.
-absl::Status ToDevice(const Driver& driver, CUdeviceptr to, const void* from,
-                      std::uint64_t size) {
-  const CUresult r = driver->cuMemcpyHtoD(to, from, size);
-  return r == CUDA_SUCCESS ? absl::OkStatus()
-                           : driver.Error(r, Call("cuMemcpyHtoD", to, size));
+// What was put on `stream` has ended when it returns, whatever came of
+// putting it there, `started`: whoever gets an error frees the memory next, and
+// a copy that is still under way there would end the context.
+absl::Status Finish(const Driver& driver, CUstream stream,
+                    const absl::Status& started) {
+  const CUresult r = driver->cuStreamSynchronize(stream);
+  if (!started.ok() || r == CUDA_SUCCESS) return started;
+  return driver.Error(r, "cuStreamSynchronize() after a copy");
 }
 
-// A copy from the host may return before all of it has arrived.
-absl::Status Finish(const Driver& driver) {
-  const CUresult r = driver->cuStreamSynchronize(nullptr);
-  return r == CUDA_SUCCESS ? absl::OkStatus()
-                           : driver.Error(r, "cuStreamSynchronize(0)");
+absl::Status ToDevice(const Driver& driver, CUstream stream, CUdeviceptr to,
+                      const void* from, std::uint64_t size) {
+  const CUresult r = driver->cuMemcpyHtoDAsync(to, from, size, stream);
+  return Finish(driver, stream,
+                r == CUDA_SUCCESS
+                    ? absl::OkStatus()
+                    : driver.Error(r, Call("cuMemcpyHtoDAsync", to, size)));
 }
 
-// Starts to copy `size` bytes of `file`, which is at `path`, from `offset` on; in
-// the current context.
-absl::Status CopyPieces(const Driver& driver, const platform::FileReader& file,
+// Copies `size` bytes of `file`, which is at `path`, from `offset` on.
+absl::Status CopyPieces(const Driver& driver, CUstream stream,
+                        const platform::FileReader& file,
                         const std::string& path, std::uint64_t offset,
                         CUdeviceptr to, std::uint64_t size) {
   std::vector<std::uint8_t> piece(
@@ -52,7 +58,8 @@ absl::Status CopyPieces(const Driver& driver, const platform::FileReader& file,
           path, " ends after ", offset + done + count, " bytes; expected ",
           offset + size, ", the memory's and the ", offset, " before"));
     }
-    RETURN_IF_ERROR(ToDevice(driver, to + done, part.data(), part.size()));
+    RETURN_IF_ERROR(
+        ToDevice(driver, stream, to + done, part.data(), part.size()));
     done += part.size();
   }
   return absl::OkStatus();
@@ -61,10 +68,11 @@ absl::Status CopyPieces(const Driver& driver, const platform::FileReader& file,
 }  // namespace
 
 void PinnedBytesTraits::Close(const Value& value) {
+  const Driver& driver = *value.driver;
+  const RelaxedCapture relaxed(driver);
   const absl::StatusOr<CurrentContext> current = value.context->MakeCurrent();
   // Whatever context is current may do as well.
   if (!current.ok()) platform::ReportReleaseFailure(current.status());
-  const Driver& driver = *value.driver;
   const CUresult r = driver->cuMemFreeHost(value.at);
   if (r == CUDA_SUCCESS) return;
   platform::ReportReleaseFailure(driver.Error(
@@ -74,6 +82,7 @@ void PinnedBytesTraits::Close(const Value& value) {
 absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
     const Driver& driver, std::shared_ptr<const PrimaryContext> context,
     std::uint64_t size) {
+  const RelaxedCapture relaxed(driver);
   PinnedBytes bytes{driver, std::move(context), nullptr, size};
   if (CUresult r = driver->cuMemHostAlloc(&bytes.at, size, 0);
       r != CUDA_SUCCESS) {
@@ -88,41 +97,46 @@ absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
 absl::StatusOr<HostCopy> HostCopy::Of(const Device& device, CUdeviceptr from,
                                       std::uint64_t size) {
   const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
   ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
   ASSIGN_OR_RETURN(
       auto pinned,
       Pin(driver, std::make_shared<const PrimaryContext>(std::move(context)),
           size));
-  if (CUresult r = driver->cuMemcpyDtoH(pinned.get().at, from, size);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, Call("cuMemcpyDtoH", from, size));
-  }
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  const CUstream stream = own.get().stream;
+  const CUresult r =
+      driver->cuMemcpyDtoHAsync(pinned.get().at, from, size, stream);
+  RETURN_IF_ERROR(
+      Finish(driver, stream,
+             r == CUDA_SUCCESS
+                 ? absl::OkStatus()
+                 : driver.Error(r, Call("cuMemcpyDtoHAsync", from, size))));
   return HostCopy(device, std::move(pinned));
 }
 
 absl::Status HostCopy::WriteTo(CUdeviceptr to) const {
   const Driver& driver = device_.driver();
+  const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(const CurrentContext current,
                    bytes_.get().context->MakeCurrent());
-  RETURN_IF_ERROR(ToDevice(driver, to, bytes_.get().at, size()));
-  return Finish(driver);
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  return ToDevice(driver, own.get().stream, to, bytes_.get().at, size());
 }
 
 absl::Status CopyFromFile(const Device& device, const std::string& path,
                           std::uint64_t offset, CUdeviceptr to,
                           std::uint64_t size) {
+  const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(const platform::FileReader file,
                    platform::FileReader::Open(path));
   ASSIGN_OR_RETURN(const PrimaryContext context,
                    PrimaryContext::Retain(device));
   ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
-  const absl::Status copied =
-      CopyPieces(device.driver(), file, path, offset, to, size);
-  // Whatever came of it: whoever gets an error frees the memory next, and a copy
-  // that is still under way there would end the context.
-  const absl::Status finished = Finish(device.driver());
-  return copied.ok() ? finished : copied;
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  return CopyPieces(driver, own.get().stream, file, path, offset, to, size);
 }
 
 }  // namespace vmm

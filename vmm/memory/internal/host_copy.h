@@ -42,7 +42,8 @@ absl::StatusOr<platform::Owned<PinnedBytesTraits>> Pin(
     std::shared_ptr<const PrimaryContext> context, std::uint64_t size);
 
 // Move-only, thread-compatible. All copies are made in the device's primary
-// context, which is made if nobody has, and have ended when the call returns.
+// context, which is made if nobody has, on a stream of their own, which waits
+// for no other; and have ended when the call returns.
 class HostCopy {
  public:
   // REQUIRES: `device` has access to the `size` bytes, which nobody writes to.

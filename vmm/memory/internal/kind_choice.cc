@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "vmm/memory/internal/exporter.h"
 
 namespace vmm {
 namespace {
@@ -13,11 +14,6 @@ constexpr absl::string_view kOrLegacy =
     "Or accept legacy CUDA IPC, which is weaker (docs/any_memory.md): name "
     "HandleKind::kLegacyIpc too, in C VMMSHARE_KIND_LEGACY_IPC, in Python "
     "legacy=True";
-
-// Whether the kind may well work at another time.
-bool MayPass(const absl::Status& reason) {
-  return absl::IsResourceExhausted(reason) || absl::IsUnavailable(reason);
-}
 
 absl::Status NoneWorks(const SharePolicy& policy,
                        const std::vector<PassedOver>& passed_over) {

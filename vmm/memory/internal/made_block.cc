@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/driver_block.h"
+#include "vmm/memory/internal/own_stream.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -23,15 +24,11 @@ std::string Words(CUdeviceptr pointer) {
 
 // On a stream of its own: no other's work is waited for.
 absl::Status Zero(const Driver& driver, AddressSpan span) {
-  CUstream stream = nullptr;
-  if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuStreamCreate(CU_STREAM_NON_BLOCKING)");
-  }
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  const CUstream stream = own.get().stream;
   CUresult r = driver->cuMemsetD8Async(span.base, 0, span.size, stream);
   if (r == CUDA_SUCCESS) r = driver->cuStreamSynchronize(stream);
-  const CUresult destroyed = driver->cuStreamDestroy(stream);
-  return driver.Error(r == CUDA_SUCCESS ? destroyed : r,
+  return driver.Error(r,
                       absl::StrCat("cuMemsetD8Async(", span.size, " bytes of ",
                                    Words(span.base), ") and waiting for it"));
 }

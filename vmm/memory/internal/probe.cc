@@ -14,25 +14,35 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/internal/exporter.h"
+#include "vmm/memory/internal/own_stream.h"
 #include "vmm/memory/mapping.h"
 #include "vmm/memory/physical_memory.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
 
 using platform::Driver;
 
+// On a stream of its own, beside whatever the program does or captures.
 absl::Status WriteAndRead(const Driver& driver, CUdeviceptr address) {
   constexpr std::uint32_t kWritten = 0x5eed1234;
   std::uint32_t read = 0;
-  if (CUresult r = driver->cuMemsetD32(address, kWritten, 1);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemsetD32() on imported memory");
+  ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
+  const CUstream stream = own.get().stream;
+  absl::Status done =
+      driver.Error(driver->cuMemsetD32Async(address, kWritten, 1, stream),
+                   "cuMemsetD32Async() on imported memory");
+  if (done.ok()) {
+    done = driver.Error(
+        driver->cuMemcpyDtoHAsync(&read, address, sizeof(read), stream),
+        "cuMemcpyDtoHAsync() from imported memory");
   }
-  if (CUresult r = driver->cuMemcpyDtoH(&read, address, sizeof(read));
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemcpyDtoH() from imported memory");
-  }
+  // The memory goes next, also after an error. A fill does not wait, and to
+  // unmap memory under it is a fault that costs the program its context.
+  done.Update(driver.Error(driver->cuStreamSynchronize(stream),
+                           "cuStreamSynchronize() after use of it"));
+  RETURN_IF_ERROR(done);
   if (read != kWritten) {
     return absl::DataLossError(
         absl::StrCat("imported memory read back 0x", absl::Hex(read),
@@ -53,13 +63,7 @@ absl::Status Touch(const Device& device, CUdeviceptr address) {
   absl::StatusOr<CurrentContext> current = context->MakeCurrent();
   if (!current.ok()) return current.status();
 
-  const Driver& driver = device.driver();
-  absl::Status same = WriteAndRead(driver, address);
-  // The memory goes next, also after an error. A fill does not wait, and to
-  // unmap memory under it is a fault that costs the program its context.
-  const CUresult done = driver->cuStreamSynchronize(nullptr);
-  if (!same.ok()) return same;
-  return driver.Error(done, "cuStreamSynchronize() after use of it");
+  return WriteAndRead(device.driver(), address);
 }
 
 absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
@@ -105,7 +109,19 @@ absl::Status TryBlock(const Device& device) {
 
 }  // namespace
 
+bool MayPass(const absl::Status& reason) {
+  if (absl::IsResourceExhausted(reason) || absl::IsUnavailable(reason)) {
+    return true;
+  }
+  const std::optional<CUresult> result = platform::ResultOf(reason);
+  return result.has_value() &&
+         *result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         *result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 absl::Status TryKind(const Device& device, HandleKind kind) {
+  // Whoever captures a stream meanwhile knows nothing of it.
+  const RelaxedCapture relaxed(device.driver());
   if (kind == HandleKind::kLegacyIpc) return TryBlock(device);
   absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
   if (!exporter.ok()) return exporter.status();
