@@ -4,10 +4,13 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "platform/ipc/peer_watch.h"
+#include "tests/support/emulator.h"
+#include "tests/support/fork.h"
 #include "tests/support/must.h"
 #include "vmm/share/internal/share_registry.h"
 
@@ -82,6 +85,41 @@ TEST_F(ShareRegistryTest, AShareIsForTheUsersThatItNames) {
   EXPECT_TRUE(absl::IsPermissionDenied(Find({own}, kOther)));
   // Without the secret nobody learns that there is something.
   EXPECT_TRUE(absl::IsNotFound(Find({{own.place, {}}}, kThird)));
+}
+
+TEST_F(ShareRegistryTest, AShareIsWithdrawnWhereItWasMade) {
+  const auto registry = std::make_shared<ShareRegistry>();
+  const ShareKey key = Must(registry->Add(std::make_shared<Nothing>(), {}));
+  ShareRegistry::Withdraw(registry, key);
+  EXPECT_TRUE(absl::IsNotFound(
+      registry->Find({key}, platform::CurrentUser()).status()));
+}
+
+// Where the thread that held the lock is not there to let go of it.
+TEST_F(ShareRegistryTest, AForkedChildWithdrawsNothingAndWaitsForNobody) {
+  if (!testing::MayFork()) GTEST_SKIP() << "this system has no fork";
+  if (testing::IsEmulated()) GTEST_SKIP() << testing::kForksWithLocks;
+  auto registry = std::make_shared<ShareRegistry>();
+  const ShareKey key = Must(registry->Add(std::make_shared<Nothing>(), {}));
+  std::promise<void> is_held;
+  std::promise<void> may_go_on;
+  const auto admit = [&](absl::Span<const ShareRegistry::Found>) {
+    is_held.set_value();
+    may_go_on.get_future().wait();
+    return absl::OkStatus();
+  };
+  const std::future<absl::Status> found = std::async(std::launch::async, [&] {
+    return registry->Find({key}, platform::CurrentUser(), admit).status();
+  });
+  is_held.get_future().wait();
+  EXPECT_EQ(testing::RunInFork([&] {
+              ShareRegistry::Withdraw(std::move(registry), key);
+              return 0;
+            }),
+            0);
+  may_go_on.set_value();
+  found.wait();
+  EXPECT_TRUE(registry->Find({key}, platform::CurrentUser()).ok());
 }
 
 TEST_F(ShareRegistryTest, MemoryThatWasReleasedIsExpectedBack) {

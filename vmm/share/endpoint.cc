@@ -22,7 +22,7 @@ Share& Share::operator=(Share&& other) noexcept {
 }
 
 Share::~Share() {
-  if (registry_ != nullptr) registry_->Remove(key_);
+  if (registry_ != nullptr) ShareRegistry::Withdraw(std::move(registry_), key_);
 }
 
 namespace {

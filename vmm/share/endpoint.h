@@ -89,7 +89,8 @@ class ShareRegistry;
 // or what a Servable has. Published memory is kept alive by it, even if its
 // Allocation is gone. Those that have it keep it when this goes, but for memory
 // of a weaker kind (driver_block.h): there, wait until it is returned first.
-// Move-only; may outlive the endpoint and what it is of, then serves nobody.
+// Move-only; may outlive the endpoint and what it is of, then serves nobody. In a
+// forked child its end withdraws nothing: the share is the parent's.
 class Share {
  public:
   Share(Share&&) noexcept = default;

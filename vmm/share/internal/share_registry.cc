@@ -74,6 +74,15 @@ absl::StatusOr<ShareKey> ShareRegistry::Add(Served what, ShareOptions options) {
   return key;
 }
 
+void ShareRegistry::Withdraw(std::shared_ptr<ShareRegistry> registry,
+                             const ShareKey& key) {
+  if (platform::ForksSoFar() == registry->forks_) {
+    registry->Remove(key);
+  } else {
+    platform::Abandon(std::move(registry));
+  }
+}
+
 void ShareRegistry::Remove(const ShareKey& key) {
   // Closed after the lock is gone.
   decltype(entries_)::node_type removed;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "platform/base/abandon.h"
 #include "platform/base/mutex.h"
 #include "platform/os/process.h"
 #include "vmm/memory/internal/exporter.h"
@@ -48,8 +49,14 @@ using Served = std::variant<std::shared_ptr<const PublishedMemory>,
                             std::shared_ptr<PeerService>>;
 
 // Thread-safe.
-class ShareRegistry {
+class ShareRegistry : public platform::Abandonable {
  public:
+  // Remove(), where `registry` was made. In a forked child nothing is removed,
+  // for nobody serves there, and a thread that is not there may hold the lock:
+  // then `registry` is left as it is.
+  static void Withdraw(std::shared_ptr<ShareRegistry> registry,
+                       const ShareKey& key);
+
   // Serves `what` until Remove(). Errors as platform::FillRandom().
   absl::StatusOr<ShareKey> Add(Served what, ShareOptions options);
   // REQUIRES: no call for the same key before.
@@ -82,6 +89,7 @@ class ShareRegistry {
     ShareOptions options;
   };
 
+  const std::uint64_t forks_ = platform::ForksSoFar();  // When it was made.
   mutable platform::Mutex mutex_;
   // By ShareKey::place.
   std::map<std::array<std::uint8_t, 8>, Entry> entries_ ABSL_GUARDED_BY(mutex_);
