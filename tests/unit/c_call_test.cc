@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "vmm/c/base.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handle.h"
@@ -92,6 +93,13 @@ TEST(CError, EachCodeHasTheNameThatAbseilGivesIt) {
   for (vmmshare_status none : {-1, 16, 99}) {
     EXPECT_STREQ(vmmshare_status_name(none), "UNKNOWN");
   }
+}
+
+TEST(CTime, OfARecallWithoutAnEndIsNotThatOfNone) {
+  EXPECT_EQ(NanosecondsOf(absl::InfiniteDuration()), VMMSHARE_FOREVER - 1);
+  EXPECT_LT(NanosecondsOf(-absl::InfiniteDuration()), 0);
+  EXPECT_EQ(NanosecondsOf(absl::Seconds(2)), 2'000'000'000);
+  EXPECT_EQ(NanosecondsOf(-absl::Seconds(2)), -2'000'000'000);
 }
 
 TEST(CHandle, EveryTypeHasANameOfItsOwn) {

@@ -187,7 +187,7 @@ absl::StatusOr<PoolOptions> PoolOptionsOf(
 
 absl::Status ReportLease(const LeaseStatus& lease, std::int64_t* return_in_ns) {
   if (lease.return_by.has_value()) {
-    *return_in_ns = absl::ToInt64Nanoseconds(*lease.return_by - absl::Now());
+    *return_in_ns = NanosecondsOf(*lease.return_by - absl::Now());
   }
   return lease.connection;
 }

@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "platform/cuda/driver.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handle.h"
@@ -77,6 +79,11 @@ Deadline DeadlineOf(std::int64_t timeout_ns) {
   if (timeout_ns == VMMSHARE_FOREVER) return absl::InfiniteFuture();
   if (timeout_ns <= 0) return absl::InfinitePast();
   return Deadline::In(absl::Nanoseconds(timeout_ns));
+}
+
+std::int64_t NanosecondsOf(absl::Duration left) {
+  return std::min<std::int64_t>(absl::ToInt64Nanoseconds(left),
+                                VMMSHARE_FOREVER - 1);
 }
 
 absl::Status CheckOptions(const void* options, std::uint64_t given,

@@ -19,7 +19,9 @@ using vmm::tool::JsonText;
 namespace {
 
 absl::Time After(std::int64_t within_ns) {
-  return absl::Now() + absl::Nanoseconds(within_ns);
+  return within_ns == VMMSHARE_FOREVER
+             ? absl::InfiniteFuture()
+             : absl::Now() + absl::Nanoseconds(within_ns);
 }
 
 // The leases of `memory`, or all, as JSON.

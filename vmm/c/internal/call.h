@@ -14,6 +14,7 @@
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "platform/os/deadline.h"
 #include "vmm/c/base.h"
 
@@ -44,6 +45,9 @@ absl::Status CheckGiven(const void* pointer, absl::string_view name);
 
 // When a wait of `timeout_ns` from now ends.
 Deadline DeadlineOf(std::int64_t timeout_ns);
+// `left` of a time that there is. Without an end too it is not VMMSHARE_FOREVER,
+// which means that there is no such time.
+std::int64_t NanosecondsOf(absl::Duration left);
 
 // Why options of `given` bytes, of which this library knows `known`, are not
 // understood; OK when they are. `first` is the size that they had in version 1.
