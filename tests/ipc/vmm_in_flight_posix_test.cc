@@ -2,11 +2,13 @@
 // together, so that a peer that does not read could stop every other one.
 #include <gmock/gmock.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,10 +20,13 @@
 #include "platform/base/check.h"
 #include "tests/ipc/ask.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/receive_raw_posix.h"
+#include "tests/support/syscall_faults.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/pool.h"
 #include "vmm/pool/pool_ticket.h"
 #include "vmm/share/endpoint.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -182,6 +187,35 @@ TEST_F(InFlight, ASubscriberGetsItsSegmentWhenTheKernelAllowsItAgain) {
   flood.reset();
   Must(imported->Import(ticket, Late()));
   EXPECT_TRUE(imported->connection().ok()) << imported->connection();
+}
+
+// Who is given 16 chunks of 17, since the owner has no descriptor for the last,
+// has nothing once it says so, and is not waited for until it ends.
+TEST_F(IpcTest, AnOwnerThatFailsHalfwayWaitsForTheWordOfWhoGotAPart) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call fails here";
+  EndpointOptions options;
+  options.listener.directory = listener_directory();
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation memory = Must(
+      Allocation::Create(device, {.size = 17 * kGranule,
+                                  .sharing = SharePolicy::Require(kNativeKind),
+                                  .max_chunk_size = kGranule}));
+  const Share share = Must(endpoint->Publish(memory.shareable()));
+  platform::Channel importer = Dial(endpoint->address());
+  AskAndBeGranted(importer, share.ticket());
+  EXPECT_EQ(Must(importer.Receive(Late())).type, protocol::kBegin);
+  // The first 16 are on their way; the last waits until they are received.
+  pollfd part = {static_cast<int>(importer.handle().get()), POLLIN, 0};
+  ASSERT_EQ(::poll(&part, 1, 60'000), 1);
+  ArmSyscallFault({.only_error = EMFILE, .only_call = "fcntl"});
+  // Without a call of this thread that could be the one that fails.
+  EXPECT_EQ(ReceiveRaw(importer).size(), 16u);
+  const platform::Message abort = Must(importer.Receive(Late()));
+  EXPECT_EQ(DisarmSyscallFault().fired, 1u);
+  EXPECT_EQ(abort.type, protocol::kAbort);
+  EXPECT_EQ(endpoint->Leases().size(), 1u) << "it has not said so yet";
+  protocol::GiveUp(importer, absl::ResourceExhaustedError("as the owner says"));
+  Must(endpoint->WaitUntilReturned(memory.id(), Late()));
 }
 
 // A subscriber that has stopped is given no more than some of many segments,

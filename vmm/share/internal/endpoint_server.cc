@@ -178,6 +178,12 @@ absl::Status Endpoint::Server::ServeMemory(
   // Handles of what may be withdrawn: whoever is not in the book has none.
   outgoing.clear();
   if (!sent.ok()) {
+    // It was told that no more comes, lets go of what came, and says so next.
+    if (gave && channel.is_open()) {
+      const absl::StatusOr<platform::Message> word =
+          channel.Receive(deadline, &stop());
+      gave = !word.ok() || word->type != protocol::kRefused;
+    }
     if (gave) {
       leases_.Detach(lease);
     } else {
