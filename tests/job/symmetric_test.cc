@@ -161,6 +161,15 @@ TEST(SymmetricMemory, OverLegacyIpcIsRefusedOnEveryRank) {
       });
 }
 
+// As programs name them that take whatever works, and kinds that are named twice.
+TEST(SymmetricMemory, IsOfTheKindThatWorksWhereLegacyIpcIsNamedToo) {
+  const HandleKind native = SharePolicy::Native().kinds().front();
+  SymmetricOptions options = Sized(1000);
+  options.sharing = SharePolicy::AnyOf(
+      {native, HandleKind::kLegacyIpc, native, native, native});
+  ExpectAllReadWhatAllWrote(options);
+}
+
 TEST(SymmetricMemory, OfSizeZeroIsRefusedOnEveryRank) {
   LocalJob job(2);
   ExpectAllFail(

@@ -162,6 +162,8 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   card.mapped_size = memory->size();
   offer.memory_ = *std::move(memory);
   for (HandleKind kind : sharing.kinds()) {
+    // A card speaks of each once, and of none that a job's memory never has.
+    if (!IsVmm(kind) || card.Find(CudaKind(kind)) != nullptr) continue;
     absl::StatusOr<std::string> ticket = absl::InternalError("");
     if (offer.memory_->kinds().Has(kind)) {
       if (kind != HandleKind::kFabric) {
