@@ -1,6 +1,7 @@
 // Leases of published memory: who imported what, asked back, waited for.
 #include <gmock/gmock.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -22,6 +23,7 @@
 #include "tests/ipc/opened_memory.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/open_handles.h"
+#include "tests/support/syscall_faults.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/raw_handle.h"
@@ -176,6 +178,38 @@ TEST_F(EndpointLeases, OfHandlesThatSomebodyElseMaps) {
   Must(endpoint->WaitUntilReturned(shared.memory.id(), Late()));
   channel.Close();
   EXPECT_EQ(child.Wait(), 0);
+}
+
+// Whoever is told that nobody has the memory may count on that.
+TEST_F(EndpointLeases, HandlesAreClosedBeforeTheirLeaseIsReturned) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call fails here";
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = kGranule, .sharing = SharePolicy::Require(kNativeKind)}));
+  const Share share = Must(endpoint->Publish(memory.shareable()));
+  for (const bool is_assigned : {false, true}) {
+    std::optional<FetchedHandles> fetched =
+        Must(FetchRaw(driver(), share.ticket(), Late()));
+    std::optional<FetchedHandles> next =
+        Must(FetchRaw(driver(), share.ticket(), Late()));
+    const int number =
+        static_cast<int>(OsHandleOf(fetched->chunks().front().handle)->get());
+    const std::string what = OpenHandles()[number];
+    bool is_open = true;
+    // The return itself is lost, after a look at what is open by then.
+    ArmSyscallFault({.point = {.this_thread_only = true},
+                     .only_error = EPIPE,
+                     .only_call = "sendmsg",
+                     .then = [&] { is_open = OpenHandles()[number] == what; }});
+    if (is_assigned) {
+      *fetched = *std::move(next);
+    } else {
+      fetched.reset();
+    }
+    EXPECT_EQ(DisarmSyscallFault().fired, 1u);
+    EXPECT_FALSE(is_open) << is_assigned;
+  }
 }
 
 TEST_F(EndpointLeases, HandlesOfAReaderAreRefused) {

@@ -76,13 +76,23 @@ class FetchedHandles {
   FetchedHandles(Ticket ticket, std::vector<RawHandle> chunks,
                  std::shared_ptr<const HeldLease> lease)
       : ticket_(std::move(ticket)),
-        chunks_(std::move(chunks)),
-        lease_(std::move(lease)) {}
+        lease_(std::move(lease)),
+        chunks_(std::move(chunks)) {}
+  FetchedHandles(FetchedHandles&&) noexcept = default;
+  FetchedHandles& operator=(FetchedHandles&& other) noexcept {
+    if (this != &other) {
+      chunks_ = std::move(other.chunks_);  // Closes the old ones first.
+      lease_ = std::move(other.lease_);
+      ticket_ = std::move(other.ticket_);
+    }
+    return *this;
+  }
 
  private:
   Ticket ticket_;
-  std::vector<RawHandle> chunks_;
+  // Destroyed after chunks_: what is returned is not open here any more.
   std::shared_ptr<const HeldLease> lease_;
+  std::vector<RawHandle> chunks_;
 };
 
 // The handles of what `ticket` (Share::ticket()) names, for software that maps
