@@ -263,6 +263,16 @@ TEST_F(LegacyMemoryTest, WhatItCannotDoIsRefused) {
   const std::unique_ptr<Endpoint> endpoint = Start();
   EXPECT_TRUE(absl::IsUnimplemented(
       RestorableAllocation::Share(*endpoint, std::move(memory)).status()));
+  const Allocation shared = MakeLegacy(1);
+  const Share share = Must(endpoint->Publish(shared.shareable()));
+  const absl::Status restorable =
+      RestorableImport::Open(driver(), share.ticket(), kWritable, Late())
+          .status();
+  EXPECT_TRUE(absl::IsUnimplemented(restorable)) << restorable;
+  EXPECT_THAT(std::string(restorable.message()),
+              ::testing::AllOf(HasSubstr("RestorableImport::Open"),
+                               HasSubstr("legacy IPC handle")));
+  EXPECT_TRUE(endpoint->Leases().empty()) << "nobody was asked";
   const absl::Status huge =
       Allocation::Create(device,
                          {.size = ~std::uint64_t{0}, .sharing = kLegacy})

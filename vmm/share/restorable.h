@@ -118,7 +118,8 @@ class RestorableAllocation {
 class RestorableImport {
  public:
   // As OpenTicket(): of a RestorableAllocation, or any other share. Who shares
-  // this memory is asked again by Restore(), by the same ticket.
+  // this memory is asked again by Restore(), by the same ticket. UNIMPLEMENTED for
+  // memory of a weaker kind (driver_block.h), which has no address of one's choice.
   static absl::StatusOr<RestorableImport> Open(
       const platform::Driver& driver, absl::string_view ticket,
       const ImportOptions& options, Deadline deadline,

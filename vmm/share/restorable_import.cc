@@ -26,6 +26,12 @@ absl::StatusOr<RestorableImport> RestorableImport::Open(
     const platform::PeerPolicy& owners) {
   ASSIGN_OR_RETURN(const AddressedTicket parsed, ParseTicketString(ticket));
   RETURN_IF_ERROR(CheckUsableHere(parsed.ticket, driver));
+  if (!IsVmm(parsed.ticket.kind)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "RestorableImport::Open of ", parsed.ticket.Describe(),
+        "; only cuMemCreate()'s can be released and restored. Open it with "
+        "OpenTicket(), and let go of it by destroying that."));
+  }
   Placement at;
   if (options.at.has_value()) {
     at = *options.at;
