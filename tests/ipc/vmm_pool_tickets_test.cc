@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -333,6 +335,112 @@ std::function<void()>& AtEventQuery() {
   static std::function<void()> call;
   return call;
 }
+// The first device of a driver that does it.
+Device DeviceThatIsAsked() {
+  platform::DriverTable table = TestDriver().table();
+  table.cuEventQuery = [](CUevent event) {
+    if (const auto call = std::exchange(AtEventQuery(), nullptr)) call();
+    return TestDriver()->cuEventQuery(event);
+  };
+  return Must(Device::ByOrdinal(ChangedDriver(table), 0));
+}
+
+// While ReleaseStream() waits, and somebody looks at the pool. The program may
+// end the stream when it returns.
+TEST_F(PoolTickets, ABlockGivenBackWhileItsStreamIsReleasedWaitsForNoStream) {
+  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
+    GTEST_SKIP() << "this driver cannot hold a stream";
+  }
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
+  const Share publication = Must(endpoint_->Serve(*pool));
+  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
+  const CUdeviceptr block = Must(pool->Allocate(kMiB, held.get()));
+  std::optional<ImportedBlock> theirs =
+      Must(peer->Import(Must(pool->Export(block)), Late()));
+  Must(pool->Free(block, held.get()));
+  EXPECT_EQ(pool->statistics().held, kMiB);
+  bool is_called = false;
+  AtEventQuery() = [&] {
+    is_called = true;
+    theirs.reset();
+    const PoolStatistics now = pool->statistics();
+    EXPECT_EQ(now.held, 0u);
+    EXPECT_EQ(now.pending, kMiB);
+    held.Release();
+  };
+  Must(pool->ReleaseStream(held.get(), Late()));
+  ASSERT_TRUE(is_called);
+  EXPECT_EQ(pool->statistics().held, 0u);
+  EXPECT_EQ(pool->statistics().pending, 0u) << "it asks after the stream";
+  EXPECT_EQ(pool->CheckInvariants(), absl::OkStatus());
+}
+
+// The same when ReleaseStream() gives up: then it waits for its stream.
+TEST_F(PoolTickets, ABlockGivenBackWhileItsStreamIsNotReleasedWaitsForIt) {
+  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
+    GTEST_SKIP() << "this driver cannot hold a stream";
+  }
+  HeldStream held(device);
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
+  const Share publication = Must(endpoint_->Serve(*pool));
+  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
+  const CUdeviceptr block = Must(pool->Allocate(kMiB, held.get()));
+  std::optional<ImportedBlock> theirs =
+      Must(peer->Import(Must(pool->Export(block)), Late()));
+  Must(pool->Free(block, held.get()));
+  AtEventQuery() = [&] { theirs.reset(); };
+  EXPECT_EQ(pool->ReleaseStream(held.get(), absl::Now()).code(),
+            Code::kDeadlineExceeded);
+  EXPECT_EQ(pool->statistics().pending, kMiB);
+  // The stream itself has it again.
+  const CUdeviceptr again = Must(pool->Allocate(kMiB, held.get()));
+  EXPECT_EQ(again, block);
+  Must(pool->Free(again, held.get()));
+  held.Release();
+  Must(pool->ReleaseStream(held.get(), Late()));
+  EXPECT_EQ(pool->statistics().pending, 0u);
+}
+
+// Nothing is refused that can serve when the stream has been released.
+TEST_F(PoolTickets, AtTheCapABlockGivenBackWhileItsStreamIsReleasedServes) {
+  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
+    GTEST_SKIP() << "this driver cannot hold a stream";
+  }
+  HeldStream held(device);
+  const Stream other;
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments(4 * kMiB)));
+  const Share publication = Must(endpoint_->Serve(*pool));
+  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
+  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, held.get()));
+  std::optional<ImportedBlock> theirs =
+      Must(peer->Import(Must(pool->Export(block)), Late()));
+  Must(pool->Free(block, held.get()));
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::future<absl::StatusOr<CUdeviceptr>> served;
+  AtEventQuery() = [&] {
+    theirs.reset();
+    served = std::async(std::launch::async, [&] {
+      EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+      return pool->Allocate(4 * kMiB, other.get());
+    });
+    // It ends only when the stream is released, unless it is refused.
+    served.wait_for(std::chrono::milliseconds(200));
+    held.Release();
+  };
+  Must(pool->ReleaseStream(held.get(), Late()));
+  ASSERT_TRUE(served.valid());
+  const absl::StatusOr<CUdeviceptr> second = served.get();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, block);
+  Must(pool->Free(*second, other.get()));
+  Must(pool->ReleaseStream(other.get(), Late()));
+  EXPECT_EQ(pool->CheckInvariants(), absl::OkStatus());
+}
 
 // While ReleaseStream() waits, the stream gets more work, and a block that a
 // peer has is freed behind it.
@@ -340,16 +448,11 @@ TEST_F(PoolTickets, ABlockThatIsFreedWhileItsStreamIsReleasedWaitsForIt) {
   if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
     GTEST_SKIP() << "this driver cannot hold a stream";
   }
-  platform::DriverTable table = TestDriver().table();
-  table.cuEventQuery = [](CUevent event) {
-    if (const auto call = std::exchange(AtEventQuery(), nullptr)) call();
-    return TestDriver()->cuEventQuery(event);
-  };
   HeldStream held(device);
   const Stream stream;
   const Stream other;
-  const std::unique_ptr<Pool> pool = Must(Pool::Create(
-      Must(Device::ByOrdinal(ChangedDriver(table), 0)), SmallSegments()));
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
   const Share publication = Must(endpoint_->Serve(*pool));
   const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
   // A whole segment each, so that nothing else is free.

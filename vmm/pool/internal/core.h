@@ -133,7 +133,14 @@ class Core : public platform::Abandonable {
   void EmptyRecent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyOfLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What peers have given back, but for what was freed on streams that
+  // ReleaseStream() waits for.
   void CollectHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsGivenBack(const Block& held) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !domains_[held.domain]->IsHeld(
+        held.slot.load(std::memory_order_relaxed));
+  }
   // Asks the GPU how far it is with these, and takes back what it has passed.
   // The error is why the driver could not say of some of them.
   absl::Status Ask(Heap& heap, const std::vector<Backlog*>& backlogs)
@@ -144,6 +151,8 @@ class Core : public platform::Abandonable {
   // The same where the request's stream must wait for it on the GPU.
   Block* ReuseByWaiting(const Request& request, absl::Status* error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Freed, and for peers no longer: what only the GPU has to pass.
+  std::uint64_t BytesWaiting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the GPU has passed more, or `deadline`.
   absl::Status AwaitGpu(Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -181,6 +190,8 @@ class Core : public platform::Abandonable {
   // Whether peers may have it open that would lose it (kLegacyIpc).
   bool MustOutlivePeers(const Segment& segment) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether ReleaseStream() waits for it.
+  bool IsLeaving(CUstream stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives idle segments back but for `keep_bytes`, and says how much.
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -261,6 +272,8 @@ class Core : public platform::Abandonable {
   BlockCache recent_ ABSL_GUARDED_BY(mutex_){12};
   // Freed, and in use by peers.
   std::vector<Block*> held_ ABSL_GUARDED_BY(mutex_);
+  // One for each ReleaseStream() that waits.
+  std::vector<CUstream> leaving_ ABSL_GUARDED_BY(mutex_);
   // Backlogs that the GPU is asked about.
   std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
   // Threads that unmap segments, which count as reserved until they are gone.

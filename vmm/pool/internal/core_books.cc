@@ -22,7 +22,8 @@ PoolStatistics Core::statistics() {
   all.live_blocks = all.allocations - all.frees;
   all.cached += recent_.bytes();
   for (const Block* block : held_) {
-    all.held += block->size;
+    // Given back, it waits for its stream as what is in a backlog does.
+    (IsGivenBack(*block) ? all.pending : all.held) += block->size;
     if (domains_[block->domain]->IsQuarantined(block->slot)) {
       all.quarantined += block->size;
     }

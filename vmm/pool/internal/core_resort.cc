@@ -58,10 +58,8 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
     refused = grown.status();
     if (Block* const block = heap.Take(request)) return block;
     if (!absl::IsResourceExhausted(refused)) return refused;
-    std::uint64_t waiting = 0;
-    for (const auto& each : heaps_) waiting += each->bytes_waiting();
     // What the driver fails at will not end by waiting.
-    if (waiting == 0 || !failed.ok() || deadline.Passed()) break;
+    if (BytesWaiting() == 0 || !failed.ok() || deadline.Passed()) break;
     if (*captured) {
       return platform::Annotate(
           CannotGrow(request, refused), "the stream is captured into a graph",

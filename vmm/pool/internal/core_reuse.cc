@@ -84,6 +84,9 @@ void Core::CollectHeld() {
     domain->ForgetDeadPeers();
   }
   std::erase_if(held_, [&](Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // In the stream's backlog it would wait for a later point than the one that
+    // ReleaseStream() waits for, and be asked after when the stream is gone.
+    if (IsLeaving(block->freed_on)) return false;
     Domain& domain = *domains_[block->domain];
     const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
     if (domain.IsHeld(slot)) return false;
@@ -195,14 +198,18 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
   return heap.Take(request);
 }
 
+std::uint64_t Core::BytesWaiting() const {
+  std::uint64_t bytes = 0;
+  for (const auto& heap : heaps_) bytes += heap->bytes_waiting();
+  for (const Block* block : held_) {
+    if (IsGivenBack(*block) && IsLeaving(block->freed_on)) bytes += block->size;
+  }
+  return bytes;
+}
+
 absl::Status Core::AwaitGpu(Deadline deadline) {
-  const auto waiting = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::uint64_t bytes = 0;
-    for (const auto& heap : heaps_) bytes += heap->bytes_waiting();
-    return bytes;
-  };
-  for (const std::uint64_t before = waiting();
-       waiting() == before && !deadline.Passed();) {
+  for (const std::uint64_t before = BytesWaiting();
+       BytesWaiting() == before && !deadline.Passed();) {
     changed_.WaitFor(mutex_, kAskAgain);
     RETURN_IF_ERROR(AskAll());
   }

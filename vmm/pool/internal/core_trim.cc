@@ -11,6 +11,23 @@
 #include "vmm/pool/internal/core.h"
 
 namespace vmm::pool {
+namespace {
+
+// Until the GPU has passed what is on `stream` now. `context`, whose default
+// streams are meant: as DefaultContext::Enter().
+absl::Status AwaitStream(const Device& device, CUcontext context,
+                         CUstream stream, Deadline deadline) {
+  DefaultContext entered;
+  if (IsDefault(stream)) {
+    ASSIGN_OR_RETURN(const bool is_used, entered.Enter(device, context));
+    if (!is_used) return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const OwnedEvent point,
+                   RecordEvent(device.driver(), stream));
+  return AwaitPassing(point, deadline);
+}
+
+}  // namespace
 
 void Core::RemoveVacant() {
   std::vector<std::unique_ptr<Range>> vacant;
@@ -116,6 +133,7 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   {
     const platform::MutexLock lock(mutex_);
     context = context_;
+    leaving_.push_back(stream);
     EmptyCaches();
     for (const std::unique_ptr<Heap>& heap : heaps_) {
       if (Backlog* const backlog = heap->Find(stream)) {
@@ -126,18 +144,15 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
       if (block->freed_on == stream) held.insert(share_of(*block));
     }
   }
-  DefaultContext entered;
-  bool is_used = true;
-  if (IsDefault(stream)) {
-    ASSIGN_OR_RETURN(is_used, entered.Enter(device_, context));
-  }
-  if (is_used) {
-    ASSIGN_OR_RETURN(const OwnedEvent point,
-                     RecordEvent(device_.driver(), stream));
-    RETURN_IF_ERROR(AwaitPassing(point, deadline));
-  }
+  const absl::Status passed = AwaitStream(device_, context, stream, deadline);
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
+  leaving_.erase(std::find(leaving_.begin(), leaving_.end(), stream));
+  if (!passed.ok()) {
+    CollectHeld();  // What was kept back for this call.
+    changed_.NotifyAll();
+    return passed;
+  }
   for (Block* block : held_) {
     if (block->freed_on == stream && held.contains(share_of(*block))) {
       block->freed_on = PassedStream();
@@ -157,6 +172,10 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   }
   CollectHeld();
   return absl::OkStatus();
+}
+
+bool Core::IsLeaving(CUstream stream) const {
+  return std::find(leaving_.begin(), leaving_.end(), stream) != leaving_.end();
 }
 
 }  // namespace vmm::pool
