@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -296,6 +297,70 @@ TEST_F(PoolStreamsTest, WhatOnePoolKeepsIdleServesAnotherOfTheProcess) {
   const absl::StatusOr<CUdeviceptr> block = second->Allocate(most, nullptr);
   EXPECT_TRUE(block.ok()) << block.status();
   EXPECT_EQ(first->statistics().reserved, 0u);
+}
+
+// A stream that the program has released, and whether a driver was asked after
+// it since.
+std::atomic<CUstream> released = nullptr;
+std::atomic<bool> is_asked_after = false;
+
+// What a thread has freed is found by ReleaseStream() wherever it is: also where
+// a later Free() of that thread, on another stream, is moving it from the
+// thread's cache while others keep the pool busy.
+TEST_F(PoolStreamsTest, NobodyAsksAfterAReleasedStreamWhateverThreadsFree) {
+  DriverTable table = TestDriver().table();
+  table.cuStreamQuery = [](CUstream stream) {
+    if (stream == released) is_asked_after = true;
+    return TestDriver()->cuStreamQuery(stream);
+  };
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(Must(Device::ByOrdinal(ChangedDriver(table), 0)), {}));
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  const Stream home;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> others(2);
+  for (std::thread& other : others) {
+    other = std::thread([&] {
+      while (!is_over) pool->statistics();
+    });
+  }
+  // Most runs find it in the first few rounds, if it can be found.
+  const absl::Time end = absl::Now() + absl::Seconds(3);
+  for (int round = 0; round < 100 && !is_asked_after && absl::Now() < end;
+       ++round) {
+    const Stream stream;
+    std::promise<void> freed;
+    std::thread frees([&] {
+      EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+      const auto allocate = [&](int count, std::uint64_t least, CUstream on) {
+        std::vector<CUdeviceptr> blocks;
+        for (int i = 0; i < count; ++i) {
+          blocks.push_back(Must(pool->Allocate(256 * (least + i), on)));
+        }
+        return blocks;
+      };
+      // So many sizes that the one's drive the other's out of the cache.
+      const std::vector<CUdeviceptr> theirs = allocate(400, 1, home.get());
+      for (CUdeviceptr block : allocate(24, 500, stream.get())) {
+        EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+      }
+      freed.set_value();
+      for (CUdeviceptr block : theirs) {
+        EXPECT_TRUE(pool->Free(block, home.get()).ok());
+      }
+    });
+    freed.get_future().wait();
+    EXPECT_TRUE(pool->ReleaseStream(stream.get(), Soon()).ok());
+    released = stream.get();
+    frees.join();
+    Must(pool->Trim(64 * kMiB));  // Asks after all that something waits for.
+    released = nullptr;
+    EXPECT_FALSE(is_asked_after) << "in round " << round;
+  }
+  is_over = true;
+  for (std::thread& other : others) other.join();
+  ExpectWhole(*pool);
 }
 
 // One thread's request waits for the GPU; nobody else does.

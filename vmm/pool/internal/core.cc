@@ -137,12 +137,24 @@ absl::Status Core::CheckFreeOn(CUstream stream) const {
 
 void Core::Settle(ThreadCache& cache, Block* block) {
   const CacheKey key{block->size, block->freed_on, block->domain};
-  BlockList surplus;
+  bool pushed = false;
   {
     const ThreadCache::Lock lock(cache);
     ++cache.frees;
     cache.requested -= block->requested;
-    if (!cache.blocks.Push(key, block)) {
+    pushed = cache.blocks.Push(key, block);
+    if (pushed && cache.blocks.CountOf(key) <= CacheLimit(key.size) &&
+        cache.blocks.bytes() <= kThreadCacheBytes) {
+      return;
+    }
+  }
+  // Who looks for what was freed has this lock: blocks that are on their way
+  // from the cache would be nowhere.
+  const platform::MutexLock lock(mutex_);
+  BlockList surplus;
+  {
+    const ThreadCache::Lock cache_lock(cache);
+    if (!pushed) {
       surplus = cache.blocks.TakeBin(key);
       cache.blocks.Push(key, block);
     } else if (cache.blocks.CountOf(key) > CacheLimit(key.size)) {
@@ -151,8 +163,6 @@ void Core::Settle(ThreadCache& cache, Block* block) {
       surplus = cache.blocks.TakeAll();
     }
   }
-  if (surplus.empty()) return;
-  platform::MutexLock lock(mutex_);
   PutBackAll(surplus);
 }
 
