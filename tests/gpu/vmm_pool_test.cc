@@ -435,6 +435,66 @@ TEST_F(PoolTest, APoolThatReservesFirstKnowsWhoseTheLegacyStreamIs) {
   ExpectEmpty(*pool);
 }
 
+// The device of which a driver says that every context is.
+CUdevice device_of_all = 0;
+
+// All of a pool's streams are of one context. Another one of the device may be
+// current where the pool grows: here that of another device, which the driver
+// says is of the same.
+TEST_F(PoolTest, AStreamsContextIsThePoolsWhicheverIsCurrent) {
+  const std::vector<Device> all = Must(Device::All(driver()));
+  if (all.size() < 2) GTEST_SKIP() << "one device is visible, two are needed";
+  device_of_all = device.cuda_device();
+  DriverTable table = TestDriver().table();
+  table.cuCtxGetDevice = [](CUdevice* its) {
+    const CUresult r = TestDriver()->cuCtxGetDevice(its);
+    *its = device_of_all;
+    return r;
+  };
+  const Device its = Must(Device::ByOrdinal(ChangedDriver(table), 0));
+  for (const bool reserves : {false, true}) {
+    const Stream stream;
+    HeldStream held(device);
+    const std::unique_ptr<Pool> pool = Must(Pool::Create(
+        its, {.first_segment_size = 4 * kMiB, .max_segment_size = 4 * kMiB}));
+    std::thread([&] {
+      const PrimaryContext other = Must(PrimaryContext::Retain(all[1]));
+      const CurrentContext current = Must(other.MakeCurrent());
+      if (reserves) {
+        EXPECT_EQ(pool->Reserve(4 * kMiB, stream.get()), absl::OkStatus());
+      } else {
+        Free(*pool, Allocate(*pool, 4 * kMiB, stream.get()), stream.get());
+      }
+    }).join();
+    const CUdeviceptr block = Allocate(*pool, 4 * kMiB, nullptr);
+    EXPECT_EQ(pool->statistics().reserved, 4 * kMiB) << "it had to grow";
+    HoldTheLegacyStream(held);
+    Free(*pool, block, nullptr);
+    EXPECT_EQ(Must(pool->Trim()), 0u)
+        << "the GPU may still use it; reserves: " << reserves;
+    held.Release();
+    Sync(nullptr);
+    ExpectEmpty(*pool);
+    EXPECT_EQ(pool->statistics().last_error, absl::OkStatus());
+  }
+}
+
+// A driver may refuse to tell it while the stream is captured.
+TEST_F(PoolTest, AStreamWhoseContextIsNotToldIsTakenForOneOfTheCurrent) {
+  DriverTable table = TestDriver().table();
+  table.cuStreamGetCtx = [](CUstream, CUcontext*) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  };
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(Must(Device::ByOrdinal(ChangedDriver(table), 0)), {}));
+  const Stream stream;
+  const absl::StatusOr<CUdeviceptr> block = pool->Allocate(kMiB, stream.get());
+  ASSERT_TRUE(block.ok()) << block.status();
+  Free(*pool, *block, stream.get());
+  Must(pool->Trim());
+  EXPECT_EQ(pool->statistics().reserved, 0u);
+}
+
 // Code that was compiled for per-thread default streams means another stream by
 // null on each thread. A pool that is told so takes it for none.
 TEST_F(PoolTest, ANullStreamThatIsOneOfEachThreadIsRefused) {

@@ -86,9 +86,9 @@ class PoolSweep : public VmmSweep {
     plan.name += ", without memory";
     plan.system_calls = false;
     for (const char* growth :
-         {"cuCtxGetCurrent", "cuCtxGetDevice", "cuMemGetAllocationGranularity",
-          "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
-          "cuMemExportToShareableHandle"}) {
+         {"cuCtxGetCurrent", "cuCtxGetDevice", "cuStreamGetCtx",
+          "cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve",
+          "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle"}) {
       plan.may_fail_silently.emplace_back(growth);
     }
     ExpectSwept(OnThisKernel(plan));

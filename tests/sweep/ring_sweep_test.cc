@@ -105,7 +105,7 @@ TEST_F(RingSweep, OpenSendAndClose) {
       {"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve",
        "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
        // Where it cannot say, it is looked for anew.
-       "cuCtxGetCurrent", "cuCtxGetDevice"});
+       "cuCtxGetCurrent", "cuCtxGetDevice", "cuStreamGetCtx"});
   ExpectSwept(WithPairs(plan));
 }
 

@@ -166,8 +166,8 @@ class ServableDomain final : public Servable {
 // Thread-safe. An endpoint that serves a pool serves its first domain; see
 // InDomain(). All streams used with a pool must belong to one context of its
 // device, which is current where a call is given the null stream. By a default
-// stream a thread without a context means that of the context in which the pool
-// first grew, or else of the device's primary one. A stream is known by its
+// stream a thread without a context means that of the context of the stream that
+// the pool first grew for, or else of the device's primary one. A stream is known by its
 // value, so call ReleaseStream() before destroying it.
 class Pool final : public Servable {
  public:

@@ -160,9 +160,10 @@ class Core : public platform::Abandonable {
   // core_grow.cc
   absl::StatusOr<Block*> Grow(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Keeps the context that is current in context_, if there is none and it is one
-  // of the pool's device.
-  absl::Status NoteContext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Keeps the stream's context in context_, if there is none and it is one of the
+  // pool's device. REQUIRES: growing_.
+  absl::Status NoteContext(CUstream stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block*> GrowInTurn(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gets what a request lacks, or `step` bytes if they are more, and takes the
@@ -258,7 +259,7 @@ class Core : public platform::Abandonable {
   // Threads that do not know when the pool ends, and are in GiveUpIdle() or
   // Serve().
   std::size_t visitors_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The first of the device's in which it grew.
+  // Of the device: that of the first stream that it grew for.
   CUcontext context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Some thread gets memory from the driver.
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;

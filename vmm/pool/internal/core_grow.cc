@@ -25,6 +25,12 @@ constexpr std::uint64_t kFirstSegments = 64;
 constexpr std::uint64_t kReserved = 4;
 constexpr std::uint64_t kBlocks = 4;
 
+// Whether a driver refuses a call because a stream is captured.
+bool IsOfCapture(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 absl::Status TooLarge(const Request& request) {
   return absl::ResourceExhaustedError(absl::StrCat(
       request.size, " bytes are more than a range of the pool can have"));
@@ -33,6 +39,36 @@ absl::Status TooLarge(const Request& request) {
 absl::Status NoNodes() {
   return absl::ResourceExhaustedError(
       "a range of the pool has as many blocks as it can have");
+}
+
+// The context of a stream; null when none of the device's can be told. That of
+// the default streams is the current one.
+absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream) {
+  const platform::Driver& driver = device.driver();
+  CUcontext current = nullptr;
+  if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetCurrent()");
+  }
+  CUcontext context = current;
+  if (!IsDefault(stream)) {
+    const CUresult r = driver->cuStreamGetCtx(stream, &context);
+    if (IsOfCapture(r)) {
+      context = current;  // Nothing better is known then.
+    } else if (r != CUDA_SUCCESS) {
+      return driver.Error(
+          r, "cuStreamGetCtx() of a stream that a pool's memory is used on");
+    }
+  }
+  if (context == nullptr) return nullptr;
+  std::optional<CurrentContext> entered;
+  if (context != current) {
+    ASSIGN_OR_RETURN(entered, MakeCurrent(driver, context));
+  }
+  CUdevice its = 0;
+  if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetDevice()");
+  }
+  return its == device.cuda_device() ? context : nullptr;
 }
 
 }  // namespace
@@ -62,24 +98,19 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
   return grown;
 }
 
-absl::Status Core::NoteContext() {
+absl::Status Core::NoteContext(CUstream stream) {
   if (context_ != nullptr) return absl::OkStatus();
-  const platform::Driver& driver = device_.driver();
-  CUcontext current = nullptr;
-  if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuCtxGetCurrent()");
+  CUcontext context = nullptr;
+  {
+    const Unlocked unlocked(*this);
+    ASSIGN_OR_RETURN(context, ContextOf(device_, stream));
   }
-  if (current == nullptr) return absl::OkStatus();
-  CUdevice its = 0;
-  if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuCtxGetDevice()");
-  }
-  if (its == device_.cuda_device()) context_ = current;
+  context_ = context;
   return absl::OkStatus();
 }
 
 absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
-  RETURN_IF_ERROR(NoteContext());
+  RETURN_IF_ERROR(NoteContext(request.stream));
   // Nothing that is idle could serve: it is of the wrong sizes.
   ReleaseIdle(std::max({Step(), reserved_ / kIdlePart, keep_idle_}));
   Block* block = nullptr;
@@ -252,7 +283,7 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
   growing_ = true;
   absl::Status reserved =
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    RETURN_IF_ERROR(NoteContext());
+    RETURN_IF_ERROR(NoteContext(stream));
     for (;;) {
       std::uint64_t free = 0;
       for (const std::unique_ptr<Range>& range : heap.ranges()) {
