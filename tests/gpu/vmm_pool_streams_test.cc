@@ -366,8 +366,9 @@ TEST_F(PoolStreamsTest, NobodyAsksAfterAReleasedStreamWhateverThreadsFree) {
 // One thread's request waits for the GPU; nobody else does.
 // What a driver is to do.
 struct Next {
-  bool is_full = false;
-  std::function<void()> at_unmap;  // Once.
+  std::atomic<bool> is_full = false;
+  std::atomic<bool> is_full_until_unmap = false;  // Has ended; once.
+  std::function<void()> at_unmap;                 // Once.
 };
 Next& Todo() {
   static Next next;
@@ -384,7 +385,9 @@ Device DeviceOfTodo() {
   };
   table.cuMemUnmap = [](CUdeviceptr at, std::size_t size) {
     if (const auto call = std::exchange(Todo().at_unmap, nullptr)) call();
-    return TestDriver()->cuMemUnmap(at, size);
+    const CUresult r = TestDriver()->cuMemUnmap(at, size);
+    if (Todo().is_full_until_unmap.exchange(false)) Todo().is_full = false;
+    return r;
   };
   return Must(Device::ByOrdinal(ChangedDriver(table), 0));
 }
@@ -409,6 +412,40 @@ TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
   ASSERT_TRUE(ends.valid());
   ends.get();
   EXPECT_EQ(ended, std::future_status::timeout) << "under the other's hands";
+}
+
+// A device is full until what one thread gives back is unmapped. Who needs it in
+// another pool waits.
+TEST_F(PoolStreamsTest, WhatAnotherPoolIsGivingBackServesThisOne) {
+  const Device its = DeviceOfTodo();
+  const PoolOptions small = {.first_segment_size = 4 * kMiB,
+                             .max_segment_size = 4 * kMiB};
+  const std::unique_ptr<Pool> first = Must(Pool::Create(its, small));
+  const std::unique_ptr<Pool> second = Must(Pool::Create(its, small));
+  const CUdeviceptr block = Must(first->Allocate(4 * kMiB, nullptr));
+  EXPECT_TRUE(first->Free(block, nullptr).ok());
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::promise<void> begins;
+  std::future<absl::Status> served;
+  Todo().is_full = true;
+  Todo().is_full_until_unmap = true;
+  Todo().at_unmap = [&] {
+    served = std::async(std::launch::async, [&] {
+      EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+      begins.set_value();
+      return second->Allocate(4 * kMiB, nullptr).status();
+    });
+    begins.get_future().wait();
+    // It ends only after the trim, unless it is refused.
+    served.wait_for(std::chrono::milliseconds(200));
+  };
+  EXPECT_EQ(Must(first->Trim()), 4 * kMiB);
+  ASSERT_TRUE(served.valid());
+  EXPECT_EQ(served.get(), absl::OkStatus());
+  EXPECT_FALSE(Todo().is_full);
+  ExpectWhole(*first);
+  ExpectWhole(*second);
 }
 
 // What Trim() gives back counts until it is unmapped. Who needs it waits.

@@ -87,7 +87,7 @@ class Core : public platform::Abandonable {
   bool Tidy(const DomainId& domain);
 
   // For another pool, which the device has no memory for: gives up what is
-  // idle.
+  // idle. Waits for what other threads are giving back.
   void GiveUpIdle();
 
  private:

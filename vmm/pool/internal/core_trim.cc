@@ -104,6 +104,9 @@ void Core::GiveUpIdle() {
   if (!held_.empty()) CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
   ReleaseIdle(keep_idle_);
+  // Nor has the device what others are giving back before they have. They wait
+  // for the driver alone.
+  while (releasing_ != 0) changed_.Wait(mutex_);
   --visitors_;
   changed_.NotifyAll();
 }
