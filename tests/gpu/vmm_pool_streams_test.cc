@@ -414,6 +414,25 @@ TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
   EXPECT_EQ(ended, std::future_status::timeout) << "under the other's hands";
 }
 
+TEST_F(PoolStreamsTest, WhatAnotherPoolKeepsIdleMakesRoomForAReserve) {
+  const Device its = DeviceOfTodo();
+  const PoolOptions small = {.first_segment_size = 4 * kMiB,
+                             .max_segment_size = 4 * kMiB};
+  const std::unique_ptr<Pool> first = Must(Pool::Create(its, small));
+  const std::unique_ptr<Pool> second = Must(Pool::Create(its, small));
+  const CUdeviceptr block = Must(first->Allocate(4 * kMiB, nullptr));
+  EXPECT_TRUE(first->Free(block, nullptr).ok());
+  Todo().is_full = true;
+  Todo().is_full_until_unmap = true;
+  EXPECT_EQ(second->Reserve(4 * kMiB, nullptr), absl::OkStatus());
+  EXPECT_FALSE(Todo().is_full);
+  Todo().is_full = false;
+  Todo().is_full_until_unmap = false;
+  EXPECT_EQ(first->statistics().reserved, 0u);
+  ExpectWhole(*first);
+  ExpectWhole(*second);
+}
+
 // A device is full until what one thread gives back is unmapped. Who needs it in
 // another pool waits.
 TEST_F(PoolStreamsTest, WhatAnotherPoolIsGivingBackServesThisOne) {

@@ -435,6 +435,44 @@ TEST_F(PoolTest, APoolThatReservesFirstKnowsWhoseTheLegacyStreamIs) {
   ExpectEmpty(*pool);
 }
 
+TEST_F(PoolTest, WhatWasFreedCountsAsReserved) {
+  const Stream stream;
+  const Stream other;
+  for (const std::uint64_t cap : {std::uint64_t{0}, 64 * kMiB}) {
+    const std::unique_ptr<Pool> pool = Make({.first_segment_size = 64 * kMiB,
+                                             .max_segment_size = 64 * kMiB,
+                                             .cap = cap});
+    std::vector<CUdeviceptr> blocks;
+    for (int i = 0; i < 64; ++i) {
+      blocks.push_back(Allocate(*pool, kMiB, stream.get()));
+    }
+    for (CUdeviceptr block : blocks) Free(*pool, block, stream.get());
+    // The other stream may have what the GPU has passed.
+    for (CUstream on : {stream.get(), other.get()}) {
+      EXPECT_EQ(pool->Reserve(32 * kMiB, on), absl::OkStatus()) << cap;
+      EXPECT_EQ(pool->statistics().reserved, 64 * kMiB) << cap;
+    }
+    ExpectEmpty(*pool);
+  }
+}
+
+TEST_F(PoolTest, AtTheCapWhatIsIdleInAnotherDomainMakesRoomForAReserve) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 4 * kMiB,
+                                           .cap = 12 * kMiB});
+  const SharingDomain second = pool->NewDomain();
+  const CUdeviceptr block = Allocate(*pool, 4 * kMiB);
+  const CUdeviceptr theirs =
+      Allocate(*pool, 8 * kMiB, nullptr, {.domain = second});
+  Free(*pool, block);
+  Free(*pool, theirs);
+  EXPECT_EQ(pool->Reserve(8 * kMiB, nullptr), absl::OkStatus());
+  // What was idle in this domain has stayed, and counts.
+  EXPECT_EQ(pool->statistics().reserved, 8 * kMiB);
+  EXPECT_EQ(pool->statistics().free, 8 * kMiB);
+  ExpectEmpty(*pool);
+}
+
 // The device of which a driver says that every context is.
 CUdevice device_of_all = 0;
 

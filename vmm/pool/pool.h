@@ -267,7 +267,9 @@ class Pool final : public Servable {
   ServableDomain InDomain(SharingDomain domain) { return {core_, domain}; }
 
   // Makes segments so that `bytes` can be allocated on `stream` without
-  // growing, in blocks that fit the segments. Errors as Allocate().
+  // growing, in blocks that fit the segments. What was freed and may serve the
+  // stream counts, and what is idle elsewhere makes room for it. Waits for no
+  // GPU. Errors as Allocate().
   absl::Status Reserve(std::uint64_t bytes, CUstream stream,
                        SharingDomain domain = SharingDomain::kFirst);
 

@@ -182,6 +182,12 @@ class Core : public platform::Abandonable {
   bool HasRanges() const;
   std::uint64_t RoundUpToUnit(std::uint64_t size) const;  // Of segments.
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gets memory until so much is free for the stream.
+  absl::Status ReserveInTurn(std::uint64_t bytes, CUstream stream,
+                             std::uint32_t domain)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::uint64_t BytesFreeFor(CUstream stream, std::uint32_t domain)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CannotGrow(const Request& request, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -193,11 +199,18 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether ReleaseStream() waits for it.
   bool IsLeaving(CUstream stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives idle segments back but for `keep_bytes`, and says how much.
-  std::uint64_t ReleaseIdle(std::uint64_t keep_bytes)
+  // Gives idle segments back but for `keep_bytes`, and says how much. Domain i
+  // keeps at least least[i] bytes of its own, if it has them.
+  std::uint64_t ReleaseIdle(std::uint64_t keep_bytes,
+                            absl::Span<const std::uint64_t> least = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_resort.cc
+  // Has what is idle given back, but for `least`, and by the process's other
+  // pools; and waits for what others are getting or giving back. Whether the
+  // process has other pools.
+  bool GiveUpAll(absl::Span<const std::uint64_t> least)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block*> LastResort(const Request& request,
                                     const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -265,6 +278,8 @@ class Core : public platform::Abandonable {
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;
   // Bytes; also what is being made.
   std::uint64_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Bytes, ever.
+  std::uint64_t given_back_ ABSL_GUARDED_BY(mutex_) = 0;
   // Bytes that Reserve() was asked for.
   std::uint64_t keep_idle_ ABSL_GUARDED_BY(mutex_) = 0;
   // By number of the domain.

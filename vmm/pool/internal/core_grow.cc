@@ -278,25 +278,44 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
   const platform::MutexLock lock(mutex_);
   RETURN_IF_ERROR(CheckDomain(domain));
   const auto number = static_cast<std::uint32_t>(domain);
-  Heap& heap = *heaps_[number];
+  const std::uint64_t given_back = given_back_;
+  absl::Status reserved = ReserveInTurn(bytes, stream, number);
+  if (absl::IsResourceExhausted(reserved)) {
+    // What is idle here is counted as free.
+    std::vector<std::uint64_t> least(heaps_.size());
+    least[number] = ~std::uint64_t{0};
+    const bool has_asked_others = GiveUpAll(least);
+    // Or the answer would be the same.
+    if (has_asked_others || given_back_ != given_back) {
+      reserved = ReserveInTurn(bytes, stream, number);
+    }
+  }
+  if (reserved.ok()) keep_idle_ = std::max(keep_idle_, bytes);
+  return reserved;
+}
+
+absl::Status Core::ReserveInTurn(std::uint64_t bytes, CUstream stream,
+                                 std::uint32_t domain) {
   while (growing_) changed_.Wait(mutex_);
   growing_ = true;
   absl::Status reserved =
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     RETURN_IF_ERROR(NoteContext(stream));
-    for (;;) {
-      std::uint64_t free = 0;
-      for (const std::unique_ptr<Range>& range : heap.ranges()) {
-        free += range->free();
-      }
-      if (const Backlog* own = heap.Find(stream)) free += own->bytes();
+    for (bool is_collected = false;;) {
+      const std::uint64_t free = BytesFreeFor(stream, domain);
       if (free >= bytes) return absl::OkStatus();
+      if (!std::exchange(is_collected, true)) {
+        EmptyCaches();
+        if (!held_.empty()) CollectHeld();
+        AskAll().IgnoreError();  // Told in last_error_.
+        continue;
+      }
       Request next;
       next.size =
           std::clamp(RoundUpToUnit(bytes - free), options_.first_segment_size,
                      options_.max_segment_size);
       next.alignment = Range::kUnit;
-      next.domain = number;
+      next.domain = domain;
       if (absl::Status added = AddMemory(next, next.size, nullptr);
           !added.ok()) {
         return platform::Annotate(
@@ -307,8 +326,17 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
   }();
   growing_ = false;
   changed_.NotifyAll();
-  if (reserved.ok()) keep_idle_ = std::max(keep_idle_, bytes);
   return reserved;
+}
+
+std::uint64_t Core::BytesFreeFor(CUstream stream, std::uint32_t domain) {
+  Heap& heap = *heaps_[domain];
+  std::uint64_t free = 0;
+  for (const std::unique_ptr<Range>& range : heap.ranges()) {
+    free += range->free();
+  }
+  if (const Backlog* const own = heap.Find(stream)) free += own->bytes();
+  return free;
 }
 
 }  // namespace vmm::pool

@@ -16,6 +16,18 @@ constexpr absl::Duration kLongestWait = absl::Seconds(10);
 
 }  // namespace
 
+bool Core::GiveUpAll(absl::Span<const std::uint64_t> least) {
+  ReleaseIdle(0, least);
+  bool has_asked_others = false;
+  {
+    const Unlocked unlocked(*this);
+    has_asked_others = PoolsOfProcess::Get().GiveUpIdle(this);
+  }
+  // What is given back counts until it is.
+  while (growing_ || releasing_ != 0) changed_.Wait(mutex_);
+  return has_asked_others;
+}
+
 absl::StatusOr<Block*> Core::LastResort(const Request& request,
                                         const absl::Status& why) {
   const Deadline deadline = Deadline::In(kLongestWait);
@@ -42,14 +54,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
         return block;
       }
     }
-    // Memory that is idle elsewhere, in the process's other pools too.
-    ReleaseIdle(0);
-    {
-      const Unlocked unlocked(*this);
-      PoolsOfProcess::Get().GiveUpIdle(this);
-    }
-    // What is given back counts until it is.
-    while (growing_ || releasing_ != 0) changed_.Wait(mutex_);
+    GiveUpAll({});
     growing_ = true;
     absl::StatusOr<Block*> grown = GrowInTurn(request);
     growing_ = false;

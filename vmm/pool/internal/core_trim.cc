@@ -47,7 +47,8 @@ bool Core::MustOutlivePeers(const Segment& segment) const {
          domains_[segment.domain]->has_peers();
 }
 
-std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
+std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
+                                absl::Span<const std::uint64_t> least) {
   std::vector<Segment*> idle;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     for (const std::unique_ptr<Range>& range : heap->ranges()) {
@@ -61,6 +62,16 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
       idle.begin(), idle.end(),
       [](const Segment* a, const Segment* b) { return a->size < b->size; });
   std::uint64_t kept = 0;
+  std::vector<std::uint64_t> kept_in(heaps_.size());
+  std::erase_if(idle, [&](const Segment* segment) {
+    std::uint64_t& in = kept_in[segment->domain];
+    if (segment->domain >= least.size() || in >= least[segment->domain]) {
+      return false;
+    }
+    in += segment->size;
+    kept += segment->size;
+    return true;
+  });
   std::uint64_t released = 0;
   struct Gone {
     Range* range;
@@ -89,6 +100,7 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes) {
     for (Gone& one : gone) one.segment.reset();
   }
   reserved_ -= released;
+  given_back_ += released;
   for (const Gone& one : gone) one.range->Vacate(one.claim);
   --releasing_;
   changed_.NotifyAll();

@@ -38,7 +38,7 @@ absl::StatusOr<ExportedBlock> PoolsOfProcess::ExportAround(CUdeviceptr inside) {
                    "it by itself: AdoptedMemory, in Python serve_array()"));
 }
 
-void PoolsOfProcess::GiveUpIdle(const Core* but) {
+bool PoolsOfProcess::GiveUpIdle(const Core* but) {
   std::vector<std::shared_ptr<Core>> others;
   {
     const platform::MutexLock lock(mutex_);
@@ -51,6 +51,7 @@ void PoolsOfProcess::GiveUpIdle(const Core* but) {
     }
   }
   for (const std::shared_ptr<Core>& other : others) other->GiveUpIdle();
+  return !others.empty();
 }
 
 }  // namespace vmm::pool

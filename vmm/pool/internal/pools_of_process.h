@@ -26,8 +26,8 @@ class PoolsOfProcess {
   // when it is in none; otherwise as Pool::Export().
   absl::StatusOr<ExportedBlock> ExportAround(CUdeviceptr inside);
   // Has all others of the same device give their idle memory back. Calls the
-  // driver, and holds no lock meanwhile.
-  void GiveUpIdle(const Core* but);
+  // driver, and holds no lock meanwhile. Whether there are others.
+  bool GiveUpIdle(const Core* but);
 
  private:
   platform::Mutex mutex_;
