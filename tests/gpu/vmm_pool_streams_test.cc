@@ -28,6 +28,7 @@ namespace {
 using platform::DriverTable;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+constexpr absl::Duration kLittle = absl::Milliseconds(100);
 
 // What may be reserved for so much that was live at a time.
 std::uint64_t Bound(std::uint64_t peak) { return peak / 4 * 5 + 64 * kMiB; }
@@ -360,6 +361,59 @@ TEST_F(PoolStreamsTest, NobodyAsksAfterAReleasedStreamWhateverThreadsFree) {
   }
   is_over = true;
   for (std::thread& other : others) other.join();
+  ExpectWhole(*pool);
+}
+
+// What a driver is to do before it answers how far a stream is.
+std::function<void(CUstream)>& AtStreamQuery() {
+  static std::function<void(CUstream)> call;
+  return call;
+}
+
+// One thread's questions are asked in turn, and one stream's answer may take
+// long. Who wants to let go of another has a deadline.
+TEST_F(PoolStreamsTest, AStreamIsReleasedInTimeOrNotWhileOthersAreAskedFor) {
+  DriverTable table = TestDriver().table();
+  table.cuStreamQuery = [](CUstream stream) {
+    AtStreamQuery()(stream);
+    return TestDriver()->cuStreamQuery(stream);
+  };
+  const Stream slow;
+  const Stream stream;
+  std::promise<void> asks;
+  std::promise<void> answers;
+  std::shared_future<void> answered = answers.get_future().share();
+  std::atomic<bool> is_asked = false;
+  AtStreamQuery() = [&](CUstream of) {
+    if (of != slow.get() || is_asked.exchange(true)) return;
+    asks.set_value();
+    answered.wait();
+  };
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(Must(Device::ByOrdinal(ChangedDriver(table), 0)), {}));
+  for (CUstream on : {slow.get(), stream.get()}) {
+    EXPECT_TRUE(pool->Free(Must(pool->Allocate(kMiB, on)), on).ok());
+  }
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::future<void> trims = std::async(std::launch::async, [&] {
+    EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+    Must(pool->Trim());
+  });
+  asks.get_future().wait();
+  std::future<absl::Status> releases = std::async(std::launch::async, [&] {
+    EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+    return pool->ReleaseStream(stream.get(), Deadline::In(kLittle));
+  });
+  const bool in_time =
+      releases.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  answers.set_value();
+  EXPECT_TRUE(in_time);
+  EXPECT_EQ(releases.get().code(), absl::StatusCode::kDeadlineExceeded);
+  trims.get();
+  EXPECT_EQ(pool->ReleaseStream(stream.get(), Soon()), absl::OkStatus());
+  EXPECT_EQ(pool->statistics().pending, 0u);
+  AtStreamQuery() = [](CUstream) {};
   ExpectWhole(*pool);
 }
 

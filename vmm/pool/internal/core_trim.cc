@@ -177,7 +177,11 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
     // Nobody asks after the stream any more when this returns.
     Backlog* backlog = heap->Find(stream);
     while (backlog != nullptr && backlog->is_asked) {
-      changed_.Wait(mutex_);
+      if (deadline.Passed()) {
+        return absl::DeadlineExceededError(
+            "another thread's question after the stream has no answer yet");
+      }
+      changed_.WaitFor(mutex_, deadline.Slice());
       backlog = heap->Find(stream);
     }
     if (backlog == nullptr) continue;
