@@ -473,6 +473,33 @@ TEST_F(PoolTest, AtTheCapWhatIsIdleInAnotherDomainMakesRoomForAReserve) {
   ExpectEmpty(*pool);
 }
 
+TEST_F(PoolTest, EachDomainKeepsWhatWasReservedInIt) {
+  const std::unique_ptr<Pool> pool =
+      Make({.first_segment_size = 4 * kMiB, .max_segment_size = 16 * kMiB});
+  const SharingDomain second = pool->NewDomain();
+  const SharingDomain third = pool->NewDomain();
+  const auto free_in = [&](SharingDomain domain) {
+    std::uint64_t free = 0;
+    for (const SegmentStatistics& segment : pool->statistics().segments) {
+      if (segment.domain == domain) free += segment.size - segment.taken;
+    }
+    return free;
+  };
+  for (const SharingDomain domain : {SharingDomain::kFirst, second}) {
+    EXPECT_EQ(pool->Reserve(16 * kMiB, nullptr, domain), absl::OkStatus());
+  }
+  // Smaller segments than those.
+  const CUdeviceptr small =
+      Allocate(*pool, 4 * kMiB, nullptr, {.domain = third});
+  Free(*pool, small);
+  const CUdeviceptr large =
+      Allocate(*pool, 64 * kMiB, nullptr, {.domain = third});
+  EXPECT_EQ(free_in(SharingDomain::kFirst), 16 * kMiB);
+  EXPECT_EQ(free_in(second), 16 * kMiB);
+  Free(*pool, large);
+  ExpectEmpty(*pool);
+}
+
 // The device of which a driver says that every context is.
 CUdevice device_of_all = 0;
 

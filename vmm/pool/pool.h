@@ -268,8 +268,10 @@ class Pool final : public Servable {
 
   // Makes segments so that `bytes` can be allocated on `stream` without
   // growing, in blocks that fit the segments. What was freed and may serve the
-  // stream counts, and what is idle elsewhere makes room for it. Waits for no
-  // GPU. Errors as Allocate().
+  // stream counts, and what is idle elsewhere makes room for it, but for what
+  // other domains have reserved. Waits for no GPU. Until Trim() each domain keeps
+  // so much idle memory, but for a request of the pool that would be refused.
+  // Errors as Allocate().
   absl::Status Reserve(std::uint64_t bytes, CUstream stream,
                        SharingDomain domain = SharingDomain::kFirst);
 

@@ -230,6 +230,7 @@ SharingDomain Core::NewDomain() {
   platform::MutexLock lock(mutex_);
   const auto number = static_cast<std::uint32_t>(domains_.size());
   domains_.push_back(std::make_unique<Domain>());
+  keep_idle_.push_back(0);
   heaps_.push_back(std::make_unique<Heap>(number, book_));
   return SharingDomain{number};
 }

@@ -280,9 +280,8 @@ class Core : public platform::Abandonable {
   std::uint64_t reserved_ ABSL_GUARDED_BY(mutex_) = 0;
   // Bytes, ever.
   std::uint64_t given_back_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Bytes that Reserve() was asked for.
-  std::uint64_t keep_idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  // By number of the domain.
+  // By number of the domain; first bytes that Reserve() was asked for.
+  std::vector<std::uint64_t> keep_idle_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Heap>> heaps_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Domain>> domains_ ABSL_GUARDED_BY(mutex_);
   BlockCache recent_ ABSL_GUARDED_BY(mutex_){12};

@@ -112,7 +112,7 @@ absl::Status Core::NoteContext(CUstream stream) {
 absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
   RETURN_IF_ERROR(NoteContext(request.stream));
   // Nothing that is idle could serve: it is of the wrong sizes.
-  ReleaseIdle(std::max({Step(), reserved_ / kIdlePart, keep_idle_}));
+  ReleaseIdle(std::max(Step(), reserved_ / kIdlePart), keep_idle_);
   Block* block = nullptr;
   RETURN_IF_ERROR(AddMemory(
       request, request.size >= options_.first_segment_size ? 0 : Step(),
@@ -282,7 +282,7 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
   absl::Status reserved = ReserveInTurn(bytes, stream, number);
   if (absl::IsResourceExhausted(reserved)) {
     // What is idle here is counted as free.
-    std::vector<std::uint64_t> least(heaps_.size());
+    std::vector<std::uint64_t> least = keep_idle_;
     least[number] = ~std::uint64_t{0};
     const bool has_asked_others = GiveUpAll(least);
     // Or the answer would be the same.
@@ -290,7 +290,9 @@ absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
       reserved = ReserveInTurn(bytes, stream, number);
     }
   }
-  if (reserved.ok()) keep_idle_ = std::max(keep_idle_, bytes);
+  if (reserved.ok()) {
+    keep_idle_[number] = std::max(keep_idle_[number], bytes);
+  }
   return reserved;
 }
 

@@ -115,7 +115,7 @@ void Core::GiveUpIdle() {
   EmptyCaches();
   if (!held_.empty()) CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
-  ReleaseIdle(keep_idle_);
+  ReleaseIdle(0, keep_idle_);
   // Nor has the device what others are giving back before they have. They wait
   // for the driver alone.
   while (releasing_ != 0) changed_.Wait(mutex_);
@@ -125,7 +125,7 @@ void Core::GiveUpIdle() {
 
 absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
   const platform::MutexLock lock(mutex_);
-  keep_idle_ = 0;
+  std::fill(keep_idle_.begin(), keep_idle_.end(), 0);
   EmptyCaches();
   CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
