@@ -12,6 +12,7 @@
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/support/fork.h"
+#include "tests/support/open_handles.h"
 #include "vmm/keeper/internal/protocol.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/share/internal/protocol.h"
@@ -137,6 +138,44 @@ TEST_F(HostileKeeperTest, OtherMemoryThanAnnouncedIsNotKept) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       protocol::SendAll(hostile, absl::MakeConstSpan(&outgoing, 1), Late())));
   EXPECT_EQ(server->names(), 0u);
+}
+
+TEST_F(HostileKeeperTest, APutOfMoreHandlesThanAnnouncedKeepsNone) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation announced = Make(kGranule);
+  const Request put = PutOf(announced);
+  Ticket larger = *put.ticket;
+  constexpr std::size_t kChunks = 1024;
+  larger.layout = {kChunks * kGranule, kGranule};
+  larger.requested_size = larger.layout.size;
+  const platform::CancelEvent some = Must(platform::CancelEvent::Create());
+  const std::vector<const platform::OsHandle*> handles(platform::kMaxHandles,
+                                                       &some.handle());
+  Channel hostile = Dial(keeper_address());
+  Must(Ask(hostile, put));
+  const std::size_t before = OpenHandleCount();
+  Must(hostile.Send(protocol::kBegin, Bytes{1, 0, 0, 0}, {}, Late()));
+  Bytes part = {1, 0, 0, 0};
+  const Bytes ticket = EncodeTicket(larger);
+  part.insert(part.end(), ticket.begin(), ticket.end());
+  for (std::size_t sent = 0; sent < kChunks / 2;
+       sent += platform::kMaxHandles) {
+    // It hangs up in between.
+    if (!hostile.Send(protocol::kPart, part, handles, Late()).ok()) break;
+    part = {0, 0, 0, 0};
+    // Of the one part that it reads to see what comes.
+    EXPECT_LE(OpenHandleCount(), before + 2 * platform::kMaxHandles);
+  }
+  const absl::StatusOr<Message> answer = hostile.Receive(Late());
+  EXPECT_LE(OpenHandleCount(), before + 2 * platform::kMaxHandles);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->type, protocol::kRefused);
+  const absl::Status refused =
+      protocol::DecodeError(answer->payload, "the keeper");
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1024 chunks"));
+  ExpectHangUp(hostile);
+  ExpectSoon([&] { return server->names() == 0; });
 }
 
 TEST_F(HostileKeeperTest, ATicketOfAnotherMachineIsRefused) {

@@ -143,7 +143,8 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
     }
   };
   bool came = false;
-  absl::StatusOr<std::size_t> count = protocol::ReceiveAll(
+  bool in_step = true;
+  absl::StatusOr<std::size_t> count = protocol::TryReceiveAll(
       session.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
         came = true;
@@ -154,8 +155,26 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
         if (!kept.ok()) give_up();
         return kept;
       },
-      Deadline::In(options_.transfer_timeout), &stop(), 1);
+      Deadline::In(options_.transfer_timeout), &in_step, &stop(), 1,
+      // Before its handles are held: room was taken for those announced.
+      [&](const Ticket& ticket) -> absl::Status {
+        if (ticket == *request.ticket) return absl::OkStatus();
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the memory that came is not the memory that was announced: ",
+            ticket.layout.size, " bytes in ", ticket.layout.count(),
+            " chunks; expected the ticket of the request, with ",
+            request.ticket->layout.size, " bytes in ",
+            request.ticket->layout.count(), " chunks"));
+      });
   if (!count.ok()) give_up();
+  if (!in_step) {
+    if (absl::IsInvalidArgument(count.status())) {
+      protocol::SendError(session.channel, protocol::kRefused, count.status(),
+                          Deadline::In(options_.transfer_timeout))
+          .IgnoreError();  // The error below is the one that matters.
+    }
+    session.channel.Close();
+  }
   // The client was told by the exchange, and may go on; but not one that never
   // began it.
   const bool silent = !came && (absl::IsDeadlineExceeded(count.status()) ||
@@ -166,10 +185,6 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
 
 absl::Status Server::Keep(const Request& request, const Client& client,
                           Content content) {
-  if (!(content.ticket == *request.ticket)) {
-    return absl::InvalidArgumentError(
-        "the memory that came is not the memory that was announced");
-  }
   for (std::size_t i = 0; i < content.handles.size(); ++i) {
     absl::Status usable = CheckHandle(content.ticket, i, content.handles[i]);
     if (!usable.ok()) return usable;
