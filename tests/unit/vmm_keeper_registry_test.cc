@@ -536,6 +536,44 @@ TEST_F(LimitedKeeperRegistry, WhatOfOthersIsReplacingCountsForThemAlone) {
   Must(Try(a_, 3));
 }
 
+TEST_F(LimitedKeeperRegistry, WhatWasDroppedCountsUntilNobodySendsIt) {
+  for (const bool is_replaced : {false, true}) {
+    SCOPED_TRACE(is_replaced);
+    Must(registry_.BeginReplace(ReplaceOf(std::nullopt, 2), a_));
+    Must(registry_.CommitReplace(ReplaceOf(std::nullopt, 2), a_, Contents(2),
+                                 {}, kNow));
+    std::optional<Registry::Found> found =
+        Must(registry_.Attach(kName, 0, false));
+    if (is_replaced) {
+      const Request next = ReplaceOf(TicketOfChunks(2).id, 1, 2);
+      Must(registry_.BeginReplace(next, a_));
+      Must(registry_.CommitReplace(next, a_, Contents(1), {}, kNow));
+    }
+    Must(registry_.Drop(kName, a_));
+    EXPECT_EQ(registry_.size(), 0u);
+    // Of its user's quota and of all.
+    const absl::Status quota = Try(b_, 2);
+    EXPECT_TRUE(absl::IsResourceExhausted(quota)) << quota;
+    EXPECT_THAT(std::string(quota.message()),
+                AllOf(HasSubstr("user 1000"), HasSubstr("still being sent")));
+    EXPECT_TRUE(absl::IsResourceExhausted(Try(other_, 3)));
+    Must(Try(b_, 1));
+    Must(registry_.Abandon("new", b_));
+    found.reset();
+    Must(Try(b_, 3));
+    Must(registry_.Abandon("new", b_));
+  }
+}
+
+TEST_F(LimitedKeeperRegistry, ANameIsFreeWhileWhatHadItIsSent) {
+  Put("a", a_);
+  Put("b", a_);
+  const Registry::Found found = Must(registry_.Attach("b", 0, false));
+  EXPECT_TRUE(absl::IsResourceExhausted(Try(a_, 1)));
+  Must(registry_.Drop("b", a_));
+  Must(Try(a_, 1));
+}
+
 class UnlimitedKeeperRegistry : public KeeperRegistry {
  protected:
   UnlimitedKeeperRegistry() : KeeperRegistry({.bytes = UINT64_MAX}) {}

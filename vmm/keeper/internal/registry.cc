@@ -6,26 +6,6 @@
 #include "vmm/keeper/internal/refusals.h"
 
 namespace vmm::keeper {
-namespace {
-
-absl::Status Full(absl::string_view whose, absl::string_view what,
-                  std::uint64_t has, std::uint64_t more, std::uint64_t limit) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      whose, " ", has, " ", what, "; ", more, " more pass the limit of ", limit,
-      ". Drop what is not needed, or start the keeper with a "
-      "higher limit (`vmmshare keep --help`)."));
-}
-
-// Written so that no sum overflows.
-bool Passes(std::uint64_t has, std::uint64_t more, std::uint64_t limit) {
-  return limit != 0 && (has > limit || more > limit - has);
-}
-
-std::uint64_t Sum(std::uint64_t a, std::uint64_t b) {
-  return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-}  // namespace
 
 const Registry::Entry* Registry::FindKept(const std::string& name) const {
   const auto found = entries_.find(name);
@@ -36,55 +16,6 @@ const Registry::Entry* Registry::FindKept(const std::string& name) const {
 
 Registry::Entry* Registry::FindKept(const std::string& name) {
   return const_cast<Entry*>(std::as_const(*this).FindKept(name));
-}
-
-absl::Status Registry::CheckRoom(const std::string& name, const Client& client,
-                                 std::uint64_t bytes,
-                                 std::uint64_t handles) const {
-  struct Use {
-    std::uint64_t names = 0;
-    std::uint64_t bytes = 0;
-    std::uint64_t handles = 0;
-    void Add(const Entry& entry) {
-      ++names;
-      bytes = Sum(bytes, entry.bytes);
-      handles = Sum(handles, entry.handles);
-    }
-  };
-  Use all;
-  Use user;
-  for (const auto& [each, entry] : entries_) {
-    if (each == name) continue;  // This client's own reservation.
-    all.Add(entry);
-    if (entry.by.user == client.user) user.Add(entry);
-  }
-  for (const auto& [session, entry] : arriving_) {
-    all.Add(entry);
-    if (entry.by.user == client.user) user.Add(entry);
-  }
-  struct Row {
-    const Use& use;
-    std::string whose;
-    std::uint64_t names, bytes, handles;
-  };
-  const Row rows[] = {
-      {all, "the keeper is full: it has", limits_.names, limits_.bytes,
-       limits_.handles},
-      {user,
-       absl::StrCat("the quota is used: user ", client.user.text(), " has"),
-       limits_.user_names, limits_.user_bytes, limits_.user_handles}};
-  for (const Row& row : rows) {
-    if (Passes(row.use.names, 1, row.names)) {
-      return Full(row.whose, "names", row.use.names, 1, row.names);
-    }
-    if (Passes(row.use.bytes, bytes, row.bytes)) {
-      return Full(row.whose, "bytes", row.use.bytes, bytes, row.bytes);
-    }
-    if (Passes(row.use.handles, handles, row.handles)) {
-      return Full(row.whose, "handles", row.use.handles, handles, row.handles);
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Registry::BeginPut(const std::string& name, const Client& client,
@@ -349,6 +280,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::Drop(
   if (!allowed.ok()) return allowed.status();
   const auto found = entries_.find(name);
   std::shared_ptr<const Content> content = std::move(found->second.content);
+  CountLeaving(found->second, content);
   entries_.erase(found);
   return content;
 }

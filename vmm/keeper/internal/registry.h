@@ -186,10 +186,23 @@ class Registry {
     std::vector<Saved> replaced;  // See ReplacedBy().
   };
 
+  // What is kept no more and somebody still has, as who sends it does.
+  struct Leaving {
+    std::weak_ptr<const Content> content;
+    platform::UserId user;  // Who put it.
+    std::uint64_t bytes = 0;
+    std::uint64_t handles = 0;
+  };
+
   const Entry* FindKept(const std::string& name) const;
   Entry* FindKept(const std::string& name);
+  // Beside all that is there, but for what has `name`.
   absl::Status CheckRoom(const std::string& name, const Client& client,
-                         std::uint64_t bytes, std::uint64_t handles) const;
+                         std::uint64_t bytes, std::uint64_t handles);
+  // `content` is no more kept, and counts for as long as it is there.
+  void CountLeaving(const Entry& entry,
+                    const std::shared_ptr<const Content>& content);
+  void ForgetGone();
   absl::Status CheckMayDrop(const Entry& entry, const Client& client) const;
   // Whether the client takes over a lock that its process was left with.
   static bool TakesOver(const Entry& entry, const Client& client);
@@ -206,6 +219,7 @@ class Registry {
   std::map<std::string, Entry> entries_;
   // What is to replace something, by session: counted, and seen by nobody.
   std::map<std::uint64_t, Entry> arriving_;
+  std::vector<Leaving> leaving_;
 };
 
 }  // namespace vmm::keeper

@@ -62,6 +62,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
   if (!allowed.ok()) return allowed.status();
   Entry& entry = entries_[request.name];
   std::shared_ptr<const Content> old = std::move(entry.content);
+  if (old != nullptr) CountLeaving(entry, old);
   std::vector<Saved> replaced = std::move(entry.replaced);
   if (!entry.saved.id.empty()) replaced.push_back(std::move(entry.saved));
   entry = std::move(arriving->second);
