@@ -166,6 +166,13 @@ TEST(KeeperPage, APageThatPromisesMoreAndHasNothingIsRefused) {
   EXPECT_TRUE(DecodePage(EncodePage({})).ok());
 }
 
+// It quotes what the system says, or a path.
+TEST(KeeperPage, ANoteThatDoesNotPrintIsSentAsOneThatDoes) {
+  const Page again =
+      Must(DecodePage(EncodePage({.restart_note = "caf\xc3\xa9 \n\x7f."})));
+  EXPECT_EQ(again.restart_note, "caf?? ??.");
+}
+
 TEST(KeeperRecord, ComesBackAsItWasWritten) {
   for (const Record& record :
        {testing::SampleRecord(), testing::SampleReplacingRecord()}) {

@@ -111,7 +111,12 @@ std::vector<std::uint8_t> EncodePage(const Page& page) {
   WireWriter out(payload);
   out.Put<std::uint16_t>(count);
   out.Put<std::uint8_t>(page.more || count < page.memory.size() ? 1 : 0);
-  PutText(out, page.restart_note, kMaxNote);
+  // The error in it may be anything, and a client refuses what does not print.
+  std::string note = page.restart_note;
+  for (char& c : note) {
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  PutText(out, note, kMaxNote);
   out.PutBytes(entries);
   return payload;
 }
