@@ -1023,6 +1023,13 @@ static void AllocatorHooks(void) {
   FAILS(VMMSHARE_NOT_FOUND, "no block of a pool of this process",
         vmmshare_tickets_around(&own, 1, tickets, which, offsets, &count,
                                 &error));
+  // Nothing, also where the first is in a block.
+  const uint64_t partly[2] = {block, own};
+  count = 9;
+  FAILS(VMMSHARE_NOT_FOUND, "no block of a pool of this process",
+        vmmshare_tickets_around(partly, 2, tickets, which, offsets, &count,
+                                &error));
+  CHECK(count == 0);
   CHECK(vmmshare_cupy_malloc(pool, 4096, 1) == NULL);
   FAILS(VMMSHARE_INVALID_ARGUMENT, "not of device 1",
         vmmshare_hooks_last_error(&error));

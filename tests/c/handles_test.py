@@ -25,6 +25,10 @@ TAKE_NOTHING = {
 }
 
 
+# What has no 0 after a failure: lists of the caller's, and what its comment says.
+NO_OUTPUTS = {"addresses", "return_in_ns", "seen"}
+
+
 class Function:
     def __init__(self, returned, name, parameters):
         self.name, self.returned = name, returned.strip()
@@ -59,10 +63,20 @@ class Function:
                                                  self.parameters[0])
         return found.group(1) if found else None
 
-    def with_first(self, first, others=None):
-        """Calls it with `first`, and zeros and `others` for pointers; returns what it returned,
-        and the error's message."""
+    def outputs(self):
+        """Which of its parameters what it makes is put into: pointers to handles and numbers,
+        and tickets."""
+        return [i for i, each in enumerate(self.parameters)
+                if re.match(r"(vmmshare_(?!error)\w+\*|u?int\d*(_t)?|size_t)\* \w+$"
+                            r"|uint8_t ticket\[", each)
+                and each.split()[-1] not in NO_OUTPUTS]
+
+    def with_first(self, first, others=None, given=None):
+        """Calls it with `first`, `given` by its place, and zeros and `others` for pointers; returns
+        what it returned, and the error's message."""
         values = [others if kind is ctypes.c_void_p else 0 for kind in self.call.argtypes]
+        for place, value in (given or {}).items():
+            values[place] = value
         if values:
             values[0] = first
         error = ctypes.c_void_p()
@@ -130,6 +144,28 @@ class Handles(unittest.TestCase):
                     named.add(handle)
         # Of a share one only asks; where a ring's home is taken a channel is looked at first.
         self.assertEqual(named, self.types - {"share", "ring_home"})
+
+    def test_what_it_would_have_made_is_nothing_after_a_failure(self):
+        outputs = 0
+        for function in self.functions:
+            handle = function.handle()
+            if handle not in self.types or function.returned != "vmmshare_status":
+                continue
+            for first in None, self.device if handle == "driver" else self.driver:
+                room = {i: ctypes.create_string_buffer(b"\xaa" * 4096, 4096)
+                        for i in function.outputs()}
+                given = {i: ctypes.addressof(each) for i, each in room.items()}
+                # One, where as many are made as are asked for.
+                given |= {i: 1 for i, each in enumerate(function.parameters)
+                          if each in ("uint32_t count", "size_t count")}
+                with self.subTest(function.name, first=first):
+                    result, message = function.with_first(first, given=given)
+                    self.assertEqual(result, INVALID_ARGUMENT, message)
+                    for i, each in room.items():
+                        size = 4 if re.match("u?int(32_t)?[*]", function.parameters[i]) else 8
+                        self.assertEqual(each.raw[:size], bytes(size), function.parameters[i])
+                        outputs += 1
+        self.assertGreater(outputs, 120)
 
     def test_what_asks_returns_the_same_for_nothing_and_for_another_type(self):
         for function in self.functions:

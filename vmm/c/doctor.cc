@@ -40,10 +40,10 @@ vmmshare_status vmmshare_doctor_report(const char* driver, vmmshare_text** json,
                                        vmmshare_text** text,
                                        vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (json != nullptr) *json = nullptr;
+    if (text != nullptr) *text = nullptr;
     RETURN_IF_ERROR(CheckGiven(json, "json"));
-    *json = nullptr;
     RETURN_IF_ERROR(CheckGiven(text, "text"));
-    *text = nullptr;
     const vmm::tool::Report report = ReportOn(driver);
     *json = new vmmshare_text{vmm::tool::AsJson(report)};
     *text = new vmmshare_text{vmm::tool::AsText(report, /*colour=*/false)};

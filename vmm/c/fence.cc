@@ -125,8 +125,9 @@ vmmshare_status vmmshare_fence_ticket(
     const vmmshare_fence* fence,
     std::uint8_t ticket[VMMSHARE_FENCE_TICKET_BYTES], vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(Check(fence));
     RETURN_IF_ERROR(CheckGiven(ticket, "ticket"));
+    std::fill_n(ticket, VMMSHARE_FENCE_TICKET_BYTES, std::uint8_t{0});
+    RETURN_IF_ERROR(Check(fence));
     if (!fence->pool.has_value()) {
       return absl::FailedPreconditionError(
           "the fence is one of an array, which has no tickets. Whoever has the "

@@ -131,11 +131,11 @@ vmmshare_status vmmshare_imported_pool_import(vmmshare_imported_pool* pool,
                                               vmmshare_block** blocks,
                                               vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (count != 0) RETURN_IF_ERROR(CheckGiven(blocks, "blocks"));
+    for (std::size_t i = 0; i < count; ++i) blocks[i] = nullptr;
     RETURN_IF_ERROR(Check(pool));
     if (count == 0) return absl::OkStatus();
     RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));
-    RETURN_IF_ERROR(CheckGiven(blocks, "blocks"));
-    for (std::size_t i = 0; i < count; ++i) blocks[i] = nullptr;
     const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
     if (count == 1) {  // The usual number, without memory for lists.
       ASSIGN_OR_RETURN(const vmm::PoolTicket ticket,

@@ -177,6 +177,7 @@ vmmshare_status vmmshare_reached_from(const vmmshare_driver* driver,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(ordinal, "ordinal"));
+    *ordinal = 0;
     RETURN_IF_ERROR(Check(driver));
     ASSIGN_OR_RETURN(const vmm::PointerInfo info,
                      vmm::Classify(driver->driver, address));

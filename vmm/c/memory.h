@@ -156,7 +156,8 @@ vmmshare_memory_neighbours(const vmmshare_memory* memory, vmmshare_text** json,
 // Of imported memory: whether its owner still serves it, and wants it back.
 //   OK                   `*return_in_ns` is VMMSHARE_FOREVER if it does not, or
 //                        how long there is to let go of it, which is less, also
-//                        if the owner set no end, and below 0 when that has passed
+//                        if the owner set no end, and below 0 when that has
+//                        passed; VMMSHARE_FOREVER after a failure, too
 //   UNAVAILABLE          the owner has ended; what is mapped stays valid
 //   FAILED_PRECONDITION  it did not come from a server
 VMMSHARE_API vmmshare_status

@@ -61,11 +61,14 @@ vmmshare_status vmmshare_pool_tickets(vmmshare_pool* pool,
                                       std::size_t count, std::uint8_t* tickets,
                                       vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    static_assert(VMMSHARE_BLOCK_TICKET_BYTES == vmm::kPoolTicketBytes);
+    if (count != 0) {
+      RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));
+      std::memset(tickets, 0, count * VMMSHARE_BLOCK_TICKET_BYTES);
+    }
     RETURN_IF_ERROR(Check(pool));
     if (count == 0) return absl::OkStatus();
     RETURN_IF_ERROR(CheckGiven(addresses, "addresses"));
-    RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));
-    static_assert(VMMSHARE_BLOCK_TICKET_BYTES == vmm::kPoolTicketBytes);
     if (count == 1) {  // The usual number, without memory for a list.
       ASSIGN_OR_RETURN(const vmm::PoolTicket ticket,
                        pool->pool->Export(addresses[0]));
@@ -89,9 +92,10 @@ vmmshare_status vmmshare_pool_find(const vmmshare_pool* pool,
                                    std::uint64_t* size,
                                    vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (base != nullptr) *base = 0;
+    if (size != nullptr) *size = 0;
     RETURN_IF_ERROR(CheckGiven(base, "base"));
     RETURN_IF_ERROR(CheckGiven(size, "size"));
-    *base = *size = 0;
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(const vmm::PoolBlock block, pool->pool->Find(inside));
     *base = block.address;
@@ -143,6 +147,7 @@ vmmshare_status vmmshare_pool_trim(vmmshare_pool* pool,
                                    std::uint64_t* freed,
                                    vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (freed != nullptr) *freed = 0;
     RETURN_IF_ERROR(Check(pool));
     ASSIGN_OR_RETURN(const std::uint64_t bytes, pool->pool->Trim(keep_bytes));
     if (freed != nullptr) *freed = bytes;

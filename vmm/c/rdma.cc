@@ -53,9 +53,9 @@ vmmshare_status vmmshare_memory_rdma(const vmmshare_memory* memory,
                                      int* capable, vmmshare_text** refusal,
                                      vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (refusal != nullptr) *refusal = nullptr;
     RETURN_IF_ERROR(CheckGiven(capable, "capable"));
     *capable = 0;
-    if (refusal != nullptr) *refusal = nullptr;
     RETURN_IF_ERROR(Check(memory));
     std::string why;
     if (const auto* imported =
@@ -76,9 +76,9 @@ vmmshare_status vmmshare_pool_rdma(const vmmshare_pool* pool, int* capable,
                                    vmmshare_text** refusal,
                                    vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (refusal != nullptr) *refusal = nullptr;
     RETURN_IF_ERROR(CheckGiven(capable, "capable"));
     *capable = 0;
-    if (refusal != nullptr) *refusal = nullptr;
     RETURN_IF_ERROR(Check(pool));
     const absl::Status why = pool->pool->rdma_refusal();
     *capable = why.ok() ? 1 : 0;

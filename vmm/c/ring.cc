@@ -75,10 +75,11 @@ vmmshare_status vmmshare_ring_open_writer(
     std::uint64_t bytes, std::int64_t timeout_ns, vmmshare_ring** ring,
     vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (ring != nullptr) *ring = nullptr;
     RETURN_IF_ERROR(Check(channel));
+    // Taken whatever follows.
     vmm::platform::Channel own = std::move(channel->channel);
     RETURN_IF_ERROR(CheckGiven(ring, "ring"));
-    *ring = nullptr;
     RETURN_IF_ERROR(Check(home));
     vmm::RingOptions options;
     options.buffers = buffers;
@@ -98,10 +99,11 @@ vmmshare_status vmmshare_ring_open_reader(const vmmshare_device* device,
                                           vmmshare_ring** ring,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (ring != nullptr) *ring = nullptr;
     RETURN_IF_ERROR(Check(channel));
+    // Taken whatever follows.
     vmm::platform::Channel own = std::move(channel->channel);
     RETURN_IF_ERROR(CheckGiven(ring, "ring"));
-    *ring = nullptr;
     RETURN_IF_ERROR(Check(device));
     vmm::RingReaderOptions options;
     if (writable != 0) options.access = vmm::Access::kReadWrite;

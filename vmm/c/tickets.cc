@@ -30,25 +30,27 @@ vmmshare_status vmmshare_tickets_around(
     std::unordered_map<std::uint64_t, std::uint32_t> known;
     vmm::PoolBlock last;  // What comes next is mostly in the same block.
     std::uint32_t number = 0;
+    std::size_t found_so_far = 0;
     for (std::size_t i = 0; i < count; ++i) {
       if (addresses[i] - last.address >= last.size) {
         ASSIGN_OR_RETURN(const vmm::ExportedBlock found,
                          vmm::ExportAround(addresses[i]));
         last = found.block;
         const auto [entry, is_new] = known.try_emplace(
-            last.address, static_cast<std::uint32_t>(*ticket_count));
+            last.address, static_cast<std::uint32_t>(found_so_far));
         number = entry->second;
         if (is_new) {
           const vmm::PoolTicketBytes bytes =
               vmm::EncodePoolTicket(found.ticket);
-          std::memcpy(tickets + *ticket_count * bytes.size(), bytes.data(),
+          std::memcpy(tickets + found_so_far * bytes.size(), bytes.data(),
                       bytes.size());
-          ++*ticket_count;
+          ++found_so_far;
         }
       }
       which[i] = number;
       offsets[i] = addresses[i] - last.address;
     }
+    *ticket_count = found_so_far;
     return absl::OkStatus();
   });
 }

@@ -75,6 +75,7 @@ vmmshare_status vmmshare_weights_layout_create(const char* fingerprint,
                                                vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(layout, "layout"));
+    *layout = nullptr;
     *layout = new vmmshare_weights_layout(
         {.fingerprint = fingerprint == nullptr ? "" : fingerprint});
     return absl::OkStatus();
@@ -102,6 +103,7 @@ vmmshare_status vmmshare_weights_layout_add(vmmshare_weights_layout* layout,
                                             std::uint64_t* place,
                                             vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
+    if (place != nullptr) *place = 0;
     RETURN_IF_ERROR(Check(layout));
     RETURN_IF_ERROR(CheckGiven(tensor, "tensor"));
     vmmshare_tensor given;
