@@ -1680,6 +1680,39 @@ static void TensorSetsAreReadAsTheyWereWritten(void) {
   vmmshare_driver_close(driver);
 }
 
+static void AWriterAndASetHaveTheirMemoryAfterItIsClosed(void) {
+  vmmshare_driver* driver = Driver();
+  vmmshare_device* device = Device(driver);
+  vmmshare_weights_layout* layout = Layout();
+  int32_t numbers[24];
+  for (int i = 0; i < 24; ++i) numbers[i] = i;
+  for (int has_set = 0; has_set < 2; ++has_set) {
+    vmmshare_memory* memory =
+        HostMemory(device, vmmshare_weights_layout_size(layout));
+    const int32_t* const first =
+        (const int32_t*)Bytes(vmmshare_memory_address(memory));
+    vmmshare_weights_writer* writer = NULL;
+    MUST(vmmshare_weights_begin(driver, memory, layout, &writer, &error));
+    if (has_set == 0) vmmshare_memory_close(memory);
+    MUST(vmmshare_weights_write(writer, 0, 0, numbers, 96, &error));
+    MUST(vmmshare_weights_seal(writer, 1, VMMSHARE_WEIGHTS_CHECKSUM_ALL,
+                               &error));
+    CHECK(first[23] == 23);
+    vmmshare_weights_writer_close(writer);
+    if (has_set == 0) continue;
+    vmmshare_weights* weights = NULL;
+    MUST(vmmshare_weights_open(driver, memory, &weights, &error));
+    vmmshare_memory_close(memory);
+    uint64_t compared = 0;
+    MUST(vmmshare_weights_verify(weights, &compared, &error));
+    CHECK(compared == 1 && first[23] == 23);
+    vmmshare_weights_close(weights);
+  }
+  vmmshare_weights_layout_close(layout);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 static void DevicesAreListed(void) {
   vmmshare_driver* driver = Driver();
   int32_t count = 0;
@@ -1769,6 +1802,8 @@ static const struct {
     {"WhatAFailedStreamMayUseStays", WhatAFailedStreamMayUseStays},
     {"HeadersOfSafetensorsAreRead", HeadersOfSafetensorsAreRead},
     {"TensorSetsAreReadAsTheyWereWritten", TensorSetsAreReadAsTheyWereWritten},
+    {"AWriterAndASetHaveTheirMemoryAfterItIsClosed",
+     AWriterAndASetHaveTheirMemoryAfterItIsClosed},
     {"DevicesAreListed", DevicesAreListed},
     {"AReportThatNobodyGetsIsAnError", AReportThatNobodyGetsIsAnError},
     {"BuffersGoThroughARing", BuffersGoThroughARing},

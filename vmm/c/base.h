@@ -15,9 +15,10 @@
 // Handles are opaque pointers. Each is closed once, by its _close(), which
 // takes NULL too; using one after that is undefined, as it is for fclose().
 // They may be closed in any order: what others still need stays until they are
-// closed as well. NULL and a handle of another type are refused
-// (VMMSHARE_INVALID_ARGUMENT), and so is every handle in a forked child
-// (VMMSHARE_FAILED_PRECONDITION), where closing gives nothing back.
+// closed as well. Memory that is given as an address is the caller's to keep.
+// NULL and a handle of another type are refused (VMMSHARE_INVALID_ARGUMENT),
+// and so is every handle in a forked child (VMMSHARE_FAILED_PRECONDITION),
+// where closing gives nothing back.
 //
 // Handles may be used by several threads at once, but not closed meanwhile;
 // where a handle is for one thread at a time, its header says so. No call

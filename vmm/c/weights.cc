@@ -1,5 +1,6 @@
 #include "vmm/c/weights.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,13 +27,18 @@ struct vmmshare_weights_layout : vmm::c::Handle<HandleType::kWeightsLayout> {
 };
 
 struct vmmshare_weights_writer : vmm::c::Handle<HandleType::kWeightsWriter> {
-  explicit vmmshare_weights_writer(vmm::TensorSetWriter begun)
-      : writer(std::move(begun)) {}
+  vmmshare_weights_writer(const vmmshare_memory& in, vmm::TensorSetWriter begun)
+      : memory(in.held), writer(std::move(begun)) {}
+  // The writer goes before its memory.
+  const std::shared_ptr<const vmmshare_memory::Any> memory;
   vmm::TensorSetWriter writer;
 };
 
 struct vmmshare_weights : vmm::c::Handle<HandleType::kWeights> {
-  explicit vmmshare_weights(vmm::TensorSet opened) : set(std::move(opened)) {}
+  vmmshare_weights(const vmmshare_memory& in, vmm::TensorSet opened)
+      : memory(in.held), set(std::move(opened)) {}
+  // The set goes before its memory.
+  const std::shared_ptr<const vmmshare_memory::Any> memory;
   const vmm::TensorSet set;
 };
 
@@ -174,7 +180,7 @@ vmmshare_status vmmshare_weights_begin(const vmmshare_driver* driver,
         vmm::TensorSetWriter::Begin(
             driver->driver, vmmshare_memory_address(memory),
             vmmshare_memory_requested_size(memory), layout->layout));
-    *writer = new vmmshare_weights_writer(std::move(begun));
+    *writer = new vmmshare_weights_writer(*memory, std::move(begun));
     return absl::OkStatus();
   });
 }
@@ -333,7 +339,7 @@ vmmshare_status vmmshare_weights_open(const vmmshare_driver* driver,
         auto opened,
         vmm::TensorSet::Open(driver->driver, vmmshare_memory_address(memory),
                              vmmshare_memory_requested_size(memory)));
-    *weights = new vmmshare_weights(std::move(opened));
+    *weights = new vmmshare_weights(*memory, std::move(opened));
     return absl::OkStatus();
   });
 }

@@ -88,8 +88,8 @@ VMMSHARE_API vmmshare_status vmmshare_weights_layout_tensor(
 // Writes to different tensors may come from several threads; all else is for one.
 typedef struct vmmshare_weights_writer vmmshare_weights_writer;
 // Begins a set in all of `memory`, which is created or adopted here and has
-// vmmshare_weights_layout_size() bytes. The writer does not keep it: close the
-// writer first.
+// vmmshare_weights_layout_size() bytes. It stays until the writer is closed,
+// too.
 VMMSHARE_API vmmshare_status vmmshare_weights_begin(
     const vmmshare_driver* driver, const vmmshare_memory* memory,
     const vmmshare_weights_layout* layout, vmmshare_weights_writer** writer,
@@ -178,9 +178,10 @@ VMMSHARE_API vmmshare_status vmmshare_weights_publish(
     const vmmshare_memory* memory, uint32_t flags, int64_t timeout_ns,
     uint64_t* generation, vmmshare_error** error);
 
-// Any threads. Does not keep the memory: close the set first.
+// Any threads.
 typedef struct vmmshare_weights vmmshare_weights;
-// The set in all of `memory`, from vmmshare_keeper_attach() for example.
+// The set in all of `memory`, from vmmshare_keeper_attach() for example, which
+// stays until the set is closed, too.
 // FAILED_PRECONDITION when none is there, or half of one; INVALID_ARGUMENT for one
 // that is damaged.
 VMMSHARE_API vmmshare_status vmmshare_weights_open(

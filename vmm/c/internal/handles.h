@@ -51,8 +51,11 @@ struct vmmshare_memory : vmm::c::Handle<vmm::c::HandleType::kMemory> {
     std::uint64_t size;
   };
   using Any = std::variant<vmm::Allocation, Adopted, vmm::ImportedAllocation>;
-  explicit vmmshare_memory(Any any) : memory(std::move(any)) {}
-  Any memory;
+  explicit vmmshare_memory(Any any)
+      : held(std::make_shared<const Any>(std::move(any))), memory(*held) {}
+  // Also by tensor sets in it and their writers.
+  const std::shared_ptr<const Any> held;
+  const Any& memory;
 };
 
 struct vmmshare_pool : vmm::c::Handle<vmm::c::HandleType::kPool> {
