@@ -1474,6 +1474,10 @@ static vmmshare_weights_layout* Layout(void) {
   tensor.flags = 64;
   FAILS(VMMSHARE_INVALID_ARGUMENT, "flags",
         vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  tensor.flags = 0;
+  tensor.reserved = 7;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "reserved",
+        vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
   return layout;
 }
 

@@ -119,6 +119,7 @@ vmmshare_status vmmshare_weights_layout_add(vmmshare_weights_layout* layout,
     RETURN_IF_ERROR(CheckBits(given.flags,
                               VMMSHARE_TENSOR_ALIAS | VMMSHARE_TENSOR_CHECKSUM,
                               "flags"));
+    RETURN_IF_ERROR(CheckBits(given.reserved, 0, "reserved"));
     if (given.rank > vmm::kMaxTensorRank) {
       return absl::InvalidArgumentError(absl::StrCat(
           given.rank, " dimensions; at most ", vmm::kMaxTensorRank));
