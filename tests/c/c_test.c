@@ -1427,7 +1427,15 @@ static void WhatAFailedStreamMayUseStays(void) {
   CHECK(RegionStatistics(region).allocations == 1);
   CHECK(HoldsAll((uint64_t)(uintptr_t)block, 1));
   MUST(vmmshare_torch_set_region(0, NULL, &error));
-  MUST(vmmshare_region_free(region, (uint64_t)(uintptr_t)block, &error));
+  // It can be freed again, once.
+  vmmshare_torch_region_free(block, 4096, 0, (void*)1);
+  MUST(vmmshare_hooks_last_error(&error));
+  CHECK(RegionStatistics(region).allocations == 0);
+  FAILS(VMMSHARE_NOT_FOUND, "",
+        vmmshare_region_free(region, (uint64_t)(uintptr_t)block, &error));
+  vmmshare_torch_region_free(block, 4096, 0, (void*)1);
+  FAILS(VMMSHARE_NOT_FOUND, "no memory that a region gave",
+        vmmshare_hooks_last_error(&error));
   vmmshare_region_close(region);
 }
 

@@ -71,7 +71,7 @@ class TorchRegions {
   }
   void Remember(CUdeviceptr address, Region region) {
     const vmm::platform::MutexLock lock(mutex_);
-    taken_from_.emplace(address, std::move(region));
+    taken_from_.insert_or_assign(address, std::move(region));
   }
   // The one from which the memory at `address` was taken. Forgets it.
   absl::StatusOr<Region> Forget(CUdeviceptr address) {
@@ -225,7 +225,14 @@ void vmmshare_torch_region_free(void* pointer, size_t, int, void* stream) {
   vmm::c::Hook([&]() -> absl::Status {
     const auto address = reinterpret_cast<CUdeviceptr>(pointer);
     ASSIGN_OR_RETURN(const auto region, TorchRegions::Get().Forget(address));
-    RETURN_IF_ERROR(WaitFor(region->device(), static_cast<CUstream>(stream)));
+    absl::Status ended =
+        WaitFor(region->device(), static_cast<CUstream>(stream));
+    if (!ended.ok()) {
+      // So that it can be freed again. It is not forgotten last: when it is
+      // free, others may be given the address.
+      TorchRegions::Get().Remember(address, region);
+      return ended;
+    }
     return region->Free(address);
   });
 }
