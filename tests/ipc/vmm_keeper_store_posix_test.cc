@@ -2,6 +2,7 @@
 // all the same, and what it says of it.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/ipc/shared_memory.h"
 #include "platform/os/service_manager.h"
 #include "tests/ipc/fake_systemd_posix.h"
 #include "tests/ipc/keeper_ipc_test.h"
@@ -355,6 +357,40 @@ TEST_F(KeeperStoreTest, WhatCannotBeMadeForTheRecordIsSaidAndNothingIsLeft) {
   ExpectSoon([&] { return systemd_->Stored().size() == 2; });
   Must(store.Remove(saved));
   EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+// Or systemd would close what is too much, which was said to survive.
+TEST_F(KeeperStoreTest, WhatANewerKeeperHasStoredTakesItsRoom) {
+  platform::StoredHandles passed;
+  {
+    Store newer(Manager());
+    std::string why;
+    const Content content = ContentOf(MakePattern(kGranule, 1));
+    newer.Save("newer", client_, content, absl::Now(), {}, &why);
+    EXPECT_EQ(why, "");
+    passed.handles = systemd_->Stored();
+  }
+  EXPECT_EQ(passed.handles.size(), 2u);
+  for (platform::StoredHandle& each : passed.handles) {
+    if (!Must(keeper::ParseStoredName(each.name)).is_record) continue;
+    const auto record = Must(platform::SharedMemory::Open(
+        each.handle, keeper::kRecordBytes, platform::PeerAccess::kRead));
+    platform::SharedMemory changed = Must(platform::SharedMemory::Create(
+        keeper::kRecordBytes, platform::PeerAccess::kRead));
+    std::copy_n(record.bytes().begin(), keeper::kRecordBytes,
+                changed.writable_bytes().begin());
+    changed.writable_bytes()[8] = 3;  // Its version.
+    each.handle = Must(platform::Duplicate(changed.handle()));
+  }
+  ::setenv("FDSTORE", "4", 1);
+  Store store(Manager());
+  ::unsetenv("FDSTORE");
+  EXPECT_THAT(store.Restore(std::move(passed), log_.Writer()), IsEmpty());
+  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("left alone")));
+  // The handle, the record and one to spare are three.
+  EXPECT_THAT(WhyNotSaved(store, ContentOf(MakePattern(kGranule, 2))),
+              HasSubstr("systemd stores 2 descriptors of this keeper"));
+  EXPECT_EQ(systemd_->Stored().size(), 2u);
 }
 
 TEST_F(KeeperStoreTest, FabricHandlesAreNotStored) {

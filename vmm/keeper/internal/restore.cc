@@ -19,6 +19,14 @@ using platform::OsHandle;
 struct Found {
   std::map<std::uint32_t, std::vector<OsHandle>> records;  // By revision.
   std::map<std::uint32_t, std::vector<OsHandle>> handles;  // By chunk.
+
+  // Descriptors.
+  std::size_t size() const {
+    std::size_t count = 0;
+    for (const auto& [revision, copies] : records) count += copies.size();
+    for (const auto& [chunk, copies] : handles) count += copies.size();
+    return count;
+  }
 };
 
 absl::StatusOr<Record> ReadRecord(const OsHandle& handle) {
@@ -117,7 +125,11 @@ std::vector<Store::Restored> Store::Restore(
                        of_newer ? "left alone" : "refused", ": ",
                        content.status().message()));
     }
-    if (of_newer) continue;
+    if (of_newer) {
+      // It takes its room until a newer keeper has it.
+      stored_ += found.size();
+      continue;
+    }
     // What counts stays; all else of it goes, older records first: what is left
     // by a keeper that is killed meanwhile must not be taken for whole.
     for (const auto& [revision, copies] : found.records) {

@@ -60,7 +60,8 @@ class Store {
   };
   // What of `handles` makes whole entries. The rest is closed, removed from the
   // service manager and reported to `log`, one line each; but records of a
-  // newer version stay there, with their handles, for a newer keeper.
+  // newer version stay there, with their handles, for a newer keeper, and take
+  // their room.
   std::vector<Restored> Restore(
       platform::StoredHandles handles,
       const std::function<void(const std::string&)>& log);
