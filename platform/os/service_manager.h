@@ -4,7 +4,8 @@
 // The documented protocol of sd_notify(3) and sd_listen_fds(3), spoken without
 // libsystemd: datagrams to $NOTIFY_SOCKET, descriptors from number 3 on when
 // the service starts again. A unit keeps as many as FileDescriptorStoreMax=
-// says, none by default. systemd silently closes those that are too many.
+// says, none by default. systemd silently closes those that are too many, and
+// those of a file that it keeps already, under whatever name.
 //
 // Windows has nothing of the kind.
 #ifndef VMMSHARE_PLATFORM_OS_SERVICE_MANAGER_H_
@@ -60,6 +61,12 @@ class ServiceManager {
   std::string address_;
   std::optional<std::uint64_t> capacity_;
 };
+
+// Which file of memory `handle` is of: two of the same are kept once. Nothing
+// for all else, as what a GPU's driver exports: each export is a file of its
+// own.
+using FileNumber = std::pair<std::uint64_t, std::uint64_t>;
+std::optional<FileNumber> FileNumberOf(const OsHandle& handle);
 
 struct StoredHandle {
   std::string name;

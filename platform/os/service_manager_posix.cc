@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -134,6 +135,16 @@ absl::Status ServiceManager::Barrier(Deadline deadline) {
              read_end, 0, deadline, {},
              absl::StrCat("answer of the service manager at ", address_))
       .status();
+}
+
+// systemd compares open files by kcmp(), which a process may be forbidden.
+// Those of one memfd that was opened twice are two to that, and one here.
+std::optional<FileNumber> FileNumberOf(const OsHandle& handle) {
+  struct stat about {};
+  if (::fstat(Fd(handle), &about) != 0 || !S_ISREG(about.st_mode)) {
+    return std::nullopt;
+  }
+  return FileNumber(about.st_dev, about.st_ino);
 }
 
 StoredHandles TakeStoredHandles() {

@@ -30,6 +30,8 @@ absl::Status ServiceManager::Remove(absl::string_view, Deadline) {
 
 absl::Status ServiceManager::Barrier(Deadline) { return NotHere(); }
 
+std::optional<FileNumber> FileNumberOf(const OsHandle&) { return std::nullopt; }
+
 StoredHandles TakeStoredHandles() { return {}; }
 
 }  // namespace vmm::platform

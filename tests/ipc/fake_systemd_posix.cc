@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -26,6 +28,19 @@ namespace {
 
 using platform::OsHandle;
 using platform::StoredHandle;
+
+// Of memory of the host: every other descriptor is of a file of its own.
+bool IsSameFileAsOneOf(const std::vector<StoredHandle>& stored,
+                       const OsHandle& handle) {
+  struct stat about {};
+  if (::fstat(Fd(handle), &about) != 0 || !S_ISREG(about.st_mode)) return false;
+  return std::any_of(
+      stored.begin(), stored.end(), [&](const StoredHandle& each) {
+        struct stat its {};
+        return ::fstat(Fd(each.handle), &its) == 0 &&
+               its.st_dev == about.st_dev && its.st_ino == about.st_ino;
+      });
+}
 
 }  // namespace
 
@@ -166,6 +181,8 @@ void FakeSystemd::Obey(Datagram datagram) {
   if (store) {
     EXPECT_EQ(datagram.handles.size(), 1u);
     for (OsHandle& handle : datagram.handles) {
+      // As systemd does, which says nothing of it.
+      if (IsSameFileAsOneOf(stored_, handle)) continue;
       stored_.push_back({name, std::move(handle)});
     }
   }

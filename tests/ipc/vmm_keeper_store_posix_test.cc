@@ -124,7 +124,8 @@ TEST_F(KeeperStoreTest, WhatSystemdNoLongerTakesIsKeptAndDoesNotSurvive) {
   systemd_.reset();
   EXPECT_THAT(log_.Take(), IsEmpty());
 
-  Must(client.Put("late", memory.shareable(), Late()));
+  const Allocation late = MakePattern(kGranule, 2);
+  Must(client.Put("late", late.shareable(), Late()));
   EXPECT_FALSE(Listed(client, "late")->survives_restart);
   EXPECT_THAT(log_.Take(),
               ElementsAre(AllOf(HasSubstr("will not survive a restart"),
@@ -302,9 +303,10 @@ TEST_F(KeeperStoreTest, ASecondEntryOfANameThatCannotBeRemovedIsSaid) {
   platform::StoredHandles passed;
   {
     Store before(Manager());
-    const Content content = ContentOf(MakePattern(kGranule, 1));
     std::string why;
     for (int i = 0; i < 2; ++i) {
+      // Of two memories: systemd stores the handles of one once.
+      const Content content = ContentOf(MakePattern(kGranule, 1));
       before.Save("name", client_, content, absl::Now(), {}, &why);
     }
     EXPECT_EQ(why, "");
@@ -355,6 +357,94 @@ TEST_F(KeeperStoreTest, WhatCannotBeMadeForTheRecordIsSaidAndNothingIsLeft) {
   }
   Must(store.Seal(saved));
   ExpectSoon([&] { return systemd_->Stored().size() == 2; });
+  Must(store.Remove(saved));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+TEST_F(KeeperStoreTest, OfOneMemoryUnderTwoNamesTheFirstSurvives) {
+  if (!OnHostMemoryDriver()) {
+    GTEST_SKIP() << "each export of a GPU's memory is a file of its own";
+  }
+  platform::StoredHandles passed;
+  {
+    const auto server = Must(StartWith(Manager()));
+    KeeperClient client = Client();
+    const Allocation memory = MakePattern(kGranule, 1);
+    Must(client.Put("first", memory.shareable(), Late()));
+    Must(client.Put("second", memory.shareable(), Late()));
+    EXPECT_TRUE(Listed(client, "first")->survives_restart);
+    EXPECT_FALSE(Listed(client, "second")->survives_restart);
+    EXPECT_THAT(log_.Take(),
+                ElementsAre(AllOf(HasSubstr("will not survive a restart"),
+                                  HasSubstr("stores a file once"))));
+    EXPECT_EQ(systemd_->Stored().size(), 2u);
+    // What is not there is not taken for what was dropped.
+    Must(client.Drop("second", Late()));
+    EXPECT_EQ(systemd_->Stored().size(), 2u);
+    Must(client.Drop("first", Late()));
+    EXPECT_THAT(systemd_->Stored(), IsEmpty());
+    Must(client.Put("third", memory.shareable(), Late()));
+    EXPECT_TRUE(Listed(client, "third")->survives_restart);
+    passed.handles = systemd_->Stored();
+  }
+  const auto server = Must(StartWith(Manager(), std::move(passed)));
+  EXPECT_THAT(log_.Take(), IsEmpty());
+  KeeperClient client = Client();
+  const ImportedAllocation kept =
+      Must(client.Attach("third", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 1);
+}
+
+TEST_F(KeeperStoreTest, MemoryThatReplacesItselfSurvives) {
+  platform::StoredHandles passed;
+  {
+    const auto server = Must(StartWith(Manager()));
+    KeeperClient client = Client();
+    const Allocation memory = MakePattern(kGranule, 1);
+    const MemoryId id = Must(MakeTicket(memory.shareable(), kNativeKind)).id;
+    Must(client.Replace("name", memory.shareable(), std::nullopt, Late()));
+    for (int round = 0; round < 2; ++round) {
+      Must(client.Replace("name", memory.shareable(), id, Late()));
+      EXPECT_TRUE(Listed(client, "name")->survives_restart);
+      EXPECT_EQ(systemd_->Stored().size(), 2u);
+    }
+    EXPECT_THAT(log_.Take(), IsEmpty());
+    passed.handles = systemd_->Stored();
+  }
+  const auto server = Must(StartWith(Manager(), std::move(passed)));
+  EXPECT_THAT(log_.Take(), IsEmpty());
+  KeeperClient client = Client();
+  const ImportedAllocation kept =
+      Must(client.Attach("name", driver(), {}, Late()));
+  ExpectPattern(kept.address(), kGranule, 1);
+  Must(client.Drop("name", Late()));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
+// It may be removed later, when systemd reads what it was sent.
+TEST_F(KeeperStoreTest, WhatMayBeRemovedIsNotTakenForStored) {
+  if (!OnHostMemoryDriver()) {
+    GTEST_SKIP() << "each export of a GPU's memory is a file of its own";
+  }
+  Store store(Manager());
+  const Content content = ContentOf(MakePattern(kGranule, 1));
+  std::string why;
+  Store::As as;
+  as.sealed = true;
+  const auto save = [&] {
+    return store.Save("name", client_, content, absl::Now(), as, &why);
+  };
+  const Saved saved = save();
+  as.replaces = saved;
+  EXPECT_EQ(save(), saved);
+  EXPECT_EQ(why, "");
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(0);
+    EXPECT_FALSE(store.Remove(saved).ok());
+  }
+  EXPECT_EQ(save(), Saved{});
+  EXPECT_THAT(why, HasSubstr("stores a file once"));
   Must(store.Remove(saved));
   EXPECT_THAT(systemd_->Stored(), IsEmpty());
 }

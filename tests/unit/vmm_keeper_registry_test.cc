@@ -414,6 +414,24 @@ TEST_F(KeeperReplace, OfWhatCouldNotBeStoredTheOneBeforeIsReplacedInTheStore) {
   EXPECT_EQ(Must(registry_.CheckReplace(third, a_)), Saved{});
 }
 
+TEST_F(KeeperReplace, OfMemoryThatReplacesItselfNothingIsRemoved) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  const Request itself = ReplaceOf(ReplaceOf({}).ticket->id);
+  EXPECT_EQ(Must(registry_.CheckReplace(itself, a_)), Saved{"id-1"});
+  Must(Replace(itself, a_));
+  EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
+  // Also where what came between could not be stored.
+  const Request second = ReplaceOf(itself.ticket->id, 1, 2);
+  Must(registry_.BeginReplace(second, a_));
+  Must(registry_.CommitReplace(
+      second, a_, std::make_shared<const Content>(Content{*second.ticket, {}}),
+      {}, kNow));
+  EXPECT_EQ(registry_.ReplacedBy(kName), std::vector<Saved>{{"id-1"}});
+  Must(Replace(ReplaceOf(second.ticket->id), a_));
+  EXPECT_TRUE(registry_.ReplacedBy(kName).empty());
+  EXPECT_TRUE(registry_.Find(kName)->survives_restart);
+}
+
 TEST_F(KeeperReplace, WhileItArrivesTheOldOneIsThere) {
   Must(Replace(ReplaceOf(std::nullopt), a_));
   const Request second = ReplaceOf(ReplaceOf({}).ticket->id, 2, 2);

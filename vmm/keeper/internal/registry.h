@@ -91,7 +91,8 @@ class Registry {
   absl::Status BeginReplace(const Request& request, const Client& client);
   absl::StatusOr<Saved> CheckReplace(const Request& request,
                                      const Client& client) const;
-  // The old one, for the caller to let go of.
+  // The old one, for the caller to let go of. `saved` is what CheckReplace()
+  // said where the store has the new one already: memory that replaces itself.
   absl::StatusOr<std::shared_ptr<const Content>> CommitReplace(
       const Request& request, const Client& client,
       std::shared_ptr<const Content> content, Saved saved, absl::Time now);

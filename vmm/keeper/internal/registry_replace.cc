@@ -65,6 +65,8 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
   if (old != nullptr) CountLeaving(entry, old);
   std::vector<Saved> replaced = std::move(entry.replaced);
   if (!entry.saved.id.empty()) replaced.push_back(std::move(entry.saved));
+  // Memory that replaces itself is what the store has already.
+  std::erase_if(replaced, [&](const Saved& one) { return one.id == saved.id; });
   entry = std::move(arriving->second);
   arriving_.erase(arriving);
   entry.state = KeptState::kSealed;

@@ -114,7 +114,8 @@ std::vector<Store::Restored> Store::Restore(
       if (manager_.has_value()) {
         saved.id = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
         entries_[saved.id] = {*record, content->handles.size(),
-                              record->revision, record->revision};
+                              record->revision, record->revision,
+                              FilesOf(*content)};
       }
       whole.push_back({*record,
                        std::make_shared<const Content>(*std::move(content)),

@@ -234,9 +234,13 @@ absl::Status Server::Replace(const Request& request, const Client& client,
                                   now);
     if (old.ok()) NotifyWaiters();
   }
-  // Of the two, what is no more.
-  const absl::Status removed =
-      old.ok() ? RemoveReplaced(request.name) : store_.Remove(saved);
+  // Of the two, what is no more. Memory that was to replace itself is there.
+  absl::Status removed;
+  if (old.ok()) {
+    removed = RemoveReplaced(request.name);
+  } else if (saved.id != allowed->id) {
+    removed = store_.Remove(saved);
+  }
   if (!removed.ok()) options_.log(std::string(removed.message()));
   return old.status();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -58,6 +59,18 @@ absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
       ticket.host_memory_driver ? platform::MemoryBacking::kHostMemory
                                 : platform::MemoryBacking::kNvidiaDriver,
       ticket.layout.SizeOf(index));
+}
+
+std::vector<platform::FileNumber> FilesOf(const Content& content) {
+  std::vector<platform::FileNumber> files;
+  for (const ExportedHandle& handle : content.handles) {
+    const auto* os_handle = std::get_if<platform::OsHandle>(&handle);
+    if (os_handle == nullptr) continue;
+    if (const auto file = platform::FileNumberOf(*os_handle)) {
+      files.push_back(*file);
+    }
+  }
+  return files;
 }
 
 Store::Store(absl::StatusOr<platform::ServiceManager> manager) {
@@ -122,12 +135,38 @@ absl::Status Store::RemoveAll(const Entry& entry, Deadline deadline) {
   return removed.ok() ? manager_->Barrier(deadline) : removed;
 }
 
+bool Store::IsStored(const std::vector<platform::FileNumber>& files) const {
+  std::set<platform::FileNumber> seen;
+  for (const auto& [id, entry] : entries_) {
+    seen.insert(entry.files.begin(), entry.files.end());
+  }
+  return !std::all_of(files.begin(), files.end(), [&](const auto& file) {
+    return seen.insert(file).second;
+  });
+}
+
 Saved Store::Save(const std::string& name, const Client& client,
                   const Content& content, absl::Time since, const As& as,
                   std::string* why) {
   if (!note_.empty()) return {};
   if (content.ticket.kind == HandleKind::kFabric) {
     *why = "fabric handles are not stored: they hold no memory";
+    return {};
+  }
+  const auto old = entries_.find(as.replaces.id);
+  std::vector<platform::FileNumber> files = FilesOf(content);
+  if (IsStored(files)) {
+    if (old != entries_.end() && old->second.files == files &&
+        !old->second.is_leaving) {
+      const Record& record = old->second.record;
+      if (record.name == name && record.user == client.user &&
+          record.sealed == as.sealed && record.ticket == content.ticket) {
+        return as.replaces;
+      }
+    }
+    *why =
+        "systemd stores a file once, and has one of its handles already: of "
+        "this memory under another name, or as another user put it";
     return {};
   }
   // One more is there while an entry is being sealed.
@@ -146,14 +185,15 @@ Saved Store::Save(const std::string& name, const Client& client,
   }
   Record record{*id,         1,          as.sealed, name,
                 client.user, client.pid, since,     content.ticket};
-  if (const auto old = entries_.find(as.replaces.id); old != entries_.end()) {
+  if (old != entries_.end()) {
     record.replaces = old->second.record.id;
     // Of two whose middle one has gone the later one counts, whatever the clock
     // was set to meanwhile.
     record.since =
         std::max(since, old->second.record.since + absl::Microseconds(1));
   }
-  const Entry entry{std::move(record), content.handles.size()};
+  const Entry entry{std::move(record), content.handles.size(), 1, 1,
+                    std::move(files)};
   bool is_recorded = false;
   absl::Status stored =
       StoreAll(entry.record, content, Deadline::In(kPatience), &is_recorded);
@@ -206,6 +246,7 @@ absl::Status Store::Remove(const Saved& saved) {
   absl::Status removed = RemoveAll(found->second, Deadline::In(kPatience));
   if (!removed.ok()) {
     // What was sent may be obeyed later, and nothing takes it back.
+    found->second.is_leaving = true;
     return platform::Annotate(
         removed, "the store did not say that it is removed",
         "It is kept until this keeper ends, and may or may not be there "

@@ -37,6 +37,8 @@ namespace vmm::keeper {
 absl::Status CheckTicketIsOfHere(const Ticket& ticket);
 absl::Status CheckHandle(const Ticket& ticket, std::size_t index,
                          const ExportedHandle& handle);
+// Of its handles, where the service manager would store one of two once.
+std::vector<platform::FileNumber> FilesOf(const Content& content);
 
 // Thread-compatible.
 class Store {
@@ -73,7 +75,8 @@ class Store {
   };
   // Stores an entry. The answer does not survive a restart when `why` says why.
   // Nothing of it that could be taken for whole is left there then, unless the
-  // answer is in doubt.
+  // answer is in doubt. Memory that `as.replaces` is already stays as it is: the
+  // answer is that.
   Saved Save(const std::string& name, const Client& client,
              const Content& content, absl::Time since, const As& as,
              std::string* why);
@@ -90,6 +93,8 @@ class Store {
     std::size_t handles = 0;
     // Revisions of its records that may be there.
     std::uint32_t first_revision = 1, last_revision = 1;
+    std::vector<platform::FileNumber> files = {};  // Of its handles.
+    bool is_leaving = false;  // It was to be removed; nobody said that it is.
   };
 
   absl::Status StoreRecord(const Record& record, Deadline deadline);
@@ -98,6 +103,8 @@ class Store {
                         Deadline deadline, bool* is_recorded);
   // Of its records, and then of its handles.
   absl::Status RemoveAll(const Entry& entry, Deadline deadline);
+  // Whether one of `files` is in the store, or twice among them.
+  bool IsStored(const std::vector<platform::FileNumber>& files) const;
   // Those of `whole` that another of them has replaced.
   void RemoveReplaced(std::vector<Restored>& whole,
                       const std::function<void(const std::string&)>& log);
