@@ -2,6 +2,8 @@
 
 import ctypes
 import datetime
+import os
+import signal
 import threading
 import time
 import types
@@ -192,6 +194,39 @@ def test_what_a_store_raises_is_raised(cuda):
 
     with pytest.raises(RuntimeError, match="Connection reset"):
         vs.SymmetricMemory(0, 4096, vmmshare.job.store(Broken(), 0, 2))
+
+
+@pytest.mark.parametrize("call", ["SymmetricMemory", "check_agreed"])
+def test_ctrl_c_waits_for_no_rank_that_is_missing(cuda, call):
+    waits, interrupted = threading.Event(), threading.Event()
+
+    class Waiting(Store):
+        def wait(self, keys, timeout):
+            try:
+                waits.set()
+                super().wait(keys, timeout)
+            except KeyboardInterrupt:
+                interrupted.set()
+                raise
+
+    def press_ctrl_c():
+        # Python itself does not see one that comes when it is about to wait.
+        while waits.wait(60) and not interrupted.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            interrupted.wait(2)
+
+    alone = vs.SymmetricMemory(0, 4096, vmmshare.job.store(Store(), 0, 1))
+    exchange = vmmshare.job.store(Waiting(), 0, 3)  # The others never come.
+    presser = threading.Thread(target=press_ctrl_c)
+    presser.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        if call == "check_agreed":
+            alone.check_agreed(exchange, timeout=40)
+        else:
+            vs.SymmetricMemory(0, 4096, exchange, timeout=40)
+    assert time.monotonic() - start < 20
+    presser.join()
 
 
 @pytest.mark.parametrize("error", [KeyError, IndexError, vs.errors.NotFound])

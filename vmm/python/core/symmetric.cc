@@ -44,6 +44,7 @@ struct Caller {
   template <typename Body>
   vmmshare_status Run(const Body& body, bool missing = false) {
     return WithGil::Run([&] {
+      if (IsInterrupted()) return VMMSHARE_CANCELLED;
       try {
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
         body();
@@ -60,6 +61,11 @@ struct Caller {
       }
       return VMMSHARE_CANCELLED;
     });
+  }
+
+  // By Ctrl-C, say: nobody waits any longer to learn who is missing.
+  bool IsInterrupted() const {
+    return raised.has_value() && !raised->matches(PyExc_Exception);
   }
 };
 
