@@ -1,6 +1,8 @@
 """Memory that another library made, found by a name: mapped, and as a descriptor."""
 
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -175,6 +177,69 @@ def test_a_forked_child_does_not_keep_the_name(foreign, folder, peer):
         os.kill(child, signal.SIGKILL)
 
 
+# In the peer: a thread that forks while another one is in meet().
+FORKER = """
+import fcntl, os, signal, threading
+inside, forked = threading.Event(), threading.Event()
+begin, end = os.pipe()
+
+def fork():
+    global child
+    inside.wait(60)
+    child = os.fork() or (os.write(end, b'x'), signal.pause())
+    forked.set()
+
+def meet():
+    inside.set()
+    forked.wait(1)  # No longer: the fork may wait for who is in here.
+
+forker = threading.Thread(target=fork)
+forker.start()
+"""
+
+
+@pytest.mark.parametrize("when", ["publishes", "closes"])
+def test_a_child_forked_while_a_thread_publishes_or_closes_does_not_keep_the_name(
+        foreign, folder, peer, when):
+    peer(f"exec({FORKER!r})")
+    if when == "publishes":
+        peer("flock = fcntl.flock")
+        peer("fcntl.flock = lambda *given: (flock(*given), meet())")
+        owner(peer, folder)
+    else:
+        owner(peer, folder)
+        peer("os.unlink = lambda path: meet()")  # As of one that is killed before it.
+        peer("published.close()")
+    peer("forker.join()")
+    child = peer("child")
+    try:
+        peer("os.read(begin, 1)")
+        peer.kill()
+        with publish("kv", foreign, folder):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_what_is_collected_while_another_thread_forks_is_closed_after_that(foreign, folder):
+    holds, ends = threading.Event(), threading.Event()
+
+    def hold():
+        with vs.broker._no_fork():
+            holds.set()
+            ends.wait(60)
+
+    published = publish("kv", foreign, folder)
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert holds.wait(60)
+    del published  # Without a wait for the other thread.
+    assert [one["name"] for one in vs.broker.list(directory=folder)] == ["kv"]
+    ends.set()
+    holder.join()
+    assert vs.broker.list(directory=folder) == []
+
+
 def test_an_entry_that_somebody_removed(foreign, folder):
     first = publish("kv", foreign, folder)
     path, = pathlib.Path(folder, f"broker-{os.geteuid()}").iterdir()
@@ -183,6 +248,39 @@ def test_an_entry_that_somebody_removed(foreign, folder):
         first.close()  # It is another's by now.
         vs.broker.fetch("kv", directory=folder).close()
         path.unlink()
+
+
+def test_a_close_that_the_system_refuses_serves_it_no_more_and_lets_go_of_the_name(foreign, folder):
+    published = publish("kv", foreign, folder)
+    entries = pathlib.Path(folder, f"broker-{os.geteuid()}")
+    text = json.loads((entries / "id-kv").read_bytes())["text"]
+    vs.connect(text).close()
+    away = entries.rename(entries.with_name("away"))
+    entries.touch()
+    with pytest.raises(NotADirectoryError):
+        published.close()
+    with pytest.raises(vs.errors.NotFound):
+        vs.connect(text)
+    with open(away / "id-kv") as entry:
+        fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Nobody has it.
+    published.close()  # As of what is closed.
+
+
+def test_what_cannot_be_published_for_want_of_room_is_not_served(foreign, folder, monkeypatch):
+    with publish("kv", foreign, folder):
+        shares, dumps = [], json.dumps
+
+        def no_room(what):
+            shares.append(what["text"])
+            raise OSError(errno.ENOSPC, dumps(what))
+
+        monkeypatch.setattr(vs.broker.json, "dumps", no_room)
+        try:
+            publish("kv2", foreign, folder)
+        except OSError:
+            with pytest.raises(vs.errors.NotFound):  # While it is handled, too.
+                vs.connect(shares[0])
+        assert shares and not pathlib.Path(folder, f"broker-{os.geteuid()}", "id-kv2").exists()
 
 
 def test_of_many_who_publish_a_name_one_has_it(foreign, folder):

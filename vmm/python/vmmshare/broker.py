@@ -30,8 +30,8 @@ import json
 import os
 import re
 import stat
+import threading
 import typing
-import weakref
 
 from ._core import Allocation, Array, Device, Server, _Fetched
 from . import connect
@@ -92,17 +92,89 @@ def _server(directory: str) -> Server:
     return server
 
 
+# Held where a descriptor of an entry is opened or closed, and while a process is forked: the child
+# closes all that there are, and nothing else.
+_forking = threading.RLock()
+
+
+class _Entry:
+    """The file of a name, which this process alone has locked: a forked child closes it, for the
+    lock stands as long as anybody has the descriptor."""
+
+    def __init__(self, path: str, descriptor: int):
+        self.path, self.descriptor = path, descriptor
+        _entries.add(self)
+
+    def withdraw(self) -> None:
+        try:
+            # Ours, unless somebody removed it: nobody else has the lock on it.
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(self.path).st_ino == os.fstat(self.descriptor).st_ino:
+                    os.unlink(self.path)
+        finally:
+            with _forking:
+                _entries.discard(self)
+                os.close(self.descriptor)
+
+
+_entries: "set[_Entry]" = set()  # All that are open.
+# Of what was collected: a collection may come in the middle of anything, and waits for no fork.
+_collected: "builtins.list[tuple[_Entry, typing.Any]]" = []
+
+
+def _close_collected() -> None:
+    """Unless another thread has the lock, which calls this once it has let go of it."""
+    shares = []
+    while _collected and _forking.acquire(blocking=False):
+        try:
+            with contextlib.suppress(IndexError, OSError):
+                entry, share = _collected.pop()
+                shares.append(share)
+                entry.withdraw()
+        finally:
+            _forking.release()
+    for share in shares:
+        share.close()
+
+
+@contextlib.contextmanager
+def _no_fork() -> "typing.Iterator[None]":
+    try:
+        with _forking:
+            yield
+    finally:
+        _close_collected()
+
+
+def _go_on_in_parent() -> None:
+    _forking.release()
+    _close_collected()
+
+
+def _forget_in_child() -> None:
+    try:
+        _collected.clear()
+        while _entries:
+            entry = _entries.pop()
+            descriptor, entry.descriptor = entry.descriptor, -1
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    finally:
+        _forking.release()
+
+
+os.register_at_fork(before=_forking.acquire, after_in_parent=_go_on_in_parent,
+                    after_in_child=_forget_in_child)
+
+
 class Published:
     """Memory under a name while this exists: see publish(). The name is free when it was closed,
     and when its process has ended, however."""
 
-    _all: "weakref.WeakSet[Published]" = weakref.WeakSet()
-
-    def __init__(self, name: str, path: str, entry: int, memory: Allocation,
-                 share: typing.Any):
+    def __init__(self, name: str, entry: _Entry, memory: Allocation, share: typing.Any):
         self.name, self.memory = name, memory
-        self._path, self._entry, self._share = path, entry, share
-        Published._all.add(self)
+        self._entry: "_Entry | None" = entry
+        self._share = share
 
     def leases(self) -> "builtins.list[dict[str, typing.Any]]":
         """Who holds it: a list of dicts."""
@@ -119,20 +191,15 @@ class Published:
 
     def close(self) -> None:
         """Publishes it no more. Who has it keeps it."""
-        if self._entry < 0:
+        with _no_fork():  # Of two who close it one does.
+            entry, self._entry = self._entry, None
+        if entry is None or entry.descriptor < 0:  # The parent's.
             return
-        entry, self._entry = self._entry, -1
-        # Ours, unless somebody removed it: nobody else has the lock on it.
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(self._path).st_ino == os.fstat(entry).st_ino:
-                os.unlink(self._path)
-        os.close(entry)
-        self._share.close()
-
-    def _forget(self) -> None:
-        if self._entry >= 0:
-            os.close(self._entry)
-        self._entry = -1
+        try:
+            entry.withdraw()
+        finally:
+            self._share.close()
+            _close_collected()
 
     def __enter__(self) -> "Published":
         return self
@@ -141,18 +208,10 @@ class Published:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_entry", -1) >= 0:
-            with contextlib.suppress(OSError):
-                self.close()
-
-
-def _forget_in_child() -> None:
-    # The lock would stand as long as the child has the descriptor.
-    for one in builtins.list(Published._all):
-        one._forget()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+        entry = getattr(self, "_entry", None)
+        if entry is not None and entry.descriptor >= 0:
+            _collected.append((entry, self._share))
+            _close_collected()
 
 
 def _own(path: str, name: str) -> int:
@@ -190,17 +249,24 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> 
                         f"{type(memory).__name__}")
     name = _name_of(name)
     share = _server(directory).share(memory)  # Makes the folder, too.
-    folder = _folder(directory)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    _check_folder(folder)
-    path = _path(folder, name)
-    entry = _own(path, name)
-    published = Published(name, path, entry, memory, share)
-    text = json.dumps({"name": name, "text": str(share), "offset": memory.offset,
-                       "nbytes": memory.nbytes})
-    os.ftruncate(entry, 0)
-    os.write(entry, text.encode() + b"\n")  # The end says that all of it is there.
+    published: "Published | None" = None
+    try:
+        folder = _folder(directory)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        _check_folder(folder)
+        path = _path(folder, name)
+        with _no_fork():
+            entry = _Entry(path, _own(path, name))
+            published = Published(name, entry, memory, share)
+        text = json.dumps({"name": name, "text": str(share), "offset": memory.offset,
+                           "nbytes": memory.nbytes})
+        os.ftruncate(entry.descriptor, 0)
+        # The end says that all of it is there.
+        os.write(entry.descriptor, text.encode() + b"\n")
+    except BaseException:
+        (share if published is None else published).close()
+        raise
     return published
 
 
