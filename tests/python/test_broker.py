@@ -451,6 +451,29 @@ def test_what_is_no_entry(foreign, folder):
         assert [one["name"] for one in vs.broker.list(directory=folder)] == ["kv"]
 
 
+def test_a_bad_entry_ends_no_list(foreign, folder, monkeypatch):
+    with publish("a", foreign, folder), publish("z", foreign, folder):
+        entries = pathlib.Path(folder, f"broker-{os.geteuid()}")
+        said = (entries / "id-a").read_bytes()
+        (entries / "a").write_bytes(said)  # No entry, and "a" is there once.
+        for name, mode in (("open", 0o644), ("closed", 0), ("mine", 0o600)):
+            (entries / f"id-{name}").write_bytes(said.replace(b'"a"', b'"%s"' % name.encode()))
+            (entries / f"id-{name}").chmod(mode)
+        expected = ["a", "mine", "z"]
+        if os.geteuid() == 0:  # Who else can give a file away? Nor does a mode hold up this user.
+            os.chown(entries / "id-mine", 4711, -1)
+            expected = ["a", "closed", "z"]
+        assert [one["name"] for one in vs.broker.list(directory=folder)] == expected
+
+        def no_more(*_):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(vs.broker.os, "open", no_more)
+            with pytest.raises(OSError, match="Too many open files"):  # Not a part of them.
+                vs.broker.list(directory=folder)
+
+
 def make_socket(path):
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))

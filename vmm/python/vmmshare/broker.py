@@ -416,12 +416,14 @@ def fetch_handles(name: "str | bytes", *, directory: str = "",
 
 def list(*, directory: str = "") -> "builtins.list[dict[str, typing.Any]]":
     """Name and nbytes of all that was published here by owners who did not close it; some of these
-    may have ended, which fetch() tells."""
+    may have ended, which fetch() tells. What fetch() refuses is left out."""
     folder, found = _folder(directory), []
     with contextlib.suppress(FileNotFoundError):
         _check_folder(folder)
         for file in sorted(os.listdir(folder)):
-            with contextlib.suppress(NotFound, InvalidArgument):
+            if not file.startswith(_BEGIN):
+                continue
+            with contextlib.suppress(NotFound, InvalidArgument, PermissionError):
                 name, _, _, nbytes = _read(file.removeprefix(_BEGIN).replace("%", "/"), directory)
                 found.append({"name": name, "nbytes": nbytes})
     return found
