@@ -1,6 +1,7 @@
 """Memory that is released and restored at the same addresses, in two processes."""
 
 import threading
+import time
 
 import pytest
 
@@ -125,6 +126,28 @@ def test_a_call_within_fill_is_refused(own):
     own.release()  # As before.
     own.restore()
     assert holds(array, 7)
+
+
+def test_a_restore_that_waits_for_the_owner_holds_up_no_other_call(own):
+    with vs.connect_restorable(own.text) as theirs:
+        theirs.release()
+        own.release()
+        restorer = threading.Thread(target=theirs.restore, kwargs={"timeout": 60})
+        restorer.start()
+        start, told = time.monotonic(), ""
+        while "being released or restored" not in told:  # Has it begun?
+            assert time.monotonic() - start < 30, told
+            with pytest.raises(vs.errors.FailedPrecondition) as refused:
+                theirs.recalled_in
+            told = str(refused.value)
+        with pytest.raises(vs.errors.DeadlineExceeded, match="another release or restore"):
+            theirs.release(timeout=0.1)
+        with pytest.raises(vs.errors.DeadlineExceeded, match="another release or restore"):
+            theirs.restore(timeout=0.1)
+        assert restorer.is_alive() and time.monotonic() - start < 30
+        own.restore()
+        restorer.join()
+        assert not theirs.released and theirs.recalled_in is None
 
 
 def test_out_of_turn(own):

@@ -48,13 +48,56 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
   std::uint64_t requested_size;
   std::string text;
   std::atomic<bool> released = false;
-  mutable vmm::platform::Mutex mutex;
+  // Whether a release or restore goes on, which may take all of its timeout: others
+  // look here, and do not wait for `mutex`, which it holds.
+  mutable vmm::platform::Mutex turn_mutex;
+  vmm::platform::CondVar turn_given;
+  bool turn_taken ABSL_GUARDED_BY(turn_mutex) = false;
+  mutable vmm::platform::Mutex mutex ABSL_ACQUIRED_AFTER(turn_mutex);
   Any memory ABSL_GUARDED_BY(mutex);
 };
 
 namespace {
 
 constexpr std::size_t kRestoreBytes = 40;
+
+// Of those that release and restore one memory, one after the other.
+class Turn {
+ public:
+  explicit Turn(vmmshare_restorable& of) : of_(of) {}
+  ~Turn() {
+    if (!is_mine_) return;
+    {
+      const vmm::platform::MutexLock lock(of_.turn_mutex);
+      of_.turn_taken = false;
+    }
+    of_.turn_given.NotifyOne();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  // `call`: who asks, for the message.
+  absl::Status TakeBy(vmm::Deadline deadline, const char* call) {
+    const vmm::platform::MutexLock lock(of_.turn_mutex);
+    while (of_.turn_taken) {
+      if (deadline.Passed()) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            call, "(): another release or restore of the ", of_.size,
+            " bytes went on until the timeout, and nothing was done. Call "
+            "again "
+            "when that has ended, or with a longer timeout."));
+      }
+      of_.turn_given.WaitFor(of_.turn_mutex, deadline.Slice());
+    }
+    of_.turn_taken = true;
+    is_mine_ = true;
+    return absl::OkStatus();
+  }
+
+ private:
+  vmmshare_restorable& of_;
+  bool is_mine_ = false;
+};
 
 absl::StatusOr<vmm::Fill> FillOf(const vmmshare_restore_options& given) {
   if (given.fill != nullptr && given.path != nullptr) {
@@ -157,6 +200,14 @@ vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
           "the memory is this process's own, and no lease. Ask for that of "
           "memory which vmmshare_restorable_open() opened.");
     }
+    // Held all the while: no release or restore begins before this has looked.
+    const vmm::platform::MutexLock turn(restorable->turn_mutex);
+    if (restorable->turn_taken) {
+      return absl::FailedPreconditionError(
+          "the memory is being released or restored by another call, so there "
+          "is "
+          "no lease to look at. Look again when that has ended.");
+    }
     const vmm::platform::MutexLock lock(restorable->mutex);
     return vmm::c::ReportLease(
         std::get<RestorableImport>(restorable->memory).lease(), return_in_ns);
@@ -170,6 +221,8 @@ vmmshare_status vmmshare_restorable_release(vmmshare_restorable* restorable,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(Check(restorable));
     const vmm::Deadline deadline = vmm::c::DeadlineOf(timeout_ns);
+    Turn turn(*restorable);
+    RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_release"));
     const vmm::platform::MutexLock lock(restorable->mutex);
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
     RETURN_IF_ERROR(vmm::c::CheckBits(
@@ -196,6 +249,8 @@ vmmshare_status vmmshare_restorable_restore(
     RETURN_IF_ERROR(vmm::c::ReadOptions(options, kRestoreBytes,
                                         "vmmshare_restore_options", &given));
     ASSIGN_OR_RETURN(const vmm::Fill fill, FillOf(given));
+    Turn turn(*restorable);
+    RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_restore"));
     const vmm::platform::MutexLock lock(restorable->mutex);
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
     if (own == nullptr && fill != nullptr) {

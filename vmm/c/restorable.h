@@ -49,7 +49,8 @@ VMMSHARE_API const char* vmmshare_restorable_text(
 VMMSHARE_API int32_t
 vmmshare_restorable_is_released(const vmmshare_restorable* restorable);
 // Of another process's: whether its owner wants it back, as
-// vmmshare_memory_lease(). FAILED_PRECONDITION while it is released.
+// vmmshare_memory_lease(). FAILED_PRECONDITION while it is released, and while
+// another call releases or restores it.
 VMMSHARE_API vmmshare_status
 vmmshare_restorable_lease(const vmmshare_restorable* restorable,
                           int64_t* return_in_ns, vmmshare_error** error);
@@ -61,7 +62,8 @@ enum {
 // Own memory: recalls it, waits until nobody has it, copies it to pinned memory
 // of the host, and gives it back to the device. Another process's: unmaps it and
 // gives it back to its owner; `flags` is 0 then, and nothing is waited for.
-//   DEADLINE_EXCEEDED    names who has not let go; nothing has changed
+//   DEADLINE_EXCEEDED    names who has not let go, or another call releases or
+//                        restores it; nothing has changed
 //   RESOURCE_EXHAUSTED   the host has too little memory; nothing has changed
 //   FAILED_PRECONDITION  it is released
 // All work of this process that uses the memory must have ended.
@@ -82,8 +84,9 @@ typedef struct vmmshare_restore_options {
   uint64_t offset;
 } vmmshare_restore_options;
 // Own memory: makes memory at the same address, fills it and serves it; waits for
-// nobody. Another process's: asks its owner again until `timeout_ns`
+// no process. Another process's: asks its owner again until `timeout_ns`
 // (VMMSHARE_FOREVER: once), and maps what that has now; `options` is NULL then.
+//   DEADLINE_EXCEEDED    another call releases or restores it
 //   RESOURCE_EXHAUSTED   the memory does not fit; or its owner has not restored it
 //   FAILED_PRECONDITION  it is not released; or nothing was kept and nothing is
 //                        said of how to fill it

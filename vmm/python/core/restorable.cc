@@ -170,7 +170,7 @@ std::optional<double> Recalled(const Restorable& self) {
   vmmshare_error* error = nullptr;
   vmmshare_status status;
   {
-    const WithoutGil released;  // It waits for a release that goes on.
+    const WithoutGil released;
     status = vmmshare_restorable_lease(memory.get(), &return_in_ns, &error);
   }
   if (status != VMMSHARE_OK) Raise(status, error);
@@ -210,31 +210,34 @@ void DefineRestorable(nb::module_& module) {
           "Of own memory: the key to it, for connect_restorable(). The same "
           "all the time, also\nwhile it is released. Otherwise empty.")
       .def_prop_ro("released", &IsReleased, "Whether nothing is there.")
-      .def_prop_ro("recalled_in", &Recalled,
-                   "Of another process's memory: seconds until its owner wants "
-                   "it back, below 0\nwhen they have passed; None while nobody "
-                   "asks. Unavailable once the owner has ended,\n"
-                   "FailedPrecondition while it is released.")
+      .def_prop_ro(
+          "recalled_in", &Recalled,
+          "Of another process's memory: seconds until its owner wants "
+          "it back, below 0\nwhen they have passed; None while nobody "
+          "asks. Unavailable once the owner has ended,\n"
+          "FailedPrecondition while it is released, or another call releases "
+          "or restores it.")
       .def("release", &Release, nb::kw_only(), nb::arg("keep") = true,
            nb::arg("timeout").none() = 10.0,
            "Gives the memory back; the addresses stay, and touching them is an "
            "error. All work\non it must have ended. Own memory is recalled "
            "first; `keep`: it is copied to pinned\nmemory of the host. "
            "DeadlineExceeded names who has not let go within `timeout` "
-           "seconds,\nand nothing has changed. After Ctrl-C it goes on until "
-           "then.")
-      .def("restore", &Restore, nb::kw_only(),
-           nb::arg("fill").none() = nb::none(),
-           nb::arg("path").none() = nb::none(), nb::arg("offset") = 0,
-           nb::arg("timeout").none() = 10.0,
-           "Brings it back at the same addresses. Own memory gets what was "
-           "kept, or what a file\nat `path` has from `offset` on, or what "
-           "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
-           "FailedPrecondition. Another\nprocess's: waits until "
-           "its owner has restored it, ResourceExhausted if that has not\n"
-           "after `timeout` seconds (None: asks once). After an exception it "
-           "is released as "
-           "before.")
+           "seconds,\nor that another release or restore of it goes on, and "
+           "nothing has changed. After\nCtrl-C it goes on until then.")
+      .def(
+          "restore", &Restore, nb::kw_only(),
+          nb::arg("fill").none() = nb::none(),
+          nb::arg("path").none() = nb::none(), nb::arg("offset") = 0,
+          nb::arg("timeout").none() = 10.0,
+          "Brings it back at the same addresses. Own memory gets what was "
+          "kept, or what a file\nat `path` has from `offset` on, or what "
+          "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
+          "FailedPrecondition. Another\nprocess's: waits until "
+          "its owner has restored it, ResourceExhausted if that has not\n"
+          "after `timeout` seconds (None: asks once). DeadlineExceeded while "
+          "another release or\nrestore of it goes on. After an exception it is "
+          "released as before.")
       .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("offset") = 0,
            "A typed view from `offset` bytes on, good whenever the memory is "
