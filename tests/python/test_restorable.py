@@ -2,6 +2,7 @@
 
 import threading
 import time
+import types
 
 import pytest
 
@@ -148,6 +149,48 @@ def test_a_restore_that_waits_for_the_owner_holds_up_no_other_call(own):
         own.restore()
         restorer.join()
         assert not theirs.released and theirs.recalled_in is None
+
+
+def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        time.sleep(0.001)
+
+    def let_it_look(watcher):
+        seen = len(looks)
+        while watcher.is_alive() and len(looks) < seen + 3:
+            time.sleep(0.001)
+        assert watcher.is_alive()
+
+    monkeypatch.setattr(vs, "_time", types.SimpleNamespace(sleep=sleep))
+    with vs.connect_restorable(own.text) as theirs:
+        theirs.release()
+        watcher = vs.on_recall(theirs, lambda addresses: theirs.release())  # Or before it.
+        let_it_look(watcher)
+        theirs.restore()
+        let_it_look(watcher)
+        theirs.release()
+        let_it_look(watcher)
+        theirs.restore()
+        own.release(timeout=60)
+        watcher.join()
+        assert own.released and theirs.released
+    own.restore()
+    with pytest.raises(vs.errors.FailedPrecondition):
+        vs.on_recall(own, print)  # It is of no other process,
+    own.release()
+    with pytest.raises(vs.errors.FailedPrecondition):
+        vs.on_recall(own, print)  # also while it is released.
+    with pytest.raises(vs.errors.FailedPrecondition):
+        vs.on_recall(theirs, print)  # It was closed.
+    own.restore()
+    with vs.connect_restorable(own.text) as theirs:
+        theirs.release()
+        watcher = vs.on_recall(theirs, print)
+        let_it_look(watcher)
+    watcher.join()  # For it was closed.
 
 
 def test_out_of_turn(own):

@@ -182,8 +182,19 @@ def _recalls_of_pool(remote):
         yield remote.recalled()
 
 
+def _is_recalled(memory):
+    try:
+        return memory.recalled_in is not None
+    except errors.FailedPrecondition:
+        # Of another process's that this one gave back, or gives back just now, nobody wants
+        # anything, until it is restored.
+        if not isinstance(memory, Restorable) or memory.closed or memory.text:
+            raise
+        return False
+
+
 def _recall_of_allocation(memory):
-    while memory.recalled_in is None:
+    while not _is_recalled(memory):
         _time.sleep(_LOOK_AGAIN)
     yield [memory.ptr]
 
@@ -199,7 +210,7 @@ def on_recall(remote: "RemotePool | Allocation | Array | Restorable",
     Array.ptr of all of a RemotePool that are open here and asked for, or the ptr of an
     Allocation, of open_array()'s Array or of a Restorable, which is asked for once. Let go of
     them as soon as possible. The thread ends when `remote`, which it keeps, is closed or its
-    owner ends, or the callback raises.
+    owner ends, or the callback raises; while a Restorable is released it sees no owner's end.
 
     FailedPrecondition for an Allocation, Array or Restorable that is of no other process,
     Unavailable for one whose owner has ended.
@@ -209,7 +220,7 @@ def on_recall(remote: "RemotePool | Allocation | Array | Restorable",
         raise TypeError("on_recall() takes what connect() returned and a function, not a "
                         f"{type(remote).__name__} and a {type(callback).__name__}")
     if not isinstance(remote, RemotePool):
-        remote.recalled_in
+        _is_recalled(remote)
         asked = _recall_of_allocation(remote)
     else:
         asked = _recalls_of_pool(remote)
