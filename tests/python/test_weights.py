@@ -2,6 +2,7 @@
 
 import collections.abc
 import ctypes
+import gc
 import json
 import os
 import pathlib
@@ -498,6 +499,69 @@ def test_what_progress_raises_ends_the_load(keeper, tmp_path, progress, error):
         expect(weights, 1)
     with pytest.raises(ValueError, match="-1 threads"):
         vs.weights.load("model/tp0", tmp_path, threads=-1, address=keeper.address, **HOST)
+
+
+def free_memory(cuda):
+    gc.collect()  # Of tests before.
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    return free.value
+
+
+def test_what_failed_keeps_no_memory_while_its_exception_is_handled(keeper, cuda, tmp_path,
+                                                                    monkeypatch):
+    several(tmp_path)
+    state, before = {"a": np.zeros(1000, np.float32)}, free_memory(cuda)
+
+    def refused(*_):
+        assert free_memory(cuda) < before
+        raise LookupError("enough")
+
+    def first_of_two(*given):
+        monkeypatch.setattr(vmmshare._sets, "Draft", refused)
+        return vs.weights.Draft(*given)
+
+    monkeypatch.setattr(vmmshare._sets, "Draft", first_of_two)
+    monkeypatch.setattr(vmmshare.weights, "put_written", refused)
+    for call in (lambda: vs.weights.publisher(state), lambda: vs.weights.draft(state),
+                 lambda: vs.weights.load("a", tmp_path, address=keeper.address, progress=refused),
+                 lambda: vs.weights.put("a", state, address=keeper.address)):
+        try:
+            call()
+        except LookupError:
+            assert free_memory(cuda) >= before
+        else:
+            pytest.fail("it did not fail")
+
+
+def test_an_open_that_failed_keeps_nothing_while_its_exception_is_handled(keeper, monkeypatch):
+    attached, opened_sets = [], []
+
+    class NotingKeeper(vs.Keeper):
+        def attach(self, *args, **more):
+            attached.append(super().attach(*args, **more))
+            return attached[-1]
+
+    class NotingSet(vs.weights.TensorSet):
+        def __init__(self, *args):
+            super().__init__(*args)
+            opened_sets.append(self)
+
+    put(keeper, 1)
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        vs.keeper.put("none", memory, address=keeper.address, seal=True)
+    monkeypatch.setattr(vmmshare.weights, "Keeper", NotingKeeper)
+    monkeypatch.setattr(vmmshare.weights, "TensorSet", NotingSet)
+    for name, fingerprint in (("model/tp0", "b"), ("none", None)):
+        try:
+            vs.weights.open(name, fingerprint=fingerprint, address=keeper.address)
+        except vs.errors.FailedPrecondition:
+            assert attached[-1].closed
+        else:
+            pytest.fail("it did not fail")
+    assert [repr(one) for one in opened_sets] == [
+        "<vmmshare.weights.TensorSet 'model/tp0', closed>"]
+    assert len(attached) == 2
 
 
 def test_a_set_that_the_device_has_no_room_for_changes_nothing(keeper, tmp_path):

@@ -327,6 +327,13 @@ def publisher(like: "typing.Mapping[str, typing.Any]", *, slots: int = 2, finger
     of them are least, and with each one more the writer may be one more update ahead."""
     if not 2 <= slots <= MOST_SLOTS:
         raise InvalidArgument(f"{slots} slots; expected 2 to {MOST_SLOTS}")
-    made = [draft(like, fingerprint=fingerprint, metadata=metadata, device=device,
-                  host_node=host_node) for _ in range(slots)]
+    made: "list[Draft]" = []
+    try:
+        while len(made) < slots:
+            made.append(draft(like, fingerprint=fingerprint, metadata=metadata, device=device,
+                              host_node=host_node))
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
     return Publisher(made, device)

@@ -193,4 +193,8 @@ def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
     layout = layout_of(fingerprint, metadata)
     reads.lay_out(layout, [])
     memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
-    return Draft(memory, layout, reads.own())
+    try:
+        return Draft(memory, layout, reads.own())
+    except BaseException:
+        memory.close()
+        raise

@@ -104,8 +104,9 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     layout = layout_of(fingerprint, metadata, shard)
     # A copy lies in nobody's bytes; what lay in others' does so still.
     reads.lay_out(layout, [*copies])
-    memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
-    with _core._WeightsWriter(memory, layout) as writer:
+    # Closed here: who handles what is raised has this function's frame, and all that is in it.
+    with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
+            _core._WeightsWriter(memory, layout) as writer:
         reads.copy_to(writer)
         return put_written(writer, name, checksum, address, timeout)
 
@@ -170,8 +171,8 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     notes = {key: value for header in headers for key, value in header.metadata().items()}
     layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
     reads = layout.add_files(headers, shown, select, shard)
-    memory = Allocation(device, nbytes=layout.nbytes, host_node=host_node)
-    with _core._WeightsWriter(memory, layout) as writer:
+    with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
+            _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)
         for path, called, mark in zip(files, shown, marks):
             if _mark(path) != mark:
@@ -188,11 +189,16 @@ def open(name: str, *, fingerprint: "str | None" = None, address: str = "",
     expected; InvalidArgument for one that is damaged."""
     with Keeper(address, timeout=timeout) as keeper:
         memory = keeper.attach(name, timeout=timeout, device=device)
-    weights = TensorSet(name, memory)
-    if fingerprint is not None and weights.fingerprint != fingerprint:
-        raise FailedPrecondition(
-            f"tensor set {name!r} has the fingerprint {weights.fingerprint!r}; expected "
-            f"{fingerprint!r}", "It is of another model, or made otherwise: put it anew.")
+    try:
+        weights = TensorSet(name, memory)
+        if fingerprint is not None and weights.fingerprint != fingerprint:
+            with weights:
+                raise FailedPrecondition(
+                    f"tensor set {name!r} has the fingerprint {weights.fingerprint!r}; expected "
+                    f"{fingerprint!r}", "It is of another model, or made otherwise: put it anew.")
+    except BaseException:
+        memory.close()
+        raise
     return weights
 
 
