@@ -857,6 +857,41 @@ def test_the_first_pattern_counts():
     assert type(shard.rank) is type(shard.count) is int
 
 
+@pytest.mark.parametrize("where, plan", [(HOST, PLAN), ({}, {"*.q": 0, "embed": 0})])
+def test_arrays_of_a_set_that_is_there_are_cut(keeper, cuda, where, plan):
+    vs.weights.put("whole", model(), address=keeper.address, **where)
+    for rank in range(2):
+        shard = vs.weights.Shard(rank, 2, plan)
+        with vs.weights.open("whole", address=keeper.address) as whole:
+            vs.weights.put("part", dict(whole), shard=shard, address=keeper.address, **HOST)
+        with vs.weights.open("part", address=keeper.address) as weights:
+            assert set(weights) == set(model())
+            for name, array in model().items():
+                dim = shard.dimension(name)
+                wanted = array if dim is None else np.split(array, 2, dim)[rank]
+                assert np.array_equal(np.from_dlpack(weights[name]), wanted), name
+
+
+def test_a_cut_stays_within_its_array(keeper):
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        array = memory.array((3, 4), "int32", offset=16)
+        np.from_dlpack(array)[:] = whole = np.arange(12, dtype=np.int32).reshape(3, 4)
+        for dim, length in enumerate(array.shape):
+            for begin in range(length + 1):
+                for taken in range(length + 1 - begin):
+                    wanted = np.split(whole, (begin, begin + taken), dim)[1]
+                    seen = np.from_dlpack(array._cut(dim, begin, taken))
+                    assert np.array_equal(seen, wanted)
+        for bad in ((2, 0, 1), (0, 0, 4), (0, 3, 1), (0, -1, 1), (0, 1, -1), (1, 2**63 - 1, 1),
+                    (1, 1, 2**63 - 1)):
+            with pytest.raises(ValueError, match="elements lie from"):
+                array._cut(*bad)
+    with pytest.raises(TypeError, match="a Array cannot be cut as Fused"):
+        vs.weights.put("fused", {"a": array}, address=keeper.address, **HOST,
+                       shard=vs.weights.Shard(0, 2, {"a": vs.weights.Fused(1, (2, 2))}))
+    array.close()
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_tied_weights_stay_tied_when_they_are_cut(keeper, dim):
     embed = np.arange(48, dtype=np.float32).reshape(8, 6)

@@ -72,6 +72,29 @@ std::string Describe(const Array& array) {
          where + (place.readonly ? ", read-only>" : ">");
 }
 
+// What lies from `begin` on in dimension `dim`, as NumPy's array[:, begin:begin +
+// length] of 1.
+Object<Array> Cut(const Array& array, std::size_t dim, std::int64_t begin,
+                  std::int64_t length) {
+  Layout layout = array.layout();
+  if (dim >= layout.shape.size() || begin < 0 || length < 0 ||
+      length > layout.shape[dim] || begin > layout.shape[dim] - length) {
+    throw nb::value_error(("no " + std::to_string(length) +
+                           " elements lie from " + std::to_string(begin) +
+                           " on in dimension " + std::to_string(dim) + " of " +
+                           Describe(array))
+                              .c_str());
+  }
+  layout.shape[dim] = length;
+  // Of one without elements the strides may be any, and so no step is taken.
+  if (layout.elements() != 0) {
+    layout.offset += static_cast<std::uint64_t>(begin * layout.strides[dim] *
+                                                layout.dtype->itemsize());
+  }
+  CheckWithin(layout, array.storage()->size);
+  return Give(new Array(array.View(std::move(layout))));
+}
+
 std::optional<double> Recalled(const Array& self) {
   const auto storage = self.storage();
   if (storage->memory() == nullptr) {
@@ -251,6 +274,7 @@ void DefineArray(nb::module_& module) {
            nb::arg("offset") = 0,
            "Another array in the same memory, `offset` bytes after its "
            "beginning.\nValueError when it would leave the memory.")
+      .def("_cut", &Cut, nb::arg("dim"), nb::arg("begin"), nb::arg("length"))
       .def("_dlpack_unflagged", &MakeUnflaggedCapsule, nb::arg("stream").none())
       .def(
           "_use_on",

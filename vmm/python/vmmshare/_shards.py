@@ -7,6 +7,7 @@ import operator
 import sys
 import typing
 
+from ._core import Array
 from .errors import InvalidArgument
 
 __all__ = ["Fused", "Rows", "Shard"]
@@ -35,6 +36,12 @@ Cut = typing.Union[int, Fused, None]
 
 def _is_number(number: typing.Any) -> bool:
     return type(number) is int and number >= 0
+
+
+def _slice(array: typing.Any, dim: int, begin: int, length: int) -> typing.Any:
+    if isinstance(array, Array):
+        return array._cut(dim, begin, length)
+    return array[(slice(None),) * dim + (slice(begin, begin + length),)]
 
 
 def _join(parts: "list[typing.Any]", dim: int) -> typing.Any:
@@ -148,7 +155,7 @@ class Shard:
         dim = self.dimension(name)
         if dim is None:
             return array
-        parts = [array[(slice(None),) * dim + (slice(begin, begin + length),)]
+        parts = [_slice(array, dim, begin, length)
                  for begin, length in self.spans(name, array.shape)]
         return parts[0] if len(parts) == 1 else _join(parts, dim)
 
