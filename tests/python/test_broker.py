@@ -422,6 +422,10 @@ def test_what_is_no_entry(foreign, folder):
             path.write_bytes(bad)
             with pytest.raises(vs.errors.InvalidArgument):
                 vs.broker.fetch("kv", directory=folder)
+        path.write_bytes(json.dumps({**said, "text": "\ud800"}).encode() + b"\n")
+        for look in (vs.broker.fetch, vs.broker.fetch_handles):
+            with pytest.raises(vs.errors.InvalidArgument, match="surrogates"):
+                look("kv", directory=folder)
         for cut in range(len(good)):
             path.write_bytes(good[:cut])
             with pytest.raises(vs.errors.NotFound, match="is not published"):

@@ -211,6 +211,9 @@ def test_out_of_turn(own):
     assert own.nbytes == 4 * COUNT
     with pytest.raises(TypeError):
         vs.connect_restorable(7)
+    for call in (vs.connect, vs.connect_restorable):
+        with pytest.raises(vs.errors.InvalidArgument, match="is no text of a share"):
+            call("vmmshare:\ud800")
 
 
 def test_memory_of_a_device_is_what_it_makes_by_itself(driver):

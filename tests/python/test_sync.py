@@ -494,7 +494,8 @@ def test_what_a_publisher_refuses(cuda, streams, publisher):
     b"", b"{", b"[]", b"null", b'{"version": 2, "slots": ["a", "b"]}', b'{"version": 1}',
     b'{"version": 1, "slots": ["a"]}', b'{"version": 1, "slots": "ab"}',
     b'{"version": 1, "slots": [1, 2]}', b'{"version": 1, "slots": ["a", "b"]}', b"[" * 16000,
-    b"\xff\xfe", json.dumps({"version": 1, "slots": ["a"] * 9}).encode()])
+    b"\xff\xfe", json.dumps({"version": 1, "slots": ["a"] * 9}).encode(),
+    json.dumps({"version": 1, "slots": ["\ud800"] * 2}).encode()])
 def test_what_a_follower_refuses(cuda, said):
     ours, theirs = pair()
     if said:

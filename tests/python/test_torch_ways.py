@@ -170,7 +170,8 @@ def test_other_memory_says_what_to_do(torch, context, call, kind):
     {"shape": [1 << 62, 4]}, {"offset": 1 << 40}, {"strides": [-1]}, {"shape": [3, 3]},
     {"offset": 2}, {"dtype": "object"}, {"dtype": "\ud800"}, {"dtype": "float8_zzz"},
     {"dtype": "nn"}, {"offset": -1}, {"offset": 2 ** 64}, {"shape": None}, {"shape": [[1]]},
-    {"shape": [2 ** 63]}, {"strides": [2 ** 70]}, {"shape": "12"}, {"shape": [1.5]}], ids=ascii)
+    {"shape": [2 ** 63]}, {"strides": [2 ** 70]}, {"shape": "12"}, {"shape": [1.5]},
+    {"text": "\ud800"}], ids=ascii)
 def test_a_damaged_ticket_of_a_served_tensor(torch, context, damage):
     import json
     with vs.Allocation(nbytes=4096, host_node=0) as memory:
@@ -194,6 +195,11 @@ def test_another_name_of_a_type_in_a_ticket_of_a_served_tensor(torch, context):
             ticket = json.dumps(json.loads(served.ticket) | {"dtype": "torch.int32"}).encode()
             theirs = vs.torch.open_served(ticket)
             assert theirs.dtype == "int32" and theirs.array.tolist() == list(range(16))
+            ticket = json.dumps(json.loads(served.ticket) | {
+                "dtype": "torch.float8_e5m2", "shape": [64], "strides": [1]}).encode()
+            theirs = vs.torch.open_served(ticket)  # As bytes, which DLPack carries.
+            assert theirs.dtype == "float8_e5m2" and theirs.array.tolist() == whole.view(
+                "uint8").tolist()
         del whole
 
 

@@ -149,8 +149,20 @@ def connect(text: str, *, timeout: "float | None" = 10.0, writable: bool = False
     if not isinstance(text, str):
         raise TypeError(f"connect() takes the text of a share, str(share), not a "
                         f"{type(text).__name__}")
+    _check_is_unicode("connect", text)
     opener = _open_pool if text.lstrip().startswith("vmmshare-pool:") else _open_memory
     return opener(text, writable, timeout, device)
+
+
+def _check_is_unicode(call: str, text: str) -> None:
+    """A str may have halves of a pair of UTF-16, as JSON from elsewhere does, which no share's text
+    has and which cannot be passed on."""
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError as why:
+            raise errors.InvalidArgument(f"{call}(): {text!a:.80} is no text of a share: {why}",
+                                         "Pass the text as its owner has it.") from why
 
 
 def restorable(device: "Device | int | str" = 0, *, nbytes: int,
@@ -169,6 +181,7 @@ def connect_restorable(text: str, *, timeout: "float | None" = 10.0, writable: b
 
     Let go of it by release() once `recalled_in` is a number, and restore() it then.
     """
+    _check_is_unicode("connect_restorable", text)
     return _open_restorable(text, writable, timeout, device)
 
 

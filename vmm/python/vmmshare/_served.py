@@ -225,6 +225,8 @@ def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: t
     try:
         what = json.loads(ticket)
         text, dtype, offset = str(what["text"]), str(what["dtype"]), what["offset"]
+        text.encode()  # JSON may say what is no Unicode.
+        dtype = dtype.removeprefix("torch.")
         shape, strides = list(what["shape"]), list(what["strides"])
         if type(offset) is not int or not 0 <= offset < 2**64:
             raise ValueError(f"offset {offset}")
@@ -233,12 +235,16 @@ def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: t
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as why:
         raise ValueError(f"no ticket of serve_array(): {why!r}") from why
     memory = connect(text, timeout=timeout, writable=writable, device=device)
-    if not isinstance(memory, Allocation):
-        raise ValueError("no ticket of serve_array(): its text is that of a pool")
     try:
+        if not isinstance(memory, Allocation):
+            raise ValueError("no ticket of serve_array(): its text is that of a pool")
         return memory._strided(shape, strides, carried(dtype), offset), dtype
     except TypeError as why:  # A type that is not known.
+        memory.close()
         raise ValueError(f"no ticket of serve_array(): {why}") from why
+    except BaseException:
+        memory.close()
+        raise
 
 
 def open_array(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool = False,

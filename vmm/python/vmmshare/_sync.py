@@ -155,6 +155,8 @@ def _slots_of(said: bytes) -> "list[str]":
         if not (isinstance(slots, list) and 2 <= len(slots) <= MOST_SLOTS
                 and all(isinstance(one, str) for one in slots)):
             raise ValueError(f"slots {slots!r:.80}")
+        for one in slots:
+            one.encode()  # JSON may say what is no Unicode.
     except (KeyError, TypeError, ValueError, RecursionError) as why:
         raise InvalidArgument(f"the other end sent what no publisher of weights sends: {why}",
                               "Connect to one that calls add() on its end.") from why

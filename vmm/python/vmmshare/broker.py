@@ -301,6 +301,7 @@ def _read(name: "str | bytes", directory: str) -> "tuple[str, str, int, int]":
         if (what["name"] != name or not isinstance(text, str)
                 or not all(type(one) is int and 0 <= one < 2**63 for one in (offset, nbytes))):
             raise ValueError(f"it says {what!r:.200}")
+        text.encode()  # JSON may say what is no Unicode.
     except (KeyError, TypeError, ValueError, RecursionError) as why:
         raise InvalidArgument(f"{path} is no entry of a broker, or a damaged one: {why}") from why
     return name, text, offset, nbytes
