@@ -140,8 +140,10 @@ def test_what_no_draft_is_made_of(driver):
     for like in ({}, [("a", (1, "int8"))], None):
         with pytest.raises(TypeError):
             vs.weights.draft(like)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="^tensor 'a': dtype no type is not known.* as uint8"):
         vs.weights.draft({"a": (1, "no type")}, host_node=0)
+    with pytest.raises(ValueError, match="^tensor 'b': a length or stride is above 63 bits"):
+        vs.weights.draft({"a": (1, "int8"), "b": (2**70, "int8")}, host_node=0)
     with pytest.raises((ValueError, vs.errors.VmmshareError)):
         vs.weights.draft({"a": ((2**40, 2**40), "int8")}, host_node=0)
     with pytest.raises(vs.errors.ResourceExhausted):

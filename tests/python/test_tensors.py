@@ -102,6 +102,9 @@ def test_a_tensor_that_leaves_its_block_is_refused_by_who_opens_it(Tensor, block
 def test_a_type_that_is_not_known(Tensor, block):
     with pytest.raises(TypeError, match="is not known"):
         vs.torch.share(Tensor(block, "quint4x2"))
+    tensors = {"weight": Tensor(block), "scale": Tensor(block, "quint4x2")}
+    with pytest.raises(TypeError, match="^tensor 'scale': dtype .* is not known.* as uint8"):
+        vs.torch.share_all(tensors)
 
 
 @pytest.mark.parametrize("lazy", ["conj", "neg"])

@@ -656,6 +656,16 @@ def test_copies_that_put_makes_are_waited_for_too(keeper, Tensor, monkeypatch):
     assert waited == [["dense", "loose"], ["loose"]]
 
 
+def test_a_tensor_of_no_known_type_is_named(keeper, Tensor):
+    state = {"weight": Tensor.of_the_host(np.zeros(3, np.float32)),
+             "scale": Tensor.of_the_host(np.zeros(3, np.uint8), "float8_e8m0fnu")}
+    for call in (lambda: vs.weights.put("torch", state, address=keeper.address, **HOST),
+                 lambda: vs.weights.draft(state, **HOST)):
+        with pytest.raises(TypeError, match="^tensor 'scale': dtype .* is not known.* as uint8"):
+            call()
+    assert vs.weights.list(address=keeper.address) == []
+
+
 def test_a_lazy_conjugate_is_refused(keeper, Tensor):
     lazy = Tensor.of_the_host(np.ones(3))
     lazy.lazy = "neg"

@@ -83,7 +83,7 @@ const DType* FindDTypeOfTypestr(std::string_view typestr) {
   return nullptr;
 }
 
-const DType& DTypeOf(nb::handle object) {
+const DType& DTypeOf(nb::handle object, const char* remedy) {
   const DType* found = nullptr;
   const std::string text = Utf8(nb::str(object));
   if (nb::isinstance<nb::str>(object)) {
@@ -99,6 +99,7 @@ const DType& DTypeOf(nb::handle object) {
   message += text;
   message += " is not known; expected one of";
   for (const DType& type : kTypes) message += std::string(" ") + type.name;
+  message += remedy;
   throw nb::type_error(message.c_str());
 }
 

@@ -26,8 +26,13 @@ const DType* FindDType(DLDataType dlpack);
 const DType* FindDTypeOfTypestr(std::string_view typestr);
 
 // Of "float16", numpy.float16, numpy.dtype("float16"), torch.float16 and so on.
-// TypeError for what is none of the list.
-const DType& DTypeOf(nanobind::handle object);
+// TypeError for what is none of the list, with `remedy` behind that.
+const DType& DTypeOf(nanobind::handle object, const char* remedy = "");
+
+// What to do about a tensor or array of a type that is none of the list.
+inline constexpr char kPassAsBytes[] =
+    ". Pass its bytes, viewed as uint8, and view them as that type again where "
+    "they are used";
 
 }  // namespace vmm::python
 

@@ -107,7 +107,7 @@ std::uint64_t TensorClass::Read(nb::handle tensor, Layout* layout,
     const auto [found, is_new] = dtypes_.try_emplace(dtype.ptr(), nullptr);
     if (is_new) {
       dtypes_.erase(found);  // Should it raise.
-      dtypes_[dtype.ptr()] = &DTypeOf(dtype);
+      dtypes_[dtype.ptr()] = &DTypeOf(dtype, kPassAsBytes);
     }
     layout->dtype = dtypes_[dtype.ptr()];
     Assign(tensor.attr("shape"), &layout->shape);
@@ -126,6 +126,11 @@ std::uint64_t TensorClass::Read(nb::handle tensor, Layout* layout,
     throw nb::value_error("a tensor has more than 32 dimensions");
   }
   return address;
+}
+
+std::uint64_t TensorClass::ReadNamed(nb::handle name, nb::handle tensor,
+                                     Layout* layout, DLDevice* device) {
+  return OfTensor(name, [&] { return Read(tensor, layout, device); });
 }
 
 nb::object TensorClass::Make(const std::shared_ptr<Storage>& storage,

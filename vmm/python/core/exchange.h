@@ -35,6 +35,9 @@ class TensorClass {
   // says where that is. `layout`, which may be used again, has no offset.
   // TypeError for a type that is not known.
   std::uint64_t Read(nanobind::handle tensor, Layout* layout, DLDevice* device);
+  // The same of one of several, whose name is in what is raised.
+  std::uint64_t ReadNamed(nanobind::handle name, nanobind::handle tensor,
+                          Layout* layout, DLDevice* device);
   // A tensor that keeps `storage`. Orders no streams.
   nanobind::object Make(const std::shared_ptr<Storage>& storage,
                         const Layout& layout) const;

@@ -19,7 +19,7 @@ namespace {
 [[noreturn]] void RefuseDType(const std::string& which,
                               const std::string& dtype) {
   throw nb::type_error(
-      (which + ": no ticket names its type, " + dtype).c_str());
+      (which + ": no ticket names its type, " + dtype + kPassAsBytes).c_str());
 }
 
 // A capsule of whichever version the library makes. The null stream waits for

@@ -83,7 +83,7 @@ void Reads::Read(nb::handle name, nb::handle array) {
   entry.name = nb::borrow(name);
   DLDevice device{};
   if (tensors_.has_value() && nb::isinstance(array, type_)) {
-    entry.address = tensors_->Read(array, &entry.layout, &device);
+    entry.address = tensors_->ReadNamed(name, array, &entry.layout, &device);
     tensors_->CheckNotLazy(name, array, entry.layout.dtype);
     // Not all versions of PyTorch say it by DLPack.
     entry.on_device =
@@ -106,8 +106,10 @@ void Reads::Read(nb::handle name, nb::handle array) {
         ReadForeign(which, array, &entry.layout, &device, &entry.kept);
     entry.on_device = device.device_type != kDLCPU;
   }
-  std::tie(entry.nbytes, entry.is_dense) = Measure(
-      entry.layout.shape, entry.layout.strides, entry.layout.dtype->itemsize());
+  std::tie(entry.nbytes, entry.is_dense) = OfTensor(name, [&] {
+    return Measure(entry.layout.shape, entry.layout.strides,
+                   entry.layout.dtype->itemsize());
+  });
   entries_.push_back(std::move(entry));
 }
 
@@ -123,24 +125,26 @@ void Reads::Say(nb::handle name, std::uint64_t storage, std::uint64_t offset,
   entry.name = nb::borrow(name);
   entry.storage = storage;
   entry.address = offset;
-  entry.layout.dtype = &DTypeOf(dtype);
-  entry.layout.shape = ShapeOf(shape);
-  const std::int64_t itemsize = entry.layout.dtype->itemsize();
-  if (!strides.is_none()) {
-    entry.layout.strides = ShapeOf(strides);
-    if (entry.layout.strides.size() != entry.layout.shape.size()) {
-      throw nb::value_error("as many strides as lengths were expected");
+  OfTensor(name, [&] {
+    entry.layout.dtype = &DTypeOf(dtype, kPassAsBytes);
+    entry.layout.shape = ShapeOf(shape);
+    const std::int64_t itemsize = entry.layout.dtype->itemsize();
+    if (!strides.is_none()) {
+      entry.layout.strides = ShapeOf(strides);
+      if (entry.layout.strides.size() != entry.layout.shape.size()) {
+        throw nb::value_error("as many strides as lengths were expected");
+      }
+      std::tie(entry.nbytes, entry.is_dense) =
+          Measure(entry.layout.shape, entry.layout.strides, itemsize);
+    } else {
+      // What no shape can be is said of it when it is laid out.
+      const auto nbytes = DenseBytes(entry.layout.shape, itemsize);
+      if (nbytes.has_value()) {
+        entry.layout.strides = DenseStrides(entry.layout.shape);
+      }
+      entry.nbytes = nbytes.value_or(0);
     }
-    std::tie(entry.nbytes, entry.is_dense) =
-        Measure(entry.layout.shape, entry.layout.strides, itemsize);
-  } else {
-    // What no shape can be is said of it when it is laid out.
-    const auto nbytes = DenseBytes(entry.layout.shape, itemsize);
-    if (nbytes.has_value()) {
-      entry.layout.strides = DenseStrides(entry.layout.shape);
-    }
-    entry.nbytes = nbytes.value_or(0);
-  }
+  });
   entries_.push_back(std::move(entry));
 }
 

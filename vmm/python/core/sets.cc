@@ -113,7 +113,8 @@ nb::bytes PackTensors(const nb::dict& given, nb::handle type) {
   DLDevice device{};
   for (const auto [name, tensor] : tensors) {
     read.CheckType(name, tensor);
-    const std::uint64_t address = read.Read(tensor, &layout, &device);
+    const std::uint64_t address =
+        read.ReadNamed(name, tensor, &layout, &device);
     read.CheckNotLazy(name, tensor, layout.dtype);
     set.Add(NameOf(name), address, layout, MarkOfEmpty(address, device));
   }

@@ -52,6 +52,20 @@ inline std::int64_t Int64Of(nanobind::handle number) {
   return value;
 }
 
+// What `body` returns. What it raises of this module's own says of which tensor
+// of several, unless that has the empty name of one alone.
+template <typename Body>
+auto OfTensor(nanobind::handle name, const Body& body) {
+  try {
+    return body();
+  } catch (const nanobind::builtin_exception& raised) {
+    const std::string text = Utf8(nanobind::repr(name));
+    if (text == "''") throw;
+    throw nanobind::builtin_exception(
+        raised.type(), ("tensor " + text + ": " + raised.what()).c_str());
+  }
+}
+
 }  // namespace vmm::python
 
 #endif  // VMMSHARE_VMM_PYTHON_CORE_TEXT_H_
