@@ -20,8 +20,9 @@
 // duplicates handles into the client's process, and out of it. There a name is
 // `\\.\pipe\vmmshare-NAME`, the directory is always `\\.\pipe`, Adopt() takes
 // only an end that this process opened, and handles that a client sent are lost
-// if it ends before they are received; closing its end waits two seconds for
-// it. docs/porting.md states the contract; docs/security.md the threats.
+// if it hangs up or ends before they are received, with their message and what
+// came after it: UNAVAILABLE. Closing its end waits two seconds for it.
+// docs/porting.md states the contract; docs/security.md the threats.
 #ifndef VMMSHARE_PLATFORM_IPC_CHANNEL_H_
 #define VMMSHARE_PLATFORM_IPC_CHANNEL_H_
 

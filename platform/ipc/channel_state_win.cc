@@ -53,11 +53,17 @@ absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle pipe, Peer peer,
   return Channel(std::move(pipe), std::move(credentials), std::move(state));
 }
 
-Channel::State::~State() {
-  // Nothing was read yet when an event could not be made.
-  if (!read_event.has_value() || !taken_event.has_value()) return;
-  if (!broken) AwaitTaken();
+std::deque<OsHandle> Channel::State::LetGo() {
+  bool was_broken = false;
+  {
+    const MutexLock lock(mutex);
+    was_broken = broken;
+  }
+  if (!was_broken) AwaitTaken();
   DropUnread();
+  pipe = 0;
+  const MutexLock lock(mutex);
+  return std::exchange(parked, {});
 }
 
 Channel::State::Use::Use(Channel& channel) : channel_(channel) {
@@ -73,7 +79,8 @@ Channel::State::Use::~Use() {
   if (state_ == nullptr) return;
   const MutexLock lock(state_->mutex);
   if (--state_->users > 0 || !state_->broken) return;
-  state_->parked.clear();
+  // Closed after the pipe: Decode() tells by it whether they were still open.
+  const std::deque<OsHandle> parked = std::exchange(state_->parked, {});
   state_->DropUnread();
   state_->pipe = 0;
   channel_.socket_.Reset();
@@ -120,13 +127,23 @@ absl::StatusOr<Message> Channel::State::Decode(
       handle = TakePushed(value);
     }
     if (!handle.ok()) {
-      // A client that ended takes its handles along, and is no liar.
-      return end == End::kServer && PeerEnds() ? absl::UnavailableError("")
+      // A client that left takes its handles along, and is no liar.
+      return end == End::kServer && PeerLeft() ? absl::UnavailableError("")
                                                : handle.status();
     }
     message.handles.push_back(*std::move(handle));
   }
+  // A client closes its handles after the pipe. While that is open the numbers
+  // mean what they meant when they were sent; later they may be another's.
+  if (count > 0 && end == End::kServer &&
+      OtherEndIsClosed(Borrowed(pipe).get())) {
+    return absl::UnavailableError("");
+  }
   return message;
+}
+
+bool Channel::State::PeerLeft() const {
+  return OtherEndIsClosed(Borrowed(pipe).get()) || PeerEnds();
 }
 
 bool Channel::State::PeerEnds() const {

@@ -22,7 +22,6 @@ struct Channel::State {
 
   // The channel over `pipe`, connected to `peer`.
   static absl::StatusOr<Channel> MakeChannel(OsHandle pipe, Peer peer, End end);
-  ~State();
 
   // A call in progress. Notes that the channel is in use; the last one to
   // leave a broken channel hangs up.
@@ -41,8 +40,10 @@ struct Channel::State {
   };
 
   // The message that `packet` (all of one) is, with its handles taken over.
-  // UNAVAILABLE when its sender ended, and the handles with him.
+  // UNAVAILABLE when its sender hung up or ended, and the handles with him.
   absl::StatusOr<Message> Decode(absl::Span<const std::uint8_t> packet);
+  // Whether the peer has hung up, or its process ends.
+  bool PeerLeft() const;
   // Whether the peer's process has ended, or does so at this moment.
   bool PeerEnds() const;
   // Closes `count` parked handles. DATA_LOSS when there are not so many.
@@ -54,6 +55,11 @@ struct Channel::State {
   void AwaitTaken();
   // Takes over and closes the handles in messages that nobody received.
   void DropUnread();
+  // Ends what is read and sent here, for the pipe is closed next. Returns the
+  // handles that the peer has not taken. They must be closed after the pipe:
+  // until then the peer may duplicate them by their numbers. Of a second call
+  // nothing is left to do.
+  std::deque<OsHandle> LetGo() ABSL_LOCKS_EXCLUDED(mutex);
 
   End end = End::kServer;
   Peer peer;

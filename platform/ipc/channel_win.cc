@@ -63,6 +63,9 @@ Channel& Channel::operator=(Channel&& other) noexcept {
 Channel::~Channel() { Close(); }
 
 void Channel::Close() {
+  // Closed last, when nobody can take them any more for those that were sent.
+  std::deque<OsHandle> parked;
+  if (state_ != nullptr) parked = state_->LetGo();
   state_.reset();
   socket_.Reset();
 }

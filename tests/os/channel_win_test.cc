@@ -309,6 +309,45 @@ TEST_F(PipeTest, UnreadMessagesAreClosedWithTheirHandles) {
   EXPECT_LE(OpenHandleCount(), before + 2);
 }
 
+// Many: they get the numbers of handles that were closed before.
+std::vector<OsHandle> NewEvents() {
+  std::vector<OsHandle> events;
+  while (events.size() < 50) events.push_back(NewEvent());
+  return events;
+}
+
+// The client's handle is closed when it has waited for the server.
+TEST_F(PipeTest, AHandleOfAClientThatHungUpIsLostAndNoOtherIsTakenForIt) {
+  auto [server, client] = Must(Channel::Pair());
+  const OsHandle* const sent[] = {&event_};
+  Must(client.Send(1, Bytes("without handles"), {}, Late()));
+  Must(client.Send(2, Bytes("with one"), sent, Late()));
+  client.Close();
+  const std::vector<OsHandle> others = NewEvents();
+  EXPECT_EQ(Must(server.Receive(Late())).type, 1);
+  const absl::Status status = server.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_FALSE(server.is_open());
+}
+
+// And at once when a call of its own broke its channel.
+TEST_F(PipeTest, AHandleOfAClientWhoseChannelBrokeIsLostAndNoOtherIsTaken) {
+  auto [server, client] = Must(Channel::Pair());
+  const OsHandle* const sent[] = {&event_};
+  const Packet payload(kMaxPayload);
+  // The pipe's buffer fills up: nobody reads.
+  while (client.Send(1, payload, sent, absl::InfinitePast()).ok()) {
+  }
+  ASSERT_FALSE(client.is_open());
+  const std::vector<OsHandle> others = NewEvents();
+  absl::StatusOr<Message> message;
+  while ((message = server.Receive(Late())).ok()) {
+    ASSERT_EQ(message->handles.size(), 1u);
+    EXPECT_TRUE(IsSameObject(message->handles[0].get(), event_.get()));
+  }
+  EXPECT_TRUE(absl::IsUnavailable(message.status())) << message.status();
+}
+
 // Tells `address` what it is told to send; its own handles stay as they are.
 // args: an address, the packet's kind.
 int HostileClient(const std::vector<std::string>& args) {
