@@ -33,11 +33,14 @@ std::uint64_t Number(const FILETIME& time) {
 // connected had ended, the pipe would be closed, unless it gave its end away.
 bool IsStillThePeer(const OsHandle& process, const OsHandle& pipe,
                     std::uint64_t connected) {
-  FILETIME created, exited, kernel, user;
+  FILETIME created, exited, kernel, user, now;
   const std::intptr_t handle = process.get();
-  return ::GetProcessTimes(Raw(process), &created, &exited, &kernel, &user) !=
-             0 &&
-         Number(created) <= connected &&
+  if (::GetProcessTimes(Raw(process), &created, &exited, &kernel, &user) == 0) {
+    return false;
+  }
+  // Precise, and after the other: no process is younger than that.
+  ::GetSystemTimePreciseAsFileTime(&now);
+  return CanBePeer(Number(created), connected, Number(now)) &&
          !WaitForHandles(absl::MakeConstSpan(&handle, 1), absl::InfinitePast(),
                          {}, "")
               .ok() &&
@@ -77,6 +80,11 @@ std::uint64_t TimeOfDay() {
   FILETIME now;
   ::GetSystemTimeAsFileTime(&now);
   return Number(now);
+}
+
+bool CanBePeer(std::uint64_t created, std::uint64_t connected,
+               std::uint64_t now) {
+  return created <= connected || created > now;
 }
 
 absl::StatusOr<Peer> ReadClient(const OsHandle& pipe, std::uint64_t connected) {

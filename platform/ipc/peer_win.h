@@ -24,6 +24,12 @@ struct Peer {
 // The time of day by which process times are told, in units of 100 ns.
 std::uint64_t TimeOfDay();
 
+// Whether a process of the time `created` can be the peer of a connection of the
+// time `connected`. Not if it is younger. A time after `now` says nothing of its
+// age, only that the clock was set back since: it was made before that.
+bool CanBePeer(std::uint64_t created, std::uint64_t connected,
+               std::uint64_t now);
+
 // What the kernel recorded about the client of `pipe`, which is a server's
 // end. UNAVAILABLE when it has ended: its id may be another's by now, surely so
 // if that process is younger than `connected`, when there was a client already.

@@ -127,6 +127,15 @@ int StayingClient(const std::vector<std::string>& args) {
 }
 const bool kStayingClient = RegisterChild("staying_client", &StayingClient);
 
+// A service that began before the clock was set back serves and connects.
+TEST_F(PeerTest, AProcessOfATimeYetToComeIsNotTakenForAYoungerOne) {
+  EXPECT_TRUE(CanBePeer(/*created=*/90, /*connected=*/100, /*now=*/150));
+  EXPECT_TRUE(CanBePeer(/*created=*/100, /*connected=*/100, /*now=*/150));
+  EXPECT_FALSE(CanBePeer(/*created=*/120, /*connected=*/100, /*now=*/150));
+  EXPECT_FALSE(CanBePeer(/*created=*/150, /*connected=*/100, /*now=*/150));
+  EXPECT_TRUE(CanBePeer(/*created=*/200, /*connected=*/100, /*now=*/150));
+}
+
 TEST_F(PeerTest, AProcessThatIsYoungerThanTheConnectionIsNotItsClient) {
   OsHandle pipe = OwnPipe(address_);
   const std::uint64_t before = TimeOfDay();
