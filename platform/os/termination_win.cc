@@ -22,6 +22,8 @@ BOOL WINAPI Handle(DWORD event) { return OnConsoleEvent(event) ? TRUE : FALSE; }
 }  // namespace
 
 bool OnConsoleEvent(std::uint32_t event) {
+  // Only services are told, of whatever user. Nobody asks them to end.
+  if (event == CTRL_LOGOFF_EVENT) return true;
   ::SetEvent(Asked());
   if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) ::Sleep(INFINITE);
   return true;

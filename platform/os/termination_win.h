@@ -7,9 +7,10 @@
 
 namespace vmm::platform {
 
-// Wakes WaitForTermination(). Of `event` (CTRL_C_EVENT and so on) those whose
-// process Windows ends when this returns it does not return from: the process
-// ends by itself, once things are in order, or some seconds later by Windows.
+// Wakes WaitForTermination(), but not of a user who logs off. Of `event`
+// (CTRL_C_EVENT and so on) those whose process Windows ends when this returns it
+// does not return from: the process ends by itself, once things are in order, or
+// some seconds later by Windows.
 bool OnConsoleEvent(std::uint32_t event);
 
 }  // namespace vmm::platform

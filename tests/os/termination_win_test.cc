@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <windows.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "platform/os/termination.h"
 #include "tests/support/child.h"
 #include "tests/support/must.h"
@@ -38,6 +40,25 @@ TEST(Termination, IsInOrderWhenTheConsoleIsClosed) {
     Child child = Child::Start("orderly", {std::to_string(event)});
     EXPECT_EQ(child.Wait(), 0) << event;
   }
+}
+
+// A service, which Windows tells of every user who logs off.
+int Staying(const std::vector<std::string>& /*args*/) {
+  static std::atomic<bool> handled = false;
+  HoldTermination();
+  std::thread([] { handled = OnConsoleEvent(CTRL_LOGOFF_EVENT); }).detach();
+  const Deadline deadline = Late();
+  while (!handled && !deadline.Passed()) {
+    if (WaitForTermination(Deadline::In(absl::Milliseconds(5))).ok()) return 1;
+  }
+  if (!handled) return 2;
+  return absl::IsDeadlineExceeded(WaitForTermination(absl::InfinitePast())) ? 0
+                                                                            : 3;
+}
+const bool kStaying = testing::RegisterChild("staying", &Staying);
+
+TEST(Termination, IsNotAskedForWhenAUserLogsOff) {
+  EXPECT_EQ(Child::Start("staying", {}).Wait(), 0);
 }
 
 TEST(Termination, IsAskedForByControlC) {
