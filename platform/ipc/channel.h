@@ -124,7 +124,8 @@ class Channel {
   // Takes over a connected socket that the caller made (inherited from a
   // parent, say). It must be of the kind Pair() makes (INVALID_ARGUMENT), and
   // who made it allowed by `policy` (PERMISSION_DENIED). Children started later
-  // do not inherit it. Closed when it is refused.
+  // do not inherit it. Closed when it is refused. (Windows: a named pipe that
+  // was opened with FILE_FLAG_OVERLAPPED, in PIPE_READMODE_MESSAGE.)
   static absl::StatusOr<Channel> Adopt(OsHandle socket,
                                        const PeerPolicy& policy);
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/cancels_of.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/channel_state_win.h"
@@ -115,6 +116,7 @@ absl::StatusOr<Channel> Channel::Adopt(OsHandle socket,
         absl::StrCat("handle ", socket.get(),
                      " is not a connected named pipe in message mode"));
   }
+  RETURN_IF_ERROR(CheckPipeMode(socket));
   const bool is_server = (flags & PIPE_SERVER_END) != 0;
   const BOOL known = is_server
                          ? ::GetNamedPipeServerProcessId(Raw(socket), &own_pid)

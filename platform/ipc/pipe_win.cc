@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "platform/os/os_error.h"
 #include "platform/os/utf16_win.h"
 #include "platform/os/wait_win.h"
@@ -51,6 +52,11 @@ struct PipeLocalInformation {
   ULONG end;
 };
 constexpr ULONG kConnectedState = 3;
+
+// FileModeInformation, and of what it answers: FILE_SYNCHRONOUS_IO_ALERT and
+// FILE_SYNCHRONOUS_IO_NONALERT.
+constexpr int kModeInformation = 16;
+constexpr ULONG kSynchronous = 0x10 | 0x20;
 
 bool MeansHungUp(DWORD error) {
   return error == ERROR_BROKEN_PIPE || error == ERROR_NO_DATA ||
@@ -253,6 +259,38 @@ std::size_t PeekAhead(const OsHandle& pipe, absl::Span<std::uint8_t> buffer) {
     return 0;
   }
   return available == 0 ? 0 : std::size_t{read} + beyond;
+}
+
+absl::Status CheckPipeMode(const OsHandle& pipe) {
+  IO_STATUS_BLOCK status = {};
+  ULONG mode = 0;
+  // A system that does not tell is believed.
+  if (::NtQueryInformationFile(
+          Raw(pipe), &status, &mode, sizeof(mode),
+          static_cast<FILE_INFORMATION_CLASS>(kModeInformation)) >= 0 &&
+      (mode & kSynchronous) != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the pipe %d has the mode 0x%x: it was opened without "
+        "FILE_FLAG_OVERLAPPED, and no deadline would hold. Open it with that.",
+        pipe.get(), mode));
+  }
+  DWORD state = 0;
+  if (::GetNamedPipeHandleStateW(Raw(pipe), &state, nullptr, nullptr, nullptr,
+                                 nullptr, 0) == 0) {
+    return absl::InvalidArgumentError(
+        OsError(static_cast<int>(::GetLastError()),
+                absl::StrCat("GetNamedPipeHandleStateW(", pipe.get(), ")"))
+            .message());
+  }
+  constexpr DWORD kReading = PIPE_READMODE_MESSAGE | PIPE_WAIT;
+  if ((state & (PIPE_READMODE_MESSAGE | PIPE_NOWAIT)) == kReading) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the pipe %d has the state 0x%x, and not 0x%x (PIPE_READMODE_MESSAGE | "
+      "PIPE_WAIT), without which messages run together or none is waited for. "
+      "Set it by SetNamedPipeHandleState().",
+      pipe.get(), state, kReading));
 }
 
 bool OtherEndIsClosed(const OsHandle& pipe) {

@@ -55,6 +55,11 @@ absl::StatusOr<OsHandle> OpenPipe(const std::wstring& name,
                                   const std::string& address,
                                   Deadline deadline);
 
+// INVALID_ARGUMENT unless `pipe` is in the mode in which OpenPipe() and
+// CreatePipeInstance() open one: no call of the system's waits by itself, and
+// one message is read at a time.
+absl::Status CheckPipeMode(const OsHandle& pipe);
+
 // What ends a wait: the caller's event, and one that says the channel is broken.
 // An event, and not CancelIoEx() alone, which does not reach who is just about
 // to begin. Either may be null.

@@ -2,6 +2,10 @@
 // at the wrong moment. Whoever sends such things loses the connection, and no
 // handle of either process is opened or closed by it.
 #include <gmock/gmock.h>
+// First: the next one needs it.
+#include <windows.h>
+// After the line above.
+#include <winternl.h>
 
 #include <algorithm>
 #include <limits>
@@ -13,6 +17,11 @@
 #include "platform/os/process.h"
 #include "tests/os/win_test.h"
 #include "tests/support/child.h"
+
+// Exported by ntdll.dll.
+extern "C" NTSTATUS NTAPI
+NtQueryInformationFile(HANDLE file, PIO_STATUS_BLOCK status, void* information,
+                       ULONG length, FILE_INFORMATION_CLASS information_class);
 
 namespace vmm::platform {
 namespace {
@@ -476,6 +485,47 @@ TEST_F(PipeTest, APipeThatIsNoChannelsIsNotAdopted) {
   const OsHandle other = Own(write);
   EXPECT_TRUE(absl::IsInvalidArgument(Channel::Adopt(Own(read), {}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Channel::Adopt(NewEvent(), {}).status()));
+}
+
+// A client's end of `listener` that was opened with `flags` and set to `state`.
+OsHandle OpenedWith(const Listener& listener, DWORD flags, DWORD state) {
+  const HANDLE raw = ::CreateFileW(
+      Must(PipeName(listener.address())).c_str(), kPipeClientAccess,
+      /*sharing=*/0, nullptr, OPEN_EXISTING, flags, nullptr);
+  OsHandle pipe = Own(raw);
+  Check(::SetNamedPipeHandleState(raw, &state, nullptr, nullptr) != 0,
+        "a test's pipe could not be set");
+  return pipe;
+}
+
+TEST_F(PipeTest, APipeOnWhichMessagesRunTogetherIsNotAdopted) {
+  Must(Channel::Adopt(
+           OpenedWith(listener_, FILE_FLAG_OVERLAPPED, PIPE_READMODE_MESSAGE),
+           {})
+           .status());
+  for (const DWORD state :
+       {PIPE_READMODE_BYTE | PIPE_WAIT, PIPE_READMODE_MESSAGE | PIPE_NOWAIT}) {
+    const absl::Status status =
+        Channel::Adopt(OpenedWith(listener_, FILE_FLAG_OVERLAPPED, state), {})
+            .status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << state << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the state 0x"));
+  }
+}
+
+TEST_F(PipeTest, APipeOnWhichNoDeadlineHoldsIsNotAdopted) {
+  OsHandle pipe = OpenedWith(listener_, /*flags=*/0, PIPE_READMODE_MESSAGE);
+  IO_STATUS_BLOCK answered = {};
+  ULONG mode = 0;
+  constexpr int kModeInformation = 16;
+  if (::NtQueryInformationFile(
+          Raw(pipe), &answered, &mode, sizeof(mode),
+          static_cast<FILE_INFORMATION_CLASS>(kModeInformation)) < 0) {
+    GTEST_SKIP() << "this system (wine) does not tell how a handle was opened";
+  }
+  const absl::Status status = Channel::Adopt(std::move(pipe), {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("OVERLAPPED"));
 }
 
 }  // namespace
