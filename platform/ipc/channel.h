@@ -134,8 +134,10 @@ class Channel {
   // for a handle that is not open; DEADLINE_EXCEEDED when the peer does not
   // read; CANCELLED by `cancel`; UNAVAILABLE when the peer hung up or this end
   // is closed; RESOURCE_EXHAUSTED when the user has too many handles on their
-  // way until `deadline` (Linux: ETOOMANYREFS), and nothing was sent. After any
-  // error but these two, INVALID_ARGUMENT and this, the channel is closed.
+  // way until `deadline` (Linux: ETOOMANYREFS), and nothing was sent;
+  // PERMISSION_DENIED when this process may not put handles into the peer
+  // (Windows: it listens, and has fewer rights), and nothing was sent. After any
+  // error but these three and INVALID_ARGUMENT the channel is closed.
   // Tried before it waits: a message that fits is sent whatever `deadline` is.
   absl::Status Send(std::uint16_t type, absl::Span<const std::uint8_t> payload,
                     absl::Span<const OsHandle* const> handles,
@@ -149,7 +151,8 @@ class Channel {
   // process is at its descriptor limit, or carries a handle whose closing could
   // block (Linux: anything but memory, character devices, pipes and objects like
   // eventfds); PERMISSION_DENIED when the policy does
-  // not allow who sent it, of whose message nothing was looked at;
+  // not allow who sent it, of whose message nothing was looked at, and when this
+  // process may not take handles out of the peer (Windows, as Send());
   // RESOURCE_EXHAUSTED when too many handles that the peer's user sent block in
   // being closed. After these four the channel is closed and every handle that
   // came is closed, or being closed on a thread that nobody waits for.

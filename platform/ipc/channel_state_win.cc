@@ -104,7 +104,7 @@ absl::StatusOr<Message> Channel::State::Decode(
   absl::StatusOr<FrameHeader> header = DecodeFrame(frame, count);
   if (!header.ok()) return header.status();
   if (count > 0 && end == End::kServer && !peer.may_duplicate) {
-    return absl::DataLossError(absl::StrCat(
+    return absl::PermissionDeniedError(absl::StrCat(
         "it has ", count,
         " handles, and this process may not duplicate those of its sender"));
   }

@@ -40,7 +40,8 @@ struct Channel::State {
   };
 
   // The message that `packet` (all of one) is, with its handles taken over.
-  // UNAVAILABLE when its sender hung up or ended, and the handles with him.
+  // UNAVAILABLE when its sender hung up or ended, and the handles with him;
+  // PERMISSION_DENIED when this process may not duplicate them; DATA_LOSS.
   absl::StatusOr<Message> Decode(absl::Span<const std::uint8_t> packet);
   // Whether the peer has hung up, or its process ends.
   bool PeerLeft() const;

@@ -29,6 +29,10 @@ constexpr absl::Duration kTakenTimeout = absl::Seconds(1);
 // other end of a pipe is closed, but for a read, which would take messages.
 constexpr absl::Duration kHangUpInterval = absl::Milliseconds(5);
 
+constexpr char kNoDuplicates[] =
+    " (OpenProcess with PROCESS_DUP_HANDLE is refused). Run both as one user "
+    "with one integrity level, or let the one with more rights listen.";
+
 absl::Status ClosedError() {
   return absl::UnavailableError(
       "this channel is closed: it was closed here, or after an error; connect "
@@ -175,13 +179,10 @@ absl::Status Channel::Send(std::uint16_t type,
   State& state = *state_;
   const bool is_server = state.end == State::End::kServer;
   if (is_server && !handles.empty() && !state.peer.may_duplicate) {
-    Break();
-    return absl::PermissionDeniedError(absl::StrCat(
-        "this process may not duplicate handles into the peer, ",
-        Describe(peer_),
-        " (OpenProcess with PROCESS_DUP_HANDLE is refused). "
-        "Run both as one user with one integrity level, or let the one with "
-        "more rights listen."));
+    // Nothing was sent: the peer can be told why.
+    return absl::PermissionDeniedError(
+        absl::StrCat("this process may not duplicate handles into the peer, ",
+                     Describe(peer_), kNoDuplicates));
   }
 
   const std::array<std::uint8_t, kFrameHeaderSize> header =
@@ -286,6 +287,12 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     if (absl::IsUnavailable(message.status())) {
       Break();
       return HungUp(peer_);
+    }
+    if (absl::IsPermissionDenied(message.status())) {
+      Break();
+      return absl::PermissionDeniedError(absl::StrCat(
+          "a message from ", Describe(peer_), " was refused, and the ",
+          "connection ended: ", message.status().message(), kNoDuplicates));
     }
     if (!message.ok()) {
       state.peer_is_hostile = true;

@@ -5,6 +5,7 @@
 // First: the next one needs it.
 #include <windows.h>
 // After the line above.
+#include <sddl.h>
 #include <winternl.h>
 
 #include <algorithm>
@@ -12,9 +13,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/kernel_object_win.h"
 #include "platform/os/process.h"
+#include "platform/os/utf16_win.h"
 #include "tests/os/win_test.h"
 #include "tests/support/child.h"
 
@@ -421,6 +424,58 @@ TEST_F(PipeTest, ANumberThatIsRightInTheServerAndWrongInTheClientIsDataLoss) {
   EXPECT_EQ(child.Wait(), 0);
   EXPECT_LE(OpenHandleCount(), before);
   EXPECT_NE(::SetEvent(Raw(high)), 0) << "it was closed";
+}
+
+// Forbids its own user to duplicate its handles, hears why it gets none, and
+// sends one itself.
+int GuardedClient(const std::vector<std::string>& args) {
+  PSECURITY_DESCRIPTOR descriptor = nullptr;
+  const std::string text = absl::StrFormat(
+      "D:P(A;;0x%x;;;%s)", SYNCHRONIZE | PROCESS_QUERY_LIMITED_INFORMATION,
+      CurrentUser().text());
+  Check(::ConvertStringSecurityDescriptorToSecurityDescriptorW(
+            Must(ToUtf16(text)).c_str(), SDDL_REVISION_1, &descriptor,
+            nullptr) != 0,
+        "no security descriptor");
+  const LocalMemory owned = LocalMemory::Adopt(descriptor);
+  Check(::SetKernelObjectSecurity(::GetCurrentProcess(),
+                                  DACL_SECURITY_INFORMATION, descriptor) != 0,
+        "SetKernelObjectSecurity() failed");
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  const Message why = Must(channel.Receive(Late()));
+  EXPECT_EQ(Text(why.payload), "why");
+  EXPECT_TRUE(why.handles.empty());
+  const OsHandle event = NewEvent();
+  const OsHandle* const sent[] = {&event};
+  Must(channel.Send(1, {}, sent, Late()));
+  Must(channel.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kGuardedClient = RegisterChild("guarded_client", &GuardedClient);
+
+TEST_F(PipeTest, AListenerThatMayNotDuplicateSaysSoAndCanTellItsPeer) {
+  Child child = Child::Start("guarded_client", {listener_.address()});
+  Channel server = Must(listener_.Accept(Late()));
+  const OsHandle process =
+      OsHandle::Adopt(reinterpret_cast<std::intptr_t>(::OpenProcess(
+          PROCESS_DUP_HANDLE, FALSE, static_cast<DWORD>(child.pid()))));
+  if (process.has_value()) {
+    child.Kill();
+    child.Wait();
+    GTEST_SKIP() << "SeDebugPrivilege, or a system (wine) that does not "
+                    "guard processes: this one may open every other";
+  }
+  const OsHandle* const sent[] = {&event_};
+  const absl::Status refused = server.Send(1, Bytes("x"), sent, Late());
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("PROCESS_DUP_HANDLE"));
+  EXPECT_TRUE(server.is_open());
+  Must(server.Send(1, Bytes("why"), {}, Late()));
+  const absl::Status received = server.Receive(Late()).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(received)) << received;
+  EXPECT_THAT(std::string(received.message()), HasSubstr("PROCESS_DUP_HANDLE"));
+  EXPECT_FALSE(server.is_open());
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 // Connects, and stands still until it is killed.
