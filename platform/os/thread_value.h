@@ -16,8 +16,9 @@ class ThreadValue {
  public:
   // `end` is called in each thread that ends and whose value is not null, after
   // the destructors of its thread_local objects, and not in the thread that
-  // ends the process. Where the system has no room for another slot, threads
-  // keep no value. A library that `end` lies in is never unloaded any more.
+  // ends the process, where the value stays as it is. Where the system has no room
+  // for another slot, threads keep no value. A library that `end` lies in is never
+  // unloaded any more.
   explicit ThreadValue(void (*end)(void* value));
   ThreadValue(const ThreadValue&) = delete;
   ThreadValue& operator=(const ThreadValue&) = delete;
@@ -28,6 +29,7 @@ class ThreadValue {
   bool Set(void* value) const;
 
  private:
+  void (*end_)(void* value);
   std::uint32_t slot_ = 0;
   bool has_slot_ = false;
 };

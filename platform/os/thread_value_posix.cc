@@ -7,10 +7,10 @@ namespace vmm::platform {
 
 static_assert(sizeof(pthread_key_t) <= sizeof(std::uint32_t));
 
-ThreadValue::ThreadValue(void (*end)(void* value)) {
-  KeepLoaded(reinterpret_cast<void*>(end));
+ThreadValue::ThreadValue(void (*end)(void* value)) : end_(end) {
+  KeepLoaded(reinterpret_cast<void*>(end_));
   pthread_key_t key = 0;
-  has_slot_ = ::pthread_key_create(&key, end) == 0;
+  has_slot_ = ::pthread_key_create(&key, end_) == 0;
   slot_ = key;
 }
 

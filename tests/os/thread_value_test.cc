@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/os/unload.h"
+#include "tests/support/child.h"
 
 namespace vmm::platform {
 namespace {
@@ -70,6 +73,20 @@ TEST(ThreadValue, PointsToWhatIsStillThereWhenManyThreadsEnd) {
     std::thread([&] { ASSERT_TRUE(Value().Set(&counted)); }).join();
   }
   EXPECT_EQ(ends, kThreads);
+}
+
+// Ends with a value, of which nobody may hear any more.
+int EndsWithAValue(const std::vector<std::string>& /*args*/) {
+  static int something = 0;
+  static const ThreadValue value([](void*) { testing::KillThisProcess(); });
+  return value.Set(&something) ? 0 : 1;
+}
+const bool kEndsWithAValue =
+    testing::RegisterChild("ends_with_a_value", &EndsWithAValue);
+
+// Windows has ended all other threads by then, also who held a lock.
+TEST(ThreadValue, OfTheThreadThatEndsTheProcessIsNotHandedOver) {
+  EXPECT_EQ(testing::Child::Start("ends_with_a_value", {}).Wait(), 0);
 }
 
 // A plugin, or a DLL of a program's, that contains vmmshare.
