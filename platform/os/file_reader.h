@@ -16,7 +16,9 @@ namespace vmm::platform {
 // Move-only; reads may come from several threads.
 class FileReader {
  public:
-  // NOT_FOUND when there is none at `path` (UTF-8); others as the system answers.
+  // NOT_FOUND when there is none at `path` (UTF-8, of any length); others as the
+  // system answers. (Windows: INVALID_ARGUMENT when it is a folder. Elsewhere that
+  // is opened, has no bytes and cannot be read.)
   static absl::StatusOr<FileReader> Open(const std::string& path);
 
   // Bytes that it has now. 0 for what is no regular file.

@@ -1,6 +1,7 @@
 #include <windows.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,14 +11,45 @@
 #include "platform/os/utf16_win.h"
 
 namespace vmm::platform {
+namespace {
+
+// Paths that are as long are not found unless they say that they may be: a
+// folder's from here on, a file's from 260 on.
+constexpr DWORD kLongPath = 248;
+
+// `path` as Windows takes it, however long it is.
+std::wstring OfAnyLength(const std::wstring& path) {
+  // With the zero at its end.
+  const DWORD size = ::GetFullPathNameW(path.c_str(), 0, nullptr, nullptr);
+  if (size <= kLongPath) return path;
+  std::wstring full(size, L'\0');
+  const DWORD length =
+      ::GetFullPathNameW(path.c_str(), size, full.data(), nullptr);
+  if (length == 0 || length >= size) return path;
+  full.resize(length);
+  // It says so already, or names a device.
+  if (full.starts_with(L"\\\\?\\") || full.starts_with(L"\\\\.\\")) return path;
+  if (full.starts_with(L"\\\\")) return L"\\\\?\\UNC\\" + full.substr(2);
+  return L"\\\\?\\" + full;
+}
+
+}  // namespace
 
 absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::wstring wide, ToUtf16(path));
+  ASSIGN_OR_RETURN(const std::wstring given, ToUtf16(path));
+  const std::wstring wide = OfAnyLength(given);
   const HANDLE raw =
       ::CreateFileW(wide.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr,
                     OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, nullptr);
   if (raw == INVALID_HANDLE_VALUE) {
-    return OsError(static_cast<int>(::GetLastError()),
+    const DWORD error = ::GetLastError();
+    const DWORD attributes = ::GetFileAttributesW(wide.c_str());
+    if (attributes != INVALID_FILE_ATTRIBUTES &&
+        (attributes & FILE_ATTRIBUTE_DIRECTORY) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "CreateFileW(", path, "): it is a folder; name a file in it"));
+    }
+    return OsError(static_cast<int>(error),
                    absl::StrCat("CreateFileW(", path, ")"));
   }
   return FileReader(OsHandle::Adopt(reinterpret_cast<std::intptr_t>(raw)),
