@@ -25,7 +25,8 @@ class Library {
   // The library at the absolute `path`: a regular file that belongs to root or
   // to this user and that others may not write (FAILED_PRECONDITION).
   // INVALID_ARGUMENT for a relative path, NOT_FOUND for a missing file.
-  // On Windows, what it needs itself comes from System32 alone.
+  // On Windows the path is UTF-8 (INVALID_ARGUMENT otherwise), and what the library
+  // needs itself comes from System32 alone.
   static absl::StatusOr<Library> OpenPath(const std::string& path);
 
   // The address of `symbol`, or null.

@@ -170,7 +170,8 @@ absl::StatusOr<Library> Library::OpenSystem(const std::string& name) {
 
 absl::StatusOr<Library> Library::OpenPath(const std::string& path) {
   absl::StatusOr<std::wstring> wide = ToUtf16(path);
-  if (!wide.ok() || !IsAbsolute(path)) {
+  if (!wide.ok()) return wide.status();
+  if (!IsAbsolute(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", path,
                      "\" is not an absolute path on a drive (C:\\...); a "

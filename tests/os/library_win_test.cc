@@ -105,6 +105,16 @@ TEST_F(LibraryTest, APathIsAbsoluteAndOnADrive) {
   }
 }
 
+// As argv gives it, in a code page of Windows.
+TEST_F(LibraryTest, APathThatIsNoUtf8IsNotCalledRelative) {
+  const absl::Status status =
+      Library::OpenPath("C:\\Users\\J\xF6rg\\driver.dll").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not UTF-8"));
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::Not(HasSubstr("absolute")));
+}
+
 TEST_F(LibraryTest, AMissingFileIsNotFound) {
   const absl::Status status =
       Library::OpenPath("C:\\no such folder\\x.dll").status();
