@@ -84,8 +84,7 @@ class Turn {
         return absl::DeadlineExceededError(absl::StrCat(
             call, "(): another release or restore of the ", of_.size,
             " bytes went on until the timeout, and nothing was done. Call "
-            "again "
-            "when that has ended, or with a longer timeout."));
+            "again when that has ended, or with a longer timeout."));
       }
       of_.turn_given.WaitFor(of_.turn_mutex, deadline.Slice());
     }
@@ -205,8 +204,7 @@ vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
     if (restorable->turn_taken) {
       return absl::FailedPreconditionError(
           "the memory is being released or restored by another call, so there "
-          "is "
-          "no lease to look at. Look again when that has ended.");
+          "is no lease to look at. Look again when that has ended.");
     }
     const vmm::platform::MutexLock lock(restorable->mutex);
     return vmm::c::ReportLease(

@@ -44,6 +44,12 @@ inline void RelaxCaptureForThread(const platform::Driver& driver) {
   driver->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
+// Whether the driver refused a call because of a capture.
+inline bool IsOfCapture(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 // Whether `stream` is captured, so that nobody may ask how far it is. So is the
 // default stream of a context in which a blocking stream is captured. Errors as
 // the driver answers.

@@ -114,9 +114,7 @@ bool MayPass(const absl::Status& reason) {
     return true;
   }
   const std::optional<CUresult> result = platform::ResultOf(reason);
-  return result.has_value() &&
-         *result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
-         *result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  return result.has_value() && IsOfCapture(*result);
 }
 
 absl::Status TryKind(const Device& device, HandleKind kind) {

@@ -25,12 +25,6 @@ constexpr std::uint64_t kFirstSegments = 64;
 constexpr std::uint64_t kReserved = 4;
 constexpr std::uint64_t kBlocks = 4;
 
-// Whether a driver refuses a call because a stream is captured.
-bool IsOfCapture(CUresult result) {
-  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
-         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-}
-
 absl::Status TooLarge(const Request& request) {
   return absl::ResourceExhaustedError(absl::StrCat(
       request.size, " bytes are more than a range of the pool can have"));
