@@ -34,9 +34,8 @@ constexpr int kRanks = 4;
 // after.
 constexpr int kSteps = 16;
 constexpr absl::Duration kTime = absl::Milliseconds(1500);
-// How late a rank may be, beside what the machine is late by. A sanitizer's takes
-// seconds of a busy machine to free what it has; the test is here for its
-// findings, and for ranks that hang.
+// How late a rank may be. A sanitizer's takes seconds of a busy machine to free
+// what it has; the test is here for its findings, and for ranks that hang.
 constexpr bool kSanitized = VMMSHARE_JOB_KILLS < 1000;
 constexpr absl::Duration kGrace = absl::Seconds(kSanitized ? 20 : 1);
 // What a handshake takes when nobody dies, on a busy machine.

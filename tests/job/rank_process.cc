@@ -2,15 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <condition_variable>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -85,46 +82,6 @@ fabric::Handle StaleHandle() {
       {.size = 1, .sharing = SharePolicy::Require(HandleKind::kFabric)}));
   return Must(MakeFabricTicket(memory.shareable())).handles[0];
 }
-
-// What the machine is late by once `deadline` has passed: how much longer than it
-// asked for a thread slept that does nothing else.
-class Lateness {
- public:
-  explicit Lateness(absl::Time deadline)
-      : thread_([this, deadline] { Sleep(deadline); }) {}
-  Lateness(const Lateness&) = delete;
-  Lateness& operator=(const Lateness&) = delete;
-  ~Lateness() { Until(absl::InfinitePast()); }
-
-  // Ends it.
-  absl::Duration Until(absl::Time end) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!end_.has_value()) end_ = end;
-    }
-    ended_.notify_all();
-    if (thread_.joinable()) thread_.join();
-    return late_;
-  }
-
- private:
-  void Sleep(absl::Time due) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;; due = absl::Now() + absl::Milliseconds(10)) {
-      ended_.wait_until(lock, absl::ToChronoTime(due),
-                        [this] { return end_.has_value(); });
-      const absl::Time woke = std::min(absl::Now(), end_.value_or(absl::Now()));
-      late_ += std::max(woke - due, absl::ZeroDuration());
-      if (end_.has_value()) return;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::optional<absl::Time> end_;
-  absl::Duration late_;
-  std::thread thread_;
-};
 
 class FileExchange final : public fabric::Exchange {
  public:
@@ -213,16 +170,15 @@ std::string CellText(const fabric::JobMatrix& matrix, int importer, int owner) {
                        });
 }
 
-void Report(const RankTask& task, absl::Time deadline, Lateness& machines,
+void Report(const RankTask& task, absl::Time deadline,
             const std::vector<absl::Time>& puts, const absl::Status& status,
             const fabric::JobMatrix* matrix) {
   const auto line = [](const absl::Status& of) {
     return absl::StrReplaceAll(of.message(), {{"\n", " "}});
   };
-  const absl::Time now = absl::Now();
-  std::string text = absl::StrCat(
-      absl::ToInt64Microseconds(now - deadline - machines.Until(now)), " ",
-      absl::ToUnixMicros(deadline - task.time), " ", puts.size());
+  std::string text =
+      absl::StrCat(absl::ToInt64Microseconds(absl::Now() - deadline), " ",
+                   absl::ToUnixMicros(deadline - task.time), " ", puts.size());
   for (absl::Time put : puts) {
     absl::StrAppend(&text, " ", absl::ToUnixMicros(put));
   }
@@ -447,7 +403,6 @@ RankTask FromWords(const std::vector<std::string>& words) {
 
 void RunTask(const RankTask& task) {
   const absl::Time deadline = absl::Now() + task.time;
-  Lateness machines(deadline);
   const std::vector<Device> devices = Must(Device::All(TestDriver()));
   const Device& device =
       devices[static_cast<std::size_t>(task.rank) % devices.size()];
@@ -460,8 +415,7 @@ void RunTask(const RankTask& task) {
   if (!task.symmetric) {
     const job::HandshakeResult met =
         job::Handshake(device, exchange, {.job = options}, deadline);
-    Report(task, deadline, machines, exchange.puts(), met.status,
-           &met.matrix.details());
+    Report(task, deadline, exchange.puts(), met.status, &met.matrix.details());
     return;
   }
   job::SymmetricOptions how;
@@ -477,7 +431,7 @@ void RunTask(const RankTask& task) {
     if (!status.ok()) break;
     status = UseMeetings(*memory, device, exchange, mechanism);
   }
-  Report(task, deadline, machines, exchange.puts(), status, nullptr);
+  Report(task, deadline, exchange.puts(), status, nullptr);
 }
 
 int RunRank(const std::vector<std::string>& words) {

@@ -40,9 +40,8 @@ Child StartRank(const RankTask& task,
 
 // What it was told.
 struct RankReport {
-  bool there = false;  // It ended by itself.
-  // Less what a thread that only sleeps was late by since. Negative: before.
-  absl::Duration after_deadline;
+  bool there = false;             // It ended by itself.
+  absl::Duration after_deadline;  // Negative: before.
   absl::Time began;
   std::vector<absl::Time> puts;  // When it had put its card, its row.
   std::string code;              // "OK", "DEADLINE_EXCEEDED", ...
