@@ -159,7 +159,7 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
       if (block->freed_on == stream) held.insert(share_of(*block));
     }
   }
-  const absl::Status passed = AwaitStream(device_, context, stream, deadline);
+  absl::Status passed = AwaitStream(device_, context, stream, deadline);
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), stream));
