@@ -44,7 +44,7 @@ TEST(ToolRun, MisuseSaysWhatWasExpectedAndWhereHelpIs) {
       {{"doctor", "--timeout=0"}, "--timeout=0", "vmmshare doctor --help"},
       {{"keep", "--max-names=0"}, "--max-names=0", "vmmshare keep --help"},
       {{"weights"}, "expected list, show", "vmmshare weights --help"},
-      {{"weights", "put", "a"}, "python -m", "vmmshare weights --help"},
+      {{"weights", "put", "a"}, "python3 -m", "vmmshare weights --help"},
   };
   for (const auto& each : cases) {
     const Said said = RunWith(each.words);

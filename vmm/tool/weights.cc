@@ -200,11 +200,11 @@ absl::StatusOr<WeightsOptions> ParseWeightsOptions(
   };
   take(&options.verb);
   if (options.verb != "list") take(&options.name);
-  const auto asks_for_help = [](const std::string& word) {
-    return word == "--help" || word == "-h";
-  };
-  // Its files and options are not looked at here.
-  if (options.verb == "put" && std::none_of(next, words.end(), asks_for_help)) {
+  if (options.verb == "put") {  // Its files and options are not looked at here.
+    options.help = std::any_of(next, words.end(), [](const std::string& word) {
+      return word == "--help" || word == "-h";
+    });
+    if (options.help) return options;
     return absl::InvalidArgumentError(
         "`weights put` reads safetensors files, and is a command of the Python "
         "package: `python3 -m vmmshare weights put`");
