@@ -345,101 +345,95 @@ Device DeviceThatIsAsked() {
   return Must(Device::ByOrdinal(ChangedDriver(table), 0));
 }
 
+// A block of a pool of its own, freed on a stream that is held while a peer has it.
+class PoolTicketsOfAHeldStream : public PoolTickets {
+ protected:
+  void SetUp() override {
+    PoolTickets::SetUp();
+    if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
+      GTEST_SKIP() << "this driver cannot hold a stream";
+    }
+  }
+  void FreeWhatAPeerHas(std::uint64_t size, std::uint64_t cap = 0) {
+    held_.emplace(device);
+    own_ = Must(Pool::Create(DeviceThatIsAsked(), SmallSegments(cap)));
+    share_ = Must(endpoint_->Serve(*own_));
+    subscriber_ = Subscribe(*share_);
+    block_ = Must(own_->Allocate(size, held_->get()));
+    theirs_ = Must(subscriber_->Import(Must(own_->Export(block_)), Late()));
+    Must(own_->Free(block_, held_->get()));
+  }
+
+  std::optional<HeldStream> held_;
+  std::unique_ptr<Pool> own_;
+  std::optional<Share> share_;
+  std::unique_ptr<ImportedPool> subscriber_;
+  CUdeviceptr block_ = 0;
+  std::optional<ImportedBlock> theirs_;
+};
+
 // While ReleaseStream() waits, and somebody looks at the pool. The program may
 // end the stream when it returns.
-TEST_F(PoolTickets, ABlockGivenBackWhileItsStreamIsReleasedWaitsForNoStream) {
-  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
-    GTEST_SKIP() << "this driver cannot hold a stream";
-  }
-  HeldStream held(device);
-  const std::unique_ptr<Pool> pool =
-      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
-  const Share publication = Must(endpoint_->Serve(*pool));
-  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
-  const CUdeviceptr block = Must(pool->Allocate(kMiB, held.get()));
-  std::optional<ImportedBlock> theirs =
-      Must(peer->Import(Must(pool->Export(block)), Late()));
-  Must(pool->Free(block, held.get()));
-  EXPECT_EQ(pool->statistics().held, kMiB);
+TEST_F(PoolTicketsOfAHeldStream, ABlockGivenBackMeanwhileWaitsForNoStream) {
+  FreeWhatAPeerHas(kMiB);
+  EXPECT_EQ(own_->statistics().held, kMiB);
   bool is_called = false;
   AtEventQuery() = [&] {
     is_called = true;
-    theirs.reset();
-    const PoolStatistics now = pool->statistics();
+    theirs_.reset();
+    const PoolStatistics now = own_->statistics();
     EXPECT_EQ(now.held, 0u);
     EXPECT_EQ(now.pending, kMiB);
-    held.Release();
+    held_->Release();
   };
-  Must(pool->ReleaseStream(held.get(), Late()));
+  Must(own_->ReleaseStream(held_->get(), Late()));
   ASSERT_TRUE(is_called);
-  EXPECT_EQ(pool->statistics().held, 0u);
-  EXPECT_EQ(pool->statistics().pending, 0u) << "it asks after the stream";
-  EXPECT_EQ(pool->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(own_->statistics().held, 0u);
+  EXPECT_EQ(own_->statistics().pending, 0u) << "it asks after the stream";
+  EXPECT_EQ(own_->CheckInvariants(), absl::OkStatus());
 }
 
 // The same when ReleaseStream() gives up: then it waits for its stream.
-TEST_F(PoolTickets, ABlockGivenBackWhileItsStreamIsNotReleasedWaitsForIt) {
-  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
-    GTEST_SKIP() << "this driver cannot hold a stream";
-  }
-  HeldStream held(device);
-  const std::unique_ptr<Pool> pool =
-      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
-  const Share publication = Must(endpoint_->Serve(*pool));
-  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
-  const CUdeviceptr block = Must(pool->Allocate(kMiB, held.get()));
-  std::optional<ImportedBlock> theirs =
-      Must(peer->Import(Must(pool->Export(block)), Late()));
-  Must(pool->Free(block, held.get()));
-  AtEventQuery() = [&] { theirs.reset(); };
-  EXPECT_EQ(pool->ReleaseStream(held.get(), absl::Now()).code(),
+TEST_F(PoolTicketsOfAHeldStream, ABlockGivenBackWaitsForOneThatIsNotReleased) {
+  FreeWhatAPeerHas(kMiB);
+  AtEventQuery() = [&] { theirs_.reset(); };
+  EXPECT_EQ(own_->ReleaseStream(held_->get(), absl::Now()).code(),
             Code::kDeadlineExceeded);
-  EXPECT_EQ(pool->statistics().pending, kMiB);
+  EXPECT_EQ(own_->statistics().pending, kMiB);
   // The stream itself has it again.
-  const CUdeviceptr again = Must(pool->Allocate(kMiB, held.get()));
-  EXPECT_EQ(again, block);
-  Must(pool->Free(again, held.get()));
-  held.Release();
-  Must(pool->ReleaseStream(held.get(), Late()));
-  EXPECT_EQ(pool->statistics().pending, 0u);
+  const CUdeviceptr again = Must(own_->Allocate(kMiB, held_->get()));
+  EXPECT_EQ(again, block_);
+  Must(own_->Free(again, held_->get()));
+  held_->Release();
+  Must(own_->ReleaseStream(held_->get(), Late()));
+  EXPECT_EQ(own_->statistics().pending, 0u);
 }
 
 // Nothing is refused that can serve when the stream has been released.
-TEST_F(PoolTickets, AtTheCapABlockGivenBackWhileItsStreamIsReleasedServes) {
-  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
-    GTEST_SKIP() << "this driver cannot hold a stream";
-  }
-  HeldStream held(device);
+TEST_F(PoolTicketsOfAHeldStream, AtTheCapABlockGivenBackMeanwhileServes) {
+  FreeWhatAPeerHas(4 * kMiB, 4 * kMiB);
   const Stream other;
-  const std::unique_ptr<Pool> pool =
-      Must(Pool::Create(DeviceThatIsAsked(), SmallSegments(4 * kMiB)));
-  const Share publication = Must(endpoint_->Serve(*pool));
-  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
-  const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, held.get()));
-  std::optional<ImportedBlock> theirs =
-      Must(peer->Import(Must(pool->Export(block)), Late()));
-  Must(pool->Free(block, held.get()));
   CUcontext context = nullptr;
   ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
   std::future<absl::StatusOr<CUdeviceptr>> served;
   AtEventQuery() = [&] {
-    theirs.reset();
+    theirs_.reset();
     served = std::async(std::launch::async, [&] {
       EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
-      return pool->Allocate(4 * kMiB, other.get());
+      return own_->Allocate(4 * kMiB, other.get());
     });
     // It ends only when the stream is released, unless it is refused.
     served.wait_for(std::chrono::milliseconds(200));
-    held.Release();
+    held_->Release();
   };
-  Must(pool->ReleaseStream(held.get(), Late()));
+  Must(own_->ReleaseStream(held_->get(), Late()));
   ASSERT_TRUE(served.valid());
   const absl::StatusOr<CUdeviceptr> second = served.get();
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ(*second, block);
-  Must(pool->Free(*second, other.get()));
-  Must(pool->ReleaseStream(other.get(), Late()));
-  EXPECT_EQ(pool->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(*second, block_);
+  Must(own_->Free(*second, other.get()));
+  Must(own_->ReleaseStream(other.get(), Late()));
+  EXPECT_EQ(own_->CheckInvariants(), absl::OkStatus());
 }
 
 // While ReleaseStream() waits, the stream gets more work, and a block that a
