@@ -85,11 +85,6 @@ void Turn::Give() {
   given_.NotifyOne();
 }
 
-void StreamTraits::Close(const Value& value) {
-  platform::ReportReleaseFailure(value.driver->Error(
-      (*value.driver)->cuStreamDestroy(value.stream), "cuStreamDestroy()"));
-}
-
 absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Make(
     const Device& device, CUdeviceptr first, std::uint64_t count) {
   absl::StatusOr<int> node = HostNodeOf(device);
@@ -106,14 +101,10 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Make(
   const platform::Driver& driver = device.driver();
   absl::StatusOr<CurrentContext> current = context->MakeCurrent();
   if (!current.ok()) return current.status();
-  CUstream stream = nullptr;
-  if (CUresult r = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuStreamCreate(CU_STREAM_NON_BLOCKING)");
-  }
+  ASSIGN_OR_RETURN(OwnedStream stream, MakeOwnStream(driver));
   std::unique_ptr<DeviceMemory> made(new DeviceMemory(
       driver, first, count, *std::move(context), *std::move(landing)));
-  made->stream_ = platform::Owned<StreamTraits>::Adopt({driver, stream});
+  made->stream_ = std::move(stream);
   return made;
 }
 

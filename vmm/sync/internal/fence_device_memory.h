@@ -19,33 +19,20 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "platform/base/mutex.h"
-#include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "platform/os/deadline.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/own_stream.h"
 #include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_memory.h"
 
 namespace vmm::fence {
-
-struct StreamUse {
-  std::optional<platform::Driver> driver;
-  CUstream stream = nullptr;
-};
-
-struct StreamTraits {
-  using Value = StreamUse;
-  static Value Nothing() { return {}; }
-  static bool Holds(const Value& value) { return value.stream != nullptr; }
-  static void Close(const Value& value);
-};
 
 // What one thread at a time has. Others wait for it by a deadline each, for who has
 // it may be waiting for a device that does not answer.
@@ -121,7 +108,7 @@ class DeviceMemory final : public Memory {
   Turn turn_;
   // Where copies arrive.
   std::unique_ptr<Allocation> landing_ ABSL_GUARDED_BY(turn_);
-  platform::Owned<StreamTraits> stream_;
+  OwnedStream stream_;
   // The stream's work may not be done.
   bool busy_ ABSL_GUARDED_BY(turn_) = false;
 };
