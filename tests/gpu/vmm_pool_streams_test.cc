@@ -468,14 +468,37 @@ TEST_F(PoolStreamsTest, APoolEndsWhenAnotherHasTakenWhatItKeptIdle) {
   EXPECT_EQ(ended, std::future_status::timeout) << "under the other's hands";
 }
 
-TEST_F(PoolStreamsTest, WhatAnotherPoolKeepsIdleMakesRoomForAReserve) {
+// Two pools of DeviceOfTodo(), of which the first keeps 4 MiB idle.
+std::pair<std::unique_ptr<Pool>, std::unique_ptr<Pool>> OneIdleAndAnother() {
   const Device its = DeviceOfTodo();
   const PoolOptions small = {.first_segment_size = 4 * kMiB,
                              .max_segment_size = 4 * kMiB};
-  const std::unique_ptr<Pool> first = Must(Pool::Create(its, small));
-  const std::unique_ptr<Pool> second = Must(Pool::Create(its, small));
+  std::unique_ptr<Pool> first = Must(Pool::Create(its, small));
   const CUdeviceptr block = Must(first->Allocate(4 * kMiB, nullptr));
   EXPECT_TRUE(first->Free(block, nullptr).ok());
+  return {std::move(first), Must(Pool::Create(its, small))};
+}
+
+// Has another thread begin to allocate 4 MiB of `pool` when somebody unmaps: it
+// ends only after that, unless it is refused.
+void AllocateAtUnmap(Pool& pool, const BlockOptions& options,
+                     std::future<absl::Status>& served) {
+  Todo().at_unmap = [&pool, options, &served] {
+    CUcontext context = nullptr;
+    EXPECT_EQ(TestDriver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+    const auto begins = std::make_shared<std::promise<void>>();
+    served = std::async(std::launch::async, [&pool, options, context, begins] {
+      EXPECT_EQ(TestDriver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+      begins->set_value();
+      return pool.Allocate(4 * kMiB, nullptr, options).status();
+    });
+    begins->get_future().wait();
+    served.wait_for(std::chrono::milliseconds(200));
+  };
+}
+
+TEST_F(PoolStreamsTest, WhatAnotherPoolKeepsIdleMakesRoomForAReserve) {
+  const auto [first, second] = OneIdleAndAnother();
   Todo().is_full = true;
   Todo().is_full_until_unmap = true;
   EXPECT_EQ(second->Reserve(4 * kMiB, nullptr), absl::OkStatus());
@@ -490,29 +513,11 @@ TEST_F(PoolStreamsTest, WhatAnotherPoolKeepsIdleMakesRoomForAReserve) {
 // A device is full until what one thread gives back is unmapped. Who needs it in
 // another pool waits.
 TEST_F(PoolStreamsTest, WhatAnotherPoolIsGivingBackServesThisOne) {
-  const Device its = DeviceOfTodo();
-  const PoolOptions small = {.first_segment_size = 4 * kMiB,
-                             .max_segment_size = 4 * kMiB};
-  const std::unique_ptr<Pool> first = Must(Pool::Create(its, small));
-  const std::unique_ptr<Pool> second = Must(Pool::Create(its, small));
-  const CUdeviceptr block = Must(first->Allocate(4 * kMiB, nullptr));
-  EXPECT_TRUE(first->Free(block, nullptr).ok());
-  CUcontext context = nullptr;
-  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
-  std::promise<void> begins;
+  const auto [first, second] = OneIdleAndAnother();
   std::future<absl::Status> served;
   Todo().is_full = true;
   Todo().is_full_until_unmap = true;
-  Todo().at_unmap = [&] {
-    served = std::async(std::launch::async, [&] {
-      EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
-      begins.set_value();
-      return second->Allocate(4 * kMiB, nullptr).status();
-    });
-    begins.get_future().wait();
-    // It ends only after the trim, unless it is refused.
-    served.wait_for(std::chrono::milliseconds(200));
-  };
+  AllocateAtUnmap(*second, {}, served);
   EXPECT_EQ(Must(first->Trim()), 4 * kMiB);
   ASSERT_TRUE(served.valid());
   EXPECT_EQ(served.get(), absl::OkStatus());
@@ -530,20 +535,8 @@ TEST_F(PoolStreamsTest, AtTheCapWhatIsBeingTrimmedServesAnotherDomain) {
   const SharingDomain other = pool->NewDomain();
   const CUdeviceptr block = Must(pool->Allocate(4 * kMiB, nullptr));
   EXPECT_TRUE(pool->Free(block, nullptr).ok());
-  CUcontext context = nullptr;
-  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
-  std::promise<void> begins;
   std::future<absl::Status> served;
-  Todo().at_unmap = [&] {
-    served = std::async(std::launch::async, [&] {
-      EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
-      begins.set_value();
-      return pool->Allocate(4 * kMiB, nullptr, {.domain = other}).status();
-    });
-    begins.get_future().wait();
-    // It ends only after the trim, unless it is refused.
-    served.wait_for(std::chrono::milliseconds(200));
-  };
+  AllocateAtUnmap(*pool, {.domain = other}, served);
   EXPECT_EQ(Must(pool->Trim()), 4 * kMiB);
   ASSERT_TRUE(served.valid());
   EXPECT_EQ(served.get(), absl::OkStatus());
