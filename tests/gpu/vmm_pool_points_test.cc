@@ -25,10 +25,10 @@ using ::testing::HasSubstr;
 // A block that was freed on a stream.
 class Freed {
  public:
-  explicit Freed(CUstream stream) : backlog(stream) {
+  explicit Freed(CUstream stream) : backlog(stream, /*first_epoch=*/1) {
     block_.size = pool::OffsetHeap::kGranule;
     block_.address = CUdeviceptr{1} << 40;
-    backlog.Add(&block_);
+    backlog.Add(&block_, backlog.open_epoch());
   }
 
  private:

@@ -345,6 +345,17 @@ Device DeviceThatIsAsked() {
   return Must(Device::ByOrdinal(ChangedDriver(table), 0));
 }
 
+// Has what comes on `stream` wait for all that is on `other`.
+void BeBehind(CUstream stream, CUstream other) {
+  const platform::Driver driver = TestDriver();
+  CUevent event = nullptr;
+  EXPECT_EQ(driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuEventRecord(event, other), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuEventDestroy(event), CUDA_SUCCESS);
+}
+
 // A block of a pool of its own, freed on a stream that is held while a peer has it.
 class PoolTicketsOfAHeldStream : public PoolTickets {
  protected:
@@ -391,6 +402,45 @@ TEST_F(PoolTicketsOfAHeldStream, ABlockGivenBackMeanwhileWaitsForNoStream) {
   EXPECT_EQ(own_->statistics().held, 0u);
   EXPECT_EQ(own_->statistics().pending, 0u) << "it asks after the stream";
   EXPECT_EQ(own_->CheckInvariants(), absl::OkStatus());
+}
+
+// Nor for its end: the stream itself has it at once.
+TEST_F(PoolTicketsOfAHeldStream, ABlockGivenBackMeanwhileServesItsStream) {
+  FreeWhatAPeerHas(4 * kMiB, 4 * kMiB);
+  CUdeviceptr again = 0;
+  AtEventQuery() = [&] {
+    theirs_.reset();
+    again = Must(own_->Allocate(4 * kMiB, held_->get()));
+    held_->Release();
+  };
+  Must(own_->ReleaseStream(held_->get(), Late()));
+  EXPECT_EQ(again, block_);
+  Must(own_->Free(again, held_->get()));
+  Must(own_->ReleaseStream(held_->get(), Late()));
+  EXPECT_EQ(own_->CheckInvariants(), absl::OkStatus());
+}
+
+// Two threads release a stream that goes on. One of them has done so when a block
+// is freed behind work that the other does not wait for.
+TEST_F(PoolTicketsOfAHeldStream, WhatIsFreedBetweenTwoReleasesWaits) {
+  own_ = Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
+  held_.emplace(device);
+  const Stream stream;
+  const CUdeviceptr first = Must(own_->Allocate(4 * kMiB, stream.get()));
+  const CUdeviceptr second = Must(own_->Allocate(4 * kMiB, stream.get()));
+  Must(own_->Free(first, stream.get()));
+  AtEventQuery() = [&] {
+    Must(own_->ReleaseStream(stream.get(), Late()));
+    BeBehind(stream.get(), held_->get());
+    Must(own_->Free(second, stream.get()));
+    Must(own_->Trim());
+  };
+  Must(own_->ReleaseStream(stream.get(), Late()));
+  EXPECT_EQ(own_->statistics().pending, 4 * kMiB);
+  EXPECT_EQ(Must(own_->Trim()), 0u) << "the GPU may still use it";
+  held_->Release();
+  stream.Sync();
+  EXPECT_EQ(Must(own_->Trim()), 4 * kMiB);
 }
 
 // The same when ReleaseStream() gives up: then it waits for its stream.
@@ -456,13 +506,7 @@ TEST_F(PoolTickets, ABlockThatIsFreedWhileItsStreamIsReleasedWaitsForIt) {
   bool is_called = false;
   AtEventQuery() = [&] {
     is_called = true;
-    CUevent event = nullptr;
-    EXPECT_EQ(driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING),
-              CUDA_SUCCESS);
-    EXPECT_EQ(driver()->cuEventRecord(event, held.get()), CUDA_SUCCESS);
-    EXPECT_EQ(driver()->cuStreamWaitEvent(stream.get(), event, 0),
-              CUDA_SUCCESS);
-    EXPECT_EQ(driver()->cuEventDestroy(event), CUDA_SUCCESS);
+    BeBehind(stream.get(), held.get());
     Must(pool->Free(block, stream.get()));
   };
   Must(pool->ReleaseStream(stream.get(), Late()));

@@ -146,6 +146,42 @@ TEST_F(HeapTest, AStreamIsForgottenOnceNothingWaitsThere) {
   EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
 }
 
+// Whoever waits for a point of it may still do when the stream frees again.
+TEST_F(HeapTest, WhatAForgottenStreamFreesIsOfALaterEpoch) {
+  const std::uint64_t epoch = heap_.Close(Stream(16));
+  heap_.Pass(*heap_.Find(Stream(16)), epoch);
+  heap_.Forget(Stream(16));
+  const std::uint64_t second = heap_.Close(Stream(16));
+  Put(taken_);
+  for (const std::uint64_t passed : {epoch, second}) {
+    heap_.Pass(*heap_.Find(Stream(16)), passed);
+    EXPECT_EQ(heap_.bytes_waiting(), 4 * kGranule) << passed;
+  }
+  heap_.Pass(*heap_.Find(Stream(16)), heap_.Close(Stream(16)));
+  EXPECT_EQ(heap_.bytes_waiting(), 0);
+  EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
+}
+
+// As a block that a peer gives back while its stream is released.
+TEST_F(HeapTest, ABlockThatComesLatePassesWithItsEpoch) {
+  // Each is too large for what waits.
+  Block* const before = Take(5 * kGranule, kGranule);
+  Take(4 * kGranule, kGranule);
+  Block* const after = Take(3 * kGranule, kGranule);
+  Take(4 * kGranule, kGranule);
+  const std::uint64_t epoch = heap_.Close(Stream(16));
+  Put(after);
+  before->freed_on = taken_->freed_on = Stream(16);
+  heap_.Put(before, epoch);
+  heap_.Put(taken_, epoch);  // One with what is above it, which waits.
+  EXPECT_EQ(heap_.bytes_waiting(), (4 + 2 + 5 + 3) * kGranule);
+  heap_.Pass(*heap_.Find(Stream(16)), epoch);
+  EXPECT_EQ(heap_.bytes_waiting(), 3 * kGranule);
+  EXPECT_EQ(heap_.CheckInvariants(), absl::OkStatus());
+  heap_.Pass(*heap_.Find(Stream(16)), heap_.Close(Stream(16)));
+  EXPECT_EQ(heap_.bytes_waiting(), 0);
+}
+
 // What a stream freed at the end of its memory is a part of the block for which
 // more comes; another stream's is not.
 TEST_F(HeapTest, WhatAStreamFreedIsPartOfTheBlockForWhichMemoryComes) {

@@ -121,7 +121,7 @@ absl::Status ModelledStreams::Take(Block* block, std::size_t stream,
   return absl::OkStatus();
 }
 
-void ModelledStreams::Free(std::size_t index, std::size_t stream) {
+void ModelledStreams::Free(std::size_t index, std::size_t stream, bool held) {
   Block* const block = std::exchange(blocks_[index], blocks_.back());
   blocks_.pop_back();
   // Whoever frees it elsewhere makes that stream come after its last use, and
@@ -132,7 +132,17 @@ void ModelledStreams::Free(std::size_t index, std::size_t stream) {
   Note(begin, {begin + block->size, stream, its.submitted});
   block->state = BlockState::kFree;
   block->freed_on = Value(stream);
-  heap_.Put(block);
+  if (held) {
+    held_.push_back({block, stream, std::nullopt});
+  } else {
+    heap_.Put(block);
+  }
+}
+
+void ModelledStreams::GiveBack() {
+  for (const Held& held : std::exchange(held_, {})) {
+    heap_.Put(held.block, held.epoch);
+  }
 }
 
 void ModelledStreams::Run(std::size_t stream, std::uint64_t count) {
@@ -147,16 +157,24 @@ void ModelledStreams::Run(std::size_t stream, std::uint64_t count) {
 }
 
 void ModelledStreams::Ask(std::size_t stream, bool too_early) {
-  pool::Backlog* const backlog = heap_.Find(Value(stream));
-  if (backlog == nullptr) return;
   Stream& its = streams_[stream];
-  its.points.push_back({its.submitted, backlog->Close()});
+  its.points.push_back({its.submitted, heap_.Close(Value(stream))});
+  for (Held& held : held_) {
+    if (held.stream == stream && !held.epoch.has_value()) {
+      held.epoch = its.points.back().epoch;
+    }
+  }
   while (!its.points.empty()) {
     const Stream::Point point = its.points.front();
     if (its.done + (too_early ? 1 : 0) < point.work) break;
-    heap_.Pass(*backlog, point.epoch);
+    pool::Backlog* const backlog = heap_.Find(Value(stream));
+    if (backlog != nullptr) heap_.Pass(*backlog, point.epoch);
     its.points.erase(its.points.begin());
   }
+}
+
+void ModelledStreams::Forget(std::size_t stream) {
+  heap_.Forget(Value(stream));
 }
 
 void ModelledStreams::Wait(std::size_t to, std::size_t from) {
@@ -171,11 +189,13 @@ void ModelledStreams::Wait(std::size_t to, std::size_t from) {
   // others must wait for that stream.
   ++streams_[to].submitted;
   for (auto& [begin, use] : uses_) {
-    const bool live = std::any_of(blocks_.begin(), blocks_.end(),
-                                  [start = begin](const Block* block) {
-                                    return block->address <= start &&
-                                           start < block->address + block->size;
-                                  });
+    const auto has = [start = begin](const Block* block) {
+      return block->address <= start && start < block->address + block->size;
+    };
+    const bool live =
+        std::any_of(blocks_.begin(), blocks_.end(), has) ||
+        std::any_of(held_.begin(), held_.end(),
+                    [&has](const Held& held) { return has(held.block); });
     if (use.stream == from && use.work > streams_[from].done && !live) {
       use.stream = to;
       use.work = streams_[to].submitted;
@@ -185,6 +205,7 @@ void ModelledStreams::Wait(std::size_t to, std::size_t from) {
 
 std::uint64_t ModelledStreams::LostBytes() {
   while (!blocks_.empty()) Free(0, 0);
+  GiveBack();
   // Some wait for others, one for another as often as there were waits: each round
   // does what nothing is before, or there is nothing left.
   for (bool some = true; some;) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,8 +37,10 @@ class ModelledStreams {
   // block. False when the heap has no room. An error says who still uses it.
   absl::StatusOr<bool> Allocate(std::size_t stream, std::uint64_t size,
                                 std::uint64_t alignment);
-  // Frees one on a stream, which need not be the one that it was taken on.
-  void Free(std::size_t block, std::size_t stream);
+  // Frees one on a stream, which need not be the one that it was taken on. With
+  // `held`, as if a peer had it: the heap has it back when it is given back.
+  void Free(std::size_t block, std::size_t stream, bool held = false);
+  void GiveBack();
 
   // The GPU does `count` pieces of work of a stream, or what there is.
   void Run(std::size_t stream, std::uint64_t count);
@@ -45,6 +48,8 @@ class ModelledStreams {
   // `too_early`: takes each for passed one piece of work before it is. Heaps
   // must not be told so; the model must notice.
   void Ask(std::size_t stream, bool too_early = false);
+  // As ReleaseStream() does in the end. The points that the stream has are kept.
+  void Forget(std::size_t stream);
   // Has the GPU make `to` wait for all that is on `from`, and the heap know it.
   void Wait(std::size_t to, std::size_t from);
 
@@ -93,6 +98,12 @@ class ModelledStreams {
   pool::Range* growing_ = nullptr;  // Once Extend() was called.
   std::vector<Stream> streams_;
   std::vector<pool::Block*> blocks_;
+  struct Held {
+    pool::Block* block;
+    std::size_t stream;
+    std::optional<std::uint64_t> epoch;  // Of the first point after it.
+  };
+  std::vector<Held> held_;
   std::map<std::uint64_t, Use> uses_;  // By where the range begins.
   CUdeviceptr next_base_ = CUdeviceptr{1} << 40;
 };

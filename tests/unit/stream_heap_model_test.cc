@@ -64,11 +64,13 @@ class Life {
       if (!taken.ok()) return taken.status();
       if (!*taken) ++refusals_;
     } else if (what < 80 && model_.blocks() > 0) {
-      model_.Free(Below(model_.blocks()), stream);
+      model_.Free(Below(model_.blocks()), stream, /*held=*/Below(16) == 0);
     } else if (what < 90) {
       model_.Run(stream, 1 + Below(30));
     } else if (what < 98) {
       model_.Ask(stream, Below(1000) < too_early_);
+      if (Below(2) == 0) model_.Forget(stream);
+      if (Below(8) == 0) model_.GiveBack();
     } else if (what < 99 || !has_ranges_) {
       model_.Wait(stream, Below(streams_));
     } else if (Below(2) == 0) {

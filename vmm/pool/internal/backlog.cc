@@ -2,13 +2,16 @@
 
 namespace vmm::pool {
 
-void Backlog::Add(Block* block) {
+void Backlog::Add(Block* block, std::uint64_t epoch) {
+  Block* older = newest_;
+  while (older != nullptr && older->epoch > epoch) older = older->older;
+  Block* const newer = older == nullptr ? oldest_ : older->newer;
   block->backlog = this;
-  block->epoch = open_epoch_;
-  block->older = newest_;
-  block->newer = nullptr;
-  (newest_ == nullptr ? oldest_ : newest_->newer) = block;
-  newest_ = block;
+  block->epoch = epoch;
+  block->older = older;
+  block->newer = newer;
+  (older == nullptr ? oldest_ : older->newer) = block;
+  (newer == nullptr ? newest_ : newer->older) = block;
   by_size_.Insert(block);
 }
 

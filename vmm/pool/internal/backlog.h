@@ -35,7 +35,9 @@ struct StreamPoint {
 // Thread-compatible.
 class Backlog {
  public:
-  explicit Backlog(CUstream stream) : stream_(stream) {}
+  // `first_epoch`: later than any that the stream's earlier backlogs had.
+  Backlog(CUstream stream, std::uint64_t first_epoch)
+      : stream_(stream), open_epoch_(first_epoch) {}
   Backlog(const Backlog&) = delete;
   Backlog& operator=(const Backlog&) = delete;
 
@@ -43,8 +45,9 @@ class Backlog {
   bool empty() const { return oldest_ == nullptr; }
   std::uint64_t bytes() const { return by_size_.bytes(); }
 
-  // The newest: freed in the epoch that is open.
-  void Add(Block* block);
+  // Freed in `epoch`, which is the open one for what is freed now. O(blocks of
+  // later epochs).
+  void Add(Block* block, std::uint64_t epoch);
   // One of the same epoch as `other`, which is here.
   void AddBeside(Block* block, Block* other);
   // REQUIRES: it is here.
@@ -63,6 +66,7 @@ class Backlog {
     return oldest_ != nullptr && oldest_->epoch <= epoch ? oldest_ : nullptr;
   }
 
+  std::uint64_t open_epoch() const { return open_epoch_; }
   // Closes the open epoch: what is freed from now on has a later one.
   std::uint64_t Close() { return open_epoch_++; }
   // Whether something was freed that no point of `points` covers.
@@ -80,7 +84,7 @@ class Backlog {
 
  private:
   const CUstream stream_;
-  std::uint64_t open_epoch_ = 1;
+  std::uint64_t open_epoch_;
   Block* oldest_ = nullptr;
   Block* newest_ = nullptr;
   SizeIndex by_size_;

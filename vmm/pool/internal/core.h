@@ -133,8 +133,7 @@ class Core : public platform::Abandonable {
   void EmptyRecent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyCaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EmptyOfLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What peers have given back, but for what was freed on streams that
-  // ReleaseStream() waits for.
+  // What peers have given back.
   void CollectHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsGivenBack(const Block& held) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -197,8 +196,6 @@ class Core : public platform::Abandonable {
   // Whether peers may have it open that would lose it (kLegacyIpc).
   bool MustOutlivePeers(const Segment& segment) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether ReleaseStream() waits for it.
-  bool IsLeaving(CUstream stream) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives idle segments back but for `keep_bytes`, and says how much. Domain i
   // keeps at least least[i] bytes of its own, if it has them.
   std::uint64_t ReleaseIdle(std::uint64_t keep_bytes,
@@ -286,9 +283,12 @@ class Core : public platform::Abandonable {
   std::vector<std::unique_ptr<Domain>> domains_ ABSL_GUARDED_BY(mutex_);
   BlockCache recent_ ABSL_GUARDED_BY(mutex_){12};
   // Freed, and in use by peers.
-  std::vector<Block*> held_ ABSL_GUARDED_BY(mutex_);
-  // One for each ReleaseStream() that waits.
-  std::vector<CUstream> leaving_ ABSL_GUARDED_BY(mutex_);
+  struct HeldBlock {
+    Block* block;
+    // Of its heap: closed by a ReleaseStream() that began since it was freed.
+    std::optional<std::uint64_t> epoch;
+  };
+  std::vector<HeldBlock> held_ ABSL_GUARDED_BY(mutex_);
   // Backlogs that the GPU is asked about.
   std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
   // Threads that unmap segments, which count as reserved until they are gone.

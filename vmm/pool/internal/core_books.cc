@@ -21,7 +21,8 @@ PoolStatistics Core::statistics() {
   });
   all.live_blocks = all.allocations - all.frees;
   all.cached += recent_.bytes();
-  for (const Block* block : held_) {
+  for (const HeldBlock& held : held_) {
+    const Block* const block = held.block;
     // Given back, it waits for its stream as what is in a backlog does.
     (IsGivenBack(*block) ? all.pending : all.held) += block->size;
     if (domains_[block->domain]->IsQuarantined(block->slot)) {

@@ -256,7 +256,7 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
     }
   }
   std::uint64_t held = 0;
-  for (const Block* block : held_) held += block->size;
+  for (const HeldBlock& one : held_) held += one.block->size;
   return platform::Annotate(
       why,
       absl::StrCat("the pool has no room for ", request.requested,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,7 @@ void Core::LetGoOfTickets(Block* block) {
     Domain& domain = *domains_[block->domain];
     domain.Withdraw(slot);
     if (domain.IsHeld(slot)) {
-      held_.push_back(block);
+      held_.push_back({block, std::nullopt});
       return;
     }
     domain.Recycle(slot);
@@ -83,18 +84,17 @@ void Core::CollectHeld() {
   for (const std::unique_ptr<Domain>& domain : domains_) {
     domain->ForgetDeadPeers();
   }
-  std::erase_if(held_, [&](Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // In the stream's backlog it would wait for a later point than the one that
-    // ReleaseStream() waits for, and be asked after when the stream is gone.
-    if (IsLeaving(block->freed_on)) return false;
-    Domain& domain = *domains_[block->domain];
-    const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
-    if (domain.IsHeld(slot)) return false;
-    domain.Recycle(slot);
-    block->slot.store(Block::kNoSlot, std::memory_order_relaxed);
-    heaps_[block->domain]->Put(block);
-    return true;
-  });
+  std::erase_if(
+      held_, [&](const HeldBlock& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        Block* const block = held.block;
+        Domain& domain = *domains_[block->domain];
+        const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
+        if (domain.IsHeld(slot)) return false;
+        domain.Recycle(slot);
+        block->slot.store(Block::kNoSlot, std::memory_order_relaxed);
+        heaps_[block->domain]->Put(block, held.epoch);
+        return true;
+      });
 }
 
 absl::Status Core::Ask(Heap& heap, const std::vector<Backlog*>& backlogs) {
@@ -201,9 +201,6 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
 std::uint64_t Core::BytesWaiting() const {
   std::uint64_t bytes = 0;
   for (const auto& heap : heaps_) bytes += heap->bytes_waiting();
-  for (const Block* block : held_) {
-    if (IsGivenBack(*block) && IsLeaving(block->freed_on)) bytes += block->size;
-  }
   return bytes;
 }
 

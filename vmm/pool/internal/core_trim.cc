@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -134,47 +132,34 @@ absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {
 
 absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   RETURN_IF_ERROR(CheckStream(stream));
-  // What was freed before now; a point after that is waited for.
-  std::vector<std::pair<Heap*, std::uint64_t>> freed;
-  // The same of blocks that peers have: by domain, slot and generation.
-  std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>> held;
-  const auto share_of =
-      [this](const Block& block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
-        return std::make_tuple(block.domain, slot,
-                               domains_[block.domain]->GenerationOf(slot));
-      };
+  // By domain: of what was freed before now; a point after that is waited for.
+  std::vector<std::uint64_t> epochs;
   CUcontext context = nullptr;
   {
     const platform::MutexLock lock(mutex_);
     context = context_;
-    leaving_.push_back(stream);
     EmptyCaches();
     for (const std::unique_ptr<Heap>& heap : heaps_) {
-      if (Backlog* const backlog = heap->Find(stream)) {
-        freed.emplace_back(heap.get(), backlog->Close());
+      epochs.push_back(heap->Close(stream));
+    }
+    for (HeldBlock& held : held_) {
+      if (held.block->freed_on == stream && !held.epoch.has_value()) {
+        held.epoch = epochs[held.block->domain];
       }
     }
-    for (const Block* block : held_) {
-      if (block->freed_on == stream) held.insert(share_of(*block));
-    }
   }
-  absl::Status passed = AwaitStream(device_, context, stream, deadline);
+  RETURN_IF_ERROR(AwaitStream(device_, context, stream, deadline));
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
-  leaving_.erase(std::find(leaving_.begin(), leaving_.end(), stream));
-  if (!passed.ok()) {
-    CollectHeld();  // What was kept back for this call.
-    changed_.NotifyAll();
-    return passed;
-  }
-  for (Block* block : held_) {
-    if (block->freed_on == stream && held.contains(share_of(*block))) {
-      block->freed_on = PassedStream();
+  for (const HeldBlock& held : held_) {
+    if (held.block->freed_on == stream && held.epoch.has_value() &&
+        *held.epoch <= epochs[held.block->domain]) {
+      held.block->freed_on = PassedStream();
     }
   }
-  for (const auto& [heap, epoch] : freed) {
+  for (std::size_t domain = 0; domain < epochs.size(); ++domain) {
     // Nobody asks after the stream any more when this returns.
+    Heap* const heap = heaps_[domain].get();
     Backlog* backlog = heap->Find(stream);
     while (backlog != nullptr && backlog->is_asked) {
       if (deadline.Passed()) {
@@ -185,16 +170,12 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
       backlog = heap->Find(stream);
     }
     if (backlog == nullptr) continue;
-    heap->Pass(*backlog, epoch);
+    heap->Pass(*backlog, epochs[domain]);
     points.push_back(std::exchange(backlog->points, {}));
     heap->Forget(stream);
   }
   CollectHeld();
   return absl::OkStatus();
-}
-
-bool Core::IsLeaving(CUstream stream) const {
-  return std::find(leaving_.begin(), leaving_.end(), stream) != leaving_.end();
 }
 
 }  // namespace vmm::pool

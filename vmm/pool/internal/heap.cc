@@ -56,7 +56,7 @@ void Heap::Vacate(Range& range, const Place& place, const Claim& claim) {
   range.Unclaim(*place.own);
   place.own->state.store(BlockState::kBacklog, std::memory_order_release);
   Backlog& backlog = BacklogOf(place.own->freed_on);
-  AddTo(backlog, place.own);
+  AddTo(backlog, place.own, backlog.open_epoch());
   NoteFill(backlog);
 }
 
@@ -142,9 +142,9 @@ Block* Heap::AddBeside(Backlog& backlog, Block* block, std::uint32_t node) {
   return rest;
 }
 
-void Heap::AddTo(Backlog& backlog, Block* block) {
+void Heap::AddTo(Backlog& backlog, Block* block, std::uint64_t epoch) {
   bytes_waiting_ += block->size;
-  backlog.Add(block);
+  backlog.Add(block, epoch);
 }
 
 void Heap::RemoveFrom(Backlog& backlog, Block* block) {
@@ -163,7 +163,7 @@ void Heap::NoteFill(Backlog& backlog) {
   }
 }
 
-void Heap::Put(Block* block) {
+void Heap::Put(Block* block, std::optional<std::uint64_t> epoch) {
   Range& range = *block->range;
   book_.Leave(block);
   if (block->freed_on == PassedStream()) {
@@ -172,11 +172,14 @@ void Heap::Put(Block* block) {
     return;
   }
   Backlog& backlog = BacklogOf(block->freed_on);
+  // The latest of all that becomes one.
+  std::uint64_t latest = epoch.value_or(backlog.open_epoch());
   block->state.store(BlockState::kBacklog, std::memory_order_release);
   // What is beside it may also be a gap, or nothing that is taken.
   if (Block* const lower = range.BlockAt(range.heap.Below(block->node));
       lower != nullptr && lower->backlog == &backlog) {
     bytes_waiting_ -= lower->size;
+    latest = std::max(latest, lower->epoch);
     backlog.Remove(lower);
     range.heap.Join(lower->node, block->node);
     lower->size += block->size;
@@ -185,12 +188,13 @@ void Heap::Put(Block* block) {
   if (Block* const upper = range.BlockAt(range.heap.Above(block->node));
       upper != nullptr && upper->backlog == &backlog) {
     bytes_waiting_ -= upper->size;
+    latest = std::max(latest, upper->epoch);
     backlog.Remove(upper);
     range.heap.Join(block->node, upper->node);
     block->size += upper->size;
     book_.Discard(upper);
   }
-  AddTo(backlog, block);
+  AddTo(backlog, block, latest);
   NoteFill(backlog);
 }
 
@@ -201,8 +205,15 @@ Backlog* Heap::Find(CUstream stream) {
 
 Backlog& Heap::BacklogOf(CUstream stream) {
   std::unique_ptr<Backlog>& backlog = backlogs_[stream];
-  if (backlog == nullptr) backlog = std::make_unique<Backlog>(stream);
+  if (backlog == nullptr) {
+    backlog = std::make_unique<Backlog>(stream, first_epoch_);
+  }
   return *backlog;
+}
+
+std::uint64_t Heap::Close(CUstream stream) {
+  Backlog* const backlog = Find(stream);
+  return backlog == nullptr ? first_epoch_++ : backlog->Close();
 }
 
 std::vector<Backlog*> Heap::NextBacklogs(std::size_t most) {
@@ -291,6 +302,7 @@ void Heap::Forget(CUstream stream) {
   const auto found = backlogs_.find(stream);
   if (found == backlogs_.end()) return;
   if (!found->second->empty() || found->second->is_asked) return;
+  first_epoch_ = std::max(first_epoch_, found->second->open_epoch());
   backlogs_.erase(found);
 }
 

@@ -85,8 +85,9 @@ class Heap {
   // The same of what the stream freed together with what is free beside it, which
   // then waits for that stream. O(blocks that wait for it).
   Block* TakeBesideFree(const Request& request);
-  // Takes a block back that was freed on block->freed_on.
-  void Put(Block* block);
+  // Takes a block back that was freed on block->freed_on: in an epoch that
+  // Close() returned, or now.
+  void Put(Block* block, std::optional<std::uint64_t> epoch = std::nullopt);
 
   // --- What the GPU has passed -----------------------------------------------
 
@@ -99,6 +100,9 @@ class Heap {
   // Bytes in all of them.
   std::uint64_t bytes_waiting() const { return bytes_waiting_; }
 
+  // Closes a stream's open epoch, also of one that has freed nothing lately: what
+  // it frees from now on has a later one, though it be forgotten meanwhile.
+  std::uint64_t Close(CUstream stream);
   // The GPU has passed what was freed there up to `epoch`: any stream may have
   // it.
   void Pass(Backlog& backlog, std::uint64_t epoch);
@@ -126,7 +130,7 @@ class Heap {
   Block* CutFrom(Backlog& backlog, Block* block, const Request& request);
   // What was cut from one that is in a backlog is there, too.
   Block* AddBeside(Backlog& backlog, Block* block, std::uint32_t node);
-  void AddTo(Backlog& backlog, Block* block);
+  void AddTo(Backlog& backlog, Block* block, std::uint64_t epoch);
   void RemoveFrom(Backlog& backlog, Block* block);
   void NoteFill(Backlog& backlog);
   // Of one that is in no backlog any more, and comes back to the stream's.
@@ -137,6 +141,8 @@ class Heap {
   std::vector<std::unique_ptr<Range>> ranges_;
   std::uint32_t next_range_ = 1;
   std::unordered_map<CUstream, std::unique_ptr<Backlog>> backlogs_;
+  // Of a backlog that is made next: later than any epoch of one that is gone.
+  std::uint64_t first_epoch_ = 1;
   std::list<Backlog*> filled_;  // Not empty; the next to be asked first.
   std::uint64_t bytes_waiting_ = 0;
 };
