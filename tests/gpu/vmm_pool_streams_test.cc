@@ -497,6 +497,33 @@ void AllocateAtUnmap(Pool& pool, const BlockOptions& options,
   };
 }
 
+// No other pool's memory helps at the cap of this one.
+TEST_F(PoolStreamsTest, AtItsCapAPoolTakesNothingFromAnother) {
+  const auto [first, second] = OneIdleAndAnother();
+  const std::unique_ptr<Pool> capped =
+      Must(Pool::Create(first->device(), {.first_segment_size = 4 * kMiB,
+                                          .max_segment_size = 4 * kMiB,
+                                          .cap = 8 * kMiB}));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(capped->Allocate(16 * kMiB, nullptr).status()));
+  const CUdeviceptr block = Must(capped->Allocate(8 * kMiB, nullptr));
+  EXPECT_TRUE(absl::IsResourceExhausted(capped->Reserve(4 * kMiB, nullptr)));
+  EXPECT_EQ(first->statistics().reserved, 4 * kMiB);
+  EXPECT_TRUE(capped->Free(block, nullptr).ok());
+  // What is idle in a domain makes room at the cap, and then the device is full.
+  const SharingDomain another = capped->NewDomain();
+  Todo().is_full = true;
+  Todo().at_unmap = [] {  // Its own first, and then the other pool's.
+    Todo().at_unmap = [] { Todo().is_full = false; };
+  };
+  const absl::StatusOr<CUdeviceptr> served =
+      capped->Allocate(4 * kMiB, nullptr, {.domain = another});
+  Todo().is_full = false;
+  Todo().at_unmap = nullptr;
+  EXPECT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(first->statistics().reserved, 0u);
+}
+
 TEST_F(PoolStreamsTest, WhatAnotherPoolKeepsIdleMakesRoomForAReserve) {
   const auto [first, second] = OneIdleAndAnother();
   Todo().is_full = true;

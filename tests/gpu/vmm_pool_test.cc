@@ -473,6 +473,36 @@ TEST_F(PoolTest, AtTheCapWhatIsIdleInAnotherDomainMakesRoomForAReserve) {
   ExpectEmpty(*pool);
 }
 
+// As an allocation of as much is.
+TEST_F(PoolTest, AReserveIsContentWithSmallerSegments) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 32 * kMiB,
+                                           .max_segment_size = 32 * kMiB,
+                                           .cap = 40 * kMiB});
+  const CUdeviceptr block = Allocate(*pool, 32 * kMiB);
+  EXPECT_EQ(pool->Reserve(4 * kMiB, nullptr), absl::OkStatus());
+  EXPECT_LE(pool->statistics().reserved, 40 * kMiB);
+  EXPECT_GE(pool->statistics().free, 4 * kMiB);
+  Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
+TEST_F(PoolTest, AReserveThatIsRefusedKeepsNothing) {
+  const std::unique_ptr<Pool> pool = Make({.first_segment_size = 4 * kMiB,
+                                           .max_segment_size = 4 * kMiB,
+                                           .cap = 64 * kMiB});
+  EXPECT_EQ(pool->Reserve(4 * kMiB, nullptr), absl::OkStatus());
+  const CUdeviceptr block =
+      Allocate(*pool, 8 * kMiB, nullptr, {.domain = pool->NewDomain()});
+  for (const std::uint64_t bytes :
+       {60 * kMiB, 1024 * kMiB, ~std::uint64_t{0}}) {
+    EXPECT_EQ(pool->Reserve(bytes, nullptr).code(),
+              absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(pool->statistics().reserved, 12 * kMiB) << bytes;
+  }
+  Free(*pool, block);
+  ExpectEmpty(*pool);
+}
+
 TEST_F(PoolTest, EachDomainKeepsWhatWasReservedInIt) {
   const std::unique_ptr<Pool> pool =
       Make({.first_segment_size = 4 * kMiB, .max_segment_size = 16 * kMiB});

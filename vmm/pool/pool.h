@@ -269,9 +269,10 @@ class Pool final : public Servable {
   // Makes segments so that `bytes` can be allocated on `stream` without
   // growing, in blocks that fit the segments. What was freed and may serve the
   // stream counts, and what is idle elsewhere makes room for it, but for what
-  // other domains have reserved. Waits for no GPU. Until Trim() each domain keeps
-  // so much idle memory, but for a request of the pool that would be refused.
-  // Errors as Allocate().
+  // other domains have reserved. Waits for no GPU, but where segments may be
+  // cudaMalloc()'s (kLegacyIpc). Until Trim() each domain keeps so much idle
+  // memory, but for a request of the pool that would be refused. Errors as
+  // Allocate(); what it got until then goes back to the driver.
   absl::Status Reserve(std::uint64_t bytes, CUstream stream,
                        SharingDomain domain = SharingDomain::kFirst);
 

@@ -181,13 +181,15 @@ class Core : public platform::Abandonable {
   bool HasRanges() const;
   std::uint64_t RoundUpToUnit(std::uint64_t size) const;  // Of segments.
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gets memory until so much is free for the stream.
+  absl::Status CannotGrow(const Request& request, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_reserve.cc
+  // Gets memory until so much is free for the stream, and counts it in *added.
   absl::Status ReserveInTurn(std::uint64_t bytes, CUstream stream,
-                             std::uint32_t domain)
+                             std::uint32_t domain, std::uint64_t* added)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::uint64_t BytesFreeFor(CUstream stream, std::uint32_t domain)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CannotGrow(const Request& request, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_trim.cc
@@ -202,11 +204,14 @@ class Core : public platform::Abandonable {
                             absl::Span<const std::uint64_t> least = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // What could be given back.
+  std::vector<Segment*> Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // core_resort.cc
-  // Has what is idle given back, but for `least`, and by the process's other
-  // pools; and waits for what others are getting or giving back. Whether the
-  // process has other pools.
-  bool GiveUpAll(absl::Span<const std::uint64_t> least)
+  // Has what is idle given back, but for `least`, and with `asks_others` by the
+  // process's other pools; and waits for what others are getting or giving back.
+  // Whether other pools were asked.
+  bool GiveUpAll(absl::Span<const std::uint64_t> least, bool asks_others)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block*> LastResort(const Request& request,
                                     const absl::Status& why)
@@ -271,6 +276,8 @@ class Core : public platform::Abandonable {
   std::size_t visitors_ ABSL_GUARDED_BY(mutex_) = 0;
   // Of the device: that of the first stream that it grew for.
   CUcontext context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // The cap refused the last growth, which no other pool can help.
+  bool is_at_cap_ ABSL_GUARDED_BY(mutex_) = false;
   // Some thread gets memory from the driver.
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;
   // Bytes; also what is being made.

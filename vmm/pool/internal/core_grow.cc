@@ -122,6 +122,7 @@ bool Core::HasRanges() const {
 
 absl::Status Core::AddMemory(const Request& request, std::uint64_t step,
                              Block** block) {
+  is_at_cap_ = false;
   step = RoundUpToUnit(step);
   const std::uint64_t least = RoundUpToUnit(request.size);
   for (;;) {
@@ -174,7 +175,8 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
                               const Place& place, std::uint64_t size,
                               Block** block) {
   if (closed_) return absl::FailedPreconditionError("the pool is closed");
-  if (options_.cap != 0 && reserved_ + size > options_.cap) {
+  is_at_cap_ = options_.cap != 0 && reserved_ + size > options_.cap;
+  if (is_at_cap_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "a segment of ", size, " bytes beside ", reserved_,
         " would exceed the pool's cap of ", options_.cap, " bytes"));
@@ -264,75 +266,6 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
       absl::StrCat("Of ", reserved_, " bytes in ", segments, " segments ", free,
                    " are free in pieces, ", waiting, " wait for a stream and ",
                    held, " for peers to give them back"));
-}
-
-absl::Status Core::Reserve(std::uint64_t bytes, CUstream stream,
-                           SharingDomain domain) {
-  RETURN_IF_ERROR(CheckStream(stream));
-  const platform::MutexLock lock(mutex_);
-  RETURN_IF_ERROR(CheckDomain(domain));
-  const auto number = static_cast<std::uint32_t>(domain);
-  const std::uint64_t given_back = given_back_;
-  absl::Status reserved = ReserveInTurn(bytes, stream, number);
-  if (absl::IsResourceExhausted(reserved)) {
-    // What is idle here is counted as free.
-    std::vector<std::uint64_t> least = keep_idle_;
-    least[number] = ~std::uint64_t{0};
-    const bool has_asked_others = GiveUpAll(least);
-    // Or the answer would be the same.
-    if (has_asked_others || given_back_ != given_back) {
-      reserved = ReserveInTurn(bytes, stream, number);
-    }
-  }
-  if (reserved.ok()) {
-    keep_idle_[number] = std::max(keep_idle_[number], bytes);
-  }
-  return reserved;
-}
-
-absl::Status Core::ReserveInTurn(std::uint64_t bytes, CUstream stream,
-                                 std::uint32_t domain) {
-  while (growing_) changed_.Wait(mutex_);
-  growing_ = true;
-  absl::Status reserved =
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    RETURN_IF_ERROR(NoteContext(stream));
-    for (bool is_collected = false;;) {
-      const std::uint64_t free = BytesFreeFor(stream, domain);
-      if (free >= bytes) return absl::OkStatus();
-      if (!std::exchange(is_collected, true)) {
-        EmptyCaches();
-        if (!held_.empty()) CollectHeld();
-        AskAll().IgnoreError();  // Told in last_error_.
-        continue;
-      }
-      Request next;
-      next.size =
-          std::clamp(RoundUpToUnit(bytes - free), options_.first_segment_size,
-                     options_.max_segment_size);
-      next.alignment = Range::kUnit;
-      next.domain = domain;
-      if (absl::Status added = AddMemory(next, next.size, nullptr);
-          !added.ok()) {
-        return platform::Annotate(
-            added, absl::StrCat("cannot reserve ", bytes, " bytes, of which ",
-                                free, " are free"));
-      }
-    }
-  }();
-  growing_ = false;
-  changed_.NotifyAll();
-  return reserved;
-}
-
-std::uint64_t Core::BytesFreeFor(CUstream stream, std::uint32_t domain) {
-  Heap& heap = *heaps_[domain];
-  std::uint64_t free = 0;
-  for (const std::unique_ptr<Range>& range : heap.ranges()) {
-    free += range->free();
-  }
-  if (const Backlog* const own = heap.Find(stream)) free += own->bytes();
-  return free;
 }
 
 }  // namespace vmm::pool

@@ -16,10 +16,10 @@ constexpr absl::Duration kLongestWait = absl::Seconds(10);
 
 }  // namespace
 
-bool Core::GiveUpAll(absl::Span<const std::uint64_t> least) {
+bool Core::GiveUpAll(absl::Span<const std::uint64_t> least, bool asks_others) {
   ReleaseIdle(0, least);
   bool has_asked_others = false;
-  {
+  if (asks_others) {
     const Unlocked unlocked(*this);
     has_asked_others = PoolsOfProcess::Get().GiveUpIdle(this);
   }
@@ -34,6 +34,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
   Heap& heap = HeapOf(request);
   absl::Status refused = why;
   absl::Status failed;  // Of the driver: what kept freed memory from serving.
+  bool asks_others = !is_at_cap_;
   // Then it cannot be made to wait.
   absl::StatusOr<bool> captured = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Unlocked unlocked(*this);
@@ -54,7 +55,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
         return block;
       }
     }
-    GiveUpAll({});
+    GiveUpAll({}, asks_others);
     growing_ = true;
     absl::StatusOr<Block*> grown = GrowInTurn(request);
     growing_ = false;
@@ -63,6 +64,9 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
     refused = grown.status();
     if (Block* const block = heap.Take(request)) return block;
     if (!absl::IsResourceExhausted(refused)) return refused;
+    const bool has_asked = std::exchange(asks_others, !is_at_cap_);
+    // Within the cap now; it is the device that is full.
+    if (asks_others && !has_asked && !deadline.Passed()) continue;
     // What the driver fails at will not end by waiting.
     if (BytesWaiting() == 0 || !failed.ok() || deadline.Passed()) break;
     if (*captured) {

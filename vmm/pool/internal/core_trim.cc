@@ -45,8 +45,7 @@ bool Core::MustOutlivePeers(const Segment& segment) const {
          domains_[segment.domain]->has_peers();
 }
 
-std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
-                                absl::Span<const std::uint64_t> least) {
+std::vector<Segment*> Core::Idle() const {
   std::vector<Segment*> idle;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     for (const std::unique_ptr<Range>& range : heap->ranges()) {
@@ -55,6 +54,12 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
       }
     }
   }
+  return idle;
+}
+
+std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
+                                absl::Span<const std::uint64_t> least) {
+  std::vector<Segment*> idle = Idle();
   // The smaller ones serve more requests, and each takes as long to make.
   std::stable_sort(
       idle.begin(), idle.end(),
