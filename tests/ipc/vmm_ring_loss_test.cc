@@ -422,7 +422,13 @@ TEST_F(RingLoss, AReaderBelievesNoItemThatIsNoneOfTheRing) {
       {[](RingItem& item) { item.number = 3; }, "item 3 of lap 1"},
       {[](RingItem& item) { item.number = 1; }, "which is in use"},
       {[](RingItem& item) { item.number = 4, item.lap = 2; }, "expected lap 1"},
-      {[](RingItem& item) { item.number = 3, item.lap = 2; }, "in use"},
+      {[](RingItem& item) { item.number = 5, item.lap = 3; },
+       "after lap 1 of its buffer, which is in use"},
+      {[](RingItem& item) {
+         item.number = 3, item.lap = 2;
+         std::swap(item.full, item.free);
+       },
+       "another buffer than before"},
       {[](RingItem& item) { item.size = kBytes + 1; }, "262145 bytes"},
       {[](RingItem& item) { item.block.size = item.size = 256; }, "256 bytes"},
       {[](RingItem& item) { item.lap = 0; }, "of lap 0"},

@@ -208,6 +208,40 @@ TEST_F(RingTest, WhatIsNotHeldCannotBePublishedOrReleased) {
   ExpectAllIsBack();
 }
 
+// Its stream waits for it, so a writer may have published that already.
+TEST_F(RingTest, AReaderThatHoldsAllBuffersIsToldToReleaseOneAndLosesNoItem) {
+  const Stream writing, reading;
+  RingSides sides = Must(
+      OpenBothSides(device, Where(), {.buffers = 2, .bytes = kBytes}, Late()));
+  for (int i = 1; i <= 3; ++i) {
+    const RingBuffer out = Must(sides.writer->Acquire(writing.get(), Late()));
+    FillItem(out, writing.get());
+    ExpectOk(sides.writer->Publish(out, writing.get(), Late()));
+  }
+  const RingBuffer first = Must(sides.reader->Acquire(reading.get(), Late()));
+  const RingBuffer second = Must(sides.reader->Acquire(reading.get(), Late()));
+  for (int i = 0; i < 2; ++i) {
+    ExpectFails(absl::StatusCode::kFailedPrecondition,
+                sides.reader->Acquire(reading.get(), Late()).status(),
+                "item 1 is acquired and not released; item 3");
+  }
+  // The one that is held is the first all the same.
+  ExpectOk(sides.reader->Await(first, Late()));
+  ExpectOk(sides.reader->Release(first, reading.get()));
+  const RingBuffer third = Must(sides.reader->Acquire(reading.get(), Late()));
+  EXPECT_EQ(third.number, 3u);
+  EXPECT_EQ(third.address, first.address);
+  ExpectOk(sides.reader->Await(third, Late()));
+  Results results(device, 1);
+  results.Take(third, reading.get());
+  ExpectOk(sides.reader->Release(second, reading.get()));
+  ExpectOk(sides.reader->Release(third, reading.get()));
+  ExpectOk(sides.writer->Finish(Late()));
+  ExpectOk(sides.reader->Finish(Late()));
+  reading.Sync();
+  EXPECT_EQ(results.Wrong(), 0u);
+}
+
 // Of a driver that cannot record what is on the stream.
 TEST_F(RingTest, AReleaseThatFailsGivesNothingBackAndOneThatDoesIsOk) {
   DriverFaults faults;

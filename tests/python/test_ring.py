@@ -172,6 +172,24 @@ def test_what_is_refused(cuda, ends):
         reader.release(got)
 
 
+def test_who_holds_all_buffers_is_told_to_release_one_and_loses_no_item(cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+    for _ in range(4):
+        writer.publish(writer.acquire(ours, timeout=60), ours)
+    held = [reader.acquire(theirs, timeout=60) for _ in range(3)]
+    for _ in range(2):
+        with pytest.raises(vs.errors.FailedPrecondition, match="item 1 is acquired and not rel"):
+            reader.acquire(theirs, timeout=60)
+    reader.release(held[0], theirs)
+    held[0] = reader.acquire(theirs, timeout=60)
+    assert held[0].number == 4
+    for buffer in held:
+        reader.release(buffer, theirs)
+    writer.finish(timeout=60)
+    reader.finish()
+
+
 def test_an_abort_ends_both(cuda, ends):
     writer, reader = ends
     writer.abort()

@@ -55,6 +55,8 @@ typedef struct vmmshare_ring_buffer {
 // The next buffer, for work that comes on `stream` later. For the reader that
 // sees what the writer's stream did before it published.
 //   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
+//   FAILED_PRECONDITION  it is acquired, and vmmshare_ring_pass() was not called
+//                      for it yet: may be tried again after that
 //   OUT_OF_RANGE       the writer has finished, and there are no more
 //   DEADLINE_EXCEEDED  may be tried again
 //   UNAVAILABLE        the other end hung up or has ended

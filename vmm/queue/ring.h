@@ -223,6 +223,8 @@ class RingReader {
   // The next item. Work that is put on `stream` after this call sees what was
   // on the writer's stream when it was published.
   //   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
+  //   FAILED_PRECONDITION  it is in a buffer that is acquired and not released
+  //                      yet; it comes once that is
   //   OUT_OF_RANGE       there are no more: the writer has finished
   //   DEADLINE_EXCEEDED  none came; may be tried again
   //   UNAVAILABLE        the writer hung up or has ended. Items that it

@@ -77,16 +77,23 @@ absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,
   }
   std::optional<Buffer>& buffer = buffers_[(item.number - 1) % buffers_.size()];
   if (buffer.has_value()) {
-    if (buffer->held || item.lap != buffer->acquired + 1) {
+    if (item.lap != buffer->acquired + 1) {
       return NoItem(
           item, absl::StrCat("after lap ", buffer->acquired, " of its buffer",
                              buffer->held ? ", which is in use" : ""));
     }
-    if (item.block == buffer->item.block && item.full == buffer->item.full &&
-        item.free == buffer->item.free) {
-      return &*buffer;
+    if (item.block != buffer->item.block || item.full != buffer->item.full ||
+        item.free != buffer->item.free) {
+      return NoItem(item, "in another buffer than before");
     }
-    return NoItem(item, "in another buffer than before");
+    // The writer may be so far ahead: its stream waits until it is given back.
+    if (buffer->held) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "item ", buffer->item.number, " is acquired and not released; item ",
+          item.number, ", which has come, has the same buffer. Release item ",
+          buffer->item.number, ", and acquire again"));
+    }
+    return &*buffer;
   }
   if (item.lap != 1 || item.block.size != bytes_) {
     return NoItem(item,

@@ -53,7 +53,8 @@ class _End:
         each thread's own.
 
         The writer's is free by then, the reader's is full. OutOfRange when the writer has
-        finished, DeadlineExceeded, Unavailable when the other end has gone.
+        finished, DeadlineExceeded, Unavailable when the other end has gone. FailedPrecondition
+        when the next buffer is acquired and not published, or released, yet: do that first.
         """
         with self._locked(timeout) as left:
             return RingBuffer(self._ring, self._ring.acquire(stream, left))
