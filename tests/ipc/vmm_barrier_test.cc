@@ -162,6 +162,11 @@ int BarrierMemberMain(const Args& args) {
       me.barrier.reset();
       return "OK";
     }
+    if (what == "let-go-and-leave") {  // With no time between.
+      me.barrier->LetGo();
+      me.barrier.reset();
+      return "OK";
+    }
     if (what == "status-now") return me.barrier->status().ToString();
     if (what == "status") {
       // It is told, sooner or later.
@@ -407,6 +412,18 @@ TEST_F(BarrierTest, StreamsThatAreAheadGoOnWhenAMemberIsKilled) {
   for (int i = 0; i < kOften / 2; ++i) EXPECT_EQ(Ask(others_[1], "meet"), "OK");
   me_->MeetOften(kOften);
   Kill(others_[2]);
+  EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
+  EXPECT_TRUE(me_->GoesOn());
+  me_->barrier->LetGo();  // Where it does not, this test is to end.
+}
+
+// The others are told that it has left, and not that it let go.
+TEST_F(BarrierTest, StreamsThatAreAheadGoOnWhenAMemberLetsGoAndLeaves) {
+  Gather(3);
+  EXPECT_EQ(Ask(others_[0], "meet-often"), "OK");
+  for (int i = 0; i < kOften / 2; ++i) EXPECT_EQ(Ask(others_[1], "meet"), "OK");
+  me_->MeetOften(kOften);
+  EXPECT_EQ(Ask(others_[2], "let-go-and-leave"), "OK");
   EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
   EXPECT_TRUE(me_->GoesOn());
   me_->barrier->LetGo();  // Where it does not, this test is to end.

@@ -174,6 +174,11 @@ bool Barrier::State::NobodyIsThere() const {
   return true;
 }
 
+bool Barrier::State::AllAreThere() const {
+  return std::all_of(gone_.begin(), gone_.end(),
+                     [](const absl::Status& gone) { return gone.ok(); });
+}
+
 bool Barrier::State::IsNeeded() const {
   const platform::MutexLock lock(mutex_);
   return watching_ == links_.size() && !NobodyIsThere();

@@ -102,6 +102,7 @@ class Barrier::State : public platform::Abandonable {
   void Stop();
   void JoinWatchers();
   bool NobodyIsThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AllAreThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const {
     platform::MutexLock lock(mutex_);
     return IsOverNow();

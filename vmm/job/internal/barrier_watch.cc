@@ -142,7 +142,12 @@ void Barrier::State::LoseSight(barrier::Link& link) {
 }
 
 void Barrier::State::KeepLetGo() {
-  if (status().ok()) return;
+  {
+    const platform::MutexLock lock(mutex_);
+    // Nobody let go, or who did sees to it. Who has left does so no more, and may
+    // have let go before: of that it says nothing.
+    if (status_.ok() && AllAreThere()) return;
+  }
   for (const Fence& fence : fences_) fence.Query().IgnoreError();
 }
 
