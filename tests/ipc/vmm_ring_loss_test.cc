@@ -354,6 +354,21 @@ TEST_F(RingLoss, AWriterThatGoesHearsThatItsReaderHasLeft) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
+// A writer that has no memory for its buffers says that it leaves, and no more.
+TEST_F(RingLoss, AWriterThatCannotMakeItsBuffersIsUnavailable) {
+  auto [mine, its] = Must(platform::Channel::Pair());
+  ExpectFails(
+      absl::StatusCode::kInvalidArgument,
+      RingWriter::Open(*home_, std::move(mine),
+                       {.buffers = 2, .bytes = std::uint64_t{1} << 55}, Late())
+          .status(),
+      "a block of");
+  ExpectFails(absl::StatusCode::kUnavailable,
+              RingReader::Open(device, std::move(its), {}, Late()).status(),
+              "the writer left before it offered a ring");
+  ExpectAllIsBack();
+}
+
 TEST_F(RingLoss, AReaderIsToldWhyAndTellsTheWriter) {
   StartReader();
   Order("join");

@@ -206,7 +206,8 @@ class RingReader {
  public:
   // Receives what the writer sends, and subscribes to its pools; `device` is
   // that whose streams use the buffers. Errors as ImportedPool::Subscribe();
-  // DATA_LOSS when something else came. The writer is told the error.
+  // UNAVAILABLE also when the writer could not make its buffers; DATA_LOSS when
+  // something else came. The writer is told the error.
   static absl::StatusOr<std::unique_ptr<RingReader>> Open(
       const Device& device, platform::Channel channel,
       const RingReaderOptions& options, Deadline deadline);

@@ -29,6 +29,11 @@ absl::Status RingReader::State::Subscribe(const Device& device,
   if (!message.ok()) {
     return platform::Annotate(message.status(), "no ring was offered");
   }
+  if (message->type == ring::kRingBye) {
+    return absl::UnavailableError(
+        "the writer left before it offered a ring, because it could not make "
+        "the buffers: the error of its RingWriter::Open() says why");
+  }
   if (message->type != ring::kRingOffer) {
     return absl::DataLossError(
         absl::StrCat("a message of type 0x", absl::Hex(message->type),
