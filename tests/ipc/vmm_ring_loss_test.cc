@@ -2,6 +2,7 @@
 // nonsense.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -543,6 +544,72 @@ TEST_F(RingLoss, AReaderBelievesNoEndThatIsNone) {
     EXPECT_THAT(Ask("acquire"), StartsWith("DATA_LOSS"));
     EndReader();
   }
+}
+
+// A peer that hangs up, and lives on.
+class RingHangUp : public RingLoss {
+ protected:
+  // A caller whose deadlines are short, as an interpreter's that looks for signals,
+  // waits as long for the other side's end as one whose deadline is late.
+  static void ExpectToWaitASecondInAll(
+      const std::function<absl::Status(absl::Time)>& call) {
+    const absl::Time start = absl::Now();
+    for (int i = 0; i < 3; ++i) {
+      ExpectFails(absl::StatusCode::kUnavailable, call(absl::Now() + kMoment),
+                  "is not known to have ended");
+    }
+    ExpectFails(absl::StatusCode::kUnavailable, call(Late()),
+                "is not known to have ended");
+    EXPECT_GE(absl::Now() - start, absl::Milliseconds(900));
+    // And once.
+    absl::Duration least = absl::InfiniteDuration();
+    for (int i = 0; i < 5; ++i) {
+      const absl::Time asked = absl::Now();
+      EXPECT_TRUE(absl::IsUnavailable(call(Late())));
+      least = std::min(least, absl::Now() - asked);
+    }
+    EXPECT_LT(least, absl::Milliseconds(900));
+  }
+};
+
+TEST_F(RingHangUp, AReadersEndIsAwaitedForASecondInAll) {
+  auto [mine, its] = Must(platform::Channel::Pair());
+  std::thread reader([channel = &its] {
+    Must(channel->Receive(Late()));
+    Must(platform::ReceiveLifeline(*channel, Late()));
+    ExpectOk(channel->Send(ring::kRingJoined, {}, {}, Late()));
+    ExpectOk(platform::SendLifeline(*channel, Late()));
+  });
+  ring_ = Must(RingWriter::Open(*home_, std::move(mine),
+                                {.buffers = 1, .bytes = kBytes}, Late()));
+  reader.join();
+  its.Close();
+  ExpectToWaitASecondInAll(
+      [this](absl::Time deadline) { return ring_->Finish(deadline); });
+  ExpectAllIsBack();
+}
+
+TEST_F(RingHangUp, AWritersEndIsAwaitedForASecondInAll) {
+  auto [mine, its] = Must(platform::Channel::Pair());
+  std::future<absl::StatusOr<std::unique_ptr<RingReader>>> opened =
+      std::async(std::launch::async, [&, channel = std::move(its)]() mutable {
+        return RingReader::Open(device, std::move(channel), {}, Late());
+      });
+  ExpectOk(mine.Send(ring::kRingOffer,
+                     ring::EncodeOffer({.buffers = 1,
+                                        .bytes = kBytes,
+                                        .pool = home_->pool_ticket(),
+                                        .fences = home_->fences_ticket()}),
+                     {}, Late()));
+  ExpectOk(platform::SendLifeline(mine, Late()));
+  const std::unique_ptr<RingReader> reader = Must(opened.get());
+  EXPECT_EQ(Must(mine.Receive(Late())).type, ring::kRingJoined);
+  Must(platform::ReceiveLifeline(mine, Late()));
+  mine.Close();
+  const Stream stream;
+  ExpectToWaitASecondInAll([&](absl::Time deadline) {
+    return reader->Acquire(stream.get(), deadline).status();
+  });
 }
 
 // A peer that lies: it says of this process's GPU that it is done.

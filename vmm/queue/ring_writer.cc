@@ -66,8 +66,8 @@ class RingWriter::State : public platform::Abandonable {
   absl::Status Judge(const absl::Status& status, Deadline deadline);
   // Why the ring has ended. Whether the reader's end is proven may be known
   // since.
-  absl::Status Over() {
-    return lost_.ok() ? over_ : Judge(lost_, absl::InfinitePast());
+  absl::Status Over(Deadline deadline) {
+    return lost_.ok() ? over_ : Judge(lost_, deadline);
   }
   // A buffer that is acquired when the ring has ended.
   void TakeBack(Slot& slot, CUstream stream);
@@ -251,7 +251,7 @@ absl::Status RingWriter::State::Judge(const absl::Status& status,
 
 absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
                                                       Deadline deadline) {
-  if (!over_.ok()) return Over();
+  if (!over_.ok()) return Over(deadline);
   if (finished_) {
     return absl::FailedPreconditionError(
         "the ring is finished: its reader was told that no more come");
@@ -301,7 +301,7 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
                      " bytes; the ring's buffers have ", bytes_));
   }
-  absl::Status put = over_.ok() ? over_ : Over();
+  absl::Status put = over_.ok() ? over_ : Over(deadline);
   if (put.ok()) {
     // After a failed send what the reader said before could not be read.
     put = peer_.StillHere();
@@ -330,7 +330,7 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
 }
 
 absl::Status RingWriter::State::Finish(Deadline deadline) {
-  if (!over_.ok()) return Over();
+  if (!over_.ok()) return Over(deadline);
   for (const Slot& slot : slots_) {
     if (!slot.held) continue;
     return absl::FailedPreconditionError(absl::StrCat(

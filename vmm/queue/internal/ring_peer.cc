@@ -146,11 +146,12 @@ FenceWatch RingPeer::Watch(bool may_read) {
 }
 
 absl::Status RingPeer::Gone(const absl::Status& status, Deadline deadline) {
-  if (!waited_ && !HasEnded()) {
-    waited_ = true;
-    peer_.HasEnded(std::min(deadline, Deadline::In(kEndAfterHangUp)));
+  if (!HasEnded()) {
+    if (!ends_by_.has_value()) ends_by_ = Deadline::In(kEndAfterHangUp);
+    peer_.HasEnded(std::min(deadline, *ends_by_));
     if (peer_.ProcessHasEnded()) {
-      peer_.HasEnded(std::min(deadline, Deadline::In(kProofAfterEnd)));
+      if (!proven_by_.has_value()) proven_by_ = Deadline::In(kProofAfterEnd);
+      peer_.HasEnded(std::min(deadline, *proven_by_));
     }
   }
   ended_ = HasEnded();

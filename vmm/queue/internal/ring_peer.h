@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,8 +90,10 @@ class RingPeer {
   // Whether that has proven its end. Thread-safe.
   bool end_is_proven() const { return proven_; }
 
-  // The error for a peer that has hung up, with what `status` says. Waits a
-  // moment, and not beyond `deadline`, for HasEnded(), the first time.
+  // The error for a peer that has hung up, with what `status` says. Waits for
+  // HasEnded(), and not beyond `deadline`: a second after the first call, and
+  // three after the one that finds that its process has ended. So a caller whose
+  // deadlines are short learns it too, by some calls.
   absl::Status Gone(const absl::Status& status, Deadline deadline);
   // HasEnded(), as the last Gone() said it.
   bool has_ended() const { return ended_; }
@@ -124,7 +127,9 @@ class RingPeer {
   std::atomic<bool> proven_ = false;
   std::atomic<bool> nonsense_ = false;  // It is heard no more.
   bool said_let_go_ = false;
-  bool waited_ = false;  // For its end.
+  // How long its end is waited for, and the proof of that; once it is lost.
+  std::optional<Deadline> ends_by_;
+  std::optional<Deadline> proven_by_;
   bool ended_ = false;
   platform::Mutex hearing_;
   absl::Status heard_ ABSL_GUARDED_BY(hearing_);

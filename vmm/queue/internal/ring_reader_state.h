@@ -83,8 +83,8 @@ class RingReader::State : public platform::Abandonable {
   absl::Status Judge(const absl::Status& status, Deadline deadline);
   // Why the ring has ended. Whether the writer's end is proven may be known
   // since.
-  absl::Status Over() {
-    return lost_.ok() ? over_ : Judge(lost_, absl::InfinitePast());
+  absl::Status Over(Deadline deadline) {
+    return lost_.ok() ? over_ : Judge(lost_, deadline);
   }
   // Between calls, on the watcher's thread.
   void LookAfterWriter();
