@@ -181,6 +181,18 @@ void WhatAnExchangeSaysIsChecked(void) {
   FAILS(VMMSHARE_ABORTED, "fence()",
         vmmshare_symmetric_create(device, &exchange, &options, SECOND, &none,
                                   &error));
+  // Nor asked for what its offsets do not reach.
+  const uint64_t most = (uint64_t)256 * 0xFFFFFFFF;
+  const uint64_t sizes[] = {most + 1, (uint64_t)1 << 40, UINT64_MAX};
+  for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
+    exchange = Exchange();
+    options.size = sizes[i];
+    FAILS(VMMSHARE_INVALID_ARGUMENT, "expected at most 1099511627520",
+          vmmshare_symmetric_create(device, &exchange, &options, SECOND, &none,
+                                    &error));
+    CHECK(none == NULL && store.count == 0);
+  }
+  options.size = 1 << 20;
   exchange = Exchange();
   options.kinds = 1024;
   FAILS(VMMSHARE_INVALID_ARGUMENT, "`kinds` is 1024",

@@ -367,6 +367,15 @@ def test_sizes_that_differ_are_named(cuda):
     assert [join() for join in joins] == [True, True]
 
 
+@pytest.mark.parametrize("nbytes", [256 * (2**32 - 1) + 1, 1 << 40, 1 << 55])
+def test_symmetric_memory_of_more_than_offsets_reach_is_refused(cuda, nbytes):
+    def gather(own):
+        raise AssertionError("nobody is to be asked")
+
+    with pytest.raises(vs.errors.InvalidArgument, match="expected at most 1099511627520"):
+        vs.SymmetricMemory(0, nbytes, vmmshare.job.AllGather(0, 1, gather))
+
+
 @pytest.mark.parametrize("broken", ["put", "fence", "rank"])
 def test_what_an_exchange_raises_is_raised(cuda, broken):
     exchange = vmmshare.job.AllGather(0, 1, lambda own: [own])

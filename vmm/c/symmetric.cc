@@ -115,6 +115,12 @@ vmmshare_status vmmshare_symmetric_create(
     RETURN_IF_ERROR(vmm::c::ReadOptions(options, kOptionsBytes,
                                         "vmmshare_symmetric_options", &given));
     RETURN_IF_ERROR(vmm::c::CheckBits(given.flags, 0, "flags"));
+    if (given.size > vmm::job::SymmetricHeap::kMaxSize) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "symmetric memory of ", given.size,
+          " bytes a rank was asked for; expected at most ",
+          vmm::job::SymmetricHeap::kMaxSize, ". Make several of fewer bytes."));
+    }
     ASSIGN_OR_RETURN(vmm::fabric::ExchangeCallbacks calls,
                      ReadExchange(exchange));
     vmm::job::SymmetricOptions wanted;

@@ -47,7 +47,9 @@ typedef struct vmmshare_symmetric_options {
 typedef struct vmmshare_symmetric vmmshare_symmetric;
 // Collective: every rank calls it, with the same options. It succeeds on all
 // ranks or on none, but for a rank that is lost in the last round.
-//   INVALID_ARGUMENT     size 0, or not the same on every rank: names them
+//   INVALID_ARGUMENT     size 0, or not the same on every rank: names them; at
+//                        once for a size above 256 * (2^32 - 1), 256 bytes less
+//                        than 1 TiB
 //   FAILED_PRECONDITION  no way between two ranks
 //   DEADLINE_EXCEEDED    a rank did not come: names it
 VMMSHARE_API vmmshare_status vmmshare_symmetric_create(

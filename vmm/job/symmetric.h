@@ -120,11 +120,13 @@ class SymmetricHeap {
  public:
   // What offsets and sizes are rounded up to, bytes.
   static constexpr std::uint64_t kGranule = 256;
+  // Bytes that it can have: just below 1 TiB.
+  static constexpr std::uint64_t kMaxSize = kGranule * 0xFFFFFFFF;
   // The largest alignment that offsets can have: that of the memory itself.
   static constexpr std::uint64_t kMaxAlignment = std::uint64_t{2} << 20;
 
   // Of each rank's `size` bytes, rounded up to a granule: symmetric memory has
-  // as many. REQUIRES: 0 < size < 2^40.
+  // as many. REQUIRES: 0 < size <= kMaxSize.
   explicit SymmetricHeap(std::uint64_t size);
   ~SymmetricHeap();
   SymmetricHeap(SymmetricHeap&&) noexcept;

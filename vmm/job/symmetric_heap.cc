@@ -20,6 +20,7 @@ namespace {
 using pool::OffsetHeap;
 
 static_assert(SymmetricHeap::kGranule == OffsetHeap::kGranule);
+static_assert(SymmetricHeap::kMaxSize == OffsetHeap::kMaxSize);
 
 enum Call : std::uint8_t { kAllocate = 1, kFree = 2 };
 
@@ -28,7 +29,7 @@ constexpr std::size_t kMostNamed = 8;
 
 std::uint64_t RoundUp(std::uint64_t size) {
   platform::Check(size > 0 && size <= OffsetHeap::kMaxSize,
-                  "a heap of symmetric memory has 1 byte to 1 TiB");
+                  "a heap of symmetric memory has 1 byte to just below 1 TiB");
   return (size + OffsetHeap::kGranule - 1) / OffsetHeap::kGranule *
          OffsetHeap::kGranule;
 }
