@@ -38,9 +38,11 @@ std::vector<HandshakeResult> MeetAll(
   std::mutex mutex;
   std::map<int, HandshakeResult> results;
   job.Run(ranks, [&](int rank, fabric::Exchange& exchange) {
+    // Before: that loads the driver, which may take seconds.
+    const absl::StatusOr<Device> own = device(rank);
     const absl::Time deadline = absl::Now() + time;
-    HandshakeResult result = Handshake(device(rank), exchange, {}, deadline);
-    EXPECT_LE(absl::Now(), deadline + absl::Seconds(1));
+    HandshakeResult result = Handshake(own, exchange, {}, deadline);
+    EXPECT_LE(absl::Now(), deadline + kRankGrace);
     const std::lock_guard<std::mutex> lock(mutex);
     results.emplace(rank, std::move(result));
   });
@@ -132,7 +134,8 @@ TEST(Handshake, TellsAllRanksOfTheOneWithoutADevice) {
 
 TEST(Pitfall28, ARankThatNeverComesIsNamedToAllByTheDeadline) {
   LocalJob job(3);
-  for (const HandshakeResult& met : MeetAll(job, {0, 2}, absl::Seconds(2))) {
+  // Half of it is for the cards, which seconds of work precede.
+  for (const HandshakeResult& met : MeetAll(job, {0, 2}, absl::Seconds(10))) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(met.status)) << met.status;
     EXPECT_THAT(std::string(met.status.message()),
                 HasSubstr("no card came from rank 1"));
@@ -161,10 +164,12 @@ TEST(Handshake, ARankThatIsLostBetweenTheRoundsIsNamedToAll) {
       return absl::UnavailableError("lost");
     };
     fabric::CallbackExchange exchange(callbacks);
-    const absl::Time deadline = absl::Now() + absl::Seconds(3);
-    const HandshakeResult met =
-        Handshake(DeviceOf(rank), exchange, {}, deadline);
-    EXPECT_LE(absl::Now(), deadline + absl::Seconds(1));
+    const absl::StatusOr<Device> device = DeviceOf(rank);
+    // What the others try must be done by then, and takes seconds of a busy
+    // machine.
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    const HandshakeResult met = Handshake(device, exchange, {}, deadline);
+    EXPECT_LE(absl::Now(), deadline + kRankGrace);
     ASSERT_FALSE(met.status.ok());
     if (rank == 1) return;
     EXPECT_THAT(std::string(met.status.message()),

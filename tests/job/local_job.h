@@ -19,6 +19,10 @@
 
 namespace vmm::testing {
 
+// How long after its deadline a rank may be done: what a sanitizer's takes of a
+// busy machine to free what it has. One that waits for ever is later.
+inline constexpr absl::Duration kRankGrace = absl::Seconds(10);
+
 class LocalJob {
  public:
   explicit LocalJob(int ranks) : ranks_(ranks) {}

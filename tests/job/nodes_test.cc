@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/job/local_job.h"
 #include "tests/job/rank_process.h"
 #include "tests/support/host_instance.h"
 #include "tests/support/test_driver.h"
@@ -68,7 +69,7 @@ class JobOverNodes : public ::testing::Test {
       task.rank = rank;
       reports.push_back(ReadReport(task));
       EXPECT_TRUE(reports.back().there);
-      EXPECT_LE(reports.back().after_deadline, absl::Seconds(1));
+      EXPECT_LE(reports.back().after_deadline, kRankGrace);
     }
     for (const RankReport& report : reports) {
       EXPECT_EQ(report.cells, reports.front().cells);
