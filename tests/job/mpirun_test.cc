@@ -32,6 +32,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Matches;
 using ::testing::Not;
 
 std::string FindMpirun() {
@@ -279,12 +280,21 @@ TEST_F(Mpirun, ALateRoundCostsWhatAnEarlyOneDoes) {
   FAIL() << output;
 }
 
+// Half a second is left for finding out who is missing. In one job of three each
+// rank gets so much of a machine that it does.
 TEST_F(Mpirun, NamesTheRankThatIsMissingInALateRound) {
-  const Result result = Run(3, "tests/job/job_rounds", {"5", "3000", "1"});
-  EXPECT_NE(result.status, 0);
-  EXPECT_THAT(result.output,
-              AllOf(ContainsPattern("rank 0: .*no word came from rank 1: "),
-                    ContainsPattern("rank 2: .*no word came from rank 1: ")));
+  std::string output;
+  for (int i = 0; i < 3; ++i) {
+    const Result result = Run(3, "tests/job/job_rounds", {"5", "3000", "1"});
+    ASSERT_NE(result.status, 0) << result.output;
+    if (Matches(AllOf(ContainsPattern("rank 0: .*no word came from rank 1: "),
+                      ContainsPattern("rank 2: .*no word came from rank 1: ")))(
+            result.output)) {
+      return;
+    }
+    output += result.output;
+  }
+  FAIL() << output;
 }
 
 // One rank is another program, which never comes: it joins nothing and sleeps.

@@ -4,9 +4,8 @@
 // usage: job_rounds ROUNDS BYTES [MISSING]
 //
 // Rank 0 prints which libpmix that is, and how long early and late rounds took.
-// A rank MISSING does not
-// come to the last round, and sleeps; the others give each other 4 seconds for
-// it, say what they learned, and end with 1.
+// A rank MISSING does not come to the last round, and sleeps; the others give
+// each other 10 seconds for it, say what they learned, and end with 1.
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,7 +51,7 @@ double Median(std::vector<double> all) {
     std::exit(1);
   }
   const Gathered all =
-      Gather(exchange, "word", Bytes(1), Deadline::In(absl::Seconds(4)));
+      Gather(exchange, "word", Bytes(1), Deadline::In(absl::Seconds(10)));
   if (all.status.ok()) Fail("the last round was complete");
   std::cout << absl::StrFormat("rank %d: %s\n", exchange.rank(),
                                all.status.message())
