@@ -307,24 +307,33 @@ TEST_F(Mpirun, DoctorNamesTheRankThatDoesNotCome) {
     std::vector<std::string> words = Words(missing == 0 ? 3 : 2);
     const std::string choose =
         absl::StrCat("test \"$PMIX_RANK\" != ", missing,
-                     " || exec sleep 30; exec \"$0\" \"$@\"");
+                     " || exec sleep 300; exec \"$0\" \"$@\"");
     for (const std::string& word :
          {std::string("sh"), std::string("-c"), choose, doctor,
           std::string("doctor"), std::string("--job"), DriverFlag(),
-          std::string("--timeout=2")}) {
+          std::string("--timeout=10")}) {
       words.push_back(word);
     }
-    const absl::Time start = absl::Now();
-    Program job = Program::Start(FindMpirun(), words,
-                                 {{"LSAN_OPTIONS", WithoutLeaksOfLibpmix()}});
-    ASSERT_TRUE(job.WaitForText("result")) << job.output();
-    EXPECT_LE(absl::Now() - start, absl::Seconds(10));
-    EXPECT_NE(job.Wait(), 0);
-    EXPECT_THAT(
-        job.output(),
-        AllOf(HasSubstr(absl::StrCat("no card came from rank ", missing)),
-              ContainsPattern(absl::StrCat("rank ", missing, " +no answer"))));
-    EXPECT_EQ(TimesPrinted(job.output()), 1u);
+    // A busy machine may let others be late too: in one job of three none is.
+    std::string output;
+    bool named_alone = false;
+    for (int i = 0; i < 3 && !named_alone; ++i) {
+      const absl::Time start = absl::Now();
+      Program job = Program::Start(FindMpirun(), words,
+                                   {{"LSAN_OPTIONS", WithoutLeaksOfLibpmix()}});
+      ASSERT_TRUE(job.WaitForText("result")) << job.output();
+      // Of what starts the job too; nobody waits for the rank that sleeps.
+      EXPECT_LE(absl::Now() - start, absl::Seconds(50));
+      EXPECT_NE(job.Wait(), 0) << job.output();
+      named_alone =
+          Matches(AllOf(
+              HasSubstr(absl::StrCat("no card came from rank ", missing)),
+              ContainsPattern(absl::StrCat("rank ", missing, " +no answer"))))(
+              job.output()) &&
+          TimesPrinted(job.output()) == 1u;
+      output += job.output();
+    }
+    EXPECT_TRUE(named_alone) << output;
   }
 }
 
