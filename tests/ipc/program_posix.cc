@@ -76,6 +76,8 @@ Program Program::Start(const std::string& path,
   return Program(pid, std::move(read), std::move(write_input));
 }
 
+absl::Duration Program::Patience() { return absl::Seconds(100); }
+
 Program::Program(Program&& other) noexcept
     : pid_(std::exchange(other.pid_, 0)),
       pipe_(std::move(other.pipe_)),

@@ -93,6 +93,9 @@ Program Program::Start(const std::string& path,
   return Program(started.dwProcessId, std::move(read), std::move(keep_input));
 }
 
+// Under wine the start alone may take most of a minute, beside others.
+absl::Duration Program::Patience() { return absl::Seconds(200); }
+
 Program::Program(Program&& other) noexcept
     : pid_(std::exchange(other.pid_, 0)),
       pipe_(std::move(other.pipe_)),
