@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "platform/os/process.h"
 #include "tests/job/rank_process.h"
 #include "tests/support/emulator.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/how_many.h"
 #include "tests/support/test_driver.h"
 
@@ -124,8 +124,8 @@ TEST(KilledRank, IsNamedToTheOthersByTheDeadline) {
   // Of 96 processes on two cores some answer late because they do not run: what
   // is late should be the handshake. A sanitizer's are slower still.
   const std::uint64_t at_once = kSanitized ? 4 : 12;
-  const std::string folder = absl::StrCat(
-      ::testing::TempDir(), "/vmmshare-kills-", platform::CurrentProcessId());
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/vmmshare-",
+                                          HostInstanceName("kills"));
   std::mt19937 random(20261121);
   const auto below = [&random](int limit) {
     return static_cast<int>(random() % static_cast<unsigned>(limit));

@@ -28,6 +28,7 @@
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/failing_call.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/open_handles.h"
 
 namespace vmm::platform {
@@ -207,7 +208,8 @@ class Systemd {
             OsHandle::Adopt(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0))) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
-    const std::string path = absl::StrCat("@vmmshare-failed-", ::getpid());
+    const std::string path =
+        absl::StrCat("@vmmshare-", testing::HostInstanceName("failed"));
     path.copy(name.sun_path, path.size());
     name.sun_path[0] = 0;
     Check(::bind(RawFd(socket_), reinterpret_cast<sockaddr*>(&name),

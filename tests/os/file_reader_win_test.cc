@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/os/file_reader.h"
-#include "platform/os/process.h"
 #include "platform/os/utf16_win.h"
 #include "tests/os/win_test.h"
+#include "tests/support/host_instance.h"
 
 namespace vmm::platform {
 namespace {
@@ -21,8 +21,9 @@ class FileReaderTest : public WinTest {
   FileReaderTest() {
     wchar_t temporary[MAX_PATH + 1];
     Check(::GetTempPathW(MAX_PATH, temporary) != 0, "no folder for a file");
-    outer_ = absl::StrCat(ToUtf8(temporary), "vmmshare-reader-",
-                          CurrentProcessId(), std::string(100, 'x'));
+    outer_ = absl::StrCat(ToUtf8(temporary), "vmmshare-",
+                          testing::HostInstanceName("reader"),
+                          std::string(100, 'x'));
     inner_ = absl::StrCat(outer_, "\\", std::string(150, 'y'));
     file_ = absl::StrCat(inner_, "\\file");
     Check(::CreateDirectoryW(Long(outer_).c_str(), nullptr) != 0 &&

@@ -21,6 +21,7 @@
 #include "platform/ipc/channel_address.h"
 #include "platform/os/process.h"
 #include "platform/os/termination.h"
+#include "tests/support/host_instance.h"
 #include "tests/support/must.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/test_driver.h"
@@ -41,7 +42,8 @@ class ServiceManagerTest : public ::testing::Test {
             OsHandle::Adopt(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0))) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
-    const std::string path = absl::StrCat("-vmmshare-test-", ::getpid());
+    const std::string path =
+        absl::StrCat("-vmmshare-", testing::HostInstanceName("notify"));
     std::memcpy(name.sun_path + 1, path.data() + 1, path.size() - 1);
     const auto size =
         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
@@ -155,7 +157,7 @@ TEST(Termination, WhoIgnoresTheEndOfTheTerminalOutlivesIt) {
 TEST(ChannelAddress, IsWhereAListenerOfThatNameIs) {
   testing::UseAChannelDirectoryOfOwn();
   const std::string directory =
-      absl::StrCat("/tmp/vmmshare-address-", ::getpid());
+      absl::StrCat("/tmp/vmmshare-", testing::HostInstanceName("address"));
   std::filesystem::create_directory(directory);
   std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
   const Listener listener =

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import uuid
 
 import pytest
 
@@ -120,7 +121,7 @@ def run(tmp_path, script):
     return subprocess.run(
         [sys.executable, "-B", script], capture_output=True, text=True, timeout=120,
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path),
-             "VMMSHARE_HOST_INSTANCE": f"core-{os.getpid()}"})
+             "VMMSHARE_HOST_INSTANCE": f"core-{uuid.uuid4().hex[:12]}"})
 
 
 @pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL", "PINNED"])

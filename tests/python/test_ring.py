@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 
@@ -119,7 +121,8 @@ def test_each_threads_own_stream_is_refused(streams, ends):
 
 
 def test_between_processes(cuda, peer):
-    path = f"/tmp/vmmshare-ring-{os.getpid()}"
+    folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
+    path = f"{folder}/s"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen()
@@ -131,7 +134,7 @@ def test_between_processes(cuda, peer):
     peer(f"s.connect({path!r})")
     ours, _ = listener.accept()
     listener.close()
-    os.unlink(path)
+    shutil.rmtree(folder)
     home = vs.RingHome(host_node=0)
     opened = on_a_thread(cuda, lambda: home.open(ours, nbytes=64, timeout=60))
     peer("reader = vs.open_ring(s, timeout=60)")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import unittest
 
-from machine import CHANNELS, Machine, few_descriptors, without_override, without_pidfd
+from machine import CHANNELS, INSTANCE, Machine, few_descriptors, without_override, without_pidfd
 
 TOOL, SOURCES = sys.argv[1], pathlib.Path(sys.argv[2])
 CLUSTER = "01234567-89ab-cdef-0123-456789abcdef"
@@ -893,7 +893,7 @@ class LeavesNothing(DoctorTest):
     def test_behind(self):
         def files():
             own = sorted(str(p) for p in self.machine.root.rglob("*"))
-            shared = [n for n in os.listdir("/dev/shm") if f"doctor-{os.getpid()}" in n]
+            shared = [n for n in os.listdir("/dev/shm") if INSTANCE in n]
             return own, shared
         before = files()
         self.assertEqual(self.machine.run("--touch").status, 0)

@@ -10,9 +10,13 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import uuid
 
 CHANNELS = "dev/nvidia-caps-imex-channels"
 KINDS = {"fd": 0, "nt": 1, "fabric": 2}
+# Of the host-memory driver. Not by this process's number: that is a part of another
+# one's, and is used again.
+INSTANCE = f"doctor-{uuid.uuid4().hex[:12]}"
 
 
 def without_override():
@@ -122,7 +126,7 @@ class Machine:
                 ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY",
                  "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
                  "NO_COLOR", "TERM")}
-        return {**kept, "VMMSHARE_HOST_INSTANCE": f"doctor-{os.getpid()}",
+        return {**kept, "VMMSHARE_HOST_INSTANCE": INSTANCE,
                 "VMMSHARE_HOST_FABRIC_ROOT": str(self.root), **changes}
 
     def run(self, *words, env=None, driver="host", preexec=None):

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+import uuid
 
 PATIENCE = 60  # Seconds, for what takes milliseconds.
 USER, OTHER = 12001, 12002  # Users whom no machine has.
@@ -64,7 +65,7 @@ class TwoSides(unittest.TestCase):
         self.sockets = self.folder / "sockets"
         self.sockets.mkdir()
         self.variables = {FOLDER: str(self.sockets),
-                          "VMMSHARE_HOST_INSTANCE": f"containers-{os.getpid()}"}
+                          "VMMSHARE_HOST_INSTANCE": f"containers-{uuid.uuid4().hex[:12]}"}
 
     def expect_untouched(self, before):
         now = os.stat(os.devnull)
