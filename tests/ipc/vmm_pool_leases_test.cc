@@ -92,9 +92,9 @@ TEST_F(PoolLeases, NameWhoHoldsWhatSinceWhen) {
   PoolPeer peer = StartPeer();
   ASSERT_EQ(peer.Subscribe(publication.ticket()), "OK");
   EXPECT_TRUE(pool_->Leases().empty());
-  // Not since the subscription: that is some ticks ago.
+  // Not since the subscription: that is longer ago than what is allowed below.
   const std::uint64_t subscribed = platform::CoarseNow();
-  ExpectSoon([&] { return platform::CoarseNow() >= subscribed + 100; });
+  ExpectSoon([&] { return platform::CoarseNow() >= subscribed + 2000; });
   const absl::Time before = absl::Now();
   ASSERT_EQ(peer.Import(
                 std::vector<PoolTicket>{Export(blocks[0]), Export(blocks[2])}),
@@ -113,9 +113,10 @@ TEST_F(PoolLeases, NameWhoHoldsWhatSinceWhen) {
     EXPECT_EQ(one.lease.return_by, std::nullopt);
     EXPECT_EQ(one.lease.holder.user, platform::CurrentUser());
     EXPECT_EQ(one.lease.holder.pid, peer.child().pid());
-    // Two ticks of 16 ms: when it was written, and when it is read.
-    EXPECT_GE(one.lease.since, before - absl::Milliseconds(32));
-    EXPECT_LE(one.lease.since, after + absl::Milliseconds(32));
+    // Two ticks of 16 ms: when it was written, and when it is read. And a busy
+    // machine lets time pass between the two clocks that it is reckoned from.
+    EXPECT_GE(one.lease.since, before - absl::Milliseconds(500));
+    EXPECT_LE(one.lease.since, after + absl::Milliseconds(500));
     EXPECT_THAT(one.lease.Describe(),
                 HasSubstr(absl::StrCat("process ", peer.child().pid())));
   }
