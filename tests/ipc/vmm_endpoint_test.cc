@@ -532,7 +532,7 @@ TEST_F(EndpointTest, AnOwnerKilledBetweenTicketAndImportIsNotFoundAtOnce) {
   const absl::Time begun = absl::Now();
   const absl::Status status = Open(ticket).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
-  EXPECT_LT(absl::Now() - begun, absl::Seconds(5));
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(10));
   EXPECT_THAT(std::string(status.message()), HasSubstr("The owner has ended"));
   imported->Expect(5);
   imported.reset();
@@ -620,7 +620,9 @@ TEST_F(EndpointTest, DescriptorsInARequestAreClosed) {
 }
 
 TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
-  std::unique_ptr<Endpoint> endpoint = Start();
+  EndpointOptions options;
+  options.request_timeout = options.transfer_timeout = absl::Minutes(1);
+  std::unique_ptr<Endpoint> endpoint = Start(options);
   const Allocation memory = Make(kGranule);
   const Share published = Must(endpoint->Publish(memory.shareable()));
   const platform::Channel silent = Dial(endpoint->address());
@@ -629,7 +631,7 @@ TEST_F(EndpointTest, EndsWhileClientsAreConnected) {
   Must(asking.Receive(Late()));
   const absl::Time begun = absl::Now();
   endpoint.reset();
-  EXPECT_LT(absl::Now() - begun, absl::Seconds(4))
+  EXPECT_LT(absl::Now() - begun, absl::Seconds(30))
       << "it does not wait for their deadlines";
   EXPECT_TRUE(silent.WaitForHangUp(Late()).ok());
   EXPECT_TRUE(asking.WaitForHangUp(Late()).ok());

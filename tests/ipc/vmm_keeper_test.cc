@@ -841,7 +841,7 @@ TEST_F(KeeperTest, AStoppedKeeperHoldsNobodyPastTheDeadline) {
   const absl::Time deadline = before + absl::Milliseconds(200);
   EXPECT_TRUE(absl::IsDeadlineExceeded(client.List(deadline).status()));
   // The busiest machine that tests run on takes a while to wake anybody.
-  EXPECT_LT(absl::Now() - deadline, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - deadline, absl::Seconds(10));
   EXPECT_FALSE(client.is_open());
   EXPECT_TRUE(absl::IsUnavailable(client.List(Late()).status()));
   keeper.Kill();

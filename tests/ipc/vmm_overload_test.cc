@@ -22,6 +22,9 @@ namespace {
 using Args = std::vector<std::string>;
 using ::testing::HasSubstr;
 
+// As long as connections that ask for nothing stay: no test takes longer.
+constexpr absl::Duration kIdle = absl::Minutes(1);
+
 class Overload : public KeeperTest {
  protected:
   std::unique_ptr<Endpoint> StartEndpoint(EndpointOptions options) {
@@ -54,6 +57,7 @@ const bool kOpenAndSubscribe =
 
 TEST_F(Overload, AllWhoWaitAreServed) {
   EndpointOptions options;
+  options.request_timeout = kIdle;
   options.max_sessions = 3;
   options.max_leases = 3;
   const std::unique_ptr<Endpoint> endpoint = StartEndpoint(options);
@@ -75,6 +79,7 @@ TEST_F(Overload, AllWhoWaitAreServed) {
 
 TEST_F(Overload, WhoIsTurnedAwayUntilTheDeadlineIsToldWhy) {
   EndpointOptions options;
+  options.request_timeout = kIdle;
   options.max_sessions = 2;
   options.max_process_sessions = 2;
   const std::unique_ptr<Endpoint> endpoint = StartEndpoint(options);
@@ -104,6 +109,7 @@ const bool kOpenOnce = RegisterChild("open-once", &OpenOnce);
 
 TEST_F(Overload, OneProcessLeavesRoomForOthers) {
   EndpointOptions options;
+  options.request_timeout = kIdle;
   options.max_sessions = 8;
   const std::unique_ptr<Endpoint> endpoint = StartEndpoint(options);
   const Allocation memory = MakePattern(kGranule, 4);
@@ -175,6 +181,7 @@ TEST_F(Overload, AllClientsOfAKeeperThatWaitAreServed) {
 
 TEST_F(Overload, AClientThatWasTurnedAwayCanAskAgain) {
   keeper::ServerOptions options;
+  options.first_request_timeout = kIdle;
   options.max_process_sessions = 1;
   const std::unique_ptr<keeper::Server> server = Start(options);
   std::vector<platform::Channel> idle = Idle(keeper_address(), 1);
