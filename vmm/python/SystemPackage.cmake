@@ -7,10 +7,12 @@ install(
   PATTERN "*.py"
   PATTERN "py.typed"
   PATTERN "__pycache__" EXCLUDE)
-# Where vmmshare.testing looks.
+# Where vmmshare.testing and vmmshare.torch look.
 install(CODE "file(MAKE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}/vmmshare/lib\")
 file(CREATE_LINK \"/usr/${CMAKE_INSTALL_LIBDIR}/vmmshare/libvmmshare_hostdriver.so\"
-     \"\${CMAKE_INSTALL_PREFIX}/vmmshare/lib/libvmmshare_hostdriver.so\" SYMBOLIC)")
+     \"\${CMAKE_INSTALL_PREFIX}/vmmshare/lib/libvmmshare_hostdriver.so\" SYMBOLIC)
+file(CREATE_LINK \"/usr/${CMAKE_INSTALL_LIBDIR}/libvmmshare.so.1\"
+     \"\${CMAKE_INSTALL_PREFIX}/vmmshare/lib/libvmmshare.so.1\" SYMBOLIC)")
 
 # What importlib.metadata and pip know it by.
 file(STRINGS pyproject.toml version REGEX "^version = ")
