@@ -1,3 +1,9 @@
+# Before anything is fetched: without it nothing can be built.
+include(CudaHeader)
+if(vmmshare_cuda_header_problem)
+  message(FATAL_ERROR "${vmmshare_cuda_header_problem} (./dev fetches the header alone.)")
+endif()
+
 # Packages of the system first; where one is missing, a pinned source release.
 include(FetchContent)
 # Let the plain variables below set the options of the fetched projects.
@@ -48,19 +54,6 @@ if(NOT TARGET nlohmann_json::nlohmann_json)
   FetchContent_MakeAvailable(nlohmann_json)
 endif()
 
-# Only the driver API's header is needed: nothing of CUDA is linked.
-find_path(
-  VMMSHARE_CUDA_INCLUDE_DIR cuda.h
-  HINTS ENV CUDA_HOME ENV CUDA_PATH
-  PATHS /usr/local/cuda
-  PATH_SUFFIXES include
-  DOC "Folder that holds the CUDA driver API's cuda.h")
-if(NOT EXISTS "${VMMSHARE_CUDA_INCLUDE_DIR}/cuda.h")
-  message(
-    FATAL_ERROR
-      "vmmshare needs the CUDA driver API's header cuda.h and found none (looked for: "
-      "${VMMSHARE_CUDA_INCLUDE_DIR}). Install the CUDA Toolkit, or pass -DVMMSHARE_CUDA_INCLUDE_DIR=FOLDER (./dev fetches the headers alone).")
-endif()
 add_library(vmmshare_cuda_headers INTERFACE)
 add_library(vmmshare::cuda_headers ALIAS vmmshare_cuda_headers)
 set_target_properties(vmmshare_cuda_headers PROPERTIES EXPORT_NAME cuda_headers)

@@ -51,6 +51,7 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/vmmshare-config-version.
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/vmmshare-config.cmake"
               "${PROJECT_BINARY_DIR}/vmmshare-config-version.cmake"
+              "${PROJECT_SOURCE_DIR}/.cmake/CudaHeader.cmake"
         DESTINATION "${VMMSHARE_CMAKE_DIR}")
 # What whoever passes the binaries on has to pass on too.
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"

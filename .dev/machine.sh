@@ -165,21 +165,47 @@ check_versions() {
   fi
 }
 
-# Prints the folder that holds cuda.h, or nothing.
-cuda_headers() {
+# Prints the folders that may hold include/cuda.h, a line each.
+cuda_folders() {
   local folder version
   version=$(sed -n 's/^nvidia-cuda-runtime==\([0-9.]*\).*/\1/p' .dev/cuda-headers.txt)
   for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda "$PWD/build/cuda-headers/$version"; do
-    if [ -n "$folder" ] && [ -e "$folder/include/cuda.h" ]; then
+    [ -z "$folder" ] || [ ! -e "$folder/include/cuda.h" ] || echo "$folder"
+  done
+}
+
+# The version of a folder's cuda.h where it is too old, as in CUDA_VERSION; or nothing.
+too_old_cuda() {
+  local version
+  version=$(sed -n 's/^#define CUDA_VERSION \([0-9]*\).*/\1/p' "$1/include/cuda.h" | head -n 1)
+  [ "${version:-12030}" -ge 12030 ] || echo "$version"
+}
+
+# Prints the folder that holds cuda.h of CUDA 12.3 or newer, or nothing.
+cuda_headers() {
+  local folder
+  while read -r folder; do
+    if [ -z "$(too_old_cuda "$folder")" ]; then
       echo "$folder/include"
       return
     fi
-  done
+  done < <(cuda_folders)
+}
+
+# Says which ones cuda_headers passes over.
+say_older_headers() {
+  local folder version
+  while read -r folder; do
+    version=$(too_old_cuda "$folder")
+    [ -z "$version" ] ||
+      say "passing over $folder: its cuda.h is of CUDA $((version / 1000)).$((version % 1000 / 10)); 12.3 or newer is needed"
+  done < <(cuda_folders)
 }
 
 # Downloads NVIDIA's own wheel of the CUDA runtime and keeps only its headers,
 # in build/cuda-headers/VERSION/include. pip checks version and SHA-256.
 fetch_cuda_headers() {
+  say_older_headers
   [ -z "$(cuda_headers)" ] || return 0
   local version machine target
   version=$(sed -n 's/^nvidia-cuda-runtime==\([0-9.]*\).*/\1/p' .dev/cuda-headers.txt)
@@ -189,7 +215,7 @@ fetch_cuda_headers() {
     x86_64 | aarch64) ;;
     *) fail "there are no CUDA headers for $machine to fetch; set CUDA_HOME to a CUDA Toolkit" ;;
   esac
-  say "no CUDA Toolkit here (CUDA_HOME, CUDA_PATH, /usr/local/cuda): fetching only its headers,
+  say "no CUDA Toolkit of 12.3 or newer here (CUDA_HOME, CUDA_PATH, /usr/local/cuda): fetching only its headers,
     from NVIDIA's Python wheel nvidia-cuda-runtime $version, into $target (NVIDIA's licence applies)"
   rm -rf "$target.new"
   mkdir -p "$target.new/include" build/log

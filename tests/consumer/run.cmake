@@ -9,6 +9,16 @@ function(run)
   endif()
 endfunction()
 
+# refused(ARGS...): cmake ARGS... ends in an error that names an older cuda.h, and 12.3.
+function(refused)
+  execute_process(COMMAND "${CMAKE_COMMAND}" ${ARGN} RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  list(JOIN ARGN " " command)
+  if(result EQUAL 0 OR NOT said MATCHES "cuda\\.h is of CUDA 12\\.2; vmmshare needs that of 12\\.3 or newer")
+    message(FATAL_ERROR "exit ${result} from: cmake ${command}\nexpected an error that names CUDA 12.2, got: ${said}")
+  endif()
+endfunction()
+
 function(expect_entries folder)
   file(GLOB found RELATIVE "${folder}" "${folder}/*")
   list(SORT found)
@@ -24,6 +34,9 @@ set(options -G "${GENERATOR}" "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DCMAKE_CXX_COMPIL
 set(work "${WORK_DIR}/${CASE}")
 file(REMOVE_RECURSE "${work}")
 file(MAKE_DIRECTORY "${work}")
+# The last header without fabric handles, as CUDA_HOME and as an include folder.
+set(older "${work}/older")
+file(WRITE "${older}/include/cuda.h" "#define CUDA_VERSION 12020\n")
 
 if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
   # Moved after the installation: an installed tree may not know where it was.
@@ -70,6 +83,9 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}" --target run_consumer)
 
+  refused(-S "${CONSUMER_DIR}/installed" -B "${work}/refused" ${options}
+          "-DVMMSHARE_CUDA_INCLUDE_DIR=${older}/include" "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")
+
   # One in C needs nothing of what those in C++ do.
   file(GLOB_RECURSE c_package "${work}/prefix/*/vmmshareCTargets.cmake")
   if(c_package)
@@ -96,6 +112,35 @@ elseif(CASE STREQUAL "NestedProjectBuildsTheLibraryAlone")
   endif()
   run("${CMAKE_COMMAND}" --build "${work}/build" --config "${CONFIG}")
   run("${work}/build/nested")
+elseif(CASE STREQUAL "AnOlderCudaHeaderIsRefused")
+  refused(-S "${SOURCE_DIR}" -B "${work}/build" ${options} "-DVMMSHARE_CUDA_INCLUDE_DIR=${older}/include")
+  # What was refused is not kept: another CUDA_HOME is enough.
+  file(READ "${work}/build/CMakeCache.txt" cache)
+  if(cache MATCHES "VMMSHARE_CUDA_INCLUDE_DIR")
+    message(FATAL_ERROR "the refused folder is still in ${work}/build/CMakeCache.txt")
+  endif()
+
+  # Debian and Ubuntu have an older one in /usr: it does not hide the Toolkit's.
+  set(ENV{CUDA_HOME} "")
+  set(ENV{CUDA_PATH} "")
+  set(CMAKE_PREFIX_PATH "")
+  set(CMAKE_SYSTEM_PREFIX_PATH "${older}")
+  include("${SOURCE_DIR}/.cmake/CudaHeader.cmake")
+  if(EXISTS /usr/local/cuda/include/cuda.h AND VMMSHARE_CUDA_INCLUDE_DIR STREQUAL "${older}/include")
+    message(FATAL_ERROR "${VMMSHARE_CUDA_INCLUDE_DIR} was taken before /usr/local/cuda")
+  endif()
+
+  # ./dev passes over it, and takes another or fetches one.
+  find_program(bash bash)
+  if(bash)
+    set(ENV{CUDA_HOME} "${older}")
+    execute_process(
+      COMMAND "${bash}" -c "say() { echo \"said: $*\"; }; source .dev/machine.sh; say_older_headers; cuda_headers"
+      WORKING_DIRECTORY "${SOURCE_DIR}" OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT said MATCHES "said: [^\n]*older[^\n]* is of CUDA 12\\.2" OR said MATCHES "(^|\n)${older}/include\n")
+      message(FATAL_ERROR "./dev does not pass over ${older}: ${said}")
+    endif()
+  endif()
 else()
   message(FATAL_ERROR "unknown CASE '${CASE}'")
 endif()

@@ -17,7 +17,7 @@ class Vmmshare(CMakePackage):
     depends_on("cmake@3.25:", type="build")
     depends_on("abseil-cpp@20220623: cxxstd=20")
     depends_on("nlohmann-json@3.11:", type="build")
-    depends_on("cuda")
+    depends_on("cuda@12.3:")
 
     conflicts("platform=darwin", msg="there is no CUDA for it")
 
