@@ -7,6 +7,7 @@ usage: keep_test.py TOOL [UNITTEST ARGUMENTS]
 import fcntl
 import os
 import pathlib
+import re
 import resource
 import select
 import signal
@@ -18,6 +19,8 @@ import threading
 import unittest
 
 TOOL = sys.argv[1]
+UNIT = pathlib.Path(__file__).resolve().parents[2] / ".packaging/systemd/vmmshare-keeper@.service"
+UNIT_LISTENS_AT = re.search(r"--address=(\S+)", UNIT.read_text())[1]
 
 
 def few_descriptors():
@@ -170,6 +173,8 @@ class Keep(KeepTest):
         alone = self.run_tool("--list", "--address", self.address)
         self.assertEqual(alone.returncode, 1)
         self.assertIn("vmmshare keep", alone.stderr)
+        # That of systemd's unit is not where clients look by themselves.
+        self.assertIn(UNIT_LISTENS_AT.replace("%i", "USER"), alone.stderr)
         keeper = self.start("--address=" + self.address)
         keeper.stdout.readline()
         dropped = self.run_tool("--drop", "weights", "--address", self.address)

@@ -40,7 +40,9 @@ absl::StatusOr<KeeperClient::Connection> KeeperClient::Dial(
   const char* what_to_do = "";
   if (absl::IsNotFound(channel.status())) {
     what_to_do =
-        "Start one: vmmshare keep. Containers must share its directory.";
+        "Start one: vmmshare keep. Or name the address of the one that runs: "
+        "that of systemd's unit is /run/vmmshare-keeper/USER/keeper. "
+        "Containers must share its directory.";
   } else if (absl::IsPermissionDenied(channel.status())) {
     what_to_do =
         "A keeper of another user is named in KeeperClientOptions::keepers, "

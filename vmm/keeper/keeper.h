@@ -53,8 +53,9 @@ namespace keeper {
 struct Request;
 }  // namespace keeper
 
-// Where a keeper listens unless told otherwise: "keeper-USER" in
-// platform::DefaultChannelDirectory(). Errors as that.
+// Where a keeper listens unless told otherwise: "keeper-UID", on Windows
+// "keeper-SID", in platform::DefaultChannelDirectory(). Errors as that. systemd's
+// unit names another place: docs/keeper.md.
 absl::StatusOr<std::string> DefaultKeeperAddress();
 
 struct KeeperClientOptions {

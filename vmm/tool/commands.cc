@@ -44,9 +44,9 @@ constexpr OptionRow kDoctorOptions[] = {
 constexpr absl::string_view kKeepUses[] = {"keep [OPTIONS]"};
 constexpr OptionRow kKeepOptions[] = {
     {"address", "ADDRESS",
-     "where it listens, an absolute path; by default keeper-USER in "
+     "where it listens, an absolute path; by default keeper-UID in "
      "$NVIDIA_DRA_LOCAL_IPC_DIR, in $XDG_RUNTIME_DIR/vmmshare, or in "
-     "/tmp/vmmshare-UID"},
+     "/tmp/vmmshare-UID, which systemd's unit does not use (docs/keeper.md)"},
     {"max-names", "N", "names at once (1024)"},
     {"max-bytes", "SIZE",
      "bytes at once, with K, M, G or T behind it (no limit)"},
