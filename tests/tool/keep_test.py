@@ -10,6 +10,7 @@ import pathlib
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import threading
 import unittest
 
 TOOL = sys.argv[1]
+OTHER = 12002  # A user whom no machine has.
 UNIT = pathlib.Path(__file__).resolve().parents[2] / ".packaging/systemd/vmmshare-keeper@.service"
 UNIT_LISTENS_AT = re.search(r"--address=(\S+)", UNIT.read_text())[1]
 
@@ -181,6 +183,37 @@ class Keep(KeepTest):
         self.assertEqual(dropped.returncode, 1)
         self.assertIn("weights", dropped.stderr)
         self.assertIn("nothing is kept", dropped.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can be another user, too")
+    def test_a_keeper_of_another_user_lets_in_whom_it_was_started_with(self):
+        self.folder.chmod(0o755)
+        tool = shutil.copy(TOOL, self.folder)  # Where that user may come.
+        as_other = {"user": OTHER, "group": OTHER, "extra_groups": []}
+        try:
+            subprocess.run([tool, "--version"], timeout=30, capture_output=True, check=True, **as_other)
+        except (OSError, subprocess.SubprocessError) as error:
+            self.skipTest(f"another user cannot run {tool}: {error}")
+
+        def ask():
+            return subprocess.run(
+                [tool, "keep", "--list", "--address", self.address, f"--allow-user={os.geteuid()}"],
+                env=self.env, text=True, timeout=30, capture_output=True, check=False, **as_other)
+
+        keeper = self.start("--address=" + self.address)
+        keeper.stdout.readline()
+        refused = ask()
+        self.assertEqual(refused.returncode, 1, refused.stdout)
+        # The client has said all that it can: what is missing is the keeper's own.
+        self.assertIn("lets in whom it was started with --allow-user", refused.stderr)
+        self.assertIn("0755", refused.stderr)
+        keeper.terminate()
+        self.assertEqual(keeper.wait(30), 0)
+
+        keeper = self.start("--address=" + self.address, f"--allow-user={OTHER}")
+        keeper.stdout.readline()
+        listed = ask()
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.assertIn("nothing is kept", listed.stdout)
 
     def test_too_few_descriptors_are_an_error_with_figures(self):
         result = self.run_tool("--address", self.address, preexec_fn=few_descriptors)

@@ -45,8 +45,11 @@ absl::StatusOr<KeeperClient::Connection> KeeperClient::Dial(
         "Containers must share its directory.";
   } else if (absl::IsPermissionDenied(channel.status())) {
     what_to_do =
-        "A keeper of another user is named in KeeperClientOptions::keepers, "
-        "on the command line by --allow-user.";
+        "A keeper of another user lets in whom it was started with "
+        "--allow-user, in a folder that both may enter (0755 or 1777). Its "
+        "client names the keeper's user too: KeeperClientOptions::keepers, on "
+        "the command line --allow-user. C and Python have keepers of their "
+        "own user alone.";
   }
   return platform::Annotate(channel.status(), "no keeper can be asked",
                             what_to_do);
