@@ -191,7 +191,9 @@ std::vector<Finding> WhyNotFabric(const Topology& topology,
     found.push_back({"out-of-memory",
                      "the device has no memory left to try with; this says "
                      "nothing of fabric handles",
-                     "Free some: nvidia-smi shows who holds it."});
+                     "Free some: nvidia-smi shows who holds it with a context, "
+                     "`vmmshare keep --list` what a keeper holds, which has "
+                     "none."});
     return found;
   }
   if (result == kFabricNotReady) {

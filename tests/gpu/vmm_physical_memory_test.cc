@@ -16,6 +16,7 @@ namespace vmm::testing {
 namespace {
 
 using platform::DriverTable;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -58,7 +59,8 @@ TEST_F(PhysicalMemoryTest, MemoryThatIsRefusedIsToldWithWhatToDo) {
   const Location here = Location::On(device);
   const Location host = Location::HostNuma(0);
   EXPECT_THAT(refused(gpus, here, CUDA_ERROR_OUT_OF_MEMORY),
-              HasSubstr("nvidia-smi shows who holds how much"));
+              AllOf(HasSubstr("nvidia-smi shows who holds how much"),
+                    HasSubstr("vmmshare keep --list")));
   EXPECT_THAT(refused(models, here, CUDA_ERROR_OUT_OF_MEMORY),
               HasSubstr("VMMSHARE_HOST_MEMORY"));
   EXPECT_THAT(refused(gpus, host, CUDA_ERROR_NOT_SUPPORTED),

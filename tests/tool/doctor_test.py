@@ -219,6 +219,8 @@ class Reasons(DoctorTest):
     def test_no_memory_says_nothing_of_the_kind(self):
         result = self.machine.run("--json", env={"VMMSHARE_HOST_MEMORY": "1M"})
         self.assertEqual(result.reasons("fd"), ["out-of-memory"])
+        # nvidia-smi names only who has a context.
+        self.assertIn("vmmshare keep --list", result.kind("fd")["reasons"][0]["remedy"])
 
 
 class Fabric(DoctorTest):
@@ -817,6 +819,7 @@ class NetworkCards(DoctorTest):
         result = self.machine.run("--json", "--touch", env={"VMMSHARE_HOST_MEMORY": "1M"})
         for way in result.json["devices"][0]["rdma"]:
             self.assertEqual([r["id"] for r in way["reasons"]], ["out-of-memory"], way)
+            self.assertIn("vmmshare keep --list", way["reasons"][0]["remedy"])
 
     def test_modules_are_named(self):
         self.assertEqual(self.machine.run("--json").json["limits"]["rdma_modules"], [])

@@ -106,6 +106,10 @@ TEST_F(DiagnosisTest, OfAFullDeviceBlamesNothingElse) {
   attempt_.tried = Refused(CUDA_ERROR_OUT_OF_MEMORY);
   topology_.imex.channels->clear();
   EXPECT_THAT(Why(), ElementsAre("out-of-memory"));
+  // A keeper has no context, so that nvidia-smi does not name it.
+  EXPECT_THAT(
+      WhyNotFabric(topology_, topology_.gpus[0], attempt_).front().remedy,
+      HasSubstr("vmmshare keep --list"));
 }
 
 TEST_F(DiagnosisTest, PutsTheGpuBeforeTheChannel) {

@@ -41,7 +41,9 @@ const char* AdviceWhenFull(const Driver& driver) {
   return driver.is_host_memory()
              ? "The memory does not fit: each device has VMMSHARE_HOST_MEMORY "
                "(4G), for all processes of its VMMSHARE_HOST_INSTANCE."
-             : "The memory does not fit; nvidia-smi shows who holds how much.";
+             : "The memory does not fit; nvidia-smi shows who holds how much "
+               "with a context, `vmmshare keep --list` what a keeper "
+               "holds, which has none.";
 }
 
 // What to do about `result` of cuMemCreate() on `where`.

@@ -64,7 +64,8 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter,
     return {"out-of-memory",
             "the device has no memory left to try with; this says nothing of "
             "the kind",
-            "Free some: nvidia-smi shows who holds it."};
+            "Free some: nvidia-smi shows who holds it with a context, "
+            "`vmmshare keep --list` what a keeper holds, which has none."};
   }
   std::string remedy = result.has_value() ? exporter.advice(*result) : "";
   if (remedy.empty()) {

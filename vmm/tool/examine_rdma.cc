@@ -26,10 +26,12 @@ absl::Status TryDmaBuf(const absl::StatusOr<Allocation>& memory,
 }
 
 Finding OutOfMemory() {
-  return {"out-of-memory",
-          "the device has no memory left to try with; this says nothing of "
-          "network cards",
-          "Free some: nvidia-smi shows who holds it."};
+  return {
+      "out-of-memory",
+      "the device has no memory left to try with; this says nothing of "
+      "network cards",
+      "Free some: nvidia-smi shows who holds it with a context, `vmmshare keep "
+      "--list` what a keeper holds, which has none."};
 }
 
 Finding NoContext() {

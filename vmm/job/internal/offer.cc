@@ -155,7 +155,8 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
   if (!memory.ok()) {
     card.trouble = Refuse(memory.status(), "no-memory",
                           "`vmmshare doctor` on that host says what can be "
-                          "shared there; nvidia-smi who holds its memory.");
+                          "shared there; nvidia-smi and `vmmshare keep --list` "
+                          "who holds its memory.");
     return offer;
   }
   card.requested_size = memory->requested_size();
