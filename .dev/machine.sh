@@ -126,6 +126,14 @@ need_coverage() {
   need llvm-16 command:llvm-cov-16 "reads what was counted"
 }
 
+# Prints which of the missing packages no source of apt's has.
+without_candidate() {
+  local package
+  for package in "${missing[@]}"; do
+    LC_ALL=C apt-cache policy "$package" 2>/dev/null | grep -q '^  Candidate: [^(]' || echo "$package"
+  done
+}
+
 # Installs what need() found missing. As root or by sudo; otherwise prints the
 # line to run and stops. A machine without apt goes on: CMake fetches sources.
 install_missing() {
@@ -153,6 +161,13 @@ install_missing() {
   mkdir -p build/log
   local quiet=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
   logged build/log/packages.log "${as_root[@]}" "${quiet[@]}" update
+  # Asked only where it fails: what other packages provide has no candidate either.
+  if ! "${quiet[@]}" --simulate install --no-install-recommends "${missing[@]}" &>/dev/null; then
+    local unknown
+    unknown=$(without_candidate | tr '\n' ' ')
+    [ -z "$unknown" ] || fail "this system's apt has no package ${unknown% }.
+    Debian 12 and Ubuntu 24.04 have what every task but toolchain needs; Debian 13 has it for demo, test and docs"
+  fi
   logged build/log/packages.log "${as_root[@]}" "${quiet[@]}" install -y --no-install-recommends "${missing[@]}"
   missing=()
 }

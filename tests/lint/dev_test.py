@@ -1,0 +1,64 @@
+"""What ./dev says of packages that a system lacks: .dev/machine.sh, with stand-ins for apt."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Of all packages there are `cmake`, and `lld`, which another package provides.
+APT_GET = """#!/bin/sh
+for word; do case $word in clang-16 | clang-format-14) exit 100 ;; esac; done
+echo "apt-get $*" >>"$APT_LOG"
+"""
+APT_CACHE = """#!/bin/sh
+candidate='(none)'
+[ "$2" != cmake ] || candidate=3.25.1-1
+printf '%s:\\n  Installed: (none)\\n  Candidate: %s\\n' "$2" "$candidate"
+"""
+INSTALL = """
+set -euo pipefail
+say() { printf 'dev: %s\\n' "$*"; }
+fail() { printf 'dev: error: %s\\n' "$*" >&2; exit 1; }
+logged() { shift; "$@"; }
+id() { echo 0; }
+source "$MACHINE"
+missing=("$@")
+install_missing
+"""
+
+
+@unittest.skipUnless(shutil.which("bash"), "bash, in which ./dev is written, is not here")
+class InstallMissing(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vmmshare-dev-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE)):
+            path = self.folder / name
+            path.write_text(text)
+            path.chmod(0o755)
+
+    def install(self, *packages):
+        return subprocess.run(
+            ["bash", "-c", INSTALL, "bash", *packages], cwd=self.folder, text=True, timeout=60, capture_output=True,
+            env={**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "APT_LOG": str(self.folder / "log"),
+                 "MACHINE": str(ROOT / ".dev/machine.sh")}, check=False)
+
+    def test_packages_that_the_system_lacks_are_named_with_systems_that_have_them(self):
+        done = self.install("cmake", "clang-16", "clang-format-14")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("no package clang-16 clang-format-14.", done.stderr)
+        self.assertIn("Debian 12", done.stderr)
+
+    def test_what_can_be_had_is_installed(self):
+        done = self.install("cmake", "lld")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("install -y --no-install-recommends cmake lld", (self.folder / "log").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
