@@ -14,7 +14,8 @@ from tree import Tree
 
 SOUND = {
     "README.md": "# Title\n\nSee [the guide](docs/guide.md#first-steps--more) and `vmm/a.h`.\n",
-    "docs/guide.md": "# Guide\n\n## First steps & more\n\nRun ./dev test. [up](../README.md)\n",
+    "docs/guide.md": "# Guide\n\n## First steps & more\n\nRun ./dev test. [up](../README.md)\n\n"
+                     "| a | b |\n| --- | ---: |\n| `x \\| y` | a \\| b |\n\nProse | a\n\n---\n",
     "dev": "task_test() {\n}\n",
     "platform/CMakeLists.txt": "vmmshare_room(platform SOURCES os/os_${os}.cc)\n",
     "platform/os/os_posix.cc": "#ifdef __linux__\n#endif\n",
@@ -171,6 +172,12 @@ SPOILT = [
     ("SnippetsAreRun", {"docs/a.md": "<!-- snippet: one -->\n```cpp\nf();\n```\n",
                         "tests/docs/a.cc": "#include <a.two.inc>\n",
                         "tests/docs/CMakeLists.txt": "a.cc\n"}, "compiles or runs"),
+    ("TablesAreWhole", {"README.md": "| a | b |\n| --- | --- |\n| 1 | broken in\ntwo | \n"}, "README.md:4: a row"),
+    ("TablesAreWhole", {"README.md": "| a | b |\n| :-- | --: |\n| 1 |\n"}, "README.md:3: a row of 1"),
+    ("TablesAreWhole", {"README.md": "| a | b |\n| - | - |\n| 1 | 2 | 3 |\n"}, "in a table of 2"),
+    ("TablesAreWhole", {"README.md": "| a | b |\n| - | - |\n| `1 | 2` | 3 |\n"}, "README.md:3: a row of 3"),
+    ("TablesAreWhole", {"README.md": "| a | b |\n| --- |\n"}, "README.md:2: a row of 1"),
+    ("TablesAreWhole", {"README.md": "```c\n\n```\na | b\n--- | ---\n1\n"}, "README.md:6: a row of 1"),
     ("LinksResolve", {"README.md": "[gone](docs/gone.md)\n"}, "leads nowhere"),
     ("LinksResolve", {"README.md": "[g](docs/guide.md#second)\n"}, "lacks"),
     ("LinksResolve", {"README.md": "[g]\n\n[g]: docs/gone.md\n"}, "leads nowhere"),

@@ -110,6 +110,32 @@ def snippets_are_run(tree):
                 yield f"{where}: nothing says whether it is run: see tests/docs/snippets.py"
 
 
+DELIMITER_ROW = re.compile(r"\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
+
+
+def cells_of(row):
+    """How many cells a row of a table has; a `|` that is escaped parts none, any other does, in code too."""
+    bare = row.replace("\\|", "").strip()
+    return bare.removeprefix("|").removesuffix("|").count("|") + 1
+
+
+def tables_are_whole(tree):
+    """Each row of a table has as many cells as its head, and stands on one line."""
+    for name in tree.sources(".md"):
+        # Fences are left blank, so that the numbers of lines stay.
+        text = FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), tree.text(name))
+        expected, before = 0, ""
+        for line, row in enumerate(text.splitlines(), 1):
+            if not expected and before and "|" in row and DELIMITER_ROW.fullmatch(row.strip()):
+                expected = cells_of(before)
+            if not row.strip():
+                expected = 0
+            elif expected and cells_of(row) != expected:
+                yield (f"{name}:{line}: a row of {cells_of(row)} cells in a table of {expected}; "
+                       "expected a row a line, `\\|` where no cell ends, in code too, and an empty line after the table")
+            before = row
+
+
 PROMISES = "docs/promises.md"
 CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
 PYTHON_CLASS = re.compile(r"^class (\w+)\(.*?(?=^\S|\Z)", re.M | re.S)
@@ -217,6 +243,7 @@ def one_version(tree):
 
 RULES = {
     "SnippetsAreRun": snippets_are_run,
+    "TablesAreWhole": tables_are_whole,
     "OneVersion": one_version,
     "LinksResolve": links_resolve,
     "NamedFilesExist": named_files_exist,
