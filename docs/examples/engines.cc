@@ -1,7 +1,8 @@
 // Engines: two engines share one set of weights, and one that is killed is back
 // in milliseconds.
 //
-//   vmmshare keep --address=/tmp/here/keeper &     (./dev demo weights does both)
+//   mkdir -m 700 /tmp/here                         (./dev demo weights does all)
+//   vmmshare keep --address=/tmp/here/keeper &
 //   engines --address=/tmp/here/keeper
 //
 // Each engine is a process of its own. The first loads the weights, publishes

@@ -96,6 +96,10 @@ TEST(Examples, EachSaysByHelpWhatItDoes) {
     EXPECT_EQ(result.status, 0) << name;
     EXPECT_THAT(result.output, HasSubstr(absl::StrCat(name, " "))) << name;
     EXPECT_THAT(LineOf(result.output, 0), Not(StartsWith("//"))) << name;
+    // What it says works as it is typed: nobody else makes that folder.
+    if (absl::StrContains(result.output, "=/tmp/here/")) {
+      EXPECT_THAT(result.output, HasSubstr("mkdir -m 700 /tmp/here ")) << name;
+    }
   }
 }
 
