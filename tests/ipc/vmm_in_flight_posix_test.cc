@@ -218,6 +218,46 @@ TEST_F(IpcTest, AnOwnerThatFailsHalfwayWaitsForTheWordOfWhoGotAPart) {
   Must(endpoint->WaitUntilReturned(memory.id(), Late()));
 }
 
+// The same where it fails for its deadline, which has passed when it asks for that
+// word: bytes went, and the kernel has no room for descriptors.
+TEST_F(IpcTest, AnOwnerThatFailsAtItsDeadlineWaitsForTheWordOfWhoGotAPart) {
+  if (!SyscallFaultsSupported()) GTEST_SKIP() << "no system call fails here";
+  EndpointOptions options;
+  options.listener.directory = listener_directory();
+  options.request_timeout = absl::Minutes(5);
+  options.transfer_timeout = absl::ZeroDuration();
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation bytes = Must(Allocation::Create(
+      device, {.size = kGranule,
+               .sharing = SharePolicy::Require(HandleKind::kLegacyIpc)}));
+  const Allocation memory = Must(Allocation::Create(
+      device,
+      {.size = kGranule, .sharing = SharePolicy::Require(kNativeKind)}));
+  const Share of_bytes = Must(endpoint->Publish(bytes.shareable()));
+  const Share of_memory = Must(endpoint->Publish(memory.shareable()));
+  platform::Channel importer = Dial(endpoint->address());
+  // Two by the importer, and the owner's third after kGranted and kBegin.
+  ArmSyscallFault({.point = {.nth = 5},
+                   .only_error = ETOOMANYREFS,
+                   .only_call = "sendmsg"});
+  Must(protocol::SendOpen(importer,
+                          {InvitationIn(of_bytes.ticket()).key,
+                           InvitationIn(of_memory.ticket()).key},
+                          Late()));
+  Must(protocol::ReceiveGranted(importer, Late()));
+  EXPECT_EQ(Must(importer.Receive(Late())).type, protocol::kBegin);
+  EXPECT_EQ(Must(importer.Receive(Late())).type, protocol::kPart);
+  const platform::Message abort = Must(importer.Receive(Late()));
+  EXPECT_EQ(DisarmSyscallFault().fired, 1u);
+  EXPECT_EQ(abort.type, protocol::kAbort);
+  const absl::Status why = protocol::DecodeError(abort.payload, "the owner");
+  EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
+  EXPECT_EQ(endpoint->Leases().size(), 2u) << "it has not said so yet";
+  protocol::GiveUp(importer, why);
+  Must(endpoint->WaitUntilReturned(bytes.id(), Late()));
+  Must(endpoint->WaitUntilReturned(memory.id(), Late()));
+}
+
 // A subscriber that has stopped is given no more than some of many segments,
 // and all when it goes on.
 int SubscribeAndStop(const Args& args) {

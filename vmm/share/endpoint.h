@@ -44,7 +44,8 @@ namespace vmm {
 struct EndpointOptions {
   platform::ListenerOptions listener = {};  // Where it listens.
   platform::PeerPolicy peers = {};  // Who may ask: this user, and these.
-  // A peer that has said nothing for so long is disconnected.
+  // A peer that has said nothing for so long is disconnected: before it asks, and
+  // after it was told that no more comes.
   absl::Duration request_timeout = absl::Seconds(5);
   // A peer that has not imported for so long after its request is too.
   absl::Duration transfer_timeout = absl::Seconds(30);

@@ -178,10 +178,11 @@ absl::Status Endpoint::Server::ServeMemory(
   // Handles of what may be withdrawn: whoever is not in the book has none.
   outgoing.clear();
   if (!sent.ok()) {
-    // It was told that no more comes, lets go of what came, and says so next.
+    // It was told that no more comes, lets go of what came, and says so next. It
+    // has time for that also when the transfer's has passed.
     if (gave && channel.is_open()) {
-      const absl::StatusOr<platform::Message> word =
-          channel.Receive(deadline, &stop());
+      const absl::StatusOr<platform::Message> word = channel.Receive(
+          std::max(deadline, Deadline::In(options_.request_timeout)), &stop());
       gave = !word.ok() || word->type != protocol::kRefused;
     }
     if (gave) {
