@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "platform/ipc/shared_memory.h"
@@ -38,6 +39,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
+
+constexpr char kNoFilesOfAGpu[] =
+    "each export of a GPU's memory is a file of its own";
 
 // What a keeper, whose threads may say something, has logged.
 class Log {
@@ -90,6 +94,29 @@ class KeeperStoreTest : public KeeperTest {
     EXPECT_EQ(store.Save("name", client_, content, absl::Now(), {}, &why).id,
               "");
     return why;
+  }
+
+  // What systemd holds after a keeper of a later release has stored `content`.
+  platform::StoredHandles StoredByANewer(const Content& content) {
+    Store newer(Manager());
+    std::string why;
+    newer.Save("newer", client_, content, absl::Now(), {}, &why);
+    EXPECT_EQ(why, "");
+    platform::StoredHandles passed;
+    passed.handles = systemd_->Stored();
+    EXPECT_EQ(passed.handles.size(), 2u);
+    for (platform::StoredHandle& each : passed.handles) {
+      if (!Must(keeper::ParseStoredName(each.name)).is_record) continue;
+      const auto record = Must(platform::SharedMemory::Open(
+          each.handle, keeper::kRecordBytes, platform::PeerAccess::kRead));
+      platform::SharedMemory changed = Must(platform::SharedMemory::Create(
+          keeper::kRecordBytes, platform::PeerAccess::kRead));
+      std::copy_n(record.bytes().begin(), keeper::kRecordBytes,
+                  changed.writable_bytes().begin());
+      changed.writable_bytes()[8] = 3;  // Its version.
+      each.handle = Must(platform::Duplicate(changed.handle()));
+    }
+    return passed;
   }
 
   // Fills the queue of a systemd that reads nothing, but for so many messages.
@@ -362,9 +389,7 @@ TEST_F(KeeperStoreTest, WhatCannotBeMadeForTheRecordIsSaidAndNothingIsLeft) {
 }
 
 TEST_F(KeeperStoreTest, OfOneMemoryUnderTwoNamesTheFirstSurvives) {
-  if (!OnHostMemoryDriver()) {
-    GTEST_SKIP() << "each export of a GPU's memory is a file of its own";
-  }
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << kNoFilesOfAGpu;
   platform::StoredHandles passed;
   {
     const auto server = Must(StartWith(Manager()));
@@ -423,9 +448,7 @@ TEST_F(KeeperStoreTest, MemoryThatReplacesItselfSurvives) {
 
 // It may be removed later, when systemd reads what it was sent.
 TEST_F(KeeperStoreTest, WhatMayBeRemovedIsNotTakenForStored) {
-  if (!OnHostMemoryDriver()) {
-    GTEST_SKIP() << "each export of a GPU's memory is a file of its own";
-  }
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << kNoFilesOfAGpu;
   Store store(Manager());
   const Content content = ContentOf(MakePattern(kGranule, 1));
   std::string why;
@@ -451,27 +474,8 @@ TEST_F(KeeperStoreTest, WhatMayBeRemovedIsNotTakenForStored) {
 
 // Or systemd would close what is too much, which was said to survive.
 TEST_F(KeeperStoreTest, WhatANewerKeeperHasStoredTakesItsRoom) {
-  platform::StoredHandles passed;
-  {
-    Store newer(Manager());
-    std::string why;
-    const Content content = ContentOf(MakePattern(kGranule, 1));
-    newer.Save("newer", client_, content, absl::Now(), {}, &why);
-    EXPECT_EQ(why, "");
-    passed.handles = systemd_->Stored();
-  }
-  EXPECT_EQ(passed.handles.size(), 2u);
-  for (platform::StoredHandle& each : passed.handles) {
-    if (!Must(keeper::ParseStoredName(each.name)).is_record) continue;
-    const auto record = Must(platform::SharedMemory::Open(
-        each.handle, keeper::kRecordBytes, platform::PeerAccess::kRead));
-    platform::SharedMemory changed = Must(platform::SharedMemory::Create(
-        keeper::kRecordBytes, platform::PeerAccess::kRead));
-    std::copy_n(record.bytes().begin(), keeper::kRecordBytes,
-                changed.writable_bytes().begin());
-    changed.writable_bytes()[8] = 3;  // Its version.
-    each.handle = Must(platform::Duplicate(changed.handle()));
-  }
+  platform::StoredHandles passed =
+      StoredByANewer(ContentOf(MakePattern(kGranule, 1)));
   ::setenv("FDSTORE", "4", 1);
   Store store(Manager());
   ::unsetenv("FDSTORE");
@@ -481,6 +485,53 @@ TEST_F(KeeperStoreTest, WhatANewerKeeperHasStoredTakesItsRoom) {
   EXPECT_THAT(WhyNotSaved(store, ContentOf(MakePattern(kGranule, 2))),
               HasSubstr("systemd stores 2 descriptors of this keeper"));
   EXPECT_EQ(systemd_->Stored().size(), 2u);
+}
+
+// Or systemd, which has its file, would be taken to have stored it again.
+TEST_F(KeeperStoreTest, WhatANewerKeeperHasStoredIsNotStoredAgain) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << kNoFilesOfAGpu;
+  const Content content = ContentOf(MakePattern(kGranule, 1));
+  platform::StoredHandles passed = StoredByANewer(content);
+  Store store(Manager());
+  EXPECT_THAT(store.Restore(std::move(passed), log_.Writer()), IsEmpty());
+  EXPECT_THAT(WhyNotSaved(store, content), HasSubstr("stores a file once"));
+  EXPECT_EQ(systemd_->Stored().size(), 2u);
+}
+
+TEST_F(KeeperStoreTest, WhatOfHalfAnEntryIsNotRemovedIsNotTakenForGone) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << kNoFilesOfAGpu;
+  const Content content = ContentOf(MakePattern(kGranule, 1));
+  const auto& handle = std::get<OsHandle>(content.handles[0]);
+  systemd_->Plant(keeper::NameOfHandle(7, 0), handle);
+  platform::StoredHandles passed;
+  passed.handles = systemd_->Stored();
+  Store store(Manager());
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(0);
+    EXPECT_THAT(store.Restore(std::move(passed), log_.Writer()), IsEmpty());
+  }
+  EXPECT_THAT(log_.Take(), ElementsAre(HasSubstr("half an entry")));
+  EXPECT_THAT(WhyNotSaved(store, content), HasSubstr("stores a file once"));
+}
+
+// Systemd reads the handle later, and neither its record nor that it goes.
+TEST_F(KeeperStoreTest, OfWhatHalfIsStoredNothingIsTakenForStored) {
+  if (!OnHostMemoryDriver()) GTEST_SKIP() << kNoFilesOfAGpu;
+  const auto server = Must(StartWith(Manager()));
+  KeeperClient client = Client();
+  const Allocation memory = MakePattern(kGranule, 1);
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(1);  // The handle.
+    Must(
+        client.Put("half", memory.shareable(), absl::Now() + absl::Minutes(2)));
+    EXPECT_FALSE(Listed(client, "half")->survives_restart);
+  }
+  ExpectSoon([&] { return systemd_->Stored().size() == 1; });
+  Must(client.Put("again", memory.shareable(), Late()));
+  EXPECT_FALSE(Listed(client, "again")->survives_restart);
+  EXPECT_EQ(systemd_->Stored().size(), 1u);
 }
 
 TEST_F(KeeperStoreTest, FabricHandlesAreNotStored) {

@@ -27,6 +27,19 @@ struct Found {
     for (const auto& [chunk, copies] : handles) count += copies.size();
     return count;
   }
+
+  // Of its handles, by chunk.
+  std::vector<platform::FileNumber> Files() const {
+    std::vector<platform::FileNumber> files;
+    for (const auto& [chunk, copies] : handles) {
+      for (const OsHandle& handle : copies) {
+        if (const auto file = platform::FileNumberOf(handle)) {
+          files.push_back(*file);
+        }
+      }
+    }
+    return files;
+  }
 };
 
 absl::StatusOr<Record> ReadRecord(const OsHandle& handle) {
@@ -100,8 +113,16 @@ std::vector<Store::Restored> Store::Restore(
         std::move(stored.handle));
   }
 
+  // Whether it is removed. Who takes one such message no more is sent no others.
+  bool takes_more = true;
+  const auto forget = [&](const std::string& name) {
+    takes_more = takes_more && Forget(name);
+    return takes_more;
+  };
   std::vector<Restored> whole;
   for (auto& [id, found] : by_id) {
+    const std::string key = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
+    const std::vector<platform::FileNumber> files = found.Files();
     absl::StatusOr<Record> record = LatestRecord(id, found);
     absl::StatusOr<Content> content =
         record.ok() ? Assemble(record->ticket, found) : record.status();
@@ -112,10 +133,9 @@ std::vector<Store::Restored> Store::Restore(
       Saved saved;
       // Without a service manager it is served, and not there the next time.
       if (manager_.has_value()) {
-        saved.id = absl::StrCat(absl::Hex(id, absl::kZeroPad16));
-        entries_[saved.id] = {*record, content->handles.size(),
-                              record->revision, record->revision,
-                              FilesOf(*content)};
+        saved.id = key;
+        entries_[key] = {*record, content->handles.size(), record->revision,
+                         record->revision, files};
       }
       whole.push_back({*record,
                        std::make_shared<const Content>(*std::move(content)),
@@ -126,22 +146,20 @@ std::vector<Store::Restored> Store::Restore(
                        of_newer ? "left alone" : "refused", ": ",
                        content.status().message()));
     }
-    if (of_newer) {
-      // It takes its room until a newer keeper has it.
-      stored_ += found.size();
-      continue;
-    }
-    // What counts stays; all else of it goes, older records first: what is left
-    // by a keeper that is killed meanwhile must not be taken for whole.
+    // What counts stays, and what is a newer keeper's; all else of it goes, older
+    // records first: what is left by a keeper that is killed meanwhile must not be
+    // taken for whole.
+    std::size_t left = of_newer ? found.size() : 0;
     for (const auto& [revision, copies] : found.records) {
-      if (!is_whole || revision != record->revision) {
-        Forget(NameOfRecord(id, revision));
-      }
+      if (of_newer || (is_whole && revision == record->revision)) continue;
+      if (!forget(NameOfRecord(id, revision))) left += copies.size();
     }
-    if (is_whole) continue;
     for (const auto& [chunk, copies] : found.handles) {
-      Forget(NameOfHandle(id, chunk));
+      if (of_newer || is_whole) continue;
+      if (!forget(NameOfHandle(id, chunk))) left += copies.size();
     }
+    stored_ += left;
+    if (left > 0 && !is_whole) entries_[key] = Unnamed(files);
   }
   RemoveReplaced(whole, log);
   return whole;

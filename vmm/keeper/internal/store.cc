@@ -103,22 +103,23 @@ absl::Status Store::StoreRecord(const Record& record, Deadline deadline) {
 }
 
 absl::Status Store::StoreAll(const Record& record, const Content& content,
-                             Deadline deadline, bool* is_recorded) {
+                             Deadline deadline, std::size_t* sent) {
   for (std::size_t i = 0; i < content.handles.size(); ++i) {
     absl::Status stored = manager_->Store(
         NameOfHandle(record.id, i),
         std::get<platform::OsHandle>(content.handles[i]), deadline);
     if (!stored.ok()) return stored;
+    ++*sent;
   }
   absl::Status recorded = StoreRecord(record, deadline);
   if (!recorded.ok()) return recorded;
-  *is_recorded = true;
+  ++*sent;
   return manager_->Barrier(deadline);
 }
 
-void Store::Forget(absl::string_view name) {
-  if (!manager_.has_value()) return;
-  manager_->Remove(name, Deadline::In(kPatience)).IgnoreError();
+bool Store::Forget(absl::string_view name) {
+  return !manager_.has_value() ||
+         manager_->Remove(name, Deadline::In(kPatience)).ok();
 }
 
 absl::Status Store::RemoveAll(const Entry& entry, Deadline deadline) {
@@ -166,7 +167,8 @@ Saved Store::Save(const std::string& name, const Client& client,
     }
     *why =
         "systemd stores a file once, and has one of its handles already: of "
-        "this memory under another name, or as another user put it";
+        "this memory under another name, as another user or a newer keeper put "
+        "it, or as it was to be removed";
     return {};
   }
   // One more is there while an entry is being sealed.
@@ -194,17 +196,21 @@ Saved Store::Save(const std::string& name, const Client& client,
   }
   const Entry entry{std::move(record), content.handles.size(), 1, 1,
                     std::move(files)};
-  bool is_recorded = false;
+  std::size_t sent = 0;
   absl::Status stored =
-      StoreAll(entry.record, content, Deadline::In(kPatience), &is_recorded);
+      StoreAll(entry.record, content, Deadline::In(kPatience), &sent);
   if (!stored.ok()) {
     *why = std::string(stored.message());
     const absl::Status removed = RemoveAll(entry, Deadline::In(kPatience));
-    // Without a record it is half an entry.
-    if (removed.ok() || !is_recorded) return {};
+    if (removed.ok() || sent == 0) return {};
   }
-  stored_ += needed;
+  stored_ += sent;
   const std::string key = KeyOf(*id);
+  if (sent < needed) {
+    // Without a record it is half an entry, which nobody is told of.
+    entries_[key] = Unnamed(entry.files);
+    return {};
+  }
   entries_[key] = entry;
   return {key, !stored.ok()};
 }

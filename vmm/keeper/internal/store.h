@@ -75,8 +75,9 @@ class Store {
   };
   // Stores an entry. The answer does not survive a restart when `why` says why.
   // Nothing of it that could be taken for whole is left there then, unless the
-  // answer is in doubt. Memory that `as.replaces` is already stays as it is: the
-  // answer is that.
+  // answer is in doubt; half of it may be, which takes its room, and its memory is
+  // not stored again until this keeper ends. Memory that `as.replaces` is already
+  // stays as it is: the answer is that.
   Saved Save(const std::string& name, const Client& client,
              const Content& content, absl::Time since, const As& as,
              std::string* why);
@@ -96,11 +97,16 @@ class Store {
     std::vector<platform::FileNumber> files = {};  // Of its handles.
     bool is_leaving = false;  // It was to be removed; nobody said that it is.
   };
+  // What is there and nobody has the id of: it takes its room, and of its files
+  // the service manager would take none again.
+  static Entry Unnamed(std::vector<platform::FileNumber> files) {
+    return {{}, 0, 1, 1, std::move(files), true};
+  }
 
   absl::Status StoreRecord(const Record& record, Deadline deadline);
-  // `is_recorded`: whether the record was sent.
+  // `sent`: how many of its descriptors were; the record is the last.
   absl::Status StoreAll(const Record& record, const Content& content,
-                        Deadline deadline, bool* is_recorded);
+                        Deadline deadline, std::size_t* sent);
   // Of its records, and then of its handles.
   absl::Status RemoveAll(const Entry& entry, Deadline deadline);
   // Whether one of `files` is in the store, or twice among them.
@@ -108,8 +114,9 @@ class Store {
   // Those of `whole` that another of them has replaced.
   void RemoveReplaced(std::vector<Restored>& whole,
                       const std::function<void(const std::string&)>& log);
-  // At best: what cannot be removed is found again after a restart.
-  void Forget(absl::string_view name);
+  // False where it may stay: it is found again after a restart. True without a
+  // service manager.
+  bool Forget(absl::string_view name);
 
   std::optional<platform::ServiceManager> manager_;
   std::string note_;
