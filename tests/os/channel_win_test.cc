@@ -20,6 +20,8 @@
 #include "platform/os/utf16_win.h"
 #include "tests/os/win_test.h"
 #include "tests/support/child.h"
+#include "tests/unit/vmm_ticket_samples.h"
+#include "vmm/share/internal/protocol.h"
 
 // Exported by ntdll.dll.
 extern "C" NTSTATUS NTAPI
@@ -426,9 +428,8 @@ TEST_F(PipeTest, ANumberThatIsRightInTheServerAndWrongInTheClientIsDataLoss) {
   EXPECT_NE(::SetEvent(Raw(high)), 0) << "it was closed";
 }
 
-// Forbids its own user to duplicate its handles, hears why it gets none, and
-// sends one itself.
-int GuardedClient(const std::vector<std::string>& args) {
+// Forbids its own user to duplicate handles into and out of this process.
+void GuardThisProcess() {
   PSECURITY_DESCRIPTOR descriptor = nullptr;
   const std::string text = absl::StrFormat(
       "D:P(A;;0x%x;;;%s)", SYNCHRONIZE | PROCESS_QUERY_LIMITED_INFORMATION,
@@ -441,6 +442,26 @@ int GuardedClient(const std::vector<std::string>& args) {
   Check(::SetKernelObjectSecurity(::GetCurrentProcess(),
                                   DACL_SECURITY_INFORMATION, descriptor) != 0,
         "SetKernelObjectSecurity() failed");
+}
+
+// Whether this process may duplicate them all the same: by SeDebugPrivilege, or on
+// a system (wine) that does not guard processes. Ends `child` then.
+bool MayDuplicateAllTheSame(Child& child) {
+  const OsHandle process =
+      OsHandle::Adopt(reinterpret_cast<std::intptr_t>(::OpenProcess(
+          PROCESS_DUP_HANDLE, FALSE, static_cast<DWORD>(child.pid()))));
+  if (!process.has_value()) return false;
+  child.Kill();
+  child.Wait();
+  return true;
+}
+constexpr char kMayDuplicate[] =
+    "SeDebugPrivilege, or a system (wine) that does not guard processes: this "
+    "one may open every other";
+
+// Hears why it gets no handles, and sends one itself.
+int GuardedClient(const std::vector<std::string>& args) {
+  GuardThisProcess();
   Channel channel = Must(Channel::Connect(args[0], {}, Late()));
   const Message why = Must(channel.Receive(Late()));
   EXPECT_EQ(Text(why.payload), "why");
@@ -456,15 +477,7 @@ const bool kGuardedClient = RegisterChild("guarded_client", &GuardedClient);
 TEST_F(PipeTest, AListenerThatMayNotDuplicateSaysSoAndCanTellItsPeer) {
   Child child = Child::Start("guarded_client", {listener_.address()});
   Channel server = Must(listener_.Accept(Late()));
-  const OsHandle process =
-      OsHandle::Adopt(reinterpret_cast<std::intptr_t>(::OpenProcess(
-          PROCESS_DUP_HANDLE, FALSE, static_cast<DWORD>(child.pid()))));
-  if (process.has_value()) {
-    child.Kill();
-    child.Wait();
-    GTEST_SKIP() << "SeDebugPrivilege, or a system (wine) that does not "
-                    "guard processes: this one may open every other";
-  }
+  if (MayDuplicateAllTheSame(child)) GTEST_SKIP() << kMayDuplicate;
   const OsHandle* const sent[] = {&event_};
   const absl::Status refused = server.Send(1, Bytes("x"), sent, Late());
   EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
@@ -475,6 +488,37 @@ TEST_F(PipeTest, AListenerThatMayNotDuplicateSaysSoAndCanTellItsPeer) {
   EXPECT_TRUE(absl::IsPermissionDenied(received)) << received;
   EXPECT_THAT(std::string(received.message()), HasSubstr("PROCESS_DUP_HANDLE"));
   EXPECT_FALSE(server.is_open());
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+// Asks for memory, and hears that none comes.
+int GuardedImporter(const std::vector<std::string>& args) {
+  GuardThisProcess();
+  Channel channel = Must(Channel::Connect(args[0], {}, Late()));
+  EXPECT_EQ(Must(channel.Receive(Late())).type, protocol::kBegin);
+  EXPECT_EQ(Must(channel.Receive(Late())).type, protocol::kAbort);
+  Must(channel.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kGuardedImporter =
+    RegisterChild("guarded_importer", &GuardedImporter);
+
+// Or its owner would have a lease with it until it ends.
+TEST_F(PipeTest, WhoMayBeSentNoHandleIsNotTakenToHaveOne) {
+  Child child = Child::Start("guarded_importer", {listener_.address()});
+  Channel server = Must(listener_.Accept(Late()));
+  if (MayDuplicateAllTheSame(child)) GTEST_SKIP() << kMayDuplicate;
+  const std::vector<protocol::Outgoing> memory = {
+      {testing::TicketOfChunks(1, SharePolicy::Native().kinds().front()),
+       [this](std::size_t) -> absl::StatusOr<ExportedHandle> {
+         return ExportedHandle(Must(Duplicate(event_)));
+       }}};
+  bool gave = true;
+  const absl::Status sent =
+      protocol::SendAll(server, memory, Late(), nullptr, &gave);
+  EXPECT_TRUE(absl::IsPermissionDenied(sent)) << sent;
+  EXPECT_FALSE(gave);
+  server.Close();
   EXPECT_EQ(child.Wait(), 0);
 }
 

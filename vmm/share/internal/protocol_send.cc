@@ -61,7 +61,10 @@ class PartSender {
     out.PutBytes(bytes);
     absl::Status sent =
         channel_.Send(kPart, payload, os_handles, deadline_, cancel_);
-    gave_ |= sent.ok() || platform::kHangingUpMayLoseHandles;
+    // The channel is open after that error where nothing went: it was not tried.
+    const bool nothing_went =
+        absl::IsPermissionDenied(sent) && channel_.is_open();
+    gave_ |= sent.ok() || (platform::kHangingUpMayLoseHandles && !nothing_went);
     are_on_their_way_ = !os_handles.empty();
     tickets_.clear();
     ticket_count_ = 0;
