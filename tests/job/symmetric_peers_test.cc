@@ -6,6 +6,8 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "fabric/job_card.h"
 #include "fabric/job_record.h"
 #include "tests/job/local_job.h"
@@ -13,6 +15,7 @@
 #include "tests/support/test_driver.h"
 #include "vmm/job/symmetric.h"
 #include "vmm/memory/device.h"
+#include "vmm/share/ticket.h"
 
 namespace vmm::testing {
 namespace {
@@ -21,6 +24,7 @@ using job::SymmetricMemory;
 using job::SymmetricOptions;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // What both ranks of a job were told, which is the same, where what rank 1 says
 // of `what` goes through `change`.
@@ -82,6 +86,35 @@ TEST(SymmetricPeers, AnOutcomeThatFailedFailsOnAll) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("rank 1 (host "),
                     HasSubstr("it had none [no-luck]. Try")));
+}
+
+// Not the kinds that a job's memory never has, whichever was named first; and each
+// of the others is tried once.
+TEST(SymmetricPeers, WhyTheKindThatThereIsDidNotWorkIsTold) {
+  const HandleKind native = SharePolicy::Native().kinds().front();
+  SymmetricOptions options = {.size = 1000};
+  options.sharing =
+      SharePolicy::AnyOf({HandleKind::kLegacyIpc, native, native});
+  const absl::Status status = Told(
+      "ticket",
+      [](fabric::Bytes& value) {
+        fabric::JobCard card = Must(fabric::DecodeCard(value));
+        for (fabric::JobOffer& offer : card.offers) {
+          AddressedTicket ticket = Must(ParseTicketString(offer.ticket));
+          char& last = ticket.invitation.address.back();
+          last = last == '0' ? '1' : '0';
+          offer.ticket = FormatTicketString(ticket);
+        }
+        value = fabric::EncodeCard(card);
+      },
+      options);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  const absl::string_view kind =
+      fabric::KindName(static_cast<CUmemAllocationHandleType>(native));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("[owner-unreachable]"), HasSubstr(kind),
+                    Not(HasSubstr(absl::StrCat(kind, ", ", kind))),
+                    Not(HasSubstr("[not-offered]"))));
 }
 
 TEST(SymmetricPeers, PrivateMemoryIsRefused) {

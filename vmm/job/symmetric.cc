@@ -112,6 +112,14 @@ class SymmetricMemory::Builder {
     }
     std::vector<fabric::JobTry> tries;
     for (HandleKind kind : options_.sharing.kinds()) {
+      const auto cuda_kind = static_cast<CUmemAllocationHandleType>(kind);
+      const auto is_of_kind = [&](const fabric::JobTry& one) {
+        return one.kind == cuda_kind;
+      };
+      // Cards speak of each once, and of none that a job's memory never has.
+      if (!IsVmm(kind) || std::any_of(tries.begin(), tries.end(), is_of_kind)) {
+        continue;
+      }
       Refusal refusal = RefusedByCards(mine_, owner, kind);
       if (refusal.empty()) {
         absl::StatusOr<ImportedAllocation> imported =
@@ -127,8 +135,7 @@ class SymmetricMemory::Builder {
         }
         refusal = Explain(imported.status(), mine_, owner, kind);
       }
-      tries.push_back(
-          {static_cast<CUmemAllocationHandleType>(kind), std::move(refusal)});
+      tries.push_back({cuda_kind, std::move(refusal)});
     }
     if (tries.empty()) {
       return {absl::StatusCode::kInvalidArgument,
