@@ -122,6 +122,34 @@ TEST_F(ShareRegistryTest, AForkedChildWithdrawsNothingAndWaitsForNobody) {
   EXPECT_TRUE(registry->Find({key}, platform::CurrentUser()).ok());
 }
 
+// Or the memory would live for as long as the child does.
+TEST_F(ShareRegistryTest, AForkedChildClosesItsHandlesOfMemoryAlone) {
+  if (!testing::MayFork()) GTEST_SKIP() << "this system has no fork";
+  const auto registry = std::make_shared<ShareRegistry>();
+  auto memory = std::make_shared<PublishedMemory>();
+  const platform::CancelEvent event = Must(platform::CancelEvent::Create());
+  platform::OsHandle handle = Must(platform::Duplicate(event.handle()));
+  const auto is_open = [number = handle.get()] {
+    platform::OsHandle copy = platform::OsHandle::Adopt(number);
+    const bool is_open = platform::Duplicate(copy).ok();
+    static_cast<void>(std::move(copy).Relinquish());
+    return is_open;
+  };
+  memory->handles.emplace_back(std::move(handle));
+  const ShareKey key = Must(registry->Add(
+      std::shared_ptr<const PublishedMemory>(std::move(memory)), {}));
+  const ShareKey other = Must(registry->Add(std::make_shared<Nothing>(), {}));
+  EXPECT_TRUE(is_open());
+  EXPECT_EQ(testing::RunInFork([&] {
+              ShareRegistry::Withdraw(registry, other);
+              ShareRegistry::Withdraw(registry, key);
+              return is_open() ? 1 : 0;
+            }),
+            0);
+  EXPECT_TRUE(is_open());
+  EXPECT_TRUE(registry->Find({key, other}, platform::CurrentUser()).ok());
+}
+
 TEST_F(ShareRegistryTest, MemoryThatWasReleasedIsExpectedBack) {
   const auto memory = std::make_shared<const PublishedMemory>();
   const ShareKey key = Must(registry_.Add(memory, {}));

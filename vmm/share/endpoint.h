@@ -91,7 +91,8 @@ class ShareRegistry;
 // Allocation is gone. Those that have it keep it when this goes, but for memory
 // of a weaker kind (driver_block.h): there, wait until it is returned first.
 // Move-only; may outlive the endpoint and what it is of, then serves nobody. In a
-// forked child its end withdraws nothing: the share is the parent's.
+// forked child its end withdraws nothing, for the share is the parent's, and closes
+// the child's handles of the memory.
 class Share {
  public:
   Share(Share&&) noexcept = default;

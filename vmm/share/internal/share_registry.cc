@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,9 +79,22 @@ void ShareRegistry::Withdraw(std::shared_ptr<ShareRegistry> registry,
                              const ShareKey& key) {
   if (platform::ForksSoFar() == registry->forks_) {
     registry->Remove(key);
-  } else {
-    platform::Abandon(std::move(registry));
+    return;
   }
+  registry->LetGoOfMemory(key);
+  platform::Abandon(std::move(registry));
+}
+
+void ShareRegistry::LetGoOfMemory(const ShareKey& key) {
+  // Closed after the lock is gone.
+  std::shared_ptr<const PublishedMemory> memory;
+  if (!mutex_.TryLock()) return;
+  const platform::MutexLock lock(mutex_, std::adopt_lock);
+  const auto found = entries_.find(key.place);
+  if (found == entries_.end()) return;
+  auto* const held =
+      std::get_if<std::shared_ptr<const PublishedMemory>>(&found->second.what);
+  if (held != nullptr) held->swap(memory);
 }
 
 void ShareRegistry::Remove(const ShareKey& key) {

@@ -51,9 +51,9 @@ using Served = std::variant<std::shared_ptr<const PublishedMemory>,
 // Thread-safe.
 class ShareRegistry : public platform::Abandonable {
  public:
-  // Remove(), where `registry` was made. In a forked child nothing is removed,
-  // for nobody serves there, and a thread that is not there may hold the lock:
-  // then `registry` is left as it is.
+  // Remove(), where `registry` was made. In a forked child, where nobody serves,
+  // `registry` is left as it is but for the child's handles of memory, which are
+  // closed; these, too, stay where a thread that is not there holds the lock.
   static void Withdraw(std::shared_ptr<ShareRegistry> registry,
                        const ShareKey& key);
 
@@ -88,6 +88,9 @@ class ShareRegistry : public platform::Abandonable {
     Served what;
     ShareOptions options;
   };
+
+  // Unless the lock is held.
+  void LetGoOfMemory(const ShareKey& key);
 
   const std::uint64_t forks_ = platform::ForksSoFar();  // When it was made.
   mutable platform::Mutex mutex_;
