@@ -68,6 +68,9 @@ absl::Status Channel::State::Hear(Speaker who) {
     // Its reference did not come this time: no descriptor was left for it, or it
     // has been reaped since.
     maker = Process::FromHandle(who.process, who.credentials.pid);
+  } else if (maker.has_value() && maker->pid() != speaker.credentials.pid) {
+    // Another one speaks, whose reference did not come: its end is not known.
+    maker.reset();
   }
   return absl::OkStatus();
 }

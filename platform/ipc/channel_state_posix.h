@@ -44,7 +44,8 @@ struct Channel::State {
   mutable Mutex mutex;  // One thread receives, and another may ask.
   // Of the message received last.
   Speaker speaker ABSL_GUARDED_BY(mutex);
-  // Before anybody has spoken: as Channel::EndWithItsProcess().
+  // As Channel::EndWithItsProcess() has it: before anybody has spoken, and of the
+  // speaker while its own reference is missing.
   std::optional<Process> maker ABSL_GUARDED_BY(mutex);
   bool ends_with_its_process ABSL_GUARDED_BY(mutex) = false;
   // How many times it was another one.

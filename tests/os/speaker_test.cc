@@ -271,12 +271,14 @@ bool RefersToSenders() {
                       sizeof(on)) == 0;
 }
 
-// The peer, and a child that it forked, which keeps its socket and ends with
-// `lifetime`, the writing end of which the test has.
+// The peer, and a child that it forked, which keeps its socket, speaks when a byte
+// comes over `lifetime`, and ends with that: the test has its writing end.
 [[noreturn]] void SpeakTwiceAndLeaveAChild(Channel& channel, int lifetime) {
   if (::fork() == 0) {
     char byte;
-    static_cast<void>(!::read(lifetime, &byte, 1));
+    while (::read(lifetime, &byte, 1) == 1) {
+      if (!channel.Send(3, {}, {}, Late()).ok()) ::_exit(1);
+    }
     ::_exit(0);
   }
   const bool sent = channel.Send(1, {}, {}, Late()).ok() &&
@@ -285,19 +287,43 @@ bool RefersToSenders() {
   for (;;) ::pause();
 }
 
-// In a process of its own, of whose peer the second message brings no reference.
-int SeesTheEndWithoutRoom(const std::vector<std::string>&) {
-  auto pair = Must(Channel::Pair());
-  Channel& ours = pair.second;
-  Must(ours.EndWithItsProcess());
-  int lifetime[2];
-  Check(::pipe2(lifetime, O_CLOEXEC) == 0, "pipe2() failed");
-  const pid_t peer = ::fork();
-  if (peer == 0) {
-    ::close(lifetime[1]);
-    SpeakTwiceAndLeaveAChild(pair.first, lifetime[0]);
+// For a process of its own: the other end of such a peer.
+class OfTwoSpeakers {
+ public:
+  OfTwoSpeakers() : ends_(Must(Channel::Pair())) {
+    Must(ours().EndWithItsProcess());
+    int lifetime[2];
+    Check(::pipe2(lifetime, O_CLOEXEC) == 0, "pipe2() failed");
+    peer_ = ::fork();
+    if (peer_ == 0) {
+      ::close(lifetime[1]);
+      SpeakTwiceAndLeaveAChild(ends_.first, lifetime[0]);
+    }
+    ::close(lifetime[0]);
+    lifetime_ = lifetime[1];
+    ends_.first.Close();
   }
-  pair.first.Close();
+  ~OfTwoSpeakers() { ::close(lifetime_); }
+
+  Channel& ours() { return ends_.second; }
+  void HaveTheChildSpeak() {
+    Check(::write(lifetime_, "", 1) == 1, "write() failed");
+  }
+  void KillPeer() {
+    Check(::kill(peer_, SIGKILL) == 0, "kill() failed");
+    Check(::waitpid(peer_, nullptr, 0) == peer_, "waitpid() failed");
+  }
+
+ private:
+  std::pair<Channel, Channel> ends_;
+  pid_t peer_ = 0;
+  int lifetime_ = -1;
+};
+
+// Of whose peer the second message brings no reference.
+int SeesTheEndWithoutRoom(const std::vector<std::string>&) {
+  OfTwoSpeakers two;
+  Channel& ours = two.ours();
   Must(ours.Receive(Late()));
   absl::StatusOr<Message> second = absl::UnknownError("");
   {
@@ -306,11 +332,9 @@ int SeesTheEndWithoutRoom(const std::vector<std::string>&) {
   }
   EXPECT_EQ(Must(std::move(second)).type, 2);
   EXPECT_FALSE(ours.OpenPeer().ok()) << "there was room for a reference";
-  Check(::kill(peer, SIGKILL) == 0, "kill() failed");
+  two.KillPeer();
   const absl::Status status = ours.Receive(Late()).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  Check(::waitpid(peer, nullptr, 0) == peer, "waitpid() failed");
-  ::close(lifetime[1]);
   return 0;
 }
 const bool kSeesTheEndWithoutRoom =
@@ -319,6 +343,40 @@ const bool kSeesTheEndWithoutRoom =
 TEST_F(SpeakerTest, TheEndOfAPeerIsSeenWhoseReferenceDidNotComeAgain) {
   if (!RefersToSenders()) GTEST_SKIP() << "needs SO_PASSPIDFD (Linux 6.5)";
   EXPECT_EQ(Child::Start("sees_the_end_without_room", {}).Wait(), 0);
+}
+
+// Neither the second message nor another speaker's brings a reference.
+int OutlivesWhoSpokeBefore(const std::vector<std::string>&) {
+  OfTwoSpeakers two;
+  Channel& ours = two.ours();
+  Must(ours.Receive(Late()));
+  absl::StatusOr<Message> second = absl::UnknownError("");
+  absl::StatusOr<Message> third = absl::UnknownError("");
+  {
+    DescriptorLimit limit(0);
+    second = ours.Receive(Late());
+    two.HaveTheChildSpeak();
+    third = ours.Receive(Late());
+  }
+  EXPECT_EQ(Must(std::move(second)).type, 2);
+  EXPECT_EQ(Must(std::move(third)).type, 3);
+  EXPECT_EQ(ours.speakers(), 2u);
+  EXPECT_FALSE(ours.OpenPeer().ok()) << "there was room for a reference";
+  two.KillPeer();
+  const absl::Status status =
+      ours.Receive(absl::Now() + absl::Milliseconds(50)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_TRUE(ours.is_open());
+  two.HaveTheChildSpeak();
+  EXPECT_EQ(Must(ours.Receive(Late())).type, 3);
+  return 0;
+}
+const bool kOutlivesWhoSpokeBefore =
+    RegisterChild("outlives_who_spoke_before", &OutlivesWhoSpokeBefore);
+
+TEST_F(SpeakerTest, TheEndOfWhoSpokeBeforeIsNotThatOfWhoSpeaks) {
+  if (!RefersToSenders()) GTEST_SKIP() << "needs SO_PASSPIDFD (Linux 6.5)";
+  EXPECT_EQ(Child::Start("outlives_who_spoke_before", {}).Wait(), 0);
 }
 
 // How kernels without SCM_PIDFD are served: by the number, and by when the
