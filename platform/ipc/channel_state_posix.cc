@@ -11,6 +11,20 @@
 #include "platform/ipc/peer_posix.h"
 
 namespace vmm::platform {
+namespace {
+
+// Of two that IsSameProcess(): whether both have references, and to one process.
+// Before Linux 6.9 their files do not tell, but a number is not given out again
+// while its process lives.
+bool IsSurelyTheSame(const Speaker& now, const Speaker& before) {
+  if (now.process == nullptr || before.process == nullptr) return false;
+  if (now.credentials.pid <= 0) return false;  // Hidden: no number.
+  const absl::StatusOr<bool> exited =
+      Process::FromHandle(before.process, before.credentials.pid).HasExited();
+  return exited.ok() && !*exited;
+}
+
+}  // namespace
 
 absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle socket,
                                                     PeerCredentials maker,
@@ -59,7 +73,12 @@ absl::Status Channel::State::Hear(Speaker who) {
   }
   RETURN_IF_ERROR(ReadProcessFile(who));
   const MutexLock lock(mutex);
-  if (speakers == 0 || !IsSameProcess(who, speaker)) ++speakers;
+  if (speakers == 0 || !IsSameProcess(who, speaker)) {
+    ++speakers;
+  } else if (speaker.process.use_count() > 1 && IsSurelyTheSame(who, speaker)) {
+    // Whoever has opened the peer has that one: two would cost a descriptor more.
+    who.process = speaker.process;
+  }
   std::swap(who, speaker);  // `who` is then the one before.
   if (speaker.process != nullptr) {
     maker.reset();

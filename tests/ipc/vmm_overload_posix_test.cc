@@ -16,6 +16,7 @@
 #include "tests/ipc/ask.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/descriptor_limit_posix.h"
+#include "tests/support/open_handles.h"
 #include "tests/support/receive_raw_posix.h"
 #include "vmm/share/endpoint.h"
 
@@ -97,6 +98,45 @@ TEST_F(OverloadPosix, ConnectionsThatOutliveTheirProcessesAreCountedAndEnded) {
   const ImportedAllocation imported =
       Must(OpenTicket(driver(), share.ticket(), {}, Late()));
   ExpectPattern(imported.address(), imported.size(), 4);
+}
+
+constexpr int kLeases = 20;
+
+// Opens a ticket, and once it is told to, so many times more; holds all.
+int LeaseOften(const Args& args) {
+  const Here here;
+  platform::Channel boss = Dial(args[0]);
+  std::vector<ImportedAllocation> held;
+  const auto open = [&] {
+    held.push_back(Must(OpenTicket(TestDriver(), args[1], Readable(), Late())));
+  };
+  open();
+  Tell(boss);
+  Hear(boss);
+  for (int i = 0; i < kLeases; ++i) open();
+  Tell(boss);
+  Must(boss.WaitForHangUp(Late()));
+  return 0;
+}
+const bool kLeaseOften = RegisterChild("lease-often", &LeaseOften);
+
+// As EndpointOptions::max_leases says, by which limits are chosen.
+TEST_F(OverloadPosix, ALeaseCostsItsOwnerThreeDescriptors) {
+  const std::unique_ptr<Endpoint> endpoint =
+      Must(Endpoint::Start({.listener = {.directory = listener_directory()}}));
+  const Allocation memory = MakePattern(kGranule, 4);
+  const Share share = Must(endpoint->Publish(memory.shareable()));
+  Child child = Child::Start("lease-often", {address(), share.ticket()});
+  platform::Channel channel = Accept();
+  Hear(channel);
+  const std::size_t before = OpenHandleCount();
+  Tell(channel);
+  Hear(channel);
+  EXPECT_EQ(endpoint->Leases().size(), kLeases + 1u);
+  // Those of the memory are closed once they are sent.
+  ExpectSoon([&] { return OpenHandleCount() <= before + 3 * kLeases; });
+  channel.Close();
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 // Serves pattern 5 in directory args[1], with args[2] descriptors left.

@@ -235,6 +235,20 @@ TEST_F(SpeakerTest, WhyTheKernelGaveNoReferenceDecidesWhatIsSaid) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
 }
 
+TEST_F(SpeakerTest, WhoHasOpenedThePeerCostsOneDescriptorHoweverOftenItSpeaks) {
+  auto pair = Must(Channel::Pair());
+  Must(pair.first.Send(1, {}, {}, Late()));
+  Must(pair.second.Receive(Late()));
+  const Process peer = Must(pair.second.OpenPeer());
+  const std::size_t before = testing::OpenHandleCount();
+  for (int i = 0; i < 3; ++i) {
+    Must(pair.first.Send(1, {}, {}, Late()));
+    Must(pair.second.Receive(Late()));
+    EXPECT_EQ(testing::OpenHandleCount(), before);
+  }
+  EXPECT_EQ(Must(pair.second.OpenPeer()).pid(), peer.pid());
+}
+
 // Without a descriptor left for the reference, in a process of its own.
 int ReceiveWithoutRoom(const std::vector<std::string>&) {
   auto pair = Must(Channel::Pair());
