@@ -265,16 +265,65 @@ def test_an_end_that_another_thread_uses_is_waited_for_by_the_timeout(cuda, stre
         return buffer.number
 
     join = on_a_thread(cuda, acquire)
-    began.wait(20)
-    end = time.monotonic() + 20
-    while not reader._lock.locked():
-        assert time.monotonic() < end
+    assert began.wait(20)
     start = time.monotonic()
     with pytest.raises(vs.errors.DeadlineExceeded, match="another thread's call"):
         reader.acquire(timeout=0.05)
     assert time.monotonic() - start < 20
     writer.publish(writer.acquire(ours), ours)  # The other thread need not wait on.
     assert join() == 1
+
+
+def until_the_turn_is_anothers(call):
+    """call(timeout=0), again and again, until it says that another thread's call goes on."""
+    end = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < end
+        with pytest.raises(vs.errors.DeadlineExceeded) as why:
+            call(timeout=0)
+        if "another thread's call" in str(why.value):
+            return
+
+
+def test_a_buffer_is_released_while_another_thread_waits_for_the_next(cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+
+    def fill():
+        for _ in range(4):
+            buffer = writer.acquire(ours, timeout=60)
+            # The host writes when it is free: the fourth not before the first is released.
+            assert cuda.cuStreamSynchronize(ctypes.c_void_p(ours)) == 0
+            writer.publish(buffer, ours)
+        return True
+
+    filled = on_a_thread(cuda, fill)
+    held = [reader.acquire(theirs, timeout=60) for _ in range(3)]
+    ahead = on_a_thread(cuda, lambda: reader.acquire(theirs, timeout=20).number)
+    until_the_turn_is_anothers(reader.acquire)
+    assert on_a_thread(cuda, lambda: reader.release(held[0], theirs) or True)()
+    assert (ahead(), filled()) == (4, True)
+
+
+def test_a_signals_handler_aborts_while_threads_wait(cuda, ends):
+    _, reader = ends
+    join = on_a_thread(cuda, lambda: pytest.raises(vs.errors.Aborted, reader.acquire, timeout=50))
+    until_the_turn_is_anothers(reader.acquire)
+
+    def abort(*_):
+        reader.abort()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, abort)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            reader.acquire(timeout=None)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    assert join()
 
 
 def test_the_last_array_of_a_closed_ring_holds_up_no_thread(cuda, streams, ends):

@@ -1,6 +1,10 @@
 // The two ends of a ring; vmmshare/_ring.py makes classes of them.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -8,6 +12,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/turns.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -31,6 +36,9 @@ struct Ring {
   bool readonly = false;
   // A reader's, which has access to the buffers, wherever they lie.
   std::optional<int> device = std::nullopt;
+  // A ring is for one thread at a time. A turn is for a slice of a wait: another
+  // thread's call may be what makes it end.
+  std::unique_ptr<Turns> turns = std::make_unique<Turns>();
 };
 
 // A buffer, which is there as long as its ring.
@@ -64,6 +72,33 @@ vmmshare_ring_buffer BufferOf(nb::handle item) {
   return {sizeof(vmmshare_ring_buffer), nb::cast<std::uint64_t>(item[0]),
           nb::cast<std::uint64_t>(item[1]), nb::cast<std::uint64_t>(item[2]),
           nb::cast<std::uint64_t>(item[3])};
+}
+
+std::int64_t LeftOf(std::int64_t timeout_ns,
+                    std::chrono::steady_clock::time_point begin) {
+  if (timeout_ns == VMMSHARE_FOREVER) return VMMSHARE_FOREVER;
+  const std::int64_t waited =
+      (std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1);
+  return std::max<std::int64_t>(timeout_ns - waited, 0);
+}
+
+// WaitInSlices() with a turn for each slice.
+template <typename Call>
+void WaitInTurns(const Ring& self, std::int64_t timeout_ns, const Call& call) {
+  Turns::Place place(*self.turns);
+  WaitInSlices(
+      timeout_ns,
+      [&](std::int64_t slice, vmmshare_error** error) -> vmmshare_status {
+        const auto begin = std::chrono::steady_clock::now();
+        if (!place.Take(std::chrono::nanoseconds(slice))) {
+          return VMMSHARE_DEADLINE_EXCEEDED;
+        }
+        const std::int64_t left = LeftOf(slice, begin);
+        const vmmshare_status status =
+            call(std::min(left, self.turns->SliceNs()), error);
+        place.Give();
+        return status;
+      });
 }
 
 void* StreamOf(std::intptr_t stream) {
@@ -130,10 +165,11 @@ Item Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout) {
   vmmshare_ring_buffer buffer{};
   buffer.struct_size = sizeof(buffer);
   void* const on = StreamOf(stream);
-  WaitInSlices(
-      NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
-        return vmmshare_ring_acquire(ring.get(), on, slice, &buffer, error);
-      });
+  WaitInTurns(self, NanosecondsOf(timeout),
+              [&](std::int64_t slice, vmmshare_error** error) {
+                return vmmshare_ring_acquire(ring.get(), on, slice, &buffer,
+                                             error);
+              });
   return ItemOf(buffer);
 }
 
@@ -143,13 +179,15 @@ void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
   const vmmshare_ring_buffer buffer = BufferOf(item);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   void* const on = StreamOf(stream);
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_ring_pass(ring.get(), &buffer, on, timeout_ns, &error);
-  }
-  if (status != VMMSHARE_OK) Raise(status, error);
+  const auto begin = std::chrono::steady_clock::now();
+  // Not in slices: once a writer's call was not in time, its ring has ended.
+  Outcome passed;
+  WaitInTurns(self, timeout_ns, [&](std::int64_t, vmmshare_error**) {
+    passed.status = vmmshare_ring_pass(
+        ring.get(), &buffer, on, LeftOf(timeout_ns, begin), &passed.error);
+    return VMMSHARE_OK;
+  });
+  if (passed.status != VMMSHARE_OK) Raise(passed.status, passed.error);
 }
 
 void Await(const Ring& self, nb::handle item, nb::handle timeout) {
@@ -170,10 +208,10 @@ void Close(Ring& self) {
 
 void Finish(const Ring& self, nb::handle timeout) {
   const auto ring = self.handle.shared();
-  WaitInSlices(NanosecondsOf(timeout),
-               [&](std::int64_t slice, vmmshare_error** error) {
-                 return vmmshare_ring_finish(ring.get(), slice, error);
-               });
+  WaitInTurns(self, NanosecondsOf(timeout),
+              [&](std::int64_t slice, vmmshare_error** error) {
+                return vmmshare_ring_finish(ring.get(), slice, error);
+              });
 }
 
 Object<Array> ArrayOf(const Ring& self, nb::handle item, nb::handle shape,

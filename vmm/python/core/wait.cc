@@ -63,11 +63,16 @@ void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error) {
       error, &vmmshare_error_free);
   const auto seconds =
       nb::float_(static_cast<double>(timeout_ns) / 1e9).attr("__round__")(3);
-  const std::string message = "not within the timeout of " +
-                              nb::cast<std::string>(nb::str(seconds)) +
-                              " s: " + vmmshare_error_message(error);
+  const bool had_a_turn = error != nullptr;
+  const std::string message =
+      "not within the timeout of " + nb::cast<std::string>(nb::str(seconds)) +
+      " s: " +
+      (had_a_turn ? vmmshare_error_message(error)
+                  : "another thread's call on the same object was in progress");
   Raise(VMMSHARE_DEADLINE_EXCEEDED, message.c_str(),
-        vmmshare_error_remedy(error));
+        had_a_turn ? vmmshare_error_remedy(error)
+                   : "It is for one thread at a time: let that call end, or "
+                     "wait for longer.");
 }
 
 std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {

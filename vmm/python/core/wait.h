@@ -26,11 +26,11 @@ std::int64_t NanosecondsWithin(double seconds);
 inline constexpr std::int64_t kSliceNs = 50'000'000;
 
 // DeadlineExceeded for a wait of `timeout_ns`, with what `error`, which it takes,
-// says of the last look.
+// says of the last look. Null: another thread had the turn then.
 [[noreturn]] void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error);
 
 // For a `call(timeout_ns, &error)` that may be repeated after a
-// DEADLINE_EXCEEDED as if it had waited all the time.
+// DEADLINE_EXCEEDED, which may come early, as if it had waited all the time.
 template <typename Call>
 void WaitInSlices(std::int64_t timeout_ns, const Call& call) {
   const auto begin = std::chrono::steady_clock::now();

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
-import time
 import typing
 
 from . import _core, errors
@@ -44,9 +41,10 @@ class RingBuffer:
 
 
 class _End:
+    """Several threads may use it: their calls take turns, also while one waits."""
+
     def __init__(self, ring):
         self._ring = ring
-        self._lock = threading.Lock()  # A ring is for one thread at a time.
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> RingBuffer:
         """The next buffer, for later work on `stream`, a CUstream as an int. ValueError for 2,
@@ -56,36 +54,11 @@ class _End:
         finished, DeadlineExceeded, Unavailable when the other end has gone. FailedPrecondition
         when the next buffer is acquired and not published, or released, yet: do that first.
         """
-        with self._locked(timeout) as left:
-            return RingBuffer(self._ring, self._ring.acquire(stream, left))
-
-    @contextlib.contextmanager
-    def _locked(self, timeout):
-        """Gives what is left of the timeout once no other thread's call is in progress."""
-        left = timeout
-        if not self._lock.acquire(blocking=False):
-            began = time.monotonic()
-            wait = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
-            if not self._lock.acquire(timeout=wait):
-                raise errors.DeadlineExceeded(
-                    "another thread's call on this end of the ring was not done within the "
-                    f"timeout of {timeout} s",
-                    "A ring is for one thread at a time: let that one finish, or wait for longer.")
-            if timeout is not None:
-                left = max(timeout - (time.monotonic() - began), 0)
-        try:
-            yield left
-        finally:
-            self._lock.release()
-
-    def _hand_over(self, buffer, stream, timeout):
-        with self._locked(timeout) as left:
-            self._ring.hand_over(buffer._item(), stream, left)
+        return RingBuffer(self._ring, self._ring.acquire(stream, timeout))
 
     def finish(self, *, timeout: "float | None" = 10.0) -> None:
         """Returns when the GPU has passed all; a writer says that no more come."""
-        with self._locked(timeout) as left:
-            self._ring.finish(left)
+        self._ring.finish(timeout)
 
     def abort(self) -> None:
         """Ends the ring, and lets all streams go that wait in it, on both ends."""
@@ -112,7 +85,7 @@ class RingWriter(_End):
     def publish(self, buffer: RingBuffer, stream: int = 0, *,
                 timeout: "float | None" = 10.0) -> None:
         """Hands over what is on `stream` now. FailedPrecondition when it was already."""
-        self._hand_over(buffer, stream, timeout)
+        self._ring.hand_over(buffer._item(), stream, timeout)
 
 
 class RingReader(_End):
@@ -123,8 +96,7 @@ class RingReader(_End):
 
     def release(self, buffer: RingBuffer, stream: int = 0) -> None:
         """Gives it back after the work that is on `stream` now."""
-        with self._locked(None):
-            self._ring.hand_over(buffer._item(), stream, 0)
+        self._ring.hand_over(buffer._item(), stream, None)
 
     def items(self, stream: int = 0, *, timeout: "float | None" = None
               ) -> "typing.Iterator[RingBuffer]":
