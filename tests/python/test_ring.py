@@ -326,6 +326,54 @@ def test_a_signals_handler_aborts_while_threads_wait(cuda, ends):
     assert join()
 
 
+def test_contents_are_awaited_in_turns_with_the_calls_of_other_threads(cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+    with vs.FencePool() as fences, fences.new() as gate:
+        buffer = writer.acquire(ours)
+        gate.wait(ours, 1)  # As a kernel that fills it.
+        writer.publish(buffer, ours)
+        buffer = reader.acquire(theirs)
+        join = on_a_thread(cuda, lambda: pytest.raises(vs.errors.Aborted, reader.acquire,
+                                                       timeout=50))
+        until_the_turn_is_anothers(buffer.wait)
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            buffer.wait(timeout=0.05)
+        gate.signal(1)
+        buffer.wait(timeout=50)
+        reader.abort()
+        assert join()
+
+
+def test_all_threads_of_an_end_learn_that_the_other_was_killed(cuda, streams, peer):
+    path = f"/tmp/vmmshare-killed-{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+    peer("import ctypes, socket, vmmshare.testing")
+    peer("cuda = ctypes.CDLL(vmmshare.testing.host_driver()); context = ctypes.c_void_p()")
+    peer("cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)")
+    peer("cuda.cuCtxSetCurrent(context)")
+    peer("s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)")
+    peer(f"s.connect({path!r})")
+    theirs, _ = listener.accept()
+    listener.close()
+    os.unlink(path)
+    opened = on_a_thread(cuda, lambda: vs.open_ring(theirs, timeout=60))
+    peer("writer = vs.RingHome(host_node=0).open(s, nbytes=64, timeout=60)")
+    reader = opened()
+    # Its contents never come.
+    peer("gate = vs.FencePool().new(); buffer = writer.acquire(); gate.wait(0, 1)")
+    peer("writer.publish(buffer)")
+    buffer = reader.acquire(streams[0], timeout=60)
+    gone = (vs.errors.Unavailable, vs.errors.Aborted)
+    joins = [on_a_thread(cuda, lambda call=call: pytest.raises(gone, call, timeout=50))
+             for call in (reader.acquire, reader.acquire, buffer.wait, buffer.wait)]
+    peer.kill()
+    assert all(join() for join in joins)
+    reader.close()
+
+
 def test_the_last_array_of_a_closed_ring_holds_up_no_thread(cuda, streams, ends):
     writer, _ = ends
     with vs.FencePool() as fences, fences.new() as fence:

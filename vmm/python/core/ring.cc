@@ -193,10 +193,10 @@ void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
 void Await(const Ring& self, nb::handle item, nb::handle timeout) {
   const auto ring = self.handle.shared();
   const vmmshare_ring_buffer buffer = BufferOf(item);
-  WaitInSlices(NanosecondsOf(timeout),
-               [&](std::int64_t slice, vmmshare_error** error) {
-                 return vmmshare_ring_await(ring.get(), &buffer, slice, error);
-               });
+  WaitInTurns(self, NanosecondsOf(timeout),
+              [&](std::int64_t slice, vmmshare_error** error) {
+                return vmmshare_ring_await(ring.get(), &buffer, slice, error);
+              });
 }
 
 // On a thread, for it waits for the GPU, and Ctrl-C ends that.
@@ -211,6 +211,14 @@ void Finish(const Ring& self, nb::handle timeout) {
   WaitInTurns(self, NanosecondsOf(timeout),
               [&](std::int64_t slice, vmmshare_error** error) {
                 return vmmshare_ring_finish(ring.get(), slice, error);
+              });
+}
+
+void Abort(const Ring& self) {
+  const auto ring = self.handle.shared();
+  WaitInTurns(self, VMMSHARE_FOREVER,
+              [&](std::int64_t, vmmshare_error** error) {
+                return vmmshare_ring_abort(ring.get(), error);
               });
 }
 
@@ -245,12 +253,7 @@ void DefineRing(nb::module_& module) {
            nb::arg("timeout").none())
       .def("wait", &Await, nb::arg("item"), nb::arg("timeout").none())
       .def("finish", &Finish, nb::arg("timeout").none())
-      .def("abort",
-           [](const Ring& self) {
-             Must([&](vmmshare_error** error) {
-               return vmmshare_ring_abort(self.handle.get(), error);
-             });
-           })
+      .def("abort", &Abort)
       .def("array", &ArrayOf, nb::arg("item"), nb::arg("shape"),
            nb::arg("dtype").none(), nb::arg("offset"));
   ring.def("close", &Close).def_prop_ro("closed", [](const Ring& self) {
