@@ -389,6 +389,47 @@ def test_the_last_array_of_a_closed_ring_holds_up_no_thread(cuda, streams, ends)
         assert cuda.cuStreamSynchronize(ctypes.c_void_p(streams[0])) == 0
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_reader_that_closes_tells_its_writer_though_an_array_lives(cuda, streams, ends, held):
+    writer, reader = ends
+    ours, theirs = streams
+    for number in 1, 2:
+        buffer = writer.acquire(ours)
+        np.from_dlpack(buffer.array(1, "int32"))[:] = number
+        writer.publish(buffer, ours)
+    with reader:
+        buffer = reader.acquire(theirs)
+        array = buffer.array(1, "int32")
+        if not held:
+            reader.release(buffer, theirs)
+    start = time.monotonic()
+    with pytest.raises((vs.errors.Unavailable, vs.errors.Aborted)):
+        writer.finish(timeout=50)
+    assert time.monotonic() - start < 25
+    assert int(np.from_dlpack(array)[0]) == 1
+
+
+def test_a_ring_whose_reader_closes_after_giving_all_back_is_finished_though_an_array_lives(
+        cuda, streams, ends):
+    writer, reader = ends
+    ours, theirs = streams
+    writer.publish(writer.acquire(ours), ours)
+    with reader:
+        buffer = reader.acquire(theirs)
+        array = buffer.array(1, "int32")
+        reader.release(buffer, theirs)
+    writer.finish(timeout=50)
+    array.close()
+
+
+def test_closing_ends_a_readers_wait_on_another_thread(cuda, ends):
+    _, reader = ends
+    join = on_a_thread(cuda, lambda: pytest.raises(vs.errors.Aborted, reader.acquire, timeout=50))
+    until_the_turn_is_anothers(reader.acquire)
+    reader.close()
+    assert join()
+
+
 def test_ctrl_c_ends_closing(cuda, streams, ends):
     writer, _ = ends
     with vs.FencePool() as fences, fences.new() as fence:

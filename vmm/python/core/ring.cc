@@ -38,7 +38,30 @@ struct Ring {
   std::optional<int> device = std::nullopt;
   // A ring is for one thread at a time. A turn is for a slice of a wait: another
   // thread's call may be what makes it end.
-  std::unique_ptr<Turns> turns = std::make_unique<Turns>();
+  std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+  MadeHere made = {};
+};
+
+// Keeps a ring. Closing it waits for the GPU, and whoever lets go of it last may
+// hold the GIL: so a thread of its own does. Where there is none, here.
+class KeptRing {
+ public:
+  explicit KeptRing(std::shared_ptr<vmmshare_ring> ring)
+      : ring_(std::move(ring)) {}
+  ~KeptRing() {
+    if (ring_.use_count() > 1) return;
+    try {
+      std::thread([ring = std::move(ring_)] {}).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+  KeptRing(const KeptRing&) = delete;
+  KeptRing& operator=(const KeptRing&) = delete;
+
+  vmmshare_ring* get() const { return ring_.get(); }
+
+ private:
+  std::shared_ptr<vmmshare_ring> ring_;
 };
 
 // A buffer, which is there as long as its ring.
@@ -47,18 +70,9 @@ class RingMemory final : public Storage {
   RingMemory(std::shared_ptr<vmmshare_ring> ring, std::uint64_t first,
              std::uint64_t bytes, Place where)
       : Storage(first, bytes, where), ring_(std::move(ring)) {}
-  // Closing the ring waits for the GPU, and whoever lets go of the last buffer
-  // may hold the GIL: so a thread of its own does. Where there is none, here.
-  ~RingMemory() override {
-    if (ring_.use_count() > 1) return;
-    try {
-      std::thread([ring = std::move(ring_)] {}).detach();
-    } catch (const std::system_error&) {
-    }
-  }
 
  private:
-  std::shared_ptr<vmmshare_ring> ring_;
+  const KeptRing ring_;
 };
 
 using Item = nb::typed<nb::tuple, int, int, int, int>;
@@ -161,7 +175,7 @@ Object<Ring> OpenReader(const Channel& connection, nb::handle device,
 }
 
 Item Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout) {
-  const auto ring = self.handle.shared();
+  const KeptRing ring(self.handle.shared());
   vmmshare_ring_buffer buffer{};
   buffer.struct_size = sizeof(buffer);
   void* const on = StreamOf(stream);
@@ -175,7 +189,7 @@ Item Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout) {
 
 void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
           nb::handle timeout) {
-  const auto ring = self.handle.shared();
+  const KeptRing ring(self.handle.shared());
   const vmmshare_ring_buffer buffer = BufferOf(item);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   void* const on = StreamOf(stream);
@@ -191,7 +205,7 @@ void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
 }
 
 void Await(const Ring& self, nb::handle item, nb::handle timeout) {
-  const auto ring = self.handle.shared();
+  const KeptRing ring(self.handle.shared());
   const vmmshare_ring_buffer buffer = BufferOf(item);
   WaitInTurns(self, NanosecondsOf(timeout),
               [&](std::int64_t slice, vmmshare_error** error) {
@@ -199,15 +213,41 @@ void Await(const Ring& self, nb::handle item, nb::handle timeout) {
               });
 }
 
+// What a reader says that goes while its memory has to stay: as long as it is
+// connected its writer would wait for it. As vmmshare_ring_close() it waits until
+// the GPU has passed what was released. The writer has lost nothing by the abort
+// where all had been given back: values that a fence had reached stay reached.
+void LeaveWriter(vmmshare_ring* ring, Turns& turns) {
+  constexpr auto kPatience = std::chrono::seconds(10);
+  Turns::Place place(turns);
+  // Another thread's call has it for a slice.
+  if (!place.Take(kPatience)) return;
+  vmmshare_error* error = nullptr;
+  // FAILED_PRECONDITION at once where a buffer is acquired.
+  vmmshare_ring_finish(ring, std::chrono::nanoseconds(kPatience).count(),
+                       &error);
+  vmmshare_error_free(std::exchange(error, nullptr));
+  vmmshare_ring_abort(ring, &error);
+  vmmshare_error_free(error);
+}
+
 // On a thread, for it waits for the GPU, and Ctrl-C ends that.
 void Close(Ring& self) {
   if (self.handle.is_closed()) return;
+  auto ring = self.handle.Take();
+  // By an array, or by another thread's call.
+  const bool is_kept = ring.use_count() > 1;
+  const bool is_reader = self.device.has_value();
+  const bool leaves = is_kept && is_reader && self.made.is_still_here();
   WaitOnAThread(
-      [ring = self.handle.Take()](Outcome&) mutable { ring.reset(); });
+      [ring = std::move(ring), turns = self.turns, leaves](Outcome&) mutable {
+        if (leaves) LeaveWriter(ring.get(), *turns);
+        ring.reset();
+      });
 }
 
 void Finish(const Ring& self, nb::handle timeout) {
-  const auto ring = self.handle.shared();
+  const KeptRing ring(self.handle.shared());
   WaitInTurns(self, NanosecondsOf(timeout),
               [&](std::int64_t slice, vmmshare_error** error) {
                 return vmmshare_ring_finish(ring.get(), slice, error);
@@ -215,7 +255,7 @@ void Finish(const Ring& self, nb::handle timeout) {
 }
 
 void Abort(const Ring& self) {
-  const auto ring = self.handle.shared();
+  const KeptRing ring(self.handle.shared());
   WaitInTurns(self, VMMSHARE_FOREVER,
               [&](std::int64_t, vmmshare_error** error) {
                 return vmmshare_ring_abort(ring.get(), error);

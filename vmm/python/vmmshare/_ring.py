@@ -67,7 +67,11 @@ class _End:
     def close(self) -> None:
         """Waits until the GPU has passed what is in it, and hangs up. When it does not go on for
         10 s its streams are let go of, and have as long again to pass. After Ctrl-C it goes on
-        by itself."""
+        by itself.
+
+        While an array of a buffer lives the ring's memory stays. A reader ends the ring as by
+        abort() then, at once when a buffer is acquired; a writer hangs up when the last one has
+        gone, so that what it published can be used: finish() says that no more come."""
         self._ring.close()
 
     closed = property(lambda self: self._ring.closed)
