@@ -531,6 +531,22 @@ def test_what_an_exchange_raises_is_raised(cuda, broken):
         vs.SymmetricMemory(0, 1 << 20, exchange)
 
 
+def test_an_exchange_is_given_no_more_seconds_than_threads_can_wait(cuda):
+    exchange, given = vmmshare.job.AllGather(0, 1, lambda own: [dict(own)]), []
+    fence = exchange.fence
+
+    def note(timeout):
+        given.append(timeout)
+        fence(timeout)
+
+    exchange.fence = note
+    with vs.SymmetricMemory(0, 4096, exchange, timeout=None) as memory:
+        made = len(given)
+        memory.check_agreed(exchange, timeout=None)
+    assert 0 < made < len(given)
+    assert all(0 <= timeout <= threading.TIMEOUT_MAX for timeout in given)
+
+
 def test_a_job_of_mpi4py(cuda):
     class Communicator:
         Get_rank, Get_size = (lambda self: 0), (lambda self: 1)

@@ -69,8 +69,9 @@ struct Caller {
   }
 };
 
+// Within threading.TIMEOUT_MAX: an exchange hands it to what waits.
 double Seconds(std::int64_t timeout_ns) {
-  return std::max(static_cast<double>(timeout_ns) / 1e9, 0.0);
+  return std::clamp(static_cast<double>(timeout_ns) / 1e9, 0.0, 9e9);
 }
 
 vmmshare_status Put(void* user, const char* key, const std::uint8_t* value,
