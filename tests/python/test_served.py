@@ -170,6 +170,32 @@ def test_a_pool_does_not_use_anew_what_is_served_while_a_reader_has_it(cuda, rea
         assert pool.statistics()["live_blocks"] == 0
 
 
+@pytest.mark.parametrize("how", ["closed", "made for asking"])
+def test_memory_is_kept_whatever_becomes_of_the_array(cuda, reader, how):
+    """Of an Array that is closed while it is served, and of what goes with its capsule."""
+    with vs.Pool() as pool:
+        array = pool.empty(3, "uint8") if how == "closed" else MadeForAsking(pool)
+        served = vs.serve_array(array)
+        reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")
+        assert reader("fill(theirs, 5)") == 0
+        if how == "closed":
+            array.close()
+        gc.collect()
+        assert pool.statistics()["live_blocks"] == 1
+        with pool.empty(3, "uint8") as other:  # The pool gives its memory to nobody else.
+            assert cuda.cuMemsetD8_v2(ctypes.c_uint64(other.ptr), ctypes.c_ubyte(9),
+                                      ctypes.c_size_t(3)) == 0
+            assert cuda.cuCtxSynchronize() == 0
+            assert reader("read(theirs)") == bytes([5] * 3)
+        served.close()
+        assert pool.statistics()["live_blocks"] == 1
+        reader("theirs.close()\ndel theirs")
+        deadline = time.monotonic() + 30
+        while pool.statistics()["live_blocks"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert pool.statistics()["live_blocks"] == 0
+
+
 def test_what_was_closed_is_kept_until_it_came_back_and_no_longer(array, reader):
     served = vs.serve_array(array, legacy=True)
     reader(f"theirs = vs.open_array({served.ticket!r}, writable=True)")

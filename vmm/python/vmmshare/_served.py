@@ -100,9 +100,10 @@ class Served:
     def close(self) -> None:
         """Serves it no more. Who has it keeps it.
 
-        This process keeps an array that is served where it is for as long as anybody has it open,
-        and a moment longer: its library would use the memory anew for others, under who has it.
-        In a forked child it gives nothing back: all is the parent's.
+        This process keeps the memory of an array that is served where it is for as long as anybody
+        has it open, and a moment longer, also of one that was closed or deleted: its library would
+        use it anew for others, under who has it. In a forked child it gives nothing back: all is
+        the parent's.
         """
         if self._pid != os.getpid():
             return
@@ -208,14 +209,18 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
     share = serve(memory)
     ticket = json.dumps({"text": str(share), "offset": offset, "dtype": read.dtype,
                          "shape": list(read.shape), "strides": list(read.strides)})
-    return Served(ticket.encode(), share, memory, None if copy else _lasting(array), copy)
+    return Served(ticket.encode(), share, memory, None if copy else _lasting(array, read), copy)
 
 
-def _lasting(array: typing.Any) -> typing.Any:
+def _lasting(array: typing.Any, read: "_reads.Read") -> typing.Any:
     """What keeps the memory that the array lies in now. PyTorch puts other memory into a tensor
-    that it changes in place, as half() of a module does with parameters."""
+    that it changes in place, as half() of a module does with parameters. An array of others may be
+    closed or deleted, or have been made for who asked; by the capsule that was read the memory is
+    there all the same."""
     torch = _reads.torch_type()
-    return array.detach() if torch is not None and isinstance(array, torch) else array
+    if torch is not None and isinstance(array, torch):
+        return array.detach()
+    return (array, read.kept) if hasattr(array, "__dlpack__") else array
 
 
 def open_parts(ticket: bytes, timeout: "float | None", writable: bool, device: typing.Any,
