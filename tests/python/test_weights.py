@@ -981,6 +981,69 @@ def test_fused_tensors_of_pytorchs(keeper, Tensor, monkeypatch):
     assert joined == [3]
 
 
+class OnAStream:
+    """As CuPy's on a stream of its own, which a fence holds up until the order is asked for."""
+
+    def __init__(self, stream, gate, view):
+        self.stream, self.gate, self.view, self.shape = stream, gate, view, view.shape
+
+    def __getitem__(self, index):
+        return OnAStream(self.stream, self.gate, self.view._cut(
+            len(index) - 1, index[-1].start, index[-1].stop - index[-1].start))
+
+    def __dlpack_device__(self):
+        return self.view.__dlpack_device__()
+
+    def __dlpack__(self, stream=None, max_version=None):
+        if stream == 1:
+            done = self.gate.done = self.gate.pool.new()
+            done.signal(self.stream.value, 1)
+            done.wait(1, 1)
+            self.gate.open()
+        return self.view.__dlpack__(stream=-1, max_version=max_version)
+
+
+@pytest.mark.parametrize("where", [{}, HOST], ids=["on the device", "on the host"])
+def test_what_a_library_joins_on_its_stream_is_copied_when_it_is_joined(keeper, cuda, monkeypatch,
+                                                                        where):
+    """Nobody can have waited for what is made within put()."""
+    def concatenate(parts, dim):
+        out = pool.empty(sum(part.shape[0] for part in parts), "int32")
+        fence.wait(stream.value, 1)
+        at = out.ptr
+        for part in parts:
+            size = part.view.nbytes
+            assert cuda.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(at), ctypes.c_uint64(part.view.ptr),
+                                             ctypes.c_size_t(size), stream) == 0
+            at += size
+        return OnAStream(stream, gate, out)
+
+    stream, values = ctypes.c_void_p(), np.arange(1, 9, dtype=np.int32)
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0  # No default stream waits for it.
+    monkeypatch.setitem(sys.modules, "library", types.SimpleNamespace(concatenate=concatenate))
+    monkeypatch.setattr(OnAStream, "__module__", "library.array")
+    with vs.Pool() as pool, vs.FencePool() as fences, fences.new() as fence:
+        gate = types.SimpleNamespace(pool=fences, open=lambda: fence.value or fence.signal(1))
+        rescue = threading.Timer(30, gate.open)  # Memory may wait for the stream when it goes.
+        rescue.start()
+        whole = pool.empty(8, "int32")
+        assert cuda.cuMemcpyHtoD_v2(ctypes.c_uint64(whole.ptr), values.tobytes(),
+                                    ctypes.c_size_t(values.nbytes)) == 0
+        assert cuda.cuCtxSynchronize() == 0
+        vs.weights.put("joined", {"1.qkv": OnAStream(stream, gate, whole)}, address=keeper.address,
+                       shard=vs.weights.Shard(1, 2, {"*.qkv": vs.weights.Fused(0, (4, 4))}),
+                       **where)
+        rescue.cancel()
+        gate.open()
+        assert cuda.cuStreamSynchronize(stream) == 0
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+        with vs.weights.open("joined", address=keeper.address) as weights:
+            out = ctypes.create_string_buffer(16)
+            assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(weights["1.qkv"].ptr),
+                                        ctypes.c_size_t(16)) == 0
+    assert np.frombuffer(out.raw, np.int32).tolist() == [3, 4, 7, 8]
+
+
 @pytest.mark.parametrize("lengths, count, says", [
     ((8, 4), 2, r"dimension 0 as \(8, 4\), which is 12 and not 16"),
     ((8, 5, 3), 2, "into 2 equal parts: 5 is no multiple of 2"),

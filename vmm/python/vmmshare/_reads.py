@@ -87,6 +87,21 @@ def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None")
             one._await_fence(left_of(deadline))
 
 
+def order_made(array: typing.Any, timeout: "float | None") -> None:
+    """Has the default stream of an array's device wait for what its library does to it now, on
+    streams that it alone knows; or waits for that here. DeadlineExceeded as await_fences()."""
+    torch = torch_type()
+    if torch is not None and isinstance(array, torch):
+        # By no capsule: parameters, and types that DLPack lacks, have none.
+        await_torch({"": array})
+    elif hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
+        array.block_until_ready()
+    elif isinstance(array, _core.Array):
+        await_fences([array], timeout)
+    elif hasattr(array, "__dlpack__"):
+        array.__dlpack__(stream=1)
+
+
 def synchronize_torch(device: "int | None") -> None:
     """Waits until PyTorch's work on the device, the current one if None, is done."""
     library = sys.modules.get("torch")

@@ -157,17 +157,7 @@ def _copied(array: typing.Any, timeout: "float | None") -> "tuple[Allocation, _r
     if not read.is_dense:
         array = _dense(array)
         read = _read(array)
-    torch = _reads.torch_type()
-    if torch is not None and isinstance(array, torch):
-        # By no capsule: parameters, and types that DLPack lacks, have none.
-        _reads.await_torch({"": array})
-    elif hasattr(array, "block_until_ready"):  # JAX's, which knows no default stream.
-        array.block_until_ready()
-    elif isinstance(array, Array):
-        _reads.await_fences([array], timeout)
-    elif hasattr(array, "__dlpack__"):
-        # The default stream, on which it is copied, waits for the array's.
-        array.__dlpack__(stream=1)
+    _reads.order_made(array, timeout)  # It is copied on the default stream.
     memory = Allocation(_core._device_at(read.address), nbytes=read.nbytes)
     _core._copy_into(memory, read.address, read.nbytes)
     return memory, read

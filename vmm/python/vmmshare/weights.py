@@ -35,7 +35,8 @@ from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
 from ._publisher import Publisher, Update, publisher
-from ._reads import await_fences, await_torch, dense_copy, forwards, read_arrays
+from ._reads import (await_fences, await_torch, dense_copy, forwards, order_made, read_array,
+                     read_arrays, torch_type)
 from ._sets import Draft, TensorSet, draft, layout_of, put_written
 from ._shards import Cut, Fused, Shard
 from .errors import (DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound,
@@ -47,8 +48,10 @@ __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Upd
 Progress = typing.Callable[[int, int], object]
 
 
-def _take(shard: Shard, tensors: "dict[str, typing.Any]") -> "dict[str, typing.Any]":
-    """The rank's slice of each. Of the same memory, as tied weights are, there is one copy."""
+def _take(shard: Shard, tensors: "dict[str, typing.Any]"
+          ) -> "tuple[dict[str, typing.Any], builtins.list[typing.Any]]":
+    """The rank's slice of each, and those of them that were joined. Of the same memory, as tied
+    weights are, there is one copy."""
     fused = {name: array for name, array in tensors.items()
              if isinstance(shard.cut(name), Fused)}
     places = {row[0]: row[1:] for row in (read_arrays(fused).rows() if fused else ())}
@@ -62,7 +65,27 @@ def _take(shard: Shard, tensors: "dict[str, typing.Any]") -> "dict[str, typing.A
         if key not in copies:
             copies[key] = shard.take(name, array)
         taken[name] = copies[key]
-    return taken
+    return taken, [*copies.values()]
+
+
+def _await_made(made: "typing.Iterable[typing.Any]", device: "int | None",
+                timeout: "float | None") -> None:
+    """Arrays that were made by this call, for which nobody else can have waited, may be copied on
+    the default stream of `device` then; None: of the host. PyTorch's were waited for."""
+    torch = torch_type()
+    elsewhere: "dict[int, typing.Any]" = {}
+    for one in made:
+        read = read_array(one)
+        if not read.on_device or not read.nbytes or torch is not None and isinstance(one, torch):
+            continue
+        order_made(one, timeout)
+        on = _core._device_at(read.address)
+        if on != device:
+            elsewhere[on] = read
+    for on, read in elsewhere.items():
+        # Another device's default stream waits for nothing: a copy on their own comes after all.
+        with Allocation(on, nbytes=1) as last:
+            _core._copy_into(last, read.address, 1)
 
 
 def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
@@ -74,10 +97,10 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
     once, but what lies in another's bytes, as tied weights do, stays an alias. ValueError for one
     of a device that has gaps and is not PyTorch's. The GPU must be done with what it writes to
-    them; for PyTorch's this waits, and for the fences that Arrays were opened with, `timeout`
-    seconds at most: DeadlineExceeded. host_node: on that NUMA node of the host instead of the
-    device. checksum: for verify(), also of what was on a device, which takes it. shard: what this
-    rank takes of each; its metadata say which one it was.
+    them; for PyTorch's this waits, for what a library joins for Fused, and for the fences that
+    Arrays were opened with, `timeout` seconds at most: DeadlineExceeded. host_node: on that NUMA
+    node of the host instead of the device. checksum: for verify(), also of what was on a device,
+    which takes it. shard: what this rank takes of each; its metadata say which one it was.
 
     Returns the generation, 1 for the first. Aborted when another process put one meanwhile,
     FailedPrecondition when what is under the name is no set, ResourceExhausted when it does not
@@ -88,8 +111,9 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     kept = dict(tensors)  # What is read is there until it was copied.
     await_fences(kept.values(), timeout)
     kept = forwards(kept)
+    joined: "builtins.list[typing.Any]" = []
     if shard is not None:
-        kept = _take(shard, kept)
+        kept, joined = _take(shard, kept)
     await_torch(kept)
     reads = read_arrays(kept)
     copies: "dict[str, typing.Any]" = {}
@@ -107,6 +131,8 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     # Closed here: who handles what is raised has this function's frame, and all that is in it.
     with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
             _core._WeightsWriter(memory, layout) as writer:
+        _await_made([*joined, *copies.values()],
+                    _core._device_at(memory.ptr) if host_node is None else None, timeout)
         reads.copy_to(writer)
         return put_written(writer, name, checksum, address, timeout)
 
