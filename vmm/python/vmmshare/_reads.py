@@ -6,7 +6,8 @@ import sys
 import typing
 
 from . import _core
-from ._sync import deadline_of, left_of
+from ._sync import deadline_of, keep, left_of
+from .errors import DeadlineExceeded
 
 CPU = 1  # DLPack's name of it.
 
@@ -87,9 +88,28 @@ def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None")
             one._await_fence(left_of(deadline))
 
 
+def _await_stream(stream: int, device: int, timeout: "float | None") -> None:
+    """Waits until what is on a stream of the device now is done."""
+    fences = _core.FencePool(device)
+    fence = fences.new()
+    fence.signal(stream, 1)
+    try:
+        fence.wait(1, timeout=timeout)
+    except DeadlineExceeded:
+        keep(fences, fence)  # The GPU will write there.
+        raise DeadlineExceeded(
+            f"what is on the array's stream {stream:#x} was not done within {timeout} s",
+            "Call again when it is, or with a longer timeout.") from None
+    except BaseException:
+        keep(fences, fence)
+        raise
+    fence.close()
+    fences.close()
+
+
 def order_made(array: typing.Any, timeout: "float | None") -> None:
     """Has the default stream of an array's device wait for what its library does to it now, on
-    streams that it alone knows; or waits for that here. DeadlineExceeded as await_fences()."""
+    streams of its own; or waits for that here. DeadlineExceeded when it takes longer."""
     torch = torch_type()
     if torch is not None and isinstance(array, torch):
         # By no capsule: parameters, and types that DLPack lacks, have none.
@@ -100,6 +120,11 @@ def order_made(array: typing.Any, timeout: "float | None") -> None:
         await_fences([array], timeout)
     elif hasattr(array, "__dlpack__"):
         array.__dlpack__(stream=1)
+    else:
+        interface = array.__cuda_array_interface__
+        stream = interface.get("stream")
+        if stream not in (None, 0, 1):  # What is on the default stream is in order.
+            _await_stream(stream, _core._device_at(interface["data"][0]), timeout)
 
 
 def synchronize_torch(device: "int | None") -> None:
