@@ -1169,6 +1169,7 @@ static void MemoryOfOthersIsAdopted(void) {
 }
 
 static vmmshare_status FillWith(void* user, uint64_t address, uint64_t size) {
+  CHECK(size == 4096);  // As was asked for, and not as is mapped.
   if (user == NULL) return VMMSHARE_ABORTED;
   memset(Bytes(address), *(const int*)user, size);
   return VMMSHARE_OK;

@@ -76,7 +76,14 @@ def test_it_is_filled_by_a_function_or_a_file(own, tmp_path):
     own.release(keep=False)
     with pytest.raises(vs.errors.FailedPrecondition):
         own.restore()
-    own.restore(fill=lambda ptr, nbytes: filled(array, 3))
+
+    def fill(ptr, nbytes):
+        asked.append((ptr, nbytes))
+        filled(array, 3)
+
+    asked = []
+    own.restore(fill=fill)
+    assert asked == [(own.ptr, own.nbytes)]  # And not all that is mapped.
     assert holds(array, 3)
     own.release(keep=False)
     path = tmp_path / "weights.bin"

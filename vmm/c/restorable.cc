@@ -107,7 +107,7 @@ absl::StatusOr<vmm::Fill> FillOf(const vmmshare_restore_options& given) {
   if (given.fill == nullptr) return vmm::Fill();
   return [given](const vmm::Allocation& memory) -> absl::Status {
     const vmmshare_status status =
-        given.fill(given.user, memory.address(), memory.size());
+        given.fill(given.user, memory.address(), memory.requested_size());
     if (status == VMMSHARE_OK) return absl::OkStatus();
     return absl::Status(static_cast<absl::StatusCode>(status),
                         absl::StrCat("the program's own `fill` returned ",

@@ -75,9 +75,10 @@ vmmshare_restorable_release(vmmshare_restorable* restorable, uint32_t flags,
 // was kept.
 typedef struct vmmshare_restore_options {
   uint64_t struct_size;
-  // Fills `size` bytes at `address`, on the calling thread; all that it starts has
-  // ended when it returns. A status other than OK ends the restoring, and is its
-  // error. It may not release, restore or close this restorable.
+  // Fills `size` bytes at `address`, as many as were asked for by who created it, on
+  // the calling thread; all that it starts has ended when it returns. A status other
+  // than OK ends the restoring, and is its error. It may not release, restore or
+  // close this restorable.
   vmmshare_status (*fill)(void* user, uint64_t address, uint64_t size);
   void* user;        // For `fill`.
   const char* path;  // A file, read from `offset` on.
