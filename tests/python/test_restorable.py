@@ -1,5 +1,7 @@
 """Memory that is released and restored at the same addresses, in two processes."""
 
+import os
+import signal
 import threading
 import time
 import types
@@ -156,6 +158,33 @@ def test_a_restore_that_waits_for_the_owner_holds_up_no_other_call(own):
         own.restore()
         restorer.join()
         assert not theirs.released and theirs.recalled_in is None
+
+
+@pytest.mark.parametrize("timeout", [60, None])
+def test_ctrl_c_ends_a_restore_by_a_function_that_waits_its_turn(own, timeout):
+    def restore():
+        timer.start()
+        own.restore(fill=lambda ptr, nbytes: called.append(ptr), timeout=timeout)
+
+    called = []
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    with vs.connect_restorable(own.text) as theirs:
+        releaser = threading.Thread(target=own.release, kwargs={"timeout": 120})
+        releaser.start()
+        try:
+            start = time.monotonic()
+            while theirs.recalled_in is None:  # Has it begun?
+                assert time.monotonic() - start < 30
+            start = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                restore()
+            assert time.monotonic() - start < 30
+        finally:
+            theirs.release()
+            releaser.join()
+    assert called == [] and own.released
+    own.restore(fill=lambda ptr, nbytes: called.append(ptr), timeout=timeout)
+    assert called == [own.ptr] and not own.released
 
 
 def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):

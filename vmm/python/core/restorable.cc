@@ -94,10 +94,11 @@ void Release(const Restorable& self, bool keep, nb::handle timeout) {
   });
 }
 
-// What a `fill` of Python's is called by, and what it raised.
+// What a `fill` of Python's is called by, whether it was, and what it raised.
 struct Filler {
   nb::handle call;
   bool* is_called;
+  bool was_called = false;
   std::optional<nb::python_error> raised = std::nullopt;
 };
 
@@ -105,6 +106,7 @@ vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
   auto& filler = *static_cast<Filler*>(user);
   return WithGil::Run([&] {
     *filler.is_called = true;
+    filler.was_called = true;
     vmmshare_status status = VMMSHARE_OK;
     try {
       filler.call(address, size);
@@ -138,16 +140,22 @@ void Restore(const Restorable& self, nb::handle fill,
     return;
   }
   // On this thread: what the program calls there raises here.
-  Filler filler{fill, &self.is_filled};
+  Filler filler{.call = fill, .is_called = &self.is_filled};
   options.fill = &Fill;
   options.user = &filler;
   vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status =
-        vmmshare_restorable_restore(memory.get(), &options, timeout_ns, &error);
-  }
+  vmmshare_status status = VMMSHARE_OK;
+  // Ctrl-C ends the wait for its turn. Once `fill` was called nothing is repeated.
+  WaitInSlices(
+      timeout_ns,
+      [&](std::int64_t slice, vmmshare_error** why) -> vmmshare_status {
+        const vmmshare_status now =
+            vmmshare_restorable_restore(memory.get(), &options, slice, why);
+        if (!filler.was_called) return now;
+        status = now;
+        error = std::exchange(*why, nullptr);
+        return VMMSHARE_OK;
+      });
   if (filler.raised.has_value()) {
     vmmshare_error_free(error);
     throw nb::python_error(std::move(*filler.raised));
@@ -225,19 +233,18 @@ void DefineRestorable(nb::module_& module) {
            "DeadlineExceeded names who has not let go within `timeout` "
            "seconds,\nor that another release or restore of it goes on, and "
            "nothing has changed. After\nCtrl-C it goes on until then.")
-      .def(
-          "restore", &Restore, nb::kw_only(),
-          nb::arg("fill").none() = nb::none(),
-          nb::arg("path").none() = nb::none(), nb::arg("offset") = 0,
-          nb::arg("timeout").none() = 10.0,
-          "Brings it back at the same addresses. Own memory gets what was "
-          "kept, or what a file\nat `path` has from `offset` on, or what "
-          "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
-          "FailedPrecondition. Another\nprocess's: waits until "
-          "its owner has restored it, ResourceExhausted if that has not\n"
-          "after `timeout` seconds (None: asks once). DeadlineExceeded while "
-          "another release or\nrestore of it goes on. After an exception it is "
-          "released as before.")
+      .def("restore", &Restore, nb::kw_only(),
+           nb::arg("fill").none() = nb::none(),
+           nb::arg("path").none() = nb::none(), nb::arg("offset") = 0,
+           nb::arg("timeout").none() = 10.0,
+           "Brings it back at the same addresses. Own memory gets what was "
+           "kept, or what a file\nat `path` has from `offset` on, or what "
+           "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
+           "FailedPrecondition. Another\nprocess's: waits until "
+           "its owner has restored it, ResourceExhausted if that has not\n"
+           "after `timeout` seconds (None: asks once). DeadlineExceeded when "
+           "another release or\nrestore of it goes on until then (None: waits "
+           "for that). After an exception it\nis released as before.")
       .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("offset") = 0,
            "A typed view from `offset` bytes on, good whenever the memory is "
