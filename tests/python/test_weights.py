@@ -20,6 +20,7 @@ import pytest
 
 import fake_torch
 import vmmshare as vs
+import vmmshare._publisher
 import vmmshare._reads
 import vmmshare._sets
 import vmmshare.weights
@@ -532,6 +533,38 @@ def test_what_failed_keeps_no_memory_while_its_exception_is_handled(keeper, cuda
             assert free_memory(cuda) >= before
         else:
             pytest.fail("it did not fail")
+
+
+@pytest.mark.parametrize("what", ["serve", "RingHome", "FencePool", "Marks", "arrays"])
+def test_a_publisher_that_cannot_be_made_keeps_no_memory(cuda, monkeypatch, what):
+    state, before = {"a": np.zeros(1000, np.float32)}, free_memory(cuda)
+
+    def refused(*_, **__):
+        assert free_memory(cuda) < before
+        raise LookupError("enough")
+
+    def first_of_two(*given):
+        monkeypatch.setattr(vmmshare._publisher, "serve", refused)
+        return vs.serve(*given)
+
+    class Writer:
+        """Whose arrays cannot be had. It keeps the memory until it is closed."""
+
+        def __init__(self, *given):
+            self.real, self.arrays = made_writer(*given), refused
+            self.close = self.real.close
+
+    made_writer = vs._core._WeightsWriter
+    if what == "arrays":
+        monkeypatch.setattr(vs._core, "_WeightsWriter", Writer)
+    else:
+        monkeypatch.setattr(vmmshare._publisher, what, first_of_two if what == "serve" else refused)
+    try:
+        vs.weights.publisher(state)
+    except LookupError:
+        assert free_memory(cuda) >= before
+    else:
+        pytest.fail("it did not fail")
 
 
 def test_an_open_that_failed_keeps_nothing_while_its_exception_is_handled(keeper, monkeypatch):

@@ -57,12 +57,17 @@ class Publisher:
         for place, slot in enumerate(slots):
             slot._writer.copy_all([], [], 0)  # Loads what copies: not while streams wait.
             slot._writer.seal(place + 1)  # Followers map it from now on.
-        self._shares: "list[Share]" = [serve(slot.memory) for slot in slots]
         self._ordinal = _ordinal_of(device)
-        self._home = RingHome(device, host_node=0)
-        self._fences = FencePool(device)
-        self._written = self._fences.new()
-        self._marks = Marks(device)
+        with contextlib.ExitStack() as undo:  # Who handles what is raised has this object.
+            def closed_if_not(made: typing.Any) -> typing.Any:
+                return undo.enter_context(contextlib.closing(made))
+
+            self._shares: "list[Share]" = [closed_if_not(serve(slot.memory)) for slot in slots]
+            self._home = closed_if_not(RingHome(device, host_node=0))
+            self._fences = closed_if_not(FencePool(device))
+            self._written = closed_if_not(self._fences.new())
+            self._marks = closed_if_not(Marks(device))
+            undo.pop_all()
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self._followers: "dict[str, _Follower]" = {}
         self._lost: "dict[str, VmmshareError]" = {}
@@ -332,8 +337,8 @@ def publisher(like: "typing.Mapping[str, typing.Any]", *, slots: int = 2, finger
         while len(made) < slots:
             made.append(draft(like, fingerprint=fingerprint, metadata=metadata, device=device,
                               host_node=host_node))
+        return Publisher(made, device)
     except BaseException:
         for one in made:
             one.close()
         raise
-    return Publisher(made, device)

@@ -127,8 +127,13 @@ class Draft(typing.Mapping[str, Array]):
         self.own = list(own)  # Names of those that are no aliases.
         self.places = list(own.values())  # Of these, in the layout.
         self._writer = _core._WeightsWriter(memory, layout)
-        self._arrays: "dict[str, Array]" = self._writer.arrays()
-        self._device: "tuple[int, int]" = next(iter(self._arrays.values())).__dlpack_device__()
+        self._arrays: "dict[str, Array]" = {}
+        try:
+            self._arrays = self._writer.arrays()
+            self._device: "tuple[int, int]" = next(iter(self._arrays.values())).__dlpack_device__()
+        except BaseException:
+            self.close()  # Who handles what is raised has this object.
+            raise
 
     @property
     def on_host(self) -> bool:
