@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -277,7 +278,12 @@ class TensorSetWriter::JobThreads {
 
  private:
   void Run() {
-    absl::Status status = DoJobs();
+    absl::Status status;
+    try {
+      status = DoJobs();
+    } catch (const std::bad_alloc&) {  // Past a thread it ends the program.
+      status = no_memory_;
+    }
     const platform::MutexLock lock(mutex_);
     if (!status.ok()) stop_ = true;
     status_.Update(status);
@@ -302,6 +308,11 @@ class TensorSetWriter::JobThreads {
   const std::vector<ReadJob>& jobs_;
   const std::vector<FileReader>& files_;
   const absl::Span<const std::string> paths_;
+  // Made while there is memory to say it.
+  const absl::Status no_memory_ = absl::ResourceExhaustedError(absl::StrCat(
+      "a thread that reads files of tensors has no memory of the host left, of "
+      "which it takes ",
+      kPiece, " bytes and some. Have fewer threads read, or end what has it."));
   std::vector<std::thread> threads_;
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> done_ = 0;  // Bytes.
