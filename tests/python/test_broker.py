@@ -3,6 +3,8 @@
 import ctypes
 import errno
 import fcntl
+import inspect
+import itertools
 import json
 import os
 import pathlib
@@ -10,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -264,6 +267,64 @@ def test_a_close_that_the_system_refuses_serves_it_no_more_and_lets_go_of_the_na
     with open(away / "id-kv") as entry:
         fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Nobody has it.
     published.close()  # As of what is closed.
+
+
+def interrupted(call, after):
+    """Has an interrupt come in it when so many functions have returned, as Ctrl-C comes then;
+    returns what it returned, None if it was interrupted."""
+    left = after
+
+    def count(frame, event, _):
+        nonlocal left
+        if event == "c_return" or event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt  # Once: nobody is called after that.
+
+    sys.setprofile(count)
+    try:
+        return call()
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.setprofile(None)
+
+
+def test_an_interrupt_in_publish_or_close_loses_no_name(foreign, folder):
+    was_interrupted = []
+    memory = vs.adopt(foreign.ctypes.data, foreign.nbytes)
+    for after in itertools.count():
+        done = interrupted(lambda: vs.broker.publish("kv", memory, directory=folder), after)
+        if done is not None:
+            break
+        vs.broker.publish("kv", memory, directory=folder).close()
+        was_interrupted.append("publish")
+    for after in itertools.count():
+        if interrupted(lambda: done.close() or "closed", after):
+            break
+        done.close()
+        done = vs.broker.publish("kv", memory, directory=folder)
+        was_interrupted.append("close")
+    assert len(was_interrupted) > 20 and set(was_interrupted) == {"publish", "close"}
+    assert vs.broker.list(directory=folder) == []
+
+
+def test_a_close_that_was_interrupted_serves_it_no_more_when_it_is_called_again(
+        foreign, folder, monkeypatch):
+    def interrupt(_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    published = publish("kv", foreign, folder)
+    entry = pathlib.Path(folder, f"broker-{os.geteuid()}", "id-kv")
+    text = json.loads(entry.read_bytes())["text"]
+    monkeypatch.setattr(vs.broker._Entry, "withdraw", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        published.close()
+    published.close()
+    assert not entry.exists()
+    with pytest.raises(vs.errors.NotFound):
+        vs.connect(text)
 
 
 def test_what_cannot_be_published_for_want_of_room_is_not_served(foreign, folder, monkeypatch):

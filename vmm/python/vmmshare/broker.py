@@ -98,23 +98,52 @@ _forking = threading.RLock()
 
 
 class _Entry:
-    """The file of a name, which this process alone has locked: a forked child closes it, for the
-    lock stands as long as anybody has the descriptor."""
+    """The file of a name, which this process alone has locked once it owns it: a forked child
+    closes it, for the lock stands as long as anybody has the descriptor. Whatever ends a call, as
+    Ctrl-C does, leaves the descriptor here, for withdraw()."""
 
-    def __init__(self, path: str, descriptor: int):
-        self.path, self.descriptor = path, descriptor
+    def __init__(self, path: str):
+        self.path, self.descriptor = path, -1
+        self.is_ours, self.is_parents = False, False
+
+    def own(self, name: str) -> None:
+        """Locks it: the lock goes with the process, and a name whose entry nobody has locked is
+        free. AlreadyExists when another one has. REQUIRES: nobody forks."""
         _entries.add(self)
+        while True:
+            self.descriptor = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            _check_is_file(self.path, os.fstat(self.descriptor))
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Else its owner removed it meanwhile, and what is there now is another one.
+                self.is_ours = os.fstat(self.descriptor).st_ino == os.stat(self.path).st_ino
+            except FileNotFoundError:
+                pass
+            except BlockingIOError:
+                raise AlreadyExists(f"{name!r} is published already, by a process that is there",
+                                    "Take another name, or close what has this one.") from None
+            if self.is_ours:
+                return
+            self._let_go()
 
     def withdraw(self) -> None:
-        try:
-            # Ours, unless somebody removed it: nobody else has the lock on it.
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(self.path).st_ino == os.fstat(self.descriptor).st_ino:
-                    os.unlink(self.path)
-        finally:
-            with _forking:
+        """Once more it does nothing; of two who call it one does."""
+        with _forking:
+            try:
+                # Unless somebody removed it: nobody else has the lock on it.
+                with contextlib.suppress(FileNotFoundError):
+                    if (self.is_ours and self.descriptor >= 0
+                            and os.stat(self.path).st_ino == os.fstat(self.descriptor).st_ino):
+                        os.unlink(self.path)
+            finally:
+                self._let_go()
                 _entries.discard(self)
-                os.close(self.descriptor)
+
+    def _let_go(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 _entries: "set[_Entry]" = set()  # All that are open.
@@ -156,9 +185,9 @@ def _forget_in_child() -> None:
         _collected.clear()
         while _entries:
             entry = _entries.pop()
-            descriptor, entry.descriptor = entry.descriptor, -1
+            entry.is_parents = True
             with contextlib.suppress(OSError):
-                os.close(descriptor)
+                entry._let_go()
     finally:
         _forking.release()
 
@@ -173,8 +202,7 @@ class Published:
 
     def __init__(self, name: str, entry: _Entry, memory: Allocation, share: typing.Any):
         self.name, self.memory = name, memory
-        self._entry: "_Entry | None" = entry
-        self._share = share
+        self._entry, self._share = entry, share
 
     def leases(self) -> "builtins.list[dict[str, typing.Any]]":
         """Who holds it: a list of dicts."""
@@ -190,13 +218,12 @@ class Published:
         self.memory.wait_returned(timeout)
 
     def close(self) -> None:
-        """Publishes it no more. Who has it keeps it."""
-        with _no_fork():  # Of two who close it one does.
-            entry, self._entry = self._entry, None
-        if entry is None or entry.descriptor < 0:  # The parent's.
+        """Publishes it no more. Who has it keeps it. After an exception, as of Ctrl-C, it may be
+        called again."""
+        if self._entry.is_parents:
             return
         try:
-            entry.withdraw()
+            self._entry.withdraw()
         finally:
             self._share.close()
             _close_collected()
@@ -214,29 +241,6 @@ class Published:
             _close_collected()
 
 
-def _own(path: str, name: str) -> int:
-    """A descriptor of the entry at `path`, which this process alone has locked: the lock goes with
-    the process, and a name whose entry nobody has locked is free."""
-    while True:
-        entry = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            _check_is_file(path, os.fstat(entry))
-            fcntl.flock(entry, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Else its owner removed it meanwhile, and what is there now is another one.
-            if os.fstat(entry).st_ino == os.stat(path).st_ino:
-                return entry
-        except FileNotFoundError:
-            pass
-        except BlockingIOError:
-            os.close(entry)
-            raise AlreadyExists(f"{name!r} is published already, by a process that is there",
-                                "Take another name, or close what has this one.") from None
-        except BaseException:
-            os.close(entry)
-            raise
-        os.close(entry)
-
-
 def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> Published:
     """Publishes an Allocation, or what adopt() made of another library's pointer, under a name.
 
@@ -248,24 +252,23 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> 
         raise TypeError(f"publish() takes an Allocation, of adopt(ptr, nbytes) for example, not a "
                         f"{type(memory).__name__}")
     name = _name_of(name)
+    entry = _Entry(_path(_folder(directory), name))
     share = _server(directory).share(memory)  # Makes the folder, too.
-    published: "Published | None" = None
+    published = Published(name, entry, memory, share)
     try:
         folder = _folder(directory)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         _check_folder(folder)
-        path = _path(folder, name)
         with _no_fork():
-            entry = _Entry(path, _own(path, name))
-            published = Published(name, entry, memory, share)
+            entry.own(name)
         text = json.dumps({"name": name, "text": str(share), "offset": memory.offset,
                            "nbytes": memory.nbytes})
         os.ftruncate(entry.descriptor, 0)
         # The end says that all of it is there.
         os.write(entry.descriptor, text.encode() + b"\n")
     except BaseException:
-        (share if published is None else published).close()
+        published.close()
         raise
     return published
 
