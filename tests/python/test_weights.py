@@ -915,6 +915,21 @@ def test_arrays_of_a_set_that_is_there_are_cut(keeper, cuda, where, plan):
                 assert np.array_equal(np.from_dlpack(weights[name]), wanted), name
 
 
+@pytest.mark.parametrize("where", [HOST, {}], ids=["host", "device"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_an_array_that_numpy_cannot_copy_is_cut_where_no_gaps_come(keeper, cuda, where, dtype):
+    with vs.weights.draft({"w": ((8, 8), dtype)}, **where) as draft:
+        draft.put("whole", address=keeper.address)
+    with vs.weights.open("whole", address=keeper.address) as whole:
+        shard = vs.weights.Shard(0, 2, {"w": 1})
+        with pytest.raises(ValueError, match=r"'w' do not lie side by side.*torch\(\) of a set"):
+            vs.weights.put("part", dict(whole), shard=shard, address=keeper.address, **HOST)
+        shard = vs.weights.Shard(1, 2, {"w": 0})
+        vs.weights.put("part", dict(whole), shard=shard, address=keeper.address, **HOST)
+    with vs.weights.open("part", address=keeper.address) as part:
+        assert (part["w"].shape, part["w"].dtype) == ((4, 8), dtype)
+
+
 def test_a_cut_stays_within_its_array(keeper):
     with vs.Allocation(nbytes=4096, host_node=0) as memory:
         array = memory.array((3, 4), "int32", offset=16)

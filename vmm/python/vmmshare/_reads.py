@@ -42,10 +42,15 @@ def dense_copy(name: str, array: typing.Any) -> typing.Any:
     import numpy
     if isinstance(array, numpy.ndarray):
         return numpy.ascontiguousarray(array)
+    refused: "Exception | None" = None
     if array.__dlpack_device__()[0] == CPU:
-        return numpy.ascontiguousarray(numpy.from_dlpack(array))
+        try:
+            return numpy.ascontiguousarray(numpy.from_dlpack(array))
+        except (RuntimeError, BufferError) as why:  # A type that NumPy has not: bfloat16.
+            refused = why
     raise ValueError(f"the elements of {name!r} do not lie side by side, and it is no tensor of "
-                     "PyTorch's: pass a dense copy, as ascontiguousarray() makes one")
+                     "PyTorch's: pass it as one, as torch() of a set makes them, or a dense copy, "
+                     "as ascontiguousarray() makes one") from refused
 
 
 def forwards(arrays: "dict[str, typing.Any]") -> "dict[str, typing.Any]":

@@ -96,11 +96,13 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
 
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
     once, but what lies in another's bytes, as tied weights do, stays an alias. ValueError for one
-    of a device that has gaps and is not PyTorch's. The GPU must be done with what it writes to
-    them; for PyTorch's this waits, for what a library joins for Fused, and for the fences that
-    Arrays were opened with, `timeout` seconds at most: DeadlineExceeded. host_node: on that NUMA
-    node of the host instead of the device. checksum: for verify(), also of what was on a device,
-    which takes it. shard: what this rank takes of each; its metadata say which one it was.
+    that has gaps, as a slice has, and is not PyTorch's, of a device or of a type that NumPy has
+    not, as bfloat16: TensorSet.torch() has those of a set as PyTorch's. The GPU must be done with
+    what it writes to them; for PyTorch's this waits, for what a library joins for Fused, and for
+    the fences that Arrays were opened with, `timeout` seconds at most: DeadlineExceeded.
+    host_node: on that NUMA node of the host instead of the device. checksum: for verify(), also of
+    what was on a device, which takes it. shard: what this rank takes of each; its metadata say
+    which one it was.
 
     Returns the generation, 1 for the first. Aborted when another process put one meanwhile,
     FailedPrecondition when what is under the name is no set, ResourceExhausted when it does not
