@@ -488,7 +488,7 @@ def fail(done, total):
 
 
 @pytest.mark.parametrize("progress, error", [(fail, LookupError), (press_ctrl_c, KeyboardInterrupt)])
-def test_what_progress_raises_ends_the_load(keeper, tmp_path, progress, error):
+def test_what_progress_raises_ends_the_load(keeper, tmp_path, monkeypatch, progress, error):
     put(keeper, 1)
     several(tmp_path)
     before = running_threads()
@@ -498,8 +498,10 @@ def test_what_progress_raises_ends_the_load(keeper, tmp_path, progress, error):
     assert running_threads() <= before
     with opened(keeper) as weights:
         expect(weights, 1)
-    with pytest.raises(ValueError, match="-1 threads"):
-        vs.weights.load("model/tp0", tmp_path, threads=-1, address=keeper.address, **HOST)
+    monkeypatch.setattr(vs.weights, "Allocation", None)  # Before anything is made.
+    for threads in (-1, 2**32):
+        with pytest.raises(ValueError, match=f"{threads} threads; expected 1 to"):
+            vs.weights.load("model/tp0", tmp_path, threads=threads, address=keeper.address, **HOST)
 
 
 def free_memory(cuda):
@@ -776,6 +778,8 @@ def test_the_command_says_what_is_wrong(keeper, tmp_path):
             (["show", "a b"], 2, "1 to 128"), (["copy", "a"], 2, "expected list, show"),
             (["list", "a"], 2, "unexpected word"), (["list", "--no"], 2, "unknown option"),
             (["put", "model"], 2, "FILE"), (["put", "a", "b", "--threads=0"], 2, "--threads"),
+            *((["put", "a", "b", f"{option}=2147483648"], 2, f"{option}: '2147483648' is no number")
+              for option in ("--threads", "--host-node", "--device")),
             (["put", "model", str(tmp_path / "bad"), "--host-node=0"], 1, "no safetensors file"),
             (["put", "model", str(tmp_path / "no"), "--host-node=0"], 1, "cannot be read")):
         done = command(keeper, *words)

@@ -11,6 +11,16 @@ from . import Driver, set_driver, weights
 from .errors import VmmshareError
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {2**31 - 1}")
+    return int(text)
+
+
+def _device(text: str) -> "int | str":
+    return _number(text) if text.isdecimal() else text
+
+
 def _rank_of(text: str) -> "tuple[int, int]":
     rank, _, count = text.partition("/")
     if not (rank.isdecimal() and count.isdecimal() and int(rank) < int(count)):
@@ -42,9 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("files", metavar="FILE", nargs="+",
                         help="or one folder, for all its *.safetensors")
-    parser.add_argument("--device", default="0", metavar="GPU",
+    parser.add_argument("--device", type=_device, default="0", metavar="GPU",
                         help="its ordinal or UUID (0)")
-    parser.add_argument("--host-node", type=int, metavar="NODE",
+    parser.add_argument("--host-node", type=_number, metavar="NODE",
                         help="memory of this NUMA node of the host instead of a GPU's")
     parser.add_argument("--fingerprint", default="", metavar="TEXT",
                         help="what the model is called; who opens it may ask for it")
@@ -55,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
                              "several tensors in one with the length of each, as "
                              "0:4096+1024+1024; or whole. The first that fits counts, what fits "
                              "none is whole")
-    parser.add_argument("--threads", type=int, metavar="N",
+    parser.add_argument("--threads", type=_number, metavar="N",
                         help="that read at once (as many as processors, at most 8)")
     parser.add_argument("--address", default="", help="the keeper's; by default this user's own")
     parser.add_argument("--driver", default="system", metavar="PATH",
@@ -100,12 +110,12 @@ def main(words: "list[str]") -> int:
             set_driver(Driver(testing.host_driver()))
         elif options.driver != "system":
             set_driver(Driver(options.driver))
-        device = int(options.device) if options.device.isdecimal() else options.device
         files = options.files[0] if len(options.files) == 1 else options.files
         generation = weights.load(
-            options.name, files, shard=shard, fingerprint=options.fingerprint, device=device,
-            host_node=options.host_node, threads=options.threads, address=options.address,
-            progress=_Bar(sys.stderr) if sys.stderr.isatty() else None, timeout=options.timeout)
+            options.name, files, shard=shard, fingerprint=options.fingerprint,
+            device=options.device, host_node=options.host_node, threads=options.threads,
+            address=options.address, timeout=options.timeout,
+            progress=_Bar(sys.stderr) if sys.stderr.isatty() else None)
         print(f"{options.name}: generation {generation}", flush=True)
     except (VmmshareError, ValueError, OSError) as why:
         print(f"vmmshare: error: {why}", file=sys.stderr)

@@ -191,8 +191,8 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     files = _files(paths)
     if not files:
         raise ValueError(f"{paths!r} has no *.safetensors")
-    if threads is not None and threads < 0:
-        raise ValueError(f"{threads} threads; expected 1 or more")
+    if threads is not None and not 0 <= threads < 2**32:
+        raise ValueError(f"{threads} threads; expected 1 to {2**32 - 1}")
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
     shown = [path.decode(errors="backslashreplace") for path in files]
