@@ -1444,7 +1444,12 @@ static void WhatAFailedStreamMayUseStays(void) {
 static vmmshare_weights_layout* Layout(void) {
   vmmshare_weights_layout* layout = NULL;
   MUST(vmmshare_weights_layout_create("sha256:7", &layout, &error));
+  MUST(vmmshare_weights_layout_note(layout, "step", "6", &error));
   MUST(vmmshare_weights_layout_note(layout, "step", "7", &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "metadata \"\" of 1 bytes",
+        vmmshare_weights_layout_note(layout, "", "8", &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "a key of 1 to 512 of printable ASCII",
+        vmmshare_weights_layout_note(layout, "schritt\xc3\xbc", "8", &error));
   const int64_t shape[] = {4, 6};
   const int64_t column_shape[] = {4};
   const int64_t column_strides[] = {6};

@@ -351,6 +351,26 @@ def test_a_good_header_of_ones_own_is_taken(keeper, tmp_path):
     assert vs.weights.load("files", path, address=keeper.address, **HOST) == 1
 
 
+@pytest.mark.parametrize("metadata", [{"schlüssel": "x"}, {"": "x"}, {"k" * 513: "x"}],
+                         ids=["other", "empty", "long"])
+def test_a_file_whose_metadata_no_set_has_is_named_before_anything_is_made(keeper, tmp_path,
+                                                                           monkeypatch, metadata):
+    good = safetensors(tmp_path / "1.safetensors", {}, {"format": "pt"})
+    bad = safetensors(tmp_path / "2.safetensors", {"a": ("F32", np.zeros(2, np.float32))}, metadata)
+    monkeypatch.setattr(vs.weights, "Allocation", None)
+    with pytest.raises(vs.errors.InvalidArgument,
+                       match=r"2\.safetensors: metadata .*a key of 1 to 512 of printable ASCII"):
+        vs.weights.load("files", [good, bad], address=keeper.address, **HOST)
+
+
+def test_what_metadata_a_load_keeps(keeper, tmp_path):
+    files = [safetensors(tmp_path / f"{i}.safetensors", {}, {"both": f"{i}", f"own {i}": "x"})
+             for i in range(2)]
+    vs.weights.load("files", files, metadata={"own 0": "given"}, address=keeper.address, **HOST)
+    with vs.weights.open("files", address=keeper.address) as weights:
+        assert weights.metadata == {"both": "1", "own 0": "given", "own 1": "x"}
+
+
 def test_other_files_that_cannot_be_loaded(keeper, tmp_path):
     def load(paths):
         return vs.weights.load("files", paths, address=keeper.address, **HOST)

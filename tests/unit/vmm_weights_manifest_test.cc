@@ -411,6 +411,27 @@ TEST(TensorManifestTest, TakesAsMuchAsItsHeaderSaysAndNoMore) {
   EXPECT_EQ(code([](auto& m) { m.tensors.resize(kMaxTensors + 1); }), kTooMany);
 }
 
+// As the whole of them would be told, before there is one too many.
+TEST(TensorManifestTest, AKeyAndItsValueAreCheckedAlone) {
+  constexpr auto kOk = absl::StatusCode::kOk;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kTooMany = absl::StatusCode::kResourceExhausted;
+  TensorManifest manifest;
+  const auto code = [&](const std::string& key, absl::string_view value) {
+    return weights::CheckNote(manifest, key, value).code();
+  };
+  EXPECT_EQ(code("", "1"), kInvalid);
+  EXPECT_EQ(code("\xc3\xbc", "1"), kInvalid);
+  EXPECT_EQ(code(std::string(kMaxMetadataKey + 1, 'a'), "1"), kInvalid);
+  EXPECT_EQ(code("a", absl::string_view("\0", 1)), kInvalid);
+  for (std::size_t i = 0; i < kMaxMetadata; ++i) {
+    EXPECT_EQ(code(absl::StrCat(i), "\xc3\xbc"), kOk);
+    manifest.metadata[absl::StrCat(i)] = "";
+  }
+  EXPECT_EQ(code("0", "another value"), kOk);
+  EXPECT_EQ(code("one more", ""), kTooMany);
+}
+
 // Bytes with a checksum that fits, which no manifest has.
 TEST(TensorManifestTest, OfOneTensorSaysWhatIsWrongWithItsFields) {
   TensorManifest one;

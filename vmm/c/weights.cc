@@ -12,6 +12,7 @@
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/internal/tensor.h"
+#include "vmm/weights/internal/extent.h"
 #include "vmm/weights/tensor_set.h"
 
 using vmm::c::Call;
@@ -99,6 +100,9 @@ vmmshare_status vmmshare_weights_layout_note(vmmshare_weights_layout* layout,
     RETURN_IF_ERROR(Check(layout));
     RETURN_IF_ERROR(CheckGiven(key, "key"));
     RETURN_IF_ERROR(CheckGiven(value, "value"));
+    // Before there is memory, and while the caller knows where it is from.
+    RETURN_IF_ERROR(
+        vmm::weights::CheckNote(layout->layout.manifest(), key, value));
     layout->layout.Note(key, value);
     return absl::OkStatus();
   });

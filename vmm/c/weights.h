@@ -67,7 +67,8 @@ VMMSHARE_API vmmshare_status vmmshare_weights_layout_create(
     vmmshare_error** error);
 VMMSHARE_API void vmmshare_weights_layout_close(
     vmmshare_weights_layout* layout);
-// One more of the metadata.
+// One more of the metadata, or another value of one. INVALID_ARGUMENT for a key
+// that is not 1 to 512 of printable ASCII, RESOURCE_EXHAUSTED for one too many.
 VMMSHARE_API vmmshare_status
 vmmshare_weights_layout_note(vmmshare_weights_layout* layout, const char* key,
                              const char* value, vmmshare_error** error);

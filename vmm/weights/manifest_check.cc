@@ -51,6 +51,18 @@ bool IsPrintable(absl::string_view text) {
                      [](unsigned char c) { return absl::ascii_isprint(c); });
 }
 
+absl::Status CheckMetadata(absl::string_view key, absl::string_view value) {
+  if (!key.empty() && key.size() <= kMaxMetadataKey && IsPrintable(key) &&
+      value.size() <= kMaxManifestBytes &&
+      value.find('\0') == absl::string_view::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("metadata \"", weights::Shown(key), "\" of ", value.size(),
+                   " bytes; expected a key of 1 to ", kMaxMetadataKey,
+                   " of printable ASCII, and a value without NUL"));
+}
+
 absl::Status TooMany(absl::string_view what, std::uint64_t has,
                      std::uint64_t limit) {
   return absl::ResourceExhaustedError(absl::StrCat("a tensor set of ", has, " ",
@@ -244,14 +256,17 @@ absl::Status CheckNotes(const TensorManifest& manifest) {
     return TooMany("metadata entries", manifest.metadata.size(), kMaxMetadata);
   }
   for (const auto& [key, value] : manifest.metadata) {
-    if (key.empty() || key.size() > kMaxMetadataKey || !IsPrintable(key) ||
-        value.size() > kMaxManifestBytes ||
-        value.find('\0') != std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metadata \"", Shown(key), "\" of ", value.size(),
-                       " bytes; expected a key of 1 to ", kMaxMetadataKey,
-                       " of printable ASCII, and a value without NUL"));
-    }
+    RETURN_IF_ERROR(CheckMetadata(key, value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNote(const TensorManifest& manifest, const std::string& key,
+                       absl::string_view value) {
+  RETURN_IF_ERROR(CheckMetadata(key, value));
+  const std::size_t has = manifest.metadata.size();
+  if (has >= kMaxMetadata && !manifest.metadata.contains(key)) {
+    return TooMany("metadata entries", has + 1, kMaxMetadata);
   }
   return absl::OkStatus();
 }

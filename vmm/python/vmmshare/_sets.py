@@ -9,7 +9,7 @@ from . import _core
 from ._core import Allocation, Array, Keeper
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
-from .errors import FailedPrecondition
+from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 if typing.TYPE_CHECKING:
     import torch
@@ -103,13 +103,24 @@ class TensorSet(typing.Mapping[str, Array]):
 
 
 def layout_of(fingerprint: str, metadata: "typing.Mapping[str, str] | None",
-              shard: "Shard | None" = None) -> typing.Any:
+              shard: "Shard | None" = None, *,
+              files: "typing.Iterable[tuple[str, typing.Mapping[str, str]]]" = ()) -> typing.Any:
+    """files: their names, for messages, and metadata, of which what is given takes the place."""
     layout = _core._WeightsLayout(fingerprint)
-    notes = {} if shard is None else {"shard.rank": str(shard.rank),
-                                      "shard.count": str(shard.count)}
-    for key, value in {**(metadata or {}), **notes}.items():
-        layout.note(key, value)
+    for called, found in files:
+        try:
+            _note(layout, found)
+        except (InvalidArgument, ResourceExhausted) as why:
+            raise type(why)(f"{called}: {why.args[0]}", why.remedy) from why
+    _note(layout, metadata or {})
+    if shard is not None:
+        _note(layout, {"shard.rank": str(shard.rank), "shard.count": str(shard.count)})
     return layout
+
+
+def _note(layout: typing.Any, metadata: "typing.Mapping[str, str]") -> None:
+    for key, value in metadata.items():
+        layout.note(key, value)
 
 
 def put_written(writer: typing.Any, name: str, checksum: bool, address: str,

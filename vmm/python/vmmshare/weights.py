@@ -183,8 +183,8 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     before them.
 
     NotFound for a file that is not there, and others as the system answers; InvalidArgument for
-    one that is damaged, or has a tensor of which there are no equal parts: headers are checked
-    before anything is allocated.
+    one that is damaged, has metadata with a key that a set has not (1 to 512 of printable ASCII),
+    or a tensor of which there are no equal parts: headers are checked before anything is allocated.
     AlreadyExists for a tensor that two files have, DataLoss for a file that is cut, replaced or
     written to while it is read. Nothing is under the name then that was not there before.
     """
@@ -196,8 +196,8 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
     shown = [path.decode(errors="backslashreplace") for path in files]
-    notes = {key: value for header in headers for key, value in header.metadata().items()}
-    layout = layout_of(fingerprint, {**notes, **(metadata or {})}, shard)
+    layout = layout_of(fingerprint, metadata, shard,
+                       files=zip(shown, (header.metadata() for header in headers)))
     reads = layout.add_files(headers, shown, select, shard)
     with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
             _core._WeightsWriter(memory, layout) as writer:

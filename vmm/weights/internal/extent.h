@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "vmm/weights/manifest.h"
 
 namespace vmm::weights {
@@ -27,6 +30,9 @@ absl::Status CheckTensor(const TensorInfo& info);
 // CheckTensor().
 absl::Status CheckAlias(const TensorInfo& alias, const TensorInfo& base);
 absl::Status CheckNotes(const TensorManifest& manifest);
+// OK for one more of its metadata, or another value of one: errors as CheckNotes().
+absl::Status CheckNote(const TensorManifest& manifest, const std::string& key,
+                       absl::string_view value);
 
 // `text` as a message shows it: printable, and not too long.
 std::string Shown(absl::string_view text);
