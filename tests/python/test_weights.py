@@ -798,6 +798,7 @@ def test_the_command_says_what_is_wrong(keeper, tmp_path):
             (["show", "a b"], 2, "1 to 128"), (["copy", "a"], 2, "expected list, show"),
             (["list", "a"], 2, "unexpected word"), (["list", "--no"], 2, "unknown option"),
             (["put", "model"], 2, "FILE"), (["put", "a", "b", "--threads=0"], 2, "--threads"),
+            (["put", "a", "b", "--allow-user=0"], 2, "--allow-user"),
             *((["put", "a", "b", f"{option}=2147483648"], 2, f"{option}: '2147483648' is no number")
               for option in ("--threads", "--host-node", "--device")),
             (["put", "model", str(tmp_path / "bad"), "--host-node=0"], 1, "no safetensors file"),

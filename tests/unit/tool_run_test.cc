@@ -74,6 +74,14 @@ TEST(ToolRun, HelpOfEachCommandIsItsUsage) {
   EXPECT_EQ(RunWith({"--version"}).out, "vmmshare " VMMSHARE_VERSION "\n");
 }
 
+// `weights put` is of the Python package, which looks at its own.
+TEST(ToolHelp, OptionsThatPutHasNotSayOfWhichVerbsTheyAre) {
+  for (const OptionRow& option : CommandNamed("weights").options) {
+    if (option.name != "allow-user" && option.name != "json") continue;
+    EXPECT_THAT(std::string(option.text), StartsWith("list, show"));
+  }
+}
+
 // No command has such by now.
 constexpr absl::string_view kUses[] = {"sew [OPTIONS]", "sew --mend=NAME"};
 constexpr VerbRow kVerbs[] = {{"a-verb-of-more-columns", ".what it does"}};

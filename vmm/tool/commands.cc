@@ -84,8 +84,8 @@ constexpr VerbRow kWeightsVerbs[] = {
 constexpr OptionRow kWeightsOptions[] = {
     {"address", "ADDRESS", "the keeper's; by default this user's own"},
     {"allow-user", "USER",
-     "a uid or a user's name, on Windows a SID, whose keeper it may be beside "
-     "this user's; may be given more than once"},
+     "list, show, verify, drop: a uid or a user's name, on Windows a SID, "
+     "whose keeper it may be beside this user's; may be given more than once"},
     kSystem,
     kHost,
     kFile,
