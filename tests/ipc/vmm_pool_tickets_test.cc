@@ -443,6 +443,34 @@ TEST_F(PoolTicketsOfAHeldStream, WhatIsFreedBetweenTwoReleasesWaits) {
   EXPECT_EQ(Must(own_->Trim()), 4 * kMiB);
 }
 
+// Of a domain that is made while it waits a release knows nothing, whatever
+// another one, which gives up, has noted there.
+TEST_F(PoolTicketsOfAHeldStream, ABlockOfADomainThatIsMadeMeanwhileWaits) {
+  own_ = Must(Pool::Create(DeviceThatIsAsked(), SmallSegments()));
+  held_.emplace(device);
+  const Stream stream;
+  AtEventQuery() = [&] {
+    const SharingDomain made = own_->NewDomain();
+    ServableDomain servable = own_->InDomain(made);
+    share_ = Must(endpoint_->Serve(servable));
+    subscriber_ = Subscribe(*share_);
+    block_ = Must(own_->Allocate(4 * kMiB, stream.get(), {.domain = made}));
+    theirs_ = Must(subscriber_->Import(Must(own_->Export(block_)), Late()));
+    BeBehind(stream.get(), held_->get());
+    Must(own_->Free(block_, stream.get()));
+    EXPECT_EQ(own_->ReleaseStream(stream.get(), absl::InfinitePast()).code(),
+              Code::kDeadlineExceeded);
+  };
+  Must(own_->ReleaseStream(stream.get(), Late()));
+  theirs_.reset();
+  EXPECT_EQ(Must(own_->Trim()), 0u) << "the GPU may still use it";
+  EXPECT_EQ(own_->statistics().pending, 4 * kMiB);
+  held_->Release();
+  stream.Sync();
+  EXPECT_EQ(Must(own_->Trim()), 4 * kMiB);
+  EXPECT_EQ(own_->CheckInvariants(), absl::OkStatus());
+}
+
 // The same when ReleaseStream() gives up: then it waits for its stream.
 TEST_F(PoolTicketsOfAHeldStream, ABlockGivenBackWaitsForOneThatIsNotReleased) {
   FreeWhatAPeerHas(kMiB);

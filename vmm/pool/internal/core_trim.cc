@@ -157,8 +157,10 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
   for (const HeldBlock& held : held_) {
+    // What is of a domain that was made meanwhile was freed since.
+    const std::uint32_t domain = held.block->domain;
     if (held.block->freed_on == stream && held.epoch.has_value() &&
-        *held.epoch <= epochs[held.block->domain]) {
+        domain < epochs.size() && *held.epoch <= epochs[domain]) {
       held.block->freed_on = PassedStream();
     }
   }
