@@ -130,7 +130,8 @@ need_coverage() {
 without_candidate() {
   local package
   for package in "${missing[@]}"; do
-    LC_ALL=C apt-cache policy "$package" 2>/dev/null | grep -q '^  Candidate: [^(]' || echo "$package"
+    # Not through a pipe: grep ends before apt-cache has said all, which pipefail takes for a failure.
+    grep -q '^  Candidate: [^(]' <<<"$(LC_ALL=C apt-cache policy "$package" 2>/dev/null)" || echo "$package"
   done
 }
 

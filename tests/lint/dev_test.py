@@ -18,6 +18,9 @@ APT_CACHE = """#!/bin/sh
 candidate='(none)'
 [ "$2" != cmake ] || candidate=3.25.1-1
 printf '%s:\\n  Installed: (none)\\n  Candidate: %s\\n' "$2" "$candidate"
+sleep 0.1
+printf '  Version table:\\n'
+printf ' *** %s 500\\n' "$candidate"
 """
 INSTALL = """
 set -euo pipefail
