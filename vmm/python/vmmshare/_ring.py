@@ -51,8 +51,9 @@ class _End:
         each thread's own.
 
         The writer's is free by then, the reader's is full. OutOfRange when the writer has
-        finished, DeadlineExceeded, Unavailable when the other end has gone. FailedPrecondition
-        when the next buffer is acquired and not published, or released, yet: do that first.
+        finished, DeadlineExceeded, Unavailable when the other end has gone, Aborted when it called
+        abort(), or closed while an array of a buffer lives. FailedPrecondition when the next
+        buffer is acquired and not published, or released, yet: do that first.
         """
         return RingBuffer(self._ring, self._ring.acquire(stream, timeout))
 
@@ -61,7 +62,8 @@ class _End:
         self._ring.finish(timeout)
 
     def abort(self) -> None:
-        """Ends the ring, and lets all streams go that wait in it, on both ends."""
+        """Ends the ring, and lets all streams go that wait in it, on both ends. Comes after what
+        another thread's publish() is about to send, which is done by its timeout."""
         self._ring.abort()
 
     def close(self) -> None:

@@ -79,6 +79,8 @@ def _await_made(made: "typing.Iterable[typing.Any]", device: "int | None",
         if not read.on_device or not read.nbytes or torch is not None and isinstance(one, torch):
             continue
         order_made(one, timeout)
+        if hasattr(one, "block_until_ready"):  # It was waited for.
+            continue
         on = _core._device_at(read.address)
         if on != device:
             elsewhere[on] = read
