@@ -89,6 +89,20 @@ TEST_F(ImportedPoolsTest, APointerIsFreedAndItsPoolDestroyedAtTheLastClose) {
   EXPECT_THAT(calls, ElementsAre());
 }
 
+// As of a program that loads it, beside a library in it that does.
+TEST_F(ImportedPoolsTest, ADriverThatIsLoadedTwiceHasItsPoolsOnce) {
+  const platform::Driver again = ChangedDriver(CountingTable());
+  ASSERT_NE(&again.table(), &driver_.table());
+  const Device here = Must(Device::ByOrdinal(again, 0));
+  EXPECT_EQ(Must(Open()), kAddress);
+  EXPECT_EQ(Must(ImportedPools::Get().Open(here, here, handle_)), kAddress);
+  calls.clear();
+  EXPECT_EQ(Close(), absl::OkStatus());
+  EXPECT_THAT(calls, ElementsAre());  // The other has it open.
+  EXPECT_EQ(ImportedPools::Get().Close(again, kAddress), absl::OkStatus());
+  EXPECT_THAT(calls, ElementsAre("free", "destroy"));
+}
+
 TEST_F(ImportedPoolsTest, AnotherDeviceIsGivenAccessFirst) {
   if (Must(Device::All(driver_)).size() < 2) GTEST_SKIP() << "one device";
   EXPECT_EQ(Must(Open(1)), kAddress);

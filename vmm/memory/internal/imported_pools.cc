@@ -114,14 +114,14 @@ absl::StatusOr<CUdeviceptr> ImportedPools::Open(
     DestroyIdle().IgnoreError();  // The other error matters.
     return imported.status();
   }
-  const Pool pool(&driver.table(), *imported);
+  const Pool pool(driver->cuMemPoolImportPointer, *imported);
   AwaitTurn(pool);
   lock.Unlock();
   const absl::StatusOr<CUdeviceptr> address =
       OpenIn(*imported, device, owner, handle);
   lock.Lock();
   if (address.ok()) {
-    Pointer& pointer = pointers_[{&driver.table(), *address}];
+    Pointer& pointer = pointers_[{driver->cuMemPoolImportPointer, *address}];
     pointer.pool = *imported;
     ++pointer.count;
   }
@@ -131,11 +131,11 @@ absl::StatusOr<CUdeviceptr> ImportedPools::Open(
 }
 
 absl::Status ImportedPools::Close(const Driver& driver, CUdeviceptr address) {
-  const std::pair key(&driver.table(), address);
+  const std::pair key(driver->cuMemPoolImportPointer, address);
   platform::MutexLock lock(mutex_);
   auto found = pointers_.find(key);
   if (found == pointers_.end()) return absl::OkStatus();
-  const Pool pool(&driver.table(), found->second.pool);
+  const Pool pool(driver->cuMemPoolImportPointer, found->second.pool);
   AwaitTurn(pool);
   found = pointers_.find(key);
   platform::Check(found != pointers_.end(),

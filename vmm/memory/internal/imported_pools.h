@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
+#include "platform/cuda/driver_table.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 
@@ -46,8 +47,9 @@ class ImportedPools {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Table = const platform::DriverTable*;
-  using Pool = std::pair<Table, CUmemoryPool>;
+  // Which driver, however often it was loaded: it has its pools once.
+  using Entry = decltype(platform::DriverTable::cuMemPoolImportPointer);
+  using Pool = std::pair<Entry, CUmemoryPool>;
   struct Pointer {
     CUmemoryPool pool = nullptr;
     std::uint64_t count = 0;
@@ -64,7 +66,7 @@ class ImportedPools {
 
   platform::Mutex mutex_;
   platform::CondVar changed_;
-  std::map<std::pair<Table, CUdeviceptr>, Pointer> pointers_
+  std::map<std::pair<Entry, CUdeviceptr>, Pointer> pointers_
       ABSL_GUARDED_BY(mutex_);
   std::set<Pool> taken_ ABSL_GUARDED_BY(mutex_);  // Somebody has its turn.
   // Without a pointer, to be destroyed.
