@@ -383,9 +383,15 @@ TEST_F(Pitfall23, AnImportThatFailsAtAnyCallLeavesNothingImported) {
     faults.Arm({.point = {.nth = nth}, .result = CUDA_ERROR_OUT_OF_MEMORY});
     const auto imported =
         ImportedAllocation::Open(faulty, exported.ticket, exported.handles, {});
-    if (faults.Disarm().fired == 0) {
+    const DriverFaults::Outcome outcome = faults.Disarm();
+    if (outcome.fired == 0) {
       EXPECT_TRUE(imported.ok());
       break;
+    }
+    // That mode is changed where it can be: here nobody captures.
+    if (outcome.failed[0] == "cuThreadExchangeStreamCaptureMode") {
+      EXPECT_TRUE(imported.ok()) << imported.status();
+      continue;
     }
     EXPECT_FALSE(imported.ok()) << "call " << nth;
     ++failed;

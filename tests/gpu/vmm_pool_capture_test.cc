@@ -1,13 +1,14 @@
 // Pool beside the capture of a stream into a graph, in each of the three modes:
 // what is refused, what works, and that nobody's work on the pool ever
-// invalidates a capture. Nor does making an allocation, or the copy that a
-// release keeps.
+// invalidates a capture. Nor does whatever else makes, maps, opens or gives back
+// memory.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,10 +19,14 @@
 #include "tests/support/driver_faults.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/internal/host_copy.h"
+#include "vmm/memory/restorable_region.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/pool/imported_pool.h"
 #include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
+#include "vmm/share/imported_allocation.h"
+#include "vmm/share/internal/protocol.h"
+#include "vmm/share/restorable.h"
 #include "vmm/share/retire.h"
 
 namespace vmm::testing {
@@ -436,6 +441,81 @@ TEST_P(PoolCaptureTest, MemoryIsKeptOnTheHostBesideACapture) {
     graph.End();
     EXPECT_TRUE(copied.ok()) << flags << ": " << copied;
     EXPECT_TRUE(Holds(memory.address(), 5, memory.size()));
+  }
+}
+
+TEST_P(PoolCaptureTest, ARegionIsReleasedAndRestoredBesideACapture) {
+  for (const bool on_a_thread : {false, true}) {
+    const Stream stream;
+    RestorableRegion region(device);
+    const CUdeviceptr kept = Must(region.Allocate(2 * kGranule));
+    Fill(kept, 5, 2 * kGranule);
+    const auto work = [&]() -> absl::Status {
+      const absl::StatusOr<CUdeviceptr> freed = region.Allocate(kGranule);
+      if (!freed.ok()) return freed.status();
+      absl::Status done = region.Free(*freed);
+      done.Update(region.Release(Keep::kHostMemory));
+      done.Update(region.Restore());
+      return done;
+    };
+    Graph graph(stream.get(), GetParam());
+    const absl::Status done = on_a_thread ? OnAThread(work).get() : work();
+    graph.End();
+    EXPECT_TRUE(done.ok()) << on_a_thread << ": " << done;
+    EXPECT_FALSE(region.statistics().is_released);
+    EXPECT_TRUE(Holds(kept, 5, 2 * kGranule));
+  }
+}
+
+TEST_P(PoolCaptureTest, SharedMemoryIsReleasedAndRestoredBesideACapture) {
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start({}));
+  for (const bool on_a_thread : {false, true}) {
+    const Stream stream;
+    RestorableAllocation memory = Must(RestorableAllocation::Share(
+        *endpoint, Must(Allocation::Create(device, {.size = kGranule}))));
+    const CUdeviceptr at = memory.memory().address();
+    Fill(at, 6, kGranule);
+    const auto work = [&] {
+      absl::Status done = memory.Release(Keep::kHostMemory, Soon());
+      done.Update(memory.Restore());
+      return done;
+    };
+    Graph graph(stream.get(), GetParam());
+    const absl::Status done = on_a_thread ? OnAThread(work).get() : work();
+    graph.End();
+    EXPECT_TRUE(done.ok()) << on_a_thread << ": " << done;
+    EXPECT_FALSE(memory.is_released());
+    EXPECT_TRUE(Holds(at, 6, kGranule));
+  }
+}
+
+TEST_P(PoolCaptureTest, AllocationsAndImportsChangeAndEndBesideACapture) {
+  const auto work = [this](Allocation memory) -> absl::Status {
+    const protocol::Outgoing out =
+        Must(protocol::MakeOutgoing(memory.shareable()));
+    std::vector<ExportedHandle> handles;
+    handles.push_back(Must(out.handle(0)));
+    absl::StatusOr<ImportedAllocation> imported =
+        ImportedAllocation::Open(driver(), out.ticket, handles, {});
+    if (!imported.ok()) return imported.status();
+    absl::Status done = imported->Unmap();
+    done.Update(imported->Remap());
+    done.Update(memory.SetAccess({{Location::On(device), Access::kReadWrite}}));
+    done.Update(memory.Unmap());
+    done.Update(memory.Remap());
+    done.Update(memory.Discard());
+    done.Update(memory.Remap());
+    return done;
+  };  // And both end. The fixture sees what stays.
+  for (const bool on_a_thread : {false, true}) {
+    const Stream stream;
+    Allocation memory = Must(Allocation::Create(device, {.size = kGranule}));
+    Graph graph(stream.get(), GetParam());
+    const absl::Status done =
+        on_a_thread ? OnAThread([&] { return work(std::move(memory)); }).get()
+                    : work(std::move(memory));
+    graph.End();
+    EXPECT_TRUE(done.ok()) << on_a_thread << ": " << done;
   }
 }
 

@@ -121,6 +121,13 @@ TEST(BytesOfNone, TakesAPartOfAPatternAndNoForeignByte) {
   EXPECT_EQ(BytesOfNone(bytes, {1, 2}), 1u);
 }
 
+TEST_F(KillMatrix, TriesRepeatedStepsThriceAndAThreadsModeNever) {
+  const std::string mode = "cuThreadExchangeStreamCaptureMode";
+  EXPECT_THAT(StepsToTry({"b", mode, "a", mode, mode, "a", mode, mode, "a", "a",
+                          mode, "c"}),
+              ::testing::ElementsAre(0, 2, 5, 9, 11));
+}
+
 TEST_F(KillMatrix, HasAtLeast60Points) {
   std::size_t steps = 0;
   for (const Case& which : AllCases()) {

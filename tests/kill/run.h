@@ -35,7 +35,8 @@ std::string NameOf(const Case& which);
 std::vector<Case> AllCases();
 
 // Which of a run's steps, by number: all, but of one call that is made over and
-// over, as when a connection is emptied, the first two and the last.
+// over, as when a connection is emptied, the first two and the last; and of none
+// that changes the thread's own mode beside captures, which nobody else sees.
 std::vector<std::uint64_t> StepsToTry(const std::vector<std::string>& names);
 
 // One run: the victim is a child process, the survivor this one.

@@ -1,10 +1,12 @@
 #include "absl/strings/str_cat.h"
 #include "vmm/memory/mapping.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 
 void ReservedRangeTraits::Close(const Value& value) {
   const platform::Driver& driver = *value.driver;
+  const RelaxedCapture relaxed(driver);
   const CUresult result = driver->cuMemAddressFree(value.base, value.size);
   if (result == CUDA_SUCCESS) return;
   platform::ReportReleaseFailure(driver.Error(
@@ -15,6 +17,7 @@ void ReservedRangeTraits::Close(const Value& value) {
 absl::StatusOr<AddressRange> AddressRange::Reserve(
     const platform::Driver& driver, std::uint64_t size, std::uint64_t alignment,
     CUdeviceptr hint) {
+  const RelaxedCapture relaxed(driver);
   CUdeviceptr base = 0;
   if (CUresult r = driver->cuMemAddressReserve(&base, size, alignment, hint, 0);
       r != CUDA_SUCCESS) {

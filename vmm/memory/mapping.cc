@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "platform/base/check.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -25,6 +26,7 @@ std::string Words(absl::Span<const AccessGrant> grants) {
 
 absl::Status UnmapAddresses(const MappedAddresses& mapped) {
   const Driver& driver = *mapped.driver;
+  const RelaxedCapture relaxed(driver);
   const CUresult result = driver->cuMemUnmap(mapped.address, mapped.size);
   if (result == CUDA_SUCCESS) return absl::OkStatus();
   return driver.Error(
@@ -42,6 +44,7 @@ void MappedAddressesTraits::Close(const Value& value) {
 absl::StatusOr<OwnedMapping> MapChunks(const Driver& driver,
                                        CUdeviceptr address,
                                        const PhysicalMemory& memory) {
+  const RelaxedCapture relaxed(driver);
   const ChunkLayout& layout = memory.layout();
   MappedAddresses mapped{driver, address, 0};
   for (std::size_t i = 0; i < layout.count(); ++i) {
@@ -83,6 +86,7 @@ absl::Status SetAccess(const OwnedMapping& mapping,
   }
   const MappedAddresses& at = mapping.get();
   const Driver& driver = *at.driver;
+  const RelaxedCapture relaxed(driver);
   const CUresult result = driver->cuMemSetAccess(
       at.address, at.size, descriptors.data(), descriptors.size());
   if (result == CUDA_SUCCESS) return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/cuda/handle_attributes.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -67,6 +68,7 @@ std::string Words(const Location& where, HandleKindSet kinds, bool rdma) {
 
 void MemoryHandleTraits::Close(const Value& value) {
   const Driver& driver = *value.driver;
+  const RelaxedCapture relaxed(driver);
   const CUresult result = driver->cuMemRelease(value.handle);
   if (result == CUDA_SUCCESS) return;
   platform::ReportReleaseFailure(
@@ -137,6 +139,7 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
   const absl::StatusOr<CUmemAllocationProp> properties =
       Properties(where, kinds, users, rdma);
   if (!properties.ok()) return properties.status();
+  const RelaxedCapture relaxed(driver);
   MemoryHandles handles;
   handles.reserve(std::min(layout.count(), kMostAhead));
   for (std::size_t i = 0; i < layout.count(); ++i) {

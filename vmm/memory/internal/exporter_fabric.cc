@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "fabric/access.h"
 #include "vmm/memory/internal/exporter.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm::exporters {
 namespace {
@@ -15,6 +16,7 @@ using platform::Driver;
 
 absl::StatusOr<ExportedHandle> Make(const Driver& driver,
                                     CUmemGenericAllocationHandle chunk) {
+  const RelaxedCapture relaxed(driver);
   fabric::Handle handle;
   if (CUresult r = driver->cuMemExportToShareableHandle(
           handle.bytes.data(), chunk, CU_MEM_HANDLE_TYPE_FABRIC, 0);
@@ -36,6 +38,7 @@ absl::StatusOr<OwnedMemoryHandle> Open(const Driver& driver,
   // The driver takes a pointer to mutable bytes and does not say that it only
   // reads them.
   fabric::Handle copy = *bytes;
+  const RelaxedCapture relaxed(driver);
   CUmemGenericAllocationHandle imported = 0;
   if (CUresult r = driver->cuMemImportFromShareableHandle(
           &imported, copy.bytes.data(), CU_MEM_HANDLE_TYPE_FABRIC);

@@ -8,6 +8,7 @@
 #include "platform/base/annotate.h"
 #include "platform/cuda/memory_handle.h"
 #include "vmm/memory/internal/exporter.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm::exporters {
 namespace {
@@ -18,6 +19,7 @@ using platform::OsHandle;
 
 absl::StatusOr<ExportedHandle> Make(const Driver& driver,
                                     CUmemGenericAllocationHandle chunk) {
+  const RelaxedCapture relaxed(driver);
   OsHandle handle;
   if (CUresult r = kMemoryHandleKind.make(driver, chunk, &handle);
       r != CUDA_SUCCESS) {
@@ -44,6 +46,7 @@ absl::StatusOr<OwnedMemoryHandle> Open(const Driver& driver,
                               : platform::MemoryBacking::kNvidiaDriver,
       size);
   if (!usable.ok()) return usable;
+  const RelaxedCapture relaxed(driver);
   CUmemGenericAllocationHandle imported = 0;
   if (CUresult r = driver->cuMemImportFromShareableHandle(
           &imported, reinterpret_cast<void*>(handle->get()),

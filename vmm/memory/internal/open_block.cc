@@ -7,6 +7,7 @@
 #include "platform/cuda/memory_handle.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/internal/imported_pools.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -49,6 +50,7 @@ absl::StatusOr<CUdeviceptr> OpenPooled(const Device& device,
 
 absl::Status CloseBlock(const OpenBlock& block) {
   const Driver& driver = *block.driver;
+  const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(const CurrentContext current, block.context->MakeCurrent());
   const CUdeviceptr at = block.span.base;
   return block.kind == HandleKind::kLegacyIpc
@@ -76,6 +78,7 @@ absl::StatusOr<OwnedOpenBlock> OpenSharedBlock(const Device& device,
         "another handle came where a ", NameOf(kind), " was expected"));
   }
   const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
   OpenBlock block{driver, nullptr, kind, {}};
   ASSIGN_OR_RETURN(PrimaryContext primary, PrimaryContext::Retain(device));
   block.context = std::make_shared<const PrimaryContext>(std::move(primary));
