@@ -143,6 +143,26 @@ TEST_F(DeviceTest, RemembersNothingThatTheCaptureOfAStreamRefused) {
   EXPECT_TRUE(now.ok()) << now;
 }
 
+// The try is in the program's own context. What a kernel of the program did there
+// says nothing about the kind either.
+TEST_F(DeviceTest, RemembersNothingThatIsOfTheContextOrOfAMoment) {
+  DriverFaults faults;
+  for (const CUresult result :
+       {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
+        CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_TIMEOUT}) {
+    const platform::Driver faulty = FaultyDriver(driver(), &faults);
+    const Device mine = Must(Device::ByOrdinal(faulty, 0));
+    faults.Arm(
+        {.point = {.nth = 0}, .entry = "cuStreamCreate", .result = result});
+    const absl::Status first = mine.Probe(kNativeKind);
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    EXPECT_EQ(platform::ResultOf(first), result) << first;
+    const absl::Status now = mine.Probe(kNativeKind);
+    EXPECT_TRUE(now.ok()) << result << ": " << now;
+  }
+}
+
 // A driver whose attribute says yes and whose cuMemCreate says yes, and that
 // refuses the export: only a try to the end finds it.
 TEST_F(DeviceTest, ProbesToTheEnd) {

@@ -70,8 +70,9 @@ class Device {
   // primary context is active already), because attributes say yes where calls
   // say no. Tried once per device and kind, then remembered, but for a failure
   // that says nothing about the kind: out of memory or descriptors, a fabric
-  // that is not ready, or a call that the capture of a stream refuses. Breaks
-  // no capture.
+  // that is not ready, a call that the capture of a stream refuses, a fault in the
+  // program's context, or a device that another process has for itself. Breaks no
+  // capture.
   absl::Status Probe(HandleKind kind) const;
 
   friend bool operator==(const Device& a, const Device& b) {

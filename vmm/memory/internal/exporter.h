@@ -68,8 +68,8 @@ absl::Status CheckHasKind(const Shareable& memory, HandleKind kind);
 // system.
 absl::Status TryKind(const Device& device, HandleKind kind);
 // Whether the kind may well work at another time, for all that this failure of
-// TryKind() says: memory or descriptors ran out, a fabric is not ready yet, or
-// a stream is captured into a graph.
+// TryKind() says: memory or descriptors ran out, a fabric is not ready yet, a
+// stream is captured into a graph, or the program's context is lost.
 bool MayPass(const absl::Status& reason);
 // As TryKind(), with the device, the kind and advice in the message.
 absl::Status ProbeKind(const Device& device, HandleKind kind);
