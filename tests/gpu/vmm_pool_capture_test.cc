@@ -17,7 +17,9 @@
 #include "tests/gpu/stream.h"
 #include "tests/gpu/vmm_driver_test.h"
 #include "tests/support/driver_faults.h"
+#include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/allocation.h"
+#include "vmm/memory/dma_buf.h"
 #include "vmm/memory/internal/host_copy.h"
 #include "vmm/memory/restorable_region.h"
 #include "vmm/memory/stream_capture.h"
@@ -487,6 +489,33 @@ TEST_P(PoolCaptureTest, SharedMemoryIsReleasedAndRestoredBesideACapture) {
     EXPECT_FALSE(memory.is_released());
     EXPECT_TRUE(Holds(at, 6, kGranule));
   }
+}
+
+TEST_P(PoolCaptureTest, WhoeverLooksAtAnAddressBreaksNoCapture) {
+  const absl::Status dma_buf = [&] {
+    const Allocation memory =
+        Must(Allocation::Create(device, {.size = kGranule}));
+    return ExportDmaBufs(driver(), memory.address(), kGranule).status();
+  }();
+  for (const bool on_a_thread : {false, true}) {
+    const Stream stream;
+    const Allocation memory =
+        Must(Allocation::Create(device, {.size = kGranule}));
+    const auto work = [&] {
+      absl::Status done = Classify(driver(), memory.address()).status();
+      done.Update(
+          AdoptedMemory::Adopt(driver(), memory.address(), kGranule).status());
+      // What the driver has none of it says as without a capture.
+      EXPECT_EQ(
+          ExportDmaBufs(driver(), memory.address(), kGranule).status().code(),
+          dma_buf.code());
+      return done;
+    };
+    Graph graph(stream.get(), GetParam());
+    const absl::Status done = on_a_thread ? OnAThread(work).get() : work();
+    graph.End();
+    EXPECT_TRUE(done.ok()) << on_a_thread << ": " << done;
+  }  // The fixture sees that no reference is left.
 }
 
 TEST_P(PoolCaptureTest, AllocationsAndImportsChangeAndEndBesideACapture) {

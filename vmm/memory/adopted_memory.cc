@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/pointer_ordinal.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -171,6 +172,7 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(
         size, " bytes to adopt at 0x", absl::Hex(pointer),
         "; expected at least 1, and no more than the address space"));
   }
+  const RelaxedCapture relaxed(driver);
   absl::StatusOr<PointerInfo> info = Classify(driver, pointer);
   if (!info.ok()) return info.status();
   for (HandleKind weaker : {HandleKind::kLegacyIpc, HandleKind::kStreamPool}) {

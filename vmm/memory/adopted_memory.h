@@ -57,8 +57,8 @@ struct PointerInfo {
   std::string advice;
 };
 
-// Looks at any address; needs no context and disturbs nothing. Fails only as
-// the driver's look-up does.
+// Looks at any address; needs no context and disturbs nothing, no capture of a
+// stream either. Fails only as the driver's look-up does.
 absl::StatusOr<PointerInfo> Classify(const platform::Driver& driver,
                                      CUdeviceptr pointer);
 

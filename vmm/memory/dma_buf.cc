@@ -13,6 +13,7 @@
 #include "platform/cuda/dma_buf.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -178,6 +179,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
                                                 CUdeviceptr address,
                                                 absl::Span<const Part> parts,
                                                 DmaBufMapping mapping) {
+  const RelaxedCapture relaxed(device.driver());
   RETURN_IF_ERROR(CheckSupported(device, mapping));
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
   std::vector<DmaBuf> made;
@@ -251,6 +253,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
         "space"));
   }
   const std::uint64_t whole = (address + size - begin + page - 1) / page * page;
+  const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(const PointerInfo info, Classify(driver, address));
   RETURN_IF_ERROR(CheckKind(info, address));
   ASSIGN_OR_RETURN(const std::optional<int> ordinal,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -142,6 +143,7 @@ absl::Status CheckIsStillThere(const Driver& driver, const DriverBlock& block) {
 
 absl::StatusOr<ExportedHandle> ExportBlock(const Driver& driver,
                                            const DriverBlock& block) {
+  const RelaxedCapture relaxed(driver);
   RETURN_IF_ERROR(CheckIsStillThere(driver, block));
   return block.kind == HandleKind::kLegacyIpc ? ExportLegacy(driver, block)
                                               : ExportPooled(driver, block);

@@ -10,6 +10,7 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/pointer_ordinal.h"
 #include "vmm/memory/physical_memory.h"
+#include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
@@ -131,6 +132,7 @@ absl::string_view NameOf(PointerKind kind) {
 
 absl::StatusOr<PointerInfo> Classify(const Driver& driver,
                                      CUdeviceptr pointer) {
+  const RelaxedCapture relaxed(driver);
   absl::StatusOr<Attributes> attributes = Read(driver, pointer);
   if (!attributes.ok()) return attributes.status();
   absl::StatusOr<OwnedMemoryHandle> chunk = RetainMemoryAt(driver, pointer);
