@@ -84,6 +84,33 @@ TEST_F(DmaBufTest, AreHadWithoutACurrentContextAndLeaveNone) {
   }).join();
 }
 
+// As of a thread whose program has reset the device. Alone: what the tests keep
+// of a context would keep it alive.
+int DmaBufsBesideADeadContext(const std::vector<std::string>&) {
+  const platform::Driver& driver = TestDriver();
+  const Device device = FirstDevice();
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  CUcontext context = nullptr;
+  const CUdevice here = device.cuda_device();
+  EXPECT_EQ(driver->cuDevicePrimaryCtxRetain(&context, here), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuCtxSetCurrent(context), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuDevicePrimaryCtxRelease(here), CUDA_SUCCESS);
+  EXPECT_FALSE(Must(PrimaryContext::IsActive(device)));
+  EXPECT_EQ(Must(ExportDmaBufs(memory)).size(), 1u);
+  EXPECT_EQ(Must(ExportDmaBufs(driver, memory.address(), kGranule)).size(), 1u);
+  CUcontext after = nullptr;
+  EXPECT_EQ(driver->cuCtxGetCurrent(&after), CUDA_SUCCESS);
+  EXPECT_EQ(after, context);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kDeadContext =
+    RegisterChild("dma-bufs-beside-a-dead-context", &DmaBufsBesideADeadContext);
+
+TEST_F(DmaBufTest, AreHadWhereTheCurrentContextWasDestroyed) {
+  EXPECT_EQ(Child::Start("dma-bufs-beside-a-dead-context", {}).Wait(), 0);
+}
+
 TEST_F(DmaBufTest, OfARangeThatIsNotOfPagesOrLeavesTheMemoryIsRefused) {
   const Allocation memory = Make();
   for (const DmaBufOptions& options :
@@ -253,6 +280,16 @@ TEST_F(DmaBufTest, WhatTheDriverDoesNotSayOfTheRangeIsTold) {
     EXPECT_EQ(platform::ResultOf(access), CUDA_ERROR_INVALID_DEVICE);
     EXPECT_THAT(access.message(), HasSubstr("cuMemGetAccess("));
   }
+  // It is the context that is lost, and no wrong address.
+  const absl::Status lost =
+      fails("cuMemGetAddressRange", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(platform::ResultOf(lost), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_FALSE(absl::IsInvalidArgument(lost)) << lost;
+  EXPECT_THAT(lost.message(), HasSubstr("cuMemGetAddressRange("));
+  const absl::Status unmapped =
+      fails("cuMemGetAddressRange", 1, CUDA_ERROR_NOT_FOUND);
+  EXPECT_TRUE(absl::IsInvalidArgument(unmapped)) << unmapped;
+  EXPECT_THAT(unmapped.message(), HasSubstr("nothing of the driver's"));
   // No remedy for another kind of memory: there is no room.
   const absl::Status full =
       fails("cuMemGetHandleForAddressRange", 1, CUDA_ERROR_OUT_OF_MEMORY);

@@ -1,6 +1,7 @@
 #include "vmm/memory/dma_buf.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <optional>
 #include <string>
@@ -58,7 +59,8 @@ absl::Status CheckSupported(const Device& device, DmaBufMapping mapping) {
 }
 
 // The context in which the driver makes them: measured on a H100 (580),
-// INVALID_CONTEXT without one. Nothing to keep if one of `device` is current.
+// INVALID_CONTEXT without one. Nothing to keep if one of `device` is current and
+// alive.
 struct ContextHeld {
   std::optional<PrimaryContext> primary;
   std::optional<CurrentContext> current;  // Ends first.
@@ -66,8 +68,12 @@ struct ContextHeld {
 absl::StatusOr<ContextHeld> HoldContext(const Device& device) {
   ContextHeld held;
   CUdevice here = 0;
+  std::size_t free = 0, total = 0;
+  // Of a context that was destroyed the driver still tells the device (measured),
+  // and nothing else.
   if (device.driver()->cuCtxGetDevice(&here) == CUDA_SUCCESS &&
-      here == device.cuda_device()) {
+      here == device.cuda_device() &&
+      device.driver()->cuMemGetInfo(&free, &total) == CUDA_SUCCESS) {
     return held;
   }
   ASSIGN_OR_RETURN(held.primary, PrimaryContext::Retain(device));
@@ -104,10 +110,15 @@ absl::StatusOr<std::vector<Part>> MappedParts(const platform::Driver& driver,
     std::size_t chunk = 0;
     const CUdeviceptr at = address + done;
     const CUresult r = driver->cuMemGetAddressRange(&base, &chunk, at);
-    if (r != CUDA_SUCCESS || at - base >= chunk) {
+    if (r == CUDA_ERROR_NOT_FOUND || r == CUDA_ERROR_INVALID_VALUE ||
+        (r == CUDA_SUCCESS && at - base >= chunk)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "nothing of the driver's is mapped at 0x", absl::Hex(at), ", ", done,
           " bytes into the ", size, " bytes for a dma-buf"));
+    }
+    if (r != CUDA_SUCCESS) {
+      return driver.Error(
+          r, absl::StrCat("cuMemGetAddressRange(0x", absl::Hex(at), ")"));
     }
     const std::uint64_t part =
         std::min<std::uint64_t>(size - done, chunk - (at - base));

@@ -46,8 +46,8 @@ struct DmaBuf {
 // The range, one dma-buf for each chunk that it touches, in order. After
 // Remap() of other memory they are of the old memory: export anew. On failure
 // none stays open. Thread-safe as const calls of Allocation are. Where no context
-// of the device is current, its primary context is for the length of the call,
-// and is made if nobody has it.
+// of the device is current, or one that was destroyed, its primary context is for
+// the length of the call, and is made if nobody has it.
 //   INVALID_ARGUMENT     offset or size is no multiple of the host's page size,
 //                        or the range leaves the allocation
 //   FAILED_PRECONDITION  the memory is unmapped, or of the host; or the device
