@@ -146,6 +146,23 @@ TEST_F(PointerTest, KnowsThatAnotherDeviceReachesImportedMemory) {
       device.ordinal());
 }
 
+TEST_F(PointerTest, AdoptsAnotherDevicesMemoryInAContextOfThatAlone) {
+  const std::vector<Device> all = Must(Device::All(driver()));
+  if (all.size() < 2) GTEST_SKIP() << "one device";
+  const Allocation memory =
+      Must(Allocation::Create(all[1], {.size = kGranule}));
+  const absl::Status blind = AdoptFails(memory.address(), kGranule);
+  EXPECT_TRUE(absl::IsFailedPrecondition(blind)) << blind;
+  EXPECT_EQ(platform::ResultOf(blind), CUDA_ERROR_NOT_FOUND);
+  EXPECT_THAT(std::string(blind.message()),
+              HasSubstr("make a context of one that has"));
+  const PrimaryContext context = Must(PrimaryContext::Retain(all[1]));
+  const CurrentContext current = Must(context.MakeCurrent());
+  EXPECT_EQ(
+      Must(AdoptedMemory::Adopt(driver(), memory.address(), kGranule)).size(),
+      kGranule);
+}
+
 TEST_F(PointerTest, KnowsHostMemoryOfVmm) {
   const Allocation memory =
       Must(Allocation::Create(device, {.size = kGranule, .host_numa_node = 0}));

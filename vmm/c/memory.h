@@ -82,7 +82,8 @@ VMMSHARE_API vmmshare_status vmmshare_memory_create(
 
 // Memory that another part of this process made with cuMemCreate() and mapped
 // at `address`. FAILED_PRECONDITION for other memory (the message says what it
-// is and what to do), or when no context is current.
+// is and what to do), or when no context of a device that may access it is
+// current.
 VMMSHARE_API vmmshare_status vmmshare_memory_adopt(
     const vmmshare_driver* driver, uint64_t address, uint64_t size,
     vmmshare_memory** memory, vmmshare_error** error);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/internal/pointer_ordinal.h"
 #include "vmm/memory/stream_capture.h"
@@ -25,8 +26,19 @@ struct Extent {
 absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
   CUdeviceptr base = 0;
   std::size_t size = 0;
-  if (CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
-      r != CUDA_SUCCESS) {
+  CUresult r = driver->cuMemGetAddressRange(&base, &size, at);
+  // Something is there. What the device of the current context may not access the
+  // driver does not find (measured).
+  if (r == CUDA_ERROR_NOT_FOUND) {
+    return platform::WithCode(
+        driver.Error(
+            r, absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
+            "The device of the current context has no access to what is there: "
+            "make a context of one that has, such as the memory's own device, "
+            "current on this thread first."),
+        absl::StatusCode::kFailedPrecondition);
+  }
+  if (r != CUDA_SUCCESS) {
     return driver.Error(r,
                         absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
                         r == CUDA_ERROR_INVALID_CONTEXT

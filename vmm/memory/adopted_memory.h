@@ -88,8 +88,9 @@ class AdoptedMemory {
   // the one allocation that holds it.
   //   FAILED_PRECONDITION  memory of another kind, or of one that is not accepted
   //                        (the message says which and what to do), unequal
-  //                        chunks, or no current context (cuMemGetAddressRange
-  //                        needs one, measured)
+  //                        chunks, or no current context of a device that may
+  //                        access the memory (cuMemGetAddressRange needs one,
+  //                        measured)
   //   INVALID_ARGUMENT     size 0, or the range leaves the mapped memory
   static absl::StatusOr<AdoptedMemory> Adopt(const platform::Driver& driver,
                                              CUdeviceptr pointer,
