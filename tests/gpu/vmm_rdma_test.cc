@@ -17,6 +17,7 @@ namespace vmm::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RdmaTest : public DriverTest {};
 
@@ -82,6 +83,24 @@ TEST_F(RdmaTest, TryAndRequireAgreeOnEveryChunk) {
               tried.rdma_refusal().ok()
                   ? "had"
                   : std::string(tried.rdma_refusal().message()).c_str());
+}
+
+TEST_F(RdmaTest, WhatNoMemoryCanBeIsNotForWantOfTheFlag) {
+  if (!Allocation::Create(device, {.size = 1, .rdma = Rdma::kRequire}).ok()) {
+    GTEST_SKIP() << "the device has no memory with the flag";
+  }
+  const auto fails = [&](const AllocationOptions& options) {
+    const absl::Status status = Allocation::Create(device, options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("kTry")));
+    return std::string(status.message());
+  };
+  for (const Rdma rdma : {Rdma::kOff, Rdma::kTry, Rdma::kRequire}) {
+    EXPECT_THAT(fails({.size = 1, .max_chunk_size = 4096, .rdma = rdma}),
+                HasSubstr("max_chunk_size is 4096"));
+    EXPECT_THAT(fails({.size = 1, .alignment = 3, .rdma = rdma}),
+                HasSubstr("alignment=3; expected 0 or a power of two"));
+  }
 }
 
 TEST_F(RdmaTest, IsKeptWhenDiscardedMemoryIsMadeAgain) {

@@ -17,6 +17,10 @@ void ReservedRangeTraits::Close(const Value& value) {
 absl::StatusOr<AddressRange> AddressRange::Reserve(
     const platform::Driver& driver, std::uint64_t size, std::uint64_t alignment,
     CUdeviceptr hint) {
+  if ((alignment & (alignment - 1)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "alignment=", alignment, "; expected 0 or a power of two"));
+  }
   const RelaxedCapture relaxed(driver);
   CUdeviceptr base = 0;
   if (CUresult r = driver->cuMemAddressReserve(&base, size, alignment, hint, 0);

@@ -125,6 +125,11 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
   if (region.ok()) choice = std::move(mine);
   // What does not fit with the flag does not without.
   if (region.ok() || absl::IsResourceExhausted(region.status())) return region;
+  // The caller's own mistake, which no driver was asked about.
+  if (absl::IsInvalidArgument(region.status()) &&
+      !platform::ResultOf(region.status()).has_value()) {
+    return region;
+  }
   // Drivers answer a refused flag with many codes (NOT_SUPPORTED, NOT_FOUND,
   // UNKNOWN): for who asks for it they are one.
   return platform::Annotate(
