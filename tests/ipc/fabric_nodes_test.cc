@@ -391,6 +391,20 @@ TEST_F(Pitfall05, KindsAreDroppedOneAtATimeTheLeastWantedFirst) {
   EXPECT_EQ(b.Import(a.Export()), "ok");
 }
 
+// The sixth cuMemCreate: the first of a second allocation of three chunks.
+TEST_F(Pitfall05, NoKindIsDroppedForWhatPasses) {
+  const ImexRoot imex;
+  RemoteNode a =
+      Start("a", imex, {{"VMMSHARE_HOST_FAIL", "cuMemCreate:6:TIMEOUT"}});
+  EXPECT_EQ(a.Ask("create"), "ok");
+  EXPECT_THAT(a.Ask("create"), ::testing::StartsWith(absl::StrCat(
+                                   static_cast<int>(CUDA_ERROR_TIMEOUT), " ")));
+  // Nothing was made: it has what it had.
+  EXPECT_EQ(a.Ask("kinds"), "POSIX fd + fabric handle; 6291456 bytes");
+  EXPECT_EQ(a.Ask("create"), "ok");
+  EXPECT_EQ(a.Ask("kinds"), "POSIX fd + fabric handle; 6291456 bytes");
+}
+
 // --- Over a connection ------------------------------------------------------
 
 class FabricProcesses : public NodesTest {};  // Of one node.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/kind_choice.h"
 #include "vmm/memory/stream_capture.h"
 
@@ -16,7 +17,8 @@ namespace {
 using platform::Driver;
 
 // Creates memory with all kinds of `choice`. Each worked alone; where the
-// driver refuses them together, the least wanted is dropped, with the reason.
+// driver refuses them together, the least wanted is dropped, with the reason; not
+// for what says nothing about kinds.
 absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
                                           const Location& where,
                                           const AllocationOptions& options,
@@ -32,9 +34,7 @@ absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
     if (!layout.ok()) return layout.status();
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
         driver, where, *layout, choice.kinds, options.sharing.users(), rdma);
-    if (memory.ok() || absl::IsResourceExhausted(memory.status())) {
-      return memory;
-    }
+    if (memory.ok() || MayPass(memory.status())) return memory;
     // No kind is given up for a flag that the program can do without.
     if (rdma && options.rdma == Rdma::kTry) return memory.status();
     while (least != wanted.rend() && !choice.kinds.Has(*least)) ++least;
@@ -123,8 +123,9 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
                                     /*rdma=*/true, mine)
                      : supported;
   if (region.ok()) choice = std::move(mine);
-  // What does not fit with the flag does not without.
-  if (region.ok() || absl::IsResourceExhausted(region.status())) return region;
+  // What does not fit with the flag does not without; and what passes says
+  // nothing of the flag.
+  if (region.ok() || MayPass(region.status())) return region;
   // The caller's own mistake, which no driver was asked about.
   if (absl::IsInvalidArgument(region.status()) &&
       !platform::ResultOf(region.status()).has_value()) {
