@@ -156,6 +156,9 @@ int Destroyed(const std::vector<std::string>&) {
   checks.Expect("cuMemAlloc", cu.cuMemAlloc(&block, kGranule), kGone);
   checks.Expect("cuStreamSynchronize", cu.cuStreamSynchronize(nullptr), kGone);
   checks.Expect("cuMemcpyHtoD", cu.cuMemcpyHtoD(0x1000, &byte, 1), kGone);
+  // By which vmm/memory/dma_buf.cc tells one from a living context.
+  std::size_t free = 0, total = 0;
+  checks.Expect("cuMemGetInfo", cu.cuMemGetInfo(&free, &total), kGone);
   CUdevice device = -1;
   checks.Expect("cuCtxGetDevice", cu.cuCtxGetDevice(&device), CUDA_SUCCESS);
   CUcontext current = nullptr;
