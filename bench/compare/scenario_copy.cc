@@ -7,6 +7,7 @@
 #include "bench/compare/connection.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -113,6 +114,23 @@ absl::StatusOr<Connection> Prepare(Bench& bench, Link& link, const Route& route,
   return connection;
 }
 
+// Copies from all of them in turn, the first time to warm up.
+absl::Status TakeTurns(Bench& bench, Link& link, std::uint64_t size,
+                       std::vector<Source>& sources) {
+  const int iterations = bench.Iterations(50);
+  for (int i = -1; i < iterations; ++i) {
+    bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
+    for (std::size_t j = 0; j < sources.size(); ++j) {
+      RETURN_IF_ERROR(bench.GoOn());
+      Source& source =
+          sources[(j + static_cast<std::size_t>(i + 1)) % sources.size()];
+      RETURN_IF_ERROR(Copy(link, size, &source));
+      if (i < 0) source.ns.clear();
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
   std::vector<Source> sources(1);
   std::vector<Connection> connections;
@@ -128,24 +146,14 @@ absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
     connections.push_back(*std::move(connection));
     sources.push_back(std::move(source));
   }
-  const int iterations = bench.Iterations(50);
-  for (int i = -1; i < iterations; ++i) {
-    bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
-    for (std::size_t j = 0; j < sources.size(); ++j) {
-      Source& source =
-          sources[(j + static_cast<std::size_t>(i + 1)) % sources.size()];
-      if (absl::Status s = Copy(link, size, &source); !s.ok()) return s;
-      if (i < 0) source.ns.clear();  // The first time is for warming up.
-    }
-  }
-  Report(bench, link, size, sources);
+  absl::Status status = TakeTurns(bench, link, size, sources);
+  if (status.ok()) Report(bench, link, size, sources);
   for (std::size_t i = 0; i < connections.size(); ++i) {
-    absl::Status status = connections[i].CloseAll().status();
+    status.Update(connections[i].CloseAll().status());
     status.Update(connections[i].Free(sources[i + 1].items).status());
     status.Update(connections[i].Shut());
-    if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status Run(Bench& bench) {

@@ -4,6 +4,7 @@
 #include "bench/compare/connection.h"
 #include "bench/compare/os.h"
 #include "bench/compare/scenarios.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -100,6 +101,7 @@ absl::Status Run(Bench& bench) {
         "addresses: rise of the process's address space (VmSize), which a "
         "driver takes in steps and keeps"};
     for (const Route* route : bench.RoutesFor(*link, RouteSet::kOneBlock)) {
+      RETURN_IF_ERROR(bench.GoOn());
       bench.progress.Step(
           absl::StrCat("footprint: ", route->label, ", ", link->place()));
       absl::Status done = One(bench, *link, *route, blocks, &table);

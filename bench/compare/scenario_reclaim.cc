@@ -9,6 +9,7 @@
 #include "bench/compare/scenarios.h"
 #include "bench/compare/wire.h"
 #include "docs/examples/process.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 
 namespace bench::compare {
@@ -177,6 +178,7 @@ absl::Status Run(Bench& bench) {
   for (int i = 0; i < turns; ++i) {
     for (const Route* route : Rotated(routes, i)) {
       for (int how = 0; how < kCases; ++how) {
+        RETURN_IF_ERROR(bench.GoOn());
         bench.progress.Step(absl::StrFormat("reclaim: %s, %s, %d of %d",
                                             route->label, kCaseKeys[how], i + 1,
                                             turns));
