@@ -99,6 +99,28 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
+// What to do about a driver that does not start, where its result says it.
+absl::string_view AdviceOfInit(CUresult result) {
+  switch (static_cast<int>(result)) {
+    case CUDA_ERROR_NO_DEVICE:
+      return "No GPU is visible: check nvidia-smi, CUDA_VISIBLE_DEVICES and, "
+             "in a container, which devices its runtime and its device rules "
+             "let in.";
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+      return "The GPUs wait for the fabric manager: systemctl status "
+             "nvidia-fabricmanager, on the host.";
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return "The library and the kernel's module are of two versions: restart "
+             "after an update; in a container, restart it after one on the "
+             "host.";
+    case CUDA_ERROR_MPS_CONNECTION_FAILED:
+      return "A control daemon of MPS was found, and the connection to it "
+             "failed: docs/mps.md, and `vmmshare doctor`.";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 struct Driver::Remembered {
@@ -158,11 +180,8 @@ absl::StatusOr<Driver> Driver::LoadFromLookup(std::string name, Lookup lookup) {
   state->lookup = std::move(lookup);
   Driver driver(state);
   if (CUresult r = driver->cuInit(0); r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuInit(0) of ", state->origin),
-        r == CUDA_ERROR_NO_DEVICE
-            ? "No GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES."
-            : "");
+    return driver.Error(r, absl::StrCat("cuInit(0) of ", state->origin),
+                        AdviceOfInit(r));
   }
   if (CUresult r = driver->cuDriverGetVersion(&state->version);
       r != CUDA_SUCCESS) {

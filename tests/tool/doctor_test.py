@@ -651,6 +651,33 @@ class NoDriver(DoctorTest):
         self.assertEqual(result.json["driver"]["error"]["cuda_result"], 100)
         self.assertIn("CUDA_VISIBLE_DEVICES", result.json["driver"]["error"]["message"])
 
+    def test_a_library_that_answered_is_not_missing(self):
+        path = self.machine.run("--json").json["driver"]["description"].split(", from ")[1]
+        env = {"VMMSHARE_HOST_FAIL": "cuInit:1+:SYSTEM_NOT_READY"}
+        result = self.machine.run("--json", driver=path, env=env)
+        self.assertEqual(result.json["driver"]["error"]["cuda_result"], 802)
+        self.assertIn("nvidia-fabricmanager", result.json["driver"]["error"]["message"])
+        self.assertIn("module-missing", result.notes())
+        self.machine.write("dev/nvidiactl", "")
+        result = self.machine.run("--json", driver=path, env=env)
+        self.assertEqual(result.json["driver"]["error"]["cuda_result"], 802)
+        self.assertNotIn("library-missing", result.notes())
+        self.assertNotIn("module-missing", result.notes())
+
+    def test_the_host_memory_driver_lacks_nothing_of_nvidia(self):
+        for env in ({"CUDA_VISIBLE_DEVICES": "-1"}, {"VMMSHARE_HOST_FAIL": "cuInit:1+:UNKNOWN"}):
+            result = self.machine.run("--json", env=env)
+            self.assertEqual(result.status, 1)
+            self.assertNotIn("module-missing", result.notes())
+            self.assertNotIn("library-missing", result.notes())
+
+    def test_without_a_device_nothing_is_said_to_be_importable(self):
+        said = "memory of a hidden device can be imported"
+        self.assertIn(said, self.machine.flowing(env={"CUDA_VISIBLE_DEVICES": "0"}))
+        text = self.machine.flowing(env={"CUDA_VISIBLE_DEVICES": "-1"})
+        self.assertIn('CUDA_VISIBLE_DEVICES="-1"', text)
+        self.assertNotIn(said, text)
+
 
 class Text(DoctorTest):
     def test_the_first_line_says_driver_and_version(self):

@@ -171,7 +171,22 @@ TEST_F(DriverLoad, TellsHowCuInitFailed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ResultOf(status), CUDA_ERROR_NO_DEVICE);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("cuInit"), HasSubstr("CUDA_VISIBLE_DEVICES")));
+              AllOf(HasSubstr("cuInit"), HasSubstr("CUDA_VISIBLE_DEVICES"),
+                    HasSubstr("device rules")));
+}
+
+TEST_F(DriverLoad, SaysWhatToDoWhenCuInitFails) {
+  const std::pair<CUresult, const char*> advices[] = {
+      {CUDA_ERROR_SYSTEM_NOT_READY, "nvidia-fabricmanager"},
+      {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "of two versions"},
+      {CUDA_ERROR_MPS_CONNECTION_FAILED, "docs/mps.md"}};
+  for (const auto& [result, advice] : advices) {
+    Now().init = result;
+    const absl::Status status =
+        Driver::LoadFromLookup("model", &Lookup12).status();
+    EXPECT_EQ(ResultOf(status), result);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(advice));
+  }
 }
 
 TEST_F(DriverLoad, RefusesADriverThatDoesNotTellItsVersion) {

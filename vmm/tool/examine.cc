@@ -224,6 +224,28 @@ std::string Limit(std::uint64_t limit) {
   return limit == UINT64_MAX ? "unlimited" : absl::StrCat(limit);
 }
 
+// Why there is no driver, where the system was asked for one.
+void AddNoteOnDriver(const Report& report, std::vector<Finding>* notes) {
+  const absl::StatusOr<bool>& node = report.limits.control_node;
+  if (report.driver.ok() || !node.ok()) return;
+  if (!*node) {
+    notes->push_back({"module-missing",
+                      "/dev/nvidiactl is not here: the kernel's part of the "
+                      "driver is not loaded, or not passed in",
+                      "Install the NVIDIA driver and load it (modprobe "
+                      "nvidia); start a container with --gpus all."});
+    return;
+  }
+  // A library that answered was found; what it answered says the cause.
+  if (platform::ResultOf(report.driver.status()).has_value()) return;
+  notes->push_back(
+      {"library-missing",
+       "/dev/nvidiactl is here, so the kernel's part of the driver is loaded",
+       "If the library is missing: in a container, "
+       "NVIDIA_DRIVER_CAPABILITIES=compute,utility; else install the driver "
+       "package of the same version."});
+}
+
 void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
   const LimitsReport& limits = report.limits;
   // Common defaults are 1,024 soft and far more hard.
@@ -276,21 +298,6 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
          "this is the host-memory driver: no GPU was tried, and fabric handles "
          "it refuses unless VMMSHARE_HOST_FABRIC_ROOT gives it a fabric",
          "For the GPUs of this machine: --driver=system."});
-  }
-  if (!report.driver.ok() && limits.control_node.ok()) {
-    notes->push_back(
-        *limits.control_node
-            ? Finding{"library-missing",
-                      "/dev/nvidiactl is here, so the kernel's part of the "
-                      "driver is loaded",
-                      "If the library is missing: in a container, "
-                      "NVIDIA_DRIVER_CAPABILITIES=compute,utility; else "
-                      "install the driver package of the same version."}
-            : Finding{"module-missing",
-                      "/dev/nvidiactl is not here: the kernel's part of the "
-                      "driver is not loaded, or not passed in",
-                      "Install the NVIDIA driver and load it (modprobe "
-                      "nvidia); start a container with --gpus all."});
   }
 }
 
@@ -349,6 +356,8 @@ Report Examine(const DoctorOptions& options) {
   report.pairs = ExaminePairs(devices, report.topology);
   report.notes = fabric::Notes(report.topology);
   AddNotesOnLimits(report, &report.notes);
+  // The host-memory driver needs nothing of NVIDIA's.
+  if (options.driver != "host") AddNoteOnDriver(report, &report.notes);
   AddNotesOnModes(report, &report.notes);
   AddNotesOnMps(report, &report.notes);
   return report;

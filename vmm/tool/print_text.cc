@@ -172,12 +172,14 @@ void PrintLimits(const Report& report, Page* page) {
                 ? "can be watched"
                 : absl::StrCat("cannot be watched before Linux 6.5: ",
                                limits.process_reference.message()));
-  page->Row(
-      "visible devices",
-      limits.visible_devices.has_value()
-          ? absl::StrCat("CUDA_VISIBLE_DEVICES=\"", *limits.visible_devices,
-                         "\"; memory of a hidden device can be imported")
-          : "all: CUDA_VISIBLE_DEVICES is not set");
+  // Not without a device to map it.
+  const char* const hidden =
+      report.driver.ok() ? "; memory of a hidden device can be imported" : "";
+  page->Row("visible devices",
+            limits.visible_devices.has_value()
+                ? absl::StrCat("CUDA_VISIBLE_DEVICES=\"",
+                               *limits.visible_devices, "\"", hidden)
+                : "all: CUDA_VISIBLE_DEVICES is not set");
 }
 
 void PrintNotes(const std::vector<Finding>& notes, Page* page) {
