@@ -5,7 +5,8 @@
 //   bench_allocation --driver=host          on the host-memory driver: figures
 //                                           of that, not of a GPU
 //   --device=N --iterations=1000 --max_size=4G
-//   --enforce      exit status 1 if a step is more than 5 % over, and noise
+//   --enforce      exit status 1 if a step is more than 5 % over, and noise,
+//                  or if no life was measured
 //   --benchmark_*  Google Benchmark's own
 //
 // life/SIZE: each iteration does all steps once by vmmshare and twice by bare
@@ -114,8 +115,10 @@ double Sum(const StepTimes& times) {
 // Who does a life: vmmshare, the bare calls, and these once more.
 enum Arm { kVmmshare, kBare, kBareAgain, kArms };
 
+// The first life that fails ends it, and is told in `failed`.
 void Lives(benchmark::State& state, const vmm::Device& device,
-           std::uint64_t size, std::vector<Comparison>& rows) {
+           std::uint64_t size, std::vector<Comparison>& rows,
+           absl::Status& failed) {
   rows = Rows(size);
   // Every order of the three in turn, so that none always follows another.
   std::array<Arm, kArms> order = {kVmmshare, kBare, kBareAgain};
@@ -127,6 +130,7 @@ void Lives(benchmark::State& state, const vmm::Device& device,
           arm == kVmmshare ? bench::LifeByVmmshare(device, size)
                            : bench::LifeByBareCalls(device, size);
       if (!life.ok()) {
+        failed.Update(life.status());
         state.SkipWithError(life.status().ToString().c_str());
         return;
       }
@@ -250,6 +254,7 @@ absl::Status Run(const Options& options) {
                                                          {"512MiB", 512 * kMiB},
                                                          {"4GiB", 4096 * kMiB}};
   std::vector<std::vector<Comparison>> rows(std::size(sizes));
+  absl::Status failed;
   for (std::size_t i = 0; i < std::size(sizes); ++i) {
     const auto& [name, size] = sizes[i];
     if (size > options.max_size || size > *free / 2) {
@@ -259,8 +264,8 @@ absl::Status Run(const Options& options) {
     }
     benchmark::RegisterBenchmark(
         absl::StrCat("life/", name).c_str(),
-        [&rows, &device, i, bytes = size](benchmark::State& state) {
-          Lives(state, *device, bytes, rows[i]);
+        [&rows, &failed, &device, i, bytes = size](benchmark::State& state) {
+          Lives(state, *device, bytes, rows[i], failed);
         })
         ->UseManualTime()
         ->Unit(benchmark::kMicrosecond)
@@ -279,10 +284,21 @@ absl::Status Run(const Options& options) {
   benchmark::RunSpecifiedBenchmarks();
 
   std::vector<Comparison> all;
+  std::size_t samples = 0;
   for (std::vector<Comparison>& of_size : rows) {
-    for (Comparison& row : of_size) all.push_back(std::move(row));
+    for (Comparison& row : of_size) {
+      samples += row.vmmshare.size();
+      all.push_back(std::move(row));
+    }
   }
   const std::size_t over = bench::PrintTable(all);
+  // Google Benchmark tells it beside its figures alone.
+  if (!failed.ok()) return failed;
+  if (options.enforce && samples == 0) {
+    return absl::FailedPreconditionError(
+        "--enforce: no life/SIZE was measured; expected one at least. Is "
+        "--max_size too small, or --benchmark_filter too narrow?");
+  }
   if (options.enforce && over != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(over, " rows exceed the bare calls by more than 5 %"));
