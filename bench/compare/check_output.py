@@ -1,10 +1,11 @@
 """Runs vmmshare-bench for a moment and checks the files it writes.
 
-    check_output.py PROGRAM DIRECTORY whole|interrupted
+    check_output.py PROGRAM DIRECTORY whole|exhausted|interrupted
 
 whole: The JSON must be what Google Benchmark's own tools read, all routes must
 be in it, and it must say that the host-memory driver is no GPU. The Markdown
 must show the tables, and the plots that check_plots.py looks at.
+exhausted: A route that fails gives back what it had.
 interrupted: Asked to end, it does, whatever it measures.
 """
 
@@ -37,6 +38,19 @@ def check_benchmark(entry):
     else:
         check(entry["run_type"] == "aggregate", f"{name}: run_type is {entry['run_type']}")
         check(name == f"{entry['run_name']}_{entry['aggregate_name']}", f"{name}: aggregate_name")
+
+
+def exhausted(program, folder):
+    """Of two routes that need more than half of the memory each, the first fails."""
+    report = folder / "exhausted.json"
+    env = {**os.environ, "VMMSHARE_HOST_MEMORY": "3G",
+           "VMMSHARE_HOST_FAIL": "cuMemImportFromShareableHandle:500:OUT_OF_MEMORY"}
+    run = subprocess.run([program, "--driver=host", "--scenario=footprint", "--routes=bare,dedicated,pool",
+                          f"--json={report}"], check=True, env=env, stdout=subprocess.PIPE, text=True)
+    check("bare VMM calls: not available: " in run.stdout, f"the first did not fail: {run.stdout}")
+    names = {e["run_name"] for e in json.loads(report.read_text(encoding="utf-8"))["benchmarks"]}
+    check({f"footprint/{route}/same" for route in ("dedicated", "pool")} <= names,
+          f"what the first had the others lack: {run.stdout}")
 
 
 def interrupt(program, report, scenario, line, options):
@@ -124,7 +138,7 @@ def main(program, directory, what):
     folder.mkdir(parents=True)
     # Devices of its own: what runs beside this takes memory too, and looks at what is free.
     os.environ["VMMSHARE_HOST_INSTANCE"] = f"bench-{uuid.uuid4().hex[:12]}"
-    {"whole": whole, "interrupted": interrupted}[what](program, folder)
+    {"whole": whole, "exhausted": exhausted, "interrupted": interrupted}[what](program, folder)
 
 
 if __name__ == "__main__":

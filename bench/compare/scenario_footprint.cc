@@ -33,6 +33,14 @@ double Difference(std::uint64_t more, std::uint64_t less) {
   return static_cast<double>(more) - static_cast<double>(less);
 }
 
+absl::StatusOr<Snapshot> ShareAndTake(const Bench& bench, Link& link,
+                                      Connection& connection,
+                                      const std::vector<Item>& items) {
+  RETURN_IF_ERROR(connection.Share(items, {}).status());
+  RETURN_IF_ERROR(connection.Verify());
+  return Take(bench, link);
+}
+
 absl::Status One(Bench& bench, Link& link, const Route& route,
                  std::uint64_t blocks, Table* table) {
   absl::StatusOr<Snapshot> before = Take(bench, link);
@@ -42,13 +50,16 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
   if (!connection.ok()) return connection.status();
   const std::vector<std::uint64_t> sizes(blocks, kSize);
   absl::StatusOr<std::vector<Item>> items = connection->Create(sizes, blocks);
-  if (!items.ok()) return items.status();
-  absl::Status shared = connection->Share(*items, {}).status();
-  if (!shared.ok()) return shared;
-  if (absl::Status right = connection->Verify(); !right.ok()) return right;
-  absl::StatusOr<Snapshot> during = Take(bench, link);
-  if (!during.ok()) return during.status();
-  absl::Status status = connection->CloseAll().status();
+  if (!items.ok()) {
+    absl::Status status = items.status();
+    status.Update(connection->Shut());
+    return status;
+  }
+  absl::StatusOr<Snapshot> during =
+      ShareAndTake(bench, link, *connection, *items);
+  // Whatever happened: what one route keeps the next one lacks.
+  absl::Status status = during.status();
+  status.Update(connection->CloseAll().status());
   status.Update(connection->Free(*items).status());
   status.Update(connection->Shut());
   if (!status.ok()) return status;
