@@ -1,11 +1,12 @@
 """Runs vmmshare-bench for a moment and checks the files it writes.
 
-    check_output.py PROGRAM DIRECTORY whole|exhausted|interrupted
+    check_output.py PROGRAM DIRECTORY whole|exhausted|failed|interrupted
 
 whole: The JSON must be what Google Benchmark's own tools read, all routes must
 be in it, and it must say that the host-memory driver is no GPU. The Markdown
 must show the tables, and the plots that check_plots.py looks at.
 exhausted: A route that fails gives back what it had.
+failed: What was measured before an error is written.
 interrupted: Asked to end, it does, whatever it measures.
 """
 
@@ -51,6 +52,24 @@ def exhausted(program, folder):
     names = {e["run_name"] for e in json.loads(report.read_text(encoding="utf-8"))["benchmarks"]}
     check({f"footprint/{route}/same" for route in ("dedicated", "pool")} <= names,
           f"what the first had the others lack: {run.stdout}")
+
+
+def failed(program, folder):
+    """A scenario that fails loses nothing of those before it."""
+    report = folder / "failed.json"
+    run = subprocess.run([program, "--driver=host", "--quick", "--corrupt", "--scenario=alloc,first", "--enforce",
+                          f"--json={report}", f"--markdown={folder}/failed.md"],
+                         check=False, capture_output=True, text=True)
+    check(run.returncode == 1, f"failed, it ended with {run.returncode}")
+    check("error: DATA_LOSS: scenario first" in run.stderr, f"its error is not the scenario's: {run.stderr}")
+    check(report.is_file(), "what was measured before the error is not in a file")
+    found = json.loads(report.read_text(encoding="utf-8"))
+    partial = found["context"].get("partial", "")
+    check("ended in scenario first" in partial and "its owner wrote" in partial,
+          f"the JSON does not say that it is partial, and why: {partial}")
+    check(any(e["name"].startswith("alloc/") for e in found["benchmarks"]), "the figures of alloc are lost")
+    check("its owner wrote" in (folder / "failed.md").read_text(encoding="utf-8"),
+          "the Markdown does not say why it is partial")
 
 
 def interrupt(program, report, scenario, line, options):
@@ -138,7 +157,7 @@ def main(program, directory, what):
     folder.mkdir(parents=True)
     # Devices of its own: what runs beside this takes memory too, and looks at what is free.
     os.environ["VMMSHARE_HOST_INSTANCE"] = f"bench-{uuid.uuid4().hex[:12]}"
-    {"whole": whole, "exhausted": exhausted, "interrupted": interrupted}[what](program, folder)
+    {"whole": whole, "exhausted": exhausted, "failed": failed, "interrupted": interrupted}[what](program, folder)
 
 
 if __name__ == "__main__":

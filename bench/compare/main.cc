@@ -94,8 +94,8 @@ void PrintTables(Bench& bench, std::size_t from) {
   }
 }
 
-// CANCELLED when it was asked to end: then the tables so far are there, and the
-// context says that others are not.
+// CANCELLED when it was asked to end. On an error the tables so far are there,
+// and the context says that others are not, and why.
 absl::Status RunScenarios(Bench& bench) {
   for (const Scenario& scenario : Scenarios()) {
     if (!Chosen(bench.options, scenario)) continue;
@@ -107,15 +107,14 @@ absl::Status RunScenarios(Bench& bench) {
     if (run.ok()) run = scenario.run(bench);
     bench.progress.Clear();
     PrintTables(bench, tables);
-    if (absl::IsCancelled(run)) {
+    if (!run.ok()) {
       const std::string partial = absl::StrCat(
           "partial: ended in scenario ", scenario.name,
-          ", of which only "
-          "finished tables are here, and nothing of those after it");
+          ", of which only finished tables are here, and nothing of those "
+          "after it: ",
+          run.message());
       bench.results.context.emplace_back("partial", partial);
       Print(absl::StrCat("\n  ", partial, "\n"));
-    }
-    if (!run.ok()) {
       return absl::Status(run.code(), absl::StrCat("scenario ", scenario.name,
                                                    ": ", run.message()));
     }
@@ -180,12 +179,12 @@ absl::Status RunBench(const Options& options) {
   bench.progress.Clear();
   PrintUnavailable(bench);
   absl::Status run = RunScenarios(bench);
-  if (absl::IsCancelled(run)) run.Update(WriteOutputs(bench));
-  if (!run.ok()) return run;
   for (const std::unique_ptr<Link>& link : bench.links) {
-    if (absl::Status ended = link->End(); !ended.ok()) return ended;
+    if (run.ok()) run = link->End();
   }
-  if (absl::Status written = WriteOutputs(bench); !written.ok()) return written;
+  // Whatever failed, what was measured before it is not lost.
+  run.Update(WriteOutputs(bench));
+  if (!run.ok()) return run;
   return options.enforce ? Enforce(bench) : absl::OkStatus();
 }
 
