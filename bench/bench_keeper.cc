@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -32,9 +33,11 @@
 #include "bench/driver_wrapper.h"
 #include "bench/must.h"
 #include "bench/report.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel_address.h"
 #include "platform/os/process.h"
+#include "platform/os/termination.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/vmm.h"
@@ -87,12 +90,86 @@ void Row(const char* what, const std::vector<double>& samples) {
               bench::Percentile(samples, 99));
 }
 
-// The value, or the end of the program.
-void Check(const Driver& driver, CUresult result, const char* call) {
-  if (result != CUDA_SUCCESS) Must(driver.Error(result, call));
+constexpr std::uint8_t kMark = 0x5a;  // The first byte of the weights.
+
+// Puts weights, of which nothing is left here afterwards.
+absl::Status Put(const Options& options, const Driver& driver,
+                 const vmm::Device& device, const std::string& name,
+                 std::uint64_t size) {
+  const std::uint64_t chunk =
+      options.chunk.value_or(std::max<std::uint64_t>(size / 8, 2 << 20));
+  ASSIGN_OR_RETURN(
+      const vmm::Allocation weights,
+      vmm::Allocation::Create(device, {.size = size, .max_chunk_size = chunk}));
+  RETURN_IF_ERROR(driver.Error(driver->cuMemsetD8(weights.address(), kMark, 1),
+                               "cuMemsetD8()"));
+  RETURN_IF_ERROR(
+      driver.Error(driver->cuCtxSynchronize(), "cuCtxSynchronize()"));
+  // Not before there is something to put: a keeper does not wait long for a
+  // first request.
+  ASSIGN_OR_RETURN(
+      vmm::KeeperClient owner,
+      vmm::KeeperClient::Connect({.address = options.address}, Soon()));
+  RETURN_IF_ERROR(owner.Put(name, weights.shareable(), Soon()));
+  return owner.Seal(name, Soon());
 }
 
-void Run(const Options& options) {
+// Microseconds of each round, but for the first: what the driver does only
+// once.
+struct Samples {
+  std::vector<double> total;
+  std::vector<double> spent;
+  std::vector<double> own;
+  std::vector<double> connect;
+  std::size_t chunks = 0;
+};
+
+// CANCELLED when somebody asked this process to end.
+absl::Status Attach(const Options& options, const Driver& driver,
+                    const std::string& name, std::uint64_t size,
+                    Samples* samples) {
+  for (std::uint64_t round = 0; round <= options.rounds; ++round) {
+    if (vmm::platform::WaitForTermination(absl::Now()).ok()) {
+      return absl::CancelledError(
+          absl::StrCat("this process was asked to end, before round ", round,
+                       " of ", options.rounds));
+    }
+    in_driver = 0;
+    const Clock::time_point start = Clock::now();
+    ASSIGN_OR_RETURN(
+        vmm::KeeperClient client,
+        vmm::KeeperClient::Connect({.address = options.address}, Soon()));
+    const double connected = MicrosecondsSince(start);
+    ASSIGN_OR_RETURN(
+        const vmm::ImportedAllocation weights,
+        client.Attach(name, driver, {.expected_size = size}, Soon()));
+    std::uint8_t first = 0;
+    RETURN_IF_ERROR(driver.Error(
+        driver->cuMemcpyDtoH(&first, weights.address(), 1), "cuMemcpyDtoH()"));
+    const double whole = MicrosecondsSince(start);
+    if (first != kMark) {
+      return absl::DataLossError("the kept weights have another first byte");
+    }
+    samples->chunks = weights.ticket().layout.count();
+    if (round == 0) continue;
+    samples->total.push_back(whole);
+    samples->spent.push_back(in_driver);
+    samples->own.push_back(whole - in_driver);
+    samples->connect.push_back(connected);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Drop(const Options& options, const std::string& name) {
+  ASSIGN_OR_RETURN(
+      vmm::KeeperClient client,
+      vmm::KeeperClient::Connect({.address = options.address}, Soon()));
+  return client.Drop(name, Soon());
+}
+
+absl::Status Run(Options options) {
+  // A keeper would keep the weights of a benchmark that is interrupted.
+  vmm::platform::HoldTermination();
   const Driver real = Load(options.driver);
   const Driver driver =
       Must(bench::WrappedDriver<TimeCall>(real, "takes the time"));
@@ -103,75 +180,38 @@ void Run(const Options& options) {
   // What a GPU has, and what a small machine has.
   const std::uint64_t size =
       options.size.value_or(real.is_host_memory() ? 64ull << 20 : 16ull << 30);
-  const std::uint64_t chunk =
-      options.chunk.value_or(std::max<std::uint64_t>(size / 8, 2 << 20));
   const vmm::Device device = Must(vmm::Device::ByOrdinal(driver, 0));
   const vmm::PrimaryContext context = Must(vmm::PrimaryContext::Retain(device));
   const vmm::CurrentContext current = Must(context.MakeCurrent());
 
   std::unique_ptr<vmm::keeper::Server> server;
-  std::string address = options.address;
-  if (address.empty()) {
-    address = Must(vmm::platform::DefaultAddressOf(
+  if (options.address.empty()) {
+    options.address = Must(vmm::platform::DefaultAddressOf(
         absl::StrCat("bench-keeper-", vmm::platform::CurrentProcessId())));
     server = Must(vmm::keeper::Server::Start(
-        {.address = address}, absl::NotFoundError("none in a benchmark"), {}));
+        {.address = options.address},
+        absl::NotFoundError("none in a benchmark"), {}));
   }
   const std::string name =
       absl::StrCat("bench-", vmm::platform::CurrentProcessId());
-  constexpr std::uint8_t kMark = 0x5a;
-  {
-    const vmm::Allocation weights = Must(vmm::Allocation::Create(
-        device, {.size = size, .max_chunk_size = chunk}));
-    Check(driver, driver->cuMemsetD8(weights.address(), kMark, 1),
-          "cuMemsetD8()");
-    Check(driver, driver->cuCtxSynchronize(), "cuCtxSynchronize()");
-    // Not before there is something to put: a keeper does not wait long for a
-    // first request.
-    vmm::KeeperClient owner =
-        Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
-    Must(owner.Put(name, weights.shareable(), Soon()));
-    Must(owner.Seal(name, Soon()));
-  }  // Its creator has let go of it.
-
-  std::vector<double> total;
-  std::vector<double> spent;
-  std::vector<double> own;
-  std::vector<double> connect;
-  std::size_t chunks = 0;
-  for (std::uint64_t round = 0; round <= options.rounds; ++round) {
-    in_driver = 0;
-    const Clock::time_point start = Clock::now();
-    vmm::KeeperClient client =
-        Must(vmm::KeeperClient::Connect({.address = address}, Soon()));
-    const double connected = MicrosecondsSince(start);
-    const vmm::ImportedAllocation weights =
-        Must(client.Attach(name, driver, {.expected_size = size}, Soon()));
-    std::uint8_t first = 0;
-    Check(driver, driver->cuMemcpyDtoH(&first, weights.address(), 1),
-          "cuMemcpyDtoH()");
-    const double whole = MicrosecondsSince(start);
-    if (first != kMark) {
-      Must(absl::DataLossError("the kept weights have another first byte"));
-    }
-    chunks = weights.ticket().layout.count();
-    if (round == 0) continue;  // What the driver does only once.
-    total.push_back(whole);
-    spent.push_back(in_driver);
-    own.push_back(whole - in_driver);
-    connect.push_back(connected);
-  }
-  Must(Must(vmm::KeeperClient::Connect({.address = address}, Soon()))
-           .Drop(name, Soon()));
+  Samples samples;
+  absl::Status status = Put(options, driver, device, name, size);
+  if (status.ok()) status = Attach(options, driver, name, size, &samples);
+  // Whatever happened: a keeper that runs on would keep them. But not those of
+  // somebody else.
+  if (!absl::IsAlreadyExists(status)) status.Update(Drop(options, name));
+  RETURN_IF_ERROR(status);
   std::printf("attach to %s kept in %zu chunks, %zu times, %s; microseconds\n",
-              bench::SizeText(size).c_str(), chunks, total.size(),
+              bench::SizeText(size).c_str(), samples.chunks,
+              samples.total.size(),
               server != nullptr ? "keeper in this process"
                                 : "keeper in its own process");
   std::printf("%-10s %14s %14s\n", "", "p50", "p99");
-  Row("total", total);
-  Row("driver", spent);
-  Row("own", own);
-  Row("  connect", connect);
+  Row("total", samples.total);
+  Row("driver", samples.spent);
+  Row("own", samples.own);
+  Row("  connect", samples.connect);
+  return absl::OkStatus();
 }
 
 // "16G".
@@ -219,6 +259,6 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  Run(options);
+  Must(Run(options));
   return 0;
 }
