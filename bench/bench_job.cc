@@ -14,6 +14,7 @@
 // each other one's memory in this process, and without a fabric a connection
 // to each as well: where it may not have so many, symmetric memory is left out.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -91,7 +92,8 @@ double ResidentMiB() {
     if (std::fscanf(file, "%*d %ld", &pages) != 1) pages = 0;
     std::fclose(file);
   }
-  return static_cast<double>(pages) * 4096 / (1 << 20);
+  const long page = sysconf(_SC_PAGESIZE);  // 64 KiB on some ARM systems.
+  return static_cast<double>(pages) * static_cast<double>(page) / (1 << 20);
 }
 
 // What a launcher's server does, in this process.
