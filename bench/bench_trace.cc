@@ -9,7 +9,7 @@
 // p50 and p99 of single ones (a clock is read around each, in runs of their
 // own); the most that was live and the most that the allocator held, in MiB,
 // and their ratio; driver calls of the allocator's own in a hundred calls. Or
-// why it could not serve.
+// why it could not serve; the exit status is 1 where vmmshare's could not.
 //
 // Each block is written on its stream, up to 64 KiB of it, so that the streams
 // have work behind which memory waits. PyTorch's own allocator on the same
@@ -244,8 +244,9 @@ absl::StatusOr<Result> Measure(const Trace& trace, const Machine& machine,
   return result;
 }
 
+// Returns whether the allocator served all of the trace.
 template <typename Kind>
-void PrintRow(const Trace& trace, const Machine& machine,
+bool PrintRow(const Trace& trace, const Machine& machine,
               const vmm::Device& device, int replays) {
   std::printf("| %s | %u | %s |", trace.program.c_str(), trace.streams,
               Kind::kName);
@@ -253,7 +254,8 @@ void PrintRow(const Trace& trace, const Machine& machine,
       Measure<Kind>(trace, machine, device, replays);
   if (!result.ok()) {
     std::printf(" failed: %s |\n", result.status().ToString().c_str());
-    return;
+    std::fflush(stdout);
+    return false;
   }
   const auto mib = [](std::uint64_t bytes) {
     return static_cast<double>(bytes) / (1 << 20);
@@ -267,6 +269,7 @@ void PrintRow(const Trace& trace, const Machine& machine,
       100.0 * static_cast<double>(result->driver_calls) /
           static_cast<double>(trace.events.size()));
   std::fflush(stdout);
+  return true;
 }
 
 Options Parse(int argc, char** argv) {
@@ -319,10 +322,14 @@ int main(int argc, char** argv) {
       "reserved, MiB | ratio | driver calls in 100 |\n"
       "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
       "|\n");
+  bool served = true;
   for (const Trace& trace : traces) {
     const Machine machine(driver, trace.streams);
-    PrintRow<VmmPool>(trace, machine, device, options.replays);
+    if (!PrintRow<VmmPool>(trace, machine, device, options.replays)) {
+      served = false;
+    }
+    // What the driver's pool cannot serve is no fault of vmmshare's.
     PrintRow<DriverPool>(trace, machine, device, options.replays);
   }
-  return 0;
+  return served ? 0 : 1;
 }

@@ -117,6 +117,9 @@ absl::StatusOr<Trace> ParseTrace(absl::string_view text) {
   if (lines.size() < 5 || !ReadCounts(lines[3], &events, &trace.streams)) {
     return Bad(4, "expected \"N events, M streams\"");
   }
+  if (events == 0) {
+    return Bad(4, "a trace without events says nothing; expected 1 at least");
+  }
   trace.program = std::string(lines[1]);
   trace.recorded_with = std::string(lines[2]);
   if (lines.size() != events + 6 || lines[lines.size() - 2] != "end" ||

@@ -52,6 +52,9 @@ TEST(BenchTrace, IsRefusedWhereItMakesNoSense) {
   EXPECT_THAT(Refused(With("+ 100 1", "* 100 1")), HasSubstr("line 6"));
   EXPECT_THAT(Refused(With("4 events", "5 events")), HasSubstr("middle"));
   EXPECT_THAT(Refused(With("4 events", "-1 events")), HasSubstr("line 4"));
+  EXPECT_THAT(Refused("vmmshare-trace 1\na program\na recorder\n"
+                      "0 events, 1 streams\nend\n"),
+              HasSubstr("without events"));
   EXPECT_THAT(Refused(With("end\n", "end")), HasSubstr("middle"));
   EXPECT_THAT(Refused(With("vmmshare-trace", "another")), HasSubstr("line 1"));
   EXPECT_EQ(ParseTrace(With("trace 1", "trace 2")).status().code(),
