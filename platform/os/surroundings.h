@@ -39,7 +39,8 @@ absl::StatusOr<std::string> ContainerMark(const std::string& root = "");
 absl::StatusOr<bool> IsWsl2(const std::string& root = "");
 
 // Yama's rule for who may trace whom, 0 to 3 (kernel.yama.ptrace_scope); 0 is
-// the kernel's own rule, also where Yama is not in the kernel.
+// the kernel's own rule, also where Yama is not in the kernel. NOT_FOUND where
+// /proc/sys is not visible from here.
 absl::StatusOr<int> PtraceScope(const std::string& root = "");
 
 // Whether /dev/nvidiactl exists: the kernel's part of the driver is loaded and
@@ -65,8 +66,9 @@ struct NvidiaModules {
   // dma-buf; nothing where they are not loaded, or not visible from here.
   std::optional<bool> open;
   // Those that give memory to network cards (nvidia_peermem, nv_peer_mem),
-  // disks (nvidia_fs) and the CPU (gdrdrv), as far as they are loaded.
-  std::vector<std::string> loaded;
+  // disks (nvidia_fs) and the CPU (gdrdrv), as far as they are loaded; nothing
+  // where /sys/module is not visible from here.
+  std::optional<std::vector<std::string>> loaded;
 };
 absl::StatusOr<NvidiaModules> LookForNvidiaModules(
     const std::string& root = "");

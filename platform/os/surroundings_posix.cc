@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/os_handle.h"
@@ -94,7 +95,14 @@ absl::StatusOr<int> PtraceScope(const std::string& root) {
   const std::string path =
       absl::StrCat(root, "/proc/sys/kernel/yama/ptrace_scope");
   absl::StatusOr<std::string> text = ReadTextFile(path);
-  if (absl::IsNotFound(text.status())) return 0;
+  if (absl::IsNotFound(text.status())) {
+    const std::string folder = absl::StrCat(root, "/proc/sys/kernel");
+    ASSIGN_OR_RETURN(const bool seen, Exists(folder));
+    if (seen) return 0;
+    return absl::NotFoundError(
+        absl::StrCat(folder, " is not here, so ", path,
+                     " cannot be seen; mount /proc, and /proc/sys with it"));
+  }
   if (!text.ok()) return text.status();
   int scope = 0;
   if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &scope)) {
@@ -146,12 +154,15 @@ absl::StatusOr<NvidiaModules> LookForNvidiaModules(const std::string& root) {
   } else if (!absl::IsNotFound(version.status())) {
     return version.status();
   }
+  const std::string folder = absl::StrCat(root, "/sys/module");
+  ASSIGN_OR_RETURN(const bool seen, Exists(folder));
+  if (!seen) return modules;
+  modules.loaded.emplace();
   for (const char* name :
        {"nvidia_peermem", "nv_peer_mem", "nvidia_fs", "gdrdrv"}) {
-    absl::StatusOr<bool> loaded =
-        Exists(absl::StrCat(root, "/sys/module/", name));
+    absl::StatusOr<bool> loaded = Exists(absl::StrCat(folder, "/", name));
     if (!loaded.ok()) return loaded.status();
-    if (*loaded) modules.loaded.emplace_back(name);
+    if (*loaded) modules.loaded->emplace_back(name);
   }
   return modules;
 }

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import unittest
@@ -505,6 +506,12 @@ class NotesTest(DoctorTest):
         limits = self.machine.run("--json").json["limits"]
         self.assertEqual(limits["container_mark"], "/.dockerenv exists")
 
+    def test_ptrace_is_not_known_without_proc(self):
+        self.assertEqual(self.machine.run("--json").json["limits"]["ptrace_scope"], 0)
+        shutil.rmtree(self.machine.root / "proc/sys")
+        self.assertIsNone(self.machine.run("--json").json["limits"]["ptrace_scope"])
+        self.assertIn("ptrace scope unknown: ", self.machine.flowing())
+
     def test_ptrace_is_said_to_be_no_matter(self):
         self.machine.write("proc/sys/kernel/yama/ptrace_scope", "2\n")
         self.assertEqual(self.machine.run("--json").json["limits"]["ptrace_scope"], 2)
@@ -849,6 +856,10 @@ class NetworkCards(DoctorTest):
             self.assertIn("vmmshare keep --list", way["reasons"][0]["remedy"])
 
     def test_modules_are_named(self):
+        self.assertIsNone(self.machine.run("--json").json["limits"]["rdma_modules"])
+        self.assertIn("for network cards and disks is not seen: no /sys/module",
+                      self.machine.flowing())
+        (self.machine.root / "sys/module").mkdir(parents=True)
         self.assertEqual(self.machine.run("--json").json["limits"]["rdma_modules"], [])
         self.assertIn("the driver's are not seen; for network cards and disks none of",
                       self.machine.flowing())

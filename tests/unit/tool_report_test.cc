@@ -217,8 +217,10 @@ TEST(ToolReport, LimitsThatAreNoneOrAreSetAreShown) {
   EXPECT_THAT(TextOf(report), HasSubstr("threads unset, memory 0=1G"));
   report.limits.modules = platform::NvidiaModules{false, {}};
   EXPECT_THAT(TextOf(report), HasSubstr("are the closed ones"));
-  report.limits.modules =
-      platform::NvidiaModules{true, {"gdrdrv", "nvidia_fs"}};
+  EXPECT_THAT(TextOf(report), HasSubstr("no /sys/module"));
+  EXPECT_TRUE(JsonOf(report)["limits"]["rdma_modules"].is_null());
+  report.limits.modules = platform::NvidiaModules{
+      true, std::vector<std::string>{"gdrdrv", "nvidia_fs"}};
   text = TextOf(report);
   EXPECT_THAT(text, HasSubstr("are the open ones"));
   EXPECT_THAT(text, HasSubstr("disks gdrdrv, nvidia_fs"));

@@ -237,13 +237,9 @@ Json LimitsJson(const LimitsReport& limits) {
   const auto& modules = limits.modules;
   object["open_kernel_modules"] =
       modules.ok() ? ValueJson(modules->open) : Json();
-  Json loaded = Json::array();
-  if (modules.ok()) {
-    for (const std::string& name : modules->loaded) {
-      loaded.push_back(name);
-    }
-  }
-  object["rdma_modules"] = modules.ok() ? std::move(loaded) : Json();
+  object["rdma_modules"] = modules.ok() && modules->loaded.has_value()
+                               ? Json(*modules->loaded)
+                               : Json();
   object["cuda_visible_devices"] = ValueJson(limits.visible_devices);
   return object;
 }

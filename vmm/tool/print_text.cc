@@ -101,10 +101,16 @@ std::string ModulesText(const platform::NvidiaModules& modules) {
       !modules.open.has_value() ? "the driver's are not seen"
       : *modules.open           ? "the driver's are the open ones"
                                 : "the driver's are the closed ones";
+  if (!modules.loaded.has_value()) {
+    return absl::StrCat(
+        driver,
+        "; whether there are any for network cards and disks is not "
+        "seen: no /sys/module");
+  }
   return absl::StrCat(driver, "; for network cards and disks ",
-                      modules.loaded.empty()
+                      modules.loaded->empty()
                           ? "none of nvidia_peermem, nvidia_fs and gdrdrv"
-                          : absl::StrJoin(modules.loaded, ", "));
+                          : absl::StrJoin(*modules.loaded, ", "));
 }
 
 void PrintLimits(const Report& report, Page* page) {
