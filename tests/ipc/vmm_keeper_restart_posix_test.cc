@@ -220,6 +220,12 @@ TEST_F(KeeperRestartTest, ADropThatSystemdDoesNotConfirmSaysWhatMayBecomeOfIt) {
   }
   ExpectSoon([&] { return systemd_.Stored().empty(); });
   ExpectKept(client, "weights", 1);
+  EXPECT_FALSE(Listed(client, "weights")->survives_restart);
+  // Nor does a seal bring it back, or promise that it is there.
+  Must(client.Seal("weights", Late()));
+  EXPECT_EQ(Listed(client, "weights")->state, KeptState::kSealed);
+  EXPECT_FALSE(Listed(client, "weights")->survives_restart);
+  EXPECT_THAT(systemd_.Stored(), IsEmpty());
   Must(client.Drop("weights", Late()));
   ExpectStoreHoldsWhatIsListed(client);
   Kill(keeper);

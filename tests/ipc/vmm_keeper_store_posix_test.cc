@@ -472,6 +472,24 @@ TEST_F(KeeperStoreTest, WhatMayBeRemovedIsNotTakenForStored) {
   EXPECT_THAT(systemd_->Stored(), IsEmpty());
 }
 
+// Or half of what was sealed would be there after a restart.
+TEST_F(KeeperStoreTest, WhatMayBeRemovedIsRemovedBeforeItIsSealed) {
+  Store store(Manager());
+  const Content content = ContentOf(MakePattern(kGranule, 1));
+  std::string why;
+  const Saved saved =
+      store.Save("name", client_, content, absl::Now(), {}, &why);
+  EXPECT_EQ(why, "");
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(0);
+    EXPECT_FALSE(store.Remove(saved).ok());
+    EXPECT_FALSE(store.Seal(saved).ok());
+  }
+  Must(store.Seal(saved));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+}
+
 // Or systemd would close what is too much, which was said to survive.
 TEST_F(KeeperStoreTest, WhatANewerKeeperHasStoredTakesItsRoom) {
   platform::StoredHandles passed =

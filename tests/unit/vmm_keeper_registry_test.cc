@@ -281,6 +281,17 @@ TEST_F(KeeperRegistry, OnlyItsUserAndTheKeepersOwnDropIt) {
   EXPECT_NE(Must(registry_.Drop(kName, ClientOf(4, "7"))), nullptr);
 }
 
+// The store may obey later: then it is not there after a restart.
+TEST_F(KeeperRegistry, WhatMayBeRemovedFromTheStoreIsKeptAndInDoubt) {
+  Put(kName, a_);
+  EXPECT_TRUE(registry_.Find(kName)->survives_restart);
+  registry_.Doubt(kName);
+  EXPECT_FALSE(registry_.Find(kName)->survives_restart);
+  EXPECT_EQ(Must(registry_.CheckDrop(kName, b_)), (Saved{"id", true}));
+  EXPECT_EQ(Must(registry_.CheckSeal(kName, a_)), (Saved{"id", true}));
+  registry_.Doubt("another");
+}
+
 TEST_F(KeeperRegistry, AWriterOfDroppedMemoryHasNoSayInItsSuccessor) {
   Put(kName, a_);
   Must(registry_.Drop(kName, b_));

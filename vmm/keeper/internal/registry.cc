@@ -285,6 +285,11 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::Drop(
   return content;
 }
 
+void Registry::Doubt(const std::string& name) {
+  Entry* entry = FindKept(name);
+  if (entry != nullptr) entry->saved.in_doubt = true;
+}
+
 bool Registry::AbandonAll(std::uint64_t session) {
   arriving_.erase(session);
   return std::erase_if(entries_, [session](const auto& one) {

@@ -149,6 +149,8 @@ class Registry {
   // What was kept, for the caller to let go of.
   absl::StatusOr<std::shared_ptr<const Content>> Drop(const std::string& name,
                                                       const Client& client);
+  // The store was to remove it, and did not say that it has: see Saved.
+  void Doubt(const std::string& name);
 
   // Gives back what a connection has reserved. Whether anything changed.
   bool AbandonAll(std::uint64_t session);

@@ -286,7 +286,12 @@ absl::Status Server::Drop(const std::string& name, const Client& client) {
   }
   if (!saved.ok()) return saved.status();
   RETURN_IF_ERROR(RemoveReplaced(name));
-  RETURN_IF_ERROR(store_.Remove(*saved));
+  const absl::Status removed = store_.Remove(*saved);
+  if (!removed.ok()) {
+    platform::MutexLock lock(mutex_);
+    registry_.Doubt(name);
+    return removed;
+  }
   // Its handles are closed after the lock is gone.
   absl::StatusOr<std::shared_ptr<const Content>> content = nullptr;
   platform::MutexLock lock(mutex_);

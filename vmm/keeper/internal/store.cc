@@ -218,8 +218,8 @@ Saved Store::Save(const std::string& name, const Client& client,
 absl::Status Store::Seal(const Saved& saved) {
   const auto found = entries_.find(saved.id);
   if (found == entries_.end()) return absl::OkStatus();
-  if (saved.in_doubt) {
-    // Or a restart could find it as it was before it was sealed.
+  if (saved.in_doubt || found->second.is_leaving) {
+    // Or a restart could find it as it was before it was sealed, or not at all.
     return platform::Annotate(Remove(saved), "the seal could not be recorded",
                               "It is not sealed; try again.");
   }
