@@ -533,6 +533,58 @@ TEST_F(KeeperStoreTest, WhatOfHalfAnEntryIsNotRemovedIsNotTakenForGone) {
   EXPECT_THAT(WhyNotSaved(store, content), HasSubstr("stores a file once"));
 }
 
+// Or a keeper that is killed while it drops the entry leaves the older record,
+// and all of that would be back after the next start.
+TEST_F(KeeperStoreTest, AnOlderRecordThatWasNotRemovedGoesWithItsEntry) {
+  platform::StoredHandles passed;
+  {
+    Store before(Manager());
+    std::string why;
+    before.Save("name", client_, ContentOf(MakePattern(kGranule, 1)),
+                absl::Now(), {}, &why);
+    EXPECT_EQ(why, "");
+    for (const platform::StoredHandle& each : systemd_->Stored()) {
+      if (!Must(keeper::ParseStoredName(each.name)).is_record) continue;
+      const auto memory = Must(platform::SharedMemory::Open(
+          each.handle, keeper::kRecordBytes, platform::PeerAccess::kRead));
+      keeper::Record record = Must(keeper::DecodeRecord(
+          memory.bytes().subspan(0, keeper::kRecordBytes)));
+      record.sealed = true;
+      record.revision += 3;  // Of later tries.
+      platform::SharedMemory sealed = Must(platform::SharedMemory::Create(
+          keeper::kRecordBytes, platform::PeerAccess::kRead));
+      const std::vector<std::uint8_t> bytes = keeper::EncodeRecord(record);
+      std::copy(bytes.begin(), bytes.end(), sealed.writable_bytes().begin());
+      systemd_->Plant(keeper::NameOfRecord(record.id, record.revision),
+                      sealed.handle());
+    }
+    passed.handles = systemd_->Stored();
+    ASSERT_EQ(passed.handles.size(), 3u);
+  }
+  ::setenv("FDSTORE", "3", 1);
+  Store store(Manager());
+  ::unsetenv("FDSTORE");
+  std::vector<Store::Restored> whole;
+  {
+    const std::unique_lock<std::mutex> still = systemd_->StandStill();
+    LeaveRoomFor(0);
+    whole = store.Restore(std::move(passed), log_.Writer());
+  }
+  EXPECT_THAT(log_.Take(), IsEmpty());
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_TRUE(whole[0].record.sealed);
+  Must(store.Remove(whole[0].saved));
+  EXPECT_THAT(systemd_->Stored(), IsEmpty());
+  // Its room is free: a handle, its record and one to spare.
+  std::string why;
+  EXPECT_NE(store
+                .Save("again", client_, ContentOf(MakePattern(kGranule, 2)),
+                      absl::Now(), {}, &why)
+                .id,
+            "");
+  EXPECT_EQ(why, "");
+}
+
 // Systemd reads the handle later, and neither its record nor that it goes.
 TEST_F(KeeperStoreTest, OfWhatHalfIsStoredNothingIsTakenForStored) {
   if (!OnHostMemoryDriver()) GTEST_SKIP() << kNoFilesOfAGpu;

@@ -152,7 +152,12 @@ std::vector<Store::Restored> Store::Restore(
     std::size_t left = of_newer ? found.size() : 0;
     for (const auto& [revision, copies] : found.records) {
       if (of_newer || (is_whole && revision == record->revision)) continue;
-      if (!forget(NameOfRecord(id, revision))) left += copies.size();
+      if (forget(NameOfRecord(id, revision))) continue;
+      left += copies.size();
+      if (!is_whole) continue;
+      // It goes with the entry: or it would be that, once the later one has gone.
+      entries_[key].older.push_back(revision);
+      entries_[key].older_count += copies.size();
     }
     for (const auto& [chunk, copies] : found.handles) {
       if (of_newer || is_whole) continue;

@@ -125,6 +125,9 @@ bool Store::Forget(absl::string_view name) {
 absl::Status Store::RemoveAll(const Entry& entry, Deadline deadline) {
   const std::uint64_t id = entry.record.id;
   absl::Status removed;
+  for (std::size_t i = 0; removed.ok() && i < entry.older.size(); ++i) {
+    removed = manager_->Remove(NameOfRecord(id, entry.older[i]), deadline);
+  }
   for (std::uint64_t revision = entry.first_revision;
        removed.ok() && revision <= entry.last_revision; ++revision) {
     removed = manager_->Remove(
@@ -258,7 +261,7 @@ absl::Status Store::Remove(const Saved& saved) {
         "It is kept until this keeper ends, and may or may not be there "
         "after a restart; try again.");
   }
-  stored_ -= found->second.handles + 1;
+  stored_ -= found->second.handles + 1 + found->second.older_count;
   entries_.erase(found);
   return absl::OkStatus();
 }

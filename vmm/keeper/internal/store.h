@@ -96,6 +96,10 @@ class Store {
     std::uint32_t first_revision = 1, last_revision = 1;
     std::vector<platform::FileNumber> files = {};  // Of its handles.
     bool is_leaving = false;  // It was to be removed; nobody said that it is.
+    // Revisions of records from before this keeper that it could not remove, in
+    // order, and how many descriptors they are.
+    std::vector<std::uint32_t> older = {};
+    std::size_t older_count = 0;
   };
   // What is there and nobody has the id of: it takes its room, and of its files
   // the service manager would take none again.
