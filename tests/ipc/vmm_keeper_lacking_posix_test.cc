@@ -1,6 +1,7 @@
 // A keeper that lacks something: descriptors, limits, a directory; and what
 // those who wait learn when it stops.
 #include <gmock/gmock.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -13,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "platform/base/check.h"
 #include "platform/ipc/lifeline.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/support/failing_call.h"
@@ -120,6 +123,42 @@ TEST_F(LackingKeeperTest, AKeeperThatStopsSendsAwayWhoWaits) {
   EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
   EXPECT_FALSE(other.is_open());
   Must(half.WaitForHangUp(Late()));
+}
+
+// Bytes of messages that wait for who has this end.
+int Unread(const platform::Channel& channel) {
+  int bytes = 0;
+  platform::Check(
+      ::ioctl(static_cast<int>(channel.handle().get()), FIONREAD, &bytes) == 0,
+      "ioctl(FIONREAD) of a socket");
+  return bytes;
+}
+
+// Or systemd, which has asked it to end, waits for as long as the client may
+// take to read.
+TEST_F(LackingKeeperTest, AKeeperStopsThoughAClientReadsNoErrors) {
+  auto server = Start();
+  platform::Channel hostile = Dial(keeper_address());
+  const std::vector<std::uint8_t> drop =
+      keeper::EncodeRequest({.type = keeper::kDrop, .name = "none"});
+  // Until an error has no room. Were the keeper only slow, it would be asked to
+  // stop before that, and had to all the same.
+  int answers = 0;
+  for (bool answered = true; answered;) {
+    const int unread = Unread(hostile);
+    Must(hostile.Send(keeper::kDrop, drop, {}, Late()));
+    const absl::Time patience =
+        absl::Now() + absl::Seconds(answers == 0 ? 60 : 2);
+    do {
+      absl::SleepFor(absl::Microseconds(100));
+      answered = Unread(hostile) > unread;
+    } while (!answered && absl::Now() < patience);
+    answers += answered ? 1 : 0;
+  }
+  EXPECT_GT(answers, 0);
+  const absl::Time start = absl::Now();
+  server.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
 }
 
 TEST_F(LackingKeeperTest, WhoHangsUpWhileItWaitsGetsNothing) {

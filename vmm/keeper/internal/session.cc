@@ -118,7 +118,7 @@ absl::Status Server::Answer(Session& session, const absl::Status& outcome) {
   }
   return protocol::SendError(session.channel,
                              static_cast<protocol::MessageType>(kError),
-                             outcome, deadline);
+                             outcome, deadline, &stop());
 }
 
 absl::Status Server::ServePut(Session& session, const Request& request) {
@@ -170,7 +170,7 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
   if (!in_step) {
     if (absl::IsInvalidArgument(count.status())) {
       protocol::SendError(session.channel, protocol::kRefused, count.status(),
-                          Deadline::In(options_.transfer_timeout))
+                          Deadline::In(options_.transfer_timeout), &stop())
           .IgnoreError();  // The error below is the one that matters.
     }
     session.channel.Close();

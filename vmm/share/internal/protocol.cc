@@ -71,14 +71,15 @@ absl::StatusOr<std::vector<MemoryId>> DecodeIds(
 }  // namespace
 
 absl::Status SendError(platform::Channel& channel, MessageType type,
-                       const absl::Status& error, Deadline deadline) {
+                       const absl::Status& error, Deadline deadline,
+                       const platform::CancelEvent* cancel) {
   const absl::string_view text = error.message().substr(0, kMaxErrorText);
   std::vector<std::uint8_t> payload;
   WireWriter out(payload);
   out.Put<std::uint32_t>(static_cast<std::uint32_t>(error.raw_code()));
   out.PutBytes(
       {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-  return channel.Send(type, payload, {}, deadline);
+  return channel.Send(type, payload, {}, deadline, cancel);
 }
 
 absl::Status DecodeError(absl::Span<const std::uint8_t> payload,

@@ -136,7 +136,8 @@ void GiveUp(platform::Channel& channel, const absl::Status& why);
 
 // Tells the peer an error: `type` is kAbort or kRefused.
 absl::Status SendError(platform::Channel& channel, MessageType type,
-                       const absl::Status& error, Deadline deadline);
+                       const absl::Status& error, Deadline deadline,
+                       const platform::CancelEvent* cancel = nullptr);
 
 // After this process's lifeline, by which the owner knows when nobody has the
 // memory any more. REQUIRES: 1 to kMaxRequested keys.

@@ -141,14 +141,14 @@ class Exchange {
     }
     in_step_ = true;
     if (!assembler.first_error().ok()) {
-      SendError(channel_, kRefused, assembler.first_error(), deadline_)
+      SendError(channel_, kRefused, assembler.first_error(), deadline_, cancel_)
           .IgnoreError();  // The error below is the one that matters.
       return assembler.first_error();
     }
     std::vector<std::uint8_t> payload;
     WireWriter(payload).Put<std::uint32_t>(static_cast<std::uint32_t>(*count));
     // The memory is here even if the owner has died meanwhile.
-    channel_.Send(kDone, payload, {}, deadline_).IgnoreError();
+    channel_.Send(kDone, payload, {}, deadline_, cancel_).IgnoreError();
     return *count;
   }
 
