@@ -24,6 +24,7 @@
 #include "vmm/keeper/internal/server.h"
 #include "vmm/keeper/internal/store.h"
 #include "vmm/keeper/keeper.h"
+#include "vmm/share/endpoint.h"
 
 namespace vmm::testing {
 namespace {
@@ -31,6 +32,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LackingKeeperTest : public KeeperTest {
  protected:
@@ -159,6 +161,52 @@ TEST_F(LackingKeeperTest, AKeeperStopsThoughAClientReadsNoErrors) {
   const absl::Time start = absl::Now();
   server.reset();
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+}
+
+// Who hangs up before it is asked anything may be too busy, or has ended: who
+// waits without a deadline looks once more.
+TEST_F(LackingKeeperTest, WithoutADeadlineAKeeperThatHangsUpIsAskedOnceMore) {
+  const auto server = Start();
+  KeeperClient client = Client();
+  {
+    const FailingCall failing("sendmsg", EPIPE);
+    Must(client.List(absl::InfiniteFuture()));
+  }
+  KeeperClient another = Client();
+  const FailingCall failing("sendmsg", EPIPE, 0, FaultPoint::kForEver);
+  const absl::Status status = another.List(absl::InfiniteFuture()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("hung up before it was asked"),
+                    Not(HasSubstr("deadline"))));
+}
+
+TEST_F(LackingKeeperTest, WithoutADeadlineAKeeperThatHasEndedIsSaidToHave) {
+  auto server = Start();
+  KeeperClient client = Client();
+  // As a client that is connected when the keeper ends, and asks then.
+  server.reset();
+  const absl::Status status = client.List(absl::InfiniteFuture()).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+}
+
+TEST_F(LackingKeeperTest, WithoutADeadlineAnOwnerThatHangsUpIsAskedOnceMore) {
+  EndpointOptions options;
+  options.listener.directory = listener_directory();
+  const std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  const Allocation memory = MakePattern(kGranule, 4);
+  const Share share = Must(endpoint->Publish(memory.shareable()));
+  const auto open = [&] {
+    return OpenTicket(driver(), share.ticket(), {}, absl::InfiniteFuture());
+  };
+  {
+    const FailingCall failing("sendmsg", EPIPE);
+    const ImportedAllocation opened = Must(open());
+    ExpectPattern(opened.address(), kGranule, 4);
+  }
+  const FailingCall failing("sendmsg", EPIPE, 0, FaultPoint::kForEver);
+  const absl::Status status = open().status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
 }
 
 TEST_F(LackingKeeperTest, WhoHangsUpWhileItWaitsGetsNothing) {

@@ -71,7 +71,7 @@ absl::StatusOr<Message> KeeperClient::Ask(const Request& request,
     RETURN_IF_ERROR(keeper::CheckName(request.name));
   }
   absl::StatusOr<Message> answer = RetryWhileBusy(
-      deadline, [&](bool* busy) { return AskOnce(request, deadline, busy); });
+      deadline, [&](Busy* busy) { return AskOnce(request, deadline, busy); });
   if (!answer.ok()) return answer;
   if (!answer->handles.empty()) return keeper::Broken(*channel_, *answer);
   if (answer->type == keeper::kError) {
@@ -81,7 +81,7 @@ absl::StatusOr<Message> KeeperClient::Ask(const Request& request,
 }
 
 absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
-                                              Deadline deadline, bool* busy) {
+                                              Deadline deadline, Busy* busy) {
   const bool is_again = was_turned_away_;
   if (is_again) {
     ASSIGN_OR_RETURN(channel_, Dial(options_, deadline));
@@ -102,8 +102,10 @@ absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
   absl::Status refused;
   if (is_first && absl::IsUnavailable(asked)) {
     refused = TurnedAwayUnread("the keeper", asked);
+    *busy = Busy::kUnread;
   } else if (is_first && answer.ok() && answer->type == protocol::kAbort) {
     refused = protocol::DecodeError(answer->payload, "the keeper");
+    if (absl::IsResourceExhausted(refused)) *busy = Busy::kSaid;
   } else if (answer.ok()) {
     was_answered_ = true;
     was_turned_away_ = false;
@@ -112,8 +114,7 @@ absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
   const bool asks_for_memory = request.type == keeper::kAttach ||
                                request.type == keeper::kAttachOrCreate;
   Disconnect(asks_for_memory ? protocol::kRefused : protocol::kAbort);
-  *busy = absl::IsResourceExhausted(refused);
-  was_turned_away_ = *busy || is_again;
+  was_turned_away_ = *busy != Busy::kNo || is_again;
   if (!refused.ok()) return refused;
   return platform::Annotate(answer.status(), "the keeper did not answer",
                             "Nothing more can be asked over this connection, "

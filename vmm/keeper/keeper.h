@@ -52,6 +52,7 @@ namespace vmm {
 namespace keeper {
 struct Request;
 }  // namespace keeper
+enum class Busy;
 
 // Where a keeper listens unless told otherwise: "keeper-UID", on Windows
 // "keeper-SID", in platform::DefaultChannelDirectory(). Errors as that. systemd's
@@ -274,9 +275,9 @@ class KeeperClient {
   // The keeper's answer, if that is no error.
   absl::StatusOr<platform::Message> Ask(const keeper::Request& request,
                                         Deadline deadline);
-  // The same, errors included. `busy` is set when the keeper has no room.
+  // The same, errors included. `busy` is kNo and set when the keeper has no room.
   absl::StatusOr<platform::Message> AskOnce(const keeper::Request& request,
-                                            Deadline deadline, bool* busy);
+                                            Deadline deadline, Busy* busy);
   absl::Status AskForOk(const keeper::Request& request, Deadline deadline);
   // After an error, when an answer may still come. `last_word` ends what the
   // keeper may be in the middle of: kRefused where it sends memory, else kAbort.

@@ -34,11 +34,14 @@ absl::Status TurnedAwayUnread(absl::string_view server,
       hung_up.message()));
 }
 
-bool Backoff::Pause() {
+bool Backoff::has_deadline() const {
+  return deadline_.Left() != absl::InfiniteDuration();
+}
+
+bool Backoff::Pause(Busy busy) {
+  if (!has_deadline() && (busy != Busy::kUnread || tries_ > 1)) return false;
   const absl::Duration left = deadline_.Left() - kShortestTry;
-  if (left <= absl::ZeroDuration() || left == absl::InfiniteDuration()) {
-    return false;
-  }
+  if (left <= absl::ZeroDuration()) return false;
   absl::SleepFor(std::min(left, pause_ * Jitter()));
   pause_ = std::min(2 * pause_, kLongestPause);
   ++tries_;

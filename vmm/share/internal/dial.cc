@@ -32,7 +32,7 @@ absl::StatusOr<Granted> DialShare(
     const std::string& address, absl::Span<const ShareKey> keys,
     const platform::PeerPolicy& owners, absl::string_view what,
     Deadline deadline, const std::function<absl::Status(Granted&)>& begin) {
-  return RetryWhileBusy(deadline, [&](bool* busy) -> absl::StatusOr<Granted> {
+  return RetryWhileBusy(deadline, [&](Busy* busy) -> absl::StatusOr<Granted> {
     ASSIGN_OR_RETURN(platform::Channel channel,
                      Connect(address, owners, what, deadline));
     // A child that it forked may have its sockets, where nobody answers.
@@ -41,8 +41,10 @@ absl::StatusOr<Granted> DialShare(
         absl::StrCat("nobody can be asked for ", what),
         "The owner has ended, and left a forked child behind."));
     const absl::Status asked = protocol::SendOpen(channel, keys, deadline);
-    *busy = absl::IsUnavailable(asked);
-    if (*busy) return TurnedAwayUnread("the owner", asked);
+    if (absl::IsUnavailable(asked)) {
+      *busy = Busy::kUnread;
+      return TurnedAwayUnread("the owner", asked);
+    }
     RETURN_IF_ERROR(asked);
     Granted granted{std::move(channel), Access::kNone};
     absl::StatusOr<Access> access =
@@ -52,7 +54,7 @@ absl::StatusOr<Granted> DialShare(
       granted.access = *access;
       if (begin != nullptr) begun = begin(granted);
     }
-    *busy = IsBusy(begun, granted.channel);
+    if (IsBusy(begun, granted.channel)) *busy = Busy::kSaid;
     if (!begun.ok()) {
       // What the owner has sent already goes with the connection.
       protocol::GiveUp(granted.channel, begun);
