@@ -18,6 +18,7 @@
 #define VMMSHARE_PLATFORM_IPC_PEER_WATCH_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -53,6 +54,10 @@ class PeerWatch {
 
   // Whether the system can tell at all: see Receive().
   bool CanTell() const { return process_.has_value(); }
+  // Its process: Process::Identity(). 0, too, where the system cannot tell.
+  std::uint64_t ProcessIdentity() const {
+    return process_.has_value() ? process_->Identity() : 0;
+  }
   // What is known now. Whatever the peer does, this takes 0.1 s at most, and a
   // process no more than a twentieth of its time.
   PeerEnd Look();

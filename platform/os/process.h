@@ -87,6 +87,11 @@ class Process {
   // `deadline`.
   absl::Status WaitForExit(Deadline deadline) const;
 
+  // Equal of references to one process, and of no two processes since the system
+  // started: also of those that have no number in this namespace. 0 where the
+  // system does not tell (Linux before 6.9, Windows).
+  std::uint64_t Identity() const;
+
   // REQUIRES: not moved from.
   const OsHandle& handle() const { return *handle_; }
 

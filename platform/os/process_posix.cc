@@ -1,6 +1,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,6 +19,12 @@
 #include "platform/os/wait_posix.h"
 
 namespace vmm::platform {
+namespace {
+
+// PID_FS_MAGIC, which <linux/magic.h> has in newer releases.
+constexpr decltype(statfs::f_type) kPidfs = 0x50494446;
+
+}  // namespace
 
 UserId CurrentUser() { return UserId(absl::StrCat(::geteuid())); }
 
@@ -88,6 +96,18 @@ absl::StatusOr<bool> Process::HasExited() const {
   if (absl::IsDeadlineExceeded(status)) return false;
   if (!status.ok()) return status;
   return true;
+}
+
+std::uint64_t Process::Identity() const {
+  Check(handle_ != nullptr, "this Process was moved from");
+  // Elsewhere than in a file system of their own all pidfds are one file.
+  struct statfs system {};
+  while (::fstatfs(Fd(*handle_), &system) != 0) {
+    if (errno != EINTR) return 0;
+  }
+  struct stat about {};
+  if (system.f_type != kPidfs || ::fstat(Fd(*handle_), &about) != 0) return 0;
+  return about.st_ino;
 }
 
 absl::Status Process::WaitForExit(Deadline deadline) const {

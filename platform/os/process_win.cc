@@ -66,6 +66,8 @@ absl::StatusOr<bool> Process::HasExited() const {
   return true;
 }
 
+std::uint64_t Process::Identity() const { return 0; }
+
 absl::Status Process::WaitForExit(Deadline deadline) const {
   Check(handle_ != nullptr, "this Process was moved from");
   const std::intptr_t handle = handle_->get();

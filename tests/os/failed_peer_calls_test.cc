@@ -198,6 +198,17 @@ TEST_F(FailedPeerCallTest, ALifelineThatCannotBeReadIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("pread(lifeline)"));
 }
 
+TEST_F(FailedPeerCallTest, AProcessWhoseFileSystemIsNotSaidHasNoIdentity) {
+  const Process self = Must(Process::Open(CurrentProcessId()));
+  const std::uint64_t identity = self.Identity();
+  {
+    const FailingCall failing("fstatfs", EINTR, 0, 3);
+    EXPECT_EQ(self.Identity(), identity);
+  }
+  const FailingCall failing("fstatfs", ENOSYS);
+  EXPECT_EQ(self.Identity(), 0u);
+}
+
 // --- The service manager -----------------------------------------------------
 
 // A socket that takes what a service says.

@@ -126,6 +126,17 @@ TEST_F(ProcessTest, FromHandleTakesOver) {
   EXPECT_FALSE(Must(again.HasExited()));
 }
 
+TEST_F(ProcessTest, ItsIdentityIsThatOfNoOther) {
+  const Process self = Must(Process::Open(CurrentProcessId()));
+  const std::uint64_t identity = self.Identity();
+  if (identity == 0) GTEST_SKIP() << "all pidfds are one file before Linux 6.9";
+  EXPECT_EQ(Must(Process::Open(CurrentProcessId())).Identity(), identity);
+  Child child = Child::Start("pause", {});
+  const Process other = Must(Process::Open(child.pid()));
+  EXPECT_NE(other.Identity(), 0u);
+  EXPECT_NE(other.Identity(), identity);
+}
+
 TEST_F(ProcessTest, Pitfall29AReferenceNeverComesToMeanAnotherProcess) {
   Ended first;
   Process process = Must(Process::Open(first.pid()));

@@ -151,6 +151,12 @@ TEST_F(KeeperRegistry, AHangUpWithoutAGoodbyeLeavesLocksToTheProcess) {
   Client hidden = same;
   hidden.pid = 0;
   EXPECT_FALSE(Must(registry_.Lock(kName, hidden)));
+  // Nor one that has the id of a process that has ended.
+  Client later = same;
+  later.identity = 8;
+  Client earlier = same;
+  earlier.identity = 7;
+  EXPECT_FALSE(IsSameProcess(earlier, later));
   EXPECT_TRUE(Must(registry_.Lock(kName, same)));
   EXPECT_FALSE(registry_.EndSession(a_.session)) << "it has passed on";
   EXPECT_TRUE(registry_.LeaveLocked(same.session, "a child lives"));
@@ -163,6 +169,31 @@ TEST_F(KeeperRegistry, AHangUpWithoutAGoodbyeLeavesLocksToTheProcess) {
   EXPECT_FALSE(registry_.EndSession(same.session));
   EXPECT_TRUE(registry_.EndSession(79));
   EXPECT_TRUE(Must(registry_.Lock(kName, b_)));
+}
+
+// As between two containers: every id is 0 there.
+TEST_F(KeeperRegistry, AProcessOfAHiddenNamespaceIsToldByItsIdentity) {
+  Client hidden = a_;
+  hidden.pid = 0;
+  hidden.identity = 7;
+  Put(kName, hidden);
+  EXPECT_TRUE(registry_.LeaveLocked(hidden.session, ""));
+  Client other = hidden;
+  other.session = 77;
+  other.identity = 8;
+  EXPECT_FALSE(Must(registry_.Lock(kName, other)));
+  other.identity = 0;
+  EXPECT_FALSE(Must(registry_.Lock(kName, other)))
+      << "before Linux 6.9 nobody knows";
+  EXPECT_FALSE(IsSameProcess(other, other));
+  other.identity = 7;
+  other.user = platform::UserId("1001");
+  EXPECT_FALSE(Must(registry_.Lock(kName, other)));
+  Client same = hidden;
+  same.session = 78;
+  EXPECT_EQ(Must(AttachOrCreate(same, /*until_sealed=*/true)).step,
+            Registry::Step::kAttach);
+  EXPECT_TRUE(Must(registry_.Lock(kName, same)));
 }
 
 TEST_F(KeeperRegistry, WhatAConnectionLeftUnfinishedIsFinishedByItsProcess) {

@@ -7,6 +7,12 @@
 
 namespace vmm::keeper {
 
+bool IsSameProcess(const Client& a, const Client& b) {
+  if (a.user != b.user || a.pid != b.pid) return false;
+  if (a.identity != 0 && b.identity != 0) return a.identity == b.identity;
+  return a.pid != 0;
+}
+
 const Registry::Entry* Registry::FindKept(const std::string& name) const {
   const auto found = entries_.find(name);
   return found == entries_.end() || found->second.content == nullptr
@@ -164,8 +170,7 @@ absl::StatusOr<Registry::Offer> Registry::AttachOrCreate(const Request& request,
 
 bool Registry::TakesOver(const Entry& entry, const Client& client) {
   return entry.state == KeptState::kLocked && entry.left &&
-         entry.why_left.empty() && client.pid != 0 &&
-         entry.holder.pid == client.pid && entry.holder.user == client.user;
+         entry.why_left.empty() && IsSameProcess(entry.holder, client);
 }
 
 void Registry::GiveLock(Entry& entry, const Client& client) {

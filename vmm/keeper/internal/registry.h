@@ -41,8 +41,14 @@ namespace vmm::keeper {
 struct Client {
   std::uint64_t session = 0;  // Never used again for another connection.
   platform::UserId user;
-  std::int64_t pid = 0;
+  std::int64_t pid = 0;  // 0 in a hidden namespace.
+  // Of its process: platform::Process::Identity(). Known once it may have a lock.
+  std::uint64_t identity = 0;
 };
+
+// Whether both are known to be of one process. By the ids alone it may have ended,
+// and another have its id.
+bool IsSameProcess(const Client& a, const Client& b);
 
 // Of all clients together, and of one user. 0: no limit.
 struct Limits {

@@ -218,9 +218,7 @@ bool Server::LeaveLocks(Session& session, SessionServer::Session& connection) {
 Server::HandedOver Server::HandOver(Session& session, bool ended) {
   const Client& client = session.client;
   for (Left& one : left_) {
-    const bool is_same = !ended && client.pid != 0 &&
-                         one.client.pid == client.pid &&
-                         one.client.user == client.user;
+    const bool is_same = !ended && IsSameProcess(one.client, client);
     // Still: another one may have its id by now.
     if (!is_same || one.watch.Look() != platform::PeerEnd::kNotEnded) continue;
     registry_.PassLocks(client.session, one.client.session);

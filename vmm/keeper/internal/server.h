@@ -74,7 +74,7 @@ class Server {
   // What a thread has of its connection.
   struct Session {
     platform::Channel& channel;
-    const Client client;
+    Client client;
     std::optional<platform::PeerWatch> watch = {};  // Before it has a lock.
     bool said_goodbye = false;
     bool gave_up = false;  // And says nothing more but goodbye.

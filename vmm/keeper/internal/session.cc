@@ -80,6 +80,7 @@ absl::Status Server::ServeRequest(Session& session, const Request& request) {
       return watch.status();
     }
     session.watch = *std::move(watch);
+    session.client.identity = session.watch->ProcessIdentity();
   }
   RETURN_IF_ERROR(CheckIsThere(session));
   switch (request.type) {
