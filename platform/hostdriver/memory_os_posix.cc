@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 #include <string_view>
 
@@ -99,8 +100,15 @@ std::optional<OpenedMemory> Inspect(int fd) {
 
 std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
                                      std::size_t size) {
-  const int fd = AboveStandardStreams(
-      memfd_create(LabelText(label).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  // Of <linux/memfd.h>, Linux 6.3: the memory can never be executed, and
+  // machines with vm.memfd_noexec=2 make no other.
+  constexpr unsigned kNoExecSeal = 0x8;
+  const std::string name = LabelText(label);
+  int made = memfd_create(name.c_str(), kFlags | kNoExecSeal);
+  // EINVAL is how a kernel says that it does not know a flag.
+  if (made < 0 && errno == EINVAL) made = memfd_create(name.c_str(), kFlags);
+  const int fd = AboveStandardStreams(made);
   if (fd < 0) return std::nullopt;
   if (SetFileSize(fd, static_cast<off_t>(size)) != 0 ||
       fcntl(fd, F_ADD_SEALS, kSeals) != 0) {

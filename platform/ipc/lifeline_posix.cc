@@ -17,6 +17,7 @@
 #include "platform/ipc/lifeline.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_size_posix.h"
+#include "platform/os/memfd_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/process.h"
 
@@ -39,8 +40,7 @@ static_assert(sizeof(Counts) == 16 &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
 absl::StatusOr<OsHandle> MakePage() {
-  OsHandle page = AdoptDescriptor(
-      ::memfd_create("vmmshare-lifeline", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  OsHandle page = MakeMemfd("vmmshare-lifeline");
   if (!page.has_value()) {
     return OsError(errno, "memfd_create(vmmshare-lifeline)");
   }

@@ -16,25 +16,17 @@
 #include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_size_posix.h"
+#include "platform/os/memfd_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
 namespace {
 
-// Of <linux/memfd.h>, Linux 6.3: the memory can never be executed, and
-// machines with vm.memfd_noexec=2 make no other.
-constexpr unsigned kNoExecSeal = 0x8;
 // Of <linux/magic.h>. Ordinary memfds are files of the kernel's own tmpfs.
 constexpr long kTmpfsMagic = 0x01021994;
 
-absl::StatusOr<OsHandle> MakeMemfd() {
-  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  OsHandle memory =
-      AdoptDescriptor(::memfd_create("vmmshare-control", kFlags | kNoExecSeal));
-  // EINVAL is how a kernel says that it does not know a flag.
-  if (!memory.has_value() && errno == EINVAL) {
-    memory = AdoptDescriptor(::memfd_create("vmmshare-control", kFlags));
-  }
+absl::StatusOr<OsHandle> MakeMemory() {
+  OsHandle memory = MakeMemfd("vmmshare-control");
   if (!memory.has_value()) {
     return OsError(errno, "memfd_create(vmmshare-control)");
   }
@@ -152,7 +144,7 @@ void MappedViewTraits::Close(Value value) {
 absl::StatusOr<SharedMemory> SharedMemory::Create(std::size_t size,
                                                   PeerAccess peers) {
   Check(size > 0, "SharedMemory::Create() of 0 bytes");
-  absl::StatusOr<OsHandle> memory = MakeMemfd();
+  absl::StatusOr<OsHandle> memory = MakeMemory();
   if (!memory.ok()) return memory.status();
   const int fd = static_cast<int>(memory->get());
   if (SetFileSize(fd, static_cast<off_t>(size)) != 0) {

@@ -56,6 +56,18 @@ class Forged : public PoolTest {
   }
 };
 
+// With vm.memfd_noexec=2 there would be none otherwise.
+TEST_F(Forged, MemoryThatTheDriverMakesIsNeverExecuted) {
+  constexpr unsigned kNoExecSeal = 0x8;  // MFD_NOEXEC_SEAL
+  constexpr int kSealExec = 0x20;        // F_SEAL_EXEC
+  const int probe = memfd_create("probe", MFD_CLOEXEC | kNoExecSeal);
+  if (probe < 0) GTEST_SKIP() << "MFD_NOEXEC_SEAL is of Linux 6.3";
+  CloseDescriptor(probe);
+  const int seals = fcntl(Export(Create()), F_GET_SEALS);
+  ASSERT_GE(seals, 0);
+  EXPECT_EQ(seals & kSealExec, kSealExec);
+}
+
 // vmmhost1.MACHINE.UUID.KRC: kind, RDMA, compression.
 TEST_F(Forged, MemoryOfAnotherNameIsNotImported) {
   const std::string good = NameOf(Export(Create()));

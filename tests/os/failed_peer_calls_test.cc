@@ -157,8 +157,24 @@ int MakesItsLifelineAgain(const std::vector<std::string>&) {
     EXPECT_EQ(testing::OpenHandleCount(), open);
     EXPECT_EQ(LifelineNumber(), -1);
   }
-  Must(SendLifeline(ends.first, Late()));
+  // A kernel that does not know the flag for memory that is never executed.
+  {
+    const FailingCall failing("memfd_create", EINVAL);
+    Must(SendLifeline(ends.first, Late()));
+  }
   Must(ReceiveLifeline(ends.second, Late()));
+  ::close(LifelineNumber());
+  Must(SendLifeline(ends.first, Late()));
+  {
+    constexpr unsigned kNoExecSeal = 0x8;  // MFD_NOEXEC_SEAL
+    constexpr int kSealExec = 0x20;        // F_SEAL_EXEC
+    const OsHandle probe =
+        OsHandle::Adopt(::memfd_create("probe", MFD_CLOEXEC | kNoExecSeal));
+    const OsHandle lifeline = Must(ReceiveLifeline(ends.second, Late()));
+    EXPECT_EQ(::fcntl(RawFd(lifeline), F_GET_SEALS) & kSealExec,
+              probe.has_value() ? kSealExec : 0)
+        << "with vm.memfd_noexec=2 there would be none";
+  }
   // Its number becomes another file's, which is not ours to close.
   const int number = LifelineNumber();
   const OsHandle other = MemoryWith("another's");
