@@ -5,22 +5,46 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/os_error.h"
+#include "platform/os/text_file_posix.h"
 
 namespace vmm::platform {
 namespace {
 
 // The number under which the kernel shows every user who has none in this
-// user namespace.
+// user namespace, unless kernel.overflowuid says another.
 constexpr uid_t kOverflowUser = 65534;
 
-// Whether every user has a number here. If not, kOverflowUser is no identity.
+// What kernel.overflowuid says; read once, as every message is looked at.
+uid_t OverflowUser() {
+  constexpr std::int64_t kUnknown = -1;
+  static std::atomic<std::int64_t> known{kUnknown};
+  std::int64_t user = known.load(std::memory_order_relaxed);
+  if (user == kUnknown) {
+    const absl::StatusOr<uid_t> read =
+        ReadOverflowUser("/proc/sys/kernel/overflowuid");
+    user = read.ok() ? *read : kOverflowUser;
+    // For want of a descriptor it is asked again.
+    if (read.ok() || absl::IsNotFound(read.status()) ||
+        absl::IsPermissionDenied(read.status())) {
+      known.store(user, std::memory_order_relaxed);
+    }
+  }
+  return static_cast<uid_t>(user);
+}
+
+// Whether every user has a number here. If not, the overflow user is no identity.
 bool AllUsersAreMapped() {
   const OsHandle file =
       AdoptDescriptor(::open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC));
@@ -77,8 +101,26 @@ absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<uid_t> ReadOverflowUser(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  std::uint32_t user = 0;
+  if (!absl::SimpleAtoi(text, &user)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " says \"", absl::CHexEscape(text),
+                     "\"; expected the number of a user"));
+  }
+  return user;
+}
+
 bool StandsForUnknownUsers(const UserId& user) {
-  return user.text() == absl::StrCat(kOverflowUser) && !AllUsersAreMapped();
+  if (user.text() == absl::StrCat(kOverflowUser)) return !AllUsersAreMapped();
+  return StandsForUnknownUsers(user, OverflowUser());
+}
+
+bool StandsForUnknownUsers(const UserId& user, uid_t overflow) {
+  return (user.text() == absl::StrCat(kOverflowUser) ||
+          user.text() == absl::StrCat(overflow)) &&
+         !AllUsersAreMapped();
 }
 
 bool MayOwnPath(uid_t uid, const PeerPolicy& policy) {

@@ -25,7 +25,12 @@ absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy);
 
 // Whether `user` is the number under which the kernel shows everybody whom this
 // user namespace does not map, so that it says nothing of who that is.
+// That is 65534, and what kernel.overflowuid said when it was first asked.
 bool StandsForUnknownUsers(const UserId& user);
+// The same where kernel.overflowuid says `overflow`.
+bool StandsForUnknownUsers(const UserId& user, uid_t overflow);
+// What the file of kernel.overflowuid says.
+absl::StatusOr<uid_t> ReadOverflowUser(const std::string& path);
 
 // Whether the file owner `uid` may own a directory or socket that a channel
 // goes through: root (who owns /tmp and could replace anything anyway) or an

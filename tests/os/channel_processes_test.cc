@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "platform/ipc/channel.h"
+#include "platform/ipc/peer_posix.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 
@@ -326,10 +328,23 @@ int AdoptWithoutANumber(const std::vector<std::string>&) {
   const absl::Status status =
       Channel::Adopt(std::move(socket), {{UserId("65534")}}).status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
-  return 0;
+  // On a machine where kernel.overflowuid is another.
+  EXPECT_TRUE(StandsForUnknownUsers(UserId("1234"), 1234));
+  EXPECT_TRUE(StandsForUnknownUsers(UserId("65534"), 1234));
+  EXPECT_FALSE(StandsForUnknownUsers(UserId("1000"), 1234));
+  return ::testing::Test::HasFailure() ? 1 : 0;
 }
 const bool kAdoptWithoutANumber =
     RegisterChild("adopt_without_a_number", &AdoptWithoutANumber);
+
+TEST_F(ChannelProcessesTest, TheNumberOfUnmappedUsersIsReadFromTheSystem) {
+  const std::string path = temp_.File("overflowuid");
+  EXPECT_TRUE(absl::IsNotFound(ReadOverflowUser(path).status()));
+  std::ofstream(path) << "1234\n";
+  EXPECT_EQ(Must(ReadOverflowUser(path)), 1234u);
+  std::ofstream(path) << "nobody\n";
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadOverflowUser(path).status()));
+}
 
 TEST_F(ChannelProcessesTest, TheNumberOfUnmappedUsersIsNobodysIdentity) {
   const int status = Child::Start("adopt_without_a_number", {}).Wait();
