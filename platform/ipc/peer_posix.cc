@@ -96,7 +96,9 @@ absl::Status CheckPeer(const PeerCredentials& peer, const PeerPolicy& policy) {
         "the peer is ", Describe(peer),
         ", a number that stands for every user "
         "whom this user namespace does not map, so that nobody can tell who "
-        "it is"));
+        "it is. If it is a program of this container's own, run it as another "
+        "user than ",
+        peer.user.text(), "."));
   }
   return absl::OkStatus();
 }

@@ -328,6 +328,8 @@ int AdoptWithoutANumber(const std::vector<std::string>&) {
   const absl::Status status =
       Channel::Adopt(std::move(socket), {{UserId("65534")}}).status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("run it as another user than 65534."));
   // On a machine where kernel.overflowuid is another.
   EXPECT_TRUE(StandsForUnknownUsers(UserId("1234"), 1234));
   EXPECT_TRUE(StandsForUnknownUsers(UserId("65534"), 1234));

@@ -61,6 +61,11 @@ def with_root_of(user):
     return Prefix([*as_user(user), "unshare", "--user", "--map-root-user", *CONTAINER[1:]], user)
 
 
+def with_nobody_of(user):
+    """A container that is started by `user`, who is 65534 in it."""
+    return Prefix([*as_user(user), "unshare", "--user", "--map-user=65534", *CONTAINER[1:]], user)
+
+
 def program_of(user):
     return Prefix(as_user(user), user)
 
@@ -165,6 +170,12 @@ class Containers(Namespaces):
         self.give_sockets_to(OTHER)
         self.refuses(program_of(OTHER), with_root_of(USER), "PERMISSION_DENIED",
                      "whom this user namespace does not know")
+
+    def test_rootless_as_nobody(self):
+        "rootless containers of user 65534 | PERMISSION_DENIED | another user than 65534"
+        self.give_sockets_to(USER)
+        self.refuses(with_nobody_of(USER), with_nobody_of(USER), "PERMISSION_DENIED",
+                     "run it as another user than 65534.")
 
     def test_two_users(self):
         "two users | PERMISSION_DENIED | [both sides allow it](security.md)"
