@@ -80,15 +80,14 @@ absl::Status Channel::State::Hear(Speaker who) {
     who.process = speaker.process;
   }
   std::swap(who, speaker);  // `who` is then the one before.
-  if (speaker.process != nullptr) {
-    maker.reset();
-  } else if (ends_with_its_process && who.process != nullptr &&
-             IsSameProcess(who, speaker)) {
+  if (speaker.process == nullptr && ends_with_its_process &&
+      who.process != nullptr && IsSameProcess(who, speaker)) {
     // Its reference did not come this time: no descriptor was left for it, or it
     // has been reaped since.
     maker = Process::FromHandle(who.process, who.credentials.pid);
-  } else if (maker.has_value() && maker->pid() != speaker.credentials.pid) {
-    // Another one speaks, whose reference did not come: its end is not known.
+  } else if (speaker.process != nullptr ||
+             (maker.has_value() && maker->pid() != speaker.credentials.pid)) {
+    // Its own reference came; or another one speaks, whose end is not known.
     maker.reset();
   }
   return absl::OkStatus();

@@ -287,8 +287,7 @@ absl::Status Server::Drop(const std::string& name, const Client& client) {
   }
   if (!saved.ok()) return saved.status();
   RETURN_IF_ERROR(RemoveReplaced(name));
-  const absl::Status removed = store_.Remove(*saved);
-  if (!removed.ok()) {
+  if (absl::Status removed = store_.Remove(*saved); !removed.ok()) {
     platform::MutexLock lock(mutex_);
     registry_.Doubt(name);
     return removed;
