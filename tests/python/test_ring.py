@@ -120,7 +120,8 @@ def test_each_threads_own_stream_is_refused(streams, ends):
     writer.publish(buffer, streams[0])
 
 
-def test_between_processes(cuda, peer):
+def connection_to(peer):
+    """Our end of a connection; the peer has the other as `s`, and a context."""
     folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
     path = f"{folder}/s"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -135,8 +136,13 @@ def test_between_processes(cuda, peer):
     ours, _ = listener.accept()
     listener.close()
     shutil.rmtree(folder)
+    return ours
+
+
+def test_between_processes(cuda, peer):
+    connection = connection_to(peer)
     home = vs.RingHome(host_node=0)
-    opened = on_a_thread(cuda, lambda: home.open(ours, nbytes=64, timeout=60))
+    opened = on_a_thread(cuda, lambda: home.open(connection, nbytes=64, timeout=60))
     peer("reader = vs.open_ring(s, timeout=60)")
     writer = opened()
     for i in range(5):
@@ -347,21 +353,8 @@ def test_contents_are_awaited_in_turns_with_the_calls_of_other_threads(cuda, str
 
 
 def test_all_threads_of_an_end_learn_that_the_other_was_killed(cuda, streams, peer):
-    folder = tempfile.mkdtemp(dir="/tmp")  # A socket's path is short.
-    path = f"{folder}/s"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    listener.listen()
-    peer("import ctypes, socket, vmmshare.testing")
-    peer("cuda = ctypes.CDLL(vmmshare.testing.host_driver()); context = ctypes.c_void_p()")
-    peer("cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)")
-    peer("cuda.cuCtxSetCurrent(context)")
-    peer("s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)")
-    peer(f"s.connect({path!r})")
-    theirs, _ = listener.accept()
-    listener.close()
-    shutil.rmtree(folder)
-    opened = on_a_thread(cuda, lambda: vs.open_ring(theirs, timeout=60))
+    connection = connection_to(peer)
+    opened = on_a_thread(cuda, lambda: vs.open_ring(connection, timeout=60))
     peer("writer = vs.RingHome(host_node=0).open(s, nbytes=64, timeout=60)")
     reader = opened()
     # Its contents never come.
