@@ -50,8 +50,9 @@ TEST(JobDeathTest, ARankIsBelowTheSizeOfItsJob) {
 
 TEST(JobDeathTest, AHeapHasBytesAndNoMoreThanItCanAddress) {
   for (const std::uint64_t size :
-       {std::uint64_t{0}, (std::uint64_t{1} << 40) + 1}) {
-    EXPECT_DEATH(job::SymmetricHeap{size}, "has 1 byte to 1 TiB");
+       {std::uint64_t{0}, job::SymmetricHeap::kMaxSize + 1,
+        std::uint64_t{1} << 40}) {
+    EXPECT_DEATH(job::SymmetricHeap{size}, "has 1 byte to just below 1 TiB");
   }
 }
 
