@@ -131,9 +131,9 @@ TEST_F(ShareRegistryTest, AForkedChildClosesItsHandlesOfMemoryAlone) {
   platform::OsHandle handle = Must(platform::Duplicate(event.handle()));
   const auto is_open = [number = handle.get()] {
     platform::OsHandle copy = platform::OsHandle::Adopt(number);
-    const bool is_open = platform::Duplicate(copy).ok();
+    const bool opens = platform::Duplicate(copy).ok();
     static_cast<void>(std::move(copy).Relinquish());
-    return is_open;
+    return opens;
   };
   memory->handles.emplace_back(std::move(handle));
   const ShareKey key = Must(registry->Add(
