@@ -30,6 +30,8 @@ CUresult CheckBesideCaptures(const char* name);
 
 // All of these REQUIRE that the lock is held.
 
+// For a call that is potentially unsafe, of a thread that is not relaxed.
+CUresult RefuseUnsafe(State& state);
 // For a call that asks after, or waits for, what `stream` has done: a capture
 // does not survive that.
 CUresult RefuseIfCaptured(Stream& stream);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "platform/hostdriver/address_space.h"
+#include "platform/hostdriver/capture.h"
 #include "platform/hostdriver/context.h"
 #include "platform/hostdriver/misuse.h"
 
@@ -67,6 +68,9 @@ CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
   if (CUresult r = FindStream(state, call, stream_id, &stream);
       r != CUDA_SUCCESS) {
     return r;
+  }
+  if (stream->capture == nullptr) {
+    if (CUresult r = RefuseUnsafe(state); r != CUDA_SUCCESS) return r;
   }
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (size == 0) {  // Measured: no error.
@@ -186,6 +190,9 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream_id) {
   if (CUresult r = FindStream(state, "cuMemFreeAsync", stream_id, &stream);
       r != CUDA_SUCCESS) {
     return r;
+  }
+  if (stream->capture == nullptr) {
+    if (CUresult r = RefuseUnsafe(state); r != CUDA_SUCCESS) return r;
   }
   if (address == 0) return CUDA_SUCCESS;  // Measured.
   const auto block = state.blocks.find(address);
