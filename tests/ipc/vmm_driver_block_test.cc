@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/driver_faults.h"
 #include "vmm/keeper/internal/store.h"
@@ -297,6 +298,63 @@ TEST_P(DriverBlockTest, IsSharedWhereItIs) {
                 .Wait(),
             0);
   ExpectPattern(address + 300, 1000, 2);
+  ExpectSoon([&] { return endpoint->Leases().empty(); });
+}
+
+// While it lives, a stream is captured in the global mode: a thread that is not
+// relaxed breaks it by asking anything of pools.
+class GlobalCapture {
+ public:
+  GlobalCapture() {
+    EXPECT_EQ(TestDriver()->cuStreamBeginCapture(stream_.get(),
+                                                 CU_STREAM_CAPTURE_MODE_GLOBAL),
+              CUDA_SUCCESS);
+  }
+  ~GlobalCapture() {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(TestDriver()->cuStreamEndCapture(stream_.get(), &graph),
+              CUDA_SUCCESS);
+    if (graph != nullptr) {
+      EXPECT_EQ(TestDriver()->cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+  }
+  GlobalCapture(const GlobalCapture&) = delete;
+  GlobalCapture& operator=(const GlobalCapture&) = delete;
+
+ private:
+  const Stream stream_;
+};
+
+// args: file.
+int OpenBlockBesideACapture(const Args& args) {
+  const Here here;
+  std::optional<ImportedAllocation> memory;
+  {
+    const GlobalCapture capture;
+    memory =
+        Must(OpenTicket(TestDriver(), ReadFileOf(args[0]), kWritable, Late()));
+  }
+  ExpectPattern(memory->address(), kSize, 1);
+  const GlobalCapture capture;
+  memory.reset();
+  return 0;
+}
+const bool kOpenBlockBesideACapture =
+    RegisterChild("open-block-beside-a-capture", &OpenBlockBesideACapture);
+
+TEST_P(DriverBlockTest, IsSharedBesideACapture) {
+  const CUdeviceptr address = Allocate();
+  WritePattern(address, kSize, 1);
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  const GlobalCapture capture;
+  const AdoptedMemory adopted = Adopt(address);
+  const absl::Status exported =
+      ExportBlock(driver(), *adopted.block()).status();
+  EXPECT_TRUE(exported.ok()) << exported;
+  const Share share = Must(endpoint->Publish(adopted.shareable()));
+  EXPECT_EQ(Child::Start("open-block-beside-a-capture", {Write(share.ticket())})
+                .Wait(),
+            0);
   ExpectSoon([&] { return endpoint->Leases().empty(); });
 }
 
