@@ -1,8 +1,8 @@
 // Stream capture, as it concerns those who do not capture.
 //
 // While a stream is captured into a CUDA graph, asking how far it is
-// invalidates the capture, and so do, on any thread, most calls that make or
-// give back memory and every question after an event, unless the asking
+// invalidates the capture, and so do, on any thread, cuMemAlloc() and its like,
+// each cuMemPool call and every question after an event, unless the asking
 // thread's mode is relaxed (cuThreadExchangeStreamCaptureMode). So whatever here
 // makes, maps, opens or gives back memory relaxes it around its calls: one that
 // is refused would lose the capture, and the memory too.
