@@ -122,6 +122,8 @@
 // always found.
 //
 // Known differences from the real driver:
+//   - Virtual memory, and copies that wait, are refused beside the capture of a
+//     stream, on purpose; driver 580 takes them.
 //   - cuMemMap past the end of a reservation is refused (580 accepts it).
 //   - cuMemUnmap where nothing is mapped ends the program (580 answers
 //     CUDA_SUCCESS), and so does a second cuMemRelease (580: INVALID_VALUE, or

@@ -6,6 +6,7 @@
 
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/pool_test_base.h"
+#include "tests/support/test_driver.h"
 
 namespace vmm::testing {
 namespace {
@@ -142,6 +143,34 @@ TEST_F(BesideACapture, WhatTouchesNoMemoryIsTaken) {
   std::size_t free = 0;
   std::size_t total = 0;
   ExpectTaken("free memory", [&] { return cu.cuMemGetInfo(&free, &total); });
+}
+
+// The host-memory driver is the stricter one: whatever relies on a GPU's patience
+// is to be found without one.
+TEST_F(BesideACapture, VirtualMemoryIsTakenByAGpuAlone) {
+  const auto expect = [this](const char* name,
+                             const std::function<CUresult()>& call) {
+    OnHostMemoryDriver() ? ExpectRefused(name, call) : ExpectTaken(name, call);
+  };
+  const CUmemAllocationProp prop = Properties();
+  const CUmemAccessDesc access = Access(kReadWrite);
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  expect("create", [&] { return cu.cuMemCreate(&handle, kGranule, &prop, 0); });
+  expect("reserve",
+         [&] { return cu.cuMemAddressReserve(&address, kGranule, 0, 0, 0); });
+  expect("map", [&] { return cu.cuMemMap(address, kGranule, 0, handle, 0); });
+  expect("set access",
+         [&] { return cu.cuMemSetAccess(address, kGranule, &access, 1); });
+  int fd = -1;
+  expect("export", [&] { return ExportTo(cu, &fd, handle); });
+  CloseDescriptor(fd);
+  std::uint8_t byte = 0;
+  expect("a copy that waits",
+         [&] { return cu.cuMemcpyDtoH(&byte, address, 1); });
+  expect("unmap", [&] { return cu.cuMemUnmap(address, kGranule); });
+  expect("release", [&] { return cu.cuMemRelease(handle); });
+  expect("free", [&] { return cu.cuMemAddressFree(address, kGranule); });
 }
 
 }  // namespace
