@@ -31,6 +31,7 @@ inline constexpr Rank kRankWildcard = UINT32_MAX - 1;
 inline constexpr Scope kGlobal = 3;
 
 inline constexpr std::uint16_t kBool = 1;
+inline constexpr std::uint16_t kInt = 6;
 inline constexpr std::uint16_t kUint16 = 13;
 inline constexpr std::uint16_t kUint32 = 14;
 inline constexpr std::uint16_t kByteObject = 27;
@@ -38,6 +39,7 @@ inline constexpr std::uint16_t kByteObject = 27;
 inline constexpr char kJobSize[] = "pmix.job.size";
 inline constexpr char kLocalRank[] = "pmix.lrank";
 inline constexpr char kCollectData[] = "pmix.collect";
+inline constexpr char kTimeout[] = "pmix.timeout";
 
 inline constexpr std::size_t kMaxNamespace = 255;
 inline constexpr std::size_t kMaxKey = 511;
@@ -56,6 +58,7 @@ struct Value {
   std::uint16_t type;
   union {
     bool flag;
+    int integer;
     std::uint16_t uint16;
     std::uint32_t uint32;
     ByteObject bytes;

@@ -1,5 +1,7 @@
 #include "fabric/pmix_client.h"
 
+#include <array>
+#include <climits>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -25,7 +27,7 @@ class Answer {
   // answers (seen: it does not copy the key).
   pmix::Proc process{};
   std::string key;
-  pmix::Info how{};
+  std::array<pmix::Info, 2> how{};
 
   void Give(PmixReply content) {
     const platform::MutexLock lock(mutex_);
@@ -61,6 +63,22 @@ std::shared_ptr<Answer> TakeBack(void* data) {
 
 void Done(pmix::Status status, void* data) {
   TakeBack(data)->Give({status, 0, 0, {}});
+}
+
+// Where `info` holds what it says of `key`.
+decltype(pmix::Value::data)& Fill(pmix::Info& info, const char* key,
+                                  std::uint16_t type) {
+  std::strncpy(info.key, key, pmix::kMaxKey);
+  info.value.type = type;
+  return info.value.data;
+}
+
+// What is given to a server that counts them, of `left`; 0 where nothing is: the
+// fraction of a second that it leaves out would be much of the time.
+int WholeSeconds(absl::Duration left) {
+  constexpr absl::Duration kFew = absl::Seconds(2);
+  if (left < kFew || left >= absl::Seconds(INT_MAX)) return 0;
+  return static_cast<int>(absl::ToInt64Seconds(left));
 }
 
 void GotValue(pmix::Status status, pmix::Value* value, void* data) {
@@ -219,12 +237,15 @@ absl::Status PmixClient::Fence(absl::Duration soon,
                                Deadline deadline) {
   constexpr char kCall[] = "PMIx_Fence()";
   auto answer = std::make_shared<Answer>();
-  std::strncpy(answer->how.key, pmix::kCollectData, pmix::kMaxKey);
-  answer->how.value.type = pmix::kBool;
-  answer->how.value.data.flag = true;
+  Fill(answer->how[0], pmix::kCollectData, pmix::kBool).flag = true;
+  // A process that leaves while the server waits for others makes Open MPI 4.1.4's
+  // mpirun hang or crash at the job's end, in one job of six (libpmix 4.2.2). So the
+  // server is the first to give up, where whole seconds, all it counts, allow it.
+  const int seconds = WholeSeconds(deadline.Left());
+  Fill(answer->how[1], pmix::kTimeout, pmix::kInt).integer = seconds;
   void* held = Hold(answer);
-  const pmix::Status asked =
-      table_.PMIx_Fence_nb(nullptr, 0, &answer->how, 1, &Done, held);
+  const pmix::Status asked = table_.PMIx_Fence_nb(
+      nullptr, 0, answer->how.data(), seconds == 0 ? 1 : 2, &Done, held);
   if (asked != pmix::kSuccess) {
     TakeBack(held);  // It is not called then.
     return asked == pmix::kOperationSucceeded ? absl::OkStatus()
@@ -235,7 +256,11 @@ absl::Status PmixClient::Fence(absl::Duration soon,
     late();
     reply = answer->WaitFor(deadline);
   }
-  return reply.has_value() ? Error(reply->status, kCall) : Overdue(kCall);
+  if (!reply.has_value()) return Overdue(kCall);
+  const absl::Status status = Error(reply->status, kCall);
+  return absl::IsDeadlineExceeded(status)
+             ? platform::Annotate(status, Overdue(kCall).message())
+             : status;
 }
 
 absl::StatusOr<Bytes> PmixClient::Get(int rank, const std::string& key,

@@ -62,7 +62,9 @@ class PmixClient {
   // All or none: peers see them together.
   absl::Status Put(std::vector<Value> values, Deadline deadline);
   // Ends when all ranks have called it, with what all have put. Calls `late`
-  // when that has not come within `soon`.
+  // when that has not come within `soon`. Ends for all of this host's ranks when one's
+  // time is over; up to a second before the deadline, in whole seconds from the call of
+  // the first, where more than two are left.
   absl::Status Fence(absl::Duration soon, const std::function<void()>& late,
                      Deadline deadline);
   absl::StatusOr<Bytes> Get(int rank, const std::string& key,

@@ -39,6 +39,9 @@ class Program {
   bool WaitForText(absl::string_view text,
                    absl::Time deadline = absl::Now() + 0.6 * Patience());
 
+  // Returns once the program has closed its output; false when `deadline` passed before.
+  bool WaitForEnd(absl::Time deadline);
+
   // The exit status, or 128 + the signal that ended it. Fails the test and
   // kills the program when `deadline` passes.
   int Wait(absl::Time deadline = absl::Now() + Patience());

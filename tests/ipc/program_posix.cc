@@ -95,8 +95,10 @@ void Program::Kill() { kill(static_cast<pid_t>(pid_), SIGKILL); }
 bool Program::ReadMore(absl::Time deadline) {
   pollfd waited{static_cast<int>(pipe_.get()), POLLIN, 0};
   for (;;) {
+    // Rounded up: who asks after it whether the deadline has passed learns that it has.
     const std::int64_t left = std::max<std::int64_t>(
-        0, absl::ToInt64Milliseconds(deadline - absl::Now()));
+        0, absl::ToInt64Milliseconds(
+               absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1))));
     const int ready = poll(&waited, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
@@ -115,10 +117,14 @@ bool Program::WaitForText(absl::string_view text, absl::Time deadline) {
   return true;
 }
 
-int Program::Wait(absl::Time deadline) {
+bool Program::WaitForEnd(absl::Time deadline) {
   while (ReadMore(deadline)) {
   }
-  if (absl::Now() >= deadline) {
+  return absl::Now() < deadline;
+}
+
+int Program::Wait(absl::Time deadline) {
+  if (!WaitForEnd(deadline)) {
     ADD_FAILURE() << "the program did not end in time; it printed:\n"
                   << output_;
     Kill();

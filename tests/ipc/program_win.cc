@@ -131,10 +131,14 @@ bool Program::WaitForText(absl::string_view text, absl::Time deadline) {
   return true;
 }
 
-int Program::Wait(absl::Time deadline) {
+bool Program::WaitForEnd(absl::Time deadline) {
   while (ReadMore(deadline)) {
   }
-  if (absl::Now() >= deadline) {
+  return absl::Now() < deadline;
+}
+
+int Program::Wait(absl::Time deadline) {
+  if (!WaitForEnd(deadline)) {
     ADD_FAILURE() << "the program did not end in time; it printed:\n"
                   << output_;
     Kill();

@@ -83,9 +83,17 @@ Status PMIx_Commit() {
 Status PMIx_Fence_nb(const Proc*, std::size_t, const Info* info,
                      std::size_t infos, DoneCallback done, void* data) {
   // Without this the others' values are not there after it.
-  if (infos != 1 || std::strcmp(info->key, pmix::kCollectData) != 0 ||
-      !info->value.data.flag) {
+  if (infos < 1 || std::strcmp(info[0].key, pmix::kCollectData) != 0 ||
+      info[0].value.type != pmix::kBool || !info[0].value.data.flag) {
     return pmix::kErrBadParameter;
+  }
+  Pmix().timeout.reset();
+  if (infos > 1) {
+    if (infos > 2 || std::strcmp(info[1].key, pmix::kTimeout) != 0 ||
+        info[1].value.type != pmix::kInt) {
+      return pmix::kErrBadParameter;
+    }
+    Pmix().timeout = info[1].value.data.integer;
   }
   const FakePmix::Call& call = Pmix().fence;
   if (call.asked != pmix::kSuccess) return call.asked;

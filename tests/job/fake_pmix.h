@@ -43,6 +43,8 @@ struct FakePmix {
   std::function<void()> in_init;
   std::function<void()> in_finalize;
 
+  // What the last fence was given as its time, in seconds.
+  std::optional<int> timeout;
   int commits = 0;
   int gets = 0;
   std::vector<std::function<void()>> held;

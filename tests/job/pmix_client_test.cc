@@ -234,6 +234,30 @@ TEST_F(PmixClientTest, AFenceThatIsLateSaysSoOnceAndGoesOn) {
   pmix_.held[1]();  // To nobody's harm.
 }
 
+// A server that waits on when its processes leave may hang at the end of the job.
+TEST_F(PmixClientTest, TheServersWaitForAFenceEndsFirst) {
+  const auto client = Join();
+  const auto timeout_of_fence = [&](absl::Duration time) {
+    Must(client->Fence(
+        time, [] {}, Deadline::In(time)));
+    return pmix_.timeout;
+  };
+  EXPECT_EQ(timeout_of_fence(absl::Seconds(10.9)), 10);
+  EXPECT_EQ(timeout_of_fence(absl::Seconds(2.9)), 2);
+  // In whole seconds that would be half of the time.
+  EXPECT_EQ(timeout_of_fence(absl::Seconds(1.9)), std::nullopt);
+  EXPECT_EQ(timeout_of_fence(absl::Hours(24) * 365 * 100), std::nullopt);
+  EXPECT_EQ(timeout_of_fence(absl::InfiniteDuration()), std::nullopt);
+
+  pmix_.fence.answer = pmix::kErrTimeout;
+  const absl::Status status = client->Fence(
+      absl::Seconds(10), [] {}, Late());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(status.message(),
+            "PMIx_Fence() did not end by the deadline: "
+            "PMIx_Fence() answered IN-ITS-WORDS (-24)");
+}
+
 TEST_F(PmixClientTest, LeavesItsJob) {
   const auto client = Join();
   int finalized = 0;

@@ -93,12 +93,14 @@ TEST(Pmix, LayoutIsThatOfTheInstalledHeaders) {
   EXPECT_EQ(pmix::kRankWildcard, PMIX_RANK_WILDCARD);
   EXPECT_EQ(pmix::kGlobal, PMIX_GLOBAL);
   EXPECT_EQ(pmix::kBool, PMIX_BOOL);
+  EXPECT_EQ(pmix::kInt, PMIX_INT);
   EXPECT_EQ(pmix::kUint16, PMIX_UINT16);
   EXPECT_EQ(pmix::kUint32, PMIX_UINT32);
   EXPECT_EQ(pmix::kByteObject, PMIX_BYTE_OBJECT);
   EXPECT_STREQ(pmix::kJobSize, PMIX_JOB_SIZE);
   EXPECT_STREQ(pmix::kLocalRank, PMIX_LOCAL_RANK);
   EXPECT_STREQ(pmix::kCollectData, PMIX_COLLECT_DATA);
+  EXPECT_STREQ(pmix::kTimeout, PMIX_TIMEOUT);
 #else
   GTEST_SKIP() << "no pmix.h here: install libpmix-dev";
 #endif
