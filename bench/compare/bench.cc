@@ -17,7 +17,10 @@ absl::Status TryRoute(Bench& bench, const Route& route, Link& link) {
   if (!connection.ok()) return connection.status();
   const std::array<std::uint64_t, 1> sizes = {2 << 20};
   absl::StatusOr<std::vector<Item>> items = connection->Create(sizes, 1);
-  if (!items.ok()) return items.status();
+  if (!items.ok()) {
+    connection->Shut().IgnoreError();  // Says no more than this does.
+    return items.status();
+  }
   absl::StatusOr<Shared> shared = connection->Share(*items, {.touch = true});
   absl::Status status = shared.status();
   if (status.ok()) status = connection->Verify();

@@ -57,7 +57,10 @@ absl::Status Pilot(Bench& bench, const Route& route, Link& link,
   if (!connection.ok()) return connection.status();
   absl::StatusOr<std::vector<Item>> items =
       connection->Create(EvenlyPicked(sizes, kPilot), 999);
-  if (!items.ok()) return items.status();
+  if (!items.ok()) {
+    connection->Shut().IgnoreError();  // Says no more than this does.
+    return items.status();
+  }
   // Twice: the first shares of a connection pay for it, and say nothing of the
   // others.
   absl::Status status = ShareAndClose(*connection, *items, touch);

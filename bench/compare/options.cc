@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "bench/compare/route.h"
 #include "bench/compare/scenarios.h"
 #include "docs/examples/bytes.h"
 
@@ -50,6 +51,12 @@ absl::Status Check(const Options& options) {
     if (FindScenario(scenario) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--scenario=", scenario, ": --help lists what may be given"));
+    }
+  }
+  for (const std::string& route : options.routes) {
+    if (FindRoute(route) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--routes=", route, ": --help lists what may be given"));
     }
   }
   const std::pair<const char*, double> numbers[] = {
