@@ -61,6 +61,11 @@ Deadline ShareOf(Deadline deadline, int count) {
   return Deadline::In(deadline.Left() / count);
 }
 
+// The same of waits that are not expected to wait, but for few of them.
+Deadline LargeShareOf(Deadline deadline, int count) {
+  return ShareOf(deadline, std::min(count, 4));
+}
+
 // The ranks that did not notice the failed round by `deadline`, as far as that
 // can be found out: each that has noticed says so.
 std::vector<int> FindSilent(Exchange& exchange, const std::string& key,
@@ -136,9 +141,11 @@ Gathered Gather(Exchange& exchange, absl::string_view what,
   absl::Status first_missing;
   for (int rank = 0; rank < exchange.size(); ++rank) {
     // What is there comes at once: a rank that is missing must not take the
-    // time in which the others could be heard.
+    // time in which the others could be heard. It may be after a fence too: one of
+    // libpmix 4.2.3 to 5.0.11 may say that it succeeded when it did not.
+    const int left = exchange.size() - rank;
     const Deadline get_by =
-        fence.ok() ? deadline : ShareOf(deadline, exchange.size() - rank);
+        fence.ok() ? LargeShareOf(deadline, left) : ShareOf(deadline, left);
     gathered.records.push_back(exchange.Get(rank, key, get_by));
     if (!gathered.records.back().ok()) {
       if (missing.empty()) first_missing = gathered.records.back().status();

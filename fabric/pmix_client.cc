@@ -192,6 +192,16 @@ bool PmixClient::ShowsWhatWasPutAgain() const {
   return absl::StartsWith(table_.PMIx_Get_version(), "OpenPMIx 4.2.");
 }
 
+bool PmixClient::TellsAllOfAFailedFence() const {
+  for (const char* version : {"4.0.", "4.1.", "4.2.0", "4.2.1", "4.2.2"}) {
+    if (absl::StartsWith(table_.PMIx_Get_version(),
+                         absl::StrCat("OpenPMIx ", version))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::Status PmixClient::Learn(Deadline deadline) {
   if (size_ != 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const PmixReply ranks,
@@ -239,9 +249,10 @@ absl::Status PmixClient::Fence(absl::Duration soon,
   auto answer = std::make_shared<Answer>();
   Fill(answer->how[0], pmix::kCollectData, pmix::kBool).flag = true;
   // A process that leaves while the server waits for others makes Open MPI 4.1.4's
-  // mpirun hang or crash at the job's end, in one job of six (libpmix 4.2.2). So the
+  // mpirun hang or crash at the job's end, in one job of three (libpmix 4.2.2). So the
   // server is the first to give up, where whole seconds, all it counts, allow it.
-  const int seconds = WholeSeconds(deadline.Left());
+  const int seconds =
+      TellsAllOfAFailedFence() ? WholeSeconds(deadline.Left()) : 0;
   Fill(answer->how[1], pmix::kTimeout, pmix::kInt).integer = seconds;
   void* held = Hold(answer);
   const pmix::Status asked = table_.PMIx_Fence_nb(

@@ -58,13 +58,17 @@ class PmixClient {
   // are given the new one after the next fence. OpenPMIx 5.0.7 gives them the
   // one that they had; 4.2.2 does as wanted; others were not tried.
   bool ShowsWhatWasPutAgain() const;
+  // Whether a server of this version that gives up tells all of its ranks. From 4.2.3
+  // to 5.0.11 all but one learn that the fence succeeded (_mdxcbfunc() in its
+  // src/server/pmix_server.c; seen with 5.0.1).
+  bool TellsAllOfAFailedFence() const;
 
   // All or none: peers see them together.
   absl::Status Put(std::vector<Value> values, Deadline deadline);
   // Ends when all ranks have called it, with what all have put. Calls `late`
-  // when that has not come within `soon`. Ends for all of this host's ranks when one's
-  // time is over; up to a second before the deadline, in whole seconds from the call of
-  // the first, where more than two are left.
+  // when that has not come within `soon`. With a server that TellsAllOfAFailedFence()
+  // it ends for all of a host's ranks when the time of one is over: up to a second
+  // before the deadline, in whole seconds from the first call, where two are left.
   absl::Status Fence(absl::Duration soon, const std::function<void()>& late,
                      Deadline deadline);
   absl::StatusOr<Bytes> Get(int rank, const std::string& key,

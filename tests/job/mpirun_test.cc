@@ -57,9 +57,9 @@ std::size_t TimesPrinted(const std::string& output) {
 }
 
 // The status of a job. One that a rank ended is over when mpirun has said so: it kills
-// the ranks first. It may take `ending` to end itself, and is killed after that: with
-// libpmix 4.2.2 it may wait for itself in PMIx_server_finalize() when a rank has left
-// that the server waited for, as one does whose server is slower than its own deadline.
+// the ranks first. It may take `ending` to end itself, and is killed after that: when a
+// rank has left that libpmix's server waited for, that may wait for itself at the end
+// (docs/fabric.md), as where the server was slower to give up than the rank.
 int StatusOf(Program& job, absl::Duration ending = absl::Seconds(20)) {
   // Rounds of a sanitizer's ranks take a minute of a busy machine.
   const absl::Time deadline = absl::Now() + absl::Minutes(3);
@@ -317,21 +317,23 @@ TEST_F(Mpirun, ALateRoundCostsWhatAnEarlyOneDoes) {
 }
 
 // Half a second is left for finding out who is missing, which a busy machine
-// may let pass: in one job of three it does not. The server has ended the round by
-// then, so that mpirun ends too.
+// may let pass: in one job of three it does not. Where the server tells all, it has
+// ended the round by then, so that mpirun ends too.
 TEST_F(Mpirun, NamesTheRankThatIsMissingInALateRound) {
   std::string output;
   for (int i = 0; i < 3; ++i) {
     const Result result = Run(3, "tests/job/job_rounds", {"5", "3000", "1"});
     ASSERT_NE(result.status, 0) << result.output;
-    const auto says_so = [](int rank) {
-      return ContainsPattern(absl::StrCat(
-          "rank ", rank,
-          ": .*no word came from rank 1: PMIx_Fence\\(\\) did not end by the "
-          "deadline: PMIx_Fence\\(\\) answered [A-Z_-]*TIMEOUT"));
+    const bool tells_all = absl::StrContains(result.output, "OpenPMIx 4.2.2");
+    const auto names_it = [tells_all](int rank) {
+      return ContainsPattern(
+          absl::StrCat("rank ", rank,
+                       ": .*no word came from rank 1: PMIx_Fence\\(\\) did not "
+                       "end by the deadline",
+                       tells_all ? ": PMIx_Fence\\(\\) answered TIMEOUT" : ""));
     };
-    if (Matches(AllOf(says_so(0), says_so(2)))(result.output)) {
-      EXPECT_NE(result.status, 128 + 9) << result.output;
+    if (Matches(AllOf(names_it(0), names_it(2)))(result.output)) {
+      EXPECT_TRUE(result.status != 128 + 9 || !tells_all) << result.output;
       return;
     }
     output += result.output;
