@@ -53,7 +53,7 @@ class Program {
  private:
   Program(std::int64_t pid, platform::OsHandle pipe, platform::OsHandle input)
       : pid_(pid), pipe_(std::move(pipe)), input_(std::move(input)) {}
-  // Reads what there is; false at the end of the output or `deadline`.
+  // Reads what there is; false at `deadline`, and when the output has ended_.
   bool ReadMore(absl::Time deadline);
   int Reap();
 
@@ -61,6 +61,7 @@ class Program {
   platform::OsHandle pipe_;
   platform::OsHandle input_;  // Open: the program's input does not end.
   std::string output_;
+  bool ended_ = false;  // The output.
 };
 
 }  // namespace vmm::testing

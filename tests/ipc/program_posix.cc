@@ -82,7 +82,8 @@ Program::Program(Program&& other) noexcept
     : pid_(std::exchange(other.pid_, 0)),
       pipe_(std::move(other.pipe_)),
       input_(std::move(other.input_)),
-      output_(std::move(other.output_)) {}
+      output_(std::move(other.output_)),
+      ended_(other.ended_) {}
 
 Program::~Program() {
   if (pid_ == 0) return;
@@ -95,10 +96,8 @@ void Program::Kill() { kill(static_cast<pid_t>(pid_), SIGKILL); }
 bool Program::ReadMore(absl::Time deadline) {
   pollfd waited{static_cast<int>(pipe_.get()), POLLIN, 0};
   for (;;) {
-    // Rounded up: who asks after it whether the deadline has passed learns that it has.
     const std::int64_t left = std::max<std::int64_t>(
-        0, absl::ToInt64Milliseconds(
-               absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1))));
+        0, absl::ToInt64Milliseconds(deadline - absl::Now()));
     const int ready = poll(&waited, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
@@ -106,7 +105,8 @@ bool Program::ReadMore(absl::Time deadline) {
     const ssize_t count = read(waited.fd, piece, sizeof(piece));
     if (count < 0 && errno == EINTR) continue;
     if (count > 0) output_.append(piece, static_cast<std::size_t>(count));
-    return count > 0;
+    ended_ = count <= 0;
+    return !ended_;
   }
 }
 
@@ -120,7 +120,7 @@ bool Program::WaitForText(absl::string_view text, absl::Time deadline) {
 bool Program::WaitForEnd(absl::Time deadline) {
   while (ReadMore(deadline)) {
   }
-  return absl::Now() < deadline;
+  return ended_;
 }
 
 int Program::Wait(absl::Time deadline) {

@@ -100,7 +100,8 @@ Program::Program(Program&& other) noexcept
     : pid_(std::exchange(other.pid_, 0)),
       pipe_(std::move(other.pipe_)),
       input_(std::move(other.input_)),
-      output_(std::move(other.output_)) {}
+      output_(std::move(other.output_)),
+      ended_(other.ended_) {}
 
 Program::~Program() {
   if (pid_ == 0) return;
@@ -116,7 +117,10 @@ bool Program::ReadMore(absl::Time deadline) {
   std::vector<std::uint8_t> piece(4096);
   absl::StatusOr<std::size_t> size = platform::ReadMessage(
       pipe_, *event, absl::MakeSpan(piece), deadline, {}, "output");
-  if (!size.ok()) return false;
+  if (!size.ok()) {
+    ended_ = !absl::IsDeadlineExceeded(size.status());
+    return false;
+  }
   // The C runtime writes lines as Windows has them.
   output_ += absl::StrReplaceAll(
       absl::string_view(reinterpret_cast<const char*>(piece.data()), *size),
@@ -134,7 +138,7 @@ bool Program::WaitForText(absl::string_view text, absl::Time deadline) {
 bool Program::WaitForEnd(absl::Time deadline) {
   while (ReadMore(deadline)) {
   }
-  return absl::Now() < deadline;
+  return ended_;
 }
 
 int Program::Wait(absl::Time deadline) {
