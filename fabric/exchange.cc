@@ -61,7 +61,7 @@ Deadline ShareOf(Deadline deadline, int count) {
   return Deadline::In(deadline.Left() / count);
 }
 
-// The same of waits that are not expected to wait, but for few of them.
+// The same of values that should be there: few of the waits take any time.
 Deadline LargeShareOf(Deadline deadline, int count) {
   return ShareOf(deadline, std::min(count, 4));
 }

@@ -193,13 +193,7 @@ bool PmixClient::ShowsWhatWasPutAgain() const {
 }
 
 bool PmixClient::TellsAllOfAFailedFence() const {
-  for (const char* version : {"4.0.", "4.1.", "4.2.0", "4.2.1", "4.2.2"}) {
-    if (absl::StartsWith(table_.PMIx_Get_version(),
-                         absl::StrCat("OpenPMIx ", version))) {
-      return true;
-    }
-  }
-  return false;
+  return absl::StartsWith(table_.PMIx_Get_version(), "OpenPMIx 4.2.2");
 }
 
 absl::Status PmixClient::Learn(Deadline deadline) {

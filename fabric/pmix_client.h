@@ -58,9 +58,11 @@ class PmixClient {
   // are given the new one after the next fence. OpenPMIx 5.0.7 gives them the
   // one that they had; 4.2.2 does as wanted; others were not tried.
   bool ShowsWhatWasPutAgain() const;
-  // Whether a server of this version that gives up tells all of its ranks. From 4.2.3
-  // to 5.0.11 all but one learn that the fence succeeded (_mdxcbfunc() in its
-  // src/server/pmix_server.c; seen with 5.0.1).
+  // Whether a server of this version, should the launcher's be of it, can be asked to
+  // end a fence in time. 4.2.2 can. From 4.2.3 to 5.0.11 all ranks of a host but one
+  // learn that the fence succeeded (_mdxcbfunc() in its src/server/pmix_server.c; seen
+  // with 5.0.1); 4.0 does not stop its clock when it hands the fence to other hosts.
+  // Others were not tried.
   bool TellsAllOfAFailedFence() const;
 
   // All or none: peers see them together.

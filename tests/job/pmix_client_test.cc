@@ -249,9 +249,9 @@ TEST_F(PmixClientTest, TheServersWaitForAFenceEndsFirst) {
   EXPECT_EQ(timeout_of_fence(absl::Hours(24) * 365 * 100), std::nullopt);
   EXPECT_EQ(timeout_of_fence(absl::InfiniteDuration()), std::nullopt);
 
-  // That one would tell a part of its ranks that all is well.
+  // Those would tell a part of their ranks that all is well, or were not tried.
   for (const char* version :
-       {"OpenPMIx 4.2.3", "OpenPMIx 5.0.1a1", "PMIx 3.2.3"}) {
+       {"OpenPMIx 4.2.3", "OpenPMIx 5.0.1a1", "OpenPMIx 4.0.0", "PMIx 3.2.3"}) {
     pmix_.version = version;
     EXPECT_EQ(timeout_of_fence(absl::Seconds(10.9)), std::nullopt) << version;
   }
