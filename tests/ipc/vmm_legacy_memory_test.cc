@@ -319,6 +319,21 @@ TEST_F(LegacyMemoryTest, AShareKeepsItWhenItsAllocationIsGone) {
       << "it is there still";
 }
 
+TEST_F(LegacyMemoryTest, AShareThatWasAssignedKeepsItToo) {
+  const std::unique_ptr<Endpoint> endpoint = Start();
+  std::optional<Allocation> memory = MakeLegacy(kGranule);
+  const CUdeviceptr at = memory->address();
+  std::optional<Share> share = Must(endpoint->Publish(memory->shareable()));
+  std::optional<Share> second = Must(endpoint->Publish(memory->shareable()));
+  *share = *std::move(second);
+  second.reset();
+  memory.reset();
+  EXPECT_EQ(driver()->cuMemsetD8(at, 1, 1), CUDA_SUCCESS) << "it is gone";
+  share.reset();
+  EXPECT_NE(driver()->cuMemsetD8(at, 1, 1), CUDA_SUCCESS)
+      << "it is there still";
+}
+
 TEST_F(LegacyMemoryTest, WhicheverCallFailsNothingStays) {
   DriverFaults faults;
   const platform::Driver faulty = FaultyDriver(TestDriver(), &faults);

@@ -17,6 +17,7 @@ Share& Share::operator=(Share&& other) noexcept {
     registry_ = std::move(other.registry_);
     key_ = other.key_;
     ticket_ = std::move(other.ticket_);
+    kept_ = std::move(other.kept_);
   }
   return *this;
 }
