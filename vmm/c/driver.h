@@ -1,5 +1,5 @@
 // Drivers and devices. Loading a driver calls cuInit(), which creates no
-// context; nothing here does.
+// context. Nothing here does, but the probe of VMMSHARE_KIND_LEGACY_IPC.
 #ifndef VMMSHARE_VMM_C_DRIVER_H_
 #define VMMSHARE_VMM_C_DRIVER_H_
 

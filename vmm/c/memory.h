@@ -74,7 +74,8 @@ typedef struct vmmshare_import_options {
 
 typedef struct vmmshare_memory vmmshare_memory;
 
-// Creates no context. INVALID_ARGUMENT for size 0; RESOURCE_EXHAUSTED when it
+// Creates no context, but that VMMSHARE_KIND_LEGACY_IPC makes the device's
+// primary one. INVALID_ARGUMENT for size 0; RESOURCE_EXHAUSTED when it
 // does not fit; otherwise why no kind works here.
 VMMSHARE_API vmmshare_status vmmshare_memory_create(
     const vmmshare_device* device, const vmmshare_memory_options* options,

@@ -151,9 +151,9 @@ struct AttachedOrCreated {
 // ends otherwise, by the process's death or because the system or the keeper
 // breaks it, the reservation goes, and the locks stay with the process until its
 // end is proven (a child made by fork() may have its GPU context), or another
-// connection of the same process takes them by Lock() and lets go. Where the keeper cannot refer to the
-// process (Linux before 5.3, a hidden namespace), locks go with the connection.
-// What is attached stays.
+// connection of the same process takes them by Lock() and lets go. Where the keeper
+// cannot refer to the process (Linux before 5.3; before 6.5 one in a hidden
+// namespace), locks go with the connection. What is attached stays.
 //
 // Every call takes a deadline. Common errors of all:
 //   INVALID_ARGUMENT     a name that is not 1 to 128 of [A-Za-z0-9._/-]
@@ -194,7 +194,8 @@ class KeeperClient {
   //   NOT_FOUND            nothing is kept, and something was to be replaced
   //   ALREADY_EXISTS       something is kept, and nothing was to be replaced
   //   FAILED_PRECONDITION  what is kept is not sealed; private memory
-  //   PERMISSION_DENIED    another user put what is kept
+  //   PERMISSION_DENIED    another user put what is kept, and this one is not
+  //                        the keeper's
   //   RESOURCE_EXHAUSTED   as Put()
   //   INVALID_ARGUMENT     a keeper that is too old for it
   absl::Status Replace(absl::string_view name, const Shareable& memory,
@@ -219,7 +220,8 @@ class KeeperClient {
   // `create` runs in this thread, at most once, and may take its time: the
   // reservation has no limit but the deadline. Without until_sealed it should
   // fill the memory before it returns, for others attach it then.
-  //   INVALID_ARGUMENT     size 0, or `create` made memory of another size
+  //   INVALID_ARGUMENT     size 0; until_sealed, and to be mapped for writing;
+  //                        `create` made memory of another size
   //   FAILED_PRECONDITION  what is kept has another size; is sealed, and to be
   //                        mapped for writing
   //   DEADLINE_EXCEEDED    another process still creates; says which

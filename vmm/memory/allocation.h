@@ -72,8 +72,8 @@ class Allocation {
   //                        first)
   //   RESOURCE_EXHAUSTED   does not fit
   //   FAILED_PRECONDITION  Rdma::kRequire, and the device's attribute says no,
-  //                        or the driver made memory without the flag; else
-  //                        what cuMemCreate or cuMemSetAccess refused with
+  //                        or the driver made memory without the flag, or
+  //                        refused it: platform::ResultOf() says with what
   //   else                 no kind of the policy works here: the first kind's
   //                        reason; all reasons are in the message
   //

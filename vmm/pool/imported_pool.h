@@ -126,7 +126,10 @@ class ImportedPool {
   //   NOT_FOUND          withdrawn, or nobody serves it: the owner is gone
   //   PERMISSION_DENIED  the endpoint is not an allowed user's; it is not
   //                      shared with this user, or not for writing
+  //   RESOURCE_EXHAUSTED the owner had no room for another peer until the
+  //                      deadline
   //   DEADLINE_EXCEEDED, UNAVAILABLE, DATA_LOSS as in ReceiveAllocations
+  //   else               why a segment cannot be mapped here
   static absl::StatusOr<std::unique_ptr<ImportedPool>> Subscribe(
       const platform::Driver& driver, absl::string_view ticket,
       const ImportOptions& options, Deadline deadline,

@@ -42,7 +42,7 @@ struct Lease {
   // "whose".
   std::string reason = {};
 
-  // "65536 bytes, process 4711 of user 1000, for 2.5s, asked back until ...".
+  // "65536 bytes, process 4711 of user 1000, for 2.5s, asked back within 4.9s".
   std::string Describe() const;
 };
 

@@ -1,7 +1,7 @@
 // TensorManifest: which tensors lie in a range of memory, and where.
 //
 //   TensorLayout layout({.fingerprint = "sha256:..."});
-//   absl::Status added = layout.Add("embed.weight", DType::kBFloat16, {32000, 4096});
+//   auto embed = layout.Add("embed.weight", DType::kBFloat16, {32000, 4096});
 //   std::uint64_t bytes = layout.size();       // of the memory to allocate
 //
 // Values, without memory and without a driver. tensor_set.h puts them into
