@@ -53,13 +53,13 @@ VMMSHARE_API void vmmshare_share_close(vmmshare_share* share);
 VMMSHARE_API const char* vmmshare_share_text(const vmmshare_share* share);
 
 // Opens the text of a share of memory.
-//   NOT_FOUND          nobody serves it any more
-//   PERMISSION_DENIED  it is another user's, or not shared with this one
-//   INVALID_ARGUMENT   no such text, or damaged
-//   UNIMPLEMENTED      of another release
-//   RESOURCE_EXHAUSTED the owner had no room for another peer in that time
-//   DEADLINE_EXCEEDED  the owner did not answer in that time
-//   else               why it cannot be mapped here
+//   NOT_FOUND           nobody serves it any more
+//   PERMISSION_DENIED   it is another user's, or not shared with this one
+//   INVALID_ARGUMENT    no such text, or damaged
+//   UNIMPLEMENTED       of another release
+//   RESOURCE_EXHAUSTED  the owner had no room for another peer in that time
+//   DEADLINE_EXCEEDED   the owner did not answer in that time
+//   else                why it cannot be mapped here
 VMMSHARE_API vmmshare_status
 vmmshare_memory_open(const vmmshare_driver* driver, const char* text,
                      const vmmshare_import_options* options, int64_t timeout_ns,

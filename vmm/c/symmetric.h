@@ -31,6 +31,10 @@ typedef struct vmmshare_exchange {
   vmmshare_status (*fence)(void* user, int64_t timeout_ns);
   // What `rank` put as `key` before its last fence. Writes it if `room` is
   // enough, and its size in any case. NOT_FOUND when there is nothing.
+  //
+  // Every call of vmmshare begins with the same keys again: what is put after that
+  // fence, and what an earlier call put, must not be returned for it. A store that
+  // cannot tell them apart needs another `scope` for each call.
   vmmshare_status (*get)(void* user, int32_t rank, const char* key,
                          uint8_t* value, uint64_t room, uint64_t* value_size,
                          int64_t timeout_ns);

@@ -121,15 +121,15 @@ class ImportedPool {
   // Dials the owner's endpoint, whose user must be allowed by `owners`, and
   // maps every segment of the sharing domain with `options`, those made later
   // too. Returns when the owner has welcomed this process.
-  //   INVALID_ARGUMENT   text that is no pool ticket, or damaged
-  //   UNIMPLEMENTED      a ticket or an owner of another release
-  //   NOT_FOUND          withdrawn, or nobody serves it: the owner is gone
-  //   PERMISSION_DENIED  the endpoint is not an allowed user's; it is not
-  //                      shared with this user, or not for writing
-  //   RESOURCE_EXHAUSTED the owner had no room for another peer until the
-  //                      deadline
+  //   INVALID_ARGUMENT    text that is no pool ticket, or damaged
+  //   UNIMPLEMENTED       a ticket or an owner of another release
+  //   NOT_FOUND           withdrawn, or nobody serves it: the owner is gone
+  //   PERMISSION_DENIED   the endpoint is not an allowed user's; it is not
+  //                       shared with this user, or not for writing
+  //   RESOURCE_EXHAUSTED  the owner had no room for another peer until the
+  //                       deadline
   //   DEADLINE_EXCEEDED, UNAVAILABLE, DATA_LOSS as in ReceiveAllocations
-  //   else               why a segment cannot be mapped here
+  //   else                why a segment cannot be mapped here
   static absl::StatusOr<std::unique_ptr<ImportedPool>> Subscribe(
       const platform::Driver& driver, absl::string_view ticket,
       const ImportOptions& options, Deadline deadline,
