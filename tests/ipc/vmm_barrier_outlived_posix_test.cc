@@ -32,6 +32,17 @@ int BarrierMemberThatForks(const std::vector<std::string>& args) {
 const bool kBarrierMemberThatForks =
     RegisterChild("barrier-member-that-forks", &BarrierMemberThatForks);
 
+// args: where to dial for the test, and for the barrier, which it meets once.
+int BarrierMemberThatMeetsAndForks(const std::vector<std::string>& args) {
+  const Here here;
+  const std::unique_ptr<Barrier> barrier =
+      Must(Barrier::Join(here.device, Dial(args[1]), Late()));
+  Must(barrier->MeetOnHost(Late()));
+  ForkAndWait(Dial(args[0]));
+}
+const bool kBarrierMemberThatMeetsAndForks = RegisterChild(
+    "barrier-member-that-meets-and-forks", &BarrierMemberThatMeetsAndForks);
+
 class BarrierOutlived : public IpcTest {};
 
 TEST_F(BarrierOutlived, StreamsWaitForTheEndOfWhatAKilledMemberForked) {
@@ -81,6 +92,37 @@ TEST_F(BarrierOutlived, StreamsWaitForTheEndOfWhatAKilledMemberForked) {
   other.reset();
   host.reset();
   ExpectSoon([] { return barrier::LeftAndWatched() == 0; });
+}
+
+// Nobody has the proof any more, nor asks for it.
+TEST_F(BarrierOutlived, WhenRankZeroEndsBeforeTheProofNoStreamWaitsForEver) {
+  Child host = Child::Start("barrier-host", {address(), listener_directory()});
+  platform::Channel orders = Accept();
+  const std::string there = Hear(orders);
+  Child child =
+      Child::Start("barrier-member-that-meets-and-forks", {address(), there});
+  const std::unique_ptr<Barrier> barrier =
+      Must(Barrier::Join(device, Dial(there), Late()));
+  Must(barrier->MeetOnHost(Late()));
+  platform::Channel boss = Accept();
+  Hear(boss);
+  for (const char* what : {"arrive", "leave"}) {
+    Tell(orders, what, kText);
+    EXPECT_EQ(Hear(orders), "OK");
+  }
+  const Stream stream;
+  Must(barrier->Meet(stream.get()));
+  child.Kill();
+  EXPECT_EQ(child.Wait(), Child::kKilled);
+  ExpectSoon([&] { return !barrier->status().ok(); });
+  const absl::Status lost = barrier->status();
+  EXPECT_THAT(std::string(lost.message()), HasSubstr(" has ended"));
+  EXPECT_FALSE(stream.IsIdle()) << "somebody may still write";
+  Tell(orders, "end", kText);
+  EXPECT_EQ(host.Wait(), 0);
+  ExpectSoon([&] { return stream.IsIdle(); });
+  EXPECT_EQ(barrier->status(), lost);
+  barrier->LetGo();  // Where it does not go on.
 }
 
 }  // namespace

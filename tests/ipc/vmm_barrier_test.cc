@@ -625,6 +625,10 @@ TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
       {[](platform::Channel& c) { Tell(c, "x", 7); },
        absl::StatusCode::kDataLoss, "rank 2 answered"},
       {[](platform::Channel& c) {
+         Must(c.Send(barrier::kBarrierBye, {}, {}, Late()));
+       },
+       absl::StatusCode::kUnavailable, "rank 2 did not join"},
+      {[](platform::Channel& c) {
          Must(protocol::SendError(c, protocol::kRefused,
                                   absl::ResourceExhaustedError("full"),
                                   Late()));
@@ -650,6 +654,32 @@ TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
     Must(platform::ReceiveLifeline(good, Late()));
     EXPECT_EQ(Must(good.Receive(Late())).type, barrier::kBarrierBye);
   }
+}
+
+TEST_F(BarrierTest, AMemberThatCannotJoinTellsRankZeroWhy) {
+  const auto told = [&](const std::vector<std::uint8_t>& offered,
+                        bool sends_lifeline, absl::StatusCode code) {
+    auto [host, member] = Must(platform::Channel::Pair());
+    ExpectOk(host.Send(barrier::kBarrierOffer, offered, {}, Late()));
+    // In place of the lifeline.
+    if (!sends_lifeline) Tell(host, "x", 7);
+    ExpectFails(code, Barrier::Join(device, std::move(member), Late()).status(),
+                "");
+    const platform::Message answer = Must(host.Receive(Late()));
+    EXPECT_EQ(answer.type, protocol::kRefused);
+    return protocol::DecodeError(answer.payload, "rank 1");
+  };
+  barrier::Offer offer;
+  offer.pool = served_->ticket();
+  offer.rank = 1;
+  offer.fences.resize(2);
+  std::vector<std::uint8_t> newer = EncodeOffer(offer);
+  newer[0] = 3;
+  ExpectFails(absl::StatusCode::kUnimplemented,
+              told(newer, true, absl::StatusCode::kUnimplemented),
+              "Use the same release in all ranks");
+  ExpectFails(absl::StatusCode::kDataLoss,
+              told(EncodeOffer(offer), false, absl::StatusCode::kDataLoss), "");
 }
 
 // Only rank 0 tells of others. A member that does is taken for one that ended.

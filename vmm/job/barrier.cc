@@ -16,6 +16,16 @@ namespace vmm {
 using barrier::Link;
 using barrier::NameOf;
 
+namespace {
+
+// Rank 0, which waits for a member that cannot join.
+void TellWhyNot(platform::Channel& host, const absl::Status& why) {
+  protocol::SendError(host, protocol::kRefused, why, absl::InfinitePast())
+      .IgnoreError();  // The hang-up says it otherwise.
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Barrier::State>> Barrier::State::Make(
     std::uint32_t rank) {
   absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
@@ -55,6 +65,9 @@ absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
     if (answer->type == protocol::kRefused) {
       return protocol::DecodeError(answer->payload, NameOf(link->rank));
     }
+    if (answer->type == barrier::kBarrierBye) {
+      return did_not_join(absl::UnavailableError("it left"));
+    }
     if (answer->type != barrier::kBarrierJoined) {
       return absl::DataLossError(
           absl::StrCat(NameOf(link->rank),
@@ -67,33 +80,32 @@ absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
   return StartWatchers();
 }
 
+absl::Status Barrier::State::Subscribe(const Device& device,
+                                       const barrier::Offer& offer,
+                                       Deadline deadline,
+                                       const platform::PeerPolicy& owners) {
+  RETURN_IF_ERROR(links_.front()->peer.ReceiveLifeline(deadline));
+  ASSIGN_OR_RETURN(imported_, ImportedFencePool::Subscribe(
+                                  device.driver(), offer.pool,
+                                  {.devices = {device}}, deadline, owners));
+  for (const FenceTicket& ticket : offer.fences) {
+    ASSIGN_OR_RETURN(Fence fence, imported_->Import(ticket, deadline));
+    fences_.push_back(std::move(fence));
+  }
+  return StartWatchers();
+}
+
 absl::Status Barrier::State::Join(const Device& device,
                                   const barrier::Offer& offer,
                                   std::unique_ptr<Link> host, Deadline deadline,
                                   const platform::PeerPolicy& owners) {
   links_.push_back(std::move(host));
-  RETURN_IF_ERROR(links_.front()->peer.ReceiveLifeline(deadline));
-  absl::StatusOr<std::unique_ptr<ImportedFencePool>> imported =
-      ImportedFencePool::Subscribe(device.driver(), offer.pool,
-                                   {.devices = {device}}, deadline, owners);
-  absl::Status joined = imported.status();
-  for (const FenceTicket& ticket : offer.fences) {
-    if (!joined.ok()) break;
-    absl::StatusOr<Fence> fence = (*imported)->Import(ticket, deadline);
-    joined = fence.status();
-    if (fence.ok()) fences_.push_back(*std::move(fence));
-  }
   platform::Channel& channel = links_.front()->peer.channel();
+  const absl::Status joined = Subscribe(device, offer, deadline, owners);
   if (!joined.ok()) {
-    fences_.clear();  // Before the pool.
-    protocol::SendError(channel, protocol::kRefused, joined,
-                        absl::InfinitePast())
-        .IgnoreError();  // The hang-up says it otherwise.
+    TellWhyNot(channel, joined);
     return joined;
   }
-  imported_ = *std::move(imported);
-  joined = StartWatchers();
-  if (!joined.ok()) return joined;
   RETURN_IF_ERROR(channel.Send(barrier::kBarrierJoined, {}, {}, deadline));
   return platform::SendLifeline(channel, deadline);
 }
@@ -180,7 +192,10 @@ absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Join(
                      " came where the offer of a barrier was expected"));
   }
   absl::StatusOr<barrier::Offer> offer = barrier::DecodeOffer(message->payload);
-  if (!offer.ok()) return offer.status();
+  if (!offer.ok()) {
+    TellWhyNot(link->peer.channel(), offer.status());
+    return offer.status();
+  }
   absl::StatusOr<std::unique_ptr<State>> state = State::Make(offer->rank);
   if (!state.ok()) return state.status();
   std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));

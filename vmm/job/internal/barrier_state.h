@@ -111,6 +111,9 @@ class Barrier::State : public platform::Abandonable {
     return ending_ || (left_ && NobodyIsThere());
   }
 
+  // What it takes to join.
+  absl::Status Subscribe(const Device& device, const barrier::Offer& offer,
+                         Deadline deadline, const platform::PeerPolicy& owners);
   absl::Status StartWatchers();
   // On a thread of its own, until the barrier's end.
   void Watch(barrier::Link& link);

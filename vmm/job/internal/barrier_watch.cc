@@ -124,10 +124,12 @@ void Barrier::State::LoseSight(barrier::Link& link) {
         absl::StrCat(why, ": nobody would notice the end of another member"));
     // What waits already waits for this round, or one before.
     for (std::uint32_t rank = 0; rank < size() && broken.ok(); ++rank) {
-      if (rank == rank_ || !gone_[rank].ok() ||
-          fences_[rank].WaitOnHost(round_, absl::InfinitePast()).ok()) {
-        continue;
-      }
+      if (rank == rank_) continue;
+      // The fence of one that left is abandoned. That of one that has ended is
+      // not: rank 0 was to let go once it had the proof, and is gone itself.
+      const absl::Status came =
+          fences_[rank].WaitOnHost(round_, absl::InfinitePast());
+      if (came.ok() || absl::IsAborted(came)) continue;
       broken = absl::UnavailableError(absl::StrCat(
           why, " before ", barrier::NameOf(rank), " had come to round ",
           round(), ": nobody would notice its end"));
