@@ -161,6 +161,24 @@ def test_ranks_that_do_not_come_are_named_in_time(cuda):
     assert [join() for join in joins] == [True, True]
 
 
+@pytest.mark.parametrize("size", [4, 600, 1100])
+def test_missing_ranks_of_many_are_named_by_a_store_that_takes_milliseconds(size):
+    class Whole(Store):
+        """As PyTorch's: what is less than a millisecond is left out, and 0 finds nothing."""
+
+        def wait(self, keys, timeout):
+            whole = timeout // datetime.timedelta(milliseconds=1)
+            if whole == 0:
+                raise RuntimeError("Socket Timeout")
+            super().wait(keys, datetime.timedelta(milliseconds=whole))
+
+    store = Whole()
+    for rank in set(range(size)) - {0, 2, 3}:
+        store.set(f"vmmshare/0/{rank}/here", b"here")
+    with pytest.raises(vs.errors.DeadlineExceeded, match=f"ranks 2, 3 of {size} did not come"):
+        vmmshare.job.store(store, 0, size).fence(0.2)
+
+
 def test_functions_of_the_programs_own(cuda):
     store, deleted = Store(), []
 

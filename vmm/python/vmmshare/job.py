@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import typing
 
@@ -14,7 +15,7 @@ from .errors import DeadlineExceeded, NotFound
 __all__ = ["AllGather", "KeyValues", "mpi", "store", "torch_distributed"]
 
 # How long a get() may take once the deadline has passed, and all of a fence() together: for what
-# is there, no more is needed.
+# is there, no more is needed. A store of PyTorch's takes a millisecond each at least.
 _LAST_LOOK, _LAST_LOOKS = 0.01, 1.0
 _HERE = "here"  # The key that says that a rank has come to a fence.
 # Whose keys may be in use: of the round that goes on, and of the two before it.
@@ -143,9 +144,11 @@ def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") ->
     from datetime import timedelta
 
     def get(key: str, timeout: float) -> "bytes | None":
+        # Stores take whole milliseconds and leave out the rest; 0 of them is no look at all.
+        milliseconds = max(math.ceil(timeout * 1e3), 1)
         until = time.monotonic() + timeout
         try:
-            store.wait([key], timedelta(seconds=timeout))
+            store.wait([key], timedelta(milliseconds=milliseconds))
         except RuntimeError:  # Of a wait that took its time, in whatever words.
             if time.monotonic() < until - timeout / 10:
                 raise
