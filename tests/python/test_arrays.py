@@ -148,6 +148,47 @@ def test_views(pool):
     assert part.strides == (4, 2)
 
 
+def test_a_view_begins_where_its_array_does(pool, remote):
+    """Also where that is not the beginning of its memory."""
+    with pool.empty(64, "float32") as block:
+        np.from_dlpack(block)[:] = range(64)
+        with remote.open(vs.ticket(np.from_dlpack(block)[32:36])) as theirs:
+            with theirs.view(4, "float32") as same, theirs.view(2, "float32", 8) as end:
+                assert same.ptr == theirs.ptr and end.ptr == theirs.ptr + 8
+                assert np.from_dlpack(same).tolist() == [32, 33, 34, 35]
+                with end.view(1, "float32", offset=4) as last:  # A view of a view.
+                    assert np.from_dlpack(last).tolist() == [35]
+    with vs.Allocation(nbytes=1000, host_node=0) as memory:
+        part = memory.array(4, "uint8", offset=64)
+        assert part.view(4, "uint8").ptr == part.ptr == memory.array(1, "uint8").ptr + 64
+
+
+@pytest.mark.parametrize("shape, dtype, offset, says", [
+    (17, "uint8", 0, "17 bytes from 0 on, and the array has 16"),
+    (4, "float32", 4, "16 bytes from 4 on, and the array has 16"),
+    (0, "uint8", 17, "0 bytes from 17 on, and the array has 16"),
+    (1, "uint8", 2 ** 64 - 1, "1 bytes from 18446744073709551615 on, and the array has 16"),
+    (1, "float64", 4, "4 bytes into the array are 68 into its memory, .* multiple .* 8")])
+def test_views_outside_the_array(driver, shape, dtype, offset, says):
+    """The memory has more on either side of it."""
+    with vs.Allocation(nbytes=1000, host_node=0) as memory:
+        array = memory.array(4, "float32", offset=64)
+        with pytest.raises(ValueError, match=f"no such view: .*{says}"):
+            array.view(shape, dtype, offset)
+
+
+def test_a_view_of_an_array_with_gaps_is_of_what_it_spans(driver):
+    with vs.Allocation(nbytes=1000, host_node=0) as memory:
+        array = memory._strided((2, 3), (8, 1), "uint8", 64)  # 3 bytes, 5 others, and 3.
+        assert array.view(11, "uint8").ptr == array.ptr
+        with pytest.raises(ValueError, match="12 bytes from 0 on, and the array has 11"):
+            array.view(12, "uint8")
+        none = memory._strided((0, 3), (8, 1), "uint8", 64)
+        assert none.view(0, "uint8").shape == (0,)
+        with pytest.raises(ValueError, match="1 bytes from 0 on, and the array has 0"):
+            none.view(1, "uint8")
+
+
 @pytest.mark.parametrize("shape, dtype, offset", [
     (17, "uint8", 0), (1, "uint8", 16), (4, "uint32", 4), (1, "uint16", 1), (3, "float64", 0),
     ((1 << 62, 4), "float64", 0), (-1, "uint8", 0), (1, "uint8", 2 ** 64 - 1)])

@@ -287,7 +287,9 @@ def test_ranks_cut_the_same_buffers_without_a_word(cuda):
     for memory, _, offsets, _ in parts:
         for offset in offsets:
             assert [read(cuda, memory.ptr(rank) + offset) for rank in range(3)] == [40, 41, 42]
-            assert memory.array(1, 8, "uint8", offset).ptr == memory.ptr(1) + offset
+            array = memory.array(1, 8, "uint8", offset)
+            assert array.ptr == memory.ptr(1) + offset
+            assert array.view(4, "uint8", 4).ptr == array.ptr + 4
 
 
 def test_ranks_that_cut_otherwise_are_named(cuda):

@@ -166,6 +166,11 @@ def test_what_is_refused(cuda, ends):
     buffer = writer.acquire()
     with pytest.raises(ValueError):
         buffer.array(4097, "uint8")
+    part = buffer.array(16, "uint8", 64)
+    assert part.view(4, "float32").ptr == part.ptr == buffer.array(1, "uint8").ptr + 64
+    with pytest.raises(ValueError, match="5 bytes from 12 on, and the array has 16"):
+        part.view(5, "uint8", 12)
+    part.close()
     with pytest.raises(vs.errors.FailedPrecondition, match="writer's end"):
         buffer.wait()
     writer.publish(buffer)

@@ -16,11 +16,32 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-// A view of the same memory, from `offset` bytes after its beginning on.
+// A view of the array's own bytes, from `offset` after its beginning on. An array
+// may be a part of its memory: what else is there is not the view's.
 Object<Array> View(const Array& array, nb::handle shape, nb::handle dtype,
                    std::uint64_t offset) {
   Layout layout = DenseLayout(shape, dtype, offset);
-  CheckWithin(layout, array.storage()->size);
+  const std::uint64_t size = array.storage()->size;
+  const std::uint64_t needed = SpanBytes(layout).value();
+  const std::uint64_t own = SpanBytes(array.layout()).value();
+  if (offset > own || needed > own - offset) {
+    throw nb::value_error(("no such view: it takes " + std::to_string(needed) +
+                           " bytes from " + std::to_string(offset) +
+                           " on, and the array has " + std::to_string(own) +
+                           "; expected one within the array's own elements")
+                              .c_str());
+  }
+  layout.offset += array.layout().offset;
+  const auto itemsize = static_cast<std::uint64_t>(layout.dtype->itemsize());
+  if (layout.offset % itemsize != 0) {
+    throw nb::value_error(
+        ("no such view: " + std::to_string(offset) +
+         " bytes into the array are " + std::to_string(layout.offset) +
+         " into its memory, which is no multiple of its element's " +
+         std::to_string(itemsize))
+            .c_str());
+  }
+  CheckWithin(layout, size);
   return Give(new Array(array.View(std::move(layout))));
 }
 
@@ -270,10 +291,13 @@ void DefineArray(nb::module_& module) {
           "asks; Unavailable once the owner has ended. Of a\nRemotePool's "
           "see its recalled().")
       .def_prop_ro("closed", &Array::is_closed)
-      .def("view", &View, nb::arg("shape"), nb::arg("dtype").none(),
-           nb::arg("offset") = 0,
-           "Another array in the same memory, `offset` bytes after its "
-           "beginning.\nValueError when it would leave the memory.")
+      .def(
+          "view", &View, nb::arg("shape"), nb::arg("dtype").none(),
+          nb::arg("offset") = 0,
+          "Another array in the same memory, `offset` bytes after this array's "
+          "own beginning.\nValueError when it would leave this array's "
+          "elements; of one with gaps the bytes from\nits first element to the "
+          "end of its last one.")
       .def("_cut", &Cut, nb::arg("dim"), nb::arg("begin"), nb::arg("length"))
       .def("_dlpack_unflagged", &MakeUnflaggedCapsule, nb::arg("stream").none())
       .def(

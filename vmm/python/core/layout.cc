@@ -50,6 +50,26 @@ std::vector<std::int64_t> DenseStrides(const std::vector<std::int64_t>& shape) {
   return strides;
 }
 
+std::optional<std::uint64_t> SpanBytes(const Layout& layout) {
+  std::int64_t last = 0;  // The last element; there is none in an empty array.
+  bool empty = false;
+  for (std::size_t i = 0; i < layout.shape.size(); ++i) {
+    if (layout.shape[i] == 0) empty = true;
+    std::int64_t step = 0;
+    if (__builtin_mul_overflow(std::max<std::int64_t>(layout.shape[i] - 1, 0),
+                               layout.strides[i], &step) ||
+        __builtin_add_overflow(last, step, &last)) {
+      return std::nullopt;
+    }
+  }
+  std::int64_t end = 0;
+  if (__builtin_add_overflow(last, 1, &end) ||
+      __builtin_mul_overflow(end, layout.dtype->itemsize(), &end)) {
+    return std::nullopt;
+  }
+  return empty ? 0 : static_cast<std::uint64_t>(end);
+}
+
 std::string WhyOutside(const Layout& layout, std::uint64_t size) {
   const std::int64_t itemsize = layout.dtype->itemsize();
   if (!DenseBytes(layout.shape, itemsize).has_value()) {
@@ -61,26 +81,12 @@ std::string WhyOutside(const Layout& layout, std::uint64_t size) {
            " bytes, which is no multiple of its element's " +
            std::to_string(itemsize);
   }
-  // The last element; there is none in an empty array.
-  std::int64_t last = 0;
-  bool empty = false;
-  for (std::size_t i = 0; i < layout.shape.size(); ++i) {
-    const std::int64_t stride = layout.strides[i];
+  for (const std::int64_t stride : layout.strides) {
     if (stride < 0) return "a stride is below 0";
-    if (layout.shape[i] == 0) empty = true;
-    std::int64_t step = 0;
-    if (__builtin_mul_overflow(std::max<std::int64_t>(layout.shape[i] - 1, 0),
-                               stride, &step) ||
-        __builtin_add_overflow(last, step, &last)) {
-      return "its shape and strides overflow";
-    }
   }
-  std::int64_t end = 0;
-  if (__builtin_add_overflow(last, 1, &end) ||
-      __builtin_mul_overflow(end, itemsize, &end)) {
-    return "its shape and strides overflow";
-  }
-  const std::uint64_t needed = empty ? 0 : static_cast<std::uint64_t>(end);
+  const std::optional<std::uint64_t> span = SpanBytes(layout);
+  if (!span.has_value()) return "its shape and strides overflow";
+  const std::uint64_t needed = *span;
   if (layout.offset > size || needed > size - layout.offset) {
     return "it takes " + std::to_string(needed) + " bytes from " +
            std::to_string(layout.offset) + " on, and the block has " +

@@ -32,6 +32,11 @@ std::optional<std::uint64_t> DenseBytes(const std::vector<std::int64_t>& shape,
 // Row-major. REQUIRES: DenseBytes() has a value.
 std::vector<std::int64_t> DenseStrides(const std::vector<std::int64_t>& shape);
 
+// From the first byte of the first element to the last byte of the last one; 0
+// where there is none. Nothing when it overflows. REQUIRES: neither lengths nor
+// strides below 0.
+std::optional<std::uint64_t> SpanBytes(const Layout& layout);
+
 // Empty when every element lies within `size` bytes and where its type may lie;
 // otherwise what is wrong. Total: no value of the layout overflows.
 std::string WhyOutside(const Layout& layout, std::uint64_t size);
