@@ -1,5 +1,6 @@
 """Two processes."""
 
+import threading
 import time
 
 import numpy as np
@@ -164,6 +165,38 @@ def test_the_end_of_its_owner_ends_a_wait_for_a_fence(driver, peer):
         fence.wait(1, timeout=None)  # It was signalled before.
         with pytest.raises(vs.errors.Unavailable):
             theirs.check()
+
+
+@pytest.mark.parametrize("where, take", [
+    ("host_node=0", lambda array, address: np.from_dlpack(array)),
+    ("host_node=0", lambda array, address: np.from_dlpack(array.view(2, "uint8", 1))),
+    ("host_node=0", lambda array, address: vs.weights.put("late", {"a": array}, host_node=0,
+                                                          address=address, timeout=None)),
+    ("device=0", lambda array, address: vs.serve_array(array, copy=True, timeout=None))],
+    ids=["from_dlpack", "a view", "weights.put", "serve_array"])
+def test_the_end_of_who_fills_an_array_ends_the_wait_for_it(cuda, keeper, peer, where, take):
+    """Its fence is never signalled."""
+    peer(f"pool, fences = vs.Pool({where}), vs.FencePool()")
+    peer("served, fence, array = (vs.serve(pool), vs.serve(fences)), fences.new(), "
+         "pool.empty(3, 'uint8')")
+    texts, tickets = peer("[str(one) for one in served], (array.ticket(), fence.ticket())")
+    ended = []
+
+    def work():
+        try:
+            take(array, keeper.address)
+            ended.append("taken")
+        except Exception as error:
+            ended.append(type(error))
+
+    with vs.connect(texts[0]) as remote, vs.connect_fences(texts[1]) as fences:
+        array = remote.open(tickets[0], fence=fences.open(tickets[1]), value=1)
+        thread = threading.Thread(target=work, daemon=True)  # It may wait for ever.
+        thread.start()
+        peer.kill()
+        thread.join(60)
+        assert ended == [vs.errors.Unavailable]
+        array.close()
 
 
 def test_an_allocation_knows_who_holds_it_and_calls_them_back(driver, peer):

@@ -183,8 +183,11 @@ void CheckStream(std::int64_t stream) {
       "stream of your own, or 1, the legacy default stream");
 }
 
-void Array::After(std::shared_ptr<vmmshare_fence> fence, std::uint64_t value) {
+void Array::After(std::shared_ptr<vmmshare_fence> fence,
+                  std::shared_ptr<vmmshare_fence_pool> pool,
+                  std::uint64_t value) {
   fence_ = std::move(fence);
+  fence_pool_ = std::move(pool);
   fence_value_ = value;
 }
 
@@ -203,9 +206,7 @@ void Array::Order(void* stream) const {
 
 void Array::Await(std::int64_t timeout_ns) const {
   if (fence_ == nullptr) return;
-  WaitInSlices(timeout_ns, [&](std::int64_t slice, vmmshare_error** error) {
-    return vmmshare_fence_wait_host(fence_.get(), fence_value_, slice, error);
-  });
+  WaitForFence(fence_.get(), fence_pool_.get(), fence_value_, timeout_ns);
 }
 
 Object<Array> MakeArray(std::shared_ptr<Storage> storage, Layout layout) {
@@ -330,7 +331,8 @@ void DefineArray(nb::module_& module) {
            nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
            "DLPack's capsule. `stream` is the consumer's: it waits for the "
            "fence that the\narray was opened with, and the memory goes back "
-           "after what is on it.")
+           "after what is on it. For memory of the host\nthis thread waits: "
+           "Unavailable once who serves the fence has ended.")
       .def("__dlpack_device__",
            [](const Array& a) {
              const DLDevice device = a.storage()->place.device;

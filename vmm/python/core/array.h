@@ -28,11 +28,14 @@ class Array {
   std::uint64_t address() const { return storage()->address + layout_.offset; }
 
   // Contents are complete once `fence` has reached `value`: whoever takes the
-  // array waits for that, on its stream if it has one.
-  void After(std::shared_ptr<vmmshare_fence> fence, std::uint64_t value);
+  // array waits for that, on its stream if it has one. `pool` is the fence's, by
+  // which the host learns that nobody signals it any more; null for one of an
+  // array of fences.
+  void After(std::shared_ptr<vmmshare_fence> fence,
+             std::shared_ptr<vmmshare_fence_pool> pool, std::uint64_t value);
   // Makes `stream` wait for that; a null one is the host.
   void Order(void* stream) const;
-  // This thread waits for it, so long at most.
+  // This thread waits for it, so long at most. Raises as WaitForFence().
   void Await(std::int64_t timeout_ns) const;
 
   // The same memory as another array, complete at the same time.
@@ -44,7 +47,8 @@ class Array {
  private:
   std::shared_ptr<Storage> storage_;
   Layout layout_;
-  std::shared_ptr<vmmshare_fence> fence_;
+  std::shared_ptr<vmmshare_fence_pool> fence_pool_;
+  std::shared_ptr<vmmshare_fence> fence_;  // Goes before its pool.
   std::uint64_t fence_value_ = 0;
 };
 

@@ -275,10 +275,7 @@ vmmshare_status WaitASlice(vmmshare_fence* fence,
 
 void WaitOnHost(const Fence& self, std::uint64_t value, nb::handle timeout) {
   const auto fence = self.handle.shared();
-  WaitInSlices(
-      NanosecondsOf(timeout), [&](std::int64_t slice, vmmshare_error** error) {
-        return WaitASlice(fence.get(), self.pool.get(), value, slice, error);
-      });
+  WaitForFence(fence.get(), self.pool.get(), value, NanosecondsOf(timeout));
 }
 
 std::uint64_t Value(const Fence& self) {
@@ -296,6 +293,13 @@ void Abandon(const Fence& self) {
 }
 
 }  // namespace
+
+void WaitForFence(vmmshare_fence* fence, const vmmshare_fence_pool* pool,
+                  std::uint64_t value, std::int64_t timeout_ns) {
+  WaitInSlices(timeout_ns, [&](std::int64_t slice, vmmshare_error** error) {
+    return WaitASlice(fence, pool, value, slice, error);
+  });
+}
 
 std::shared_ptr<vmmshare_fence> Fence::kept() const {
   struct Both {

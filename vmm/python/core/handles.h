@@ -158,6 +158,12 @@ struct Fence {
   std::shared_ptr<vmmshare_fence> kept() const;
 };
 
+// This thread waits until `fence` has reached `value`, so long at most. Raises
+// Unavailable once the owner of `pool`, which it is of, serves it no more. A fence
+// of an array has none: null, and its wait ends by `timeout_ns` alone.
+void WaitForFence(vmmshare_fence* fence, const vmmshare_fence_pool* pool,
+                  std::uint64_t value, std::int64_t timeout_ns);
+
 // Where what is at `address` is used, as the driver says; raises for what no array
 // can be made of.
 struct Located {

@@ -87,7 +87,8 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   Object<Array> array = MakeArray(storages.front(), std::move(ticket.layout));
   if (!fence.is_none()) {
     if (!nb::isinstance<Fence>(fence)) RefuseType("fence", fence, "a Fence");
-    nb::cast<Array&>(array).After(nb::cast<Fence&>(fence).kept(), value);
+    const Fence& given = nb::cast<const Fence&>(fence);
+    nb::cast<Array&>(array).After(given.kept(), given.pool, value);
   }
   return array;
 }

@@ -177,7 +177,8 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
     array of the host or without elements, or for legacy and copy both. DeadlineExceeded for a
-    fence that does not come, or a stream that is not done.
+    fence that does not come, or a stream that is not done. Unavailable once who serves the fence
+    has ended.
     """
     if legacy and copy:
         raise ValueError("either legacy=True, which serves it where it is, or copy=True")

@@ -101,7 +101,8 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     that has gaps, as a slice has, and is not PyTorch's, of a device or of a type that NumPy has
     not, as bfloat16: TensorSet.torch() has those of a set as PyTorch's. The GPU must be done with
     what it writes to them; for PyTorch's this waits, for what a library joins for Fused, and for
-    the fences that Arrays were opened with, `timeout` seconds at most: DeadlineExceeded.
+    the fences that Arrays were opened with, `timeout` seconds at most: DeadlineExceeded, or
+    Unavailable once who serves such a fence has ended.
     host_node: on that NUMA node of the host instead of the device. checksum: for verify(), also of
     what was on a device, which takes it. shard: what this rank takes of each; its metadata say
     which one it was.
