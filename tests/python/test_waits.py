@@ -226,6 +226,38 @@ def test_times_of_a_recall_that_make_no_sense(pool, remote, within):
         pool.recall(within=within)
 
 
+@pytest.mark.parametrize("value, says", [
+    (None, "a fence without a value orders nothing: expected fence and value both"),
+    (-1, "value -1 is none that a fence reaches: expected 0 to 281474976710655"),
+    (2 ** 48, "value 281474976710656 is none that a fence reaches: expected 0 to 281474976710655")])
+def test_a_fence_comes_with_a_value_that_it_reaches(pool, remote, fence, value, says):
+    more = {} if value is None else {"value": value}
+    with pool.empty(3, "int8") as own:
+        with pytest.raises(ValueError, match=says):
+            remote.open(own.ticket(), fence=fence, **more)
+        assert pool.leases() == []  # Nothing was imported.
+
+
+@pytest.mark.parametrize("value", [0, 7])
+def test_a_value_comes_with_a_fence(pool, remote, value):
+    with pool.empty(3, "int8") as own:
+        with pytest.raises(ValueError, match=f"value {value} without a fence orders nothing"):
+            remote.open(own.ticket(), value=value)
+        with remote.open(own.ticket(), fence=None, value=None) as theirs:
+            theirs.__dlpack__(max_version=(1, 0))
+
+
+def test_every_value_that_a_fence_reaches_may_be_waited_for(pool, remote, fence):
+    with pool.empty(3, "int8") as own:
+        with remote.open(own.ticket(), fence=fence, value=0) as theirs:
+            theirs.__dlpack__(max_version=(1, 0))
+        with remote.open(own.ticket(), fence=fence, value=2 ** 48 - 1) as theirs:
+            fence.signal(2 ** 48 - 1)
+            theirs.__dlpack__(max_version=(1, 0))
+    with pytest.raises(ValueError, match="expected at most 281474976710655"):
+        fence.wait(2 ** 48, timeout=0)  # The fence's own word.
+
+
 def test_a_view_waits_for_the_fence_of_its_array(pool, remote, fence):
     with pool.empty(3, "int8") as own, remote.open(own.ticket(), fence=fence, value=1) as theirs:
         with theirs.view(2, "int8", 1) as view:

@@ -1,7 +1,9 @@
 #include "vmm/python/core/remote_pool.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,8 +74,41 @@ std::vector<std::shared_ptr<Storage>> RemotePool::Import(
 
 namespace {
 
+// The largest value that a fence reaches: Fence.wait() refuses what is above.
+constexpr std::int64_t kMaxFenceValue = (std::int64_t{1} << 48) - 1;
+
+// Null for none. TypeError for what is no fence. ValueError for a fence without a
+// value or a value without a fence, which would order nothing, and for a value
+// that no fence reaches, for which whoever takes the array would fail.
+const Fence* FenceOf(nb::handle fence, std::optional<std::int64_t> value) {
+  if (!fence.is_none() && !nb::isinstance<Fence>(fence)) {
+    RefuseType("fence", fence, "a Fence");
+  }
+  if (fence.is_none()) {
+    if (!value.has_value()) return nullptr;
+    throw nb::value_error(("value " + std::to_string(*value) +
+                           " without a fence orders nothing: expected fence "
+                           "and value both, or neither")
+                              .c_str());
+  }
+  if (!value.has_value()) {
+    throw nb::value_error(
+        "a fence without a value orders nothing: expected fence and value "
+        "both, or neither. Pass the value that the fence has once the contents "
+        "are complete.");
+  }
+  if (*value < 0 || *value > kMaxFenceValue) {
+    throw nb::value_error(("value " + std::to_string(*value) +
+                           " is none that a fence reaches: expected 0 to " +
+                           std::to_string(kMaxFenceValue))
+                              .c_str());
+  }
+  return &nb::cast<const Fence&>(fence);
+}
+
 Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
-                   nb::handle fence, std::uint64_t value) {
+                   nb::handle fence, std::optional<std::int64_t> value) {
+  const Fence* const after = FenceOf(fence, value);
   std::string_view rest(bytes.c_str(), bytes.size());
   ArrayTicket ticket;
   const Refusal wrong = DecodeArrayTicket(&rest, &ticket);
@@ -85,10 +120,9 @@ Object<Array> Open(RemotePool& self, const nb::bytes& bytes, nb::handle timeout,
   const auto storages = self.Import(ticket.block, 1, NanosecondsOf(timeout));
   CheckFits(ticket.layout, *storages.front());
   Object<Array> array = MakeArray(storages.front(), std::move(ticket.layout));
-  if (!fence.is_none()) {
-    if (!nb::isinstance<Fence>(fence)) RefuseType("fence", fence, "a Fence");
-    const Fence& given = nb::cast<const Fence&>(fence);
-    nb::cast<Array&>(array).After(given.kept(), given.pool, value);
+  if (after != nullptr) {
+    nb::cast<Array&>(array).After(after->kept(), after->pool,
+                                  static_cast<std::uint64_t>(*value));
   }
   return array;
 }
@@ -149,14 +183,15 @@ void DefineRemotePool(nb::module_& module) {
       "again by its\nowner until it is gone here, or this process has ended.");
   type.def("open", &Open, nb::arg("ticket"), nb::kw_only(),
            nb::arg("timeout").none() = 10.0,
-           nb::arg("fence").none() = nb::none(), nb::arg("value") = 0,
+           nb::arg("fence").none() = nb::none(), nb::arg("value") = nb::none(),
            "The array of a ticket. `timeout` in seconds, None for ever, for "
            "memory that is on\nits way. `fence` and `value`: its contents are "
            "complete when the fence has reached\nthat; whoever takes the array "
            "waits for it, a consumer with a stream on its stream.\n\n"
            "InvalidArgument: no ticket, or of another pool. "
            "FailedPrecondition: the array is\ngone. Unavailable: the owner "
-           "ended before its memory came.")
+           "ended before its memory came. ValueError: `fence` or\n`value` "
+           "alone, or a value that no fence reaches.")
       .def_prop_ro("writable", &RemotePool::writable)
       .def_prop_ro(
           "weakness", &Weakness,
