@@ -192,6 +192,54 @@ def test_what_is_no_tensor_is_refused_and_changes_nothing(keeper):
             weights["other"]
 
 
+class Raises:
+    """An array whose library refuses to share it."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **_):
+        raise self.error
+
+
+def interface(**has):
+    return types.SimpleNamespace(__cuda_array_interface__=has)
+
+
+class OfTheLibrary(ValueError):
+    pass
+
+
+@pytest.mark.parametrize("take", [
+    lambda arrays, address: vs.weights.put("y", arrays, address=address, **HOST),
+    lambda arrays, address: vs.share_all(arrays)], ids=["put", "share_all"])
+@pytest.mark.parametrize("array, error, says, why", [
+    (np.ones(3, ">f4"), BufferError, "DLPack only supports native byte order", BufferError),
+    (Raises(BufferError("why")), BufferError, "why$", BufferError),
+    (Raises(ValueError("%s 100%")), ValueError, "%s 100%$", ValueError),
+    (Raises(TypeError("why")), TypeError, "why$", TypeError),
+    (interface(), KeyError, "'typestr'", KeyError),
+    (interface(typestr="<f4", shape=(1.5,)), TypeError, "'float' object", TypeError),
+    (interface(typestr=3), TypeError, "another type than expected", type(None)),
+    (interface(typestr="<f4", shape=(1,), data=(-1, False)), TypeError, "out of range", type(None))],
+    ids=["byte order", "buffer", "value", "type", "no typestr", "shape", "typestr", "data"])
+def test_an_array_that_its_library_does_not_share_is_named(keeper, take, array, error, says, why):
+    with pytest.raises(error, match=f"array 'layer.1.w': .*{says}") as raised:
+        take({"layer.1.w": array}, keeper.address)
+    assert type(raised.value) is error and type(raised.value.__cause__) is why
+
+
+@pytest.mark.parametrize("error", [OfTheLibrary("why"), RuntimeError("why"), MemoryError("why")],
+                         ids=repr)
+def test_an_error_of_the_librarys_own_type_passes_as_it_is(driver, error):
+    with pytest.raises(type(error)) as raised:
+        vs.share_all({"layer.1.w": Raises(error)})
+    assert raised.value is error
+
+
 def test_verify_finds_what_was_written_afterwards(keeper):
     put(keeper, 1)
     with vs.keeper.attach("model/tp0", address=keeper.address) as memory:

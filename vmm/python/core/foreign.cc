@@ -85,28 +85,21 @@ std::uint64_t ReadInterface(const std::string& which, nb::handle interface,
   return nb::cast<std::uint64_t>(interface["data"][0]);
 }
 
-}  // namespace
-
-bool ReadTensor(const DLTensor& tensor, std::uint64_t* address, Layout* layout,
-                DLDevice* device) {
-  layout->dtype = FindDType(tensor.dtype);
-  if (layout->dtype == nullptr || tensor.ndim < 0 ||
-      static_cast<std::size_t>(tensor.ndim) > kMaxDimensions) {
-    return false;
+// Raises what the array's library raised anew, of the same type and from it, with
+// `which` before its text: of many arrays the program is to know which one it was.
+// What is of a type of the library's own says more by that, and passes as it is.
+void RaiseNamed(const std::string& which, nb::python_error& raised) {
+  for (PyObject* const type :
+       {PyExc_BufferError, PyExc_KeyError, PyExc_TypeError, PyExc_ValueError}) {
+    if (raised.type().ptr() != type) continue;
+    const std::string text = which + ": " + Utf8(nb::str(raised.value()));
+    nb::raise_from(raised, type, "%s", text.c_str());
   }
-  layout->shape.assign(tensor.shape, tensor.shape + tensor.ndim);
-  if (tensor.strides != nullptr) {
-    layout->strides.assign(tensor.strides, tensor.strides + tensor.ndim);
-  } else {
-    layout->strides = DenseStrides(layout->shape);
-  }
-  *device = tensor.device;
-  *address = reinterpret_cast<std::uint64_t>(tensor.data) + tensor.byte_offset;
-  return true;
 }
 
-std::uint64_t ReadForeign(const std::string& which, nb::handle object,
-                          Layout* layout, DLDevice* device, nb::object* kept) {
+// As ReadForeign(), but for what the object's library raises.
+std::uint64_t AskForeign(const std::string& which, nb::handle object,
+                         Layout* layout, DLDevice* device, nb::object* kept) {
   std::uint64_t address = 0;
   layout->offset = 0;
   // PyTorch hands these out all the same, and refuses lazy conjugates itself.
@@ -149,6 +142,41 @@ std::uint64_t ReadForeign(const std::string& which, nb::handle object,
   }
   // Libraries differ in what they say of memory that nobody asks for.
   return layout->elements() == 0 ? 0 : address;
+}
+
+}  // namespace
+
+bool ReadTensor(const DLTensor& tensor, std::uint64_t* address, Layout* layout,
+                DLDevice* device) {
+  layout->dtype = FindDType(tensor.dtype);
+  if (layout->dtype == nullptr || tensor.ndim < 0 ||
+      static_cast<std::size_t>(tensor.ndim) > kMaxDimensions) {
+    return false;
+  }
+  layout->shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  if (tensor.strides != nullptr) {
+    layout->strides.assign(tensor.strides, tensor.strides + tensor.ndim);
+  } else {
+    layout->strides = DenseStrides(layout->shape);
+  }
+  *device = tensor.device;
+  *address = reinterpret_cast<std::uint64_t>(tensor.data) + tensor.byte_offset;
+  return true;
+}
+
+std::uint64_t ReadForeign(const std::string& which, nb::handle object,
+                          Layout* layout, DLDevice* device, nb::object* kept) {
+  try {
+    return AskForeign(which, object, layout, device, kept);
+  } catch (nb::python_error& raised) {
+    RaiseNamed(which, raised);
+    throw;
+  } catch (const nb::cast_error&) {
+    throw nb::type_error(
+        (which + ": what it says of itself has another type than expected, or "
+                 "is out of range")
+            .c_str());
+  }
 }
 
 }  // namespace vmm::python

@@ -23,7 +23,8 @@ bool ReadTensor(const DLTensor& tensor, std::uint64_t* address, Layout* layout,
 // stream. `which` names the object in messages: TypeError for one that is no
 // array or of a type that is not known, ValueError for one whose strides are
 // below 0 or no multiples of its elements, and for a lazy negative of PyTorch's,
-// which its memory does not tell.
+// which its memory does not tell. A BufferError, KeyError, TypeError or ValueError
+// of the object's own is raised anew with that name.
 // The address is good while the capsule is there that `kept`, if given, becomes:
 // memory may be made for it.
 std::uint64_t ReadForeign(const std::string& which, nanobind::handle object,
