@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -686,6 +687,81 @@ TEST_F(KeptSetTest, OfTwoWritersOneIsToldThatItWasTooLate) {
   EXPECT_TRUE(absl::IsNotFound(
       client.Replace("other", memory.shareable(), first, Late())));
   ExpectFilled(Must(Attach(client)).set, 2);
+}
+
+// What others do between the look at what is kept and the keeper's answer.
+class RacedSetTest : public KeptSetTest {
+ protected:
+  // Publishes while `others` come in between.
+  absl::Status PublishWhile(const std::function<void()>& others) {
+    const TensorLayout layout = LayoutOf();
+    const Allocation memory = Make(layout.size());
+    DriverFaults faults;
+    TensorSetWriter writer = Must(TensorSetWriter::Begin(
+        FaultyDriver(driver(), &faults), memory.address(),
+        memory.requested_size(), layout));
+    Must(FillSet(writer, 7));
+    KeeperClient client = Client();
+    // Sealing waits for the device, and comes after the look.
+    faults.Arm({.entry = "cuStreamSynchronize",
+                .result = CUDA_SUCCESS,
+                .then = others});
+    absl::Status published =
+        PublishTensorSet(client, kName, memory.shareable(), writer, Late())
+            .status();
+    EXPECT_EQ(faults.Disarm().fired, 1u);
+    EXPECT_FALSE(
+        writer.is_sealed());  // The set is nobody's: it may come again.
+    return published;
+  }
+};
+
+TEST_F(RacedSetTest, OfTwoThatPublishTheFirstOneIsToldThatItWasTooLate) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient other = Client();
+  EXPECT_TRUE(absl::IsNotFound(Attach(other).status()));
+  const absl::Status late =
+      PublishWhile([&] { Must(PublishFilled(other, device, 1)); });
+  EXPECT_TRUE(absl::IsAborted(late)) << late;
+  EXPECT_THAT(Text(late), AllOf(HasSubstr(kName), HasSubstr("publish again")));
+  ExpectFilled(Must(Attach(other)).set, 1);
+  EXPECT_EQ(Must(PublishFilled(other, device, 2)), 2u);
+}
+
+TEST_F(RacedSetTest, ASetThatIsDroppedMeanwhileIsPublishedAnew) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient other = Client();
+  Must(PublishFilled(other, device, 1));
+  const absl::Status late =
+      PublishWhile([&] { Must(other.Drop(kName, Late())); });
+  EXPECT_TRUE(absl::IsAborted(late)) << late;
+  EXPECT_THAT(Text(late), AllOf(HasSubstr(kName), HasSubstr("dropped"),
+                                HasSubstr("publish again")));
+  EXPECT_EQ(server->names(), 0u);
+  EXPECT_EQ(Must(PublishFilled(other, device, 2)), 1u);
+}
+
+// To publish again would change nothing.
+TEST_F(RacedSetTest, ANameThatIsTakenForSomethingElseIsTaken) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient other = Client();
+  EXPECT_TRUE(absl::IsNotFound(Attach(other).status()));
+  const Allocation pattern = MakePattern(kGranule, 1);
+  const absl::Status taken = PublishWhile(
+      [&] { Must(other.Put(kName, pattern.shareable(), Late())); });
+  EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+  Must(other.Drop(kName, Late()));
+  // Nor while it is being made.
+  KeeperClient client = Client();
+  EXPECT_TRUE(absl::IsNotFound(Attach(client).status()));
+  Must(other.AttachOrCreate(
+      kName, kGranule, driver(), {},
+      [&]() -> absl::StatusOr<Allocation> {
+        const absl::Status made = PublishFilled(client, device, 1).status();
+        EXPECT_TRUE(absl::IsAlreadyExists(made)) << made;
+        return MakePattern(kGranule, 1);
+      },
+      Late()));
 }
 
 TEST_F(KeptSetTest, ManyWritersAndReadersSeeWholeGenerationsInOrder) {

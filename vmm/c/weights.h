@@ -170,7 +170,8 @@ vmmshare_weights_seal(vmmshare_weights_writer* writer, uint64_t generation,
                       uint32_t flags, vmmshare_error** error);
 // Completes it as the generation after the one that the keeper has under the name,
 // and has the keeper put it in the place of that. ABORTED when another writer was
-// faster, FAILED_PRECONDITION when something else is kept under the name. What
+// faster, with the first set too, or that one was dropped meanwhile;
+// FAILED_PRECONDITION when something else is kept under the name. What
 // VMMSHARE_WEIGHTS_CHECKSUM_ALL takes comes before, and does not count in
 // `timeout_ns`. What the keeper refused may be written to and published again; where
 // its answer did not come the writer stays sealed, for others may have the set.

@@ -59,6 +59,15 @@ absl::StatusOr<KeptTensorSet> AttachTensorSet(
 
 namespace {
 
+// The set that is there, for its manifest.
+absl::StatusOr<KeptTensorSet> AttachBefore(KeeperClient& keeper,
+                                           absl::string_view name,
+                                           const platform::Driver& driver,
+                                           Deadline deadline) {
+  return AttachTensorSet(keeper, name, driver,
+                         {.import = {.host_access = Access::kRead}}, deadline);
+}
+
 // `is_ours`: whether nobody has the memory after an error.
 absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
                                       absl::string_view name,
@@ -77,8 +86,7 @@ absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
         name);
   }
   absl::StatusOr<KeptTensorSet> before =
-      AttachTensorSet(keeper, name, writer.driver(),
-                      {.import = {.host_access = Access::kRead}}, deadline);
+      AttachBefore(keeper, name, writer.driver(), deadline);
   if (before.ok()) {
     const std::uint64_t last = before->set.manifest().generation;
     if (last == std::numeric_limits<std::uint64_t>::max()) {
@@ -96,7 +104,19 @@ absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
   absl::Status kept = keeper.Replace(name, memory, replaced, deadline);
   if (kept.ok()) return seal.generation;
   *is_ours = IsRefused(kept);
-  return kept;
+  if (replaced.has_value() && absl::IsNotFound(kept)) {
+    return About(absl::AbortedError("the set that was to be replaced was "
+                                    "dropped meanwhile: publish again"),
+                 name);
+  }
+  if (replaced.has_value() || !absl::IsAlreadyExists(kept)) return kept;
+  // A set that came first is another writer's. Who has the name for something
+  // else has taken it.
+  if (!AttachBefore(keeper, name, writer.driver(), deadline).ok()) return kept;
+  return About(
+      absl::AbortedError("another writer published the first set meanwhile: "
+                         "attach that, or publish again"),
+      name);
 }
 
 }  // namespace

@@ -268,8 +268,8 @@ class TensorSet {
 //   FAILED_PRECONDITION  something that is no tensor set is kept under the name, or
 //                        one of the last generation that there is; `memory` has
 //                        another size than the writer's
-//   ABORTED              another writer was faster: attach its set, or publish
-//                        anew
+//   ABORTED              another writer was faster, with the first set too: attach
+//                        its set, or publish anew; or the set was dropped meanwhile
 //   else                 as KeeperClient::Replace
 // After an error the writer is open again, without what TakeChecksums() took, unless
 // it was sealed before or somebody may have the set: the keeper's answer did not

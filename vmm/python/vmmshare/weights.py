@@ -107,9 +107,10 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     what was on a device, which takes it. shard: what this rank takes of each; its metadata say
     which one it was.
 
-    Returns the generation, 1 for the first. Aborted when another process put one meanwhile,
-    FailedPrecondition when what is under the name is no set, ResourceExhausted when it does not
-    fit beside the old one. The old set is there until the new one is complete.
+    Returns the generation, 1 for the first. Aborted when another process put one meanwhile, or
+    dropped the old one, FailedPrecondition when what is under the name is no set,
+    ResourceExhausted when it does not fit beside the old one. The old set is there until the new
+    one is complete.
     """
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
