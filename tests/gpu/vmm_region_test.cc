@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -216,6 +217,24 @@ TEST_F(RegionTest, ARestoreThatFailsLeavesAllOfItReleased) {
     EXPECT_EQ(now.kept, bytes_);
     ExpectFree(before);  // What was made already is given back.
   }
+  Must(region.Restore());
+  ExpectAllFive();
+}
+
+TEST_F(RegionTest, ARestoreThatThrowsLeavesAllOfItReleased) {
+  RestorableRegion& region = Failing();
+  FillFive(region);
+  Must(region.Release(Keep::kHostMemory));
+  const std::uint64_t before = FreeMemory();
+  faults_.Arm({.point = {.nth = 2}, .entry = "cuMemcpyHtoDAsync", .then = [] {
+                 throw std::bad_alloc();
+               }});
+  EXPECT_THROW(region.Restore().IgnoreError(), std::bad_alloc);
+  EXPECT_EQ(faults_.Disarm().fired, 1u);
+  const RestorableRegionStatistics now = region.statistics();
+  EXPECT_TRUE(now.is_released);
+  EXPECT_EQ(now.kept, bytes_);
+  ExpectFree(before);
   Must(region.Restore());
   ExpectAllFive();
 }

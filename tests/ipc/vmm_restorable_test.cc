@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/fill_graph.h"
 #include "tests/ipc/restorable_ipc_test.h"
+#include "tests/support/driver_faults.h"
 #include "vmm/share/ticket.h"
 
 namespace vmm::testing {
@@ -282,6 +284,41 @@ TEST_F(Restorable, AFillThatFailsLeavesItReleasedAndWhatWasKeptIsKept) {
   ExpectFree(before + kGranule);
   Must(memory.Restore());
   ExpectPattern(memory.address(), kGranule, 1);
+}
+
+// Nothing that is thrown leaves it in between.
+TEST_F(Restorable, AFillThatThrowsLeavesItReleasedAndWhatWasKeptIsKept) {
+  RestorableAllocation memory = MakeRestorable(1);
+  const std::uint64_t before = FreeMemory();
+  Must(memory.Release(Keep::kHostMemory, Late()));
+  const auto throws = [](const Allocation&) -> absl::Status {
+    throw std::bad_alloc();
+  };
+  EXPECT_THROW(memory.Restore(throws).IgnoreError(), std::bad_alloc);
+  EXPECT_TRUE(memory.is_released());
+  ExpectFree(before + kGranule);
+  Must(memory.Restore());
+  ExpectPattern(Open(memory).address(), kGranule, 1);
+}
+
+TEST_F(Restorable, AReleaseThatThrowsLeavesItServed) {
+  DriverFaults faults;
+  const Device there =
+      Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
+  RestorableAllocation memory = Must(RestorableAllocation::Share(
+      endpoint(), Must(Allocation::Create(there, {.size = kGranule}))));
+  WritePattern(memory.address(), kGranule, 1);
+  faults.Arm({.entry = "cuMemcpyDtoHAsync", .then = [] {
+                throw std::bad_alloc();  // As the host has no memory left.
+              }});
+  EXPECT_THROW(memory.Release(Keep::kHostMemory, Late()).IgnoreError(),
+               std::bad_alloc);
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_FALSE(memory.is_released());
+  ExpectPattern(Open(memory).address(), kGranule, 1);
+  Must(memory.Release(Keep::kHostMemory, Late()));
+  Must(memory.Restore());
+  ExpectPattern(Open(memory).address(), kGranule, 1);
 }
 
 TEST_F(Restorable, ADeviceThatIsFullLeavesItReleased) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
@@ -34,11 +35,6 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
     } else {
       requested_size = std::get<RestorableImport>(memory).requested_size();
     }
-  }
-
-  void NoteWhetherReleased() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    released =
-        std::visit([](const auto& it) { return it.is_released(); }, memory);
   }
 
   // Of own memory; goes after that.
@@ -223,17 +219,18 @@ vmmshare_status vmmshare_restorable_release(vmmshare_restorable* restorable,
     RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_release"));
     const vmm::platform::MutexLock lock(restorable->mutex);
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
+    auto* theirs = std::get_if<RestorableImport>(&restorable->memory);
+    // Whatever is returned or thrown.
+    const absl::Cleanup note = [&] {
+      restorable->released =
+          own != nullptr ? own->is_released() : theirs->is_released();
+    };
     RETURN_IF_ERROR(vmm::c::CheckBits(
         flags, own == nullptr ? 0 : VMMSHARE_KEEP_NOTHING, "flags"));
     const vmm::Keep keep = (flags & VMMSHARE_KEEP_NOTHING) != 0
                                ? vmm::Keep::kNothing
                                : vmm::Keep::kHostMemory;
-    absl::Status done =
-        own != nullptr
-            ? own->Release(keep, deadline)
-            : std::get<RestorableImport>(restorable->memory).Release();
-    restorable->NoteWhetherReleased();
-    return done;
+    return own != nullptr ? own->Release(keep, deadline) : theirs->Release();
   });
 }
 
@@ -251,16 +248,17 @@ vmmshare_status vmmshare_restorable_restore(
     RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_restore"));
     const vmm::platform::MutexLock lock(restorable->mutex);
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
+    auto* theirs = std::get_if<RestorableImport>(&restorable->memory);
+    // Whatever is returned or thrown.
+    const absl::Cleanup note = [&] {
+      restorable->released =
+          own != nullptr ? own->is_released() : theirs->is_released();
+    };
     if (own == nullptr && fill != nullptr) {
       return absl::InvalidArgumentError(
           "`fill` or `path` is given for another process's memory, which its "
           "owner fills. Pass no options.");
     }
-    absl::Status done =
-        own != nullptr
-            ? own->Restore(fill)
-            : std::get<RestorableImport>(restorable->memory).Restore(deadline);
-    restorable->NoteWhetherReleased();
-    return done;
+    return own != nullptr ? own->Restore(fill) : theirs->Restore(deadline);
   });
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/mutex.h"
@@ -113,6 +114,7 @@ absl::Status RestorableRegion::Release(Keep keep) {
     if (!copies.empty()) piece.kept = std::move(copies[i++]);
     discarded.Update(piece.memory.Discard());
   }
+  if (discarded.ok()) return discarded;
   return platform::Annotate(discarded, impl_->What("Release"),
                             "The region is released all the same.");
 }
@@ -123,15 +125,20 @@ absl::Status RestorableRegion::Restore() {
     return absl::FailedPreconditionError(
         "Restore of a region that is not released. Release() it first.");
   }
+  auto* const pieces = &impl_->pieces;
+  // Also when something is thrown, as where the host has no memory left.
+  absl::Cleanup release_again = [pieces] {
+    for (auto& [address, piece] : *pieces) {
+      // What fails in giving it back is not the reason.
+      platform::ReportReleaseFailure(piece.memory.Discard());
+    }
+  };
   absl::Status restored = impl_->MakeAndFill();
   if (restored.ok()) {
-    for (auto& [address, piece] : impl_->pieces) piece.kept.reset();
+    std::move(release_again).Cancel();
+    for (auto& [address, piece] : *pieces) piece.kept.reset();
     impl_->released = false;
     return restored;
-  }
-  for (auto& [address, piece] : impl_->pieces) {
-    // What fails in giving it back is not the reason.
-    platform::ReportReleaseFailure(piece.memory.Discard());
   }
   return platform::Annotate(restored, impl_->What("Restore"),
                             "The region is released as before.");

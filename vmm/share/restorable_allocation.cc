@@ -1,6 +1,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
@@ -51,13 +52,17 @@ absl::Status RestorableAllocation::Release(Keep keep, Deadline deadline) {
   // From here on nobody gets it, and whoever has it is in the book.
   std::shared_ptr<const PublishedMemory> served =
       share_.registry_->Exchange(share_.key_, nullptr);
+  // Also when something is thrown, as where the host has no memory left.
+  absl::Cleanup serve_again = [&] {
+    share_.registry_->Exchange(share_.key_, std::move(served));
+  };
   const absl::Status let_go = LetGo(keep, deadline);
   if (!let_go.ok()) {
-    share_.registry_->Exchange(share_.key_, std::move(served));
     return platform::Annotate(
         let_go, absl::StrCat("Release of ", memory_.id().ToString()),
         "The memory is as it was.");
   }
+  std::move(serve_again).Cancel();
   served.reset();  // The handles keep the memory as well.
   return memory_.Discard();
 }
@@ -83,13 +88,17 @@ absl::Status RestorableAllocation::Restore(const Fill& fill) {
         "Restore of memory of which Release() kept nothing, as it was told "
         "(Keep::kNothing): give a Fill, such as FillFromFile()");
   }
+  // Also when something is thrown, as by a `fill` of the program's.
+  absl::Cleanup release_again = [&] {
+    // Nobody had it. What fails in giving it back is not the reason.
+    platform::ReportReleaseFailure(memory_.Discard());
+  };
   absl::Status restored = MakeAndServe(fill);
   if (restored.ok()) {
+    std::move(release_again).Cancel();
     kept_.reset();
     return restored;
   }
-  // Nobody had it. What fails in giving it back is not the reason.
-  platform::ReportReleaseFailure(memory_.Discard());
   return platform::Annotate(
       restored, absl::StrCat("Restore of ", memory_.id().ToString()),
       "The memory is released as before.");
