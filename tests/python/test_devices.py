@@ -145,6 +145,26 @@ def test_weights_of_a_hidden_gpu_are_checked_by_the_one_that_is_seen(keeper, onl
     only_gpu_1("weights.close()")
 
 
+def test_weights_of_a_hidden_gpu_are_replaced(keeper, only_gpu_1):
+    shape = {"a": ((2, 3), "float32")}
+    with vs.weights.draft(shape, device=0) as draft:
+        assert draft.put("model", address=keeper.address) == 1
+    only_gpu_1("import vmmshare.weights")
+    only_gpu_1(f"draft = vs.weights.draft({shape!r}, device=0)")
+    assert only_gpu_1(f"draft.put('model', address={keeper.address!r})") == 2
+    only_gpu_1("draft.close()")
+    with vs.weights.open("model", address=keeper.address) as weights:
+        assert weights.generation == 2
+        assert weights["a"].__dlpack_device__() == (ON_CUDA, 1)
+    # What is no set, of such a GPU too, stays what it is.
+    with vs.Allocation(0, nbytes=100) as other:
+        vs.keeper.put("other", other, address=keeper.address)
+        only_gpu_1(f"draft = vs.weights.draft({shape!r}, device=0)")
+        with pytest.raises(PeerRaised, match="FailedPrecondition.*does not see"):
+            only_gpu_1(f"draft.put('other', address={keeper.address!r})")
+        only_gpu_1("draft.close()")
+
+
 @pytest.fixture
 def streams(cuda):
     """One of each device."""

@@ -63,9 +63,17 @@ namespace {
 absl::StatusOr<KeptTensorSet> AttachBefore(KeeperClient& keeper,
                                            absl::string_view name,
                                            const platform::Driver& driver,
+                                           const Device& device,
                                            Deadline deadline) {
-  return AttachTensorSet(keeper, name, driver,
-                         {.import = {.host_access = Access::kRead}}, deadline);
+  AttachTensorSetOptions options = {.import = {.host_access = Access::kRead}};
+  absl::StatusOr<KeptTensorSet> set =
+      AttachTensorSet(keeper, name, driver, options, deadline);
+  if (!absl::IsFailedPrecondition(set.status())) return set;
+  // Perhaps it is of a GPU that this process does not see. Another reads it.
+  options.import.grants = {{Location::On(device), Access::kRead}};
+  absl::StatusOr<KeptTensorSet> from_here =
+      AttachTensorSet(keeper, name, driver, options, deadline);
+  return from_here.ok() ? std::move(from_here) : std::move(set);
 }
 
 // `is_ours`: whether nobody has the memory after an error.
@@ -86,7 +94,7 @@ absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
         name);
   }
   absl::StatusOr<KeptTensorSet> before =
-      AttachBefore(keeper, name, writer.driver(), deadline);
+      AttachBefore(keeper, name, writer.driver(), memory.device(), deadline);
   if (before.ok()) {
     const std::uint64_t last = before->set.manifest().generation;
     if (last == std::numeric_limits<std::uint64_t>::max()) {
@@ -112,7 +120,10 @@ absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
   if (replaced.has_value() || !absl::IsAlreadyExists(kept)) return kept;
   // A set that came first is another writer's. Who has the name for something
   // else has taken it.
-  if (!AttachBefore(keeper, name, writer.driver(), deadline).ok()) return kept;
+  const bool is_set =
+      AttachBefore(keeper, name, writer.driver(), memory.device(), deadline)
+          .ok();
+  if (!is_set) return kept;
   return About(
       absl::AbortedError("another writer published the first set meanwhile: "
                          "attach that, or publish again"),

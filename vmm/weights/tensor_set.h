@@ -264,7 +264,8 @@ class TensorSet {
 // Seals what `writer` wrote to `memory`, and has the keeper keep it under the
 // name, in place of the set that is there: the next generation. One step: who
 // attaches has all of the old set or all of the new. Those who have the old one
-// attached keep it; it goes with the last of them. Returns the generation.
+// attached keep it; it goes with the last of them. Returns the generation. The old
+// set may be of a GPU that this process does not see: that of `memory` reads it.
 //   FAILED_PRECONDITION  something that is no tensor set is kept under the name, or
 //                        one of the last generation that there is; `memory` has
 //                        another size than the writer's
