@@ -399,6 +399,8 @@ Request ReplaceOf(std::optional<MemoryId> replaces, std::size_t chunks = 1,
 
 class KeeperReplace : public KeeperRegistry {
  protected:
+  explicit KeeperReplace(const Limits& limits = {}) : KeeperRegistry(limits) {}
+
   absl::StatusOr<std::shared_ptr<const Content>> Replace(const Request& request,
                                                          const Client& client) {
     absl::Status begun = registry_.BeginReplace(request, client);
@@ -632,6 +634,82 @@ TEST_F(LimitedKeeperRegistry, ANameIsFreeWhileWhatHadItIsSent) {
   EXPECT_TRUE(absl::IsResourceExhausted(Try(a_, 1)));
   Must(registry_.Drop("b", a_));
   Must(Try(a_, 1));
+}
+
+class OneNameKeeperRegistry : public KeeperReplace {
+ protected:
+  explicit OneNameKeeperRegistry(const Limits& limits = {.names = 1,
+                                                         .user_names = 1})
+      : KeeperReplace(limits) {}
+  // What the first one that ReplaceOf() makes is replaced by.
+  static Request Second() { return ReplaceOf(ReplaceOf({}).ticket->id, 1, 2); }
+  absl::Status TryAnother(const Client& client) {
+    Request another = ReplaceOf(std::nullopt, 1, 9);
+    another.name = "another";
+    absl::Status begun = registry_.BeginReplace(another, client);
+    if (begun.ok()) registry_.AbandonReplace(client);
+    return begun;
+  }
+};
+
+TEST_F(OneNameKeeperRegistry, WhatReplacesTakesNoName) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  for (const Client& client : {b_, ClientOf(4, "7")}) {
+    const absl::Status full = TryAnother(client);
+    EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    EXPECT_THAT(std::string(full.message()), HasSubstr("1 names"));
+  }
+  // Not while it arrives either: what it replaces may be dropped meanwhile.
+  Must(registry_.BeginReplace(Second(), a_));
+  EXPECT_TRUE(absl::IsResourceExhausted(TryAnother(b_)));
+  registry_.AbandonReplace(a_);
+  Must(registry_.BeginReplace(Second(), a_));
+  Must(registry_.Drop(kName, a_));
+  Must(registry_.BeginPut("another", b_, TicketOfChunks(1), kNow));
+  EXPECT_TRUE(absl::IsNotFound(
+      registry_.CommitReplace(Second(), a_, Contents(1), {}, kNow).status()));
+  EXPECT_EQ(registry_.size(), 1u);
+}
+
+TEST_F(OneNameKeeperRegistry, WhatHasReplacedTakesTheNameOfThat) {
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  Must(Replace(Second(), b_));
+  EXPECT_EQ(Kept(), 2u);
+  EXPECT_TRUE(absl::IsResourceExhausted(TryAnother(a_)));
+  Must(registry_.Drop(kName, a_));
+  Must(TryAnother(a_));
+}
+
+// There may be more than the limit: the keeper was started anew with a lower one.
+TEST_F(OneNameKeeperRegistry, WhatWasRestoredIsReplacedToo) {
+  const Request first = ReplaceOf(std::nullopt);
+  for (const char* name : {kName, "2", "3"}) {
+    Must(registry_.Restore(
+        name, a_.user, 1, kNow, true,
+        std::make_shared<const Content>(Content{*first.ticket, {}}), {}));
+  }
+  Must(Replace(Second(), a_));
+  EXPECT_EQ(Kept(), 2u);
+  EXPECT_EQ(registry_.size(), 3u);
+}
+
+class OneNameOfAUserKeeperRegistry : public OneNameKeeperRegistry {
+ protected:
+  OneNameOfAUserKeeperRegistry() : OneNameKeeperRegistry({.user_names = 1}) {}
+};
+
+// The keeper's own user may replace what others have put, which is its own then.
+TEST_F(OneNameOfAUserKeeperRegistry, WhatReplacesAnothersTakesAName) {
+  const Client own = ClientOf(4, "7");
+  Must(Replace(ReplaceOf(std::nullopt), a_));
+  Must(registry_.BeginReplace(Second(), own));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      registry_.BeginPut("b", ClientOf(5, "7"), TicketOfChunks(1), kNow)));
+  registry_.AbandonReplace(own);
+  Must(registry_.BeginPut("b", own, TicketOfChunks(1), kNow));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      registry_.BeginReplace(Second(), ClientOf(5, "7"))));
+  Must(registry_.BeginReplace(Second(), b_));
 }
 
 class UnlimitedKeeperRegistry : public KeeperRegistry {

@@ -33,16 +33,15 @@ absl::Status Registry::BeginPut(const std::string& name, const Client& client,
                      entry.by.session == client.session;
     if (!own) return Taken(entry.by, entry.content != nullptr);
   }
-  const std::uint64_t bytes = ticket.layout.size;
-  const std::uint64_t handles = ticket.layout.count();
-  absl::Status room = CheckRoom(name, client, bytes, handles);
-  if (!room.ok()) return room;
-  Entry& entry = entries_[name];
+  Entry entry;
   entry.arriving = true;
   entry.by = client;
   entry.since = now;
-  entry.bytes = bytes;
-  entry.handles = handles;
+  entry.bytes = ticket.layout.size;
+  entry.handles = ticket.layout.count();
+  absl::Status room = CheckRoom(name, entry);
+  if (!room.ok()) return room;
+  entries_.insert_or_assign(name, std::move(entry));
   return absl::OkStatus();
 }
 
@@ -131,13 +130,13 @@ absl::StatusOr<Registry::Offer> Registry::AttachOrCreate(const Request& request,
                                                          absl::Time now) {
   const auto found = entries_.find(request.name);
   if (found == entries_.end()) {
-    absl::Status room = CheckRoom(request.name, client, request.size, 1);
-    if (!room.ok()) return room;
     Entry entry;
     entry.by = client;
     entry.since = now;
     entry.bytes = request.size;
     entry.handles = 1;
+    absl::Status room = CheckRoom(request.name, entry);
+    if (!room.ok()) return room;
     entries_.emplace(request.name, std::move(entry));
     return Offer{Step::kCreate, {}};
   }

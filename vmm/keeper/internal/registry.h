@@ -92,8 +92,9 @@ class Registry {
                          absl::Time now);
   // The same for what is sealed from the moment it is there, in place of the
   // sealed memory `replaces`; without that the name must be free. The first takes
-  // the room, beside what is there. CheckReplace() says what the old one is called
-  // in the store. ABORTED when something else is kept by now.
+  // the room, beside what is there, and no name but that one's. CheckReplace()
+  // says what the old one is called in the store. ABORTED when something else is
+  // kept by now.
   absl::Status BeginReplace(const Request& request, const Client& client);
   absl::StatusOr<Saved> CheckReplace(const Request& request,
                                      const Client& client) const;
@@ -189,6 +190,10 @@ class Registry {
     absl::Time since;
     std::uint64_t bytes = 0;    // That it counts for.
     std::uint64_t handles = 0;  // The same.
+    // Whether it counts for a name: of all, and of its user. What is to replace
+    // memory has the name of that, and of another user's one more of its own.
+    bool takes_name = true;
+    bool takes_name_of_user = true;
     std::uint64_t attached = 0;
     std::shared_ptr<const Content> content;
     Saved saved;
@@ -205,9 +210,8 @@ class Registry {
 
   const Entry* FindKept(const std::string& name) const;
   Entry* FindKept(const std::string& name);
-  // Beside all that is there, but for what has `name`.
-  absl::Status CheckRoom(const std::string& name, const Client& client,
-                         std::uint64_t bytes, std::uint64_t handles);
+  // For `more`, beside all that is there, but for what has `name`.
+  absl::Status CheckRoom(const std::string& name, const Entry& more);
   // `content` is no more kept, and counts for as long as it is there.
   void CountLeaving(const Entry& entry,
                     const std::shared_ptr<const Content>& content);

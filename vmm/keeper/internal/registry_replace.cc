@@ -45,7 +45,11 @@ absl::Status Registry::BeginReplace(const Request& request,
   entry.by = client;
   entry.bytes = request.ticket->layout.size;
   entry.handles = request.ticket->layout.count();
-  absl::Status room = CheckRoom("", client, entry.bytes, entry.handles);
+  if (request.replaces.has_value()) {
+    entry.takes_name = false;
+    entry.takes_name_of_user = entries_.at(request.name).by.user != client.user;
+  }
+  absl::Status room = CheckRoom("", entry);
   if (!room.ok()) return room;
   arriving_.insert_or_assign(client.session, std::move(entry));
   return absl::OkStatus();
@@ -69,6 +73,7 @@ absl::StatusOr<std::shared_ptr<const Content>> Registry::CommitReplace(
   std::erase_if(replaced, [&](const Saved& one) { return one.id == saved.id; });
   entry = std::move(arriving->second);
   arriving_.erase(arriving);
+  entry.takes_name = entry.takes_name_of_user = true;
   entry.state = KeptState::kSealed;
   entry.since = now;
   entry.content = std::move(content);

@@ -41,8 +41,7 @@ void Registry::CountLeaving(const Entry& entry,
   leaving_.push_back({content, entry.by.user, entry.bytes, entry.handles});
 }
 
-absl::Status Registry::CheckRoom(const std::string& name, const Client& client,
-                                 std::uint64_t bytes, std::uint64_t handles) {
+absl::Status Registry::CheckRoom(const std::string& name, const Entry& more) {
   ForgetGone();
   struct Use {
     std::uint64_t names = 0;
@@ -53,8 +52,8 @@ absl::Status Registry::CheckRoom(const std::string& name, const Client& client,
       bytes = Sum(bytes, more_bytes);
       handles = Sum(handles, more_handles);
     }
-    void Add(const Entry& entry) {
-      ++names;
+    void Add(const Entry& entry, bool takes_name) {
+      if (takes_name) ++names;
       Add(entry.bytes, entry.handles);
     }
     // Its name is free.
@@ -65,41 +64,42 @@ absl::Status Registry::CheckRoom(const std::string& name, const Client& client,
   };
   Use all;
   Use user;
+  const platform::UserId& own = more.by.user;
+  const auto add = [&](const Entry& entry) {
+    all.Add(entry, entry.takes_name);
+    if (entry.by.user == own) user.Add(entry, entry.takes_name_of_user);
+  };
   for (const auto& [each, entry] : entries_) {
-    if (each == name) continue;  // This client's own reservation.
-    all.Add(entry);
-    if (entry.by.user == client.user) user.Add(entry);
+    if (each != name) add(entry);  // Else this client's own reservation.
   }
-  for (const auto& [session, entry] : arriving_) {
-    all.Add(entry);
-    if (entry.by.user == client.user) user.Add(entry);
-  }
+  for (const auto& [session, entry] : arriving_) add(entry);
   for (const Leaving& leaving : leaving_) {
     all.Add(leaving);
-    if (leaving.user == client.user) user.Add(leaving);
+    if (leaving.user == own) user.Add(leaving);
   }
   struct Row {
     const Use& use;
     std::string whose;
+    bool takes_name;
     std::uint64_t names, bytes, handles;
   };
   const Row rows[] = {
-      {all, "the keeper is full: it has", limits_.names, limits_.bytes,
-       limits_.handles},
-      {user,
-       absl::StrCat("the quota is used: user ", client.user.text(), " has"),
-       limits_.user_names, limits_.user_bytes, limits_.user_handles}};
+      {all, "the keeper is full: it has", more.takes_name, limits_.names,
+       limits_.bytes, limits_.handles},
+      {user, absl::StrCat("the quota is used: user ", own.text(), " has"),
+       more.takes_name_of_user, limits_.user_names, limits_.user_bytes,
+       limits_.user_handles}};
   for (const Row& row : rows) {
-    if (Passes(row.use.names, 1, row.names)) {
+    if (row.takes_name && Passes(row.use.names, 1, row.names)) {
       return Full(row.whose, "names", row.use.names, 1, row.names, false);
     }
-    if (Passes(row.use.bytes, bytes, row.bytes)) {
-      return Full(row.whose, "bytes", row.use.bytes, bytes, row.bytes,
+    if (Passes(row.use.bytes, more.bytes, row.bytes)) {
+      return Full(row.whose, "bytes", row.use.bytes, more.bytes, row.bytes,
                   row.use.is_some_leaving);
     }
-    if (Passes(row.use.handles, handles, row.handles)) {
-      return Full(row.whose, "handles", row.use.handles, handles, row.handles,
-                  row.use.is_some_leaving);
+    if (Passes(row.use.handles, more.handles, row.handles)) {
+      return Full(row.whose, "handles", row.use.handles, more.handles,
+                  row.handles, row.use.is_some_leaving);
     }
   }
   return absl::OkStatus();
