@@ -177,8 +177,9 @@ class TensorLayout {
 // so many bytes of JSON; the data, which tensors fill without a gap
 // (github.com/huggingface/safetensors, "Format").
 
-// Bytes of JSON at most; that of a million tensors has as many.
-inline constexpr std::uint64_t kMaxSafetensorsHeader = std::uint64_t{64} << 20;
+// Bytes of JSON at most, as the format has it (MAX_HEADER_SIZE); that of a million
+// tensors has as many.
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
 // A value.
 struct SafetensorsHeader {
