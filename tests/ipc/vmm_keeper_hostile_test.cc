@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "platform/ipc/lifeline.h"
+#include "platform/os/process.h"
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/ipc/planted_handles.h"
 #include "tests/support/fork.h"
@@ -98,6 +100,81 @@ TEST_F(HostileKeeperTest, NonsenseEndsItsSendersConnectionAndNothingElse) {
     ExpectHangUp(hostile);
   }
   EXPECT_EQ(Listed(client, kName)->state, KeptState::kLocked);
+}
+
+// As user args[1], which the keeper at args[0] has, makes connections, and speaks
+// over them as nobody: as a process does that has inherited or was handed them.
+int SpeakAsNobody(const std::vector<std::string>& args) {
+  const Here here;
+  const Allocation memory = Must(Allocation::Create(
+      here.device, {.size = kGranule, .sharing = TestSharing()}));
+  const protocol::Outgoing outgoing =
+      Must(protocol::MakeOutgoing(memory.shareable()));
+  {
+    KeeperClient client =
+        Must(KeeperClient::Connect({.address = args[0]}, Late()));
+    Must(client.Put(kName, memory.shareable(), Late()));
+    Must(client.Seal(kName, Late()));
+  }
+  platform::PeerPolicy keepers;
+  keepers.also_allowed.emplace_back(args[1]);
+  const auto dial = [&] {
+    return Must(Channel::Connect(args[0], keepers, Late()));
+  };
+  const auto expect_refused = [](const absl::Status& status) {
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("another user speaks over this connection"));
+  };
+  const auto ask = [](Channel& channel, const Request& request) {
+    Must(
+        channel.Send(request.type, keeper::EncodeRequest(request), {}, Late()));
+  };
+  Channel drops = dial();
+  Channel replaces = dial();
+  Channel puts = dial();
+  ask(puts, {.type = keeper::kPut, .name = "new", .ticket = outgoing.ticket});
+  Must(platform::SendLifeline(puts, Late()));
+  EXPECT_EQ(Must(puts.Receive(Late())).type, keeper::kOk);
+  BecomeNobody();
+  ask(drops, {.type = keeper::kDrop, .name = kName});
+  ask(replaces, {.type = keeper::kReplace,
+                 .name = kName,
+                 .ticket = outgoing.ticket,
+                 .replaces = outgoing.ticket.id});
+  for (Channel* channel : {&drops, &replaces}) {
+    const Message answer = Must(channel->Receive(Late()));
+    EXPECT_EQ(answer.type, keeper::kError);
+    if (answer.type != keeper::kError) continue;
+    expect_refused(protocol::DecodeError(answer.payload, "the keeper"));
+    EXPECT_TRUE(channel->WaitForHangUp(Late()).ok());
+  }
+  expect_refused(
+      protocol::SendAll(puts, absl::MakeConstSpan(&outgoing, 1), Late()));
+  EXPECT_TRUE(puts.WaitForHangUp(Late()).ok());
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kSpeakAsNobody =
+    RegisterChild("keeper-speak-as-nobody", &SpeakAsNobody);
+
+TEST_F(HostileKeeperTest,
+       AnotherUserHasNothingOverAConnectionThatItDidNotMake) {
+  if (!MayBecomeAnotherUser()) {
+    GTEST_SKIP() << "this process cannot become another user";
+  }
+  keeper::ServerOptions options;
+  options.peers.also_allowed.emplace_back("65534");
+  options.first_request_timeout = absl::Minutes(1);  // It makes them early.
+  const std::unique_ptr<keeper::Server> server = Start(options);
+  EXPECT_EQ(Child::Start("keeper-speak-as-nobody",
+                         {keeper_address(), platform::CurrentUser().text()})
+                .Wait(),
+            0);
+  ExpectSoon([&] { return server->names() == 1; });
+  KeeperClient client = Client();
+  const std::optional<KeptMemory> kept = Listed(client, kName);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->state, KeptState::kSealed);
 }
 
 TEST_F(HostileKeeperTest, WhatIsNoMemoryOfTheStatedSizeIsNotKept) {

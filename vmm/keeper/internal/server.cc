@@ -175,7 +175,7 @@ bool Server::HasSaidGoodbye(Session& session) {
     const absl::StatusOr<platform::Message> word =
         session.channel.Receive(absl::InfinitePast());
     if (!word.ok()) break;
-    session.said_goodbye = word->type == kGoodbye;
+    session.said_goodbye = word->type == kGoodbye && CheckSpeaker(session).ok();
   }
   return session.said_goodbye;
 }
@@ -269,6 +269,7 @@ absl::Status Server::CheckIsThere(Session& session) {
       session.channel.Receive(absl::InfinitePast());
   if (absl::IsDeadlineExceeded(word.status())) return absl::OkStatus();
   RETURN_IF_ERROR(word.status());
+  RETURN_IF_ERROR(CheckSpeaker(session));
   session.said_goodbye = word->type == kGoodbye;
   session.gave_up = IsGivingUp(*word);
   return session.said_goodbye || session.gave_up

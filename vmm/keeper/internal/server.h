@@ -119,6 +119,9 @@ class Server {
   // Whether a client says that it will ask for nothing more, and keeps its
   // locks until it says goodbye.
   static bool IsGivingUp(const platform::Message& message);
+  // PERMISSION_DENIED when what came last was sent by a process of another user
+  // than made the connection, by whose name and quota it is served.
+  static absl::Status CheckSpeaker(const Session& session);
   // What it had reserved goes.
   void GiveUp(Session& session);
   absl::Status ServeRequest(Session& session, const Request& request);

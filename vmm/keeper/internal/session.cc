@@ -30,6 +30,11 @@ absl::Status Server::ServeAll(Session& session) {
     absl::StatusOr<platform::Message> message =
         session.channel.Receive(deadline, &stop());
     if (!message.ok()) return message.status();
+    // Before it is looked at: who has the socket may be anybody's process.
+    if (absl::Status may = CheckSpeaker(session); !may.ok()) {
+      Answer(session, may).IgnoreError();
+      return may;
+    }
     if (message->type == kGoodbye && message->payload.empty()) {
       session.said_goodbye = true;
       return absl::OkStatus();
@@ -63,6 +68,15 @@ void Server::GiveUp(Session& session) {
   if (registry_.AbandonAll(session.client.session)) NotifyWaiters();
 }
 
+absl::Status Server::CheckSpeaker(const Session& session) {
+  const platform::UserId speaker = session.channel.peer().user;
+  const platform::UserId& maker = session.client.user;
+  if (speaker == maker) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "another user speaks over this connection than made it: ", speaker.text(),
+      ", expected ", maker.text(), ": connect anew"));
+}
+
 absl::Status Server::ServeRequest(Session& session, const Request& request) {
   const Client& client = session.client;
   if (MayGainLock(request.type) && session.channel.peer().pid != client.pid) {
@@ -75,6 +89,10 @@ absl::Status Server::ServeRequest(Session& session, const Request& request) {
   if (MayGainLock(request.type) && !session.watch.has_value()) {
     absl::StatusOr<platform::PeerWatch> watch = platform::PeerWatch::Receive(
         session.channel, Deadline::In(options_.transfer_timeout), &stop());
+    // Whose end would be looked for otherwise?
+    if (watch.ok()) {
+      if (absl::Status may = CheckSpeaker(session); !may.ok()) watch = may;
+    }
     if (!watch.ok()) {
       Answer(session, watch.status()).IgnoreError();
       return watch.status();
@@ -145,13 +163,25 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
   };
   bool came = false;
   bool in_step = true;
+  // Each part is somebody's word: all of them are one process's.
+  const std::uint64_t speakers = session.channel.speakers();
+  const auto is_of_client = [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckSpeaker(session));
+    if (session.channel.speakers() == speakers) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "another process spoke in the middle of the put than asked for it: "
+        "connect anew");
+  };
   absl::StatusOr<std::size_t> count = protocol::TryReceiveAll(
       session.channel,
       [&](protocol::Incoming incoming) -> absl::Status {
         came = true;
-        absl::Status kept =
-            Keep(request, client,
-                 {std::move(incoming.ticket), std::move(incoming.handles)});
+        absl::Status kept = is_of_client();
+        if (kept.ok()) {
+          kept =
+              Keep(request, client,
+                   {std::move(incoming.ticket), std::move(incoming.handles)});
+        }
         // Before the client is told: the name is free when it hears so.
         if (!kept.ok()) give_up();
         return kept;
@@ -176,6 +206,8 @@ absl::Status Server::ServePut(Session& session, const Request& request) {
     }
     session.channel.Close();
   }
+  // Also of one that gave up in the client's place, or was refused.
+  if (session.channel.is_open()) RETURN_IF_ERROR(is_of_client());
   // The client was told by the exchange, and may go on; but not one that never
   // began it.
   const bool silent = !came && (absl::IsDeadlineExceeded(count.status()) ||
