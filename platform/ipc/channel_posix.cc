@@ -28,9 +28,15 @@
 namespace vmm::platform {
 namespace {
 
-// The most descriptors Linux moves in one message (SCM_MAX_FD). A hostile peer
-// may send so many: room for all means that all are seen, owned and closed.
-constexpr std::size_t kMostDescriptors = 253;
+// Room for what comes beside the bytes of one packet: one handle more than may
+// come, which is seen to be too many, and who sent it. The kernel opens as many
+// as fit, and a hostile peer may send 253 (SCM_MAX_FD), whoever it is: with room
+// for them it would have this process at its limit of descriptors at will. It
+// puts the credentials before the handles and the pidfd behind them, so of too
+// many the user who sent them is known all the same. Where it has no more to
+// say some handles more fit, up to 40.
+constexpr std::size_t kControlSpace =
+    CMSG_SPACE((kMaxHandles + 1) * sizeof(int)) + kSpeakerSpace;
 
 // Descriptors of one user's whose closing blocks, from which on nothing more is
 // received from him; and of one process's, so that it alone is not heard.
@@ -172,9 +178,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     std::array<std::uint8_t, kMaxFrame> packet;
     // Fresh for each packet: a stale descriptor number must not be found.
-    alignas(cmsghdr)
-        std::uint8_t control[CMSG_SPACE(kMostDescriptors * sizeof(int)) +
-                             kSpeakerSpace + 256] = {};
+    alignas(cmsghdr) std::uint8_t control[kControlSpace] = {};
     Received received;
     received.handles.reserve(sizeof(control) / sizeof(int));
     iovec part = {packet.data(), packet.size()};
@@ -227,18 +231,20 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
 
     absl::StatusOr<FrameHeader> header;
-    if (!whole) {
+    if (received.handles.size() > kMaxHandles) {
+      header = absl::DataLossError(
+          absl::StrCat("it came with more than ", kMaxHandles, " handles"));
+    } else if (received.unknown_control) {
+      header = absl::DataLossError("it has control data other than handles");
+    } else if (!whole) {
       const std::string limit = NearLimit();
       header = absl::DataLossError(absl::StrCat(
           "handles were dropped on the way, ", received.handles.size(),
           " came. ",
           limit.empty() ? "A security module may have refused them" : limit));
-      received.handles.clear();  // Break() may need a descriptor.
     } else if ((message.msg_flags & MSG_TRUNC) != 0) {
       header = absl::DataLossError(
           absl::StrCat("it has more than ", kMaxFrame, " bytes"));
-    } else if (received.unknown_control) {
-      header = absl::DataLossError("it has control data other than handles");
     } else if (!carried.ok()) {
       header = carried;
     } else {
@@ -247,6 +253,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
           received.handles.size());
     }
     if (!header.ok()) {
+      received.handles.clear();  // Break() may need a descriptor.
       Break();
       return absl::DataLossError(
           absl::StrCat("a message from ", Describe(peer()),
