@@ -36,7 +36,8 @@ inline constexpr std::uint16_t kLifelineMessage = 0xF0F0;
 
 // Sends this process's lifeline: before anything that the peer is to know the
 // end of. Errors as Channel::Send(); RESOURCE_EXHAUSTED when there is no
-// descriptor or memory for one, or no descriptor to send it by. Thread-safe.
+// descriptor or memory for one, or no descriptor to send it by, and once peers
+// have made 1,024 of them useless for others. Thread-safe.
 absl::Status SendLifeline(Channel& channel, Deadline deadline);
 
 // Unmaps those of the processes that this one was forked from: their ends are

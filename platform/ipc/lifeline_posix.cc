@@ -30,8 +30,12 @@ struct Counts {
   std::atomic<std::uint64_t> unseen;  // Not 0: there were forks without it.
 };
 constexpr std::size_t kPageBytes = 4096;
-// Of which it is known whose they are. No more are let go of.
-constexpr std::size_t kKnownPages = 16;
+// Mapped at once, those of this process and what it inherited: each that a peer
+// makes useless for others stays until the process ends, and takes one of 65,530
+// mappings that Linux lets it have. More than an owner that seals each and says
+// that it is busy has made by a connect() of two minutes, which comes again five
+// to ten times a second: with fewer nobody else could be asked after that.
+constexpr std::size_t kMostPages = 1024;
 // With them nobody can write to the page who has it not mapped already, nor hold
 // up who asks the kernel about it: a write() would, for as long as its buffer is
 // not there (before Linux 6.16 one that these seals refuse does all the same).
@@ -155,6 +159,15 @@ class Own {
       unseen_ = false;
       known_ = inherited_ = 0;  // They may be those of one that goes on here.
     }
+    // What is mapped and not in the list could not be let go of in a fork.
+    if (known_ == pages_.size()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "this process maps ", known_, " lifelines, and makes no more: each ",
+          "was made useless for others, by a peer that forbade further seals ",
+          "on it (F_SEAL_SEAL), or by the program, which closed its ",
+          "descriptor. They stay until it ends: start it anew, without the ",
+          "owner that does that"));
+    }
     absl::StatusOr<OsHandle> page = MakePage();
     if (!page.ok()) return page.status();
     struct stat info {};
@@ -172,7 +185,7 @@ class Own {
       return OsError(error, "fcntl(vmmshare-lifeline, F_ADD_SEALS)");
     }
     are_sealed_ = is_sealed;
-    if (known_ < pages_.size()) pages_[known_++] = data;
+    pages_[known_++] = data;
     // Forks are counted in the new one from now on, and map the one before as
     // well. Whoever has that waits as after a fork.
     if (counts_ != nullptr) counts_->forks.fetch_add(1);
@@ -199,7 +212,7 @@ class Own {
   // or 0.
   std::int64_t driver_process_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that are mapped here, the inherited ones first.
-  std::array<void*, kKnownPages> pages_ ABSL_GUARDED_BY(mutex_) = {};
+  std::array<void*, kMostPages> pages_ ABSL_GUARDED_BY(mutex_) = {};
   std::size_t known_ ABSL_GUARDED_BY(mutex_) = 0;
   std::size_t inherited_ ABSL_GUARDED_BY(mutex_) = 0;
 };

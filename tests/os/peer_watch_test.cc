@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 
 #include <atomic>
+#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
+#include "tests/support/fork.h"
 
 extern char** environ;
 
@@ -507,6 +509,51 @@ TEST_F(HostileLifeline, OneThatCannotBeReadProvesNothing) {
     return watch.Look() == PeerEnd::kUnproven &&
            absl::StrContains(watch.why(), "cannot be read");
   }));
+}
+
+int LifelinesMapped() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (absl::StrContains(line, "vmmshare-lifeline")) ++count;
+  }
+  return count;
+}
+
+// Sends its lifeline to a peer that forbids further seals to each, until it is
+// refused; then forks.
+int HasItsLifelinesSealed(const Args&) {
+  constexpr int kMost = 1024;
+  auto ends = Must(Channel::Pair());
+  absl::Status sent;
+  int sealed = 0;
+  while (sent.ok() && sealed <= 2 * kMost) {
+    sent = SendLifeline(ends.first, Late());
+    if (!sent.ok()) break;
+    const OsHandle lifeline = Must(ReceiveLifeline(ends.second, Late()));
+    Check(::fcntl(RawFd(lifeline), F_ADD_SEALS, F_SEAL_SEAL) == 0,
+          "F_SEAL_SEAL");
+    ++sealed;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
+  EXPECT_THAT(std::string(sent.message()), HasSubstr("F_SEAL_SEAL"));
+  EXPECT_LE(LifelinesMapped(), kMost);
+  // The child can do with one of its own what its parent cannot any more.
+  EXPECT_EQ(testing::RunInFork([] {
+              LetGoOfInheritedLifelines();
+              const int inherited = LifelinesMapped();
+              auto own = Must(Channel::Pair());
+              return inherited == 0 && SendLifeline(own.first, Late()).ok() ? 0
+                                                                            : 1;
+            }),
+            0);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kHasItsLifelinesSealed =
+    RegisterChild("has-its-lifelines-sealed", &HasItsLifelinesSealed);
+
+TEST_F(HostileLifeline, WhoSealsEachThatItIsSentHasNoMappingsWithoutEnd) {
+  EXPECT_EQ(Child::Start("has-its-lifelines-sealed", {}).Wait(), 0);
 }
 
 TEST_F(HostileLifeline, WhatIsWrongWithItIsSaid) {
