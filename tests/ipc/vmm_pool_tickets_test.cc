@@ -649,6 +649,12 @@ class HostileOwner : public PoolIpcTest {
                            Must(platform::Duplicate(table.holds_handle(peer)))},
                           Late()));
   }
+  Allocation HostMemory() {
+    return Must(Allocation::Create(
+        device, {.size = kGranule,
+                 .host_numa_node = 0,
+                 .also = {{Location::HostNuma(0), Access::kReadWrite}}}));
+  }
   // Memory of one granule as segment `number`.
   pool::Notice SegmentOf(const Allocation& memory, std::uint32_t number,
                          const pool::SegmentPlace& place = {}) {
@@ -815,6 +821,71 @@ TEST_F(HostileOwner, ARangeThatChangesItsSizeEndsTheConnection) {
   EXPECT_EQ(pool->connection().code(), Code::kDataLoss);
   EXPECT_THAT(std::string(pool->connection().message()),
               HasSubstr("range 1 has 8388608 bytes, and now 16777216"));
+}
+
+// Its blocks may have parts of several segments, and whoever has one looks at one
+// place of it.
+TEST_F(HostileOwner, HostMemoryBesideADevicesEndsTheConnection) {
+  if (driver().version() < 12020) {
+    GTEST_SKIP() << "memory of the host came with CUDA 12.2";
+  }
+  if (IsTestOfLegacyIpc()) GTEST_SKIP() << "there are no ranges";
+  const Allocation memory = MakePattern(kGranule, 5);
+  const Allocation of_host = HostMemory();
+  for (const bool host_first : {false, true}) {
+    const Allocation& first = host_first ? of_host : memory;
+    const Allocation& second = host_first ? memory : of_host;
+    const std::string text =
+        Start([&](platform::Channel& channel, pool::ShareTable& table,
+                  pool::PeerId peer) {
+          Must(table.Publish(1, 0, 2 * kGranule));
+          Welcome(channel, table, peer);
+          const pool::SegmentPlace low = {1, 0, 4 * kGranule};
+          const pool::SegmentPlace high = {1, kGranule, 4 * kGranule};
+          Must(pool::SendNotice(channel, SegmentOf(first, 1, low), Late()));
+          Must(pool::SendNotice(channel, SegmentOf(second, 2, high), Late()));
+        });
+    std::unique_ptr<ImportedPool> pool = Must(Dial(text));
+    EXPECT_FALSE(
+        pool->Import(TicketOf({0, 1}, 1, 0, 2 * kGranule), Late()).ok());
+    ExpectSoon([&] { return !pool->connection().ok(); });
+    EXPECT_EQ(pool->connection().code(), Code::kDataLoss);
+    EXPECT_THAT(std::string(pool->connection().message()),
+                HasSubstr(host_first ? "the host, and now of a device"
+                                     : "a device, and now of the host"));
+    pool.reset();
+    owner_.join();
+  }
+}
+
+// The CPUs have no access to it, and the driver says that it is theirs.
+TEST_F(HostileOwner, HostMemoryThatIsSaidToBeADevicesIsRefused) {
+  if (driver().version() < 12020) {
+    GTEST_SKIP() << "memory of the host came with CUDA 12.2";
+  }
+  const Allocation of_host = HostMemory();
+  const std::string text = Start([&](platform::Channel& channel,
+                                     pool::ShareTable& table,
+                                     pool::PeerId peer) {
+    Must(table.Publish(1, 0, 4096));
+    Welcome(channel, table, peer);
+    protocol::Outgoing outgoing =
+        Must(protocol::MakeOutgoing(of_host.shareable()));
+    auto lying = std::make_shared<pool::SharedSegment>();
+    lying->number = 1;
+    lying->handle = Must(outgoing.handle(0));
+    lying->ticket = std::move(outgoing.ticket);
+    lying->ticket.host_numa_node.reset();
+    Must(pool::SendNotice(
+        channel, std::shared_ptr<const pool::SharedSegment>(std::move(lying)),
+        Late()));
+  });
+  const std::unique_ptr<ImportedPool> pool = Must(ImportedPool::Subscribe(
+      driver(), text, {.host_access = Access::kRead}, Late()));
+  const absl::Status refused =
+      pool->Import(TicketOf({0, 1}, 1, 0, 4096), Late()).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("on host NUMA node 0"));
 }
 
 TEST_F(HostileOwner, AddressesWithoutEndAreNotTaken) {

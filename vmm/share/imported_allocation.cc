@@ -83,6 +83,24 @@ absl::StatusOr<Grants> GrantsFor(const Ticket& ticket,
       "ImportOptions::grants (in C `devices`, in Python device=)."));
 }
 
+// Of what the ticket calls a device's: the CPUs would be granted none of it, and
+// who asks the driver where it lives would take it for memory that they reach.
+absl::Status CheckIsNoHostMemory(const Driver& driver, const Ticket& ticket,
+                                 const OwnedMemoryHandle& chunk) {
+  CUmemAllocationProp properties{};
+  if (CUresult r = driver->cuMemGetAllocationPropertiesFromHandle(
+          &properties, chunk.get().handle);
+      r != CUDA_SUCCESS) {
+    return driver.Error(
+        r, "cuMemGetAllocationPropertiesFromHandle(imported memory)");
+  }
+  const std::optional<int> node = PlaceOf(properties.location).host_numa_node;
+  if (!node.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the memory behind a handle is on host NUMA node ", *node,
+                   ", and the ticket says otherwise: ", ticket.Describe()));
+}
+
 absl::StatusOr<MappedRegion> Map(const Driver& driver, PhysicalMemory memory,
                                  const ImportOptions& options,
                                  const Grants& grants) {
@@ -183,6 +201,10 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
       return platform::Annotate(
           chunk.status(), absl::StrCat("chunk ", i + 1, " of ", handles.size(),
                                        " of ", ticket.Describe()));
+    }
+    if (options.host_access != Access::kNone &&
+        !ticket.host_numa_node.has_value()) {
+      RETURN_IF_ERROR(CheckIsNoHostMemory(driver, ticket, *chunk));
     }
     chunks.push_back(*std::move(chunk));
   }

@@ -78,7 +78,8 @@ class Subscription : public platform::Abandonable {
   };
   struct Addresses {
     std::uint64_t size = 0;
-    std::weak_ptr<const AddressRange> reserved;  // By the segments there.
+    bool on_host = false;                        // The segments there.
+    std::weak_ptr<const AddressRange> reserved;  // By them.
   };
   struct RecalledHere {
     std::uint64_t generation;
@@ -98,7 +99,10 @@ class Subscription : public platform::Abandonable {
   absl::Status Take(Notice notice);
   absl::Status TakeSegment(Notice notice);
   // Where a segment is to be mapped: as far from others as the owner has it.
-  absl::StatusOr<Placement> PlacementOf(const SegmentPlace& place);
+  // DATA_LOSS when it does not fit beside them: a block may have parts of
+  // several, and is the host's or a device's as a whole.
+  absl::StatusOr<Placement> PlacementOf(const SegmentPlace& place,
+                                        bool on_host);
   // Whether something that was forgotten, and is kept, is there.
   bool IsKept(const SegmentPlace& place, std::uint64_t size) const
       ABSL_LOCKS_EXCLUDED(mutex_);

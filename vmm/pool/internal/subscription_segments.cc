@@ -32,7 +32,8 @@ absl::Status Subscription::TakeSegment(Notice notice) {
   if (IsKept(place, size)) place = {};
   absl::Status placed;
   if (place.range != 0) {
-    absl::StatusOr<Placement> at = PlacementOf(place);
+    absl::StatusOr<Placement> at =
+        PlacementOf(place, shared.ticket.host_numa_node.has_value());
     placed = at.status();
     if (at.ok()) options.at = *std::move(at);
   }
@@ -75,7 +76,8 @@ absl::Status Subscription::TakeSegment(Notice notice) {
                    number, " twice"));
 }
 
-absl::StatusOr<Placement> Subscription::PlacementOf(const SegmentPlace& place) {
+absl::StatusOr<Placement> Subscription::PlacementOf(const SegmentPlace& place,
+                                                    bool on_host) {
   std::erase_if(ranges_,
                 [](const auto& one) { return one.second.reserved.expired(); });
   const auto found = ranges_.find(place.range);
@@ -83,12 +85,19 @@ absl::StatusOr<Placement> Subscription::PlacementOf(const SegmentPlace& place) {
   std::shared_ptr<const AddressRange> here =
       found == ranges_.end() ? nullptr : found->second.reserved.lock();
   if (here != nullptr) {
-    if (found->second.size == place.size) {
-      return Placement{std::move(here), place.offset};
+    if (found->second.size != place.size) {
+      return absl::DataLossError(absl::StrCat(
+          "the pool's owner broke the protocol: range ", place.range, " has ",
+          found->second.size, " bytes, and now ", place.size));
     }
-    return absl::DataLossError(absl::StrCat(
-        "the pool's owner broke the protocol: range ", place.range, " has ",
-        found->second.size, " bytes, and now ", place.size));
+    if (found->second.on_host != on_host) {
+      return absl::DataLossError(
+          absl::StrCat("the pool's owner broke the protocol: range ",
+                       place.range, " has memory of ",
+                       on_host ? "a device, and now of the host"
+                               : "the host, and now of a device"));
+    }
+    return Placement{std::move(here), place.offset};
   }
   if (found != ranges_.end()) ranges_.erase(found);
   std::uint64_t left = kMaxAddresses;
@@ -102,7 +111,7 @@ absl::StatusOr<Placement> Subscription::PlacementOf(const SegmentPlace& place) {
       AddressRange reserved,
       AddressRange::Reserve(driver_, place.size, options_.alignment));
   auto shared = std::make_shared<const AddressRange>(std::move(reserved));
-  ranges_[place.range] = {place.size, shared};
+  ranges_[place.range] = {place.size, on_host, shared};
   return Placement{std::move(shared), place.offset};
 }
 

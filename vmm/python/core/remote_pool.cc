@@ -29,14 +29,15 @@ void CheckFits(const Layout& layout, const Storage& storage) {
   RefuseTicket(Refusal{VMMSHARE_INVALID_ARGUMENT, std::move(wrong)});
 }
 
-const Located& RemotePool::Where(std::uint64_t address) {
+Located RemotePool::Where(std::uint64_t address) {
   auto after = located_.upper_bound(address);
   if (after != located_.begin()) {
     const Located& found = std::prev(after)->second;
     if (address - found.base < found.size) return found;
   }
   const Located found = Locate(driver_.get(), address, opened_for_);
-  return located_.insert_or_assign(found.base, found).first->second;
+  if (!found.on_host) located_.insert_or_assign(found.base, found);
+  return found;
 }
 
 std::vector<std::shared_ptr<Storage>> RemotePool::Import(
@@ -64,7 +65,7 @@ std::vector<std::shared_ptr<Storage>> RemotePool::Import(
     storages.push_back(std::make_shared<ImportedBlock>(block, pool));
   }
   for (const std::shared_ptr<Storage>& storage : storages) {
-    const Located& at = Where(storage->address);
+    const Located at = Where(storage->address);
     storage->place = {
         {at.on_host ? kDLCPU : kDLCUDA, at.on_host ? 0 : at.device},
         !writable_};

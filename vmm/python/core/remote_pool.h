@@ -37,10 +37,11 @@ class RemotePool {
                                                std::int64_t timeout_ns);
 
  private:
-  // Where `address` lives; asked of the driver once for a segment. Not the
-  // ticket's word: what a peer calls host memory and is none would end this
-  // process at its first access.
-  const Located& Where(std::uint64_t address);
+  // Where `address` lives; asked of the driver once for a range of a device's.
+  // Not the ticket's word: what a peer calls host memory and is none would end
+  // this process at its first access. So that is asked for each time: the driver
+  // answers a range that is reserved, and the peer lays out what is there.
+  Located Where(std::uint64_t address);
 
   const std::shared_ptr<vmmshare_driver> driver_;
   const bool writable_;
