@@ -310,6 +310,47 @@ def test_names_that_are_not_given_are_all_different(cuda, streams, publisher):
     third.close()
 
 
+@pytest.mark.parametrize("slots", [2, 3])
+def test_latest_is_what_was_handed_over_by_one_that_is_as_far_ahead_as_it_may_be(cuda, streams, slots):
+    ours, theirs, _ = streams
+    with vs.weights.publisher(LIKE, host_node=0, slots=slots) as publisher:
+        follower = join(cuda, publisher)
+        for number in range(1, 2 * slots + 1):
+            publisher.acquire(ours, timeout=60)
+            assert publisher.publish(ours, timeout=60) == (number, {})
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            publisher.acquire(ours, timeout=0.05)  # So that is how far.
+        follower.latest(theirs, timeout=60)
+        assert follower.number == 2 * slots
+        follower.close()
+
+
+def test_latest_returns_though_the_publisher_has_always_sent_one_more():
+    class Endless:
+        sent = 0
+
+        def acquire(self, stream, *, timeout):
+            self.sent += 1
+            assert self.sent < 1000, "it goes on for ever"
+            return types.SimpleNamespace(tag=self.sent)
+
+        def release(self, buffer, stream):
+            pass
+
+        def close(self):
+            pass
+
+    marks = types.SimpleNamespace(behind=lambda stream: contextlib.nullcontext(), put=lambda stream: None,
+                                  order=lambda before, after: None, passed=lambda timeout: True,
+                                  close=lambda: None)
+    sets = [types.SimpleNamespace(close=lambda: None) for _ in range(2)]
+    follower = vs.weights.Follower(Endless(), sets, marks)
+    for calls in range(1, 4):
+        assert follower.latest() is sets[follower.slot]
+        assert follower.number <= 4 * calls
+    follower.close()
+
+
 def test_names_that_are_not_given_are_none_that_were(cuda, publisher):
     followers = [join(cuda, publisher, name) for name in ("follower 2", "", "")]
     assert publisher.followers == ["follower 2", "follower 3", "follower 4"]

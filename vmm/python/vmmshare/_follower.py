@@ -19,6 +19,9 @@ if typing.TYPE_CHECKING:
     import torch
 
 
+LAPS_AHEAD = 2  # That a ring's writer may be: RingWriter::Acquire().
+
+
 class Follower:
     """Weights that another process writes anew again and again: see follow().
 
@@ -54,8 +57,8 @@ class Follower:
         return list(self._sets)
 
     def latest(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> TensorSet:
-        """The newest update that was handed over: later work on `stream` sees all of it, also
-        where another stream got it before.
+        """The newest update that was handed over before the call, or one that came meanwhile:
+        later work on `stream` sees all of it, also where another stream got it before.
 
         Gives the one before back after what is on `stream` now; use that no more, and have
         `stream` wait for other streams that use it. Waits only for
@@ -63,7 +66,11 @@ class Follower:
         which was the last. Unavailable when the publisher ended, Aborted when it has dropped this
         follower or was closed: what is mapped stays, and wait() says whether it is complete.
         """
-        while not self.finished:
+        # A publisher is two laps ahead at most. One that is as fast as this loop, or lies, would
+        # have it go on for ever.
+        for _ in range(LAPS_AHEAD * len(self._sets)):
+            if self.finished:
+                break
             try:
                 newer = self._ring.acquire(stream, timeout=timeout if self._buffer is None else 0)
             except DeadlineExceeded:
