@@ -13,6 +13,7 @@
 #include "platform/cuda/nvidia_node_posix.h"
 #include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
+#include "platform/os/memfd_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/text_file_posix.h"
 
@@ -72,6 +73,12 @@ absl::Status CheckSealedMemory(const OsHandle& handle, const FileLook& look,
     return absl::InvalidArgumentError(
         "the descriptor is a memfd that its sender can still shrink or grow; "
         "expected one sealed against both");
+  }
+  ASSIGN_OR_RETURN(const bool is_ordinary, HasOrdinaryPages(handle));
+  if (!is_ordinary) {
+    return absl::InvalidArgumentError(
+        "the descriptor is memory of huge pages; expected a memfd of ordinary "
+        "pages, as the host-memory driver makes them");
   }
   // Only now is its size its last one.
   ASSIGN_OR_RETURN(const FileLook sealed, LookAt(handle));

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,6 +39,10 @@ int AboveStandardStreams(int fd) {
   close(fd);
   return higher;
 }
+
+// Of <linux/magic.h>. Memory of huge pages has seals too, but no such file: whoever
+// touches a page of it that cannot be had is ended.
+constexpr long kTmpfsMagic = 0x01021994;
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -83,11 +88,13 @@ std::optional<OpenedMemory> Inspect(int fd) {
   const std::optional<MemoryLabel> label =
       LabelOf("/proc/self/fd/" + std::to_string(fd));
   struct stat info {};
+  struct statfs system {};
   const int seals = fcntl(fd, F_GET_SEALS);
   const int flags = fcntl(fd, F_GETFL);
   if (!label || seals < 0 || (seals & kSeals) != kSeals ||
       (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0 || flags < 0 ||
-      (flags & O_ACCMODE) != O_RDWR || fstat(fd, &info) != 0 ||
+      (flags & O_ACCMODE) != O_RDWR || fstatfs(fd, &system) != 0 ||
+      system.f_type != kTmpfsMagic || fstat(fd, &info) != 0 ||
       info.st_size <= 0 ||
       static_cast<std::uint64_t>(info.st_size) % kGranularity != 0) {
     close(fd);

@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,9 +20,6 @@
 
 namespace vmm::platform {
 namespace {
-
-// Of <linux/magic.h>. Ordinary memfds are files of the kernel's own tmpfs.
-constexpr long kTmpfsMagic = 0x01021994;
 
 absl::StatusOr<OsHandle> MakeMemory() {
   OsHandle memory = MakeMemfd("vmmshare-control");
@@ -110,12 +106,8 @@ absl::Status CheckMemfd(const OsHandle& handle, std::size_t size,
   if (absl::Status fit = CheckSeals(seals, access); !fit.ok()) return fit;
   // Only now is its size its last one.
   ASSIGN_OR_RETURN(const FileLook sealed, LookAt(handle));
-  struct statfs system {};
-  while (::fstatfs(fd, &system) != 0) {
-    if (errno == EINTR) continue;
-    return OsError(errno, absl::StrCat("fstatfs(descriptor ", fd, ")"));
-  }
-  if (system.f_type != kTmpfsMagic) {
+  ASSIGN_OR_RETURN(const bool is_ordinary, HasOrdinaryPages(handle));
+  if (!is_ordinary) {
     return Unfit("memory of huge pages", "a memfd of ordinary pages");
   }
   const int flags = ::fcntl(fd, F_GETFL);

@@ -3,10 +3,14 @@
 #define VMMSHARE_PLATFORM_OS_MEMFD_POSIX_H_
 
 #include <sys/mman.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "platform/os/descriptor_posix.h"
+#include "platform/os/os_error.h"
 #include "platform/os/os_handle.h"
 
 namespace vmm::platform {
@@ -22,6 +26,20 @@ inline OsHandle MakeMemfd(const char* name) {
     memory = AdoptDescriptor(::memfd_create(name, kFlags));
   }
   return memory;
+}
+
+// Whether `memory`, a file that has seals, is of the kernel's own tmpfs, as
+// ordinary memfds are. One of huge pages is not, though it can be sealed too:
+// whoever touches a page of it that cannot be had is ended.
+inline absl::StatusOr<bool> HasOrdinaryPages(const OsHandle& memory) {
+  constexpr long kTmpfsMagic = 0x01021994;  // Of <linux/magic.h>.
+  struct statfs system {};
+  while (::fstatfs(Fd(memory), &system) != 0) {
+    if (errno == EINTR) continue;
+    return OsError(errno,
+                   absl::StrCat("fstatfs(descriptor ", memory.get(), ")"));
+  }
+  return system.f_type == kTmpfsMagic;
 }
 
 }  // namespace vmm::platform

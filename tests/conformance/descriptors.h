@@ -21,7 +21,7 @@ std::vector<std::pair<std::string, int>> DescriptorsThatAreNoMemory();
 
 // Descriptors that resemble `exported`, memory of the host-memory driver, but
 // must not be taken for it: not sealed, of another size, read-only, by another
-// name. The caller closes them.
+// name, of huge pages. The caller closes them.
 std::vector<int> ImpostorsOfMemory(int exported);
 
 // The names of shared memory files that contain `part`.

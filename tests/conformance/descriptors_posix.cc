@@ -91,16 +91,28 @@ std::vector<int> ImpostorsOfMemory(int exported) {
   };
   constexpr off_t kSize = 2 << 20;
   constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  return {make(name, kSize, 0),
-          make(name, kSize, F_SEAL_GROW | F_SEAL_SEAL),
-          make(name, kSize, F_SEAL_SHRINK | F_SEAL_SEAL),
-          make(name, kSize, kSealed | F_SEAL_WRITE),
-          make(name, 0, kSealed),
-          make(name, 4096, kSealed),
-          make("x" + name, kSize, kSealed),
-          make(name + "0", kSize, kSealed),
-          make(name.substr(0, name.size() - 1), kSize, kSealed),
-          open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  std::vector<int> impostors = {
+      make(name, kSize, 0),
+      make(name, kSize, F_SEAL_GROW | F_SEAL_SEAL),
+      make(name, kSize, F_SEAL_SHRINK | F_SEAL_SEAL),
+      make(name, kSize, kSealed | F_SEAL_WRITE),
+      make(name, 0, kSealed),
+      make(name, 4096, kSealed),
+      make("x" + name, kSize, kSealed),
+      make(name + "0", kSize, kSealed),
+      make(name.substr(0, name.size() - 1), kSize, kSealed),
+      open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // None is reserved for it: only whoever touches it would see that. Kernels
+  // without huge pages, or with larger ones, make none of this size.
+  const int huge =
+      memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+  if (huge >= 0 && ftruncate(huge, kSize) == 0 &&
+      fcntl(huge, F_ADD_SEALS, kSealed) == 0) {
+    impostors.push_back(huge);
+  } else if (huge >= 0) {
+    close(huge);
+  }
+  return impostors;
 }
 
 std::vector<std::string> SharedFilesNamed(const std::string& part) {

@@ -248,6 +248,11 @@ TEST_F(SharedMemoryTest, HugePagesAreRefused) {
   if (!huge.has_value()) GTEST_SKIP() << "this kernel has no huge pages";
   ASSERT_EQ(::fcntl(RawFd(huge), F_ADD_SEALS, kFixed), 0);
   EXPECT_THAT(WhyNot(huge), HasSubstr("huge pages"));
+  // Nor are they an allocation, whatever its size.
+  const absl::Status status =
+      CheckMemoryHandle(huge, MemoryBacking::kHostMemory, 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("huge pages"));
 }
 
 TEST_F(SharedMemoryTest, WritingToAReadersViewIsAFault) {
