@@ -20,6 +20,7 @@ import pytest
 
 import fake_torch
 import vmmshare as vs
+import vmmshare._names
 import vmmshare._publisher
 import vmmshare._reads
 import vmmshare._sets
@@ -695,6 +696,75 @@ def test_many_bad_headers(tmp_path):
             assert all(offset >= 0 and offset + nbytes <= len(good)
                        for *_, offset, nbytes in entries)
     assert refused > 500
+
+
+# --- a keeper that is not there, and names that no set can have
+
+@pytest.fixture
+def nothing_is_done(monkeypatch):
+    """put() and load() fail otherwise when they read, allocate or wait."""
+    def done(*_, **__):
+        pytest.fail("work was done before the keeper and the name were looked at")
+
+    for step in ("Allocation", "await_fences", "read_arrays", "read_header"):
+        monkeypatch.setattr(vs.weights, step, done)
+    return done
+
+
+def test_without_a_keeper_nothing_is_read_or_copied(driver, tmp_path, nothing_is_done):
+    path, nowhere = safetensors(tmp_path / "x.safetensors", some()), str(tmp_path / "no")
+    for call in (lambda: vs.weights.load("a", path, progress=nothing_is_done, address=nowhere,
+                                         **HOST),
+                 lambda: vs.weights.put("a", arrays_of(1), address=nowhere, **HOST)):
+        with pytest.raises(vs.errors.NotFound, match="vmmshare keep"):
+            call()
+
+
+@pytest.mark.parametrize("name, error, says", [
+    ("a b", vs.errors.InvalidArgument, "'a b' is no name; expected 1 to 128 of A-Z"),
+    ("", vs.errors.InvalidArgument, "expected 1 to 128"),
+    ("a" * 129, vs.errors.InvalidArgument, "expected 1 to 128"),
+    ("a\n", vs.errors.InvalidArgument, "expected 1 to 128"),
+    ("a\0", vs.errors.InvalidArgument, "expected 1 to 128"),
+    ("\ud800", vs.errors.InvalidArgument, "expected 1 to 128"),
+    (5, TypeError, "a name is a str, not a int"),
+    (b"a", TypeError, "a name is a str, not a bytes")], ids=ascii)
+def test_of_a_bad_name_nothing_is_read_or_copied(keeper, tmp_path, nothing_is_done, name, error,
+                                                 says):
+    path, where = safetensors(tmp_path / "x.safetensors", some()), {"address": keeper.address}
+    with pytest.raises(error, match=says):
+        vs.weights.load(name, path, progress=nothing_is_done, **where, **HOST)
+    with pytest.raises(error, match=says):
+        vs.weights.put(name, arrays_of(1), **where, **HOST)
+    with vs.weights.draft({"a": ((4,), "float32")}, **HOST) as draft:
+        with pytest.raises(error, match=says):
+            draft.put(name, **where)
+
+
+def test_the_keeper_and_python_have_one_rule_for_names(keeper):
+    with vs.Keeper(keeper.address) as connection, vs.Allocation(nbytes=4096, **HOST) as memory:
+        names = [*(f"a{chr(code)}z" for code in range(1, 256)), "a" * 128, "a" * 129, ".", "/", ""]
+        for name in names:
+            try:
+                vmmshare._names.checked_name(name)
+            except vs.errors.InvalidArgument:
+                with pytest.raises(vs.errors.InvalidArgument, match="expected 1 to 128"):
+                    connection.put(name, memory)
+            else:
+                connection.put(name, memory)
+                connection.drop(name)
+
+
+def test_a_keeper_that_goes_while_files_are_read_is_told_of_then(keeper, tmp_path):
+    path = safetensors(tmp_path / "x.safetensors", some())
+
+    def end_keeper(done, total):
+        if keeper.process.poll() is None:
+            keeper.process.send_signal(signal.SIGTERM)
+            keeper.process.wait(timeout=60)
+
+    with pytest.raises(vs.errors.NotFound, match="vmmshare keep"):
+        vs.weights.load("a", path, progress=end_keeper, address=keeper.address, **HOST)
 
 
 # --- what looks like PyTorch, and PyTorch where it is installed
@@ -1495,7 +1565,7 @@ def test_an_array_with_a_fence_is_put_when_its_contents_are_there(keeper, cuda, 
 def test_a_fence_that_does_not_come_ends_put_by_its_timeout(keeper, late):
     began = time.monotonic()
     with pytest.raises(vs.errors.DeadlineExceeded, match="fence is at 0, not 1"):
-        vs.weights.put("late", {"a": late.array}, address=keeper.address, timeout=0.2,
+        vs.weights.put("late", {"a": late.array}, address=keeper.address, timeout=2,
                        **late.where)
     assert time.monotonic() - began < 20
     assert vs.weights.list(address=keeper.address) == []

@@ -3,10 +3,12 @@ has the names."""
 
 from __future__ import annotations
 
+import time
 import typing
 
 from . import _core
 from ._core import Allocation, Array, Keeper
+from ._names import checked_name
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
@@ -123,10 +125,25 @@ def _note(layout: typing.Any, metadata: "typing.Mapping[str, str]") -> None:
         layout.note(key, value)
 
 
+def reach_keeper(name: str, address: str, timeout: "float | None") -> "float | None":
+    """Before any work is done for a set of that name: raises when no set can have it, and when no
+    keeper can be asked. What is left of the timeout, for put_written(). The connection is closed:
+    a keeper that is started anew meanwhile is asked then."""
+    checked_name(name)
+    began = time.monotonic()
+    with Keeper(address, timeout=timeout):
+        return _left(timeout, began)
+
+
+def _left(timeout: "float | None", began: float) -> "float | None":
+    return None if timeout is None else max(timeout - (time.monotonic() - began), 0)
+
+
 def put_written(writer: typing.Any, name: str, checksum: bool, address: str,
                 timeout: "float | None") -> int:
+    began = time.monotonic()
     with Keeper(address, timeout=timeout) as keeper:
-        return writer.publish(keeper, name, checksum, timeout)
+        return writer.publish(keeper, name, checksum, _left(timeout, began))
 
 
 class Draft(typing.Mapping[str, Array]):
@@ -164,6 +181,7 @@ class Draft(typing.Mapping[str, Array]):
         to and put again. FailedPrecondition while another call puts it, also one that Ctrl-C
         ended, and once it was put or the keeper's answer did not come."""
         _check_open(self._writer)
+        checked_name(name)
         synchronize_torch(None if self.on_host else self._device[1])
         return put_written(self._writer, name, checksum, address, timeout)
 

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--driver", default="system", metavar="PATH",
                         help="the driver in this file, or host, which needs no GPU")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS",
-                        help="for each thing that the keeper is asked (60)")
+                        help="for all that the keeper is asked (60)")
     return parser
 
 

@@ -28,13 +28,13 @@ import errno
 import fcntl
 import json
 import os
-import re
 import stat
 import threading
 import typing
 
 from ._core import Allocation, Array, Device, Server, _Fetched
 from . import connect
+from ._names import checked_name
 from .errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
 
 __all__ = ["Fetched", "Handles", "Published", "fetch", "fetch_handles", "list", "publish"]
@@ -45,12 +45,7 @@ _servers: "dict[str, tuple[int, Server]]" = {}
 
 
 def _name_of(name: "str | bytes") -> str:
-    text = name.hex() if isinstance(name, bytes) else name
-    if not isinstance(text, str):
-        raise TypeError(f"a name is a str or bytes, not a {type(name).__name__}")
-    if not re.fullmatch(r"[A-Za-z0-9._/-]{1,128}", text):
-        raise InvalidArgument(f"{name!r} is no name; expected 1 to 128 of A-Z a-z 0-9 . _ / -")
-    return text
+    return checked_name(name.hex() if isinstance(name, bytes) else name, "a str or bytes")
 
 
 def _folder(directory: str) -> str:

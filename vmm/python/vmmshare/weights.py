@@ -21,8 +21,9 @@ A trainer that writes its weights anew each step, and engines that switch withou
     weights = follower.latest(stream)
 
 In all of these `address` is that of the keeper's socket, this user's own if empty, and
-`timeout` is in seconds, for each thing that the keeper is asked, None for ever. NotFound: no
-keeper listens there; start one by `vmmshare keep`. docs/weights.md has the rules.
+`timeout` is in seconds, for each thing that the keeper is asked, None for ever; of put() and load()
+for all of these together, which what is read and copied in between does not count for. NotFound: no
+keeper listens there, which these two say before they do anything; start one by `vmmshare keep`. docs/weights.md has the rules.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ._follower import Follower, follow
 from ._publisher import Publisher, Update, publisher
 from ._reads import (await_fences, await_torch, dense_copy, forwards, order_made, read_array,
                      read_arrays, torch_type)
-from ._sets import Draft, TensorSet, draft, layout_of, put_written
+from ._sets import Draft, TensorSet, draft, layout_of, put_written, reach_keeper
 from ._shards import Cut, Fused, Shard
 from .errors import (DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound,
                      ResourceExhausted, Unavailable, Unimplemented, VmmshareError)
@@ -114,6 +115,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     """
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
+    left = reach_keeper(name, address, timeout)
     kept = dict(tensors)  # What is read is there until it was copied.
     await_fences(kept.values(), timeout)
     kept = forwards(kept)
@@ -140,7 +142,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         _await_made([*joined, *copies.values()],
                     _core._device_at(memory.ptr) if host_node is None else None, timeout)
         reads.copy_to(writer)
-        return put_written(writer, name, checksum, address, timeout)
+        return put_written(writer, name, checksum, address, left)
 
 
 def _files(paths: typing.Any) -> "builtins.list[bytes]":
@@ -197,6 +199,7 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
         raise ValueError(f"{paths!r} has no *.safetensors")
     if threads is not None and not 0 <= threads < 2**32:
         raise ValueError(f"{threads} threads; expected 1 to {2**32 - 1}")
+    left = reach_keeper(name, address, timeout)
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
     shown = [path.decode(errors="backslashreplace") for path in files]
@@ -210,7 +213,7 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
             if _mark(path) != mark:
                 raise DataLoss(f"{called} was replaced or written to while it was read",
                                "Load it once whoever writes it is done.")
-        return put_written(writer, name, False, address, timeout)
+        return put_written(writer, name, False, address, left)
 
 
 def open(name: str, *, fingerprint: "str | None" = None, address: str = "",
