@@ -44,6 +44,74 @@ def test_types_that_numpy_lacks(pool, dtype):
             np.from_dlpack(array)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape[:4])) or "0d")
+def test_numpy_takes_it_as_an_array(pool, dtype, shape):
+    with pool.empty(shape, dtype) as array:
+        view = np.asarray(array)
+        assert (view.shape, view.dtype.name) == (shape, dtype)
+        assert view.ctypes.data == array.ptr or view.size == 0
+        view[...] = 1
+        assert np.array_equal(array, np.ones(shape, dtype)) and np.sum(array) == view.size
+        del view
+
+
+def test_what_numpy_asks_for_when_it_takes_an_array(pool):
+    with pool.empty((2, 3), "float32") as array:
+        np.asarray(array)[...] = [[1, 2, 3], [4, 5, 6]]
+
+        def is_a_copy(made):
+            return made.tolist() == [[1, 2, 3], [4, 5, 6]] and made.ctypes.data != array.ptr
+
+        assert np.asarray(array, "float32").ctypes.data == array.ptr
+        assert array.__array__(copy=False).ctypes.data == array.ptr
+        assert array.__array__(np.float32, copy=None).ctypes.data == array.ptr
+        assert array.__array__(np.dtype("float32"), False).ctypes.data == array.ptr
+        for made in (np.array(array), array.__array__(copy=True),
+                     array.__array__("float32", copy=True)):
+            assert made.dtype == np.float32 and is_a_copy(made)
+        for made in (np.asarray(array, "int64"), np.array(array, "int64"),
+                     array.__array__("int64", copy=True), array.__array__("int64")):
+            assert made.dtype == np.int64 and is_a_copy(made)
+        with pytest.raises(ValueError, match="float32 as int64 is a copy, which copy=False"):
+            array.__array__("int64", copy=False)
+        assert (np.ones((2, 3)) + array).tolist() == [[2, 3, 4], [5, 6, 7]]
+        assert np.stack([array, array]).shape == (2, 2, 3)
+        columns = array._cut(1, 1, 2)
+        assert np.asarray(columns).tolist() == [[2, 3], [5, 6]]
+        del columns, made
+    with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+        np.asarray(array)
+
+
+def test_numpy_takes_anothers_array_as_it_is_mapped(pool, remote):
+    own = pool.empty(4, "int32")
+    np.asarray(own)[...] = 7
+    with remote.open(own.ticket()) as theirs:
+        view = np.asarray(theirs)
+        assert view.tolist() == [7] * 4 and not view.flags.writeable
+        copy = np.array(theirs)
+        copy[0] = 1
+        assert view[0] == 7
+        del view
+    own.close()
+
+
+def test_what_numpy_cannot_look_at_says_what_can(driver):
+    with vs.Allocation(1, nbytes=4096) as memory, memory.array(3, "float32") as array:
+        for take in (np.asarray, np.array, np.sum, lambda a: a.__array__("float32")):
+            with pytest.raises(TypeError, match=r"array of device 1: .*torch\.from_dlpack.*cupy\."
+                                                r"from_dlpack.*copy it to the host"):
+                take(array)
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        for dtype, bits in (("bfloat16", "uint16"), ("float8_e4m3fn", "uint8"),
+                            ("float8_e5m2", "uint8")):
+            array = memory.array(3, dtype)
+            with pytest.raises(TypeError, match=f"NumPy has no dtype {dtype}: .*{bits}"):
+                np.asarray(array)
+            assert np.asarray(array.view(array.shape, bits)).dtype == bits
+
+
 class Named:
     def __init__(self, name):
         self.name = name

@@ -333,6 +333,13 @@ void DefineArray(nb::module_& module) {
            "fence that the\narray was opened with, and the memory goes back "
            "after what is on it. For memory of the host\nthis thread waits: "
            "Unavailable once who serves the fence has ended.")
+      .def("__array__", &MakeNumPyArray, nb::arg("dtype") = nb::none(),
+           nb::arg("copy") = nb::none(),
+           nb::sig("def __array__(self, dtype: typing.Any = None, "
+                   "copy: bool | None = None) "
+                   "-> numpy.typing.NDArray[typing.Any]"),
+           "NumPy's array of the same memory, of the host. TypeError for "
+           "memory of a device and\nfor a dtype that NumPy has not.")
       .def("__dlpack_device__",
            [](const Array& a) {
              const DLDevice device = a.storage()->place.device;

@@ -88,6 +88,11 @@ nanobind::object MakeCapsule(const Array& array, nanobind::handle stream,
 nanobind::object MakeUnflaggedCapsule(const Array& array,
                                       nanobind::handle stream);
 
+// NumPy's array of the same memory, for its __array__: a copy where `copy` is true
+// or `dtype` is another. TypeError where NumPy cannot look at the memory.
+nanobind::object MakeNumPyArray(const Object<Array>& self,
+                                nanobind::handle dtype, nanobind::handle copy);
+
 void DefineArray(nanobind::module_& module);
 
 // Python's numbers, each `factor` times what it is.

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <string>
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/dlpack_abi.h"
 #include "vmm/python/core/error.h"
+#include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
 
@@ -159,6 +161,49 @@ nb::object MakePlainCapsule(const std::shared_ptr<Storage>& storage,
 nb::object MakeUnflaggedCapsule(const Array& array, nb::handle stream) {
   Prepare(array, stream);
   return MakePlainCapsule(array.storage(), array.layout());
+}
+
+nb::object MakeNumPyArray(const Object<Array>& self, nb::handle dtype,
+                          nb::handle copy) {
+  const auto& array = nb::cast<const Array&>(self);
+  const DLDevice device = array.storage()->place.device;
+  if (device.device_type != kDLCPU) {
+    throw nb::type_error(
+        ("NumPy takes memory of the host, and this is an array of device " +
+         std::to_string(device.device_id) +
+         ": use it there by torch.from_dlpack(array) or "
+         "cupy.from_dlpack(array), or copy it to the host, as "
+         "torch.from_dlpack(array).cpu() does")
+            .c_str());
+  }
+  const DType& own = *array.layout().dtype;
+  if (own.typestr == nullptr) {
+    throw nb::type_error(
+        ("NumPy has no dtype " + std::string(own.name) +
+         ": use torch.from_dlpack(array), or, where the elements lie side by "
+         "side, array.view(array.shape, \"uint" +
+         std::to_string(8 * own.itemsize()) + "\") for their bits")
+            .c_str());
+  }
+  const int copies = PyObject_IsTrue(copy.ptr());
+  if (copies < 0) throw nb::python_error();
+  const nb::module_ numpy = nb::module_::import_("numpy");
+  const nb::object made = numpy.attr("from_dlpack")(self);
+  if (!dtype.is_none()) {
+    const nb::object wanted = numpy.attr("dtype")(dtype);
+    if (!wanted.equal(made.attr("dtype"))) {
+      if (copies == 0 && !copy.is_none()) {
+        throw nb::value_error(
+            ("an array of " + std::string(own.name) + " as " +
+             Utf8(nb::str(wanted)) +
+             " is a copy, which copy=False forbids: leave copy out, or take it "
+             "as it is")
+                .c_str());
+      }
+      return made.attr("astype")(wanted);
+    }
+  }
+  return copies != 0 ? made.attr("copy")("K") : made;
 }
 
 }  // namespace vmm::python
