@@ -98,9 +98,10 @@ void FencesAreMadeByTheirOwner(void) {
 
   vmmshare_fence* opened = NULL;
   vmmshare_fence* none = NULL;
-  FAILS(VMMSHARE_FAILED_PRECONDITION, "vmmshare_fence_pool_open()",
+  FAILS(VMMSHARE_FAILED_PRECONDITION,
+        "another process serves and this one opened",
         vmmshare_fence_open(own, ticket, SECOND, &none, &error));
-  FAILS(VMMSHARE_FAILED_PRECONDITION, "vmmshare_fence_pool_create()",
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "that this process created",
         vmmshare_fence_create(theirs, &none, &error));
   vmmshare_share* again = NULL;
   FAILS(VMMSHARE_FAILED_PRECONDITION, "another process's",
@@ -109,7 +110,7 @@ void FencesAreMadeByTheirOwner(void) {
         vmmshare_fence_open(theirs, NULL, SECOND, &none, &error));
   CHECK(none == NULL && again == NULL);
   MUST(vmmshare_fence_open(theirs, ticket, 10 * SECOND, &opened, &error));
-  FAILS(VMMSHARE_FAILED_PRECONDITION, "vmmshare_fence_pool_create()",
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "that this process created",
         vmmshare_fence_ticket(opened, ticket, &error));
   MUST(vmmshare_fence_signal_host(fence, 3, &error));
   MUST(vmmshare_fence_wait_host(opened, 3, 10 * SECOND, &error));

@@ -310,7 +310,8 @@ TEST_F(FenceArrayTest, StreamsAddWithoutAnOrderBetweenThem) {
   ExpectFails(absl::StatusCode::kInvalidArgument, sum.Add(waiting.get(), 0),
               "cannot be signalled 0");
   ExpectFails(absl::StatusCode::kFailedPrecondition,
-              Must(array_->At(5)).Add(waiting.get(), 1), "kKernels");
+              Must(array_->At(5)).Add(waiting.get(), 1),
+              "make its fence array one that has them");
   Must(sum.Abandon());
   ExpectFails(absl::StatusCode::kAborted, sum.Add(waiting.get(), 1),
               "abandoned at the value 600");

@@ -519,7 +519,7 @@ TEST_F(KeeperTest, WhatCannotBeCreatedIsRefusedBeforeAnythingIsSent) {
       kGranule,
       {.import = {.access = Access::kReadWrite}, .until_sealed = true});
   EXPECT_TRUE(absl::IsInvalidArgument(sealed)) << sealed;
-  EXPECT_THAT(Text(sealed), HasSubstr("ask for Access::kRead"));
+  EXPECT_THAT(Text(sealed), HasSubstr("ask for reading only"));
   EXPECT_THAT(Must(client.List(Late())).memory, IsEmpty());
 }
 

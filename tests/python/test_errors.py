@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 
@@ -74,6 +75,66 @@ def test_closing_twice_and_using_after(driver, make):
 def test_an_argument_of_another_type_is_named(pool, remote, use, says):
     with pytest.raises(TypeError, match=says):
         use(pool, remote)
+
+
+OF_OTHER_LANGUAGES = r"::|vmmshare_\w+\(|\bk[A-Z]\w+"
+
+
+def add_to_a_fence_without_kernels():
+    with vs.Pool(0) as pool, pool.empty(vs.FENCE_BYTES, "uint8") as array:
+        fences = vs.FenceArray(array)
+        fences.clear()
+        fences[0].add(0)
+
+
+def open_a_ticket_of_ones_own():
+    with vs.FencePool() as own, own.new() as fence:
+        own.open(fence.ticket())
+
+
+def make_a_fence_in_a_pool_of_others():
+    with vs.FencePool() as own, vs.serve(own) as share:
+        with vs.connect_fences(str(share)) as theirs:
+            theirs.new()
+
+
+def lease_of_ones_own(make):
+    with make() as own:
+        return own.recalled_in
+
+
+def write_to_what_is_sealed(keeper):
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        vs.keeper.put("sealed", memory, seal=True, address=keeper.address)
+    vs.keeper.attach("sealed", writable=True, address=keeper.address)
+
+
+@pytest.mark.parametrize("use, error, says", [
+    (lambda: vs.connect("not a text"), errors.InvalidArgument, "whole text of the share"),
+    (lambda: vs.connect("vmmshare-pool:2:"), errors.InvalidArgument, "whole text of the share"),
+    (lambda: vs.connect_restorable("not a text"), errors.InvalidArgument,
+     "whole text of the share"),
+    (lambda: vs.connect_fences("not a text"), errors.InvalidArgument, "whole text of the share"),
+    (lambda: lease_of_ones_own(lambda: vs.Allocation(nbytes=4096, host_node=0)),
+     errors.FailedPrecondition, "no lease.*another process serves and this one opened"),
+    (lambda: lease_of_ones_own(lambda: vs.restorable(nbytes=4096, host_node=0)),
+     errors.FailedPrecondition, "no lease.*another process serves and this one opened"),
+    (open_a_ticket_of_ones_own, errors.FailedPrecondition,
+     "this process's own.*another process serves and this one opened"),
+    (make_a_fence_in_a_pool_of_others, errors.FailedPrecondition, "that this process created"),
+    (add_to_a_fence_without_kernels, errors.FailedPrecondition, "kernels=True"),
+], ids=["text", "short text", "restorable's text", "fences' text", "lease", "restorable's lease",
+        "own ticket", "new fence", "kernels"])
+def test_a_message_names_what_python_has(cuda, use, error, says):
+    with pytest.raises(error, match=says) as raised:
+        use()
+    assert not re.search(OF_OTHER_LANGUAGES, str(raised.value))
+
+
+def test_a_message_of_the_keepers_names_what_python_has(keeper):
+    with pytest.raises(errors.FailedPrecondition, match="reading only") as raised:
+        write_to_what_is_sealed(keeper)
+    assert not re.search(OF_OTHER_LANGUAGES, str(raised.value))
 
 
 def test_a_shape_that_cannot_be_is_named(pool):

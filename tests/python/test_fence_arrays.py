@@ -188,7 +188,7 @@ def test_streams_meet(cuda, kernels):
                 fences[0].add(stream)
                 fences[0].add(stream, 2)
             else:
-                with pytest.raises(vs.errors.FailedPrecondition, match="kKernels"):
+                with pytest.raises(vs.errors.FailedPrecondition, match="kernels=True"):
                     fences[0].add(stream)
         if kernels:
             fences[0].wait(9)

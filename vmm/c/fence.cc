@@ -23,15 +23,15 @@ using Theirs = std::shared_ptr<vmm::ImportedFencePool>;
 absl::StatusOr<Own> OwnOf(const vmmshare_fence_pool::Any& pool) {
   if (const auto* own = std::get_if<Own>(&pool)) return *own;
   return absl::FailedPreconditionError(
-      "the fence pool is another process's. Make fences in a pool of "
-      "vmmshare_fence_pool_create().");
+      "the fence pool is another process's. Make fences in a pool that this "
+      "process created.");
 }
 
 absl::StatusOr<Theirs> TheirsOf(const vmmshare_fence_pool::Any& pool) {
   if (const auto* theirs = std::get_if<Theirs>(&pool)) return *theirs;
   return absl::FailedPreconditionError(
-      "the fence pool is this process's own. Open tickets in a pool of "
-      "vmmshare_fence_pool_open().");
+      "the fence pool is this process's own. Open tickets in a pool that "
+      "another process serves and this one opened.");
 }
 
 absl::StatusOr<std::vector<vmm::Fence*>> FencesOf(vmmshare_fence* const* fences,

@@ -38,9 +38,8 @@ class TorchPools {
     const vmm::platform::MutexLock lock(mutex_);
     const auto found = set_.find(device);
     if (found == set_.end() || found->second == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("no pool is set for device ", device,
-                       ". Call vmmshare_torch_set_pool() first."));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "no pool is set for device ", device, ". Set one first."));
     }
     ++blocks_[found->second];
     return found->second;

@@ -135,7 +135,7 @@ vmmshare_status vmmshare_memory_lease(const vmmshare_memory* memory,
     if (imported == nullptr) {
       return absl::FailedPreconditionError(
           "the memory is this process's own, and no lease. Ask for that of "
-          "memory which vmmshare_memory_open() opened.");
+          "memory that another process serves and this one opened.");
     }
     return vmm::c::ReportLease(imported->lease(), return_in_ns);
   });

@@ -49,8 +49,8 @@ class TorchRegions {
     if (set != nullptr && region != nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "a region is set for device ", device,
-          ", and PyTorch does not say for which of two it asks. Call "
-          "vmmshare_torch_set_region() with NULL when it is done with that."));
+          ", and PyTorch does not say for which of two it asks. Set none "
+          "when it is done with that one."));
     }
     set = std::move(region);
     return absl::OkStatus();
@@ -65,9 +65,8 @@ class TorchRegions {
     const vmm::platform::MutexLock lock(mutex_);
     const auto found = set_.find(device);
     if (found != set_.end() && found->second != nullptr) return found->second;
-    return absl::FailedPreconditionError(
-        absl::StrCat("no region is set for device ", device,
-                     ". Call vmmshare_torch_set_region() first."));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no region is set for device ", device, ". Set one first."));
   }
   void Remember(CUdeviceptr address, Region region) {
     const vmm::platform::MutexLock lock(mutex_);
@@ -149,8 +148,8 @@ vmmshare_status vmmshare_region_release(vmmshare_region* region,
     // It would give out again what it holds cached, where nothing is.
     if (TorchRegions::Get().IsSet(region->region)) {
       return absl::FailedPreconditionError(
-          "PyTorch takes memory from the region. Call "
-          "vmmshare_torch_set_region() with NULL before it is released.");
+          "PyTorch takes memory from the region. Set none for the device "
+          "before it is released.");
     }
     return region->region->Release((flags & VMMSHARE_KEEP_NOTHING) != 0
                                        ? vmm::Keep::kNothing
@@ -201,7 +200,7 @@ vmmshare_status vmmshare_torch_set_region(std::int32_t device,
     if (region->region->statistics().is_released) {
       return absl::FailedPreconditionError(
           "the region is released: PyTorch would give out addresses where "
-          "nothing is. Call vmmshare_region_restore() first.");
+          "nothing is. Restore it first.");
     }
     return TorchRegions::Get().Set(device, region->region);
   });

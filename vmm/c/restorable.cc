@@ -193,7 +193,7 @@ vmmshare_status vmmshare_restorable_lease(const vmmshare_restorable* restorable,
     if (restorable->endpoint != nullptr) {
       return absl::FailedPreconditionError(
           "the memory is this process's own, and no lease. Ask for that of "
-          "memory which vmmshare_restorable_open() opened.");
+          "memory that another process serves and this one opened.");
     }
     // Held all the while: no release or restore begins before this has looked.
     const vmm::platform::MutexLock turn(restorable->turn_mutex);

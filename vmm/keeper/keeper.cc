@@ -99,7 +99,7 @@ absl::Status CheckNotSealed(Channel& channel, const keeper::Attached& attached,
   if (!attached.sealed || !WantsToWrite(options)) return absl::OkStatus();
   channel.Close();
   return absl::FailedPreconditionError(
-      "it is sealed and mapped read-only from now on: ask for Access::kRead");
+      "it is sealed and mapped read-only from now on: ask for reading only");
 }
 
 }  // namespace
@@ -175,7 +175,7 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
         absl::InvalidArgumentError(
             size == 0 ? "size 0 to attach or create"
                       : "sealed memory is waited for, to be mapped for "
-                        "writing: ask for Access::kRead"),
+                        "writing: ask for reading only"),
         name);
   }
   absl::StatusOr<Message> answer = Message();

@@ -179,8 +179,8 @@ absl::Status Fence::Add(CUstream stream, std::uint64_t value) {
   const fence::FenceKernels* const kernels = source_->kernels();
   if (kernels == nullptr) {
     return absl::FailedPreconditionError(
-        "a fence is added to by kernels: make its FenceArray with "
-        "FenceMechanism::kKernels");
+        "a fence is added to by kernels: make its fence array one that has "
+        "them (in Python kernels=True)");
   }
   // Of a device's memory, where a glance remembers no value that is none.
   const fence::Progress now = memory().Glance(at_, base_);

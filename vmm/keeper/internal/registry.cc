@@ -104,7 +104,7 @@ absl::Status Registry::CheckFits(const Entry& entry, std::uint64_t size,
   }
   if (read_write && entry.state == KeptState::kSealed) {
     return absl::FailedPreconditionError(
-        "it is sealed and mapped read-only from now on: ask for Access::kRead");
+        "it is sealed and mapped read-only from now on: ask for reading only");
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,7 @@ constexpr std::size_t kFixedBytes = kKeyBytes + 1 + 2;
 absl::Status NoTicket(const AddressedForm& form, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
       "not a usable ", form.what, " string: ", why,
-      ". Expected the whole text that Share::ticket() returned, beginning "
+      ". Expected the whole text of the share, as its owner has it, beginning "
       "with \"",
       form.scheme, kVersion, "\"."));
 }

@@ -67,8 +67,8 @@ absl::StatusOr<Granted> DialShare(
 absl::Status CheckGranted(Access granted, bool wants_to_write) {
   if (!wants_to_write || granted == Access::kReadWrite) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      "it is shared for reading only (ShareOptions::access): ask for "
-      "Access::kRead, or have the owner share it for writing");
+      "it is shared for reading only: open it so, or have the owner share it "
+      "for writing");
 }
 
 }  // namespace vmm
