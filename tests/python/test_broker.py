@@ -96,6 +96,25 @@ def test_a_pointer_is_found_by_its_name(foreign, folder, peer):
     assert vs.broker.list(directory=folder) == []
 
 
+@pytest.mark.parametrize("spelled", [pathlib.Path, os.fsencode], ids=["Path", "bytes"])
+def test_the_folder_is_named_as_python_names_folders(foreign, folder, spelled):
+    with publish("kv/0", foreign, spelled(folder)):
+        assert vs.broker.list(directory=folder) == [{"name": "kv/0", "nbytes": 4096}]
+        assert vs.broker.list(directory=spelled(folder)) == vs.broker.list(directory=folder)
+        with vs.broker.fetch_handles("kv/0", directory=spelled(folder)) as handles:
+            assert handles.nbytes == 4096
+
+
+def test_what_is_no_folder_is_refused(foreign):
+    for directory, error, says in ((5, TypeError, "os.PathLike"), (b"a\0b", ValueError, "NUL"),
+                                   (pathlib.Path("a\0b"), vs.errors.InvalidArgument, "NUL")):
+        for use in (lambda: publish("kv/0", foreign, directory),
+                    lambda: vs.broker.fetch("kv/0", directory=directory),
+                    lambda: vs.broker.list(directory=directory)):
+            with pytest.raises(error, match=says):
+                use()
+
+
 def test_a_descriptor_is_had_by_the_name(foreign, folder, peer):
     """As LMCache's wrapper wants it: it imports and maps it by calls of its own."""
     peer("import raw_import; raw_import.use_device(0)")

@@ -1,6 +1,8 @@
 """Exceptions have a code, a remedy, and the built-in type that they are."""
 
 import json
+import os
+import pathlib
 import pickle
 import re
 import subprocess
@@ -75,6 +77,32 @@ def test_closing_twice_and_using_after(driver, make):
 def test_an_argument_of_another_type_is_named(pool, remote, use, says):
     with pytest.raises(TypeError, match=says):
         use(pool, remote)
+
+
+@pytest.mark.parametrize("spelled", [pathlib.Path, os.fsencode], ids=["Path", "bytes"])
+def test_files_are_named_as_python_names_files(keeper, spelled):
+    with vs.Keeper(spelled(keeper.address)) as connection:
+        assert connection.list() == []
+    assert vs.keeper.list(address=spelled(keeper.address)) == []
+    assert vs.weights.list(address=spelled(keeper.address)) == []
+    with vs.Server(directory=spelled(keeper.folder)) as server:
+        assert server.leases() == []
+    path = vmmshare.testing.host_driver()
+    with vs.Driver(spelled(path)) as loaded:
+        assert loaded.is_host_memory
+    assert vs.doctor(spelled(path))["driver"] == vs.doctor(path)["driver"]
+
+
+@pytest.mark.parametrize("use, what", [
+    (vs.Keeper, "address"), (lambda path: vs.Server(directory=path), "directory"),
+    (vs.Driver, "path"), (vs.doctor, "driver")], ids=["Keeper", "Server", "Driver", "doctor"])
+def test_what_names_no_file_is_refused(driver, use, what):
+    for path in (5, ["a"]):
+        with pytest.raises(TypeError, match=f"{what}: expected a path as str, bytes or os.PathLike"):
+            use(path)
+    for path in (b"a\0b", pathlib.Path("a\0b")):
+        with pytest.raises(errors.InvalidArgument, match="NUL"):
+            use(path)
 
 
 OF_OTHER_LANGUAGES = r"::|vmmshare_\w+\(|\bk[A-Z]\w+"

@@ -1,6 +1,7 @@
 """Memory that is released and restored at the same addresses, in two processes."""
 
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -94,6 +95,30 @@ def test_it_is_filled_by_a_function_or_a_file(own, tmp_path):
         own.restore(path=str(path), offset=8)
     own.restore(path=str(path), offset=4)
     assert holds(array, 1)
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "caf\udce9"], ids=ascii)
+@pytest.mark.parametrize("spelled", [pathlib.Path, os.fsencode, str], ids=["Path", "bytes", "str"])
+def test_a_file_is_named_as_python_names_files(own, tmp_path, name, spelled):
+    array, path = own.array(COUNT, "int32"), str(tmp_path / name)
+    with open(path, "wb") as file:
+        file.write(b"head" + b"\x01\x00\x00\x00" * COUNT)
+    own.release(keep=False)
+    own.restore(path=spelled(path), offset=4)
+    assert holds(array, 1)
+
+
+def test_what_is_no_path_to_restore_from_is_named(own):
+    own.release(keep=False)
+    for path, error, says in ((5, TypeError, "path: expected a path .*os.PathLike, not a int"),
+                              (b"a\0b", vs.errors.InvalidArgument, "NUL"),
+                              (pathlib.Path("a\0b"), vs.errors.InvalidArgument, "NUL")):
+        with pytest.raises(error, match=says):
+            own.restore(path=path)
+    for more in ({}, {"fill": lambda ptr, nbytes: pytest.fail("it was called")}):
+        with pytest.raises(ValueError, match="offset is 5, .*no file was given: pass path="):
+            own.restore(offset=5, **more)
+    assert own.released
 
 
 def test_what_fill_raises_is_raised_and_it_stays_released(own):

@@ -1,5 +1,7 @@
 """What a type checker must understand of the package: checked, never run."""
 
+import pathlib
+
 import numpy as np
 
 import vmmshare as vs
@@ -45,7 +47,11 @@ def sets(name: str) -> int:
 
 
 def kept() -> vs.Allocation:
-    with vs.Keeper(timeout=1) as keeper:
+    with vs.Keeper(pathlib.Path("/run/keeper"), timeout=1) as keeper:
+        vs.restorable(nbytes=4).restore(path=pathlib.Path("a"), offset=4, timeout=1)
+        vs.Server(directory=pathlib.Path("/run")), vs.Driver(b"/lib/libcuda.so.1")
+        print(vs.broker.list(directory=pathlib.Path("/run")), vs.doctor(pathlib.Path("/a")))
+        print(vs.weights.list(address=pathlib.Path("/run/keeper")))
         print(vs.keeper.list(timeout=3)[0]["name"], vs.doctor()["driver"])
         return keeper.attach("weights", writable=False)
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/path.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -31,8 +32,8 @@ std::shared_ptr<vmmshare_device> OpenDevice(int ordinal) {
               });
 }
 
-void LoadDriver(Driver* self, const std::string& path) {
-  WithoutNul(path);
+void LoadDriver(Driver* self, const PathLike& file) {
+  const std::string path = PathOf(file, "path");
   new (self) Driver{Holder<vmmshare_driver>(Make(
       &vmmshare_driver_close,
       [&](vmmshare_driver** made, vmmshare_error** error) {
@@ -225,8 +226,8 @@ void DefineDriver(nb::module_& module) {
       "Every GPU that this process sees, by ordinal. Makes no context.");
   module.def(
       "_doctor",
-      [](const std::string& path) {
-        WithoutNul(path);
+      [](const PathLike& driver) {
+        const std::string path = PathOf(driver, "driver");
         vmmshare_text* text = nullptr;
         const auto json = Make(
             &vmmshare_text_free,

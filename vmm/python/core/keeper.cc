@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/path.h"
 #include "vmm/python/core/text.h"
 #include "vmm/python/core/wait.h"
 
@@ -64,8 +65,8 @@ void CallByName(Keeper& self, const std::string& name, nb::handle timeout) {
   });
 }
 
-void Connect(Keeper* self, const std::string& address, nb::handle timeout) {
-  WithoutNul(address);
+void Connect(Keeper* self, const PathLike& path, nb::handle timeout) {
+  const std::string address = PathOf(path, "address");
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   new (self) Keeper{Holder<vmmshare_keeper>(MakeOnAThread(
       &vmmshare_keeper_close,

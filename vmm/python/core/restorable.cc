@@ -8,7 +8,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/opening.h"
-#include "vmm/python/core/text.h"
+#include "vmm/python/core/path.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -119,21 +119,28 @@ vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
   });
 }
 
-void Restore(const Restorable& self, nb::handle fill,
-             const std::optional<std::string>& path, std::uint64_t offset,
-             nb::handle timeout) {
+void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
+             std::uint64_t offset, nb::handle timeout) {
   CheckIsNotFilled(self);
+  if (offset != 0 && path.is_none()) {
+    throw nb::value_error(("offset is " + std::to_string(offset) +
+                           ", where a file begins that is read, and no file "
+                           "was given: pass path= too")
+                              .c_str());
+  }
+  std::optional<std::string> file;
+  if (!path.is_none()) file = PathOf(path, "path");
   const auto memory = self.handle.shared();
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   vmmshare_restore_options options{};
   options.struct_size = sizeof(options);
-  if (path.has_value()) options.path = WithoutNul(*path).c_str();
+  if (file.has_value()) options.path = file->c_str();
   options.offset = offset;
   if (fill.is_none()) {
     // Of its own, for the call may go on after Ctrl-C.
-    Wait([memory, options, path, timeout_ns](vmmshare_error** error) {
+    Wait([memory, options, file, timeout_ns](vmmshare_error** error) {
       vmmshare_restore_options given = options;
-      if (path.has_value()) given.path = path->c_str();
+      if (file.has_value()) given.path = file->c_str();
       return vmmshare_restorable_restore(memory.get(), &given, timeout_ns,
                                          error);
     });

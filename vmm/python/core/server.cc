@@ -4,7 +4,7 @@
 #include <string>
 
 #include "vmm/python/core/handles.h"
-#include "vmm/python/core/text.h"
+#include "vmm/python/core/path.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -18,11 +18,11 @@ struct Share {
   std::shared_ptr<vmmshare_server> server;
 };
 
-void Start(Server* self, const std::string& directory) {
+void Start(Server* self, const PathLike& directory) {
+  const std::string folder = PathOf(directory, "directory");
   vmmshare_server_options options{};
   options.struct_size = sizeof(options);
-  options.directory =
-      directory.empty() ? nullptr : WithoutNul(directory).c_str();
+  options.directory = folder.empty() ? nullptr : folder.c_str();
   new (self) Server{Holder<vmmshare_server>(
       Make(&vmmshare_server_close,
            [&](vmmshare_server** made, vmmshare_error** error) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 
 from . import _core
+from ._paths import Path
 
 
 class DoctorReport(typing.Dict[str, typing.Any]):
@@ -18,7 +19,7 @@ class DoctorReport(typing.Dict[str, typing.Any]):
         return self._text
 
 
-def doctor(driver: str = "") -> DoctorReport:
+def doctor(driver: Path = "") -> DoctorReport:
     """What can be shared on this machine, and why the rest cannot: print() it to read it.
 
     driver: the path of one; the system's if empty. One that does not load is in the report,

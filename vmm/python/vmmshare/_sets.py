@@ -9,6 +9,7 @@ import typing
 from . import _core
 from ._core import Allocation, Array, Keeper
 from ._names import checked_name
+from ._paths import Path
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
@@ -125,7 +126,7 @@ def _note(layout: typing.Any, metadata: "typing.Mapping[str, str]") -> None:
         layout.note(key, value)
 
 
-def reach_keeper(name: str, address: str, timeout: "float | None") -> "float | None":
+def reach_keeper(name: str, address: Path, timeout: "float | None") -> "float | None":
     """Before any work is done for a set of that name: raises when no set can have it, and when no
     keeper can be asked. What is left of the timeout, for put_written(). The connection is closed:
     a keeper that is started anew meanwhile is asked then."""
@@ -139,7 +140,7 @@ def _left(timeout: "float | None", began: float) -> "float | None":
     return None if timeout is None else max(timeout - (time.monotonic() - began), 0)
 
 
-def put_written(writer: typing.Any, name: str, checksum: bool, address: str,
+def put_written(writer: typing.Any, name: str, checksum: bool, address: Path,
                 timeout: "float | None") -> int:
     began = time.monotonic()
     with Keeper(address, timeout=timeout) as keeper:
@@ -173,7 +174,7 @@ class Draft(typing.Mapping[str, Array]):
         load_state_dict(tensors, assign=True), or where they are copied to."""
         return _torch_of(self._writer)
 
-    def put(self, name: str, *, checksum: bool = True, address: str = "",
+    def put(self, name: str, *, checksum: bool = True, address: Path = "",
             timeout: "float | None" = 10.0) -> int:
         """Puts it under a name as put() does, and copies nothing. All that writes to the arrays
         must have ended; for PyTorch this waits. Whoever goes on writing writes to what others

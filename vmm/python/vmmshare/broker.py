@@ -35,6 +35,7 @@ import typing
 from ._core import Allocation, Array, Device, Server, _Fetched
 from . import connect
 from ._names import checked_name
+from ._paths import Path, text_of
 from .errors import AlreadyExists, InvalidArgument, NotFound, PermissionDenied
 
 __all__ = ["Fetched", "Handles", "Published", "fetch", "fetch_handles", "list", "publish"]
@@ -48,14 +49,14 @@ def _name_of(name: "str | bytes") -> str:
     return checked_name(name.hex() if isinstance(name, bytes) else name, "a str or bytes")
 
 
-def _folder(directory: str) -> str:
+def _folder(directory: Path) -> str:
     """Where the entries are: beside the sockets, as C++ finds that folder."""
     user = os.geteuid()
     if not directory:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         directory = (os.environ.get("NVIDIA_DRA_LOCAL_IPC_DIR")
                      or (f"{runtime}/vmmshare" if runtime else f"/tmp/vmmshare-{user}"))
-    return os.path.join(directory, f"broker-{user}")
+    return os.path.join(text_of(directory), f"broker-{user}")
 
 
 def _check(path: str, what: os.stat_result) -> None:
@@ -78,7 +79,7 @@ def _path(folder: str, name: str) -> str:
     return os.path.join(folder, _BEGIN + name.replace("/", "%"))
 
 
-def _server(directory: str) -> Server:
+def _server(directory: Path) -> Server:
     folder = _folder(directory)  # The environment may name another one by now.
     pid, server = _servers.get(folder, (0, None))
     if server is None or pid != os.getpid():  # A forked child's is its own.
@@ -236,7 +237,7 @@ class Published:
             _close_collected()
 
 
-def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> Published:
+def publish(name: "str | bytes", memory: Allocation, *, directory: Path = "") -> Published:
     """Publishes an Allocation, or what adopt() made of another library's pointer, under a name.
 
     AlreadyExists while another has it; a name whose owner has ended is free. FailedPrecondition
@@ -268,7 +269,7 @@ def publish(name: "str | bytes", memory: Allocation, *, directory: str = "") -> 
     return published
 
 
-def _read(name: "str | bytes", directory: str) -> "tuple[str, str, int, int]":
+def _read(name: "str | bytes", directory: Path) -> "tuple[str, str, int, int]":
     """(name, text of the share, offset, bytes) of an entry."""
     name = _name_of(name)
     folder = _folder(directory)
@@ -353,7 +354,7 @@ class Fetched:
         self.close()
 
 
-def fetch(name: "str | bytes", *, writable: bool = False, directory: str = "",
+def fetch(name: "str | bytes", *, writable: bool = False, directory: Path = "",
           timeout: "float | None" = 10.0,
           device: "Device | int | str | None" = None) -> Fetched:
     """The memory under a name, mapped, read-only unless `writable`. `device` as of connect().
@@ -404,7 +405,7 @@ class Handles:
         self.close()
 
 
-def fetch_handles(name: "str | bytes", *, directory: str = "",
+def fetch_handles(name: "str | bytes", *, directory: Path = "",
                   timeout: "float | None" = 10.0) -> Handles:
     """The handles of the memory under a name. What was published begins `offset` bytes into the
     chunks, side by side. Errors as fetch()."""
@@ -413,7 +414,7 @@ def fetch_handles(name: "str | bytes", *, directory: str = "",
         return Handles(name, _Fetched(text, timeout), offset, nbytes)
 
 
-def list(*, directory: str = "") -> "builtins.list[dict[str, typing.Any]]":
+def list(*, directory: Path = "") -> "builtins.list[dict[str, typing.Any]]":
     """Name and nbytes of all that was published here by owners who did not close it; some of these
     may have ended, which fetch() tells. What fetch() refuses is left out."""
     folder, found = _folder(directory), []

@@ -17,12 +17,13 @@ import time
 import typing
 
 from ._core import Allocation, Device, Keeper
+from ._paths import Path
 
 __all__ = ["attach", "drop", "list", "put"]
 
 
 @contextlib.contextmanager
-def _connected(address: str, timeout: "float | None"
+def _connected(address: Path, timeout: "float | None"
                ) -> "typing.Iterator[tuple[Keeper, typing.Callable[[], float | None]]]":
     """A connection, and what says how much is left of the timeout."""
     began = time.monotonic()
@@ -34,7 +35,7 @@ def _connected(address: str, timeout: "float | None"
         yield keeper, left
 
 
-def put(name: str, allocation: Allocation, *, seal: bool = False, address: str = "",
+def put(name: str, allocation: Allocation, *, seal: bool = False, address: Path = "",
         timeout: "float | None" = 10.0) -> None:
     """Has the keeper hold the memory too, beyond this process. seal: it is complete, and
     read-only from now on; where that fails the name is there, and not sealed. AlreadyExists
@@ -48,7 +49,7 @@ def put(name: str, allocation: Allocation, *, seal: bool = False, address: str =
             keeper.seal(name, timeout=left())
 
 
-def attach(name: str, *, writable: bool = False, address: str = "",
+def attach(name: str, *, writable: bool = False, address: Path = "",
            timeout: "float | None" = 10.0,
            device: "Device | int | str | None" = None) -> Allocation:
     """The Allocation under a name. `device` as of connect(). NotFound when there is none;
@@ -57,13 +58,13 @@ def attach(name: str, *, writable: bool = False, address: str = "",
         return keeper.attach(name, writable=writable, timeout=left(), device=device)
 
 
-def drop(name: str, *, address: str = "", timeout: "float | None" = 10.0) -> None:
+def drop(name: str, *, address: Path = "", timeout: "float | None" = 10.0) -> None:
     """Forgets the name. Who has it attached keeps it. NotFound when there is none."""
     with _connected(address, timeout) as (keeper, left):
         keeper.drop(name, timeout=left())
 
 
-def list(*, address: str = "", timeout: "float | None" = 10.0
+def list(*, address: Path = "", timeout: "float | None" = 10.0
          ) -> "builtins.list[dict[str, typing.Any]]":
     """Everything kept, by name."""
     with _connected(address, timeout) as (keeper, left):

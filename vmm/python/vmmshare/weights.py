@@ -35,6 +35,7 @@ import typing
 from . import _core
 from ._core import Allocation, Device, Keeper
 from ._follower import Follower, follow
+from ._paths import Path
 from ._publisher import Publisher, Update, publisher
 from ._reads import (await_fences, await_torch, dense_copy, forwards, order_made, read_array,
                      read_arrays, torch_type)
@@ -94,7 +95,7 @@ def _await_made(made: "typing.Iterable[typing.Any]", device: "int | None",
 def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
         metadata: "typing.Mapping[str, str] | None" = None, shard: "Shard | None" = None,
         device: typing.Any = 0, host_node: "int | None" = None, checksum: bool = True,
-        address: str = "", timeout: "float | None" = 10.0) -> int:
+        address: Path = "", timeout: "float | None" = 10.0) -> int:
     """Puts arrays, or a state_dict, under a name, in place of the set that is there.
 
     tensors: PyTorch's, or anything with __dlpack__, of the host or a device; each is copied
@@ -169,14 +170,11 @@ def _mark(path: bytes) -> "tuple[int, ...] | None":
     return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
 
 
-Path = typing.Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
-
-
 def load(name: str, paths: "Path | typing.Iterable[Path]", *,
          select: "typing.Callable[[str], bool] | None" = None, shard: "Shard | None" = None,
          fingerprint: str = "", metadata: "typing.Mapping[str, str] | None" = None,
          device: typing.Any = 0, host_node: "int | None" = None,
-         threads: "int | None" = None, progress: "Progress | None" = None, address: str = "",
+         threads: "int | None" = None, progress: "Progress | None" = None, address: Path = "",
          timeout: "float | None" = 10.0) -> int:
     """Reads safetensors files straight into shared memory, and puts that as put() does.
 
@@ -216,7 +214,7 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
         return put_written(writer, name, False, address, left)
 
 
-def open(name: str, *, fingerprint: "str | None" = None, address: str = "",
+def open(name: str, *, fingerprint: "str | None" = None, address: Path = "",
          timeout: "float | None" = 10.0,
          device: "Device | int | str | None" = None) -> TensorSet:
     """The set under a name. `device` as of vmmshare.connect(). NotFound when there is none;
@@ -237,7 +235,7 @@ def open(name: str, *, fingerprint: "str | None" = None, address: str = "",
     return weights
 
 
-def list(*, address: str = "", timeout: "float | None" = 10.0
+def list(*, address: Path = "", timeout: "float | None" = 10.0
          ) -> "builtins.list[dict[str, typing.Any]]":
     """The sets that a keeper has, by name, as show() has them, without their tensors. What else
     it keeps is left out, and so is what was dropped meanwhile, is damaged or of another version:
@@ -277,20 +275,20 @@ def _shown(weights: TensorSet) -> "dict[str, typing.Any]":
             "count": len(weights)}
 
 
-def show(name: str, *, address: str = "", timeout: "float | None" = 10.0
+def show(name: str, *, address: Path = "", timeout: "float | None" = 10.0
          ) -> "dict[str, typing.Any]":
     """Name, generation, fingerprint, nbytes, count, metadata and tensors of a set."""
     with open(name, address=address, timeout=timeout) as weights:
         return {**_shown(weights), "metadata": weights.metadata, "tensors": weights.tensors()}
 
 
-def verify(name: str, *, address: str = "", timeout: "float | None" = 10.0) -> int:
+def verify(name: str, *, address: Path = "", timeout: "float | None" = 10.0) -> int:
     """TensorSet.verify() of the set under a name."""
     with open(name, address=address, timeout=timeout) as weights:
         return weights.verify()
 
 
-def drop(name: str, *, address: str = "", timeout: "float | None" = 10.0) -> None:
+def drop(name: str, *, address: Path = "", timeout: "float | None" = 10.0) -> None:
     """The keeper forgets the set; who has it open keeps it. NotFound when there is none."""
     with Keeper(address, timeout=timeout) as keeper:
         keeper.drop(name, timeout=timeout)
