@@ -46,6 +46,30 @@ def sets(name: str) -> int:
     return generation + vs.weights.verify(name)
 
 
+def who_holds_it(pool: vs.Pool, memory: vs.Allocation, keeper: vs.Keeper) -> list[int]:
+    processes = [lease["process"] for lease in pool.leases()]
+    for lease in [*memory.leases(), *vs.Server().leases()]:
+        processes.append(lease["process"])
+    for kept in keeper.list():
+        print(kept["name"], kept["bytes"])
+    for kind in memory.passed_over:
+        print(kind["kind"], kind["why"])
+    for address, nbytes in memory.neighbours():
+        print(address + nbytes)
+    if memory.disclosed is not None:
+        address, nbytes = memory.disclosed
+        print(address + nbytes)
+    print([device.uuid for device in vs.devices()], pool.statistics()["live"] + 1)
+    return processes
+
+
+def in_turn(memory: vs.SymmetricMemory) -> int:
+    fences = vs.FenceArray(memory.array(0, 4 * vs.FENCE_BYTES, "uint8"))
+    for fence in fences:
+        fence.signal(1)
+    return sum(fence.value for fence in fences)
+
+
 def kept() -> vs.Allocation:
     with vs.Keeper(pathlib.Path("/run/keeper"), timeout=1) as keeper:
         vs.restorable(nbytes=4).restore(path=pathlib.Path("a"), offset=4, timeout=1)

@@ -219,7 +219,7 @@ void DefineDriver(nb::module_& module) {
   module.def(
       "devices",
       [] {
-        nb::list list;
+        nb::typed<nb::list, Device> list;
         for (auto& one : AllDevices()) list.append(MakeDevice(one));
         return list;
       },

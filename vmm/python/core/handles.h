@@ -215,10 +215,12 @@ std::string MadeText(const Call& call) {
   return vmmshare_text_get(text.get());
 }
 
-// The same of JSON, as Python objects.
-template <typename Call>
-nanobind::object JsonOf(const Call& call) {
-  return nanobind::module_::import_("json").attr("loads")(MadeText(call));
+// The same of JSON, as Python objects, of which the outermost is an `As`.
+template <typename As = nanobind::object, typename Call>
+As JsonOf(const Call& call) {
+  const nanobind::object loads =
+      nanobind::module_::import_("json").attr("loads");
+  return nanobind::borrow<As>(loads(MadeText(call)));
 }
 
 void DefineDriver(nanobind::module_& module);

@@ -170,7 +170,10 @@ void DefineKeeper(nb::module_& module) {
       .def("drop", &CallByName<&vmmshare_keeper_drop>, nb::arg("name"),
            nb::kw_only(), nb::arg("timeout").none() = 10.0,
            "Forgets the name. Who has it attached keeps it.")
+      // Within the class `list` is this.
       .def("list", &List, nb::kw_only(), nb::arg("timeout").none() = 10.0,
+           nb::sig("def list(self, *, timeout: object | None = 10.0) "
+                   "-> typing.List[dict[str, typing.Any]]"),
            "Everything kept, by name: a list of dicts.");
   DefineClosing(type, "Gives back the writer locks that it gained.");
 }

@@ -81,23 +81,26 @@ std::string Weakness(const Allocation& self) {
   });
 }
 
-nb::object Disclosed(const Allocation& self) {
+std::optional<AddressAndSize> Disclosed(const Allocation& self) {
   std::uint64_t base = 0;
   std::uint64_t size = 0;
   vmmshare_memory_disclosed(self.handle.get(), &base, &size);
-  return size == 0 ? nb::none() : nb::object(nb::make_tuple(base, size));
+  if (size == 0) return std::nullopt;
+  return AddressAndSize(nb::make_tuple(base, size));
 }
 
-nb::object PassedOver(const Allocation& self) {
+Rows PassedOver(const Allocation& self) {
   const auto memory = self.handle.shared();
-  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+  return JsonOf<Rows>([&](vmmshare_text** made, vmmshare_error** error) {
     return vmmshare_memory_passed_over(memory.get(), made, error);
   });
 }
 
-nb::object Neighbours(const Allocation& self) {
+using Pairs = nb::typed<nb::list, nb::typed<nb::list, int>>;
+
+Pairs Neighbours(const Allocation& self) {
   const auto memory = self.handle.shared();
-  return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
+  return JsonOf<Pairs>([&](vmmshare_text** made, vmmshare_error** error) {
     return vmmshare_memory_neighbours(memory.get(), made, error);
   });
 }
@@ -143,9 +146,9 @@ std::optional<double> Recalled(const Allocation& self) {
   return RecalledIn(self.handle.get());
 }
 
-nb::object Leases(const Allocation& self) {
+Rows Leases(const Allocation& self) {
   const auto memory = self.handle.shared();
-  nb::list all;
+  Rows all;
   for (const auto& server : self.Servers()) {
     all.extend(JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
       return vmmshare_server_memory_leases(server.get(), memory.get(), made,

@@ -1,4 +1,4 @@
-// Object<T>: a Python object of the class T, which the stubs call so.
+// Python objects of a class or of types that stubs tell.
 #ifndef VMMSHARE_VMM_PYTHON_CORE_OBJECT_H_
 #define VMMSHARE_VMM_PYTHON_CORE_OBJECT_H_
 
@@ -6,8 +6,16 @@
 
 namespace vmm::python {
 
+// Of the class T.
 template <typename T>
 using Object = nanobind::typed<nanobind::object, T>;
+
+// Others that type checkers are to know: of what users loop over.
+using Rows = nanobind::typed<
+    nanobind::list,
+    nanobind::typed<nanobind::dict, nanobind::str, nanobind::any>>;
+using AddressAndSize = nanobind::typed<nanobind::tuple, int, int>;
+using Counts = nanobind::typed<nanobind::dict, nanobind::str, int>;
 
 // Hands `made`, which was made by new, to Python.
 template <typename T>

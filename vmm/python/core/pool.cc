@@ -98,13 +98,13 @@ Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
       std::move(layout));
 }
 
-nb::dict Statistics(const Pool& self) {
+Counts Statistics(const Pool& self) {
   vmmshare_pool_statistics now{};
   now.struct_size = sizeof(now);
   Must([&](vmmshare_error** error) {
     return vmmshare_pool_get_statistics(self.handle.get(), &now, error);
   });
-  nb::dict dict;
+  Counts dict;
   dict["reserved"] = now.reserved;
   dict["live"] = now.live;
   dict["requested"] = now.requested;
@@ -208,7 +208,7 @@ void DefinePool(nb::module_& module) {
               return vmmshare_pool_find(self.handle.get(), ptr, &base, &size,
                                         error);
             });
-            return nb::typed<nb::tuple, int, int>(nb::make_tuple(base, size));
+            return AddressAndSize(nb::make_tuple(base, size));
           },
           nb::arg("ptr"),
           "The block around an address: where it begins and its bytes. "
@@ -236,9 +236,10 @@ void DefinePool(nb::module_& module) {
           "leases",
           [](const Pool& self) {
             const auto own = self.handle.shared();
-            return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
-              return vmmshare_pool_leases(own.get(), made, error);
-            });
+            return JsonOf<Rows>(
+                [&](vmmshare_text** made, vmmshare_error** error) {
+                  return vmmshare_pool_leases(own.get(), made, error);
+                });
           },
           "Who holds which block: a list of dicts.")
       .def("recall", &Recall, nb::arg("within"),

@@ -86,9 +86,10 @@ void DefineServer(nb::module_& module) {
           "leases",
           [](const Server& self) {
             const auto own = self.handle.shared();
-            return JsonOf([&](vmmshare_text** made, vmmshare_error** error) {
-              return vmmshare_server_leases(own.get(), made, error);
-            });
+            return JsonOf<Rows>(
+                [&](vmmshare_text** made, vmmshare_error** error) {
+                  return vmmshare_server_leases(own.get(), made, error);
+                });
           },
           "Who holds which Allocation: a list of dicts. Of pools: "
           "Pool.leases().")
