@@ -105,6 +105,51 @@ def test_what_names_no_file_is_refused(driver, use, what):
             use(path)
 
 
+def with_a_fence(use):
+    with vs.FencePool() as fences, fences.new() as fence:
+        use(fence)
+
+
+def with_memory(use):
+    with vs.Allocation(nbytes=4096, host_node=0) as memory:
+        use(memory)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 64, 1 << 70])
+@pytest.mark.parametrize("name, use", [
+    ("nbytes", lambda pool, n: vs.Allocation(nbytes=n, host_node=0)),
+    ("nbytes", lambda pool, n: vs.restorable(nbytes=n, host_node=0)),
+    ("nbytes", lambda pool, n: vs.adopt(4096, n)),
+    ("ptr", lambda pool, n: vs.adopt(n, 4096)),
+    ("cap", lambda pool, n: vs.Pool(cap=n)),
+    ("first_segment", lambda pool, n: vs.Pool(first_segment=n)),
+    ("max_segment", lambda pool, n: vs.Pool(max_segment=n)),
+    ("ptr", lambda pool, n: pool.find(n)),
+    ("keep", lambda pool, n: pool.trim(n)),
+    ("offset", lambda pool, n: with_memory(lambda memory: memory.array(1, "int8", n))),
+    ("value", lambda pool, n: with_a_fence(lambda fence: fence.wait(n))),
+    ("value", lambda pool, n: with_a_fence(lambda fence: fence.wait(0, n))),
+    ("value", lambda pool, n: with_a_fence(lambda fence: fence.signal(n))),
+    ("value", lambda pool, n: with_a_fence(lambda fence: fence.signal(0, n))),
+    ("value", lambda pool, n: with_a_fence(lambda fence: vs.meet([fence], [], 0, n))),
+], ids=["Allocation", "restorable", "adopt's size", "adopt", "cap", "first_segment", "max_segment",
+        "find", "trim", "array", "wait", "stream's wait", "signal", "stream's signal", "meet"])
+def test_a_number_that_does_not_fit_is_named(pool, name, use, number):
+    with pytest.raises(ValueError, match=rf"{name} is {number}; expected 0 to 2\*\*64 - 1"):
+        use(pool, number)
+
+
+def test_what_stands_for_a_number_is_one(pool):
+    numpy = pytest.importorskip("numpy")
+    with vs.Allocation(nbytes=numpy.int64(4096), host_node=0) as memory:
+        assert memory.nbytes == 4096
+    with pytest.raises(ValueError, match="nbytes is -1; expected 0 to"):
+        vs.Allocation(nbytes=numpy.int64(-1), host_node=0)
+    for none in (1.5, "4096", None):
+        with pytest.raises(TypeError):
+            vs.Allocation(nbytes=none, host_node=0)
+
+
 OF_OTHER_LANGUAGES = r"::|vmmshare_\w+\(|\bk[A-Z]\w+"
 
 

@@ -9,6 +9,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -174,27 +175,27 @@ void DoInTurn(const Fence& self, const Call& call) {
   });
 }
 
-void Signal(const Fence& self, std::intptr_t stream, std::uint64_t value) {
+void Signal(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
   void* const on = StreamOf(stream);
   DoInTurn(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
     return vmmshare_fence_signal(fence, on, value, error);
   });
 }
 
-void Add(const Fence& self, std::intptr_t stream, std::uint64_t value) {
+void Add(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
   void* const on = StreamOf(stream);
   Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
     return vmmshare_fence_add(fence, on, value, error);
   });
 }
 
-void SignalFromHost(const Fence& self, std::uint64_t value) {
+void SignalFromHost(const Fence& self, UInt64<"value"> value) {
   DoInTurn(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
     return vmmshare_fence_signal_host(fence, value, error);
   });
 }
 
-void Wait(const Fence& self, std::intptr_t stream, std::uint64_t value) {
+void Wait(const Fence& self, std::intptr_t stream, UInt64<"value"> value) {
   void* const on = StreamOf(stream);
   Do(self, [&](vmmshare_fence* fence, vmmshare_error** error) {
     return vmmshare_fence_wait(fence, on, value, error);
@@ -238,7 +239,7 @@ std::vector<std::unique_lock<std::mutex>> InTurn(
 }
 
 void Meet(const nb::iterable& signals, const nb::iterable& waits,
-          std::intptr_t stream, std::uint64_t value) {
+          std::intptr_t stream, UInt64<"value"> value) {
   const std::vector<Kept> to = Keep(signals);
   const std::vector<Kept> from = Keep(waits);
   const std::vector<vmmshare_fence*> signalled = HandlesOf(to);
@@ -273,7 +274,7 @@ vmmshare_status WaitASlice(vmmshare_fence* fence,
   return owner;
 }
 
-void WaitOnHost(const Fence& self, std::uint64_t value, nb::handle timeout) {
+void WaitOnHost(const Fence& self, UInt64<"value"> value, nb::handle timeout) {
   const auto fence = self.handle.shared();
   WaitForFence(fence.get(), self.pool.get(), value, NanosecondsOf(timeout));
 }

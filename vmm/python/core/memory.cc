@@ -9,6 +9,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/opening.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -16,7 +17,7 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
+void Create(Allocation* self, nb::handle device, UInt64<"nbytes"> nbytes,
             nb::handle host_node, bool legacy, const std::string& rdma) {
   const auto on = DeviceOf(device);
   vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
@@ -32,7 +33,7 @@ void Create(Allocation* self, nb::handle device, std::uint64_t nbytes,
 }
 
 Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
-                      nb::handle dtype, std::uint64_t offset) {
+                      nb::handle dtype, UInt64<"offset"> offset) {
   const Located at =
       Locate(DefaultDriver().get(), vmmshare_memory_address(self.handle.get()),
              self.opened_for);
@@ -47,7 +48,7 @@ Object<Array> ArrayOf(const Allocation& self, nb::handle shape,
 Object<Array> StridedArrayOf(const Allocation& self, nb::handle shape,
                              nb::handle strides, nb::handle dtype,
                              std::uint64_t offset) {
-  Object<Array> dense = ArrayOf(self, nb::make_tuple(0), dtype, 0);
+  Object<Array> dense = ArrayOf(self, nb::make_tuple(0), dtype, {0});
   Layout layout = nb::cast<const Array&>(dense).layout();
   layout.shape = ShapeOf(shape);
   layout.strides = ShapeOf(strides);
@@ -60,7 +61,8 @@ Object<Array> StridedArrayOf(const Allocation& self, nb::handle shape,
   return MakeArray(storage, std::move(layout));
 }
 
-Object<Allocation> Adopt(std::uint64_t ptr, std::uint64_t nbytes, bool legacy) {
+Object<Allocation> Adopt(UInt64<"ptr"> ptr, UInt64<"nbytes"> nbytes,
+                         bool legacy) {
   const auto driver = DefaultDriver();
   const std::uint32_t accept =
       legacy ? VMMSHARE_KIND_LEGACY_IPC | VMMSHARE_KIND_STREAM_POOL : 0;

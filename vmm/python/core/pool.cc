@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -16,8 +17,9 @@ namespace vmm::python {
 namespace {
 
 void Create(Pool* self, nb::handle device, nb::handle host_node,
-            std::uint64_t cap, std::uint64_t first_segment,
-            std::uint64_t max_segment, bool legacy, const std::string& rdma) {
+            UInt64<"cap"> cap, UInt64<"first_segment"> first_segment,
+            UInt64<"max_segment"> max_segment, bool legacy,
+            const std::string& rdma) {
   const auto on = DeviceOf(device);
   vmmshare_pool_options options{};
   options.struct_size = sizeof(options);
@@ -153,7 +155,7 @@ void ReleaseStream(const Pool& self, std::intptr_t stream, nb::handle timeout) {
   StreamWasReleased(on);
 }
 
-std::uint64_t Trim(const Pool& self, std::uint64_t keep) {
+std::uint64_t Trim(const Pool& self, UInt64<"keep"> keep) {
   const auto pool = self.handle.shared();
   std::uint64_t freed = 0;
   vmmshare_error* error = nullptr;
@@ -201,7 +203,7 @@ void DefinePool(nb::module_& module) {
           "The ordinal of its device; None for one on the host.")
       .def(
           "find",
-          [](const Pool& self, std::uint64_t ptr) {
+          [](const Pool& self, UInt64<"ptr"> ptr) {
             std::uint64_t base = 0;
             std::uint64_t size = 0;
             Must([&](vmmshare_error** error) {

@@ -9,6 +9,7 @@
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/opening.h"
 #include "vmm/python/core/path.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -50,7 +51,7 @@ Place PlaceOf(const vmmshare_restorable* memory, bool readonly) {
 }
 
 Object<Restorable> Create(Server& server, nb::handle device,
-                          std::uint64_t nbytes, nb::handle host_node) {
+                          UInt64<"nbytes"> nbytes, nb::handle host_node) {
   const auto serves = server.handle.shared();
   const auto on = DeviceOf(device);
   const vmmshare_memory_options options = MemoryOptions(nbytes, host_node);
@@ -120,7 +121,7 @@ vmmshare_status Fill(void* user, std::uint64_t address, std::uint64_t size) {
 }
 
 void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
-             std::uint64_t offset, nb::handle timeout) {
+             UInt64<"offset"> offset, nb::handle timeout) {
   CheckIsNotFilled(self);
   if (offset != 0 && path.is_none()) {
     throw nb::value_error(("offset is " + std::to_string(offset) +
@@ -171,7 +172,7 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
 }
 
 Object<Array> ArrayOf(const Restorable& self, nb::handle shape,
-                      nb::handle dtype, std::uint64_t offset) {
+                      nb::handle dtype, UInt64<"offset"> offset) {
   Layout layout = DenseLayout(shape, dtype, offset);
   auto storage =
       std::make_shared<RestorableMemory>(self.handle.shared(), self.place);

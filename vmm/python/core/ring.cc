@@ -13,6 +13,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/turns.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -144,7 +145,7 @@ void AdoptChannel(Channel* self, std::intptr_t descriptor) {
 }
 
 Object<Ring> OpenWriter(const RingHome& self, const Channel& connection,
-                        std::uint32_t buffers, std::uint64_t nbytes,
+                        std::uint32_t buffers, UInt64<"nbytes"> nbytes,
                         nb::handle timeout) {
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   const auto home = self.handle.shared();
@@ -263,7 +264,7 @@ void Abort(const Ring& self) {
 }
 
 Object<Array> ArrayOf(const Ring& self, nb::handle item, nb::handle shape,
-                      nb::handle dtype, std::uint64_t offset) {
+                      nb::handle dtype, UInt64<"offset"> offset) {
   const vmmshare_ring_buffer buffer = BufferOf(item);
   const Located at = Locate(self.driver.get(), buffer.address);
   const Place place{{at.on_host ? kDLCPU : kDLCUDA,

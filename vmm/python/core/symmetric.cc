@@ -8,6 +8,7 @@
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -124,7 +125,7 @@ void RaiseOf(Caller& caller, vmmshare_status status, vmmshare_error* error) {
   throw nb::python_error(std::move(*caller.raised));
 }
 
-void Create(Symmetric* self, nb::handle device, std::uint64_t nbytes,
+void Create(Symmetric* self, nb::handle device, UInt64<"nbytes"> nbytes,
             nb::handle exchange, const std::string& scope, nb::handle timeout) {
   const auto on = DeviceOf(device);
   Caller caller{exchange, std::nullopt};
@@ -159,7 +160,7 @@ std::uint64_t AddressOf(const Symmetric& self, int rank) {
 }
 
 Object<Array> ArrayOf(const Symmetric& self, int rank, nb::handle shape,
-                      nb::handle dtype, std::uint64_t offset) {
+                      nb::handle dtype, UInt64<"offset"> offset) {
   const std::uint64_t address = AddressOf(self, rank);
   // Whoever takes the array works on the device that it names.
   const Place place{{kDLCUDA, self.device}, false};
@@ -170,8 +171,8 @@ Object<Array> ArrayOf(const Symmetric& self, int rank, nb::handle shape,
   return MakeArray(std::move(storage), std::move(layout));
 }
 
-std::uint64_t Allocate(const Symmetric& self, std::uint64_t nbytes,
-                       std::uint64_t alignment) {
+std::uint64_t Allocate(const Symmetric& self, UInt64<"nbytes"> nbytes,
+                       UInt64<"alignment"> alignment) {
   std::uint64_t offset = 0;
   vmmshare_error* error = nullptr;
   const vmmshare_status status = vmmshare_symmetric_allocate(
@@ -180,7 +181,7 @@ std::uint64_t Allocate(const Symmetric& self, std::uint64_t nbytes,
   return offset;
 }
 
-void Free(const Symmetric& self, std::uint64_t offset) {
+void Free(const Symmetric& self, UInt64<"offset"> offset) {
   vmmshare_error* error = nullptr;
   const vmmshare_status status =
       vmmshare_symmetric_free(self.handle.get(), offset, &error);
