@@ -6,27 +6,27 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/compare/connection.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/termination.h"
 
 namespace bench::compare {
 namespace {
 
 absl::Status TryRoute(Bench& bench, const Route& route, Link& link) {
-  absl::StatusOr<Connection> connection =
-      Connection::Open(bench.gpu, route, link);
-  if (!connection.ok()) return connection.status();
+  ASSIGN_OR_RETURN(Connection connection,
+                   Connection::Open(bench.gpu, route, link));
   const std::array<std::uint64_t, 1> sizes = {2 << 20};
-  absl::StatusOr<std::vector<Item>> items = connection->Create(sizes, 1);
+  absl::StatusOr<std::vector<Item>> items = connection.Create(sizes, 1);
   if (!items.ok()) {
-    connection->Shut().IgnoreError();  // Says no more than this does.
+    connection.Shut().IgnoreError();  // Says no more than this does.
     return items.status();
   }
-  absl::StatusOr<Shared> shared = connection->Share(*items, {.touch = true});
+  absl::StatusOr<Shared> shared = connection.Share(*items, {.touch = true});
   absl::Status status = shared.status();
-  if (status.ok()) status = connection->Verify();
-  status.Update(connection->CloseAll().status());
-  status.Update(connection->Free(*items).status());
-  status.Update(connection->Shut());
+  if (status.ok()) status = connection.Verify();
+  status.Update(connection.CloseAll().status());
+  status.Update(connection.Free(*items).status());
+  status.Update(connection.Shut());
   return status;
 }
 
@@ -64,7 +64,7 @@ absl::Status Bench::GoOn() const {
 absl::Status TryRoutes(Bench& bench) {
   for (const std::unique_ptr<Link>& link : bench.links) {
     for (const Route& route : Routes()) {
-      if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
+      RETURN_IF_ERROR(bench.GoOn());
       bench.progress.Step(
           absl::StrCat("trying ", route.label, ", ", link->place()));
       absl::Status tried = TryRoute(bench, route, *link);

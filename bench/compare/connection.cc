@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -105,36 +106,30 @@ absl::StatusOr<Connection> Connection::Own(Gpu& gpu, const Route& route,
                                            Link& link, bool corrupt) {
   Connection connection(gpu, route, link, corrupt);
   const std::int64_t start = NowNs();
-  absl::StatusOr<std::unique_ptr<Owner>> owner = route.own(gpu);
-  if (!owner.ok()) return owner.status();
-  connection.owner_ = *std::move(owner);
+  ASSIGN_OR_RETURN(connection.owner_, route.own(gpu));
   connection.setup_ns_ = static_cast<double>(NowNs() - start);
   return connection;
 }
 
 absl::Status Connection::Meet() {
   const std::int64_t start = NowNs();
-  absl::StatusOr<Introduction> introduction = owner_->Introduce();
-  if (!introduction.ok()) return introduction.status();
+  ASSIGN_OR_RETURN(Introduction introduction, owner_->Introduce());
   setup_ns_ += static_cast<double>(NowNs() - start);
-  absl::StatusOr<Answer> opened = link_->Open(*route_, *introduction);
-  if (!opened.ok()) return opened.status();
-  setup_ns_ += opened->wall_ns;
+  ASSIGN_OR_RETURN(Answer opened, link_->Open(*route_, introduction));
+  setup_ns_ += opened.wall_ns;
   return absl::OkStatus();
 }
 
 absl::StatusOr<Connection> Connection::Open(Gpu& gpu, const Route& route,
                                             Link& link, bool corrupt) {
-  absl::StatusOr<Connection> connection = Own(gpu, route, link, corrupt);
-  if (!connection.ok()) return connection.status();
-  if (absl::Status met = connection->Meet(); !met.ok()) return met;
+  ASSIGN_OR_RETURN(Connection connection, Own(gpu, route, link, corrupt));
+  RETURN_IF_ERROR(connection.Meet());
   return connection;
 }
 
 absl::StatusOr<Connection::Cpu> Connection::CpuSoFar() {
-  absl::StatusOr<Answer> importer = link_->Ask(kUsage, *route_);
-  if (!importer.ok()) return importer.status();
-  return Cpu{static_cast<double>(ProcessCpuNs()), importer->process_ns};
+  ASSIGN_OR_RETURN(Answer importer, link_->Ask(kUsage, *route_));
+  return Cpu{static_cast<double>(ProcessCpuNs()), importer.process_ns};
 }
 
 absl::StatusOr<std::vector<Item>> Connection::Create(
@@ -181,8 +176,7 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
       // One at a time where calls are counted: each is seen for itself.
       const bool one = options.count_calls || options.alone;
       const absl::Span<const Item> lot = items.subspan(next, one ? 1 : kLot);
-      absl::Status added = batch->Add(*owner_, lot, counter);
-      if (!added.ok()) return added;
+      RETURN_IF_ERROR(batch->Add(*owner_, lot, counter));
       next += lot.size();
       const std::int64_t now = NowNs();
       shared.exports.push_back(static_cast<double>(now - lot_start) /
@@ -190,21 +184,19 @@ absl::StatusOr<Shared> Connection::Share(absl::Span<const Item> items,
       lot_start = now;
     }
     shared.exporter.Stop();
-    absl::Status sent = batch->Send(link_->channel());
-    if (!sent.ok()) return sent;
+    RETURN_IF_ERROR(batch->Send(link_->channel()));
   }
   Writer finish;
   finish.Put(FinishRequest{static_cast<std::uint32_t>(IndexOf(*route_)),
                            options.touch ? 1U : 0U});
-  absl::StatusOr<Answer> answer = link_->Ask(kFinish, finish);
-  if (!answer.ok()) return answer.status();
-  if (answer->count < items.size()) {
-    return absl::InternalError(absl::StrCat("the importer has ", answer->count,
+  ASSIGN_OR_RETURN(Answer answer, link_->Ask(kFinish, finish));
+  if (answer.count < items.size()) {
+    return absl::InternalError(absl::StrCat("the importer has ", answer.count,
                                             " blocks; ", items.size(),
                                             " were sent"));
   }
-  shared.total_ns = static_cast<double>(answer->done_at - begin);
-  shared.importer = *std::move(answer);
+  shared.total_ns = static_cast<double>(answer.done_at - begin);
+  shared.importer = std::move(answer);
   return shared;
 }
 

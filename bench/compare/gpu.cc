@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/compare/os.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
 
@@ -47,18 +48,13 @@ std::uint32_t FillWord(std::uint64_t seed, std::uint64_t index) {
 
 absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const Driver& driver, int owner,
                                                int at) {
-  absl::StatusOr<vmm::Device> owning = vmm::Device::ByOrdinal(driver, owner);
-  if (!owning.ok()) return owning.status();
-  absl::StatusOr<vmm::Device> device = vmm::Device::ByOrdinal(driver, at);
-  if (!device.ok()) return device.status();
-  absl::StatusOr<vmm::PrimaryContext> context =
-      vmm::PrimaryContext::Retain(*device);
-  if (!context.ok()) return context.status();
-  std::unique_ptr<Gpu> gpu(new Gpu(driver, *std::move(owning),
-                                   *std::move(device), *std::move(context)));
-  absl::StatusOr<vmm::CurrentContext> current = gpu->context_.MakeCurrent();
-  if (!current.ok()) return current.status();
-  gpu->current_ = *std::move(current);
+  ASSIGN_OR_RETURN(vmm::Device owning, vmm::Device::ByOrdinal(driver, owner));
+  ASSIGN_OR_RETURN(vmm::Device device, vmm::Device::ByOrdinal(driver, at));
+  ASSIGN_OR_RETURN(vmm::PrimaryContext context,
+                   vmm::PrimaryContext::Retain(device));
+  std::unique_ptr<Gpu> gpu(new Gpu(driver, std::move(owning), std::move(device),
+                                   std::move(context)));
+  ASSIGN_OR_RETURN(gpu->current_, gpu->context_.MakeCurrent());
   if (CUresult r =
           driver->cuStreamCreate(&gpu->stream_, CU_STREAM_NON_BLOCKING);
       r != CUDA_SUCCESS) {

@@ -16,6 +16,7 @@
 #include "bench/compare/os.h"
 #include "bench/compare/route.h"
 #include "bench/compare/wire.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 
 namespace bench::compare {
@@ -156,15 +157,14 @@ class Server {
       return absl::InternalError(absl::StrCat("no route ", route));
     }
     const std::int64_t start = NowNs();
-    absl::StatusOr<std::unique_ptr<Importer>> importer =
-        Routes()[route].import(gpu_);
-    if (!importer.ok()) return importer.status();
-    if (absl::Status met = (*importer)->Meet(owner); !met.ok()) return met;
+    ASSIGN_OR_RETURN(std::unique_ptr<Importer> importer,
+                     Routes()[route].import(gpu_));
+    RETURN_IF_ERROR(importer->Meet(owner));
     if (slow_connect_ns_ > 0 && IsSlowed(route)) Spin(slow_connect_ns_);
     answer->wall_ns = static_cast<double>(NowNs() - start);
     Session& session = sessions_[route];
     session = Session{};
-    session.importer = *std::move(importer);
+    session.importer = std::move(importer);
     session.blocks.swap(kept_blocks_);
     session.blocks.reserve(kBlocks);
     session.lots.swap(kept_lots_);
@@ -252,8 +252,7 @@ class Server {
     answer->lots = session.lots;
     if (touch) {
       const std::int64_t start = NowNs();
-      absl::Status touched = Touch(session);
-      if (!touched.ok()) return touched;
+      RETURN_IF_ERROR(Touch(session));
       answer->touch_ns = static_cast<double>(NowNs() - start);
       session.steps.Add(Step::kTouch, answer->touch_ns);
     }
@@ -305,26 +304,23 @@ class Server {
         (found == sessions_.end() || found->second.blocks.empty())) {
       return absl::InternalError("there is no block to copy");
     }
-    absl::StatusOr<CUdeviceptr> to = Local(&local_to_, request.size);
-    if (!to.ok()) return to.status();
+    ASSIGN_OR_RETURN(CUdeviceptr to, Local(&local_to_, request.size));
     CUdeviceptr from = 0;
     if (request.local != 0) {
-      absl::StatusOr<CUdeviceptr> local = Local(&local_from_, request.size);
-      if (!local.ok()) return local.status();
-      from = *local;
+      ASSIGN_OR_RETURN(from, Local(&local_from_, request.size));
     } else {
       from = found->second.blocks[0].block.address;
     }
     const std::int64_t start = NowNs();
     for (std::uint32_t i = 0; i < request.times; ++i) {
       const CUresult r =
-          gpu_.cu().cuMemcpyDtoDAsync(*to, from, request.size, gpu_.stream());
+          gpu_.cu().cuMemcpyDtoDAsync(to, from, request.size, gpu_.stream());
       if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemcpyDtoDAsync()");
     }
     absl::Status done = gpu_.Synchronize();
     answer->wall_ns = static_cast<double>(NowNs() - start);
     if (!done.ok() || request.local != 0) return done;
-    return gpu_.Verify({*to, request.size, 0}, found->second.blocks[0].word);
+    return gpu_.Verify({to, request.size, 0}, found->second.blocks[0].word);
   }
 
   // Local memory of `size` bytes, made on first use.
@@ -358,24 +354,18 @@ class Server {
 
 absl::Status RunImporter(const Options& options) {
   RaiseHandleLimit();
-  absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
-  if (!driver.ok()) return driver.status();
-  absl::StatusOr<vmm::platform::Driver> counting = CountingDriver(*driver);
-  if (!counting.ok()) return counting.status();
-  absl::StatusOr<std::unique_ptr<Gpu>> gpu =
-      Gpu::Open(*counting, options.device, options.at);
-  if (!gpu.ok()) return gpu.status();
+  ASSIGN_OR_RETURN(vmm::platform::Driver driver, LoadDriver(options.driver));
+  ASSIGN_OR_RETURN(vmm::platform::Driver counting, CountingDriver(driver));
+  ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu,
+                   Gpu::Open(counting, options.device, options.at));
   std::optional<Channel> observer;
   if (!options.linger.empty()) {
-    absl::StatusOr<Channel> connected =
-        Channel::Connect(options.linger, {}, Deadline());
-    if (!connected.ok()) return connected.status();
-    observer = *std::move(connected);
+    ASSIGN_OR_RETURN(observer,
+                     Channel::Connect(options.linger, {}, Deadline()));
   }
-  absl::StatusOr<Channel> channel =
-      Channel::Connect(options.connect, {}, Deadline());
-  if (!channel.ok()) return channel.status();
-  Server server(**gpu, *std::move(channel), options);
+  ASSIGN_OR_RETURN(Channel channel,
+                   Channel::Connect(options.connect, {}, Deadline()));
+  Server server(*gpu, std::move(channel), options);
   absl::Status served = server.Serve();
   if (!observer.has_value()) return served;
   served.Update(server.CloseAll());

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 
@@ -13,19 +14,18 @@ using vmm::platform::OsHandle;
 
 absl::StatusOr<std::unique_ptr<Link>> Link::Start(const Options& options,
                                                   int at, std::string place) {
-  absl::StatusOr<Listener> listener = Listener::Bind({}, {});
-  if (!listener.ok()) return listener.status();
-  absl::StatusOr<ChildProcess> child = ChildProcess::StartSelf(
-      {"--role=importer", absl::StrCat("--connect=", listener->address()),
-       absl::StrCat("--driver=", options.driver),
-       absl::StrCat("--device=", options.device), absl::StrCat("--at=", at),
-       absl::StrCat("--slow_import=", options.slow_import_ns),
-       absl::StrCat("--slow_connect=", options.slow_connect_ns)});
-  if (!child.ok()) return child.status();
-  absl::StatusOr<Channel> channel = child->Accept(*listener, Deadline());
-  if (!channel.ok()) return channel.status();
+  ASSIGN_OR_RETURN(Listener listener, Listener::Bind({}, {}));
+  ASSIGN_OR_RETURN(
+      ChildProcess child,
+      ChildProcess::StartSelf(
+          {"--role=importer", absl::StrCat("--connect=", listener.address()),
+           absl::StrCat("--driver=", options.driver),
+           absl::StrCat("--device=", options.device), absl::StrCat("--at=", at),
+           absl::StrCat("--slow_import=", options.slow_import_ns),
+           absl::StrCat("--slow_connect=", options.slow_connect_ns)}));
+  ASSIGN_OR_RETURN(Channel channel, child.Accept(listener, Deadline()));
   return std::unique_ptr<Link>(
-      new Link(*std::move(channel), *std::move(child), std::move(place)));
+      new Link(std::move(channel), std::move(child), std::move(place)));
 }
 
 absl::Status Link::End() {
@@ -34,9 +34,7 @@ absl::Status Link::End() {
 }
 
 absl::StatusOr<Answer> Link::Ask(MessageType type, const Writer& request) {
-  if (absl::Status sent = Send(channel_, type, request); !sent.ok()) {
-    return sent;
-  }
+  RETURN_IF_ERROR(Send(channel_, type, request));
   return ReceiveAnswer(channel_);
 }
 
@@ -54,9 +52,7 @@ absl::StatusOr<Answer> Link::Open(const Route& route,
   std::vector<const OsHandle*> handles;
   handles.reserve(owner.handles.size());
   for (const OsHandle& handle : owner.handles) handles.push_back(&handle);
-  absl::Status sent =
-      channel_.Send(kOpen, request.bytes(), handles, Deadline());
-  if (!sent.ok()) return sent;
+  RETURN_IF_ERROR(channel_.Send(kOpen, request.bytes(), handles, Deadline()));
   return ReceiveAnswer(channel_);
 }
 

@@ -16,6 +16,7 @@
 #include "bench/compare/os.h"
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/termination.h"
 #include "vmm/memory/physical_memory.h"
 
@@ -26,16 +27,17 @@ constexpr char kNoGpu[] = "host-memory driver: not a GPU figure";
 
 absl::Status FillContext(Bench& bench, const std::string& described) {
   const vmm::platform::Driver& driver = bench.gpu.driver();
-  absl::StatusOr<std::uint64_t> granularity = vmm::PhysicalMemory::Granularity(
-      driver, vmm::Location::On(bench.gpu.device()), {NativeKind()});
-  if (!granularity.ok()) return granularity.status();
+  ASSIGN_OR_RETURN(
+      std::uint64_t granularity,
+      vmm::PhysicalMemory::Granularity(
+          driver, vmm::Location::On(bench.gpu.device()), {NativeKind()}));
   auto& context = bench.results.context;
   context = {
       {"date", absl::FormatTime(absl::Now())},
       {"executable", "vmmshare-bench"},
       {"device", bench.gpu.device().Describe()},
       {"driver", described},
-      {"granularity", absl::StrCat(*granularity, " bytes")},
+      {"granularity", absl::StrCat(granularity, " bytes")},
       {"handle_kind", std::string(vmm::NameOf(NativeKind()))},
       {"clock", ClockName()},
       {"num_cpus", absl::StrCat(std::thread::hardware_concurrency())},
@@ -47,10 +49,9 @@ absl::Status FillContext(Bench& bench, const std::string& described) {
     context.emplace_back("quick", "a smoke test: too short for figures");
   }
   if (bench.options.peer >= 0) {
-    absl::StatusOr<vmm::Device> peer =
-        vmm::Device::ByOrdinal(driver, bench.options.peer);
-    if (!peer.ok()) return peer.status();
-    context.emplace_back("peer", peer->Describe());
+    ASSIGN_OR_RETURN(vmm::Device peer,
+                     vmm::Device::ByOrdinal(driver, bench.options.peer));
+    context.emplace_back("peer", peer.Describe());
   }
   return absl::OkStatus();
 }
@@ -129,8 +130,7 @@ absl::Status WriteOutputs(Bench& bench) {
     if (!bench.on_gpu()) chart.note = kNoGpu;
   }
   if (!bench.options.json.empty()) {
-    absl::Status written = WriteFile(bench.options.json, ToJson(bench.results));
-    if (!written.ok()) return written;
+    RETURN_IF_ERROR(WriteFile(bench.options.json, ToJson(bench.results)));
   }
   if (bench.options.markdown.empty()) return absl::OkStatus();
   return WriteFile(bench.options.markdown,
@@ -152,30 +152,24 @@ absl::Status Enforce(const Bench& bench) {
 absl::Status RunBench(const Options& options) {
   vmm::platform::HoldTermination();
   RaiseHandleLimit();
-  absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
-  if (!driver.ok()) return driver.status();
-  absl::StatusOr<vmm::platform::Driver> counting = CountingDriver(*driver);
-  if (!counting.ok()) return counting.status();
-  absl::StatusOr<std::unique_ptr<Gpu>> gpu =
-      Gpu::Open(*counting, options.device, options.device);
-  if (!gpu.ok()) return gpu.status();
-  Bench bench{options, **gpu};
-  absl::Status filled = FillContext(bench, driver->Describe());
-  if (!filled.ok()) return filled;
+  ASSIGN_OR_RETURN(vmm::platform::Driver driver, LoadDriver(options.driver));
+  ASSIGN_OR_RETURN(vmm::platform::Driver counting, CountingDriver(driver));
+  ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu,
+                   Gpu::Open(counting, options.device, options.device));
+  Bench bench{options, *gpu};
+  RETURN_IF_ERROR(FillContext(bench, driver.Describe()));
   PrintHeader(bench);
 
   bench.progress.Step("starting importers");
-  absl::StatusOr<std::unique_ptr<Link>> same =
-      Link::Start(options, options.device, "same GPU");
-  if (!same.ok()) return same.status();
-  bench.links.push_back(*std::move(same));
+  ASSIGN_OR_RETURN(std::unique_ptr<Link> same,
+                   Link::Start(options, options.device, "same GPU"));
+  bench.links.push_back(std::move(same));
   if (options.peer >= 0) {
-    absl::StatusOr<std::unique_ptr<Link>> peer =
-        Link::Start(options, options.peer, "peer GPU");
-    if (!peer.ok()) return peer.status();
-    bench.links.push_back(*std::move(peer));
+    ASSIGN_OR_RETURN(std::unique_ptr<Link> peer,
+                     Link::Start(options, options.peer, "peer GPU"));
+    bench.links.push_back(std::move(peer));
   }
-  if (absl::Status tried = TryRoutes(bench); !tried.ok()) return tried;
+  RETURN_IF_ERROR(TryRoutes(bench));
   bench.progress.Clear();
   PrintUnavailable(bench);
   absl::Status run = RunScenarios(bench);

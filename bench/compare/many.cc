@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/compare/connection.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -31,11 +32,10 @@ auto EvenlyPicked(const Container& all, std::size_t count) {
 // Shares some of `items`, which must be closed, to count what that calls.
 absl::Status CountCalls(Connection& connection, const std::vector<Item>& items,
                         ManySamples* samples) {
-  absl::StatusOr<Shared> shared =
-      connection.Share(EvenlyPicked(items, kPilot), {.count_calls = true});
-  if (!shared.ok()) return shared.status();
-  samples->exporter_calls = shared->calls;
-  samples->importer_calls = shared->importer.calls;
+  ASSIGN_OR_RETURN(Shared shared, connection.Share(EvenlyPicked(items, kPilot),
+                                                   {.count_calls = true}));
+  samples->exporter_calls = shared.calls;
+  samples->importer_calls = shared.importer.calls;
   return connection.CloseAll().status();
 }
 
@@ -52,24 +52,24 @@ absl::Status ShareAndClose(Connection& connection,
 absl::Status Pilot(Bench& bench, const Route& route, Link& link,
                    absl::Span<const std::uint64_t> sizes, bool touch,
                    ManySamples* samples) {
-  absl::StatusOr<Connection> connection =
-      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
-  if (!connection.ok()) return connection.status();
+  ASSIGN_OR_RETURN(
+      Connection connection,
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt));
   absl::StatusOr<std::vector<Item>> items =
-      connection->Create(EvenlyPicked(sizes, kPilot), 999);
+      connection.Create(EvenlyPicked(sizes, kPilot), 999);
   if (!items.ok()) {
-    connection->Shut().IgnoreError();  // Says no more than this does.
+    connection.Shut().IgnoreError();  // Says no more than this does.
     return items.status();
   }
   // Twice: the first shares of a connection pay for it, and say nothing of the
   // others.
-  absl::Status status = ShareAndClose(*connection, *items, touch);
+  absl::Status status = ShareAndClose(connection, *items, touch);
   const std::int64_t start = NowNs();
-  if (status.ok()) status = ShareAndClose(*connection, *items, touch);
+  if (status.ok()) status = ShareAndClose(connection, *items, touch);
   const double a_block =
       static_cast<double>(NowNs() - start) / static_cast<double>(items->size());
-  status.Update(connection->Free(*items).status());
-  status.Update(connection->Shut());
+  status.Update(connection.Free(*items).status());
+  status.Update(connection.Shut());
   if (samples->blocks != 0) return status;
   const double fit = bench.options.budget_s * 1e9 / a_block;
   samples->blocks = sizes.size();
@@ -86,9 +86,7 @@ class Costs {
 
   // Connects, and counts from before that on.
   absl::Status Meet(ManySamples* samples) {
-    absl::StatusOr<Connection::Cpu> cpu = connection_.CpuSoFar();
-    if (!cpu.ok()) return cpu.status();
-    before_ = *cpu;
+    ASSIGN_OR_RETURN(before_, connection_.CpuSoFar());
     left_out_ = 0;
     start_ = NowNs();
     absl::Status met = connection_.Meet();
@@ -100,11 +98,10 @@ class Costs {
   std::int64_t start() const { return start_; }
 
   absl::Status End(ManySamples* samples) {
-    absl::StatusOr<Connection::Cpu> after = connection_.CpuSoFar();
-    if (!after.ok()) return after.status();
+    ASSIGN_OR_RETURN(Connection::Cpu after, connection_.CpuSoFar());
     samples->whole_owner_cpu.push_back(
-        std::max(0.0, after->owner_ns - before_.owner_ns - left_out_));
-    samples->whole_importer_cpu.push_back(after->importer_ns -
+        std::max(0.0, after.owner_ns - before_.owner_ns - left_out_));
+    samples->whole_importer_cpu.push_back(after.importer_ns -
                                           before_.importer_ns);
     return absl::OkStatus();
   }
@@ -120,31 +117,29 @@ absl::Status Measure(Connection& connection, Costs& costs,
                      const std::vector<Item>& items, const ManyOptions& options,
                      ManySamples* samples) {
   if (options.warm) {
-    absl::Status warm =
-        ShareAndClose(connection, EvenlyPicked(items, kPilot), options.touch);
-    if (!warm.ok()) return warm;
+    RETURN_IF_ERROR(
+        ShareAndClose(connection, EvenlyPicked(items, kPilot), options.touch));
   }
-  absl::StatusOr<Shared> shared =
-      connection.Share(items, {.touch = options.touch});
-  if (!shared.ok()) return shared.status();
-  if (absl::Status ended = costs.End(samples); !ended.ok()) return ended;
-  if (absl::Status right = connection.Verify(); !right.ok()) return right;
+  ASSIGN_OR_RETURN(Shared shared,
+                   connection.Share(items, {.touch = options.touch}));
+  RETURN_IF_ERROR(costs.End(samples));
+  RETURN_IF_ERROR(connection.Verify());
   const auto count = static_cast<double>(items.size());
-  const double exporter = shared->exporter.process_ns / count;
-  const double importer = shared->importer.process_ns / count;
+  const double exporter = shared.exporter.process_ns / count;
+  const double importer = shared.importer.process_ns / count;
   samples->exporter.push_back(exporter);
   samples->importer.push_back(importer);
   samples->both.push_back(exporter + importer);
-  samples->exports.insert(samples->exports.end(), shared->exports.begin(),
-                          shared->exports.end());
-  samples->imports.insert(samples->imports.end(), shared->importer.lots.begin(),
-                          shared->importer.lots.end());
-  samples->readable.push_back(shared->total_ns);
+  samples->exports.insert(samples->exports.end(), shared.exports.begin(),
+                          shared.exports.end());
+  samples->imports.insert(samples->imports.end(), shared.importer.lots.begin(),
+                          shared.importer.lots.end());
+  samples->readable.push_back(shared.total_ns);
   if (options.subscriber == Subscriber::kLate) {
     samples->whole.push_back(
-        static_cast<double>(shared->importer.done_at - costs.start()));
+        static_cast<double>(shared.importer.done_at - costs.start()));
   }
-  samples->touch.push_back(shared->importer.touch_ns);
+  samples->touch.push_back(shared.importer.touch_ns);
   return absl::OkStatus();
 }
 
@@ -152,14 +147,13 @@ absl::Status Measure(Connection& connection, Costs& costs,
 absl::Status MeasureAlone(Connection& connection,
                           const std::vector<Item>& items,
                           ManySamples* samples) {
-  absl::StatusOr<Shared> shared =
-      connection.Share(EvenlyPicked(items, kAlone), {.alone = true});
-  if (!shared.ok()) return shared.status();
+  ASSIGN_OR_RETURN(Shared shared, connection.Share(EvenlyPicked(items, kAlone),
+                                                   {.alone = true}));
   samples->export_alone.insert(samples->export_alone.end(),
-                               shared->exports.begin(), shared->exports.end());
+                               shared.exports.begin(), shared.exports.end());
   samples->import_alone.insert(samples->import_alone.end(),
-                               shared->importer.lots.begin(),
-                               shared->importer.lots.end());
+                               shared.importer.lots.begin(),
+                               shared.importer.lots.end());
   return connection.CloseAll().status();
 }
 
@@ -185,17 +179,15 @@ absl::StatusOr<std::vector<Item>> Make(Bench& bench, Connection& connection,
                                        absl::Span<const std::uint64_t> sizes,
                                        std::uint64_t seed,
                                        ManySamples* samples) {
-  absl::StatusOr<std::uint64_t> before = bench.gpu.FreeBytes();
-  if (!before.ok()) return before.status();
+  ASSIGN_OR_RETURN(std::uint64_t before, bench.gpu.FreeBytes());
   double create_ns = 0;
   const std::int64_t cpu = ThreadCpuNs();
   absl::StatusOr<std::vector<Item>> items =
       connection.Create(EvenlyPicked(sizes, samples->blocks), seed, &create_ns);
   costs.LeaveOut(static_cast<double>(ThreadCpuNs() - cpu));
   if (!items.ok()) return items.status();
-  absl::StatusOr<std::uint64_t> after = bench.gpu.FreeBytes();
-  if (!after.ok()) return after.status();
-  samples->taken = *before > *after ? *before - *after : 0;
+  ASSIGN_OR_RETURN(std::uint64_t after, bench.gpu.FreeBytes());
+  samples->taken = before > after ? before - after : 0;
   samples->create.push_back(create_ns);
   std::set<std::uint64_t> driver_blocks;
   samples->payload = 0;
@@ -210,28 +202,27 @@ absl::StatusOr<std::vector<Item>> Make(Bench& bench, Connection& connection,
 absl::Status One(Bench& bench, Link& link, const Route& route,
                  absl::Span<const std::uint64_t> sizes, std::uint64_t seed,
                  const ManyOptions& options, ManySamples* samples) {
-  absl::Status tried = Pilot(bench, route, link, sizes, options.touch, samples);
-  if (!tried.ok()) return tried;
-  absl::StatusOr<Connection> connection =
-      Connection::Own(bench.gpu, route, link, bench.options.corrupt);
-  if (!connection.ok()) return connection.status();
-  Costs costs(*connection);
+  RETURN_IF_ERROR(Pilot(bench, route, link, sizes, options.touch, samples));
+  ASSIGN_OR_RETURN(
+      Connection connection,
+      Connection::Own(bench.gpu, route, link, bench.options.corrupt));
+  Costs costs(connection);
   const bool late = options.subscriber == Subscriber::kLate;
   absl::Status status = late ? absl::OkStatus() : costs.Meet(samples);
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<Item>> items =
-      Make(bench, *connection, costs, sizes, seed, samples);
+      Make(bench, connection, costs, sizes, seed, samples);
   if (absl::IsResourceExhausted(items.status())) {
     samples->left_out = std::string(items.status().message());
-    return late ? absl::OkStatus() : connection->Shut();
+    return late ? absl::OkStatus() : connection.Shut();
   }
   if (!items.ok()) return items.status();
   if (late) {
     status = costs.Meet(samples);
     if (!status.ok()) return status;
   }
-  status = Measure(*connection, costs, *items, options, samples);
-  absl::Status ended = TearDown(*connection, *items, options, samples);
+  status = Measure(connection, costs, *items, options, samples);
+  absl::Status ended = TearDown(connection, *items, options, samples);
   if (absl::IsResourceExhausted(status)) {
     samples->left_out = std::string(status.message());
     return ended;
@@ -255,7 +246,7 @@ absl::Status ShareMany(Bench& bench, Link& link,
       if (!of.left_out.empty() || of.spent_ns > bench.options.budget_s * 1e9) {
         continue;
       }
-      if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
+      RETURN_IF_ERROR(bench.GoOn());
       const std::int64_t start = NowNs();
       bench.progress.Step(absl::StrCat(
           options.what, ", ", NameOf(options.subscriber), ", ", link.place(),

@@ -12,6 +12,7 @@
 #include "bench/compare/route.h"
 #include "bench/compare/scenarios.h"
 #include "docs/examples/bytes.h"
+#include "platform/base/status_macros.h"
 
 using examples::Bytes;
 using Names = std::vector<std::string>;
@@ -112,8 +113,7 @@ absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
   options.linger = absl::GetFlag(FLAGS_linger);
   options.at = absl::GetFlag(FLAGS_at);
   options.route = absl::GetFlag(FLAGS_route);
-  absl::Status checked = Check(options);
-  if (!checked.ok()) return checked;
+  RETURN_IF_ERROR(Check(options));
   return options;
 }
 

@@ -11,6 +11,7 @@
 #include "bench/compare/link.h"
 #include "bench/compare/os.h"
 #include "bench/compare/wire.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 
 namespace bench::compare {
@@ -27,17 +28,12 @@ class Obedient {
       : options_(options), route_(route), gpu_(gpu), listener_(listener) {}
 
   absl::Status Share() {
-    absl::StatusOr<Channel> importer = listener_.Accept(Deadline());
-    if (!importer.ok()) return importer.status();
-    link_.emplace(*std::move(importer));
-    absl::StatusOr<Connection> connection =
-        Connection::Open(gpu_, route_, *link_, options_.corrupt);
-    if (!connection.ok()) return connection.status();
-    connection_.emplace(*std::move(connection));
-    absl::StatusOr<std::vector<Item>> items =
-        connection_->Create({options_.max_size}, 1);
-    if (!items.ok()) return items.status();
-    items_ = *std::move(items);
+    ASSIGN_OR_RETURN(Channel importer, listener_.Accept(Deadline()));
+    link_.emplace(std::move(importer));
+    ASSIGN_OR_RETURN(Connection connection,
+                     Connection::Open(gpu_, route_, *link_, options_.corrupt));
+    connection_.emplace(std::move(connection));
+    ASSIGN_OR_RETURN(items_, connection_->Create({options_.max_size}, 1));
     absl::Status shared = connection_->Share(items_, {}).status();
     return shared.ok() ? connection_->Verify() : shared;
   }
@@ -72,26 +68,22 @@ absl::Status RunOwner(const Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--route=", options.route, ": there is none"));
   }
-  absl::StatusOr<vmm::platform::Driver> driver = LoadDriver(options.driver);
-  if (!driver.ok()) return driver.status();
-  absl::StatusOr<std::unique_ptr<Gpu>> gpu =
-      Gpu::Open(*driver, options.device, options.device);
-  if (!gpu.ok()) return gpu.status();
-  absl::StatusOr<Channel> observer =
-      Channel::Connect(options.connect, {}, Deadline());
-  if (!observer.ok()) return observer.status();
-  absl::StatusOr<Listener> listener = Listener::Bind({}, {});
-  if (!listener.ok()) return listener.status();
+  ASSIGN_OR_RETURN(vmm::platform::Driver driver, LoadDriver(options.driver));
+  ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu,
+                   Gpu::Open(driver, options.device, options.device));
+  ASSIGN_OR_RETURN(Channel observer,
+                   Channel::Connect(options.connect, {}, Deadline()));
+  ASSIGN_OR_RETURN(Listener listener, Listener::Bind({}, {}));
   Writer address;
   address.PutBytes(
-      {reinterpret_cast<const std::uint8_t*>(listener->address().data()),
-       listener->address().size()});
-  absl::Status status = Send(*observer, kGo, address);
+      {reinterpret_cast<const std::uint8_t*>(listener.address().data()),
+       listener.address().size()});
+  absl::Status status = Send(observer, kGo, address);
 
-  Obedient self(options, *route, **gpu, *listener);
+  Obedient self(options, *route, *gpu, listener);
   bool freed = false;
   while (status.ok()) {
-    absl::StatusOr<Message> order = observer->Receive(
+    absl::StatusOr<Message> order = observer.Receive(
         freed ? absl::Now() + absl::Milliseconds(1) : Deadline());
     if (freed && absl::IsDeadlineExceeded(order.status())) {
       status = self.Trim();
@@ -101,7 +93,7 @@ absl::Status RunOwner(const Options& options) {
     switch (
         static_cast<OwnerOrder>(Reader(order->payload).Get<std::uint32_t>())) {
       case OwnerOrder::kShare:
-        status = SendAnswer(*observer, self.Share(), Answer{});
+        status = SendAnswer(observer, self.Share(), Answer{});
         break;
       case OwnerOrder::kFree:
       case OwnerOrder::kFreeAfterHangUp:
@@ -112,7 +104,7 @@ absl::Status RunOwner(const Options& options) {
         freed = true;
         break;
       case OwnerOrder::kEnd:
-        return SendAnswer(*observer, absl::OkStatus(), Answer{});
+        return SendAnswer(observer, absl::OkStatus(), Answer{});
     }
   }
   return status;

@@ -3,15 +3,16 @@
 #include <array>
 #include <utility>
 
+#include "platform/base/status_macros.h"
+
 namespace bench::compare {
 
 absl::Status Owner::ExportLot(absl::Span<const Block> blocks,
                               absl::Span<Outgoing> out) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    absl::StatusOr<std::size_t> length =
-        Export(blocks[i], absl::MakeSpan(out[i].blob), &out[i].handle);
-    if (!length.ok()) return length.status();
-    out[i].length = *length;
+    ASSIGN_OR_RETURN(
+        out[i].length,
+        Export(blocks[i], absl::MakeSpan(out[i].blob), &out[i].handle));
   }
   return absl::OkStatus();
 }

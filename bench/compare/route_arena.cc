@@ -14,6 +14,7 @@
 #include "bench/compare/route.h"
 #include "platform/base/check.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
@@ -77,9 +78,8 @@ class ArenaOwner : public Owner {
     const auto found = open_.find(piece_size);
     std::size_t at = found == open_.end() ? pieces_.size() : found->second;
     if (at == pieces_.size() || pieces_[at].used + rounded > piece_size) {
-      absl::StatusOr<std::size_t> next = Next(piece_size);
-      if (!next.ok()) return next.status();
-      at = open_[piece_size] = *next;
+      ASSIGN_OR_RETURN(std::size_t next, Next(piece_size));
+      at = open_[piece_size] = next;
     }
     Piece& piece = pieces_[at];
     const Block block{piece.base + piece.used, size, at};
@@ -201,13 +201,13 @@ class ArenaImporter : public Importer {
 
 template <PieceSize kPiece, bool kEachTime>
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  if (absl::Status needed = gpu.NeedLegacyIpc(); !needed.ok()) return needed;
+  RETURN_IF_ERROR(gpu.NeedLegacyIpc());
   return std::make_unique<ArenaOwner<kPiece, kEachTime>>(gpu);
 }
 
 template <bool kEachTime>
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  if (absl::Status needed = gpu.NeedLegacyIpc(); !needed.ok()) return needed;
+  RETURN_IF_ERROR(gpu.NeedLegacyIpc());
   return std::make_unique<ArenaImporter<kEachTime>>(gpu);
 }
 

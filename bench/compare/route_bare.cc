@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "bench/compare/route.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
@@ -56,10 +57,9 @@ class BareOwner : public Owner {
     const CUresult r =
         gpu_.cu().cuMemCreate(&mapped.handle, mapped.size, &properties_, 0);
     if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemCreate()");
-    absl::StatusOr<CUdeviceptr> address =
-        Map(gpu_, mapped.handle, mapped.size, nullptr);
-    if (!address.ok()) return address.status();
-    return Block{*address, size, mapped.handle};
+    ASSIGN_OR_RETURN(CUdeviceptr address,
+                     Map(gpu_, mapped.handle, mapped.size, nullptr));
+    return Block{address, size, mapped.handle};
   }
 
   absl::Status Free(const Block& block, CUstream /*stream*/) override {
@@ -109,10 +109,9 @@ class BareImporter : public Importer {
     if (r != CUDA_SUCCESS) {
       return gpu_.Error(r, "cuMemImportFromShareableHandle()");
     }
-    absl::StatusOr<CUdeviceptr> address =
-        Map(gpu_, imported, Round(size), steps);
-    if (!address.ok()) return address.status();
-    return Block{*address, size, imported};
+    ASSIGN_OR_RETURN(CUdeviceptr address,
+                     Map(gpu_, imported, Round(size), steps));
+    return Block{address, size, imported};
   }
 
   absl::Status Close(const Block& block) override {
@@ -129,16 +128,14 @@ class BareImporter : public Importer {
 };
 
 absl::StatusOr<CUmemAllocationProp> Properties(const Gpu& gpu) {
-  const absl::StatusOr<void*> attributes =
-      vmm::platform::NativeHandleAttributes();
-  if (!attributes.ok()) return attributes.status();
+  ASSIGN_OR_RETURN(void* attributes, vmm::platform::NativeHandleAttributes());
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes =
       static_cast<CUmemAllocationHandleType>(NativeKind());
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = gpu.owner().cuda_device();
-  properties.win32HandleMetaData = *attributes;
+  properties.win32HandleMetaData = attributes;
   return properties;
 }
 
@@ -154,19 +151,15 @@ absl::StatusOr<std::uint64_t> Granularity(
 }
 
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  absl::StatusOr<CUmemAllocationProp> properties = Properties(gpu);
-  if (!properties.ok()) return properties.status();
-  absl::StatusOr<std::uint64_t> granularity = Granularity(gpu, *properties);
-  if (!granularity.ok()) return granularity.status();
-  return std::make_unique<BareOwner>(gpu, *granularity, *properties);
+  ASSIGN_OR_RETURN(CUmemAllocationProp properties, Properties(gpu));
+  ASSIGN_OR_RETURN(std::uint64_t granularity, Granularity(gpu, properties));
+  return std::make_unique<BareOwner>(gpu, granularity, properties);
 }
 
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  absl::StatusOr<CUmemAllocationProp> properties = Properties(gpu);
-  if (!properties.ok()) return properties.status();
-  absl::StatusOr<std::uint64_t> granularity = Granularity(gpu, *properties);
-  if (!granularity.ok()) return granularity.status();
-  return std::make_unique<BareImporter>(gpu, *granularity);
+  ASSIGN_OR_RETURN(CUmemAllocationProp properties, Properties(gpu));
+  ASSIGN_OR_RETURN(std::uint64_t granularity, Granularity(gpu, properties));
+  return std::make_unique<BareImporter>(gpu, granularity);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "bench/compare/route.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/internal/exporter.h"
 #include "vmm/share/imported_allocation.h"
@@ -94,10 +95,9 @@ class DedicatedImporter : public Importer {
 };
 
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  absl::StatusOr<const vmm::Exporter*> exporter =
-      vmm::FindExporter(NativeKind());
-  if (!exporter.ok()) return exporter.status();
-  return std::make_unique<DedicatedOwner>(gpu, *exporter);
+  ASSIGN_OR_RETURN(const vmm::Exporter* exporter,
+                   vmm::FindExporter(NativeKind()));
+  return std::make_unique<DedicatedOwner>(gpu, exporter);
 }
 
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {

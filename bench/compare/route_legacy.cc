@@ -4,6 +4,7 @@
 
 #include "bench/compare/route.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -75,12 +76,12 @@ class LegacyImporter : public Importer {
 
 template <std::uint64_t kUnit>
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  if (absl::Status needed = gpu.NeedLegacyIpc(); !needed.ok()) return needed;
+  RETURN_IF_ERROR(gpu.NeedLegacyIpc());
   return std::make_unique<LegacyOwner<kUnit>>(gpu);
 }
 
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  if (absl::Status needed = gpu.NeedLegacyIpc(); !needed.ok()) return needed;
+  RETURN_IF_ERROR(gpu.NeedLegacyIpc());
   return std::make_unique<LegacyImporter>(gpu);
 }
 

@@ -39,9 +39,8 @@ class PoolOwner : public Owner {
   }
 
   absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
-    absl::StatusOr<CUdeviceptr> address = pool_->Allocate(size, stream);
-    if (!address.ok()) return address.status();
-    return Block{*address, size, 0};
+    ASSIGN_OR_RETURN(CUdeviceptr address, pool_->Allocate(size, stream));
+    return Block{address, size, 0};
   }
 
   absl::Status Free(const Block& block, CUstream stream) override {
@@ -107,16 +106,15 @@ class PoolImporter : public Importer {
 
   absl::Status Meet(const Introduction& owner) override {
     deadline_ = absl::Now() + absl::Hours(1);
-    absl::StatusOr<std::unique_ptr<vmm::ImportedPool>> pool =
+    ASSIGN_OR_RETURN(
+        pool_,
         vmm::ImportedPool::Subscribe(
             gpu_.driver(),
             absl::string_view(reinterpret_cast<const char*>(owner.bytes.data()),
                               owner.bytes.size()),
             {.grants = {{vmm::Location::On(gpu_.device()),
                          vmm::Access::kReadWrite}}},
-            deadline_);
-    if (!pool.ok()) return pool.status();
-    pool_ = *std::move(pool);
+            deadline_));
     return absl::OkStatus();
   }
 

@@ -6,6 +6,7 @@
 
 #include "bench/compare/route.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
@@ -68,8 +69,7 @@ class StreamPoolOwner : public Owner {
   }
 
   absl::Status Trim() override {
-    absl::Status done = gpu_.Synchronize();
-    if (!done.ok()) return done;
+    RETURN_IF_ERROR(gpu_.Synchronize());
     return gpu_.Error(gpu_.cu().cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo()");
   }
 
@@ -151,16 +151,14 @@ absl::Status NeedPools(const Gpu& gpu) {
 }
 
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  if (absl::Status needed = NeedPools(gpu); !needed.ok()) return needed;
-  const absl::StatusOr<void*> attributes =
-      vmm::platform::NativePoolAttributes();
-  if (!attributes.ok()) return attributes.status();
+  RETURN_IF_ERROR(NeedPools(gpu));
+  ASSIGN_OR_RETURN(void* attributes, vmm::platform::NativePoolAttributes());
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.handleTypes = Kind();
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = gpu.owner().cuda_device();
-  properties.win32SecurityAttributes = *attributes;
+  properties.win32SecurityAttributes = attributes;
   CUmemoryPool pool = nullptr;
   CUresult r = gpu.cu().cuMemPoolCreate(&pool, &properties);
   if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemPoolCreate()");
@@ -174,7 +172,7 @@ absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
 }
 
 absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  if (absl::Status needed = NeedPools(gpu); !needed.ok()) return needed;
+  RETURN_IF_ERROR(NeedPools(gpu));
   return std::make_unique<StreamPoolImporter>(gpu);
 }
 

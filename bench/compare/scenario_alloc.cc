@@ -278,8 +278,7 @@ void Report(Bench& bench, const std::vector<Allocator>& allocators,
 }
 
 absl::Status Run(Bench& bench) {
-  absl::StatusOr<std::vector<Allocator>> allocators = MakeAllocators(bench);
-  if (!allocators.ok()) return allocators.status();
+  ASSIGN_OR_RETURN(std::vector<Allocator> allocators, MakeAllocators(bench));
   std::vector<std::uint64_t> sizes;
   for (const std::uint64_t kib : {4, 32, 256, 2048, 16384, 65536}) {
     if (kib << 10 <= bench.MaxSize()) sizes.push_back(kib << 10);
@@ -294,29 +293,27 @@ absl::Status Run(Bench& bench) {
   }
   ByAllocator samples;
   for (const std::uint64_t size : sizes) {
-    absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
-    if (!free.ok()) return free.status();
+    ASSIGN_OR_RETURN(std::uint64_t free, bench.gpu.FreeBytes());
     for (const int count : threads) {
       bench.progress.Step(
           absl::StrFormat("alloc: %s, %d threads", SizeName(size), count));
-      if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
+      RETURN_IF_ERROR(bench.GoOn());
       const std::uint64_t fits =
-          *free / 8 / size / static_cast<std::uint64_t>(count);
-      const Job job{*allocators, size,
-                    std::clamp<std::uint64_t>(fits, 1, kLive), slices,
-                    slice_ns};
+          free / 8 / size / static_cast<std::uint64_t>(count);
+      const Job job{allocators, size, std::clamp<std::uint64_t>(fits, 1, kLive),
+                    slices, slice_ns};
       std::vector<Samples*> into;
-      for (const Allocator& allocator : *allocators) {
+      for (const Allocator& allocator : allocators) {
         into.push_back(&samples[allocator.name][{size, count}]);
       }
       RETURN_IF_ERROR(Turn(bench, job, count, into));
     }
     // What one size left in a pool is no use to the next.
-    for (const Allocator& allocator : *allocators) {
-      if (absl::Status s = allocator.owner->Trim(); !s.ok()) return s;
+    for (const Allocator& allocator : allocators) {
+      RETURN_IF_ERROR(allocator.owner->Trim());
     }
   }
-  Report(bench, *allocators, sizes, threads, samples);
+  Report(bench, allocators, sizes, threads, samples);
   return absl::OkStatus();
 }
 

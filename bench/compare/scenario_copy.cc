@@ -40,9 +40,8 @@ absl::Status Copy(Link& link, std::uint64_t size, Source* source) {
   request.times = kTimes;
   Writer writer;
   writer.Put(request);
-  absl::StatusOr<Answer> answer = link.Ask(kCopy, writer);
-  if (!answer.ok()) return answer.status();
-  source->ns.push_back(answer->wall_ns / kTimes);
+  ASSIGN_OR_RETURN(Answer answer, link.Ask(kCopy, writer));
+  source->ns.push_back(answer.wall_ns / kTimes);
   return absl::OkStatus();
 }
 
@@ -102,15 +101,14 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
 absl::StatusOr<Connection> Prepare(Bench& bench, Link& link, const Route& route,
                                    std::uint64_t size, std::uint64_t seed,
                                    Source* source) {
-  absl::StatusOr<Connection> connection =
-      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
-  if (!connection.ok()) return connection.status();
-  absl::StatusOr<std::vector<Item>> items = connection->Create({size}, seed);
-  if (!items.ok()) return items.status();
-  absl::Status shared = connection->Share(*items, {}).status();
-  if (shared.ok()) shared = connection->Verify();
+  ASSIGN_OR_RETURN(
+      Connection connection,
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt));
+  ASSIGN_OR_RETURN(std::vector<Item> items, connection.Create({size}, seed));
+  absl::Status shared = connection.Share(items, {}).status();
+  if (shared.ok()) shared = connection.Verify();
   if (!shared.ok()) return shared;
-  *source = {&route, *std::move(items), {}};
+  *source = {&route, std::move(items), {}};
   return connection;
 }
 
@@ -158,14 +156,13 @@ absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
 
 absl::Status Run(Bench& bench) {
   for (const std::unique_ptr<Link>& link : bench.links) {
-    absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
-    if (!free.ok()) return free.status();
+    ASSIGN_OR_RETURN(std::uint64_t free, bench.gpu.FreeBytes());
     std::uint64_t size =
-        std::min({bench.MaxSize(), std::uint64_t{1} << 30, *free / 12});
+        std::min({bench.MaxSize(), std::uint64_t{1} << 30, free / 12});
     size = std::max<std::uint64_t>(size >> 21, 1) << 21;
     bench.progress.Step(absl::StrCat(
         "copy: ", BytesText(static_cast<double>(size)), ", ", link->place()));
-    if (absl::Status s = Place(bench, *link, size); !s.ok()) return s;
+    RETURN_IF_ERROR(Place(bench, *link, size));
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include "bench/compare/bench.h"
 #include "bench/compare/connection.h"
 #include "bench/compare/scenarios.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -24,42 +25,36 @@ using ByRoute = std::map<const Route*, Samples>;
 
 absl::Status One(Bench& bench, const Route& route, Link& link,
                  std::uint64_t size, std::uint64_t seed, Samples* samples) {
-  absl::StatusOr<Connection> connection =
-      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
-  if (!connection.ok()) return connection.status();
+  ASSIGN_OR_RETURN(
+      Connection connection,
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt));
   double create_ns = 0;
-  absl::StatusOr<std::vector<Item>> items =
-      connection->Create({size}, seed, &create_ns);
-  if (!items.ok()) return items.status();
-  absl::StatusOr<Shared> shared =
-      connection->Share(*items, {.with_steps = true, .touch = true});
-  if (!shared.ok()) return shared.status();
-  if (absl::Status right = connection->Verify(); !right.ok()) return right;
+  ASSIGN_OR_RETURN(std::vector<Item> items,
+                   connection.Create({size}, seed, &create_ns));
+  ASSIGN_OR_RETURN(Shared shared, connection.Share(items, {.with_steps = true,
+                                                           .touch = true}));
+  RETURN_IF_ERROR(connection.Verify());
 
   // Another block, now that everything is set up.
   double next_create_ns = 0;
-  absl::StatusOr<std::vector<Item>> next =
-      connection->Create({size}, seed + 1, &next_create_ns);
-  if (!next.ok()) return next.status();
-  absl::StatusOr<Shared> next_shared = connection->Share(*next, {});
-  if (!next_shared.ok()) return next_shared.status();
-  if (absl::Status right = connection->Verify(); !right.ok()) return right;
+  ASSIGN_OR_RETURN(std::vector<Item> next,
+                   connection.Create({size}, seed + 1, &next_create_ns));
+  ASSIGN_OR_RETURN(Shared next_shared, connection.Share(next, {}));
+  RETURN_IF_ERROR(connection.Verify());
 
-  absl::StatusOr<Answer> closed = connection->CloseAll();
-  if (!closed.ok()) return closed.status();
-  absl::StatusOr<double> freed = connection->Free(*items);
-  if (!freed.ok()) return freed.status();
-  if (absl::Status s = connection->Free(*next).status(); !s.ok()) return s;
-  if (absl::Status shut = connection->Shut(); !shut.ok()) return shut;
+  ASSIGN_OR_RETURN(Answer closed, connection.CloseAll());
+  ASSIGN_OR_RETURN(double freed, connection.Free(items));
+  RETURN_IF_ERROR(connection.Free(next).status());
+  RETURN_IF_ERROR(connection.Shut());
 
-  Steps steps = shared->importer.steps;
-  steps[Step::kSetup] = connection->setup_ns();
+  Steps steps = shared.importer.steps;
+  steps[Step::kSetup] = connection.setup_ns();
   steps[Step::kCreate] = create_ns;
-  steps[Step::kExport] = shared->exporter.wall_ns;
-  steps[Step::kTransport] = shared->importer.transport_ns;
+  steps[Step::kExport] = shared.exporter.wall_ns;
+  steps[Step::kTransport] = shared.importer.transport_ns;
   // Of two blocks of one size.
-  steps[Step::kClose] = closed->wall_ns / 2;
-  steps[Step::kFree] = *freed;
+  steps[Step::kClose] = closed.wall_ns / 2;
+  steps[Step::kFree] = freed;
   for (std::size_t i = 0; i < kSteps; ++i) {
     if (steps.all()[i] >= 0) samples->steps[i].push_back(steps.all()[i]);
   }
@@ -67,8 +62,8 @@ absl::Status One(Bench& bench, const Route& route, Link& link,
   samples->total.push_back(sum);
   samples->calls.push_back(sum - steps[Step::kSetup] - steps[Step::kTouch]);
   samples->next_create.push_back(next_create_ns);
-  samples->next_share.push_back(next_shared->exporter.wall_ns +
-                                next_shared->importer.wall_ns);
+  samples->next_share.push_back(next_shared.exporter.wall_ns +
+                                next_shared.importer.wall_ns);
   return absl::OkStatus();
 }
 
@@ -170,9 +165,8 @@ absl::Status Run(Bench& bench) {
     int sizes = 0;
     for (const std::uint64_t mib : {2, 8, 32, 128, 512, 1024, 4096}) {
       const std::uint64_t size = mib << 20;
-      absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
-      if (!free.ok()) return free.status();
-      if (size > bench.MaxSize() || size > *free / 4) continue;
+      ASSIGN_OR_RETURN(std::uint64_t free, bench.gpu.FreeBytes());
+      if (size > bench.MaxSize() || size > free / 4) continue;
       bench.progress.Step(
           absl::StrCat("first: ", BytesText(static_cast<double>(size)), ", ",
                        link->place()));
@@ -180,7 +174,7 @@ absl::Status Run(Bench& bench) {
       const int iterations = bench.Iterations(mib > 128 ? 16 : 30);
       for (int i = 0; i < iterations; ++i) {
         bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
-        if (absl::Status go_on = bench.GoOn(); !go_on.ok()) return go_on;
+        RETURN_IF_ERROR(bench.GoOn());
         for (const Route* route : InTurn(routes, i)) {
           absl::Status done =
               One(bench, *route, *link, size, 2 * static_cast<std::uint64_t>(i),

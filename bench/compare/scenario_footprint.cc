@@ -19,13 +19,10 @@ struct Snapshot {
 
 absl::StatusOr<Snapshot> Take(const Bench& bench, Link& link) {
   Snapshot snapshot;
-  absl::StatusOr<std::uint64_t> free = bench.gpu.FreeBytes();
-  if (!free.ok()) return free.status();
-  snapshot.free = *free;
+  ASSIGN_OR_RETURN(snapshot.free, bench.gpu.FreeBytes());
   snapshot.owner = {AddressSpaceBytes(), OpenHandles()};
-  absl::StatusOr<Answer> answer = link.Ask(kUsage, Writer());
-  if (!answer.ok()) return answer.status();
-  snapshot.importer = answer->usage;
+  ASSIGN_OR_RETURN(Answer answer, link.Ask(kUsage, Writer()));
+  snapshot.importer = answer.usage;
   return snapshot;
 }
 
@@ -43,40 +40,38 @@ absl::StatusOr<Snapshot> ShareAndTake(const Bench& bench, Link& link,
 
 absl::Status One(Bench& bench, Link& link, const Route& route,
                  std::uint64_t blocks, Table* table) {
-  absl::StatusOr<Snapshot> before = Take(bench, link);
-  if (!before.ok()) return before.status();
-  absl::StatusOr<Connection> connection =
-      Connection::Open(bench.gpu, route, link, bench.options.corrupt);
-  if (!connection.ok()) return connection.status();
+  ASSIGN_OR_RETURN(Snapshot before, Take(bench, link));
+  ASSIGN_OR_RETURN(
+      Connection connection,
+      Connection::Open(bench.gpu, route, link, bench.options.corrupt));
   const std::vector<std::uint64_t> sizes(blocks, kSize);
-  absl::StatusOr<std::vector<Item>> items = connection->Create(sizes, blocks);
+  absl::StatusOr<std::vector<Item>> items = connection.Create(sizes, blocks);
   if (!items.ok()) {
     absl::Status status = items.status();
-    status.Update(connection->Shut());
+    status.Update(connection.Shut());
     return status;
   }
   absl::StatusOr<Snapshot> during =
-      ShareAndTake(bench, link, *connection, *items);
+      ShareAndTake(bench, link, connection, *items);
   // Whatever happened: what one route keeps the next one lacks.
   absl::Status status = during.status();
-  status.Update(connection->CloseAll().status());
-  status.Update(connection->Free(*items).status());
-  status.Update(connection->Shut());
+  status.Update(connection.CloseAll().status());
+  status.Update(connection.Free(*items).status());
+  status.Update(connection.Shut());
   if (!status.ok()) return status;
-  absl::StatusOr<Snapshot> after = Take(bench, link);
-  if (!after.ok()) return after.status();
+  ASSIGN_OR_RETURN(Snapshot after, Take(bench, link));
 
-  const double gpu = Difference(before->free, during->free);
+  const double gpu = Difference(before.free, during->free);
   const double payload = static_cast<double>(blocks * kSize);
   const double owner_space =
-      Difference(during->owner.address_space, before->owner.address_space);
-  const double importer_space = Difference(during->importer.address_space,
-                                           before->importer.address_space);
+      Difference(during->owner.address_space, before.owner.address_space);
+  const double importer_space =
+      Difference(during->importer.address_space, before.importer.address_space);
   const double owner_handles =
-      Difference(during->owner.handles, before->owner.handles);
+      Difference(during->owner.handles, before.owner.handles);
   const double importer_handles =
-      Difference(during->importer.handles, before->importer.handles);
-  const double left = Difference(before->free, after->free);
+      Difference(during->importer.handles, before.importer.handles);
+  const double left = Difference(before.free, after.free);
   table->rows.push_back(
       {route.label, BytesText(gpu), absl::StrFormat("%.2f", gpu / payload),
        BytesText(owner_space), BytesText(importer_space),

@@ -7,6 +7,7 @@
 #include "bench/compare/many.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -256,14 +257,13 @@ absl::Status Run(Bench& bench) {
     for (const Subscriber subscriber : kSubscribers) {
       ManyByRoute& samples =
           by_subscriber[static_cast<std::size_t>(subscriber)];
-      absl::Status shared = ShareMany(bench, *link, routes, sizes,
-                                      {.what = "kth",
-                                       .subscriber = subscriber,
-                                       .iterations = bench.Iterations(5),
-                                       .warm = true,
-                                       .alone = true},
-                                      &samples);
-      if (!shared.ok()) return shared;
+      RETURN_IF_ERROR(ShareMany(bench, *link, routes, sizes,
+                                {.what = "kth",
+                                 .subscriber = subscriber,
+                                 .iterations = bench.Iterations(5),
+                                 .warm = true,
+                                 .alone = true},
+                                &samples));
       Report(bench, *link, routes, subscriber, samples);
     }
     AddTargets(bench, *link, by_subscriber[0], by_subscriber[1]);

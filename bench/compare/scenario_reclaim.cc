@@ -34,51 +34,45 @@ class Experiment {
 
   // Starts both, and has the block shared.
   absl::Status Start() {
-    absl::StatusOr<Listener> listener = Listener::Bind({}, {});
-    if (!listener.ok()) return listener.status();
+    ASSIGN_OR_RETURN(Listener listener, Listener::Bind({}, {}));
     const std::vector<std::string> common = {
         absl::StrCat("--driver=", bench_.options.driver),
         absl::StrCat("--device=", bench_.options.device),
         absl::StrCat("--at=", bench_.options.device)};
 
-    if (absl::Status s = Note(&free_before_); !s.ok()) return s;
+    RETURN_IF_ERROR(Note(&free_before_));
     std::vector<std::string> args = common;
     args.insert(args.end(),
                 {"--role=owner", absl::StrCat("--route=", route_.name),
                  absl::StrCat("--max_size=", size_),
-                 absl::StrCat("--connect=", listener->address())});
+                 absl::StrCat("--connect=", listener.address())});
     if (bench_.options.corrupt) args.emplace_back("--corrupt");
-    absl::StatusOr<ChildProcess> owner = ChildProcess::StartSelf(args);
-    if (!owner.ok()) return owner.status();
-    owner_.emplace(*std::move(owner));
-    absl::StatusOr<Channel> to_owner = owner_->Accept(*listener, Deadline());
-    if (!to_owner.ok()) return to_owner.status();
-    to_owner_.emplace(*std::move(to_owner));
-    absl::StatusOr<Message> hello = to_owner_->Receive(Deadline());
-    if (!hello.ok()) return hello.status();
-    Reader reader(hello->payload);
+    ASSIGN_OR_RETURN(ChildProcess owner, ChildProcess::StartSelf(args));
+    owner_.emplace(std::move(owner));
+    ASSIGN_OR_RETURN(Channel to_owner, owner_->Accept(listener, Deadline()));
+    to_owner_.emplace(std::move(to_owner));
+    ASSIGN_OR_RETURN(Message hello, to_owner_->Receive(Deadline()));
+    Reader reader(hello.payload);
     const absl::Span<const std::uint8_t> address = reader.GetBytes();
 
-    if (absl::Status s = Note(&free_with_owner_); !s.ok()) return s;
+    RETURN_IF_ERROR(Note(&free_with_owner_));
     args = common;
     args.insert(args.end(),
                 {"--role=importer",
                  absl::StrCat("--connect=",
                               std::string(address.begin(), address.end())),
-                 absl::StrCat("--linger=", listener->address())});
-    absl::StatusOr<ChildProcess> importer = ChildProcess::StartSelf(args);
-    if (!importer.ok()) return importer.status();
-    importer_.emplace(*std::move(importer));
-    absl::StatusOr<Channel> to_importer =
-        importer_->Accept(*listener, Deadline());
-    if (!to_importer.ok()) return to_importer.status();
-    to_importer_.emplace(*std::move(to_importer));
-    if (absl::Status s = Note(&free_with_both_); !s.ok()) return s;
+                 absl::StrCat("--linger=", listener.address())});
+    ASSIGN_OR_RETURN(ChildProcess importer, ChildProcess::StartSelf(args));
+    importer_.emplace(std::move(importer));
+    ASSIGN_OR_RETURN(Channel to_importer,
+                     importer_->Accept(listener, Deadline()));
+    to_importer_.emplace(std::move(to_importer));
+    RETURN_IF_ERROR(Note(&free_with_both_));
 
-    if (absl::Status s = Order(OwnerOrder::kShare); !s.ok()) return s;
-    if (absl::Status s = ReceiveAnswer(*to_owner_).status(); !s.ok()) return s;
+    RETURN_IF_ERROR(Order(OwnerOrder::kShare));
+    RETURN_IF_ERROR(ReceiveAnswer(*to_owner_).status());
     std::uint64_t free = 0;
-    if (absl::Status s = Note(&free); !s.ok()) return s;
+    RETURN_IF_ERROR(Note(&free));
     if (free + size_ / 2 > free_with_both_) {
       return absl::InternalError(
           absl::StrCat("a shared block of ", size_,
@@ -98,8 +92,7 @@ class Experiment {
     if (how == kImporterKilled) expected += free_with_owner_ - free_with_both_;
     if (how == kOwnerKilled) expected += free_before_ - free_with_owner_;
     if (how == kImporterKilled) {
-      absl::Status ordered = Order(OwnerOrder::kFreeAfterHangUp);
-      if (!ordered.ok()) return ordered;
+      RETURN_IF_ERROR(Order(OwnerOrder::kFreeAfterHangUp));
     }
     const std::int64_t start = NowNs();
     absl::Status ordered;
@@ -110,7 +103,7 @@ class Experiment {
     const absl::Time deadline = absl::Now() + kPatience;
     while (absl::Now() < deadline) {
       std::uint64_t free = 0;
-      if (absl::Status s = Note(&free); !s.ok()) return s;
+      RETURN_IF_ERROR(Note(&free));
       if (free + size_ / 4 >= expected) {
         return static_cast<double>(NowNs() - start);
       }

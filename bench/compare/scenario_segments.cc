@@ -4,6 +4,7 @@
 #include "bench/compare/bench.h"
 #include "bench/compare/many.h"
 #include "bench/compare/scenarios.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -68,15 +69,12 @@ absl::Status Run(Bench& bench) {
     const std::vector<const Route*> routes =
         bench.RoutesFor(*link, RouteSet::kTensors);
     ManyByRoute samples;
-    if (absl::Status shared = ShareMany(bench, *link, routes, sizes,
-                                        {.what = "segments",
-                                         .subscriber = Subscriber::kLate,
-                                         .iterations = bench.Iterations(7),
-                                         .touch = true},
-                                        &samples);
-        !shared.ok()) {
-      return shared;
-    }
+    RETURN_IF_ERROR(ShareMany(bench, *link, routes, sizes,
+                              {.what = "segments",
+                               .subscriber = Subscriber::kLate,
+                               .iterations = bench.Iterations(7),
+                               .touch = true},
+                              &samples));
     Report(bench, *link, size, routes, samples);
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "bench/compare/many.h"
 #include "bench/compare/scenarios.h"
 #include "bench/compare/tensors.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -205,13 +206,12 @@ absl::Status Run(Bench& bench) {
     std::vector<Turns> runs;
     for (const Subscriber subscriber : kSubscribers) {
       Turns& run = runs.emplace_back(Turns{subscriber, sizes.size()});
-      absl::Status shared = ShareMany(bench, *link, routes, sizes,
-                                      {.what = "tensors",
-                                       .subscriber = subscriber,
-                                       .iterations = bench.Iterations(3),
-                                       .touch = true},
-                                      &run.samples);
-      if (!shared.ok()) return shared;
+      RETURN_IF_ERROR(ShareMany(bench, *link, routes, sizes,
+                                {.what = "tensors",
+                                 .subscriber = subscriber,
+                                 .iterations = bench.Iterations(3),
+                                 .touch = true},
+                                &run.samples));
       Report(bench, *link, sizes, routes, run);
     }
     AddTargets(bench, *link, runs[0], runs[1]);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 
@@ -38,9 +39,8 @@ absl::Status SendAnswer(Channel& channel, const absl::Status& status,
 }
 
 absl::StatusOr<Answer> ReceiveAnswer(Channel& channel) {
-  absl::StatusOr<Message> message = channel.Receive(Deadline());
-  if (!message.ok()) return message.status();
-  Reader reader(message->payload);
+  ASSIGN_OR_RETURN(Message message, channel.Receive(Deadline()));
+  Reader reader(message.payload);
   const auto code = static_cast<absl::StatusCode>(reader.Get<std::uint32_t>());
   const absl::Span<const std::uint8_t> text = reader.GetBytes();
   Answer answer;
@@ -58,9 +58,9 @@ absl::StatusOr<Answer> ReceiveAnswer(Channel& channel) {
   for (std::uint32_t i = 0; reader.ok() && i < lots; ++i) {
     answer.lots.push_back(reader.Get<double>());
   }
-  if (message->type != kAnswer || !reader.ok()) {
-    return absl::InternalError(absl::StrCat("message ", message->type, " of ",
-                                            message->payload.size(),
+  if (message.type != kAnswer || !reader.ok()) {
+    return absl::InternalError(absl::StrCat("message ", message.type, " of ",
+                                            message.payload.size(),
                                             " bytes came; expected an answer"));
   }
   if (code != absl::StatusCode::kOk) {
