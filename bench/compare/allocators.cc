@@ -3,11 +3,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
-
-using Table = vmm::platform::DriverTable;
 
 // cuMemAllocAsync from the device's default pool.
 class AsyncOwner : public Owner {
@@ -16,13 +15,12 @@ class AsyncOwner : public Owner {
 
   absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
     Block block{0, size, 0};
-    const CUresult r = gpu_.cu().cuMemAllocAsync(&block.address, size, stream);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAllocAsync()");
+    RETURN_IF_ERROR(
+        gpu_.Call(&Cu::cuMemAllocAsync, &block.address, size, stream));
     return block;
   }
   absl::Status Free(const Block& block, CUstream stream) override {
-    return gpu_.Error(gpu_.cu().cuMemFreeAsync(block.address, stream),
-                      "cuMemFreeAsync()");
+    return gpu_.Call(&Cu::cuMemFreeAsync, block.address, stream);
   }
   absl::StatusOr<std::size_t> Export(
       const Block& /*block*/, BlobSpan /*blob*/,
@@ -30,7 +28,7 @@ class AsyncOwner : public Owner {
     return absl::UnimplementedError("the default pool is not shared");
   }
   absl::Status Trim() override {
-    return gpu_.Error(gpu_.cu().cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo()");
+    return gpu_.Call(&Cu::cuMemPoolTrimTo, pool_, 0);
   }
 
  private:
@@ -39,22 +37,16 @@ class AsyncOwner : public Owner {
 };
 
 absl::StatusOr<std::unique_ptr<Owner>> MakeAsync(Gpu& gpu) {
-  for (const absl::Status& needed :
-       {gpu.driver().Need<&Table::cuMemAllocAsync>(),
-        gpu.driver().Need<&Table::cuMemFreeAsync>(),
-        gpu.driver().Need<&Table::cuDeviceGetDefaultMemPool>(),
-        gpu.driver().Need<&Table::cuMemPoolSetAttribute>(),
-        gpu.driver().Need<&Table::cuMemPoolTrimTo>()}) {
-    if (!needed.ok()) return needed;
-  }
+  RETURN_IF_ERROR(
+      (gpu.Need<&Cu::cuMemAllocAsync, &Cu::cuMemFreeAsync,
+                &Cu::cuDeviceGetDefaultMemPool, &Cu::cuMemPoolSetAttribute,
+                &Cu::cuMemPoolTrimTo>()));
   CUmemoryPool pool = nullptr;
-  CUresult r =
-      gpu.cu().cuDeviceGetDefaultMemPool(&pool, gpu.device().cuda_device());
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuDeviceGetDefaultMemPool()");
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuDeviceGetDefaultMemPool, &pool,
+                           gpu.device().cuda_device()));
   cuuint64_t keep_all = std::numeric_limits<cuuint64_t>::max();
-  r = gpu.cu().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                                     &keep_all);
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemPoolSetAttribute()");
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemPoolSetAttribute, pool,
+                           CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all));
   return std::make_unique<AsyncOwner>(gpu, pool);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 
 namespace bench::compare {
 namespace {
@@ -42,7 +43,7 @@ constexpr char kKernel[] = R"(
 }  // namespace
 
 Gather::Gather(Gpu& gpu) : gpu_(gpu) {
-  const vmm::platform::DriverTable& cu = gpu.cu();
+  const Cu& cu = gpu.cu();
   if (cu.cuModuleLoadData == nullptr || cu.cuModuleGetFunction == nullptr ||
       cu.cuLaunchKernel == nullptr || gpu.driver().is_host_memory()) {
     return;
@@ -61,7 +62,6 @@ Gather::~Gather() {
 
 absl::Status Gather::ReadOneWordOfEach(
     const std::vector<CUdeviceptr>& addresses) {
-  const vmm::platform::DriverTable& cu = gpu_.cu();
   if (addresses.size() > kMost) {
     return absl::InvalidArgumentError(
         absl::StrCat(addresses.size(), " blocks; at most ", kMost));
@@ -73,22 +73,22 @@ absl::Status Gather::ReadOneWordOfEach(
   if (kernel_ == nullptr) {
     std::vector<std::uint32_t> words(addresses.size());
     for (std::size_t i = 0; i < addresses.size(); ++i) {
-      const CUresult r =
-          cu.cuMemcpyDtoHAsync(&words[i], addresses[i], 4, gpu_.stream());
-      if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemcpyDtoHAsync()");
+      RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemcpyDtoHAsync, &words[i], addresses[i],
+                                4, gpu_.stream()));
     }
     return gpu_.Synchronize();
   }
   auto count = static_cast<unsigned>(addresses.size());
-  CUresult r = cu.cuMemcpyHtoDAsync(buffer_, addresses.data(),
-                                    addresses.size() * 8, gpu_.stream());
-  if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemcpyHtoDAsync()");
+  RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemcpyHtoDAsync, buffer_, addresses.data(),
+                            addresses.size() * 8, gpu_.stream()));
   CUdeviceptr out = buffer_ + kMost * 8;
   void* arguments[] = {&buffer_, &out, &count};
   constexpr unsigned kThreads = 256;
-  r = cu.cuLaunchKernel(kernel_, (count + kThreads - 1) / kThreads, 1, 1,
-                        kThreads, 1, 1, 0, gpu_.stream(), arguments, nullptr);
-  if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuLaunchKernel(gather)");
+  RETURN_IF_ERROR(gpu_.Error(
+      gpu_.cu().cuLaunchKernel(kernel_, (count + kThreads - 1) / kThreads, 1, 1,
+                               kThreads, 1, 1, 0, gpu_.stream(), arguments,
+                               nullptr),
+      "cuLaunchKernel(gather)"));
   return gpu_.Synchronize();
 }
 

@@ -55,11 +55,9 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const Driver& driver, int owner,
   std::unique_ptr<Gpu> gpu(new Gpu(driver, std::move(owning), std::move(device),
                                    std::move(context)));
   ASSIGN_OR_RETURN(gpu->current_, gpu->context_.MakeCurrent());
-  if (CUresult r =
-          driver->cuStreamCreate(&gpu->stream_, CU_STREAM_NON_BLOCKING);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuStreamCreate(CU_STREAM_NON_BLOCKING)");
-  }
+  RETURN_IF_ERROR(driver.Error(
+      driver->cuStreamCreate(&gpu->stream_, CU_STREAM_NON_BLOCKING),
+      "cuStreamCreate(CU_STREAM_NON_BLOCKING)"));
   return gpu;
 }
 
@@ -67,40 +65,24 @@ Gpu::~Gpu() {
   if (stream_ != nullptr) cu().cuStreamDestroy(stream_);
 }
 
-absl::Status Gpu::NeedLegacyIpc() const {
-  using vmm::platform::DriverTable;
-  for (const absl::Status& needed :
-       {driver_.Need<&DriverTable::cuIpcGetMemHandle>(),
-        driver_.Need<&DriverTable::cuIpcOpenMemHandle>(),
-        driver_.Need<&DriverTable::cuIpcCloseMemHandle>()}) {
-    if (!needed.ok()) return needed;
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::uint64_t> Gpu::FreeBytes() const {
   std::size_t free = 0;
   std::size_t total = 0;
-  if (CUresult r = cu().cuMemGetInfo(&free, &total); r != CUDA_SUCCESS) {
-    return driver_.Error(r, "cuMemGetInfo()");
-  }
+  RETURN_IF_ERROR(Call(&Cu::cuMemGetInfo, &free, &total));
   return free;
 }
 
 absl::Status Gpu::Fill(const Block& block, std::uint32_t word,
                        bool corrupt) const {
   absl::Status filled =
-      Error(cu().cuMemsetD32Async(block.address, word, block.size / 4, stream_),
-            "cuMemsetD32Async()");
+      Call(&Cu::cuMemsetD32Async, block.address, word, block.size / 4, stream_);
   if (!filled.ok() || !corrupt) return filled;
-  return Error(cu().cuMemsetD8Async(block.address + block.size - 1,
-                                    static_cast<unsigned char>(~(word >> 24)),
-                                    1, stream_),
-               "cuMemsetD8Async()");
+  return Call(&Cu::cuMemsetD8Async, block.address + block.size - 1,
+              static_cast<unsigned char>(~(word >> 24)), 1, stream_);
 }
 
 absl::Status Gpu::Synchronize() const {
-  return Error(cu().cuStreamSynchronize(stream_), "cuStreamSynchronize()");
+  return Call(&Cu::cuStreamSynchronize, stream_);
 }
 
 absl::Status Gpu::Verify(const Block& block, std::uint32_t word) const {
@@ -116,9 +98,8 @@ absl::Status Gpu::Verify(const Block& block, std::uint32_t word) const {
   }
   std::vector<std::uint32_t> found(kAll / 4);
   for (const auto& [offset, size] : parts) {
-    const CUresult r =
-        cu().cuMemcpyDtoH(found.data(), block.address + offset, size / 4 * 4);
-    if (r != CUDA_SUCCESS) return driver_.Error(r, "cuMemcpyDtoH()");
+    RETURN_IF_ERROR(Call(&Cu::cuMemcpyDtoH, found.data(),
+                         block.address + offset, size / 4 * 4));
     const auto end = found.begin() + static_cast<std::ptrdiff_t>(size / 4);
     const auto wrong =
         std::find_if(found.begin(), end, [w = word](auto f) { return f != w; });

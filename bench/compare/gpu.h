@@ -7,16 +7,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "platform/cuda/driver.h"
+#include "platform/cuda/driver_table.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 
 namespace bench::compare {
+
+// The entry points of the driver.
+using Cu = vmm::platform::DriverTable;
 
 // Memory at an address. `own` is the route's.
 struct Block {
@@ -43,7 +49,7 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   const vmm::platform::Driver& driver() const { return driver_; }
-  const vmm::platform::DriverTable& cu() const { return driver_.table(); }
+  const Cu& cu() const { return driver_.table(); }
   // Where this process works, and where the memory lives.
   const vmm::Device& device() const { return device_; }
   const vmm::Device& owner() const { return owner_; }
@@ -58,9 +64,26 @@ class Gpu {
     return result == CUDA_SUCCESS ? absl::OkStatus()
                                   : driver_.Error(result, call);
   }
-
-  // OK where the driver has the calls of legacy IPC.
-  absl::Status NeedLegacyIpc() const;
+  // Makes a call of the driver: Call(&Cu::cuMemFree, address). An error says
+  // which one.
+  template <typename... Parameters>
+  absl::Status Call(CUresult (CUDAAPI* Cu::*entry)(Parameters...),
+                    std::type_identity_t<Parameters>... arguments) const {
+    const CUresult result = (cu().*entry)(arguments...);
+    return result == CUDA_SUCCESS ? absl::OkStatus()
+                                  : driver_.Error(result, CallText(entry));
+  }
+  // OK where the driver has all of these optional entries.
+  template <auto... kEntries>
+  absl::Status Need() const {
+    absl::Status status;
+    (status.Update(driver_.Need<kEntries>()), ...);
+    return status;
+  }
+  absl::Status NeedLegacyIpc() const {
+    return Need<&Cu::cuIpcGetMemHandle, &Cu::cuIpcOpenMemHandle,
+                &Cu::cuIpcCloseMemHandle>();
+  }
 
   absl::StatusOr<std::uint64_t> FreeBytes() const;
 
@@ -76,6 +99,19 @@ class Gpu {
   absl::Status Touch(const Block& block) const;
 
  private:
+  // "cuMemFree()".
+  template <typename Entry>
+  static std::string CallText(Entry entry) {
+    std::string text;
+    vmm::platform::ForEachDriverEntry([&]<auto kMember>(
+        vmm::platform::DriverEntry<kMember> e) {
+      if constexpr (std::is_same_v<decltype(kMember), Entry>) {
+        if (kMember == entry) text = absl::StrCat(e.name, "()");
+      }
+    });
+    return text;
+  }
+
   Gpu(vmm::platform::Driver driver, vmm::Device owner, vmm::Device device,
       vmm::PrimaryContext context)
       : driver_(std::move(driver)),

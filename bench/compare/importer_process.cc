@@ -313,9 +313,8 @@ class Server {
     }
     const std::int64_t start = NowNs();
     for (std::uint32_t i = 0; i < request.times; ++i) {
-      const CUresult r =
-          gpu_.cu().cuMemcpyDtoDAsync(to, from, request.size, gpu_.stream());
-      if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemcpyDtoDAsync()");
+      RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemcpyDtoDAsync, to, from, request.size,
+                                gpu_.stream()));
     }
     absl::Status done = gpu_.Synchronize();
     answer->wall_ns = static_cast<double>(NowNs() - start);
@@ -329,9 +328,7 @@ class Server {
     if (local->size != 0) gpu_.cu().cuMemFree(local->address);
     *local = {};
     CUdeviceptr address = 0;
-    if (CUresult r = gpu_.cu().cuMemAlloc(&address, size); r != CUDA_SUCCESS) {
-      return gpu_.Error(r, "cuMemAlloc()");
-    }
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemAlloc, &address, size));
     *local = {address, size, 0};
     return address;
   }

@@ -66,7 +66,7 @@ class ArenaOwner : public Owner {
   ~ArenaOwner() override {
     for (const Piece& piece : pieces_) {
       vmm::platform::ReportReleaseFailure(
-          gpu_.Error(gpu_.cu().cuMemFree(piece.base), "cuMemFree()"));
+          gpu_.Call(&Cu::cuMemFree, piece.base));
     }
   }
 
@@ -104,8 +104,7 @@ class ArenaOwner : public Owner {
     std::memcpy(blob.data(), &place, sizeof(place));
     if (place.has_handle == 0) return sizeof(place);
     CUipcMemHandle handle;
-    const CUresult r = gpu_.cu().cuIpcGetMemHandle(&handle, piece.base);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcGetMemHandle()");
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuIpcGetMemHandle, &handle, piece.base));
     piece.introduced = true;
     std::memcpy(blob.data() + sizeof(place), &handle, sizeof(handle));
     return sizeof(place) + sizeof(handle);
@@ -119,8 +118,7 @@ class ArenaOwner : public Owner {
     }
     Piece piece;
     piece.size = size;
-    const CUresult r = gpu_.cu().cuMemAlloc(&piece.base, size);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAlloc()");
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemAlloc, &piece.base, size));
     pieces_.push_back(piece);
     return pieces_.size() - 1;
   }
@@ -138,8 +136,8 @@ class ArenaImporter : public Importer {
   explicit ArenaImporter(Gpu& gpu) : gpu_(gpu) {}
   ~ArenaImporter() override {
     for (const CUdeviceptr base : opened_) {
-      vmm::platform::ReportReleaseFailure(gpu_.Error(
-          gpu_.cu().cuIpcCloseMemHandle(base), "cuIpcCloseMemHandle()"));
+      vmm::platform::ReportReleaseFailure(
+          gpu_.Call(&Cu::cuIpcCloseMemHandle, base));
     }
   }
 
@@ -178,9 +176,8 @@ class ArenaImporter : public Importer {
       if (found != by_handle_.end()) return found->second + place.offset;
     }
     CUdeviceptr base = 0;
-    const CUresult r = gpu_.cu().cuIpcOpenMemHandle(
-        &base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcOpenMemHandle()");
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuIpcOpenMemHandle, &base, handle,
+                              CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     opened_.push_back(base);
     if (kEachTime) {
       by_handle_.emplace(

@@ -19,30 +19,29 @@ struct Mapped {
 absl::StatusOr<CUdeviceptr> Map(Gpu& gpu, CUmemGenericAllocationHandle handle,
                                 std::uint64_t size, Steps* steps) {
   CUdeviceptr address = 0;
-  CUresult r = Timed(steps, Step::kMap, [&] {
-    const CUresult reserved =
-        gpu.cu().cuMemAddressReserve(&address, size, 0, 0, 0);
-    if (reserved != CUDA_SUCCESS) return reserved;
-    return gpu.cu().cuMemMap(address, size, 0, handle, 0);
-  });
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemAddressReserve, cuMemMap()");
-  r = Timed(steps, Step::kAccess, [&] {
+  RETURN_IF_ERROR(gpu.Error(
+      Timed(steps, Step::kMap,
+            [&] {
+              const CUresult reserved =
+                  gpu.cu().cuMemAddressReserve(&address, size, 0, 0, 0);
+              if (reserved != CUDA_SUCCESS) return reserved;
+              return gpu.cu().cuMemMap(address, size, 0, handle, 0);
+            }),
+      "cuMemAddressReserve, cuMemMap()"));
+  RETURN_IF_ERROR(Timed(steps, Step::kAccess, [&] {
     CUmemAccessDesc grant{};
     grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     grant.location.id = gpu.device().cuda_device();
     grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return gpu.cu().cuMemSetAccess(address, size, &grant, 1);
-  });
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemSetAccess()");
+    return gpu.Call(&Cu::cuMemSetAccess, address, size, &grant, 1);
+  }));
   return address;
 }
 
 absl::Status Release(const Gpu& gpu, const Mapped& mapped) {
-  CUresult r = gpu.cu().cuMemUnmap(mapped.address, mapped.size);
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemUnmap()");
-  r = gpu.cu().cuMemAddressFree(mapped.address, mapped.size);
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemAddressFree()");
-  return gpu.Error(gpu.cu().cuMemRelease(mapped.handle), "cuMemRelease()");
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemUnmap, mapped.address, mapped.size));
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemAddressFree, mapped.address, mapped.size));
+  return gpu.Call(&Cu::cuMemRelease, mapped.handle);
 }
 
 class BareOwner : public Owner {
@@ -54,9 +53,8 @@ class BareOwner : public Owner {
                                CUstream /*stream*/) override {
     Mapped mapped;
     mapped.size = (size + granularity_ - 1) / granularity_ * granularity_;
-    const CUresult r =
-        gpu_.cu().cuMemCreate(&mapped.handle, mapped.size, &properties_, 0);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemCreate()");
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemCreate, &mapped.handle, mapped.size,
+                              &properties_, 0));
     ASSIGN_OR_RETURN(CUdeviceptr address,
                      Map(gpu_, mapped.handle, mapped.size, nullptr));
     return Block{address, size, mapped.handle};
@@ -72,11 +70,8 @@ class BareOwner : public Owner {
                                      OsHandle* handle) override {
     // Wide enough for a descriptor and for a HANDLE.
     std::intptr_t exported = 0;
-    const CUresult r = gpu_.cu().cuMemExportToShareableHandle(
-        &exported, block.own, properties_.requestedHandleTypes, 0);
-    if (r != CUDA_SUCCESS) {
-      return gpu_.Error(r, "cuMemExportToShareableHandle()");
-    }
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemExportToShareableHandle, &exported,
+                              block.own, properties_.requestedHandleTypes, 0));
     if (vmm::platform::kNativeHandleIsPosixFd) {
       int descriptor = -1;
       std::memcpy(&descriptor, &exported, sizeof(descriptor));
@@ -101,14 +96,11 @@ class BareImporter : public Importer {
                                absl::Span<const std::uint8_t> /*blob*/,
                                OsHandle handle, Steps* steps) override {
     CUmemGenericAllocationHandle imported = 0;
-    const CUresult r = Timed(steps, Step::kImport, [&] {
-      return gpu_.cu().cuMemImportFromShareableHandle(
-          &imported, reinterpret_cast<void*>(handle.get()),
-          static_cast<CUmemAllocationHandleType>(NativeKind()));
-    });
-    if (r != CUDA_SUCCESS) {
-      return gpu_.Error(r, "cuMemImportFromShareableHandle()");
-    }
+    RETURN_IF_ERROR(Timed(steps, Step::kImport, [&] {
+      return gpu_.Call(&Cu::cuMemImportFromShareableHandle, &imported,
+                       reinterpret_cast<void*>(handle.get()),
+                       static_cast<CUmemAllocationHandleType>(NativeKind()));
+    }));
     ASSIGN_OR_RETURN(CUdeviceptr address,
                      Map(gpu_, imported, Round(size), steps));
     return Block{address, size, imported};
@@ -142,11 +134,8 @@ absl::StatusOr<CUmemAllocationProp> Properties(const Gpu& gpu) {
 absl::StatusOr<std::uint64_t> Granularity(
     const Gpu& gpu, const CUmemAllocationProp& properties) {
   std::size_t granularity = 0;
-  const CUresult r = gpu.cu().cuMemGetAllocationGranularity(
-      &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  if (r != CUDA_SUCCESS) {
-    return gpu.Error(r, "cuMemGetAllocationGranularity()");
-  }
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemGetAllocationGranularity, &granularity,
+                           &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   return granularity;
 }
 

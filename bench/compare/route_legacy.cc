@@ -22,21 +22,20 @@ class LegacyOwner : public Owner {
   absl::StatusOr<Block> Create(std::uint64_t size,
                                CUstream /*stream*/) override {
     Block block{0, size, 0};
-    const CUresult r = gpu_.cu().cuMemAlloc(&block.address,
-                                            (size + kUnit - 1) / kUnit * kUnit);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAlloc()");
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemAlloc, &block.address,
+                              (size + kUnit - 1) / kUnit * kUnit));
     return block;
   }
 
   absl::Status Free(const Block& block, CUstream /*stream*/) override {
-    return gpu_.Error(gpu_.cu().cuMemFree(block.address), "cuMemFree()");
+    return gpu_.Call(&Cu::cuMemFree, block.address);
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
                                      OsHandle* /*handle*/) override {
     CUipcMemHandle exported;
-    const CUresult r = gpu_.cu().cuIpcGetMemHandle(&exported, block.address);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcGetMemHandle()");
+    RETURN_IF_ERROR(
+        gpu_.Call(&Cu::cuIpcGetMemHandle, &exported, block.address));
     std::memcpy(blob.data(), &exported, sizeof(exported));
     return sizeof(exported);
   }
@@ -57,17 +56,15 @@ class LegacyImporter : public Importer {
                          "a blob of another route");
     std::memcpy(&exported, blob.data(), sizeof(exported));
     Block block{0, size, 0};
-    const CUresult r = Timed(steps, Step::kImport, [&] {
-      return gpu_.cu().cuIpcOpenMemHandle(&block.address, exported,
-                                          CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    });
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuIpcOpenMemHandle()");
+    RETURN_IF_ERROR(Timed(steps, Step::kImport, [&] {
+      return gpu_.Call(&Cu::cuIpcOpenMemHandle, &block.address, exported,
+                       CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    }));
     return block;
   }
 
   absl::Status Close(const Block& block) override {
-    return gpu_.Error(gpu_.cu().cuIpcCloseMemHandle(block.address),
-                      "cuIpcCloseMemHandle()");
+    return gpu_.Call(&Cu::cuIpcCloseMemHandle, block.address);
   }
 
  private:

@@ -25,16 +25,13 @@ class StreamPoolOwner : public Owner {
   StreamPoolOwner(Gpu& gpu, CUmemoryPool pool) : gpu_(gpu), pool_(pool) {}
   ~StreamPoolOwner() override {
     vmm::platform::ReportReleaseFailure(
-        gpu_.Error(gpu_.cu().cuMemPoolDestroy(pool_), "cuMemPoolDestroy()"));
+        gpu_.Call(&Cu::cuMemPoolDestroy, pool_));
   }
 
   absl::StatusOr<Introduction> Introduce() override {
     std::intptr_t exported = 0;
-    const CUresult r =
-        gpu_.cu().cuMemPoolExportToShareableHandle(&exported, pool_, Kind(), 0);
-    if (r != CUDA_SUCCESS) {
-      return gpu_.Error(r, "cuMemPoolExportToShareableHandle()");
-    }
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemPoolExportToShareableHandle, &exported,
+                              pool_, Kind(), 0));
     if (vmm::platform::kNativeHandleIsPosixFd) {
       int descriptor = -1;
       std::memcpy(&descriptor, &exported, sizeof(descriptor));
@@ -47,30 +44,27 @@ class StreamPoolOwner : public Owner {
 
   absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
     Block block{0, size, 0};
-    const CUresult r =
-        gpu_.cu().cuMemAllocFromPoolAsync(&block.address, size, pool_, stream);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemAllocFromPoolAsync()");
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemAllocFromPoolAsync, &block.address,
+                              size, pool_, stream));
     return block;
   }
 
   absl::Status Free(const Block& block, CUstream stream) override {
-    return gpu_.Error(gpu_.cu().cuMemFreeAsync(block.address, stream),
-                      "cuMemFreeAsync()");
+    return gpu_.Call(&Cu::cuMemFreeAsync, block.address, stream);
   }
 
   absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
                                      OsHandle* /*handle*/) override {
     CUmemPoolPtrExportData exported;
-    const CUresult r =
-        gpu_.cu().cuMemPoolExportPointer(&exported, block.address);
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemPoolExportPointer()");
+    RETURN_IF_ERROR(
+        gpu_.Call(&Cu::cuMemPoolExportPointer, &exported, block.address));
     std::memcpy(blob.data(), &exported, sizeof(exported));
     return sizeof(exported);
   }
 
   absl::Status Trim() override {
     RETURN_IF_ERROR(gpu_.Synchronize());
-    return gpu_.Error(gpu_.cu().cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo()");
+    return gpu_.Call(&Cu::cuMemPoolTrimTo, pool_, 0);
   }
 
  private:
@@ -84,23 +78,20 @@ class StreamPoolImporter : public Importer {
   ~StreamPoolImporter() override {
     if (pool_ == nullptr) return;
     vmm::platform::ReportReleaseFailure(
-        gpu_.Error(gpu_.cu().cuMemPoolDestroy(pool_), "cuMemPoolDestroy()"));
+        gpu_.Call(&Cu::cuMemPoolDestroy, pool_));
   }
 
   absl::Status Meet(const Introduction& owner) override {
     vmm::platform::Check(owner.handles.size() == 1,
                          "an introduction of another route");
-    CUresult r = gpu_.cu().cuMemPoolImportFromShareableHandle(
-        &pool_, reinterpret_cast<void*>(owner.handles[0].get()), Kind(), 0);
-    if (r != CUDA_SUCCESS) {
-      return gpu_.Error(r, "cuMemPoolImportFromShareableHandle()");
-    }
+    RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemPoolImportFromShareableHandle, &pool_,
+                              reinterpret_cast<void*>(owner.handles[0].get()),
+                              Kind(), 0));
     CUmemAccessDesc grant{};
     grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     grant.location.id = gpu_.device().cuda_device();
     grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return gpu_.Error(gpu_.cu().cuMemPoolSetAccess(pool_, &grant, 1),
-                      "cuMemPoolSetAccess()");
+    return gpu_.Call(&Cu::cuMemPoolSetAccess, pool_, &grant, 1);
   }
 
   absl::StatusOr<Block> Import(std::uint64_t size,
@@ -111,10 +102,10 @@ class StreamPoolImporter : public Importer {
                          "a blob of another route");
     std::memcpy(&exported, blob.data(), sizeof(exported));
     Block block{0, size, 0};
-    const CUresult r = Timed(steps, Step::kImport, [&] {
-      return gpu_.cu().cuMemPoolImportPointer(&block.address, pool_, &exported);
-    });
-    if (r != CUDA_SUCCESS) return gpu_.Error(r, "cuMemPoolImportPointer()");
+    RETURN_IF_ERROR(Timed(steps, Step::kImport, [&] {
+      return gpu_.Call(&Cu::cuMemPoolImportPointer, &block.address, pool_,
+                       &exported);
+    }));
     return block;
   }
 
@@ -132,22 +123,12 @@ class StreamPoolImporter : public Importer {
 };
 
 absl::Status NeedPools(const Gpu& gpu) {
-  using Table = vmm::platform::DriverTable;
-  for (const absl::Status& needed :
-       {gpu.driver().Need<&Table::cuMemPoolCreate>(),
-        gpu.driver().Need<&Table::cuMemPoolDestroy>(),
-        gpu.driver().Need<&Table::cuMemAllocFromPoolAsync>(),
-        gpu.driver().Need<&Table::cuMemFreeAsync>(),
-        gpu.driver().Need<&Table::cuMemPoolSetAttribute>(),
-        gpu.driver().Need<&Table::cuMemPoolSetAccess>(),
-        gpu.driver().Need<&Table::cuMemPoolTrimTo>(),
-        gpu.driver().Need<&Table::cuMemPoolExportToShareableHandle>(),
-        gpu.driver().Need<&Table::cuMemPoolImportFromShareableHandle>(),
-        gpu.driver().Need<&Table::cuMemPoolExportPointer>(),
-        gpu.driver().Need<&Table::cuMemPoolImportPointer>()}) {
-    if (!needed.ok()) return needed;
-  }
-  return absl::OkStatus();
+  return gpu.Need<&Cu::cuMemPoolCreate, &Cu::cuMemPoolDestroy,
+                  &Cu::cuMemAllocFromPoolAsync, &Cu::cuMemFreeAsync,
+                  &Cu::cuMemPoolSetAttribute, &Cu::cuMemPoolSetAccess,
+                  &Cu::cuMemPoolTrimTo, &Cu::cuMemPoolExportToShareableHandle,
+                  &Cu::cuMemPoolImportFromShareableHandle,
+                  &Cu::cuMemPoolExportPointer, &Cu::cuMemPoolImportPointer>();
 }
 
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
@@ -160,14 +141,12 @@ absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
   properties.location.id = gpu.owner().cuda_device();
   properties.win32SecurityAttributes = attributes;
   CUmemoryPool pool = nullptr;
-  CUresult r = gpu.cu().cuMemPoolCreate(&pool, &properties);
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemPoolCreate()");
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemPoolCreate, &pool, &properties));
   auto owner = std::make_unique<StreamPoolOwner>(gpu, pool);
   // Otherwise it gives memory back at every synchronisation.
   cuuint64_t threshold = kKeepAll;
-  r = gpu.cu().cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                                     &threshold);
-  if (r != CUDA_SUCCESS) return gpu.Error(r, "cuMemPoolSetAttribute()");
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemPoolSetAttribute, pool,
+                           CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
   return owner;
 }
 

@@ -104,8 +104,7 @@ void Allocate(const Gpu& gpu, const Job& job,
   result->status = current.status();
   if (result->status.ok()) {
     result->status =
-        gpu.Error(gpu.cu().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING),
-                  "cuStreamCreate()");
+        gpu.Call(&Cu::cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   }
   std::vector<Block> blocks(job.live);
   const std::size_t count = job.allocators.size();
@@ -125,10 +124,8 @@ void Allocate(const Gpu& gpu, const Job& job,
   for (const Allocator& allocator : job.allocators) {
     result->status.Update(allocator.owner->Leave(stream));
   }
-  result->status.Update(
-      gpu.Error(gpu.cu().cuStreamSynchronize(stream), "cuStreamSynchronize"));
-  result->status.Update(
-      gpu.Error(gpu.cu().cuStreamDestroy(stream), "cuStreamDestroy()"));
+  result->status.Update(gpu.Call(&Cu::cuStreamSynchronize, stream));
+  result->status.Update(gpu.Call(&Cu::cuStreamDestroy, stream));
 }
 
 // All slices of all allocators, by the same threads: on a machine whose cores
