@@ -11,7 +11,7 @@ namespace {
 // cuMemAllocAsync from the device's default pool.
 class AsyncOwner : public Owner {
  public:
-  AsyncOwner(Gpu& gpu, CUmemoryPool pool) : gpu_(gpu), pool_(pool) {}
+  AsyncOwner(Gpu& gpu, CUmemoryPool pool) : Owner(gpu), pool_(pool) {}
 
   absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
     Block block{0, size, 0};
@@ -22,9 +22,7 @@ class AsyncOwner : public Owner {
   absl::Status Free(const Block& block, CUstream stream) override {
     return gpu_.Call(&Cu::cuMemFreeAsync, block.address, stream);
   }
-  absl::StatusOr<std::size_t> Export(
-      const Block& /*block*/, BlobSpan /*blob*/,
-      vmm::platform::OsHandle* /*handle*/) override {
+  absl::Status Export(const Block& /*block*/, Outgoing* /*out*/) override {
     return absl::UnimplementedError("the default pool is not shared");
   }
   absl::Status Trim() override {
@@ -32,7 +30,6 @@ class AsyncOwner : public Owner {
   }
 
  private:
-  Gpu& gpu_;
   CUmemoryPool pool_;
 };
 

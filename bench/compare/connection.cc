@@ -42,7 +42,7 @@ class Batch {
     const auto out = absl::MakeSpan(lot_.data(), items.size());
     absl::Status exported = counter.Count([&] {
       return header_.alone != 0
-                 ? ExportOne(owner)
+                 ? owner.Export(blocks_[0], &lot_[0])
                  : owner.ExportLot(
                        absl::MakeConstSpan(blocks_.data(), items.size()), out);
     });
@@ -68,13 +68,6 @@ class Batch {
   }
 
  private:
-  absl::Status ExportOne(Owner& owner) {
-    absl::StatusOr<std::size_t> length =
-        owner.Export(blocks_[0], absl::MakeSpan(lot_[0].blob), &lot_[0].handle);
-    if (length.ok()) lot_[0].length = *length;
-    return length.status();
-  }
-
   void Put(const Item& item, Outgoing& out) {
     const bool has_handle = out.handle.has_value();
     if (has_handle) handles_[handle_count_++] = std::move(out.handle);

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bench/compare/os.h"
 #include "platform/base/status_macros.h"
-#include "platform/os/os_handle.h"
 #include "platform/os/process.h"
 
 namespace bench::compare {
@@ -18,6 +18,15 @@ using vmm::platform::Driver;
 vmm::HandleKind NativeKind() {
   return vmm::platform::kNativeHandleIsPosixFd ? vmm::HandleKind::kPosixFd
                                                : vmm::HandleKind::kWin32;
+}
+
+vmm::platform::OsHandle AdoptExported(std::intptr_t exported) {
+  if (vmm::platform::kNativeHandleIsPosixFd) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, &exported, sizeof(descriptor));
+    exported = descriptor;
+  }
+  return vmm::platform::OsHandle::Adopt(exported);
 }
 
 absl::StatusOr<Driver> LoadDriver(const std::string& choice) {
@@ -70,6 +79,14 @@ absl::StatusOr<std::uint64_t> Gpu::FreeBytes() const {
   std::size_t total = 0;
   RETURN_IF_ERROR(Call(&Cu::cuMemGetInfo, &free, &total));
   return free;
+}
+
+CUmemAccessDesc Gpu::ReadAndWrite() const {
+  CUmemAccessDesc grant{};
+  grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  grant.location.id = device_.cuda_device();
+  grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return grant;
 }
 
 absl::Status Gpu::Fill(const Block& block, std::uint32_t word,

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "platform/cuda/driver.h"
 #include "platform/cuda/driver_table.h"
+#include "platform/os/os_handle.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/handle_kind.h"
 
@@ -80,12 +81,11 @@ class Gpu {
     (status.Update(driver_.Need<kEntries>()), ...);
     return status;
   }
-  absl::Status NeedLegacyIpc() const {
-    return Need<&Cu::cuIpcGetMemHandle, &Cu::cuIpcOpenMemHandle,
-                &Cu::cuIpcCloseMemHandle>();
-  }
 
   absl::StatusOr<std::uint64_t> FreeBytes() const;
+
+  // Access to memory from the device where this process works.
+  CUmemAccessDesc ReadAndWrite() const;
 
   // Writes `word` all over `block`, or, when `corrupt`, one byte of it wrong.
   // Done when Synchronize() has returned.
@@ -127,8 +127,14 @@ class Gpu {
   CUstream stream_ = nullptr;
 };
 
-// This system's own handle kind.
+// This system's own handle kind, and the driver's name for it.
 vmm::HandleKind NativeKind();
+inline CUmemAllocationHandleType NativeType() {
+  return static_cast<CUmemAllocationHandleType>(NativeKind());
+}
+// Takes over what the driver has exported as that kind into `exported`, which
+// is wide enough for a descriptor and for a HANDLE.
+vmm::platform::OsHandle AdoptExported(std::intptr_t exported);
 
 }  // namespace bench::compare
 

@@ -231,10 +231,8 @@ class Server {
 
   static absl::Status ImportOne(Importer& importer, Incoming& in, Steps* steps,
                                 Block* out) {
-    absl::StatusOr<Block> block =
-        importer.Import(in.size, in.blob, std::move(in.handle), steps);
-    if (block.ok()) *out = *block;
-    return block.status();
+    ASSIGN_OR_RETURN(*out, importer.Import(std::move(in), steps));
+    return absl::OkStatus();
   }
 
   // --slow_import and --slow_connect are of vmmshare's pool.

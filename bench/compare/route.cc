@@ -10,9 +10,7 @@ namespace bench::compare {
 absl::Status Owner::ExportLot(absl::Span<const Block> blocks,
                               absl::Span<Outgoing> out) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    ASSIGN_OR_RETURN(
-        out[i].length,
-        Export(blocks[i], absl::MakeSpan(out[i].blob), &out[i].handle));
+    RETURN_IF_ERROR(Export(blocks[i], &out[i]));
   }
   return absl::OkStatus();
 }
@@ -20,8 +18,7 @@ absl::Status Owner::ExportLot(absl::Span<const Block> blocks,
 absl::Status Importer::ImportLot(absl::Span<Incoming> in, Steps* steps,
                                  absl::Span<Block> out) {
   for (std::size_t i = 0; i < in.size(); ++i) {
-    absl::StatusOr<Block> block =
-        Import(in[i].size, in[i].blob, std::move(in[i].handle), steps);
+    absl::StatusOr<Block> block = Import(std::move(in[i]), steps);
     if (!block.ok()) {
       while (i > 0) Close(out[--i]).IgnoreError();
       return block.status();

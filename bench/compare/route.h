@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "absl/types/span.h"
 #include "bench/compare/clock.h"
 #include "bench/compare/gpu.h"
+#include "platform/base/check.h"
 #include "platform/os/os_handle.h"
 
 namespace bench::compare {
@@ -32,16 +34,31 @@ struct Introduction {
 
 // What travels for a block: bytes, at most this many, and perhaps a handle.
 inline constexpr std::size_t kMaxBlob = 256;
-using BlobSpan = absl::Span<std::uint8_t>;
 
 // What travels for a block, at its owner.
 struct Outgoing {
+  // Makes `value` the bytes.
+  template <typename T>
+  void Put(const T& value) {
+    static_assert(sizeof(value) <= kMaxBlob);
+    std::memcpy(blob.data(), &value, sizeof(value));
+    length = sizeof(value);
+  }
   std::array<std::uint8_t, kMaxBlob> blob{};
   std::size_t length = 0;  // Of the blob.
   vmm::platform::OsHandle handle;
 };
 // And at its importer.
 struct Incoming {
+  // What Put() was given.
+  template <typename T>
+  T Get() const {
+    T value;
+    vmm::platform::Check(blob.size() == sizeof(value),
+                         "a blob of another route");
+    std::memcpy(&value, blob.data(), sizeof(value));
+    return value;
+  }
   std::uint64_t size = 0;  // Of the block.
   absl::Span<const std::uint8_t> blob;
   vmm::platform::OsHandle handle;
@@ -51,15 +68,16 @@ inline constexpr std::size_t kLot = 16;
 
 class Owner {
  public:
+  using Half = Owner;
+  explicit Owner(Gpu& gpu) : gpu_(gpu) {}
   virtual ~Owner() = default;
   // Once for each importer.
   virtual absl::StatusOr<Introduction> Introduce() { return Introduction{}; }
   // Thread-safe, as Free() is: a context is current and `stream` the thread's.
   virtual absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) = 0;
   virtual absl::Status Free(const Block& block, CUstream stream) = 0;
-  // Writes what must travel to `blob` and answers how many bytes that is.
-  virtual absl::StatusOr<std::size_t> Export(
-      const Block& block, BlobSpan blob, vmm::platform::OsHandle* handle) = 0;
+  // Writes what must travel to `out`.
+  virtual absl::Status Export(const Block& block, Outgoing* out) = 0;
   // A lot at once: one by one, unless the route has a call for many.
   virtual absl::Status ExportLot(absl::Span<const Block> blocks,
                                  absl::Span<Outgoing> out);
@@ -68,24 +86,41 @@ class Owner {
   virtual absl::Status Trim() { return absl::OkStatus(); }
   // Called before `stream` is destroyed.
   virtual absl::Status Leave(CUstream /*stream*/) { return absl::OkStatus(); }
+
+ protected:
+  Gpu& gpu_;
 };
 
 class Importer {
  public:
+  using Half = Importer;
+  explicit Importer(Gpu& gpu) : gpu_(gpu) {}
   virtual ~Importer() = default;
   virtual absl::Status Meet(const Introduction& /*owner*/) {
     return absl::OkStatus();
   }
   // Adds the time of what it does to `steps`, unless that is null.
-  virtual absl::StatusOr<Block> Import(std::uint64_t size,
-                                       absl::Span<const std::uint8_t> blob,
-                                       vmm::platform::OsHandle handle,
-                                       Steps* steps) = 0;
+  virtual absl::StatusOr<Block> Import(Incoming in, Steps* steps) = 0;
   // A lot at once: one by one, unless the route has a call for many.
   virtual absl::Status ImportLot(absl::Span<Incoming> in, Steps* steps,
                                  absl::Span<Block> out);
   virtual absl::Status Close(const Block& block) = 0;
+
+ protected:
+  Gpu& gpu_;
 };
+
+// A half of a route, where the driver has the optional entries `kNeeded`.
+template <typename Made, auto... kNeeded>
+absl::StatusOr<std::unique_ptr<typename Made::Half>> Make(Gpu& gpu) {
+  if (absl::Status has = gpu.Need<kNeeded...>(); !has.ok()) return has;
+  return std::make_unique<Made>(gpu);
+}
+// One that needs legacy IPC.
+template <typename Made>
+inline constexpr auto kMakeLegacy =
+    &Make<Made, &Cu::cuIpcGetMemHandle, &Cu::cuIpcOpenMemHandle,
+          &Cu::cuIpcCloseMemHandle>;
 
 struct Route {
   // For flags and JSON, and for people.

@@ -10,17 +10,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "bench/compare/route.h"
 #include "platform/base/check.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
-#include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
 namespace {
-
-using vmm::platform::OsHandle;
 
 // What a kind of arena takes from the driver for a buffer of `size`.
 using PieceSize = std::uint64_t (*)(std::uint64_t size);
@@ -62,7 +58,7 @@ struct Piece {
 template <PieceSize kPiece, bool kEachTime>
 class ArenaOwner : public Owner {
  public:
-  explicit ArenaOwner(Gpu& gpu) : gpu_(gpu) {}
+  using Owner::Owner;
   ~ArenaOwner() override {
     for (const Piece& piece : pieces_) {
       vmm::platform::ReportReleaseFailure(
@@ -95,19 +91,19 @@ class ArenaOwner : public Owner {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* /*handle*/) override {
+  absl::Status Export(const Block& block, Outgoing* out) override {
     Piece& piece = pieces_[block.own];
     const Place place{block.address - piece.base,
                       static_cast<std::uint32_t>(block.own),
                       kEachTime || !piece.introduced ? 1U : 0U};
-    std::memcpy(blob.data(), &place, sizeof(place));
-    if (place.has_handle == 0) return sizeof(place);
+    out->Put(place);
+    if (place.has_handle == 0) return absl::OkStatus();
     CUipcMemHandle handle;
     RETURN_IF_ERROR(gpu_.Call(&Cu::cuIpcGetMemHandle, &handle, piece.base));
     piece.introduced = true;
-    std::memcpy(blob.data() + sizeof(place), &handle, sizeof(handle));
-    return sizeof(place) + sizeof(handle);
+    std::memcpy(out->blob.data() + sizeof(place), &handle, sizeof(handle));
+    out->length += sizeof(handle);
+    return absl::OkStatus();
   }
 
  private:
@@ -123,7 +119,6 @@ class ArenaOwner : public Owner {
     return pieces_.size() - 1;
   }
 
-  Gpu& gpu_;
   vmm::platform::Mutex mutex_;
   std::vector<Piece> pieces_;
   std::map<std::uint64_t, std::size_t> open_;  // By size.
@@ -133,7 +128,7 @@ class ArenaOwner : public Owner {
 template <bool kEachTime>
 class ArenaImporter : public Importer {
  public:
-  explicit ArenaImporter(Gpu& gpu) : gpu_(gpu) {}
+  using Importer::Importer;
   ~ArenaImporter() override {
     for (const CUdeviceptr base : opened_) {
       vmm::platform::ReportReleaseFailure(
@@ -141,13 +136,11 @@ class ArenaImporter : public Importer {
     }
   }
 
-  absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> blob,
-                               OsHandle /*handle*/, Steps* steps) override {
+  absl::StatusOr<Block> Import(Incoming in, Steps* steps) override {
     absl::StatusOr<CUdeviceptr> address =
-        Timed(steps, Step::kImport, [&] { return Find(blob); });
+        Timed(steps, Step::kImport, [&] { return Find(in.blob); });
     if (!address.ok()) return address.status();
-    return Block{*address, size, 0};
+    return Block{*address, in.size, 0};
   }
 
   absl::Status Close(const Block& /*block*/) override {
@@ -190,31 +183,20 @@ class ArenaImporter : public Importer {
     return base + place.offset;
   }
 
-  Gpu& gpu_;
   std::vector<CUdeviceptr> opened_;
   std::vector<CUdeviceptr> by_piece_;
   std::unordered_map<std::string, CUdeviceptr> by_handle_;
 };
 
-template <PieceSize kPiece, bool kEachTime>
-absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  RETURN_IF_ERROR(gpu.NeedLegacyIpc());
-  return std::make_unique<ArenaOwner<kPiece, kEachTime>>(gpu);
-}
-
-template <bool kEachTime>
-absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  RETURN_IF_ERROR(gpu.NeedLegacyIpc());
-  return std::make_unique<ArenaImporter<kEachTime>>(gpu);
-}
-
 }  // namespace
 
-const Route routes::kLegacyIpcArena = {"legacy-arena", "legacy IPC, arena",
-                                       false, &Own<&ArenaPiece, false>,
-                                       &MakeImporter<false>};
+const Route routes::kLegacyIpcArena = {
+    "legacy-arena", "legacy IPC, arena", false,
+    kMakeLegacy<ArenaOwner<&ArenaPiece, false>>,
+    kMakeLegacy<ArenaImporter<false>>};
 const Route routes::kLegacyIpcCached = {
     "legacy-cached", "legacy IPC, handles cached", false,
-    &Own<&CachedPiece, true>, &MakeImporter<true>};
+    kMakeLegacy<ArenaOwner<&CachedPiece, true>>,
+    kMakeLegacy<ArenaImporter<true>>};
 
 }  // namespace bench::compare

@@ -1,14 +1,10 @@
 // The driver's virtual memory management, called directly.
-#include <cstring>
-
 #include "bench/compare/route.h"
 #include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
 
 namespace bench::compare {
 namespace {
-
-using vmm::platform::OsHandle;
 
 struct Mapped {
   CUdeviceptr address = 0;
@@ -29,10 +25,7 @@ absl::StatusOr<CUdeviceptr> Map(Gpu& gpu, CUmemGenericAllocationHandle handle,
             }),
       "cuMemAddressReserve, cuMemMap()"));
   RETURN_IF_ERROR(Timed(steps, Step::kAccess, [&] {
-    CUmemAccessDesc grant{};
-    grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    grant.location.id = gpu.device().cuda_device();
-    grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    const CUmemAccessDesc grant = gpu.ReadAndWrite();
     return gpu.Call(&Cu::cuMemSetAccess, address, size, &grant, 1);
   }));
   return address;
@@ -44,116 +37,94 @@ absl::Status Release(const Gpu& gpu, const Mapped& mapped) {
   return gpu.Call(&Cu::cuMemRelease, mapped.handle);
 }
 
+// What memory on the owner's device is asked for with.
+struct Kind {
+  static absl::StatusOr<Kind> Of(const Gpu& gpu) {
+    ASSIGN_OR_RETURN(void* attributes, vmm::platform::NativeHandleAttributes());
+    Kind kind;
+    kind.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.properties.requestedHandleTypes = NativeType();
+    kind.properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    kind.properties.location.id = gpu.owner().cuda_device();
+    kind.properties.win32HandleMetaData = attributes;
+    RETURN_IF_ERROR(gpu.Call(&Cu::cuMemGetAllocationGranularity,
+                             &kind.granularity, &kind.properties,
+                             CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    return kind;
+  }
+  std::uint64_t Round(std::uint64_t size) const {
+    return (size + granularity - 1) / granularity * granularity;
+  }
+
+  CUmemAllocationProp properties{};
+  std::size_t granularity = 0;
+};
+
 class BareOwner : public Owner {
  public:
-  BareOwner(Gpu& gpu, std::uint64_t granularity, CUmemAllocationProp properties)
-      : gpu_(gpu), granularity_(granularity), properties_(properties) {}
+  BareOwner(Gpu& gpu, const Kind& kind) : Owner(gpu), kind_(kind) {}
 
   absl::StatusOr<Block> Create(std::uint64_t size,
                                CUstream /*stream*/) override {
     Mapped mapped;
-    mapped.size = (size + granularity_ - 1) / granularity_ * granularity_;
+    mapped.size = kind_.Round(size);
     RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemCreate, &mapped.handle, mapped.size,
-                              &properties_, 0));
+                              &kind_.properties, 0));
     ASSIGN_OR_RETURN(CUdeviceptr address,
                      Map(gpu_, mapped.handle, mapped.size, nullptr));
     return Block{address, size, mapped.handle};
   }
 
   absl::Status Free(const Block& block, CUstream /*stream*/) override {
-    return Release(
-        gpu_, {block.address, block.own,
-               (block.size + granularity_ - 1) / granularity_ * granularity_});
+    return Release(gpu_, {block.address, block.own, kind_.Round(block.size)});
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan /*blob*/,
-                                     OsHandle* handle) override {
-    // Wide enough for a descriptor and for a HANDLE.
+  absl::Status Export(const Block& block, Outgoing* out) override {
     std::intptr_t exported = 0;
     RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemExportToShareableHandle, &exported,
-                              block.own, properties_.requestedHandleTypes, 0));
-    if (vmm::platform::kNativeHandleIsPosixFd) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, &exported, sizeof(descriptor));
-      exported = descriptor;
-    }
-    *handle = OsHandle::Adopt(exported);
-    return 0;
+                              block.own, kind_.properties.requestedHandleTypes,
+                              0));
+    out->handle = AdoptExported(exported);
+    return absl::OkStatus();
   }
 
  private:
-  Gpu& gpu_;
-  std::uint64_t granularity_;
-  CUmemAllocationProp properties_;
+  Kind kind_;
 };
 
 class BareImporter : public Importer {
  public:
-  BareImporter(Gpu& gpu, std::uint64_t granularity)
-      : gpu_(gpu), granularity_(granularity) {}
+  BareImporter(Gpu& gpu, const Kind& kind) : Importer(gpu), kind_(kind) {}
 
-  absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> /*blob*/,
-                               OsHandle handle, Steps* steps) override {
+  absl::StatusOr<Block> Import(Incoming in, Steps* steps) override {
     CUmemGenericAllocationHandle imported = 0;
     RETURN_IF_ERROR(Timed(steps, Step::kImport, [&] {
       return gpu_.Call(&Cu::cuMemImportFromShareableHandle, &imported,
-                       reinterpret_cast<void*>(handle.get()),
-                       static_cast<CUmemAllocationHandleType>(NativeKind()));
+                       reinterpret_cast<void*>(in.handle.get()), NativeType());
     }));
     ASSIGN_OR_RETURN(CUdeviceptr address,
-                     Map(gpu_, imported, Round(size), steps));
-    return Block{address, size, imported};
+                     Map(gpu_, imported, kind_.Round(in.size), steps));
+    return Block{address, in.size, imported};
   }
 
   absl::Status Close(const Block& block) override {
-    return Release(gpu_, {block.address, block.own, Round(block.size)});
+    return Release(gpu_, {block.address, block.own, kind_.Round(block.size)});
   }
 
  private:
-  std::uint64_t Round(std::uint64_t size) const {
-    return (size + granularity_ - 1) / granularity_ * granularity_;
-  }
-
-  Gpu& gpu_;
-  std::uint64_t granularity_;
+  Kind kind_;
 };
 
-absl::StatusOr<CUmemAllocationProp> Properties(const Gpu& gpu) {
-  ASSIGN_OR_RETURN(void* attributes, vmm::platform::NativeHandleAttributes());
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.requestedHandleTypes =
-      static_cast<CUmemAllocationHandleType>(NativeKind());
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = gpu.owner().cuda_device();
-  properties.win32HandleMetaData = attributes;
-  return properties;
-}
-
-absl::StatusOr<std::uint64_t> Granularity(
-    const Gpu& gpu, const CUmemAllocationProp& properties) {
-  std::size_t granularity = 0;
-  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemGetAllocationGranularity, &granularity,
-                           &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-  return granularity;
-}
-
-absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
-  ASSIGN_OR_RETURN(CUmemAllocationProp properties, Properties(gpu));
-  ASSIGN_OR_RETURN(std::uint64_t granularity, Granularity(gpu, properties));
-  return std::make_unique<BareOwner>(gpu, granularity, properties);
-}
-
-absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  ASSIGN_OR_RETURN(CUmemAllocationProp properties, Properties(gpu));
-  ASSIGN_OR_RETURN(std::uint64_t granularity, Granularity(gpu, properties));
-  return std::make_unique<BareImporter>(gpu, granularity);
+template <typename Made>
+absl::StatusOr<std::unique_ptr<typename Made::Half>> MakeBare(Gpu& gpu) {
+  ASSIGN_OR_RETURN(const Kind kind, Kind::Of(gpu));
+  return std::make_unique<Made>(gpu, kind);
 }
 
 }  // namespace
 
-const Route routes::kBareCalls = {"bare", "bare VMM calls", true, &Own,
-                                  &MakeImporter};
+const Route routes::kBareCalls = {"bare", "bare VMM calls", true,
+                                  &MakeBare<BareOwner>,
+                                  &MakeBare<BareImporter>};
 
 }  // namespace bench::compare

@@ -25,7 +25,7 @@ std::uint64_t Number(const void* pointer) {
 class DedicatedOwner : public Owner {
  public:
   DedicatedOwner(Gpu& gpu, const vmm::Exporter* exporter)
-      : gpu_(gpu), exporter_(exporter) {}
+      : Owner(gpu), exporter_(exporter) {}
 
   absl::StatusOr<Block> Create(std::uint64_t size,
                                CUstream /*stream*/) override {
@@ -42,37 +42,34 @@ class DedicatedOwner : public Owner {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* handle) override {
+  absl::Status Export(const Block& block, Outgoing* out) override {
     const vmm::Shareable memory = Pointer<vmm::Allocation>(block)->shareable();
     absl::StatusOr<vmm::Ticket> ticket = vmm::MakeTicket(memory, NativeKind());
     if (!ticket.ok()) return ticket.status();
     const std::vector<std::uint8_t> bytes = vmm::EncodeTicket(*ticket);
-    std::copy(bytes.begin(), bytes.end(), blob.begin());
+    std::copy(bytes.begin(), bytes.end(), out->blob.begin());
+    out->length = bytes.size();
     absl::StatusOr<vmm::ExportedHandle> exported =
         exporter_->make(gpu_.driver(), memory.memory()->handle(0));
     if (!exported.ok()) return exported.status();
-    *handle = std::get<OsHandle>(*std::move(exported));
-    return bytes.size();
+    out->handle = std::get<OsHandle>(*std::move(exported));
+    return absl::OkStatus();
   }
 
  private:
-  Gpu& gpu_;
   const vmm::Exporter* exporter_;
 };
 
 class DedicatedImporter : public Importer {
  public:
-  explicit DedicatedImporter(Gpu& gpu) : gpu_(gpu) {}
+  using Importer::Importer;
 
-  absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> blob,
-                               OsHandle handle, Steps* steps) override {
+  absl::StatusOr<Block> Import(Incoming in, Steps* steps) override {
     std::vector<vmm::ExportedHandle> handles;
-    handles.push_back(std::move(handle));
+    handles.push_back(std::move(in.handle));
     absl::StatusOr<vmm::ImportedAllocation> opened = Timed(
         steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedAllocation> {
-          absl::StatusOr<vmm::Ticket> ticket = vmm::DecodeTicket(blob);
+          absl::StatusOr<vmm::Ticket> ticket = vmm::DecodeTicket(in.blob);
           if (!ticket.ok()) return ticket.status();
           return vmm::ImportedAllocation::Open(
               gpu_.driver(), *ticket, handles,
@@ -82,16 +79,13 @@ class DedicatedImporter : public Importer {
     if (!opened.ok()) return opened.status();
     auto kept = std::make_unique<vmm::ImportedAllocation>(*std::move(opened));
     const CUdeviceptr address = kept->address();
-    return Block{address, size, Number(kept.release())};
+    return Block{address, in.size, Number(kept.release())};
   }
 
   absl::Status Close(const Block& block) override {
     delete Pointer<vmm::ImportedAllocation>(block);
     return absl::OkStatus();
   }
-
- private:
-  Gpu& gpu_;
 };
 
 absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
@@ -100,13 +94,9 @@ absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
   return std::make_unique<DedicatedOwner>(gpu, exporter);
 }
 
-absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  return std::make_unique<DedicatedImporter>(gpu);
-}
-
 }  // namespace
 
 const Route routes::kDedicated = {"dedicated", "vmmshare dedicated", true, &Own,
-                                  &MakeImporter};
+                                  &Make<DedicatedImporter>};
 
 }  // namespace bench::compare

@@ -1,6 +1,5 @@
 // vmmshare's pool: segments whose handles travel once, and tickets.
 #include <array>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,8 +14,6 @@
 namespace bench::compare {
 namespace {
 
-using vmm::platform::OsHandle;
-
 class PoolOwner : public Owner {
  public:
   // The pool is served from its beginning, as by a program that will share:
@@ -28,8 +25,8 @@ class PoolOwner : public Owner {
     ASSIGN_OR_RETURN(std::unique_ptr<vmm::Endpoint> endpoint,
                      vmm::Endpoint::Start({}));
     ASSIGN_OR_RETURN(vmm::Share share, endpoint->Serve(*pool));
-    return std::unique_ptr<Owner>(
-        new PoolOwner(std::move(pool), std::move(endpoint), std::move(share)));
+    return std::unique_ptr<Owner>(new PoolOwner(
+        gpu, std::move(pool), std::move(endpoint), std::move(share)));
   }
 
   absl::StatusOr<Introduction> Introduce() override {
@@ -47,13 +44,11 @@ class PoolOwner : public Owner {
     return pool_->Free(block.address, stream);
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* /*handle*/) override {
+  absl::Status Export(const Block& block, Outgoing* out) override {
     absl::StatusOr<vmm::PoolTicket> ticket = pool_->Export(block.address);
     if (!ticket.ok()) return ticket.status();
-    const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket(*ticket);
-    std::memcpy(blob.data(), bytes.data(), bytes.size());
-    return bytes.size();
+    out->Put(vmm::EncodePoolTicket(*ticket));
+    return absl::OkStatus();
   }
 
   absl::Status ExportLot(absl::Span<const Block> blocks,
@@ -66,9 +61,7 @@ class PoolOwner : public Owner {
         pool_->ExportAll(absl::MakeConstSpan(addresses.data(), blocks.size()));
     if (!tickets.ok()) return tickets.status();
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      const vmm::PoolTicketBytes bytes = vmm::EncodePoolTicket((*tickets)[i]);
-      std::memcpy(out[i].blob.data(), bytes.data(), bytes.size());
-      out[i].length = bytes.size();
+      out[i].Put(vmm::EncodePoolTicket((*tickets)[i]));
     }
     return absl::OkStatus();
   }
@@ -79,9 +72,10 @@ class PoolOwner : public Owner {
   }
 
  private:
-  PoolOwner(std::unique_ptr<vmm::Pool> pool,
+  PoolOwner(Gpu& gpu, std::unique_ptr<vmm::Pool> pool,
             std::unique_ptr<vmm::Endpoint> endpoint, vmm::Share share)
-      : pool_(std::move(pool)),
+      : Owner(gpu),
+        pool_(std::move(pool)),
         endpoint_(std::move(endpoint)),
         share_(std::move(share)) {}
 
@@ -93,7 +87,7 @@ class PoolOwner : public Owner {
 
 class PoolImporter : public Importer {
  public:
-  explicit PoolImporter(Gpu& gpu) : gpu_(gpu) {
+  explicit PoolImporter(Gpu& gpu) : Importer(gpu) {
     Kept().swap(blocks_);
     blocks_.reserve(kBlocks);
   }
@@ -118,17 +112,16 @@ class PoolImporter : public Importer {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> blob,
-                               OsHandle /*handle*/, Steps* steps) override {
+  absl::StatusOr<Block> Import(Incoming in, Steps* steps) override {
     absl::StatusOr<vmm::ImportedBlock> imported = Timed(
         steps, Step::kImport, [&]() -> absl::StatusOr<vmm::ImportedBlock> {
-          absl::StatusOr<vmm::PoolTicket> ticket = vmm::DecodePoolTicket(blob);
+          absl::StatusOr<vmm::PoolTicket> ticket =
+              vmm::DecodePoolTicket(in.blob);
           if (!ticket.ok()) return ticket.status();
           return pool_->Import(*ticket, deadline_);
         });
     if (!imported.ok()) return imported.status();
-    const Block block{imported->address(), size, blocks_.size()};
+    const Block block{imported->address(), in.size, blocks_.size()};
     blocks_.emplace_back(*std::move(imported));
     ++open_;
     return block;
@@ -179,7 +172,6 @@ class PoolImporter : public Importer {
     return *kept;
   }
 
-  Gpu& gpu_;
   absl::Time deadline_;
   std::unique_ptr<vmm::ImportedPool> pool_;
   Blocks blocks_;
@@ -195,15 +187,11 @@ absl::StatusOr<std::unique_ptr<Owner>> OwnOfGib(Gpu& gpu) {
   return PoolOwner::Start(gpu, {.first_segment_size = std::uint64_t{1} << 30});
 }
 
-absl::StatusOr<std::unique_ptr<Importer>> MakeImporter(Gpu& gpu) {
-  return std::make_unique<PoolImporter>(gpu);
-}
-
 }  // namespace
 
 const Route routes::kPool = {"pool", "vmmshare pool", false, &Own,
-                             &MakeImporter};
+                             &Make<PoolImporter>};
 const Route routes::kPoolOfGib = {"pool-1GiB", "vmmshare pool, 1 GiB segments",
-                                  false, &OwnOfGib, &MakeImporter};
+                                  false, &OwnOfGib, &Make<PoolImporter>};
 
 }  // namespace bench::compare

@@ -1,6 +1,5 @@
 // Stream-ordered pools: cuMemAllocFromPoolAsync, cuMemPoolExportPointer,
 // cuMemPoolImportPointer. The pool's own handle travels once.
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -12,17 +11,11 @@
 namespace bench::compare {
 namespace {
 
-using vmm::platform::OsHandle;
-
 constexpr auto kKeepAll = std::numeric_limits<cuuint64_t>::max();
-
-CUmemAllocationHandleType Kind() {
-  return static_cast<CUmemAllocationHandleType>(NativeKind());
-}
 
 class StreamPoolOwner : public Owner {
  public:
-  StreamPoolOwner(Gpu& gpu, CUmemoryPool pool) : gpu_(gpu), pool_(pool) {}
+  StreamPoolOwner(Gpu& gpu, CUmemoryPool pool) : Owner(gpu), pool_(pool) {}
   ~StreamPoolOwner() override {
     vmm::platform::ReportReleaseFailure(
         gpu_.Call(&Cu::cuMemPoolDestroy, pool_));
@@ -31,14 +24,9 @@ class StreamPoolOwner : public Owner {
   absl::StatusOr<Introduction> Introduce() override {
     std::intptr_t exported = 0;
     RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemPoolExportToShareableHandle, &exported,
-                              pool_, Kind(), 0));
-    if (vmm::platform::kNativeHandleIsPosixFd) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, &exported, sizeof(descriptor));
-      exported = descriptor;
-    }
+                              pool_, NativeType(), 0));
     Introduction introduction;
-    introduction.handles.push_back(OsHandle::Adopt(exported));
+    introduction.handles.push_back(AdoptExported(exported));
     return introduction;
   }
 
@@ -53,13 +41,12 @@ class StreamPoolOwner : public Owner {
     return gpu_.Call(&Cu::cuMemFreeAsync, block.address, stream);
   }
 
-  absl::StatusOr<std::size_t> Export(const Block& block, BlobSpan blob,
-                                     OsHandle* /*handle*/) override {
+  absl::Status Export(const Block& block, Outgoing* out) override {
     CUmemPoolPtrExportData exported;
     RETURN_IF_ERROR(
         gpu_.Call(&Cu::cuMemPoolExportPointer, &exported, block.address));
-    std::memcpy(blob.data(), &exported, sizeof(exported));
-    return sizeof(exported);
+    out->Put(exported);
+    return absl::OkStatus();
   }
 
   absl::Status Trim() override {
@@ -68,13 +55,12 @@ class StreamPoolOwner : public Owner {
   }
 
  private:
-  Gpu& gpu_;
   CUmemoryPool pool_;
 };
 
 class StreamPoolImporter : public Importer {
  public:
-  explicit StreamPoolImporter(Gpu& gpu) : gpu_(gpu) {}
+  using Importer::Importer;
   ~StreamPoolImporter() override {
     if (pool_ == nullptr) return;
     vmm::platform::ReportReleaseFailure(
@@ -86,22 +72,14 @@ class StreamPoolImporter : public Importer {
                          "an introduction of another route");
     RETURN_IF_ERROR(gpu_.Call(&Cu::cuMemPoolImportFromShareableHandle, &pool_,
                               reinterpret_cast<void*>(owner.handles[0].get()),
-                              Kind(), 0));
-    CUmemAccessDesc grant{};
-    grant.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    grant.location.id = gpu_.device().cuda_device();
-    grant.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+                              NativeType(), 0));
+    const CUmemAccessDesc grant = gpu_.ReadAndWrite();
     return gpu_.Call(&Cu::cuMemPoolSetAccess, pool_, &grant, 1);
   }
 
-  absl::StatusOr<Block> Import(std::uint64_t size,
-                               absl::Span<const std::uint8_t> blob,
-                               OsHandle /*handle*/, Steps* steps) override {
-    CUmemPoolPtrExportData exported;
-    vmm::platform::Check(blob.size() == sizeof(exported),
-                         "a blob of another route");
-    std::memcpy(&exported, blob.data(), sizeof(exported));
-    Block block{0, size, 0};
+  absl::StatusOr<Block> Import(Incoming in, Steps* steps) override {
+    auto exported = in.Get<CUmemPoolPtrExportData>();
+    Block block{0, in.size, 0};
     RETURN_IF_ERROR(Timed(steps, Step::kImport, [&] {
       return gpu_.Call(&Cu::cuMemPoolImportPointer, &block.address, pool_,
                        &exported);
@@ -118,7 +96,6 @@ class StreamPoolImporter : public Importer {
   }
 
  private:
-  Gpu& gpu_;
   CUmemoryPool pool_ = nullptr;
 };
 
@@ -136,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Owner>> Own(Gpu& gpu) {
   ASSIGN_OR_RETURN(void* attributes, vmm::platform::NativePoolAttributes());
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.handleTypes = Kind();
+  properties.handleTypes = NativeType();
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = gpu.owner().cuda_device();
   properties.win32SecurityAttributes = attributes;
