@@ -348,7 +348,6 @@ class Server {
 }  // namespace
 
 absl::Status RunImporter(const Options& options) {
-  RaiseHandleLimit();
   ASSIGN_OR_RETURN(vmm::platform::Driver driver, LoadDriver(options.driver));
   ASSIGN_OR_RETURN(vmm::platform::Driver counting, CountingDriver(driver));
   ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu,

@@ -17,6 +17,7 @@
 #include "bench/compare/owner_process.h"
 #include "bench/compare/scenarios.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/process.h"
 #include "platform/os/termination.h"
 #include "vmm/memory/physical_memory.h"
 
@@ -151,7 +152,6 @@ absl::Status Enforce(const Bench& bench) {
 
 absl::Status RunBench(const Options& options) {
   vmm::platform::HoldTermination();
-  RaiseHandleLimit();
   ASSIGN_OR_RETURN(vmm::platform::Driver driver, LoadDriver(options.driver));
   ASSIGN_OR_RETURN(vmm::platform::Driver counting, CountingDriver(driver));
   ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu,
@@ -187,6 +187,8 @@ absl::Status Run(const Options& options) {
     Print(HelpText());
     return absl::OkStatus();
   }
+  // Blocks take descriptors; what has no more of them says so then.
+  vmm::platform::RaiseDescriptorLimit().IgnoreError();
   if (options.role == "importer") return RunImporter(options);
   if (options.role == "owner") return RunOwner(options);
   return RunBench(options);

@@ -18,9 +18,6 @@ std::int64_t ProcessCpuNs();
 std::uint64_t AddressSpaceBytes();
 // Open descriptors, or handles; 0 when it cannot be had.
 std::uint64_t OpenHandles();
-// Lets this process, and children started later, open as many descriptors as
-// it may.
-void RaiseHandleLimit();
 
 // Whether standard error is a terminal.
 bool StandardErrorIsATerminal();

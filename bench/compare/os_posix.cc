@@ -1,5 +1,4 @@
 #include <dirent.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,13 +43,6 @@ std::uint64_t OpenHandles() {
   }
   closedir(dir);
   return count - 1;  // Not the one that reads the folder.
-}
-
-void RaiseHandleLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 bool StandardErrorIsATerminal() { return isatty(STDERR_FILENO) == 1; }

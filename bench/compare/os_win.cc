@@ -48,8 +48,6 @@ std::uint64_t OpenHandles() {
                                                                      : count;
 }
 
-void RaiseHandleLimit() {}  // There is none that matters.
-
 bool StandardErrorIsATerminal() {
   DWORD mode = 0;
   return ::GetConsoleMode(::GetStdHandle(STD_ERROR_HANDLE), &mode) != 0;

@@ -9,7 +9,6 @@
 #include "bench/compare/connection.h"
 #include "bench/compare/gpu.h"
 #include "bench/compare/link.h"
-#include "bench/compare/os.h"
 #include "bench/compare/wire.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
@@ -62,7 +61,6 @@ class Obedient {
 }  // namespace
 
 absl::Status RunOwner(const Options& options) {
-  RaiseHandleLimit();
   const Route* route = FindRoute(options.route);
   if (route == nullptr) {
     return absl::InvalidArgumentError(

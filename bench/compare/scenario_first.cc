@@ -107,7 +107,7 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
                       BytesText(static_cast<double>(size)), link.place());
   table.header = {"route"};
   for (std::size_t i = 0; i < kSteps; ++i) {
-    table.header.emplace_back(NameOf(static_cast<Step>(i)));
+    table.header.emplace_back(kStepNames[i]);
   }
   for (const char* column :
        {"total", "total p99", "to legacy", "next share", "to legacy"}) {
@@ -125,8 +125,7 @@ void Report(Bench& bench, const Link& link, std::uint64_t size,
     for (std::size_t i = 0; i < kSteps; ++i) {
       row.push_back(TimeTextOr(of.steps[i], 50));
       bench.results.metrics.push_back(
-          {absl::StrCat(prefix, "/", NameOf(static_cast<Step>(i))),
-           of.steps[i]});
+          {absl::StrCat(prefix, "/", kStepNames[i]), of.steps[i]});
     }
     bench.results.metrics.push_back({prefix + "/total", of.total});
     bench.results.metrics.push_back({prefix + "/next_create", of.next_create});
