@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/compare/allocators.h"
 #include "bench/compare/bench.h"
+#include "bench/compare/route.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
 #include "platform/base/annotate.h"
@@ -19,6 +19,72 @@ namespace bench::compare {
 namespace {
 
 constexpr std::uint64_t kLive = 16;  // Blocks that a batch holds at once.
+
+struct Allocator {
+  std::string name;
+  std::string label;
+  std::unique_ptr<Owner> owner;  // Only its Create(), Free() and Trim().
+};
+
+// The name of cuMemAllocAsync, which has no route: its pool is not shared.
+constexpr char kAsyncAllocator[] = "async";
+
+// cuMemAllocAsync from the device's default pool.
+class AsyncOwner : public Owner {
+ public:
+  AsyncOwner(Gpu& gpu, CUmemoryPool pool) : Owner(gpu), pool_(pool) {}
+
+  absl::StatusOr<Block> Create(std::uint64_t size, CUstream stream) override {
+    Block block{0, size, 0};
+    RETURN_IF_ERROR(
+        gpu_.Call(&Cu::cuMemAllocAsync, &block.address, size, stream));
+    return block;
+  }
+  absl::Status Free(const Block& block, CUstream stream) override {
+    return gpu_.Call(&Cu::cuMemFreeAsync, block.address, stream);
+  }
+  absl::Status Export(const Block& /*block*/, Outgoing* /*out*/) override {
+    return absl::UnimplementedError("the default pool is not shared");
+  }
+  absl::Status Trim() override {
+    return gpu_.Call(&Cu::cuMemPoolTrimTo, pool_, 0);
+  }
+
+ private:
+  CUmemoryPool pool_;
+};
+
+absl::StatusOr<std::unique_ptr<Owner>> MakeAsync(Gpu& gpu) {
+  RETURN_IF_ERROR(
+      (gpu.Need<&Cu::cuMemAllocAsync, &Cu::cuMemFreeAsync,
+                &Cu::cuDeviceGetDefaultMemPool, &Cu::cuMemPoolSetAttribute,
+                &Cu::cuMemPoolTrimTo>()));
+  CUmemoryPool pool = nullptr;
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuDeviceGetDefaultMemPool, &pool,
+                           gpu.device().cuda_device()));
+  cuuint64_t keep_all = std::numeric_limits<cuuint64_t>::max();
+  RETURN_IF_ERROR(gpu.Call(&Cu::cuMemPoolSetAttribute, pool,
+                           CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all));
+  return std::make_unique<AsyncOwner>(gpu, pool);
+}
+
+// cuMemAlloc, cuMemAllocAsync and vmmshare's pool, those that there are.
+std::vector<Allocator> MakeAllocators(Bench& bench) {
+  std::vector<Allocator> allocators;
+  const auto add = [&](const std::string& name, const std::string& label,
+                       absl::StatusOr<std::unique_ptr<Owner>> owner) {
+    if (owner.ok()) {
+      allocators.push_back({name, label, *std::move(owner)});
+      return;
+    }
+    bench.progress.Step(absl::StrCat("alloc: ", label, " is not available: ",
+                                     std::string(owner.status().message())));
+  };
+  add(routes::kLegacyIpc.name, "cuMemAlloc", routes::kLegacyIpc.own(bench.gpu));
+  add(kAsyncAllocator, "cuMemAllocAsync", MakeAsync(bench.gpu));
+  add(routes::kPool.name, routes::kPool.label, routes::kPool.own(bench.gpu));
+  return allocators;
+}
 
 // One size, by every allocator.
 struct Job {
@@ -275,7 +341,7 @@ void Report(Bench& bench, const std::vector<Allocator>& allocators,
 }
 
 absl::Status Run(Bench& bench) {
-  ASSIGN_OR_RETURN(std::vector<Allocator> allocators, MakeAllocators(bench));
+  const std::vector<Allocator> allocators = MakeAllocators(bench);
   std::vector<std::uint64_t> sizes;
   for (const std::uint64_t kib : {4, 32, 256, 2048, 16384, 65536}) {
     if (kib << 10 <= bench.MaxSize()) sizes.push_back(kib << 10);
