@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/compare/connection.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/termination.h"
 
@@ -69,9 +70,8 @@ absl::Status TryRoutes(Bench& bench) {
           absl::StrCat("trying ", route.label, ", ", link->place()));
       absl::Status tried = TryRoute(bench, route, *link);
       if (absl::IsDataLoss(tried) || absl::IsUnavailable(tried)) {
-        return absl::Status(tried.code(),
-                            absl::StrCat(route.label, ", ", link->place(), ": ",
-                                         tried.message()));
+        return vmm::platform::Annotate(
+            tried, absl::StrCat(route.label, ", ", link->place()));
       }
       if (!tried.ok()) {
         bench.unavailable[{IndexOf(route), link->place()}] =

@@ -16,6 +16,7 @@
 #include "bench/compare/os.h"
 #include "bench/compare/route.h"
 #include "bench/compare/wire.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 
@@ -277,10 +278,9 @@ class Server {
     answer->count = session.blocks.size();
     for (std::size_t i = 0; i < session.blocks.size(); ++i) {
       const Imported& imported = session.blocks[i];
-      absl::Status right = gpu_.Verify(imported.block, imported.word);
+      const absl::Status right = gpu_.Verify(imported.block, imported.word);
       if (!right.ok()) {
-        return absl::Status(right.code(),
-                            absl::StrCat("block ", i, ": ", right.message()));
+        return vmm::platform::Annotate(right, absl::StrCat("block ", i));
       }
     }
     return absl::OkStatus();

@@ -117,6 +117,7 @@ absl::Status RunScenarios(Bench& bench) {
           run.message());
       bench.results.context.emplace_back("partial", partial);
       Print(absl::StrCat("\n  ", partial, "\n"));
+      // The message alone, without what else travels in the status.
       return absl::Status(run.code(), absl::StrCat("scenario ", scenario.name,
                                                    ": ", run.message()));
     }

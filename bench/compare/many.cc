@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/compare/connection.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 
 namespace bench::compare {
@@ -254,10 +255,7 @@ absl::Status ShareMany(Bench& bench, Link& link,
       absl::Status done = One(bench, link, *route, sizes,
                               static_cast<std::uint64_t>(i), options, &of);
       of.spent_ns += static_cast<double>(NowNs() - start);
-      if (!done.ok()) {
-        return absl::Status(done.code(),
-                            absl::StrCat(route->label, ": ", done.message()));
-      }
+      RETURN_IF_ERROR(vmm::platform::Annotate(done, route->label));
     }
   }
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include "bench/compare/connection.h"
 #include "bench/compare/scenarios.h"
 #include "bench/report.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 
 namespace bench::compare {
@@ -136,11 +137,7 @@ absl::Status Place(Bench& bench, Link& link, std::uint64_t size) {
     Source source;
     absl::StatusOr<Connection> connection =
         Prepare(bench, link, *route, size, sources.size(), &source);
-    if (!connection.ok()) {
-      return absl::Status(
-          connection.status().code(),
-          absl::StrCat(route->label, ": ", connection.status().message()));
-    }
+    RETURN_IF_ERROR(vmm::platform::Annotate(connection.status(), route->label));
     connections.push_back(*std::move(connection));
     sources.push_back(std::move(source));
   }

@@ -8,6 +8,7 @@
 #include "bench/compare/bench.h"
 #include "bench/compare/connection.h"
 #include "bench/compare/scenarios.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 
 namespace bench::compare {
@@ -175,13 +176,10 @@ absl::Status Run(Bench& bench) {
         bench.progress.Detail(absl::StrCat(i + 1, " of ", iterations));
         RETURN_IF_ERROR(bench.GoOn());
         for (const Route* route : InTurn(routes, i)) {
-          absl::Status done =
+          RETURN_IF_ERROR(vmm::platform::Annotate(
               One(bench, *route, *link, size, 2 * static_cast<std::uint64_t>(i),
-                  &samples[route]);
-          if (!done.ok()) {
-            return absl::Status(
-                done.code(), absl::StrCat(route->label, ": ", done.message()));
-          }
+                  &samples[route]),
+              route->label));
         }
       }
       Report(bench, *link, size, routes, samples);

@@ -4,6 +4,7 @@
 #include "bench/compare/connection.h"
 #include "bench/compare/os.h"
 #include "bench/compare/scenarios.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 
 namespace bench::compare {
@@ -114,10 +115,9 @@ absl::Status Run(Bench& bench) {
       if (absl::IsResourceExhausted(done)) {
         table.notes.push_back(absl::StrCat(
             route->label, ": not available: ", std::string(done.message())));
-      } else if (!done.ok()) {
-        return absl::Status(done.code(),
-                            absl::StrCat(route->label, ": ", done.message()));
+        continue;
       }
+      RETURN_IF_ERROR(vmm::platform::Annotate(done, route->label));
     }
     bench.results.tables.push_back(table);
   }

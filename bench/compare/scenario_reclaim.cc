@@ -9,6 +9,7 @@
 #include "bench/compare/scenarios.h"
 #include "bench/compare/wire.h"
 #include "docs/examples/process.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 
@@ -188,11 +189,8 @@ absl::Status Run(Bench& bench) {
           }
         }
         if (status.ok()) status = experiment.End(static_cast<Case>(how));
-        if (!status.ok()) {
-          return absl::Status(status.code(),
-                              absl::StrCat(route->label, ", ", kCaseKeys[how],
-                                           ": ", status.message()));
-        }
+        RETURN_IF_ERROR(vmm::platform::Annotate(
+            status, absl::StrCat(route->label, ", ", kCaseKeys[how])));
       }
     }
   }
