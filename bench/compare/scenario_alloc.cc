@@ -384,14 +384,10 @@ absl::Status Run(Bench& bench) {
 
 const Scenario scenarios::kAlloc = {
     "alloc", "allocate and free, by size and number of threads",
-    "  Timed: batches of 16 allocations and then 16 frees, with the memory "
-    "warm: cuMemAlloc,\n"
-    "  cuMemAllocAsync (the device's default pool, which keeps everything) and "
-    "vmmshare's pool, each\n"
-    "  thread with a stream of its own. A pair is a batch's time by 16. Fewer "
-    "than 16 at once where\n"
-    "  they would not fit. Not timed: the first batch, growing pools. Nothing "
-    "is shared here.",
+    R"(  Timed: batches of 16 allocations and then 16 frees, with the memory warm: cuMemAlloc,
+  cuMemAllocAsync (the device's default pool, which keeps everything) and vmmshare's pool, each
+  thread with a stream of its own. A pair is a batch's time by 16. Fewer than 16 at once where
+  they would not fit. Not timed: the first batch, growing pools. Nothing is shared here.)",
     &Run};
 
 }  // namespace bench::compare

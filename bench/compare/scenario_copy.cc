@@ -168,11 +168,9 @@ absl::Status Run(Bench& bench) {
 
 const Scenario scenarios::kCopy = {
     "copy", "bandwidth of copies: local, from imported memory, over NVLink",
-    "  Timed: four copies (cuMemcpyDtoDAsync) by the importer, from imported "
-    "memory to its own, and\n"
-    "  the wait for them; one way, bytes copied by time. Sources take turns. "
-    "Not timed: sharing,\n"
-    "  and the check of what was copied.",
+    R"(  Timed: four copies (cuMemcpyDtoDAsync) by the importer, from imported memory to its own, and
+  the wait for them; one way, bytes copied by time. Sources take turns. Not timed: sharing,
+  and the check of what was copied.)",
     &Run};
 
 }  // namespace bench::compare

@@ -213,17 +213,12 @@ absl::Status Run(Bench& bench) {
 
 const Scenario scenarios::kFirst = {
     "first", "the first share of a block, 2 MiB to 4 GiB, step by step",
-    "  Timed apart: setup (making and introducing a pool, where there is one), "
-    "create (with the\n"
-    "  owner's mapping and access), export, transport (from sending to having "
-    "received), import,\n"
-    "  map and access (where they are calls of their own), touch (the importer "
-    "reads 4 bytes),\n"
-    "  close (the importer's), free (the owner's; a pool keeps the memory). A "
-    "new pool and a new\n"
-    "  connection between both halves for each block. Not timed: starting "
-    "processes, contexts,\n"
-    "  filling, checking the contents. total leaves out transport.",
+    R"(  Timed apart: setup (making and introducing a pool, where there is one), create (with the
+  owner's mapping and access), export, transport (from sending to having received), import,
+  map and access (where they are calls of their own), touch (the importer reads 4 bytes),
+  close (the importer's), free (the owner's; a pool keeps the memory). A new pool and a new
+  connection between both halves for each block. Not timed: starting processes, contexts,
+  filling, checking the contents. total leaves out transport.)",
     &Run};
 
 }  // namespace bench::compare

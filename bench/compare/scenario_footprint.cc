@@ -129,11 +129,9 @@ absl::Status Run(Bench& bench) {
 const Scenario scenarios::kFootprint = {
     "footprint",
     "GPU bytes, address space and descriptors of 1,000 shared blocks",
-    "  Nothing is timed. Counted while 1,000 blocks of 64 KiB are shared, "
-    "against just before the\n"
-    "  route was opened: free bytes of the device, address space and open "
-    "descriptors of both\n"
-    "  processes; then the free bytes again after everything was given back.",
+    R"(  Nothing is timed. Counted while 1,000 blocks of 64 KiB are shared, against just before the
+  route was opened: free bytes of the device, address space and open descriptors of both
+  processes; then the free bytes again after everything was given back.)",
     &Run};
 
 }  // namespace bench::compare

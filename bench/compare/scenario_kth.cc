@@ -280,22 +280,14 @@ absl::Status Run(Bench& bench) {
 
 const Scenario scenarios::kKth = {
     "kth", "the k-th share: 10,000 blocks of 64 KiB",
-    "  Two subscribers: an early one, connected before there are blocks, and a "
-    "late one, which comes\n"
-    "  when all are there. Timed: exporting each block (down to the bytes that "
-    "travel) and importing\n"
-    "  it from these bytes; CPU time of both processes, all threads, and wall "
-    "time by lots of 16\n"
-    "  blocks; then the wall time of each of 2,000 blocks by itself. close: "
-    "wall time of giving a\n"
-    "  block back at the importer. Not timed: allocating, filling, transport, "
-    "checking the contents,\n"
-    "  and connecting and 128 blocks shared before, so that everything is "
-    "warm; "
-    "a column has the CPU\n"
-    "  time of all that, and the scenario tensors its wall time.\n"
-    "  Counted, with another 128 blocks: calls into the driver and into the "
-    "system.",
+    R"(  Two subscribers: an early one, connected before there are blocks, and a late one, which comes
+  when all are there. Timed: exporting each block (down to the bytes that travel) and importing
+  it from these bytes; CPU time of both processes, all threads, and wall time by lots of 16
+  blocks; then the wall time of each of 2,000 blocks by itself. close: wall time of giving a
+  block back at the importer. Not timed: allocating, filling, transport, checking the contents,
+  and connecting and 128 blocks shared before, so that everything is warm; a column has the CPU
+  time of all that, and the scenario tensors its wall time.
+  Counted, with another 128 blocks: calls into the driver and into the system.)",
     &Run};
 
 }  // namespace bench::compare

@@ -227,13 +227,10 @@ absl::Status Run(Bench& bench) {
 const Scenario scenarios::kReclaim = {
     "reclaim",
     "until memory is back after a clean close, and after a kill of either side",
-    "  Timed by a third process, which polls cuMemGetInfo: from the order to "
-    "close and free, or from\n"
-    "  the kill (SIGKILL, TerminateProcess), until the block's bytes are free "
-    "again. That includes\n"
-    "  the survivor's noticing (it waits for the hang-up of its channel) and "
-    "closing or freeing, and\n"
-    "  the system's taking down of the killed process and its context.",
+    R"(  Timed by a third process, which polls cuMemGetInfo: from the order to close and free, or from
+  the kill (SIGKILL, TerminateProcess), until the block's bytes are free again. That includes
+  the survivor's noticing (it waits for the hang-up of its channel) and closing or freeing, and
+  the system's taking down of the killed process and its context.)",
     &Run};
 
 }  // namespace bench::compare

@@ -84,12 +84,9 @@ absl::Status Run(Bench& bench) {
 
 const Scenario scenarios::kSegments = {
     "segments", "16 buffers of 1 GiB, which lie there when a subscriber comes",
-    "  Timed: from connecting until the importer has read a word of each, so "
-    "what a route hands over and\n"
-    "  maps for a subscriber that comes late, and hardly anything else. Not "
-    "timed: allocating, filling,\n"
-    "  checking, closing, making pools, the same buffers shared before over "
-    "another connection.",
+    R"(  Timed: from connecting until the importer has read a word of each, so what a route hands over and
+  maps for a subscriber that comes late, and hardly anything else. Not timed: allocating, filling,
+  checking, closing, making pools, the same buffers shared before over another connection.)",
     &Run};
 
 }  // namespace bench::compare

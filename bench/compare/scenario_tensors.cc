@@ -308,26 +308,15 @@ absl::Status Run(Bench& bench) {
 
 const Scenario scenarios::kTensors = {
     "tensors", "a model of 20,000 tensors, one handle or ticket a tensor",
-    "  Two subscribers. Timed for the early one, which has connected before "
-    "there were tensors: from\n"
-    "  the first export, with all tensors allocated and filled by the owner, "
-    "until the importer has\n"
-    "  read a word of each of them. For the late one, which comes when all are "
-    "there: from connecting\n"
-    "  on, so with everything that a route hands over and maps for it. "
-    "Transport "
-    "included, in batches\n"
-    "  that are the same for all routes, and imported while the next are "
-    "exported. CPU of both\n"
-    "  processes, for both subscribers from connecting on, what happens in the "
-    "background included.\n"
-    "  Not timed: allocating (create, in a column of its own), filling, "
-    "checking "
-    "the contents (of each\n"
-    "  tensor all, or 48 KiB), closing, making pools, 128 tensors shared "
-    "before "
-    "over another\n"
-    "  connection.",
+    R"(  Two subscribers. Timed for the early one, which has connected before there were tensors: from
+  the first export, with all tensors allocated and filled by the owner, until the importer has
+  read a word of each of them. For the late one, which comes when all are there: from connecting
+  on, so with everything that a route hands over and maps for it. Transport included, in batches
+  that are the same for all routes, and imported while the next are exported. CPU of both
+  processes, for both subscribers from connecting on, what happens in the background included.
+  Not timed: allocating (create, in a column of its own), filling, checking the contents (of each
+  tensor all, or 48 KiB), closing, making pools, 128 tensors shared before over another
+  connection.)",
     &Run};
 
 }  // namespace bench::compare
