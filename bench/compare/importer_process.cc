@@ -38,9 +38,7 @@ struct Session {
   std::vector<Imported> blocks;
   absl::Status status;  // The first error of the batches.
   Meter meter;
-  double transport_ns = 0;
-  CallCounts calls;
-  Steps steps;
+  Figures so_far;  // Of the batches: transport, calls and steps.
   std::vector<double> lots;
 };
 
@@ -133,7 +131,6 @@ class Server {
         absl::Status closed = Close(session);
         meter.Stop();
         answer->wall_ns = meter.wall_ns;
-        answer->thread_ns = meter.thread_ns;
         answer->process_ns = meter.process_ns;
         return closed;
       }
@@ -179,11 +176,14 @@ class Server {
     Reader reader(message.payload);
     const auto header = reader.Get<ImportHeader>();
     Session& session = sessions_[header.route];
-    session.transport_ns = static_cast<double>(received_at - header.sent_at);
+    session.so_far.transport_ns =
+        static_cast<double>(received_at - header.sent_at);
     if (!session.status.ok()) return;
     std::size_t next_handle = 0;
-    Steps* const steps = header.with_steps != 0 ? &session.steps : nullptr;
-    CallCounter counter(header.count_calls != 0 ? &session.calls : nullptr);
+    Steps* const steps =
+        header.with_steps != 0 ? &session.so_far.steps : nullptr;
+    CallCounter counter(header.count_calls != 0 ? &session.so_far.calls
+                                                : nullptr);
     session.meter.Start();
     std::int64_t lot_start = NowNs();
     std::array<Incoming, kLot> lot;
@@ -243,24 +243,19 @@ class Server {
 
   absl::Status Finish(Session& session, bool touch, Answer* answer) {
     if (!session.status.ok()) return session.status;
+    static_cast<Figures&>(*answer) = std::exchange(session.so_far, {});
     answer->count = session.blocks.size();
     answer->wall_ns = session.meter.wall_ns;
-    answer->thread_ns = session.meter.thread_ns;
     answer->process_ns = session.meter.process_ns;
-    answer->transport_ns = session.transport_ns;
     answer->lots = session.lots;
     if (touch) {
       const std::int64_t start = NowNs();
       RETURN_IF_ERROR(Touch(session));
       answer->touch_ns = static_cast<double>(NowNs() - start);
-      session.steps.Add(Step::kTouch, answer->touch_ns);
+      answer->steps.Add(Step::kTouch, answer->touch_ns);
     }
-    answer->steps = session.steps;
-    answer->calls = session.calls;
     session.meter = Meter{};
     session.lots.clear();
-    session.steps = Steps{};
-    session.calls = CallCounts{};
     return absl::OkStatus();
   }
 

@@ -121,18 +121,21 @@ struct Usage {
   std::uint64_t handles = 0;
 };
 
-// Numbers mean what the request says; 0 where it says nothing.
-struct Answer {
+// Numbers mean what the request says; 0 where it says nothing. Plain: it
+// travels as it lies.
+struct Figures {
   std::uint64_t count = 0;   // Blocks.
   double wall_ns = 0;        // Of the work itself.
-  double thread_ns = 0;      // CPU time of the thread that did it,
-  double process_ns = 0;     // and of the whole process.
+  double process_ns = 0;     // CPU time of the whole process.
   double transport_ns = 0;   // From sending to having received, the last.
   double touch_ns = 0;       // Within `done_at`, not within `wall_ns`.
   std::int64_t done_at = 0;  // NowNs() at the end.
   Usage usage;
   CallCounts calls;
   Steps steps;
+};
+
+struct Answer : Figures {
   std::vector<double> lots;  // ns a block, of each lot of kLot blocks, or of
                              // each block where it is imported alone.
 };
