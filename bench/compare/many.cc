@@ -237,6 +237,13 @@ const char* NameOf(Subscriber subscriber) {
   return subscriber == Subscriber::kEarly ? "early" : "late";
 }
 
+const ManySamples* Find(const ManyByRoute& samples, const Route& route) {
+  for (const auto& [at, of] : samples) {
+    if (at->name == route.name && !of.readable.empty()) return &of;
+  }
+  return nullptr;
+}
+
 absl::Status ShareMany(Bench& bench, Link& link,
                        const std::vector<const Route*>& routes,
                        absl::Span<const std::uint64_t> sizes,

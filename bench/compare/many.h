@@ -67,6 +67,8 @@ struct ManySamples {
   std::string left_out;             // Why there is nothing.
 };
 using ManyByRoute = std::map<const Route*, ManySamples>;
+// Null when there are no figures of `route`.
+const ManySamples* Find(const ManyByRoute& samples, const Route& route);
 
 // Shares blocks of `sizes` by each of `routes` in turns, up to `iterations`
 // times. Every turn has a new connection, after one of 128 blocks that is not

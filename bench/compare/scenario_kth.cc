@@ -103,13 +103,6 @@ void AddMetrics(Bench& bench, const Route& route, const Link& link,
   bench.results.metrics.push_back({prefix + "/import_alone", of.import_alone});
 }
 
-const ManySamples* Find(const ManyByRoute& samples, const Route& route) {
-  for (const auto& [at, of] : samples) {
-    if (at->name == route.name && !of.both.empty()) return &of;
-  }
-  return nullptr;
-}
-
 // What a subscriber of the pool gets over `than`. When a subscriber comes makes
 // no difference to legacy's calls: all their repetitions count, for equal ones
 // differ by a quarter on machines with neighbours.

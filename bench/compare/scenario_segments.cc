@@ -12,10 +12,8 @@ namespace {
 constexpr std::size_t kBuffers = 16;
 
 std::optional<double> Late(ManyByRoute& samples, const Route& route) {
-  for (const auto& [at, of] : samples) {
-    if (at->name == route.name && !of.whole.empty()) return Median(of.whole);
-  }
-  return std::nullopt;
+  const ManySamples* const of = Find(samples, route);
+  return of == nullptr ? std::nullopt : std::optional(Median(of->whole));
 }
 
 void Report(Bench& bench, const Link& link, std::uint64_t size,

@@ -119,17 +119,10 @@ struct Turns {
     return ForAll(subscriber == Subscriber::kLate ? of.whole : of.readable, of,
                   tensors);
   }
-  // Null when there are no figures of it.
-  const ManySamples* Of(const Route& route) const {
-    for (const auto& [at, of] : samples) {
-      if (at->name == route.name && !of.readable.empty()) return &of;
-    }
-    return nullptr;
-  }
   // How many times as long `a` takes as `b`.
   std::optional<double> Ratio(const Route& a, const Route& b) const {
-    const ManySamples* const of_a = Of(a);
-    const ManySamples* const of_b = Of(b);
+    const ManySamples* const of_a = Find(samples, a);
+    const ManySamples* const of_b = Find(samples, b);
     if (of_a == nullptr || of_b == nullptr) return std::nullopt;
     return Median(Readable(*of_a)) / Median(Readable(*of_b));
   }
@@ -179,7 +172,7 @@ void AddTargets(Bench& bench, const Link& link, const Turns& early,
   waste.remark = "over the payload, rounded up to a segment of 1 GiB";
   Target late_waste = waste;
   const auto of = [](const Turns& run) -> std::optional<double> {
-    const ManySamples* const pool = run.Of(routes::kPool);
+    const ManySamples* const pool = Find(run.samples, routes::kPool);
     if (pool == nullptr) return std::nullopt;
     constexpr double kSegment = 1 << 30;
     const double allowed =
