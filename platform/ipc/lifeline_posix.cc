@@ -165,8 +165,9 @@ class Own {
           "this process maps ", known_, " lifelines, and makes no more: each ",
           "was made useless for others, by a peer that forbade further seals ",
           "on it (F_SEAL_SEAL), or by the program, which closed its ",
-          "descriptor. They stay until it ends: start it anew, without the ",
-          "owner that does that"));
+          "descriptor; ", inherited_, " are of processes that it was forked ",
+          "from. They stay until it ends: start it anew, without the owner ",
+          "that does that"));
     }
     absl::StatusOr<OsHandle> page = MakePage();
     if (!page.ok()) return page.status();

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
 #include "platform/ipc/lifeline.h"
+#include "platform/os/os_handle.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/how_many.h"
 #include "vmm/job/barrier.h"
@@ -658,28 +659,40 @@ TEST_F(BarrierTest, AMemberThatAnswersSomethingElseIsNamed) {
 
 TEST_F(BarrierTest, AMemberThatCannotJoinTellsRankZeroWhy) {
   const auto told = [&](const std::vector<std::uint8_t>& offered,
-                        bool sends_lifeline, absl::StatusCode code) {
+                        bool sends_lifeline, absl::StatusCode code,
+                        const char* words) {
     auto [host, member] = Must(platform::Channel::Pair());
     ExpectOk(host.Send(barrier::kBarrierOffer, offered, {}, Late()));
-    // In place of the lifeline.
-    if (!sends_lifeline) Tell(host, "x", 7);
+    if (sends_lifeline) {
+      ExpectOk(platform::SendLifeline(host, Late()));
+    } else {
+      Tell(host, "x", 7);
+    }
     ExpectFails(code, Barrier::Join(device, std::move(member), Late()).status(),
-                "");
+                words);
     const platform::Message answer = Must(host.Receive(Late()));
     EXPECT_EQ(answer.type, protocol::kRefused);
-    return protocol::DecodeError(answer.payload, "rank 1");
+    ExpectFails(code, protocol::DecodeError(answer.payload, "rank 1"), words);
   };
+  const Fence fences[] = {Must(fences_->New()), Must(fences_->New()),
+                          Must(fences_->New())};
   barrier::Offer offer;
   offer.pool = served_->ticket();
-  offer.rank = 1;
-  offer.fences.resize(2);
+  offer.rank = 2;
+  for (const Fence& fence : fences) {
+    offer.fences.push_back(Must(fences_->Export(fence)));
+  }
   std::vector<std::uint8_t> newer = EncodeOffer(offer);
   newer[0] = 3;
-  ExpectFails(absl::StatusCode::kUnimplemented,
-              told(newer, true, absl::StatusCode::kUnimplemented),
-              "Use the same release in all ranks");
-  ExpectFails(absl::StatusCode::kDataLoss,
-              told(EncodeOffer(offer), false, absl::StatusCode::kDataLoss), "");
+  told(newer, true, absl::StatusCode::kUnimplemented,
+       "Use the same release in all ranks");
+  if (platform::kNativeHandleIsPosixFd) {  // On Windows there are none.
+    told(EncodeOffer(offer), false, absl::StatusCode::kDataLoss,
+         "lifeline was expected");
+  }
+  // With some of the fences, and not its own.
+  offer.fences.back().generation += 2;
+  told(EncodeOffer(offer), true, absl::StatusCode::kFailedPrecondition, "");
 }
 
 // Only rank 0 tells of others. A member that does is taken for one that ended.

@@ -103,6 +103,9 @@ absl::Status Barrier::State::Join(const Device& device,
   platform::Channel& channel = links_.front()->peer.channel();
   const absl::Status joined = Subscribe(device, offer, deadline, owners);
   if (!joined.ok()) {
+    // Before the pool; and this rank's own may be none of those that came.
+    fences_.clear();
+    imported_.reset();
     TellWhyNot(channel, joined);
     return joined;
   }
