@@ -488,7 +488,17 @@ def check_cupy_allocator():
             with vs.serve(pool) as share:
                 there = serve_and_ask(sum_theirs, str(share), vs.ticket(part))
             assert there == float(part.sum())
-        return {"live_blocks": pool.statistics()["live_blocks"]}
+        live = pool.statistics()["live_blocks"]
+    with vs.Pool(cap=64 << 20) as small:
+        try:
+            with vmmshare.cupy.use_pool(small):
+                cupy.zeros(1 << 30, "u1")
+            raise AssertionError("more than the pool may have was made")
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            assert isinstance(error.__cause__, vs.errors.ResourceExhausted)
+        with vmmshare.cupy.use_pool(small):
+            assert int(cupy.arange(10).sum()) == 45
+    return {"live_blocks": live}
 
 
 def use_numba_on_pool():

@@ -1,5 +1,6 @@
 """Pools as the allocators of other libraries, which only look like those here."""
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -62,20 +63,77 @@ HOOK_MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 HOOK_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 
 
-def cupy_calls(pool, monkeypatch):
-    """What CuPy would call, by the addresses that it is given. It keeps these alone."""
+class CudaError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(status)
+        self.status = status
+
+
+class CupyOutOfMemory(MemoryError):
+    pass
+
+
+def fake_cupy(monkeypatch):
+    """What CuPy would call, by the addresses that it is given. It keeps these alone, and takes
+    what malloc returns as it is. What gives memory back of each allocator that is made."""
+    backs = []
+
     def allocator(param, malloc, free, owner):
         assert owner.address == param
         call, back = HOOK_MALLOC(malloc), HOOK_FREE(free)
-        return types.SimpleNamespace(malloc=(lambda size, _=owner: call(param, size, 0),
-                                             lambda ptr, size: back(param, ptr, 0)))
+        backs.append(lambda ptr, size: back(param, ptr, 0))
+        return types.SimpleNamespace(malloc=lambda size, _=owner: types.SimpleNamespace(
+            ptr=call(param, size, 0) or 0))
+
+    def memory_pool(malloc):
+        def allocate(size):
+            for last in (False, True):  # It lets go of what it has, and tries again.
+                try:
+                    return malloc(size).ptr
+                except CudaError as error:
+                    if error.status != 2:
+                        raise
+            raise CupyOutOfMemory(size)
+
+        return types.SimpleNamespace(malloc=allocate)
+
+    @contextlib.contextmanager
+    def using(allocate):
+        cupy.allocate = allocate
+        try:
+            yield
+        finally:
+            del cupy.allocate
 
     cupy = types.ModuleType("cupy")
     cupy.cuda = types.SimpleNamespace(
-        memory=types.SimpleNamespace(CFunctionAllocator=allocator),
-        MemoryPool=lambda malloc: types.SimpleNamespace(malloc=malloc))
+        memory=types.SimpleNamespace(CFunctionAllocator=allocator,
+                                     OutOfMemoryError=CupyOutOfMemory),
+        runtime=types.SimpleNamespace(CUDARuntimeError=CudaError), using_allocator=using,
+        MemoryPool=memory_pool)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    return vs.cupy.allocator(pool)
+    return cupy, backs
+
+
+def cupy_calls(pool, monkeypatch):
+    _, backs = fake_cupy(monkeypatch)
+    return vs.cupy.allocator(pool), backs.pop()
+
+
+def test_cupy_learns_that_a_pool_is_full(driver, monkeypatch):
+    cupy, backs = fake_cupy(monkeypatch)
+    with vs.Pool(0, cap=4 << 20, first_segment=2 << 20) as pool:
+        with pytest.raises(CupyOutOfMemory) as raised:
+            with vs.cupy.use_pool(pool):
+                cupy.allocate(64 << 20)
+        assert isinstance(raised.value.__cause__, vs.errors.ResourceExhausted)
+        assert "67108864 bytes" in str(raised.value.__cause__)
+        with pytest.raises(CupyOutOfMemory, match="its own") as raised:
+            with vs.cupy.use_pool(pool):
+                address = cupy.allocate(1 << 20)
+                raise CupyOutOfMemory("its own")
+        assert raised.value.__cause__ is None
+        backs.pop()(address, 1 << 20)
 
 
 def rmm_calls(pool, monkeypatch):

@@ -11,6 +11,7 @@ import contextlib
 
 from . import _core
 from ._core import Array, Pool
+from .errors import ResourceExhausted
 
 __all__ = ["allocator", "array", "use_pool"]
 
@@ -23,24 +24,59 @@ def _library():
     return cupy
 
 
-def allocator(pool: Pool):
-    """An allocator of CuPy that takes from `pool`, without Python in its path.
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which CuPy has for C alone.
 
-    For cupy.cuda.set_allocator() and cupy.cuda.using_allocator(). Memory is ordered by the
-    default stream; CuPy's own MemoryPool above it orders by streams.
-    """
+
+def _allocator(pool: Pool):
+    """allocator(), and where what the pool says is put when it cannot serve."""
     cupy = _library()
     param = _core._CupyParam(pool)
     hooks = cupy.cuda.memory.CFunctionAllocator(
         param.address, _core._hook_address("cupy_malloc"), _core._hook_address("cupy_free"), param)
-    return cupy.cuda.MemoryPool(hooks.malloc).malloc
+    said: "list[ResourceExhausted]" = []
+
+    def malloc(size: int):
+        made = hooks.malloc(size)
+        said.clear()
+        if made.ptr or not size:
+            return made
+        # CuPy takes the null for memory. By this error it lets go of what it has cached, tries
+        # again, and raises its OutOfMemoryError.
+        full = cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY)
+        try:
+            _core._raise_last_hook_error()
+        except ResourceExhausted as error:
+            said.append(error)
+            raise full from error
+        raise full
+
+    return cupy.cuda.MemoryPool(malloc).malloc, said
+
+
+def allocator(pool: Pool):
+    """An allocator of CuPy that takes from `pool`: whole chunks, which CuPy's own MemoryPool cuts
+    without Python in its path.
+
+    For cupy.cuda.set_allocator() and cupy.cuda.using_allocator(). Memory is ordered by the
+    default stream; CuPy's MemoryPool above it orders by streams. CuPy's OutOfMemoryError when
+    the pool is full; FailedPrecondition or InvalidArgument for another device than the pool's.
+    """
+    return _allocator(pool)[0]
 
 
 @contextlib.contextmanager
 def use_pool(pool: Pool):
-    """Within it, what CuPy makes is in the pool."""
-    with _library().cuda.using_allocator(allocator(pool)):
-        yield
+    """Within it, what CuPy makes is in the pool. What the pool said is the cause of CuPy's
+    OutOfMemoryError."""
+    cupy = _library()
+    allocate, said = _allocator(pool)
+    try:
+        with cupy.cuda.using_allocator(allocate):
+            yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        if not said:
+            raise
+        raise error from said[-1]
 
 
 def array(of: Array):

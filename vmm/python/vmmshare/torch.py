@@ -71,6 +71,8 @@ def _allocating_in(made: "torch.cuda.MemPool", device: int):
             f"this thread is in a use_pool() or a use() for device {device} already, and PyTorch "
             "goes by the outer one", "Leave that first.")
     devices.add(device)
+    with contextlib.suppress(VmmshareError):
+        _core._raise_last_hook_error()  # What was said before is no cause of what comes.
     try:
         with torch.cuda.use_mem_pool(made, device=device):
             yield
