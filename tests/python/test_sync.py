@@ -475,8 +475,17 @@ def test_the_end(cuda, streams, publisher):
         assert see(idle, streams[2]) == (1, {3})
     idle.release(streams[2])
     done()
-    with pytest.raises(vs.errors.OutOfRange):
+    with pytest.raises(vs.errors.OutOfRange, match="its last update was given back"):
         idle.latest(streams[2])
+
+
+def test_an_end_before_the_first_update(cuda, streams, publisher):
+    follower = join(cuda, publisher)
+    done = on_a_thread(cuda, lambda: publisher.finish(timeout=60))
+    with pytest.raises(vs.errors.OutOfRange, match="before its first update"):
+        follower.latest(streams[1], timeout=60)
+    follower.close()
+    done()
 
 
 def test_all_are_told_of_the_end_before_one_is_waited_for(cuda, streams, publisher):

@@ -38,6 +38,7 @@ class Follower:
         self._stream = 0  # That the update is used on.
         self._open = True
         self._buffer: "RingBuffer | None" = None
+        self._has_begun = False  # There was an update.
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self.finished = False
 
@@ -61,10 +62,11 @@ class Follower:
         later work on `stream` sees all of it, also where another stream got it before.
 
         Gives the one before back after what is on `stream` now; use that no more, and have
-        `stream` wait for other streams that use it. Waits only for
-        the first one, DeadlineExceeded then. When the publisher has finished, that stays in use
-        which was the last. Unavailable when the publisher ended, Aborted when it has dropped this
-        follower or was closed: what is mapped stays, and wait() says whether it is complete.
+        `stream` wait for other streams that use it. Waits only for the first one,
+        DeadlineExceeded then. When the publisher has finished, that stays in use which was the
+        last; OutOfRange when there was none, or release() gave it back. Unavailable when the
+        publisher ended, Aborted when it has dropped this follower or was closed: what is mapped
+        stays, and wait() says whether it is complete.
         """
         # A publisher is two laps ahead at most. One that is as fast as this loop, or lies, would
         # have it go on for ever.
@@ -81,9 +83,13 @@ class Follower:
                 self.finished = True
                 break
             previous, self._buffer, self._stream = self._buffer, newer, stream
+            self._has_begun = True
             with self._marks.behind(stream):
                 if previous is not None:
                     self._ring.release(previous, stream)
+        if self._buffer is None and self._has_begun:
+            raise OutOfRange("the publisher has finished, and its last update was given back",
+                             "Look at `finished` before, or keep the last update.")
         if self._buffer is None:
             raise OutOfRange("the publisher finished before its first update",
                              "Publish one before finish().")
