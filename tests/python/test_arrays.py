@@ -236,13 +236,15 @@ def test_a_view_begins_where_its_array_does(pool, remote):
     (4, "float32", 4, "16 bytes from 4 on, and the array has 16"),
     (0, "uint8", 17, "0 bytes from 17 on, and the array has 16"),
     (1, "uint8", 2 ** 64 - 1, "1 bytes from 18446744073709551615 on, and the array has 16"),
+    (1, "uint8", -1, "offset is -1"), (1, "uint8", 1 << 70, "offset is 1180591620717411303424"),
     (1, "float64", 4, "4 bytes into the array are 68 into its memory, .* multiple .* 8")])
 def test_views_outside_the_array(driver, shape, dtype, offset, says):
     """The memory has more on either side of it."""
     with vs.Allocation(nbytes=1000, host_node=0) as memory:
         array = memory.array(4, "float32", offset=64)
-        with pytest.raises(ValueError, match=f"no such view: .*{says}"):
+        with pytest.raises(ValueError, match=says) as raised:
             array.view(shape, dtype, offset)
+        assert str(raised.value).startswith(("no such view: ", "offset is "))
 
 
 def test_a_view_of_an_array_with_gaps_is_of_what_it_spans(driver):

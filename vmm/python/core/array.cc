@@ -9,6 +9,7 @@
 #include "vmm/python/core/error.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/text.h"
+#include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
 namespace nb = nanobind;
@@ -16,10 +17,11 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-// A view of the array's own bytes, from `offset` after its beginning on. An array
+// A view of the array's own bytes, from `from` after its beginning on. An array
 // may be a part of its memory: what else is there is not the view's.
 Object<Array> View(const Array& array, nb::handle shape, nb::handle dtype,
-                   std::uint64_t offset) {
+                   UInt64<"offset"> from) {
+  const std::uint64_t offset = from;
   Layout layout = DenseLayout(shape, dtype, offset);
   const std::uint64_t size = array.storage()->size;
   const std::uint64_t needed = SpanBytes(layout).value();
