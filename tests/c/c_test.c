@@ -1835,6 +1835,7 @@ static const struct {
     {"FencesAreMadeByTheirOwner", FencesAreMadeByTheirOwner},
     {"WhatAForkedProcessMayUseIsQuarantined",
      WhatAForkedProcessMayUseIsQuarantined},
+    {"OtherMemoryThanTheWritersIsRefused", OtherMemoryThanTheWritersIsRefused},
     {"TheToolShowsWhatIsKept", TheToolShowsWhatIsKept},
     {"BlocksAreAskedBack", BlocksAreAskedBack},
     {"APoolIsAsLargeAsItMayBe", APoolIsAsLargeAsItMayBe},

@@ -76,6 +76,7 @@ void MemoryIsPlaced(void);
 void AServerHasItsLimits(void);
 void FencesAreMadeByTheirOwner(void);
 void WhatAForkedProcessMayUseIsQuarantined(void);
+void OtherMemoryThanTheWritersIsRefused(void);
 void TheToolShowsWhatIsKept(void);
 void BlocksAreAskedBack(void);
 void APoolIsAsLargeAsItMayBe(void);

@@ -183,6 +183,58 @@ static void PrintIntoAFullDisk(void) {
   clearerr(stdout);
 }
 
+// What readers would have of it is old, or nothing.
+void OtherMemoryThanTheWritersIsRefused(void) {
+  char directory[] = "/tmp/vmmshare-c-XXXXXX";
+  CHECK(mkdtemp(directory) != NULL);
+  const int child = StartKeeper(directory);
+  vmmshare_driver* const driver = Driver();
+  vmmshare_device* const device = Device(driver);
+  vmmshare_keeper* keeper = NULL;
+  MUST(vmmshare_keeper_connect(address, 10 * SECOND, &keeper, &error));
+  vmmshare_memory* const old = HostMemory(device, 1 << 16);
+  vmmshare_memory* const empty = HostMemory(device, 1 << 16);
+  vmmshare_memory* const memory = HostMemory(device, 1 << 16);
+  Publish(driver, old, keeper, "llm");
+
+  vmmshare_weights_layout* layout = NULL;
+  MUST(vmmshare_weights_layout_create(NULL, &layout, &error));
+  vmmshare_tensor tensor = {sizeof(tensor), "step"};
+  tensor.dtype = VMMSHARE_DTYPE_INT32;
+  MUST(vmmshare_weights_layout_add(layout, &tensor, NULL, &error));
+  vmmshare_weights_writer* writer = NULL;
+  MUST(vmmshare_weights_begin(driver, memory, layout, &writer, &error));
+  vmmshare_weights_layout_close(layout);
+  const int32_t step = 5;
+  MUST(vmmshare_weights_write(writer, 0, 0, &step, sizeof(step), &error));
+  uint64_t generation = 7;
+  const uint32_t flags[] = {0, VMMSHARE_WEIGHTS_CHECKSUM_ALL};
+  for (int i = 0; i < 2; ++i) {
+    FAILS(VMMSHARE_INVALID_ARGUMENT, "Give the one that it was made with",
+          vmmshare_weights_publish(writer, keeper, "llm", old, flags[i],
+                                   10 * SECOND, &generation, &error));
+    FAILS(VMMSHARE_INVALID_ARGUMENT, "writes to other memory",
+          vmmshare_weights_publish(writer, keeper, "llm", empty, flags[i],
+                                   10 * SECOND, &generation, &error));
+    CHECK(generation == 0);
+  }
+  // It was not sealed.
+  MUST(vmmshare_weights_publish(writer, keeper, "llm", memory, 0, 10 * SECOND,
+                                &generation, &error));
+  CHECK(generation == 2);
+  vmmshare_weights_writer_close(writer);
+  vmmshare_keeper_close(keeper);
+  CHECK(kill(child, SIGTERM) == 0);
+  Join(child);
+  keeper_process = 0;
+  CHECK(rmdir(directory) == 0);
+  vmmshare_memory_close(memory);
+  vmmshare_memory_close(empty);
+  vmmshare_memory_close(old);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 void TheToolShowsWhatIsKept(void) {
   char directory[] = "/tmp/vmmshare-c-XXXXXX";
   CHECK(mkdtemp(directory) != NULL);

@@ -18,6 +18,7 @@
 #include "tests/ipc/keeper_ipc_test.h"
 #include "tests/support/driver_faults.h"
 #include "tests/unit/vmm_weights_samples.h"
+#include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/pool/pool.h"
 #include "vmm/weights/internal/trailer.h"
@@ -869,6 +870,63 @@ TEST_F(KeptSetTest, MemoryWhoseEndReadersWouldNotFindIsRefused) {
       PublishTensorSet(client, kName, memory.shareable(), writer, Late())
           .status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_FALSE(writer.is_sealed());
+  EXPECT_EQ(server->names(), 0u);
+}
+
+// Readers would have what lies there, or nothing.
+TEST_F(KeptSetTest, MemoryThatTheWriterDoesNotWriteToIsRefused) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const TensorLayout layout = LayoutOf();
+  // Of which all chunks are compared, and adopted: the same memory by another id.
+  const auto make = [&] {
+    return Must(Allocation::Create(
+        device, {.size = 2 * kGranule, .max_chunk_size = kGranule}));
+  };
+  const Allocation old = make();
+  TensorSetWriter writer_of_old = Must(TensorSetWriter::Begin(
+      driver(), old.address(), old.requested_size(), layout));
+  Must(FillSet(writer_of_old, 1));
+  Must(PublishTensorSet(client, kName, old.shareable(), writer_of_old, Late()));
+
+  const Allocation memory = make();
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      driver(), memory.address(), memory.requested_size(), layout));
+  Must(FillSet(writer, 2));
+  const Allocation empty = make();
+  for (const Allocation* const other : {&old, &empty}) {
+    const absl::Status refused =
+        PublishTensorSet(client, kName, other->shareable(), writer, Late())
+            .status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(Text(refused), HasSubstr("Give the one that it was made with"));
+    EXPECT_FALSE(writer.is_sealed());
+    EXPECT_EQ(Must(Attach(client)).set.manifest().generation, 1u);
+  }
+  const AdoptedMemory same = Must(AdoptedMemory::Adopt(
+      driver(), memory.address(), memory.requested_size()));
+  EXPECT_EQ(
+      Must(PublishTensorSet(client, kName, same.shareable(), writer, Late())),
+      2u);
+  ExpectFilled(Must(Attach(client)).set, 2);
+}
+
+TEST_F(KeptSetTest, MemoryThatTheWriterBeginsWithinIsRefused) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  KeeperClient client = Client();
+  const TensorLayout layout = LayoutOf();
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule / 2}));
+  ASSERT_GE(memory.size(), kGranule);
+  // Both have as many bytes.
+  TensorSetWriter writer = Must(TensorSetWriter::Begin(
+      driver(), memory.address() + kGranule / 4, kGranule / 2, layout));
+  const absl::Status refused =
+      PublishTensorSet(client, kName, memory.shareable(), writer, Late())
+          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("not the beginning"));
   EXPECT_FALSE(writer.is_sealed());
   EXPECT_EQ(server->names(), 0u);
 }

@@ -320,6 +320,8 @@ vmmshare_status vmmshare_weights_publish(
     RETURN_IF_ERROR(CheckBits(flags, VMMSHARE_WEIGHTS_CHECKSUM_ALL, "flags"));
     ASSIGN_OR_RETURN(const vmm::Shareable shareable,
                      vmm::c::ShareableOf(*memory));
+    // Before checksums of all are taken for nothing.
+    RETURN_IF_ERROR(writer->writer.CheckWritesTo(shareable));
     // Where the CPU takes them it is seconds, which are not the keeper's.
     if (flags != 0) RETURN_IF_ERROR(writer->writer.TakeChecksums());
     ASSIGN_OR_RETURN(

@@ -171,7 +171,9 @@ vmmshare_weights_seal(vmmshare_weights_writer* writer, uint64_t generation,
 // Completes it as the generation after the one that the keeper has under the name,
 // and has the keeper put it in the place of that. ABORTED when another writer was
 // faster, with the first set too, or that one was dropped meanwhile;
-// FAILED_PRECONDITION when something else is kept under the name. What
+// FAILED_PRECONDITION when something else is kept under the name, or `memory` has
+// another size than the writer's; INVALID_ARGUMENT, before anything is sealed, when
+// the writer writes to other memory than `memory`. What
 // VMMSHARE_WEIGHTS_CHECKSUM_ALL takes comes before, and does not count in
 // `timeout_ns`. What the keeper refused may be written to and published again; where
 // its answer did not come the writer stays sealed, for others may have the set.

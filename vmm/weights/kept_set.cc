@@ -85,14 +85,7 @@ absl::StatusOr<std::uint64_t> Publish(KeeperClient& keeper,
   *is_ours = !writer.is_sealed();
   TensorSetWriter::SealOptions seal;
   std::optional<MemoryId> replaced;
-  if (memory.requested_size() != writer.memory_size()) {
-    return About(
-        absl::FailedPreconditionError(absl::StrCat(
-            "the writer has ", writer.memory_size(),
-            " bytes of memory, and what is shared has ",
-            memory.requested_size(), ": readers would not find its end")),
-        name);
-  }
+  RETURN_IF_ERROR(About(writer.CheckWritesTo(memory), name));
   absl::StatusOr<KeptTensorSet> before =
       AttachBefore(keeper, name, writer.driver(), memory.device(), deadline);
   if (before.ok()) {

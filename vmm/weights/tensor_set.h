@@ -179,6 +179,11 @@ class TensorSetWriter {
   // again.
   // REQUIRES: nobody else has the memory.
   void Reopen();
+  // Whether `memory` is what Begin() was given, so that whoever has it finds the
+  // set there. FAILED_PRECONDITION for memory of another size; INVALID_ARGUMENT for
+  // other memory, and where the set does not begin with it; else as the driver
+  // answers.
+  absl::Status CheckWritesTo(const Shareable& memory) const;
   // Bytes of memory that Begin() was given.
   std::uint64_t memory_size() const;
   const platform::Driver& driver() const;
@@ -269,6 +274,8 @@ class TensorSet {
 //   FAILED_PRECONDITION  something that is no tensor set is kept under the name, or
 //                        one of the last generation that there is; `memory` has
 //                        another size than the writer's
+//   INVALID_ARGUMENT     the writer writes to other memory than `memory`; nothing
+//                        was sealed
 //   ABORTED              another writer was faster, with the first set too: attach
 //                        its set, or publish anew; or the set was dropped meanwhile
 //   else                 as KeeperClient::Replace

@@ -7,6 +7,7 @@
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/wire.h"
+#include "vmm/memory/stream_capture.h"
 #include "vmm/weights/internal/extent.h"
 #include "vmm/weights/internal/memory_copy.h"
 #include "vmm/weights/internal/trailer.h"
@@ -46,6 +47,18 @@ std::vector<ExportedHandle> HandlesOf(const MemoryCopy& memory) {
     handles.push_back(*std::move(handle));
   }
   return handles;
+}
+
+// Whether `chunk` of `memory` is mapped at `address`.
+absl::StatusOr<bool> IsChunkAt(CUdeviceptr address, const Shareable& memory,
+                               std::size_t chunk,
+                               const platform::Driver& driver) {
+  // A writer has cuMemCreate()'s memory alone.
+  if (memory.memory() == nullptr) return false;
+  ASSIGN_OR_RETURN(const OwnedMemoryHandle there,
+                   RetainMemoryAt(driver, address));
+  return there.has_value() &&
+         there.get().handle == memory.memory()->handle(chunk);
 }
 
 }  // namespace
@@ -112,6 +125,41 @@ CUdeviceptr TensorSetWriter::address(std::size_t tensor) const {
 }
 
 std::uint64_t TensorSetWriter::memory_size() const { return memory_->size(); }
+
+absl::Status TensorSetWriter::CheckWritesTo(const Shareable& memory) const {
+  if (memory.requested_size() != memory_->size()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the writer has ", memory_->size(),
+        " bytes of memory, and what is shared has ", memory.requested_size(),
+        ": readers would not find its end"));
+  }
+  // An address is mapped anew, and memory may be mapped at several: what tells
+  // memory from other memory is the driver's handle of each chunk.
+  const RelaxedCapture relaxed(driver());
+  const ChunkLayout layout = memory.layout();
+  for (std::size_t chunk = 0; chunk < layout.count(); ++chunk) {
+    ASSIGN_OR_RETURN(const bool is_own,
+                     IsChunkAt(memory_->address() + chunk * layout.chunk_size,
+                               memory, chunk, driver()));
+    if (is_own) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the writer writes to other memory, at 0x",
+        absl::Hex(memory_->address()), ", than the ", memory.requested_size(),
+        " bytes on ", memory.where().Describe(),
+        " that are to be shared: readers would find no set there, or an old "
+        "one. Give the one that it was made with."));
+  }
+  // Nothing is mapped before it, or something else.
+  const absl::StatusOr<bool> is_within =
+      IsChunkAt(memory_->address() - 1, memory, 0, driver());
+  if (is_within.value_or(false)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the writer writes to 0x", absl::Hex(memory_->address()),
+        ", which is not the beginning of the memory that is to be shared: "
+        "readers would not find the set. Make a writer at its beginning."));
+  }
+  return absl::OkStatus();
+}
 
 const platform::Driver& TensorSetWriter::driver() const {
   return memory_->driver();
