@@ -1808,6 +1808,8 @@ static const struct {
     {"RawHandlesGoOutAndIn", RawHandlesGoOutAndIn},
     {"MemoryGoesOverAnOwnSocket", MemoryGoesOverAnOwnSocket},
     {"AForkedChildIsRefused", AForkedChildIsRefused},
+    {"HooksOfAForkedChildWaitForNobody", HooksOfAForkedChildWaitForNobody},
+    {"AForkedChildHasPoolsOfItsOwn", AForkedChildHasPoolsOfItsOwn},
     {"AllocatorHooks", AllocatorHooks},
     {"HooksKnowWhoseABlockIs", HooksKnowWhoseABlockIs},
     {"MemoryIsWrittenWithinItself", MemoryIsWrittenWithinItself},

@@ -76,6 +76,8 @@ void MemoryIsPlaced(void);
 void AServerHasItsLimits(void);
 void FencesAreMadeByTheirOwner(void);
 void WhatAForkedProcessMayUseIsQuarantined(void);
+void HooksOfAForkedChildWaitForNobody(void);
+void AForkedChildHasPoolsOfItsOwn(void);
 void OtherMemoryThanTheWritersIsRefused(void);
 void TheToolShowsWhatIsKept(void);
 void BlocksAreAskedBack(void);

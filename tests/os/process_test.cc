@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 
 #include <limits>
+#include <mutex>
 #include <thread>
 
+#include "platform/os/per_process.h"
 #include "platform/os/user_name.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
@@ -181,6 +183,34 @@ int ForkBeforeUse(const std::vector<std::string>&) {
   return 0;
 }
 const bool kForkBeforeUse = RegisterChild("fork_before_use", &ForkBeforeUse);
+
+struct OneAProcess {
+  std::mutex mutex;
+  int value = 0;
+};
+constinit PerProcess<OneAProcess> one_a_process;
+
+TEST_F(ProcessTest, AForkedChildHasAnotherOfWhatAProcessHasOne) {
+  OneAProcess& parents = one_a_process.Get();
+  parents.value = 5;
+  // Nobody is there to let go of it in the child.
+  const std::lock_guard lock(parents.mutex);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    bool as_expected =
+        one_a_process.Find() == nullptr && one_a_process.IsOfParentAlone();
+    OneAProcess& own = one_a_process.Get();
+    as_expected &= own.value == 0 && own.mutex.try_lock();
+    as_expected &=
+        one_a_process.Find() == &own && !one_a_process.IsOfParentAlone();
+    ::_exit(as_expected ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(one_a_process.Find(), &parents);
+  EXPECT_EQ(one_a_process.Get().value, 5);
+}
 
 TEST_F(ProcessTest, AWorkerForkedBeforeFirstUseIsNone) {
   EXPECT_EQ(Child::Start("fork_before_use", {}).Wait(), 0);

@@ -5,6 +5,10 @@
 // so a pool is set for each device first. What was allocated goes back to the
 // pool from which it came, and keeps it alive until then. Tickets for tensors in
 // it: vmmshare_tickets_around().
+//
+// A forked child has the pools and regions that it sets itself. As long as it has
+// set none, what its parent set is refused there, whatever the parent's threads
+// were doing: vmmshare_hooks_last_error() says so.
 #ifndef VMMSHARE_VMM_C_HOOKS_H_
 #define VMMSHARE_VMM_C_HOOKS_H_
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/per_process.h"
 #include "vmm/c/hooks.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
@@ -35,12 +36,6 @@ constexpr std::size_t kStatisticsBytes = 40;
 class TorchRegions {
  public:
   using Region = std::shared_ptr<RestorableRegion>;
-
-  // Never destroyed: PyTorch frees after the end of main().
-  static TorchRegions& Get() {
-    static auto* const regions = new TorchRegions;
-    return *regions;
-  }
 
   // Null: none from now on.
   absl::Status Set(std::int32_t device, Region region) {
@@ -78,7 +73,8 @@ class TorchRegions {
     const auto node = taken_from_.extract(address);
     if (!node.empty()) return node.mapped();
     return absl::NotFoundError(absl::StrCat(
-        "address ", address, " is in no memory that a region gave to PyTorch"));
+        "address ", address,
+        " is in no memory that a region of this process gave to PyTorch"));
   }
 
  private:
@@ -86,6 +82,9 @@ class TorchRegions {
   std::map<std::int32_t, Region> set_ ABSL_GUARDED_BY(mutex_);
   std::map<CUdeviceptr, Region> taken_from_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Never destroyed: PyTorch frees after the end of main().
+constinit vmm::platform::PerProcess<TorchRegions> torch_regions;
 
 // Until the work that is on `stream` has ended. Unmapping is in the order of no
 // stream, and PyTorch frees what such work may use still, as cudaFree() allows.
@@ -146,7 +145,7 @@ vmmshare_status vmmshare_region_release(vmmshare_region* region,
     RETURN_IF_ERROR(Check(region));
     RETURN_IF_ERROR(vmm::c::CheckBits(flags, VMMSHARE_KEEP_NOTHING, "flags"));
     // It would give out again what it holds cached, where nothing is.
-    if (TorchRegions::Get().IsSet(region->region)) {
+    if (torch_regions.Get().IsSet(region->region)) {
       return absl::FailedPreconditionError(
           "PyTorch takes memory from the region. Set none for the device "
           "before it is released.");
@@ -189,7 +188,11 @@ vmmshare_status vmmshare_torch_set_region(std::int32_t device,
                                           vmmshare_region* region,
                                           vmmshare_error** error) {
   return Call(error, [&]() -> absl::Status {
-    if (region == nullptr) return TorchRegions::Get().Set(device, nullptr);
+    if (region == nullptr) {
+      TorchRegions* const regions = torch_regions.Find();
+      return regions == nullptr ? absl::OkStatus()
+                                : regions->Set(device, nullptr);
+    }
     RETURN_IF_ERROR(Check(region));
     const vmm::Device& its = region->region->device();
     if (its.ordinal() != device) {
@@ -202,17 +205,17 @@ vmmshare_status vmmshare_torch_set_region(std::int32_t device,
           "the region is released: PyTorch would give out addresses where "
           "nothing is. Restore it first.");
     }
-    return TorchRegions::Get().Set(device, region->region);
+    return torch_regions.Get().Set(device, region->region);
   });
 }
 
 void* vmmshare_torch_region_alloc(size_t size, int device, void*) {
   void* pointer = nullptr;
-  vmm::c::Hook([&]() -> absl::Status {
+  vmm::c::Hook(torch_regions.IsOfParentAlone(), [&]() -> absl::Status {
     if (size == 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const auto region, TorchRegions::Get().Find(device));
+    ASSIGN_OR_RETURN(const auto region, torch_regions.Get().Find(device));
     ASSIGN_OR_RETURN(const CUdeviceptr address, region->Allocate(size));
-    TorchRegions::Get().Remember(address, region);
+    torch_regions.Get().Remember(address, region);
     pointer = reinterpret_cast<void*>(address);
     return absl::OkStatus();
   });
@@ -221,15 +224,15 @@ void* vmmshare_torch_region_alloc(size_t size, int device, void*) {
 
 void vmmshare_torch_region_free(void* pointer, size_t, int, void* stream) {
   if (pointer == nullptr) return;
-  vmm::c::Hook([&]() -> absl::Status {
+  vmm::c::Hook(torch_regions.IsOfParentAlone(), [&]() -> absl::Status {
     const auto address = reinterpret_cast<CUdeviceptr>(pointer);
-    ASSIGN_OR_RETURN(const auto region, TorchRegions::Get().Forget(address));
+    ASSIGN_OR_RETURN(const auto region, torch_regions.Get().Forget(address));
     absl::Status ended =
         WaitFor(region->device(), static_cast<CUstream>(stream));
     if (!ended.ok()) {
       // So that it can be freed again. It is not forgotten last: when it is
       // free, others may be given the address.
-      TorchRegions::Get().Remember(address, region);
+      torch_regions.Get().Remember(address, region);
       return ended;
     }
     return region->Free(address);

@@ -8,9 +8,11 @@
 
 namespace vmm::c {
 
-// Runs `body`, in no forked child, and remembers why it failed for
-// vmmshare_hooks_last_error().
-void Hook(absl::FunctionRef<absl::Status()> body);
+// Runs `body`, and remembers why it failed for vmmshare_hooks_last_error().
+// `is_of_parent_alone`: whether all that it would work on is a parent's, of which
+// this is a forked child. Then it does not run; that is remembered, without a lock
+// and without memory.
+void Hook(bool is_of_parent_alone, absl::FunctionRef<absl::Status()> body);
 
 }  // namespace vmm::c
 
