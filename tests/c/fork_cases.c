@@ -66,6 +66,15 @@ static void UseHooks(vmmshare_pool* pool, void* block) {
   CHECK(vmmshare_cupy_malloc(pool, 4096, 0) == NULL);
   FAILS(VMMSHARE_FAILED_PRECONDITION, "forked child",
         vmmshare_hooks_last_error(&error));
+  const uint64_t address = (uint64_t)(uintptr_t)block;
+  uint8_t ticket[VMMSHARE_BLOCK_TICKET_BYTES];
+  uint32_t which = 7;
+  uint64_t offset = 0;
+  size_t count = 7;
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "forked child",
+        vmmshare_tickets_around(&address, 1, ticket, &which, &offset, &count,
+                                &error));
+  CHECK(count == 0);
 }
 
 void HooksOfAForkedChildWaitForNobody(void) {
@@ -112,7 +121,18 @@ static void UseAnOwnPool(void) {
   void* const block = vmmshare_torch_alloc(4096, 0, kStream);
   MUST(vmmshare_hooks_last_error(&error));
   CHECK(block != NULL);
+  const uint64_t inside = (uint64_t)(uintptr_t)block + 100;
+  uint8_t ticket[VMMSHARE_BLOCK_TICKET_BYTES];
+  uint32_t which = 7;
+  uint64_t offset = 0;
+  size_t count = 0;
+  MUST(vmmshare_tickets_around(&inside, 1, ticket, &which, &offset, &count,
+                               &error));
+  CHECK(count == 1 && which == 0 && offset == 100);
   vmmshare_torch_free(block, 4096, 0, kStream);
+  FAILS(VMMSHARE_NOT_FOUND, "no block of a pool of this process",
+        vmmshare_tickets_around(&inside, 1, ticket, &which, &offset, &count,
+                                &error));
   void* const cupys = vmmshare_cupy_malloc(pool, 4096, 0);
   CHECK(cupys != NULL);
   vmmshare_cupy_free(pool, cupys, 0);
@@ -125,7 +145,7 @@ static void UseAnOwnPool(void) {
   MUST(vmmshare_hooks_last_error(&error));
 }
 
-// Its parent has used vmmshare, and no driver, before it forked.
+// Its parent had used vmmshare, and no driver, before it forked.
 void AForkedChildHasPoolsOfItsOwn(void) {
   vmmshare_keeper* keeper = NULL;
   FAILS(VMMSHARE_NOT_FOUND, "",

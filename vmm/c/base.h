@@ -17,8 +17,9 @@
 // They may be closed in any order: what others still need stays until they are
 // closed as well. Memory that is given as an address is the caller's to keep.
 // NULL and a handle of another type are refused (VMMSHARE_INVALID_ARGUMENT),
-// and so is every handle in a forked child (VMMSHARE_FAILED_PRECONDITION),
-// where closing gives nothing back.
+// and so is every handle of its parent in a forked child
+// (VMMSHARE_FAILED_PRECONDITION), where closing gives nothing back. What a child
+// makes itself it may use: after cuInit() in the parent the driver refuses that.
 //
 // Handles may be used by several threads at once, but not closed meanwhile;
 // where a handle is for one thread at a time, its header says so. No call

@@ -75,7 +75,8 @@ VMMSHARE_API vmmshare_status vmmshare_pool_find(const vmmshare_pool* pool,
 // process: views, aliases and tensors that an allocator cut from a block. Each
 // block has one ticket; `tickets` has room for `count`, and `*ticket_count` says
 // how many there are. Address i is `offsets[i]` bytes into block `which[i]`.
-// NOT_FOUND for an address in no block.
+// NOT_FOUND for an address in no block. Of a forked child these are the pools that it
+// made itself; FAILED_PRECONDITION where its parent alone had some.
 VMMSHARE_API vmmshare_status vmmshare_tickets_around(
     const uint64_t* addresses, size_t count, uint8_t* tickets, uint32_t* which,
     uint64_t* offsets, size_t* ticket_count, vmmshare_error** error);

@@ -2,7 +2,6 @@
 #include <unordered_map>
 
 #include "platform/base/status_macros.h"
-#include "platform/os/process.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/pool.h"
 #include "vmm/pool/pool.h"
@@ -22,11 +21,6 @@ vmmshare_status vmmshare_tickets_around(
     RETURN_IF_ERROR(CheckGiven(tickets, "tickets"));
     RETURN_IF_ERROR(CheckGiven(which, "which"));
     RETURN_IF_ERROR(CheckGiven(offsets, "offsets"));
-    if (vmm::platform::IsForkedChild()) {
-      return absl::FailedPreconditionError(
-          "pools cannot be used in a forked child. Start the process by "
-          "exec(), as multiprocessing's spawn does.");
-    }
     std::unordered_map<std::uint64_t, std::uint32_t> known;
     vmm::PoolBlock last;  // What comes next is mostly in the same block.
     std::uint32_t number = 0;

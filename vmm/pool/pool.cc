@@ -116,6 +116,13 @@ absl::StatusOr<PoolBlock> Pool::Find(CUdeviceptr inside) const {
 }
 
 absl::StatusOr<ExportedBlock> ExportAround(CUdeviceptr inside) {
+  if (pool::PoolsOfProcess::AreOfParentAlone()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the block around 0x", absl::Hex(inside),
+        " was asked for in a forked child, where the parent's pools cannot be "
+        "used. Make what the child needs in the child, or start it by exec(), "
+        "as multiprocessing's spawn does."));
+  }
   return pool::PoolsOfProcess::Get().ExportAround(inside);
 }
 

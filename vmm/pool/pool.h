@@ -314,7 +314,8 @@ class Pool final : public Servable {
 };
 
 // The block around `inside` (see Pool::Find()), of whichever pool of this
-// process, and its ticket. NOT_FOUND when it is in none; otherwise as
+// process, and its ticket. NOT_FOUND when it is in none; FAILED_PRECONDITION in a
+// forked child that has made no pool itself, where its parent had; otherwise as
 // Pool::Export().
 absl::StatusOr<ExportedBlock> ExportAround(CUdeviceptr inside);
 

@@ -4,13 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/per_process.h"
 #include "vmm/pool/internal/core.h"
 
 namespace vmm::pool {
+namespace {
 
-PoolsOfProcess& PoolsOfProcess::Get() {
-  static auto* const pools = new PoolsOfProcess;  // Outlives all pools.
-  return *pools;
+constinit platform::PerProcess<PoolsOfProcess> pools_of_process;
+
+}  // namespace
+
+PoolsOfProcess& PoolsOfProcess::Get() { return pools_of_process.Get(); }
+
+bool PoolsOfProcess::AreOfParentAlone() {
+  return pools_of_process.IsOfParentAlone();
 }
 
 void PoolsOfProcess::Add(const std::shared_ptr<Core>& pool) {

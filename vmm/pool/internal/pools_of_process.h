@@ -19,7 +19,11 @@ class Core;
 // Thread-safe. Forgets a pool when it has gone.
 class PoolsOfProcess {
  public:
+  // Outlives all pools. A forked child has other ones than its parent.
   static PoolsOfProcess& Get();
+  // Whether the process from which this one was forked had pools, and this one
+  // made none.
+  static bool AreOfParentAlone();
 
   void Add(const std::shared_ptr<Core>& pool);
   // The block around an address, of whichever pool, and its ticket. NOT_FOUND
