@@ -35,6 +35,13 @@ void HoldTermination() {
         "the console's requests to end cannot be handled");
 }
 
+void LetGoOfTermination() {
+  // As often as it was added; the last call finds none.
+  while (::SetConsoleCtrlHandler(&Handle, FALSE) != 0) {
+  }
+  if (Asked() != nullptr) ::ResetEvent(Asked());
+}
+
 // Nothing of the kind ends a process here.
 absl::Status HoldStandardStreams() { return absl::OkStatus(); }
 

@@ -13,6 +13,10 @@ namespace vmm::platform {
 // some seconds later by Windows.
 bool OnConsoleEvent(std::uint32_t event);
 
+// Undoes HoldTermination(), if it was called: what the console asks does again what
+// it did before, and what it asked until now is forgotten.
+void LetGoOfTermination();
+
 }  // namespace vmm::platform
 
 #endif  // VMMSHARE_PLATFORM_OS_TERMINATION_WIN_H_

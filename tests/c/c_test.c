@@ -1838,6 +1838,7 @@ static const struct {
     {"WhatAForkedProcessMayUseIsQuarantined",
      WhatAForkedProcessMayUseIsQuarantined},
     {"OtherMemoryThanTheWritersIsRefused", OtherMemoryThanTheWritersIsRefused},
+    {"SignalsAreAsTheyWereAfterATool", SignalsAreAsTheyWereAfterATool},
     {"TheToolShowsWhatIsKept", TheToolShowsWhatIsKept},
     {"BlocksAreAskedBack", BlocksAreAskedBack},
     {"APoolIsAsLargeAsItMayBe", APoolIsAsLargeAsItMayBe},

@@ -79,6 +79,7 @@ void WhatAForkedProcessMayUseIsQuarantined(void);
 void HooksOfAForkedChildWaitForNobody(void);
 void AForkedChildHasPoolsOfItsOwn(void);
 void OtherMemoryThanTheWritersIsRefused(void);
+void SignalsAreAsTheyWereAfterATool(void);
 void TheToolShowsWhatIsKept(void);
 void BlocksAreAskedBack(void);
 void APoolIsAsLargeAsItMayBe(void);

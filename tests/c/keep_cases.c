@@ -61,6 +61,16 @@ static void EndKeeper(void) {
   if (keeper_process > 0) kill(keeper_process, SIGKILL);
 }
 
+// Which of the signals that ask a process to end are blocked: bits.
+static int Blocked(void) {
+  const int asking[] = {SIGINT, SIGTERM, SIGHUP};
+  sigset_t blocked;
+  CHECK(pthread_sigmask(SIG_BLOCK, NULL, &blocked) == 0);
+  int bits = 0;
+  for (int i = 0; i < 3; ++i) bits |= sigismember(&blocked, asking[i]) << i;
+  return bits;
+}
+
 // The keeper, when it listens. It runs in a child, until it is told to end.
 static int StartKeeper(const char* directory) {
   int ready[2];
@@ -75,7 +85,10 @@ static int StartKeeper(const char* directory) {
     dup2(ready[1], STDOUT_FILENO);
     close(ready[0]);
     close(ready[1]);
-    exit(vmmshare_main(2, words));
+    const int blocked = Blocked();
+    const int32_t status = vmmshare_main(2, words);
+    CHECK(Blocked() == blocked);
+    exit(status);
   }
   // Also where a check ends this process.
   keeper_process = child;
@@ -87,6 +100,21 @@ static int StartKeeper(const char* directory) {
   CHECK(strncmp(line, address, strlen(address)) == 0);
   CHECK(fclose(from) == 0);
   return (int)child;
+}
+
+// Of a keeper that served, StartKeeper() sees to it.
+void SignalsAreAsTheyWereAfterATool(void) {
+  const char* const words[] = {"keep", "--address=/nonexistent/keeper"};
+  sigset_t some;
+  CHECK(sigemptyset(&some) == 0);
+  CHECK(pthread_sigmask(SIG_SETMASK, &some, NULL) == 0);
+  CHECK(vmmshare_main(2, words) == 1);
+  CHECK(Blocked() == 0);
+  // Also where the caller had blocked one.
+  CHECK(sigaddset(&some, SIGTERM) == 0);
+  CHECK(pthread_sigmask(SIG_SETMASK, &some, NULL) == 0);
+  CHECK(vmmshare_main(2, words) == 1);
+  CHECK(Blocked() == 2);
 }
 
 // A set of one tensor, of 4 int32 of which each is 7, as `name`.

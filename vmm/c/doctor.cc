@@ -7,6 +7,7 @@
 
 #include "platform/base/status_macros.h"
 #include "platform/os/termination.h"
+#include "platform/os/termination_scope.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/tool/command_line.h"
 #include "vmm/tool/examine.h"
@@ -63,6 +64,8 @@ std::int32_t vmmshare_main(std::int32_t argc, const char* const* argv) {
     }
     exit_code = vmm::tool::kExitNotUsable;
     RETURN_IF_ERROR(vmm::platform::HoldStandardStreams());
+    // `keep` holds it, and the caller goes on.
+    const vmm::platform::TerminationScope scope;
     exit_code = vmm::tool::Run(std::move(words));
     return absl::OkStatus();
   });

@@ -23,7 +23,10 @@ VMMSHARE_API vmmshare_status vmmshare_doctor_report(const char* driver,
 // The command-line tool, with the words after its name: what `vmmshare doctor`
 // and the rest do. Returns the exit code, 2 for a NULL among the words; writes
 // to the process's own streams. Those that are closed are /dev/null afterwards,
-// where what is written fails.
+// where what is written fails. `keep` returns when the process is asked to end
+// (SIGTERM, SIGINT, SIGHUP), and is for a process without other threads: one that
+// has not blocked these would be ended by them. Afterwards they do what they did
+// before.
 VMMSHARE_API int32_t vmmshare_main(int32_t argc, const char* const* argv);
 
 #ifdef __cplusplus
