@@ -53,6 +53,25 @@ TEST(CCall, NothingThatIsThrownCrossesTheWall) {
             nullptr);
 }
 
+TEST(CCall, WhatIsNoExceptionDoesNotCrossTheWallEither) {
+  const Error error =
+      ErrorOf(VMMSHARE_INTERNAL, []() -> absl::Status { throw 5; });
+  EXPECT_STREQ(vmmshare_error_message(error.get()),
+               "something unknown was thrown");
+}
+
+TEST(CCall, WhatAFunctionOfTheProgramsThrowsIsItsError) {
+  EXPECT_EQ(CallOwn("`fill`", [] { return VMMSHARE_OK; }), absl::OkStatus());
+  EXPECT_EQ(CallOwn("`fill`", [] { return VMMSHARE_ABORTED; }),
+            absl::AbortedError("the program's own `fill` returned ABORTED"));
+  EXPECT_EQ(
+      CallOwn("`fill`",
+              []() -> vmmshare_status { throw std::runtime_error("no"); }),
+      absl::InternalError("the program's own `fill` threw: no"));
+  EXPECT_EQ(CallOwn("`fill`", []() -> vmmshare_status { throw 5; }),
+            absl::InternalError("the program's own `fill` threw"));
+}
+
 TEST(CError, HasTheRemedyOfItsMessageOrThatOfItsCode) {
   const Error told = ErrorOf(VMMSHARE_NOT_FOUND, [] {
     return absl::NotFoundError("there is none. Make one. Then try again.");

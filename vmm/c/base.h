@@ -23,7 +23,9 @@
 //
 // Handles may be used by several threads at once, but not closed meanwhile;
 // where a handle is for one thread at a time, its header says so. No call
-// throws, and none calls exit().
+// throws, and none calls exit(). What a function that the program passes throws
+// is VMMSHARE_INTERNAL; but neither may a thread be cancelled within a call nor
+// such a function end its thread (pthread_exit()): that ends the process.
 //
 // Waits take a `timeout_ns`: the longest time, in nanoseconds from the call on,
 // that it may wait. 0 and less only looks; VMMSHARE_FOREVER has no end.

@@ -69,6 +69,17 @@ vmmshare_status Fail(const absl::Status& status, vmmshare_error** error) {
   return code;
 }
 
+absl::Status WhyReturned(absl::string_view name, vmmshare_status status) {
+  return absl::Status(static_cast<absl::StatusCode>(status),
+                      absl::StrCat("the program's own ", name, " returned ",
+                                   vmmshare_status_name(status)));
+}
+
+absl::Status WhyThrown(absl::string_view name, absl::string_view what) {
+  return absl::InternalError(absl::StrCat("the program's own ", name, " threw",
+                                          what.empty() ? "" : ": ", what));
+}
+
 absl::Status CheckGiven(const void* pointer, absl::string_view name) {
   if (ABSL_PREDICT_TRUE(pointer != nullptr)) return absl::OkStatus();
   return absl::InvalidArgumentError(

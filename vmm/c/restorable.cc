@@ -101,13 +101,10 @@ absl::StatusOr<vmm::Fill> FillOf(const vmmshare_restore_options& given) {
   }
   if (given.path != nullptr) return vmm::FillFromFile(given.path, given.offset);
   if (given.fill == nullptr) return vmm::Fill();
-  return [given](const vmm::Allocation& memory) -> absl::Status {
-    const vmmshare_status status =
-        given.fill(given.user, memory.address(), memory.requested_size());
-    if (status == VMMSHARE_OK) return absl::OkStatus();
-    return absl::Status(static_cast<absl::StatusCode>(status),
-                        absl::StrCat("the program's own `fill` returned ",
-                                     vmmshare_status_name(status)));
+  return [given](const vmm::Allocation& memory) {
+    return vmm::c::CallOwn("`fill`", [&] {
+      return given.fill(given.user, memory.address(), memory.requested_size());
+    });
   };
 }
 

@@ -35,13 +35,11 @@ std::int64_t LeftUntil(vmm::Deadline deadline) {
   return absl::ToInt64Nanoseconds(deadline.Left());
 }
 
-absl::Status StatusOf(vmmshare_status status, absl::string_view function,
-                      absl::string_view key) {
-  if (status == VMMSHARE_OK) return absl::OkStatus();
-  return absl::Status(
-      static_cast<absl::StatusCode>(status),
-      absl::StrCat("the program's own exchange: ", function, "(", key,
-                   ") returned ", vmmshare_status_name(status)));
+template <typename Function>
+absl::Status CallExchange(absl::string_view function, absl::string_view key,
+                          const Function& call) {
+  return vmm::c::CallOwn(absl::StrCat("exchange: ", function, "(", key, ")"),
+                         call);
 }
 
 vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
@@ -53,12 +51,15 @@ vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
   calls.put = [given](const std::string& key,
                       absl::Span<const std::uint8_t> value,
                       absl::Time deadline) {
-    return StatusOf(given.put(given.user, key.c_str(), value.data(),
-                              value.size(), LeftUntil(deadline)),
-                    "put", key);
+    return CallExchange("put", key, [&] {
+      return given.put(given.user, key.c_str(), value.data(), value.size(),
+                       LeftUntil(deadline));
+    });
   };
   calls.fence = [given](absl::Time deadline) {
-    return StatusOf(given.fence(given.user, LeftUntil(deadline)), "fence", "");
+    return CallExchange("fence", "", [&] {
+      return given.fence(given.user, LeftUntil(deadline));
+    });
   };
   calls.get = [given](
                   int rank, const std::string& key,
@@ -66,10 +67,10 @@ vmm::fabric::ExchangeCallbacks CallbacksOf(const vmmshare_exchange& given) {
     vmm::fabric::Bytes value(4096);
     for (;;) {
       std::uint64_t size = 0;
-      RETURN_IF_ERROR(
-          StatusOf(given.get(given.user, rank, key.c_str(), value.data(),
-                             value.size(), &size, LeftUntil(deadline)),
-                   "get", key));
+      RETURN_IF_ERROR(CallExchange("get", key, [&] {
+        return given.get(given.user, rank, key.c_str(), value.data(),
+                         value.size(), &size, LeftUntil(deadline));
+      }));
       const bool all = size <= value.size();
       if (size > kMostBytes) {
         return absl::DataLossError(absl::StrCat("rank ", rank, " put ", size,

@@ -64,13 +64,9 @@ absl::StatusOr<vmm::TensorSetWriter::ReadFilesOptions> ReadFilesOptionsOf(
   vmm::TensorSetWriter::ReadFilesOptions made;
   made.threads = given.threads;
   if (given.progress == nullptr) return made;
-  made.progress = [given](std::uint64_t done,
-                          std::uint64_t total) -> absl::Status {
-    const vmmshare_status status = given.progress(given.user, done, total);
-    if (status == VMMSHARE_OK) return absl::OkStatus();
-    return absl::Status(static_cast<absl::StatusCode>(status),
-                        absl::StrCat("the program's own `progress` returned ",
-                                     vmmshare_status_name(status)));
+  made.progress = [given](std::uint64_t done, std::uint64_t total) {
+    return vmm::c::CallOwn(
+        "`progress`", [&] { return given.progress(given.user, done, total); });
   };
   return made;
 }

@@ -24,6 +24,11 @@ namespace vmm::c {
 // rest.
 vmmshare_status Fail(const absl::Status& status, vmmshare_error** error);
 
+// Why a function of the program's failed: what it returned, and what it threw, if
+// that said.
+absl::Status WhyReturned(absl::string_view name, vmmshare_status status);
+absl::Status WhyThrown(absl::string_view name, absl::string_view what);
+
 // Runs `body`, which returns an absl::Status.
 template <typename Body>
 vmmshare_status Call(vmmshare_error** error, const Body& body) noexcept {
@@ -37,6 +42,25 @@ vmmshare_status Call(vmmshare_error** error, const Body& body) noexcept {
     return VMMSHARE_RESOURCE_EXHAUSTED;
   } catch (const std::exception& thrown) {
     return Fail(absl::InternalError(thrown.what()), error);
+  } catch (...) {
+    return Fail(absl::InternalError("something unknown was thrown"), error);
+  }
+}
+
+// Calls `function`, which calls a function of the program's, as "`fill`". Nothing
+// that this throws goes further: what is between here and the program's call is not
+// made for it. What glibc throws to end a thread may not be kept, and ends the
+// process, as it would where it came to Call().
+template <typename Function>
+absl::Status CallOwn(absl::string_view name, const Function& function) {
+  try {
+    const vmmshare_status status = function();
+    if (ABSL_PREDICT_TRUE(status == VMMSHARE_OK)) return absl::OkStatus();
+    return WhyReturned(name, status);
+  } catch (const std::exception& thrown) {
+    return WhyThrown(name, thrown.what());
+  } catch (...) {
+    return WhyThrown(name, "");
   }
 }
 
