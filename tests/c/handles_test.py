@@ -145,6 +145,25 @@ class Handles(unittest.TestCase):
         # Of a share one only asks; where a ring's home is taken a channel is looked at first.
         self.assertEqual(named, self.types - {"share", "ring_home"})
 
+    def test_a_handle_of_another_type_is_not_closed(self):
+        by_name = {each.name: each for each in self.functions}
+        ordinal = ctypes.c_int32(-1)
+        count = by_name["vmmshare_device_count"]
+        closed = 0
+        for name, function in by_name.items():
+            if not name.endswith("_close"):
+                continue
+            for other in self.driver, self.device:
+                if function.handle() == ("driver" if other is self.driver else "device"):
+                    continue
+                with self.subTest(name):
+                    function.call(other)
+                    self.assertEqual(by_name["vmmshare_device_ordinal"].call(self.device), 0)
+                    self.assertEqual(count.call(self.driver, ctypes.addressof(ordinal), None), OK)
+                    self.assertGreater(ordinal.value, 0)
+                    closed += 1
+        self.assertEqual(closed, 2 * len(self.types) - 2)
+
     def test_what_it_would_have_made_is_nothing_after_a_failure(self):
         outputs = 0
         for function in self.functions:

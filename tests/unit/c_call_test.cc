@@ -143,6 +143,34 @@ TEST(CHandle, WhyOneCannotBeUsedIsToldApart) {
   EXPECT_THAT(std::string(parents.message()), HasSubstr("forked child"));
 }
 
+struct Ring : Handle<HandleType::kRing> {
+  explicit Ring(int* count) : ended(count) {}
+  ~Ring() { ++*ended; }
+  int* const ended;
+};
+struct RingHome : Handle<HandleType::kRingHome> {};
+
+TEST(CHandle, OfAnotherTypeIsNotClosed) {
+  int ended = 0;
+  auto* const ring = new Ring(&ended);
+  Close(reinterpret_cast<RingHome*>(ring));
+  Close(static_cast<Ring*>(nullptr));
+  EXPECT_EQ(ended, 0);
+  EXPECT_EQ(Check(ring), absl::OkStatus());
+  Close(ring);
+  EXPECT_EQ(ended, 1);
+}
+
+TEST(CHandle, ThatWasClosedHasNoMarkAnyMore) {
+  int ended = 0;
+  alignas(Ring) unsigned char memory[sizeof(Ring)];
+  new (memory) Ring(&ended);
+  const volatile unsigned char* const mark = memory;
+  EXPECT_NE(mark[0] | mark[1] | mark[2] | mark[3], 0);
+  std::launder(reinterpret_cast<Ring*>(memory))->~Ring();
+  EXPECT_EQ(mark[0] | mark[1] | mark[2] | mark[3], 0);
+}
+
 struct Options {
   std::uint64_t struct_size = sizeof(Options);
   std::uint64_t first = 5;

@@ -13,7 +13,9 @@
 // success; after a failure it is the caller's to free.
 //
 // Handles are opaque pointers. Each is closed once, by its _close(), which
-// takes NULL too; using one after that is undefined, as it is for fclose().
+// takes NULL too, and does nothing with a handle of another type. Using one after
+// that is undefined, as it is for fclose(); closing it again, too, is an error of
+// the program's that may not be noticed, or may end another handle.
 // They may be closed in any order: what others still need stays until they are
 // closed as well. Memory that is given as an address is the caller's to keep.
 // NULL and a handle of another type are refused (VMMSHARE_INVALID_ARGUMENT),

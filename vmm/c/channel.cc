@@ -26,7 +26,9 @@ vmmshare_status vmmshare_channel_adopt(std::intptr_t socket,
   });
 }
 
-void vmmshare_channel_close(vmmshare_channel* channel) { delete channel; }
+void vmmshare_channel_close(vmmshare_channel* channel) {
+  vmm::c::Close(channel);
+}
 
 vmmshare_status vmmshare_channel_send_memory(
     vmmshare_channel* channel, const vmmshare_memory* const* memory,

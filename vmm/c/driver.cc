@@ -35,7 +35,7 @@ vmmshare_status vmmshare_driver_load(const char* path, vmmshare_driver** driver,
   });
 }
 
-void vmmshare_driver_close(vmmshare_driver* driver) { delete driver; }
+void vmmshare_driver_close(vmmshare_driver* driver) { vmm::c::Close(driver); }
 
 const char* vmmshare_driver_describe(const vmmshare_driver* driver) {
   return Check(driver).ok() ? driver->description.c_str() : "";
@@ -92,7 +92,7 @@ vmmshare_status vmmshare_device_open_uuid(const vmmshare_driver* driver,
   });
 }
 
-void vmmshare_device_close(vmmshare_device* device) { delete device; }
+void vmmshare_device_close(vmmshare_device* device) { vmm::c::Close(device); }
 
 std::int32_t vmmshare_device_ordinal(const vmmshare_device* device) {
   return Check(device).ok() ? device->device.ordinal() : -1;

@@ -80,7 +80,9 @@ vmmshare_status vmmshare_fence_pool_open(const vmmshare_device* device,
   });
 }
 
-void vmmshare_fence_pool_close(vmmshare_fence_pool* pool) { delete pool; }
+void vmmshare_fence_pool_close(vmmshare_fence_pool* pool) {
+  vmm::c::Close(pool);
+}
 
 vmmshare_status vmmshare_fence_pool_connection(const vmmshare_fence_pool* pool,
                                                vmmshare_error** error) {
@@ -163,7 +165,7 @@ vmmshare_status vmmshare_fence_open(
   });
 }
 
-void vmmshare_fence_close(vmmshare_fence* fence) { delete fence; }
+void vmmshare_fence_close(vmmshare_fence* fence) { vmm::c::Close(fence); }
 
 vmmshare_status vmmshare_fence_signal(vmmshare_fence* fence, void* stream,
                                       std::uint64_t value,

@@ -49,7 +49,9 @@ vmmshare_status vmmshare_fence_array_create_with_kernels(
                 error);
 }
 
-void vmmshare_fence_array_close(vmmshare_fence_array* array) { delete array; }
+void vmmshare_fence_array_close(vmmshare_fence_array* array) {
+  vmm::c::Close(array);
+}
 
 std::uint64_t vmmshare_fence_array_size(const vmmshare_fence_array* array) {
   return Check(array).ok() ? array->array->size() : 0;

@@ -63,7 +63,9 @@ vmmshare_status vmmshare_imported_pool_open(
   });
 }
 
-void vmmshare_imported_pool_close(vmmshare_imported_pool* pool) { delete pool; }
+void vmmshare_imported_pool_close(vmmshare_imported_pool* pool) {
+  vmm::c::Close(pool);
+}
 
 vmmshare_status vmmshare_imported_pool_connection(
     const vmmshare_imported_pool* pool, vmmshare_error** error) {
@@ -164,7 +166,7 @@ std::uint64_t vmmshare_block_size(const vmmshare_block* block) {
   return Check(block).ok() ? block->block.size() : 0;
 }
 
-void vmmshare_block_close(vmmshare_block* block) { delete block; }
+void vmmshare_block_close(vmmshare_block* block) { vmm::c::Close(block); }
 
 vmmshare_status vmmshare_block_close_after(vmmshare_block* block, void* stream,
                                            vmmshare_error** error) {

@@ -49,7 +49,7 @@ vmmshare_status vmmshare_keeper_connect(const char* address,
   });
 }
 
-void vmmshare_keeper_close(vmmshare_keeper* keeper) { delete keeper; }
+void vmmshare_keeper_close(vmmshare_keeper* keeper) { vmm::c::Close(keeper); }
 
 vmmshare_status vmmshare_keeper_put(vmmshare_keeper* keeper, const char* name,
                                     const vmmshare_memory* memory,

@@ -51,7 +51,7 @@ vmmshare_status vmmshare_memory_adopt(const vmmshare_driver* driver,
   return vmmshare_memory_adopt_as(driver, address, size, 0, memory, error);
 }
 
-void vmmshare_memory_close(vmmshare_memory* memory) { delete memory; }
+void vmmshare_memory_close(vmmshare_memory* memory) { vmm::c::Close(memory); }
 
 std::uint64_t vmmshare_memory_address(const vmmshare_memory* memory) {
   return Ask<std::uint64_t>(memory, 0, [](const auto& it) {

@@ -30,7 +30,7 @@ vmmshare_status vmmshare_pool_create(const vmmshare_device* device,
   });
 }
 
-void vmmshare_pool_close(vmmshare_pool* pool) { delete pool; }
+void vmmshare_pool_close(vmmshare_pool* pool) { vmm::c::Close(pool); }
 
 vmmshare_status vmmshare_pool_allocate(vmmshare_pool* pool, std::uint64_t size,
                                        std::uint64_t alignment, void* stream,

@@ -141,7 +141,9 @@ vmmshare_status vmmshare_fetch(const vmmshare_driver* driver, const char* text,
   });
 }
 
-void vmmshare_fetched_close(vmmshare_fetched* fetched) { delete fetched; }
+void vmmshare_fetched_close(vmmshare_fetched* fetched) {
+  vmm::c::Close(fetched);
+}
 
 std::uint32_t vmmshare_fetched_chunks(const vmmshare_fetched* fetched) {
   return Check(fetched).ok() ? static_cast<std::uint32_t>(fetched->taken.size())

@@ -114,7 +114,7 @@ vmmshare_status vmmshare_region_create(const vmmshare_device* device,
   });
 }
 
-void vmmshare_region_close(vmmshare_region* region) { delete region; }
+void vmmshare_region_close(vmmshare_region* region) { vmm::c::Close(region); }
 
 vmmshare_status vmmshare_region_allocate(vmmshare_region* region,
                                          std::uint64_t size,

@@ -153,7 +153,7 @@ vmmshare_status vmmshare_restorable_open(const vmmshare_driver* driver,
 }
 
 void vmmshare_restorable_close(vmmshare_restorable* restorable) {
-  delete restorable;
+  vmm::c::Close(restorable);
 }
 
 std::uint64_t vmmshare_restorable_address(

@@ -68,7 +68,7 @@ vmmshare_status vmmshare_ring_home_create(const vmmshare_device* device,
   });
 }
 
-void vmmshare_ring_home_close(vmmshare_ring_home* home) { delete home; }
+void vmmshare_ring_home_close(vmmshare_ring_home* home) { vmm::c::Close(home); }
 
 vmmshare_status vmmshare_ring_open_writer(
     vmmshare_ring_home* home, vmmshare_channel* channel, std::uint32_t buffers,
@@ -116,7 +116,7 @@ vmmshare_status vmmshare_ring_open_reader(const vmmshare_device* device,
   });
 }
 
-void vmmshare_ring_close(vmmshare_ring* ring) { delete ring; }
+void vmmshare_ring_close(vmmshare_ring* ring) { vmm::c::Close(ring); }
 
 vmmshare_status vmmshare_ring_acquire(vmmshare_ring* ring, void* stream,
                                       std::int64_t timeout_ns,

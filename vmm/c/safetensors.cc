@@ -32,7 +32,9 @@ vmmshare_status vmmshare_safetensors_open(const char* path,
   });
 }
 
-void vmmshare_safetensors_close(vmmshare_safetensors* header) { delete header; }
+void vmmshare_safetensors_close(vmmshare_safetensors* header) {
+  vmm::c::Close(header);
+}
 
 std::uint64_t vmmshare_safetensors_count(const vmmshare_safetensors* header) {
   return Check(header).ok() ? header->header.tensors.size() : 0;

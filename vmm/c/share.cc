@@ -57,7 +57,7 @@ vmmshare_status vmmshare_server_start(const vmmshare_server_options* options,
   });
 }
 
-void vmmshare_server_close(vmmshare_server* server) { delete server; }
+void vmmshare_server_close(vmmshare_server* server) { vmm::c::Close(server); }
 
 vmmshare_status vmmshare_server_share_memory(vmmshare_server* server,
                                              const vmmshare_memory* memory,
@@ -91,7 +91,7 @@ vmmshare_status vmmshare_server_share_pool(vmmshare_server* server,
   });
 }
 
-void vmmshare_share_close(vmmshare_share* share) { delete share; }
+void vmmshare_share_close(vmmshare_share* share) { vmm::c::Close(share); }
 
 const char* vmmshare_share_text(const vmmshare_share* share) {
   if (!Check(share).ok()) return "";

@@ -141,7 +141,7 @@ vmmshare_status vmmshare_symmetric_create(
 }
 
 void vmmshare_symmetric_close(vmmshare_symmetric* symmetric) {
-  delete symmetric;
+  vmm::c::Close(symmetric);
 }
 
 std::uint64_t vmmshare_symmetric_address(const vmmshare_symmetric* symmetric,

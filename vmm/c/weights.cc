@@ -86,7 +86,7 @@ vmmshare_status vmmshare_weights_layout_create(const char* fingerprint,
 }
 
 void vmmshare_weights_layout_close(vmmshare_weights_layout* layout) {
-  delete layout;
+  vmm::c::Close(layout);
 }
 
 vmmshare_status vmmshare_weights_layout_note(vmmshare_weights_layout* layout,
@@ -187,7 +187,7 @@ vmmshare_status vmmshare_weights_begin(const vmmshare_driver* driver,
 }
 
 void vmmshare_weights_writer_close(vmmshare_weights_writer* writer) {
-  delete writer;
+  vmm::c::Close(writer);
 }
 
 vmmshare_status vmmshare_weights_write(vmmshare_weights_writer* writer,
@@ -347,7 +347,9 @@ vmmshare_status vmmshare_weights_open(const vmmshare_driver* driver,
   });
 }
 
-void vmmshare_weights_close(vmmshare_weights* weights) { delete weights; }
+void vmmshare_weights_close(vmmshare_weights* weights) {
+  vmm::c::Close(weights);
+}
 
 std::uint64_t vmmshare_weights_count(const vmmshare_weights* weights) {
   return Check(weights).ok() ? weights->set.manifest().tensors.size() : 0;

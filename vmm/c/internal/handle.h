@@ -54,13 +54,15 @@ class Handle {
 
  protected:
   Handle() : forks_(platform::ForksSoFar()) {}
-  ~Handle() = default;
+  // What was closed is most often told from a handle until its memory is used
+  // again. A store to what goes away would be left out by the compiler.
+  ~Handle() { *const_cast<volatile std::uint32_t*>(&mark_) = 0; }
 
  private:
   // "vmm" and the type: not what other memory begins with by accident.
   static constexpr std::uint32_t kMark =
       0x766d6d00 | static_cast<std::uint32_t>(type);
-  const std::uint32_t mark_ = kMark;
+  std::uint32_t mark_ = kMark;
   const std::uint64_t forks_;
 };
 
@@ -76,6 +78,14 @@ absl::Status Check(const T* handle) {
   }
   return WhyNoHandle(T::kType, handle == nullptr,
                      handle != nullptr && handle->is_sound());
+}
+
+// What each _close() does: destroys a handle, its parent's too in a forked child.
+// Nothing with NULL, nor with a handle of another type, of which this would destroy
+// what is not there.
+template <typename T>
+void Close(T* handle) noexcept {
+  if (handle != nullptr && handle->is_sound()) delete handle;
 }
 
 }  // namespace vmm::c
