@@ -30,6 +30,13 @@ class Symbols(unittest.TestCase):
         self.assertEqual(exported(), declared())
         self.assertGreater(len(declared()), 80)
 
+    def test_what_it_calls_of_itself_is_its_own(self):
+        # A name here would be looked up in the whole process, where another copy may have it.
+        relocations = subprocess.run(["readelf", "-r", "-W", LIBRARY], check=True,
+                                     capture_output=True, text=True).stdout
+        self.assertTrue(re.search(r"\bdlopen\b", relocations), "no name of another library's")
+        self.assertEqual(re.findall(r"\bvmmshare_\w+", relocations), [])
+
     def test_its_soname_has_the_number_of_the_interface(self):
         dynamic = subprocess.run(["readelf", "-d", LIBRARY], check=True, capture_output=True,
                                  text=True).stdout
