@@ -274,6 +274,12 @@ fetch_clang_tidy() {
   PATH=$PWD/$target/clang_tidy/data/bin:$PATH
 }
 
+# Whether the loader knows a driver's library.
+loader_knows_driver() {
+  # Not through a pipe: grep ends before ldconfig has said all, which pipefail takes for a failure.
+  grep -q 'libcuda\.so\.1 ' <<<"$(PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null)"
+}
+
 # Says nothing and succeeds when an NVIDIA driver with a device is here;
 # otherwise prints what is not here.
 why_no_gpu() {
@@ -286,7 +292,7 @@ why_no_gpu() {
   for folder in "${folders[@]}" /usr/lib/wsl/lib; do
     [ -n "$folder" ] && [ -e "$folder/libcuda.so.1" ] && return 0
   done
-  if ! PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+  if ! loader_knows_driver; then
     echo "no NVIDIA driver here: the loader knows no libcuda.so.1"
     return 1
   fi

@@ -141,6 +141,8 @@ SPOILT = [
      {"CMakePresets.json": '{"cacheVariables": {"VMMSHARE_WARNINGS_AS_ERRORS": "ON"}}\n'},
      "CMakePresets.json:1"),
     ("PresetsTolerateWarnings", {".ci/run": "step ./dev test\n"}, "--werror"),
+    ("PipesAreReadToTheirEnd", {"dev": "if ldconfig -p | grep -q 'libcuda'; then\nfi\n"}, "dev:1: grep -q"),
+    ("PipesAreReadToTheirEnd", {".dev/a.sh": "a ||\n  b |\n  grep -E -iq c\n"}, ".dev/a.sh:3: grep -q"),
     ("ErrorTables",
      {"vmm/a.cc": "//   NOT_FOUND  gone (checked first) INTERNAL  else\n"}, "two rows"),
     ("ErrorTables",

@@ -228,6 +228,21 @@ def presets_tolerate_warnings(tree):
         yield ".ci/run: no step builds with --werror"
 
 
+QUIET_GREP = re.compile(r"(?<!\|)\|\s*(?:[a-z]*grep)\s+(?:-\S+\s+)*(?:-[a-zA-Z]*q|--quiet|--silent)")
+
+
+def pipes_are_read_to_their_end(tree):
+    """`grep -q` at a pipe's end leaves at the first match; who writes on is ended by SIGPIPE, and pipefail, which
+    the scripts have, takes that for a failure: by chance, as soon as the text is long."""
+    for name in tree.files:
+        if not name.endswith(".sh") and name not in ("dev", ".ci/run", "tests/package/run"):
+            continue
+        text = re.sub(r"^[ \t]*#.*|\\$", "", tree.text(name), flags=re.M)
+        for found in QUIET_GREP.finditer(text):
+            line = text.count("\n", 0, found.end()) + 1
+            yield f"{name}:{line}: grep -q leaves the pipe before its end; write grep -q PATTERN <<<\"$(COMMAND)\""
+
+
 CODES = ("OK|CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS"
          "|PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE"
          "|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS|UNAUTHENTICATED")
@@ -304,8 +319,7 @@ RULES = {
     "WaitsAreOnConditionVariables": waits_are_on_condition_variables,
     "WaitsGoByASteadyClock": waits_go_by_a_steady_clock,
     "PresetsTolerateWarnings": presets_tolerate_warnings,
-
-
+    "PipesAreReadToTheirEnd": pipes_are_read_to_their_end,
     "ErrorTables": error_tables,
     "InstalledHeadersAreClosed": installed_headers_are_closed,
     "TheHouseIsSmall": the_house_is_small,

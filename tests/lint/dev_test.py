@@ -63,5 +63,42 @@ class InstallMissing(unittest.TestCase):
         self.assertIn("install -y --no-install-recommends cmake lld", (self.folder / "log").read_text())
 
 
+# A loader with a driver's library, who then says more than a pipe takes.
+LDCONFIG = """#!/bin/sh
+echo '	libcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1'
+head -c 200000 /dev/zero | tr '\\0' x
+"""
+KNOWS_DRIVER = """
+set -euo pipefail
+source "$MACHINE"
+loader_knows_driver
+"""
+
+
+@unittest.skipUnless(shutil.which("bash"), "bash, in which ./dev is written, is not here")
+class LoaderKnowsDriver(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vmmshare-dev-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def ask(self, ldconfig):
+        path = self.folder / "ldconfig"
+        path.write_text(ldconfig)
+        path.chmod(0o755)
+        return subprocess.run(
+            ["bash", "-c", KNOWS_DRIVER], cwd=self.folder, text=True, timeout=60, capture_output=True, check=False,
+            env={**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "MACHINE": str(ROOT / ".dev/machine.sh")})
+
+    def test_whatever_else_the_loader_says(self):
+        done = self.ask(LDCONFIG)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_loader_that_has_another_library_or_fails_knows_none(self):
+        for ldconfig in ("#!/bin/sh\necho '	libcuda.so (libc6) => /libcuda.so'\n", "#!/bin/sh\nexit 1\n"):
+            done = self.ask(ldconfig)
+            self.assertEqual(done.returncode, 1, done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -50,7 +50,8 @@ install_ours() {
   for package in ./*.deb; do
     name=$(dpkg-deb -f "$package" Package)
     [ -z "$(dpkg --verify "$name" 2>&1)" ] || fail "dpkg --verify $name"
-    dpkg -L "$name" | grep -q "^/usr/share/doc/$name/copyright$" || fail "$name has no copyright file"
+    # Not through a pipe here and below: grep ends before dpkg has said all, which pipefail takes for a failure.
+    grep -q "^/usr/share/doc/$name/copyright$" <<<"$(dpkg -L "$name")" || fail "$name has no copyright file"
     for holder in 'Niels Lohmann' 'Wenzel Jakob' 'The Abseil Authors' 'Thibaut Goetghebuer-Planchon'; do
       grep -q "$holder" "/usr/share/doc/$name/copyright" || fail "the copyright file of $name lacks $holder"
     done

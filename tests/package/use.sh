@@ -30,13 +30,13 @@ use_without_more() {
   wait $keeper || fail "the keeper ended with $?"
 
   driver=$(python3 -c 'import vmmshare.testing; print(vmmshare.testing.host_driver())')
-  dpkg -S "$(realpath "$driver")" | grep -q '^libvmmshare-hostdriver' || fail "$driver is in no package"
+  grep -q '^libvmmshare-hostdriver' <<<"$(dpkg -S "$(realpath "$driver")")" || fail "$driver is in no package"
   # PyTorch opens this by its path: the library that the module has open already.
   library=$(python3 -c 'import ctypes, pathlib, vmmshare
 path = pathlib.Path(vmmshare.__file__).resolve().parent / "lib" / "libvmmshare.so.1"
 ctypes.CDLL(str(path)).vmmshare_torch_alloc
 print(path)' 2>log) || fail "vmmshare.torch.use_pool() finds no allocator for PyTorch: $(cat log)"
-  dpkg -S "$(realpath "$library")" | grep -q '^libvmmshare1' || fail "$library is in no package"
+  grep -q '^libvmmshare1' <<<"$(dpkg -S "$(realpath "$library")")" || fail "$library is in no package"
   [ "$(python3 -c 'import vmmshare; print(vmmshare.__version__)')" = "$version" ] ||
     fail "vmmshare.__version__ is not $version"
   programs=("python3 hello.py")
