@@ -454,6 +454,30 @@ class NotesTest(DoctorTest):
             self.assertIn("NVIDIA_DRA_LOCAL_IPC_DIR", note["remedy"])
         self.assertNotIn("socket-folder", self.machine.run("--json").notes())
 
+    def expect_no_socket_in(self, folder, *says, **how):
+        env = {"NVIDIA_DRA_LOCAL_IPC_DIR": str(folder)}
+        result = self.machine.run("--json", env=env, **how)
+        self.assertEqual(result.status, 0, result.err)
+        self.assertIsNone(result.json["limits"]["socket_folder"])
+        note, = [n for n in result.json["notes"] if n["id"] == "socket-folder"]
+        for text in (str(folder), *says):
+            self.assertIn(text, note["text"])
+        self.assertIn("Who only opens may have it read-only", note["remedy"])
+
+    def test_a_folder_in_which_no_socket_can_be_made(self):
+        folder = self.machine.root / ("long" * 25)
+        folder.mkdir(mode=0o700)
+        self.expect_no_socket_in(folder, "use a directory with a shorter path")
+        folder = self.machine.root / "mine"
+        folder.mkdir(mode=0o500)
+        self.expect_no_socket_in(folder, "bind(", "This user may not make files in the directory",
+                                 preexec=without_override)
+        folder.chmod(0o700)
+        result = self.machine.run("--json", env={"NVIDIA_DRA_LOCAL_IPC_DIR": str(folder)})
+        self.assertEqual(result.json["limits"]["socket_folder"], str(folder))
+        self.assertNotIn("socket-folder", result.notes())
+        self.assertEqual(os.listdir(folder), [])  # What was tried is gone.
+
     def test_wsl2(self):
         self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
         result = self.machine.run("--json")

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fabric/driver_fabric.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/imex.h"
 #include "platform/os/machine.h"
@@ -200,6 +201,15 @@ std::optional<std::string> Variable(const char* name) {
   return value;
 }
 
+// Where this process would make its sockets, once one could be made there: it
+// is let go of at once.
+absl::StatusOr<std::string> ExamineSocketFolder() {
+  ASSIGN_OR_RETURN(const std::string folder,
+                   platform::DefaultChannelDirectory());
+  RETURN_IF_ERROR(platform::Listener::Bind({.directory = folder}, {}).status());
+  return folder;
+}
+
 LimitsReport ExamineLimits(const std::string& root) {
   LimitsReport limits{
       platform::GetDescriptorLimits(),
@@ -211,7 +221,7 @@ LimitsReport ExamineLimits(const std::string& root) {
       platform::LookForMps(root),
       platform::LookForNvidiaModules(root),
       platform::Process::Open(platform::CurrentProcessId()).status(),
-      platform::DefaultChannelDirectory(),
+      ExamineSocketFolder(),
       platform::ThisMachine().status(),
       Variable("CUDA_VISIBLE_DEVICES"),
       Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
@@ -282,7 +292,8 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
          absl::StrCat("no socket can be made where peers look for it: ",
                       limits.socket_folder.status().message()),
          "Set NVIDIA_DRA_LOCAL_IPC_DIR to a folder that both sides have in "
-         "common (docs/containers.md)."});
+         "common (docs/containers.md). Who only opens may have it "
+         "read-only."});
   }
   if (!limits.boot_id.ok()) {
     notes->push_back({"no-boot-id",

@@ -75,6 +75,7 @@ struct LimitsReport {
   // Whether a reference to a process can be had (pidfd).
   absl::Status process_reference;
   // Where sockets go when no folder is named; made where it is this user's own.
+  // One was made in it.
   absl::StatusOr<std::string> socket_folder;
   absl::Status boot_id;
   std::optional<std::string> visible_devices;  // CUDA_VISIBLE_DEVICES.
