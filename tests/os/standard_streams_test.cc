@@ -1,10 +1,14 @@
 // A program that was started with its standard streams closed: what it prints
 // goes nowhere, and not into shared memory or a protocol's socket.
+#include "platform/os/standard_streams.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +17,6 @@
 #include "platform/ipc/channel.h"
 #include "platform/ipc/shared_memory.h"
 #include "platform/os/descriptor_posix.h"
-#include "platform/os/standard_error.h"
 #include "platform/os/termination.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
@@ -67,7 +70,7 @@ TEST(StandardStreamsTest, NoDescriptorOfOursTakesTheirPlace) {
 // What it returns says what went wrong.
 int WithNothingToHoldThem(const std::vector<std::string>&) {
   for (int fd = 0; fd <= 2; ++fd) ::close(fd);
-  if (WriteErrorWithoutWaiting("to nobody")) return 1;
+  if (WriteWithoutWaiting(stderr, "to nobody") != Written::kFailed) return 1;
   rlimit before{};
   Check(::getrlimit(RLIMIT_NOFILE, &before) == 0, "getrlimit() failed");
   const rlimit none{0, before.rlim_max};
@@ -82,7 +85,8 @@ int WithNothingToHoldThem(const std::vector<std::string>&) {
     if (::fcntl(fd, F_GETFD) < 0) return 5;
   }
   // They are there, and are no use: each is open in the other direction.
-  return WriteErrorWithoutWaiting("to nobody") ? 6 : 0;
+  const Written nowhere = WriteWithoutWaiting(stderr, "to nobody");
+  return nowhere == Written::kFailed ? 0 : 6;
 }
 const bool kWithNothing = RegisterChild("nothing_left", &WithNothingToHoldThem);
 
@@ -90,22 +94,35 @@ TEST(StandardStreamsTest, WhereNothingCanHoldThemTheErrorSaysSo) {
   EXPECT_EQ(Child::Start("nothing_left", {}).Wait(), 0);
 }
 
-// Its standard error is a pipe that nobody reads.
-int NobodyReadsErrors(const std::vector<std::string>&) {
-  const Pipe pipe = MakePipe();
-  if (::dup2(RawFd(pipe.write_end), STDERR_FILENO) < 0) return 1;
-  if (!WriteErrorWithoutWaiting("there is room")) return 2;
+// Its standard output or error is a pipe that nobody reads, and then one whose
+// reader is gone. args: "stdout" or "stderr". What it returns says what went
+// wrong.
+int NobodyReads(const std::vector<std::string>& args) {
+  std::FILE* const stream = args[0] == "stdout" ? stdout : stderr;
+  const int fd = ::fileno(stream);
+  if (::signal(SIGPIPE, SIG_IGN) == SIG_ERR) return 1;
+  Pipe pipe = MakePipe();
+  if (::dup2(RawFd(pipe.write_end), fd) < 0) return 1;
+  if (WriteWithoutWaiting(stream, "there is room") != Written::kWhole) return 2;
   const std::string much(4096, 'x');
-  while (::write(STDERR_FILENO, much.data(), much.size()) > 0) {
+  while (::write(fd, much.data(), much.size()) > 0) {
   }
   // Its other users may have it wait.
-  if (::fcntl(STDERR_FILENO, F_SETFL, 0) != 0) return 3;
-  return WriteErrorWithoutWaiting("no room") ? 4 : 0;
+  if (::fcntl(fd, F_SETFL, 0) != 0) return 3;
+  if (WriteWithoutWaiting(stream, "no room") != Written::kNotYet) return 4;
+  std::string read(4096, '\0');
+  if (::read(RawFd(pipe.read_end), read.data(), read.size()) != 4096) return 5;
+  if (read.substr(0, 14) != "there is roomx") return 6;
+  if (WriteWithoutWaiting(stream, much) != Written::kWhole) return 7;
+  pipe.read_end = OsHandle();
+  const Written gone = WriteWithoutWaiting(stream, "to nobody");
+  return gone == Written::kFailed ? 0 : 8;
 }
-const bool kNobodyReads = RegisterChild("nobody_reads", &NobodyReadsErrors);
+const bool kNobodyReads = RegisterChild("nobody_reads", &NobodyReads);
 
-TEST(StandardStreamsTest, AnErrorThatNobodyReadsHoldsUpNobody) {
-  EXPECT_EQ(Child::Start("nobody_reads", {}).Wait(), 0);
+TEST(StandardStreamsTest, WhatNobodyReadsHoldsUpNobody) {
+  EXPECT_EQ(Child::Start("nobody_reads", {"stderr"}).Wait(), 0);
+  EXPECT_EQ(Child::Start("nobody_reads", {"stdout"}).Wait(), 0);
 }
 
 TEST(StandardStreamsTest, AnErrorIsAnError) {

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 TOOL = sys.argv[1]
@@ -99,6 +100,82 @@ class Keep(KeepTest):
             said = (os.read(reader, 1 << 16).decode()
                     if select.select([reader], [], [], 0)[0] else "")
             self.assertEqual(status, 0, said)
+
+    def filled_pipe(self):
+        """The ends of a pipe, (reader, writer), that takes no more."""
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 8192)
+        os.set_blocking(writer, False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        os.set_blocking(writer, True)
+        return reader, writer
+
+    def await_service(self, keeper):
+        """Until it listens, which it does before it says so."""
+        deadline = time.monotonic() + 30
+        while self.run_tool("--list", "--address", self.address).returncode != 0:
+            self.assertIsNone(keeper.poll())
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+    def start_with(self, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options):
+        """What it prints goes elsewhere than to pipes of our own."""
+        keeper = subprocess.Popen([TOOL, "keep", "--address=" + self.address], env=self.env,
+                                  text=True, stdout=stdout, stderr=stderr, **options)
+        self.addCleanup(keeper.wait, 30)
+        self.addCleanup(keeper.kill)
+        return keeper
+
+    def test_it_serves_and_ends_though_nobody_reads_its_address(self):
+        _, writer = self.filled_pipe()
+        keeper = self.start_with(stdout=writer)
+        os.close(writer)
+        self.await_service(keeper)
+        keeper.terminate()
+        self.assertEqual(keeper.wait(30), 0)
+        self.assertFalse(os.path.exists(self.address))
+
+    def test_a_slow_reader_is_told_the_address_whole(self):
+        reader, writer = self.filled_pipe()
+        keeper = self.start_with(stdout=writer)
+        os.close(writer)
+        self.await_service(keeper)
+        said = b""
+        while not said.endswith(b"\n") and select.select([reader], [], [], 30)[0]:
+            said += os.read(reader, 1 << 16)
+        self.assertEqual(said.lstrip(b"x").decode(), self.address + "\n")
+        keeper.terminate()
+        self.assertEqual(keeper.wait(30), 0)
+
+    def test_where_its_address_cannot_be_printed_its_log_says_so(self):
+        with open("/dev/full", "wb") as full:
+            keeper = self.start_with(stdout=full, stderr=subprocess.PIPE)
+        self.addCleanup(keeper.stderr.close)
+        # Whatever it says before, and should it never say that it is killed.
+        killer = threading.Timer(30, keeper.kill)
+        killer.start()
+        self.addCleanup(killer.cancel)
+        for line in keeper.stderr:
+            if f"it serves at {self.address}, which standard output was not told" in line:
+                break
+        else:
+            self.fail("it did not say that its address could not be printed")
+        keeper.terminate()
+        self.assertEqual(keeper.wait(30), 0)
+
+    def test_a_keeper_that_fails_ends_though_nobody_reads_why(self):
+        first = self.start("--address=" + self.address)
+        first.stdout.readline()
+        _, writer = self.filled_pipe()
+        # Held from the start: before it does that itself a request ends it at once.
+        second = self.start_with(stderr=writer, preexec_fn=lambda: signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGTERM}))
+        os.close(writer)
+        second.terminate()
+        self.assertEqual(second.wait(30), 1)
 
     def test_it_prints_its_address_serves_and_ends_cleanly(self):
         for ended_by in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

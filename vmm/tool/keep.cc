@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "platform/base/mutex.h"
 #include "platform/os/service_manager.h"
-#include "platform/os/standard_error.h"
+#include "platform/os/standard_streams.h"
 #include "platform/os/termination.h"
 #include "vmm/keeper/internal/server.h"
 #include "vmm/tool/command_line.h"
@@ -38,16 +38,52 @@ class Log {
 
  private:
   static bool Write(absl::string_view line) {
-    return platform::WriteErrorWithoutWaiting(
-        absl::StrCat("vmmshare keep: ", line, "\n"));
+    return platform::WriteWithoutWaiting(
+               stderr, absl::StrCat("vmmshare keep: ", line, "\n")) ==
+           platform::Written::kWhole;
   }
 
   platform::Mutex mutex_;
   std::uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+std::string ErrorLine(const absl::Status& status) {
+  return absl::StrCat("vmmshare: error: ", status.message(), "\n");
+}
+
 int Fail(const absl::Status& status) {
-  Say(stderr, absl::StrCat("vmmshare: error: ", status.message(), "\n"));
+  Say(stderr, ErrorLine(status));
+  return kExitNotUsable;
+}
+
+// Says it to a reader who may be slow. CANCELLED once this process was asked to
+// end meanwhile; DEADLINE_EXCEEDED when nobody reads, UNAVAILABLE when it cannot
+// be written. REQUIRES: platform::HoldTermination(), after which a write that
+// waits could not be ended.
+absl::Status SayUnlessEnded(std::FILE* to, absl::string_view text) {
+  const Deadline deadline = Deadline::In(kPatience);
+  for (;;) {
+    switch (platform::WriteWithoutWaiting(to, text)) {
+      case platform::Written::kWhole:
+        return absl::OkStatus();
+      case platform::Written::kFailed:
+        return absl::UnavailableError("it cannot be written to");
+      case platform::Written::kNotYet:
+        break;
+    }
+    if (deadline.Passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "nobody has read it for ", absl::FormatDuration(kPatience)));
+    }
+    if (platform::WaitForTermination(Deadline::In(absl::Milliseconds(50)))
+            .ok()) {
+      return absl::CancelledError("this process was asked to end");
+    }
+  }
+}
+
+int FailUnlessEnded(const absl::Status& status) {
+  SayUnlessEnded(stderr, ErrorLine(status)).IgnoreError();  // Told to whom?
   return kExitNotUsable;
 }
 
@@ -64,11 +100,18 @@ int Serve(const KeepOptions& options) {
            .max_sessions = options.max_connections,
            .log = [&log](const std::string& line) { log.Add(line); }},
           platform::ServiceManager::Find(), std::move(stored));
-  if (!server.ok()) return Fail(server.status());
+  if (!server.ok()) return FailUnlessEnded(server.status());
   if (!(*server)->restart_note().empty()) log.Add((*server)->restart_note());
-  Say(stdout, absl::StrCat((*server)->address(), "\n"));
+  absl::Status said =
+      SayUnlessEnded(stdout, absl::StrCat((*server)->address(), "\n"));
+  if (absl::IsCancelled(said)) return kExitGood;
+  if (!said.ok()) {
+    log.Add(
+        absl::StrCat("it serves at ", (*server)->address(),
+                     ", which standard output was not told: ", said.message()));
+  }
   absl::Status asked = platform::WaitForTermination(absl::InfiniteFuture());
-  return asked.ok() ? kExitGood : Fail(asked);
+  return asked.ok() ? kExitGood : FailUnlessEnded(asked);
 }
 
 absl::Status Ask(const KeepOptions& options) {
