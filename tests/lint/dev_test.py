@@ -100,5 +100,66 @@ class LoaderKnowsDriver(unittest.TestCase):
             self.assertEqual(done.returncode, 1, done.stderr)
 
 
+# `vmmshare keep --address=ADDRESS` with a part of the line first, and engines that say where they were sent.
+KEEPER = """#!/bin/sh
+address=${2#--address=}
+printf %s "${address%r}"
+sleep 0.3
+echo r
+echo 'vmmshare keep: a note' >&2
+touch "${address%/*}/serves"
+exec sleep 60
+"""
+FAILING_KEEPER = """#!/bin/sh
+echo "vmmshare: error: $2: too few descriptors" >&2
+exit 1
+"""
+ENGINES = """#!/bin/sh
+address=${1#--address=}
+[ -e "${address%/*}/serves" ] || echo "nobody serves there yet"
+echo "engines with $2"
+"""
+
+
+@unittest.skipUnless(shutil.which("bash"), "bash, in which ./dev is written, is not here")
+class Dev(unittest.TestCase):
+    """./dev itself, with stand-ins for what it builds and runs."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="vmmshare-dev-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        shutil.copy(ROOT / "dev", self.folder)
+        shutil.copytree(ROOT / ".dev", self.folder / ".dev")
+
+    def put(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run_dev(self, *words, **env):
+        return subprocess.run(
+            ["bash", str(self.folder / "dev"), *words], cwd=self.folder, text=True, timeout=60, capture_output=True,
+            stdin=subprocess.DEVNULL, env={**os.environ, **env}, check=False)
+
+    def demo_weights(self, keeper):
+        self.put("build/dev/vmm/tool/vmmshare", keeper)
+        self.put("build/dev/docs/examples/engines", ENGINES)
+        return self.run_dev("demo", "weights", "--prebuilt", "--driver=host")
+
+    def test_the_demonstration_of_weights_waits_for_its_keeper(self):
+        done = self.demo_weights(KEEPER)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("engines with --driver=host", done.stdout)
+        self.assertNotIn("nobody serves there yet", done.stdout)
+
+    def test_and_says_why_that_does_not_serve(self):
+        done = self.demo_weights(FAILING_KEEPER)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("too few descriptors", done.stderr)
+        self.assertNotIn("engines with", done.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()
