@@ -7,7 +7,8 @@
 // `main` allocates integers, sets each to 1 and writes a ticket file. `memory`
 // opens the ticket and writes 8 into each. `rtc` opens it and launches a
 // kernel, compiled by the driver at run time, that adds 3 to each. After every
-// visit `main` shows the values: 8, then 11. It ends after `rtc`.
+// visit `main` shows the values: 8, then 11. It ends after `rtc`. A file that
+// is there when it starts it removes first.
 //
 //   --driver=host        without a GPU; there the kernel is skipped
 //   --size=1K            bytes, of `main` (1K)
@@ -107,6 +108,20 @@ absl::Status WriteTicketFile(const std::string& path, const TicketFile& file) {
   if (error) {
     return absl::UnavailableError(absl::StrCat(
         "cannot rename ", unfinished, " to ", path, ": ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+// Removes what a `main` that was killed has left behind: who waits for a file
+// would open the ticket of one that is gone.
+absl::Status RemoveOldTicketFile(const std::string& path) {
+  std::error_code error;
+  // A folder is left alone, even an empty one; writing says what it is.
+  if (std::filesystem::is_directory(path, error)) return absl::OkStatus();
+  std::filesystem::remove(path, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot remove the old ", path, ": ", error.message()));
   }
   return absl::OkStatus();
 }
@@ -283,6 +298,11 @@ absl::Status Run(int argc, char** argv) {
       (words[0] != "main" && words[0] != "memory" && words[0] != "rtc")) {
     return absl::InvalidArgumentError(
         "usage: file_ticket main|memory|rtc FILE [--driver=host]");
+  }
+  // Before all else, which takes time and may fail.
+  if (words[0] == "main") {
+    absl::Status removed = RemoveOldTicketFile(words[1]);
+    if (!removed.ok()) return removed;
   }
   const absl::Time deadline = examples::Deadline();
   absl::StatusOr<Driver> driver = examples::LoadDriver();

@@ -10,7 +10,7 @@ PLACE = "docs/examples/containers"
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "FROM", "LABEL", "RUN", "USER",
                 "WORKDIR"}
 SERVICE = {"build", "cap_drop", "command", "depends_on", "deploy", "environment", "healthcheck",
-           "image", "read_only", "user", "volumes"}
+           "image", "init", "read_only", "user", "volumes"}
 POD = {"containers", "initContainers", "resourceClaims", "restartPolicy", "securityContext",
        "volumes"}
 CONTAINER = {"command", "env", "image", "name", "resources", "securityContext", "volumeMounts"}
@@ -116,6 +116,8 @@ def compose(data, image, exists):
                 yield f"{name}: there is no volume {source}"
             if target != folder or volume.count(":") > 1:
                 yield f"{name}: {volume} must be {folder}, and writable"
+        if service.get("init") is not True:
+            yield f"{name}: has no init, so that its program ignores SIGTERM and is killed"
         if service["user"] != user_of(image):
             yield f"{name}: its user is {service['user']}, the image's {user_of(image)}"
         for other, how in service.get("depends_on", {}).items():

@@ -36,6 +36,7 @@ SPOILT = {
         ("LOCAL_IPC_DIR: /run/share", "LOCAL_IPC_DIR: /run/other", "is not the image's"),
         ('user: "1000:1000"', 'user: "1001:1001"', "its user is 1001"),
         ('device_ids: ["1"]', 'device_ids: ["0"]', "sees the owner's GPU"),
+        ("    init: true", "    init: false", "ignores SIGTERM"),
         ("dockerfile: docs", "dockerfile: doc", "is built of"),
         ("context: ../../..", "context: ../..", "is built of"),
         ("    healthcheck:", "    healthchecks:", "no healthcheck"),

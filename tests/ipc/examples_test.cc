@@ -367,6 +367,17 @@ TEST_F(FileTicket, MainGivesUpAtItsDeadlineAndTakesTheFileAlong) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
+// As after a kill: who waits for the file must not find the old one.
+TEST_F(FileTicket, MainRemovesAnOldFileBeforeAnythingElse) {
+  std::ofstream(path_) << "an old ticket\nan old address\n";
+  ASSERT_TRUE(std::filesystem::exists(path_));
+  const Result result =
+      RunExample("file_ticket", {"main", path_, DriverFlag(), "--device=9999"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.output, HasSubstr("9999"));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
 TEST_F(FileTicket, MainRefusesLessThanOneKibibyte) {
   Program main = StartMain("1020");
   EXPECT_EQ(main.Wait(), 1);
