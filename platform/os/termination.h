@@ -1,6 +1,8 @@
-// Being asked to end: SIGTERM, SIGINT, and SIGHUP unless it is ignored (nohup);
-// on Windows Ctrl-C, Ctrl-Break and the closing of the console, after which
-// Windows grants some seconds. For programs that must put things in order first.
+// Being asked to end: SIGTERM, and SIGINT and SIGHUP unless they are ignored (by
+// a script, which has SIGINT ignored for what it starts in the background, and
+// by nohup); on Windows Ctrl-C, Ctrl-Break and the closing of the console, after
+// which Windows grants some seconds. For programs that must put things in order
+// first.
 #ifndef VMMSHARE_PLATFORM_OS_TERMINATION_H_
 #define VMMSHARE_PLATFORM_OS_TERMINATION_H_
 

@@ -16,12 +16,14 @@ sigset_t Requests() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
-  // nohup has it ignored; a signal that is blocked would be kept all the same.
-  struct sigaction hang_up = {};
-  if (::sigaction(SIGHUP, nullptr, &hang_up) == 0 &&
-      hang_up.sa_handler != SIG_IGN) {
-    sigaddset(&set, SIGHUP);
+  // nohup has SIGHUP ignored, and a shell SIGINT for what a script of its starts
+  // in the background; a signal that is blocked would be kept all the same.
+  for (const int signal : {SIGINT, SIGHUP}) {
+    struct sigaction before = {};
+    if (::sigaction(signal, nullptr, &before) == 0 &&
+        before.sa_handler != SIG_IGN) {
+      sigaddset(&set, signal);
+    }
   }
   return set;
 }

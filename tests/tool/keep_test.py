@@ -30,6 +30,12 @@ def few_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 
 
+def with_no_request_ignored():
+    """Whoever runs the tests in the background may have had them ignored."""
+    for request in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(request, signal.SIG_DFL)
+
+
 class KeepTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="vmmshare-keep-")
@@ -179,7 +185,7 @@ class Keep(KeepTest):
 
     def test_it_prints_its_address_serves_and_ends_cleanly(self):
         for ended_by in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            keeper = self.start("--address=" + self.address)
+            keeper = self.start("--address=" + self.address, preexec_fn=with_no_request_ignored)
             self.assertEqual(keeper.stdout.readline(), self.address + "\n")
             self.assertRegex(keeper.stderr.readline(),
                              "nothing survives a restart .* NOTIFY_SOCKET is not set")
@@ -190,6 +196,18 @@ class Keep(KeepTest):
             self.assertEqual(keeper.wait(30), 0)
             self.assertEqual(keeper.stderr.read(), "")
             self.assertFalse(os.path.exists(self.address))
+
+    def test_requests_that_are_ignored_for_it_do_not_end_it(self):
+        for ignored in (signal.SIGINT, signal.SIGHUP):
+            keeper = self.start("--address=" + self.address,
+                                preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN))
+            self.assertEqual(keeper.stdout.readline(), self.address + "\n")
+            keeper.send_signal(ignored)
+            for _ in range(3):
+                listed = self.run_tool("--list", "--address", self.address)
+                self.assertEqual(listed.returncode, 0, listed.stderr)
+            keeper.terminate()
+            self.assertEqual(keeper.wait(30), 0)
 
     def test_it_outlives_the_readers_of_what_it_prints(self):
         reader, writer = os.pipe()
