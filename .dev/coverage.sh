@@ -14,7 +14,7 @@ task_coverage() {
   local folder=$PWD/build/coverage failed objects
   [ "$prebuilt" = 1 ] || {
     need_coverage
-    need_python
+    optional=1 need_python
     need_tests
   }
   build coverage

@@ -2,10 +2,12 @@
 # Sourced by ./dev; uses its say and fail.
 
 missing=() # Debian packages that the next install_missing installs.
+needed=()  # Those of them without which nothing can go on: need() says which.
 
 # need PACKAGE PROBE WHY...: notes that PACKAGE is missing unless PROBE finds it.
 # PROBE is command:NAME, header:PATH, glob:PATTERN
-# module:NAME or python:EXPRESSION (with os and sysconfig).
+# module:NAME or python:EXPRESSION (with os and sysconfig). It can be done without
+# a header, for CMake fetches its library, and without all where `optional` is set.
 need() {
   local package=$1 probe=$2 folder prefixes=${CMAKE_PREFIX_PATH:-}
   shift 2
@@ -23,6 +25,7 @@ need() {
       ;;
   esac
   missing+=("$package")
+  [ -n "${optional:-}" ] || [[ $probe = header:* ]] || needed+=("$package")
   say "missing: $package ($*)"
 }
 
@@ -37,7 +40,6 @@ need_build() {
   need libgmock-dev header:gmock/gmock.h "GoogleTest's matchers"
   need libbenchmark-dev header:benchmark/benchmark.h "Google Benchmark"
   need python3 command:python3 "runs the checks in tests/lint"
-  need spin command:spin "checks the models of protocols in tests/model"
   if [ -z "$(cuda_headers)" ]; then
     need python3-pip module:pip "downloads the CUDA headers"
   fi
@@ -52,7 +54,9 @@ need_examples() {
 
 # What tests use beside the build; without it they are skipped by name.
 need_tests() {
+  local optional=1
   need_examples
+  need spin command:spin "checks the models of protocols in tests/model"
   need abigail-tools command:abidiff "compares the C interface with the one that was shipped"
   need crun command:crun "runs the tests of containers; other runtimes are tried where they are"
   need openmpi-bin command:mpirun "starts the tests of jobs"
@@ -136,7 +140,8 @@ without_candidate() {
 }
 
 # Installs what need() found missing. As root or by sudo; otherwise prints the
-# line to run and stops. A machine without apt goes on: CMake fetches sources.
+# line to run, and stops only where a tool is missing: CMake fetches sources. So
+# does a machine without apt.
 install_missing() {
   [ ${#missing[@]} -gt 0 ] || return 0
   local line="apt-get install -y --no-install-recommends ${missing[*]}" as_root=()
@@ -154,8 +159,13 @@ install_missing() {
     if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
       as_root=(sudo)
     else
-      fail "these packages are missing and this user may not install them. Run as root:
+      line="these packages are missing and this user may not install them. Run as root:
     apt-get update && $line"
+      [ ${#needed[@]} = 0 ] || fail "cannot go on without ${needed[*]}: $line"
+      say "$line"
+      say "going on: CMake fetches the libraries that it does not find, and tests that lack a tool are skipped"
+      missing=()
+      return 0
     fi
   fi
   say "installing: $line"
@@ -170,7 +180,7 @@ install_missing() {
     Debian 12 and Ubuntu 24.04 have what every task but toolchain needs; Debian 13 has it for demo, test and docs"
   fi
   logged build/log/packages.log "${as_root[@]}" "${quiet[@]}" install -y --no-install-recommends "${missing[@]}"
-  missing=()
+  missing=() needed=()
 }
 
 check_versions() {

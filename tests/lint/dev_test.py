@@ -63,6 +63,71 @@ class InstallMissing(unittest.TestCase):
         self.assertIn("install -y --no-install-recommends cmake lld", (self.folder / "log").read_text())
 
 
+# As a user who may install nothing. What is wanted, as need() takes it, is in "$@", three words each.
+INSTALL_NOTHING = """
+set -euo pipefail
+say() { printf 'dev: %s\\n' "$*"; }
+fail() { printf 'dev: error: %s\\n' "$*" >&2; exit 1; }
+id() { echo 1000; }
+sudo() { return 1; }
+source "$MACHINE"
+while [ $# -gt 0 ]; do
+  need "$1" "$2" "$3"
+  shift 3
+done
+wants_more() {
+  local optional=1
+  need more command:vmmshare-no-such-tool "is for some tests"
+}
+wants_more
+install_missing
+install_missing
+echo "went on"
+"""
+NAMES = """
+set -euo pipefail
+source "$MACHINE"
+need() { echo "$1"; }
+"$1"
+"""
+
+
+@unittest.skipUnless(shutil.which("bash"), "bash, in which ./dev is written, is not here")
+class WithoutRights(unittest.TestCase):
+    def bash(self, script, *words):
+        with tempfile.TemporaryDirectory(prefix="vmmshare-dev-") as folder:
+            for name, text in (("apt-get", APT_GET), ("apt-cache", APT_CACHE)):
+                path = pathlib.Path(folder, name)
+                path.write_text(text)
+                path.chmod(0o755)
+            return subprocess.run(
+                ["bash", "-c", script, "bash", *words], cwd=folder, text=True, timeout=60, capture_output=True,
+                stdin=subprocess.DEVNULL, check=False,
+                env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "APT_LOG": f"{folder}/log",
+                     "MACHINE": str(ROOT / ".dev/machine.sh")})
+
+    def test_a_library_that_cmake_fetches_is_no_reason_to_stop(self):
+        done = self.bash(INSTALL_NOTHING, "libsome-dev", "header:vmmshare/no/such.h", "a library")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("apt-get install -y --no-install-recommends libsome-dev more"), 1)
+        self.assertIn("going on: CMake fetches", done.stdout)
+        self.assertIn("went on", done.stdout)
+
+    def test_a_tool_is_and_it_is_named(self):
+        done = self.bash(INSTALL_NOTHING, "libsome-dev", "header:vmmshare/no/such.h", "a library",
+                         "a-tool", "command:vmmshare-no-such-tool", "a tool")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("cannot go on without a-tool: ", done.stderr)
+        self.assertIn("apt-get install -y --no-install-recommends libsome-dev a-tool more", done.stderr)
+        self.assertNotIn("went on", done.stdout)
+
+    def test_who_only_builds_needs_no_checker_of_models(self):
+        built, tested = (self.bash(NAMES, task).stdout.split() for task in ("need_build", "need_tests"))
+        self.assertIn("cmake", built)
+        self.assertNotIn("spin", built)
+        self.assertIn("spin", tested)
+
+
 # A loader with a driver's library, who then says more than a pipe takes.
 LDCONFIG = """#!/bin/sh
 echo '	libcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1'
