@@ -208,6 +208,27 @@ class Dev(unittest.TestCase):
             ["bash", str(self.folder / "dev"), *words], cwd=self.folder, text=True, timeout=60, capture_output=True,
             stdin=subprocess.DEVNULL, env={**os.environ, **env}, check=False)
 
+    def run_ctest(self, said, status):
+        self.put("bin/ctest", f"#!/bin/sh\nprintf '{said}'\nexit {status}\n")
+        return self.run_dev("test", "--prebuilt", "--", "-N", PATH=f"{self.folder}/bin:{os.environ['PATH']}")
+
+    def test_tests_that_are_only_listed_are_printed(self):
+        done = self.run_ctest("  Test #1: unit.One\\n\\nTotal Tests: 1\\n", 0)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("  Test #1: unit.One\nTotal Tests: 1\n", done.stdout)
+
+    def test_where_no_test_ran_the_error_says_so(self):
+        done = self.run_ctest("Test project /x\\nNo tests were found!!!\\n", 8)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("No tests were found!!!", done.stdout)
+        self.assertIn("tests failed (whole log: ", done.stderr)
+
+    def test_of_tests_that_passed_the_summary_is_printed(self):
+        done = self.run_ctest("1/1 Test #1: unit.One ... Passed 0.1 sec\\n\\n"
+                              "100%% tests passed, 0 tests failed out of 1\\n\\nLabel Time\\n", 0)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.endswith("\n100% tests passed, 0 tests failed out of 1\nLabel Time\n"), done.stdout)
+
     def demo_weights(self, keeper):
         self.put("build/dev/vmm/tool/vmmshare", keeper)
         self.put("build/dev/docs/examples/engines", ENGINES)
