@@ -23,8 +23,7 @@ static int Share(const vmmshare_driver* driver, vmmshare_error** error) {
           VMMSHARE_OK;
   if (works) {
     puts(vmmshare_share_text(share));
-    fflush(stdout);
-    getchar();
+    if (fflush(stdout) == 0) getchar();
   }
   vmmshare_share_close(share);
   vmmshare_server_close(server);
@@ -55,12 +54,14 @@ int main(int argc, char** argv) {
   const vmmshare_status loaded =
       strcmp(name, "system") == 0 ? vmmshare_driver_load_system(&driver, &error)
                                   : vmmshare_driver_load(name, &driver, &error);
-  const int works =
-      loaded == VMMSHARE_OK &&
-      (argc > 2 ? Open(driver, argv[2], &error) : Share(driver, &error));
+  int works = loaded == VMMSHARE_OK && (argc > 2 ? Open(driver, argv[2], &error)
+                                                 : Share(driver, &error));
   if (!works) {
     fprintf(stderr, "%s\n%s\n", vmmshare_error_message(error),
             vmmshare_error_remedy(error));
+  } else if (fflush(stdout) != 0 || ferror(stdout)) {
+    fputs("standard output cannot be written to\n", stderr);
+    works = 0;
   }
   vmmshare_error_free(error);
   vmmshare_driver_close(driver);

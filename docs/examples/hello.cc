@@ -61,6 +61,10 @@ int main(int argc, char** argv) {
         (name == "system" ? Driver::LoadSystem() : Driver::LoadFrom(name))
             .value();
     argc > 2 ? Open(driver, argv[2]) : Share(driver);
+    if (!std::cout) {
+      std::cerr << "standard output cannot be written to" << std::endl;
+      return 1;
+    }
   } catch (const absl::BadStatusOrAccess& error) {
     std::cerr << error.status() << std::endl;
     return 1;

@@ -26,7 +26,7 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv) {
   if (std::any_of(argv, argv + argc,
                   [](absl::string_view word) { return word == "--help"; })) {
     Print(absl::StripSuffix(Help(), "\n"));
-    std::_Exit(EXIT_SUCCESS);
+    std::_Exit(std::ferror(stdout) != 0 ? EXIT_FAILURE : EXIT_SUCCESS);
   }
   const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
   return {words.begin() + 1, words.end()};  // Without the program.
@@ -105,7 +105,13 @@ void Steps::Done(absl::string_view step, std::uint64_t bytes) {
   last_ = absl::Now();
 }
 
-int ExitStatus(absl::string_view program, const absl::Status& status) {
+int ExitStatus(absl::string_view program, const absl::Status& result) {
+  absl::Status status = result;
+  // A file system may be full: a script would take half an output for all.
+  if (status.ok() && std::ferror(stdout) != 0) {
+    status = absl::DataLossError(
+        "not all that was printed could be written to standard output");
+  }
   if (status.ok()) return EXIT_SUCCESS;
   const std::string line = absl::StrCat(
       program, ": error: ", absl::StatusCodeToString(status.code()), ": ",

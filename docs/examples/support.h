@@ -71,8 +71,9 @@ class Steps {
   absl::Time last_;
 };
 
-// The exit status for `status`; prints an error to standard error.
-int ExitStatus(absl::string_view program, const absl::Status& status);
+// The exit status for `result`, and for an output that could not be written;
+// prints an error to standard error.
+int ExitStatus(absl::string_view program, const absl::Status& result);
 
 }  // namespace examples
 

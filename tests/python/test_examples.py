@@ -86,6 +86,17 @@ HELLO = {"Python": [sys.executable, str(EXAMPLES / "hello.py")],
          "C": [os.environ.get("VMMSHARE_HELLO_C", "")]}
 
 
+@pytest.mark.parametrize("ours", HELLO)
+def test_a_ticket_that_cannot_be_printed_is_an_error(machine, ours):
+    if not HELLO[ours][0]:
+        pytest.skip("VMMSHARE_HELLO and VMMSHARE_HELLO_C do not name the hello that is built")
+    import vmmshare.testing
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*HELLO[ours], vmmshare.testing.host_driver()], env=machine, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode > 0 and done.stderr, done
+
+
 @pytest.mark.parametrize("theirs", HELLO)
 @pytest.mark.parametrize("ours", HELLO)
 def test_hello_in_each_language(machine, ours, theirs):
@@ -112,6 +123,28 @@ def test_engines_follow_a_trainer(machine):
     for engine in range(2):
         assert (f"engine {engine}: the last update was 5, and each that was seen was whole"
                 in done.stdout)
+
+
+def test_a_trainer_whose_engine_was_killed_fails(machine):
+    """The first engine ends as after a kill, once it has said what it has to say."""
+    one_killed = """
+import runpy, subprocess, sys
+class Engine(subprocess.Popen):
+    killed = []
+    def communicate(self, *words, **more):
+        said = super().communicate(*words, **more)
+        if "--engine" in self.args and not self.killed:
+            self.killed.append(self)
+            self.returncode = -9
+        return said
+subprocess.Popen = Engine
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", one_killed, str(EXAMPLES / "follow_weights.py"), "--host"],
+                          env=machine, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "engine 1: the last update was 5" in done.stdout
 
 
 def test_two_engines_sleep_and_wake(machine):

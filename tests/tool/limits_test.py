@@ -86,6 +86,13 @@ class Limits(unittest.TestCase):
                     ["file_ticket", "memory", ticket, "--driver=host", "--timeout=20"], first=6)
                 owner.kill()
 
+    def test_an_output_that_cannot_be_written_is_an_error(self):
+        for command in (BOTH, ["ring", "--help"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([EXAMPLES / command[0], *command[1:]], timeout=60, check=False, stdout=full,
+                                      stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, 1, (command, done.stderr))
+
     def test_each_limit_of_the_address_space_does_or_is_named(self):
         self.sweep_address_space(BOTH)
 

@@ -48,7 +48,7 @@ def train(flags):
     for name, engine in zip(("engine 0", "engine 1"), engines):
         print(f"{name}: {engine.communicate(timeout=60)[0].strip()}")
     publisher.close()
-    return max(engine.returncode for engine in engines)
+    return int(any(engine.returncode for engine in engines))  # One that is killed has a negative one.
 
 
 def wait(host):
