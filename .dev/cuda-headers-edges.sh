@@ -4,7 +4,7 @@
 # that was tried. CI runs it; it fetches two wheels of NVIDIA's (its licence
 # applies) and needs pip, CMake, Ninja and Abseil.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build_with() { # VERSION REQUIREMENT SHA256
   local folder=$PWD/build/cuda-headers/$1

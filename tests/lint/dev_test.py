@@ -208,6 +208,15 @@ class Dev(unittest.TestCase):
             ["bash", str(self.folder / "dev"), *words], cwd=self.folder, text=True, timeout=60, capture_output=True,
             stdin=subprocess.DEVNULL, env={**os.environ, **env}, check=False)
 
+    def test_it_works_in_its_own_folder_whatever_cdpath_says(self):
+        with tempfile.TemporaryDirectory(prefix="vmmshare-dev-") as elsewhere:
+            pathlib.Path(elsewhere, self.folder.name).mkdir()
+            done = subprocess.run(
+                ["bash", f"{self.folder.name}/dev", "help"], cwd=self.folder.parent, text=True, timeout=60,
+                capture_output=True, stdin=subprocess.DEVNULL, env={**os.environ, "CDPATH": elsewhere}, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.startswith("usage: ./dev TASK"), done.stdout)
+
     def run_ctest(self, said, status):
         self.put("bin/ctest", f"#!/bin/sh\nprintf '{said}'\nexit {status}\n")
         return self.run_dev("test", "--prebuilt", "--", "-N", PATH=f"{self.folder}/bin:{os.environ['PATH']}")
