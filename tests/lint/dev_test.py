@@ -1,4 +1,4 @@
-"""What ./dev says of packages that a system lacks: .dev/machine.sh, with stand-ins for apt."""
+"""What ./dev says of what a system lacks, and what it makes of what it runs: with stand-ins for all that it calls."""
 
 import os
 import pathlib

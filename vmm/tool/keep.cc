@@ -60,8 +60,8 @@ int Fail(const absl::Status& status) {
 // end meanwhile; DEADLINE_EXCEEDED when nobody reads, UNAVAILABLE when it cannot
 // be written. REQUIRES: platform::HoldTermination(), after which a write that
 // waits could not be ended.
-absl::Status SayUnlessEnded(std::FILE* to, absl::string_view text) {
-  const Deadline deadline = Deadline::In(kPatience);
+absl::Status SayUnlessEnded(std::FILE* to, absl::string_view text,
+                            Deadline deadline) {
   for (;;) {
     switch (platform::WriteWithoutWaiting(to, text)) {
       case platform::Written::kWhole:
@@ -72,10 +72,9 @@ absl::Status SayUnlessEnded(std::FILE* to, absl::string_view text) {
         break;
     }
     if (deadline.Passed()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "nobody has read it for ", absl::FormatDuration(kPatience)));
+      return absl::DeadlineExceededError("nobody has read from it so far");
     }
-    if (platform::WaitForTermination(Deadline::In(absl::Milliseconds(50)))
+    if (platform::WaitForTermination(Deadline::In(absl::Milliseconds(100)))
             .ok()) {
       return absl::CancelledError("this process was asked to end");
     }
@@ -83,8 +82,23 @@ absl::Status SayUnlessEnded(std::FILE* to, absl::string_view text) {
 }
 
 int FailUnlessEnded(const absl::Status& status) {
-  SayUnlessEnded(stderr, ErrorLine(status)).IgnoreError();  // Told to whom?
+  SayUnlessEnded(stderr, ErrorLine(status), Deadline::In(kPatience))
+      .IgnoreError();  // Told to whom?
   return kExitNotUsable;
+}
+
+// OK also where nobody could be told; CANCELLED as above.
+absl::Status SayWhereItServes(const std::string& address, Log& log) {
+  const std::string line = absl::StrCat(address, "\n");
+  absl::Status said = SayUnlessEnded(stdout, line, Deadline::In(kPatience));
+  if (said.ok() || absl::IsCancelled(said)) return said;
+  log.Add(
+      absl::StrCat("it serves at ", address,
+                   ", which standard output was not told: ", said.message()));
+  if (!absl::IsDeadlineExceeded(said)) return absl::OkStatus();
+  // A reader may come yet.
+  said = SayUnlessEnded(stdout, line, absl::InfiniteFuture());
+  return absl::IsCancelled(said) ? said : absl::OkStatus();
 }
 
 int Serve(const KeepOptions& options) {
@@ -102,14 +116,7 @@ int Serve(const KeepOptions& options) {
           platform::ServiceManager::Find(), std::move(stored));
   if (!server.ok()) return FailUnlessEnded(server.status());
   if (!(*server)->restart_note().empty()) log.Add((*server)->restart_note());
-  absl::Status said =
-      SayUnlessEnded(stdout, absl::StrCat((*server)->address(), "\n"));
-  if (absl::IsCancelled(said)) return kExitGood;
-  if (!said.ok()) {
-    log.Add(
-        absl::StrCat("it serves at ", (*server)->address(),
-                     ", which standard output was not told: ", said.message()));
-  }
+  if (!SayWhereItServes((*server)->address(), log).ok()) return kExitGood;
   absl::Status asked = platform::WaitForTermination(absl::InfiniteFuture());
   return asked.ok() ? kExitGood : FailUnlessEnded(asked);
 }
