@@ -1393,7 +1393,7 @@ static void RegionHooks(void) {
   CHECK(RegionStatistics(cache).allocations == 0);
   CHECK(RegionStatistics(weights).allocations == 1);
   vmmshare_torch_region_free(block, 4096, 0, stream);
-  FAILS(VMMSHARE_NOT_FOUND, "no memory that a region gave",
+  FAILS(VMMSHARE_NOT_FOUND, "in no memory that a region of this process gave",
         vmmshare_hooks_last_error(&error));
   // What it gave out outlives it.
   MUST(vmmshare_torch_set_region(0, NULL, &error));
@@ -1435,7 +1435,7 @@ static void WhatAFailedStreamMayUseStays(void) {
   FAILS(VMMSHARE_NOT_FOUND, "",
         vmmshare_region_free(region, (uint64_t)(uintptr_t)block, &error));
   vmmshare_torch_region_free(block, 4096, 0, (void*)1);
-  FAILS(VMMSHARE_NOT_FOUND, "no memory that a region gave",
+  FAILS(VMMSHARE_NOT_FOUND, "in no memory that a region of this process gave",
         vmmshare_hooks_last_error(&error));
   vmmshare_region_close(region);
 }
