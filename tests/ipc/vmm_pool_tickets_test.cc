@@ -206,6 +206,29 @@ TEST_F(PoolTickets, OfAFreedBlockAreRefusedWhileItIsHeldAndAfterwards) {
   ExpectStillGood();
 }
 
+using PoolSlots = PoolIpcTest;
+
+// All slots of the domain but that of one freed block are taken for good.
+TEST_F(PoolSlots, TheSlotThatAPeerGaveBackLastServesTheNextBlock) {
+  constexpr std::uint64_t kSize = 256;
+  UsePool({.sharing = TestSharing(),
+           .first_segment_size = 2 * kPoolSlots * kSize,
+           .max_segment_size = 2 * kPoolSlots * kSize});
+  const Share publication = Serve();
+  const std::unique_ptr<ImportedPool> peer = Subscribe(publication);
+  const CUdeviceptr freed = Take(kSize);
+  std::optional<ImportedBlock> held = Must(peer->Import(Export(freed), Late()));
+  Free(freed);
+  for (std::uint32_t taken = 1; taken < kPoolSlots; ++taken) {
+    Export(Take(kSize));
+  }
+  const CUdeviceptr next = Take(kSize);
+  EXPECT_EQ(pool_->Export(next).status().code(), Code::kResourceExhausted);
+  held.reset();
+  const absl::StatusOr<PoolTicket> exported = pool_->Export(next);
+  EXPECT_TRUE(exported.ok()) << exported.status();
+}
+
 TEST_F(PoolTickets, OneStaleAmongManyLeavesNoneOfThemHeld) {
   // More than are looked at together, so that some were imported already when
   // the stale one is met, wherever it is.

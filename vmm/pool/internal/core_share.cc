@@ -32,7 +32,14 @@ absl::Status Core::PublishOne(Block& block, PoolTicket& out) {
            offset,      block.requested};
     return absl::OkStatus();
   }
-  RETURN_IF_ERROR(domain.Publish(segment, offset, block.requested, out));
+  absl::Status published =
+      domain.Publish(segment, offset, block.requested, out);
+  if (absl::IsResourceExhausted(published) && !held_.empty()) {
+    // Freed blocks keep their slots until it is seen that peers have let go.
+    CollectHeld();
+    published = domain.Publish(segment, offset, block.requested, out);
+  }
+  RETURN_IF_ERROR(published);
   block.slot.store(out.slot, std::memory_order_relaxed);
   return absl::OkStatus();
 }
