@@ -32,8 +32,12 @@ void AddressTable::Put(Cells& cells, Block* block) {
                        std::memory_order_release);
 }
 
-void AddressTable::Insert(Block* block) {
+void AddressTable::MakeRoom() {
   if (2 * (blocks_ + 1) > tables_.back()->mask + 1) Grow();
+}
+
+void AddressTable::Insert(Block* block) {
+  MakeRoom();
   ++blocks_;
   Put(*tables_.back(), block);
 }
@@ -70,8 +74,9 @@ void AddressTable::Grow() {
     const Cell cell = old.cells[i].load(std::memory_order_relaxed);
     if (cell != 0) Put(*larger, BlockOf(cell));
   }
-  current_.store(larger.get(), std::memory_order_release);
+  // First what may fail: the current one is the last for who changes it.
   tables_.push_back(std::move(larger));
+  current_.store(tables_.back().get(), std::memory_order_release);
 }
 
 }  // namespace vmm::pool

@@ -52,7 +52,9 @@ class AddressTable {
     return nullptr;
   }
 
-  // One thread at a time. REQUIRES: no block at its address is in the table.
+  // One thread at a time. The next Insert() takes no memory.
+  void MakeRoom();
+  // REQUIRES: no block at its address is in the table.
   void Insert(Block* block);
   // REQUIRES: it is in the table, at the address that it was inserted with.
   void Erase(const Block* block);

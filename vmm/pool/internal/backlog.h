@@ -17,7 +17,6 @@
 
 #include <cstdint>
 #include <list>
-#include <optional>
 #include <vector>
 
 #include "vmm/memory/internal/recorded_event.h"
@@ -79,8 +78,12 @@ class Backlog {
   std::vector<StreamPoint> points;
   // Its points are with somebody who asks the GPU.
   bool is_asked = false;
-  // Where the heap has it among those that are not empty.
-  std::optional<std::list<Backlog*>::iterator> place;
+  // A block of it is lent to a segment that is to come, and may come back.
+  bool is_lent = false;
+  // This, while it is empty. Else the heap has it, among those that are not: so
+  // that one that fills needs no memory.
+  std::list<Backlog*> entry{this};
+  const std::list<Backlog*>::iterator place = entry.begin();
 
  private:
   const CUstream stream_;

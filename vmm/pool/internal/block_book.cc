@@ -3,6 +3,7 @@
 namespace vmm::pool {
 
 Block* BlockBook::Make(Range& range, std::uint32_t node) {
+  range.MakeRoomFor(node);
   if (unused_.empty()) unused_.Push(&records_.emplace_back());
   Block* const block = unused_.Pop();
   block->domain = range.domain;

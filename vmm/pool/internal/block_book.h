@@ -21,6 +21,8 @@ class BlockBook {
  public:
   Block* Find(CUdeviceptr address) const { return addresses_.Find(address); }
 
+  // The next Enter() takes no memory.
+  void MakeRoom() { addresses_.MakeRoom(); }
   // A record for what is taken under `node` of the range's heap; no address
   // leads to it yet.
   Block* Make(Range& range, std::uint32_t node);

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace vmm::pool {
 
 Range& Heap::Add(std::unique_ptr<Range> range) {
@@ -44,8 +46,10 @@ std::optional<Claim> Heap::Take(Range& range, const Place& place,
   std::optional<Claim> claim = range.Take(place, size);
   if (!claim.has_value() || place.own == nullptr) return claim;
   // What was cut from another does not know it.
-  place.own->freed_on = place.own->backlog->stream();
-  RemoveFrom(*place.own->backlog, place.own);
+  Backlog& backlog = *place.own->backlog;
+  place.own->freed_on = backlog.stream();
+  RemoveFrom(backlog, place.own);
+  backlog.is_lent = true;
   place.own->state.store(BlockState::kUnused, std::memory_order_release);
   return claim;
 }
@@ -55,7 +59,8 @@ void Heap::Vacate(Range& range, const Place& place, const Claim& claim) {
   if (place.own == nullptr) return;
   range.Unclaim(*place.own);
   place.own->state.store(BlockState::kBacklog, std::memory_order_release);
-  Backlog& backlog = BacklogOf(place.own->freed_on);
+  Backlog& backlog = *Find(place.own->freed_on);
+  backlog.is_lent = false;
   AddTo(backlog, place.own, backlog.open_epoch());
   NoteFill(backlog);
 }
@@ -64,11 +69,11 @@ Block* Heap::FillFor(Range& range, const Place& place, const Claim& claim,
                      std::unique_ptr<Segment> segment) {
   const std::optional<std::uint32_t> node =
       range.FillFor(place, claim, std::move(segment));
-  if (place.own != nullptr) book_.Discard(place.own);
-  if (!node.has_value()) return nullptr;
-  Block* const block = book_.Make(range, *node);
-  book_.Enter(block);
-  return block;
+  if (place.own != nullptr) {
+    Find(place.own->freed_on)->is_lent = false;
+    book_.Discard(place.own);
+  }
+  return node.has_value() ? Record(range, *node) : nullptr;
 }
 
 void Heap::Clear() {
@@ -99,12 +104,19 @@ Block* Heap::TakePassed(const Request& request, std::uint64_t below) {
     }
     const std::optional<OffsetHeap::Block> cut =
         range->heap.Allocate(request.size, request.alignment, below);
-    if (!cut.has_value()) continue;
-    Block* const block = book_.Make(*range, cut->node);
-    book_.Enter(block);
-    return block;
+    if (cut.has_value()) return Record(*range, cut->node);
   }
   return nullptr;
+}
+
+Block* Heap::Record(Range& range, std::uint32_t node) {
+  // What is in no record would never be freed.
+  absl::Cleanup free = [&] { range.heap.Free(node); };
+  book_.MakeRoom();
+  Block* const block = book_.Make(range, node);
+  std::move(free).Cancel();
+  book_.Enter(block);
+  return block;
 }
 
 Block* Heap::TakeFrom(Backlog& backlog, const Request& request) {
@@ -113,20 +125,21 @@ Block* Heap::TakeFrom(Backlog& backlog, const Request& request) {
 }
 
 Block* Heap::CutFrom(Backlog& backlog, Block* block, const Request& request) {
-  Range& range = *block->range;
   const std::uint64_t head =
       *LowestFit(block->address, block->size, request.size, request.alignment);
+  book_.MakeRoom();
   if (head != 0) {
-    const std::uint32_t node = range.heap.Split(block->node, head);
-    if (node == OffsetHeap::kNoNode) return nullptr;
+    Block* const rest = Split(block, head);
+    if (rest == nullptr) return nullptr;
     bytes_waiting_ -= block->size - head;
     backlog.Shrink(block, head);
-    block = AddBeside(backlog, block, node);
+    AddBeside(backlog, rest, block);
+    block = rest;
   }
   if (block->size > request.size) {
-    const std::uint32_t node = range.heap.Split(block->node, request.size);
-    if (node == OffsetHeap::kNoNode) return nullptr;
-    AddBeside(backlog, block, node);
+    Block* const rest = Split(block, request.size);
+    if (rest == nullptr) return nullptr;
+    AddBeside(backlog, rest, block);
   }
   RemoveFrom(backlog, block);
   block->size = request.size;
@@ -134,12 +147,20 @@ Block* Heap::CutFrom(Backlog& backlog, Block* block, const Request& request) {
   return block;
 }
 
-Block* Heap::AddBeside(Backlog& backlog, Block* block, std::uint32_t node) {
-  Block* const rest = book_.Make(*block->range, node);
-  rest->state.store(BlockState::kBacklog, std::memory_order_release);
-  backlog.AddBeside(rest, block);
-  bytes_waiting_ += rest->size;
+Block* Heap::Split(Block* block, std::uint64_t size) {
+  Range& range = *block->range;
+  const std::uint32_t node = range.heap.Split(block->node, size);
+  if (node == OffsetHeap::kNoNode) return nullptr;
+  absl::Cleanup join = [&] { range.heap.Join(block->node, node); };
+  Block* const rest = book_.Make(range, node);
+  std::move(join).Cancel();
   return rest;
+}
+
+void Heap::AddBeside(Backlog& backlog, Block* block, Block* other) {
+  block->state.store(BlockState::kBacklog, std::memory_order_release);
+  backlog.AddBeside(block, other);
+  bytes_waiting_ += block->size;
 }
 
 void Heap::AddTo(Backlog& backlog, Block* block, std::uint64_t epoch) {
@@ -154,24 +175,24 @@ void Heap::RemoveFrom(Backlog& backlog, Block* block) {
 }
 
 void Heap::NoteFill(Backlog& backlog) {
-  if (backlog.empty() == !backlog.place.has_value()) return;
+  if (backlog.empty() == !backlog.entry.empty()) return;
   if (backlog.empty()) {
-    filled_.erase(*backlog.place);
-    backlog.place.reset();
+    backlog.entry.splice(backlog.entry.end(), filled_, backlog.place);
   } else {
-    backlog.place = filled_.insert(filled_.end(), &backlog);
+    filled_.splice(filled_.end(), backlog.entry);
   }
 }
 
 void Heap::Put(Block* block, std::optional<std::uint64_t> epoch) {
   Range& range = *block->range;
-  book_.Leave(block);
   if (block->freed_on == PassedStream()) {
+    book_.Leave(block);
     range.heap.Free(block->node);
     book_.Discard(block);
     return;
   }
   Backlog& backlog = BacklogOf(block->freed_on);
+  book_.Leave(block);
   // The latest of all that becomes one.
   std::uint64_t latest = epoch.value_or(backlog.open_epoch());
   block->state.store(BlockState::kBacklog, std::memory_order_release);
@@ -204,11 +225,9 @@ Backlog* Heap::Find(CUstream stream) {
 }
 
 Backlog& Heap::BacklogOf(CUstream stream) {
-  std::unique_ptr<Backlog>& backlog = backlogs_[stream];
-  if (backlog == nullptr) {
-    backlog = std::make_unique<Backlog>(stream, first_epoch_);
-  }
-  return *backlog;
+  if (Backlog* const known = Find(stream)) return *known;
+  auto made = std::make_unique<Backlog>(stream, first_epoch_);
+  return *backlogs_.emplace(stream, std::move(made)).first->second;
 }
 
 std::uint64_t Heap::Close(CUstream stream) {
@@ -244,6 +263,9 @@ Block* Heap::TakeAfterWait(Backlog& backlog, std::uint64_t epoch,
 void Heap::MoveAfterWait(Backlog& backlog, std::uint64_t epoch,
                          CUstream stream) {
   while (Block* const block = backlog.OldestUpTo(epoch)) {
+    // So that the rest takes no memory.
+    book_.MakeRoom();
+    BacklogOf(stream);
     RemoveFrom(backlog, block);
     book_.Enter(block);
     block->freed_on = stream;
@@ -255,11 +277,17 @@ void Heap::Absorb(CUstream stream) {
   Backlog* const backlog = Find(stream);
   if (backlog == nullptr) return;
   std::vector<Block*> blocks;
-  while (Block* const block = backlog->OldestUpTo(~std::uint64_t{0})) {
-    RemoveFrom(*backlog, block);
+  for (Block* block = backlog->OldestUpTo(~std::uint64_t{0}); block != nullptr;
+       block = block->newer) {
     blocks.push_back(block);
   }
-  for (Block* block : blocks) AbsorbInto(block, stream);
+  AbsorbAll(*backlog, blocks);
+}
+
+void Heap::AbsorbAll(Backlog& backlog, const std::vector<Block*>& blocks) {
+  book_.MakeRoom();
+  for (Block* block : blocks) RemoveFrom(backlog, block);
+  for (Block* block : blocks) AbsorbInto(block, backlog.stream());
 }
 
 void Heap::AbsorbInto(Block* block, CUstream stream) {
@@ -291,8 +319,7 @@ Block* Heap::TakeBesideFree(const Request& request) {
       run.push_back(next);
     }
     if (size < most || size == block->size) continue;
-    for (Block* one : run) RemoveFrom(*own, one);
-    for (Block* one : run) AbsorbInto(one, request.stream);
+    AbsorbAll(*own, run);
     return TakeFrom(*own, request);
   }
   return nullptr;
@@ -301,8 +328,9 @@ Block* Heap::TakeBesideFree(const Request& request) {
 void Heap::Forget(CUstream stream) {
   const auto found = backlogs_.find(stream);
   if (found == backlogs_.end()) return;
-  if (!found->second->empty() || found->second->is_asked) return;
-  first_epoch_ = std::max(first_epoch_, found->second->open_epoch());
+  const Backlog& backlog = *found->second;
+  if (!backlog.empty() || backlog.is_asked || backlog.is_lent) return;
+  first_epoch_ = std::max(first_epoch_, backlog.open_epoch());
   backlogs_.erase(found);
 }
 

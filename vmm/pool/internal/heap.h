@@ -71,6 +71,7 @@ class Heap {
   // As Range's, with place.own, which nobody else is given meanwhile.
   std::optional<Claim> Take(Range& range, const Place& place,
                             std::uint64_t size);
+  // Takes no memory.
   void Vacate(Range& range, const Place& place, const Claim& claim);
   // The block for which it came; null without nodes.
   Block* FillFor(Range& range, const Place& place, const Claim& claim,
@@ -86,7 +87,8 @@ class Heap {
   // then waits for that stream. O(blocks that wait for it).
   Block* TakeBesideFree(const Request& request);
   // Takes a block back that was freed on block->freed_on: in an epoch that
-  // Close() returned, or now.
+  // Close() returned, or now. Where that takes memory and there is none, nothing
+  // has changed.
   void Put(Block* block, std::optional<std::uint64_t> epoch = std::nullopt);
 
   // --- What the GPU has passed -----------------------------------------------
@@ -115,7 +117,7 @@ class Heap {
   // Makes what is free beside a stream's backlog part of it, wherever that is.
   void Absorb(CUstream stream);
   // The stream is none any more. It stays known while its backlog is not empty,
-  // or somebody asks after it.
+  // a block of it is lent, or somebody asks after it.
   void Forget(CUstream stream);
 
   // INTERNAL says what disagrees.
@@ -128,11 +130,19 @@ class Heap {
   Block* TakePassed(const Request& request, std::uint64_t below);
   // Takes the request's bytes out of one that is in a backlog.
   Block* CutFrom(Backlog& backlog, Block* block, const Request& request);
-  // What was cut from one that is in a backlog is there, too.
-  Block* AddBeside(Backlog& backlog, Block* block, std::uint32_t node);
+  // Of what is taken under a node, which is free again where there is no memory
+  // for a record: the block.
+  Block* Record(Range& range, std::uint32_t node);
+  // The record of what is left of a block beyond `size` bytes, while the block's
+  // own still has all; null without nodes.
+  Block* Split(Block* block, std::uint64_t size);
+  // What was cut from another one that is in a backlog is there, too.
+  void AddBeside(Backlog& backlog, Block* block, Block* other);
   void AddTo(Backlog& backlog, Block* block, std::uint64_t epoch);
   void RemoveFrom(Backlog& backlog, Block* block);
   void NoteFill(Backlog& backlog);
+  // Makes what is free beside these part of them. REQUIRES: they are there.
+  void AbsorbAll(Backlog& backlog, const std::vector<Block*>& blocks);
   // Of one that is in no backlog any more, and comes back to the stream's.
   void AbsorbInto(Block* block, CUstream stream);
 

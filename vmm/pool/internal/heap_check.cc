@@ -48,7 +48,7 @@ absl::Status Heap::CheckInvariants() const {
         absl::StrCat(waiting, " bytes wait, counted ", bytes_waiting_));
   }
   for (const auto& [stream, backlog] : backlogs_) {
-    if (backlog->empty() == backlog->place.has_value()) {
+    if (backlog->empty() == backlog->entry.empty()) {
       return absl::InternalError("a backlog is not where it should be asked");
     }
   }

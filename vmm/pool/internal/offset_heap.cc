@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 
 #include "platform/base/check.h"
 
@@ -25,11 +26,12 @@ OffsetHeap::OffsetHeap(std::uint64_t size, std::uint32_t max_nodes)
   static_assert(kMaxNodes == std::numeric_limits<std::uint32_t>::max() / 2 + 1);
   Check(std::has_single_bit(max_nodes) && max_nodes >= kFirstNodes,
         "an OffsetHeap has 2^6 to 2^31 nodes, and a power of two");
-  Check(Grow(), "no room for the first node");
+  if (!Grow()) throw std::bad_alloc();
   const std::uint32_t all = TakeUnused();
   nodes_[all] = {0, granules_, kBorder | Node::kFree, kBorder};
   nodes_[kBorder] = {0, 0, all, all};
   List(all, granules_);
+  if (unlisted_count_ != 0) throw std::bad_alloc();
 }
 
 std::optional<OffsetHeap::Block> OffsetHeap::Allocate(std::uint64_t size,
@@ -43,6 +45,9 @@ std::optional<OffsetHeap::Block> OffsetHeap::Allocate(std::uint64_t size,
   if (unused_count_ < 2 && !Grow()) return std::nullopt;
   const std::uint64_t wanted = (size + kGranule - 1) / kGranule;
   const std::uint64_t multiple = alignment / kGranule;
+  if (unlisted_count_ != 0) [[unlikely]] {
+    ListAll();
+  }
   const std::uint32_t found = Find(wanted, multiple);
   if (found == kBorder || kGranule * nodes_[found].size >= below) {
     return std::nullopt;
@@ -270,7 +275,13 @@ void OffsetHeap::List(std::uint32_t node, std::uint32_t granules) {
   const std::uint32_t at = ClassOf(granules);
   std::vector<std::uint32_t>& ranges = classes_[at];
   places_[node] = static_cast<std::uint32_t>(ranges.size());
-  ranges.push_back(node);
+  try {
+    ranges.push_back(node);
+  } catch (const std::bad_alloc&) {
+    places_[node] = kUnlisted;
+    ++unlisted_count_;
+    return;
+  }
   words_[at / 64] |= std::uint64_t{1} << at % 64;
   summary_ |= std::uint64_t{1} << at / 64;
 }
@@ -278,9 +289,13 @@ void OffsetHeap::List(std::uint32_t node, std::uint32_t granules) {
 void OffsetHeap::Unlist(std::uint32_t node, std::uint32_t granules) {
   const std::uint32_t at = ClassOf(granules);
   std::vector<std::uint32_t>& ranges = classes_[at];
+  const std::uint32_t place = places_[node];
+  if (place == kUnlisted) [[unlikely]] {
+    --unlisted_count_;
+    return;
+  }
   // The last takes its place: that one came not long ago, and is near.
   const std::uint32_t last = ranges.back();
-  const std::uint32_t place = places_[node];
   ranges[place] = last;
   places_[last] = place;
   ranges.pop_back();
@@ -289,12 +304,25 @@ void OffsetHeap::Unlist(std::uint32_t node, std::uint32_t granules) {
   summary_ &= ~(std::uint64_t{word == 0} << at / 64);
 }
 
+void OffsetHeap::ListAll() {
+  for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
+    if (!nodes_[node].is_free() || places_[node] != kUnlisted) continue;
+    --unlisted_count_;
+    List(node, nodes_[node].size);
+  }
+}
+
 bool OffsetHeap::Grow() {
   const std::size_t old = nodes_.size();
   if (old == max_nodes_) return false;
   const std::size_t size = std::max(kFirstNodes, 2 * old);
-  nodes_.resize(size);
-  places_.resize(size);
+  try {
+    places_.resize(size);
+    nodes_.resize(size);
+  } catch (const std::bad_alloc&) {
+    places_.resize(old);
+    return false;
+  }
   // The lowest first: near nodes for blocks that are made one after another.
   for (std::size_t i = size; i > old; --i) {
     PutUnused(static_cast<std::uint32_t>(i - 1));

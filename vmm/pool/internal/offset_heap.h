@@ -22,6 +22,9 @@ namespace vmm::pool {
 // Hands out ranges of [0, size()) that do not overlap. Offsets and sizes are
 // bytes. A block costs 20 bytes here, a free range between blocks 24.
 //
+// Only the constructor throws. Where there is no memory for what is kept of a
+// range, a block is not to be had; and giving one back never takes any.
+//
 // Not thread-safe. One moved from may only be destroyed or assigned to.
 class OffsetHeap {
  public:
@@ -58,8 +61,9 @@ class OffsetHeap {
   //   the next class (by less than 1/32); and
   // - of the smaller ones, from the class of `size` up, none of the first
   //   kMaxExamined fits; with no more than so many, none at all fits.
-  // Also when blocks and free ranges together are max_nodes - 2 or more, and when
-  // the range is not below `below` bytes.
+  // Also when blocks and free ranges together are max_nodes - 2 or more, when
+  // there is no memory for one more, and when the range is not below `below`
+  // bytes.
   //
   // REQUIRES: `size` not 0; `alignment` a power of two, at least kGranule.
   std::optional<Block> Allocate(std::uint64_t size, std::uint64_t alignment,
@@ -83,21 +87,27 @@ class OffsetHeap {
   // REQUIRES: Above(lower) == upper.
   void Join(std::uint32_t lower, std::uint32_t upper);
   // Leaves the block its first `size` bytes, and makes another one of the rest,
-  // whose node it returns; kNoNode when there are max_nodes - 2 already. O(1).
+  // whose node it returns; kNoNode where Allocate() has no nodes either. O(1).
   // REQUIRES: is_live(node); a multiple of kGranule between 0 and its size.
   std::uint32_t Split(std::uint32_t node, std::uint64_t size);
   // Makes the free ranges beside a block part of it. O(1).
   // REQUIRES: is_live(node).
   Block Absorb(std::uint32_t node);
 
-  // Takes exactly these bytes, all of which are free. nullopt when blocks and free
-  // ranges together are max_nodes - 2 or more. O(free ranges of that size).
+  // Takes exactly these bytes, all of which are free. nullopt where Allocate() has
+  // no nodes. O(free ranges of that size).
   // REQUIRES: multiples of kGranule, and free.
   std::optional<std::uint32_t> Take(std::uint64_t offset, std::uint64_t size);
   // Calls `call(range)` for each free range of `at_least` bytes, and some that are
   // smaller by less than 1/32. REQUIRES: it changes nothing here.
   template <typename Call>
   void ForEachFree(std::uint64_t at_least, const Call& call) const {
+    if (unlisted_count_ != 0) [[unlikely]] {
+      for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
+        if (FreeIn(node) >= at_least) call(RangeAt(node));
+      }
+      return;
+    }
     for (std::uint32_t at = NextClass(ClassOf(at_least / kGranule));
          at < kClasses; at = NextClass(at + 1)) {
       for (const std::uint32_t node : classes_[at]) call(RangeAt(node));
@@ -189,6 +199,10 @@ class OffsetHeap {
     return nodes_[node].is_free() ? kGranule * nodes_[node].size : 0;
   }
 
+  // One for which a list has no memory stays out of it until ListAll(), or until
+  // a neighbour is freed.
+  static constexpr std::uint32_t kUnlisted = ~std::uint32_t{0};
+  void ListAll();
   void List(std::uint32_t node, std::uint32_t granules);
   void Unlist(std::uint32_t node, std::uint32_t granules);
 
@@ -201,7 +215,7 @@ class OffsetHeap {
     word = (word & Node::kFree) | prev;
   }
 
-  // Makes room for two more nodes; false at max_nodes_.
+  // Makes room for two more nodes; false at max_nodes_, or without memory.
   bool Grow();
   std::uint32_t TakeUnused();
   void PutUnused(std::uint32_t node);
@@ -214,6 +228,7 @@ class OffsetHeap {
   std::uint32_t max_nodes_;
   std::uint32_t unused_ = kBorder;  // The first of the nodes given back.
   std::uint32_t unused_count_ = 0;
+  std::uint32_t unlisted_count_ = 0;  // Free ranges.
   std::uint64_t live_granules_ = 0;
   std::uint64_t live_blocks_ = 0;
   std::uint64_t summary_ = 0;                  // Which words are not 0.

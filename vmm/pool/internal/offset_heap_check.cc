@@ -111,7 +111,7 @@ absl::Status OffsetHeap::CheckClasses(std::uint64_t free_ranges) const {
   if (words_[kClasses / 64] >> kClasses % 64 != 0) {
     return Wrong("a class above the last has its bit set");
   }
-  if (listed != free_ranges) {
+  if (listed + unlisted_count_ != free_ranges) {
     return Wrong(listed, " ranges are in classes, ", free_ranges, " are free");
   }
   return absl::OkStatus();

@@ -19,7 +19,7 @@ std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
 
 Range::Range(std::uint32_t number, CUdeviceptr base, std::uint64_t size)
     : heap(size), number_(number), base_(base) {
-  gaps_[0] = heap.Allocate(size, OffsetHeap::kGranule)->node;
+  gaps_[0].node = heap.Allocate(size, OffsetHeap::kGranule)->node;
   gap_bytes_ = size;
 }
 
@@ -29,7 +29,7 @@ Range::Range(std::uint32_t number, AddressRange addresses, std::uint64_t unit)
       base_(addresses.base()),
       addresses_(std::make_shared<const AddressRange>(std::move(addresses))),
       unit_(unit) {
-  gaps_[0] = heap.Allocate(size(), OffsetHeap::kGranule)->node;
+  gaps_[0].node = heap.Allocate(size(), OffsetHeap::kGranule)->node;
   gap_bytes_ = size();
 }
 
@@ -68,7 +68,9 @@ std::optional<Place> Range::FindPlace(std::uint64_t size,
                                       std::uint64_t alignment,
                                       const Backlog* own) const {
   std::optional<Place> best;
-  for (const auto& [gap, node] : gaps_) {
+  for (const auto& [gap, its] : gaps_) {
+    if (its.is_claimed) continue;
+    const std::uint32_t node = its.node;
     Place place;
     place.gap = gap;
     place.room = heap.block(node).size;
@@ -123,11 +125,15 @@ void Range::GiveBack(std::uint32_t node) {
 
 std::optional<Claim> Range::Take(const Place& place, std::uint64_t size) {
   const auto gap = gaps_.find(place.gap);
-  platform::Check(
-      gap != gaps_.end() && size >= place.needed && size <= place.room,
-      "no such gap of a pool is there");
+  platform::Check(gap != gaps_.end() && !gap->second.is_claimed &&
+                      size >= place.needed && size <= place.room,
+                  "no such gap of a pool is there");
+  // All memory for the books, before they are changed.
+  segments_.reserve(segments_.size() + claims_ + 1);
+  Gaps rest;
+  if (size < place.room) rest[place.gap + size] = {};
   Claim claim;
-  claim.gap = gap->second;
+  claim.gap = gap->second.node;
   std::uint64_t below = place.begin;
   bool taken = true;
   if (place.own != nullptr) {
@@ -136,21 +142,22 @@ std::optional<Claim> Range::Take(const Place& place, std::uint64_t size) {
     below = offset + place.own->size;
   }
   const std::uint64_t beyond = place.gap + place.room;
-  std::uint32_t rest = OffsetHeap::kNoNode;
+  std::uint32_t unclaimed = OffsetHeap::kNoNode;
   if (!taken || !TakeFree(below, place.gap, &claim.below) ||
       !TakeFree(std::max(place.begin, beyond), place.end, &claim.above) ||
       (size < place.room &&
-       (rest = heap.Split(claim.gap, size)) == OffsetHeap::kNoNode)) {
+       (unclaimed = heap.Split(claim.gap, size)) == OffsetHeap::kNoNode)) {
     GiveBack(claim.lowest);
     GiveBack(claim.below);
     GiveBack(claim.above);
     return std::nullopt;
   }
   if (place.own != nullptr) claimed_bytes_ += place.own->size;
-  gaps_.erase(gap);
-  if (rest != OffsetHeap::kNoNode) {
-    SetBlock(rest, nullptr);
-    gaps_[place.gap + size] = rest;
+  gap->second.is_claimed = true;
+  if (unclaimed != OffsetHeap::kNoNode) {
+    SetBlock(unclaimed, nullptr);
+    rest.begin()->second.node = unclaimed;
+    gaps_.merge(rest);
   }
   ++claims_;
   return claim;
@@ -161,6 +168,7 @@ void Range::Insert(std::uint64_t offset, std::unique_ptr<Segment> segment) {
   segment->offset = offset;
   segment->domain = domain;
   gap_bytes_ -= segment->size;
+  gaps_.erase(offset);
   --claims_;
   segments_.insert(std::partition_point(segments_.begin(), segments_.end(),
                                         [offset](const auto& one) {
@@ -219,17 +227,22 @@ void Range::Vacate(const Claim& claim) {
   GiveBack(claim.below);
   GiveBack(claim.above);
   const OffsetHeap::Block at = heap.block(claim.gap);
-  const auto gap = gaps_.emplace(at.offset, claim.gap).first;
+  const auto gap = gaps_.find(at.offset);
+  gap->second.is_claimed = false;
   --claims_;
-  if (const auto above = std::next(gap);
-      above != gaps_.end() && above->first == at.offset + at.size) {
-    heap.Join(claim.gap, above->second);
+  if (const auto above = std::next(gap); above != gaps_.end() &&
+                                         !above->second.is_claimed &&
+                                         above->first == at.offset + at.size) {
+    heap.Join(claim.gap, above->second.node);
     gaps_.erase(above);
   }
   if (gap == gaps_.begin()) return;
   const auto below = std::prev(gap);
-  if (below->first + heap.block(below->second).size != at.offset) return;
-  heap.Join(below->second, claim.gap);
+  if (below->second.is_claimed ||
+      below->first + heap.block(below->second.node).size != at.offset) {
+    return;
+  }
+  heap.Join(below->second.node, claim.gap);
   gaps_.erase(gap);
 }
 
@@ -250,6 +263,8 @@ std::vector<Segment*> Range::Idle() const {
 
 std::optional<Claim> Range::Remove(Segment& segment,
                                    std::unique_ptr<Segment>* removed) {
+  Gaps added;
+  added[segment.offset].is_claimed = true;
   const std::optional<std::uint32_t> node =
       heap.Take(segment.offset, segment.size);
   if (!node.has_value()) return std::nullopt;
@@ -262,6 +277,8 @@ std::optional<Claim> Range::Remove(Segment& segment,
   segments_.erase(found);
   recent_ = nullptr;
   gap_bytes_ += (*removed)->size;
+  added.begin()->second.node = *node;
+  gaps_.merge(added);
   ++claims_;
   return Claim{.gap = *node};
 }
@@ -285,11 +302,14 @@ std::vector<Range::Room> Range::Rooms() const {
 }
 
 void Range::SetBlock(std::uint32_t node, Block* block) {
-  if (node >= blocks_.size()) {
-    if (block == nullptr) return;
-    blocks_.resize(std::max<std::size_t>(node + 1, 2 * blocks_.size()));
-  }
+  if (block == nullptr && node >= blocks_.size()) return;
+  MakeRoomFor(node);
   blocks_[node] = block;
+}
+
+void Range::MakeRoomFor(std::uint32_t node) {
+  if (node < blocks_.size()) return;
+  blocks_.resize(std::max<std::size_t>(node + 1, 2 * blocks_.size()));
 }
 
 absl::Status Range::CheckInvariants() const {
@@ -306,7 +326,8 @@ absl::Status Range::CheckInvariants() const {
     end = segment->end();
   }
   std::uint64_t in_gaps = 0;
-  for (const auto& [offset, node] : gaps_) {
+  for (const auto& [offset, gap] : gaps_) {
+    const std::uint32_t node = gap.node;
     if (!heap.is_live(node) || heap.block(node).offset != offset ||
         BlockAt(node) != nullptr) {
       return absl::InternalError(
@@ -314,8 +335,7 @@ absl::Status Range::CheckInvariants() const {
     }
     in_gaps += heap.block(node).size;
   }
-  if (mapped + gap_bytes_ != size() || in_gaps > gap_bytes_ ||
-      (claims_ == 0 && in_gaps != gap_bytes_)) {
+  if (mapped + gap_bytes_ != size() || in_gaps != gap_bytes_) {
     return absl::InternalError(absl::StrCat(
         "of a range of ", size(), " bytes ", mapped, " are in segments and ",
         in_gaps, " in gaps, counted ", gap_bytes_));

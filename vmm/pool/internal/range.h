@@ -104,7 +104,7 @@ class Range {
   // heap has no nodes; then all but place.own is free.
   std::optional<std::uint32_t> FillFor(const Place& place, const Claim& claim,
                                        std::unique_ptr<Segment> segment);
-  // It does not come, or is gone: a gap again.
+  // It does not come, or is gone: a gap again. Takes no memory.
   void Vacate(const Claim& claim);
   // Of the place.own of one that did not come: it is taken again.
   void Unclaim(const Block& own) { claimed_bytes_ -= own.size; }
@@ -134,6 +134,8 @@ class Range {
     return node < blocks_.size() ? blocks_[node] : nullptr;
   }
   void SetBlock(std::uint32_t node, Block* block);
+  // SetBlock() takes no memory.
+  void MakeRoomFor(std::uint32_t node);
 
   // What is free here the GPU has passed. Gaps are taken, and in no record.
   OffsetHeap heap;
@@ -153,10 +155,15 @@ class Range {
   const std::shared_ptr<const AddressRange> addresses_;
   const std::uint64_t unit_ = kUnit;
   std::vector<std::unique_ptr<Segment>> segments_;
-  mutable Segment* recent_ = nullptr;            // Of SegmentAt().
-  std::vector<Block*> blocks_;                   // By node of the heap.
-  std::map<std::uint64_t, std::uint32_t> gaps_;  // Their nodes, by offset.
-  std::uint64_t gap_bytes_ = 0;                  // Claimed ones too.
+  mutable Segment* recent_ = nullptr;  // Of SegmentAt().
+  std::vector<Block*> blocks_;         // By node of the heap.
+  struct Gap {
+    std::uint32_t node = OffsetHeap::kNoNode;
+    bool is_claimed = false;  // Of a segment that comes or goes.
+  };
+  using Gaps = std::map<std::uint64_t, Gap>;  // By offset.
+  Gaps gaps_;
+  std::uint64_t gap_bytes_ = 0;  // Claimed ones too.
   std::size_t claims_ = 0;
   std::uint64_t claimed_bytes_ = 0;  // Of memory beside gaps.
 };

@@ -32,11 +32,8 @@ std::size_t SizeIndex::NextClass(std::size_t from) const {
 }
 
 void SizeIndex::Insert(Block* block) {
-  if (heads_ == nullptr) {
-    heads_ = std::make_unique<std::array<Block*, kClasses>>();
-  }
   const std::size_t at = ClassOf(block->size);
-  Block*& head = (*heads_)[at];
+  Block*& head = heads_[at];
   block->prev = nullptr;
   block->next = head;
   if (head != nullptr) head->prev = block;
@@ -51,7 +48,7 @@ void SizeIndex::Remove(Block* block) {
   if (block->prev != nullptr) {
     block->prev->next = block->next;
   } else {
-    (*heads_)[at] = block->next;
+    heads_[at] = block->next;
     if (block->next == nullptr) {
       words_[at / 64] &= ~(std::uint64_t{1} << at % 64);
     }
@@ -64,7 +61,7 @@ Block* SizeIndex::Find(std::uint64_t size, std::uint64_t alignment) const {
   for (std::size_t at = NextClass(ClassOf(size)); at < kClasses;
        at = NextClass(at + 1)) {
     int examined = 0;
-    for (Block* block = (*heads_)[at];
+    for (Block* block = heads_[at];
          block != nullptr && examined < kMostExamined;
          block = block->next, ++examined) {
       if (LowestFit(block->address, block->size, size, alignment)) {

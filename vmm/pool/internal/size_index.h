@@ -1,15 +1,13 @@
 // SizeIndex: freed ranges by their size; internal to vmm/.
 //
 // Lists by size class, eight classes a power of two, linked through the blocks:
-// adding, removing and finding take constant time, and an index that was never
-// used takes no memory: there is one for each stream.
+// adding, removing and finding take constant time, and no memory.
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_SIZE_INDEX_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_SIZE_INDEX_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "vmm/pool/internal/block.h"
@@ -44,7 +42,7 @@ class SizeIndex {
 
   std::uint64_t bytes_ = 0;
   std::array<std::uint64_t, kWords> words_{};  // Which classes have a block.
-  std::unique_ptr<std::array<Block*, kClasses>> heads_;
+  std::array<Block*, kClasses> heads_{};
 };
 
 // How far into a block the lowest multiple of `alignment` is at which `size` bytes
