@@ -145,6 +145,9 @@ class Core : public platform::Abandonable {
   absl::Status Ask(Heap& heap, const std::vector<Backlog*>& backlogs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AskAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What was counted in asking_: others may ask again.
+  void EndAll(absl::Span<Inquiry> inquiries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From what was freed, anywhere in the domain; null when it cannot serve yet.
   Block* Reuse(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same where the request's stream must wait for it on the GPU.
@@ -163,6 +166,7 @@ class Core : public platform::Abandonable {
   // pool's device. REQUIRES: growing_.
   absl::Status NoteContext(CUstream stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Says growing_ until it returns. REQUIRES: nobody else does.
   absl::StatusOr<Block*> GrowInTurn(const Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gets what a request lacks, or `step` bytes if they are more, and takes the

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
@@ -32,7 +33,8 @@ absl::Status TooLarge(const Request& request) {
 
 absl::Status NoNodes() {
   return absl::ResourceExhaustedError(
-      "a range of the pool has as many blocks as it can have");
+      "a range of the pool has as many blocks as it can have, or there is no "
+      "memory for the books of one more");
 }
 
 // The context of a stream; null when none of the device's can be told. That of
@@ -82,10 +84,7 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
     // What another thread got has room for this one, too, as a rule.
     if (Block* const block = HeapOf(request).Take(request)) return block;
   }
-  growing_ = true;
   absl::StatusOr<Block*> grown = GrowInTurn(request);
-  growing_ = false;
-  changed_.NotifyAll();
   if (absl::IsResourceExhausted(grown.status())) {
     return LastResort(request, grown.status());
   }
@@ -104,6 +103,11 @@ absl::Status Core::NoteContext(CUstream stream) {
 }
 
 absl::StatusOr<Block*> Core::GrowInTurn(const Request& request) {
+  growing_ = true;
+  const absl::Cleanup grown = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    growing_ = false;
+    changed_.NotifyAll();
+  };
   RETURN_IF_ERROR(NoteContext(request.stream));
   // Nothing that is idle could serve: it is of the wrong sizes.
   ReleaseIdle(std::max(Step(), reserved_ / kIdlePart), keep_idle_);
@@ -200,6 +204,11 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
   std::unique_ptr<Segment> segment;
   std::shared_ptr<SharedSegment> shared;
   reserved_ += size;
+  absl::Cleanup undo = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    segment.reset();
+    reserved_ -= size;
+    if (claim.has_value()) heap.Vacate(*range, place, *claim);
+  };
   absl::Status made =
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
     {
@@ -222,21 +231,18 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
     return absl::OkStatus();
   }();
   if (!made.ok()) {
-    {
-      const Unlocked unlocked(*this);
-      segment.reset();
-    }
-    reserved_ -= size;
-    if (claim.has_value()) heap.Vacate(*range, place, *claim);
+    const Unlocked unlocked(*this);
+    segment.reset();
     return made;
   }
-  segment->number = domain.NextNumber();
-  domain.Tell(*segment, std::move(shared), &last_error_);
   if (range == nullptr) {
     range = &heap.Add(std::make_unique<Range>(
         heap.NextRange(), segment->allocation->address(), segment->size));
     claim = range->Take({.room = segment->size}, segment->size);
   }
+  segment->number = domain.NextNumber();
+  domain.Tell(*segment, std::move(shared), &last_error_);
+  std::move(undo).Cancel();
   if (block == nullptr) {
     range->Fill(*claim, std::move(segment));
     return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
@@ -52,37 +53,35 @@ absl::Status Core::ReserveInTurn(std::uint64_t bytes, CUstream stream,
                                  std::uint32_t domain, std::uint64_t* added) {
   while (growing_) changed_.Wait(mutex_);
   growing_ = true;
-  absl::Status reserved =
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    RETURN_IF_ERROR(NoteContext(stream));
-    for (bool is_collected = false;;) {
-      const std::uint64_t free = BytesFreeFor(stream, domain);
-      if (free >= bytes) return absl::OkStatus();
-      if (!std::exchange(is_collected, true)) {
-        EmptyCaches();
-        if (!held_.empty()) CollectHeld();
-        AskAll().IgnoreError();  // Told in last_error_.
-        continue;
-      }
-      Request next;
-      next.size =
-          RoundUpToUnit(std::min(bytes - free, options_.max_segment_size));
-      next.alignment = Range::kUnit;
-      next.domain = domain;
-      const std::uint64_t before = reserved_;
-      absl::Status grown = AddMemory(
-          next, std::max(next.size, options_.first_segment_size), nullptr);
-      if (!grown.ok()) {
-        return platform::Annotate(
-            grown, absl::StrCat("cannot reserve ", bytes, " bytes, of which ",
-                                free, " are free"));
-      }
-      *added += reserved_ - std::min(reserved_, before);
+  const absl::Cleanup ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    growing_ = false;
+    changed_.NotifyAll();
+  };
+  RETURN_IF_ERROR(NoteContext(stream));
+  for (bool is_collected = false;;) {
+    const std::uint64_t free = BytesFreeFor(stream, domain);
+    if (free >= bytes) return absl::OkStatus();
+    if (!std::exchange(is_collected, true)) {
+      EmptyCaches();
+      if (!held_.empty()) CollectHeld();
+      AskAll().IgnoreError();  // Told in last_error_.
+      continue;
     }
-  }();
-  growing_ = false;
-  changed_.NotifyAll();
-  return reserved;
+    Request next;
+    next.size =
+        RoundUpToUnit(std::min(bytes - free, options_.max_segment_size));
+    next.alignment = Range::kUnit;
+    next.domain = domain;
+    const std::uint64_t before = reserved_;
+    absl::Status grown = AddMemory(
+        next, std::max(next.size, options_.first_segment_size), nullptr);
+    if (!grown.ok()) {
+      return platform::Annotate(
+          grown, absl::StrCat("cannot reserve ", bytes, " bytes, of which ",
+                              free, " are free"));
+    }
+    *added += reserved_ - std::min(reserved_, before);
+  }
 }
 
 std::uint64_t Core::BytesFreeFor(CUstream stream, std::uint32_t domain) {

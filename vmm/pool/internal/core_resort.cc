@@ -56,10 +56,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
       }
     }
     GiveUpAll({}, asks_others);
-    growing_ = true;
     absl::StatusOr<Block*> grown = GrowInTurn(request);
-    growing_ = false;
-    changed_.NotifyAll();
     if (grown.ok()) return grown;
     refused = grown.status();
     if (Block* const block = heap.Take(request)) return block;

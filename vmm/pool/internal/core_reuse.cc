@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/types/span.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
 
@@ -106,6 +108,9 @@ absl::Status Core::Ask(Heap& heap, const std::vector<Backlog*>& backlogs) {
   absl::Status failed;
   if (inquiries.empty()) return failed;
   asking_ += inquiries.size();
+  const absl::Cleanup end = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    EndAll(absl::MakeSpan(inquiries));
+  };
   const CUcontext context = context_;
   {
     const Unlocked unlocked(*this);
@@ -114,11 +119,14 @@ absl::Status Core::Ask(Heap& heap, const std::vector<Backlog*>& backlogs) {
   for (Inquiry& inquiry : inquiries) {
     heap.Pass(inquiry.backlog(), inquiry.passed());
     if (!inquiry.error().ok()) failed = last_error_ = inquiry.error();
-    inquiry.End();
   }
+  return failed;
+}
+
+void Core::EndAll(absl::Span<Inquiry> inquiries) {
+  for (Inquiry& inquiry : inquiries) inquiry.End();
   asking_ -= inquiries.size();
   changed_.NotifyAll();
-  return failed;
 }
 
 absl::Status Core::AskAll() {
@@ -172,6 +180,9 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
       }
       Inquiry inquiry(*backlog);
       ++asking_;
+      absl::Cleanup end = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        EndAll(absl::MakeSpan(&inquiry, 1));
+      };
       absl::StatusOr<bool> made = false;
       const CUcontext context = context_;
       {
@@ -187,9 +198,7 @@ Block* Core::ReuseByWaiting(const Request& request, absl::Status* error) {
           heap.MoveAfterWait(*backlog, inquiry.epoch(), request.stream);
         }
       }
-      inquiry.End();
-      --asking_;
-      changed_.NotifyAll();
+      std::move(end).Invoke();
       if (taken == nullptr) taken = heap.Take(request);
       if (taken != nullptr) return taken;
     }

@@ -109,41 +109,39 @@ absl::StatusOr<DomainId> Core::Serve(SharingDomain domain) {
   }
   RETURN_IF_ERROR(CheckDomain(domain));
   ++visitors_;
-  const absl::Status status = ShareWhole(static_cast<std::uint32_t>(domain));
-  --visitors_;
-  changed_.NotifyAll();
-  RETURN_IF_ERROR(status);
+  const absl::Cleanup leave = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    --visitors_;
+    changed_.NotifyAll();
+  };
+  RETURN_IF_ERROR(ShareWhole(static_cast<std::uint32_t>(domain)));
   return domains_[static_cast<std::uint32_t>(domain)]->id();
 }
 
 absl::Status Core::ShareWhole(std::uint32_t number) {
   Domain& served = *domains_[number];
+  const absl::Cleanup stop = [&served] { served.StopSharing(); };
   while (!served.is_served()) {
     std::vector<Segment*> left;
     heaps_[number]->ForEachSegment([&](Segment& segment) {
       if (!served.IsShared(segment)) left.push_back(&segment);
     });
-    absl::Status status = left.empty() ? served.Serve() : ShareAll(left);
-    if (status.ok()) continue;
-    served.StopSharing();
-    return status;
+    RETURN_IF_ERROR(left.empty() ? served.Serve() : ShareAll(left));
   }
   return absl::OkStatus();
 }
 
 absl::Status Core::ShareAll(absl::Span<Segment* const> segments) {
   for (Segment* const segment : segments) ++segment->exporters;
+  const absl::Cleanup exported = [segments] {
+    for (Segment* const segment : segments) --segment->exporters;
+  };
   std::vector<std::shared_ptr<const SharedSegment>> shared;
-  absl::Status exported =
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+  {
     const Unlocked unlocked(*this);
     for (const Segment* const segment : segments) {
       ASSIGN_OR_RETURN(shared.emplace_back(), Domain::Share(*segment));
     }
-    return absl::OkStatus();
-  }();
-  for (Segment* const segment : segments) --segment->exporters;
-  RETURN_IF_ERROR(exported);
+  }
   Domain& domain = *domains_[segments.front()->domain];
   for (auto& one : shared) domain.AddShared(std::move(one));
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
 
@@ -75,6 +76,12 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
     kept += segment->size;
     return true;
   });
+  std::erase_if(idle, [&](const Segment* segment) {
+    if (kept + segment->size > keep_bytes) return false;
+    kept += segment->size;
+    return true;
+  });
+  if (idle.empty()) return 0;
   std::uint64_t released = 0;
   struct Gone {
     Range* range;
@@ -82,31 +89,32 @@ std::uint64_t Core::ReleaseIdle(std::uint64_t keep_bytes,
     std::unique_ptr<Segment> segment;
   };
   std::vector<Gone> gone;
-  for (Segment* const segment : idle) {
-    if (kept + segment->size <= keep_bytes) {
-      kept += segment->size;
-      continue;
-    }
-    Range* const range = segment->range;
-    Gone one{range, {}, nullptr};
-    const std::optional<Claim> claim = range->Remove(*segment, &one.segment);
-    if (!claim.has_value()) continue;
-    one.claim = *claim;
-    domains_[one.segment->domain]->Forget(one.segment->number, &last_error_);
-    released += one.segment->size;
-    gone.push_back(std::move(one));
-  }
-  if (gone.empty()) return 0;
+  gone.reserve(idle.size());
   ++releasing_;
+  absl::Cleanup note = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (Gone& one : gone) {
+      one.segment.reset();  // Where telling of it failed.
+      one.range->Vacate(one.claim);
+    }
+    reserved_ -= released;
+    given_back_ += released;
+    --releasing_;
+    changed_.NotifyAll();
+  };
+  for (Segment* const segment : idle) {
+    Range* const range = segment->range;
+    std::unique_ptr<Segment> removed;
+    const std::optional<Claim> claim = range->Remove(*segment, &removed);
+    if (!claim.has_value()) continue;
+    gone.push_back({range, *claim, std::move(removed)});
+    released += segment->size;
+    domains_[segment->domain]->Forget(segment->number, &last_error_);
+  }
   {
     const Unlocked unlocked(*this);
     for (Gone& one : gone) one.segment.reset();
   }
-  reserved_ -= released;
-  given_back_ += released;
-  for (const Gone& one : gone) one.range->Vacate(one.claim);
-  --releasing_;
-  changed_.NotifyAll();
+  std::move(note).Invoke();
   RemoveVacant();
   return released;
 }
@@ -115,6 +123,10 @@ void Core::GiveUpIdle() {
   const platform::MutexLock lock(mutex_);
   if (closed_) return;
   ++visitors_;
+  const absl::Cleanup leave = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    --visitors_;
+    changed_.NotifyAll();
+  };
   EmptyCaches();
   if (!held_.empty()) CollectHeld();
   AskAll().IgnoreError();  // Told in last_error_.
@@ -122,8 +134,6 @@ void Core::GiveUpIdle() {
   // Nor has the device what others are giving back before they have. They wait
   // for the driver alone.
   while (releasing_ != 0) changed_.Wait(mutex_);
-  --visitors_;
-  changed_.NotifyAll();
 }
 
 absl::StatusOr<std::uint64_t> Core::Trim(std::uint64_t keep_bytes) {

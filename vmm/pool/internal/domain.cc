@@ -1,6 +1,7 @@
 #include "vmm/pool/internal/domain.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -98,7 +99,16 @@ void Domain::Tell(Segment& segment, std::shared_ptr<SharedSegment> shared,
   platform::Check(shared != nullptr, "a segment of a served domain is secret");
   shared->number = segment.number;
   shared_.emplace(segment.number, shared);
-  SendToAll(std::shared_ptr<const SharedSegment>(std::move(shared)), error);
+  try {
+    SendToAll(std::shared_ptr<const SharedSegment>(std::move(shared)), error);
+  } catch (const std::bad_alloc&) {
+    // Each one's session sends it what it was not.
+    for (Peer& peer : peers_) {
+      if (peer.channel != nullptr && peer.sent < segment.number) {
+        LeaveToSession(peer);
+      }
+    }
+  }
   segment.exposed = !peers_.empty();
 }
 

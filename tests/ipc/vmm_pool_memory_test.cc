@@ -1,0 +1,250 @@
+// A pool that is refused memory for its books, wherever it asks for some, goes on
+// when there is memory again: it waits for nobody, and loses nothing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "platform/cuda/driver_table.h"
+#include "tests/gpu/changed_driver.h"
+#include "tests/ipc/pool_ipc_test.h"
+
+namespace {
+
+// Of a thread's requests.
+struct Refusal {
+  long granted_first = -1;  // So many are; below 0 all.
+  bool lasts = false;       // Or one is refused.
+  bool happened = false;
+};
+thread_local Refusal refusal;
+
+void* MemoryOf(std::size_t size) {
+  if (refusal.granted_first == 0) {
+    if (!refusal.lasts) refusal.granted_first = -1;
+    refusal.happened = true;
+    return nullptr;
+  }
+  if (refusal.granted_first > 0) --refusal.granted_first;
+  return std::malloc(size == 0 ? 1 : size);
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  if (void* const memory = MemoryOf(size)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return MemoryOf(size);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+// No system has one function for it: the block is kept below what is returned.
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  const auto multiple = static_cast<std::size_t>(alignment);
+  void* const block = MemoryOf(size + multiple + sizeof(void*));
+  if (block == nullptr) throw std::bad_alloc();
+  const auto least = reinterpret_cast<std::uintptr_t>(block) + sizeof(void*);
+  void** const at =
+      reinterpret_cast<void**>((least + multiple - 1) / multiple * multiple);
+  at[-1] = block;
+  return at;
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  if (memory != nullptr) std::free(static_cast<void**>(memory)[-1]);
+}
+void operator delete(void* memory, std::size_t,
+                     std::align_val_t alignment) noexcept {
+  operator delete(memory, alignment);
+}
+
+namespace vmm::testing {
+namespace {
+
+// Ends a program that hangs, and says where.
+class Watchdog {
+ public:
+  explicit Watchdog(const char* what)
+      : thread_([this, what] { Watch(what); }) {}
+  ~Watchdog() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void Note(long nth) { nth_ = nth; }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{60};
+
+  void Watch(const char* what) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (changed_.wait_for(lock, kPatience, [this] { return ended_; })) return;
+    std::fprintf(stderr, "%s hangs, where request %ld for memory was refused\n",
+                 what, nth_.load());
+    std::abort();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::atomic<long> nth_ = 0;
+  std::thread thread_;  // Last: it uses the others.
+};
+
+// An entry of the driver under test, which itself is refused nothing: what it
+// does then is another matter.
+template <auto kMember,
+          typename Entry =
+              std::remove_cvref_t<decltype(TestDriver().table().*kMember)>>
+struct Spared;
+template <auto kMember, typename Result, typename... Args>
+struct Spared<kMember, Result(CUDAAPI*)(Args...)> {
+  static Result CUDAAPI Call(Args... args) {
+    const Refusal ours = std::exchange(refusal, {});
+    const Result result = (TestDriver().table().*kMember)(args...);
+    refusal = ours;
+    return result;
+  }
+};
+platform::Driver SparedDriver() {
+  platform::DriverTable table = TestDriver().table();
+  platform::ForEachDriverEntry([&table](auto entry) {
+    auto& its = table.*(entry.kMember);
+    if (its != nullptr) its = &Spared<entry.kMember>::Call;
+  });
+  return ChangedDriver(table);
+}
+
+class PoolMemoryTest : public PoolIpcTest {
+ protected:
+  static constexpr std::uint64_t kCap = 8 * kMiB;
+
+  void UseCappedPool() {
+    pool_ = Must(Pool::Create(spared_, SmallSegments(kCap)));
+  }
+
+  // Calls `then` for each request for memory of `call`, once that and perhaps all
+  // later ones were refused; and once more when none was. Before each `call`,
+  // `before`.
+  static void RefuseEach(const char* what, const std::function<void()>& before,
+                         const std::function<void()>& call,
+                         const std::function<void()>& then) {
+    Watchdog watchdog(what);
+    for (const bool lasts : {false, true}) {
+      bool refused = true;
+      for (long nth = 0; refused && !HasFailure(); ++nth) {
+        SCOPED_TRACE(::testing::Message() << what << ", request " << nth
+                                          << (lasts ? " and all later" : ""));
+        watchdog.Note(nth);
+        before();
+        refusal = {nth, lasts};
+        try {
+          call();
+        } catch (const std::bad_alloc&) {
+        }
+        refused = std::exchange(refusal, {}).happened;
+        then();
+      }
+    }
+  }
+  // All that was freed comes back, and serves a block as large as the pool.
+  void ExpectAllServes() {
+    Must(pool_->ReleaseStream(nullptr, Late()));
+    Must(pool_->Trim());
+    EXPECT_EQ(pool_->statistics().live, 0u);
+    EXPECT_EQ(pool_->statistics().reserved, 0u);
+    ExpectWhole();
+    EXPECT_TRUE(pool_->Allocate(kCap, nullptr).ok());
+    ExpectWhole();
+  }
+
+ private:
+  const Device spared_ = Must(Device::ByOrdinal(SparedDriver(), 0));
+};
+
+TEST_F(PoolMemoryTest, AnAllocationThatIsRefusedSomeLeavesAPoolThatServes) {
+  RefuseEach(
+      "Allocate()", [&] { UseCappedPool(); },
+      [&] { pool_->Allocate(kGranule, nullptr).IgnoreError(); },
+      [&] {
+        ExpectWhole();
+        EXPECT_TRUE(pool_->Allocate(kGranule, nullptr).ok());
+        ExpectWhole();
+      });
+}
+
+TEST_F(PoolMemoryTest, AReservationThatIsRefusedSomeLeavesAPoolThatServes) {
+  RefuseEach(
+      "Reserve()", [&] { UseCappedPool(); },
+      [&] { pool_->Reserve(kCap, nullptr).IgnoreError(); },
+      [&] {
+        ExpectWhole();
+        EXPECT_TRUE(pool_->Reserve(kCap, nullptr).ok());
+        EXPECT_TRUE(pool_->Allocate(kCap, nullptr).ok());
+        ExpectWhole();
+      });
+}
+
+TEST_F(PoolMemoryTest, APoolEndsThatWasRefusedSomeWhenItCameToBeServed) {
+  RefuseEach(
+      "Serve()",
+      [&] {
+        UseCappedPool();
+        Free(Take(kGranule));
+      },
+      [&] { endpoint_->Serve(*pool_).IgnoreError(); },
+      [&] {
+        {
+          const Share publication = Serve();
+          const CUdeviceptr block = Take(kGranule);
+          Must(Subscribe(publication)->Import(Export(block), Late()));
+          Free(block);
+        }
+        ExpectNothingHeld();
+        ExpectAllServes();
+        pool_.reset();
+      });
+}
+
+TEST_F(PoolMemoryTest, ASegmentOfAServedPoolThatIsRefusedSomeComesLater) {
+  std::optional<Share> publication;
+  std::unique_ptr<ImportedPool> peer;
+  RefuseEach(
+      "Allocate() of a served pool",
+      [&] {
+        publication.reset();
+        peer.reset();
+        UseCappedPool();
+        publication.emplace(Serve());
+        peer = Subscribe(*publication);
+        Must(peer->Import(Export(Take(kGranule)), Late()));
+      },
+      [&] { pool_->Allocate(3 * kGranule / 2, nullptr).IgnoreError(); },
+      [&] {
+        ExpectWhole();
+        Must(peer->Import(Export(Take(kGranule)), Late()));
+      });
+  peer.reset();
+  publication.reset();
+}
+
+}  // namespace
+}  // namespace vmm::testing
