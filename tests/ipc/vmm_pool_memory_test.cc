@@ -17,9 +17,11 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "platform/cuda/driver_table.h"
 #include "tests/gpu/changed_driver.h"
+#include "tests/gpu/stream.h"
 #include "tests/ipc/pool_ipc_test.h"
 
 namespace {
@@ -244,6 +246,76 @@ TEST_F(PoolMemoryTest, ASegmentOfAServedPoolThatIsRefusedSomeComesLater) {
       });
   peer.reset();
   publication.reset();
+}
+
+TEST_F(PoolMemoryTest, FreedBlocksAreNotLostWhereTheirBooksAreRefusedSome) {
+  std::vector<CUdeviceptr> blocks;
+  RefuseEach(
+      "Free()",
+      [&] {
+        UseCappedPool();
+        // More than a thread keeps of a size.
+        for (int i = 0; i < 400; ++i)
+          blocks.push_back(Take(512 + 512 * (i % 4)));
+      },
+      [&] {
+        for (; !blocks.empty(); blocks.pop_back()) Free(blocks.back());
+        // Where all that was freed is looked through.
+        const auto block = pool_->Allocate(5 * kMiB, nullptr);
+        if (block.ok()) Free(*block);
+      },
+      [&] {
+        for (; !blocks.empty(); blocks.pop_back()) Free(blocks.back());
+        ExpectAllServes();
+      });
+}
+
+TEST_F(PoolMemoryTest, ATrimThatIsRefusedSomeLosesNothing) {
+  RefuseEach(
+      "Trim()",
+      [&] {
+        UseCappedPool();
+        FreeAll({Take(4096), Take(kGranule), Take(5 * kMiB)});
+      },
+      [&] { pool_->Trim().IgnoreError(); }, [&] { ExpectAllServes(); });
+}
+
+TEST_F(PoolMemoryTest, AReleaseOfAStreamThatIsRefusedSomeLosesNothing) {
+  RefuseEach(
+      "ReleaseStream()",
+      [&] {
+        UseCappedPool();
+        FreeAll({Take(4096), Take(kGranule), Take(5 * kMiB)});
+      },
+      [&] { pool_->ReleaseStream(nullptr, Late()).IgnoreError(); },
+      [&] { ExpectAllServes(); });
+}
+
+// What another stream freed serves, if it must be waited for.
+TEST_F(PoolMemoryTest, ALastResortThatIsRefusedSomeLosesNothing) {
+  const Stream first;
+  const Stream second;
+  RefuseEach(
+      "Allocate() at the cap",
+      [&] {
+        UseCappedPool();
+        for (int i = 0; i < 2; ++i) {
+          const CUdeviceptr block =
+              Must(pool_->Allocate(3 * kMiB, first.get()));
+          Must(pool_->Free(block, first.get()));
+        }
+      },
+      [&] {
+        const absl::StatusOr<CUdeviceptr> block =
+            pool_->Allocate(kCap, second.get());
+        if (block.ok()) Must(pool_->Free(*block, second.get()));
+      },
+      [&] {
+        ExpectWhole();
+        Must(pool_->ReleaseStream(first.get(), Late()));
+        Must(pool_->ReleaseStream(second.get(), Late()));
+        ExpectAllServes();
+      });
 }
 
 }  // namespace

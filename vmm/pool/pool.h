@@ -284,6 +284,7 @@ class Pool final : public Servable {
   // Call before a stream is destroyed. Waits (on the host) until the GPU has
   // passed what is on `stream` now, and lets its memory serve any stream: what
   // was freed on it before waits no more. DEADLINE_EXCEEDED: it still does.
+  // RESOURCE_EXHAUSTED: the host lacks memory; call it again later.
   // FAILED_PRECONDITION: the stream is being captured into a graph. Call it
   // before a capture, too, if other threads use the pool: see docs/pool.md.
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);

@@ -47,6 +47,8 @@ struct alignas(128) Block {
   Block* prev = nullptr;
   Block* older = nullptr;
   Block* newer = nullptr;
+  // There, from 1. Of one that peers hold: that which a ReleaseStream() closed
+  // that began since it was freed; 0 is none.
   std::uint64_t epoch = 0;
 
   // A Free() of the block waits until Unclaim(); it is the program's error, but
@@ -87,6 +89,8 @@ class BlockList {
  public:
   bool empty() const { return head_ == nullptr; }
   std::uint32_t size() const { return size_; }
+  // The one that Pop() returns, and by Block::next the others; null when empty.
+  Block* front() const { return head_; }
   void Push(Block* block) {
     block->next = head_;
     head_ = block;

@@ -160,7 +160,7 @@ void Core::Settle(ThreadCache& cache, Block* block) {
     } else if (cache.blocks.CountOf(key) > CacheLimit(key.size)) {
       surplus = cache.blocks.TakeBin(key);
     } else if (cache.blocks.bytes() > kThreadCacheBytes) {
-      surplus = cache.blocks.TakeAll();
+      cache.blocks.TakeAll(surplus);
     }
   }
   PutBackAll(surplus);

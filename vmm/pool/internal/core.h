@@ -126,8 +126,11 @@ class Core : public platform::Abandonable {
   void PutBack(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PutBackAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGoOfTickets(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Into the heaps.
+  // Into the heaps, those that come late first.
   void PutAll(BlockList blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Into its heap, or else into late_.
+  void Put(Block* block, std::optional<std::uint64_t> epoch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // All that overflowed; all caches; of what overflowed and what the calling
   // thread keeps, the large ones.
   void EmptyRecent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -294,12 +297,9 @@ class Core : public platform::Abandonable {
   std::vector<std::unique_ptr<Domain>> domains_ ABSL_GUARDED_BY(mutex_);
   BlockCache recent_ ABSL_GUARDED_BY(mutex_){12};
   // Freed, and in use by peers.
-  struct HeldBlock {
-    Block* block;
-    // Of its heap: closed by a ReleaseStream() that began since it was freed.
-    std::optional<std::uint64_t> epoch;
-  };
-  std::vector<HeldBlock> held_ ABSL_GUARDED_BY(mutex_);
+  BlockList held_ ABSL_GUARDED_BY(mutex_);
+  // Freed, and their heaps had no memory for their books.
+  BlockList late_ ABSL_GUARDED_BY(mutex_);
   // Backlogs that the GPU is asked about.
   std::size_t asking_ ABSL_GUARDED_BY(mutex_) = 0;
   // Threads that unmap segments, which count as reserved until they are gone.

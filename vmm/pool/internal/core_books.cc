@@ -21,13 +21,17 @@ PoolStatistics Core::statistics() {
   });
   all.live_blocks = all.allocations - all.frees;
   all.cached += recent_.bytes();
-  for (const HeldBlock& held : held_) {
-    const Block* const block = held.block;
+  for (const Block* block = held_.front(); block != nullptr;
+       block = block->next) {
     // Given back, it waits for its stream as what is in a backlog does.
     (IsGivenBack(*block) ? all.pending : all.held) += block->size;
     if (domains_[block->domain]->IsQuarantined(block->slot)) {
       all.quarantined += block->size;
     }
+  }
+  for (const Block* block = late_.front(); block != nullptr;
+       block = block->next) {
+    all.pending += block->size;
   }
   std::uint64_t taken = 0;
   for (const std::unique_ptr<Heap>& heap : heaps_) {

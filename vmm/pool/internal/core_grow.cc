@@ -264,7 +264,10 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
     }
   }
   std::uint64_t held = 0;
-  for (const HeldBlock& one : held_) held += one.block->size;
+  for (const Block* block = held_.front(); block != nullptr;
+       block = block->next) {
+    held += block->size;
+  }
   return platform::Annotate(
       why,
       absl::StrCat("the pool has no room for ", request.requested,

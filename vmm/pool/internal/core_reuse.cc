@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -30,7 +31,8 @@ void Core::LetGoOfTickets(Block* block) {
     Domain& domain = *domains_[block->domain];
     domain.Withdraw(slot);
     if (domain.IsHeld(slot)) {
-      held_.push_back({block, std::nullopt});
+      block->epoch = 0;
+      held_.Push(block);
       return;
     }
     domain.Recycle(slot);
@@ -42,61 +44,70 @@ void Core::LetGoOfTickets(Block* block) {
 void Core::PutBack(Block* block) {
   const CacheKey key{block->size, block->freed_on, block->domain};
   if (recent_.Push(key, block)) return;
-  for (BlockList others = recent_.TakeBin(key); !others.empty();) {
-    Block* const other = others.Pop();
-    heaps_[other->domain]->Put(other);
-  }
+  const BlockList others = recent_.TakeBin(key);
   recent_.Push(key, block);
+  PutAll(others);
 }
 
 void Core::PutBackAll(BlockList blocks) {
   while (!blocks.empty()) PutBack(blocks.Pop());
 }
 
-void Core::EmptyRecent() { PutAll(recent_.TakeAll()); }
+void Core::EmptyRecent() {
+  BlockList all;
+  recent_.TakeAll(all);
+  PutAll(all);
+}
 
 void Core::PutAll(BlockList blocks) {
-  while (!blocks.empty()) {
-    Block* const block = blocks.Pop();
-    heaps_[block->domain]->Put(block);
+  for (BlockList late = std::exchange(late_, {}); !late.empty();) {
+    Put(late.Pop(), std::nullopt);
+  }
+  while (!blocks.empty()) Put(blocks.Pop(), std::nullopt);
+}
+
+void Core::Put(Block* block, std::optional<std::uint64_t> epoch) {
+  try {
+    heaps_[block->domain]->Put(block, epoch);
+  } catch (const std::bad_alloc&) {
+    late_.Push(block);
   }
 }
 
 void Core::EmptyOfLarge() {
-  PutAll(recent_.TakeAll(kLarge));
-  BlockList mine;
+  ThreadCache& cache = caches_.Mine();
+  BlockList all;
+  recent_.TakeAll(all, kLarge);
   {
-    ThreadCache& cache = caches_.Mine();
     const ThreadCache::Lock lock(cache);
-    mine = cache.blocks.TakeAll(kLarge);
+    cache.blocks.TakeAll(all, kLarge);
   }
-  PutAll(mine);
+  PutAll(all);
 }
 
 void Core::EmptyCaches() {
   EmptyRecent();
-  std::vector<BlockList> all;
-  caches_.ForEach([&all](ThreadCache& cache) {
-    if (cache.blocks.bytes() != 0) all.push_back(cache.blocks.TakeAll());
-  });
-  for (BlockList& blocks : all) PutAll(blocks);
+  BlockList all;
+  caches_.ForEach([&all](ThreadCache& cache) { cache.blocks.TakeAll(all); });
+  PutAll(all);
 }
 
 void Core::CollectHeld() {
   for (const std::unique_ptr<Domain>& domain : domains_) {
     domain->ForgetDeadPeers();
   }
-  std::erase_if(
-      held_, [&](const HeldBlock& held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        Block* const block = held.block;
-        Domain& domain = *domains_[block->domain];
-        const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
-        if (domain.IsHeld(slot)) return false;
-        domain.Recycle(slot);
-        block->slot.store(Block::kNoSlot, std::memory_order_relaxed);
-        heaps_[block->domain]->Put(block, held.epoch);
-        return true;
-      });
+  for (BlockList all = std::exchange(held_, {}); !all.empty();) {
+    Block* const block = all.Pop();
+    Domain& domain = *domains_[block->domain];
+    const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
+    if (domain.IsHeld(slot)) {
+      held_.Push(block);
+      continue;
+    }
+    domain.Recycle(slot);
+    block->slot.store(Block::kNoSlot, std::memory_order_relaxed);
+    Put(block, block->epoch == 0 ? std::nullopt : std::optional(block->epoch));
+  }
 }
 
 absl::Status Core::Ask(Heap& heap, const std::vector<Backlog*>& backlogs) {

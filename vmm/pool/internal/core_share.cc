@@ -286,7 +286,8 @@ void Core::Close() {
   while (visitors_ != 0) changed_.Wait(mutex_);
   const RelaxedCapture relaxed(device_.driver());
   for (const std::unique_ptr<Domain>& domain : domains_) domain->Close();
-  held_.clear();
+  held_ = {};
+  late_ = {};
   for (const std::unique_ptr<Heap>& heap : heaps_) heap->Clear();
 }
 

@@ -154,24 +154,29 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
     const platform::MutexLock lock(mutex_);
     context = context_;
     EmptyCaches();
+    if (!late_.empty()) {
+      return absl::ResourceExhaustedError(
+          "ReleaseStream(): there is no memory for the books of blocks that "
+          "were freed, perhaps on that stream; expected some. Call it again "
+          "when there is");
+    }
     for (const std::unique_ptr<Heap>& heap : heaps_) {
       epochs.push_back(heap->Close(stream));
     }
-    for (HeldBlock& held : held_) {
-      if (held.block->freed_on == stream && !held.epoch.has_value()) {
-        held.epoch = epochs[held.block->domain];
+    for (Block* held = held_.front(); held != nullptr; held = held->next) {
+      if (held->freed_on == stream && held->epoch == 0) {
+        held->epoch = epochs[held->domain];
       }
     }
   }
   RETURN_IF_ERROR(AwaitStream(device_, context, stream, deadline));
   std::vector<std::vector<StreamPoint>> points;  // Gone without the lock.
   const platform::MutexLock lock(mutex_);
-  for (const HeldBlock& held : held_) {
+  for (Block* held = held_.front(); held != nullptr; held = held->next) {
     // What is of a domain that was made meanwhile was freed since.
-    const std::uint32_t domain = held.block->domain;
-    if (held.block->freed_on == stream && held.epoch.has_value() &&
-        domain < epochs.size() && *held.epoch <= epochs[domain]) {
-      held.block->freed_on = PassedStream();
+    if (held->freed_on == stream && held->epoch != 0 &&
+        held->domain < epochs.size() && held->epoch <= epochs[held->domain]) {
+      held->freed_on = PassedStream();
     }
   }
   for (std::size_t domain = 0; domain < epochs.size(); ++domain) {

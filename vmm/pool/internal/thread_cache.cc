@@ -7,20 +7,18 @@
 
 namespace vmm::pool {
 
-BlockList BlockCache::TakeAll(std::uint64_t least) {
-  BlockList all;
-  if (bytes_ < least) return all;
+void BlockCache::TakeAll(BlockList& to, std::uint64_t least) {
+  if (bytes_ < least) return;
   for (std::size_t word = 0; word < filled_.size(); ++word) {
     for (std::uint64_t left = filled_[word]; left != 0; left &= left - 1) {
       Bin& bin =
           bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(left))];
       if (bin.key.size < least) continue;
       for (BlockList blocks = Take(bin); !blocks.empty();) {
-        all.Push(blocks.Pop());
+        to.Push(blocks.Pop());
       }
     }
   }
-  return all;
 }
 
 // The caches of one thread, by the pool they belong to. When the thread ends

@@ -66,8 +66,8 @@ class BlockCache {
 
   // Empties the place for `key`, whoever's blocks are there.
   BlockList TakeBin(const CacheKey& key) { return Take(BinOf(key)); }
-  // Takes all whose blocks have `least` bytes and more.
-  BlockList TakeAll(std::uint64_t least = 0);
+  // Takes all whose blocks have `least` bytes and more, and adds them to `to`.
+  void TakeAll(BlockList& to, std::uint64_t least = 0);
 
   // How many blocks Push() and Pop() of `key` have.
   std::uint32_t CountOf(const CacheKey& key) {
