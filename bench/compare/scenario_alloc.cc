@@ -366,6 +366,7 @@ absl::Status Run(Bench& bench) {
       const Job job{allocators, size, std::clamp<std::uint64_t>(fits, 1, kLive),
                     slices, slice_ns};
       std::vector<Samples*> into;
+      into.reserve(allocators.size());
       for (const Allocator& allocator : allocators) {
         into.push_back(&samples[allocator.name][{size, count}]);
       }

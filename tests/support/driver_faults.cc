@@ -178,8 +178,8 @@ CallKind KindOfDriverCall(const std::string& entry) { return KindOf(entry); }
 DriverFaults::~DriverFaults() { DriverRedirect::Get().Stop(this); }
 
 void DriverFaults::Arm(const DriverFault& fault) {
-  platform::Check(fault.result != CUDA_SUCCESS,
-                  "DriverFault.result must be an error");
+  platform::Check(fault.result != CUDA_SUCCESS || fault.then != nullptr,
+                  "DriverFault.result must be an error, or `then` be given");
   const std::lock_guard lock(mutex_);
   fault_ = fault;
   process_ = platform::CurrentProcessId();
@@ -238,7 +238,7 @@ DriverFaults::Decision DriverFaults::Decide(const char* entry, CallKind kind) {
     if (trigger_.fired() == 1) then = fault_.then;
   }
   if (then) then();
-  return decision;
+  return decision.answer == CUDA_SUCCESS ? Decision() : decision;
 }
 
 }  // namespace vmm::testing

@@ -36,12 +36,13 @@ struct DriverFault {
   CallKind calls = CallKind::kAcquire;
   // If not empty, count and fail only this entry point ("cuMemMap").
   std::string entry = {};
+  // CUDA_SUCCESS, with `then`: nothing fails, and that comes before the call.
   CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
   // With kAny: what a release returns.
   CUresult release_result = CUDA_ERROR_ILLEGAL_ADDRESS;
   // With kAny of releases alone; what acquires is not performed.
   FaultEffect effect = FaultEffect::kNotPerformed;
-  // Called once, when the first call has failed.
+  // Called once, by the first call that fails.
   std::function<void()> then = {};
 };
 

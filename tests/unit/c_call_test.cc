@@ -163,7 +163,7 @@ TEST(CHandle, OfAnotherTypeIsNotClosed) {
 
 TEST(CHandle, ThatWasClosedHasNoMarkAnyMore) {
   int ended = 0;
-  alignas(Ring) unsigned char memory[sizeof(Ring)];
+  alignas(Ring) unsigned char memory[sizeof(Ring)] = {};
   new (memory) Ring(&ended);
   const volatile unsigned char* const mark = memory;
   EXPECT_NE(mark[0] | mark[1] | mark[2] | mark[3], 0);

@@ -101,7 +101,7 @@ absl::Status Barrier::State::Join(const Device& device,
                                   const platform::PeerPolicy& owners) {
   links_.push_back(std::move(host));
   platform::Channel& channel = links_.front()->peer.channel();
-  const absl::Status joined = Subscribe(device, offer, deadline, owners);
+  absl::Status joined = Subscribe(device, offer, deadline, owners);
   if (!joined.ok()) {
     // Before the pool; and this rank's own may be none of those that came.
     fences_.clear();

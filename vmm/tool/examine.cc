@@ -204,8 +204,7 @@ std::optional<std::string> Variable(const char* name) {
 // Where this process would make its sockets, once one could be made there: it
 // is let go of at once.
 absl::StatusOr<std::string> ExamineSocketFolder() {
-  ASSIGN_OR_RETURN(const std::string folder,
-                   platform::DefaultChannelDirectory());
+  ASSIGN_OR_RETURN(std::string folder, platform::DefaultChannelDirectory());
   RETURN_IF_ERROR(platform::Listener::Bind({.directory = folder}, {}).status());
   return folder;
 }
