@@ -53,6 +53,8 @@ constexpr const char* kHarmless[] = {
     "sigtimedwait",
     // Answers no when it cannot tell.
     "isatty",
+    // Reads a number of a stream that is open.
+    "fileno",
     // A hint: nothing is different when it fails (platform/os/large_pages.h).
     "madvise",
     // The environment, which is memory.
