@@ -37,6 +37,11 @@ struct vmmshare_restorable : vmm::c::Handle<vmm::c::HandleType::kRestorable> {
     }
   }
 
+  void NoteWhetherReleased() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    released =
+        std::visit([](const auto& it) { return it.is_released(); }, memory);
+  }
+
   // Of own memory; goes after that.
   const std::shared_ptr<vmm::Endpoint> endpoint;
   const std::uint64_t address;
@@ -216,18 +221,19 @@ vmmshare_status vmmshare_restorable_release(vmmshare_restorable* restorable,
     RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_release"));
     const vmm::platform::MutexLock lock(restorable->mutex);
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
-    auto* theirs = std::get_if<RestorableImport>(&restorable->memory);
     // Whatever is returned or thrown.
-    const absl::Cleanup note = [&] {
-      restorable->released =
-          own != nullptr ? own->is_released() : theirs->is_released();
-    };
+    const absl::Cleanup note =
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(restorable->mutex) {
+          restorable->NoteWhetherReleased();
+        };
     RETURN_IF_ERROR(vmm::c::CheckBits(
         flags, own == nullptr ? 0 : VMMSHARE_KEEP_NOTHING, "flags"));
     const vmm::Keep keep = (flags & VMMSHARE_KEEP_NOTHING) != 0
                                ? vmm::Keep::kNothing
                                : vmm::Keep::kHostMemory;
-    return own != nullptr ? own->Release(keep, deadline) : theirs->Release();
+    return own != nullptr
+               ? own->Release(keep, deadline)
+               : std::get<RestorableImport>(restorable->memory).Release();
   });
 }
 
@@ -245,17 +251,18 @@ vmmshare_status vmmshare_restorable_restore(
     RETURN_IF_ERROR(turn.TakeBy(deadline, "vmmshare_restorable_restore"));
     const vmm::platform::MutexLock lock(restorable->mutex);
     auto* own = std::get_if<RestorableAllocation>(&restorable->memory);
-    auto* theirs = std::get_if<RestorableImport>(&restorable->memory);
     // Whatever is returned or thrown.
-    const absl::Cleanup note = [&] {
-      restorable->released =
-          own != nullptr ? own->is_released() : theirs->is_released();
-    };
+    const absl::Cleanup note =
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(restorable->mutex) {
+          restorable->NoteWhetherReleased();
+        };
     if (own == nullptr && fill != nullptr) {
       return absl::InvalidArgumentError(
           "`fill` or `path` is given for another process's memory, which its "
           "owner fills. Pass no options.");
     }
-    return own != nullptr ? own->Restore(fill) : theirs->Restore(deadline);
+    return own != nullptr ? own->Restore(fill)
+                          : std::get<RestorableImport>(restorable->memory)
+                                .Restore(deadline);
   });
 }
