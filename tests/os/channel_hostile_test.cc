@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -198,14 +200,17 @@ TEST_F(HostileChannelTest, Pitfall12OfTooManyNoneIsLeftInTheQueue) {
 int ReceiveTooManyBesideOthers(const std::vector<std::string>&) {
   const OsHandle memory = MemoryWith("secret");
   std::atomic<bool> done = false;
-  std::atomic<bool> has_room = false;  // Not while the limit is being found.
   std::atomic<int> failed = 0;
+  std::mutex finding;  // While the limit is being found there is no room.
   std::thread other([&] {
     while (!done) {
-      const bool counts = has_room;
-      const int fd = ::fcntl(RawFd(memory), F_DUPFD_CLOEXEC, 0);
-      if (fd < 0 && counts) ++failed;
-      if (fd >= 0) ::close(fd);
+      {
+        const std::lock_guard lock(finding);
+        const int fd = ::fcntl(RawFd(memory), F_DUPFD_CLOEXEC, 0);
+        if (fd < 0) ++failed;
+        if (fd >= 0) ::close(fd);
+      }
+      std::this_thread::yield();
     }
   });
   for (int i = 0; i < 20; ++i) {
@@ -213,10 +218,12 @@ int ReceiveTooManyBesideOthers(const std::vector<std::string>&) {
     SendRaw(peer, Frame({1, 4, MostSent()}, 4), MostSent(), memory);
     absl::Status status;
     {
-      const DescriptorLimit limit(60);
-      has_room = true;
+      std::optional<DescriptorLimit> limit;
+      {
+        const std::lock_guard lock(finding);
+        limit.emplace(60);
+      }
       status = ours.Receive(Late()).status();
-      has_room = false;
     }
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()),
