@@ -4,6 +4,8 @@ import ctypes
 import datetime
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -245,6 +247,80 @@ def test_ctrl_c_waits_for_no_rank_that_is_missing(cuda, call):
             vs.SymmetricMemory(0, 4096, exchange, timeout=40)
     assert time.monotonic() - start < 20
     presser.join()
+
+
+_STANDS_STILL = """
+import sys
+import vmmshare as vs
+import vmmshare.testing
+
+class Exchange:
+    rank, size, card = 1, 2, b""
+
+    def put(self, key, value):
+        self.card = value
+
+    def fence(self, seconds):
+        print(self.card.hex(), flush=True)
+        sys.stdin.readline()  # Until the test ends.
+        raise RuntimeError("the test has ended")
+
+vmmshare.testing.use_host_driver()
+vs.SymmetricMemory(0, 4096, Exchange(), timeout=None)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs a process that can be stopped")
+@pytest.mark.parametrize("timeout", [None, 600])
+def test_ctrl_c_waits_for_no_rank_that_stands_still(cuda, timeout):
+    asked, threads, interrupted = threading.Event(), set(), threading.Event()
+    here = sys._getframe()
+
+    def press_ctrl_c():
+        asked.wait(60)
+        while sys._current_frames()[threading.main_thread().ident] is not here:
+            time.sleep(0.001)  # get() would see it.
+        while not interrupted.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            interrupted.wait(2)
+
+    with subprocess.Popen([sys.executable, "-c", _STANDS_STILL], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
+        try:
+            card = bytes.fromhex(other.stdout.readline().decode())
+            os.kill(other.pid, signal.SIGSTOP)
+
+            class Exchange:
+                rank, size, own = 0, 2, b""
+
+                def put(self, key, value):
+                    threads.add(threading.get_ident())
+                    self.own = value
+
+                def fence(self, seconds):
+                    threads.add(threading.get_ident())
+
+                def get(self, rank, key):
+                    threads.add(threading.get_ident())
+                    if rank == 1:
+                        asked.set()  # What comes next is to open its memory.
+                    return card if rank == 1 else self.own
+
+            presser = threading.Thread(target=press_ctrl_c)
+            presser.start()
+            start = time.monotonic()
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    vs.SymmetricMemory(0, 4096, Exchange(), timeout=timeout)
+            finally:
+                interrupted.set()
+                presser.join()
+            assert time.monotonic() - start < 30
+        finally:
+            other.kill()
+    assert asked.is_set()
+    # Of MPI, say, no other thread may know.
+    assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("error", [KeyError, IndexError, vs.errors.NotFound])

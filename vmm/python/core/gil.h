@@ -42,6 +42,20 @@ class WithoutGil {
   const bool outer_;
 };
 
+// With the GIL: what `body` returns, which calls Python. A daemon thread that CPython
+// ends in it stays as above: pthread_exit() may unwind neither the library's frames
+// nor nanobind's.
+template <typename Body>
+auto CallPython(const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception&) {
+    throw;
+  } catch (...) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+}
+
 // A scope with the GIL, within one without it: for what C calls back. A daemon
 // thread stays here as above.
 class WithGil {
@@ -60,18 +74,11 @@ class WithGil {
   WithGil(const WithGil&) = delete;
   WithGil& operator=(const WithGil&) = delete;
 
-  // What `body` returns, which calls Python. A daemon thread that CPython ends in
-  // it stays as above: pthread_exit() may not unwind the library's own frames.
+  // What `body` returns, which calls Python.
   template <typename Body>
   static auto Run(const Body& body) {
     const WithGil held;
-    try {
-      return body();
-    } catch (const std::exception&) {
-      throw;
-    } catch (...) {
-      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    }
+    return CallPython(body);
   }
 
  private:

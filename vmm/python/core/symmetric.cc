@@ -35,38 +35,46 @@ class SymmetricPart final : public Storage {
   const std::shared_ptr<vmmshare_symmetric> from_;
 };
 
-// The program's exchange, called on the thread that called in, and what it
-// raised.
+// The program's exchange, on the thread that called in, and what it raised.
 struct Caller {
   nb::handle exchange;
   std::optional<nb::python_error> raised;
 
   // `missing`: whether a LookupError says that the value is not there.
   template <typename Body>
-  vmmshare_status Run(const Body& body, bool missing = false) {
-    return WithGil::Run([&] {
-      if (IsInterrupted()) return VMMSHARE_CANCELLED;
-      try {
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        body();
-        return VMMSHARE_OK;
-      } catch (nb::python_error& error) {
-        if (missing && error.matches(PyExc_LookupError)) {
-          return VMMSHARE_NOT_FOUND;
-        }
-        // The first: the calls after it are made to say who is missing.
-        if (!raised.has_value()) raised.emplace(std::move(error));
-      } catch (const std::exception&) {
-        // Not what an exchange returns.
-        return VMMSHARE_INVALID_ARGUMENT;
+  vmmshare_status Run(const Body& body, bool missing) {
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      body();
+      return VMMSHARE_OK;
+    } catch (nb::python_error& error) {
+      // By Ctrl-C, say: nobody waits any longer to learn who is missing.
+      if (!error.matches(PyExc_Exception)) throw;
+      if (missing && error.matches(PyExc_LookupError)) {
+        return VMMSHARE_NOT_FOUND;
       }
-      return VMMSHARE_CANCELLED;
-    });
+      // The first: the calls after it are made to say who is missing.
+      if (!raised.has_value()) raised.emplace(std::move(error));
+    } catch (const std::exception&) {
+      // Not what an exchange returns.
+      return VMMSHARE_INVALID_ARGUMENT;
+    }
+    return VMMSHARE_CANCELLED;
   }
+};
 
-  // By Ctrl-C, say: nobody waits any longer to learn who is missing.
-  bool IsInterrupted() const {
-    return raised.has_value() && !raised->matches(PyExc_Exception);
+// The caller's exchange for a call that has a thread of its own, where nothing of
+// the caller's is touched.
+struct FromAfar {
+  Caller& caller;
+  Errands& errands;
+
+  template <typename Body>
+  vmmshare_status Run(const Body& body, bool missing = false) {
+    vmmshare_status status = VMMSHARE_CANCELLED;
+    const bool has_run = errands.Run(
+        [&] { status = caller.Run([&] { body(caller.exchange); }, missing); });
+    return has_run ? status : VMMSHARE_CANCELLED;
   }
 };
 
@@ -77,27 +85,23 @@ double Seconds(std::int64_t timeout_ns) {
 
 vmmshare_status Put(void* user, const char* key, const std::uint8_t* value,
                     std::uint64_t size, std::int64_t) {
-  auto& caller = *static_cast<Caller*>(user);
-  return caller.Run([&] {
-    caller.exchange.attr("put")(
-        key, nb::bytes(value, static_cast<std::size_t>(size)));
+  return static_cast<FromAfar*>(user)->Run([&](nb::handle exchange) {
+    exchange.attr("put")(key, nb::bytes(value, static_cast<std::size_t>(size)));
   });
 }
 
 vmmshare_status Fence(void* user, std::int64_t timeout_ns) {
-  auto& caller = *static_cast<Caller*>(user);
-  return caller.Run(
-      [&] { caller.exchange.attr("fence")(Seconds(timeout_ns)); });
+  return static_cast<FromAfar*>(user)->Run([&](nb::handle exchange) {
+    exchange.attr("fence")(Seconds(timeout_ns));
+  });
 }
 
 vmmshare_status Get(void* user, std::int32_t rank, const char* key,
                     std::uint8_t* value, std::uint64_t room,
                     std::uint64_t* size, std::int64_t) {
-  auto& caller = *static_cast<Caller*>(user);
-  return caller.Run(
-      [&] {
-        const auto got =
-            nb::cast<nb::bytes>(caller.exchange.attr("get")(rank, key));
+  return static_cast<FromAfar*>(user)->Run(
+      [&](nb::handle exchange) {
+        const auto got = nb::cast<nb::bytes>(exchange.attr("get")(rank, key));
         *size = got.size();
         std::copy_n(got.c_str(), std::min<std::uint64_t>(room, got.size()),
                     reinterpret_cast<char*>(value));
@@ -105,47 +109,66 @@ vmmshare_status Get(void* user, std::int32_t rank, const char* key,
       true);
 }
 
-vmmshare_exchange CallsOf(Caller& caller, const std::string& scope) {
-  return {sizeof(vmmshare_exchange),
-          "python",
-          WithoutNul(scope).c_str(),
-          nb::cast<int>(caller.exchange.attr("rank")),
-          nb::cast<int>(caller.exchange.attr("size")),
-          &caller,
-          &Put,
-          &Fence,
-          &Get};
+struct Ranks {
+  int rank;
+  int size;
+};
+
+Ranks RanksOf(nb::handle exchange) {
+  return {nb::cast<int>(exchange.attr("rank")),
+          nb::cast<int>(exchange.attr("size"))};
 }
 
-// What the exchange raised goes before what that led to.
-void RaiseOf(Caller& caller, vmmshare_status status, vmmshare_error* error) {
-  if (status == VMMSHARE_OK) return;
-  if (!caller.raised.has_value()) Raise(status, error);
-  vmmshare_error_free(error);
+// Runs `call(exchange, outcome)`, in which every rank takes part and which refers
+// only to what it owns; what `exchange` raised goes before what that led to. The
+// exchange is called on this thread: MPI, say, may allow no other.
+template <typename Call>
+std::shared_ptr<void> RunCollective(nb::handle exchange, Ranks ranks,
+                                    const std::string& scope, Call call) {
+  WithoutNul(scope);
+  Caller caller{exchange, std::nullopt};
+  try {
+    return WaitOnAThread([&caller, ranks, scope, call = std::move(call)](
+                             Outcome& outcome, Errands& errands) {
+      FromAfar from_afar{caller, errands};
+      const vmmshare_exchange calls = {sizeof(vmmshare_exchange),
+                                       "python",
+                                       scope.c_str(),
+                                       ranks.rank,
+                                       ranks.size,
+                                       &from_afar,
+                                       &Put,
+                                       &Fence,
+                                       &Get};
+      call(calls, outcome);
+    });
+  } catch (const nb::python_error& error) {
+    if (!caller.raised.has_value() || !error.matches(PyExc_Exception)) throw;
+  }
   throw nb::python_error(std::move(*caller.raised));
 }
 
 void Create(Symmetric* self, nb::handle device, UInt64<"nbytes"> nbytes,
             nb::handle exchange, const std::string& scope, nb::handle timeout) {
   const auto on = DeviceOf(device);
-  Caller caller{exchange, std::nullopt};
-  const vmmshare_exchange calls = CallsOf(caller, scope);
-  vmmshare_symmetric_options options{};
-  options.struct_size = sizeof(options);
-  options.size = nbytes;
+  const Ranks ranks = RanksOf(exchange);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  vmmshare_symmetric* made = nullptr;
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_symmetric_create(on.get(), &calls, &options, timeout_ns,
-                                       &made, &error);
-  }
-  RaiseOf(caller, status, error);
+  const std::shared_ptr<void> made = RunCollective(
+      exchange, ranks, scope,
+      [on, size = std::uint64_t{nbytes}, timeout_ns](
+          const vmmshare_exchange& calls, Outcome& outcome) {
+        vmmshare_symmetric_options options{};
+        options.struct_size = sizeof(options);
+        options.size = size;
+        vmmshare_symmetric* memory = nullptr;
+        outcome.status = vmmshare_symmetric_create(
+            on.get(), &calls, &options, timeout_ns, &memory, &outcome.error);
+        outcome.made = {memory, &vmmshare_symmetric_close};
+      });
   new (self)
-      Symmetric{Holder<vmmshare_symmetric>({made, &vmmshare_symmetric_close}),
-                vmmshare_device_ordinal(on.get()), calls.rank, calls.size};
+      Symmetric{Holder<vmmshare_symmetric>(
+                    std::static_pointer_cast<vmmshare_symmetric>(made)),
+                vmmshare_device_ordinal(on.get()), ranks.rank, ranks.size};
 }
 
 std::uint64_t AddressOf(const Symmetric& self, int rank) {
@@ -190,18 +213,13 @@ void Free(const Symmetric& self, UInt64<"offset"> offset) {
 
 void CheckAgreed(const Symmetric& self, nb::handle exchange,
                  const std::string& scope, nb::handle timeout) {
-  Caller caller{exchange, std::nullopt};
-  const vmmshare_exchange calls = CallsOf(caller, scope);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  const auto memory = self.handle.shared();
-  vmmshare_error* error = nullptr;
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_symmetric_check_agreed(memory.get(), &calls, timeout_ns,
-                                             &error);
-  }
-  RaiseOf(caller, status, error);
+  RunCollective(exchange, RanksOf(exchange), scope,
+                [memory = self.handle.shared(), timeout_ns](
+                    const vmmshare_exchange& calls, Outcome& outcome) {
+                  outcome.status = vmmshare_symmetric_check_agreed(
+                      memory.get(), &calls, timeout_ns, &outcome.error);
+                });
 }
 
 }  // namespace

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "vmm/python/core/gil.h"
 #include "vmm/python/core/text.h"
 
 namespace nb = nanobind;
@@ -18,20 +20,76 @@ namespace vmm::python {
 namespace {
 
 // Shared by who waits and the thread, which may be left behind.
-struct Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  Outcome outcome;
-  ~Shared() { vmmshare_error_free(outcome.error); }
+class Shared final : public Errands {
+ public:
+  ~Shared() override {
+    if (outcome_.has_value()) vmmshare_error_free(outcome_->error);
+  }
+
+  bool Run(const std::function<void()>& errand) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (has_left_) return false;
+    asked_ = &errand;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return asked_ == nullptr || has_left_; });
+    return asked_ == nullptr;
+  }
+
+  // By the thread, at its end.
+  void Finish(Outcome outcome) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    outcome_.emplace(std::move(outcome));
+    changed_.notify_all();
+  }
+
+  // By who waits, with the GIL: does what is asked meanwhile. The outcome once the
+  // thread has finished, which it does within a slice or not; null until then.
+  Outcome* WaitForASlice() {
+    const std::function<void()>* asked = nullptr;
+    {
+      const WithoutGil released;
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait_for(lock, std::chrono::nanoseconds(kSliceNs), [&] {
+        return asked_ != nullptr || outcome_.has_value();
+      });
+      if (outcome_.has_value()) return &*outcome_;
+      asked = asked_;
+    }
+    if (asked == nullptr) return nullptr;
+    CallPython(*asked);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    asked_ = nullptr;
+    changed_.notify_all();
+    return nullptr;
+  }
+
+  // By who waits: it waits no longer.
+  void Leave() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    has_left_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_left_ = false;
+  // Of the thread, which waits until it has been run and is null again.
+  const std::function<void()>* asked_ = nullptr;
+  std::optional<Outcome> outcome_;
 };
 
-bool IsDoneWithinASlice(Shared& shared) {
-  const WithoutGil released;
-  std::unique_lock<std::mutex> lock(shared.mutex);
-  return shared.changed.wait_for(lock, std::chrono::nanoseconds(kSliceNs),
-                                 [&] { return shared.done; });
-}
+// Who waits, in a scope that it may leave by an exception.
+class Waiter {
+ public:
+  explicit Waiter(Shared& shared) : shared_(shared) {}
+  ~Waiter() { shared_.Leave(); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+ private:
+  Shared& shared_;
+};
 
 }  // namespace
 
@@ -75,16 +133,15 @@ void RaiseTimedOut(std::int64_t timeout_ns, vmmshare_error* error) {
                      "wait for longer.");
 }
 
-std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {
+std::shared_ptr<void> WaitOnAThread(
+    std::function<void(Outcome&, Errands&)> call) {
   const auto shared = std::make_shared<Shared>();
+  const Waiter waiter(*shared);
   try {
     std::thread([shared, call = std::move(call)] {
       Outcome outcome;
-      call(outcome);
-      const std::lock_guard<std::mutex> lock(shared->mutex);
-      shared->outcome = std::move(outcome);
-      shared->done = true;
-      shared->changed.notify_all();
+      call(outcome, *shared);
+      shared->Finish(std::move(outcome));
     }).detach();
   } catch (const std::system_error& why) {
     Raise(VMMSHARE_RESOURCE_EXHAUSTED,
@@ -92,14 +149,14 @@ std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {
               .c_str(),
           "Look at `ulimit -u` and `ulimit -v`, and end threads.");
   }
-  while (!IsDoneWithinASlice(*shared)) {
+  Outcome* outcome = nullptr;
+  while ((outcome = shared->WaitForASlice()) == nullptr) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
-  Outcome& outcome = shared->outcome;
-  if (outcome.status != VMMSHARE_OK) {
-    Raise(outcome.status, std::exchange(outcome.error, nullptr));
+  if (outcome->status != VMMSHARE_OK) {
+    Raise(outcome->status, std::exchange(outcome->error, nullptr));
   }
-  return std::move(outcome.made);
+  return std::move(outcome->made);
 }
 
 }  // namespace vmm::python

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "vmm/c/base.h"
 #include "vmm/python/core/error.h"
@@ -62,10 +63,31 @@ struct Outcome {
   std::shared_ptr<void> made;  // With the deleter that closes it.
 };
 
+// What a call on a thread of its own asks of the thread that waits for it.
+// Thread-safe.
+class Errands {
+ public:
+  Errands() = default;
+  virtual ~Errands() = default;
+  Errands(const Errands&) = delete;
+  Errands& operator=(const Errands&) = delete;
+
+  // Runs `errand` on the thread that waits, with the GIL, and returns once it has
+  // run. What it throws ends the wait. False when nobody waits, or then: it has
+  // not run, or not to its end.
+  virtual bool Run(const std::function<void()>& errand) = 0;
+};
+
 // For a call that cannot be repeated: runs it on a thread of its own, and
 // returns what it made. After Ctrl-C the call goes on up to its own timeout;
-// what it makes then is closed. So it may refer only to what it owns.
-std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call);
+// what it makes then is closed. So it may refer only to what it owns, but for
+// its errands.
+std::shared_ptr<void> WaitOnAThread(
+    std::function<void(Outcome&, Errands&)> call);
+inline std::shared_ptr<void> WaitOnAThread(std::function<void(Outcome&)> call) {
+  return WaitOnAThread(
+      [call = std::move(call)](Outcome& outcome, Errands&) { call(outcome); });
+}
 
 // The same for a call that makes a `T`, which `close` closes.
 template <typename T, typename Close, typename Call>
