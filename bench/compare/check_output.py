@@ -1,11 +1,12 @@
 """Runs vmmshare-bench for a moment and checks the files it writes.
 
-    check_output.py PROGRAM DIRECTORY whole|exhausted|failed|interrupted
+    check_output.py PROGRAM DIRECTORY whole|exhausted|left_out|failed|interrupted
 
 whole: The JSON must be what Google Benchmark's own tools read, all routes must
 be in it, and it must say that the host-memory driver is no GPU. The Markdown
 must show the tables, and the plots that check_plots.py looks at.
 exhausted: A route that fails gives back what it had.
+left_out: A route for which the memory does not suffice ends neither its scenario nor the run.
 failed: What was measured before an error is written.
 interrupted: Asked to end, it does, whatever it measures.
 """
@@ -52,6 +53,31 @@ def exhausted(program, folder):
     names = {e["run_name"] for e in json.loads(report.read_text(encoding="utf-8"))["benchmarks"]}
     check({f"footprint/{route}/same" for route in ("dedicated", "pool")} <= names,
           f"what the first had the others lack: {run.stdout}")
+
+
+def run_left_out(program, report, routes, scenarios, **variables):
+    run = subprocess.run([program, "--driver=host", "--quick", f"--scenario={scenarios}", f"--routes={routes}",
+                          f"--json={report}"], check=False, env={**os.environ, **variables},
+                         capture_output=True, text=True)
+    check(run.returncode == 0, f"{variables}: it ended with {run.returncode}: {run.stdout}{run.stderr}")
+    return run.stdout, {e["run_name"] for e in json.loads(report.read_text(encoding="utf-8"))["benchmarks"]}
+
+
+def left_out(program, folder):
+    """Too little memory already for the blocks that warm up; then for an import in the midst."""
+    out, names = run_left_out(program, folder / "memory.json", "legacy-2MiB,dedicated,pool", "kth,copy",
+                              VMMSHARE_HOST_MEMORY="200M")
+    for route in ("legacy IPC, own 2 MiB each", "vmmshare dedicated"):
+        check(f"note: {route}: not available: " in out, f"{route} is not left out: {out}")
+    for when in ("early", "late"):
+        check(f"kth/pool/same/{when}/cpu" in names, f"no kth/pool, {when}, in {sorted(names)}")
+    check(any(name.startswith("copy/") for name in names), f"no copy in {sorted(names)}")
+
+    out, names = run_left_out(program, folder / "import.json", "dedicated,pool", "kth",
+                              VMMSHARE_HOST_FAIL="cuMemImportFromShareableHandle:500:OUT_OF_MEMORY")
+    check("note: vmmshare dedicated: not available: the importer: " in out, f"no import failed: {out}")
+    for name in ("kth/pool/same/early/cpu", "kth/dedicated/same/late/cpu"):
+        check(name in names, f"no {name} in {sorted(names)}")
 
 
 def failed(program, folder):
@@ -157,7 +183,8 @@ def main(program, directory, what):
     folder.mkdir(parents=True)
     # Devices of its own: what runs beside this takes memory too, and looks at what is free.
     os.environ["VMMSHARE_HOST_INSTANCE"] = f"bench-{uuid.uuid4().hex[:12]}"
-    {"whole": whole, "exhausted": exhausted, "failed": failed, "interrupted": interrupted}[what](program, folder)
+    {"whole": whole, "exhausted": exhausted, "left_out": left_out, "failed": failed,
+     "interrupted": interrupted}[what](program, folder)
 
 
 if __name__ == "__main__":

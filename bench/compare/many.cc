@@ -158,12 +158,14 @@ absl::Status MeasureAlone(Connection& connection,
   return connection.CloseAll().status();
 }
 
-// Closes and frees whatever happened before.
+// Closes and frees, whatever `status` is of what was measured before, which is
+// returned first. An importer that could not import does not share again.
 absl::Status TearDown(Connection& connection, const std::vector<Item>& items,
-                      const ManyOptions& options, ManySamples* samples) {
+                      const ManyOptions& options, absl::Status status,
+                      ManySamples* samples) {
   absl::StatusOr<Answer> closed = connection.CloseAll();
-  absl::Status status = closed.status();
-  if (closed.ok()) {
+  status.Update(closed.status());
+  if (status.ok()) {
     samples->close.push_back(closed->wall_ns /
                              static_cast<double>(items.size()));
     if (options.alone) status = MeasureAlone(connection, items, samples);
@@ -209,26 +211,23 @@ absl::Status One(Bench& bench, Link& link, const Route& route,
       Connection::Own(bench.gpu, route, link, bench.options.corrupt));
   Costs costs(connection);
   const bool late = options.subscriber == Subscriber::kLate;
-  absl::Status status = late ? absl::OkStatus() : costs.Meet(samples);
-  if (!status.ok()) return status;
+  if (!late) RETURN_IF_ERROR(costs.Meet(samples));
   absl::StatusOr<std::vector<Item>> items =
       Make(bench, connection, costs, sizes, seed, samples);
-  if (absl::IsResourceExhausted(items.status())) {
-    samples->left_out = std::string(items.status().message());
-    return late ? absl::OkStatus() : connection.Shut();
+  if (!items.ok()) {
+    // Says no more than this does.
+    if (!late) connection.Shut().IgnoreError();
+    return items.status();
   }
-  if (!items.ok()) return items.status();
-  if (late) {
-    status = costs.Meet(samples);
-    if (!status.ok()) return status;
+  absl::Status met = late ? costs.Meet(samples) : absl::OkStatus();
+  if (!met.ok()) {
+    // What one route keeps the next one lacks.
+    connection.Free(*items).IgnoreError();
+    return met;
   }
-  status = Measure(connection, costs, *items, options, samples);
-  absl::Status ended = TearDown(connection, *items, options, samples);
-  if (absl::IsResourceExhausted(status)) {
-    samples->left_out = std::string(status.message());
-    return ended;
-  }
-  return status.ok() ? ended : status;
+  return TearDown(connection, *items, options,
+                  Measure(connection, costs, *items, options, samples),
+                  samples);
 }
 
 }  // namespace
@@ -262,6 +261,10 @@ absl::Status ShareMany(Bench& bench, Link& link,
       absl::Status done = One(bench, link, *route, sizes,
                               static_cast<std::uint64_t>(i), options, &of);
       of.spent_ns += static_cast<double>(NowNs() - start);
+      if (absl::IsResourceExhausted(done)) {
+        of.left_out = std::string(done.message());
+        continue;
+      }
       RETURN_IF_ERROR(vmm::platform::Annotate(done, route->label));
     }
   }
