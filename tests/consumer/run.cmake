@@ -141,6 +141,33 @@ elseif(CASE STREQUAL "AnOlderCudaHeaderIsRefused")
       message(FATAL_ERROR "./dev does not pass over ${older}: ${said}")
     endif()
   endif()
+elseif(CASE STREQUAL "TheCInterfaceIsFoundBesideSharedLibraries")
+  # An installation of no files but CMake's, with libraries that stand for the shared ones.
+  include(CMakePackageConfigHelpers)
+  set(VMMSHARE_C_STANDS_ALONE FALSE)
+  set(package "${work}/prefix/lib/cmake/vmmshare")
+  configure_package_config_file(
+    "${SOURCE_DIR}/.cmake/vmmshare-config.cmake.in" "${package}/vmmshare-config.cmake"
+    INSTALL_DESTINATION lib/cmake/vmmshare INSTALL_PREFIX "${work}/prefix")
+  file(COPY "${SOURCE_DIR}/.cmake/CudaHeader.cmake" DESTINATION "${package}")
+  file(WRITE "${work}/prefix/lib/cmake/absl/abslConfig.cmake" "")
+  file(WRITE "${work}/project/CMakeLists.txt"
+       "cmake_minimum_required(VERSION 3.25)\nproject(found LANGUAGES C)\n"
+       "find_package(vmmshare REQUIRED COMPONENTS c)\n"
+       "if(NOT vmmshare_c_FOUND OR NOT TARGET vmmshare::c)\n"
+       "  message(FATAL_ERROR \"the component c is said to be found\")\nendif()\n")
+  set(made "add_library(vmmshare::vmm INTERFACE IMPORTED)\nadd_library(vmmshare::cuda_headers INTERFACE IMPORTED)\n")
+  set(find "${CMAKE_COMMAND}" -S "${work}/project" -G "${GENERATOR}"
+      "-DVMMSHARE_CUDA_INCLUDE_DIR=${CUDA_INCLUDE_DIR}" "-DCMAKE_PREFIX_PATH=${work}/prefix")
+  file(WRITE "${package}/vmmshareTargets.cmake" "${made}add_library(vmmshare::c INTERFACE IMPORTED)\n")
+  run(${find} -B "${work}/build")
+
+  # Where the C interface was not built it is missed.
+  file(WRITE "${package}/vmmshareTargets.cmake" "${made}")
+  execute_process(COMMAND ${find} -B "${work}/without" RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE said)
+  if(result EQUAL 0 OR NOT said MATCHES "vmmshare_FOUND")
+    message(FATAL_ERROR "exit ${result} without a C interface: ${said}")
+  endif()
 else()
   message(FATAL_ERROR "unknown CASE '${CASE}'")
 endif()
