@@ -238,6 +238,15 @@ class Dev(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(done.stdout.endswith("\n100% tests passed, 0 tests failed out of 1\nLabel Time\n"), done.stdout)
 
+    def test_a_benchmark_that_fails_keeps_no_other_from_running(self):
+        for name, status in (("bench_keeper", 1), ("bench_pool", 0), ("bench_trace", 1), ("vmmshare-bench", 0)):
+            self.put(f"build/release/bench/{name}", f'#!/bin/sh\necho "{name} $1"\nexit {status}\n')
+        done = self.run_dev("bench", "--prebuilt", "--driver=host")
+        for said in ("bench_pool --driver=host\n", "bench_trace --driver=host\n", "vmmshare-bench --json="):
+            self.assertIn(f"\n{said}", done.stdout)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("dev: error: failed, why is above: bench_keeper bench_trace\n", done.stderr)
+
     def demo_weights(self, keeper):
         self.put("build/dev/vmm/tool/vmmshare", keeper)
         self.put("build/dev/docs/examples/engines", ENGINES)
