@@ -23,7 +23,6 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,8 +80,13 @@ class Allocator {
 class VmmPool : public Allocator {
  public:
   static constexpr char kName[] = "vmmshare pool";
-  explicit VmmPool(const vmm::Device& device)
-      : pool_(Must(vmm::Pool::Create(device, {}))) {}
+  static absl::StatusOr<std::unique_ptr<Allocator>> Make(
+      const vmm::Device& device) {
+    ASSIGN_OR_RETURN(std::unique_ptr<vmm::Pool> pool,
+                     vmm::Pool::Create(device, {}));
+    return std::make_unique<VmmPool>(std::move(pool));
+  }
+  explicit VmmPool(std::unique_ptr<vmm::Pool> pool) : pool_(std::move(pool)) {}
   absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size,
                                        CUstream stream) override {
     return pool_->Allocate(size, stream);
@@ -101,17 +105,27 @@ class VmmPool : public Allocator {
 class DriverPool : public Allocator {
  public:
   static constexpr char kName[] = "cuMemAllocAsync";
-  explicit DriverPool(const vmm::Device& device) : driver_(device.driver()) {
-    Must(driver_.Need<&vmm::platform::DriverTable::cuMemAllocFromPoolAsync>());
+  static absl::StatusOr<std::unique_ptr<Allocator>> Make(
+      const vmm::Device& device) {
+    const Driver& driver = device.driver();
+    RETURN_IF_ERROR(
+        driver.Need<&vmm::platform::DriverTable::cuMemAllocFromPoolAsync>());
     CUmemPoolProps props = {};
     props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device.cuda_device()};
-    Check(driver_->cuMemPoolCreate(&pool_, &props), "cuMemPoolCreate()");
+    CUmemoryPool pool = nullptr;
+    RETURN_IF_ERROR(driver.Error(driver->cuMemPoolCreate(&pool, &props),
+                                 "cuMemPoolCreate()"));
+    auto made = std::make_unique<DriverPool>(driver, pool);
     cuuint64_t keep_all = std::numeric_limits<cuuint64_t>::max();
-    Check(driver_->cuMemPoolSetAttribute(
-              pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all),
-          "cuMemPoolSetAttribute()");
+    RETURN_IF_ERROR(
+        driver.Error(driver->cuMemPoolSetAttribute(
+                         pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all),
+                     "cuMemPoolSetAttribute()"));
+    return made;
   }
+  DriverPool(const Driver& driver, CUmemoryPool pool)
+      : driver_(driver), pool_(pool) {}
   ~DriverPool() override {
     Check(driver_->cuMemPoolDestroy(pool_), "cuMemPoolDestroy()");
   }
@@ -139,7 +153,7 @@ class DriverPool : public Allocator {
     if (result != CUDA_SUCCESS) Must(driver_.Error(result, call));
   }
   const Driver driver_;
-  CUmemoryPool pool_ = nullptr;
+  const CUmemoryPool pool_;
 };
 
 // A device with its context current, and streams. The allocators' calls go
@@ -219,7 +233,7 @@ template <typename Kind>
 absl::StatusOr<Result> Measure(const Trace& trace, const Machine& machine,
                                const vmm::Device& device, int replays) {
   using Clock = std::chrono::steady_clock;
-  std::optional<Kind> allocator(device);
+  ASSIGN_OR_RETURN(std::unique_ptr<Allocator> allocator, Kind::Make(device));
   Result result;
   const std::uint64_t before = CountCall::calls;
   RETURN_IF_ERROR(
@@ -233,7 +247,8 @@ absl::StatusOr<Result> Measure(const Trace& trace, const Machine& machine,
     }));
   }
   // A new one, and apart, since looking may cost more than allocating.
-  allocator.emplace(device);
+  allocator.reset();
+  ASSIGN_OR_RETURN(allocator, Kind::Make(device));
   RETURN_IF_ERROR(Replay(trace, machine, *allocator, [&](const auto& call) {
     call();
     result.reserved = std::max(result.reserved, allocator->Reserved());
