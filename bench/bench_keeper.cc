@@ -1,7 +1,8 @@
 // Attaching to kept weights: how long until the first byte can be used, and how
 // much of that is the keeper's and the library's own, outside the driver.
 //
-//   bench_keeper                              16 GiB in 8 chunks; 64 MiB
+//   bench_keeper                              16 GiB in 8 chunks, or what is
+//                                             half of the free memory; 64 MiB
 //                                             without a GPU
 //   bench_keeper --size=4G --chunk=0          in one chunk
 //   bench_keeper --address=/run/x/keeper      a keeper that runs already
@@ -114,6 +115,17 @@ absl::Status Put(const Options& options, const Driver& driver,
   return owner.Seal(name, Soon());
 }
 
+// What a large GPU has, or half of what is free; in 8 chunks of 2 MiB or more.
+std::uint64_t UsualSize(const Driver& driver) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  Must(driver.Error(driver->cuMemGetInfo(&free, &total), "cuMemGetInfo()"));
+  constexpr std::uint64_t kUnit = 8 * (2 << 20);
+  const std::uint64_t most =
+      driver.is_host_memory() ? 64ull << 20 : 16ull << 30;
+  return std::clamp<std::uint64_t>(free / 2 / kUnit * kUnit, kUnit, most);
+}
+
 // Microseconds of each round, but for the first: what the driver does only
 // once.
 struct Samples {
@@ -177,12 +189,10 @@ absl::Status Run(Options options) {
   if (real.is_host_memory()) {
     std::printf("host-memory driver: not a GPU figure\n");
   }
-  // What a GPU has, and what a small machine has.
-  const std::uint64_t size =
-      options.size.value_or(real.is_host_memory() ? 64ull << 20 : 16ull << 30);
   const vmm::Device device = Must(vmm::Device::ByOrdinal(driver, 0));
   const vmm::PrimaryContext context = Must(vmm::PrimaryContext::Retain(device));
   const vmm::CurrentContext current = Must(context.MakeCurrent());
+  const std::uint64_t size = options.size.value_or(UsualSize(driver));
 
   std::unique_ptr<vmm::keeper::Server> server;
   if (options.address.empty()) {
