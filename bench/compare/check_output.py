@@ -1,10 +1,11 @@
 """Runs vmmshare-bench for a moment and checks the files it writes.
 
-    check_output.py PROGRAM DIRECTORY whole|exhausted|left_out|failed|interrupted
+    check_output.py PROGRAM DIRECTORY whole|figures|exhausted|left_out|failed|interrupted
 
 whole: The JSON must be what Google Benchmark's own tools read, all routes must
 be in it, and it must say that the host-memory driver is no GPU. The Markdown
 must show the tables, and the plots that check_plots.py looks at.
+figures: The JSON's counts are those of what was done, and its times those of the tables.
 exhausted: A route that fails gives back what it had.
 left_out: A route for which the memory does not suffice ends neither its scenario nor the run.
 failed: What was measured before an error is written.
@@ -14,6 +15,7 @@ interrupted: Asked to end, it does, whatever it measures.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +42,43 @@ def check_benchmark(entry):
     else:
         check(entry["run_type"] == "aggregate", f"{name}: run_type is {entry['run_type']}")
         check(name == f"{entry['run_name']}_{entry['aggregate_name']}", f"{name}: aggregate_name")
+
+
+def run_figures(program, report, *options, **variables):
+    run = subprocess.run([program, "--driver=host", "--quick", f"--json={report}", *options], check=True,
+                         env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+    return run.stdout.splitlines(), json.loads(report.read_text(encoding="utf-8"))["benchmarks"]
+
+
+def figures(program, folder):
+    # By lots of 16, the last of each of two turns a smaller one.
+    _, entries = run_figures(program, folder / "lots.json", "--scenario=kth", "--routes=pool", "--blocks=300")
+    for name in ("export", "import"):
+        done = sum(e["iterations"] for e in entries
+                   if e["run_name"] == f"kth/pool/same/early/{name}" and e["run_type"] == "iteration")
+        check(0 < done <= 2 * 304, f"{name}: {done} iterations for two times 300 blocks")
+
+    # An eighth of the memory at once.
+    _, entries = run_figures(program, folder / "fewer.json", "--scenario=alloc", VMMSHARE_HOST_MEMORY="128M")
+    live = [e["live"] for e in entries if e["name"] == "alloc/pool/2MiB/threads:1_median"]
+    check(len(live) == 1 and 1 <= live[0] <= 8, f"of 2 MiB a batch had {live}")
+
+    # So little time that few tensors are shared.
+    lines, entries = run_figures(program, folder / "scaled.json", "--scenario=tensors", "--routes=pool",
+                                 "--budget=0.000001")
+    for when in ("early", "late"):
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"A model's tensors, {when} subscriber"))
+        header, row = (re.split("  +", line.strip()) for line in lines[at + 1:at + 3])
+        told = sum(nanoseconds(row[header.index(column)]) for column in ("CPU, owner", "importer"))
+        entry = next(e for e in entries if e["name"] == f"tensors/pool/same/{when}/readable_median")
+        check(entry["tensors_shared"] == 128, f"{when}: shared {entry['tensors_shared']}")
+        check(abs(entry["cpu_time"] - told) <= 0.02 * told,
+              f"{when}: the CPU time is {entry['cpu_time']}; the table has {told}: {row}")
+
+
+def nanoseconds(text):
+    number, unit = text.split()
+    return float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
 
 
 def exhausted(program, folder):
@@ -183,7 +222,7 @@ def main(program, directory, what):
     folder.mkdir(parents=True)
     # Devices of its own: what runs beside this takes memory too, and looks at what is free.
     os.environ["VMMSHARE_HOST_INSTANCE"] = f"bench-{uuid.uuid4().hex[:12]}"
-    {"whole": whole, "exhausted": exhausted, "left_out": left_out, "failed": failed,
+    {"whole": whole, "figures": figures, "exhausted": exhausted, "left_out": left_out, "failed": failed,
      "interrupted": interrupted}[what](program, folder)
 
 

@@ -85,19 +85,19 @@ void AddMetrics(Bench& bench, const Route& route, const Link& link,
                                           "/", NameOf(subscriber));
   const double blocks = static_cast<double>(of.blocks);
   const auto add = [&](const char* name, const std::vector<double>& ns,
-                       double cpu_ns) {
+                       double cpu_ns, std::uint64_t operations) {
     bench.results.metrics.push_back({absl::StrCat(prefix, "/", name),
                                      ns,
                                      cpu_ns,
-                                     of.blocks,
+                                     operations,
                                      {{"blocks", blocks}}});
   };
-  add("cpu", of.both, Median(of.both));
-  add("exporter_cpu", of.exporter, Median(of.exporter));
-  add("importer_cpu", of.importer, Median(of.importer));
-  add("export", of.exports, Median(of.exporter));
-  add("import", of.imports, Median(of.importer));
-  add("close", of.close, -1);
+  add("cpu", of.both, Median(of.both), of.blocks);
+  add("exporter_cpu", of.exporter, Median(of.exporter), of.blocks);
+  add("importer_cpu", of.importer, Median(of.importer), of.blocks);
+  add("export", of.exports, Median(of.exporter), kLot);
+  add("import", of.imports, Median(of.importer), kLot);
+  add("close", of.close, -1, of.blocks);
   // Each number is of one block here.
   bench.results.metrics.push_back({prefix + "/export_alone", of.export_alone});
   bench.results.metrics.push_back({prefix + "/import_alone", of.import_alone});

@@ -193,7 +193,8 @@ void AddMetrics(Bench& bench, const Link& link, const Route& route,
       {"tensors_shared", static_cast<double>(of.blocks)},
       {"gpu_bytes", static_cast<double>(of.taken)},
       {"payload_bytes", static_cast<double>(of.payload)}};
-  const double cpu = Median(of.whole_owner_cpu) + Median(of.whole_importer_cpu);
+  const double cpu = Median(ForAll(of.whole_owner_cpu, of, run.tensors)) +
+                     Median(ForAll(of.whole_importer_cpu, of, run.tensors));
   bench.results.metrics.push_back(
       {prefix + "/readable", run.Readable(of), cpu, 1, counters});
   bench.results.metrics.push_back(
