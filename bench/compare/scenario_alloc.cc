@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "bench/compare/bench.h"
 #include "bench/compare/route.h"
 #include "bench/compare/scenarios.h"
@@ -69,8 +70,10 @@ absl::StatusOr<std::unique_ptr<Owner>> MakeAsync(Gpu& gpu) {
   return std::make_unique<AsyncOwner>(gpu, pool);
 }
 
-// cuMemAlloc, cuMemAllocAsync and vmmshare's pool, those that there are.
-std::vector<Allocator> MakeAllocators(Bench& bench) {
+// cuMemAlloc, cuMemAllocAsync and vmmshare's pool, those that there are; why
+// others are not is in `missing`.
+std::vector<Allocator> MakeAllocators(Bench& bench,
+                                      std::vector<std::string>* missing) {
   std::vector<Allocator> allocators;
   const auto add = [&](const std::string& name, const std::string& label,
                        absl::StatusOr<std::unique_ptr<Owner>> owner) {
@@ -78,8 +81,8 @@ std::vector<Allocator> MakeAllocators(Bench& bench) {
       allocators.push_back({name, label, *std::move(owner)});
       return;
     }
-    bench.progress.Step(absl::StrCat("alloc: ", label, " is not available: ",
-                                     std::string(owner.status().message())));
+    missing->push_back(absl::StrCat(
+        label, ": not available: ", std::string(owner.status().message())));
   };
   add(routes::kLegacyIpc.name, "cuMemAlloc", routes::kLegacyIpc.own(bench.gpu));
   add(kAsyncAllocator, "cuMemAllocAsync", MakeAsync(bench.gpu));
@@ -255,12 +258,14 @@ double PairedRatio(const Samples& a, const Samples& b) {
 using Key = std::pair<std::uint64_t, int>;
 using ByAllocator = std::map<std::string, std::map<Key, Samples>>;
 
-void AddTargets(Bench& bench, ByAllocator& samples) {
+void AddTargets(Bench& bench, const std::vector<std::string>& missing,
+                ByAllocator& samples) {
   Target faster;
   faster.name = "pool allocate+free over cuMemAllocAsync+cuMemFreeAsync";
   faster.floor = 10;
   faster.aim = 20;
   faster.unit = "x";
+  faster.remark = absl::StrJoin(missing, "; ");
   Target scaling;
   scaling.name = "pool allocate+free, throughput of 8 threads over 1";
   scaling.floor = scaling.aim = 4;
@@ -297,6 +302,7 @@ void AddTargets(Bench& bench, ByAllocator& samples) {
 }
 
 void Report(Bench& bench, const std::vector<Allocator>& allocators,
+            const std::vector<std::string>& missing,
             const std::vector<std::uint64_t>& sizes,
             const std::vector<int>& threads, ByAllocator& samples) {
   for (const int count : threads) {
@@ -308,6 +314,7 @@ void Report(Bench& bench, const std::vector<Allocator>& allocators,
     table.notes = {
         "p50 and p99 of a pair (allocate and free), over batches of 16, or of "
         "what fits; the rate is that of all threads together"};
+    table.notes.insert(table.notes.end(), missing.begin(), missing.end());
     Chart chart;
     chart.file = absl::StrCat("alloc_", count);
     chart.title = table.title;
@@ -340,11 +347,12 @@ void Report(Bench& bench, const std::vector<Allocator>& allocators,
     bench.results.tables.push_back(table);
     bench.results.charts.push_back(chart);
   }
-  AddTargets(bench, samples);
+  AddTargets(bench, missing, samples);
 }
 
 absl::Status Run(Bench& bench) {
-  const std::vector<Allocator> allocators = MakeAllocators(bench);
+  std::vector<std::string> missing;
+  const std::vector<Allocator> allocators = MakeAllocators(bench, &missing);
   std::vector<std::uint64_t> sizes;
   for (const std::uint64_t kib : {4, 32, 256, 2048, 16384, 65536}) {
     if (kib << 10 <= bench.MaxSize()) sizes.push_back(kib << 10);
@@ -381,7 +389,7 @@ absl::Status Run(Bench& bench) {
       RETURN_IF_ERROR(allocator.owner->Trim());
     }
   }
-  Report(bench, allocators, sizes, threads, samples);
+  Report(bench, allocators, missing, sizes, threads, samples);
   return absl::OkStatus();
 }
 
