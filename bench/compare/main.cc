@@ -140,6 +140,11 @@ absl::Status WriteOutputs(Bench& bench) {
 }
 
 absl::Status Enforce(const Bench& bench) {
+  if (bench.results.targets.empty()) {
+    return absl::FailedPreconditionError(
+        "--enforce: none of these scenarios has a target; expected one that "
+        "has, by --scenario=NAMES");
+  }
   Print(ToText(ToTable(bench.results.targets), false));
   if (!bench.on_gpu()) {
     Print(absl::StrCat("  not enforced: ", kNoGpu, "\n"));
