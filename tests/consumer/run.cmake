@@ -168,6 +168,28 @@ elseif(CASE STREQUAL "TheCInterfaceIsFoundBesideSharedLibraries")
   if(result EQUAL 0 OR NOT said MATCHES "vmmshare_FOUND")
     message(FATAL_ERROR "exit ${result} without a C interface: ${said}")
   endif()
+elseif(CASE STREQUAL "CrossCompiledItRunsNothingThatItBuilt")
+  # Whether manual pages are made, and installed, with and without an emulator.
+  set(emulator_of_with -DCMAKE_CROSSCOMPILING_EMULATOR=emulator)
+  set(emulator_of_without "")
+  foreach(which IN ITEMS with without)
+    run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}" -B "${work}/${which}" ${options} ${emulator_of_${which}}
+        "-DCMAKE_PREFIX_PATH=${PREFIX_PATH}" "-DCMAKE_SYSTEM_NAME=${CMAKE_HOST_SYSTEM_NAME}"
+        "-DCMAKE_SYSTEM_PROCESSOR=${CMAKE_HOST_SYSTEM_PROCESSOR}" -DVMMSHARE_BUILD_TESTS=OFF
+        -DVMMSHARE_BUILD_BENCH=OFF -DVMMSHARE_BUILD_EXAMPLES=OFF)
+    file(READ "${work}/${which}/vmm/tool/cmake_install.cmake" install)
+    execute_process(COMMAND "${CMAKE_COMMAND}" --build "${work}/${which}" --target help
+                    OUTPUT_VARIABLE targets COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT targets MATCHES "vmmshare_pages")
+      message(FATAL_ERROR "${which} an emulator: no vmmshare_pages among the targets: ${targets}")
+    endif()
+    string(FIND "${targets}" vmmshare_page_files made)
+    string(FIND "${install}" vmmshare.1 installed)
+    if((which STREQUAL "without" AND (NOT made EQUAL -1 OR NOT installed EQUAL -1))
+       OR (which STREQUAL "with" AND (made EQUAL -1 OR installed EQUAL -1)))
+      message(FATAL_ERROR "${which} an emulator: manual pages among the targets: ${made}, installed: ${installed}")
+    endif()
+  endforeach()
 else()
   message(FATAL_ERROR "unknown CASE '${CASE}'")
 endif()
