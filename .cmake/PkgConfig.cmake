@@ -41,7 +41,8 @@ list(SORT modules)
 list(JOIN archives " " archives)
 list(JOIN modules ", " modules)
 list(JOIN others " " others)
-# The headers include cuda.h, which the package does not have.
+# The headers include cuda.h, which the package does not have. By -I: compilers pass
+# over it where that is /usr/include, which by -isystem hides C++'s own headers' ones.
 file(
   WRITE "${PROJECT_BINARY_DIR}/vmmshare-cxx.pc"
   "${common}cuda_includedir=/usr/local/cuda/include
@@ -51,7 +52,7 @@ Description: ${PROJECT_DESCRIPTION}, in C++20
 Version: ${PROJECT_VERSION}
 Requires: ${modules}
 Libs: -L\${libdir} ${archives} ${others}
-Cflags: -I\${includedir} -isystem \${cuda_includedir}
+Cflags: -I\${includedir} -I\${cuda_includedir}
 ")
 install(FILES "${PROJECT_BINARY_DIR}/vmmshare-cxx.pc"
         DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -96,6 +96,23 @@ if(CASE STREQUAL "InstalledPackageBuildsAndRuns")
     message(FATAL_ERROR "the C interface is not in a package of its own")
   endif()
 
+  # A cuda.h of the system's is in a folder that compilers look into by themselves. Not
+  # where Abseil has no files for pkg-config, nor for another system, which has its own.
+  file(GLOB_RECURSE cxx_package "${work}/prefix/*/vmmshare-cxx.pc")
+  find_program(pkg_config pkg-config)
+  if(cxx_package AND pkg_config AND NOT CROSS)
+    cmake_path(GET cxx_package PARENT_PATH folder)
+    execute_process(
+      COMMAND "${CMAKE_COMMAND}" -E env "PKG_CONFIG_PATH=${folder}" "${pkg_config}" --cflags
+              --define-variable=cuda_includedir=/usr/include vmmshare-cxx
+      OUTPUT_VARIABLE flags RESULT_VARIABLE result)
+    if(result EQUAL 0)
+      separate_arguments(flags UNIX_COMMAND "${flags}")
+      file(WRITE "${work}/standard.cc" "#include <cstdlib>\nint main() { return EXIT_SUCCESS; }\n")
+      run("${CXX}" -std=c++20 ${flags} -fsyntax-only "${work}/standard.cc")
+    endif()
+  endif()
+
   # The project that shows vcpkg, without it: it finds the package as any does.
   run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/docs/examples/vcpkg" -B "${work}/app" ${options}
       "-DCMAKE_PREFIX_PATH=${work}/prefix;${PREFIX_PATH}")

@@ -87,6 +87,11 @@ use_to_build() {
   # shellcheck disable=SC2046
   logged g++ -std=c++20 hello.cc -o hello_pkgconfig \
     $(pkg-config --define-variable=cuda_includedir=/test/cuda --cflags --libs vmmshare-cxx)
+  # Where the system has cuda.h among its own headers.
+  echo '#include <cstdlib>' >standard.cc
+  # shellcheck disable=SC2046
+  logged g++ -std=c++20 -fsyntax-only standard.cc \
+    $(pkg-config --define-variable=cuda_includedir=/usr/include --cflags vmmshare-cxx)
   # shellcheck disable=SC2046
   logged gcc -std=c99 -Wall -Wextra -Werror hello.c -o hello_c $(pkg-config --cflags --libs vmmshare)
   programs=(cmake/hello ./hello_pkgconfig ./hello_c "python3 hello.py")
