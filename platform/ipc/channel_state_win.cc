@@ -2,8 +2,10 @@
 
 #include <windows.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -23,6 +25,8 @@ constexpr absl::Duration kLinger = absl::Seconds(2);
 
 // How long after its handles are gone a process counts as ended.
 constexpr absl::Duration kPeersEnd = absl::Milliseconds(200);
+
+constexpr std::size_t kMaxPacket = kMaxFrame + kMaxHandles * kHandleBytes;
 
 // The pipe, borrowed for a call that takes an owner.
 class Borrowed {
@@ -53,14 +57,19 @@ absl::StatusOr<Channel> Channel::State::MakeChannel(OsHandle pipe, Peer peer,
   return Channel(std::move(pipe), std::move(credentials), std::move(state));
 }
 
-std::deque<OsHandle> Channel::State::LetGo() {
+std::vector<OsHandle> Channel::State::LetGo() {
   bool was_broken = false;
   {
     const MutexLock lock(mutex);
     was_broken = broken;
   }
-  if (!was_broken) AwaitTaken();
-  DropUnread();
+  try {
+    if (!was_broken) AwaitTaken();
+    DropUnread();
+  } catch (const std::bad_alloc&) {
+    // In destructors: without memory nobody is waited for, and what is unread
+    // stays.
+  }
   pipe = 0;
   const MutexLock lock(mutex);
   return std::exchange(parked, {});
@@ -80,8 +89,12 @@ Channel::State::Use::~Use() {
   const MutexLock lock(state_->mutex);
   if (--state_->users > 0 || !state_->broken) return;
   // Closed after the pipe: Decode() tells by it whether they were still open.
-  const std::deque<OsHandle> parked = std::exchange(state_->parked, {});
-  state_->DropUnread();
+  const std::vector<OsHandle> parked = std::exchange(state_->parked, {});
+  try {
+    state_->DropUnread();
+  } catch (const std::bad_alloc&) {
+    // As in LetGo().
+  }
   state_->pipe = 0;
   channel_.socket_.Reset();
 }
@@ -165,6 +178,11 @@ absl::Status Channel::State::Unpark(std::uint32_t count) {
   return absl::OkStatus();
 }
 
+void Channel::State::UnparkLast(std::size_t count) {
+  const MutexLock lock(mutex);
+  parked.resize(parked.size() - std::min(count, parked.size()));
+}
+
 bool Channel::State::HasParked() {
   const MutexLock lock(mutex);
   return !parked.empty();
@@ -189,8 +207,9 @@ void Channel::State::ReadTaken() {
 void Channel::State::AwaitTaken() {
   const Borrowed borrowed(pipe);
   const Deadline deadline = Deadline::In(kLinger);
-  std::vector<std::uint8_t> packet(kMaxFrame + kMaxHandles * kHandleBytes);
+  std::vector<std::uint8_t> packet;
   while (HasParked()) {
+    packet.resize(kMaxPacket);
     absl::StatusOr<std::size_t> size =
         ReadMessage(borrowed.get(), read_event, absl::MakeSpan(packet),
                     deadline, {}, "word of handles");
@@ -205,8 +224,9 @@ void Channel::State::AwaitTaken() {
 void Channel::State::DropUnread() {
   if (end == End::kServer || peer_is_hostile || pipe == 0) return;
   const Borrowed borrowed(pipe);
-  std::vector<std::uint8_t> packet(kMaxFrame + kMaxHandles * kHandleBytes);
+  std::vector<std::uint8_t> packet;
   while (PeekAhead(borrowed.get(), {}) != 0) {
+    packet.resize(kMaxPacket);
     absl::StatusOr<std::size_t> size =
         ReadMessage(borrowed.get(), read_event, absl::MakeSpan(packet),
                     absl::InfinitePast(), {}, "");

@@ -3,7 +3,8 @@
 #ifndef VMMSHARE_PLATFORM_IPC_CHANNEL_STATE_WIN_H_
 #define VMMSHARE_PLATFORM_IPC_CHANNEL_STATE_WIN_H_
 
-#include <deque>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct Channel::State {
   bool PeerEnds() const;
   // Closes `count` parked handles. DATA_LOSS when there are not so many.
   absl::Status Unpark(std::uint32_t count) ABSL_LOCKS_EXCLUDED(mutex);
+  // Closes the last `count`, whose message was not sent.
+  void UnparkLast(std::size_t count) ABSL_LOCKS_EXCLUDED(mutex);
   bool HasParked() ABSL_LOCKS_EXCLUDED(mutex);
   // Reads what the peer says of parked handles, if that comes next.
   void ReadTaken();
@@ -60,7 +63,7 @@ struct Channel::State {
   // handles that the peer has not taken. They must be closed after the pipe:
   // until then the peer may duplicate them by their numbers. Of a second call
   // nothing is left to do.
-  std::deque<OsHandle> LetGo() ABSL_LOCKS_EXCLUDED(mutex);
+  std::vector<OsHandle> LetGo() ABSL_LOCKS_EXCLUDED(mutex);
 
   End end = End::kServer;
   Peer peer;
@@ -76,7 +79,9 @@ struct Channel::State {
   Mutex mutex;
   int users ABSL_GUARDED_BY(mutex) = 0;
   bool broken ABSL_GUARDED_BY(mutex) = false;
-  std::deque<OsHandle> parked ABSL_GUARDED_BY(mutex);
+  // In the order in which they were sent. No deque: libstdc++ takes memory for
+  // an empty one, and a destructor has perhaps none.
+  std::vector<OsHandle> parked ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace vmm::platform

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,7 +70,7 @@ Channel::~Channel() { Close(); }
 
 void Channel::Close() {
   // Closed last, when nobody can take them any more for those that were sent.
-  std::deque<OsHandle> parked;
+  std::vector<OsHandle> parked;
   if (state_ != nullptr) parked = state_->LetGo();
   state_.reset();
   socket_.Reset();
@@ -195,7 +196,7 @@ absl::Status Channel::Send(std::uint16_t type,
 
   absl::Status status;
   PushedHandles pushed(state.peer.process);
-  std::deque<OsHandle> parked;
+  std::vector<OsHandle> parked;
   for (std::size_t i = 0; i < handles.size() && status.ok(); ++i) {
     std::int64_t value = 0;
     if (is_server) {
@@ -218,7 +219,10 @@ absl::Status Channel::Send(std::uint16_t type,
     state.ReadTaken();
     // Before it is sent: the answer may come before the call returns.
     const MutexLock lock(state.mutex);
-    for (OsHandle& one : parked) state.parked.push_back(std::move(one));
+    // All or, for want of memory, none.
+    state.parked.insert(state.parked.end(),
+                        std::make_move_iterator(parked.begin()),
+                        std::make_move_iterator(parked.end()));
   }
   if (status.ok()) {
     status = WriteMessage(
@@ -230,10 +234,7 @@ absl::Status Channel::Send(std::uint16_t type,
       pushed.Keep();
       return status;
     }
-    const MutexLock lock(state.mutex);
-    for (std::size_t i = 0; i < parked_count && !state.parked.empty(); ++i) {
-      state.parked.pop_back();
-    }
+    state.UnparkLast(parked_count);
   }
   if (broken_) return ClosedError();
   if (absl::IsUnavailable(status) || OtherEndIsClosed(socket_)) {
