@@ -225,11 +225,16 @@ absl::Status Channel::Send(std::uint16_t type,
                         std::make_move_iterator(parked.end()));
   }
   if (status.ok()) {
-    status = WriteMessage(
-        socket_, state.write_event, packet, deadline,
-        {CancelsOf(cancel), &state.broken_event},
-        absl::StrCat("room to send ", payload.size(), " bytes and ",
-                     handles.size(), " handles to ", Describe(peer_)));
+    try {
+      status = WriteMessage(
+          socket_, state.write_event, packet, deadline,
+          {CancelsOf(cancel), &state.broken_event},
+          absl::StrCat("room to send ", payload.size(), " bytes and ",
+                       handles.size(), " handles to ", Describe(peer_)));
+    } catch (...) {  // No memory, and nothing was sent.
+      state.UnparkLast(parked_count);
+      throw;
+    }
     if (status.ok()) {
       pushed.Keep();
       return status;

@@ -65,7 +65,8 @@ bool MeansHungUp(DWORD error) {
 
 // Ends an operation that was begun with `begun` (what ReadFile or WriteFile
 // returned): waits for it, or takes it back. `size` is set even if the answer
-// is not OK.
+// is not OK. If it throws, for want of memory, no whole message was read or
+// written.
 absl::Status Finish(const OsHandle& pipe, const OsHandle& event,
                     OVERLAPPED& operation, bool begun, DWORD begin_error,
                     Deadline deadline, const Interrupts& interrupts,
@@ -80,12 +81,23 @@ absl::Status Finish(const OsHandle& pipe, const OsHandle& event,
     const std::intptr_t handles[] = {event.get(), interrupts.broken != nullptr
                                                       ? interrupts.broken->get()
                                                       : 0};
-    const absl::StatusOr<std::size_t> ended = WaitForHandles(
-        absl::MakeConstSpan(handles, interrupts.broken != nullptr ? 2 : 1),
-        deadline, interrupts.cancels, what);
-    waited = ended.status();
-    if (ended.ok() && *ended == 1) {
-      waited = absl::UnavailableError("the channel was closed meanwhile");
+    try {
+      const absl::StatusOr<std::size_t> ended = WaitForHandles(
+          absl::MakeConstSpan(handles, interrupts.broken != nullptr ? 2 : 1),
+          deadline, interrupts.cancels, what);
+      waited = ended.status();
+      if (ended.ok() && *ended == 1) {
+        waited = absl::UnavailableError("the channel was closed meanwhile");
+      }
+    } catch (...) {
+      // No memory to say why. The system writes to `operation` and the caller's
+      // buffer until the operation has ended.
+      ::CancelIoEx(Raw(pipe), &operation);
+      if (::GetOverlappedResult(Raw(pipe), &operation, size, /*wait=*/TRUE) !=
+          0) {
+        return absl::OkStatus();
+      }
+      throw;
     }
     // It may be done all the same, and then that is what counts: a message
     // that was taken must not be lost.
@@ -206,6 +218,9 @@ absl::Status WriteMessage(const OsHandle& pipe, const OsHandle& event,
                           absl::Span<const std::uint8_t> message,
                           Deadline deadline, const Interrupts& interrupts,
                           absl::string_view what) {
+  // First: between WriteFile() and Finish() nothing may throw.
+  const std::string call =
+      absl::StrCat("WriteFile(pipe, ", message.size(), " bytes)");
   OVERLAPPED operation = {};
   operation.hEvent = Raw(event);
   const bool begun =
@@ -214,8 +229,7 @@ absl::Status WriteMessage(const OsHandle& pipe, const OsHandle& event,
   const DWORD error = ::GetLastError();
   DWORD size = 0;
   return Finish(pipe, event, operation, begun, error, deadline, interrupts,
-                absl::StrCat("WriteFile(pipe, ", message.size(), " bytes)"),
-                what, &size);
+                call, what, &size);
 }
 
 absl::StatusOr<std::size_t> ReadMessage(const OsHandle& pipe,

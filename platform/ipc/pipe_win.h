@@ -72,7 +72,8 @@ struct Interrupts {
 absl::StatusOr<OsHandle> MakeEvent();
 
 // Writes one message. UNAVAILABLE when the peer hung up; otherwise as
-// WaitForHandles(). After an error nothing was written. Tried before it waits.
+// WaitForHandles(). After an error, and when it throws for want of memory,
+// nothing was written. Tried before it waits.
 // `event` is from MakeEvent(), used by nobody else meanwhile.
 absl::Status WriteMessage(const OsHandle& pipe, const OsHandle& event,
                           absl::Span<const std::uint8_t> message,
@@ -81,7 +82,8 @@ absl::Status WriteMessage(const OsHandle& pipe, const OsHandle& event,
 
 // Reads one message and answers its size. UNAVAILABLE when the peer hung up
 // and everything it wrote was read; DATA_LOSS when the message does not fit
-// `buffer`; otherwise as WaitForHandles(), and then nothing was read.
+// `buffer`; otherwise as WaitForHandles(), and then nothing was read. Neither
+// was a message when it throws for want of memory.
 absl::StatusOr<std::size_t> ReadMessage(const OsHandle& pipe,
                                         const OsHandle& event,
                                         absl::Span<std::uint8_t> buffer,

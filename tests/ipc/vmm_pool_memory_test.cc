@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "platform/cuda/driver_table.h"
-#include "platform/os/os_handle.h"
 #include "tests/gpu/changed_driver.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/pool_ipc_test.h"
@@ -228,10 +227,6 @@ TEST_F(PoolMemoryTest, APoolEndsThatWasRefusedSomeWhenItCameToBeServed) {
 }
 
 TEST_F(PoolMemoryTest, ASegmentOfAServedPoolThatIsRefusedSomeComesLater) {
-  if (!platform::kNativeHandleIsPosixFd) {
-    GTEST_SKIP() << "Windows: who is refused memory while a message is on its "
-                    "way closes handles that it names";
-  }
   std::optional<Share> publication;
   std::unique_ptr<ImportedPool> peer;
   RefuseEach(

@@ -1,14 +1,18 @@
 // Channels over named pipes whose process is refused memory: destructors need
-// none.
+// none, and a call that is refused some leaves the channel as it was.
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "platform/ipc/channel.h"
 #include "tests/os/win_test.h"
@@ -16,15 +20,28 @@
 namespace {
 
 // Of a thread's requests for memory.
-thread_local bool refuses_all = false;
+struct Refusal {
+  long granted_first = -1;  // So many are; below 0 all.
+  bool lasts = false;       // Or one is refused.
+  bool happened = false;
+};
+thread_local Refusal refusal;
+
+void* MemoryOf(std::size_t size) {
+  if (refusal.granted_first == 0) {
+    if (!refusal.lasts) refusal.granted_first = -1;
+    refusal.happened = true;
+    return nullptr;
+  }
+  if (refusal.granted_first > 0) --refusal.granted_first;
+  return std::malloc(size == 0 ? 1 : size);
+}
 
 }  // namespace
 
 void* operator new(std::size_t size) {
-  void* const memory =
-      refuses_all ? nullptr : std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+  if (void* const memory = MemoryOf(size)) return memory;
+  throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
@@ -32,9 +49,13 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace vmm::platform {
 namespace {
 
+using testing::OpenHandleCount;
+
 class ChannelMemoryTest : public WinTest {
  protected:
-  ChannelMemoryTest() {
+  ChannelMemoryTest() { Connect(); }
+
+  void Connect() {
     auto [server, client] = Must(Channel::Pair());
     server_ = std::move(server);
     client_ = std::move(client);
@@ -42,9 +63,80 @@ class ChannelMemoryTest : public WinTest {
 
   // Destroys an end while all memory is refused.
   static void DestroyWithoutMemory(std::optional<Channel>& channel) {
-    refuses_all = true;
+    refusal = {0, /*lasts=*/true};
     channel.reset();
-    refuses_all = false;
+    refusal = {};
+  }
+
+  // On new channels, calls `then` for each request for memory of `call`, once
+  // that and perhaps all later ones were refused; with the answer, which is
+  // nothing when `call` threw. At last none was refused, and `call` answers
+  // DEADLINE_EXCEEDED: it does wait.
+  void RefuseEach(
+      const std::function<absl::Status()>& call,
+      const std::function<void(std::optional<absl::Status>)>& then) {
+    for (const bool lasts : {false, true}) {
+      bool refused = true;
+      for (long nth = 0; refused && !HasFailure(); ++nth) {
+        SCOPED_TRACE(::testing::Message()
+                     << "request " << nth << (lasts ? " and all later" : ""));
+        Connect();
+        std::optional<absl::Status> status;
+        refusal = {nth, lasts};
+        try {
+          status = call();
+        } catch (const std::bad_alloc&) {
+        }
+        refused = std::exchange(refusal, {}).happened;
+        if (!refused) {
+          ASSERT_TRUE(status.has_value());
+          EXPECT_TRUE(absl::IsDeadlineExceeded(*status)) << *status;
+        }
+        then(std::move(status));
+      }
+    }
+  }
+
+  // Of `from`, whose pipe is full, no message that was refused memory arrives
+  // at `to`; the next one does, unless the refused one ended the connection.
+  void ExpectNothingOfARefusedSend(std::optional<Channel>& from,
+                                   std::optional<Channel>& to) {
+    // Two of them have room.
+    const std::vector<std::uint8_t> large(30'000);
+    const OsHandle event = NewEvent();
+    std::size_t handles = 0;
+    RefuseEach(
+        [&] {
+          {
+            const Refusal ours = std::exchange(refusal, {});
+            Must(to->Send(1, Bytes("unread"), {}, Late()));
+            Must(from->Send(7, large, {}, Late()));
+            Must(from->Send(7, large, {}, Late()));
+            handles = OpenHandleCount();
+            refusal = ours;
+          }
+          return from->Send(8, large, {&event}, absl::Now());
+        },
+        [&](const std::optional<absl::Status>& status) {
+          const bool threw = !status.has_value();
+          if (threw) {
+            EXPECT_TRUE(from->is_open());
+            EXPECT_LE(OpenHandleCount(), handles) << "of the handle to send";
+          } else {
+            EXPECT_FALSE(status->ok());
+          }
+          EXPECT_EQ(Must(to->Receive(Late())).type, 7);
+          EXPECT_EQ(Must(to->Receive(Late())).type, 7);
+          if (threw) Must(from->Send(9, {}, {&event}, Late()));
+          const absl::StatusOr<Message> next = to->Receive(Late());
+          if (threw) {
+            ASSERT_TRUE(next.ok()) << next.status();
+            EXPECT_EQ(next->type, 9);
+            EXPECT_EQ(next->handles.size(), 1u);
+          } else {
+            EXPECT_TRUE(absl::IsUnavailable(next.status())) << next.status();
+          }
+        });
   }
 
   std::optional<Channel> server_;
@@ -83,12 +175,35 @@ TEST_F(ChannelMemoryTest, AClientWithParkedHandlesIsDestroyedWithoutMemory) {
 
 TEST_F(ChannelMemoryTest, AnEndThatIsAssignedToNeedsNoMemory) {
   auto [server, client] = Must(Channel::Pair());
-  refuses_all = true;
+  refusal = {0, /*lasts=*/true};
   *server_ = std::move(server);
   *client_ = std::move(client);
-  refuses_all = false;
+  refusal = {};
   Must(server_->Send(7, Bytes("anew"), {}, Late()));
   EXPECT_EQ(Text(Must(client_->Receive(Late())).payload), "anew");
+}
+
+TEST_F(ChannelMemoryTest, AReceiveThatIsRefusedSomeTakesNoLaterMessage) {
+  for (const bool at_the_client : {false, true}) {
+    SCOPED_TRACE(at_the_client ? "at the client" : "at the server");
+    std::optional<Channel>& from = at_the_client ? server_ : client_;
+    std::optional<Channel>& to = at_the_client ? client_ : server_;
+    RefuseEach([&] { return to->Receive(absl::Now()).status(); },
+               [&](const std::optional<absl::Status>&) {
+                 Must(from->Send(7, Bytes("later"), {}, Late()));
+                 const absl::StatusOr<Message> message = to->Receive(Late());
+                 ASSERT_TRUE(message.ok()) << message.status();
+                 EXPECT_EQ(Text(message->payload), "later");
+               });
+  }
+}
+
+TEST_F(ChannelMemoryTest, NothingArrivesOfAServersSendThatIsRefusedSome) {
+  ExpectNothingOfARefusedSend(server_, client_);
+}
+
+TEST_F(ChannelMemoryTest, NothingArrivesOfAClientsSendThatIsRefusedSome) {
+  ExpectNothingOfARefusedSend(client_, server_);
 }
 
 }  // namespace
