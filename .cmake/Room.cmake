@@ -121,8 +121,9 @@ function(vmmshare_warnings target)
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
     endif()
   elseif(MSVC)
-    # C4100: parameters without a use; C5030: attributes of other compilers.
-    target_compile_options(${target} PRIVATE /W4 /wd4100 /wd5030 /permissive- /utf-8 /EHsc
+    # C4100: parameters without a use; C5030 and C4068: attributes and pragmas of
+    # other compilers.
+    target_compile_options(${target} PRIVATE /W4 /wd4100 /wd5030 /wd4068 /permissive- /utf-8 /EHsc
                                              /Zc:__cplusplus)
     target_compile_definitions(${target} PRIVATE _CRT_SECURE_NO_WARNINGS)
     if(VMMSHARE_WARNINGS_AS_ERRORS)

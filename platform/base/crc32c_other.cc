@@ -1,4 +1,4 @@
-// Where no instruction is made use of: processors other than x86-64.
+// Where no instruction is made use of: processors other than x86-64, and MSVC.
 #include "platform/base/crc32c.h"
 
 namespace vmm::platform {

@@ -83,6 +83,36 @@ def no_platform_conditionals(tree):
                            " belongs in a file named *_posix.cc or *_win.cc")
 
 
+OF_ONE_COMPILER = re.compile(r"__attribute__|__builtin_\w+|__int128|__asm__|__typeof__|\bssize_t\b")
+
+
+def is_kept_from_msvc(tree, name):
+    """Whether a CMakeLists.txt names a source right behind an if(... NOT MSVC)."""
+    folder = posixpath.dirname(name)
+    while folder:
+        lists = posixpath.join(folder, "CMakeLists.txt")
+        short = re.escape(posixpath.relpath(name, folder))
+        if tree.has(lists) and re.search(rf"^if\(.*\bNOT MSVC\)\n.*[ /]{short}\b", tree.text(lists), re.M):
+            return True
+        folder = posixpath.dirname(folder)
+    return False
+
+
+def every_compiler_reads_it(tree):
+    """What MSVC compiles has no words of GCC and clang, but where Abseil says that they are known."""
+    for name in tree.sources(".h", ".cc", ".c"):
+        if (not name.startswith((*ROOMS, "bench/", "docs/")) or name.startswith("vmm/python/")
+                or re.search(r"_posix\.(h|cc)$", name) or is_kept_from_msvc(tree, name)):
+            continue
+        before = ""
+        for line, text in lines_of(tree.text(name)):
+            found = OF_ONE_COMPILER.search(text.split("//")[0])
+            if found and not re.match(r"\s*#\s*if ABSL_HAVE_(ATTRIBUTE|BUILTIN)\(", before):
+                yield (f"{name}:{line}: MSVC does not know '{found.group(0)}'; leave it to a *_posix file, or to a"
+                       " source that CMake takes if(... NOT MSVC)")
+            before = text
+
+
 def header_guards(tree):
     """A header's guard is VMMSHARE_, its path, and an underscore."""
     for name in tree.sources(".h"):
@@ -310,6 +340,7 @@ def the_house_is_small(tree):
 RULES = {
     "IncludesPointOneWay": includes_point_one_way,
     "NoPlatformConditionals": no_platform_conditionals,
+    "EveryCompilerReadsIt": every_compiler_reads_it,
     "HeaderGuards": header_guards,
     "TopLevelEntries": top_level_entries,
     "FileLength": file_length,
