@@ -28,6 +28,7 @@ SOUND = {
     "vmm/a.h": "// A.\n#ifndef VMMSHARE_VMM_A_H_\n#define VMMSHARE_VMM_A_H_\n"
                "#endif  // VMMSHARE_VMM_A_H_\n",
     "vmm/a.cc": "#include \"vmm/a.h\"\n\n#include \"absl/status/status.h\"\n"
+                "auto p = std::filesystem::path(std::u8string(n)).u8string();  // Not .string().\n"
                 "int x;  // NOLINT(misc-something)\nMutex m;\nint n ABSL_GUARDED_BY(m);\nMutex w;  // Of writers.\n"
                 "//   NOT_FOUND  gone, or never\n//              there\n//   else       bad\n// Prose.\n",
 }
@@ -130,6 +131,10 @@ SPOILT = [
      {"platform/base/c_x86.cc": "__attribute__((target(\"avx\"))) int f();\n",
       "platform/CMakeLists.txt": "if(X86)\n  target_sources(p PRIVATE base/c_x86.cc)\nendif()\n"},
      "platform/base/c_x86.cc:1: MSVC"),
+    ("PathsAreUtf8", {"vmm/a.cc": "auto p = std::filesystem::path(folder) / name;\n"}, "'filesystem::path'"),
+    ("PathsAreUtf8", {"platform/os/b.cc": "if (std::filesystem::exists(folder)) f();\n"}, "'filesystem::exists'"),
+    ("PathsAreUtf8", {"platform/os/os_win.cc": "return path.lexically_normal()\n    .string();\n"},
+     "platform/os/os_win.cc:2: '.string()'"),
     ("HeaderGuards", {"vmm/a.h": "#pragma once\n"}, "VMMSHARE_VMM_A_H_"),
     ("HeaderGuards",
      {"vmm/a.h": "#ifndef VMM_A_H_\n#define VMM_A_H_\n#endif  // VMM_A_H_\n"},

@@ -113,6 +113,21 @@ def every_compiler_reads_it(tree):
             before = text
 
 
+NARROW_PATH = re.compile(r"\b(?:filesystem|fs)::(?!path\(std::u8string\()\w+|\.(?:generic_)?string\(\)")
+
+
+def paths_are_utf8(tree):
+    """On Windows std::filesystem takes a narrow string for one of the ANSI code page."""
+    for name in tree.sources():
+        if not name.startswith(ROOMS) or name.startswith("vmm/python/") or re.search(r"_posix\.(h|cc)$", name):
+            continue
+        for line, text in lines_of(tree.text(name)):
+            found = NARROW_PATH.search(text.split("//")[0])
+            if found:
+                yield (f"{name}:{line}: '{found.group(0)}' goes through the ANSI code page on Windows; write"
+                       " std::filesystem::path(std::u8string(...)) and .u8string()")
+
+
 def header_guards(tree):
     """A header's guard is VMMSHARE_, its path, and an underscore."""
     for name in tree.sources(".h"):
@@ -341,6 +356,7 @@ RULES = {
     "IncludesPointOneWay": includes_point_one_way,
     "NoPlatformConditionals": no_platform_conditionals,
     "EveryCompilerReadsIt": every_compiler_reads_it,
+    "PathsAreUtf8": paths_are_utf8,
     "HeaderGuards": header_guards,
     "TopLevelEntries": top_level_entries,
     "FileLength": file_length,

@@ -25,6 +25,16 @@ struct HostDriver {
   absl::StatusOr<Driver> driver;
 };
 
+// `path` without the folders that it leaves again. Both are UTF-8: from narrow
+// strings a path of MSVC's is in the ANSI code page.
+std::string Normal(const std::string& path) {
+  const std::u8string normal =
+      std::filesystem::path(std::u8string(path.begin(), path.end()))
+          .lexically_normal()
+          .u8string();
+  return std::string(normal.begin(), normal.end());
+}
+
 HostDriver LoadHostDriver() {
   const char* named = std::getenv("VMMSHARE_HOSTDRIVER");
   if (named != nullptr && *named != '\0') {
@@ -41,10 +51,7 @@ HostDriver LoadHostDriver() {
   if (!folder.ok()) return {"", folder.status()};
   std::string tried;
   for (absl::string_view place : absl::StrSplit(kPlaces, '|')) {
-    const std::string path =
-        std::filesystem::path(absl::StrCat(*folder, "/", place))
-            .lexically_normal()
-            .string();
+    const std::string path = Normal(absl::StrCat(*folder, "/", place));
     absl::StatusOr<Driver> driver = Driver::LoadFrom(path);
     if (!absl::IsNotFound(driver.status())) return {path, std::move(driver)};
     // A loaded driver that sees no device answers so too, and says more.
