@@ -217,6 +217,24 @@ class Reasons(DoctorTest):
         env["VMMSHARE_HOST_FABRIC_STATE"] = "in-progress,not-started"
         self.assertNotIn("as on device 0", self.machine.run(env=env).out)
 
+    def test_a_device_that_gives_no_context_says_nothing_of_the_kinds(self):
+        self.make_ready()
+        for env in ({"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"}, LeavesNothing.NO_CONTEXT):
+            env = {**self.ready_env, **env}
+            result = self.machine.run("--json", "--touch", env=env)
+            for kind in ("fd", "fabric"):
+                self.assertFalse(result.kind(kind)["usable"])
+                self.assertEqual(result.reasons(kind), ["no-context-to-try"], kind)
+            self.assertEqual(result.reasons("nt"), [])
+            text = self.machine.flowing("--touch", env=env)
+            self.assertNotIn("nvidia-imex-ctl", text)
+            # Without a context there is nothing to complain of.
+            self.assertEqual(self.machine.run("--json", env=env).reasons(), [])
+        env = {"VMMSHARE_HOST_FAIL": "cuDevicePrimaryCtxRetain:1+:OUT_OF_MEMORY"}
+        result = self.machine.run("--json", "--touch", env={**self.ready_env, **env})
+        for kind in ("fd", "fabric"):
+            self.assertEqual(result.reasons(kind), ["out-of-memory"], kind)
+
     def test_no_memory_says_nothing_of_the_kind(self):
         result = self.machine.run("--json", env={"VMMSHARE_HOST_MEMORY": "1M"})
         self.assertEqual(result.reasons("fd"), ["out-of-memory"])

@@ -87,11 +87,19 @@ Finding WhyNotNative(const absl::Status& tried, const Exporter& exporter,
           remedy};
 }
 
+// `context`: what came of the request for one, where the memory shall be touched.
 std::vector<Finding> Reasons(const KindReport& report,
+                             const absl::Status& context,
                              const fabric::Topology& topology,
                              const fabric::GpuTopology& gpu,
                              bool may_be_legacy) {
   if (!report.offered || report.tried.ok()) return {};
+  // Nothing was tried, so that nothing can be said of the kind. A device without
+  // memory for a context has a reason below that says more.
+  if (!context.ok() &&
+      platform::ResultOf(context) != CUDA_ERROR_OUT_OF_MEMORY) {
+    return {NoContext()};
+  }
   if (report.kind == HandleKind::kFabric) {
     return fabric::WhyNotFabric(topology, gpu,
                                 {report.attribute, report.tried});
@@ -133,7 +141,8 @@ DeviceReport ExamineDevice(const Device& device, bool touch,
       tried.tried = TryKind(device, kind);
       tried.touched = touch;
     }
-    tried.reasons = Reasons(tried, topology, gpu, may_be_legacy);
+    tried.reasons =
+        Reasons(tried, context.status(), topology, gpu, may_be_legacy);
     report.kinds.push_back(std::move(tried));
   }
   report.mps_client = AskAttribute(device, kMpsEnabled);

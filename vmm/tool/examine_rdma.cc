@@ -34,11 +34,6 @@ Finding OutOfMemory() {
       "--list` what a keeper holds, which has none."};
 }
 
-Finding NoContext() {
-  return {"no-context-to-try", "the device gives this process no context",
-          "The message says why; without one nothing can use the memory."};
-}
-
 bool IsOutOfMemory(const absl::Status& tried) {
   return platform::ResultOf(tried) == CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -86,6 +81,11 @@ Finding WhyNoDmaBuf(const RdmaReport& report,
 }
 
 }  // namespace
+
+Finding NoContext() {
+  return {"no-context-to-try", "the device gives this process no context",
+          "The message says why; without one nothing can use the memory."};
+}
 
 std::vector<RdmaReport> ExamineRdma(
     const Device& device, bool touch, const absl::Status& context,

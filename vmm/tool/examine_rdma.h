@@ -39,6 +39,9 @@ std::vector<RdmaReport> ExamineRdma(
     const Device& device, bool touch, const absl::Status& context,
     const absl::StatusOr<platform::NvidiaModules>& modules);
 
+// Why nothing that takes a context was tried: there is none.
+fabric::Finding NoContext();
+
 }  // namespace vmm::tool
 
 #endif  // VMMSHARE_VMM_TOOL_EXAMINE_RDMA_H_
