@@ -57,6 +57,11 @@ struct PeerPolicy {
   std::vector<UserId> also_allowed = {};
 };
 
+// Whether this process's user is no identity here: its number stands for every
+// user whom this user namespace does not map, so that no peer in it accepts this
+// process. False on Windows.
+bool CurrentUserIsUnknown();
+
 // What the operating system says about the peer.
 struct PeerCredentials {
   UserId user;

@@ -125,6 +125,8 @@ bool StandsForUnknownUsers(const UserId& user, uid_t overflow) {
          !AllUsersAreMapped();
 }
 
+bool CurrentUserIsUnknown() { return StandsForUnknownUsers(CurrentUser()); }
+
 bool MayOwnPath(uid_t uid, const PeerPolicy& policy) {
   return uid == 0 || IsListed(UserId(absl::StrCat(uid)), policy);
 }

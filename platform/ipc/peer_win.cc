@@ -76,6 +76,8 @@ bool IsListed(const UserId& user, const PeerPolicy& policy) {
 
 }  // namespace
 
+bool CurrentUserIsUnknown() { return false; }
+
 std::uint64_t TimeOfDay() {
   FILETIME now;
   ::GetSystemTimeAsFileTime(&now);

@@ -330,6 +330,7 @@ int AdoptWithoutANumber(const std::vector<std::string>&) {
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("run it as another user than 65534."));
+  EXPECT_TRUE(CurrentUserIsUnknown());
   // On a machine where kernel.overflowuid is another.
   EXPECT_TRUE(StandsForUnknownUsers(UserId("1234"), 1234));
   EXPECT_TRUE(StandsForUnknownUsers(UserId("65534"), 1234));

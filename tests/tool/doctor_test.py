@@ -496,6 +496,22 @@ class NotesTest(DoctorTest):
         self.assertNotIn("socket-folder", result.notes())
         self.assertEqual(os.listdir(folder), [])  # What was tried is gone.
 
+    def test_a_user_who_stands_for_all_unknown_ones(self):
+        self.assertNotIn("unknown-user", self.machine.run("--json").notes())
+        namespace = ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
+        if not shutil.which("unshare"):
+            self.skipTest("needs unshare")
+        tried = subprocess.run([*namespace, "true"], text=True, capture_output=True, timeout=60)
+        if tried.returncode != 0:
+            self.skipTest(f"no user namespace is allowed here: {tried.stderr.strip()}")
+        result = self.machine.run(
+            "--json", prefix=namespace,
+            env={"NVIDIA_DRA_LOCAL_IPC_DIR": str(self.machine.root)})
+        self.assertEqual(result.status, 0, result.err)
+        note, = [n for n in result.json["notes"] if n["id"] == "unknown-user"]
+        self.assertIn("this process is user 65534, which stands for every user", note["text"])
+        self.assertIn("another user than 65534", note["remedy"])
+
     def test_wsl2(self):
         self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
         result = self.machine.run("--json")

@@ -129,8 +129,8 @@ class Machine:
         return {**kept, "VMMSHARE_HOST_INSTANCE": INSTANCE,
                 "VMMSHARE_HOST_FABRIC_ROOT": str(self.root), **changes}
 
-    def run(self, *words, env=None, driver="host", preexec=None):
-        command = [self.tool, "doctor", f"--root={self.root}", *words]
+    def run(self, *words, env=None, driver="host", preexec=None, prefix=()):
+        command = [*prefix, self.tool, "doctor", f"--root={self.root}", *words]
         if driver:
             command.append(f"--driver={driver}")
         done = subprocess.run(command, env=self.environment(env or {}), text=True,

@@ -233,7 +233,8 @@ LimitsReport ExamineLimits(const std::string& root) {
       platform::ThisMachine().status(),
       Variable("CUDA_VISIBLE_DEVICES"),
       Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-      Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")};
+      Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+      platform::CurrentUserIsUnknown()};
   return limits;
 }
 
@@ -302,6 +303,15 @@ void AddNotesOnLimits(const Report& report, std::vector<Finding>* notes) {
          "Set NVIDIA_DRA_LOCAL_IPC_DIR to a folder that both sides have in "
          "common (docs/containers.md). Who only opens may have it "
          "read-only."});
+  }
+  if (limits.user_is_unknown) {
+    const std::string user = platform::CurrentUser().text();
+    notes->push_back(
+        {"unknown-user",
+         absl::StrCat("this process is user ", user,
+                      ", which stands for every user that this user namespace "
+                      "does not map: no peer in it accepts this process"),
+         absl::StrCat("Run the container as another user than ", user, ".")});
   }
   if (!limits.boot_id.ok()) {
     notes->push_back({"no-boot-id",

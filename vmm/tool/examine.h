@@ -83,6 +83,7 @@ struct LimitsReport {
   // the daemon was told to default to cannot be seen from here.
   std::optional<std::string> mps_threads;
   std::optional<std::string> mps_memory;
+  bool user_is_unknown = false;  // platform::CurrentUserIsUnknown().
 };
 
 struct Report {
