@@ -27,8 +27,10 @@ using testing::TestDriver;
 
 HandleKind Native() { return SharePolicy::Native().kinds().front(); }
 
-absl::Status FromDriver(CUresult result) {
-  absl::Status status = absl::PermissionDeniedError("cuMemImport() answered");
+absl::Status FromDriver(
+    CUresult result,
+    absl::StatusCode code = absl::StatusCode::kPermissionDenied) {
+  absl::Status status(code, "cuMemImport() answered");
   status.SetPayload("vmmshare/CUresult", absl::Cord(std::to_string(result)));
   return status;
 }
@@ -69,6 +71,31 @@ TEST_F(ExplainTest, EachCodeOfTheSystemsOwnHandlesHasARemedy) {
     EXPECT_EQ(refusal.finding.text, "so it was");
     EXPECT_THAT(refusal.finding.remedy, HasSubstr(one.remedy)) << one.id;
   }
+}
+
+TEST_F(ExplainTest, WhatTheDriverRefusesIsNoTroubleOfTheSocket) {
+  struct Case {
+    CUresult result;
+    absl::StatusCode code;
+  };
+  for (const Case& one :
+       {Case{CUDA_ERROR_INVALID_DEVICE, absl::StatusCode::kNotFound},
+        Case{CUDA_ERROR_NOT_PERMITTED, absl::StatusCode::kPermissionDenied},
+        Case{CUDA_ERROR_INVALID_CONTEXT, absl::StatusCode::kFailedPrecondition},
+        Case{CUDA_ERROR_TIMEOUT, absl::StatusCode::kDeadlineExceeded},
+        Case{CUDA_ERROR_NOT_READY, absl::StatusCode::kUnavailable}}) {
+    const Refusal refusal = Of(FromDriver(one.result, one.code), Native());
+    EXPECT_EQ(refusal.code, one.code);
+    EXPECT_EQ(refusal.finding.id, "import-refused") << one.result;
+    EXPECT_THAT(refusal.finding.remedy,
+                HasSubstr("this one is " + std::to_string(one.result) + "."));
+    EXPECT_THAT(refusal.finding.remedy, HasSubstr("docs/errors.md"));
+  }
+  EXPECT_EQ(Of(FromDriver(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+                          absl::StatusCode::kFailedPrecondition),
+               Native())
+                .finding.id,
+            "no-peer-access");
 }
 
 TEST_F(ExplainTest, AFabricImportIsExplainedByWhatTheImporterLacks) {

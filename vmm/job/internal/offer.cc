@@ -1,6 +1,7 @@
 #include "vmm/job/internal/offer.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -241,6 +242,15 @@ Refusal Explain(const absl::Status& status, const JobCard& importer,
     }
     return refuse("import-refused",
                   "`nvidia-imex-ctl -N`: both nodes ready and connected.");
+  }
+  // The codes below are the socket's and the peer's; the driver's own results
+  // have the same, and another cause.
+  const std::optional<CUresult> result = platform::ResultOf(status);
+  if (result.has_value() && result != CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) {
+    return refuse("import-refused",
+                  absl::StrCat("docs/errors.md has the driver's results one by "
+                               "one; this one is ",
+                               static_cast<int>(*result), "."));
   }
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
