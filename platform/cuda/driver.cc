@@ -135,7 +135,8 @@ absl::StatusOr<Driver> Driver::LoadSystem() {
         library.status().code(),
         absl::StrCat(library.status().message(),
                      " Install the NVIDIA driver (in a container: run it with "
-                     "the NVIDIA runtime), or name the host-memory driver "
+                     "the NVIDIA runtime; in WSL2: on Windows), or name the "
+                     "host-memory driver "
                      "explicitly to run without a GPU."));
   }
   return LoadFromLookup(library->path(), [library = *library](const char* s) {

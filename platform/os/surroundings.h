@@ -47,6 +47,10 @@ absl::StatusOr<int> PtraceScope(const std::string& root = "");
 // visible here.
 absl::StatusOr<bool> HasNvidiaControlNode(const std::string& root = "");
 
+// Whether /dev/dxg exists, by which programs in WSL2 reach the GPU: there the
+// kernel's part of the driver is Windows's.
+absl::StatusOr<bool> HasWsl2GpuNode(const std::string& root = "");
+
 // NVIDIA's Multi-Process Service, by what its control daemon leaves in the file
 // system. Nothing is connected to and nothing is started; a CUDA program whose
 // driver finds the same does connect, and the daemon then starts a server.

@@ -116,6 +116,10 @@ absl::StatusOr<bool> HasNvidiaControlNode(const std::string& root) {
   return Exists(absl::StrCat(root, "/dev/nvidiactl"));
 }
 
+absl::StatusOr<bool> HasWsl2GpuNode(const std::string& root) {
+  return Exists(absl::StrCat(root, "/dev/dxg"));
+}
+
 absl::StatusOr<MpsDaemon> LookForMps(const std::string& root) {
   MpsDaemon daemon;
   const char* directory = std::getenv("CUDA_MPS_PIPE_DIRECTORY");

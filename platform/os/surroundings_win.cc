@@ -33,6 +33,10 @@ absl::StatusOr<bool> HasNvidiaControlNode(const std::string&) {
   return absl::UnimplementedError("Windows has no /dev/nvidiactl");
 }
 
+absl::StatusOr<bool> HasWsl2GpuNode(const std::string&) {
+  return absl::UnimplementedError("Windows has no /dev/dxg");
+}
+
 absl::StatusOr<MpsDaemon> LookForMps(const std::string&) {
   return absl::UnimplementedError("Windows has no MPS");
 }

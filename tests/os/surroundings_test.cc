@@ -238,6 +238,12 @@ TEST_F(SurroundingsTest, TheControlNodeIsSeen) {
   EXPECT_TRUE(Must(HasNvidiaControlNode(root())));
 }
 
+TEST_F(SurroundingsTest, TheNodeOfWsl2IsSeen) {
+  EXPECT_FALSE(Must(HasWsl2GpuNode(root())));
+  Write("dev/dxg", "");
+  EXPECT_TRUE(Must(HasWsl2GpuNode(root())));
+}
+
 TEST_F(SurroundingsTest, TheFolderOfTheProgramIsWhereItLies) {
   const std::filesystem::path program =
       std::filesystem::read_symlink("/proc/self/exe");

@@ -706,6 +706,18 @@ class NoDriver(DoctorTest):
         self.assertEqual(result.json["devices"], [])
         self.assertIn("library-missing", result.notes())
 
+    def test_wsl2_has_its_driver_of_windows(self):
+        self.machine.write("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
+        result = self.machine.run("--json", driver=self.MISSING)
+        self.assertEqual(result.status, 1)
+        self.assertNotIn("module-missing", result.notes())
+        note, = [n for n in result.json["notes"] if n["id"] == "wsl2-no-gpu"]
+        self.assertIn("driver on Windows", note["remedy"])
+        self.assertNotIn("modprobe", self.machine.flowing(driver=self.MISSING))
+        self.machine.write("dev/dxg", "")
+        notes = self.machine.run("--json", driver=self.MISSING).notes()
+        self.assertFalse({"module-missing", "wsl2-no-gpu", "library-missing"} & set(notes), notes)
+
     def test_a_relative_path_is_no_driver(self):
         result = self.machine.run("--json", driver="libcuda.so.1")
         self.assertEqual(result.json["driver"]["error"]["code"], "INVALID_ARGUMENT")

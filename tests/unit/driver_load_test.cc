@@ -228,6 +228,7 @@ TEST_F(DriverLoad, OfTheSystemSaysWhatToInstallWhereThereIsNone) {
     EXPECT_THAT(std::string(driver.status().message()),
                 AllOf(HasSubstr(std::string(library.status().message())),
                       HasSubstr("Install the NVIDIA driver"),
+                      HasSubstr("in WSL2: on Windows"),
                       HasSubstr("the host-memory driver")));
   }
 }

@@ -235,6 +235,9 @@ LimitsReport ExamineLimits(const std::string& root) {
       Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
       Variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
       platform::CurrentUserIsUnknown()};
+  const absl::StatusOr<bool> gpu_node = platform::HasWsl2GpuNode(root);
+  limits.wsl2_has_no_gpu =
+      limits.wsl2.ok() && *limits.wsl2 && gpu_node.ok() && !*gpu_node;
   return limits;
 }
 
@@ -247,6 +250,17 @@ std::string Limit(std::uint64_t limit) {
 void AddNoteOnDriver(const Report& report, std::vector<Finding>* notes) {
   const absl::StatusOr<bool>& node = report.limits.control_node;
   if (report.driver.ok() || !node.ok()) return;
+  // The kernel's part is Windows's there, and no module of Linux.
+  if (report.limits.wsl2.ok() && *report.limits.wsl2) {
+    if (!report.limits.wsl2_has_no_gpu) return;
+    notes->push_back({"wsl2-no-gpu",
+                      "/dev/dxg is not here: WSL2 has no GPU, or it was not "
+                      "passed in",
+                      "Install or update NVIDIA's driver on Windows, and run "
+                      "`wsl --update` there; install none in WSL2. Start a "
+                      "container with --gpus all."});
+    return;
+  }
   if (!*node) {
     notes->push_back({"module-missing",
                       "/dev/nvidiactl is not here: the kernel's part of the "

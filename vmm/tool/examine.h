@@ -84,6 +84,7 @@ struct LimitsReport {
   std::optional<std::string> mps_threads;
   std::optional<std::string> mps_memory;
   bool user_is_unknown = false;  // platform::CurrentUserIsUnknown().
+  bool wsl2_has_no_gpu = false;  // It is WSL2, and /dev/dxg is not here.
 };
 
 struct Report {
