@@ -230,13 +230,14 @@ std::vector<Finding> Notes(const Topology& topology) {
     const absl::Status& why = topology.gpus.empty() || told
                                   ? topology.nvml.status()
                                   : topology.gpus.front().fabric.status();
-    notes.push_back({"no-nvml", std::string(why.message()),
-                     told ? "Only if they matter: without NVML NVLink and MIG "
-                            "mode stay unknown, and of the fabric all but "
-                            "cluster and clique. Sharing works without."
-                          : "Only if they matter: without NVML the fabric's "
-                            "state, NVLink and MIG mode stay unknown. Sharing "
-                            "works without."});
+    std::string remedy =
+        told ? "Only if they matter: without NVML NVLink and MIG mode stay "
+               "unknown, and of the fabric all but cluster and clique."
+             : "Only if they matter: without NVML the fabric's state, NVLink "
+               "and MIG mode stay unknown.";
+    // Without a GPU nothing works.
+    if (!topology.gpus.empty()) remedy += " Sharing works without.";
+    notes.push_back({"no-nvml", std::string(why.message()), std::move(remedy)});
   }
   if (topology.imex.channels.ok()) {
     for (const ImexChannel& channel : *topology.imex.channels) {

@@ -105,7 +105,15 @@ absl::string_view AdviceOfInit(CUresult result) {
     case CUDA_ERROR_NO_DEVICE:
       return "No GPU is visible: check nvidia-smi, CUDA_VISIBLE_DEVICES and, "
              "in a container, which devices its runtime and its device rules "
-             "let in.";
+             "let in. A GPU in MIG mode needs instances: nvidia-smi -L.";
+    case CUDA_ERROR_NOT_INITIALIZED:
+      return "A process that was forked from one that had initialised CUDA "
+             "cannot use it: start it by exec(), in Python by "
+             "multiprocessing's spawn.";
+    case CUDA_ERROR_UNKNOWN:
+      return "Often /dev/nvidia-uvm is missing: modprobe nvidia_uvm on the "
+             "host, as root; a container must be given it with its present "
+             "major number. (nvidia-smi works without it.)";
     case CUDA_ERROR_SYSTEM_NOT_READY:
       return "The GPUs wait for the fabric manager: systemctl status "
              "nvidia-fabricmanager, on the host.";

@@ -177,6 +177,9 @@ TEST_F(DriverLoad, TellsHowCuInitFailed) {
 
 TEST_F(DriverLoad, SaysWhatToDoWhenCuInitFails) {
   const std::pair<CUresult, const char*> advices[] = {
+      {CUDA_ERROR_NO_DEVICE, "in MIG mode needs instances: nvidia-smi -L"},
+      {CUDA_ERROR_NOT_INITIALIZED, "forked from one that had initialised CUDA"},
+      {CUDA_ERROR_UNKNOWN, "modprobe nvidia_uvm"},
       {CUDA_ERROR_SYSTEM_NOT_READY, "nvidia-fabricmanager"},
       {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "of two versions"},
       {CUDA_ERROR_MPS_CONNECTION_FAILED, "docs/mps.md"}};

@@ -16,6 +16,7 @@ using platform::ImexChannel;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr unsigned kMajor = 242;
 
@@ -219,6 +220,8 @@ TEST_F(DiagnosisTest, NotesOfAMachineWithoutGpusWhyNvmlCouldNotBeAsked) {
   EXPECT_EQ(notes[0].id, "no-nvml");
   EXPECT_EQ(notes[0].text, "not asked here");
   EXPECT_THAT(notes[0].remedy, HasSubstr("the fabric's state, NVLink"));
+  // Where there is no driver nothing works.
+  EXPECT_THAT(notes[0].remedy, Not(HasSubstr("Sharing works")));
 }
 
 TEST_F(DiagnosisTest, OfWindowsDoesNotAskForANode) {
