@@ -42,8 +42,9 @@ void AddStateOfGpu(const GpuTopology& gpu, bool driver_said_so,
     found->push_back({"mig",
                       "the GPU is split into MIG instances, which take no part "
                       "in an NVLink fabric",
-                      "Use a whole GPU: nvidia-smi -mig 0, as root. Within "
-                      "the host, share by the system's own handles."});
+                      absl::StrCat("Use a whole GPU: ", SmiOf(gpu, "-mig 0"),
+                                   ", as root. Within the host, share by the "
+                                   "system's own handles.")});
   }
   if (!gpu.fabric.ok()) return;
   const FabricInfo& info = *gpu.fabric;
@@ -180,6 +181,14 @@ Finding Unseen(const Topology& topology, const GpuTopology& gpu) {
 }
 
 }  // namespace
+
+std::string SmiOf(const GpuTopology& gpu, absl::string_view words) {
+  if (gpu.gpu.ok() && gpu.gpu->is_mig_instance) {
+    return absl::StrCat("nvidia-smi -i N ", words,
+                        " (N: its GPU's index, see nvidia-smi -L)");
+  }
+  return absl::StrCat("nvidia-smi -i GPU-", UuidText(gpu.uuid), " ", words);
+}
 
 std::vector<Finding> WhyNotFabric(const Topology& topology,
                                   const GpuTopology& gpu,

@@ -32,6 +32,10 @@ struct FabricAttempt {
   absl::Status tried;
 };
 
+// "nvidia-smi -i GPU-... WORDS": without -i it acts on every GPU. The UUID of a
+// MIG instance names no GPU, so that N stands for it there.
+std::string SmiOf(const GpuTopology& gpu, absl::string_view words);
+
 // Why `attempt` failed on `gpu`, the cause to mend first in front; never empty
 // when it failed, empty when it succeeded.
 std::vector<Finding> WhyNotFabric(const Topology& topology,

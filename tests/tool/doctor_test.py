@@ -196,7 +196,9 @@ class Reasons(DoctorTest):
 
     def test_mig(self):
         self.make_ready()
-        result = self.expect_reason("mig", "nvidia-smi -mig 0",
+        uuid = self.machine.run("--json").json["devices"][0]["uuid"]
+        # Not of every GPU of the machine.
+        result = self.expect_reason("mig", f"nvidia-smi -i {uuid} -mig 0",
                                     env={**self.ready_env, "VMMSHARE_HOST_MIG": "1"})
         self.assertTrue(result.json["devices"][0]["mig_mode"])
         self.assertIn("mig-no-peers", result.notes())
@@ -949,6 +951,10 @@ class Modes(DoctorTest):
             self.assertEqual([d["compute_mode"] for d in result.json["devices"]], [mode, mode])
             found = [n for n in result.notes() if n.startswith("compute-")]
             self.assertEqual(found, [note, note] if note else [])
+            # Each of its own device, and not of every GPU of the machine.
+            remedies = [n["remedy"] for n in result.json["notes"] if n["id"] == note]
+            for device, remedy in zip(result.json["devices"], remedies):
+                self.assertIn(f"nvidia-smi -i {device['uuid']} -c DEFAULT", remedy)
         for mode, text in (("exclusive-process", "EXCLUSIVE_PROCESS: one process at a time, or MPS"),
                            ("prohibited", "PROHIBITED: no process"),
                            ("default", "default: any number of processes")):
@@ -960,7 +966,9 @@ class Modes(DoctorTest):
                                   env={"VMMSHARE_HOST_COMPUTE_MODE": "prohibited"})
         error = result.kind("fd")["error"]
         self.assertEqual(error["cuda_result"], 46)
-        self.assertIn("compute mode PROHIBITED; as root: nvidia-smi -c DEFAULT", error["message"])
+        uuid = result.json["devices"][0]["uuid"]
+        self.assertIn(f"compute mode PROHIBITED; as root: nvidia-smi -i {uuid} -c DEFAULT",
+                      error["message"])
 
     def test_confidential_computing(self):
         result = self.machine.run("--json")

@@ -205,6 +205,19 @@ TEST_F(DiagnosisTest, OfNoNodeGivesTheMajorNumberToMakeItWithWhereItIsKnown) {
   EXPECT_THAT(remedy(), HasSubstr("channel0 c MAJOR 0."));
 }
 
+TEST_F(DiagnosisTest, OfAMigInstanceSendsToItsGpuAlone) {
+  topology_.gpus[0].in_mig_mode = true;
+  const auto remedy = [this] {
+    const std::vector<Finding> why =
+        WhyNotFabric(topology_, topology_.gpus[0], attempt_);
+    return why.empty() ? "" : why[0].remedy;
+  };
+  EXPECT_THAT(remedy(),
+              HasSubstr("-i GPU-00000000-0000-0000-0000-000000000000 -mig 0,"));
+  topology_.gpus[0].gpu->is_mig_instance = true;
+  EXPECT_THAT(remedy(), HasSubstr("-i N -mig 0 (N: its GPU's index"));
+}
+
 // A newer NVML may have states that this one has no name for.
 TEST_F(DiagnosisTest, OfAStateWithoutANameGoesByTheStatusOfJoining) {
   info().state = static_cast<FabricState>(9);

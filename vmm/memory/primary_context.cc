@@ -19,14 +19,17 @@ std::string WhyUnavailable(const Device& device, CUresult result) {
           CUDA_SUCCESS) {
     return "";
   }
+  // Without -i it acts on every GPU.
+  const std::string mend = absl::StrCat(
+      "as root: nvidia-smi -i ", device.uuid().ToString(), " -c DEFAULT");
   switch (mode) {
     case CU_COMPUTEMODE_PROHIBITED:
-      return "The device is in compute mode PROHIBITED; as root: nvidia-smi -c "
-             "DEFAULT";
+      return absl::StrCat("The device is in compute mode PROHIBITED; ", mend);
     case CU_COMPUTEMODE_EXCLUSIVE_PROCESS:
-      return "The device is in compute mode EXCLUSIVE_PROCESS, and another "
-             "process has a context on it; let both be clients of MPS, or as "
-             "root: nvidia-smi -c DEFAULT";
+      return absl::StrCat(
+          "The device is in compute mode EXCLUSIVE_PROCESS, and another "
+          "process has a context on it; let both be clients of MPS, or ",
+          mend);
     default:
       return "";
   }

@@ -21,8 +21,11 @@ void AddNotesOnModes(const Report& report, std::vector<Finding>* notes) {
            "Share within one instance, or use whole GPUs."});
     }
   }
-  for (const DeviceReport& device : report.devices) {
+  for (std::size_t i = 0; i < report.devices.size(); ++i) {
+    const DeviceReport& device = report.devices[i];
     if (!device.compute_mode.ok()) continue;
+    const std::string mend =
+        fabric::SmiOf(report.topology.gpus[i], "-c DEFAULT");
     const std::string name = absl::StrCat("device ", device.device.ordinal());
     if (*device.compute_mode == CU_COMPUTEMODE_PROHIBITED) {
       notes->push_back(
@@ -31,7 +34,7 @@ void AddNotesOnModes(const Report& report, std::vector<Finding>* notes) {
                         " is in compute mode PROHIBITED: no process can "
                         "have a context on it, so none can use its "
                         "memory"),
-           "As root: nvidia-smi -c DEFAULT."});
+           absl::StrCat("As root: ", mend, ".")});
     } else if (*device.compute_mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS) {
       notes->push_back(
           {"compute-exclusive",
@@ -39,8 +42,9 @@ void AddNotesOnModes(const Report& report, std::vector<Finding>* notes) {
                         " is in compute mode EXCLUSIVE_PROCESS: one "
                         "process at a time has a context on it, and the "
                         "peer's is refused with DEVICE_UNAVAILABLE"),
-           "Let both be clients of MPS (docs/mps.md), or as root: nvidia-smi "
-           "-c DEFAULT."});
+           absl::StrCat("Let both be clients of MPS (docs/mps.md), or as "
+                        "root: ",
+                        mend, ".")});
     }
   }
   const absl::StatusOr<bool>& confidential =
