@@ -181,6 +181,65 @@ def test_missing_ranks_of_many_are_named_by_a_store_that_takes_milliseconds(size
         vmmshare.job.store(store, 0, size).fence(0.2)
 
 
+class Slow:
+    """A store that needs some time for each answer, and the clock by which it does."""
+
+    def __init__(self, monkeypatch, seconds):
+        self.seconds, self.now, self.values, self.since = seconds, 0.0, {}, {}
+        monkeypatch.setattr(vmmshare.job, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+
+    def get(self, key, timeout):
+        answer = max(self.now + self.seconds, self.since.get(key, 0.0))
+        if key not in self.values or answer > self.now + timeout:
+            self.now += timeout
+            return None
+        self.now = answer
+        return self.values[key]
+
+    def exchange(self, size, missing):
+        for rank in set(range(1, size)) - missing:
+            for key in ("here", "card"):
+                self.values[f"vmmshare/0/{rank}/{key}"] = b"%d" % rank
+        exchange = vmmshare.job.KeyValues(0, size, self.values.__setitem__, self.get)
+        exchange.put("card", b"0")
+        return exchange
+
+
+def test_a_store_that_needs_longer_for_an_answer_loses_no_rank_that_came(monkeypatch):
+    store = Slow(monkeypatch, 0.015)
+    exchange = store.exchange(16, {3})
+    with pytest.raises(vs.errors.DeadlineExceeded, match="rank 3 of 16 did not come to fence 0"):
+        exchange.fence(60)
+    assert store.now < 60.5
+    store.now += 60
+    # What those have put who came is had all the same, and what is not there takes little.
+    for rank in set(range(16)) - {3}:
+        assert exchange.get(rank, "card") == b"%d" % rank
+    with pytest.raises(vs.errors.NotFound, match="rank 3 of 16"):
+        exchange.get(3, "card")
+    assert store.now < 121
+
+
+def test_ranks_for_which_no_time_is_left_are_not_called_missing(monkeypatch):
+    store = Slow(monkeypatch, 0.4)  # So that there is no time for a look at all others.
+    for timeout, said in ((60, "rank 1 and maybe later ones of 16 did not come"),
+                          (0, "maybe ranks 1 and up of 16 did not come")):
+        before = store.now
+        with pytest.raises(vs.errors.DeadlineExceeded, match=said):
+            store.exchange(16, {1}).fence(timeout)
+        assert store.now < before + timeout + 1.5
+
+
+def test_a_missing_rank_may_come_while_the_others_are_looked_at(monkeypatch):
+    store = Slow(monkeypatch, 0.015)
+    store.since["vmmshare/0/1/here"] = 59.9
+    store.exchange(3, set()).fence(60)
+    store = Slow(monkeypatch, 0.015)
+    store.since["vmmshare/0/1/here"] = 60.1
+    with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 3 did not come"):
+        store.exchange(3, set()).fence(60)
+
+
 def test_functions_of_the_programs_own(cuda):
     store, deleted = Store(), []
 

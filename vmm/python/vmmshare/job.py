@@ -14,8 +14,9 @@ from .errors import DeadlineExceeded, NotFound
 
 __all__ = ["AllGather", "KeyValues", "mpi", "store", "torch_distributed"]
 
-# How long a get() may take once the deadline has passed, and all of a fence() together: for what
-# is there, no more is needed. A store of PyTorch's takes a millisecond each at least.
+# How long a look at what may be there takes at least once the time is over, and all of a fence(),
+# or of the get() after it, together. A store that needs longer is given three times what the
+# slowest of its answers took.
 _LAST_LOOK, _LAST_LOOKS = 0.01, 1.0
 _HERE = "here"  # The key that says that a rank has come to a fence.
 # Whose keys may be in use: of the round that goes on, and of the two before it.
@@ -76,7 +77,8 @@ class KeyValues:
 
     What is put is set once, and fetched by those who ask for it; every rank puts the same keys in
     the same rounds, as SymmetricMemory does. fence() raises DeadlineExceeded, with the ranks that
-    did not come, when its timeout has passed; other things as the functions raise them.
+    did not come, when its timeout has passed; other things as the functions raise them. Of ranks
+    for which there was no time to ask it says "and maybe later ones".
     """
 
     def __init__(self, rank: int, size: int, set: "typing.Callable[[str, bytes], object]",
@@ -88,6 +90,8 @@ class KeyValues:
         self.rank, self.size = rank, size
         self._set, self._get, self._delete, self._name = set, get, delete, name
         self._round, self._until = 0, time.monotonic()
+        self._came = {rank}  # To the last fence.
+        self._look, self._looks = _LAST_LOOK, _LAST_LOOKS  # One's time, and what all may take.
         self._own: "list[list[str]]" = [[]]  # Keys of this round, and of those before it.
         self._rounds: "dict[str, int]" = {}  # In which a key was put last, by every rank.
 
@@ -97,14 +101,20 @@ class KeyValues:
 
     def fence(self, timeout: float) -> None:
         self._until = time.monotonic() + timeout
-        self._publish(self._key(self.rank, _HERE, self._round), b"here")
-        late = [rank for rank in range(self.size)
-                if rank != self.rank and self._fetch(self._key(rank, _HERE, self._round)) is None]
-        if late:
+        self._look, self._looks, self._came = _LAST_LOOK, _LAST_LOOKS, {self.rank}
+        self._publish(self._here(self.rank), b"here")
+        # The first rank that is missing takes this time; the rest is for a look at the others.
+        late, unasked = self._wait_for_all(self._until - min(timeout / 10, _LAST_LOOKS))
+        self._looks = _LAST_LOOKS
+        # What is left of the time is theirs.
+        late = [rank for rank in late if not self._comes(rank, self._until - time.monotonic())]
+        if late or unasked is not None:
+            names = f"{'rank' if len(late) == 1 else 'ranks'} {', '.join(map(str, late))}"
+            if unasked is not None:
+                names = f"{names} and maybe later ones" if late else f"maybe ranks {unasked} and up"
             raise DeadlineExceeded(
-                f"{'rank' if len(late) == 1 else 'ranks'} {', '.join(map(str, late))} of "
-                f"{self.size} did not come to fence {self._round} of {self._name!r} within "
-                f"{timeout:g} s", "See whether those ranks run, and reach the store.")
+                f"{names} of {self.size} did not come to fence {self._round} of {self._name!r} "
+                f"within {timeout:g} s", "See whether those ranks run, and reach the store.")
         self._round += 1
         # Who has come here has fetched what it wants of the round before the last.
         self._own.insert(0, [])
@@ -118,7 +128,13 @@ class KeyValues:
                 self._delete(key)
 
     def get(self, rank: int, key: str) -> bytes:
-        value = self._fetch(self._key(rank, key, self._rounds.get(key, self._round - 1)))
+        # Of a rank that has come it should be there.
+        look = min(_LAST_LOOK, _LAST_LOOKS / self.size)
+        if rank in self._came and self._look <= self._looks:
+            look = self._look
+        path = self._key(rank, key, self._rounds.get(key, self._round - 1))
+        left = self._until - time.monotonic()
+        value = self._fetch(path, left) if left >= look else self._look_at(path, look)
         if value is None:
             raise NotFound(f"rank {rank} of {self.size} put no {key!r} in {self._name!r}")
         return value
@@ -130,10 +146,51 @@ class KeyValues:
         self._set(key, value)
         self._own[0].append(key)
 
-    def _fetch(self, key: str) -> "bytes | None":
+    def _here(self, rank: int) -> str:
+        return self._key(rank, _HERE, self._round)
+
+    def _wait_for_all(self, until: float) -> "tuple[list[int], int | None]":
+        """The ranks that have not come by then, and the first that there was no time to ask for."""
+        late: "list[int]" = []
+        timed = False
+        for rank in range(self.size):
+            if rank == self.rank:
+                continue
+            left = until - time.monotonic()
+            if self._comes(rank, left):
+                continue
+            if not timed:
+                # What is there shows how long an answer takes.
+                timed = True
+                if self._look_at(self._here(self.rank), _LAST_LOOKS) is None:
+                    self._looks = 0.0
+            if left < self._look:  # Too little to say that it is not there.
+                if self._look > self._looks:
+                    return late, rank
+                if self._look_at(self._here(rank), self._look) is not None:
+                    self._came.add(rank)
+                    continue
+            late.append(rank)
+        return late, None
+
+    def _comes(self, rank: int, within: float) -> bool:
+        if within <= 0 or self._fetch(self._here(rank), within) is None:
+            return False
+        self._came.add(rank)
+        return True
+
+    def _look_at(self, key: str, timeout: float) -> "bytes | None":
+        start = time.monotonic()
+        value = self._fetch(key, timeout)
+        took = min(time.monotonic() - start, timeout)
+        self._looks -= took
+        if value is not None:
+            self._look = max(self._look, 3 * took)
+        return value
+
+    def _fetch(self, key: str, timeout: float) -> "bytes | None":
         try:
-            return self._get(key, max(self._until - time.monotonic(),
-                                      min(_LAST_LOOK, _LAST_LOOKS / self.size)))
+            return self._get(key, timeout)
         except TimeoutError:
             return None
 
