@@ -180,7 +180,9 @@ void PrintLimits(const Report& report, Page* page) {
                                limits.process_reference.message()));
   // Not without a device to map it.
   const char* const hidden =
-      report.driver.ok() ? "; memory of a hidden device can be imported" : "";
+      report.driver.ok() ? "; memory of a hidden device can be imported by "
+                           "descriptor or NT handle, not by the other kinds"
+                         : "";
   page->Row("visible devices",
             limits.visible_devices.has_value()
                 ? absl::StrCat("CUDA_VISIBLE_DEVICES=\"",
