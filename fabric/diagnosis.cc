@@ -105,12 +105,14 @@ std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
                    "Install a data center driver with IMEX (R570 or newer for "
                    "GB200) and its open kernel module, and load it."};
   }
+  const std::string make_node =
+      MakeNode(imex.major.ok() ? absl::StrCat(**imex.major) : "MAJOR");
   if (imex.channels->empty()) {
     return Finding{
         "no-channel",
         absl::StrCat("no IMEX channel node: ", platform::ImexChannelPattern(),
                      " does not exist here"),
-        MakeNode(imex.major.ok() ? absl::StrCat(**imex.major) : "MAJOR")};
+        make_node};
   }
   for (const ImexChannel& channel : *imex.channels) {
     if (!channel.usable || !imex.major.ok()) continue;
@@ -129,7 +131,7 @@ std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
                                 all),
                    absl::StrCat("Remove it (container runtimes leave a folder "
                                 "where the node to pass in does not exist). ",
-                                MakeNode("MAJOR"))};
+                                make_node)};
   }
   for (const ImexChannel& channel : *imex.channels) {
     if (!channel.usable) continue;
@@ -139,8 +141,7 @@ std::optional<Finding> ChannelFinding(const ImexTopology& imex) {
         absl::StrCat("the IMEX channel node ", channel.path, " has major ",
                      "number ", channel.major, ", and the loaded driver's is ",
                      **imex.major, ": it was made before a reboot"),
-        absl::StrCat("Remove it and make it anew. ",
-                     MakeNode(absl::StrCat(**imex.major)))};
+        absl::StrCat("Remove it and make it anew. ", make_node)};
   }
   return Finding{
       "channel-denied",

@@ -134,6 +134,7 @@ class Reasons(DoctorTest):
         self.machine.offer_channels(242)
         (self.machine.root / CHANNELS / "channel0").mkdir(parents=True)
         result = self.expect_reason("channel-not-a-device", "Remove it")
+        self.assertIn("channel0 c 242 0", result.kind("fabric")["reasons"][0]["remedy"])
         self.assertFalse(result.json["imex"]["channels"][0]["is_device"])
 
     def test_a_node_from_before_a_reboot(self):
