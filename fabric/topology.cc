@@ -49,9 +49,12 @@ Topology ReadTopology(absl::StatusOr<Nvml> nvml, absl::Span<const Uuid> uuids,
   const absl::StatusOr<bool> confidential =
       nvml.ok() ? nvml->ConfidentialComputing() : nvml.status();
   return {std::move(nvml), std::move(version), confidential, std::move(gpus),
-          ImexTopology{platform::ImexChannels(root),
-                       platform::ImexChannelMajor(root),
-                       platform::ImexDaemonSeen(root)}};
+          ReadImex(root)};
+}
+
+ImexTopology ReadImex(const std::string& root) {
+  return {platform::ImexChannels(root), platform::ImexChannelMajor(root),
+          platform::ImexDaemonSeen(root)};
 }
 
 std::optional<bool> InOneDomain(const GpuTopology& a, const GpuTopology& b) {

@@ -53,6 +53,9 @@ Topology ReadTopology(absl::StatusOr<Nvml> nvml, absl::Span<const Uuid> uuids,
                       const std::string& root = "",
                       const FabricOtherwise& otherwise = nullptr);
 
+// What the system says of IMEX now.
+ImexTopology ReadImex(const std::string& root = "");
+
 // Whether fabric handles could lead from one to the other: both have joined,
 // and cluster and clique are the same. Nothing when it is not known. Between
 // nodes only a handle exchanged with the peer itself is proof.

@@ -1,11 +1,15 @@
 #include "vmm/job/internal/seen_topology.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "fabric/diagnosis.h"
 #include "fabric/topology.h"
 
 namespace vmm::job {
@@ -14,6 +18,9 @@ namespace {
 using fabric::FabricInfo;
 using fabric::FabricState;
 using fabric::Topology;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr fabric::Uuid kGpu = {1};
 constexpr fabric::Uuid kOther = {2};
@@ -83,6 +90,65 @@ TEST_F(SeenTopologiesTest, AsksOfEachGpu) {
   Get();
   Get(kOther);
   EXPECT_EQ(reads_, 2);
+}
+
+// A GPU that is in a domain, by a process that was there before its channel was.
+class WhyNoFabricTest : public ::testing::Test {
+ protected:
+  WhyNoFabricTest() : seen_(Of(In(FabricState::kCompleted))) {
+    seen_.gpus.front().fabric->cluster.fill(1);
+    seen_.imex = {std::vector<platform::ImexChannel>(),
+                  std::optional<unsigned>(242), true};
+    platform::ImexChannel channel;
+    channel.path = "/dev/nvidia-caps-imex-channels/channel0";
+    channel.usable = channel.is_device = true;
+    channel.major = 242;
+    now_ = seen_.imex;
+    now_.channels->push_back(channel);
+  }
+  fabric::Finding Why() const {
+    return WhyNoFabric(seen_, now_,
+                       {true, absl::PermissionDeniedError("refused")})
+        .value_or(fabric::Finding());
+  }
+
+  Topology seen_;
+  fabric::ImexTopology now_{absl::UnknownError(""), absl::UnknownError(""),
+                            absl::UnknownError("")};
+};
+
+TEST_F(WhyNoFabricTest, SaysWhatIsMendedByNow) {
+  const fabric::Finding why = Why();
+  EXPECT_EQ(why.id, "no-channel");
+  EXPECT_THAT(why.text, StartsWith("when this process first looked: "));
+  EXPECT_THAT(why.remedy, HasSubstr("start it anew"));
+  EXPECT_THAT(why.remedy, Not(HasSubstr("mknod")));
+}
+
+TEST_F(WhyNoFabricTest, SaysWhatIsLeftToMend) {
+  now_.channels->front().usable = false;
+  EXPECT_EQ(Why().id, "channel-denied");
+  EXPECT_THAT(Why().remedy, HasSubstr("Then start this process anew"));
+  now_.channels->front().usable = true;
+  now_.daemon_seen = false;
+  EXPECT_EQ(Why().id, "no-daemon");
+}
+
+TEST_F(WhyNoFabricTest, SaysOfWhatDidNotChangeWhatItIs) {
+  now_ = seen_.imex;
+  EXPECT_EQ(Why().id, "no-channel");
+  EXPECT_THAT(Why().remedy, HasSubstr("mknod"));
+  EXPECT_THAT(Why().remedy, Not(HasSubstr("anew")));
+}
+
+TEST_F(WhyNoFabricTest, OfASuccessIsNothing) {
+  EXPECT_EQ(WhyNoFabric(seen_, now_, {true, absl::OkStatus()}), std::nullopt);
+}
+
+// Whatever the system says: where nothing is there is no channel.
+TEST(ReadImex, LooksBelowTheRoot) {
+  const fabric::ImexTopology imex = fabric::ReadImex("/nowhere");
+  EXPECT_TRUE(!imex.channels.ok() || imex.channels->empty());
 }
 
 }  // namespace

@@ -78,12 +78,13 @@ absl::StatusOr<bool> FabricAttribute(const Device& device) {
 // Why this rank cannot offer its memory as `kind`, though the driver or the
 // system was asked: `tried` says so.
 Refusal WhyNotHere(const Device& device, HandleKind kind,
-                   const absl::Status& tried,
-                   const fabric::Topology& topology) {
+                   const absl::Status& tried, const fabric::Topology& topology,
+                   const std::string& root) {
   if (kind == HandleKind::kFabric) {
-    const std::vector<Finding> findings = fabric::WhyNotFabric(
-        topology, topology.gpus.front(), {FabricAttribute(device), tried});
-    if (!findings.empty()) return {tried.code(), findings.front()};
+    // Of IMEX as it is now: the rest may have been read long ago.
+    std::optional<Finding> why = WhyNoFabric(topology, fabric::ReadImex(root),
+                                             {FabricAttribute(device), tried});
+    if (why.has_value()) return {tried.code(), *std::move(why)};
   }
   return Refuse(tried, "driver-refused",
                 "`vmmshare doctor` on that host says more.");
@@ -194,7 +195,7 @@ Offer Offer::Make(const absl::StatusOr<Device>& device, std::uint64_t size,
     } else {
       card.offers.push_back(
           {CudaKind(kind), "",
-           WhyNotHere(*device, kind, ticket.status(), topology)});
+           WhyNotHere(*device, kind, ticket.status(), topology, options.root)});
     }
   }
   return offer;

@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "fabric/diagnosis.h"
 #include "fabric/topology.h"
 #include "platform/base/mutex.h"
 
@@ -30,6 +32,14 @@ class SeenTopologies {
   std::map<fabric::Uuid, std::shared_ptr<const fabric::Topology>> seen_
       ABSL_GUARDED_BY(mutex_);
 };
+
+// Why fabric handles cannot be had of the one GPU of `seen`, with IMEX as it is
+// `now`; nothing if `attempt` succeeded. What was mended since then does not help a
+// process that has tried before: it remembers the driver's answer (Device::Probe).
+// The reason says so.
+std::optional<fabric::Finding> WhyNoFabric(
+    const fabric::Topology& seen, const fabric::ImexTopology& now,
+    const fabric::FabricAttempt& attempt);
 
 }  // namespace vmm::job
 
