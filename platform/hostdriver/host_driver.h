@@ -140,6 +140,10 @@
 //   - A capture has one stream: another one that waits for an event recorded in
 //     it is refused (CUDA_ERROR_NOT_SUPPORTED). A graph does its work in order.
 //     Which calls are potentially unsafe beside a capture is capture.cc's list.
+//   - A graph has no memory of its own: cuMemAllocAsync and
+//     cuMemAllocFromPoolAsync on a captured stream are refused
+//     (CUDA_ERROR_NOT_SUPPORTED), and the capture goes on. cuMemFreeAsync there
+//     is refused as 580 refuses it, since the graph has allocated nothing.
 //   - cuGetProcAddress knows the signatures of platform/cuda/driver_table.h,
 //   not the
 //     older ones of the same names.

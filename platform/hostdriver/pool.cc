@@ -59,6 +59,13 @@ CUresult MakeToken(const State& state, Pool* pool) {
   return CUDA_SUCCESS;
 }
 
+// What `stream`, which is captured, answers for memory: a graph that allocates
+// and frees at each launch is not modelled. The capture goes on.
+CUresult RefuseInCapture(const Stream& stream, CUresult why) {
+  return stream.capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                     : why;
+}
+
 // The common part of the two calls that allocate; a null `pool` is the current
 // one of the stream's device.
 CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
@@ -76,6 +83,9 @@ CUresult Allocate(State& state, const char* call, CUdeviceptr* address,
   if (size == 0) {  // Measured: no error.
     *address = 0;
     return CUDA_SUCCESS;
+  }
+  if (stream->capture != nullptr) {
+    return RefuseInCapture(*stream, CUDA_ERROR_NOT_SUPPORTED);
   }
   if (pool == nullptr) pool = CurrentPool(state, stream->context->device);
   // Documented: an imported pool makes no new allocations.
@@ -197,6 +207,10 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream_id) {
   if (address == 0) return CUDA_SUCCESS;  // Measured.
   const auto block = state.blocks.find(address);
   if (block != state.blocks.end() && block->second.pool != nullptr) {
+    if (stream->capture != nullptr) {
+      // Measured, of a block that was not allocated in the capture.
+      return RefuseInCapture(*stream, CUDA_ERROR_INVALID_VALUE);
+    }
     FreePooled(state, block, stream, PointsBeforeNow(state, stream));
     return CUDA_SUCCESS;
   }

@@ -189,6 +189,35 @@ TEST_F(HostCaptures, LeaveNoPlaceForACopyByTheNullStream) {
   EXPECT_EQ(Word(address), 0u);
 }
 
+TEST_F(HostCaptures, MakeNoMemory) {
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr address = 0;
+  CUdeviceptr block = 0;
+  ASSERT_EQ(cu.cuDeviceGetMemPool(&pool, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuMemAllocAsync(&block, 8, other), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+  Begin(stream);
+  ExpectAnswers({
+      {"allocate", cu.cuMemAllocAsync(&address, 8, stream),
+       CUDA_ERROR_NOT_SUPPORTED},
+      {"of a pool", cu.cuMemAllocFromPoolAsync(&address, 8, pool, stream),
+       CUDA_ERROR_NOT_SUPPORTED},
+      {"its end", End(stream), CUDA_SUCCESS},
+  });
+  Begin(stream);
+  ExpectAnswers({
+      {"breaks it", cu.cuStreamSynchronize(stream), kUnsupported},
+      {"allocate", cu.cuMemAllocAsync(&address, 8, stream), kInvalidated},
+      {"of a pool", cu.cuMemAllocFromPoolAsync(&address, 8, pool, stream),
+       kInvalidated},
+      {"free", cu.cuMemFreeAsync(block, stream), kInvalidated},
+      {"its end", End(stream), kInvalidated},
+  });
+  EXPECT_EQ(address, 0u);
+  EXPECT_EQ(cu.cuMemFreeAsync(block, other), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+}
+
 TEST_F(HostCaptures, ACopyToTheProgramsMemoryIsDoneAtEachLaunch) {
   const CUdeviceptr address = Memory();
   std::uint64_t word = 7;

@@ -13,7 +13,7 @@ namespace {
 
 class BesideACapture : public PoolTest {
  protected:
-  BesideACapture() : stream_(MakeStream()), other(MakeStream()) {}
+  BesideACapture() : stream(MakeStream()), other(MakeStream()) {}
 
   void ExpectRefused(const char* name, const std::function<CUresult()>& call) {
     SCOPED_TRACE(name);
@@ -37,21 +37,19 @@ class BesideACapture : public PoolTest {
     EXPECT_EQ(End(), CUDA_SUCCESS);
   }
 
- private:
   void Begin(CUstreamCaptureMode mode) {
-    ASSERT_EQ(cu.cuStreamBeginCapture(stream_, mode), CUDA_SUCCESS);
+    ASSERT_EQ(cu.cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
   }
   CUresult End() {
     CUgraph graph = nullptr;
-    const CUresult result = cu.cuStreamEndCapture(stream_, &graph);
+    const CUresult result = cu.cuStreamEndCapture(stream, &graph);
     if (graph != nullptr) {
       EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
     }
     return result;
   }
-  const CUstream stream_;
 
- protected:
+  const CUstream stream;
   const CUstream other;
 };
 
@@ -102,6 +100,19 @@ TEST_F(BesideACapture, PoolsAreRefused) {
   if (imported != nullptr && imported != pool) {
     EXPECT_EQ(cu.cuMemPoolDestroy(imported), CUDA_SUCCESS);
   }
+}
+
+TEST_F(BesideACapture, ABlockOfBeforeIsNotFreedOnTheCapturedStream) {
+  const CUmemoryPool pool = MakePool();
+  const CUdeviceptr block = Take(pool, kGranule, other);
+  ASSERT_EQ(cu.cuMemsetD8Async(block, 1, 8, other), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+  Begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(cu.cuMemFreeAsync(block, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(End(), CUDA_SUCCESS) << "the capture goes on";
+  EXPECT_EQ(Word(block), 0x0101010101010101u);
+  EXPECT_EQ(cu.cuMemFreeAsync(block, other), CUDA_SUCCESS) << "it is there";
+  EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
 }
 
 TEST_F(BesideACapture, BlocksAndQuestionsAreRefused) {
