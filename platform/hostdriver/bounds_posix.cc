@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/own_descriptors_posix.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -92,6 +93,7 @@ bool JoinInstance(const std::string& instance) {
   const std::string prefix = Prefix();
   BoundsPath() = std::string(kFolder) + "/" + prefix + instance;
   if (!OpenAsUser(BoundsPath(), &bounds_fd)) return false;
+  if (bounds_fd >= 0) NoteOwn(bounds_fd);
   // Those of processes that were killed.
   DIR* dir = opendir(kFolder);
   if (dir == nullptr) return true;
@@ -112,7 +114,7 @@ bool JoinInstance(const std::string& instance) {
 void LeaveInstance() {
   if (bounds_fd < 0) return;
   RemoveIfUnused(AT_FDCWD, BoundsPath().c_str(), bounds_fd);
-  close(bounds_fd);
+  CloseOwn(bounds_fd);
   bounds_fd = -1;
 }
 

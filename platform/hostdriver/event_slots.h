@@ -3,7 +3,8 @@
 //
 // Per-OS: event_slots_posix.cc keeps the files in /dev/shm. A process locks
 // its file as long as it lives, so that others can tell the files of the dead,
-// in whatever PID namespace, and remove them. event_slots_win.cc keeps them in
+// in whatever PID namespace, and remove them; what it forks has neither the file
+// nor the lock. event_slots_win.cc keeps them in
 // sections with a name.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_
 #define VMMSHARE_PLATFORM_HOSTDRIVER_EVENT_SLOTS_H_

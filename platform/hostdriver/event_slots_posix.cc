@@ -13,6 +13,7 @@
 #include "platform/hostdriver/event_slots.h"
 #include "platform/hostdriver/file_size_posix.h"
 #include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/own_descriptors_posix.h"
 
 namespace vmm::hostdriver {
 namespace {
@@ -32,7 +33,11 @@ std::string PathOf(const std::string& instance, std::uint64_t id) {
 
 EventSlot* MapSlots(int fd) {
   void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return data == MAP_FAILED ? nullptr : static_cast<EventSlot*>(data);
+  if (data == MAP_FAILED) return nullptr;
+  // Otherwise a forked child has it, which keeps the file's lock as a descriptor
+  // does.
+  madvise(data, kBytes, MADV_DONTFORK);
+  return static_cast<EventSlot*>(data);
 }
 
 }  // namespace
@@ -54,6 +59,7 @@ std::shared_ptr<EventFile> EventFile::Make(const std::string& instance) {
     close(fd);
     return nullptr;
   }
+  NoteOwn(fd);
   return std::shared_ptr<EventFile>(
       new EventFile(fd, id, slots, std::move(path)));
 }
@@ -71,6 +77,7 @@ std::shared_ptr<EventFile> EventFile::Open(const std::string& instance,
     close(fd);
     return nullptr;
   }
+  NoteOwn(fd);
   return std::shared_ptr<EventFile>(new EventFile(fd, id, slots, ""));
 }
 
@@ -82,7 +89,7 @@ void EventFile::Unlink() {
 EventFile::~EventFile() {
   Unlink();
   munmap(slots_, kBytes);
-  close(static_cast<int>(file_));
+  CloseOwn(static_cast<int>(file_));
 }
 
 bool EventFile::MakerLives() const {

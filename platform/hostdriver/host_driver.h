@@ -179,6 +179,9 @@
 //     pool holds the memory; CUDA leaves this undefined. One pointer is
 //     imported once at a time.
 //   - cuMemFreeAsync takes memory of pools only.
+//   - A forked child keeps no memory of a device alive but by descriptors that
+//     the program itself had (exports), or where another thread was within a call
+//     of the driver when it forked.
 //   - Memory whose only reference is a descriptor in flight in a socket is not
 //     counted against the budget.
 //   - A stream that waits for a value when it is destroyed goes on waiting in

@@ -2,8 +2,9 @@
 // space, a count of what other processes hold, and notice of fork and exit.
 //
 // The only interface with per-OS sources: memory_os_posix.cc (memfd and mmap),
-// bounds_posix.cc, usage_posix.cc, process_posix.cc, event_slots_posix.cc, and
-// the same for Windows (sections and names), but for bounds. Sizes are bytes
+// bounds_posix.cc, usage_posix.cc, process_posix.cc, event_slots_posix.cc and
+// own_descriptors_posix.cc, and the same for Windows (sections and names), but
+// for bounds and what a fork is about. Sizes are bytes
 // and multiples of kGranularity. Functions that can fail answer
 // false, null or nullopt.
 #ifndef VMMSHARE_PLATFORM_HOSTDRIVER_MEMORY_OS_H_
@@ -73,7 +74,8 @@ std::optional<OpenedMemory> OpenOf(std::uint64_t process, OsMemory memory,
 std::uint64_t RandomNumber();
 
 // All of `memory`, readable and writable, at an address of the system's choice.
-void* MapWhole(OsMemory memory, std::size_t size);
+// A forked child has it too, unless it is `on_device`.
+void* MapWhole(OsMemory memory, std::size_t size, bool on_device);
 void UnmapWhole(void* data, std::size_t size);
 
 // --- Addresses --------------------------------------------------------------
@@ -120,7 +122,10 @@ std::optional<OsMemory> CreateWithinBudget(const MemoryLabel& label,
 
 // The user, as a number.
 std::uint64_t UserId();
-// From now on, in a forked child `on_fork` runs, and at exit `on_exit`.
+// From now on, in a forked child `on_fork` runs, and at exit `on_exit`. The child
+// has none of the handles of memory and of shared files that are the driver's
+// own here, nor what it mapped of devices: they last no longer than this process
+// keeps them.
 void WatchProcess(void (*on_fork)(), void (*on_exit)());
 // Runs `main` on a thread that takes no signals. False when there is none.
 bool StartThread(std::function<void()> main);

@@ -14,6 +14,7 @@
 #include "platform/hostdriver/cuda_api.h"
 #include "platform/hostdriver/file_size_posix.h"
 #include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/own_descriptors_posix.h"
 
 namespace vmm::hostdriver {
 
@@ -100,6 +101,7 @@ std::optional<OpenedMemory> Inspect(int fd) {
     close(fd);
     return std::nullopt;
   }
+  NoteOwn(fd);
   return OpenedMemory{fd, *label, static_cast<std::size_t>(info.st_size)};
 }
 
@@ -122,10 +124,11 @@ std::optional<OsMemory> CreateMemory(const MemoryLabel& label,
     close(fd);
     return std::nullopt;
   }
+  NoteOwn(fd);
   return fd;
 }
 
-void CloseMemory(OsMemory memory) { close(static_cast<int>(memory)); }
+void CloseMemory(OsMemory memory) { CloseOwn(static_cast<int>(memory)); }
 
 std::optional<OsMemory> DuplicateMemory(OsMemory memory) {
   const int fd = fcntl(static_cast<int>(memory), F_DUPFD_CLOEXEC, 0);
@@ -182,10 +185,13 @@ std::uint64_t RandomNumber() {
   return getrandom(&number, sizeof(number), 0) == sizeof(number) ? number : 0;
 }
 
-void* MapWhole(OsMemory memory, std::size_t size) {
+void* MapWhole(OsMemory memory, std::size_t size, bool on_device) {
   void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED,
                     static_cast<int>(memory), 0);
-  return data == MAP_FAILED ? nullptr : data;
+  if (data == MAP_FAILED) return nullptr;
+  // Otherwise a forked child keeps the memory.
+  if (on_device) madvise(data, size, MADV_DONTFORK);
+  return data;
 }
 
 void UnmapWhole(void* data, std::size_t size) { munmap(data, size); }

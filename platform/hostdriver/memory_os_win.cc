@@ -189,7 +189,7 @@ std::uint64_t RandomNumber() {
   return std::strtoull(RandomDigits().c_str(), nullptr, 16);
 }
 
-void* MapWhole(OsMemory memory, std::size_t size) {
+void* MapWhole(OsMemory memory, std::size_t size, bool) {
   return MapViewOfFile(Raw(memory), FILE_MAP_READ | FILE_MAP_WRITE, 0, 0, size);
 }
 

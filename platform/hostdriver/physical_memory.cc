@@ -171,7 +171,7 @@ void DropIfUnused(State& state, const std::shared_ptr<Memory>& memory) {
 
 std::shared_ptr<Shadow> ShadowOf(Memory& memory) {
   if (memory.shadow == nullptr) {
-    void* data = MapWhole(memory.os, memory.size);
+    void* data = MapWhole(memory.os, memory.size, memory.label.OnDevice());
     if (data == nullptr) return nullptr;
     memory.shadow =
         std::make_shared<Shadow>(static_cast<std::byte*>(data), memory.size);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "platform/hostdriver/memory_os.h"
+#include "platform/hostdriver/own_descriptors_posix.h"
 
 namespace vmm::hostdriver {
 
@@ -15,6 +16,7 @@ std::uint64_t UserId() { return geteuid(); }
 
 void WatchProcess(void (*on_fork)(), void (*on_exit)()) {
   pthread_atfork(nullptr, nullptr, on_fork);
+  pthread_atfork(nullptr, nullptr, &CloseAllOwn);
   std::atexit(on_exit);
 }
 

@@ -6,6 +6,8 @@
 #include "tests/conformance/descriptors.h"
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
+#include "tests/support/emulator.h"
+#include "tests/support/fork.h"
 
 namespace vmm::testing {
 namespace {
@@ -14,8 +16,15 @@ constexpr unsigned kShared = CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 using HostSharedEvents = Conformance;
 
-// args: socket. Makes an event that is not done, and sends it. When told to, lets it
-// be done, destroys it, puts another in its place, says so, and waits for its end.
+// In a forked child: says so, and lives until the other end of `socket` closes.
+void Outlive(int socket) {
+  char byte = 0;
+  SendBytes(socket, &byte, 1);
+  ReceiveBytes(socket, &byte, 1);
+}
+
+// args: socket, and that of a child to fork, if any. Makes an event that is not
+// done, and sends it. When told to, lets it be done, destroys it, puts another in its place, says so, and waits for its end.
 int RecordsForEver(const std::vector<std::string>& args) {
   const platform::DriverTable& cu = DriverWithContext();
   const int socket = std::stoi(args[0]);
@@ -34,6 +43,7 @@ int RecordsForEver(const std::vector<std::string>& args) {
                 CUDA_SUCCESS);
   checks.Expect("record", cu.cuEventRecord(event, stream), CUDA_SUCCESS);
   checks.Expect("handle", cu.cuIpcGetEventHandle(&handle, event), CUDA_SUCCESS);
+  if (args.size() > 1) RunApart([&] { Outlive(std::stoi(args[1])); });
   SendBytes(socket, &handle, sizeof(handle));
   char order = 0;
   ReceiveBytes(socket, &order, 1);
@@ -102,6 +112,35 @@ TEST_F(HostSharedEvents, KeepNobodyWaitingWhoseProcessHasGone) {
   EXPECT_EQ(cu.cuEventSynchronize(event), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuEventDestroy(event), CUDA_SUCCESS);
+  CloseDescriptor(sockets.mine);
+}
+
+TEST_F(HostSharedEvents,
+       KeepNobodyWaitingWhoseProcessHasGoneButForWhatItForked) {
+  if (!CanFork()) GTEST_SKIP() << "this system has no fork";
+  if (IsEmulated()) GTEST_SKIP() << kForksAllMemory;
+  const SocketPair sockets = MakeSocketPair();
+  const SocketPair of_forked = MakeSocketPair();
+  Child maker = Child::Start(
+      "records-for-ever",
+      {std::to_string(sockets.childs), std::to_string(of_forked.childs)});
+  CloseDescriptor(sockets.childs);
+  CloseDescriptor(of_forked.childs);
+  CUipcEventHandle handle{};
+  CUevent event = nullptr;
+  char byte = 0;
+  ASSERT_TRUE(ReceiveBytes(sockets.mine, &handle, sizeof(handle)));
+  ASSERT_TRUE(ReceiveBytes(of_forked.mine, &byte, 1)) << "the forked child";
+  ASSERT_EQ(cu.cuIpcOpenEventHandle(&event, handle), CUDA_SUCCESS);
+  const CUstream stream = MakeStream();
+  EXPECT_EQ(cu.cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  maker.Kill();
+  EXPECT_EQ(maker.Wait(), Child::kKilled);
+  EXPECT_EQ(cu.cuEventQuery(event), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuEventDestroy(event), CUDA_SUCCESS);
+  CloseDescriptor(of_forked.mine);
   CloseDescriptor(sockets.mine);
 }
 

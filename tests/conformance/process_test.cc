@@ -4,6 +4,8 @@
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/descriptors.h"
 #include "tests/support/child.h"
+#include "tests/support/emulator.h"
+#include "tests/support/fork.h"
 #include "tests/support/mps.h"
 
 namespace vmm::testing {
@@ -331,6 +333,65 @@ int Forker(const std::vector<std::string>&) {
   return checks.failures();
 }
 const bool kForker = RegisterChild("forker", &Forker);
+
+std::size_t FreeNow(const platform::DriverTable& cu, Checks* checks) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  checks->Expect("free memory", cu.cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  return free;
+}
+
+// args: none. Gives memory back that a child which it forked meanwhile, and which
+// lives, had found in use.
+int ForkerThatFrees(const std::vector<std::string>&) {
+  constexpr std::size_t kSize = 64 * kMiB;
+  const platform::DriverTable& cu = DriverWithContext();
+  const CUmemAllocationProp prop = Properties();
+  const CUmemAccessDesc access = Access(kReadWrite);
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  CUdeviceptr block = 0;
+  Checks checks;
+  // What the first fill and the first block take for themselves, they keep.
+  checks.Expect("block", cu.cuMemAlloc(&block, kSize), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, block, 1, kSize), CUDA_SUCCESS);
+  checks.Expect("free", cu.cuMemFree(block), CUDA_SUCCESS);
+  const std::size_t before = FreeNow(cu, &checks);
+  checks.Expect("create", cu.cuMemCreate(&handle, kSize, &prop, 0),
+                CUDA_SUCCESS);
+  checks.Expect("reserve", cu.cuMemAddressReserve(&address, kSize, 0, 0, 0),
+                CUDA_SUCCESS);
+  checks.Expect("map", cu.cuMemMap(address, kSize, 0, handle, 0), CUDA_SUCCESS);
+  checks.Expect("set access", cu.cuMemSetAccess(address, kSize, &access, 1),
+                CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, address, 1, kSize), CUDA_SUCCESS);
+  checks.Expect("block", cu.cuMemAlloc(&block, kSize), CUDA_SUCCESS);
+  checks.Expect("fill", FillAndWait(cu, block, 1, kSize), CUDA_SUCCESS);
+  checks.ExpectTrue("it is in use", FreeNow(cu, &checks) + kSize < before);
+  const SocketPair sockets = MakeSocketPair();
+  RunApart([&] {
+    CloseDescriptor(sockets.mine);
+    char byte = 0;
+    SendBytes(sockets.childs, &byte, 1);
+    ReceiveBytes(sockets.childs, &byte, 1);  // Until the parent hangs up.
+  });
+  CloseDescriptor(sockets.childs);
+  char byte = 0;
+  checks.ExpectTrue("the child is there", ReceiveBytes(sockets.mine, &byte, 1));
+  Unmap(cu, &checks, address, kSize, handle);
+  checks.Expect("free", cu.cuMemFree(block), CUDA_SUCCESS);
+  checks.ExpectTrue("both are back", FreeNow(cu, &checks) + kSize > before);
+  CloseDescriptor(sockets.mine);
+  return checks.failures();
+}
+const bool kForkerThatFrees =
+    RegisterChild("forker-that-frees", &ForkerThatFrees);
+
+TEST(Forking, AChildKeepsNoMemoryOfItsParents) {
+  if (!CanFork()) GTEST_SKIP() << "this system has no fork";
+  if (IsEmulated()) GTEST_SKIP() << kForksAllMemory;
+  EXPECT_EQ(Child::Start("forker-that-frees", {}).Wait(), 0);
+}
 
 TEST(Forking, LeavesTheChildWithoutADriver) {
   if (!CanFork()) GTEST_SKIP() << "this system has no fork";

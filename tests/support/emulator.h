@@ -33,6 +33,11 @@ inline constexpr char kStartsNothing[] =
 inline constexpr char kForksWithLocks[] =
     "qemu-user: a fork beside busy threads may leave the emulator locked";
 
+// Why it is not tested here what a forked child does not get: qemu-user takes
+// madvise(MADV_DONTFORK) for a hint and leaves it out.
+inline constexpr char kForksAllMemory[] =
+    "qemu-user: a forked child has all memory of its parent";
+
 // The words with which `program` is started.
 inline std::vector<std::string> CommandFor(const std::string& program) {
   const char* emulator = std::getenv("VMMSHARE_TEST_EMULATOR");

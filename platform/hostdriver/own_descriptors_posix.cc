@@ -1,0 +1,50 @@
+#include "platform/hostdriver/own_descriptors_posix.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace vmm::hostdriver {
+namespace {
+
+// A bit for each descriptor. A process may have more of them only where its
+// limit was raised by far: those a child keeps.
+constexpr std::size_t kBits = 64;
+constexpr std::size_t kMostNoted = std::size_t{1} << 20;
+std::atomic<std::uint64_t> noted[kMostNoted / kBits];
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+std::uint64_t BitOf(std::size_t fd) { return std::uint64_t{1} << (fd % kBits); }
+
+}  // namespace
+
+void NoteOwn(int fd) {
+  const auto number = static_cast<std::size_t>(fd);
+  if (number < kMostNoted) noted[number / kBits].fetch_or(BitOf(number));
+}
+
+void CloseOwn(int fd) {
+  const auto number = static_cast<std::size_t>(fd);
+  // Before it is closed: from then on others may be given the number.
+  if (number < kMostNoted &&
+      (noted[number / kBits].fetch_and(~BitOf(number)) & BitOf(number)) == 0) {
+    return;
+  }
+  close(fd);
+}
+
+void CloseAllOwn() {
+  for (std::size_t i = 0; i < kMostNoted / kBits; ++i) {
+    // Taken out, so that a child of this child closes nothing of its own.
+    for (std::uint64_t bits = noted[i].exchange(0); bits != 0;
+         bits &= bits - 1) {
+      close(static_cast<int>(i * kBits +
+                             static_cast<std::size_t>(std::countr_zero(bits))));
+    }
+  }
+}
+
+}  // namespace vmm::hostdriver
