@@ -186,7 +186,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_id, CUevent id,
       state, stream,
       [event, target, context = stream->context](State& now, Lock& held) {
         WaitUntilReached(now, held, *event, target,
-                         [&] { return MustAbandon(now, *context); });
+                         [&] { return MustGiveUp(now, *context); });
         return CUDA_SUCCESS;
       });
 }

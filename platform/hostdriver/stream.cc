@@ -107,6 +107,10 @@ bool MustAbandon(const State& state, const Context& context) {
   return state.stopping || context.destroyed;
 }
 
+bool MustGiveUp(const State& state, const Context& context) {
+  return MustAbandon(state, context) || context.error != CUDA_SUCCESS;
+}
+
 CUresult LookUpStream(State& state, const char* call, CUstream id,
                       std::shared_ptr<Stream>* stream) {
   if (id == CU_STREAM_PER_THREAD) return CUDA_ERROR_NOT_SUPPORTED;

@@ -86,8 +86,11 @@ CUresult WaitForStream(State& state, Lock& lock,
 CUresult WaitForContext(State& state, Lock& lock,
                         const std::shared_ptr<Context>& context);
 
-// Whether a wait inside work of the context must be given up.
+// Whether a wait for work that comes before some of the context must be given up.
 bool MustAbandon(const State& state, const Context& context);
+// Whether work of the context that itself waits, for a value or for an event, must
+// do so no more: a fault ends all that the context does. Measured.
+bool MustGiveUp(const State& state, const Context& context);
 
 // Closes all streams of a context that ends.
 void AbandonStreams(State& state, Context& context);

@@ -76,7 +76,7 @@ bool AwaitWord(State& state, Lock& held, const Context& context,
                unsigned int condition) {
   bool is_there = true;
   PollUntil(state, held, [&] {
-    if (MustAbandon(state, context)) return true;
+    if (MustGiveUp(state, context)) return true;
     // Looked up each time: memory unmapped under a waiting stream is a fault,
     // not a reason to wait for ever.
     const Word word =

@@ -16,7 +16,7 @@ bool StoreWord(State& state, int device, CUdeviceptr address,
 bool AddToWord(State& state, int device, CUdeviceptr address,
                std::uint64_t value);
 // Returns when `condition`, a CU_STREAM_WAIT_VALUE_*, is met, or when work
-// of the context must be given up. Lets go of the lock meanwhile.
+// of the context must be given up, as after a fault. Lets go of the lock meanwhile.
 bool AwaitWord(State& state, Lock& held, const Context& context,
                CUdeviceptr address, std::uint64_t value,
                unsigned int condition);

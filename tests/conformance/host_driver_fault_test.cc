@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "tests/conformance/host_driver_test.h"
@@ -242,6 +243,71 @@ const bool kLosesAccess = RegisterChild("loses-access", &LosesAccess);
 
 TEST(HostFaults, OfWorkWhoseMemoryItsDeviceMayNoMoreReach) {
   EXPECT_EQ(Child::Start("loses-access", {}).Wait(), 0);
+}
+
+// Streams that wait for what does not come, when another one of their context
+// faults.
+int WaitsBesideAFault(const std::vector<std::string>&) {
+  Faulty faulty;
+  const platform::DriverTable& cu = faulty.cu;
+  Checks& checks = faulty.checks;
+  constexpr unsigned kApart = CU_STREAM_NON_BLOCKING;
+  CUcontext here = nullptr;
+  CUcontext there = nullptr;
+  CUstream remote = nullptr;
+  CUevent never = nullptr;
+  CUdeviceptr remote_gate = 0;
+  checks.Expect("here", cu.cuCtxGetCurrent(&here), CUDA_SUCCESS);
+  checks.Expect("there", cu.cuDevicePrimaryCtxRetain(&there, 1), CUDA_SUCCESS);
+  checks.Expect("there", cu.cuCtxSetCurrent(there), CUDA_SUCCESS);
+  checks.Expect("gate", cu.cuMemAlloc(&remote_gate, 64), CUDA_SUCCESS);
+  checks.Expect("zero", FillAndWait(cu, remote_gate, 0, 64), CUDA_SUCCESS);
+  checks.Expect("stream", cu.cuStreamCreate(&remote, kApart), CUDA_SUCCESS);
+  checks.Expect("event", cu.cuEventCreate(&never, 2), CUDA_SUCCESS);
+  checks.Expect("hold", cu.cuStreamWaitValue64(remote, remote_gate, 1, 0),
+                CUDA_SUCCESS);
+  checks.Expect("record", cu.cuEventRecord(never, remote), CUDA_SUCCESS);
+  checks.Expect("here", cu.cuCtxSetCurrent(here), CUDA_SUCCESS);
+
+  const CUdeviceptr gate = faulty.block;
+  CUstream streams[2] = {};
+  CUevent after[2] = {};
+  checks.Expect("zero", FillAndWait(cu, gate, 0, 64), CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    checks.Expect("stream", cu.cuStreamCreate(&streams[i], kApart),
+                  CUDA_SUCCESS);
+    checks.Expect("event", cu.cuEventCreate(&after[i], 2), CUDA_SUCCESS);
+    checks.Expect("wait",
+                  i == 0 ? cu.cuStreamWaitValue64(streams[i], gate, 1, 0)
+                         : cu.cuStreamWaitEvent(streams[i], never, 0),
+                  CUDA_SUCCESS);
+    checks.Expect("record", cu.cuEventRecord(after[i], streams[i]),
+                  CUDA_SUCCESS);
+    checks.Expect("it waits", cu.cuEventQuery(after[i]), CUDA_ERROR_NOT_READY);
+  }
+  // Most likely it waits when the fault comes; what it answers is the same anyway.
+  CUresult synchronized = CUDA_SUCCESS;
+  std::thread thread(
+      [&] { synchronized = cu.cuStreamSynchronize(streams[0]); });
+  faulty.Launch("asks", {});
+  checks.Expect("the fault", cu.cuStreamSynchronize(nullptr), kFault);
+  thread.join();
+  checks.Expect("who waited already", synchronized, kFault);
+  checks.Expect("a value", cu.cuEventSynchronize(after[0]), kFault);
+  checks.Expect("an event", cu.cuEventSynchronize(after[1]), kFault);
+
+  checks.Expect("there", cu.cuCtxSetCurrent(there), CUDA_SUCCESS);
+  checks.Expect("which goes on", cu.cuEventQuery(never), CUDA_ERROR_NOT_READY);
+  checks.Expect("release", cu.cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);
+  checks.Expect("here", cu.cuCtxSetCurrent(here), CUDA_SUCCESS);
+  faulty.Recover("anew");
+  return checks.failures();
+}
+const bool kWaitsBesideAFault =
+    RegisterChild("waits-beside-a-fault", &WaitsBesideAFault);
+
+TEST(HostFaults, NoStreamOfTheContextGoesOnWaiting) {
+  EXPECT_EQ(Child::Start("waits-beside-a-fault", {}).Wait(), 0);
 }
 
 }  // namespace
