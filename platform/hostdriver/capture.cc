@@ -82,11 +82,28 @@ std::shared_ptr<Capture> End(State& state, Stream& stream) {
 }
 
 CUresult LaunchAll(State& state, const std::shared_ptr<Stream>& stream,
-                   const std::vector<Work>& work) {
-  for (const Work& each : work) {
-    if (CUresult r = Submit(state, stream, each); r != CUDA_SUCCESS) return r;
+                   Graph& graph) {
+  const bool captured = stream->capture != nullptr;
+  // As cuda.h has it: a launch comes after all earlier ones of the same graph,
+  // on whatever streams.
+  if (!captured && graph.last_stream != nullptr &&
+      graph.last_stream != stream) {
+    const std::vector<Stream::Point> last = {
+        {graph.last_stream, graph.last_count}};
+    const CUresult r =
+        AllReached(last) ? CUDA_SUCCESS : SubmitWait(state, stream, last);
+    if (r != CUDA_SUCCESS) return r;
   }
-  return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  for (const Work& each : graph.work) {
+    result = Submit(state, stream, each);
+    if (result != CUDA_SUCCESS) break;
+  }
+  if (!captured) {
+    graph.last_stream = stream;
+    graph.last_count = stream->submitted;
+  }
+  return result;
 }
 
 template <typename Handle>
@@ -204,7 +221,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream id, CUgraph* graph) {
   }
   if (ended->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   *graph = reinterpret_cast<CUgraph>(state.NewHandle());
-  state.graphs[NumberOf(*graph)] = ended->work;
+  state.graphs[NumberOf(*graph)].work = ended->work;
   return CUDA_SUCCESS;
 }
 
@@ -253,7 +270,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph,
     return CUDA_ERROR_INVALID_VALUE;
   }
   *made = reinterpret_cast<CUgraphExec>(state.NewHandle());
-  state.graphs[NumberOf(*made)] = found->second;
+  state.graphs[NumberOf(*made)].work = found->second.work;
   return CUDA_SUCCESS;
 }
 

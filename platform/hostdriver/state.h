@@ -37,6 +37,14 @@ using Lock = std::unique_lock<std::mutex>;
 // context's sticky error.
 using Work = std::function<CUresult(State&, Lock&)>;
 
+// What a capture became, or what was made of it to be launched.
+struct Graph {
+  std::vector<Work> work;
+  // Where it was last launched, and how much that stream had to do then.
+  std::shared_ptr<Stream> last_stream;
+  std::uint64_t last_count = 0;
+};
+
 // A primary context, from its first retain to its last release, or one that a
 // program made, until it is destroyed.
 struct Context {
@@ -132,7 +140,7 @@ struct State {
   std::map<CUevent, std::shared_ptr<Event>> events;
   std::vector<std::shared_ptr<Capture>> captures;  // Under way.
   // By handle; those that can be launched too.
-  std::map<std::uint64_t, std::vector<Work>> graphs;
+  std::map<std::uint64_t, Graph> graphs;
 
   int workers = 0;        // Threads that run streams.
   bool stopping = false;  // The process exits.

@@ -187,5 +187,34 @@ TEST_F(Captures, BecomeGraphsThatDoTheirWorkAtEachLaunch) {
   EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
 }
 
+TEST_F(Captures, BecomeGraphsThatAreLaunchedOneAfterTheOther) {
+  const CUdeviceptr address = Memory();
+  const CUdeviceptr gate = Memory();
+  const CUdeviceptr elsewhere = Memory();
+  const CUstream third = MakeStream();
+  Begin(kGlobal);
+  EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  CUgraphExec made = nullptr;
+  ASSERT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuStreamWaitValue64(stream, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(made, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(made, other), CUDA_SUCCESS);
+  // So that it had the time; what is seen is the same anyway.
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(cu.cuMemsetD8Async(elsewhere, 1, 8, third), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuStreamSynchronize(third), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(cu.cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(Word(address), 0u);
+  EXPECT_EQ(cu.cuStreamWriteValue64(third, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+  EXPECT_EQ(Word(address), 0x0101010101010101u);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace vmm::testing

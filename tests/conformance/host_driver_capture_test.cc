@@ -264,5 +264,27 @@ TEST_F(HostCaptures, AGraphDoesAllItsWorkWhenItsStreamHasGone) {
   EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
 }
 
+TEST_F(HostCaptures, AGraphIsLaunchedAfterAStreamThatIsBeingDestroyed) {
+  const CUdeviceptr gate = Memory();
+  const CUdeviceptr address = Memory();
+  CUstream short_lived = nullptr;
+  ASSERT_EQ(cu.cuStreamCreate(&short_lived, CU_STREAM_NON_BLOCKING),
+            CUDA_SUCCESS);
+  Begin(stream);
+  EXPECT_EQ(cu.cuMemsetD8Async(address, 1, 8, stream), CUDA_SUCCESS);
+  const CUgraphExec graph = EndAsGraph(stream);
+  EXPECT_EQ(cu.cuStreamWaitValue64(short_lived, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(graph, short_lived), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamDestroy(short_lived), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphLaunch(graph, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cu.cuStreamWriteValue64(other, gate, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(Word(address), 0x0101010101010101u);
+  // By now nothing is left to wait for.
+  EXPECT_EQ(cu.cuGraphLaunch(graph, other), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace vmm::testing
