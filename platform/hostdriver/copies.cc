@@ -147,6 +147,12 @@ bool IsPinned(State& state, const void* data, std::size_t size) {
   return MappingAt(state, address) != state.mappings.end();
 }
 
+// The NULL stream never is. Perform() finds the stream.
+bool IsCaptured(const State& state, CUstream id) {
+  const auto found = state.streams.find(id);
+  return found != state.streams.end() && found->second->capture != nullptr;
+}
+
 // The start of every call here: for the NULL stream there must be a context in
 // good order. A stream brings its own, which Perform() looks at.
 CUresult Begin(State& state, CUstream stream) {
@@ -187,9 +193,9 @@ CUresult HostToDevice(const char* call, CUdeviceptr to, const void* from,
   }
   auto* source = static_cast<std::byte*>(const_cast<void*>(from));
   // Pageable memory may be reused as soon as the call returns: the copy is of
-  // what it held then.
+  // what it held then. In a graph it is of what it holds at each launch.
   std::shared_ptr<std::vector<std::byte>> staged;
-  if (!IsPinned(state, from, size)) {
+  if (!IsPinned(state, from, size) && !IsCaptured(state, stream)) {
     if (CUresult r = wait ? WaitForNullStream(state, lock) : CUDA_SUCCESS;
         r != CUDA_SUCCESS) {
       return r;

@@ -187,6 +187,26 @@ TEST_F(Captures, BecomeGraphsThatDoTheirWorkAtEachLaunch) {
   EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
 }
 
+TEST_F(Captures, BecomeGraphsThatCopyWhatIsThereAtEachLaunch) {
+  const CUdeviceptr address = Memory();
+  std::uint64_t word = 7;
+  Begin(kGlobal);
+  EXPECT_EQ(cu.cuMemcpyHtoDAsync(address, &word, sizeof(word), stream),
+            CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  CUgraphExec made = nullptr;
+  ASSERT_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu.cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+  for (const std::uint64_t value : {8u, 9u}) {
+    word = value;
+    EXPECT_EQ(cu.cuGraphLaunch(made, other), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuStreamSynchronize(other), CUDA_SUCCESS);
+    EXPECT_EQ(Word(address), value);
+  }
+  EXPECT_EQ(cu.cuGraphExecDestroy(made), CUDA_SUCCESS);
+}
+
 TEST_F(Captures, BecomeGraphsThatAreLaunchedOneAfterTheOther) {
   const CUdeviceptr address = Memory();
   const CUdeviceptr gate = Memory();
