@@ -45,6 +45,32 @@ CUresult FreeAt(CUdeviceptr address, bool on_host) {
   return result;
 }
 
+CUresult AllocateOnHost(const char* call, void** data, std::size_t size,
+                        unsigned int flags) {
+  if (CUresult r = Enter(call); r != CUDA_SUCCESS) return r;
+  State& state = GetState();
+  const Lock lock(state.mu);
+  std::shared_ptr<Context> context;
+  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
+  constexpr unsigned int kKnownFlags = CU_MEMHOSTALLOC_PORTABLE |
+                                       CU_MEMHOSTALLOC_DEVICEMAP |
+                                       CU_MEMHOSTALLOC_WRITECOMBINED;
+  if (data == nullptr || (flags & ~kKnownFlags) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (size == 0) {  // Measured: no error.
+    *data = nullptr;
+    return CUDA_SUCCESS;
+  }
+  CUdeviceptr address = 0;
+  if (CUresult r = MakeHostBlock(state, context, size, -1, &address);
+      r != CUDA_SUCCESS) {
+    return r;
+  }
+  *data = reinterpret_cast<void*>(address);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 bool IsHostsAlone(const Block& block) {
@@ -151,32 +177,11 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
 
 CUresult CUDAAPI cuMemHostAlloc(void** data, std::size_t size,
                                 unsigned int flags) {
-  if (CUresult r = Enter("cuMemHostAlloc"); r != CUDA_SUCCESS) return r;
-  State& state = GetState();
-  const Lock lock(state.mu);
-  std::shared_ptr<Context> context;
-  if (CUresult r = CurrentContext(state, &context); r != CUDA_SUCCESS) return r;
-  constexpr unsigned int kKnownFlags = CU_MEMHOSTALLOC_PORTABLE |
-                                       CU_MEMHOSTALLOC_DEVICEMAP |
-                                       CU_MEMHOSTALLOC_WRITECOMBINED;
-  if (data == nullptr || (flags & ~kKnownFlags) != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (size == 0) {  // Measured: no error.
-    *data = nullptr;
-    return CUDA_SUCCESS;
-  }
-  CUdeviceptr address = 0;
-  if (CUresult r = MakeHostBlock(state, context, size, -1, &address);
-      r != CUDA_SUCCESS) {
-    return r;
-  }
-  *data = reinterpret_cast<void*>(address);
-  return CUDA_SUCCESS;
+  return AllocateOnHost("cuMemHostAlloc", data, size, flags);
 }
 
 CUresult CUDAAPI cuMemAllocHost(void** data, std::size_t size) {
-  return cuMemHostAlloc(data, size, 0);
+  return AllocateOnHost("cuMemAllocHost", data, size, 0);
 }
 
 CUresult CUDAAPI cuMemFreeHost(void* data) {

@@ -27,6 +27,7 @@ constexpr std::string_view kUnsafe[] = {
     "cuStreamSynchronize",
     "cuMemAlloc",
     "cuMemFree",
+    "cuMemAllocHost",
     "cuMemHostAlloc",
     "cuMemAllocManaged",
     "cuMemFreeHost",

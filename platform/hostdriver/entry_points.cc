@@ -1,5 +1,9 @@
 // cuGetProcAddress: entry points by name and version.
+#include "platform/hostdriver/entry_points.h"
+
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "platform/hostdriver/cliques.h"
 #include "platform/hostdriver/driver_version.h"
@@ -183,6 +187,12 @@ void* Find(const char* symbol, int version, bool* known) {
 }
 
 }  // namespace
+
+bool IsEntry(std::string_view name) {
+  return std::any_of(std::begin(kEntries), std::end(kEntries),
+                     [name](const Entry& entry) { return entry.name == name; });
+}
+
 }  // namespace vmm::hostdriver
 
 CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function,

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "platform/hostdriver/entry_points.h"
 #include "platform/hostdriver/error_names.h"
 #include "platform/hostdriver/misuse.h"
 
@@ -28,7 +29,7 @@ bool Failures::Parse(std::string_view text, Rule* rule) {
       first == std::string_view::npos ? first : text.find(':', first + 1);
   if (second == std::string_view::npos) return false;
   rule->entry = std::string(text.substr(0, first));
-  if (rule->entry != "*" && rule->entry.substr(0, 2) != "cu") return false;
+  if (rule->entry != "*" && !IsEntry(rule->entry)) return false;
   std::string_view nth = text.substr(first + 1, second - first - 1);
   if (!nth.empty() && nth.back() == '+') {
     rule->onwards = true;

@@ -228,8 +228,11 @@ int vmmshareHostLedger(VmmshareHostLedger* ledger, std::size_t size);
 //   *:7:UNKNOWN                 the seventh driver call, whichever it is
 // A call that fails so does nothing else. cuGetErrorName, cuGetErrorString,
 // cuDriverGetVersion and cuGetProcAddress do not fail and are not counted.
-// Null or "" injects nothing. Answers 0, or 1 (CUDA_ERROR_INVALID_VALUE, and
-// nothing changes) when `rules` cannot be understood.
+// cuMemcpy and cuMemcpyAsync count, and fail, as what they turn out to be:
+// cuMemcpyHtoD, DtoH or DtoD, or HtoDAsync and so on; by their own names only
+// where none of the memory is the driver's. Null or "" injects nothing. Answers
+// 0, or 1 (CUDA_ERROR_INVALID_VALUE, and nothing changes) when `rules` cannot be
+// understood, or name a call that this driver has not.
 int vmmshareHostFail(const char* rules);
 
 // The number of calls of the entry `name` ("*": of all) since the last

@@ -231,6 +231,7 @@ TEST(Machines, StopOnAnEnvironmentThatMakesNoSense) {
       {"VMMSHARE_HOST_FAIL", "cuMemMap:x:OUT_OF_MEMORY"},
       {"VMMSHARE_HOST_FAIL", "cuMemMap:1:SUCCESS"},
       {"VMMSHARE_HOST_FAIL", "cuMemMap::OUT_OF_MEMORY"},
+      {"VMMSHARE_HOST_FAIL", "cuMemMapp:1:OUT_OF_MEMORY"},
       {"VMMSHARE_HOST_PEERS", "0--1"},
       {"VMMSHARE_HOST_FABRIC_GRANULARITY", "x"},
       {"VMMSHARE_HOST_FABRIC_GRANULARITY", "0"},

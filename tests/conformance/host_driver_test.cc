@@ -268,9 +268,33 @@ TEST_F(Injection, RefusesRulesItCannotUnderstand) {
   for (const char* rules :
        {"cuMemMap", "cuMemMap:3", "cuMemMap:0:UNKNOWN", "cuMemMap:x:UNKNOWN",
         "cuMemMap:1:NO_SUCH_RESULT", "cuMemMap:1:SUCCESS", "MemMap:1:UNKNOWN",
-        "cuMemMap:+:UNKNOWN", "cuMemMap::UNKNOWN", "cuMemMap:1:UNKNOWN;;"}) {
+        "cuMemMap:+:UNKNOWN", "cuMemMap::UNKNOWN", "cuMemMap:1:UNKNOWN;;",
+        "cuMemMapp:1:UNKNOWN", "cuMemMa:1:UNKNOWN", "cuMemAlloc_v2:1:UNKNOWN",
+        "cuMemMap:1:UNKNOWN;cuNothing:1:UNKNOWN"}) {
     EXPECT_EQ(HostDriver().fail(rules), 1) << rules;
   }
+}
+
+TEST_F(Injection, FailsEachCallByItsOwnName) {
+  const auto allocate =
+      FindExport<decltype(::cuMemAllocHost)>("cuMemAllocHost_v2");
+  void* data = nullptr;
+  ASSERT_EQ(HostDriver().fail("cuMemAllocHost:1:OUT_OF_MEMORY"), 0);
+  EXPECT_EQ(cu.cuMemHostAlloc(&data, 64, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFreeHost(data), CUDA_SUCCESS);
+  EXPECT_EQ(allocate(&data, 64), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(allocate(&data, 64), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemFreeHost(data), CUDA_SUCCESS);
+  EXPECT_EQ(HostDriver().calls("cuMemAllocHost"), 2u);
+  EXPECT_EQ(HostDriver().calls("cuMemHostAlloc"), 1u);
+  // What it counts as, its arguments tell.
+  const auto copy = FindExport<decltype(::cuMemcpy)>("cuMemcpy");
+  const CUdeviceptr address = Memory();
+  std::uint64_t word = 7;
+  ASSERT_EQ(HostDriver().fail("cuMemcpyDtoH:1:UNKNOWN"), 0);
+  EXPECT_EQ(copy(reinterpret_cast<CUdeviceptr>(&word), address, sizeof(word)),
+            CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(word, 7u);
 }
 
 int FailsByEnvironment(const std::vector<std::string>&) {
