@@ -63,6 +63,20 @@ int AttributeValue(CUdevice_attribute attribute) {
   }
 }
 
+// The version without whose feature there is no attribute that tells of it; 0 for
+// others.
+int CameWith(CUdevice_attribute attribute) {
+  switch (static_cast<int>(attribute)) {
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+      return kFabricHandlesSince;
+    case kHostNumaMemory:
+    case kHostMemory:
+      return kHostLocationsSince;
+    default:
+      return 0;
+  }
+}
+
 void OnFork() {
   if (CurrentPhase() == Phase::kReady) SetPhase(Phase::kForked);
 }
@@ -195,10 +209,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult r = CheckDevice(GetState(), device); r != CUDA_SUCCESS) return r;
-  if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED &&
-      DriverVersion() < kFabricHandlesSince) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (DriverVersion() < CameWith(attribute)) return CUDA_ERROR_INVALID_VALUE;
   const Config& config = GetState().config;
   switch (static_cast<int>(attribute)) {
     case kMpsEnabled:

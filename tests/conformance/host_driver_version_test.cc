@@ -2,6 +2,8 @@
 #include <cuda.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/conformance/host_driver_test.h"
 #include "tests/support/child.h"
@@ -89,6 +91,45 @@ TEST(HostDriverVersion, EntryPointsAreFoundOrItIsSaidWhyNot) {
   EXPECT_EQ(status_of("cuNothing", 12000),
             CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
   EXPECT_EQ(ask("cuNothing", &found, 12000, 0, nullptr), CUDA_ERROR_NOT_FOUND);
+}
+
+// args: what a question after memory of the host, at a NUMA node and without one,
+// and the making of it are answered.
+int AsksForHostMemory(const std::vector<std::string>& args) {
+  const platform::DriverTable& cu = DriverWithContext();
+  const auto wanted = static_cast<CUresult>(std::stoi(args[0]));
+  const CUmemAllocationProp prop =
+      Properties(0, CU_MEM_LOCATION_TYPE_HOST_NUMA);
+  CUmemGenericAllocationHandle handle = 0;
+  Checks checks;
+  // Of the attributes, the names are newer than some headers.
+  for (const int attribute : {141, 145}) {
+    int value = 7;
+    checks.Expect("attribute",
+                  cu.cuDeviceGetAttribute(
+                      &value, static_cast<CUdevice_attribute>(attribute), 0),
+                  wanted);
+    checks.ExpectTrue("its value", value == (wanted == CUDA_SUCCESS ? 1 : 7));
+  }
+  checks.Expect("create", cu.cuMemCreate(&handle, kGranule, &prop, 0), wanted);
+  if (handle != 0) {
+    checks.Expect("release", cu.cuMemRelease(handle), CUDA_SUCCESS);
+  }
+  return checks.failures();
+}
+const bool kAsksForHostMemory =
+    RegisterChild("asks-for-host-memory", &AsksForHostMemory);
+
+TEST(HostDriverVersion, AttributesTellOfNoMemoryThatThereIsNot) {
+  for (const auto& [version, wanted] :
+       {std::pair{"12.0", kInvalid}, std::pair{"12.1", kInvalid},
+        std::pair{"12.2", CUDA_SUCCESS}, std::pair{"13.0", CUDA_SUCCESS}}) {
+    EXPECT_EQ(Child::Start("asks-for-host-memory", {std::to_string(wanted)},
+                           {{"VMMSHARE_HOST_VERSION", version}})
+                  .Wait(),
+              0)
+        << version;
+  }
 }
 
 // args: the type of location that properties of device memory must tell.
