@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -44,10 +45,29 @@ absl::StatusOr<std::string> RandomName() {
       reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-// Held by whoever binds a chosen name in a directory, so that between looking
-// at a left-over socket and replacing it nobody else does the same. The system
-// releases it when its holder ends.
-absl::StatusOr<OsHandle> LockDirectory(const std::string& directory) {
+// The lock of a directory. Held by whoever binds a chosen name in it, so that
+// between looking at a left-over socket and replacing it nobody else does the
+// same. The system releases it when its holder ends.
+class DirectoryLock {
+ public:
+  static absl::StatusOr<DirectoryLock> Take(const std::string& directory);
+  DirectoryLock(DirectoryLock&&) noexcept = default;
+  DirectoryLock& operator=(DirectoryLock&&) = delete;
+  // Closing alone would not do: a child that another thread has forked meanwhile
+  // has the descriptor as well, and would hold the lock for as long as it lives.
+  ~DirectoryLock() {
+    if (directory_.has_value()) ::flock(Fd(directory_), LOCK_UN);
+  }
+
+ private:
+  explicit DirectoryLock(OsHandle directory)
+      : directory_(std::move(directory)) {}
+
+  OsHandle directory_;
+};
+
+absl::StatusOr<DirectoryLock> DirectoryLock::Take(
+    const std::string& directory) {
   OsHandle handle = AdoptDescriptor(
       ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle.has_value()) {
@@ -67,7 +87,7 @@ absl::StatusOr<OsHandle> LockDirectory(const std::string& directory) {
     }
     absl::SleepFor(absl::Milliseconds(1));
   }
-  return handle;
+  return DirectoryLock(std::move(handle));
 }
 
 // Removes the file at `path` if it is a socket of this user's on which nobody
@@ -135,11 +155,11 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
     return status;
   }
 
-  OsHandle lock;
+  std::optional<DirectoryLock> lock;
   if (chosen) {
-    absl::StatusOr<OsHandle> locked = LockDirectory(*directory);
+    absl::StatusOr<DirectoryLock> locked = DirectoryLock::Take(*directory);
     if (!locked.ok()) return locked.status();
-    lock = *std::move(locked);
+    lock.emplace(*std::move(locked));
     if (absl::Status status = RemoveStale(path, *address); !status.ok()) {
       return status;
     }

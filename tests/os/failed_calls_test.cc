@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,10 +34,12 @@
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/failing_call.h"
+#include "tests/support/syscall_faults.h"
 
 namespace vmm::platform {
 namespace {
 
+using testing::ArmSyscallFault;
 using testing::Child;
 using testing::FailingCall;
 using ::testing::HasSubstr;
@@ -177,6 +182,58 @@ TEST_F(FailedCallTest, AContainerWithoutFilesOfItsOwnIsKnownByItsVariables) {
     ::unsetenv(variable);
     EXPECT_EQ(mark, absl::StrCat("the environment has ", variable));
   }
+}
+
+// --- What another thread forks meanwhile -------------------------------------
+
+// A child of this process at the moment of its construction, until its end.
+class Forked {
+ public:
+  Forked() : pid_(::fork()) {
+    Check(pid_ >= 0, "fork() failed");
+    if (pid_ != 0) return;
+    ::alarm(600);  // Lest it outlasts a test that crashed.
+    for (;;) ::pause();
+  }
+  ~Forked() {
+    Check(::kill(pid_, SIGKILL) == 0, "kill() failed");
+    Check(::waitpid(pid_, nullptr, 0) == pid_, "waitpid() failed");
+  }
+  Forked(const Forked&) = delete;
+  Forked& operator=(const Forked&) = delete;
+
+ private:
+  const pid_t pid_;
+};
+
+TEST_F(FailedCallTest, AChildThatIsForkedInABindDoesNotKeepTheFolder) {
+  MakeDeadSocket(temp_.File("one"));
+  std::optional<Forked> child;
+  const auto bind = [&](const char* name) {
+    return Listener::Bind({temp_.path(), name}, {});
+  };
+  // Of a dead socket, which is removed: somebody else has done it already.
+  ArmSyscallFault({.point = {.this_thread_only = true},
+                   .only_error = ENOENT,
+                   .only_call = "unlink",
+                   .then = [&] { child.emplace(); }});
+  const absl::StatusOr<Listener> one = bind("one");
+  testing::DisarmSyscallFault();
+  EXPECT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(child.has_value());
+  const absl::StatusOr<Listener> other = bind("other");
+  EXPECT_TRUE(other.ok()) << other.status();
+  child.reset();
+  // Nor does one of a bind that fails.
+  ArmSyscallFault({.point = {.this_thread_only = true},
+                   .only_error = ENOMEM,
+                   .only_call = "bind",
+                   .then = [&] { child.emplace(); }});
+  EXPECT_FALSE(bind("third").ok());
+  testing::DisarmSyscallFault();
+  ASSERT_TRUE(child.has_value());
+  const absl::StatusOr<Listener> third = bind("third");
+  EXPECT_TRUE(third.ok()) << third.status();
 }
 
 // --- Where descriptors 0 to 2 are free ---------------------------------------

@@ -125,6 +125,8 @@ inline constexpr TableRow kTable[] = {
     {"ftruncate", kAcquire, {EFBIG, EIO, EPERM, EINTR}},
     {"fsync", kAcquire, {EIO, ENOSPC}},
     {"flock", kAcquire, {ENOLCK, EWOULDBLOCK, EINTR}},
+    // Closing releases it as well.
+    {"flock(LOCK_UN)", kRelease, {ENOLCK}},
     {"unlink", kRelease, {EACCES, EBUSY, EIO, EROFS}},
     {"unlinkat", kRelease, {EACCES, EBUSY, EIO, EROFS}},
     {"rmdir", kRelease, {EACCES, EBUSY, EROFS}},

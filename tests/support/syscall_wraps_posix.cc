@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <pwd.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -245,6 +246,10 @@ int __wrap_fsync(int fd) {
 }
 
 int __wrap_flock(int fd, int operation) {
+  if (operation == LOCK_UN) {
+    return Intercept(RowOf("flock(LOCK_UN)"), -1,
+                     [&] { return __real_flock(fd, operation); });
+  }
   return Intercept(RowOf("flock"), -1,
                    [&] { return __real_flock(fd, operation); });
 }
