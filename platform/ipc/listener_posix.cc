@@ -59,6 +59,8 @@ class DirectoryLock {
     if (directory_.has_value()) ::flock(Fd(directory_), LOCK_UN);
   }
 
+  const OsHandle& directory() const { return directory_; }
+
  private:
   explicit DirectoryLock(OsHandle directory)
       : directory_(std::move(directory)) {}
@@ -90,10 +92,10 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Take(
   return DirectoryLock(std::move(handle));
 }
 
-// Removes the file at `path` if it is a socket of this user's on which nobody
-// listens any more.
-absl::Status RemoveStale(const std::string& path,
-                         const SocketAddress& address) {
+// Removes the file at `path`, in the directory that is locked, if it is a socket
+// of this user's on which nobody listens any more.
+absl::Status RemoveStale(const std::string& path, const SocketAddress& address,
+                         const DirectoryLock& lock) {
   struct stat about;
   if (::lstat(path.c_str(), &about) != 0) {
     return errno == ENOENT ? absl::OkStatus()
@@ -116,6 +118,15 @@ absl::Status RemoveStale(const std::string& path,
            Connections::kOfStrangers);
     return absl::AlreadyExistsError(absl::StrCat(
         path, " is the socket of a living process. Choose another name."));
+  }
+  ASSIGN_OR_RETURN(const bool may_be_of_others,
+                   MayBeOfOtherMachines(lock.directory(), path));
+  if (may_be_of_others) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        path,
+        " lies on a file system that other machines may have, too: whether a "
+        "process of theirs listens there cannot be seen from here. Use a "
+        "directory of this machine alone, or remove the file."));
   }
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
     return OsError(errno, absl::StrCat("unlink(", path, ")"));
@@ -160,7 +171,8 @@ absl::StatusOr<Listener> Listener::Bind(const ListenerOptions& options,
     absl::StatusOr<DirectoryLock> locked = DirectoryLock::Take(*directory);
     if (!locked.ok()) return locked.status();
     lock.emplace(*std::move(locked));
-    if (absl::Status status = RemoveStale(path, *address); !status.ok()) {
+    if (absl::Status status = RemoveStale(path, *address, *lock);
+        !status.ok()) {
       return status;
     }
   }

@@ -8,12 +8,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "platform/ipc/socket_path_posix.h"
 #include "platform/os/descriptor_posix.h"
+#include "platform/os/os_error.h"
 #include "platform/os/text_file_posix.h"
 
 namespace vmm::platform {
@@ -22,6 +24,16 @@ namespace {
 // The kernel makes the file of a socket some instants before the socket answers
 // to it.
 constexpr time_t kOlder = 10;
+
+// Which <linux/magic.h> has in newer releases only, or not at all.
+constexpr std::uint32_t kCifs = 0xFF534D42;
+constexpr std::uint32_t kSmb2 = 0xFE534D42;
+constexpr std::uint32_t kCeph = 0x00C36400;
+constexpr std::uint32_t kOcfs2 = 0x7461636F;
+constexpr std::uint32_t kGfs2 = 0x01161970;
+constexpr std::uint32_t kLustre = 0x0BD00BD0;
+constexpr std::uint32_t kGpfs = 0x47504653;
+constexpr std::uint32_t kBeeGfs = 0x19830326;
 
 bool IsRandomName(absl::string_view name) {
   return name.size() == 32 &&
@@ -69,6 +81,35 @@ int Probe(const OsHandle& datagrams, const std::string& path) {
 }
 
 }  // namespace
+
+absl::StatusOr<bool> MayBeOfOtherMachines(const OsHandle& directory,
+                                          const std::string& path) {
+  struct statfs system {};
+  while (::fstatfs(Fd(directory), &system) != 0) {
+    if (errno != EINTR) {
+      return OsError(errno, absl::StrCat("fstatfs(", path, ")"));
+    }
+  }
+  // Neither 9p nor FUSE: a container's own root is one of them (of gVisor, and of
+  // rootless Podman with fuse-overlayfs), where what is started again must have
+  // its socket's name.
+  switch (static_cast<std::uint32_t>(system.f_type)) {
+    case NFS_SUPER_MAGIC:
+    case SMB_SUPER_MAGIC:
+    case AFS_SUPER_MAGIC:
+    case kCifs:
+    case kSmb2:
+    case kCeph:
+    case kOcfs2:
+    case kGfs2:
+    case kLustre:
+    case kGpfs:
+    case kBeeGfs:
+      return true;
+    default:
+      return false;
+  }
+}
 
 void SweepStaleSockets(const std::string& own) {
   const std::string directory = own.substr(0, own.rfind('/'));

@@ -4,6 +4,9 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "platform/os/os_handle.h"
+
 namespace vmm::platform {
 
 // Removes, from the directory of `own`, the file of a bound socket, what killed
@@ -14,6 +17,12 @@ namespace vmm::platform {
 // be this kernel's alone (tmpfs, ext4, XFS and Btrfs are), and says nothing of
 // what it cannot do.
 void SweepStaleSockets(const std::string& own);
+
+// Whether the open `directory` is on a file system that other machines may have as
+// well, as they have one of NFS: the socket of a listener of theirs looks from here
+// as if nobody had it. `path` is for the message of an error.
+absl::StatusOr<bool> MayBeOfOtherMachines(const OsHandle& directory,
+                                          const std::string& path);
 
 }  // namespace vmm::platform
 

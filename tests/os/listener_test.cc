@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cctype>
 #include <fstream>
 #include <iostream>
@@ -18,9 +22,24 @@
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
 
+namespace {
+
+// The type of all file systems, or 0: each has its own.
+std::atomic<unsigned> type_of_all{0};
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" int fstatfs(int fd, struct statfs* about) noexcept {
+  const auto failed = static_cast<int>(::syscall(SYS_fstatfs, fd, about));
+  if (failed == 0 && type_of_all != 0) about->f_type = type_of_all;
+  return failed;
+}
+
 namespace vmm::platform {
 namespace {
 
+using ::testing::AllOf;
 using testing::Child;
 using ::testing::HasSubstr;
 using testing::RegisterChild;
@@ -290,6 +309,37 @@ TEST_F(ListenerTest, Pitfall11TheSocketOfADeadListenerIsReplaced) {
   Stale("name");
   Listener listener = Bind("name");
   EXPECT_TRUE(ConnectStatus(listener.address()).ok());
+}
+
+TEST_F(ListenerTest, OnAFileSystemThatOtherMachinesMayHaveNoSocketIsReplaced) {
+  const std::string path = Stale("name");
+  // NFS, SMB, CIFS, SMB 2, AFS, Ceph, OCFS2, GFS2, Lustre, GPFS, BeeGFS.
+  for (const unsigned type :
+       {0x6969u, 0x517Bu, 0xFF534D42u, 0xFE534D42u, 0x5346414Fu, 0x00C36400u,
+        0x7461636Fu, 0x01161970u, 0x0BD00BD0u, 0x47504653u, 0x19830326u}) {
+    SCOPED_TRACE(type);
+    type_of_all = type;
+    const absl::Status status = BindStatus(temp_.path(), "name");
+    // A name that is free is taken there.
+    const absl::Status free = BindStatus(temp_.path(), "free");
+    type_of_all = 0;
+    EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+    EXPECT_THAT(
+        std::string(status.message()),
+        AllOf(HasSubstr("other machines"), HasSubstr("remove the file")));
+    EXPECT_TRUE(free.ok()) << free;
+    EXPECT_TRUE(Exists(path));
+  }
+  // Whose own root file system a container may have: of gVisor (9p), of rootless
+  // Podman (FUSE), and of others (overlay).
+  for (const unsigned type : {0x01021997u, 0x65735546u, 0x794C7630u}) {
+    SCOPED_TRACE(type);
+    if (!Exists(path)) Stale("name");
+    type_of_all = type;
+    const absl::Status status = BindStatus(temp_.path(), "name");
+    type_of_all = 0;
+    EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 std::string RandomName(char digit) { return std::string(32, digit); }
