@@ -17,6 +17,7 @@
 #include "platform/ipc/lifeline.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_size_posix.h"
+#include "platform/os/map_error_posix.h"
 #include "platform/os/memfd_posix.h"
 #include "platform/os/os_error.h"
 #include "platform/os/process.h"
@@ -177,7 +178,7 @@ class Own {
     }
     void* const data = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE,
                               MAP_SHARED, Fd(*page), 0);
-    if (data == MAP_FAILED) return OsError(errno, "mmap(vmmshare-lifeline)");
+    if (data == MAP_FAILED) return MapError(errno, "mmap(vmmshare-lifeline)");
     // Kernels without that seal (before 5.1) have no pidfds either.
     const bool is_sealed = ::fcntl(Fd(*page), F_ADD_SEALS, kPageSeals) == 0;
     if (!is_sealed && (errno != EINVAL || are_sealed_)) {

@@ -15,6 +15,7 @@
 #include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/file_size_posix.h"
+#include "platform/os/map_error_posix.h"
 #include "platform/os/memfd_posix.h"
 #include "platform/os/os_error.h"
 
@@ -34,8 +35,8 @@ absl::StatusOr<MappedView> Map(int fd, std::size_t size, PeerAccess access) {
       access == PeerAccess::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
   void* const data = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
-    return OsError(errno, absl::StrCat("mmap(descriptor ", fd, ", ", size,
-                                       " bytes of shared memory)"));
+    return MapError(errno, absl::StrCat("mmap(descriptor ", fd, ", ", size,
+                                        " bytes of shared memory)"));
   }
   return MappedView::Adopt({static_cast<std::uint8_t*>(data), size});
 }

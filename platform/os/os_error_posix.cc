@@ -1,14 +1,17 @@
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "platform/os/map_error_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
@@ -115,6 +118,22 @@ std::string FileSizeLimit() {
                       "set no such limit");
 }
 
+// Whether a thread's stack would be locked as soon as it is mapped, and no more may
+// be locked.
+bool NoStackCanBeLocked() {
+  pthread_attr_t attributes;
+  std::size_t size = 0;
+  if (::pthread_attr_init(&attributes) != 0) return false;
+  ::pthread_attr_getstacksize(&attributes, &size);
+  ::pthread_attr_destroy(&attributes);
+  void* const stack =
+      ::mmap(nullptr, size, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stack == MAP_FAILED) return errno == EAGAIN;
+  ::munmap(stack, size);
+  return false;
+}
+
 // By trying, for it is the user's processes that count, or a container's, and
 // root may have as many as it likes.
 std::string ThreadLimit() {
@@ -122,6 +141,7 @@ std::string ThreadLimit() {
   const int error = ::pthread_create(
       &thread, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
   if (error == 0) ::pthread_join(thread, nullptr);
+  if (error == EAGAIN && NoStackCanBeLocked()) return LockedMemoryLimit();
   rlimit limit{};
   if (error != EAGAIN || ::getrlimit(RLIMIT_NPROC, &limit) != 0) return "";
   return absl::StrCat(

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
-#include "platform/os/os_error.h"
+#include "platform/os/map_error_posix.h"
 #include "platform/os/zeroed_pages.h"
 
 namespace vmm::platform {
@@ -28,7 +28,7 @@ absl::StatusOr<ZeroedPages> MapZeroedPages(std::size_t size) {
   void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    return OsError(errno, absl::StrCat("mmap(", size, " bytes)"));
+    return MapError(errno, absl::StrCat("mmap(", size, " bytes)"));
   }
   return ZeroedPages::Adopt({static_cast<std::uint8_t*>(at), size});
 }

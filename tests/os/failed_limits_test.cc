@@ -1,21 +1,31 @@
 // Errors of what a limit of the process ran into: they say which.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "platform/ipc/shared_memory.h"
 #include "platform/os/os_error.h"
+#include "platform/os/zeroed_pages.h"
+#include "tests/os/os_test.h"
+#include "tests/support/child.h"
 #include "tests/support/emulator.h"
 #include "tests/support/failing_call.h"
 
 namespace vmm::platform {
 namespace {
 
+using ::testing::AllOf;
 using testing::FailingCall;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -67,6 +77,54 @@ TEST(FailedLimits, WhereNoThreadCanBeStartedTheErrorSaysHowManyThereMayBe) {
                       : absl::StrCat("may have ", limit.rlim_cur, " of")));
   }
   Check(::setrlimit(RLIMIT_NPROC, &before) == 0, "setrlimit() failed");
+}
+
+// For a process of its own, in which all that is mapped from now on is locked.
+constexpr int kLocksNothing = 77;
+
+int MapsWhatCannotBeLocked(const std::vector<std::string>&) {
+  constexpr std::size_t kMuch = 8 << 20;
+  if (::geteuid() == 0) BecomeStranger();  // Whom the limit binds.
+  rlimit limit{};
+  Check(::getrlimit(RLIMIT_MEMLOCK, &limit) == 0, "getrlimit() failed");
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1 << 20);
+  Check(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit() failed");
+  pthread_attr_t attributes;
+  Check(::pthread_attr_init(&attributes) == 0 &&
+            ::pthread_attr_setstacksize(&attributes, kMuch) == 0 &&
+            ::pthread_setattr_default_np(&attributes) == 0,
+        "no stack of that size can be had");
+  if (::mlockall(MCL_FUTURE) != 0) return kLocksNothing;
+  void* const much = ::mmap(nullptr, kMuch, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (much != MAP_FAILED || errno != EAGAIN) return kLocksNothing;
+  const std::string locked =
+      absl::StrCat("may lock ", limit.rlim_cur, " bytes (ulimit -l)");
+  for (const absl::Status& status :
+       {SharedMemory::Create(kMuch, PeerAccess::kRead).status(),
+        MapZeroedPages(kMuch).status()}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("mmap("), HasSubstr("failed with EAGAIN"),
+                      HasSubstr(locked), Not(HasSubstr("ulimit -u"))));
+  }
+  // Nor is there a stack for a thread.
+  EXPECT_THAT(std::string(OsError(EAGAIN, "pthread_create()").message()),
+              AllOf(HasSubstr(locked), Not(HasSubstr("ulimit -u"))));
+  return 0;
+}
+const bool kMapsWhatCannotBeLocked = testing::RegisterChild(
+    "maps_what_cannot_be_locked", &MapsWhatCannotBeLocked);
+
+TEST(FailedLimits, MemoryThatMayNotBeLockedIsNoLackOfThreads) {
+  const int ended =
+      testing::Child::Start("maps_what_cannot_be_locked", {}).Wait();
+  if (ended == kLocksNothing) {
+    GTEST_SKIP()
+        << "what is mapped here is not locked: by a sanitizer, or on a "
+           "system without such a limit";
+  }
+  EXPECT_EQ(ended, 0);
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ constexpr const char* kHarmless[] = {
     "clock_gettime sysconf pthread_sigmask sigaction sigemptyset sigfillset",
     "sigaddset",
     "signal",
+    // A thread's size of stack.
+    "pthread_attr_init pthread_attr_getstacksize pthread_attr_destroy",
     // A wait that is taken up again, whatever ends it early.
     "sigtimedwait",
     // Answers no when it cannot tell.
