@@ -300,8 +300,8 @@ class Listener {
   std::string address_;
   PeerPolicy policy_;
   std::uint64_t refused_ = 0;
-  std::int64_t owner_pid_ = 0;  // Only this process removes the file,
-  std::uint64_t file_id_ = 0;   // and only while it is this one.
+  std::uint64_t owner_ = 0;    // Only this process removes the file (its mark),
+  std::uint64_t file_id_ = 0;  // and only while it is this one.
   // Windows: the instances of the pipe that wait for clients.
   struct State;
   std::shared_ptr<State> state_;

@@ -96,9 +96,11 @@ class Own {
   }
   void AfterForkInParent() ABSL_UNLOCK_FUNCTION(mutex_) { mutex_.Unlock(); }
   void LetGoOfInherited() {
+    // Before the mutex: who asks first has the C library note a handler of forks,
+    // for which it may wait for one that waits for the mutex.
+    const std::uint64_t self = ProcessMark();
     const MutexLock lock(mutex_);
     // One of another driver, or of another copy of it, says nothing.
-    const std::int64_t self = CurrentProcessId();
     if (driver_process_ == 0) driver_process_ = self;
     if (driver_process_ != self) return;
     for (std::size_t i = 0; i < inherited_; ++i) {
@@ -210,9 +212,9 @@ class Own {
   std::int64_t process_ ABSL_GUARDED_BY(mutex_) = CurrentProcessId();
   bool are_sealed_ ABSL_GUARDED_BY(mutex_) = false;
   bool unseen_ ABSL_GUARDED_BY(mutex_) = false;
-  // In which a driver has answered first: this one, one that it was forked from,
-  // or 0.
-  std::int64_t driver_process_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The mark of the process in which a driver has answered first: of this one, of
+  // one that it was forked from, or 0.
+  std::uint64_t driver_process_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that are mapped here, the inherited ones first.
   std::array<void*, kMostPages> pages_ ABSL_GUARDED_BY(mutex_) = {};
   std::size_t known_ ABSL_GUARDED_BY(mutex_) = 0;

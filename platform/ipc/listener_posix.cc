@@ -210,7 +210,7 @@ Listener::Listener(OsHandle socket, std::string address, PeerPolicy policy)
     : socket_(std::move(socket)),
       address_(std::move(address)),
       policy_(std::move(policy)),
-      owner_pid_(CurrentProcessId()),
+      owner_(ProcessMark()),
       file_id_(FileId(address_)) {}
 
 Listener::Listener(Listener&&) noexcept = default;
@@ -222,7 +222,7 @@ Listener& Listener::operator=(Listener&& other) noexcept {
     address_ = std::move(other.address_);
     policy_ = std::move(other.policy_);
     refused_ = other.refused_;
-    owner_pid_ = other.owner_pid_;
+    owner_ = other.owner_;
     file_id_ = other.file_id_;
   }
   return *this;
@@ -233,7 +233,7 @@ Listener::~Listener() { End(); }
 void Listener::End() {
   RemoveFile();
   // In a forked child it is the parent's, which may listen on.
-  if (CurrentProcessId() == owner_pid_) EndListening(std::move(socket_));
+  if (ProcessMark() == owner_) EndListening(std::move(socket_));
 }
 
 void Listener::RemoveFile() {
@@ -241,7 +241,7 @@ void Listener::RemoveFile() {
   // may have removed it and another listener taken the name. A file that could
   // not be looked at, then or now, is taken for this one's own: else a failing
   // lstat would leave it behind for ever.
-  if (!socket_.has_value() || CurrentProcessId() != owner_pid_) return;
+  if (!socket_.has_value() || ProcessMark() != owner_) return;
   const std::uint64_t id = FileId(address_);
   if (id == file_id_ || id == 0 || file_id_ == 0) ::unlink(address_.c_str());
 }

@@ -156,7 +156,7 @@ Listener::Listener(OsHandle socket, std::string address, PeerPolicy policy)
     : socket_(std::move(socket)),
       address_(std::move(address)),
       policy_(std::move(policy)),
-      owner_pid_(CurrentProcessId()) {}
+      owner_(ProcessMark()) {}
 
 Listener::Listener(Listener&&) noexcept = default;
 Listener& Listener::operator=(Listener&&) noexcept = default;

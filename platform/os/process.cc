@@ -1,11 +1,16 @@
 #include "platform/os/process.h"
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "platform/base/check.h"
 
 namespace vmm::platform {
+
+std::uint64_t ProcessMark() {
+  return ForksSoFar() << 32 | static_cast<std::uint32_t>(CurrentProcessId());
+}
 
 Process Process::FromHandle(OsHandle handle, std::int64_t pid) {
   return FromHandle(std::make_shared<const OsHandle>(std::move(handle)), pid);

@@ -45,6 +45,12 @@ bool IsForkedChild();
 // Always 0 on Windows.
 std::uint64_t ForksSoFar();
 
+// Another one in each forked child, and never 0: who remembers it can tell a child
+// from itself. By the process's id, and by ForksSoFar(), for a child in another
+// namespace may have its parent's id, as each container's first process has 1. What
+// the C library's fork() did not make is told by the id alone.
+std::uint64_t ProcessMark();
+
 // Changes with every fork of this process, in the parent and in the child: who
 // remembers it knows whether another process may have this one's descriptors.
 // Children that a system call makes without the C library's fork(), as those of

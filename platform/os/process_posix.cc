@@ -33,9 +33,9 @@ std::int64_t CurrentProcessId() { return ::getpid(); }
 bool IsForkedChild() {
   // Recorded at first use and not when the program starts: a launcher that
   // forks its workers before it touches vmmshare has shared nothing with them.
-  static std::atomic<std::int64_t> first_user{0};
-  const std::int64_t self = ::getpid();
-  std::int64_t recorded = 0;
+  static std::atomic<std::uint64_t> first_user{0};
+  const std::uint64_t self = ProcessMark();
+  std::uint64_t recorded = 0;
   return !first_user.compare_exchange_strong(recorded, self) &&
          recorded != self;
 }

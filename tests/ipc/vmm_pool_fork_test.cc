@@ -11,6 +11,8 @@
 
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/fork.h"
+#include "tests/support/same_process_id_posix.h"
+#include "vmm/share/internal/protocol.h"
 
 namespace vmm::testing {
 namespace {
@@ -94,6 +96,29 @@ using PoolFork = PoolIpcTest;
 
 TEST_F(PoolFork, AChildOwnsNothingAndItsParentGoesOn) {
   EXPECT_EQ(Child::Start("fork-with-a-pool", {listener_directory()}).Wait(), 0);
+}
+
+// Without a driver; args: where to listen.
+int ForkOneOfThisId(const Args& args) {
+  EndpointOptions options;
+  options.listener.directory = args[0];
+  std::unique_ptr<Endpoint> endpoint = Must(Endpoint::Start(options));
+  {
+    const SameProcessId same;
+    EXPECT_TRUE(EndsWell([&] { endpoint.reset(); }));
+  }
+  platform::Channel client = Dial(endpoint->address());
+  Must(protocol::SendOpen(client, {ShareKey{}}, Late()));
+  EXPECT_EQ(Must(client.Receive(Late())).type, protocol::kAbort);
+  return 0;
+}
+const bool kForkOneOfThisId =
+    RegisterChild("fork-one-of-this-id", &ForkOneOfThisId);
+
+// As the first processes of two containers have one.
+TEST_F(PoolFork, AChildThatHasItsParentsIdEndsNoEndpoint) {
+  EXPECT_EQ(Child::Start("fork-one-of-this-id", {listener_directory()}).Wait(),
+            0);
 }
 
 }  // namespace

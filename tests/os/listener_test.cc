@@ -12,6 +12,8 @@
 #include <cctype>
 #include <fstream>
 #include <iostream>
+#include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -21,6 +23,8 @@
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
+#include "tests/support/fork.h"
+#include "tests/support/same_process_id_posix.h"
 
 namespace {
 
@@ -516,17 +520,19 @@ TEST_F(ListenerTest, MoveAssignmentToItselfKeepsTheSocket) {
 }
 
 TEST_F(ListenerTest, AForkedChildDoesNotRemoveTheSocket) {
-  auto listener = std::make_unique<Listener>(Bind());
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    listener.reset();
-    ::_exit(0);
+  for (const bool has_its_parents_id : {false, true}) {
+    SCOPED_TRACE(has_its_parents_id);
+    std::optional<testing::SameProcessId> same;
+    if (has_its_parents_id) same.emplace();
+    auto listener = std::make_unique<Listener>(Bind());
+    EXPECT_EQ(testing::RunInFork([&] {
+                listener.reset();
+                return 0;
+              }),
+              0);
+    EXPECT_TRUE(Exists(listener->address()));
+    EXPECT_TRUE(ConnectStatus(listener->address()).ok());
   }
-  int status = -1;
-  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(Exists(listener->address()));
-  EXPECT_TRUE(ConnectStatus(listener->address()).ok());
 }
 
 TEST_F(ListenerTest, DoesNotRemoveTheSocketOfItsSuccessor) {

@@ -21,6 +21,7 @@
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
 #include "tests/support/fork.h"
+#include "tests/support/same_process_id_posix.h"
 
 extern char** environ;
 
@@ -86,10 +87,19 @@ pid_t ForkOneWithADriver() {
   return pid;
 }
 
+// The same, which has this process's id.
+pid_t ForkOneOfThisIdWithADriver() {
+  const testing::SameProcessId same;
+  return ForkOneWithADriver();
+}
+
 pid_t Make(const std::string& what) {
   pid_t made = 0;
   if (what == "driver") LetGoOfInheritedLifelines();
   if (what == "fork with a driver") made = ForkOneWithADriver();
+  if (what == "fork one of this id with a driver") {
+    made = ForkOneOfThisIdWithADriver();
+  }
   if (what == "fork" || what == "fork, close") made = Fork();
   if (what == "clone") made = BareClone();
   if (what == "exec") made = ForkAndExec();
@@ -232,6 +242,11 @@ TEST_F(PeerWatchTest, WhoInitialisesCudaKeepsALifelineOfItsOwn) {
 // It is another driver, or another copy of it: its parent's context may be here.
 TEST_F(PeerWatchTest, OneThatInitialisesCudaAfterItsParentIsWaitedFor) {
   PeerWatch watch = Start("driver", "fork with a driver");
+  ExpectProofOnlyAfterTheEndOf(watch);
+}
+
+TEST_F(PeerWatchTest, OneThatHasItsParentsIdIsWaitedForAllTheSame) {
+  PeerWatch watch = Start("driver", "fork one of this id with a driver");
   ExpectProofOnlyAfterTheEndOf(watch);
 }
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/wait.h>
 
+#include <cstdint>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -12,6 +13,8 @@
 #include "platform/os/user_name.h"
 #include "tests/os/os_test.h"
 #include "tests/support/child.h"
+#include "tests/support/fork.h"
+#include "tests/support/same_process_id_posix.h"
 
 namespace vmm::platform {
 namespace {
@@ -173,6 +176,17 @@ TEST_F(ProcessTest, AForkOfAUserOfVmmshareIsAForkedChild) {
   EXPECT_FALSE(IsForkedChild());
   EXPECT_TRUE(AnsweredInAFork());
   EXPECT_FALSE(IsForkedChild());
+}
+
+TEST_F(ProcessTest, AForkThatHasItsParentsIdIsAForkedChild) {
+  const testing::SameProcessId same;
+  EXPECT_FALSE(IsForkedChild());
+  EXPECT_TRUE(AnsweredInAFork());
+  const std::uint64_t mark = ProcessMark();
+  EXPECT_NE(mark, 0u);
+  EXPECT_EQ(ProcessMark(), mark);
+  EXPECT_EQ(
+      testing::RunInFork([mark] { return ProcessMark() != mark ? 0 : 1; }), 0);
 }
 
 // A fresh process, which has not used vmmshare yet.

@@ -40,14 +40,14 @@ absl::StatusOr<std::unique_ptr<Endpoint::Server>> Endpoint::Server::Start(
 
 Endpoint::Server::Server(const EndpointOptions& options)
     : options_(options),
-      owner_pid_(platform::CurrentProcessId()),
+      owner_(platform::ProcessMark()),
       registry_(std::make_shared<ShareRegistry>()),
       leases_(PeerLimits{options.max_leases, options.max_user_leases,
                          options.max_process_leases}
                   .WithDefaults(options.peers)) {}
 
 bool Endpoint::Server::IsOfAnotherProcess() const {
-  return platform::CurrentProcessId() != owner_pid_;
+  return platform::ProcessMark() != owner_;
 }
 
 void Endpoint::Server::Abandon(std::unique_ptr<Server> server) {

@@ -66,7 +66,7 @@ class Endpoint::Server : public platform::Abandonable {
   void Record(const absl::Status& ended);
 
   const EndpointOptions options_;
-  const std::int64_t owner_pid_;
+  const std::uint64_t owner_;  // The mark of the process that started it.
   const std::shared_ptr<ShareRegistry> registry_;
   LeaseBook leases_;
 
