@@ -194,7 +194,9 @@ class Channel {
   // nobody can know who will speak (not on Windows). The kernel attaches it to
   // the message (SCM_PIDFD, Linux 6.5), otherwise it is opened by process id
   // and must be older than the message. NOT_FOUND when the process has ended;
-  // RESOURCE_EXHAUSTED when no descriptor was left for it; UNIMPLEMENTED where the system cannot tell.
+  // RESOURCE_EXHAUSTED when no descriptor was left for it; UNIMPLEMENTED where the
+  // system cannot tell, as where the time of day was set since the channel was made
+  // and the kernel attaches none.
   absl::StatusOr<Process> OpenPeer() const;
 
   // From now on the end of the peer's process ends the connection, as if it had

@@ -71,6 +71,7 @@ absl::Status Channel::State::Hear(Speaker who) {
   if (absl::Status may = CheckPeer(who.credentials, policy); !may.ok()) {
     return Annotate(may, "a message was refused, and the connection ended");
   }
+  DoubtWhenItWasSent(start_of_system, who);
   RETURN_IF_ERROR(ReadProcessFile(who));
   const MutexLock lock(mutex);
   if (speakers == 0 || !IsSameProcess(who, speaker)) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "platform/base/mutex.h"
 #include "platform/ipc/channel.h"
 #include "platform/ipc/hang_up_posix.h"
@@ -41,6 +42,7 @@ struct Channel::State {
   HeldBy held_by = HeldBy::kOthersToo;
   std::uint64_t forks = ForksSoFar();
   std::uint64_t epoch = ForkEpoch();
+  const absl::Time start_of_system = TimeOfStart();
   mutable Mutex mutex;  // One thread receives, and another may ask.
   // Of the message received last.
   Speaker speaker ABSL_GUARDED_BY(mutex);

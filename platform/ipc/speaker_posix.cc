@@ -54,21 +54,14 @@ absl::Duration Uptime() {
   return absl::DurationFromTimespec(up);
 }
 
+// Of /proc.
+absl::Duration Tick() { return absl::Seconds(1) / ::sysconf(_SC_CLK_TCK); }
+
 // Clock ticks from the system's start to `time`.
 std::uint64_t TicksAt(absl::Time time) {
-  const absl::Duration tick = absl::Seconds(1) / ::sysconf(_SC_CLK_TCK);
-  absl::Duration up;
-  absl::Time now;
-  // Whoever stood still between the two clocks would be that much off, and take
-  // a peer that has just been started for another process.
-  do {
-    up = Uptime();
-    now = absl::Now();
-  } while (Uptime() - up > tick);
-  const absl::Duration since_start = up - (now - time);
   absl::Duration rest;
   return static_cast<std::uint64_t>(
-      absl::IDivDuration(since_start, tick, &rest));
+      absl::IDivDuration(time - TimeOfStart(), Tick(), &rest));
 }
 
 // When the process that has this number now was started, in the same ticks. Its
@@ -103,7 +96,8 @@ absl::StatusOr<Process> OpenByNumber(const Speaker& speaker) {
         "this kernel attaches no reference to its sender to a message "
         "(SCM_PIDFD, Linux 6.5), and ",
         pid <= 0 ? "the peer's process id is hidden from this namespace"
-                 : "does not say when it was sent"));
+                 : "when it was sent is not known: the kernel does not say, or "
+                   "the time of day was set meanwhile"));
   }
   absl::StatusOr<Process> process = Process::Open(pid);
   if (absl::IsNotFound(process.status())) return EndedError(speaker);
@@ -133,6 +127,28 @@ absl::Status AskWhoSpeaks(const OsHandle& socket) {
   // Where there is not even that, OpenSpeaker() says so to whom it matters.
   absl::Status times = SwitchOn(socket, SO_TIMESTAMP, "SO_TIMESTAMP");
   return absl::IsUnimplemented(times) ? absl::OkStatus() : times;
+}
+
+absl::Time TimeOfStart() {
+  const absl::Duration tick = Tick();
+  absl::Duration up;
+  absl::Time now;
+  // Whoever stood still between the two clocks would be that much off, and take
+  // a peer that has just been started for another process.
+  do {
+    up = Uptime();
+    now = absl::Now();
+  } while (Uptime() - up > tick);
+  return now - up;
+}
+
+void DoubtWhenItWasSent(absl::Time start, Speaker& speaker) {
+  if (!speaker.sent.has_value()) return;
+  // Each of the two is up to a tick off. Both clocks run alike, also where the
+  // time of day is corrected little by little.
+  if (absl::AbsDuration(TimeOfStart() - start) > 2 * Tick()) {
+    speaker.sent.reset();
+  }
 }
 
 bool TakeSpeaker(cmsghdr& control, Speaker& speaker) {

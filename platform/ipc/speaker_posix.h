@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/os_handle.h"
 #include "platform/os/process.h"
@@ -33,7 +34,7 @@ struct Speaker {
   // none here. Kernels before 6.9 give all the same; 0 without a pidfd.
   std::uint64_t process_file = 0;
   // When the message was sent, in clock ticks since the system's start. Only of
-  // kernels that attach no pidfd.
+  // kernels that attach no pidfd; not if the clock was set meanwhile.
   std::optional<std::uint64_t> sent;
 
   bool is_known() const { return !credentials.user.text().empty(); }
@@ -47,6 +48,15 @@ inline constexpr std::size_t kSpeakerSpace = CMSG_SPACE(sizeof(ucred)) +
 // Has the kernel say of each message who sent it, for `socket` and for sockets
 // that are accepted from it.
 absl::Status AskWhoSpeaks(const OsHandle& socket);
+
+// The time of day when the system was started: another one once somebody has set
+// the clock.
+absl::Time TimeOfStart();
+
+// Forgets when the message of `speaker` was sent, of which the kernel says the time
+// of day, if the clock was set since TimeOfStart() was `start`: it may have been
+// set while the message was on its way. To be called when it has come.
+void DoubtWhenItWasSent(absl::Time start, Speaker& speaker);
 
 // Takes over what `control` says of the sender; false when it says something
 // else.

@@ -1,10 +1,16 @@
 // Calls that wait while the time of day is set: none ends early for it, and
 // none waits longer.
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+
+#include <cerrno>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "fabric/exchange.h"
 #include "tests/ipc/pool_ipc_test.h"
+#include "tests/support/failing_call.h"
 #include "tests/support/stepped_clock_posix.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/sync/fence_pool.h"
@@ -71,6 +77,39 @@ TEST_F(SteppedClock, DoesNotMoveTheDeadlinesOfAFenceAndOfARound) {
          }});
     return fabric::Gather(exchange, "word", {}, deadline).status;
   });
+}
+
+// As on Linux before 6.5: no message brings a reference to its sender.
+platform::Channel AdoptWithoutReferences(int socket) {
+  const FailingCall failing("setsockopt", ENOPROTOOPT, /*nth=*/1);
+  return Must(platform::Channel::Adopt(platform::OsHandle::Adopt(socket), {}));
+}
+
+TEST_F(SteppedClock, DoesNotMakeAPeerAnotherProcess) {
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+  platform::Channel ours = AdoptWithoutReferences(fds[0]);
+  platform::Channel theirs =
+      Must(platform::Channel::Adopt(platform::OsHandle::Adopt(fds[1]), {}));
+  // The peer, which is this process, when the clock is set while a message of it
+  // is on its way.
+  const auto open_peer = [&](absl::Duration step) {
+    Must(theirs.Send(1, {}, {}, Late()));
+    StepClock(step);
+    const absl::Status received = ours.Receive(Late()).status();
+    auto opened = ours.OpenPeer();
+    StepClock(absl::ZeroDuration());
+    Must(received);
+    return opened;
+  };
+  for (const absl::Duration step : {absl::Hours(-1), absl::Hours(1)}) {
+    const absl::Status opened = open_peer(step).status();
+    EXPECT_TRUE(absl::IsUnimplemented(opened)) << opened;
+    EXPECT_THAT(std::string(opened.message()),
+                ::testing::HasSubstr("the time of day was set"));
+    EXPECT_EQ(Must(open_peer(absl::ZeroDuration())).pid(),
+              platform::CurrentProcessId());
+  }
 }
 
 }  // namespace
