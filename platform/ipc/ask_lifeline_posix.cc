@@ -1,6 +1,3 @@
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,14 +7,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "platform/base/mutex.h"
 #include "platform/ipc/lifeline.h"
 #include "platform/os/of_process_posix.h"
+#include "platform/os/start_detached_posix.h"
 
 // The kernel takes the lock of the page's inode to add a seal, and no signal ends
 // that wait. Whoever has a descriptor of the page holds that lock in a write()
@@ -116,10 +112,7 @@ class Askers {
   }
 
   bool StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (threads_ == kMostThreads) return false;
-    try {
-      std::thread([this] { Work(); }).detach();
-    } catch (const std::system_error&) {
+    if (threads_ == kMostThreads || !StartDetached([this] { Work(); })) {
       return false;
     }
     ++threads_;
@@ -127,10 +120,6 @@ class Askers {
   }
 
   void Work() {
-    // A thread that does not come back must not be who is sent one.
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
     MutexLock lock(mutex_);
     while (HasWork()) {
       Task task = std::move(waiting_.front());

@@ -7,8 +7,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +15,7 @@
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/of_process_posix.h"
 #include "platform/os/os_error.h"
+#include "platform/os/start_detached_posix.h"
 
 namespace vmm::platform {
 namespace {
@@ -81,12 +80,8 @@ class Lane {
   }
 
   void StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    try {
-      std::thread([this] { Work(); }).detach();
-      ++threads_;
-    } catch (const std::system_error&) {
-      // They wait for a thread that runs already, or for the next call.
-    }
+    // Else they wait for a thread that runs already, or for the next call.
+    if (StartDetached([this] { Work(); })) ++threads_;
   }
 
   void Work() {

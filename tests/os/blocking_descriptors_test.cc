@@ -22,9 +22,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -41,6 +44,7 @@
 #include "tests/os/os_test.h"
 #include "tests/support/blocking_file_posix.h"
 #include "tests/support/child.h"
+#include "tests/support/emulator.h"
 #include "tests/support/lifeline_patience.h"
 
 namespace vmm::platform {
@@ -168,6 +172,63 @@ TEST_F(BlockingDescriptorsTest, WhatIsSentHasANameInMessages) {
   EXPECT_STREQ(TypeName(S_IFCHR), "a character device");
   EXPECT_STREQ(TypeName(0600), "a kernel object, as eventfds and dma-bufs");
   EXPECT_STREQ(TypeName(S_IFLNK), "an object of unknown type");
+}
+
+// Of this process.
+std::set<std::string> Threads() {
+  std::set<std::string> ids;
+  for (const auto& one :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    ids.insert(one.path().filename().string());
+  }
+  return ids;
+}
+
+// The signals that this thread of this process blocks, as bits from SIGHUP on;
+// nothing where the system does not say.
+std::optional<std::uint64_t> BlockedSignals(const std::string& thread) {
+  std::ifstream status(absl::StrCat("/proc/self/task/", thread, "/status"));
+  for (std::string word; status >> word;) {
+    std::uint64_t signals = 0;
+    if (word != "SigBlk:") continue;
+    return status >> std::hex >> signals ? std::optional(signals)
+                                         : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+TEST_F(BlockingDescriptorsTest, AThreadThatIsHeldIsSentNoSignal) {
+  if (testing::IsEmulated())
+    GTEST_SKIP() << "qemu-user: has signals of its own";
+  const OsHandle file = File();
+  const OsHandle* handles[] = {&file};
+  const std::set<std::string> before = Threads();
+  bool is_said = true;
+  {
+    const BlockingFile blocking(RawFd(file));
+    auto [peer, ours] = Must(Channel::Pair());
+    Must(peer.Send(1, {}, handles, Late()));
+    EXPECT_TRUE(absl::IsDataLoss(ours.Receive(Late()).status()));
+    EXPECT_EQ(NotYetClosed(CurrentUser()), 1u);
+    std::size_t held = 0;
+    for (const std::string& thread : Threads()) {
+      if (before.contains(thread)) continue;
+      ++held;
+      const std::optional<std::uint64_t> blocked = BlockedSignals(thread);
+      is_said = is_said && blocked.has_value();
+      for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGALRM, SIGUSR1}) {
+        EXPECT_NE(blocked.value_or(~std::uint64_t{0}) >> (signal - 1) & 1, 0u)
+            << signal;
+      }
+    }
+    EXPECT_GE(held, 1u);
+  }
+  EXPECT_TRUE(ComesTrue(&AllAreClosed));
+  // Who started it is sent them as before.
+  sigset_t own;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &own), 0);
+  EXPECT_EQ(::sigismember(&own, SIGTERM), 0);
+  if (!is_said) GTEST_SKIP() << "the system does not say what a thread blocks";
 }
 
 TEST_F(BlockingDescriptorsTest, WhoSendsTooManyIsNotHeardUntilTheyAreClosed) {
