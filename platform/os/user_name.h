@@ -10,7 +10,8 @@ namespace vmm::platform {
 
 // The user whom `text` names: a uid that can be somebody's (0 to 4294967294) or
 // the name of a user whom this system knows; on Windows a SID. INVALID_ARGUMENT
-// for everything else, with what was expected.
+// for everything else, with what was expected; RESOURCE_EXHAUSTED, INTERNAL or
+// UNAVAILABLE when the system's users cannot be looked up.
 absl::StatusOr<UserId> ParseUser(absl::string_view text);
 
 }  // namespace vmm::platform

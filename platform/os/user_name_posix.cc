@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "platform/os/os_error.h"
 #include "platform/os/user_name.h"
 
 namespace vmm::platform {
@@ -21,6 +22,13 @@ absl::Status NoUser(absl::string_view text, absl::string_view why) {
       absl::StrCat("\"", text, "\" is no user: ", why,
                    ". Expected a uid from 0 to 4294967294, or the name of a "
                    "user of this system"));
+}
+
+// Whether getpwnam_r() failed itself. Its manual names these, and says that others
+// mean that there is no such user, on one system or another.
+bool IsOfTheLookup(int error) {
+  return error == EIO || error == EMFILE || error == ENFILE ||
+         error == ENOMEM || error == EAGAIN;
 }
 
 }  // namespace
@@ -40,9 +48,12 @@ absl::StatusOr<UserId> ParseUser(absl::string_view text) {
   passwd* found = nullptr;
   int error = 0;
   while ((error = ::getpwnam_r(name.c_str(), &entry, memory.data(),
-                               memory.size(), &found)) == ERANGE &&
-         memory.size() < (std::size_t{1} << 20)) {
-    memory.resize(2 * memory.size());
+                               memory.size(), &found)) == EINTR ||
+         (error == ERANGE && memory.size() < (std::size_t{1} << 20))) {
+    if (error == ERANGE) memory.resize(2 * memory.size());
+  }
+  if (found == nullptr && IsOfTheLookup(error)) {
+    return OsError(error, absl::StrCat("getpwnam_r(", name, ")"));
   }
   if (found == nullptr) {
     return NoUser(text, "nobody has this name here");

@@ -88,6 +88,12 @@ TEST_F(FailedCallTest, IsToldWithItsCodeAndItsWords) {
        "getrlimit(RLIMIT_NOFILE) failed"},
       {"setrlimit", EPERM, &RaiseDescriptorLimit, Code::kPermissionDenied,
        "setrlimit(RLIMIT_NOFILE, "},
+      {"getpwnam_r", EMFILE, [] { return ParseUser("root").status(); },
+       Code::kResourceExhausted, "getpwnam_r(root) failed with EMFILE"},
+      {"getpwnam_r", EIO, [] { return ParseUser("root").status(); },
+       Code::kInternal, "getpwnam_r(root) failed with EIO"},
+      {"getpwnam_r", ENOENT, [] { return ParseUser("root").status(); },
+       Code::kInvalidArgument, "nobody has this name here"},
       {"fstat", ENOMEM, [&] { return reader.Size().status(); },
        Code::kResourceExhausted, "fstat(/proc/self/exe) failed"},
       {"fstat", ENOMEM,
@@ -154,6 +160,11 @@ TEST_F(FailedCallTest, ATableThatCannotGrowIsLeftAsItIs) {
 
 TEST_F(FailedCallTest, AUserWhoseEntryIsLongIsAskedForWithMoreRoom) {
   const FailingCall failing("getpwnam_r", ERANGE, 0, 3);
+  EXPECT_EQ(Must(ParseUser("root")), UserId("0"));
+}
+
+TEST_F(FailedCallTest, AUserIsLookedUpAgainAfterAnInterrupt) {
+  const FailingCall failing("getpwnam_r", EINTR, 0, 3);
   EXPECT_EQ(Must(ParseUser("root")), UserId("0"));
 }
 
