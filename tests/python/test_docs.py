@@ -99,7 +99,8 @@ def test_a_ring_brings_its_frames(cuda):
         got.append(int(np.from_dlpack(array)[0]))
 
     def fill(array, frame):
-        assert cuda.cuStreamSynchronize(streams[0]) == 0  # The host writes when it is free.
+        # It is given no buffer, so as to wait() for it.
+        assert cuda.cuStreamSynchronize(streams[0]) == 0
         np.from_dlpack(array)[:] = frame
 
     def read():

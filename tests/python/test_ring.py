@@ -61,8 +61,7 @@ def test_items_come_in_order_and_no_more_after_the_last(cuda, streams, ends):
     join = on_a_thread(cuda, consume)
     for i in range(1, 21):
         buffer = writer.acquire(ours, timeout=60)
-        # The host writes when it is free.
-        assert cuda.cuStreamSynchronize(ctypes.c_void_p(ours)) == 0
+        buffer.wait(timeout=60)  # For the host, which writes when it is free.
         np.from_dlpack(buffer.array(i, "int32"))[:] = i
         buffer.nbytes, buffer.tag = 4 * i, 100 + i
         writer.publish(buffer, ours)
@@ -171,11 +170,12 @@ def test_what_is_refused(cuda, ends):
     with pytest.raises(ValueError, match="5 bytes from 12 on, and the array has 16"):
         part.view(5, "uint8", 12)
     part.close()
-    with pytest.raises(vs.errors.FailedPrecondition, match="writer's end"):
-        buffer.wait()
+    buffer.wait()
     writer.publish(buffer)
     with pytest.raises(vs.errors.FailedPrecondition):
         writer.publish(buffer)
+    with pytest.raises(vs.errors.FailedPrecondition, match="item 1, which was published"):
+        buffer.wait()
     buffer = writer.acquire()
     buffer.nbytes = 5000
     with pytest.raises(vs.errors.InvalidArgument):
@@ -214,6 +214,94 @@ def test_an_abort_ends_both(cuda, ends):
         reader.acquire(timeout=20)
     with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
         writer.acquire()
+
+
+@pytest.fixture
+def used(cuda, streams, ends):
+    """The writer's fourth buffer, which is the first one's memory, while the reader's stream uses
+    that; an array of it there, and the gate that the stream waits for."""
+    writer, reader = ends
+    ours, theirs = streams
+    for number in 1, 2, 3:
+        buffer = writer.acquire(ours, timeout=60)
+        buffer.wait(timeout=60)
+        np.from_dlpack(buffer.array(1, "int32"))[:] = number
+        writer.publish(buffer, ours, timeout=60)
+    read = reader.acquire(theirs, timeout=60)
+    array = read.array(1, "int32")
+    with vs.FencePool() as fences, fences.new() as gate:
+        gate.wait(theirs, 1)  # As a kernel that reads it.
+        reader.release(read, theirs)
+        buffer = writer.acquire(ours, timeout=60)  # In the order of the stream.
+        assert buffer.number == 4
+        yield buffer, array, gate
+        if gate.value == 0:
+            gate.signal(1)
+        for stream in streams:
+            assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+    array.close()
+
+
+def test_a_host_that_writes_waits_until_the_buffer_is_free(ends, streams, used):
+    buffer, read, gate = used
+    with pytest.raises(vs.errors.DeadlineExceeded, match="item 4 was not free within 0.2 s"):
+        buffer.wait(timeout=0.2)
+    assert int(np.from_dlpack(read)[0]) == 1
+    gate.signal(1)
+    buffer.wait(timeout=60)
+    np.from_dlpack(buffer.array(1, "int32"))[:] = 4
+    ends[0].publish(buffer, streams[0], timeout=60)
+
+
+def test_ctrl_c_ends_a_wait_for_a_free_buffer(used):
+    buffer, _, _ = used
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        buffer.wait(timeout=None)
+    timer.join()
+
+
+def test_a_wait_for_a_free_buffer_ends_with_the_ring(ends, used):
+    buffer, _, _ = used
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        buffer.wait(timeout=0)
+    ends[0].abort()  # Which lets the stream go.
+    buffer.wait(timeout=60)
+    ends[0].close()
+    with pytest.raises(vs.errors.FailedPrecondition, match="closed"):
+        buffer.wait()
+
+
+def test_a_host_fills_one_item_after_the_other_for_another_process(cuda, streams, peer):
+    """Item i holds i for as long as it is held, though the writer is asked for the next ones."""
+    connection = connection_to(peer)
+    opened = on_a_thread(cuda, lambda: vs.open_ring(connection, timeout=60))
+    peer("writer = vs.RingHome(host_node=0).open(s, buffers=2, nbytes=64, timeout=60)")
+    peer("def put(i): b = writer.acquire(timeout=60); b.wait(timeout=60); "
+         "np.from_dlpack(b.array(1, 'int64'))[:] = i; writer.publish(b, timeout=60)")
+    items, asked, seen = 8, [threading.Event() for _ in range(8)], []
+
+    def consume():
+        with opened() as reader:
+            for buffer in reader.items(streams[0], timeout=60):
+                view = np.from_dlpack(buffer.array(1, "int64"))
+                began = int(view[0])
+                # The next one of the same memory is asked for.
+                asked[min(began + 2, items - 1)].wait(60)
+                time.sleep(0.02)  # By which it may come too early.
+                seen.append((began, int(view[0])))
+                del view
+            reader.finish(timeout=60)
+        return True
+
+    join = on_a_thread(cuda, consume)
+    for i in range(items):
+        asked[i].set()
+        peer(f"put({i})")
+    peer("writer.finish(timeout=60)")
+    assert join() and seen == [(i, i) for i in range(items)]
+    peer("writer.close()")
 
 
 def test_a_socket_that_is_none(driver):

@@ -55,7 +55,7 @@ def join(cuda, publisher, name="", **more):
 
 def write(cuda, publisher, stream, value):
     draft = publisher.acquire(stream, timeout=60)
-    assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0  # The CPU writes when it is free.
+    draft.wait(timeout=60)  # The CPU writes when it is free.
     for array in draft.values():
         np.from_dlpack(array)[...] = value
     return publisher.publish(stream, timeout=60)
@@ -652,6 +652,33 @@ def test_a_copy_from_memory_of_the_host_has_read_it_when_it_returns(cuda, stream
         assert len(said) == 2
         gate.signal(1)
         assert publisher.copy({"w": on_host}, timeout=60).number == 3
+
+
+def test_a_host_that_writes_waits_until_the_slot_is_free(cuda, streams, gate, publisher):
+    ours, theirs, _ = streams
+    follower = join(cuda, publisher)
+    write(cuda, publisher, ours, 1)
+    assert see(follower, theirs) == (1, {1})
+    first = follower.sets[1]
+    write(cuda, publisher, ours, 2)
+    gate.wait(theirs, 1)  # As a kernel that reads the first one.
+    follower.latest(theirs, timeout=60)  # Gives that back, after the kernel.
+    draft = publisher.acquire(ours, timeout=60)  # In the order of the stream.
+    with pytest.raises(vs.errors.DeadlineExceeded, match="the slot was not free within 0.2 s"):
+        draft.wait(timeout=0.2)
+    assert values(first) == {1}
+    gate.signal(1)
+    draft.wait(timeout=60)
+    for array in draft.values():
+        np.from_dlpack(array)[...] = 3
+    publisher.publish(ours, timeout=60)
+    with pytest.raises(vs.errors.FailedPrecondition, match="draft that is not acquired"):
+        draft.wait()
+    assert see(follower, theirs) == (3, {3})
+    follower.close()
+    with vs.weights.draft(LIKE, host_node=0) as other:
+        with pytest.raises(vs.errors.FailedPrecondition, match="draft that is not acquired"):
+            other.wait()
 
 
 # --- closing under the GPU's work -----------------------------------------------------------

@@ -121,7 +121,8 @@ class Publisher:
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
         """The slot of the next update, for work that is put on `stream` later, which waits until
-        no follower uses what is there. DeadlineExceeded names a follower that has not looked for
+        no follower uses what is there: it is free in the order of the stream, and a host that
+        writes to it calls the slot's wait() first. DeadlineExceeded names a follower that has not looked for
         an update for two rounds of the slots; it may be tried again, on another stream too, as
         it may after what was not published. What was written on the stream before is for the
         caller to wait for."""
@@ -145,6 +146,7 @@ class Publisher:
                 except _ENDED as why:
                     self._drop(name, why)
         self._acquired = True
+        self._slot._acquired = self._marks, stream
         return self._slot
 
     def _check_open(self) -> None:
@@ -178,6 +180,7 @@ class Publisher:
                     follower.buffer = None
                 except (*_ENDED, DeadlineExceeded) as why:
                     self._drop(name, why)
+        self._slot._acquired = None
         self.number, self._acquired = number, False
         lost, self._lost = self._lost, {}
         return Update(number, lost)
@@ -265,7 +268,7 @@ class Publisher:
         which must be there. What it has not passed after `timeout` seconds more stays mapped until
         this process ends, as all does of one that is dropped with an update acquired."""
         if self._open and self._acquired:
-            self._acquired = False
+            self._acquired, self._slot._acquired = False, None
             self._marks.put(self._stream)
         self._close(timeout)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import sys
+import threading
 import typing
 
 from . import _core, errors
 from ._core import Array, Device
-from ._sync import deadline_of, left_of
+from ._sync import Marks, check_open, deadline_of, keep, left_of
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:
@@ -23,8 +25,9 @@ class RingBuffer:
     A writer may lower `nbytes` and set `tag`, an int, before it publishes.
     """
 
-    def __init__(self, ring, item):
-        self._ring, self._whole = ring, item
+    def __init__(self, end: "_End", item: "tuple[int, int, int, int]", stream: int):
+        self._end, self._whole, self._stream = end, item, stream
+        self._given_on = False
         self.ptr, self.nbytes, self.tag, self.number = item
 
     def _item(self):
@@ -32,12 +35,17 @@ class RingBuffer:
 
     def array(self, shape, dtype, offset: int = 0) -> Array:
         """A typed view. Its contents are another item's once the buffer is given on."""
-        return self._ring.array(self._whole, shape, dtype, offset)
+        return self._end._ring.array(self._whole, shape, dtype, offset)
 
     def wait(self, *, timeout: "float | None" = 10.0) -> None:
-        """A reader's: returns when the contents are there, for a host that looks at them.
-        Aborted or Unavailable when they never will be."""
-        self._ring.wait(self._item(), timeout)
+        """For a host, which works in no stream's order. A reader's: returns when the contents are
+        there, for a host that looks at them; Aborted or Unavailable when they never will be.
+
+        A writer's: returns when the buffer is free, for a host that writes to it, that is when
+        what is on the stream that acquire() was given is done, which must be there still.
+        FailedPrecondition once it is published. When the reader has ended it returns as well:
+        publish() says so."""
+        self._end._wait(self, timeout)
 
 
 class _End:
@@ -50,12 +58,16 @@ class _End:
         """The next buffer, for later work on `stream`, a CUstream as an int. ValueError for 2,
         each thread's own.
 
-        The writer's is free by then, the reader's is full. OutOfRange when the writer has
+        The writer's is free by then, the reader's is full, in the order of the stream: a host that
+        writes to it or looks at it calls the buffer's wait() first. OutOfRange when the writer has
         finished, DeadlineExceeded, Unavailable when the other end has gone, Aborted when it called
         abort(), or closed while an array of a buffer lives. FailedPrecondition when the next
         buffer is acquired and not published, or released, yet: do that first.
         """
-        return RingBuffer(self._ring, self._ring.acquire(stream, timeout))
+        return RingBuffer(self, self._ring.acquire(stream, timeout), stream)
+
+    def _wait(self, buffer: RingBuffer, timeout: "float | None") -> None:
+        self._ring.wait(buffer._item(), timeout)
 
     def finish(self, *, timeout: "float | None" = 10.0) -> None:
         """Returns when the GPU has passed all; a writer says that no more come."""
@@ -75,6 +87,10 @@ class _End:
         abort() then, at once when a buffer is acquired; a writer hangs up when the last one has
         gone, so that what it published can be used: finish() says that no more come."""
         self._ring.close()
+        self._let_marks_go(10.0)
+
+    def _let_marks_go(self, timeout: float) -> None:
+        pass  # A writer's has some.
 
     closed = property(lambda self: self._ring.closed)
 
@@ -88,10 +104,42 @@ class _End:
 class RingWriter(_End):
     """The producer's end, of RingHome.open()."""
 
+    def __init__(self, ring, device):
+        super().__init__(ring)
+        self._device = device
+        self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
+        self._making = threading.Lock()
+
+    def _wait(self, buffer: RingBuffer, timeout: "float | None") -> None:
+        if buffer._given_on:
+            raise errors.FailedPrecondition(
+                f"wait() for item {buffer.number}, which was published: it is the reader's",
+                "Call it after acquire(), before the host writes.")
+        check_open(self)
+        with self._making:
+            if self._marks is None:
+                self._marks = Marks(self._device)
+            marks = self._marks
+        marks.wait(buffer._stream, timeout, f"the buffer of item {buffer.number}")
+
+    def _let_marks_go(self, timeout: float) -> None:
+        marks, self._marks = self._marks, None
+        if marks is None:
+            return
+        if marks.passed(timeout):
+            marks.close()
+        else:
+            keep(marks)  # The GPU will write there.
+
+    def __del__(self) -> None:
+        if getattr(self, "_marks", None) is not None and not sys.is_finalizing():
+            self._let_marks_go(0)
+
     def publish(self, buffer: RingBuffer, stream: int = 0, *,
                 timeout: "float | None" = 10.0) -> None:
         """Hands over what is on `stream` now. FailedPrecondition when it was already."""
         self._ring.hand_over(buffer._item(), stream, timeout)
+        buffer._given_on = True
 
 
 class RingReader(_End):
@@ -140,13 +188,14 @@ class RingHome:
     see each other's buffers. Unimplemented without stream memory operations."""
 
     def __init__(self, device: "int | str | Device" = 0, *, host_node: "int | None" = None):
-        self._home = _core._RingHome(device, host_node)
+        self._home, self._device = _core._RingHome(device, host_node), device
 
     def open(self, connection: "socket.socket | int", *, buffers: int = 8, nbytes: int,
              timeout: "float | None" = 10.0) -> RingWriter:
         """A ring of so many buffers of `nbytes` to whoever calls open_ring() on the other end
         of `connection`, a Unix socket of SOCK_SEQPACKET, which is the ring's from now on."""
-        return RingWriter(self._home.open(_channel(connection), buffers, nbytes, timeout))
+        ring = self._home.open(_channel(connection), buffers, nbytes, timeout)
+        return RingWriter(ring, self._device)
 
     def close(self) -> None:
         """Its rings keep their buffers."""

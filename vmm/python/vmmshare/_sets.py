@@ -12,6 +12,7 @@ from ._names import checked_name
 from ._paths import Path
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
+from ._sync import Marks, check_open
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 if typing.TYPE_CHECKING:
@@ -22,12 +23,6 @@ def _torch_of(tensors: typing.Any) -> "dict[str, torch.Tensor]":
     import torch
     return tensors.tensors(torch.Tensor, torch.from_dlpack,
                            lambda tensor, dtype: tensor.view(getattr(torch, dtype)))
-
-
-def _check_open(handle: typing.Any) -> None:
-    if handle.closed:
-        raise FailedPrecondition("the object was closed",
-                                 "Use it before close(), or before its `with` block ends.")
 
 
 class TensorSet(typing.Mapping[str, Array]):
@@ -84,7 +79,7 @@ class TensorSet(typing.Mapping[str, Array]):
         self.close()
 
     def _all(self) -> "dict[str, Array]":
-        _check_open(self._set)
+        check_open(self._set)
         if self._arrays is None:
             self._arrays = self._set.arrays()
         return self._arrays
@@ -157,6 +152,8 @@ class Draft(typing.Mapping[str, Array]):
         self.places = list(own.values())  # Of these, in the layout.
         self._writer = _core._WeightsWriter(memory, layout)
         self._arrays: "dict[str, Array]" = {}
+        # A publisher's, from acquire() to publish(): how it knows, and the stream.
+        self._acquired: "tuple[Marks, int] | None" = None
         try:
             self._arrays = self._writer.arrays()
             self._device: "tuple[int, int]" = next(iter(self._arrays.values())).__dlpack_device__()
@@ -174,6 +171,19 @@ class Draft(typing.Mapping[str, Array]):
         load_state_dict(tensors, assign=True), or where they are copied to."""
         return _torch_of(self._writer)
 
+    def wait(self, *, timeout: "float | None" = 10.0) -> None:
+        """Of acquire() of a publisher: returns when no follower uses what is there, for a host that
+        writes to it, that is when what is on the stream that acquire() was given is done. That
+        stream must be there. FailedPrecondition of another one, whose memory is free from the
+        beginning, and once it is published."""
+        check_open(self._writer)
+        if self._acquired is None:
+            raise FailedPrecondition("wait() for a draft that is not acquired",
+                                     "Call it of what acquire() of a publisher returned, before "
+                                     "publish().")
+        marks, stream = self._acquired
+        marks.wait(stream, timeout, "the slot")
+
     def put(self, name: str, *, checksum: bool = True, address: Path = "",
             timeout: "float | None" = 10.0) -> int:
         """Puts it under a name as put() does, and copies nothing. All that writes to the arrays
@@ -181,7 +191,7 @@ class Draft(typing.Mapping[str, Array]):
         read: that is not prevented, and verify() finds it. What the keeper refused may be written
         to and put again. FailedPrecondition while another call puts it, also one that Ctrl-C
         ended, and once it was put or the keeper's answer did not come."""
-        _check_open(self._writer)
+        check_open(self._writer)
         checked_name(name)
         synchronize_torch(None if self.on_host else self._device[1])
         return put_written(self._writer, name, checksum, address, timeout)
@@ -199,7 +209,7 @@ class Draft(typing.Mapping[str, Array]):
         self.close()
 
     def _all(self) -> "dict[str, Array]":
-        _check_open(self._writer)
+        check_open(self._writer)
         return self._arrays
 
     def __getitem__(self, name: str) -> Array:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
 import typing
 
 from ._core import FencePool
-from .errors import DeadlineExceeded, InvalidArgument, Unavailable, VmmshareError
+from .errors import (DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable,
+                     VmmshareError)
 
 if typing.TYPE_CHECKING:
     from ._core import Fence
@@ -53,6 +55,12 @@ def _hello(own: socket.socket, timeout: "float | None", here: str, there: str
         raise Unavailable(f"{here}: the other end hung up: {why}", "Connect anew.") from why
 
 
+def check_open(handle: typing.Any) -> None:
+    if handle.closed:
+        raise FailedPrecondition("the object was closed",
+                                 "Use it before close(), or before its `with` block ends.")
+
+
 def deadline_of(timeout: "float | None") -> "float | None":
     return None if timeout is None else time.monotonic() + timeout
 
@@ -67,17 +75,22 @@ class Marks:
         self._fences = FencePool(device)
         self._last: "dict[int, tuple[Fence, int]]" = {}
         self._sure = True
+        self._turn = threading.Lock()  # Of wait(), which several threads may call.
+
+    def _mark(self, stream: int) -> "tuple[Fence, int]":
+        fence, number = self._last.get(stream) or (self._fences.new(), 0)
+        fence.signal(stream, number + 1)
+        self._last[stream] = fence, number + 1
+        if len(self._last) > 64:  # Streams come and go.
+            self._last = {on: (mark, last) for on, (mark, last) in self._last.items()
+                          if mark.value < last or on == stream}
+        return fence, number + 1
 
     def put(self, stream: int) -> None:
         """Behind what is on `stream` now. What the driver refuses is never known to be passed, but
         that nothing is on what is no stream."""
         try:
-            fence, number = self._last.get(stream) or (self._fences.new(), 0)
-            fence.signal(stream, number + 1)
-            self._last[stream] = fence, number + 1
-            if len(self._last) > 64:  # Streams come and go.
-                self._last = {on: (mark, last) for on, (mark, last) in self._last.items()
-                              if mark.value < last}
+            self._mark(stream)
         except InvalidArgument:
             pass
         except VmmshareError:
@@ -90,6 +103,19 @@ class Marks:
             yield
         finally:
             self.put(stream)
+
+    def wait(self, stream: int, timeout: "float | None", what: str) -> None:
+        """Returns when what is on `stream` now is done. DeadlineExceeded names `what`."""
+        with self._turn:
+            fence, number = self._mark(stream)
+        try:
+            fence.wait(number, timeout=timeout)
+        except DeadlineExceeded as why:
+            raise DeadlineExceeded(
+                f"wait(): {what} was not free within {timeout} s on the stream {stream:#x} that "
+                "acquire() was given",
+                "Call again when whoever reads it has given it back, and what is on that stream is "
+                "done; or wait longer.") from why
 
     def order(self, before: int, after: int) -> None:
         """What is put on `after` from now on comes behind the last mark on `before`, which may be
