@@ -10,6 +10,7 @@ import types
 import pytest
 
 import vmmshare as vs
+from conftest import PeerRaised
 
 COUNT = 1 << 12
 
@@ -43,19 +44,21 @@ def test_it_comes_back_at_the_same_addresses_in_both_processes(own, peer):
     filled(array, 1)
     there = connected(peer, own)
     peer("numpy.from_dlpack(a)[:] = 2")
-    released = threading.Thread(target=own.release, kwargs={"timeout": 30})
-    released.start()
-    peer("t = vs.on_recall(m, lambda addresses: m.release())")
-    released.join()
-    peer("t.join()")
-    assert own.released and peer("m.released")
-    own.restore()
-    peer("m.restore()")
-    assert (own.ptr, peer("m.ptr")) == (address, there)
-    assert holds(array, 2)
-    assert peer("bool((numpy.from_dlpack(a) == 2).all())")
+    peer("import threading; asleep = threading.Event()")
+    peer("t = vs.on_recall(m, lambda addresses: (m.release(), asleep.set()))")
+    for _ in range(3):  # One watch sees all of them.
+        own.release(timeout=60)
+        assert peer("asleep.wait(60)")
+        assert own.released and peer("m.released")
+        peer("asleep.clear()")
+        own.restore()
+        peer("m.restore(timeout=60)")
+        assert (own.ptr, peer("m.ptr")) == (address, there)
+        assert holds(array, 2)
+        assert peer("bool((numpy.from_dlpack(a) == 2).all())")
     peer("a.close()")
     peer("m.close()")
+    assert peer("t.join(60) or t.is_alive()") is False
     array.close()
 
 
@@ -213,7 +216,11 @@ def test_ctrl_c_ends_a_restore_by_a_function_that_waits_its_turn(own, timeout):
 
 
 def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):
-    looks = []
+    looks, asleep = [], threading.Event()
+
+    def let_go(addresses):
+        theirs.release()
+        asleep.set()
 
     def sleep(seconds):
         looks.append(seconds)
@@ -228,17 +235,21 @@ def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):
     monkeypatch.setattr(vs, "_time", types.SimpleNamespace(sleep=sleep))
     with vs.connect_restorable(own.text) as theirs:
         theirs.release()
-        watcher = vs.on_recall(theirs, lambda addresses: theirs.release())  # Or before it.
+        watcher = vs.on_recall(theirs, let_go)  # Or before it.
         let_it_look(watcher)
         theirs.restore()
         let_it_look(watcher)
         theirs.release()
         let_it_look(watcher)
         theirs.restore()
-        own.release(timeout=60)
-        watcher.join()
-        assert own.released and theirs.released
-    own.restore()
+        for _ in range(2):
+            own.release(timeout=60)
+            assert asleep.wait(60) and own.released and theirs.released
+            asleep.clear()
+            let_it_look(watcher)
+            own.restore()
+            theirs.restore(timeout=60)
+    watcher.join()  # For it was closed.
     with pytest.raises(vs.errors.FailedPrecondition):
         vs.on_recall(own, print)  # It is of no other process,
     own.release()
@@ -252,6 +263,23 @@ def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):
         watcher = vs.on_recall(theirs, print)
         let_it_look(watcher)
     watcher.join()  # For it was closed.
+
+
+def test_who_does_not_let_go_is_asked_once_and_a_watch_ends_with_the_owner(own, peer):
+    peer("own = vs.restorable(nbytes=4096, host_node=0)")
+    theirs, asked = vs.connect_restorable(peer("own.text")), []
+    watcher = vs.on_recall(theirs, asked.append)
+    with pytest.raises(PeerRaised, match="DeadlineExceeded"):
+        peer("own.release(timeout=1)")
+    start = time.monotonic()
+    while not asked:  # It stays asked for.
+        assert time.monotonic() - start < 60
+        time.sleep(0.01)
+    assert asked == [[theirs.ptr]] and watcher.is_alive()
+    peer.kill()
+    watcher.join(60)
+    assert asked == [[theirs.ptr]] and not watcher.is_alive()
+    theirs.close()
 
 
 def test_out_of_turn(own):

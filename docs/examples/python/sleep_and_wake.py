@@ -9,6 +9,7 @@ it is asked.
 
 import subprocess
 import sys
+import threading
 
 import vmmshare as vs
 
@@ -55,7 +56,14 @@ def use(text, flags):
     weights = vs.connect_restorable(text)
     array, at = weights.array(COUNT, "int32"), weights.ptr
     print("sum", total(array, flags), flush=True)
-    vs.on_recall(weights, lambda addresses: weights.release()).join()
+    asleep = threading.Event()
+
+    def let_go(addresses):
+        weights.release()
+        asleep.set()
+
+    vs.on_recall(weights, let_go)  # Also of each later sleep, until `weights` is closed.
+    asleep.wait()
     weights.restore(timeout=30)  # Waits until the owner is awake.
     print("awake:", "same address," if weights.ptr == at else "elsewhere,", "sum",
           total(array, flags))

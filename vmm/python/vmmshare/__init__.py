@@ -207,9 +207,15 @@ def _is_recalled(memory):
 
 
 def _recall_of_allocation(memory):
-    while not _is_recalled(memory):
-        _time.sleep(_LOOK_AGAIN)
-    yield [memory.ptr]
+    while True:
+        while not _is_recalled(memory):
+            _time.sleep(_LOOK_AGAIN)
+        yield [memory.ptr]
+        if not isinstance(memory, Restorable):
+            return  # It does not come back.
+        # At once if the callback let go of it: it may be restored and asked for again soon.
+        while _is_recalled(memory):
+            _time.sleep(_LOOK_AGAIN)
 
 
 _LOOK_AGAIN = 0.2  # Seconds.
@@ -221,9 +227,10 @@ def on_recall(remote: "RemotePool | Allocation | Array | Restorable",
 
     On a thread of its own, which is returned, one call after the other; `addresses` are the
     Array.ptr of all of a RemotePool that are open here and asked for, or the ptr of an
-    Allocation, of open_array()'s Array or of a Restorable, which is asked for once. Let go of
-    them as soon as possible. The thread ends when `remote`, which it keeps, is closed or its
-    owner ends, or the callback raises; while a Restorable is released it sees no owner's end.
+    Allocation or of open_array()'s Array, which is asked for once, or of a Restorable, which is
+    asked for again each time that it was restored. Let go of them as soon as possible, of a
+    Restorable best in the callback. The thread ends when `remote`, which it keeps, is closed or
+    its owner ends, or the callback raises; while a Restorable is released it sees no owner's end.
 
     FailedPrecondition for an Allocation, Array or Restorable that is of no other process,
     Unavailable for one whose owner has ended.
