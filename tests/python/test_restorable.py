@@ -166,11 +166,12 @@ def test_a_call_within_fill_is_refused(own):
     assert holds(array, 7)
 
 
-def test_a_restore_that_waits_for_the_owner_holds_up_no_other_call(own):
+@pytest.mark.parametrize("timeout", [60, None, 1e300])
+def test_a_restore_that_waits_for_the_owner_holds_up_no_other_call(own, timeout):
     with vs.connect_restorable(own.text) as theirs:
         theirs.release()
         own.release()
-        restorer = threading.Thread(target=theirs.restore, kwargs={"timeout": 60})
+        restorer = threading.Thread(target=theirs.restore, kwargs={"timeout": timeout})
         restorer.start()
         start, told = time.monotonic(), ""
         while "being released or restored" not in told:  # Has it begun?
@@ -294,7 +295,7 @@ def test_out_of_turn(own):
             theirs.recalled_in
         own.release()
         with pytest.raises(vs.errors.ResourceExhausted, match="released"):
-            theirs.restore(timeout=None)  # Asks once.
+            theirs.restore(timeout=0.5)
         own.restore()
         theirs.restore()
     assert own.nbytes == 4 * COUNT

@@ -83,14 +83,17 @@ void Wait(Call call) {
   });
 }
 
+bool IsOwn(const vmmshare_restorable* memory) {
+  return vmmshare_restorable_text(memory)[0] != '\0';
+}
+
 void Release(const Restorable& self, bool keep, nb::handle timeout) {
   CheckIsNotFilled(self);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
   Wait([memory = self.handle.shared(), keep,
         timeout_ns](vmmshare_error** error) {
-    const bool is_own = vmmshare_restorable_text(memory.get())[0] != '\0';
     const std::uint32_t flags =
-        is_own && !keep ? std::uint32_t{VMMSHARE_KEEP_NOTHING} : 0;
+        IsOwn(memory.get()) && !keep ? std::uint32_t{VMMSHARE_KEEP_NOTHING} : 0;
     return vmmshare_restorable_release(memory.get(), flags, timeout_ns, error);
   });
 }
@@ -132,7 +135,11 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
   std::optional<std::string> file;
   if (!path.is_none()) file = PathOf(path, "path");
   const auto memory = self.handle.shared();
-  const std::int64_t timeout_ns = NanosecondsOf(timeout);
+  std::int64_t timeout_ns = NanosecondsOf(timeout);
+  // The C interface asks once then; here None waits for ever, as everywhere.
+  if (timeout_ns == VMMSHARE_FOREVER && !IsOwn(memory.get())) {
+    timeout_ns = VMMSHARE_FOREVER - 1;  // Some 292 years.
+  }
   vmmshare_restore_options options{};
   options.struct_size = sizeof(options);
   if (file.has_value()) options.path = file->c_str();
@@ -250,9 +257,10 @@ void DefineRestorable(nb::module_& module) {
            "fill(ptr, nbytes) writes there: a release or\nrestore meanwhile is "
            "FailedPrecondition. Another\nprocess's: waits until "
            "its owner has restored it, ResourceExhausted if that has not\n"
-           "after `timeout` seconds (None: asks once). DeadlineExceeded when "
-           "another release or\nrestore of it goes on until then (None: waits "
-           "for that). After an exception it\nis released as before.")
+           "after `timeout` seconds, None for ever. DeadlineExceeded when "
+           "another release or\nrestore of it goes on until then, or the owner "
+           "does not answer. After an exception\nit is released as before; "
+           "after Ctrl-C it goes on until then.")
       .def("array", &ArrayOf, nb::arg("shape"), nb::arg("dtype").none(),
            nb::arg("offset") = 0,
            "A typed view from `offset` bytes on, good whenever the memory is "
