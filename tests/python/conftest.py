@@ -9,10 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import uuid
 
 import pytest
 
 import vmmshare as vs
+
+# Before any process is started: also those of tests that take no driver are on this run's machine.
+os.environ.setdefault("VMMSHARE_HOST_INSTANCE", "py-" + uuid.uuid4().hex[:12])
 
 pytest_plugins = ["vmmshare.testing"]
 

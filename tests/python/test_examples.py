@@ -55,6 +55,16 @@ def test_the_second_works_on_what_the_first_made(machine, maker, tmp_path):
     assert first.returncode == 0
 
 
+def test_processes_that_name_no_machine_are_on_one(machine):
+    """As the two in two terminals: use_host_driver() gives none a machine of its own."""
+    code = ("import os, vmmshare.testing; before = dict(os.environ); "
+            "vmmshare.testing.use_host_driver(); print(before == dict(os.environ))")
+    env = {name: value for name, value in machine.items() if name != "VMMSHARE_HOST_INSTANCE"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True,
+                          timeout=60)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_the_first_has_gone(machine, maker, tmp_path):
     first = maker()
     first.send_signal(signal.SIGKILL)

@@ -4,8 +4,7 @@
 
 Shows vs.SymmetricMemory and vmmshare.job.mpi(): each rank writes its number into its own part,
 and reads the right neighbour's. Needs GPUs (several ranks may share one), mpi4py with an MPI
-library, and cupy. With --host it needs neither GPU nor cupy, and looks at no part; all ranks
-need one VMMSHARE_HOST_INSTANCE=NAME in their environment then.
+library, and cupy. With --host it needs neither GPU nor cupy, and looks at no part.
 """
 
 import sys

@@ -27,11 +27,11 @@ def host_driver() -> str:
 
 
 def use_host_driver() -> Driver:
-    """Makes the host-memory driver this process's, and its children's machine the same.
+    """Makes the host-memory driver this process's.
 
-    Once a process: the driver that a process uses first stays loaded.
+    Once a process: the driver that a process uses first stays loaded. Its machine is that of all
+    processes of the user with the same VMMSHARE_HOST_INSTANCE in the environment, or with none.
     """
-    os.environ.setdefault(INSTANCE, "py-" + uuid.uuid4().hex[:12])
     driver = Driver(host_driver())
     set_driver(driver)
     return driver
@@ -45,5 +45,7 @@ else:
 
     @pytest.fixture(scope="session")
     def vmmshare_host_driver() -> Driver:
-        """The host-memory driver, as the driver of this process."""
+        """The host-memory driver, as the driver of this process, on a machine of its own and its
+        children's, unless the environment names one."""
+        os.environ.setdefault(INSTANCE, "py-" + uuid.uuid4().hex[:12])
         return use_host_driver()
