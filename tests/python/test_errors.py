@@ -73,6 +73,9 @@ def test_closing_twice_and_using_after(driver, make):
     (lambda own, theirs: vs.on_recall(own, print), "not a Pool and a builtin_function"),
     (lambda own, theirs: vs.on_recall(theirs, 3), "not a RemotePool and a int"),
     (lambda own, theirs: vs.RingHome(host_node=0).open("x", nbytes=64), "socket.socket.* not a str"),
+    (lambda own, theirs: vs.RingHome(host_node=0).open(False, nbytes=64), "descriptor .* not a bool"),
+    (lambda own, theirs: vs.open_ring(False), "descriptor .* not a bool"),
+    (lambda own, theirs: vs.weights.follow(False), "descriptor .* not a bool"),
 ])
 def test_an_argument_of_another_type_is_named(pool, remote, use, says):
     with pytest.raises(TypeError, match=says):

@@ -13,7 +13,8 @@ from ._sync import Marks, check_open, deadline_of, keep, left_of
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:
-    if not isinstance(connection, (socket.socket, int)):
+    # A bool is an int, and 1 the standard output.
+    if isinstance(connection, bool) or not isinstance(connection, (socket.socket, int)):
         raise TypeError("a ring takes a connected socket.socket, or a descriptor as an int, not "
                         f"a {type(connection).__name__}")
     return _core._Channel(connection if isinstance(connection, int) else connection.detach())

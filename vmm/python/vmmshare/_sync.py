@@ -32,7 +32,8 @@ def left_of(deadline: "float | None") -> "float | None":
 
 
 def socket_of(connection: "socket.socket | int") -> socket.socket:
-    if not isinstance(connection, (socket.socket, int)):
+    # A bool is an int, and 1 the standard output.
+    if isinstance(connection, bool) or not isinstance(connection, (socket.socket, int)):
         raise TypeError("expected a connected socket.socket, or a descriptor as an int, not a "
                         f"{type(connection).__name__}")
     return connection if isinstance(connection, socket.socket) else socket.socket(fileno=connection)
