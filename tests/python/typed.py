@@ -1,6 +1,7 @@
 """What a type checker must understand of the package: checked, never run."""
 
 import pathlib
+import socket
 
 import numpy as np
 
@@ -27,7 +28,31 @@ def theirs(text: str, ticket: bytes) -> float | None:
         names: list[tuple[str, vs.Array]] = remote.open_all(ticket)
         print(array.shape, names, remote.recalled()[0] + 1)
         return None
-    return remote.recalled_in
+    memory: vs.Allocation = remote
+    return memory.recalled_in
+
+
+def first_lines(text: str, ticket: bytes) -> vs.Array:
+    """What README and docs/python.md show first."""
+    print(vs.connect(text, timeout=10).array((1024, 1024), "float16"))
+    found = vs.connect(text, timeout=10).open(ticket)
+    array = vs.Pool(device=0).empty((1024, 1024), "float16")
+    print(np.from_dlpack(array).sum(), np.from_dlpack(found))
+    return array
+
+
+def in_a_ring(connection: socket.socket) -> int:
+    with vs.RingHome(host_node=0).open(connection, nbytes=64) as writer:
+        buffer = writer.acquire()
+        buffer.wait(timeout=None)
+        writer.publish(buffer)
+        print(writer.closed)
+    numbers = []
+    with vs.open_ring(connection) as reader:
+        for one in reader:
+            numbers.append(one.number + 1)
+            text: bytes = one  # type: ignore[assignment]
+    return sum(numbers)
 
 
 def sets(name: str) -> int:

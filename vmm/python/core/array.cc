@@ -331,6 +331,10 @@ void DefineArray(nb::module_& module) {
       .def("__dlpack__", &MakeCapsule, nb::kw_only(),
            nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
            nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+           nb::sig("def __dlpack__(self, *, stream: object | None = None, "
+                   "max_version: object | None = None, "
+                   "dl_device: object | None = None, "
+                   "copy: object | None = None) -> typing.Any"),
            "DLPack's capsule. `stream` is the consumer's: it waits for the "
            "fence that the\narray was opened with, and the memory goes back "
            "after what is on it. For memory of the host\nthis thread waits: "

@@ -133,8 +133,9 @@ def _own_server() -> Server:
 
 
 def connect(text: str, *, timeout: "float | None" = 10.0, writable: bool = False,
-            device: "Device | int | str | None" = None) -> "RemotePool | Allocation":
-    """What another process serves: a RemotePool or an Allocation.
+            device: "Device | int | str | None" = None) -> _typing.Any:
+    """What another process serves: a RemotePool of a pool's text, an Allocation of memory's. For
+    type checkers it is Any: only the caller knows of which the text is.
 
     text: str() of its Share. timeout: seconds, None for ever. writable: otherwise the
     memory is mapped read-only, and a stray write of a kernel ends this process's context.

@@ -31,10 +31,10 @@ class RingBuffer:
         self._given_on = False
         self.ptr, self.nbytes, self.tag, self.number = item
 
-    def _item(self):
+    def _item(self) -> "tuple[int, int, int, int]":
         return self.ptr, self.nbytes, self.tag, self.number
 
-    def array(self, shape, dtype, offset: int = 0) -> Array:
+    def array(self, shape: typing.Any, dtype: typing.Any, offset: int = 0) -> Array:
         """A typed view. Its contents are another item's once the buffer is given on."""
         return self._end._ring.array(self._whole, shape, dtype, offset)
 
@@ -52,7 +52,7 @@ class RingBuffer:
 class _End:
     """Several threads may use it: their calls take turns, also while one waits."""
 
-    def __init__(self, ring):
+    def __init__(self, ring: _core._Ring):
         self._ring = ring
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> RingBuffer:
@@ -93,19 +93,24 @@ class _End:
     def _let_marks_go(self, timeout: float) -> None:
         pass  # A writer's has some.
 
-    closed = property(lambda self: self._ring.closed)
+    @property
+    def closed(self) -> bool:
+        return bool(self._ring.closed)
 
-    def __enter__(self):
+    def __enter__(self: "_AnEnd") -> "_AnEnd":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_AnEnd = typing.TypeVar("_AnEnd", bound=_End)
 
 
 class RingWriter(_End):
     """The producer's end, of RingHome.open()."""
 
-    def __init__(self, ring, device):
+    def __init__(self, ring: _core._Ring, device: "int | str | Device"):
         super().__init__(ring)
         self._device = device
         self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
@@ -180,7 +185,7 @@ class RingReader(_End):
             finally:
                 self.release(buffer, stream)
 
-    def __iter__(self):
+    def __iter__(self) -> "typing.Iterator[RingBuffer]":
         return self.items()
 
 
