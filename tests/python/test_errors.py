@@ -59,6 +59,50 @@ def test_closing_twice_and_using_after(driver, make):
         uses[type(made)]()
 
 
+MODULES = [vs, vs.broker, vs.job, vs.keeper, vs.weights, vs.torch, vs.jax, vs.cupy]
+CLOSED = sorted({what for module in MODULES for name, what in vars(module).items()
+                 if isinstance(what, type) and not name.startswith("_")
+                 and what.__module__.startswith("vmmshare") and hasattr(what, "close")},
+                key=lambda what: what.__qualname__)
+
+
+@pytest.mark.parametrize("kind", CLOSED, ids=lambda kind: kind.__qualname__)
+def test_what_can_be_closed_says_whether_it_was_and_is_for_with(kind):
+    for member in ("closed", "__enter__", "__exit__"):
+        assert hasattr(kind, member), member
+    assert not callable(kind.closed)  # A property.
+
+
+def test_these_are_all_that_can_be_closed():
+    assert {"Array", "Draft", "DmaBuf", "Fetched", "Follower", "Handles", "Published", "Publisher",
+            "Region", "RingHome", "RingReader", "RingWriter", "Served", "TensorSet",
+            } <= {kind.__qualname__ for kind in CLOSED}
+
+
+def opened_weights(keeper):
+    with vs.weights.draft({"a": (4, "int8")}, host_node=0) as draft:
+        draft.put("a", address=keeper.address)
+    return vs.weights.open("a", address=keeper.address)
+
+
+@pytest.mark.parametrize("make", [
+    lambda keeper, array, memory: vs.RingHome(host_node=0),
+    lambda keeper, array, memory: opened_weights(keeper),
+    lambda keeper, array, memory: vs.weights.draft({"a": (4, "int8")}, host_node=0),
+    lambda keeper, array, memory: vs.weights.publisher({"a": (4, "int8")}, host_node=0),
+    lambda keeper, array, memory: vs.serve_array(array, copy=True),
+    lambda keeper, array, memory: vs.broker.publish("a", memory, directory=keeper.folder),
+], ids=["RingHome", "TensorSet", "Draft", "Publisher", "Served", "Published"])
+def test_an_object_of_several_is_closed_when_its_block_ends(cuda, keeper, make):
+    with vs.Pool(0) as pool, pool.empty(4, "int8") as array:
+        with vs.Allocation(nbytes=4096, host_node=0) as memory:
+            with make(keeper, array, memory) as made:
+                assert made.closed is False
+            assert made.closed is True
+            made.close()
+            assert made.closed is True
+
+
 @pytest.mark.parametrize("use, says", [
     (lambda own, theirs: vs.share_all({"x": [1]}), "array 'x': expected a vmmshare.Array, or an array of another library, not a list"),
     (lambda own, theirs: vs.share_all({7: own.empty(1, "int8")}), "the name 7: expected a str"),

@@ -152,6 +152,10 @@ class Follower:
                 self._marks.give_up()
             self._close(10.0)
 
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
     def __enter__(self) -> "Follower":
         return self
 

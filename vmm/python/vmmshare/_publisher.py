@@ -298,6 +298,10 @@ class Publisher:
                 self._marks.give_up()
             self._close(10.0)
 
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
     def __enter__(self) -> "Publisher":
         return self
 

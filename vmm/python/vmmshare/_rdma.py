@@ -42,6 +42,10 @@ class DmaBuf:
         if self._descriptor is not None:
             os.close(self.detach())
 
+    @property
+    def closed(self) -> bool:
+        return self._descriptor is None
+
     def __enter__(self) -> DmaBuf:
         return self
 

@@ -207,6 +207,16 @@ class RingHome:
         """Its rings keep their buffers."""
         self._home.close()
 
+    @property
+    def closed(self) -> bool:
+        return bool(self._home.closed)
+
+    def __enter__(self) -> "RingHome":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def open_ring(connection: "socket.socket | int", *, device: "int | str | Device" = 0,
               writable: bool = False, timeout: "float | None" = 10.0) -> RingReader:

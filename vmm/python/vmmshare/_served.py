@@ -113,6 +113,10 @@ class Served:
         self._array = None
         _let_go_of_what_came_back()
 
+    @property
+    def closed(self) -> bool:
+        return self._share.closed
+
     def __enter__(self) -> "Served":
         return self
 

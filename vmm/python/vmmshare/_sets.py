@@ -72,6 +72,10 @@ class TensorSet(typing.Mapping[str, Array]):
         self._arrays = None
         self._set.close()
 
+    @property
+    def closed(self) -> bool:
+        return bool(self._set.closed)
+
     def __enter__(self) -> "TensorSet":
         return self
 
@@ -201,6 +205,10 @@ class Draft(typing.Mapping[str, Array]):
         self._arrays = {}
         self._writer.close()
         self.memory.close()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._writer.closed)
 
     def __enter__(self) -> "Draft":
         return self

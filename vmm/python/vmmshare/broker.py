@@ -224,6 +224,10 @@ class Published:
             self._share.close()
             _close_collected()
 
+    @property
+    def closed(self) -> bool:
+        return self._share.closed and self._entry.descriptor < 0
+
     def __enter__(self) -> "Published":
         return self
 
@@ -347,6 +351,10 @@ class Fetched:
         """Gives it back when its arrays are gone."""
         self.memory.close()
 
+    @property
+    def closed(self) -> bool:
+        return self.memory.closed
+
     def __enter__(self) -> "Fetched":
         return self
 
@@ -397,6 +405,10 @@ class Handles:
     def close(self) -> None:
         """Gives the lease back. What was taken stays."""
         self._fetched.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._fetched.closed
 
     def __enter__(self) -> "Handles":
         return self

@@ -197,6 +197,16 @@ class Region:
             self._mem_pool = None
             self._region.close()
 
+    @property
+    def closed(self) -> bool:
+        return self._region.closed
+
+    def __enter__(self) -> "Region":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @contextlib.contextmanager
     def _alone(self):
         if not self._turn.acquire(blocking=False):
