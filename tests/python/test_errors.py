@@ -59,6 +59,11 @@ def test_closing_twice_and_using_after(driver, make):
         uses[type(made)]()
 
 
+def put(**more):
+    """What is wrong is said before the keeper is asked: there is none at this address."""
+    vs.weights.put("a", {"a": (1, "int8")}, address="/nowhere/keeper", **more)
+
+
 MODULES = [vs, vs.broker, vs.job, vs.keeper, vs.weights, vs.torch, vs.jax, vs.cupy]
 CLOSED = sorted({what for module in MODULES for name, what in vars(module).items()
                  if isinstance(what, type) and not name.startswith("_")
@@ -117,6 +122,18 @@ def test_an_object_of_several_is_closed_when_its_block_ends(cuda, keeper, make):
     (lambda own, theirs: vs.on_recall(own, print), "not a Pool and a builtin_function"),
     (lambda own, theirs: vs.on_recall(theirs, 3), "not a RemotePool and a int"),
     (lambda own, theirs: vs.RingHome(host_node=0).open("x", nbytes=64), "socket.socket.* not a str"),
+    (lambda own, theirs: vs.Pool(host_node="0"), "host_node: expected an int, not a str"),
+    (lambda own, theirs: vs.Allocation(nbytes=1, host_node="0"), "host_node: expected an int, not"),
+    (lambda own, theirs: vs.RingHome(host_node="0"), "host_node: expected an int, not a str"),
+    (lambda own, theirs: vs.serve(None), r"serve\(\) takes a Pool, .*not a NoneType"),
+    (lambda own, theirs: vs.connect_restorable(None), r"connect_restorable\(\) takes .*not a NoneT"),
+    (lambda own, theirs: put(metadata={"a": 1}), "metadata 'a': expected a str .*, not a int"),
+    (lambda own, theirs: put(metadata={2: "a"}), "metadata 2: expected a str .*, not a int"),
+    (lambda own, theirs: put(metadata=5), "metadata: expected a dict of strs.* not a int"),
+    (lambda own, theirs: put(fingerprint=None), "fingerprint: expected a str, not a NoneType"),
+    (lambda own, theirs: put(shard=5), "shard: expected a Shard, or None, not a int"),
+    (lambda own, theirs: vs.weights.load("a", "a", shard=5), "shard: expected a Shard, or None, not"),
+    (lambda own, theirs: vs.weights.draft({"a": (1, "int8")}, fingerprint=3), "fingerprint: expected"),
     (lambda own, theirs: vs.RingHome(host_node=0).open(False, nbytes=64), "descriptor .* not a bool"),
     (lambda own, theirs: vs.open_ring(False), "descriptor .* not a bool"),
     (lambda own, theirs: vs.weights.follow(False), "descriptor .* not a bool"),
@@ -184,6 +201,17 @@ def with_memory(use):
 def test_a_number_that_does_not_fit_is_named(pool, name, use, number):
     with pytest.raises(ValueError, match=rf"{name} is {number}; expected 0 to 2\*\*64 - 1"):
         use(pool, number)
+
+
+@pytest.mark.parametrize("number", [1 << 31, -(1 << 31) - 1, 1 << 70])
+@pytest.mark.parametrize("name, use", [
+    ("device", lambda n: vs.Pool(device=n)), ("host_node", lambda n: vs.Pool(host_node=n)),
+    ("host_node", lambda n: vs.Allocation(nbytes=1, host_node=n)),
+    ("host_node", lambda n: vs.RingHome(host_node=n))],
+    ids=["device", "Pool", "Allocation", "RingHome"])
+def test_an_ordinal_that_does_not_fit_is_named(driver, name, use, number):
+    with pytest.raises(ValueError, match=rf"{name} is {number}; expected -2\*\*31 to 2\*\*31 - 1"):
+        use(number)
 
 
 def test_what_stands_for_a_number_is_one(pool):

@@ -177,6 +177,16 @@ def test_what_is_refused(cuda, ends):
     with pytest.raises(vs.errors.FailedPrecondition, match="item 1, which was published"):
         buffer.wait()
     buffer = writer.acquire()
+    for number in -1, 1 << 64:
+        buffer.tag = number
+        with pytest.raises(ValueError, match=rf"tag is {number}; expected 0 to 2\*\*64 - 1"):
+            writer.publish(buffer)
+    buffer.tag = "a"
+    with pytest.raises(TypeError, match="tag: expected an int, not a str"):
+        writer.publish(buffer)
+    buffer.tag, buffer.nbytes = 0, -1
+    with pytest.raises(ValueError, match="nbytes is -1; expected 0 to"):
+        writer.publish(buffer)
     buffer.nbytes = 5000
     with pytest.raises(vs.errors.InvalidArgument):
         writer.publish(buffer)

@@ -57,7 +57,7 @@ std::shared_ptr<vmmshare_device> DeviceOf(nb::handle device) {
     return nb::cast<Device&>(device).handle.shared();
   }
   if (PyIndex_Check(device.ptr()) != 0) {
-    return OpenDevice(nb::cast<int>(device));
+    return OpenDevice(IntOf("device", device));
   }
   if (!nb::isinstance<nb::str>(device)) {
     RefuseType("device", device, "an ordinal, a UUID as a str, or a Device");
@@ -141,7 +141,7 @@ vmmshare_memory_options MemoryOptions(std::uint64_t nbytes,
   options.size = nbytes;
   if (!host_node.is_none()) {
     options.flags = VMMSHARE_ON_HOST;
-    options.numa_node = nb::cast<int>(host_node);
+    options.numa_node = IntOf("host_node", host_node);
   }
   return options;
 }

@@ -8,6 +8,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
 
@@ -31,7 +32,7 @@ void Create(Pool* self, nb::handle device, nb::handle host_node,
   const bool on_host = !host_node.is_none();
   if (on_host) {
     options.flags |= VMMSHARE_ON_HOST;
-    options.numa_node = nb::cast<int>(host_node);
+    options.numa_node = IntOf("host_node", host_node);
   }
   new (self)
       Pool{Holder<vmmshare_pool>(MakeClosedBy<vmmshare_pool>(

@@ -12,6 +12,7 @@
 
 #include "vmm/python/core/array.h"
 #include "vmm/python/core/handles.h"
+#include "vmm/python/core/text.h"
 #include "vmm/python/core/turns.h"
 #include "vmm/python/core/uint64.h"
 #include "vmm/python/core/wait.h"
@@ -127,7 +128,7 @@ void Create(RingHome* self, nb::handle device, nb::handle host_node) {
   options.struct_size = sizeof(options);
   if (!host_node.is_none()) {
     options.flags = VMMSHARE_ON_HOST;
-    options.numa_node = nb::cast<int>(host_node);
+    options.numa_node = IntOf("host_node", host_node);
   }
   new (self) RingHome{Holder<vmmshare_ring_home>(
       Make(&vmmshare_ring_home_close,

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "vmm/python/core/error.h"
@@ -50,6 +51,25 @@ inline std::int64_t Int64Of(nanobind::handle number) {
     throw nanobind::python_error();
   }
   return value;
+}
+
+// The same of the argument `what`, for an int of C++. The TypeError, and a
+// ValueError for one that does not fit, name it.
+inline int IntOf(const char* what, nanobind::handle number) {
+  if (PyIndex_Check(number.ptr()) == 0) RefuseType(what, number, "an int");
+  const auto exact =
+      nanobind::steal<nanobind::object>(PyNumber_Index(number.ptr()));
+  if (!exact.is_valid()) throw nanobind::python_error();
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(exact.ptr(), &overflow);
+  if (overflow != 0 || value < std::numeric_limits<int>::min() ||
+      value > std::numeric_limits<int>::max()) {
+    throw nanobind::value_error((std::string(what) + " is " +
+                                 Utf8(nanobind::str(exact)) +
+                                 "; expected -2**31 to 2**31 - 1")
+                                    .c_str());
+  }
+  return static_cast<int>(value);
 }
 
 // What `body` returns. What it raises of this module's own says of which tensor

@@ -121,6 +121,9 @@ def serve(what: "Pool | Allocation | FencePool") -> Share:
     Each Share opens what it was made of and nothing else: keep its text from whoever must
     not have the memory. Raises FailedPrecondition for what another process made.
     """
+    if not isinstance(what, (Pool, Allocation, FencePool)):
+        raise TypeError("serve() takes a Pool, an Allocation or a FencePool, not a "
+                        f"{type(what).__name__}")
     return _own_server().share(what)
 
 
@@ -147,23 +150,21 @@ def connect(text: str, *, timeout: "float | None" = 10.0, writable: bool = False
     PermissionDenied when it is another user's, DeadlineExceeded; FailedPrecondition where the
     device cannot reach it, or, with None, does not see it.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"connect() takes the text of a share, str(share), not a "
-                        f"{type(text).__name__}")
-    _check_is_unicode("connect", text)
+    _check_is_text("connect", text)
     opener = _open_pool if text.lstrip().startswith("vmmshare-pool:") else _open_memory
     return opener(text, writable, timeout, device)
 
 
-def _check_is_unicode(call: str, text: str) -> None:
+def _check_is_text(call: str, text: object, whose: str = "a share, str(share)") -> None:
     """A str may have halves of a pair of UTF-16, as JSON from elsewhere does, which no share's text
     has and which cannot be passed on."""
-    if isinstance(text, str):
-        try:
-            text.encode()
-        except UnicodeEncodeError as why:
-            raise errors.InvalidArgument(f"{call}(): {text!a:.80} is no text of a share: {why}",
-                                         "Pass the text as its owner has it.") from why
+    if not isinstance(text, str):
+        raise TypeError(f"{call}() takes the text of {whose}, not a {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as why:
+        raise errors.InvalidArgument(f"{call}(): {text!a:.80} is no text of a share: {why}",
+                                     "Pass the text as its owner has it.") from why
 
 
 def restorable(device: "Device | int | str" = 0, *, nbytes: int,
@@ -182,7 +183,7 @@ def connect_restorable(text: str, *, timeout: "float | None" = 10.0, writable: b
 
     Let go of it by release() once `recalled_in` is a number, and restore() it then.
     """
-    _check_is_unicode("connect_restorable", text)
+    _check_is_text("connect_restorable", text, "a Restorable, its `text`")
     return _open_restorable(text, writable, timeout, device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import socket
 import sys
 import threading
@@ -18,6 +19,15 @@ def _channel(connection: "socket.socket | int") -> _core._Channel:
         raise TypeError("a ring takes a connected socket.socket, or a descriptor as an int, not "
                         f"a {type(connection).__name__}")
     return _core._Channel(connection if isinstance(connection, int) else connection.detach())
+
+
+def _check_number(name: str, number: typing.Any) -> None:
+    try:
+        fits = 0 <= operator.index(number) < 2**64
+    except TypeError:
+        raise TypeError(f"{name}: expected an int, not a {type(number).__name__}") from None
+    if not fits:
+        raise ValueError(f"{name} is {number}; expected 0 to 2**64 - 1")
 
 
 class RingBuffer:
@@ -144,6 +154,8 @@ class RingWriter(_End):
     def publish(self, buffer: RingBuffer, stream: int = 0, *,
                 timeout: "float | None" = 10.0) -> None:
         """Hands over what is on `stream` now. FailedPrecondition when it was already."""
+        _check_number("nbytes", buffer.nbytes)
+        _check_number("tag", buffer.tag)
         self._ring.hand_over(buffer._item(), stream, timeout)
         buffer._given_on = True
 

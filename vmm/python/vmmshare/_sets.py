@@ -104,6 +104,22 @@ class TensorSet(typing.Mapping[str, Array]):
                 f"{len(self)} tensors, {self.nbytes} bytes>")
 
 
+def check_described(fingerprint: object, metadata: object, shard: object = None) -> None:
+    """Before any work is done. TypeError names the argument."""
+    if not isinstance(fingerprint, str):
+        raise TypeError(f"fingerprint: expected a str, not a {type(fingerprint).__name__}")
+    if metadata is not None and not isinstance(metadata, typing.Mapping):
+        raise TypeError("metadata: expected a dict of strs, or None, not a "
+                        f"{type(metadata).__name__}")
+    for pair in (metadata or {}).items():
+        for one in pair:
+            if not isinstance(one, str):
+                raise TypeError(f"metadata {pair[0]!r:.80}: expected a str for key and value, not a "
+                                f"{type(one).__name__}")
+    if shard is not None and not isinstance(shard, Shard):
+        raise TypeError(f"shard: expected a Shard, or None, not a {type(shard).__name__}")
+
+
 def layout_of(fingerprint: str, metadata: "typing.Mapping[str, str] | None",
               shard: "Shard | None" = None, *,
               files: "typing.Iterable[tuple[str, typing.Mapping[str, str]]]" = ()) -> typing.Any:
@@ -242,6 +258,7 @@ def draft(like: "typing.Mapping[str, typing.Any]", *, fingerprint: str = "",
     if not isinstance(like, typing.Mapping) or not like:
         raise TypeError(f"draft() takes tensors by name, as a dict that has some, not "
                         f"{like!r:.80}")
+    check_described(fingerprint, metadata)
     reads = describe(like)
     layout = layout_of(fingerprint, metadata)
     reads.lay_out(layout, [])

@@ -39,7 +39,8 @@ from ._paths import Path
 from ._publisher import Publisher, Update, publisher
 from ._reads import (await_fences, await_torch, dense_copy, forwards, order_made, read_array,
                      read_arrays, torch_type)
-from ._sets import Draft, TensorSet, draft, layout_of, put_written, reach_keeper
+from ._sets import (Draft, TensorSet, check_described, draft, layout_of, put_written,
+                    reach_keeper)
 from ._shards import Cut, Fused, Shard
 from .errors import (DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound,
                      ResourceExhausted, Unavailable, Unimplemented, VmmshareError)
@@ -116,6 +117,7 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
     """
     if not isinstance(tensors, typing.Mapping):
         raise TypeError(f"put() takes tensors by name, as a dict, not a {type(tensors).__name__}")
+    check_described(fingerprint, metadata, shard)
     left = reach_keeper(name, address, timeout)
     kept = dict(tensors)  # What is read is there until it was copied.
     await_fences(kept.values(), timeout)
@@ -197,6 +199,7 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
         raise ValueError(f"{paths!r} has no *.safetensors")
     if threads is not None and not 0 <= threads < 2**32:
         raise ValueError(f"{threads} threads; expected 1 to {2**32 - 1}")
+    check_described(fingerprint, metadata, shard)
     left = reach_keeper(name, address, timeout)
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
