@@ -54,7 +54,8 @@ class TensorSet(typing.Mapping[str, Array]):
         return self._set.metadata()
 
     def tensors(self) -> "list[dict[str, typing.Any]]":
-        """Name, dtype, shape, strides, offset, nbytes, alias_of and checksum of each."""
+        """Name, dtype, shape, strides (in elements), offset and nbytes (in bytes), alias_of and
+        checksum of each."""
         return self._set.table()
 
     def torch(self) -> "dict[str, torch.Tensor]":

@@ -280,7 +280,8 @@ def _shown(weights: TensorSet) -> "dict[str, typing.Any]":
 
 def show(name: str, *, address: Path = "", timeout: "float | None" = 10.0
          ) -> "dict[str, typing.Any]":
-    """Name, generation, fingerprint, nbytes, count, metadata and tensors of a set."""
+    """Name, generation, fingerprint, nbytes, count, metadata and tensors of a set: these as
+    TensorSet.tensors() has them, strides in elements, offset and nbytes in bytes."""
     with open(name, address=address, timeout=timeout) as weights:
         return {**_shown(weights), "metadata": weights.metadata, "tensors": weights.tensors()}
 
