@@ -56,6 +56,9 @@ def test_cuda_core(pool, monkeypatch, stream):
     buffer = resource.allocate(777, stream=stream)
     assert pool.find(buffer.handle) == (buffer.handle, 777) and buffer.mr is resource
     resource.deallocate(buffer.handle, buffer.size, stream=stream)
+    empty = resource.allocate(0, stream=stream)
+    assert (empty.handle, empty.size, empty.mr) == (0, 0, resource)
+    resource.deallocate(empty.handle, empty.size, stream=stream)
     assert pool.statistics()["live_blocks"] == 0
 
 

@@ -73,10 +73,13 @@ def memory_resource(pool: Pool):
         device_id = -1 if pool.device is None else pool.device
 
         def allocate(self, size, *, stream=None):
+            if size == 0:  # What has no elements has no memory.
+                return make(0, 0, mr=self)
             return make(pool._allocate(size, _handle(stream)), size, mr=self)
 
         def deallocate(self, ptr, size, *, stream=None):
-            pool._free(int(ptr), _handle(stream))
+            if size != 0:
+                pool._free(int(ptr), _handle(stream))
 
     return Resource()
 
