@@ -263,6 +263,18 @@ def test_a_host_that_writes_waits_until_the_buffer_is_free(ends, streams, used):
     ends[0].publish(buffer, streams[0], timeout=60)
 
 
+def test_a_writer_that_is_dropped_leaves_no_fence_that_the_gpu_will_write(ends, used):
+    """The pool of its fences would go under the signal."""
+    buffer, _, gate = used
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        buffer.wait(timeout=0)
+    kept = len(vs._sync._kept)
+    ends[0]._free.let_go(0)  # As when its buffers and it are dropped.
+    assert len(vs._sync._kept) == kept + 1
+    gate.signal(1)
+    buffer.wait(timeout=60)
+
+
 def test_ctrl_c_ends_a_wait_for_a_free_buffer(used):
     buffer, _, _ = used
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

@@ -30,14 +30,46 @@ def _check_number(name: str, number: typing.Any) -> None:
         raise ValueError(f"{name} is {number}; expected 0 to 2**64 - 1")
 
 
+class _Free:
+    """How a host knows that a writer's buffers are free. These have it, and not the writer, so
+    that they do not keep that."""
+
+    def __init__(self, device: "int | str | Device"):
+        self._device = device
+        self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
+        self._making = threading.Lock()
+
+    def wait(self, stream: int, number: int, timeout: "float | None") -> None:
+        with self._making:
+            if self._marks is None:
+                self._marks = Marks(self._device)
+            marks = self._marks
+        marks.wait(stream, timeout, f"the buffer of item {number}")
+
+    def let_go(self, timeout: float) -> None:
+        marks, self._marks = self._marks, None
+        if marks is None:
+            return
+        if marks.passed(timeout):
+            marks.close()
+        else:
+            keep(marks)  # The GPU will write there.
+
+    def __del__(self) -> None:
+        if getattr(self, "_marks", None) is not None and not sys.is_finalizing():
+            self.let_go(0)
+
+
 class RingBuffer:
     """A buffer of a ring that is acquired: `ptr`, `nbytes`, `number` (from 1) and `tag`.
 
     A writer may lower `nbytes` and set `tag`, an int, before it publishes.
     """
 
-    def __init__(self, end: "_End", item: "tuple[int, int, int, int]", stream: int):
-        self._end, self._whole, self._stream = end, item, stream
+    def __init__(self, ring: _core._Ring, item: "tuple[int, int, int, int]", stream: int,
+                 free: "_Free | None"):
+        self._ring, self._whole, self._stream = ring, item, stream
+        self._free = free  # A writer's has it.
         self._given_on = False
         self.ptr, self.nbytes, self.tag, self.number = item
 
@@ -46,7 +78,7 @@ class RingBuffer:
 
     def array(self, shape: typing.Any, dtype: typing.Any, offset: int = 0) -> Array:
         """A typed view. Its contents are another item's once the buffer is given on."""
-        return self._end._ring.array(self._whole, shape, dtype, offset)
+        return self._ring.array(self._whole, shape, dtype, offset)
 
     def wait(self, *, timeout: "float | None" = 10.0) -> None:
         """For a host, which works in no stream's order. A reader's: returns when the contents are
@@ -56,11 +88,21 @@ class RingBuffer:
         what is on the stream that acquire() was given is done, which must be there still.
         FailedPrecondition once it is published. When the reader has ended it returns as well:
         publish() says so."""
-        self._end._wait(self, timeout)
+        if self._free is None:
+            self._ring.wait(self._item(), timeout)
+            return
+        if self._given_on:
+            raise errors.FailedPrecondition(
+                f"wait() for item {self.number}, which was published: it is the reader's",
+                "Call it after acquire(), before the host writes.")
+        check_open(self._ring)
+        self._free.wait(self._stream, self.number, timeout)
 
 
 class _End:
     """Several threads may use it: their calls take turns, also while one waits."""
+
+    _free: "_Free | None" = None
 
     def __init__(self, ring: _core._Ring):
         self._ring = ring
@@ -75,10 +117,7 @@ class _End:
         abort(), or closed while an array of a buffer lives. FailedPrecondition when the next
         buffer is acquired and not published, or released, yet: do that first.
         """
-        return RingBuffer(self, self._ring.acquire(stream, timeout), stream)
-
-    def _wait(self, buffer: RingBuffer, timeout: "float | None") -> None:
-        self._ring.wait(buffer._item(), timeout)
+        return RingBuffer(self._ring, self._ring.acquire(stream, timeout), stream, self._free)
 
     def finish(self, *, timeout: "float | None" = 10.0) -> None:
         """Returns when the GPU has passed all; a writer says that no more come."""
@@ -98,10 +137,8 @@ class _End:
         abort() then, at once when a buffer is acquired; a writer hangs up when the last one has
         gone, so that what it published can be used: finish() says that no more come."""
         self._ring.close()
-        self._let_marks_go(10.0)
-
-    def _let_marks_go(self, timeout: float) -> None:
-        pass  # A writer's has some.
+        if self._free is not None:
+            self._free.let_go(10.0)
 
     @property
     def closed(self) -> bool:
@@ -122,34 +159,7 @@ class RingWriter(_End):
 
     def __init__(self, ring: _core._Ring, device: "int | str | Device"):
         super().__init__(ring)
-        self._device = device
-        self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
-        self._making = threading.Lock()
-
-    def _wait(self, buffer: RingBuffer, timeout: "float | None") -> None:
-        if buffer._given_on:
-            raise errors.FailedPrecondition(
-                f"wait() for item {buffer.number}, which was published: it is the reader's",
-                "Call it after acquire(), before the host writes.")
-        check_open(self)
-        with self._making:
-            if self._marks is None:
-                self._marks = Marks(self._device)
-            marks = self._marks
-        marks.wait(buffer._stream, timeout, f"the buffer of item {buffer.number}")
-
-    def _let_marks_go(self, timeout: float) -> None:
-        marks, self._marks = self._marks, None
-        if marks is None:
-            return
-        if marks.passed(timeout):
-            marks.close()
-        else:
-            keep(marks)  # The GPU will write there.
-
-    def __del__(self) -> None:
-        if getattr(self, "_marks", None) is not None and not sys.is_finalizing():
-            self._let_marks_go(0)
+        self._free = _Free(device)
 
     def publish(self, buffer: RingBuffer, stream: int = 0, *,
                 timeout: "float | None" = 10.0) -> None:
