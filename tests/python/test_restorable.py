@@ -266,6 +266,36 @@ def test_a_recall_is_seen_after_a_release_of_ones_own(own, monkeypatch):
     watcher.join()  # For it was closed.
 
 
+def test_a_callback_that_waits_until_the_owner_is_awake_is_called_for_each_sleep(own):
+    warm, calls = threading.Semaphore(0), []
+
+    def sleep_until_it_is_back(addresses):
+        calls.append(addresses)
+        theirs.release()
+        theirs.restore(timeout=60)
+        assert warm.acquire(timeout=60)  # The owner asks again meanwhile.
+
+    with vs.connect_restorable(own.text) as theirs:
+        watcher = vs.on_recall(theirs, sleep_until_it_is_back)
+        own.release(timeout=60)
+        for _ in range(3):
+            own.restore()
+            while theirs.released:
+                time.sleep(0.001)
+            asks = threading.Thread(target=lambda: own.release(timeout=60))
+            asks.start()
+            while theirs.recalled_in is None:
+                time.sleep(0.001)
+            warm.release()
+            asks.join()
+            assert own.released
+        assert calls == [[theirs.ptr]] * 4
+        own.restore()
+        warm.release()
+    watcher.join(60)
+    assert not watcher.is_alive()
+
+
 def test_who_does_not_let_go_is_asked_once_and_a_watch_ends_with_the_owner(own, peer):
     peer("own = vs.restorable(nbytes=4096, host_node=0)")
     theirs, asked = vs.connect_restorable(peer("own.text")), []

@@ -1,10 +1,12 @@
 """Rings of buffers, and symmetric memory."""
 
+import contextlib
 import ctypes
 import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -18,9 +20,8 @@ import vmmshare.testing
 from threads import on_a_thread
 
 
-@pytest.fixture
-def ends(cuda):
-    """Both ends of a ring of three buffers of 4096 bytes on the host."""
+@contextlib.contextmanager
+def both_ends(cuda):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     home = vs.RingHome(host_node=0)
     join = on_a_thread(cuda, lambda: vs.open_ring(theirs))
@@ -32,6 +33,13 @@ def ends(cuda):
         writer.abort()  # Whatever a test has left.
     reader.close()
     writer.close()
+
+
+@pytest.fixture
+def ends(cuda):
+    """Both ends of a ring of three buffers of 4096 bytes on the host."""
+    with both_ends(cuda) as made:
+        yield made
 
 
 @pytest.fixture
@@ -261,6 +269,45 @@ def test_a_host_that_writes_waits_until_the_buffer_is_free(ends, streams, used):
     buffer.wait(timeout=60)
     np.from_dlpack(buffer.array(1, "int32"))[:] = 4
     ends[0].publish(buffer, streams[0], timeout=60)
+
+
+def test_who_asks_again_whether_the_buffer_is_free_puts_no_more_on_the_stream(used):
+    """A driver whose queue is full blocks, whatever the timeout."""
+    buffer, _, gate = used
+    (_, before), = buffer._free._marks._last.values()
+    for _ in range(100):
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            buffer.wait(timeout=0)
+    (_, after), = buffer._free._marks._last.values()
+    assert after == before + 1
+    gate.signal(1)
+    buffer.wait(timeout=60)
+
+
+def test_a_ring_that_is_closed_while_a_host_waits_unmaps_nothing_that_the_gpu_writes(cuda, streams):
+    def wait(buffers):
+        while True:
+            try:
+                for buffer in buffers:
+                    buffer._mark = None  # As if it were the first time.
+                    buffer.wait(timeout=60)
+            except vs.errors.VmmshareError as error:
+                return error
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(60):
+            with both_ends(cuda) as (writer, _):
+                buffers = [writer.acquire(stream, timeout=60) for stream in streams]
+                join = on_a_thread(cuda, lambda buffers=buffers: wait(buffers))
+                time.sleep(0.0003 * (turn % 7))
+                writer.close()
+                assert type(join()) is vs.errors.FailedPrecondition
+            for stream in streams:
+                assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_writer_that_is_dropped_leaves_no_fence_that_the_gpu_will_write(ends, used):

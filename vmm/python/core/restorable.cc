@@ -1,6 +1,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,6 +36,9 @@ struct Restorable {
   Holder<vmmshare_restorable> handle;
   Place place;
   mutable bool is_filled = false;  // By a program's `fill`. The GIL guards it.
+  // How often it came back. A restore may outlive this.
+  std::shared_ptr<std::atomic<std::uint64_t>> restores =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 // What `fill` calls would wait for the end of `fill`, and so would what it waits
@@ -146,11 +152,14 @@ void Restore(const Restorable& self, nb::handle fill, const PathLike& path,
   options.offset = offset;
   if (fill.is_none()) {
     // Of its own, for the call may go on after Ctrl-C.
-    Wait([memory, options, file, timeout_ns](vmmshare_error** error) {
+    Wait([memory, options, file, timeout_ns,
+          restores = self.restores](vmmshare_error** error) {
       vmmshare_restore_options given = options;
       if (file.has_value()) given.path = file->c_str();
-      return vmmshare_restorable_restore(memory.get(), &given, timeout_ns,
-                                         error);
+      const vmmshare_status status =
+          vmmshare_restorable_restore(memory.get(), &given, timeout_ns, error);
+      if (status == VMMSHARE_OK) ++*restores;
+      return status;
     });
     return;
   }
@@ -232,6 +241,8 @@ void DefineRestorable(nb::module_& module) {
           },
           "Of own memory: the key to it, for connect_restorable(). The same "
           "all the time, also\nwhile it is released. Otherwise empty.")
+      .def_prop_ro("_restores",
+                   [](const Restorable& self) { return self.restores->load(); })
       .def_prop_ro("released", &IsReleased, "Whether nothing is there.")
       .def_prop_ro(
           "recalled_in", &Recalled,

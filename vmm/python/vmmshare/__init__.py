@@ -212,11 +212,12 @@ def _recall_of_allocation(memory):
     while True:
         while not _is_recalled(memory):
             _time.sleep(_LOOK_AGAIN)
+        before = getattr(memory, "_restores", None)
         yield [memory.ptr]
-        if not isinstance(memory, Restorable):
+        if before is None:
             return  # It does not come back.
-        # At once if the callback let go of it: it may be restored and asked for again soon.
-        while _is_recalled(memory):
+        # What was restored since, by the callback perhaps, is asked for anew.
+        while memory._restores == before and _is_recalled(memory):
             _time.sleep(_LOOK_AGAIN)
 
 
@@ -230,9 +231,10 @@ def on_recall(remote: "RemotePool | Allocation | Array | Restorable",
     On a thread of its own, which is returned, one call after the other; `addresses` are the
     Array.ptr of all of a RemotePool that are open here and asked for, or the ptr of an
     Allocation or of open_array()'s Array, which is asked for once, or of a Restorable, which is
-    asked for again each time that it was restored. Let go of them as soon as possible, of a
-    Restorable best in the callback. The thread ends when `remote`, which it keeps, is closed or
-    its owner ends, or the callback raises; while a Restorable is released it sees no owner's end.
+    asked for again each time that it was restored. Let go of them as soon as possible: an
+    owner's release() that timed out goes on asking, and nothing is said of that again. The
+    thread ends when `remote`, which it keeps, is closed or its owner ends, or the callback
+    raises; while a Restorable is released it sees no owner's end.
 
     FailedPrecondition for an Allocation, Array or Restorable that is of no other process,
     Unavailable for one whose owner has ended.

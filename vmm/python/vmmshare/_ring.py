@@ -10,7 +10,7 @@ import typing
 
 from . import _core, errors
 from ._core import Array, Device
-from ._sync import Marks, check_open, deadline_of, keep, left_of
+from ._sync import Mark, Marks, check_open, deadline_of, keep, left_of
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:
@@ -37,23 +37,28 @@ class _Free:
     def __init__(self, device: "int | str | Device"):
         self._device = device
         self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
-        self._making = threading.Lock()
+        self._turn = threading.Lock()
 
-    def wait(self, stream: int, number: int, timeout: "float | None") -> None:
-        with self._making:
+    def mark(self, stream: int) -> "Mark":
+        # Held for the signal too: let_go() asks after all that were put.
+        with self._turn:
             if self._marks is None:
                 self._marks = Marks(self._device)
-            marks = self._marks
-        marks.wait(stream, timeout, f"the buffer of item {number}")
+            return self._marks.mark(stream)
 
     def let_go(self, timeout: float) -> None:
-        marks, self._marks = self._marks, None
+        with self._turn:  # Nobody puts one there from now on.
+            marks, self._marks = self._marks, None
         if marks is None:
             return
-        if marks.passed(timeout):
+        passed = False
+        try:
+            passed = marks.passed(timeout)
+        finally:
+            if not passed:
+                keep(marks)  # The GPU will write there.
+        if passed:
             marks.close()
-        else:
-            keep(marks)  # The GPU will write there.
 
     def __del__(self) -> None:
         if getattr(self, "_marks", None) is not None and not sys.is_finalizing():
@@ -70,6 +75,7 @@ class RingBuffer:
                  free: "_Free | None"):
         self._ring, self._whole, self._stream = ring, item, stream
         self._free = free  # A writer's has it.
+        self._mark: "Mark | None" = None  # Of the first wait(): one on the stream is enough.
         self._given_on = False
         self.ptr, self.nbytes, self.tag, self.number = item
 
@@ -96,7 +102,9 @@ class RingBuffer:
                 f"wait() for item {self.number}, which was published: it is the reader's",
                 "Call it after acquire(), before the host writes.")
         check_open(self._ring)
-        self._free.wait(self._stream, self.number, timeout)
+        if self._mark is None:
+            self._mark = self._free.mark(self._stream)
+        self._mark.wait(timeout, f"the buffer of item {self.number}")
 
 
 class _End:

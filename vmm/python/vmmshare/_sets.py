@@ -12,7 +12,7 @@ from ._names import checked_name
 from ._paths import Path
 from ._reads import CPU, describe, synchronize_torch
 from ._shards import Shard
-from ._sync import Marks, check_open
+from ._sync import Mark, Marks, check_open
 from .errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 if typing.TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Draft(typing.Mapping[str, Array]):
         self._writer = _core._WeightsWriter(memory, layout)
         self._arrays: "dict[str, Array]" = {}
         # A publisher's, from acquire() to publish(): how it knows, and the stream.
-        self._acquired: "tuple[Marks, int] | None" = None
+        self._acquired: "tuple[Marks, int] | Mark | None" = None
         try:
             self._arrays = self._writer.arrays()
             self._device: "tuple[int, int]" = next(iter(self._arrays.values())).__dlpack_device__()
@@ -198,12 +198,15 @@ class Draft(typing.Mapping[str, Array]):
         stream must be there. FailedPrecondition of another one, whose memory is free from the
         beginning, and once it is published."""
         check_open(self._writer)
-        if self._acquired is None:
+        acquired = self._acquired
+        if acquired is None:
             raise FailedPrecondition("wait() for a draft that is not acquired",
                                      "Call it of what acquire() of a publisher returned, before "
                                      "publish().")
-        marks, stream = self._acquired
-        marks.wait(stream, timeout, "the slot")
+        if not isinstance(acquired, Mark):  # The first wait(): one on the stream is enough.
+            marks, stream = acquired
+            self._acquired = acquired = marks.mark(stream)
+        acquired.wait(timeout, "the slot")
 
     def put(self, name: str, *, checksum: bool = True, address: Path = "",
             timeout: "float | None" = 10.0) -> int:

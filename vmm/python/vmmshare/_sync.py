@@ -66,6 +66,26 @@ def deadline_of(timeout: "float | None") -> "float | None":
     return None if timeout is None else time.monotonic() + timeout
 
 
+class Mark(typing.NamedTuple):
+    """A point of a stream. Who waits for it again puts nothing more on the stream, whose queue the
+    driver lets grow so far and no further: then a call blocks, whatever its timeout."""
+
+    fence: "Fence"
+    number: int
+    stream: int
+
+    def wait(self, timeout: "float | None", what: str) -> None:
+        """Returns when it is passed. DeadlineExceeded names `what`."""
+        try:
+            self.fence.wait(self.number, timeout=timeout)
+        except DeadlineExceeded as why:
+            raise DeadlineExceeded(
+                f"wait(): {what} was not free within {timeout} s on the stream {self.stream:#x} "
+                "that acquire() was given",
+                "Call again when whoever reads it has given it back, and what is on that stream is "
+                "done; or wait longer.") from why
+
+
 class Marks:
     """How far the GPU has come on the streams that were used, for who will unmap what they use.
 
@@ -76,7 +96,7 @@ class Marks:
         self._fences = FencePool(device)
         self._last: "dict[int, tuple[Fence, int]]" = {}
         self._sure = True
-        self._turn = threading.Lock()  # Of wait(), which several threads may call.
+        self._turn = threading.Lock()  # Of mark(), which several threads may call.
 
     def _mark(self, stream: int) -> "tuple[Fence, int]":
         fence, number = self._last.get(stream) or (self._fences.new(), 0)
@@ -105,18 +125,10 @@ class Marks:
         finally:
             self.put(stream)
 
-    def wait(self, stream: int, timeout: "float | None", what: str) -> None:
-        """Returns when what is on `stream` now is done. DeadlineExceeded names `what`."""
+    def mark(self, stream: int) -> "Mark":
+        """Behind what is on `stream` now, for a host that waits for it."""
         with self._turn:
-            fence, number = self._mark(stream)
-        try:
-            fence.wait(number, timeout=timeout)
-        except DeadlineExceeded as why:
-            raise DeadlineExceeded(
-                f"wait(): {what} was not free within {timeout} s on the stream {stream:#x} that "
-                "acquire() was given",
-                "Call again when whoever reads it has given it back, and what is on that stream is "
-                "done; or wait longer.") from why
+            return Mark(*self._mark(stream), stream)
 
     def order(self, before: int, after: int) -> None:
         """What is put on `after` from now on comes behind the last mark on `before`, which may be

@@ -134,7 +134,13 @@ class KeyValues:
             look = self._look
         path = self._key(rank, key, self._rounds.get(key, self._round - 1))
         left = self._until - time.monotonic()
-        value = self._fetch(path, left) if left >= look else self._look_at(path, look)
+        if left >= look:
+            start = time.monotonic()
+            value = self._fetch(path, left)
+            if value is not None and rank in self._came:  # So it was there: how long that takes.
+                self._look = max(self._look, 3 * (time.monotonic() - start))
+        else:
+            value = self._look_at(path, look)
         if value is None:
             raise NotFound(f"rank {rank} of {self.size} put no {key!r} in {self._name!r}")
         return value
