@@ -188,7 +188,10 @@ std::string SmiOf(const GpuTopology& gpu, absl::string_view words) {
     return absl::StrCat("nvidia-smi -i N ", words,
                         " (N: its GPU's index, see nvidia-smi -L)");
   }
-  return absl::StrCat("nvidia-smi -i GPU-", UuidText(gpu.uuid), " ", words);
+  return absl::StrCat(
+      "nvidia-smi -i GPU-", UuidText(gpu.uuid), " ", words,
+      gpu.gpu.ok() ? ""
+                   : " (of a MIG instance -i its GPU's index: nvidia-smi -L)");
 }
 
 std::vector<Finding> WhyNotFabric(const Topology& topology,

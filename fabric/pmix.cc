@@ -83,11 +83,11 @@ class PmixExchange::Session {
       const PmixOptions& options, Deadline deadline) {
     // First of all: in a forked child the turn may be a thread's that is not
     // there, and so may the mutex.
-    const std::int64_t self = platform::CurrentProcessId();
-    std::int64_t rank = 0;
+    const std::uint64_t self = platform::ProcessMark();
+    std::uint64_t rank = 0;
     if (!process_.compare_exchange_strong(rank, self) && rank != self) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "process ", rank,
+          "process ", static_cast<std::uint32_t>(rank),
           " is the rank, and this one is forked from "
           "it: exchange in the rank, or start programs of their own"));
     }
@@ -138,15 +138,15 @@ class PmixExchange::Session {
   // In at most five seconds. A launcher takes a rank that ends without it for
   // one that failed; that it failed can be told to nobody.
   void Leave() {
-    if (process_ != platform::CurrentProcessId()) return;
+    if (process_ != platform::ProcessMark()) return;
     state_->client->Leave(Deadline::In(absl::Seconds(5)));
   }
 
   platform::Mutex mutex_;
   platform::CondVar turn_;
   bool taken_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<State> state_;           // Of whoever has the turn; set once.
-  std::atomic<std::int64_t> process_ = 0;  // That connected, or tried, first.
+  std::shared_ptr<State> state_;  // Of whoever has the turn; set once.
+  std::atomic<std::uint64_t> process_ = 0;  // The mark of who tried first.
 };
 
 PmixExchange::PmixExchange(std::shared_ptr<State> state, int number)

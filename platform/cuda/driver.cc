@@ -111,9 +111,10 @@ absl::string_view AdviceOfInit(CUresult result) {
              "cannot use it: start it by exec(), in Python by "
              "multiprocessing's spawn.";
     case CUDA_ERROR_UNKNOWN:
-      return "Often /dev/nvidia-uvm is missing: modprobe nvidia_uvm on the "
-             "host, as root; a container must be given it with its present "
-             "major number. (nvidia-smi works without it.)";
+      return "On Linux, but not in WSL2, often /dev/nvidia-uvm is missing: "
+             "modprobe nvidia_uvm on the host, as root; a container must be "
+             "given it with its present major number. (nvidia-smi works "
+             "without it.)";
     case CUDA_ERROR_SYSTEM_NOT_READY:
       return "The GPUs wait for the fabric manager: systemctl status "
              "nvidia-fabricmanager, on the host.";

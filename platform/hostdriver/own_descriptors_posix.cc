@@ -16,6 +16,8 @@ constexpr std::size_t kBits = 64;
 constexpr std::size_t kMostNoted = std::size_t{1} << 20;
 std::atomic<std::uint64_t> noted[kMostNoted / kBits];
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+// So many of them were ever in use: a fork takes no longer than it must.
+std::atomic<std::size_t> words{0};
 
 std::uint64_t BitOf(std::size_t fd) { return std::uint64_t{1} << (fd % kBits); }
 
@@ -23,7 +25,12 @@ std::uint64_t BitOf(std::size_t fd) { return std::uint64_t{1} << (fd % kBits); }
 
 void NoteOwn(int fd) {
   const auto number = static_cast<std::size_t>(fd);
-  if (number < kMostNoted) noted[number / kBits].fetch_or(BitOf(number));
+  if (number >= kMostNoted) return;
+  const std::size_t needed = number / kBits + 1;
+  std::size_t seen = words.load();
+  while (seen < needed && !words.compare_exchange_weak(seen, needed)) {
+  }
+  noted[number / kBits].fetch_or(BitOf(number));
 }
 
 void CloseOwn(int fd) {
@@ -37,7 +44,7 @@ void CloseOwn(int fd) {
 }
 
 void CloseAllOwn() {
-  for (std::size_t i = 0; i < kMostNoted / kBits; ++i) {
+  for (std::size_t i = 0; i < words.load(); ++i) {
     // Taken out, so that a child of this child closes nothing of its own.
     for (std::uint64_t bits = noted[i].exchange(0); bits != 0;
          bits &= bits - 1) {

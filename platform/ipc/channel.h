@@ -195,8 +195,8 @@ class Channel {
   // the message (SCM_PIDFD, Linux 6.5), otherwise it is opened by process id
   // and must be older than the message. NOT_FOUND when the process has ended;
   // RESOURCE_EXHAUSTED when no descriptor was left for it; UNIMPLEMENTED where the
-  // system cannot tell, as where the time of day was set since the channel was made
-  // and the kernel attaches none.
+  // system cannot tell, as where the kernel attaches none and the time of day was
+  // set since the channel was made, by more than the process's age.
   absl::StatusOr<Process> OpenPeer() const;
 
   // From now on the end of the peer's process ends the connection, as if it had

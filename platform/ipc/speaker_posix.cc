@@ -96,8 +96,7 @@ absl::StatusOr<Process> OpenByNumber(const Speaker& speaker) {
         "this kernel attaches no reference to its sender to a message "
         "(SCM_PIDFD, Linux 6.5), and ",
         pid <= 0 ? "the peer's process id is hidden from this namespace"
-                 : "when it was sent is not known: the kernel does not say, or "
-                   "the time of day was set meanwhile"));
+                 : "does not say when it was sent"));
   }
   absl::StatusOr<Process> process = Process::Open(pid);
   if (absl::IsNotFound(process.status())) return EndedError(speaker);
@@ -114,7 +113,15 @@ absl::StatusOr<Process> OpenByNumber(const Speaker& speaker) {
         " is the peer cannot be told: ", start.status().message()));
   }
   RETURN_IF_ERROR(start.status());
-  if (*start > *speaker.sent) return EndedError(speaker);
+  const std::uint64_t or_sent = speaker.or_sent.value_or(*speaker.sent);
+  if (*start > std::max(*speaker.sent, or_sent)) return EndedError(speaker);
+  if (*start > std::min(*speaker.sent, or_sent)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "whether process ", pid,
+        " had that number when the message was sent "
+        "cannot be told: the time of day was set meanwhile, and this kernel "
+        "attaches no reference to its sender (SCM_PIDFD, Linux 6.5)"));
+  }
   return process;
 }
 
@@ -146,9 +153,15 @@ void DoubtWhenItWasSent(absl::Time start, Speaker& speaker) {
   if (!speaker.sent.has_value()) return;
   // Each of the two is up to a tick off. Both clocks run alike, also where the
   // time of day is corrected little by little.
-  if (absl::AbsDuration(TimeOfStart() - start) > 2 * Tick()) {
-    speaker.sent.reset();
-  }
+  const absl::Duration set = TimeOfStart() - start;
+  if (absl::AbsDuration(set) <= 2 * Tick()) return;
+  // `sent` was reckoned by the clock of now.
+  absl::Duration rest;
+  const std::int64_t by_the_clock_before =
+      static_cast<std::int64_t>(*speaker.sent) +
+      absl::IDivDuration(set, Tick(), &rest);
+  speaker.or_sent = static_cast<std::uint64_t>(
+      std::max<std::int64_t>(by_the_clock_before, 0));
 }
 
 bool TakeSpeaker(cmsghdr& control, Speaker& speaker) {

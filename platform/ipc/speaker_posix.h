@@ -34,8 +34,11 @@ struct Speaker {
   // none here. Kernels before 6.9 give all the same; 0 without a pidfd.
   std::uint64_t process_file = 0;
   // When the message was sent, in clock ticks since the system's start. Only of
-  // kernels that attach no pidfd; not if the clock was set meanwhile.
+  // kernels that attach no pidfd.
   std::optional<std::uint64_t> sent;
+  // When else it may have been, where the clock was set since the connection was
+  // made.
+  std::optional<std::uint64_t> or_sent;
 
   bool is_known() const { return !credentials.user.text().empty(); }
 };
@@ -53,9 +56,9 @@ absl::Status AskWhoSpeaks(const OsHandle& socket);
 // the clock.
 absl::Time TimeOfStart();
 
-// Forgets when the message of `speaker` was sent, of which the kernel says the time
-// of day, if the clock was set since TimeOfStart() was `start`: it may have been
-// set while the message was on its way. To be called when it has come.
+// Notes when else the message of `speaker` may have been sent, of which the kernel
+// says the time of day, if the clock was set since TimeOfStart() was `start`: that
+// may have been while the message was on its way. To be called when it has come.
 void DoubtWhenItWasSent(absl::Time start, Speaker& speaker);
 
 // Takes over what `control` says of the sender; false when it says something

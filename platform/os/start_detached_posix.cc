@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -19,6 +20,8 @@ bool StartDetached(std::function<void()> body) {
   try {
     std::thread(std::move(body)).detach();
   } catch (const std::system_error&) {
+    started = false;
+  } catch (const std::bad_alloc&) {  // In any case the signals are put back.
     started = false;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

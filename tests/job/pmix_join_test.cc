@@ -14,6 +14,7 @@
 #include "tests/job/pmix_rank.h"
 #include "tests/support/fork.h"
 #include "tests/support/must.h"
+#include "tests/support/same_process_id_posix.h"
 
 namespace vmm::testing {
 namespace {
@@ -104,6 +105,7 @@ void AForkedChildIsNoRank() {
   std::thread([] {}).join();  // With the first, a sanitizer starts its own.
   const std::ptrdiff_t threads = Threads();
   const auto exchange = Must(Connect());
+  const SameProcessId same;  // As in a container within the container.
   // The one that waited for libpmix would hold locks in the child.
   while (Threads() > threads) std::this_thread::yield();
   EXPECT_EQ(RunInFork([]() -> int {

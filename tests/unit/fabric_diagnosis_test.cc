@@ -216,6 +216,10 @@ TEST_F(DiagnosisTest, OfAMigInstanceSendsToItsGpuAlone) {
               HasSubstr("-i GPU-00000000-0000-0000-0000-000000000000 -mig 0,"));
   topology_.gpus[0].gpu->is_mig_instance = true;
   EXPECT_THAT(remedy(), HasSubstr("-i N -mig 0 (N: its GPU's index"));
+  // Nobody says whose UUID it is.
+  topology_.gpus[0].gpu = absl::UnavailableError("");
+  EXPECT_THAT(SmiOf(topology_.gpus[0], "-c DEFAULT"),
+              HasSubstr("-c DEFAULT (of a MIG instance -i its GPU's index"));
 }
 
 // A newer NVML may have states that this one has no name for.

@@ -21,7 +21,8 @@ std::string WhyUnavailable(const Device& device, CUresult result) {
   }
   // Without -i it acts on every GPU.
   const std::string mend = absl::StrCat(
-      "as root: nvidia-smi -i ", device.uuid().ToString(), " -c DEFAULT");
+      "as root: nvidia-smi -i ", device.uuid().ToString(),
+      " -c DEFAULT (of a MIG instance -i its GPU's index: nvidia-smi -L)");
   switch (mode) {
     case CU_COMPUTEMODE_PROHIBITED:
       return absl::StrCat("The device is in compute mode PROHIBITED; ", mend);
