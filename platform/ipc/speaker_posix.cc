@@ -144,7 +144,11 @@ absl::Time TimeOfStart() {
   // a peer that has just been started for another process.
   do {
     up = Uptime();
-    now = absl::Now();
+    // Not absl::Now(), which may go on by the processor's counter for a moment
+    // after the clock was set.
+    timespec time{};
+    ::clock_gettime(CLOCK_REALTIME, &time);
+    now = absl::TimeFromTimespec(time);
   } while (Uptime() - up > tick);
   return now - up;
 }
