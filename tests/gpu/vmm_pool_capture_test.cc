@@ -30,6 +30,7 @@
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/restorable.h"
 #include "vmm/share/retire.h"
+#include "vmm/sync/fence_array.h"
 
 namespace vmm::testing {
 namespace {
@@ -546,6 +547,68 @@ TEST_P(PoolCaptureTest, AllocationsAndImportsChangeAndEndBesideACapture) {
     graph.End();
     EXPECT_TRUE(done.ok()) << on_a_thread << ": " << done;
   }
+}
+
+// Of fences in device memory the host asks the driver, which looks at a stream.
+TEST_P(PoolCaptureTest, WorkOnAFenceArrayBreaksNoCapture) {
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  const auto work = [&](FenceArray& array) -> absl::Status {
+    absl::Status done = array.Clear(Soon());
+    absl::StatusOr<Fence> fence = array.At(0);
+    if (!fence.ok()) return fence.status();
+    done.Update(fence->Query().status());
+    done.Update(fence->SignalFromHost(1));
+    done.Update(fence->WaitOnHost(1, Soon()));
+    done.Update(fence->Abandon());
+    return done;
+  };
+  for (const FenceMechanism mechanism :
+       {FenceMechanism::kStreamMemoryOperations, FenceMechanism::kKernels}) {
+    const auto make = [&] {
+      return FenceArray::Over(device, memory.address(), kGranule, mechanism);
+    };
+    absl::StatusOr<std::unique_ptr<FenceArray>> before = make();
+    if (absl::IsUnimplemented(before.status())) continue;
+    Must(before.status());
+    for (const bool on_a_thread : {false, true}) {
+      const Stream stream;
+      // Of an array that there was, and then of one that is made, and goes.
+      const auto both = [&]() -> absl::Status {
+        absl::Status done = work(**before);
+        absl::StatusOr<std::unique_ptr<FenceArray>> made = make();
+        done.Update(made.ok() ? work(**made) : made.status());
+        return done;
+      };
+      Graph graph(stream.get(), GetParam());
+      const absl::Status done = on_a_thread ? OnAThread(both).get() : both();
+      graph.End();
+      EXPECT_TRUE(done.ok()) << on_a_thread << ": " << done;
+    }
+  }
+}
+
+// A write that nobody has waited for: the end of the array waits for it.
+TEST_P(PoolCaptureTest, AFenceArrayThatEndsBreaksNoCapture) {
+  const Allocation memory =
+      Must(Allocation::Create(device, {.size = kGranule}));
+  DriverFaults faults;
+  const Device where =
+      Must(Device::ByOrdinal(FaultyDriver(driver(), &faults), 0));
+  absl::StatusOr<std::unique_ptr<FenceArray>> array =
+      FenceArray::Over(where, memory.address(), kGranule);
+  if (absl::IsUnimplemented(array.status())) {
+    GTEST_SKIP() << array.status();
+  }
+  Must(array.status());
+  Must((*array)->Clear(Soon()));
+  faults.Arm({.entry = "cuStreamQuery", .result = CUDA_ERROR_INVALID_HANDLE});
+  EXPECT_FALSE(Must((*array)->At(0)).SignalFromHost(1).ok());
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  const Stream stream;
+  Graph graph(stream.get(), GetParam());
+  array->reset();
+  graph.End();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "platform/base/abandon.h"
 #include "platform/base/status_macros.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/stream_capture.h"
 #include "vmm/sync/internal/fence_device_memory.h"
 #include "vmm/sync/internal/fence_kernels.h"
 #include "vmm/sync/internal/fence_source.h"
@@ -54,7 +55,11 @@ class FenceArray::Core : public fence::Source {
   const fence::FenceKernels* kernels() const override { return kernels_.get(); }
   // Before there is a fence.
   absl::Status UseKernels(const Device& device) {
-    ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(device));
+    {
+      // No document says that loading code leaves captures whole.
+      const RelaxedCapture relaxed(device.driver());
+      ASSIGN_OR_RETURN(kernels_, fence::FenceKernels::Load(device));
+    }
     return device_memory_->Warm(*kernels_, Deadline::In(kPatience));
   }
 

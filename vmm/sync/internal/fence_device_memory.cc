@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "vmm/memory/stream_capture.h"
 #include "vmm/sync/internal/fence_source.h"
 
 namespace vmm::fence {
@@ -52,17 +53,20 @@ absl::Status NotMyTurn() {
       "the same array: its memory is out of reach, or the device has stopped");
 }
 
-// Gives back a turn that the caller has.
+// Gives back a turn that the caller has. Until then no call of its thread breaks
+// a capture: a question after any stream would, the array's own one too.
 class ABSL_SCOPED_LOCKABLE TurnGiver {
  public:
-  explicit TurnGiver(Turn& turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn)
-      : turn_(turn) {}
+  TurnGiver(Turn& turn, const platform::Driver& driver)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn)
+      : turn_(turn), relaxed_(driver) {}
   ~TurnGiver() ABSL_UNLOCK_FUNCTION() { turn_.Give(); }
   TurnGiver(const TurnGiver&) = delete;
   TurnGiver& operator=(const TurnGiver&) = delete;
 
  private:
   Turn& turn_;
+  const RelaxedCapture relaxed_;
 };
 
 }  // namespace
@@ -118,6 +122,7 @@ DeviceMemory::DeviceMemory(const platform::Driver& driver, CUdeviceptr first,
       landing_(std::make_unique<Allocation>(std::move(landing))) {}
 
 DeviceMemory::~DeviceMemory() {
+  const RelaxedCapture relaxed(driver_);
   const Deadline deadline = Deadline::In(kLastPatience);
   const absl::Status done = Await(deadline);
   if (done.ok()) return;
@@ -228,7 +233,7 @@ absl::StatusOr<Progress> DeviceMemory::Look(CUdeviceptr fence,
                                             std::uint64_t base,
                                             Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
-  const TurnGiver giver(turn_);
+  const TurnGiver giver(turn_, driver_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   return Judge(fence, base, deadline);
@@ -267,7 +272,7 @@ absl::StatusOr<Progress> DeviceMemory::Judge(CUdeviceptr fence,
 absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
                                  Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
-  const TurnGiver giver(turn_);
+  const TurnGiver giver(turn_, driver_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   absl::Status done = Write(fence, raw);
@@ -277,7 +282,7 @@ absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
 absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
                                    Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
-  const TurnGiver giver(turn_);
+  const TurnGiver giver(turn_, driver_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   absl::StatusOr<Progress> now = Judge(fence, base, deadline);
@@ -292,7 +297,7 @@ absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
 absl::Status DeviceMemory::Warm(const FenceKernels& kernels,
                                 Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
-  const TurnGiver giver(turn_);
+  const TurnGiver giver(turn_, driver_);
   ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
   RETURN_IF_ERROR(kernels.Warm(stream_.get().stream));
   busy_ = true;
@@ -301,7 +306,7 @@ absl::Status DeviceMemory::Warm(const FenceKernels& kernels,
 
 absl::Status DeviceMemory::Clear(Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
-  const TurnGiver giver(turn_);
+  const TurnGiver giver(turn_, driver_);
   absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
   if (!current.ok()) return current.status();
   if (CUresult r = driver_->cuMemsetD8Async(
