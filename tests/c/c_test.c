@@ -1340,6 +1340,43 @@ static void FreeWhileTheStreamIsAtWork(void) {
   MUST(vmmshare_hooks_last_error(&error));
 }
 
+// It waits for the stream, which the capture of another one survives.
+static void FreeBesideACapture(vmmshare_region* region) {
+  int (*create)(void**, unsigned);
+  int (*begin)(void*, int);
+  int (*end)(void*, void**);
+  int (*destroy_graph)(void*);
+  int (*destroy)(void*);
+  Find("cuStreamCreate", &create);
+  Find("cuStreamBeginCapture_v2", &begin);
+  Find("cuStreamEndCapture", &end);
+  Find("cuGraphDestroy", &destroy_graph);
+  Find("cuStreamDestroy_v2", &destroy);
+  void* captured = NULL;
+  void* other = NULL;
+  CHECK(create(&captured, 1) == 0 && create(&other, 1) == 0);
+  const uint64_t before = RegionStatistics(region).allocations;
+  void* const block = vmmshare_torch_region_alloc(4096, 0, other);
+  void* const next = vmmshare_torch_region_alloc(4096, 0, captured);
+  CHECK(block != NULL && next != NULL);
+  CHECK(begin(captured, 0) == 0);  // Of the global mode.
+  vmmshare_torch_region_free(block, 4096, 0, other);
+  MUST(vmmshare_hooks_last_error(&error));
+  CHECK(RegionStatistics(region).allocations == before + 1);
+  // On the stream itself nothing is freed.
+  vmmshare_torch_region_free(next, 4096, 0, captured);
+  FAILS(VMMSHARE_FAILED_PRECONDITION, "is being captured into a graph",
+        vmmshare_hooks_last_error(&error));
+  CHECK(RegionStatistics(region).allocations == before + 1);
+  void* graph = NULL;
+  CHECK(end(captured, &graph) == 0);
+  CHECK(destroy_graph(graph) == 0);
+  vmmshare_torch_region_free(next, 4096, 0, captured);
+  MUST(vmmshare_hooks_last_error(&error));
+  CHECK(RegionStatistics(region).allocations == before);
+  CHECK(destroy(captured) == 0 && destroy(other) == 0);
+}
+
 static void RegionHooks(void) {
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1383,6 +1420,7 @@ static void RegionHooks(void) {
 
   MUST(vmmshare_torch_set_region(0, weights, &error));
   FreeWhileTheStreamIsAtWork();
+  FreeBesideACapture(weights);
   MUST(vmmshare_torch_set_region(0, NULL, &error));
   // A free finds the region from which it came, also when another one is set,
   // or when it is released.

@@ -45,7 +45,9 @@ VMMSHARE_API vmmshare_status vmmshare_torch_set_region(int32_t device,
                                                        vmmshare_region* region,
                                                        vmmshare_error** error);
 // As vmmshare_torch_alloc() and vmmshare_torch_free(). What is freed goes back to
-// the device, after the work that is on `stream` then; the call waits for it.
+// the device, after the work that is on `stream` then; the call waits for it. While
+// that stream is captured into a graph nothing is freed (FAILED_PRECONDITION): it
+// is the region's until it is freed again. The captures of others stay whole.
 VMMSHARE_API void* vmmshare_torch_region_alloc(size_t size, int device,
                                                void* stream);
 VMMSHARE_API void vmmshare_torch_region_free(void* pointer, size_t size,

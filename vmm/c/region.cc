@@ -15,6 +15,7 @@
 #include "vmm/c/restorable.h"
 #include "vmm/memory/device.h"
 #include "vmm/memory/restorable_region.h"
+#include "vmm/memory/stream_capture.h"
 
 using vmm::RestorableRegion;
 using vmm::c::Call;
@@ -88,10 +89,16 @@ constinit vmm::platform::PerProcess<TorchRegions> torch_regions;
 
 // Until the work that is on `stream` has ended. Unmapping is in the order of no
 // stream, and PyTorch frees what such work may use still, as cudaFree() allows.
+// Breaks no capture, and is refused on a stream that is captured.
 absl::Status WaitFor(const vmm::Device& device, CUstream stream) {
   ASSIGN_OR_RETURN(const vmm::PrimaryContext context,
                    vmm::PrimaryContext::Retain(device));
   ASSIGN_OR_RETURN(const vmm::CurrentContext current, context.MakeCurrent());
+  RETURN_IF_ERROR(vmm::CheckNotCaptured(
+      device.driver(), stream, "free memory of a region",
+      "each launch of the graph may use it: free it after "
+      "cuStreamEndCapture()"));
+  const vmm::RelaxedCapture relaxed(device.driver());
   const CUresult r = device.driver()->cuStreamSynchronize(stream);
   return r == CUDA_SUCCESS
              ? absl::OkStatus()
