@@ -16,6 +16,7 @@
 #include "platform/base/check.h"
 #include "platform/ipc/lifeline.h"
 #include "platform/os/os_handle.h"
+#include "tests/gpu/held_stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/how_many.h"
 #include "vmm/job/barrier.h"
@@ -38,7 +39,7 @@ constexpr absl::Duration kMoment = absl::Milliseconds(20);
 constexpr absl::Duration kLate = absl::Seconds(1);
 constexpr absl::Duration kNoWait = absl::Seconds(10);
 
-// Rounds, of four operations each: a stream of a GPU has room for some 1,000 that
+// Rounds, of five operations each: a stream of a GPU has room for some 1,000 that
 // wait, and who puts more there waits itself.
 constexpr int kOften = 100;
 
@@ -150,6 +151,7 @@ int BarrierMemberMain(const Args& args) {
       me.MeetOften(kOften);
       return "OK";
     }
+    if (what == "idle") return me.IsIdle() ? "idle" : "busy";
     if (what == "goes-on") return me.GoesOn() ? "yes" : "no";
     if (what == "sync") {
       me.Sync();
@@ -328,6 +330,27 @@ TEST_F(BarrierTest, AStreamWaitsForTheLast) {
   EXPECT_FALSE(me_->IsIdle());
   EXPECT_EQ(Ask(others_[1], "arrive"), "OK");
   me_->Sync();
+}
+
+// The second would otherwise arrive for both, and the first take that back.
+TEST_F(BarrierTest, StreamsOfOneMemberArriveInTheOrderOfTheCalls) {
+  Gather(1);
+  {
+    HeldStream held(device);
+    ExpectOk(me_->barrier->Meet(held.get()));
+    ExpectOk(me_->barrier->Meet(me_->stream));
+    EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+    absl::SleepFor(kMoment);
+    EXPECT_EQ(Ask(others_[0], "idle"), "busy");
+    held.Release();
+    EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
+    EXPECT_FALSE(me_->IsIdle());
+    EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+    EXPECT_EQ(Ask(others_[0], "goes-on"), "yes");
+    EXPECT_TRUE(me_->GoesOn());
+    me_->barrier->LetGo();  // Where they do not, this test is to end.
+  }
+  EXPECT_EQ(me_->barrier->round(), 2u);
 }
 
 TEST_F(BarrierTest, HostsMeetAndSayWhoHasNotCome) {

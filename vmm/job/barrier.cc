@@ -1,5 +1,6 @@
 #include "vmm/job/barrier.h"
 
+#include <cstdint>
 #include <functional>
 #include <utility>
 
@@ -214,8 +215,14 @@ Barrier::~Barrier() { State::Leave(std::move(state_)); }
 
 absl::Status Barrier::Arrive(CUstream stream) {
   return state_->Arrive(
-      [this, stream](Fence& fence) {
-        return fence.Signal(stream, state_->round() + 1);
+      [this, stream](Fence& fence) -> absl::Status {
+        // The arrival before may be on another stream, where it would come later
+        // and take this one back. Asked of the fence, for a stream's value may
+        // have been another one's.
+        const std::uint64_t round = state_->round();
+        ASSIGN_OR_RETURN(const std::uint64_t reached, fence.Query());
+        if (reached < round) RETURN_IF_ERROR(fence.Wait(stream, round));
+        return fence.Signal(stream, round + 1);
       },
       absl::InfinitePast());
 }

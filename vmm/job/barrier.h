@@ -86,6 +86,8 @@ class Barrier {
 
   // Arrives at the next round once all work that is on `stream` now is done,
   // and makes work that is put there later wait until all have arrived.
+  // Arrivals come in the order of the calls: one on another stream than the one
+  // before makes its stream wait for that.
   //   UNAVAILABLE  a member has ended, or has left without that round; or rank 0
   //                has left, and its process has ended
   //   ABORTED      LetGo() was called, by any member; or a member has ended,
