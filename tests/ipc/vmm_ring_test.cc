@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/fill_graph.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/ring_both_sides.h"
 #include "tests/ipc/ring_ipc_test.h"
@@ -298,6 +299,50 @@ TEST_F(RingTest, AStreamThatIsEachThreadsOwnIsRefused) {
   const RingBuffer in = Must(sides.reader->Acquire(stream.get(), Late()));
   refused(sides.reader->Release(in, CU_STREAM_PER_THREAD));
   ExpectOk(sides.reader->Release(in, stream.get()));
+  ExpectOk(sides.writer->Finish(Late()));
+  ExpectOk(sides.reader->Finish(Late()));
+}
+
+// Each launch would wait for the same item, and the work behind it is not done.
+TEST_F(RingTest, NothingIsAcquiredOnACapturedStream) {
+  if (!FillGraph::Supported()) GTEST_SKIP() << "this driver has no graphs";
+  const Stream writing, reading;
+  RingSides sides = Must(
+      OpenBothSides(device, Where(), {.buffers = 1, .bytes = kBytes}, Late()));
+  const auto is_refused = [&](const Stream& on, auto& side) {
+    ASSERT_EQ(driver()->cuStreamBeginCapture(on.get(),
+                                             CU_STREAM_CAPTURE_MODE_RELAXED),
+              CUDA_SUCCESS);
+    for (int i = 0; i < 2; ++i) {
+      ExpectFails(absl::StatusCode::kFailedPrecondition,
+                  side->Acquire(on.get(), Late()).status(),
+                  "is being captured into a graph");
+    }
+    CUgraph graph = nullptr;
+    ASSERT_EQ(driver()->cuStreamEndCapture(on.get(), &graph), CUDA_SUCCESS);
+    CUgraphExec made = nullptr;
+    ASSERT_EQ(driver()->cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver()->cuGraphDestroy(graph), CUDA_SUCCESS);
+    // Nothing is in it that waits.
+    EXPECT_EQ(driver()->cuGraphLaunch(made, on.get()), CUDA_SUCCESS);
+    ExpectSoon([&] { return on.IsIdle(); });
+    EXPECT_EQ(driver()->cuGraphExecDestroy(made), CUDA_SUCCESS);
+  };
+  is_refused(writing, sides.writer);
+  RingBuffer out = Must(sides.writer->Acquire(writing.get(), Late()));
+  ExpectOk(sides.writer->Publish(out, writing.get(), Late()));
+  is_refused(reading, sides.reader);
+  RingBuffer in = Must(sides.reader->Acquire(reading.get(), Late()));
+  EXPECT_EQ(in.number, 1u);
+  // The next is in the same buffer, which the reader has.
+  is_refused(writing, sides.writer);
+  out = Must(sides.writer->Acquire(writing.get(), Late()));
+  EXPECT_EQ(out.number, 2u);
+  ExpectOk(sides.reader->Release(in, reading.get()));
+  ExpectOk(sides.writer->Publish(out, writing.get(), Late()));
+  in = Must(sides.reader->Acquire(reading.get(), Late()));
+  EXPECT_EQ(in.number, 2u);
+  ExpectOk(sides.reader->Release(in, reading.get()));
   ExpectOk(sides.writer->Finish(Late()));
   ExpectOk(sides.reader->Finish(Late()));
 }

@@ -56,7 +56,8 @@ typedef struct vmmshare_ring_buffer {
 // sees what the writer's stream did before it published.
 //   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
 //   FAILED_PRECONDITION  it is acquired, and vmmshare_ring_pass() was not called
-//                      for it yet: may be tried again after that
+//                      for it yet, or `stream` is captured into a graph: may be
+//                      tried again after that
 //   OUT_OF_RANGE       the writer has finished, and there are no more
 //   DEADLINE_EXCEEDED  may be tried again
 //   UNAVAILABLE        the other end hung up or has ended

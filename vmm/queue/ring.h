@@ -150,7 +150,7 @@ class RingWriter {
   //   INVALID_ARGUMENT     CU_STREAM_PER_THREAD (its value is another stream on
   //                        each thread)
   //   FAILED_PRECONDITION  the next one is acquired and not published yet; the
-  //                        ring is finished
+  //                        ring is finished; `stream` is captured into a graph
   //   DEADLINE_EXCEEDED    the reader is two laps behind; it may be tried again
   //   UNAVAILABLE          the reader hung up or has ended; for good. Says
   //                        whether streams were let go
@@ -165,7 +165,7 @@ class RingWriter {
   // `buffer.tag`. Buffers may be published in any order.
   //   INVALID_ARGUMENT     a size above the buffer's; CU_STREAM_PER_THREAD
   //   FAILED_PRECONDITION  the buffer is not acquired (published already, or of
-  //                        another ring)
+  //                        another ring); `stream` is captured into a graph
   //   UNAVAILABLE, DEADLINE_EXCEEDED  the reader hung up or does not read: the
   //                        ring has ended
   //   ABORTED, DATA_LOSS   as Acquire()
@@ -225,7 +225,8 @@ class RingReader {
   // on the writer's stream when it was published.
   //   INVALID_ARGUMENT   CU_STREAM_PER_THREAD
   //   FAILED_PRECONDITION  it is in a buffer that is acquired and not released
-  //                      yet; it comes once that is
+  //                      yet, or `stream` is captured into a graph; it comes when
+  //                      called after that
   //   OUT_OF_RANGE       there are no more: the writer has finished
   //   DEADLINE_EXCEEDED  none came; may be tried again
   //   UNAVAILABLE        the writer hung up or has ended. Items that it
@@ -238,8 +239,8 @@ class RingReader {
 
   // Gives a buffer back once the work that is on `stream` now is done.
   // FAILED_PRECONDITION when it is not acquired (released already);
-  // INVALID_ARGUMENT for CU_STREAM_PER_THREAD; else as the driver answers: it is
-  // still acquired.
+  // INVALID_ARGUMENT for CU_STREAM_PER_THREAD; else as the driver answers, or
+  // FAILED_PRECONDITION while `stream` is captured: it is still acquired.
   absl::Status Release(const RingBuffer& buffer, CUstream stream);
 
   // Waits on this thread until the contents of `buffer` are there. ABORTED or

@@ -125,6 +125,8 @@ absl::StatusOr<RingBuffer> RingReader::State::Acquire(CUstream stream,
     if (!item.ok()) return Judge(item.status(), deadline);
     pending_ = *item;
   }
+  // Not before: who only looks whether one has come asks no driver.
+  RETURN_IF_ERROR(ring::CheckMayAcquire(*driver_, stream));
   absl::StatusOr<Buffer*> buffer = BufferOf(*pending_, deadline);
   if (!buffer.ok()) return Judge(buffer.status(), deadline);
   absl::Status put = (*buffer)->full.Wait(stream, pending_->lap);

@@ -263,6 +263,8 @@ absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
         "item ", slot.item.number, " was acquired and is not published; item ",
         next_, " has the same buffer"));
   }
+  RETURN_IF_ERROR(
+      ring::CheckMayAcquire(home_.pool().device().driver(), stream));
   if (lap > kLapsAhead) {
     absl::Status near_enough =
         slot.free.WaitOnHost(lap - kLapsAhead, deadline, peer_.Watch(true));

@@ -123,7 +123,8 @@ class _End:
         writes to it or looks at it calls the buffer's wait() first. OutOfRange when the writer has
         finished, DeadlineExceeded, Unavailable when the other end has gone, Aborted when it called
         abort(), or closed while an array of a buffer lives. FailedPrecondition when the next
-        buffer is acquired and not published, or released, yet: do that first.
+        buffer is acquired and not published, or released, yet: do that first. So it is while
+        `stream` is captured into a graph.
         """
         return RingBuffer(self._ring, self._ring.acquire(stream, timeout), stream, self._free)
 

@@ -32,6 +32,13 @@ absl::Status CheckStream(CUstream stream) {
       "own, or CU_STREAM_LEGACY");
 }
 
+absl::Status CheckMayAcquire(const platform::Driver& driver, CUstream stream) {
+  return CheckNotCaptured(
+      driver, stream, "acquire a buffer of a ring",
+      "each launch of the graph would wait for the same item: come again after "
+      "cuStreamEndCapture()");
+}
+
 absl::Status LastPoint::Record(const platform::Driver& driver,
                                CUstream stream) {
   if (points_.size() >= kManyPoints) std::erase_if(points_, IsKnownToBePassed);

@@ -23,6 +23,9 @@ namespace vmm::ring {
 
 // INVALID_ARGUMENT for CU_STREAM_PER_THREAD.
 absl::Status CheckStream(CUstream stream);
+// FAILED_PRECONDITION while `stream` is captured into a graph: each of its launches
+// would wait for one and the same item, and the work behind it is not done now.
+absl::Status CheckMayAcquire(const platform::Driver& driver, CUstream stream);
 
 // Move-only; thread-compatible.
 class LastPoint {
