@@ -759,6 +759,40 @@ def test_streams_that_come_and_go_leave_no_marks(cuda):
     marks.close()
 
 
+def test_a_stream_that_has_the_value_of_another_one_does_not_pass_its_marks(streams, gate):
+    marks = vs._sync.Marks(0)
+    gate.wait(streams[0], 1)
+    first = marks.mark(streams[0])
+    # As if that were destroyed, and the next had its value: this driver gives none again.
+    marks._last[streams[1]] = marks._last.pop(streams[0])
+    marks.mark(streams[1]).wait(60, "the second")
+    with pytest.raises(vs.errors.DeadlineExceeded, match="the first was not free within 0.1 s"):
+        first.wait(0.1, "the first")
+    assert not marks.passed(0)
+    marks.order(streams[1], streams[2])  # Behind the marks of both.
+    third = marks.mark(streams[2])
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        third.wait(0.1, "the third")
+    gate.signal(1)
+    first.wait(60, "the first")
+    third.wait(60, "the third")
+    assert marks.passed(60)
+    marks.close()
+
+
+def test_marks_on_a_stream_that_stands_still_are_kept_until_they_are_passed(streams, gate):
+    marks = vs._sync.Marks(0)
+    gate.wait(streams[0], 1)
+    for _ in range(100):
+        marks.put(streams[0])
+    assert not marks.passed(0) and len(marks._before) == 99
+    gate.signal(1)
+    assert marks.passed(60)
+    marks.put(streams[0])
+    assert not marks._before and marks.passed(60)
+    marks.close()
+
+
 @pytest.mark.parametrize("how", ["in use", "in use on another stream", "dropped",
                                  "after the publisher"])
 def test_a_follower_that_is_closed_under_work_keeps_its_memory(cuda, streams, gate, copied, how):

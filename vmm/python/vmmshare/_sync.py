@@ -89,23 +89,35 @@ class Mark(typing.NamedTuple):
 class Marks:
     """How far the GPU has come on the streams that were used, for who will unmap what they use.
 
-    A mark is put while its stream is there; nobody asks after one that may be destroyed.
+    A mark is put while its stream is there; nobody asks after one that may be destroyed. A new
+    stream may have the value of such a one, whose work goes on: so a fence is signalled again by
+    a stream only when what was put before is passed, and otherwise another one is.
     """
 
     def __init__(self, device: typing.Any):
         self._fences = FencePool(device)
         self._last: "dict[int, tuple[Fence, int]]" = {}
+        # Those before, of which each was not passed when the next one came.
+        self._before: "list[tuple[int, Fence, int]]" = []
         self._sure = True
         self._turn = threading.Lock()  # Of mark(), which several threads may call.
 
     def _mark(self, stream: int) -> "tuple[Fence, int]":
-        fence, number = self._last.get(stream) or (self._fences.new(), 0)
+        last = self._last.get(stream)
+        on_its_way = last is not None and last[0].value < last[1]
+        fence, number = (self._fences.new(), 0) if last is None or on_its_way else last
         fence.signal(stream, number + 1)
+        if last is not None and on_its_way:
+            self._before.append((stream, *last))
         self._last[stream] = fence, number + 1
-        if len(self._last) > 64:  # Streams come and go.
-            self._last = {on: (mark, last) for on, (mark, last) in self._last.items()
-                          if mark.value < last or on == stream}
+        if len(self._last) + len(self._before) > 64:  # Streams come and go.
+            self._last = {on: (mark, its) for on, (mark, its) in self._last.items()
+                          if mark.value < its or on == stream}
+            self._before = [(on, mark, its) for on, mark, its in self._before if mark.value < its]
         return fence, number + 1
+
+    def _all(self) -> "list[tuple[int, Fence, int]]":
+        return [*self._before, *((on, mark, its) for on, (mark, its) in self._last.items())]
 
     def put(self, stream: int) -> None:
         """Behind what is on `stream` now. What the driver refuses is never known to be passed, but
@@ -131,11 +143,13 @@ class Marks:
             return Mark(*self._mark(stream), stream)
 
     def order(self, before: int, after: int) -> None:
-        """What is put on `after` from now on comes behind the last mark on `before`, which may be
-        gone by now."""
-        if before != after and before in self._last:  # Otherwise it was passed.
-            fence, number = self._last[before]
-            fence.wait(after, number)
+        """What is put on `after` from now on comes behind the marks on `before`, which may be gone
+        by now."""
+        if before == after:
+            return
+        for on, fence, number in self._all():
+            if on == before and fence.value < number:
+                fence.wait(after, number)
 
     def give_up(self) -> None:
         """passed() is false from now on: a stream that there is a mark to put on may be gone."""
@@ -147,16 +161,16 @@ class Marks:
             return False
         deadline = deadline_of(timeout)
         try:
-            for fence, number in self._last.values():
+            for _, fence, number in self._all():
                 fence.wait(number, timeout=left_of(deadline))
         except VmmshareError:
             return False
         return True
 
     def close(self) -> None:
-        for fence, _ in self._last.values():
+        for _, fence, _ in self._all():
             fence.close()
-        self._last = {}
+        self._last, self._before = {}, []
         self._fences.close()
 
 
