@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "platform/cuda/driver_table.h"
@@ -22,11 +23,15 @@
 #include "tests/ipc/ask.h"
 #include "tests/ipc/opened_memory.h"
 #include "tests/ipc/vmm_ipc_test.h"
+#include "tests/support/emulator.h"
+#include "tests/support/fork.h"
 #include "tests/support/open_handles.h"
 #include "tests/support/syscall_faults.h"
+#include "vmm/pool/pool.h"
 #include "vmm/share/endpoint.h"
 #include "vmm/share/internal/protocol.h"
 #include "vmm/share/raw_handle.h"
+#include "vmm/share/restorable.h"
 #include "vmm/share/ticket.h"
 
 namespace vmm::testing {
@@ -669,6 +674,77 @@ TEST_F(HostileLeases, AFewRecallsAreReadAtATime) {
   EXPECT_EQ(hours(), 16);
   ExpectSoon([&] { return hours() == kSent; });
   EXPECT_TRUE(memory.lease().connection.ok());
+}
+
+// Forks while another process holds a lease. In a process of its own, for the
+// driver's sake; args: where to listen.
+int ForkWithLeases(const Args& args) {
+  const Here here;
+  const std::unique_ptr<Endpoint> endpoint =
+      Must(Endpoint::Start({.listener = {.directory = args[0]}}));
+  const auto make = [&] {
+    return Must(RestorableAllocation::Share(
+        *endpoint, Must(Allocation::Create(here.device, {.size = kGranule}))));
+  };
+  RestorableAllocation held = make();
+  RestorableAllocation away = make();
+  Must(away.Release(Keep::kNothing, Late()));
+  const Allocation unshared =
+      Must(Allocation::Create(here.device, {.size = kGranule}));
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(here.device, {}));
+  OpenerProcess importer(args[0]);
+  const std::size_t number = Must(importer.Open({held.ticket()})).front();
+  // The thread that serves it is at rest: see RunInFork().
+  ExpectSoon([&] { return endpoint->statistics().served == 1; });
+  EXPECT_TRUE(importer.Lease(number).connection.ok());
+  const absl::Time until = absl::Now() + absl::Seconds(60);
+  EXPECT_EQ(
+      RunInFork([&] {
+        endpoint->RecallAll(until);
+        endpoint->Recall(held.memory().id(), until);
+        const absl::Status refused[] = {
+            endpoint->WaitUntilAllReturned(until),
+            endpoint->WaitUntilReturned(away.memory().id(), until),
+            endpoint->Publish(unshared.shareable()).status(),
+            endpoint->Serve(*pool).status(),
+            held.Release(Keep::kNothing, until),
+            away.Restore([](const Allocation&) { return absl::OkStatus(); })};
+        // The first that is not refused, by its number.
+        int wrong = 1;
+        for (const absl::Status& one : refused) {
+          if (!absl::IsFailedPrecondition(one) ||
+              !absl::StrContains(one.message(), "its parent has")) {
+            return wrong;
+          }
+          ++wrong;
+        }
+        const bool is_empty =
+            endpoint->Leases().empty() && endpoint->statistics().served == 0;
+        return is_empty ? 0 : wrong;
+      }),
+      0);
+  const LeaseStatus status = importer.Lease(number);
+  EXPECT_TRUE(status.connection.ok()) << status.connection;
+  EXPECT_EQ(status.return_by, std::nullopt);
+  const std::vector<MemoryLease> leases = endpoint->Leases();
+  EXPECT_EQ(leases.size(), 1u);
+  for (const MemoryLease& one : leases) {
+    EXPECT_EQ(one.memory, held.memory().id());
+    EXPECT_EQ(one.lease.state, LeaseState::kHeld);
+  }
+  // The parent's word still comes.
+  endpoint->RecallAll(until);
+  ExpectSoon([&] { return importer.Lease(number).return_by.has_value(); });
+  importer.Close(number);
+  Must(held.Release(Keep::kNothing, Late()));
+  return ::testing::Test::HasFailure() ? 1 : 0;
+}
+const bool kForkWithLeases = RegisterChild("fork-with-leases", &ForkWithLeases);
+
+TEST_F(EndpointLeases, AForkedChildRecallsNothingOfItsParents) {
+  if (!MayFork()) GTEST_SKIP() << "this system has no fork";
+  if (IsEmulated()) GTEST_SKIP() << kForksWithLocks;
+  EXPECT_EQ(Child::Start("fork-with-leases", {listener_directory()}).Wait(), 0);
 }
 
 }  // namespace

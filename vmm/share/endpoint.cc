@@ -50,8 +50,19 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(
   return std::unique_ptr<Endpoint>(new Endpoint(*std::move(server)));
 }
 
+// A forked child has its parent's sockets, and none of its threads: what it sent
+// there would be taken for the parent's word, and a lock that a thread had at the
+// fork is never given back.
+absl::Status Endpoint::CheckIsOfThisProcess() const {
+  if (!server_->IsOfAnotherProcess()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a forked child has no endpoint: its parent has. Call it there, or start "
+      "one in the child");
+}
+
 absl::StatusOr<Share> Endpoint::Publish(const Shareable& memory,
                                         const ShareOptions& options) {
+  RETURN_IF_ERROR(CheckIsOfThisProcess());
   RETURN_IF_ERROR(CheckOptions(options));
   if (memory.block() != nullptr && options.access != Access::kReadWrite) {
     return absl::InvalidArgumentError(
@@ -84,6 +95,7 @@ absl::StatusOr<std::vector<Share>> Endpoint::PublishAll(
 
 absl::StatusOr<Share> Endpoint::Serve(Servable& what,
                                       const ShareOptions& options) {
+  RETURN_IF_ERROR(CheckIsOfThisProcess());
   RETURN_IF_ERROR(CheckOptions(options));
   ASSIGN_OR_RETURN(const std::shared_ptr<PeerService> service,
                    what.MakeService());
@@ -94,29 +106,35 @@ absl::StatusOr<Share> Endpoint::Serve(Servable& what,
 }
 
 std::vector<MemoryLease> Endpoint::Leases() const {
+  if (server_->IsOfAnotherProcess()) return {};
   return server_->leases().List();
 }
 
 void Endpoint::Recall(const MemoryId& memory, absl::Time until) {
+  if (server_->IsOfAnotherProcess()) return;
   server_->leases().Recall(memory, until);
 }
 
 void Endpoint::RecallAll(absl::Time until) {
+  if (server_->IsOfAnotherProcess()) return;
   server_->leases().Recall(std::nullopt, until);
 }
 
 absl::Status Endpoint::WaitUntilReturned(const MemoryId& memory,
                                          Deadline deadline) const {
+  RETURN_IF_ERROR(CheckIsOfThisProcess());
   return server_->leases().WaitUntilReturned(memory, deadline);
 }
 
 absl::Status Endpoint::WaitUntilAllReturned(Deadline deadline) const {
+  RETURN_IF_ERROR(CheckIsOfThisProcess());
   return server_->leases().WaitUntilReturned(std::nullopt, deadline);
 }
 
 const std::string& Endpoint::address() const { return server_->address(); }
 
 EndpointStatistics Endpoint::statistics() const {
+  if (server_->IsOfAnotherProcess()) return {};
   return server_->statistics();
 }
 

@@ -123,9 +123,10 @@ class Share {
   std::shared_ptr<const OwnedMadeBlock> kept_;
 };
 
-// Thread-safe. Destroying it ends all sessions; in a forked child it only
-// closes the child's copy of the listening socket, since all else is the
-// parent's threads'.
+// Thread-safe. Destroying it ends all sessions. A forked child has no endpoint, for
+// that is the parent's threads': there it has no leases and no statistics, recalls
+// nothing, returns FAILED_PRECONDITION for all else, and closes only the child's copy
+// of the listening socket when it is destroyed.
 class Endpoint {
  public:
   // Errors as platform::Listener::Bind; RESOURCE_EXHAUSTED when no thread can
@@ -170,7 +171,10 @@ class Endpoint {
   EndpointStatistics statistics() const;
 
  private:
+  friend class RestorableAllocation;  // restorable.h
   class Server;
+  // FAILED_PRECONDITION in a forked child.
+  absl::Status CheckIsOfThisProcess() const;
   explicit Endpoint(std::unique_ptr<Server> server);
   std::unique_ptr<Server> server_;
 };

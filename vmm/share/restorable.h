@@ -85,7 +85,8 @@ class RestorableAllocation {
   // meanwhile, or later, is told that it is released.
   //   DEADLINE_EXCEEDED    names who has not let go
   //   RESOURCE_EXHAUSTED   the host has too little memory for the copy
-  //   FAILED_PRECONDITION  it is released
+  //   FAILED_PRECONDITION  it is released; or this is a forked child, whose it is
+  //                        not
   // After an error nothing has changed: the memory is mapped, has its contents and
   // is served. Only if the driver fails to unmap, that is told and the memory is
   // released all the same. The copy is made in the device's primary context, which
@@ -97,7 +98,7 @@ class RestorableAllocation {
   // serves it. With no `fill` it gets the contents that Release() kept.
   //   RESOURCE_EXHAUSTED   the memory does not fit
   //   FAILED_PRECONDITION  it is not released; nothing was kept and there is no
-  //                        `fill`
+  //                        `fill`; a forked child
   //   else                 as `fill`, or the driver, answers
   // After an error it is released as before, and what was kept is kept.
   absl::Status Restore(const Fill& fill = nullptr);

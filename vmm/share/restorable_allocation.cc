@@ -45,6 +45,7 @@ absl::StatusOr<RestorableAllocation> RestorableAllocation::Share(
 }
 
 absl::Status RestorableAllocation::Release(Keep keep, Deadline deadline) {
+  RETURN_IF_ERROR(endpoint_->CheckIsOfThisProcess());
   if (is_released()) {
     return absl::FailedPreconditionError(
         "Release of memory that is released; Restore() it first");
@@ -79,6 +80,7 @@ absl::Status RestorableAllocation::LetGo(Keep keep, Deadline deadline) {
 }
 
 absl::Status RestorableAllocation::Restore(const Fill& fill) {
+  RETURN_IF_ERROR(endpoint_->CheckIsOfThisProcess());
   if (!is_released()) {
     return absl::FailedPreconditionError(
         "Restore of memory that is not released");
