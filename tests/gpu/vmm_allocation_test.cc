@@ -193,6 +193,21 @@ TEST_F(AllocationTest, UnmapAndRemapKeepAddressContentAndAccess) {
       << "it was read-only before";
 }
 
+TEST_F(AllocationTest, RemapGivesADeviceThatWasNamedTwiceWhatItHadLast) {
+  Allocation memory = Make(
+      {.size = kGranule, .also = {{Location::On(device), Access::kReadWrite}}});
+  Fill(memory.address(), 0x33, kGranule);
+  Must(memory.SetAccess({{Location::On(device), Access::kRead}}));
+  Must(memory.Unmap());
+  Must(memory.Remap());
+  unsigned long long access = 0;
+  const CUmemLocation here = Location::On(device).ToCuda();
+  ASSERT_EQ(driver()->cuMemGetAccess(&access, &here, memory.address()),
+            CUDA_SUCCESS);
+  EXPECT_EQ(access, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  EXPECT_TRUE(Holds(memory.address(), 0x33, kGranule));
+}
+
 TEST_F(AllocationTest, DiscardAndRemapGiveNewZeroedMemoryAtTheSameAddress) {
   Allocation memory = Make({.size = 2 * kGranule, .max_chunk_size = kGranule});
   const CUdeviceptr address = memory.address();

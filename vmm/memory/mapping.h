@@ -184,9 +184,9 @@ class MappedRegion {
 
  private:
   MappedRegion(PhysicalMemory memory, absl::Span<const AccessGrant> grants)
-      : grants_(grants.begin(), grants.end()),
-        size_(memory.size()),
-        memory_(std::move(memory)) {}
+      : size_(memory.size()), memory_(std::move(memory)) {
+    Remember(grants);
+  }
 
   const AddressRange& range() const {
     return range_.has_value() ? *range_ : *within_;
@@ -194,7 +194,8 @@ class MappedRegion {
 
   void Remember(absl::Span<const AccessGrant> grants);
 
-  absl::InlinedVector<AccessGrant, 1> grants_;  // Applied again by Remap().
+  // Applied again by Remap(): each location once, with its last access.
+  absl::InlinedVector<AccessGrant, 1> grants_;
   std::uint64_t size_;
   CUdeviceptr address_ = 0;  // In range().
   // Held by value, and destroyed from the last to the first: unmapped,
