@@ -348,6 +348,38 @@ TEST_F(Restorable, OfSeveralChunksComesBackWithTheAccessItHad) {
   if (OnHostMemoryDriver()) ExpectReadOnly(address);
 }
 
+TEST_F(Restorable, WhatItsDeviceMayOnlyReadComesBackSoWithItsContents) {
+  Allocation made = MakePattern(kBytes, 1, kGranule);
+  Must(made.SetAccess({{Location::On(device), Access::kRead}}));
+  RestorableAllocation memory =
+      Must(RestorableAllocation::Share(endpoint(), std::move(made)));
+  const auto expect = [&](std::uint64_t seed) {
+    ExpectPattern(memory.address(), kBytes, seed);
+    unsigned long long access = 0;
+    const CUmemLocation here = Location::On(device).ToCuda();
+    EXPECT_EQ(driver()->cuMemGetAccess(&access, &here, memory.address()),
+              CUDA_SUCCESS);
+    EXPECT_EQ(access, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    ExpectPattern(Open(memory).address(), kBytes, seed);
+  };
+  // Also where it fails first.
+  for (int i = 0; i < 2; ++i) {
+    Must(memory.Release(Keep::kHostMemory, Late()));
+    EXPECT_TRUE(absl::IsAborted(memory.Restore([](const Allocation& there) {
+      WritePattern(there.address(), there.size(), 9);
+      return absl::AbortedError("the program gave up");
+    })));
+    Must(memory.Restore());
+    expect(1);
+  }
+  Must(memory.Release(Keep::kNothing, Late()));
+  Must(memory.Restore([](const Allocation& there) {
+    WritePattern(there.address(), there.size(), 2);
+    return absl::OkStatus();
+  }));
+  expect(2);
+}
+
 TEST_F(Restorable, AnImporterCanLetGoWithoutBeingAsked) {
   RestorableAllocation memory = MakeRestorable(1);
   RestorableImport import = Open(memory);

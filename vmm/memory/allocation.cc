@@ -252,7 +252,7 @@ absl::Status Allocation::Discard() {
   return unmapped;
 }
 
-absl::Status Allocation::Remap() {
+absl::StatusOr<MappedRegion*> Allocation::MadeAgain() {
   ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("Remap"));
   if (!region->has_memory()) {
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
@@ -260,7 +260,25 @@ absl::Status Allocation::Remap() {
     if (!memory.ok()) return memory.status();
     region->ReplaceMemory(*std::move(memory));
   }
+  return region;
+}
+
+absl::Status Allocation::Remap() {
+  ASSIGN_OR_RETURN(MappedRegion* const region, MadeAgain());
   return region->Remap();
+}
+
+absl::Status Allocation::RemapToFill() {
+  ASSIGN_OR_RETURN(MappedRegion* const region, MadeAgain());
+  return region->RemapToFill(Location::On(device_));
+}
+
+absl::Status Allocation::EndFill() {
+  ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("EndFill"));
+  const Location here = Location::On(device_);
+  const Access access = region->AccessOf(here);
+  if (access == Access::kReadWrite) return absl::OkStatus();
+  return region->SetAccess({{here, access}});
 }
 
 Shareable Allocation::shareable() const {

@@ -137,6 +137,7 @@ class Allocation {
   Shareable shareable() const;
 
  private:
+  friend class RestorableAllocation;  // restorable.h
   using SharedBlock = std::shared_ptr<const OwnedMadeBlock>;
   using Memory = std::variant<MappedRegion, SharedBlock>;
   Allocation(Device device, Location where, Memory memory, MemoryId id,
@@ -161,6 +162,12 @@ class Allocation {
   }
   // Null, and an error, for memory of kLegacyIpc.
   absl::StatusOr<MappedRegion*> Mapped(absl::string_view call);
+  // The same, with memory to map.
+  absl::StatusOr<MappedRegion*> MadeAgain();
+  // Remap(), but that device() may write until EndFill() succeeds, whatever access
+  // it had.
+  absl::Status RemapToFill();
+  absl::Status EndFill();
 
   Device device_;
   Location where_;

@@ -71,21 +71,28 @@ absl::Status MappedRegion::SetAccess(absl::Span<const AccessGrant> grants) {
         "SetAccess on unmapped memory; Remap() it first");
   }
   absl::Status set = vmm::SetAccess(mapping_, memory_->where(), grants);
-  if (set.ok()) Remember(grants);
+  if (set.ok()) Remember(grants, grants_);
   return set;
 }
 
-void MappedRegion::Remember(absl::Span<const AccessGrant> grants) {
+void MappedRegion::Remember(absl::Span<const AccessGrant> grants, Grants& in) {
   for (const AccessGrant& grant : grants) {
     auto same = std::find_if(
-        grants_.begin(), grants_.end(),
+        in.begin(), in.end(),
         [&grant](const AccessGrant& g) { return g.who == grant.who; });
-    if (same != grants_.end()) {
+    if (same != in.end()) {
       same->access = grant.access;
     } else {
-      grants_.push_back(grant);
+      in.push_back(grant);
     }
   }
+}
+
+Access MappedRegion::AccessOf(const Location& who) const {
+  for (const AccessGrant& grant : grants_) {
+    if (grant.who == who) return grant.access;
+  }
+  return Access::kNone;
 }
 
 absl::Status MappedRegion::Unmap() {
@@ -95,7 +102,15 @@ absl::Status MappedRegion::Unmap() {
   return vmm::Unmap(std::move(mapping_));
 }
 
-absl::Status MappedRegion::Remap() {
+absl::Status MappedRegion::Remap() { return RemapWith(grants_); }
+
+absl::Status MappedRegion::RemapToFill(const Location& writer) {
+  Grants grants = grants_;
+  Remember({{writer, Access::kReadWrite}}, grants);
+  return RemapWith(grants);
+}
+
+absl::Status MappedRegion::RemapWith(const Grants& grants) {
   if (is_mapped()) {
     return absl::FailedPreconditionError("Remap of memory that is mapped");
   }
@@ -103,7 +118,7 @@ absl::Status MappedRegion::Remap() {
   absl::StatusOr<OwnedMapping> mapping =
       MapChunks(range().driver(), address_, *memory_);
   if (!mapping.ok()) return mapping.status();
-  absl::Status access = vmm::SetAccess(*mapping, memory_->where(), grants_);
+  absl::Status access = vmm::SetAccess(*mapping, memory_->where(), grants);
   if (!access.ok()) return access;
   mapping_ = *std::move(mapping);
   return absl::OkStatus();

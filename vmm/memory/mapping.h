@@ -178,6 +178,11 @@ class MappedRegion {
   absl::Status SetAccess(absl::Span<const AccessGrant> grants);
   absl::Status Unmap();
   absl::Status Remap();
+  // The same, but that `writer` may read and write, whatever access it had. That
+  // is remembered still: SetAccess() gives it again.
+  absl::Status RemapToFill(const Location& writer);
+  // What `who` was given last.
+  Access AccessOf(const Location& who) const;
   // REQUIRES: !is_mapped(), and Replace: the same size.
   void DropMemory();
   void ReplaceMemory(PhysicalMemory memory);
@@ -185,17 +190,19 @@ class MappedRegion {
  private:
   MappedRegion(PhysicalMemory memory, absl::Span<const AccessGrant> grants)
       : size_(memory.size()), memory_(std::move(memory)) {
-    Remember(grants);
+    Remember(grants, grants_);
   }
 
   const AddressRange& range() const {
     return range_.has_value() ? *range_ : *within_;
   }
 
-  void Remember(absl::Span<const AccessGrant> grants);
+  // Each location once, with its last access.
+  using Grants = absl::InlinedVector<AccessGrant, 1>;
+  static void Remember(absl::Span<const AccessGrant> grants, Grants& in);
+  absl::Status RemapWith(const Grants& grants);
 
-  // Applied again by Remap(): each location once, with its last access.
-  absl::InlinedVector<AccessGrant, 1> grants_;
+  Grants grants_;  // Applied again by Remap().
   std::uint64_t size_;
   CUdeviceptr address_ = 0;  // In range().
   // Held by value, and destroyed from the last to the first: unmapped,

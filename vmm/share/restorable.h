@@ -52,8 +52,9 @@ namespace vmm {
 
 class HostCopy;
 
-// Fills memory that is mapped again and that nobody has yet. All that it starts
-// has ended when it returns; an error ends the restoring.
+// Fills memory that is mapped again and that nobody has yet; its device may write to
+// it meanwhile, also where it may only read else. All that it starts has ended when it
+// returns; an error ends the restoring.
 using Fill = std::function<absl::Status(const Allocation& memory)>;
 // From the bytes of a file, from `offset` on: requested_size() of them. Errors,
 // when it is called: NOT_FOUND, DATA_LOSS for a file that ends too early, others

@@ -107,9 +107,10 @@ absl::Status RestorableAllocation::Restore(const Fill& fill) {
 }
 
 absl::Status RestorableAllocation::MakeAndServe(const Fill& fill) {
-  RETURN_IF_ERROR(memory_.Remap());
+  RETURN_IF_ERROR(memory_.RemapToFill());
   RETURN_IF_ERROR(fill != nullptr ? fill(memory_)
                                   : kept_->WriteTo(memory_.address()));
+  RETURN_IF_ERROR(memory_.EndFill());
   ASSIGN_OR_RETURN(std::shared_ptr<const PublishedMemory> served,
                    MakePublished(memory_.shareable()));
   share_.registry_->Exchange(share_.key_, std::move(served));
