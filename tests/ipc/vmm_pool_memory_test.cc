@@ -1,5 +1,6 @@
 // A pool that is refused memory for its books, wherever it asks for some, goes on
-// when there is memory again: it waits for nobody, and loses nothing.
+// when there is memory again: it waits for nobody, and loses nothing. Nor does a
+// queue of retired memory.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,6 +24,8 @@
 #include "tests/gpu/changed_driver.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/pool_ipc_test.h"
+#include "vmm/memory/allocation.h"
+#include "vmm/share/retire.h"
 
 namespace {
 
@@ -142,6 +145,8 @@ class PoolMemoryTest : public PoolIpcTest {
   void UseCappedPool() {
     pool_ = Must(Pool::Create(spared_, SmallSegments(kCap)));
   }
+
+  const Device& spared() const { return spared_; }
 
   // Calls `then` for each request for memory of `call`, once that and perhaps all
   // later ones were refused; and once more when none was. Before each `call`,
@@ -315,6 +320,39 @@ TEST_F(PoolMemoryTest, ALastResortThatIsRefusedSomeLosesNothing) {
         Must(pool_->ReleaseStream(first.get(), Late()));
         Must(pool_->ReleaseStream(second.get(), Late()));
         ExpectAllServes();
+      });
+}
+
+// Or it would be unmapped under the work that uses it.
+TEST_F(PoolMemoryTest, MemoryThatCannotBeRetiredStaysMappedAndTheCallers) {
+  std::optional<RetireQueue> queue;
+  std::optional<Allocation> memory;
+  CUdeviceptr address = 0;
+  bool is_retired = false;
+  const auto is_mapped = [&] {
+    unsigned long long access = 0;
+    const CUmemLocation here = Location::On(device).ToCuda();
+    return driver()->cuMemGetAccess(&access, &here, address) == CUDA_SUCCESS;
+  };
+  RefuseEach(
+      "Retire()",
+      [&] {
+        queue.emplace(spared().driver());
+        memory.emplace(Must(Allocation::Create(spared(), {.size = kGranule})));
+        address = memory->address();
+        is_retired = false;
+      },
+      [&] { is_retired = queue->Retire(std::move(*memory), nullptr).ok(); },
+      [&] {
+        EXPECT_TRUE(is_mapped());
+        EXPECT_EQ(queue->size(), is_retired ? 1u : 0u);
+        if (!is_retired) {
+          ASSERT_TRUE(memory->is_mapped());
+          EXPECT_EQ(memory->address(), address);
+          Must(queue->Retire(std::move(*memory), nullptr));
+        }
+        Must(queue->Drain(Late()));
+        EXPECT_FALSE(is_mapped());
       });
 }
 

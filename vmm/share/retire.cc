@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -22,17 +23,24 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 }  // namespace
 
 struct RetireQueue::Impl {
-  using Memory = std::variant<Allocation, ImportedAllocation, Mapping>;
+  // Nothing until its place is there.
+  using Memory =
+      std::variant<std::monostate, Allocation, ImportedAllocation, Mapping>;
   struct Retired {
     Memory memory;
     OwnedEvent passed;
   };
 
-  // `memory` goes with it only if the event can be had.
+  // `memory` goes only once the event and the place for both are there: whatever
+  // has it when something is thrown, as where the host has no memory left, unmaps
+  // it under the work that uses it.
   template <typename T>
   absl::Status Retire(T&& memory, CUstream stream) {
+    static_assert(std::is_nothrow_move_constructible_v<T>);
     ASSIGN_OR_RETURN(OwnedEvent event, RecordEvent(driver, stream));
-    retired.push_back({std::forward<T>(memory), std::move(event)});
+    Retired& place = retired.emplace_back();
+    place.memory.template emplace<T>(std::forward<T>(memory));
+    place.passed = std::move(event);
     return absl::OkStatus();
   }
 

@@ -38,7 +38,8 @@ class RetireQueue {
 
   // Takes `memory` and gives it back once all work that is on `stream` now is
   // done. Null is the current context's default stream. On failure (no context
-  // is current, no event can be had) `memory` stays the caller's, unchanged.
+  // is current, no event can be had), and where it throws std::bad_alloc, `memory`
+  // stays the caller's, unchanged.
   absl::Status Retire(Allocation&& memory, CUstream stream);
   absl::Status Retire(ImportedAllocation&& memory, CUstream stream);
   absl::Status Retire(Mapping&& memory, CUstream stream);
