@@ -191,6 +191,50 @@ TEST_F(RetireTest, WorkThatFailedKeepsTheMemory) {
   EXPECT_TRUE(queue.Drain(Late()).ok());
 }
 
+// As one of another device, whose context has ended by a fault.
+TEST_F(RetireTest, WorkThatFailedKeepsNoMemoryOfOtherStreams) {
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  RetireQueue queue(faulty);
+  Allocation first = Make();
+  Allocation second = Make();
+  const CUdeviceptr kept = first.address();
+  const CUdeviceptr passed = second.address();
+  Must(queue.Retire(std::move(first), nullptr));
+  Must(queue.Retire(std::move(second), nullptr));
+  ASSERT_EQ(driver()->cuCtxSynchronize(), CUDA_SUCCESS);
+  faults.Arm({.point = {.nth = 0},
+              .entry = "cuEventQuery",
+              .result = CUDA_ERROR_ILLEGAL_ADDRESS});
+  const absl::Status status = queue.Collect().status();
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_EQ(platform::ResultOf(status), CUDA_ERROR_ILLEGAL_ADDRESS) << status;
+  EXPECT_EQ(queue.size(), 1u);
+  EXPECT_TRUE(IsMapped(kept));
+  EXPECT_FALSE(IsMapped(passed));
+  Must(queue.Drain(Late()));
+}
+
+TEST_F(RetireTest, DrainWaitsForOthersThanThoseWhoseWorkFailed) {
+  HeldStream stream(device);
+  DriverFaults faults;
+  const platform::Driver faulty = FaultyDriver(driver(), &faults);
+  RetireQueue queue(faulty);
+  Must(queue.Retire(Make(), nullptr));
+  Must(queue.Retire(Make(), stream.get()));
+  faults.Arm({.point = {.nth = 0},
+              .entry = "cuEventQuery",
+              .result = CUDA_ERROR_ILLEGAL_ADDRESS});
+  const absl::Status status = queue.Drain(absl::InfinitePast());
+  EXPECT_EQ(faults.Disarm().fired, 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 retired"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the memory is kept"));
+  EXPECT_EQ(queue.size(), 2u);
+  stream.Release();
+  Must(queue.Drain(Late()));
+}
+
 TEST_F(RetireTest, MovedTakesWhatItHolds) {
   HeldStream stream(device);
   RetireQueue queue(driver());

@@ -44,6 +44,33 @@ struct RetireQueue::Impl {
     return absl::OkStatus();
   }
 
+  // What became of all that was retired, at one look.
+  struct Look {
+    std::size_t collected = 0;
+    std::size_t unfinished = 0;
+    absl::Status failed;  // The first that did.
+  };
+  // A stream whose work failed keeps its own memory, and not that of others: it may
+  // be of another device.
+  Look Collect() {
+    Look look;
+    // Streams pass their work in any order among each other.
+    for (auto at = retired.begin(); at != retired.end();) {
+      const absl::StatusOr<bool> passed = HasPassed(at->passed);
+      look.failed.Update(passed.status());
+      if (passed.ok() && *passed) {
+        at = retired.erase(at);
+        ++look.collected;
+        continue;
+      }
+      if (passed.ok()) ++look.unfinished;
+      ++at;
+    }
+    look.failed = platform::Annotate(
+        look.failed, "RetireQueue::Collect(): the memory is kept");
+    return look;
+  }
+
   platform::Driver driver;
   std::deque<Retired> retired = {};
 };
@@ -80,34 +107,21 @@ std::size_t RetireQueue::size() const {
 }
 
 absl::StatusOr<std::size_t> RetireQueue::Collect() {
-  std::size_t collected = 0;
-  // Streams pass their work in any order among each other.
-  for (auto retired = impl_->retired.begin();
-       retired != impl_->retired.end();) {
-    absl::StatusOr<bool> passed = HasPassed(retired->passed);
-    if (!passed.ok()) {
-      return platform::Annotate(passed.status(),
-                                "RetireQueue::Collect(): the memory is kept");
-    }
-    if (*passed) {
-      retired = impl_->retired.erase(retired);
-      ++collected;
-    } else {
-      ++retired;
-    }
-  }
-  return collected;
+  const Impl::Look look = impl_->Collect();
+  if (!look.failed.ok()) return look.failed;
+  return look.collected;
 }
 
 absl::Status RetireQueue::Drain(Deadline deadline) {
   absl::Duration pause = absl::Microseconds(10);
   for (;;) {
-    absl::StatusOr<std::size_t> collected = Collect();
-    if (!collected.ok()) return collected.status();
-    if (impl_->retired.empty()) return absl::OkStatus();
+    const Impl::Look look = impl_->Collect();
+    if (look.unfinished == 0) return look.failed;
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          size(), " retired allocations still wait for their streams"));
+          look.unfinished, " retired allocations still wait for their streams",
+          look.failed.ok() ? "" : "; of others, the first: ",
+          look.failed.message()));
     }
     absl::SleepFor(std::min(pause, deadline.Left()));
     pause = std::min(pause * 2, kLongestPause);

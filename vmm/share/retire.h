@@ -44,12 +44,13 @@ class RetireQueue {
   absl::Status Retire(ImportedAllocation&& memory, CUstream stream);
   absl::Status Retire(Mapping&& memory, CUstream stream);
 
-  // Gives back what the GPU has passed. Does not wait. How many were given
-  // back; on an error (work on the stream failed) they stay retired.
+  // Gives back what the GPU has passed. Does not wait. How many were given back. What
+  // is on a stream whose work failed stays retired, and the first such error is
+  // returned, once all else was looked at.
   absl::StatusOr<std::size_t> Collect();
 
-  // Collects until nothing is retired; DEADLINE_EXCEEDED with how much is left
-  // otherwise.
+  // Collects until nothing waits for its stream any more; an error as Collect()'s
+  // then. DEADLINE_EXCEEDED with how much waits otherwise.
   absl::Status Drain(Deadline deadline);
 
   // How many wait.
