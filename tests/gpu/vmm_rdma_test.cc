@@ -100,6 +100,9 @@ TEST_F(RdmaTest, WhatNoMemoryCanBeIsNotForWantOfTheFlag) {
                 HasSubstr("max_chunk_size is 4096"));
     EXPECT_THAT(fails({.size = 1, .alignment = 3, .rdma = rdma}),
                 HasSubstr("alignment=3; expected 0 or a power of two"));
+    // This one the driver refuses.
+    EXPECT_THAT(fails({.size = 1, .host_numa_node = 9999, .rdma = rdma}),
+                HasSubstr("host NUMA node 9999"));
   }
 }
 

@@ -131,6 +131,14 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
       !platform::ResultOf(region.status()).has_value()) {
     return region;
   }
+  // Nor does what fails without the flag, too, fail for want of it. With
+  // Rdma::kTry that is what comes next. What is made here goes at once.
+  if (supported.ok() && options.rdma == Rdma::kRequire) {
+    KindChoice others = choice;
+    const absl::StatusOr<MappedRegion> without = CreateMapped(
+        device.driver(), where, grants, options, /*rdma=*/false, others);
+    if (!without.ok()) return without.status();
+  }
   // Drivers answer a refused flag with many codes (NOT_SUPPORTED, NOT_FOUND,
   // UNKNOWN): for who asks for it they are one.
   return platform::Annotate(

@@ -73,7 +73,8 @@ class Allocation {
   //   RESOURCE_EXHAUSTED   does not fit
   //   FAILED_PRECONDITION  Rdma::kRequire, and the device's attribute says no,
   //                        or the driver made memory without the flag, or
-  //                        refused it: platform::ResultOf() says with what
+  //                        refused it and nothing else: platform::ResultOf()
+  //                        says with what
   //   else                 no kind of the policy works here: the first kind's
   //                        reason; all reasons are in the message
   //
