@@ -261,6 +261,23 @@ TEST_F(DmaBufTest, OfMemoryThatNobodyHereMayWriteAreRefused) {
   EXPECT_THAT(unseen.message(), HasSubstr("no device that this process sees"));
 }
 
+TEST_F(DmaBufTest, OfAnAllocationThatItsDeviceMayNotWriteAreRefused) {
+  Allocation memory = Make();
+  const auto expect = [&](Access access, const char* text) {
+    Must(memory.SetAccess({{Location::On(device), access}}));
+    // Also of a part of it.
+    for (const std::uint64_t offset : {std::uint64_t{0}, 2 * kGranule}) {
+      const absl::Status status = Fails(memory, {.offset = offset});
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+    }
+  };
+  expect(Access::kRead, "is mapped for reading alone on");
+  expect(Access::kNone, "is mapped without access for");
+  Must(memory.SetAccess({{Location::On(device), Access::kReadWrite}}));
+  EXPECT_EQ(Must(ExportDmaBufs(memory)).size(), 3u);
+}
+
 TEST_F(DmaBufTest, WhatTheDriverDoesNotSayOfTheRangeIsTold) {
   DriverFaults faults;
   const platform::Driver faulty = FaultyDriver(driver(), &faults);

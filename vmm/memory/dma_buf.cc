@@ -166,10 +166,14 @@ absl::Status CheckMayWrite(const Device& device, CUdeviceptr address,
     }
     if (access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the memory at 0x", absl::Hex(at), " is mapped for reading alone on ",
+          "the memory at 0x", absl::Hex(at),
+          access == CU_MEM_ACCESS_FLAGS_PROT_NONE
+              ? " is mapped without access for "
+              : " is mapped for reading alone on ",
           device.Describe(),
           ", and a dma-buf would give whole access: open it for writing (in "
-          "Python writable=True), or let its owner export it"));
+          "Python writable=True), give it Access::kReadWrite by SetAccess() "
+          "where it is this process's own, or let its owner export it"));
     }
   }
   return absl::OkStatus();
@@ -186,13 +190,16 @@ const char* RemedyFor(const absl::Status& refused, DmaBufMapping mapping) {
   return mapping == DmaBufMapping::kPcie ? kPcieRemedy : kRemedy;
 }
 
+// `is_vmm`: of cuMemCreate(), which may be mapped for less than all.
 absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
                                                 CUdeviceptr address,
                                                 absl::Span<const Part> parts,
-                                                DmaBufMapping mapping) {
+                                                DmaBufMapping mapping,
+                                                bool is_vmm) {
   const RelaxedCapture relaxed(device.driver());
   RETURN_IF_ERROR(CheckSupported(device, mapping));
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
+  if (is_vmm) RETURN_IF_ERROR(CheckMayWrite(device, address, parts));
   std::vector<DmaBuf> made;
   for (const Part& part : parts) {
     absl::StatusOr<platform::OsHandle> descriptor = platform::ExportDmaBuf(
@@ -248,7 +255,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   return ExportParts(memory.device(), memory.address(),
                      PartsOf(options.offset, options.offset + size,
                              shareable.layout().chunk_size),
-                     options.mapping);
+                     options.mapping, /*is_vmm=*/shareable.block() == nullptr);
 }
 
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
@@ -280,11 +287,11 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   // cudaMalloc()'s blocks share pages, which the driver exports whole, also where
   // the block that a page begins with was freed (measured).
   std::vector<Part> parts = {{0, whole}};
-  if (info.kind == PointerKind::kVmm) {
+  const bool is_vmm = info.kind == PointerKind::kVmm;
+  if (is_vmm) {
     ASSIGN_OR_RETURN(parts, MappedParts(driver, begin, whole));
-    RETURN_IF_ERROR(CheckMayWrite(device, begin, parts));
   }
-  return ExportParts(device, begin, parts, mapping);
+  return ExportParts(device, begin, parts, mapping, is_vmm);
 }
 
 }  // namespace vmm

@@ -50,8 +50,9 @@ struct DmaBuf {
 // the length of the call, and is made if nobody has it.
 //   INVALID_ARGUMENT     offset or size is no multiple of the host's page size,
 //                        or the range leaves the allocation
-//   FAILED_PRECONDITION  the memory is unmapped, or of the host; or the device
-//                        says that it has no dma-buf
+//   FAILED_PRECONDITION  the memory is unmapped, or of the host; or its device may
+//                        not write to it, for a descriptor gives whole access; or
+//                        the device says that it has no dma-buf
 //   UNIMPLEMENTED        Windows; a driver before CUDA 11.7, or 12.8 for kPcie; a
 //                        GPU without that mapping (measured: H100)
 //   RESOURCE_EXHAUSTED   no descriptor is left
@@ -65,9 +66,8 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
 // lies beside the range in its pages too. What is there must stay mapped until this
 // returns, and a pool's block be freed only when nobody uses the descriptor.
 //   INVALID_ARGUMENT     no bytes; or nothing of the driver's is mapped in all of it
-//   FAILED_PRECONDITION  also: managed memory; memory that is mapped for reading
-//                        alone, for a descriptor gives whole access; no device that
-//                        this process sees reaches it
+//   FAILED_PRECONDITION  also: managed memory; no device that this process sees
+//                        reaches it
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
     const platform::Driver& driver, CUdeviceptr address, std::uint64_t size,
     DmaBufMapping mapping = DmaBufMapping::kDefault);
