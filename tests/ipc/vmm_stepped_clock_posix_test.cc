@@ -3,14 +3,12 @@
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
-#include <cerrno>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "fabric/exchange.h"
 #include "tests/ipc/pool_ipc_test.h"
-#include "tests/support/failing_call.h"
 #include "tests/support/stepped_clock_posix.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/sync/fence_pool.h"
@@ -79,10 +77,17 @@ TEST_F(SteppedClock, DoesNotMoveTheDeadlinesOfAFenceAndOfARound) {
   });
 }
 
-// As on Linux before 6.5: no message brings a reference to its sender.
+// As on Linux before 6.5: no message brings a reference to its sender, but the time
+// at which it was sent.
 platform::Channel AdoptWithoutReferences(int socket) {
-  const FailingCall failing("setsockopt", ENOPROTOOPT, /*nth=*/1);
-  return Must(platform::Channel::Adopt(platform::OsHandle::Adopt(socket), {}));
+  platform::Channel channel =
+      Must(platform::Channel::Adopt(platform::OsHandle::Adopt(socket), {}));
+  constexpr int kPassPidfd = 76;  // SO_PASSPIDFD, which such a kernel lacks.
+  const int off = 0;
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, kPassPidfd, &off, sizeof(off));
+  EXPECT_EQ(::setsockopt(socket, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof(on)), 0);
+  return channel;
 }
 
 TEST_F(SteppedClock, DoesNotMakeAPeerAnotherProcess) {
