@@ -120,7 +120,7 @@ std::uint64_t UsualSize(const Driver& driver) {
   std::size_t free = 0;
   std::size_t total = 0;
   Must(driver.Error(driver->cuMemGetInfo(&free, &total), "cuMemGetInfo()"));
-  constexpr std::uint64_t kUnit = 8 * (2 << 20);
+  constexpr std::uint64_t kUnit = std::uint64_t{8} * (2 << 20);
   const std::uint64_t most =
       driver.is_host_memory() ? 64ull << 20 : 16ull << 30;
   return std::clamp<std::uint64_t>(free / 2 / kUnit * kUnit, kUnit, most);
