@@ -122,10 +122,10 @@ class Publisher:
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Draft:
         """The slot of the next update, for work that is put on `stream` later, which waits until
         no follower uses what is there: it is free in the order of the stream, and a host that
-        writes to it calls the slot's wait() first. DeadlineExceeded names a follower that has not looked for
-        an update for two rounds of the slots; it may be tried again, on another stream too, as
-        it may after what was not published. What was written on the stream before is for the
-        caller to wait for."""
+        writes to it calls the slot's wait() first. DeadlineExceeded names a follower that has not
+        looked for an update for two rounds of the slots; it may be tried again, on another stream
+        too, as it may after what was not published. What was written on the stream before is for
+        the caller to wait for."""
         self._check_open()
         deadline = deadline_of(timeout)
         if self._acquired or any(one.buffer is not None for one in self._followers.values()):
