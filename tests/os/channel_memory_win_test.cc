@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <new>
 #include <optional>
@@ -16,40 +15,14 @@
 #include "absl/time/clock.h"
 #include "platform/ipc/channel.h"
 #include "tests/os/win_test.h"
-
-namespace {
-
-// Of a thread's requests for memory.
-struct Refusal {
-  long granted_first = -1;  // So many are; below 0 all.
-  bool lasts = false;       // Or one is refused.
-  bool happened = false;
-};
-thread_local Refusal refusal;
-
-void* MemoryOf(std::size_t size) {
-  if (refusal.granted_first == 0) {
-    if (!refusal.lasts) refusal.granted_first = -1;
-    refusal.happened = true;
-    return nullptr;
-  }
-  if (refusal.granted_first > 0) --refusal.granted_first;
-  return std::malloc(size == 0 ? 1 : size);
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  if (void* const memory = MemoryOf(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/refused_memory.h"
 
 namespace vmm::platform {
 namespace {
 
 using testing::OpenHandleCount;
+using testing::refusal;
+using testing::Refusal;
 
 class ChannelMemoryTest : public WinTest {
  protected:

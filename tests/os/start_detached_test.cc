@@ -3,28 +3,12 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <cstddef>
 #include <cstdlib>
 #include <functional>
-#include <new>
 #include <utility>
 
 #include "platform/os/start_detached_posix.h"
-
-namespace {
-
-thread_local bool refused = false;  // All memory that this thread asks for.
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  if (!refused) {
-    if (void* const memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  }
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/refused_memory.h"
 
 namespace vmm::platform {
 namespace {
@@ -37,9 +21,9 @@ bool IsBlocked(int signal) {
 
 TEST(StartDetachedTest, RefusedMemoryItStartsNoneAndBlocksNoSignal) {
   std::function<void()> body = [] { std::abort(); };
-  refused = true;
+  testing::refusal = {0, /*lasts=*/true};
   const bool started = StartDetached(std::move(body));
-  refused = false;
+  testing::refusal = {};
   EXPECT_FALSE(started);
   EXPECT_FALSE(IsBlocked(SIGTERM));
 }
