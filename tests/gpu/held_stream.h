@@ -15,10 +15,11 @@ namespace vmm::testing {
 // A stream that stands still until Release().
 class HeldStream {
  public:
-  explicit HeldStream(const Device& device)
+  explicit HeldStream(const Device& device,
+                      unsigned flags = CU_STREAM_NON_BLOCKING)
       : driver_(device.driver()),
         flag_(Must(Allocation::Create(device, {.size = 1}))) {
-    Check(driver_->cuStreamCreate(&held_, CU_STREAM_NON_BLOCKING));
+    Check(driver_->cuStreamCreate(&held_, flags));
     Check(driver_->cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING));
     // Not the whole context: another stream of it may be held already.
     Check(driver_->cuMemsetD8Async(flag_.address(), 0, 8, other_));

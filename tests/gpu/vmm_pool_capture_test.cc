@@ -137,6 +137,28 @@ TEST_P(PoolCaptureTest, FreeOnACapturedStreamIsRefusedAndChangesNothing) {
   ExpectWhole(*pool);
 }
 
+// A mark on the legacy stream would lose the capture of one that blocks.
+TEST_P(PoolCaptureTest, FreeAfterAllIsRefusedBesideAStreamThatBlocks) {
+  const Stream blocking(CU_STREAM_DEFAULT);
+  const Stream other;
+  const std::unique_ptr<Pool> pool = MakePool();
+  const CUdeviceptr first = Must(pool->Allocate(65536, CU_STREAM_LEGACY));
+  const CUdeviceptr second = Must(pool->Allocate(65536, CU_STREAM_LEGACY));
+  Graph graph(blocking.get(), GetParam());
+  for (const bool on_its_thread : {true, false}) {
+    const auto free = [&] { return pool->FreeAfterAll(first); };
+    const absl::Status refused = on_its_thread ? free() : OnAThread(free).get();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_EQ(pool->statistics().live_blocks, 2u);
+  }
+  graph.End();
+  EXPECT_EQ(pool->FreeAfterAll(first), absl::OkStatus());
+  Graph beside(other.get(), GetParam());
+  EXPECT_EQ(pool->FreeAfterAll(second), absl::OkStatus());
+  beside.End();
+  ExpectWhole(*pool);
+}
+
 // A replay uses the block as long as the graph is there, and nobody else does.
 TEST_P(PoolCaptureTest, WhatIsAllocatedInACaptureIsTheGraphsUntilItIsFreed) {
   const Stream stream;

@@ -223,6 +223,34 @@ TEST_F(PoolStreamsTest, WhatIsAllocatedOnOneAndFreedOnAnotherIsUsedAgain) {
   EXPECT_EQ(pool->statistics().reserved, 0u) << "at the first Trim()";
 }
 
+// Numba and CuPy use memory on streams of which the pool learns nothing.
+TEST_F(PoolStreamsTest, WhatIsFreedAfterAllIsUsedInTheOrderOfStreamsThatBlock) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  HeldStream user(device, CU_STREAM_DEFAULT);
+  Stream next(CU_STREAM_DEFAULT);
+  const CUdeviceptr block = Must(pool->Allocate(4096, CU_STREAM_LEGACY));
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, 4096, user.get()),
+            CUDA_SUCCESS);
+  EXPECT_EQ(pool->FreeAfterAll(block), absl::OkStatus());
+  ASSERT_EQ(Must(pool->Allocate(4096, CU_STREAM_LEGACY)), block);
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 2, 4096, next.get()),
+            CUDA_SUCCESS);
+  absl::SleepFor(kLittle);
+  EXPECT_FALSE(next.IsIdle());
+  user.Release();
+  next.Sync();
+  ASSERT_EQ(driver()->cuStreamSynchronize(user.get()), CUDA_SUCCESS);
+  std::uint8_t byte = 0;
+  ASSERT_EQ(driver()->cuMemcpyDtoH(&byte, block, 1), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 2);
+  EXPECT_EQ(pool->FreeAfterAll(block + 256).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(pool->FreeAfterAll(block), absl::OkStatus());
+  EXPECT_EQ(pool->FreeAfterAll(block).code(),
+            absl::StatusCode::kFailedPrecondition);
+  ExpectWhole(*pool);
+}
+
 TEST_F(PoolStreamsTest, ALargeSegmentIsNotCutUpForASmallBlock) {
   const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
   constexpr std::uint64_t kLarge = 1 << 30;

@@ -112,8 +112,9 @@ def fake_cupy(monkeypatch):
     cupy.cuda = types.SimpleNamespace(
         memory=types.SimpleNamespace(CFunctionAllocator=allocator,
                                      OutOfMemoryError=CupyOutOfMemory),
-        runtime=types.SimpleNamespace(CUDARuntimeError=CudaError), using_allocator=using,
-        MemoryPool=memory_pool)
+        runtime=types.SimpleNamespace(CUDARuntimeError=CudaError, deviceSynchronize=lambda: None),
+        get_current_stream=lambda: types.SimpleNamespace(is_capturing=lambda: False),
+        using_allocator=using, MemoryPool=memory_pool)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return cupy, backs
 
@@ -177,6 +178,85 @@ def test_what_a_library_has_outlives_the_pool(driver, monkeypatch, calls_of, end
     while vs._core._is_known(second) and time.monotonic() < end:
         time.sleep(0.01)
     assert not vs._core._is_known(second)
+
+
+@contextlib.contextmanager
+def blocking_streams(cuda):
+    """Two that synchronise with the legacy default stream, as Numba's and CuPy's do."""
+    made = [ctypes.c_void_p() for _ in range(2)]
+    for stream in made:
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 0) == 0
+    yield made
+    for stream in made:
+        assert cuda.cuStreamSynchronize(stream) == 0
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+def fill(cuda, address, byte, stream):
+    assert cuda.cuMemsetD8Async(ctypes.c_uint64(address), ctypes.c_ubyte(byte),
+                                ctypes.c_size_t(4096), stream) == 0
+
+
+@pytest.mark.parametrize("calls_of", [cupy_calls, rmm_calls, cuda_core_calls])
+def test_what_one_stream_uses_another_has_after_it(cuda, monkeypatch, calls_of):
+    with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate, \
+            blocking_streams(cuda) as (one, other):
+        allocate, deallocate = calls_of(pool, monkeypatch)
+        address = allocate(4096)
+        gate.wait(one.value, 1)
+        fill(cuda, address, 1, one)
+        deallocate(address, 4096)
+        assert allocate(4096) == address
+        fill(cuda, address, 2, other)
+        assert cuda.cuStreamQuery(other) == 600  # CUDA_ERROR_NOT_READY
+        gate.signal(1)
+        for stream in (one, other):
+            assert cuda.cuStreamSynchronize(stream) == 0
+        byte = ctypes.c_ubyte()
+        assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), ctypes.c_uint64(address),
+                                    ctypes.c_size_t(1)) == 0
+        assert byte.value == 2
+        deallocate(address, 4096)
+
+
+@pytest.mark.parametrize("calls_of", [cupy_calls, rmm_calls, cuda_core_calls])
+def test_what_is_let_go_of_beside_a_capture_goes_back_after_it(cuda, monkeypatch, calls_of):
+    with vs.Pool(0) as pool, blocking_streams(cuda) as (one, _):
+        allocate, deallocate = calls_of(pool, monkeypatch)
+        first, second = allocate(4096), allocate(4096)
+        assert cuda.cuStreamBeginCapture_v2(one, 0) == 0
+        deallocate(first, 4096)
+        vs._core._raise_last_hook_error()
+        assert pool.statistics()["live_blocks"] == 2
+        graph = ctypes.c_void_p()
+        assert cuda.cuStreamEndCapture(one, ctypes.byref(graph)) == 0
+        assert cuda.cuGraphDestroy(graph) == 0
+        deallocate(second, 4096)
+        vs._core._raise_last_hook_error()
+        assert pool.statistics()["live_blocks"] == 0
+
+
+def test_a_full_pool_has_the_device_synchronised_before_cupy_lets_go(driver, monkeypatch):
+    cupy, _ = fake_cupy(monkeypatch)
+    calls = []
+    cupy.cuda.runtime.deviceSynchronize = lambda: calls.append("all")
+
+    def of_stream(answer):
+        def is_capturing():
+            if answer is None:
+                raise CudaError(906)  # cudaErrorStreamCaptureImplicit
+            return answer
+
+        return lambda: types.SimpleNamespace(is_capturing=is_capturing)
+
+    with vs.Pool(0, cap=4 << 20, first_segment=2 << 20) as pool:
+        allocate = vs.cupy.allocator(pool)
+        for capturing, expected in ((False, ["all", "all"]), (True, []), (None, [])):
+            calls.clear()
+            cupy.cuda.get_current_stream = of_stream(capturing)
+            with pytest.raises(CupyOutOfMemory):
+                allocate(64 << 20)
+            assert calls == expected
 
 
 def test_a_buffer_of_cuda_core_is_dense_and_ordered(cuda, monkeypatch):

@@ -165,7 +165,7 @@ void* vmmshare_cupy_malloc(void* param, size_t size, int device) {
     RETURN_IF_ERROR(CheckDevice(*pool->pool, device));
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const CUdeviceptr address,
-                     pool->pool->Allocate(size, nullptr));
+                     pool->pool->Allocate(size, CU_STREAM_LEGACY));
     pointer = reinterpret_cast<void*>(address);
     return absl::OkStatus();
   });
@@ -177,7 +177,7 @@ void vmmshare_cupy_free(void* param, void* pointer, int) {
   Hook(false, [&]() -> absl::Status {
     auto* pool = static_cast<vmmshare_pool*>(param);
     RETURN_IF_ERROR(Check(pool));
-    return pool->pool->Free(reinterpret_cast<CUdeviceptr>(pointer), nullptr);
+    return pool->pool->FreeAfterAll(reinterpret_cast<CUdeviceptr>(pointer));
   });
 }
 

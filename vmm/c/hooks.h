@@ -54,8 +54,9 @@ VMMSHARE_API void vmmshare_torch_region_free(void* pointer, size_t size,
                                              int device, void* stream);
 
 // CuPy (CFunctionAllocator): `param` is the vmmshare_pool, which stays open
-// until all is freed. Memory is ordered by the default stream. NULL when there
-// is none, or for another device than the pool's.
+// until all is freed. NULL when there is none, or for another device than the
+// pool's. What is freed goes back as by vmmshare_pool_free_after_all(); what that
+// refuses stays allocated.
 VMMSHARE_API void* vmmshare_cupy_malloc(void* param, size_t size, int device);
 VMMSHARE_API void vmmshare_cupy_free(void* param, void* pointer, int device);
 

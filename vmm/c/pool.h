@@ -55,6 +55,14 @@ vmmshare_pool_allocate(vmmshare_pool* pool, uint64_t size, uint64_t alignment,
 VMMSHARE_API vmmshare_status vmmshare_pool_free(vmmshare_pool* pool,
                                                 uint64_t address, void* stream,
                                                 vmmshare_error** error);
+// The same for who does not know which streams used the block: after the work
+// that is now on any stream which synchronises with the legacy default stream,
+// and before what such streams are given later. Streams made with
+// CU_STREAM_NON_BLOCKING are not among them: synchronise those first.
+// FAILED_PRECONDITION also while one that synchronises is captured into a graph:
+// the block stays the program's.
+VMMSHARE_API vmmshare_status vmmshare_pool_free_after_all(
+    vmmshare_pool* pool, uint64_t address, vmmshare_error** error);
 
 #define VMMSHARE_BLOCK_TICKET_BYTES 56
 // Tickets of `count` blocks, one after the other: plain bytes for whoever

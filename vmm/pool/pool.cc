@@ -91,6 +91,10 @@ absl::Status Pool::Free(CUdeviceptr block, CUstream stream) {
   return core_->Free(block, stream);
 }
 
+absl::Status Pool::FreeAfterAll(CUdeviceptr block) {
+  return core_->FreeAfterAll(block);
+}
+
 absl::StatusOr<PoolTicket> Pool::Export(CUdeviceptr block) {
   PoolTicket ticket;
   absl::Status exported =

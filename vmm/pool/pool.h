@@ -212,7 +212,18 @@ class Pool final : public Servable {
   //                        launched no more
   //   else                 as the driver answers cuStreamIsCapturing()
   // After an error nothing has changed.
+  // The default stream's work is what was put on it: other streams' work is in
+  // its order only where a command on it is between. Who frees there what other
+  // streams used calls FreeAfterAll().
   absl::Status Free(CUdeviceptr block, CUstream stream);
+
+  // Free() for who does not know which streams used the block: after the work
+  // that is now on any stream that synchronises with the legacy default stream,
+  // and before what such streams are given later. Puts a mark on that stream.
+  // Streams made with CU_STREAM_NON_BLOCKING are not among them: synchronise
+  // those first. Errors as Free(); FAILED_PRECONDITION also while a stream that
+  // synchronises with the legacy one is captured into a graph.
+  absl::Status FreeAfterAll(CUdeviceptr block);
 
   // A ticket for `block`: plain bytes that a subscribed peer resolves. The
   // same ticket again until the block is freed. INVALID_ARGUMENT and

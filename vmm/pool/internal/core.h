@@ -51,6 +51,7 @@ class Core : public platform::Abandonable {
   absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size, CUstream stream,
                                        const BlockOptions& options);
   absl::Status Free(CUdeviceptr address, CUstream stream);
+  absl::Status FreeAfterAll(CUdeviceptr address) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Export(absl::Span<const CUdeviceptr> blocks, PoolTicket* out);
   // The live block around an address.
   std::optional<PoolBlock> Find(CUdeviceptr inside);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "vmm/python/core/handles.h"
-#include "vmm/python/core/pool_closers.h"
+#include "vmm/python/core/storage.h"
 
 namespace nb = nanobind;
 
@@ -43,8 +43,11 @@ class CupyPool {
   static void Free(void* param, void* pointer, int device) {
     if (pointer == nullptr) return;
     auto* const self = static_cast<CupyPool*>(param);
-    PoolCloser::GoesBackAfter(self->pool_, StreamUse::OfNone());
-    vmmshare_cupy_free(self->pool_.get(), pointer, device);
+    const auto address = reinterpret_cast<std::uint64_t>(pointer);
+    if (GiveBackAfterAll(self->pool_, address, nullptr) != VMMSHARE_OK) {
+      // Remembers why, for RaiseLastError().
+      vmmshare_cupy_free(self->pool_.get(), pointer, device);
+    }
     self->Drop();
   }
 

@@ -71,8 +71,16 @@ std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
   return AllocateFrom(self.handle.shared(), nbytes, stream);
 }
 
+// The default stream is what these libraries say who know of none.
 void Free(const Pool& self, std::uint64_t address, std::intptr_t stream) {
+  CheckIsStream(stream);
   const auto pool = self.handle.shared();
+  if (stream == 0 || stream == 1) {
+    Must([&](vmmshare_error** error) {
+      return GiveBackAfterAll(pool, address, error);
+    });
+    return;
+  }
   PoolCloser::GoesBackAfter(pool, StreamUse::Now(StreamOf(stream)));
   Must([&](vmmshare_error** error) {
     return vmmshare_pool_free(pool.get(), address, StreamOf(stream), error);

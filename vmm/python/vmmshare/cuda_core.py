@@ -63,7 +63,11 @@ def view(of: Array, stream: int = -1):
 
 
 def memory_resource(pool: Pool):
-    """A cuda.core.MemoryResource that takes from `pool`, in the order of streams."""
+    """A cuda.core.MemoryResource that takes from `pool`, in the order of streams.
+
+    What is let go of without a stream, or on the default one, serves others after the work that is
+    then on all streams which synchronise with the legacy default stream.
+    """
     make = _name("Buffer").from_handle
     pool = pool._kept()  # close() is of the program's own handle.
 

@@ -27,7 +27,8 @@ def _handle(stream) -> int:
 def memory_resource(pool: Pool):
     """An rmm.mr.CallbackMemoryResource that takes from `pool`, in the order of streams.
 
-    Each call goes through Python: put RMM's own pool above it for many small pieces.
+    Where RMM says of no stream, or of the default one, memory goes back after the work that is on
+    all streams which synchronise with the legacy default stream: synchronise others first. Each call goes through Python: put RMM's own pool above it for many small pieces.
     """
     make = _library().mr.CallbackMemoryResource
     pool = pool._kept()  # close() is of the program's own handle.
