@@ -251,6 +251,94 @@ def test_a_missing_rank_may_come_while_the_others_are_looked_at(monkeypatch):
         store.exchange(3, set()).fence(60)
 
 
+def test_an_exchange_of_which_a_fence_failed_is_over():
+    store = Store()
+    first, second = [vmmshare.job.store(store, rank, 2) for rank in range(2)]
+    first.put("card", b"0")
+    with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 2 did not come"):
+        first.fence(0.01)
+    second.put("card", b"1")
+    second.fence(60)  # For it all have come.
+    sets = store.sets
+    for _ in range(2):
+        with pytest.raises(vs.errors.FailedPrecondition,
+                           match="earlier fence of 'vmmshare' failed.*with another name"):
+            first.fence(60)
+    assert store.sets == sets
+    # Who is missing can be found out all the same.
+    assert first.get(1, "card") == b"1"
+    first.put("here too", b"0")
+    again = [vmmshare.job.store(store, rank, 2, name="again") for rank in range(2)]
+    fence(again)
+
+
+@pytest.mark.parametrize("error", [ConnectionError, KeyboardInterrupt])
+def test_an_exchange_whose_fence_was_cut_short_is_over(error):
+    values = {"vmmshare/0/1/here": b"here"}
+
+    def get(key, timeout):
+        raise error
+
+    exchange = vmmshare.job.KeyValues(0, 2, values.__setitem__, get)
+    with pytest.raises(error):
+        exchange.fence(60)
+    exchange._get = lambda key, timeout: values.get(key)
+    with pytest.raises(vs.errors.FailedPrecondition, match="earlier fence"):
+        exchange.fence(60)
+
+
+def test_a_rank_that_tries_again_gets_no_memory_that_others_do_not_have(cuda):
+    class Ending(Store):
+        ended = False
+
+        def end(self):
+            with self.changed:
+                self.ended = True
+                self.changed.notify_all()
+
+        def wait(self, keys, timeout):
+            with self.changed:
+                self.changed.wait_for(lambda: self.ended or all(key in self.values for key in keys),
+                                      timeout.total_seconds())
+                if not all(key in self.values for key in keys):
+                    raise RuntimeError("the test has ended")
+
+        def has(self, part):
+            with self.changed:
+                return self.changed.wait_for(lambda: any(part in key for key in self.values), 60)
+
+    store, failed = Ending(), threading.Event()
+    first, second = [vmmshare.job.store(store, rank, 2) for rank in range(2)]
+    first_fence = first.fence
+
+    def late(timeout):
+        first.fence = first_fence
+        try:
+            first_fence(0.01)
+        finally:
+            failed.set()
+            # The other rank maps what this one is about to give up.
+            assert store.has("/1/vmmshare.outcome.")
+
+    def other():
+        assert failed.wait(60)
+        try:
+            return vs.SymmetricMemory(0, 4096, second, timeout=60)
+        except RuntimeError as why:
+            return str(why)
+
+    first.fence = late
+    join = on_a_thread(cuda, other)
+    try:
+        with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 2 did not come"):
+            vs.SymmetricMemory(0, 4096, first, timeout=60)
+        with pytest.raises(vs.errors.FailedPrecondition, match="earlier fence"):
+            vs.SymmetricMemory(0, 4096, first, timeout=60)
+    finally:
+        store.end()
+    assert join() == "the test has ended"
+
+
 def test_functions_of_the_programs_own(cuda):
     store, deleted = Store(), []
 

@@ -27,7 +27,10 @@ typedef struct vmmshare_exchange {
   // fence that follows.
   vmmshare_status (*put)(void* user, const char* key, const uint8_t* value,
                          uint64_t value_size, int64_t timeout_ns);
-  // Returns once every rank has called it.
+  // Returns once every rank has called it. One that failed may have succeeded
+  // on others, which then have what was put for it: no later one of this
+  // exchange may succeed, nor of another one over the same keys. put and get go
+  // on, for they are called then to find out who is missing.
   vmmshare_status (*fence)(void* user, int64_t timeout_ns);
   // What `rank` put as `key` before its last fence. Writes it if `room` is
   // enough, and its size in any case. NOT_FOUND when there is nothing.

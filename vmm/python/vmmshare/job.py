@@ -10,7 +10,7 @@ import math
 import time
 import typing
 
-from .errors import DeadlineExceeded, NotFound
+from .errors import DeadlineExceeded, FailedPrecondition, NotFound
 
 __all__ = ["AllGather", "KeyValues", "mpi", "store", "torch_distributed"]
 
@@ -79,6 +79,10 @@ class KeyValues:
     the same rounds, as SymmetricMemory does. fence() raises DeadlineExceeded, with the ranks that
     did not come, when its timeout has passed; other things as the functions raise them. Of ranks
     for which there was no time to ask it says "and maybe later ones".
+
+    After a fence() that failed, in whatever way, the exchange is over: other ranks may have passed
+    it, and would take what is put for the round that failed. Each further fence() raises
+    FailedPrecondition; put() and get() go on, to find out who is missing.
     """
 
     def __init__(self, rank: int, size: int, set: "typing.Callable[[str, bytes], object]",
@@ -90,6 +94,7 @@ class KeyValues:
         self.rank, self.size = rank, size
         self._set, self._get, self._delete, self._name = set, get, delete, name
         self._round, self._until = 0, time.monotonic()
+        self._over = False  # From the beginning of a fence until it has succeeded.
         self._came = {rank}  # To the last fence.
         self._look, self._looks = _LAST_LOOK, _LAST_LOOKS  # One's time, and what all may take.
         self._own: "list[list[str]]" = [[]]  # Keys of this round, and of those before it.
@@ -100,6 +105,11 @@ class KeyValues:
         self._publish(self._key(self.rank, key, self._round), value)
 
     def fence(self, timeout: float) -> None:
+        if self._over:
+            raise FailedPrecondition(
+                f"an earlier fence of {self._name!r} failed, and other ranks may have passed it",
+                "Make another KeyValues on every rank, with another name.")
+        self._over = True
         self._until = time.monotonic() + timeout
         self._look, self._looks, self._came = _LAST_LOOK, _LAST_LOOKS, {self.rank}
         self._publish(self._here(self.rank), b"here")
@@ -118,14 +128,13 @@ class KeyValues:
         self._round += 1
         # Who has come here has fetched what it wants of the round before the last.
         self._own.insert(0, [])
-        if len(self._own) <= _ROUNDS_KEPT:
-            return
-        old = self._own.pop()
+        old = self._own.pop() if len(self._own) > _ROUNDS_KEPT else []
         self._rounds = {key: when for key, when in self._rounds.items()
                         if when > self._round - _ROUNDS_KEPT}
         if self._delete is not None:
             for key in old:
                 self._delete(key)
+        self._over = False
 
     def get(self, rank: int, key: str) -> bytes:
         # Of a rank that has come it should be there.
