@@ -339,6 +339,28 @@ def test_a_rank_that_tries_again_gets_no_memory_that_others_do_not_have(cuda):
     assert join() == "the test has ended"
 
 
+def test_a_rank_that_came_in_time_is_not_called_missing_after_one_that_did_not(monkeypatch):
+    for seconds, came in ((0.001, 59.5), (0.001, 59.98), (0.015, 59.9)):
+        store = Slow(monkeypatch, seconds)
+        store.since["vmmshare/0/2/here"] = came  # When the others have been looked at once.
+        with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 4 did not come"):
+            store.exchange(4, {1}).fence(60)
+        assert store.now < 60.5
+    # So do all that come, in whatever order.
+    for first, second in ((59.2, 59.9), (59.9, 59.2)):
+        store = Slow(monkeypatch, 0.001)
+        store.since = {"vmmshare/0/1/here": first, "vmmshare/0/2/here": second}
+        store.exchange(4, set()).fence(60)
+        assert store.now < 60
+
+
+def test_missing_ranks_of_which_there_are_many_take_no_more_than_a_second(monkeypatch):
+    store = Slow(monkeypatch, 0.001)
+    with pytest.raises(vs.errors.DeadlineExceeded, match="did not come"):
+        store.exchange(600, set(range(1, 600))).fence(60)
+    assert store.now < 61
+
+
 def test_functions_of_the_programs_own(cuda):
     store, deleted = Store(), []
 

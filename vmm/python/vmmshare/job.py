@@ -115,9 +115,10 @@ class KeyValues:
         self._publish(self._here(self.rank), b"here")
         # The first rank that is missing takes this time; the rest is for a look at the others.
         late, unasked = self._wait_for_all(self._until - min(timeout / 10, _LAST_LOOKS))
-        self._looks = _LAST_LOOKS
         # What is left of the time is theirs.
-        late = [rank for rank in late if not self._comes(rank, self._until - time.monotonic())]
+        late = [rank for number, rank in enumerate(late, 1)
+                if not self._comes_late(rank, len(late) - number)]
+        self._looks = _LAST_LOOKS
         if late or unasked is not None:
             names = f"{'rank' if len(late) == 1 else 'ranks'} {', '.join(map(str, late))}"
             if unasked is not None:
@@ -190,6 +191,16 @@ class KeyValues:
 
     def _comes(self, rank: int, within: float) -> bool:
         if within <= 0 or self._fetch(self._here(rank), within) is None:
+            return False
+        self._came.add(rank)
+        return True
+
+    def _comes_late(self, rank: int, more: int) -> bool:
+        """The same within what is left of the time, but for a look at each of `more` others."""
+        left = self._until - time.monotonic()
+        if left >= self._look or self._look > self._looks:
+            return self._comes(rank, max(left - more * self._look, min(left, self._look)))
+        if self._look_at(self._here(rank), self._look) is None:
             return False
         self._came.add(rank)
         return True
