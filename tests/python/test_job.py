@@ -387,6 +387,47 @@ def test_functions_of_the_programs_own(cuda):
             vmmshare.job.KeyValues(rank, size, store.set, get)
 
 
+class LikeEtcd(Store):
+    """As PyTorch's EtcdStore, which is written in Python."""
+
+    deletes = 0
+
+    def wait(self, keys, override_timeout=None):
+        try:
+            super().wait(keys, override_timeout)
+        except RuntimeError:
+            raise LookupError("Timeout while waiting for keys in EtcdStore") from None
+
+    def delete_key(self, key):
+        self.deletes += 1
+        raise RuntimeError('Tried to call pure virtual function "c10d::Store::deleteKey"')
+
+
+def test_a_store_that_times_out_by_a_lookup_error_names_who_is_missing(cuda):
+    with pytest.raises(vs.errors.DeadlineExceeded, match="ranks 1, 2 of 3 did not come"):
+        vs.SymmetricMemory(0, 4096, vmmshare.job.store(LikeEtcd(), 0, 3), timeout=0.5)
+
+    class Broken(Store):
+        def wait(self, keys, timeout):
+            raise KeyError("no such folder")
+
+    with pytest.raises(KeyError, match="no such folder"):
+        vs.SymmetricMemory(0, 4096, vmmshare.job.store(Broken(), 0, 2))
+
+
+def test_a_store_that_cannot_delete_keeps_its_keys(cuda):
+    store = LikeEtcd()
+
+    def work(rank):
+        exchange = vmmshare.job.store(store, rank, 2)
+        return [vs.SymmetricMemory(0, 4096, exchange) for _ in range(4)]
+
+    for parts in zip(*run(cuda, work, 2)):
+        expect_one_memory(cuda, parts)
+    assert rounds_in(store) == set(range(8))
+    assert store.deletes == 2  # Each rank has tried once.
+
+
 def test_what_a_store_raises_is_raised(cuda):
     class Broken(Store):
         def wait(self, keys, timeout):

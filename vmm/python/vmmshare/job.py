@@ -223,7 +223,7 @@ class KeyValues:
 
 def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") -> KeyValues:
     """Over a store of torch.distributed, a TCPStore for example, without a process group.
-    `name` as in KeyValues."""
+    `name` as in KeyValues. A store that cannot delete keys, EtcdStore for example, keeps them."""
     from datetime import timedelta
 
     def get(key: str, timeout: float) -> "bytes | None":
@@ -232,10 +232,20 @@ def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") ->
         until = time.monotonic() + timeout
         try:
             store.wait([key], timedelta(milliseconds=milliseconds))
-        except RuntimeError:  # Of a wait that took its time, in whatever words.
+        except (RuntimeError, LookupError):  # Of a wait that took its time, in whatever words.
             if time.monotonic() < until - timeout / 10:
                 raise
             return None
         return store.get(key)
 
-    return KeyValues(rank, size, store.set, get, store.delete_key, name)
+    deletes = True
+
+    def delete(key: str) -> None:
+        nonlocal deletes
+        try:
+            if deletes:
+                store.delete_key(key)
+        except RuntimeError:  # Other ranks have passed the fence; a store that is lost says so next.
+            deletes = False
+
+    return KeyValues(rank, size, store.set, get, delete, name)
