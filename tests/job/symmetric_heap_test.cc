@@ -111,7 +111,7 @@ TEST(SymmetricHeap, BuffersDoNotOverlapAndLieAsAsked) {
 
 TEST(SymmetricHeap, RefusesWhatCannotBe) {
   SymmetricHeap heap(1000);
-  EXPECT_EQ(heap.size(), 1024u);  // Symmetric memory of so many has that.
+  EXPECT_EQ(heap.size(), 1024u);  // In whole granules.
   EXPECT_TRUE(absl::IsInvalidArgument(heap.Allocate(0).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(heap.Allocate(8, 0).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(heap.Allocate(8, 48).status()));
@@ -122,12 +122,36 @@ TEST(SymmetricHeap, RefusesWhatCannotBe) {
   EXPECT_THAT(std::string(full.message()),
               AllOf(HasSubstr("18446744073709551615 bytes"),
                     HasSubstr("of 1024 bytes 1024 are free"),
+                    HasSubstr("the memory ends at 1000. Make"),
                     HasSubstr("SymmetricMemory larger")));
-  const std::uint64_t all = Must(heap.Allocate(1024));
+  EXPECT_TRUE(absl::IsResourceExhausted(heap.Allocate(1001).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(heap.Allocate(1024).status()));
+  EXPECT_EQ(heap.free_bytes(), 1024u);
+  const std::uint64_t all = Must(heap.Allocate(1000));
   EXPECT_TRUE(absl::IsResourceExhausted(heap.Allocate(1).status()));
   EXPECT_TRUE(absl::IsNotFound(heap.Free(all + 256)));
   Must(heap.Free(all));
   EXPECT_TRUE(absl::IsNotFound(heap.Free(all)));
+}
+
+TEST(SymmetricHeap, NoBufferEndsBeyondTheMemory) {
+  SymmetricHeap heap(1000);
+  EXPECT_EQ(Must(heap.Allocate(512)), 0u);
+  EXPECT_TRUE(absl::IsResourceExhausted(heap.Allocate(512).status()));
+  EXPECT_EQ(Must(heap.Allocate(488)), 512u);
+  Must(heap.Free(512));
+  // There are two granules left, and 232 bytes in the last one.
+  EXPECT_EQ(Must(heap.Allocate(256)), 512u);
+  EXPECT_TRUE(absl::IsResourceExhausted(heap.Allocate(256).status()));
+  EXPECT_EQ(heap.free_bytes(), 256u);
+  // A range before it is taken where there is one, and the last where it fits.
+  Must(heap.Free(0));
+  EXPECT_EQ(Must(heap.Allocate(256)), 0u);
+  EXPECT_EQ(Must(heap.Allocate(250)), 256u);
+  Must(heap.Free(0));
+  EXPECT_EQ(Must(heap.Allocate(256)), 0u);
+  EXPECT_EQ(Must(heap.Allocate(232)), 768u);
+  EXPECT_EQ(heap.free_bytes(), 0u);
 }
 
 TEST(SymmetricHeap, ItsBuffersMoveWithIt) {

@@ -604,6 +604,18 @@ def test_ranks_that_cut_otherwise_are_named(cuda):
     assert run(cuda, work, 2) == [True, True]
 
 
+def test_a_buffer_that_was_allocated_can_be_seen_as_an_array(cuda):
+    memory = vs.SymmetricMemory(0, 1000, vmmshare.job.store(Store(), 0, 1))
+    with pytest.raises(vs.errors.ResourceExhausted, match="the memory ends at 1000"):
+        memory.allocate(1024)
+    offset = memory.allocate(1000)
+    assert memory.array(0, 1000, "uint8", offset).ptr == memory.ptr(0) + offset
+    memory.free(offset)
+    offsets = [memory.allocate(200) for _ in range(4)]
+    for offset in offsets:
+        memory.array(0, 200, "uint8", offset)
+
+
 def test_buffers_that_cannot_be_are_refused(cuda):
     memory = vs.SymmetricMemory(0, 1 << 20, vmmshare.job.store(Store(), 0, 1))
     with pytest.raises(vs.errors.ResourceExhausted, match="of 1048576 bytes 1048576 are free"):

@@ -76,7 +76,8 @@ vmmshare_symmetric_size(const vmmshare_symmetric* symmetric);
 // Which parts are in use, alike on every rank and without a word between them:
 // each rank makes these calls with the same values in the same order, by one
 // thread at a time, and has the same offsets. Takes under a microsecond.
-// `alignment`: a power of two up to 2 MiB; 0: 256.
+// `alignment`: a power of two up to 2 MiB; 0: 256. No buffer ends beyond
+// vmmshare_symmetric_size().
 //   INVALID_ARGUMENT    size 0, or such an alignment
 //   RESOURCE_EXHAUSTED  no free range is so large; the same on every rank
 VMMSHARE_API vmmshare_status vmmshare_symmetric_allocate(

@@ -125,8 +125,9 @@ class SymmetricHeap {
   // The largest alignment that offsets can have: that of the memory itself.
   static constexpr std::uint64_t kMaxAlignment = std::uint64_t{2} << 20;
 
-  // Of each rank's `size` bytes, rounded up to a granule: symmetric memory has
-  // as many. REQUIRES: 0 < size <= kMaxSize.
+  // Of each rank's `size` bytes: no buffer ends beyond them. They are counted by
+  // granules, of which the last one may have fewer.
+  // REQUIRES: 0 < size <= kMaxSize.
   explicit SymmetricHeap(std::uint64_t size);
   ~SymmetricHeap();
   SymmetricHeap(SymmetricHeap&&) noexcept;
@@ -154,6 +155,7 @@ class SymmetricHeap {
   //                        another version
   absl::Status CheckAgreed(fabric::Exchange& exchange, Deadline deadline) const;
 
+  // Both count whole granules.
   std::uint64_t size() const;
   std::uint64_t free_bytes() const;
   // Buffers that are allocated.

@@ -43,8 +43,24 @@ std::string Told(std::size_t rank, const HeapRecord& record) {
 }  // namespace
 
 struct SymmetricHeap::State {
-  explicit State(std::uint64_t size) : heap(size) {}
+  explicit State(std::uint64_t size) : end(size), heap(RoundUp(size)) {}
 
+  // A block at a multiple of `alignment` that ends by `end`. The last granule
+  // may have fewer bytes: who asks for more of it gets another block, or none.
+  std::optional<OffsetHeap::Block> Allocate(std::uint64_t size,
+                                            std::uint64_t alignment) {
+    if (size > end) return std::nullopt;
+    std::optional<OffsetHeap::Block> block = heap.Allocate(size, alignment);
+    if (block.has_value() && block->offset > end - size) {
+      // As long as it is taken no other can end there.
+      const OffsetHeap::Block last = *block;
+      block = heap.Allocate(size, alignment);
+      heap.Free(last.node);
+    }
+    return block;
+  }
+
+  const std::uint64_t end;  // Bytes that the memory has.
   OffsetHeap heap;
   std::unordered_map<std::uint64_t, std::uint32_t> nodes;  // By offset.
   std::uint64_t calls = 0;
@@ -52,7 +68,7 @@ struct SymmetricHeap::State {
 };
 
 SymmetricHeap::SymmetricHeap(std::uint64_t size)
-    : state_(std::make_unique<State>(RoundUp(size))) {}
+    : state_(std::make_unique<State>(size)) {}
 SymmetricHeap::~SymmetricHeap() = default;
 SymmetricHeap::SymmetricHeap(SymmetricHeap&&) noexcept = default;
 SymmetricHeap& SymmetricHeap::operator=(SymmetricHeap&&) noexcept = default;
@@ -85,15 +101,16 @@ absl::StatusOr<std::uint64_t> SymmetricHeap::Allocate(std::uint64_t size,
         ") of symmetric memory. Give at least 1 byte and a power of two up to ",
         kMaxAlignment));
   }
-  std::optional<OffsetHeap::Block> block;
-  if (size <= state_->heap.size()) {
-    block = state_->heap.Allocate(size, std::max(alignment, kGranule));
-  }
+  const std::optional<OffsetHeap::Block> block =
+      state_->Allocate(size, std::max(alignment, kGranule));
   if (!block.has_value()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the heap of symmetric memory has no ", size, " bytes aligned to ",
         alignment, ": of ", this->size(), " bytes ", free_bytes(),
         " are free, the largest range has ", state_->heap.largest_free(),
+        state_->end == this->size()
+            ? ""
+            : absl::StrCat(", and the memory ends at ", state_->end),
         ". Make the SymmetricMemory larger, or free buffers on every rank"));
   }
   state_->nodes.emplace(block->offset, block->node);
