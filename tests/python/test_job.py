@@ -361,6 +361,50 @@ def test_missing_ranks_of_which_there_are_many_take_no_more_than_a_second(monkey
     assert store.now < 61
 
 
+def test_half_of_the_time_is_for_all_ranks_to_come(cuda):
+    exchange = vmmshare.job.store(Store(), 0, 2)
+    given = []
+
+    def fence(timeout):
+        given.append(timeout)
+        raise vs.errors.DeadlineExceeded("rank 1 did not come")
+
+    exchange.fence = fence
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        vs.SymmetricMemory(0, 4096, exchange, timeout=1000)
+    assert len(given) == 1 and given[0] <= 500
+
+
+def test_a_rank_whose_time_is_over_in_the_last_round_fails_alone(cuda):
+    store, over = Store(), threading.Event()
+    first, second = [vmmshare.job.store(store, rank, 2) for rank in range(2)]
+    first_fence, second_put = first.fence, second.put
+
+    def last(timeout):
+        try:
+            first_fence(0.01)
+        finally:
+            over.set()
+
+    def fence(timeout):
+        first_fence(timeout)
+        first.fence = last
+
+    def put(key, value):
+        if "outcome" in key:
+            assert over.wait(60)
+        second_put(key, value)
+
+    first.fence, second.put = fence, put
+    join = on_a_thread(cuda, lambda: vs.SymmetricMemory(0, 4096, second, timeout=60))
+    with pytest.raises(vs.errors.DeadlineExceeded, match="rank 1 of 2 did not come to fence 1"):
+        vs.SymmetricMemory(0, 4096, first, timeout=60)
+    # What has gone for that rank is still there for this one.
+    memory = join()
+    write(cuda, memory.ptr(0), 7)
+    assert read(cuda, memory.ptr(0)) == 7
+
+
 def test_functions_of_the_programs_own(cuda):
     store, deleted = Store(), []
 

@@ -52,8 +52,10 @@ typedef struct vmmshare_symmetric_options {
 } vmmshare_symmetric_options;
 
 typedef struct vmmshare_symmetric vmmshare_symmetric;
-// Collective: every rank calls it, with the same options. It succeeds on all
-// ranks or on none, but for a rank that is lost in the last round.
+// Collective: every rank calls it, with the same options; half of the time is
+// for all ranks to come. It succeeds on all ranks or on none, but for the last
+// round: a rank whose deadline passes there fails, and others may succeed. Treat
+// that as the end of the job, or agree on the outcome by a round of your own.
 //   INVALID_ARGUMENT     size 0, or not the same on every rank: names them; at
 //                        once for a size above 256 * (2^32 - 1), 256 bytes less
 //                        than 1 TiB

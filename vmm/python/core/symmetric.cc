@@ -235,9 +235,11 @@ void DefineSymmetric(nb::module_& module) {
            "`exchange`: vmmshare.job.mpi(),\nvmmshare.job.torch_distributed(), "
            "or an object with `rank`, `size`, put(key, bytes),\nfence(seconds) "
            "and get(rank, key), which raises LookupError for what there is "
-           "not.\n`scope`: for a second one over the same store. "
-           "DeadlineExceeded names the rank that\ndid not come; what the "
-           "exchange raises is raised.")
+           "not.\n`scope`: for a second one over the same store. `timeout`: "
+           "half of it is for all ranks to\ncome. DeadlineExceeded names the "
+           "rank that did not; what the exchange raises is raised.\nA rank "
+           "whose timeout passes while all tell the outcome fails, and others "
+           "may succeed.")
       .def_ro("rank", &Symmetric::rank)
       .def_ro("size", &Symmetric::size, "How many ranks there are.")
       .def_prop_ro("nbytes",
