@@ -1872,6 +1872,7 @@ static const struct {
     {"BuffersGoThroughARing", BuffersGoThroughARing},
     {"ARingIsAborted", ARingIsAborted},
     {"AnExchangeThatFailsIsNamed", AnExchangeThatFailsIsNamed},
+    {"ARankWithoutADeviceTakesPart", ARankWithoutADeviceTakesPart},
     {"WhatAnExchangeSaysIsChecked", WhatAnExchangeSaysIsChecked},
     {"MemoryOfTheDriverIsAdopted", MemoryOfTheDriverIsAdopted},
     {"ImportedMemoryIsDescribed", ImportedMemoryIsDescribed},

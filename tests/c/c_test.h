@@ -69,6 +69,7 @@ void Join(int child);
 void BuffersGoThroughARing(void);
 void ARingIsAborted(void);
 void AnExchangeThatFailsIsNamed(void);
+void ARankWithoutADeviceTakesPart(void);
 void WhatAnExchangeSaysIsChecked(void);
 void MemoryOfTheDriverIsAdopted(void);
 void ImportedMemoryIsDescribed(void);

@@ -1,4 +1,6 @@
 // Symmetric memory over a program's own exchange, which fails or lies.
+#include <stddef.h>
+
 #include "tests/c/c_test.h"
 
 // A store of a job of one rank, and what its functions do wrong.
@@ -112,6 +114,43 @@ void AnExchangeThatFailsIsNamed(void) {
   CHECK(vmmshare_error_cuda_result(why) == -1);
   vmmshare_error_free(why);
   vmmshare_symmetric_close(symmetric);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
+// The others wait for it, and are to read why.
+void ARankWithoutADeviceTakesPart(void) {
+  vmmshare_driver* const driver = Driver();
+  vmmshare_device* const device = Device(driver);
+  vmmshare_symmetric_options options = {sizeof(options)};
+  options.size = 1 << 20;
+  vmmshare_symmetric* none = NULL;
+  vmmshare_exchange exchange = Exchange();
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "a vmmshare_device is NULL",
+        vmmshare_symmetric_create(NULL, &exchange, &options, SECOND, &none,
+                                  &error));
+  CHECK(none == NULL && store.count > 0);
+  exchange = Exchange();
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "is no vmmshare_device",
+        vmmshare_symmetric_create((const vmmshare_device*)driver, &exchange,
+                                  &options, SECOND, &none, &error));
+  CHECK(none == NULL && store.count > 0);
+  exchange = Exchange();
+  options.no_device = "somebody else has it";
+  FAILS(VMMSHARE_NOT_FOUND, "somebody else has it [no-device]",
+        vmmshare_symmetric_create(NULL, &exchange, &options, SECOND, &none,
+                                  &error));
+  CHECK(none == NULL && store.count > 0);
+  // Who was compiled before there was `no_device` says nothing by it.
+  exchange = Exchange();
+  options.struct_size = offsetof(vmmshare_symmetric_options, no_device);
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "a vmmshare_device is NULL",
+        vmmshare_symmetric_create(NULL, &exchange, &options, SECOND, &none,
+                                  &error));
+  exchange = Exchange();
+  MUST(vmmshare_symmetric_create(device, &exchange, &options, VMMSHARE_FOREVER,
+                                 &none, &error));
+  vmmshare_symmetric_close(none);
   vmmshare_device_close(device);
   vmmshare_driver_close(driver);
 }

@@ -163,6 +163,28 @@ def test_ranks_that_do_not_come_are_named_in_time(cuda):
     assert [join() for join in joins] == [True, True]
 
 
+@pytest.mark.parametrize("device, raised, said", [
+    (99, vs.errors.NotFound, "no device has ordinal 99"),
+    ("GPU-0", vs.errors.NotFound, 'no device has the UUID "GPU-0"'),
+    (1.5, TypeError, "device: expected an ordinal"),
+    (1 << 40, ValueError, "device is 1099511627776"),
+])
+def test_a_rank_that_cannot_have_its_device_takes_part_and_all_are_told(cuda, device, raised, said):
+    store = Store()
+
+    def work(rank):
+        with pytest.raises(Exception) as error:
+            vs.SymmetricMemory(device if rank == 1 else 0, 4096,
+                               vmmshare.job.store(store, rank, 2), timeout=50)
+        return error.value
+
+    told = run(cuda, work, 2)
+    # Not that rank 1 did not come, once the time is over.
+    assert isinstance(told[0], vs.errors.NotFound), told[0]
+    assert "rank 1 (host " in str(told[0]) and said in str(told[0])
+    assert isinstance(told[1], raised) and str(told[1]).startswith(said)
+
+
 @pytest.mark.parametrize("size", [4, 600, 1100])
 def test_missing_ranks_of_many_are_named_by_a_store_that_takes_milliseconds(size):
     class Whole(Store):

@@ -12,6 +12,7 @@
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/job/symmetric.h"
+#include "vmm/memory/device.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
@@ -102,6 +103,17 @@ absl::StatusOr<vmm::fabric::ExchangeCallbacks> ReadExchange(
   return CallbacksOf(given);
 }
 
+// Of this rank; or why it has none, as all ranks are told.
+absl::StatusOr<vmm::Device> DeviceOf(const vmmshare_device* device,
+                                     const char* no_device) {
+  const absl::Status usable = Check(device);
+  if (usable.ok()) return device->device;
+  if (device == nullptr && no_device != nullptr) {
+    return absl::NotFoundError(no_device);
+  }
+  return usable;
+}
+
 }  // namespace
 
 vmmshare_status vmmshare_symmetric_create(
@@ -111,7 +123,6 @@ vmmshare_status vmmshare_symmetric_create(
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(symmetric, "symmetric"));
     *symmetric = nullptr;
-    RETURN_IF_ERROR(Check(device));
     vmmshare_symmetric_options given;
     RETURN_IF_ERROR(vmm::c::ReadOptions(options, kOptionsBytes,
                                         "vmmshare_symmetric_options", &given));
@@ -131,10 +142,11 @@ vmmshare_status vmmshare_symmetric_create(
                        vmm::c::PlacingOf(given.kinds, 0, 0, nullptr, 0));
       wanted.sharing = std::move(placing.sharing);
     }
+    const absl::StatusOr<vmm::Device> on = DeviceOf(device, given.no_device);
     vmm::fabric::CallbackExchange own(std::move(calls));
-    ASSIGN_OR_RETURN(auto made, vmm::job::SymmetricMemory::Create(
-                                    device->device, own, wanted,
-                                    vmm::c::DeadlineOf(timeout_ns)));
+    ASSIGN_OR_RETURN(auto made,
+                     vmm::job::SymmetricMemory::Create(
+                         on, own, wanted, vmm::c::DeadlineOf(timeout_ns)));
     *symmetric = new vmmshare_symmetric(std::move(made));
     return absl::OkStatus();
   });

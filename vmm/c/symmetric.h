@@ -49,6 +49,9 @@ typedef struct vmmshare_symmetric_options {
   uint32_t kinds;  // VMMSHARE_KIND_*; 0: within a host the system's own,
                    // between hosts fabric handles.
   uint32_t flags;  // 0.
+  // For a NULL device: why this rank has none, in words, which all ranks are told.
+  // NULL: that there is none.
+  const char* no_device;
 } vmmshare_symmetric_options;
 
 typedef struct vmmshare_symmetric vmmshare_symmetric;
@@ -56,9 +59,13 @@ typedef struct vmmshare_symmetric vmmshare_symmetric;
 // for all ranks to come. It succeeds on all ranks or on none, but for the last
 // round: a rank whose deadline passes there fails, and others may succeed. Treat
 // that as the end of the job, or agree on the outcome by a round of your own.
-//   INVALID_ARGUMENT     size 0, or not the same on every rank: names them; at
-//                        once for a size above 256 * (2^32 - 1), 256 bytes less
-//                        than 1 TiB
+// A rank that could not open its device calls it too, with NULL: else the others
+// would wait for it. Also a rank whose handle is refused takes part, and all are
+// told why.
+//   NOT_FOUND            a rank has no device, and why: its `no_device`
+//   INVALID_ARGUMENT     a rank has none and does not say why; size 0, or not the
+//                        same on every rank: names them; at once for a size
+//                        above 256 * (2^32 - 1), 256 bytes less than 1 TiB
 //   FAILED_PRECONDITION  no way between two ranks
 //   DEADLINE_EXCEEDED    a rank did not come: names it
 VMMSHARE_API vmmshare_status vmmshare_symmetric_create(

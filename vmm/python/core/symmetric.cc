@@ -1,6 +1,8 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -148,27 +150,54 @@ std::shared_ptr<void> RunCollective(nb::handle exchange, Ranks ranks,
   throw nb::python_error(std::move(*caller.raised));
 }
 
+// The device of this rank; or what was raised for it, and its words.
+struct MaybeDevice {
+  std::shared_ptr<vmmshare_device> handle;
+  std::exception_ptr raised;
+  std::string words;
+};
+
+MaybeDevice TryDeviceOf(nb::handle device) {
+  try {
+    return {DeviceOf(device), nullptr, {}};
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    return {nullptr, std::current_exception(), Utf8(nb::str(error.value()))};
+  } catch (const nb::builtin_exception& error) {
+    return {nullptr, std::current_exception(), error.what()};
+  }
+}
+
 void Create(Symmetric* self, nb::handle device, UInt64<"nbytes"> nbytes,
             nb::handle exchange, const std::string& scope, nb::handle timeout) {
-  const auto on = DeviceOf(device);
   const Ranks ranks = RanksOf(exchange);
   const std::int64_t timeout_ns = NanosecondsOf(timeout);
-  const std::shared_ptr<void> made = RunCollective(
-      exchange, ranks, scope,
-      [on, size = std::uint64_t{nbytes}, timeout_ns](
-          const vmmshare_exchange& calls, Outcome& outcome) {
-        vmmshare_symmetric_options options{};
-        options.struct_size = sizeof(options);
-        options.size = size;
-        vmmshare_symmetric* memory = nullptr;
-        outcome.status = vmmshare_symmetric_create(
-            on.get(), &calls, &options, timeout_ns, &memory, &outcome.error);
-        outcome.made = {memory, &vmmshare_symmetric_close};
-      });
-  new (self)
-      Symmetric{Holder<vmmshare_symmetric>(
-                    std::static_pointer_cast<vmmshare_symmetric>(made)),
-                vmmshare_device_ordinal(on.get()), ranks.rank, ranks.size};
+  // A rank without a device takes part: the others wait for it.
+  const MaybeDevice on = TryDeviceOf(device);
+  std::shared_ptr<void> made;
+  try {
+    made = RunCollective(
+        exchange, ranks, scope,
+        [handle = on.handle, words = on.words, size = std::uint64_t{nbytes},
+         timeout_ns](const vmmshare_exchange& calls, Outcome& outcome) {
+          vmmshare_symmetric_options options{};
+          options.struct_size = sizeof(options);
+          options.size = size;
+          options.no_device = words.c_str();
+          vmmshare_symmetric* memory = nullptr;
+          outcome.status =
+              vmmshare_symmetric_create(handle.get(), &calls, &options,
+                                        timeout_ns, &memory, &outcome.error);
+          outcome.made = {memory, &vmmshare_symmetric_close};
+        });
+  } catch (const nb::python_error& error) {
+    if (on.raised == nullptr || !error.matches(PyExc_Exception)) throw;
+  }
+  if (on.raised != nullptr) std::rethrow_exception(on.raised);
+  new (self) Symmetric{Holder<vmmshare_symmetric>(
+                           std::static_pointer_cast<vmmshare_symmetric>(made)),
+                       vmmshare_device_ordinal(on.handle.get()), ranks.rank,
+                       ranks.size};
 }
 
 std::uint64_t AddressOf(const Symmetric& self, int rank) {
@@ -239,7 +268,8 @@ void DefineSymmetric(nb::module_& module) {
            "half of it is for all ranks to\ncome. DeadlineExceeded names the "
            "rank that did not; what the exchange raises is raised.\nA rank "
            "whose timeout passes while all tell the outcome fails, and others "
-           "may succeed.")
+           "may succeed. A rank\nthat cannot have its `device` takes part all "
+           "the same: it raises why, and the others are told.")
       .def_ro("rank", &Symmetric::rank)
       .def_ro("size", &Symmetric::size, "How many ranks there are.")
       .def_prop_ro("nbytes",
