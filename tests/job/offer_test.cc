@@ -73,6 +73,21 @@ TEST_F(ExplainTest, EachCodeOfTheSystemsOwnHandlesHasARemedy) {
   }
 }
 
+TEST_F(ExplainTest, WhoWasAskedWhenTheTimeWasOverIsNotCalledDead) {
+  const Refusal refusal =
+      Explain(absl::DeadlineExceededError("nothing came"), importer_, owner_,
+              Native(), /*had_time=*/false);
+  EXPECT_EQ(refusal.code, absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(refusal.finding.id, "no-time");
+  EXPECT_EQ(refusal.finding.text, "nothing came");
+  EXPECT_THAT(refusal.finding.remedy, HasSubstr("more of it"));
+  // What else there is to say of it stays.
+  EXPECT_EQ(Explain(absl::NotFoundError("gone"), importer_, owner_, Native(),
+                    /*had_time=*/false)
+                .finding.id,
+            "owner-unreachable");
+}
+
 TEST_F(ExplainTest, WhatTheDriverRefusesIsNoTroubleOfTheSocket) {
   struct Case {
     CUresult result;

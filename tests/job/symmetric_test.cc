@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <utility>
@@ -238,6 +240,39 @@ TEST(SymmetricMemory, OfARankThatIsMissingEndsByTheDeadlineAndNamesIt) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("no ticket came from rank 1"));
   });
+}
+
+// MPI waits for a rank as long as that takes: once it is there, it is not dead.
+TEST(SymmetricMemory, OfARankThatIsLateOverAnExchangeThatWaitsIsMade) {
+  absl::Status told[2];
+  // Only a busy machine needs more than the first of them to map.
+  for (const absl::Duration time :
+       {absl::Seconds(2), absl::Seconds(8), absl::Seconds(32)}) {
+    LocalJob job(2);
+    std::promise<void> begun;
+    job.RunAll([&](int rank, fabric::Exchange&) {
+      const Device device = DeviceOf(rank);  // That may take seconds.
+      fabric::ExchangeCallbacks callbacks = job.Callbacks(rank);
+      callbacks.fence = [fence = callbacks.fence](absl::Time) {
+        return fence(absl::Now() + absl::Minutes(2));
+      };
+      fabric::CallbackExchange exchange(callbacks);
+      Deadline deadline = absl::InfiniteFuture();
+      if (rank == 0) {
+        deadline = Deadline::In(time);
+        begun.set_value();
+      } else {
+        begun.get_future().wait();
+        absl::SleepFor(time);  // Longer than the first has.
+      }
+      told[rank] =
+          SymmetricMemory::Create(device, exchange, Sized(1000), deadline)
+              .status();
+    });
+    if (told[0].ok() && told[1].ok()) break;
+  }
+  EXPECT_TRUE(told[0].ok()) << told[0];
+  EXPECT_TRUE(told[1].ok()) << told[1];
 }
 
 }  // namespace

@@ -163,6 +163,26 @@ def test_ranks_that_do_not_come_are_named_in_time(cuda):
     assert [join() for join in joins] == [True, True]
 
 
+def test_a_rank_for_which_no_time_is_left_is_not_called_dead(cuda):
+    met, own = threading.Barrier(2), [None, None]
+
+    def work(rank):
+        def all_gather(mine):  # As MPI's: it waits, whatever the timeout.
+            own[rank] = dict(mine)
+            met.wait(50)
+            all_of_it = list(own)
+            met.wait(50)
+            return all_of_it
+
+        try:
+            vs.SymmetricMemory(0, 4096, vmmshare.job.AllGather(rank, 2, all_gather), timeout=0)
+        except vs.errors.DeadlineExceeded as error:
+            return str(error)
+        return ""  # The answer may be there at once.
+
+    assert not [said for said in run(cuda, work, 2) if "died" in said]
+
+
 @pytest.mark.parametrize("device, raised, said", [
     (99, vs.errors.NotFound, "no device has ordinal 99"),
     ("GPU-0", vs.errors.NotFound, 'no device has the UUID "GPU-0"'),

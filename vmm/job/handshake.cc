@@ -93,8 +93,11 @@ class Self {
       one.kind = static_cast<CUmemAllocationHandleType>(kind);
       one.by_cards = !RefusedByCards(card(), owner, kind).empty();
       if (one.by_cards) continue;
+      const bool had_time = !deadline.Passed();
       const absl::Status tried = Try(owner, kind, deadline);
-      if (!tried.ok()) one.refusal = Explain(tried, card(), owner, kind);
+      if (!tried.ok()) {
+        one.refusal = Explain(tried, card(), owner, kind, had_time);
+      }
       if (tries.back().ok() && !options_.try_all_kinds) break;
     }
     return tries;

@@ -122,6 +122,7 @@ class SymmetricMemory::Builder {
       }
       Refusal refusal = RefusedByCards(mine_, owner, kind);
       if (refusal.empty()) {
+        const bool had_time = !deadline_.Passed();
         absl::StatusOr<ImportedAllocation> imported =
             ImportFrom(device_, owner, kind, how, options_.job, deadline_);
         if (imported.ok() && imported->size() != owner.mapped_size) {
@@ -133,7 +134,7 @@ class SymmetricMemory::Builder {
                                   *std::move(imported)};
           return {};
         }
-        refusal = Explain(imported.status(), mine_, owner, kind);
+        refusal = Explain(imported.status(), mine_, owner, kind, had_time);
       }
       tries.push_back({cuda_kind, std::move(refusal)});
     }
@@ -179,19 +180,26 @@ absl::StatusOr<SymmetricMemory> SymmetricMemory::Create(
     const absl::StatusOr<Device>& device, fabric::Exchange& exchange,
     const SymmetricOptions& options, Deadline deadline) {
   const absl::Duration time = deadline.Left();
-  const Deadline map_by = Deadline::In(time * 0.8);
+  Deadline map_by = Deadline::In(time * 0.8);
 
   Offer offer =
       Offer::Make(device, options.size, options.sharing, exchange, options.job);
-  fabric::Gathered gathered =
-      fabric::Gather(exchange, "ticket", fabric::EncodeCard(offer.card()),
-                     Deadline::In(time / 2));
+  const Deadline come_by = Deadline::In(time / 2);
+  fabric::Gathered gathered = fabric::Gather(
+      exchange, "ticket", fabric::EncodeCard(offer.card()), come_by);
   if (!gathered.status.ok()) return gathered.status;
   absl::StatusOr<std::vector<JobCard>> cards =
       fabric::ReadCards(gathered.records);
   if (!cards.ok()) return cards.status();
   absl::Status agreed = Agree(*cards);
   if (!agreed.ok()) return agreed;
+  // MPI, say, waits for a rank as long as that takes, whatever it is told. The
+  // others have come, and are not to be called dead for that: the other half of
+  // the time begins here.
+  if (come_by.Passed()) {
+    map_by = Deadline::In(time * 0.3);
+    deadline = Deadline::In(time / 2);
+  }
 
   Builder builder(*device, options, *cards, offer.card(), map_by);
   Refusal mapped = builder.MapPeers();

@@ -51,10 +51,11 @@ class SymmetricMemory {
  public:
   // Collective: every rank calls it with the same options. `device` is the
   // rank's GPU, or why it has none. One round of the exchange for the tickets,
-  // one for the outcome; half of the time is for all ranks to come. It succeeds
-  // on all ranks or on none, but for the last round: a rank whose deadline
-  // passes there fails, and others may succeed. Treat that as the end of the
-  // job, or agree on the outcome by a round of your own.
+  // one for the outcome; half of the time is for all ranks to come. Where the
+  // exchange waits longer, as MPI does, the other half begins when they have. It
+  // succeeds on all ranks or on none, but for the last round: a rank whose
+  // deadline passes there fails, and others may succeed. Treat that as the end of
+  // the job, or agree on the outcome by a round of your own.
   //   INVALID_ARGUMENT     size 0, or not the same on every rank: names them
   //   FAILED_PRECONDITION  a rank of another version; no way between two ranks
   //   DEADLINE_EXCEEDED    a rank did not come: names it

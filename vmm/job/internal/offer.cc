@@ -214,7 +214,7 @@ absl::StatusOr<ImportedAllocation> ImportFrom(
 }
 
 Refusal Explain(const absl::Status& status, const JobCard& importer,
-                const JobCard& owner, HandleKind kind) {
+                const JobCard& owner, HandleKind kind, bool had_time) {
   const auto refuse = [&](absl::string_view id, absl::string_view remedy) {
     return Refuse(status, id, remedy);
   };
@@ -263,6 +263,12 @@ Refusal Explain(const absl::Status& status, const JobCard& importer,
                     "Run all ranks as one user, or name the users in "
                     "JobOptions::peers.");
     case absl::StatusCode::kDeadlineExceeded:
+      if (!had_time) {
+        return refuse("no-time",
+                      "The time was over before that rank was asked: give the "
+                      "call more of it.");
+      }
+      [[fallthrough]];
     case absl::StatusCode::kUnavailable:
       return refuse("owner-silent",
                     "That rank has died or hangs: look at its own output.");

@@ -62,10 +62,12 @@ absl::StatusOr<ImportedAllocation> ImportFrom(
     const ImportOptions& how, const JobOptions& options, Deadline deadline);
 
 // Why ImportFrom(), or a use of what it mapped, failed with `status`. Does not
-// name the two: the caller does.
+// name the two: the caller does. `had_time`: its deadline had not passed before
+// it was called; else the owner is not to blame that it did not answer.
 fabric::Refusal Explain(const absl::Status& status,
                         const fabric::JobCard& importer,
-                        const fabric::JobCard& owner, HandleKind kind);
+                        const fabric::JobCard& owner, HandleKind kind,
+                        bool had_time = true);
 
 }  // namespace vmm::job
 
