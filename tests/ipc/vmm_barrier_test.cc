@@ -16,6 +16,7 @@
 #include "platform/base/check.h"
 #include "platform/ipc/lifeline.h"
 #include "platform/os/os_handle.h"
+#include "tests/gpu/fill_graph.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/ipc/vmm_ipc_test.h"
 #include "tests/support/how_many.h"
@@ -351,6 +352,38 @@ TEST_F(BarrierTest, StreamsOfOneMemberArriveInTheOrderOfTheCalls) {
     me_->barrier->LetGo();  // Where they do not, this test is to end.
   }
   EXPECT_EQ(me_->barrier->round(), 2u);
+}
+
+// Each launch of the graph would come to the same round, and nobody before.
+TEST_F(BarrierTest, NobodyMeetsOnACapturedStream) {
+  if (!FillGraph::Supported()) GTEST_SKIP() << "this driver has no graphs";
+  Gather(1);
+  Barrier& barrier = *me_->barrier;
+  const platform::Driver& driver = TestDriver();
+  ASSERT_EQ(
+      driver->cuStreamBeginCapture(me_->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
+      CUDA_SUCCESS);
+  for (const absl::Status& refused :
+       {barrier.Meet(me_->stream), barrier.Arrive(me_->stream),
+        barrier.Wait(me_->stream)}) {
+    ExpectFails(absl::StatusCode::kFailedPrecondition, refused,
+                "is being captured into a graph");
+  }
+  EXPECT_EQ(barrier.round(), 0u);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(driver->cuStreamEndCapture(me_->stream, &graph), CUDA_SUCCESS);
+  CUgraphExec made = nullptr;
+  ASSERT_EQ(driver->cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+  // Nothing is in it that waits.
+  EXPECT_EQ(driver->cuGraphLaunch(made, me_->stream), CUDA_SUCCESS);
+  EXPECT_TRUE(me_->GoesOn());
+  EXPECT_EQ(driver->cuGraphExecDestroy(made), CUDA_SUCCESS);
+  ExpectOk(barrier.Meet(me_->stream));
+  EXPECT_EQ(Ask(others_[0], "meet"), "OK");
+  EXPECT_TRUE(me_->GoesOn());
+  EXPECT_EQ(barrier.round(), 1u);
+  barrier.LetGo();  // Where they have not met, this test is to end.
 }
 
 TEST_F(BarrierTest, HostsMeetAndSayWhoHasNotCome) {

@@ -10,6 +10,7 @@
 #include "platform/ipc/lifeline.h"
 #include "vmm/job/internal/barrier_protocol.h"
 #include "vmm/job/internal/barrier_state.h"
+#include "vmm/memory/stream_capture.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm {
@@ -28,10 +29,10 @@ void TellWhyNot(platform::Channel& host, const absl::Status& why) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Barrier::State>> Barrier::State::Make(
-    std::uint32_t rank) {
+    std::uint32_t rank, const platform::Driver& driver) {
   absl::StatusOr<platform::CancelEvent> stop = platform::CancelEvent::Create();
   if (!stop.ok()) return stop.status();
-  return std::make_unique<State>(rank, *std::move(stop));
+  return std::make_unique<State>(rank, driver, *std::move(stop));
 }
 
 absl::Status Barrier::State::Host(FencePool& fences, const std::string& ticket,
@@ -114,6 +115,14 @@ absl::Status Barrier::State::Join(const Device& device,
   return platform::SendLifeline(channel, deadline);
 }
 
+absl::Status Barrier::State::CheckStream(CUstream stream) const {
+  if (!whole().ok()) return absl::OkStatus();
+  return CheckNotCaptured(
+      driver_, stream, "meet at a barrier",
+      "each launch of the graph would come to the same round: come again after "
+      "cuStreamEndCapture()");
+}
+
 absl::Status Barrier::State::Arrive(
     const std::function<absl::Status(Fence&)>& signal, Deadline deadline) {
   absl::Status can = whole();
@@ -173,7 +182,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Host(
         "a barrier of rank 0 and ", members.size(), " others; expected 1 to ",
         kMaxBarrierMembers - 1, " others"));
   }
-  absl::StatusOr<std::unique_ptr<State>> state = State::Make(0);
+  absl::StatusOr<std::unique_ptr<State>> state =
+      State::Make(0, fences.pool().device().driver());
   if (!state.ok()) return state.status();
   std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));
   absl::Status hosted =
@@ -200,7 +210,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> Barrier::Join(
     TellWhyNot(link->peer.channel(), offer.status());
     return offer.status();
   }
-  absl::StatusOr<std::unique_ptr<State>> state = State::Make(offer->rank);
+  absl::StatusOr<std::unique_ptr<State>> state =
+      State::Make(offer->rank, device.driver());
   if (!state.ok()) return state.status();
   std::unique_ptr<Barrier> made(new Barrier(*std::move(state)));
   absl::Status joined =
@@ -214,6 +225,7 @@ Barrier::Barrier(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Barrier::~Barrier() { State::Leave(std::move(state_)); }
 
 absl::Status Barrier::Arrive(CUstream stream) {
+  RETURN_IF_ERROR(state_->CheckStream(stream));
   return state_->Arrive(
       [this, stream](Fence& fence) -> absl::Status {
         // The arrival before may be on another stream, where it would come later
@@ -232,6 +244,7 @@ absl::Status Barrier::ArriveOnHost() {
 }
 
 absl::Status Barrier::Wait(CUstream stream) const {
+  RETURN_IF_ERROR(state_->CheckStream(stream));
   return state_->Wait(stream);
 }
 
@@ -241,7 +254,7 @@ absl::Status Barrier::WaitOnHost(Deadline deadline) const {
 
 absl::Status Barrier::Meet(CUstream stream) {
   absl::Status arrived = Arrive(stream);
-  return arrived.ok() ? Wait(stream) : arrived;
+  return arrived.ok() ? state_->Wait(stream) : arrived;
 }
 
 absl::Status Barrier::MeetOnHost(Deadline deadline) {

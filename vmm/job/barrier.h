@@ -93,6 +93,8 @@ class Barrier {
   //   ABORTED      LetGo() was called, by any member; or a member has ended,
   //                and who it was is not known here yet: see status()
   //   DATA_LOSS    a member wrote nonsense to a fence
+  //   FAILED_PRECONDITION  the stream is being captured into a graph, each launch
+  //                of which would come to the same round; nothing has changed
   //   else         as the driver reports
   absl::Status Meet(CUstream stream);
   // The two halves. An arrival may be followed by work that needs no other

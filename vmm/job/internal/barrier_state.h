@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
 #include "platform/base/mutex.h"
+#include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
 #include "platform/os/deadline.h"
 #include "platform/os/process.h"
@@ -53,13 +54,17 @@ std::size_t LeftAndWatched();
 // barrier_watch.cc's; and how it ends, barrier_leave.cc's.
 class Barrier::State : public platform::Abandonable {
  public:
-  State(std::uint32_t rank, platform::CancelEvent stop)
-      : rank_(rank), forks_(platform::ForksSoFar()), stop_(std::move(stop)) {}
+  State(std::uint32_t rank, platform::Driver driver, platform::CancelEvent stop)
+      : rank_(rank),
+        driver_(std::move(driver)),
+        forks_(platform::ForksSoFar()),
+        stop_(std::move(stop)) {}
   // What a barrier's end comes to. Rank 0, by which the others learn of each
   // other, goes on watching until they have gone.
   static void Leave(std::unique_ptr<State> state);
 
-  static absl::StatusOr<std::unique_ptr<State>> Make(std::uint32_t rank);
+  static absl::StatusOr<std::unique_ptr<State>> Make(
+      std::uint32_t rank, const platform::Driver& driver);
   bool IsOfAnotherProcess() const { return platform::ForksSoFar() != forks_; }
   absl::Status Host(FencePool& fences, const std::string& ticket,
                     std::vector<platform::Channel> members, Deadline deadline);
@@ -68,6 +73,9 @@ class Barrier::State : public platform::Abandonable {
                     std::unique_ptr<barrier::Link> host, Deadline deadline,
                     const platform::PeerPolicy& owners);
 
+  // FAILED_PRECONDITION when `stream` is captured. OK where nothing would be put
+  // on it: of a barrier that is broken its calls say more.
+  absl::Status CheckStream(CUstream stream) const;
   // `deadline`: for word of why the barrier was let go, if it was.
   absl::Status Arrive(const std::function<absl::Status(Fence&)>& signal,
                       Deadline deadline);
@@ -144,6 +152,7 @@ class Barrier::State : public platform::Abandonable {
                      Deadline deadline);
 
   std::uint32_t rank_;
+  const platform::Driver driver_;
   const std::uint64_t forks_;
   const platform::CancelEvent stop_;
   std::atomic<bool> ending_ = false;
