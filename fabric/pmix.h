@@ -30,7 +30,8 @@ bool LaunchedWithPmix();
 // after it was left and joined again. So the first exchange joins, all of the
 // process share what it has, and the process leaves when it exits. Every rank
 // makes the same exchanges in the same order; each has keys of its own, but one
-// of them is used at a time.
+// of them is used at a time. Of several processes with one rank's environment
+// one joins: the server takes them for one.
 //
 // Every wait ends at its deadline, also where libpmix itself would not return:
 // what it still does then goes on in the background.
@@ -39,7 +40,8 @@ class PmixExchange final : public Exchange {
   // Joins the job that this process was launched in.
   //   FAILED_PRECONDITION  no launcher offers PMIx; a libpmix without a needed
   //                        entry point; this is a forked child of a rank, or
-  //                        has joined by another libpmix
+  //                        has joined by another libpmix; another process has
+  //                        joined as the same rank, or has left
   //   NOT_FOUND            libpmix is not installed
   //   DEADLINE_EXCEEDED    the launcher's server does not answer
   //   else                 as PMIx_Init answers

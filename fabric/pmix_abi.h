@@ -16,6 +16,7 @@ using Rank = std::uint32_t;
 using Scope = std::uint8_t;
 
 inline constexpr Status kSuccess = 0;
+inline constexpr Status kErrProcEntryNotFound = -17;
 inline constexpr Status kErrTimeout = -24;
 inline constexpr Status kErrUnreachable = -25;
 inline constexpr Status kErrBadParameter = -27;

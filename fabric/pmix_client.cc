@@ -111,6 +111,7 @@ absl::StatusCode CodeOf(pmix::Status status) {
     case pmix::kErrNoMemory:
       return absl::StatusCode::kResourceExhausted;
     case pmix::kErrNotFound:
+    case pmix::kErrProcEntryNotFound:
       return absl::StatusCode::kNotFound;
     case pmix::kErrNotSupported:
       return absl::StatusCode::kUnimplemented;
@@ -200,16 +201,26 @@ absl::Status PmixClient::Learn(Deadline deadline) {
   if (size_ != 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const PmixReply ranks,
                    Ask(pmix::kRankWildcard, pmix::kJobSize, deadline));
-  ASSIGN_OR_RETURN(const PmixReply local,
-                   Ask(self_.rank, pmix::kLocalRank, deadline));
+  const absl::StatusOr<PmixReply> local =
+      Ask(self_.rank, pmix::kLocalRank, deadline);
+  if (absl::IsNotFound(local.status())) {
+    // What a server knows of a rank goes with the first process that leaves as it.
+    return absl::FailedPreconditionError(absl::StrCat(
+        local.status().message(), ": another process has joined as rank ",
+        self_.rank,
+        ", or has joined and left. The process that the launcher started "
+        "joins, or one that it starts, and no other: workers of a rank need an "
+        "exchange of their own (CallbackExchange)."));
+  }
+  RETURN_IF_ERROR(local.status());
   if (ranks.type != pmix::kUint32 || ranks.number > INT32_MAX ||
-      self_.rank >= ranks.number || local.type != pmix::kUint16) {
+      self_.rank >= ranks.number || local->type != pmix::kUint16) {
     return absl::InternalError(
         absl::StrCat("the PMIx server says that this is rank ", self_.rank,
-                     " of ", ranks.number, ", local rank ", local.number));
+                     " of ", ranks.number, ", local rank ", local->number));
   }
   job_ = self_.name_space;
-  local_rank_ = static_cast<int>(local.number);
+  local_rank_ = static_cast<int>(local->number);
   size_ = static_cast<int>(ranks.number);
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@ Status LookUp(const Proc& process, const std::string& key, Value* value,
     return pmix::kSuccess;
   }
   if (key == pmix::kLocalRank) {
+    if (pmix.local_rank_answer != pmix::kSuccess) return pmix.local_rank_answer;
     value->type = pmix.local_rank_type;
     value->data.uint16 = pmix.local_rank;
     return pmix::kSuccess;

@@ -35,6 +35,8 @@ struct FakePmix {
   std::uint32_t size = 1;
   std::uint16_t size_type = fabric::pmix::kUint32;
   std::uint16_t local_rank = 0;
+  // To the question for it.
+  fabric::pmix::Status local_rank_answer = fabric::pmix::kSuccess;
   std::uint16_t local_rank_type = fabric::pmix::kUint16;
   std::uint16_t value_type = fabric::pmix::kByteObject;
   // By rank and key.

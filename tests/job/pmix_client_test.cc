@@ -62,6 +62,7 @@ TEST_F(PmixClientTest, GivesEachOfItsResultsACode) {
         {pmix::kErrOutOfResource, absl::StatusCode::kResourceExhausted},
         {pmix::kErrNoMemory, absl::StatusCode::kResourceExhausted},
         {pmix::kErrNotFound, absl::StatusCode::kNotFound},
+        {pmix::kErrProcEntryNotFound, absl::StatusCode::kNotFound},
         {pmix::kErrNotSupported, absl::StatusCode::kUnimplemented},
         {-1, absl::StatusCode::kInternal}}) {
     pmix_.init = result;
@@ -130,6 +131,24 @@ TEST_F(PmixClientTest, RefusesAJobThatCannotBe) {
   }
   EXPECT_THAT(std::string(learn(beyond).message()),
               HasSubstr("rank 3 of 3, local rank 0"));
+}
+
+// As one does that a rank started, and which has its environment.
+TEST_F(PmixClientTest, ASecondProcessOfARankIsToldThatOneJoins) {
+  pmix_.rank = 3;
+  pmix_.size = 4;
+  for (const pmix::Status answer :
+       {pmix::kErrNotFound, pmix::kErrProcEntryNotFound}) {
+    pmix_.local_rank_answer = answer;
+    const absl::Status status = Join()->Learn(Late());
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("PMIx_Get(rank 3, pmix.lrank) answered "
+                                "IN-ITS-WORDS (" +
+                                std::to_string(answer) + ")"),
+                      HasSubstr("another process has joined as rank 3"),
+                      HasSubstr("CallbackExchange")));
+  }
 }
 
 TEST_F(PmixClientTest, SaysWhichQuestionWasNotAnswered) {

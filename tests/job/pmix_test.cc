@@ -80,6 +80,9 @@ TEST(Pmix, LayoutIsThatOfTheInstalledHeaders) {
   EXPECT_EQ(sizeof(pmix::Info), sizeof(pmix_info_t));
   EXPECT_EQ(offsetof(pmix::Info, flags), offsetof(pmix_info_t, flags));
   EXPECT_EQ(offsetof(pmix::Info, value), offsetof(pmix_info_t, value));
+#ifdef PMIX_ERR_PROC_ENTRY_NOT_FOUND  // Deprecated, and answered by 4.2 still.
+  EXPECT_EQ(pmix::kErrProcEntryNotFound, PMIX_ERR_PROC_ENTRY_NOT_FOUND);
+#endif
   EXPECT_EQ(pmix::kErrTimeout, PMIX_ERR_TIMEOUT);
   EXPECT_EQ(pmix::kErrUnreachable, PMIX_ERR_UNREACH);
   EXPECT_EQ(pmix::kErrBadParameter, PMIX_ERR_BAD_PARAM);
