@@ -40,8 +40,9 @@ absl::Status CheckSocketFile(const std::string& address,
                              const PeerPolicy& policy) {
   struct stat about;
   if (::lstat(address.c_str(), &about) != 0) {
-    return OsError(errno, absl::StrCat("lstat(", address, ")"),
-                   errno == ENOENT ? "Nobody listens there." : "");
+    return OsError(
+        errno, absl::StrCat("lstat(", address, ")"),
+        errno == ENOENT ? "Nobody listens there." : LookAdvice(errno));
   }
   if (!S_ISSOCK(about.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -50,7 +51,7 @@ absl::Status CheckSocketFile(const std::string& address,
   if (!MayOwnPath(about.st_uid, policy)) {
     return absl::PermissionDeniedError(absl::StrCat(
         "the socket ", address, " belongs to ", OwnerText(about.st_uid),
-        ", who is neither root nor an allowed user"));
+        ", who is neither root nor an allowed user. ", TwoUsersAdvice()));
   }
   return absl::OkStatus();
 }
@@ -141,6 +142,7 @@ absl::StatusOr<Channel> Channel::Connect(const std::string& address,
       return absl::NotFoundError(absl::StrCat(OsError(error, call).message(),
                                               ". ", NobodyListens(directory)));
     }
+    if (error == EACCES) return OsError(error, call, ConnectAdvice(address));
     if (error != EAGAIN && error != EINTR) return OsError(error, call);
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat(

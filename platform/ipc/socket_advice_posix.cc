@@ -1,11 +1,16 @@
 #include "platform/ipc/socket_advice_posix.h"
 
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "platform/ipc/socket_path_posix.h"
+#include "platform/os/process.h"
 
 namespace vmm::platform {
 
@@ -39,6 +44,43 @@ std::string NobodyListens(const std::string& directory) {
                     "sides.");
   }
   return text;
+}
+
+std::string ConnectAdvice(const std::string& address) {
+  struct stat about;
+  if (::lstat(address.c_str(), &about) != 0) return "";
+  const bool is_own = about.st_uid == ::geteuid();
+  const std::string found = absl::StrFormat(
+      "The socket is of %s and has mode %04o", OwnerText(about.st_uid),
+      static_cast<unsigned>(about.st_mode & 07777));
+  if ((about.st_mode & (is_own ? S_IWUSR : S_IWOTH)) != 0) {
+    return absl::StrCat(found,
+                        ", which lets this process connect: look at the rules "
+                        "of SELinux or AppArmor (docs/containers.md).");
+  }
+  if (is_own) {
+    return absl::StrCat(found,
+                        ": somebody changed it, so start the listener "
+                        "anew.");
+  }
+  return absl::StrCat(found, ", as its listener names no other user. ",
+                      TwoUsersAdvice());
+}
+
+absl::string_view LookAdvice(int code) {
+  if (code != EACCES) return "";
+  return "This user may not enter a directory above it. Run both sides as one "
+         "user, or use a directory that both may enter, such as one that "
+         "NVIDIA_DRA_LOCAL_IPC_DIR names for whoever listens; if both may, "
+         "look "
+         "at the rules of SELinux or AppArmor (docs/containers.md).";
+}
+
+std::string TwoUsersAdvice() {
+  return absl::StrCat(
+      "This process is of user ", CurrentUser().text(),
+      ". Run both sides as one user, or, from C++, have each name the other's "
+      "in PeerPolicy::also_allowed (docs/security.md).");
 }
 
 }  // namespace vmm::platform

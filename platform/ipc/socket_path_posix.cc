@@ -14,6 +14,7 @@
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/ipc/peer_posix.h"
+#include "platform/ipc/socket_advice_posix.h"
 #include "platform/os/os_error.h"
 
 namespace vmm::platform {
@@ -99,7 +100,8 @@ absl::Status CheckDirectory(const std::string& directory,
   struct stat about;
   if (::lstat(path.c_str(), &about) != 0) {
     return OsError(errno, absl::StrCat("lstat(", path, ")"),
-                   errno == ENOENT ? "A channel's directory must exist." : "");
+                   errno == ENOENT ? "A channel's directory must exist."
+                                   : LookAdvice(errno));
   }
   if (!S_ISDIR(about.st_mode)) {
     return absl::PermissionDeniedError(absl::StrCat(

@@ -172,12 +172,19 @@ TEST_F(ChannelProcessesTest, Pitfall12AChildInheritsNoneOfIt) {
 }
 
 // As a stranger: connects to args[0] and expects to be turned away, or served
-// if args[1] is "served".
+// if args[1] is "served". args[2], if any, is in what it is told.
 int ConnectAsStranger(const std::vector<std::string>& args) {
   BecomeStranger();
   absl::StatusOr<Channel> channel =
       Channel::Connect(args[0], {{UserId("0")}}, Late());
-  if (!channel.ok()) return static_cast<int>(channel.status().code());
+  if (!channel.ok()) {
+    if (args.size() > 2) {
+      EXPECT_THAT(std::string(channel.status().message()), HasSubstr(args[2]));
+    }
+    return ::testing::Test::HasFailure()
+               ? 1
+               : static_cast<int>(channel.status().code());
+  }
   const absl::StatusOr<Message> message = channel->Receive(Late());
   EXPECT_EQ(message.ok(), args[1] == "served") << message.status();
   return message.ok() ? 0 : static_cast<int>(message.status().code());
@@ -191,18 +198,20 @@ constexpr int kHungUp = static_cast<int>(absl::StatusCode::kUnavailable);
 TEST_F(ChannelProcessesTest, Pitfall11AnotherUserCannotReachTheDirectory) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   Listener listener = Bind();  // In a directory of mode 0700.
-  EXPECT_EQ(
-      Child::Start("connect_as_stranger", {listener.address(), ""}).Wait(),
-      kDenied);
+  EXPECT_EQ(Child::Start("connect_as_stranger",
+                         {listener.address(), "", "may not enter a directory"})
+                .Wait(),
+            kDenied);
 }
 
 TEST_F(ChannelProcessesTest, Pitfall11AnotherUserCannotReachTheSocket) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   OpenDirectoryToAll();
   Listener listener = Bind();  // A socket of mode 0600.
-  EXPECT_EQ(
-      Child::Start("connect_as_stranger", {listener.address(), ""}).Wait(),
-      kDenied);
+  EXPECT_EQ(Child::Start("connect_as_stranger",
+                         {listener.address(), "", "Run both sides as one user"})
+                .Wait(),
+            kDenied);
 }
 
 TEST_F(ChannelProcessesTest, AnotherUserIsTurnedAwayUnreadAndCounted) {

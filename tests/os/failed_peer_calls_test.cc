@@ -73,6 +73,17 @@ TEST_F(FailedPeerCallTest,
   EXPECT_TRUE(client.WaitForHangUp(Late()).ok());
 }
 
+TEST_F(FailedPeerCallTest, ASocketOfOnesOwnThatMayNotBeReachedIsUnderARule) {
+  Listener listener = Must(Listener::Bind({temp_.path(), ""}, {}));
+  absl::Status status;
+  {
+    const FailingCall failing("connect", EACCES);
+    status = Channel::Connect(listener.address(), {}, Late()).status();
+  }
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("SELinux"));
+}
+
 TEST_F(FailedPeerCallTest, WhoseUsersCannotBeReadNobodyIsTakenForUnknownUsers) {
   // The number under which the kernel shows who has none in this namespace.
   const UserId nobody("65534");

@@ -236,6 +236,28 @@ TEST_F(ListenerTest, WhereNoSocketCanBeMadeTheErrorSaysWhatToDo) {
   EXPECT_EQ(BindAdvice(EMFILE), "");
 }
 
+TEST_F(ListenerTest, WhoMayNotConnectIsToldWhoseTheSocketIs) {
+  Listener listener = Bind();
+  const std::string& address = listener.address();
+  EXPECT_THAT(ConnectAdvice(address),
+              AllOf(HasSubstr("has mode 0600"), HasSubstr("SELinux")));
+  Chmod(address, 0400);
+  EXPECT_THAT(ConnectAdvice(address),
+              AllOf(HasSubstr("has mode 0400"), HasSubstr("changed it")));
+  EXPECT_EQ(ConnectAdvice(temp_.File("none")), "");
+  EXPECT_THAT(LookAdvice(EACCES), HasSubstr("may not enter a directory"));
+  EXPECT_EQ(LookAdvice(ENOMEM), "");
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner";
+  ASSERT_EQ(::chown(address.c_str(), kStranger, kStranger), 0);
+  Chmod(address, 0600);
+  EXPECT_THAT(ConnectAdvice(address),
+              AllOf(HasSubstr("of user " + std::to_string(kStranger)),
+                    HasSubstr("Run both sides as one user"),
+                    HasSubstr("PeerPolicy::also_allowed")));
+  Chmod(address, 0666);
+  EXPECT_THAT(ConnectAdvice(address), HasSubstr("SELinux"));
+}
+
 TEST_F(ListenerTest, RefusesAFileAsDirectory) {
   std::ofstream(temp_.File("file")) << "x";
   EXPECT_TRUE(absl::IsPermissionDenied(BindStatus(temp_.File("file"))));
@@ -268,7 +290,10 @@ TEST_F(ListenerTest, ConnectRefusesASocketOfAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to change the owner";
   Listener listener = Bind();
   ASSERT_EQ(::chown(listener.address().c_str(), kStranger, kStranger), 0);
-  EXPECT_TRUE(absl::IsPermissionDenied(ConnectStatus(listener.address())));
+  const absl::Status status = ConnectStatus(listener.address());
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("Run both sides as one user"));
 }
 
 TEST_F(ListenerTest, ConnectRefusesWhatIsNoAddress) {

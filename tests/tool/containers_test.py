@@ -183,6 +183,12 @@ class Containers(Namespaces):
         self.refuses(program_of(USER), program_of(OTHER), "PERMISSION_DENIED",
                      "neither root nor an allowed user")
 
+    def test_an_owner_who_is_root(self):
+        "an owner who is root, and another user | PERMISSION_DENIED | one user"
+        self.give_sockets_to(0, 0o1777)
+        self.refuses(Prefix([]), program_of(USER), "PERMISSION_DENIED",
+                     "Run both sides as one user")
+
     def test_docs_have_the_table(self):
         text = (self.source / "docs/containers.md").read_text()
         self.assertIn(table(), text, "docs/containers.md lacks what --table prints")
