@@ -1398,6 +1398,40 @@ def test_a_set_past_a_limit_is_not_listed_and_the_others_are(keeper):
     assert [one["name"] for one in json.loads(listed.stdout)] == ["good"], listed.stderr
 
 
+def put_with_dimensions(keeper, *dimensions):
+    """A set "odd" of one matrix with these lengths and strides, which takes what 4 by 4 do."""
+    with vs.weights.draft({"a": ((4, 4), "float32")}, **HOST) as draft:
+        draft.put("good", address=keeper.address)
+        raw = bytearray(np.from_dlpack(draft.memory.array(draft.nbytes, "uint8")))
+    at, size = struct.unpack_from("<QQ", raw, len(raw) - 24)
+    lengths_and_strides = raw.index(struct.pack("<QQQQ", 4, 4, 4, 1), at)
+    struct.pack_into("<QQQQ", raw, lengths_and_strides, *dimensions)
+    raw[lengths_and_strides - 20] = 0  # The flags: no checksum of its bytes.
+    struct.pack_into("<I", raw, lengths_and_strides - 12, 0)
+    struct.pack_into("<I", raw, at + size - 4, crc32c(raw[at:at + size - 4]))
+    odd = vs.Allocation(nbytes=len(raw), **HOST)
+    np.from_dlpack(odd.array(len(raw), "uint8"))[:] = raw
+    vs.keeper.put("odd", odd, seal=True, address=keeper.address)
+
+
+def test_a_set_of_more_elements_than_there_are_numbers_is_none(keeper):
+    put_with_dimensions(keeper, 1 << 40, 0, 1 << 40, 0)  # All of them in one place.
+    with pytest.raises(vs.errors.InvalidArgument, match="more elements than fit 63 bits"):
+        vs.weights.open("odd", address=keeper.address)
+    assert [one["name"] for one in vs.weights.list(address=keeper.address)] == ["good"]
+    listed = command(keeper, "list", "--json")
+    assert [one["name"] for one in json.loads(listed.stdout)] == ["good"], listed.stderr
+
+
+def test_a_set_without_elements_may_have_any_strides(keeper):
+    put_with_dimensions(keeper, 0, 1, 4, 1 << 62)
+    names = [one["name"] for one in vs.weights.list(address=keeper.address)]
+    assert sorted(names) == ["good", "odd"]
+    with vs.weights.open("odd", address=keeper.address) as weights:
+        assert weights["a"].shape == (0, 4)
+        assert weights.tensors()[0]["strides"] == (1, 1 << 62)
+
+
 def test_a_set_that_cannot_be_opened_here_is_listed_with_the_reason(keeper):
     put(keeper, 1)
     nbytes = vs.weights.list(address=keeper.address)[0]["nbytes"]

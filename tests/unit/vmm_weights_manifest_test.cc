@@ -143,9 +143,14 @@ TEST(TensorLayoutTest, RefusesWhatNoTensorIs) {
   EXPECT_EQ(code("a", {3, 3}, {INT64_MAX, INT64_MAX}), kInvalid);
   EXPECT_EQ(code("a", {5}, {1ll << 62}), kInvalid);
   EXPECT_EQ(code("a", {INT64_MAX, 2}, {1, INT64_MAX}), kInvalid);
-  // One without elements has none, whatever else it says.
-  EXPECT_EQ(code("zero", {INT64_MAX, 0, INT64_MAX}, {1, 1, 1}),
+  // However little it takes, as elements are in one place.
+  EXPECT_EQ(code("a", {1ll << 40, 1ll << 40}, {0, 0}), kInvalid);
+  EXPECT_EQ(code("a", {1ll << 61}, {0}), kInvalid);
+  // One without elements has none, whatever its strides are; its other lengths
+  // are what any tensor may have.
+  EXPECT_EQ(code("zero", {1ll << 30, 0, 1ll << 30}, {INT64_MAX, 1, INT64_MAX}),
             absl::StatusCode::kOk);
+  EXPECT_EQ(code("a", {INT64_MAX, 0, INT64_MAX}, {1, 1, 1}), kInvalid);
   EXPECT_TRUE(
       absl::IsNotFound(layout.AddAlias("b", 99, DType::kUInt8, {1}).status()));
   for (const auto& [shape, offset] :
@@ -174,6 +179,7 @@ TEST(TensorLayoutTest, TakesWhatJustFits) {
   EXPECT_EQ(layout.manifest().tensors[0].name, longest);
   Must(layout.Add("b", DType::kUInt8,
                   std::vector<std::int64_t>(kMaxTensorRank, 1)));
+  Must(layout.Add("c", DType::kUInt8, {7, kSeventh}, {0, 0}));
   Must(CheckManifest(layout.manifest()));
   EXPECT_EQ(Must(DecodeManifest(EncodeManifest(layout.manifest()))),
             layout.manifest());
@@ -283,6 +289,12 @@ TEST(TensorManifestTest, MustMakeSense) {
          m.tensors[1].shape = {INT64_MAX, 2, 2, 2};
        },
        "63 bits"},
+      {"overflow of elements in one place",
+       [](auto& m) {
+         m.tensors[1].shape = {1ll << 40, 1ll << 40};
+         m.tensors[1].strides = {0, 0};
+       },
+       "more elements than fit 63 bits"},
       {"another rank", [](auto& m) { m.tensors[1].shape = {2}; },
        "number of strides"},
       {"alias of itself", [](auto& m) { m.tensors[4].alias_of = 4; },

@@ -70,6 +70,20 @@ absl::Status TooMany(absl::string_view what, std::uint64_t has,
                                                    ". Make several sets."));
 }
 
+// Whether a dense tensor of that shape would fit as well. Strides of 0 reach no
+// further however many elements they make, of which readers make sums. A length of
+// 0 counts as 1, as in DenseStrides().
+bool IsFarTooMany(const TensorInfo& info) {
+  std::uint64_t bytes = SizeOf(info.dtype);
+  for (const std::int64_t each : info.shape) {
+    const auto length =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(each, 1));
+    if (bytes > weights::kMaxBytes / length) return true;
+    bytes *= length;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::string_view NameOf(DType dtype) {
@@ -214,6 +228,9 @@ absl::Status CheckTensor(const TensorInfo& info) {
     return wrong(
         "has a length or stride below 0, another number of strides than of "
         "lengths, or more bytes than fit 63 bits");
+  }
+  if (IsFarTooMany(info)) {
+    return wrong("has more elements than fit 63 bits");
   }
   if (info.offset % SizeOf(info.dtype) != 0) {
     return wrong(absl::StrCat("begins at byte ", info.offset,

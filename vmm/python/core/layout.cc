@@ -51,13 +51,15 @@ std::vector<std::int64_t> DenseStrides(const std::vector<std::int64_t>& shape) {
 }
 
 std::optional<std::uint64_t> SpanBytes(const Layout& layout) {
-  std::int64_t last = 0;  // The last element; there is none in an empty array.
-  bool empty = false;
+  // An empty array has no last element, whatever its strides are.
+  if (std::find(layout.shape.begin(), layout.shape.end(), 0) !=
+      layout.shape.end()) {
+    return 0;
+  }
+  std::int64_t last = 0;
   for (std::size_t i = 0; i < layout.shape.size(); ++i) {
-    if (layout.shape[i] == 0) empty = true;
     std::int64_t step = 0;
-    if (__builtin_mul_overflow(std::max<std::int64_t>(layout.shape[i] - 1, 0),
-                               layout.strides[i], &step) ||
+    if (__builtin_mul_overflow(layout.shape[i] - 1, layout.strides[i], &step) ||
         __builtin_add_overflow(last, step, &last)) {
       return std::nullopt;
     }
@@ -67,7 +69,7 @@ std::optional<std::uint64_t> SpanBytes(const Layout& layout) {
       __builtin_mul_overflow(end, layout.dtype->itemsize(), &end)) {
     return std::nullopt;
   }
-  return empty ? 0 : static_cast<std::uint64_t>(end);
+  return static_cast<std::uint64_t>(end);
 }
 
 std::string WhyOutside(const Layout& layout, std::uint64_t size) {
