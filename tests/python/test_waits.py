@@ -448,6 +448,47 @@ def test_a_wait_that_gets_no_thread_is_resource_exhausted():
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n" * 3, "")
 
 
+NO_LOCKED_STACK = """
+import ctypes, mmap, resource
+import vmmshare as vs
+libc = ctypes.CDLL(None, use_errno=True)
+attributes = ctypes.create_string_buffer(256)  # More than a pthread_attr_t takes.
+assert libc.pthread_attr_init(attributes) == 0
+assert libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(64 << 20)) == 0
+assert libc.pthread_setattr_default_np(attributes) == 0
+CAP_IPC_LOCK, MCL_FUTURE = 14, 2  # Whom no limit binds; what is mapped from now on.
+header, held = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()
+assert libc.capget(header, held) == 0
+held[0] &= ~(1 << CAP_IPC_LOCK)
+assert libc.capset(header, held) == 0
+before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+is_refused, limit = False, 6 << 20
+if before[1] == resource.RLIM_INFINITY or before[1] >= limit:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, before[1]))
+    try:
+        if libc.mlockall(MCL_FUTURE) == 0:
+            mmap.mmap(-1, 64 << 20).close()
+    except OSError:
+        is_refused = True
+if is_refused:
+    try:
+        vs.Keeper("/nowhere")
+    except vs.errors.ResourceExhausted as why:
+        print("thread" in str(why), "ulimit -l" in why.remedy, "pids.max" in why.remedy)
+libc.munlockall()
+resource.setrlimit(resource.RLIMIT_MEMLOCK, before)  # What the interpreter's end takes.
+"""
+
+
+def test_a_thread_whose_stack_may_not_be_locked_is_told_of_that_limit():
+    done = subprocess.run([sys.executable, "-B", "-c", NO_LOCKED_STACK], capture_output=True,
+                          text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    if not done.stdout:
+        pytest.skip("what is mapped here is not locked, or its limit cannot be 6 MiB")
+    assert done.stdout == "True True True\n"
+
+
 def test_a_pool_of_which_nothing_is_left_goes_after_the_gpus_work(cuda, fence):
     """Not under what is still on the streams of its arrays."""
     streams = [ctypes.c_void_p() for _ in range(2)]

@@ -147,7 +147,9 @@ std::shared_ptr<void> WaitOnAThread(
     Raise(VMMSHARE_RESOURCE_EXHAUSTED,
           (std::string("cannot start a thread that waits: ") + why.what())
               .c_str(),
-          "Look at `ulimit -u` and `ulimit -v`, and end threads.");
+          "End threads, or raise what limits them: `ulimit -u` and `-v`, a "
+          "container's pids.max (`--pids-limit`), or `ulimit -l` where the "
+          "program locks its memory (mlockall).");
   }
   Outcome* outcome = nullptr;
   while ((outcome = shared->WaitForASlice()) == nullptr) {
