@@ -256,6 +256,39 @@ def test_arrays_of_others_are_served(cuda):
         had["served"].close()
 
 
+def test_an_importer_sleeps_and_wakes_with_the_owner(driver):
+    connected = threading.Event()
+
+    def connect(text):
+        theirs = vs.connect_restorable(text)
+        connected.set()
+        return theirs
+
+    def sleep(text):
+        slept.append(run("sleep.importer", text=text, vs=types.SimpleNamespace(
+            connect_restorable=connect, on_recall=vs.on_recall)))
+
+    def restorable(nbytes):
+        made = vs.restorable(nbytes=1 << 20, host_node=0)
+        np.from_dlpack(made.array(8, "uint8"))[:] = 3
+        importer.append(threading.Thread(target=sleep, args=(made.text,), daemon=True))
+        importer[0].start()
+        assert connected.wait(60)
+        # Not for ever where nobody lets go.
+        return types.SimpleNamespace(made=made, array=made.array, restore=made.restore,
+                                     release=functools.partial(made.release, timeout=60))
+
+    importer, slept = [], []
+    had = run("sleep.owner", shape=(4, 4), vs=types.SimpleNamespace(restorable=restorable))
+    importer[0].join(60)
+    theirs = slept[0]["theirs"]  # Which restored it, or this is not there.
+    assert slept[0]["asleep"].is_set() and not theirs.released
+    assert (np.from_dlpack(theirs.array(8, "uint8")) == 3).all()
+    theirs.close()
+    had["array"].close()
+    had["weights"].made.close()
+
+
 def test_no_snippet_is_left_out():
     text = pathlib.Path(__file__).read_text()
     assert [name for name in SNIPPETS if f'"{name}"' not in text] == []
