@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -304,38 +305,58 @@ TEST_F(RingTest, AStreamThatIsEachThreadsOwnIsRefused) {
 }
 
 // Each launch would wait for the same item, and the work behind it is not done.
-TEST_F(RingTest, NothingIsAcquiredOnACapturedStream) {
+TEST_F(RingTest, NothingIsAcquiredNorGivenOnOnACapturedStream) {
   if (!FillGraph::Supported()) GTEST_SKIP() << "this driver has no graphs";
   const Stream writing, reading;
   RingSides sides = Must(
       OpenBothSides(device, Where(), {.buffers = 1, .bytes = kBytes}, Late()));
-  const auto is_refused = [&](const Stream& on, auto& side) {
-    ASSERT_EQ(driver()->cuStreamBeginCapture(on.get(),
-                                             CU_STREAM_CAPTURE_MODE_RELAXED),
-              CUDA_SUCCESS);
-    for (int i = 0; i < 2; ++i) {
-      ExpectFails(absl::StatusCode::kFailedPrecondition,
-                  side->Acquire(on.get(), Late()).status(),
-                  "is being captured into a graph");
-    }
-    CUgraph graph = nullptr;
-    ASSERT_EQ(driver()->cuStreamEndCapture(on.get(), &graph), CUDA_SUCCESS);
-    CUgraphExec made = nullptr;
-    ASSERT_EQ(driver()->cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
-    EXPECT_EQ(driver()->cuGraphDestroy(graph), CUDA_SUCCESS);
-    // Nothing is in it that waits.
-    EXPECT_EQ(driver()->cuGraphLaunch(made, on.get()), CUDA_SUCCESS);
-    ExpectSoon([&] { return on.IsIdle(); });
-    EXPECT_EQ(driver()->cuGraphExecDestroy(made), CUDA_SUCCESS);
+  const auto is_refused =
+      [&](const Stream& on, const std::function<absl::Status()>& call,
+          absl::StatusCode code = absl::StatusCode::kFailedPrecondition) {
+        ASSERT_EQ(driver()->cuStreamBeginCapture(
+                      on.get(), CU_STREAM_CAPTURE_MODE_RELAXED),
+                  CUDA_SUCCESS);
+        for (int i = 0; i < 2; ++i) {
+          ExpectFails(code, call(),
+                      code == absl::StatusCode::kFailedPrecondition
+                          ? "is being captured into a graph"
+                          : "");
+        }
+        CUgraph graph = nullptr;
+        ASSERT_EQ(driver()->cuStreamEndCapture(on.get(), &graph), CUDA_SUCCESS);
+        CUgraphExec made = nullptr;
+        ASSERT_EQ(driver()->cuGraphInstantiate(&made, graph, 0), CUDA_SUCCESS);
+        EXPECT_EQ(driver()->cuGraphDestroy(graph), CUDA_SUCCESS);
+        // Nothing is in it that waits.
+        EXPECT_EQ(driver()->cuGraphLaunch(made, on.get()), CUDA_SUCCESS);
+        ExpectSoon([&] { return on.IsIdle(); });
+        EXPECT_EQ(driver()->cuGraphExecDestroy(made), CUDA_SUCCESS);
+      };
+  const auto acquire_out = [&] {
+    return sides.writer->Acquire(writing.get(), Late()).status();
   };
-  is_refused(writing, sides.writer);
+  is_refused(writing, acquire_out);
   RingBuffer out = Must(sides.writer->Acquire(writing.get(), Late()));
+  // Who looks whether an item has come is told that first.
+  is_refused(
+      reading,
+      [&] {
+        return sides.reader->Acquire(reading.get(), absl::InfinitePast())
+            .status();
+      },
+      absl::StatusCode::kDeadlineExceeded);
+  // It stays acquired, and the ring goes on.
+  is_refused(writing,
+             [&] { return sides.writer->Publish(out, writing.get(), Late()); });
   ExpectOk(sides.writer->Publish(out, writing.get(), Late()));
-  is_refused(reading, sides.reader);
+  is_refused(reading, [&] {
+    return sides.reader->Acquire(reading.get(), Late()).status();
+  });
   RingBuffer in = Must(sides.reader->Acquire(reading.get(), Late()));
   EXPECT_EQ(in.number, 1u);
   // The next is in the same buffer, which the reader has.
-  is_refused(writing, sides.writer);
+  is_refused(writing, acquire_out);
+  is_refused(reading, [&] { return sides.reader->Release(in, reading.get()); });
   out = Must(sides.writer->Acquire(writing.get(), Late()));
   EXPECT_EQ(out.number, 2u);
   ExpectOk(sides.reader->Release(in, reading.get()));

@@ -68,8 +68,9 @@ VMMSHARE_API vmmshare_status vmmshare_ring_acquire(vmmshare_ring* ring,
                                                    vmmshare_ring_buffer* buffer,
                                                    vmmshare_error** error);
 // The writer hands over what is on `stream` now; the reader gives the buffer
-// back after that, and never waits. FAILED_PRECONDITION when it is not acquired;
-// INVALID_ARGUMENT for CU_STREAM_PER_THREAD.
+// back after that, and never waits. FAILED_PRECONDITION when it is not acquired,
+// or `stream` is captured into a graph: it is still acquired. INVALID_ARGUMENT for
+// CU_STREAM_PER_THREAD.
 VMMSHARE_API vmmshare_status
 vmmshare_ring_pass(vmmshare_ring* ring, const vmmshare_ring_buffer* buffer,
                    void* stream, int64_t timeout_ns, vmmshare_error** error);

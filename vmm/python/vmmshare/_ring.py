@@ -172,7 +172,8 @@ class RingWriter(_End):
 
     def publish(self, buffer: RingBuffer, stream: int = 0, *,
                 timeout: "float | None" = 10.0) -> None:
-        """Hands over what is on `stream` now. FailedPrecondition when it was already."""
+        """Hands over what is on `stream` now. FailedPrecondition when it was already, or while
+        `stream` is captured into a graph: then it is still acquired."""
         _check_number("nbytes", buffer.nbytes)
         _check_number("tag", buffer.tag)
         self._ring.hand_over(buffer._item(), stream, timeout)
@@ -186,7 +187,8 @@ class RingReader(_End):
     _unseen: "RingBuffer | None" = None  # Acquired by items(), which nobody was given.
 
     def release(self, buffer: RingBuffer, stream: int = 0) -> None:
-        """Gives it back after the work that is on `stream` now."""
+        """Gives it back after the work that is on `stream` now. FailedPrecondition when it was
+        already, or while `stream` is captured into a graph: then it is still acquired."""
         self._ring.hand_over(buffer._item(), stream, None)
 
     def items(self, stream: int = 0, *, timeout: "float | None" = None
