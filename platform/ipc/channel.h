@@ -268,8 +268,9 @@ class Listener {
  public:
   // ALREADY_EXISTS when the name is taken by a live listener, another user's
   // socket or another kind of file (the socket of a dead listener of this
-  // user's is replaced, but not on a network file system, where it may be a live
-  // one's of another machine); INVALID_ARGUMENT when the path is too long for a
+  // user's is replaced, but not on a network file system that the kernel mounts,
+  // where it may be a live one's of another machine; over FUSE and 9p it is, see
+  // docs/lifetime.md); INVALID_ARGUMENT when the path is too long for a
   // socket or not absolute, or the name has a directory part;
   // PERMISSION_DENIED as above; UNAVAILABLE when another process holds the
   // directory's lock (flock) for a second, which only chosen names need.

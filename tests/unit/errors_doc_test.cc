@@ -1,11 +1,18 @@
-// docs/errors.md is what people read at night, so it is tested row by row.
+// docs/errors.md is what people read at night, so it is tested row by row; and a
+// list of docs/lifetime.md.
+#include <cstddef>
 #include <fstream>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "platform/cuda/driver.h"
 
@@ -87,6 +94,47 @@ TEST_F(ErrorsDocument, ListsEveryResultThatHasACodeOfItsOwn) {
     for (const auto& entry : Results()) listed |= entry.second == result;
     EXPECT_TRUE(listed) << "CUresult " << number;
   }
+}
+
+// What lies in `file` of the sources behind `from`, as far as `to`.
+std::string Between(const std::string& file, const std::string& from,
+                    const std::string& to) {
+  std::ifstream in(VMMSHARE_SOURCE_DIR "/" + file);
+  std::stringstream read;
+  read << in.rdbuf();
+  const std::string text = read.str();
+  const std::size_t begin = text.find(from);
+  const std::size_t end = text.find(to, begin);
+  EXPECT_NE(end, std::string::npos) << file << " has no " << from << to;
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return text.substr(begin + from.size(), end - begin - from.size());
+}
+
+using LifetimeDocument = ErrorsDocument;
+
+TEST_F(LifetimeDocument, ListsTheFileSystemsThatOtherMachinesMayHave) {
+  const std::string said = Between("docs/lifetime.md", "of that name; not on ",
+                                   " as the kernel mounts them");
+  const std::set<std::string> listed =
+      absl::StrSplit(absl::AsciiStrToLower(absl::StrReplaceAll(
+                         said, {{" and ", ", "}, {"\n  ", " "}})),
+                     ", ");
+  const std::string cases = Between(
+      "platform/ipc/stale_sockets_posix.cc",
+      "switch (static_cast<std::uint32_t>(system.f_type)) {", "return true;");
+  std::set<std::string> known;
+  for (absl::string_view line : absl::StrSplit(cases, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!absl::ConsumePrefix(&line, "case ")) continue;
+    absl::ConsumePrefix(&line, "k");
+    if (!absl::ConsumeSuffix(&line, "_SUPER_MAGIC:")) {
+      absl::ConsumeSuffix(&line, ":");
+    }
+    const std::string name = absl::AsciiStrToLower(line);
+    // Names of one.
+    known.insert(name == "cifs" || name == "smb2" ? "smb" : name);
+  }
+  EXPECT_EQ(listed, known);
 }
 
 }  // namespace
