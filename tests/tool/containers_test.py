@@ -171,6 +171,13 @@ class Containers(Namespaces):
         self.refuses(program_of(OTHER), with_root_of(USER), "PERMISSION_DENIED",
                      "whom this user namespace does not know")
 
+    def test_rootless_and_a_folder_of_the_hosts_root(self):
+        "rootless containers, and a folder of the host's root | PERMISSION_DENIED | " \
+            "a folder of the user who started them"
+        self.give_sockets_to(0, 0o1777)
+        self.owner_is_refused(with_root_of(USER), "PERMISSION_DENIED",
+                              "whom this user namespace does not know")
+
     def test_rootless_as_nobody(self):
         "rootless containers of user 65534 | PERMISSION_DENIED | another user than 65534"
         self.give_sockets_to(USER)
