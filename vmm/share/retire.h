@@ -38,8 +38,9 @@ class RetireQueue {
 
   // Takes `memory` and gives it back once all work that is on `stream` now is
   // done. Null is the current context's default stream. On failure (no context
-  // is current, no event can be had), and where it throws std::bad_alloc, `memory`
-  // stays the caller's, unchanged.
+  // is current, no event can be had, FAILED_PRECONDITION while `stream` is captured
+  // into a graph), and where it throws std::bad_alloc, `memory` stays the
+  // caller's, unchanged.
   absl::Status Retire(Allocation&& memory, CUstream stream);
   absl::Status Retire(ImportedAllocation&& memory, CUstream stream);
   absl::Status Retire(Mapping&& memory, CUstream stream);
@@ -53,7 +54,7 @@ class RetireQueue {
   // then. DEADLINE_EXCEEDED with how much waits otherwise.
   absl::Status Drain(Deadline deadline);
 
-  // How many wait.
+  // How many are retired: those that wait, and those whose stream's work failed.
   std::size_t size() const;
 
  private:
