@@ -151,7 +151,7 @@ class Containers(Namespaces):
                      "NOT_FOUND", "boot_id")
 
     def test_no_proc(self):
-        "a container without `/proc` | NOT_FOUND | mount `/proc`"
+        "an importer's container without `/proc` | NOT_FOUND | mount `/proc`"
         self.refuses(container(), container("mount -t tmpfs tmpfs /proc"), "NOT_FOUND",
                      "mount /proc")
 
