@@ -90,6 +90,7 @@ TEST(TensorExtent, ReachesBehindTheLastElementAndNotBeyond63Bits) {
   EXPECT_EQ(extent(DType::kInt8, {0, -1}, {1, 1}), std::nullopt);
   EXPECT_EQ(extent(DType::kInt8, {0}, {-1}), std::nullopt);
   EXPECT_EQ(extent(static_cast<DType>(255), {2}, {1}), std::nullopt);
+  EXPECT_EQ(extent(static_cast<DType>(255), {0}, {1}), std::nullopt);
 }
 
 TEST(TensorLayoutTest, PlacesTensorsSideBySide) {
@@ -295,6 +296,9 @@ TEST(TensorManifestTest, MustMakeSense) {
          m.tensors[1].strides = {0, 0};
        },
        "more elements than fit 63 bits"},
+      {"no dtype, and no elements",
+       [](auto& m) { m.tensors[2].dtype = static_cast<DType>(255); },
+       "a dtype that there is not"},
       {"another rank", [](auto& m) { m.tensors[1].shape = {2}; },
        "number of strides"},
       {"alias of itself", [](auto& m) { m.tensors[4].alias_of = 4; },

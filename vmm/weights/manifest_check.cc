@@ -175,7 +175,10 @@ std::string Shown(absl::string_view text) {
 }
 
 std::optional<std::uint64_t> ExtentOf(const TensorInfo& info) {
-  if (info.shape.size() != info.strides.size()) return std::nullopt;
+  const std::uint64_t size = SizeOf(info.dtype);
+  if (size == 0 || info.shape.size() != info.strides.size()) {
+    return std::nullopt;
+  }
   std::uint64_t elements = 1;
   bool is_empty = false;
   for (std::size_t i = 0; i < info.shape.size(); ++i) {
@@ -190,8 +193,7 @@ std::optional<std::uint64_t> ExtentOf(const TensorInfo& info) {
     if (stride > (kMaxBytes - elements) / steps) return std::nullopt;
     elements += steps * stride;
   }
-  const std::uint64_t size = SizeOf(info.dtype);
-  if (size == 0 || elements > kMaxBytes / size) return std::nullopt;
+  if (elements > kMaxBytes / size) return std::nullopt;
   return elements * size;
 }
 
@@ -227,7 +229,7 @@ absl::Status CheckTensor(const TensorInfo& info) {
   if (!extent.has_value()) {
     return wrong(
         "has a length or stride below 0, another number of strides than of "
-        "lengths, or more bytes than fit 63 bits");
+        "lengths, more bytes than fit 63 bits, or a dtype that there is not");
   }
   if (IsFarTooMany(info)) {
     return wrong("has more elements than fit 63 bits");

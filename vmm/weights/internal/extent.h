@@ -17,7 +17,8 @@ namespace vmm::weights {
 inline constexpr std::uint64_t kMaxBytes = INT64_MAX;
 
 // TensorInfo::extent(), for any values: none when a length or stride is below 0,
-// there are not as many strides as lengths, or it passes kMaxBytes.
+// there are not as many strides as lengths, it passes kMaxBytes, or the dtype is
+// none.
 std::optional<std::uint64_t> ExtentOf(const TensorInfo& info);
 
 // Row-major strides; none when they overflow.
