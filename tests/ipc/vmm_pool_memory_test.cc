@@ -15,12 +15,10 @@
 #include <new>
 #include <optional>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "platform/cuda/driver_table.h"
-#include "tests/gpu/changed_driver.h"
+#include "tests/gpu/spared_driver.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/refused_memory.h"
@@ -62,30 +60,6 @@ class Watchdog {
   std::atomic<long> nth_ = 0;
   std::thread thread_;  // Last: it uses the others.
 };
-
-// An entry of the driver under test, which itself is refused nothing: what it
-// does then is another matter.
-template <auto kMember,
-          typename Entry =
-              std::remove_cvref_t<decltype(TestDriver().table().*kMember)>>
-struct Spared;
-template <auto kMember, typename Result, typename... Args>
-struct Spared<kMember, Result(CUDAAPI*)(Args...)> {
-  static Result CUDAAPI Call(Args... args) {
-    const Refusal ours = std::exchange(refusal, {});
-    const Result result = (TestDriver().table().*kMember)(args...);
-    refusal = ours;
-    return result;
-  }
-};
-platform::Driver SparedDriver() {
-  platform::DriverTable table = TestDriver().table();
-  platform::ForEachDriverEntry([&table](auto entry) {
-    auto& its = table.*(entry.kMember);
-    if (its != nullptr) its = &Spared<entry.kMember>::Call;
-  });
-  return ChangedDriver(table);
-}
 
 class PoolMemoryTest : public PoolIpcTest {
  protected:

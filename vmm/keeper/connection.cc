@@ -1,6 +1,8 @@
 // How a client of a keeper asks, and how its connection ends; keeper.cc has what
 // it asks.
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
@@ -91,8 +93,10 @@ absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
     return absl::UnavailableError(
         "this connection to the keeper is closed: connect anew");
   const bool is_first = !was_answered_ && channel_->is_open();
-  absl::Status asked = channel_->Send(
-      request.type, keeper::EncodeRequest(request), {}, deadline);
+  const std::vector<std::uint8_t> encoded = keeper::EncodeRequest(request);
+  // Until the answer is here: what throws for want of memory leaves it unread.
+  is_behind_ = true;
+  absl::Status asked = channel_->Send(request.type, encoded, {}, deadline);
   if (asked.ok() && keeper::MayGainLock(request.type) && !lifeline_sent_) {
     asked = platform::SendLifeline(*channel_, deadline);
     lifeline_sent_ = asked.ok();
@@ -109,6 +113,7 @@ absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
   } else if (answer.ok()) {
     was_answered_ = true;
     was_turned_away_ = false;
+    is_behind_ = keeper::BeginsExchange(request.type, answer->type);
     return answer;
   }
   const bool asks_for_memory = request.type == keeper::kAttach ||
@@ -120,6 +125,11 @@ absl::StatusOr<Message> KeeperClient::AskOnce(const Request& request,
                             "Nothing more can be asked over this connection, "
                             "which has its writer locks until it is "
                             "destroyed: connect anew.");
+}
+
+void KeeperClient::EndExchange(bool in_step, std::uint16_t last_word) {
+  is_behind_ = false;
+  if (!in_step) Disconnect(last_word);
 }
 
 void KeeperClient::Disconnect(std::uint16_t last_word) {

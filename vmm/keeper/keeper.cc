@@ -136,7 +136,7 @@ absl::Status KeeperClient::Put(absl::string_view name, const Shareable& memory,
   locked_.insert(std::string(name));
   const protocol::SendResult put = protocol::TrySendAll(
       *channel_, absl::MakeConstSpan(&*outgoing, 1), deadline);
-  if (!put.in_step) Disconnect(protocol::kAbort);
+  EndExchange(put.in_step, protocol::kAbort);
   if (!put.status.ok() && is_open()) locked_.erase(std::string(name));
   return About(put.status, name);
 }
@@ -159,7 +159,7 @@ absl::StatusOr<ImportedAllocation> KeeperClient::Attach(
   absl::StatusOr<ImportedAllocation> imported =
       ReceiveKept(*channel_, driver, options.import, options.expected_size,
                   deadline, &in_step);
-  if (!in_step) Disconnect(protocol::kRefused);
+  EndExchange(in_step, protocol::kRefused);
   if (!imported.ok()) return About(imported.status(), name);
   return imported;
 }
@@ -208,11 +208,9 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
         *channel_, driver,
         attached->taken_over ? ForWriting(options.import) : options.import,
         size, deadline, &in_step);
-    if (!in_step) {
-      // Nothing of it is mapped; of what was locked before something may be.
-      if (is_new_lock) locked_.erase(std::string(name));
-      Disconnect(protocol::kRefused);
-    }
+    // Nothing of it is mapped; of what was locked before something may be.
+    if (is_new_lock && !in_step) locked_.erase(std::string(name));
+    EndExchange(in_step, protocol::kRefused);
     if (!imported.ok()) {
       // The next one may be able to.
       if (attached->taken_over) Unlock(name, deadline).IgnoreError();
@@ -294,7 +292,7 @@ absl::Status KeeperClient::Replace(absl::string_view name,
   if (!begun.ok()) return About(begun, name);
   const protocol::SendResult put = protocol::TrySendAll(
       *channel_, absl::MakeConstSpan(&*outgoing, 1), deadline);
-  if (!put.in_step) Disconnect(protocol::kAbort);
+  EndExchange(put.in_step, protocol::kAbort);
   return About(put.status, name);
 }
 

@@ -281,15 +281,19 @@ class KeeperClient {
   absl::StatusOr<platform::Message> AskOnce(const keeper::Request& request,
                                             Deadline deadline, Busy* busy);
   absl::Status AskForOk(const keeper::Request& request, Deadline deadline);
+  // After what followed an answer: keeper::BeginsExchange(). `last_word` as
+  // below, where this side left it earlier.
+  void EndExchange(bool in_step, std::uint16_t last_word);
   // After an error, when an answer may still come. `last_word` ends what the
   // keeper may be in the middle of: kRefused where it sends memory, else kAbort.
   void Disconnect(std::uint16_t last_word);
 
   KeeperClientOptions options_;
   Connection channel_;
-  // An answer may still come, and would be taken for that to the next request:
-  // nothing is asked any more, and the connection stays for the sake of its
-  // locks.
+  // An answer may still come, or what follows it, and would be taken for that to
+  // the next request: nothing is asked any more, and the connection stays for
+  // the sake of its locks. So it is while a call waits for either, which an
+  // exception may end.
   bool is_behind_ = false;
   bool lifeline_sent_ = false;    // Over this connection.
   std::set<std::string> locked_;  // What this connection may have locked.

@@ -65,6 +65,12 @@ constexpr bool MayGainLock(MessageType type) {
   return type == kPut || type == kAttachOrCreate || type == kLock;
 }
 
+// Whether an exchange follows what the keeper answered to a request.
+constexpr bool BeginsExchange(MessageType request, std::uint16_t answer) {
+  return answer == kAttached ||
+         (answer == kOk && (request == kPut || request == kReplace));
+}
+
 inline constexpr std::size_t kMaxName = 128;
 inline constexpr std::size_t kMaxUserText = 184;  // The longest SID.
 inline constexpr std::size_t kMaxNote = 512;
