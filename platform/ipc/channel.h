@@ -160,7 +160,9 @@ class Channel {
   // process may not take handles out of the peer (Windows, as Send());
   // RESOURCE_EXHAUSTED when too many handles that the peer's user sent block in
   // being closed. After these four the channel is closed and every handle that
-  // came is closed, or being closed on a thread that nobody waits for.
+  // came is closed, or being closed on a thread that nobody waits for. What throws
+  // for want of memory leaves the message to the next call, or the channel is
+  // closed.
   absl::StatusOr<Message> Receive(Deadline deadline,
                                   const CancelEvent* cancel = nullptr);
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -212,6 +213,11 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     TakeControl(message, received);
     const bool whole = (message.msg_flags & MSG_CTRUNC) == 0;
+    const std::size_t header_size =
+        std::min(kFrameHeaderSize, static_cast<std::size_t>(size));
+    // Its bytes before it is taken: refused memory for them, it is still there.
+    Message result;
+    result.payload.assign(packet.data() + header_size, packet.data() + size);
     // While this process has all of its handles. Else it goes with the queue.
     absl::Status taken = whole ? TakeOut(socket_) : absl::OkStatus();
     absl::Status carried =
@@ -224,8 +230,14 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
       Break();
       return taken;
     }
-    if (absl::Status may = state_->Hear(std::move(received.speaker));
-        !may.ok()) {
+    absl::Status may;
+    try {
+      may = state_->Hear(std::move(received.speaker));
+    } catch (const std::bad_alloc&) {
+      Break();  // The message is lost, and no later one is to come in its place.
+      throw;
+    }
+    if (!may.ok()) {
       Break();
       return may;
     }
@@ -260,10 +272,7 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
                        " was refused, and the connection ended: ",
                        header.status().message()));
     }
-    Message result;
     result.type = header->type;
-    result.payload.assign(packet.data() + kFrameHeaderSize,
-                          packet.data() + size);
     result.handles = std::move(received.handles);
     return result;
   }

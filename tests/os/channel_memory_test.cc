@@ -1,0 +1,70 @@
+// A channel over sockets whose process is refused memory of the host while a
+// message waits: that message is the next one that comes, if any comes.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "platform/ipc/channel.h"
+#include "tests/os/os_test.h"
+#include "tests/support/refused_memory.h"
+
+namespace vmm::platform {
+namespace {
+
+using testing::refusal;
+
+class ChannelMemoryTest : public OsTest {};
+
+TEST_F(ChannelMemoryTest, AMessageThatIsRefusedMemoryIsNotPassedOver) {
+  const std::vector<std::uint8_t> payload = Bytes(std::string(100, 'x'));
+  const OsHandle memory = MemoryWith("sent along");
+  // Of a peer that somebody has opened it is looked whether it is the same still.
+  for (const bool is_opened : {false, true}) {
+    for (const bool lasts : {false, true}) {
+      bool refused = true;
+      for (long nth = 0; refused && !HasFailure(); ++nth) {
+        SCOPED_TRACE(::testing::Message()
+                     << "request " << nth << (lasts ? " and all later" : "")
+                     << (is_opened ? ", of an opened peer" : ""));
+        auto [from, to] = Must(Channel::Pair());
+        Must(from.Send(1, Bytes("before"), {}, Late()));
+        Must(to.Receive(Late()).status());
+        std::optional<absl::StatusOr<Process>> peer;
+        if (is_opened) peer.emplace(to.OpenPeer());
+        Must(from.Send(2, payload, {&memory}, Late()));
+        Must(from.Send(3, Bytes("after"), {}, Late()));
+
+        absl::StatusOr<Message> message;
+        refusal = {nth, lasts};
+        try {
+          message = to.Receive(Late());
+        } catch (const std::bad_alloc&) {
+        }
+        refused = std::exchange(refusal, {}).happened;
+        if (!message.ok()) message = to.Receive(Late());
+        if (!message.ok()) {
+          // It was lost, with the connection.
+          EXPECT_TRUE(refused && is_opened) << message.status();
+          EXPECT_TRUE(absl::IsUnavailable(message.status()))
+              << message.status();
+          continue;
+        }
+        EXPECT_EQ(message->type, 2);
+        EXPECT_EQ(message->payload, payload);
+        ASSERT_EQ(message->handles.size(), 1u);
+        EXPECT_EQ(TextIn(message->handles[0]), "sent along");
+        EXPECT_EQ(Must(to.Receive(Late())).type, 3);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vmm::platform
