@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <iterator>
 #include <mutex>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -122,16 +123,17 @@ absl::StatusOr<Message> Channel::State::Decode(
         " handles, and this process may not duplicate those of its sender"));
   }
 
-  Message message;
-  message.type = header->type;
-  message.payload.assign(frame.begin() + kFrameHeaderSize, frame.end());
-  message.handles.reserve(count);
-  std::set<std::int64_t> seen;
+  // A client's are open in this process: it has them before anything needs
+  // memory, or whatever is refused some would leave them open.
+  std::array<OsHandle, kMaxHandles> handles;
+  std::array<std::int64_t, kMaxHandles> values{};
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t value =
         LoadHandle(packet.data() + frame.size() + i * kHandleBytes);
+    values[i] = value;
     absl::StatusOr<OsHandle> handle;
-    if (!seen.insert(value).second) {
+    const auto seen = values.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(values.begin(), seen, value) != seen) {
       handle = absl::DataLossError(
           absl::StrCat("it names the handle ", value, " twice"));
     } else if (end == End::kServer) {
@@ -144,7 +146,7 @@ absl::StatusOr<Message> Channel::State::Decode(
       return end == End::kServer && PeerLeft() ? absl::UnavailableError("")
                                                : handle.status();
     }
-    message.handles.push_back(*std::move(handle));
+    handles[i] = *std::move(handle);
   }
   // A client closes its handles after the pipe. While that is open the numbers
   // mean what they meant when they were sent; later they may be another's.
@@ -152,6 +154,13 @@ absl::StatusOr<Message> Channel::State::Decode(
       OtherEndIsClosed(Borrowed(pipe).get())) {
     return absl::UnavailableError("");
   }
+  Message message;
+  message.type = header->type;
+  message.payload.assign(frame.begin() + kFrameHeaderSize, frame.end());
+  message.handles.reserve(count);
+  std::move(handles.begin(),
+            handles.begin() + static_cast<std::ptrdiff_t>(count),
+            std::back_inserter(message.handles));
   return message;
 }
 

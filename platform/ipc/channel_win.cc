@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -287,7 +288,12 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
         if (unparked.ok()) continue;
         message = unparked;
       } else {
-        message = state.Decode(packet);
+        try {
+          message = state.Decode(packet);
+        } catch (const std::bad_alloc&) {
+          Break();  // It is lost, and no later one is to come in its place.
+          throw;
+        }
       }
     }
     if (absl::IsUnavailable(message.status())) {
@@ -310,12 +316,15 @@ absl::StatusOr<Message> Channel::Receive(Deadline deadline,
     }
     if (state.end == State::End::kServer && !message->handles.empty()) {
       // If it cannot be told, the client keeps them until it hangs up.
-      WriteMessage(
-          socket_, state.taken_event,
-          EncodeTaken(static_cast<std::uint32_t>(message->handles.size())),
-          Deadline::In(kTakenTimeout), {nullptr, &state.broken_event},
-          "room for an answer")
-          .IgnoreError();
+      try {
+        WriteMessage(
+            socket_, state.taken_event,
+            EncodeTaken(static_cast<std::uint32_t>(message->handles.size())),
+            Deadline::In(kTakenTimeout), {nullptr, &state.broken_event},
+            "room for an answer")
+            .IgnoreError();
+      } catch (const std::bad_alloc&) {
+      }
     }
     return message;
   }

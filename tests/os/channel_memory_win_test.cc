@@ -171,6 +171,47 @@ TEST_F(ChannelMemoryTest, AReceiveThatIsRefusedSomeTakesNoLaterMessage) {
   }
 }
 
+TEST_F(ChannelMemoryTest, AReceiveThatIsRefusedSomeLeavesNoHandleOpen) {
+  const OsHandle memory = Own(::CreateFileMappingW(
+      INVALID_HANDLE_VALUE, nullptr, PAGE_READWRITE, 0, 4096, nullptr));
+  for (const bool at_the_client : {false, true}) {
+    std::optional<Channel>& from = at_the_client ? server_ : client_;
+    std::optional<Channel>& to = at_the_client ? client_ : server_;
+    for (const bool lasts : {false, true}) {
+      bool refused = true;
+      for (long nth = 0; refused && !HasFailure(); ++nth) {
+        SCOPED_TRACE(::testing::Message()
+                     << "request " << nth << (lasts ? " and all later" : "")
+                     << (at_the_client ? " at the client" : " at the server"));
+        to.reset();
+        from.reset();
+        const testing::ExpectNoNewHandles none_stays;
+        Connect();
+        Must(from->Send(7, Bytes("message"), {&memory, &memory}, Late()));
+        Must(from->Send(8, Bytes("later"), {}, Late()));
+        absl::StatusOr<Message> message;
+        refusal = {nth, lasts};
+        try {
+          message = to->Receive(Late());
+        } catch (const std::bad_alloc&) {
+        }
+        refused = std::exchange(refusal, {}).happened;
+        if (!message.ok() && refused) message = to->Receive(Late());
+        if (message.ok()) {
+          EXPECT_EQ(message->type, 7);
+          EXPECT_EQ(message->handles.size(), 2u);
+        } else {
+          EXPECT_TRUE(refused && absl::IsUnavailable(message.status()))
+              << message.status();
+        }
+        // What came ends first: a client waits for word of what it sent.
+        to.reset();
+        from.reset();
+      }
+    }
+  }
+}
+
 TEST_F(ChannelMemoryTest, NothingArrivesOfAServersSendThatIsRefusedSome) {
   ExpectNothingOfARefusedSend(server_, client_);
 }
