@@ -10,8 +10,9 @@ namespace vmm::platform {
 
 // The user whom `text` names: a uid that can be somebody's (0 to 4294967294) or
 // the name of a user whom this system knows; on Windows a SID. INVALID_ARGUMENT
-// for everything else, with what was expected; RESOURCE_EXHAUSTED, INTERNAL or
-// UNAVAILABLE when the system's users cannot be looked up.
+// for everything else, with what was expected. When the system's users cannot be
+// looked up, what the error of that is: PERMISSION_DENIED where their list may not
+// be read, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE or UNKNOWN.
 absl::StatusOr<UserId> ParseUser(absl::string_view text);
 
 }  // namespace vmm::platform

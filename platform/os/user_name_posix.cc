@@ -24,11 +24,11 @@ absl::Status NoUser(absl::string_view text, absl::string_view why) {
                    "user of this system"));
 }
 
-// Whether getpwnam_r() failed itself. Its manual names these, and says that others
-// mean that there is no such user, on one system or another.
-bool IsOfTheLookup(int error) {
-  return error == EIO || error == EMFILE || error == ENFILE ||
-         error == ENOMEM || error == EAGAIN;
+// Whether getpwnam_r() says that there is no such user, on one system or another,
+// as its manual has it. Every other error is one of the lookup.
+bool MeansNoSuchUser(int error) {
+  return error == 0 || error == ENOENT || error == ESRCH || error == EBADF ||
+         error == EPERM;
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ absl::StatusOr<UserId> ParseUser(absl::string_view text) {
          (error == ERANGE && memory.size() < (std::size_t{1} << 20))) {
     if (error == ERANGE) memory.resize(2 * memory.size());
   }
-  if (found == nullptr && IsOfTheLookup(error)) {
+  if (found == nullptr && !MeansNoSuchUser(error)) {
     return OsError(error, absl::StrCat("getpwnam_r(", name, ")"));
   }
   if (found == nullptr) {
