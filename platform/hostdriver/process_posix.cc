@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -29,6 +30,8 @@ bool StartThread(std::function<void()> main) {
   try {
     std::thread(std::move(main)).detach();
   } catch (const std::system_error&) {
+    started = false;
+  } catch (const std::bad_alloc&) {  // In any case the signals are put back.
     started = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -1,5 +1,6 @@
 #include <windows.h>
 
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -35,6 +36,8 @@ bool StartThread(std::function<void()> main) {
   try {
     std::thread(std::move(main)).detach();
   } catch (const std::system_error&) {
+    return false;
+  } catch (const std::bad_alloc&) {
     return false;
   }
   return true;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "platform/hostdriver/memory_os.h"
 #include "platform/os/start_detached_posix.h"
 #include "tests/support/refused_memory.h"
 
@@ -23,6 +24,15 @@ TEST(StartDetachedTest, RefusedMemoryItStartsNoneAndBlocksNoSignal) {
   std::function<void()> body = [] { std::abort(); };
   testing::refusal = {0, /*lasts=*/true};
   const bool started = StartDetached(std::move(body));
+  testing::refusal = {};
+  EXPECT_FALSE(started);
+  EXPECT_FALSE(IsBlocked(SIGTERM));
+}
+
+TEST(StartDetachedTest, TheHostMemoryDriverRefusedMemoryDoesTheSame) {
+  std::function<void()> main = [] { std::abort(); };
+  testing::refusal = {0, /*lasts=*/true};
+  const bool started = hostdriver::StartThread(std::move(main));
   testing::refusal = {};
   EXPECT_FALSE(started);
   EXPECT_FALSE(IsBlocked(SIGTERM));
