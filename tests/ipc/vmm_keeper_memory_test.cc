@@ -140,5 +140,19 @@ TEST_F(KeeperMemoryTest, AnAnswerToSomethingElseGivesNoLock) {
       expect_not_locked);
 }
 
+TEST_F(KeeperMemoryTest, AClientIsDestroyedWithoutMemory) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  const Allocation memory = Make(kGranule);
+  std::optional<KeeperClient> client(Client());
+  Must(client->Put("a", memory.shareable(), Late()));
+  refusal = {0, /*lasts=*/true};
+  client.reset();
+  refusal = {};
+  // Its lock is this process's until another connection takes it.
+  KeeperClient next = Client();
+  const absl::Status locked = next.Lock("a", Late());
+  EXPECT_TRUE(locked.ok()) << locked;
+}
+
 }  // namespace
 }  // namespace vmm::testing

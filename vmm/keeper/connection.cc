@@ -1,6 +1,7 @@
 // How a client of a keeper asks, and how its connection ends; keeper.cc has what
 // it asks.
 #include <cstdint>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,12 @@ constexpr absl::Duration kSayGoodbye = absl::Milliseconds(100);
 void KeeperClient::Leave::operator()(Channel* channel) const {
   const std::unique_ptr<Channel> last(channel);
   if (!last->is_open() || platform::ForksSoFar() != forks) return;
-  last->Send(keeper::kGoodbye, {}, {}, Deadline::In(kSayGoodbye)).IgnoreError();
+  try {
+    last->Send(keeper::kGoodbye, {}, {}, Deadline::In(kSayGoodbye))
+        .IgnoreError();
+  } catch (const std::bad_alloc&) {
+    // In destructors: the keeper hears that this one hung up.
+  }
 }
 
 absl::StatusOr<KeeperClient::Connection> KeeperClient::Dial(
