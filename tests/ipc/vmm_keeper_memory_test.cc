@@ -140,6 +140,35 @@ TEST_F(KeeperMemoryTest, AnAnswerToSomethingElseGivesNoLock) {
       expect_not_locked);
 }
 
+TEST_F(KeeperMemoryTest, AReservationThatCannotBeGivenBackGoesWithItsClient) {
+  const std::unique_ptr<keeper::Server> server = Start();
+  std::optional<KeeperClient> client(Client());
+  const absl::Status made_none = absl::AbortedError("this program made none");
+  bool threw = false;
+  try {
+    client
+        ->AttachOrCreate(
+            "wanted", kGranule, spared(), {},
+            [&] {
+              refusal = {0, /*lasts=*/true};
+              return made_none;
+            },
+            Late())
+        .IgnoreError();
+  } catch (const std::bad_alloc&) {
+    threw = true;
+  }
+  refusal = {};
+  EXPECT_TRUE(threw);
+  EXPECT_FALSE(client->is_open());
+  client.reset();
+  KeeperClient next = Client();
+  const absl::StatusOr<AttachedOrCreated> created = next.AttachOrCreate(
+      "wanted", kGranule, spared(), {}, [&] { return Make(kGranule); }, Late());
+  ASSERT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(created->outcome, KeptMemoryFrom::kCreated);
+}
+
 TEST_F(KeeperMemoryTest, AClientIsDestroyedWithoutMemory) {
   const std::unique_ptr<keeper::Server> server = Start();
   const Allocation memory = Make(kGranule);

@@ -1,6 +1,7 @@
 #include "vmm/keeper/keeper.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -223,9 +224,15 @@ absl::StatusOr<AttachedOrCreated> KeeperClient::AttachOrCreate(
 
   // Reserved: from here on somebody may wait for this process.
   absl::Cleanup give_back = [&] {
-    if (!is_open()) return;  // The reservation has gone with it.
-    AskForOk({.type = keeper::kAbandon, .name = std::string(name)}, deadline)
-        .IgnoreError();
+    if (!is_open()) return;  // The reservation goes with it.
+    try {
+      AskForOk({.type = keeper::kAbandon, .name = std::string(name)}, deadline)
+          .IgnoreError();
+    } catch (const std::bad_alloc&) {
+      // In a destructor. The reservation goes with the connection, which is of
+      // no other use: others wait for it.
+      is_behind_ = true;
+    }
   };
   absl::StatusOr<Allocation> created = create();
   if (!created.ok()) return About(created.status(), name);
