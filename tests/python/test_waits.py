@@ -514,3 +514,26 @@ def test_a_pool_of_which_nothing_is_left_goes_after_the_gpus_work(cuda, fence):
     assert not vs._core._is_known(address)
     for stream in streams:
         assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
+def test_a_pool_stays_while_a_stream_of_its_arrays_is_captured(cuda, fence):
+    """As long as it is, nobody can say how far the GPU is with it."""
+    stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    pool = vs.Pool(0)
+    array = pool.empty(4096, "int8", stream=stream.value)
+    address = array.ptr
+    fence.wait(stream.value, 1)
+    array.close()
+    assert cuda.cuStreamBeginCapture_v2(stream, 2) == 0  # Of the relaxed mode.
+    pool.close()
+    assert vs._core._is_known(address)
+    assert cuda.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0
+    assert cuda.cuGraphDestroy(graph) == 0
+    assert vs._core._is_known(address)
+    fence.signal(1)
+    end = time.monotonic() + 60
+    while vs._core._is_known(address) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not vs._core._is_known(address)
+    assert cuda.cuStreamDestroy_v2(stream) == 0

@@ -1,5 +1,6 @@
 #include "vmm/python/core/pool_closers.h"
 
+#include <chrono>
 #include <cstdint>
 #include <system_error>
 #include <thread>
@@ -14,13 +15,40 @@ namespace {
 // answers within microseconds.
 constexpr std::int64_t kSoonNs = 5'000'000;
 
+// When that is asked again which nobody could say.
+constexpr std::chrono::milliseconds kAskAgain{10};
+
+// CUresults of calls that a capture does not allow: from
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to ..._WRONG_THREAD.
+constexpr std::int32_t kFirstOfCapture = 900;
+constexpr std::int32_t kLastOfCapture = 908;
+constexpr std::int32_t kNoDriverCall = -1;
+
+// Whether a release of a stream that failed like this may do so no more later:
+// the GPU has not passed its work, the stream is captured into a graph, or the
+// host lacks memory. A driver that fails otherwise never knows.
+bool MayBeKnownLater(vmmshare_status status, std::int32_t cuda_result) {
+  if (cuda_result >= kFirstOfCapture && cuda_result <= kLastOfCapture) {
+    return true;
+  }
+  if (status == VMMSHARE_FAILED_PRECONDITION) {
+    return cuda_result == kNoDriverCall;
+  }
+  return status == VMMSHARE_DEADLINE_EXCEEDED ||
+         status == VMMSHARE_RESOURCE_EXHAUSTED;
+}
+
 // Whether the GPU has passed what is on the stream, or that cannot be known.
 bool HasPassed(vmmshare_pool* pool, const StreamUse& use,
                std::int64_t timeout_ns) {
   void* const stream = use.Current();
-  return stream == nullptr ||
-         vmmshare_pool_release_stream(pool, stream, timeout_ns, nullptr) !=
-             VMMSHARE_DEADLINE_EXCEEDED;
+  if (stream == nullptr) return true;
+  vmmshare_error* error = nullptr;
+  const vmmshare_status status =
+      vmmshare_pool_release_stream(pool, stream, timeout_ns, &error);
+  const std::int32_t cuda_result = vmmshare_error_cuda_result(error);
+  vmmshare_error_free(error);
+  return !MayBeKnownLater(status, cuda_result);
 }
 
 }  // namespace
@@ -58,7 +86,11 @@ void PoolCloser::operator()(vmmshare_pool* pool) const {
   }
   try {
     std::thread([pool, uses = std::move(uses)] {
-      for (const StreamUse& use : uses) HasPassed(pool, use, VMMSHARE_FOREVER);
+      for (const StreamUse& use : uses) {
+        while (!HasPassed(pool, use, VMMSHARE_FOREVER)) {
+          std::this_thread::sleep_for(kAskAgain);
+        }
+      }
       vmmshare_pool_close(pool);
     }).detach();
   } catch (const std::system_error&) {
