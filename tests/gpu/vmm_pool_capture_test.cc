@@ -159,6 +159,23 @@ TEST_P(PoolCaptureTest, FreeAfterAllIsRefusedBesideAStreamThatBlocks) {
   ExpectWhole(*pool);
 }
 
+TEST_P(PoolCaptureTest, WhatWasFreedIsNotWaitedForWhileItsStreamIsCaptured) {
+  const Stream stream;
+  const std::unique_ptr<Pool> pool = MakePool();
+  const CUdeviceptr used = Must(pool->Allocate(65536, stream.get()));
+  const CUdeviceptr block = Must(pool->Allocate(65536, stream.get()));
+  EXPECT_TRUE(pool->Free(block, stream.get()).ok());
+  Graph graph(stream.get(), GetParam());
+  EXPECT_EQ(driver()->cuMemsetD8Async(used, 7, 65536, stream.get()),
+            CUDA_SUCCESS);
+  const absl::Status refused = pool->AwaitFreed(Soon());
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  graph.End();
+  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
+  EXPECT_TRUE(pool->Free(used, stream.get()).ok());
+  ExpectWhole(*pool);
+}
+
 // A replay uses the block as long as the graph is there, and nobody else does.
 TEST_P(PoolCaptureTest, WhatIsAllocatedInACaptureIsTheGraphsUntilItIsFreed) {
   const Stream stream;

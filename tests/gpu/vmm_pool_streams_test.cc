@@ -314,6 +314,30 @@ TEST_F(PoolStreamsTest, AStreamThatStandsStillIsAskedAFewTimes) {
   ExpectWhole(*pool);
 }
 
+TEST_F(PoolStreamsTest, WhatWasFreedIsWaitedForOnEveryStream) {
+  HeldStream one(device);
+  HeldStream two(device);
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
+  const CUdeviceptr live = Must(pool->Allocate(kMiB, one.get()));
+  for (const HeldStream* const held : {&one, &two}) {
+    const CUdeviceptr block = Must(pool->Allocate(kMiB, held->get()));
+    EXPECT_TRUE(pool->Free(block, held->get()).ok());
+  }
+  const auto expect_late = [&](Deadline deadline) {
+    const absl::Status late = pool->AwaitFreed(deadline);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  };
+  expect_late(absl::InfinitePast());
+  one.Release();
+  expect_late(Deadline::In(kLittle));
+  two.Release();
+  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
+  EXPECT_EQ(pool->statistics().cached + pool->statistics().pending, 0u);
+  EXPECT_TRUE(pool->Free(live, one.get()).ok());
+  ExpectWhole(*pool);
+}
+
 TEST_F(PoolStreamsTest, WhatOnePoolKeepsIdleServesAnotherOfTheProcess) {
   const std::unique_ptr<Pool> first = Must(Pool::Create(device, {}));
   const std::unique_ptr<Pool> second = Must(Pool::Create(device, {}));
@@ -389,6 +413,29 @@ TEST_F(PoolStreamsTest, NobodyAsksAfterAReleasedStreamWhateverThreadsFree) {
   }
   is_over = true;
   for (std::thread& other : others) other.join();
+  ExpectWhole(*pool);
+}
+
+// Whoever has freed something on it may destroy it meanwhile.
+TEST_F(PoolStreamsTest, AStreamIsAskedAfterOnceWhenWhatWasFreedIsWaitedFor) {
+  DriverTable table = TestDriver().table();
+  table.cuStreamQuery = [](CUstream stream) {
+    if (stream == released) is_asked_after = true;
+    return TestDriver()->cuStreamQuery(stream);
+  };
+  const std::unique_ptr<Pool> pool =
+      Must(Pool::Create(Must(Device::ByOrdinal(ChangedDriver(table), 0)), {}));
+  HeldStream held(device);
+  const CUdeviceptr block = Must(pool->Allocate(kMiB, held.get()));
+  EXPECT_TRUE(pool->Free(block, held.get()).ok());
+  const absl::Status late = pool->AwaitFreed(absl::InfinitePast());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  is_asked_after = false;
+  released = held.get();
+  held.Release();
+  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
+  EXPECT_FALSE(is_asked_after);
+  released = nullptr;
   ExpectWhole(*pool);
 }
 

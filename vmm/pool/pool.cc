@@ -148,6 +148,10 @@ absl::Status Pool::WaitUntilAllReturned(Deadline deadline) const {
   return core_->WaitUntilAllReturned(deadline);
 }
 
+absl::Status Pool::AwaitFreed(Deadline deadline) {
+  return core_->AwaitFreed(deadline);
+}
+
 SharingDomain Pool::NewDomain() { return core_->NewDomain(); }
 
 absl::Status Pool::Reserve(std::uint64_t bytes, CUstream stream,

@@ -300,6 +300,17 @@ class Pool final : public Servable {
   // before a capture, too, if other threads use the pool: see docs/pool.md.
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);
 
+  // Waits (on the host) until the GPU has passed what was on the streams on which
+  // blocks were freed, when they were: ~Pool(), which does not wait, takes no
+  // memory then that it uses. Where it has not
+  // (DEADLINE_EXCEEDED), the streams that are not captured have points of which
+  // it asks the next time, as a rule, and no more after the streams.
+  //   FAILED_PRECONDITION  one of them is being captured into a graph, so that
+  //                        nobody can say: call it again after the capture
+  //   RESOURCE_EXHAUSTED   the host lacks memory; call it again later
+  //   else                 as the driver answers cuStreamQuery()
+  absl::Status AwaitFreed(Deadline deadline);
+
   // Takes a time that grows with the number of pieces that are free.
   PoolStatistics statistics() const;
 
