@@ -2,18 +2,23 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
+#include <list>
 #include <memory>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
+#include "platform/cuda/driver.h"
 #include "platform/os/per_process.h"
 #include "platform/os/process.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/internal/hook.h"
+#include "vmm/memory/stream_capture.h"
+#include "vmm/pool/pool.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
@@ -23,49 +28,153 @@ namespace {
 
 using vmm::platform::PerProcess;
 
+// Whether the memory of a pool in which no block is live may be unmapped: the
+// GPU has passed what used it, or that will never be known. A stream that is
+// captured cannot be asked now, nor can one where the host lacks memory.
+bool MayEnd(vmm::Pool& pool, vmm::Deadline deadline) {
+  absl::Status passed;
+  try {
+    passed = pool.AwaitFreed(deadline);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  const std::optional<CUresult> result = vmm::platform::ResultOf(passed);
+  if (result.has_value() && vmm::IsOfCapture(*result)) return false;
+  if (absl::IsFailedPrecondition(passed)) return result.has_value();
+  return !absl::IsDeadlineExceeded(passed) &&
+         !absl::IsResourceExhausted(passed);
+}
+
 // The pools from which the hooks of PyTorch take memory, or took some that is
-// not free yet. It asks for large pieces, and cuts them itself.
+// not free yet. It asks for large pieces, and cuts them itself. The last who has
+// a pool unmaps its memory in the order of no stream, and PyTorch frees what the
+// GPU may use still, as cudaFree() allows: so that is waited for.
 class TorchPools {
  public:
-  void Set(std::int32_t device, std::shared_ptr<vmm::Pool> pool) {
-    const vmm::platform::MutexLock lock(mutex_);
-    set_[device] = std::move(pool);
+  using Owned = std::shared_ptr<vmm::Pool>;
+
+  // Null: none from now on. Waits for what was freed in the one that was set.
+  void Set(std::int32_t device, const Owned& pool) {
+    Entries made;
+    if (pool != nullptr) made.push_back({.pool = pool, .is_set = true});
+    Entries unused;
+    Owned earlier;
+    {
+      const vmm::platform::MutexLock lock(mutex_);
+      if (Entry* const set = FindSet(device); set != nullptr) {
+        set->is_set = false;
+        earlier = set->pool;
+      }
+      Entry* const known = pool == nullptr ? nullptr : FindPool(*pool);
+      if (known != nullptr) {
+        known->is_set = true;
+      } else {
+        entries_.splice(entries_.end(), made);
+      }
+      TakeUnused(unused);
+    }
+    if (earlier != nullptr && earlier != pool && unused.empty()) Ask(*earlier);
+    LetGo(std::move(unused), absl::InfiniteFuture());
   }
 
   // The pool of the device, from which one block more is taken.
-  absl::StatusOr<std::shared_ptr<vmm::Pool>> Take(std::int32_t device) {
+  absl::StatusOr<Owned> Take(std::int32_t device) {
     const vmm::platform::MutexLock lock(mutex_);
-    const auto found = set_.find(device);
-    if (found == set_.end() || found->second == nullptr) {
+    Entry* const set = FindSet(device);
+    if (set == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "no pool is set for device ", device, ". Set one first."));
     }
-    ++blocks_[found->second];
-    return found->second;
+    ++set->blocks;
+    return set->pool;
   }
   // The one from which the block at `base` was taken.
-  absl::StatusOr<std::shared_ptr<vmm::Pool>> Find(std::uint64_t base) {
+  absl::StatusOr<Owned> Find(std::uint64_t base) {
     const vmm::platform::MutexLock lock(mutex_);
-    for (const auto& [pool, blocks] : blocks_) {
-      if (pool->Find(base).ok()) return pool;
+    for (const Entry& entry : entries_) {
+      if (entry.blocks != 0 && entry.pool->Find(base).ok()) return entry.pool;
     }
     return absl::NotFoundError(absl::StrCat(
         "address ", base,
         " is in no block that a pool of this process gave to PyTorch"));
   }
-  // One block less.
-  void PutBack(const std::shared_ptr<vmm::Pool>& pool) {
-    const vmm::platform::MutexLock lock(mutex_);
-    const auto found = blocks_.find(pool);
-    if (--found->second == 0) blocks_.erase(found);
+  // One block less. Of the last, where the pool is not set: waits for what was
+  // freed in it.
+  void PutBack(vmm::Pool& pool) {
+    Entries unused;
+    bool is_set = false;
+    {
+      const vmm::platform::MutexLock lock(mutex_);
+      Entry* const entry = FindPool(pool);
+      --entry->blocks;
+      is_set = entry->is_set;
+      TakeUnused(unused);
+    }
+    if (!is_set && unused.empty()) Ask(pool);
+    LetGo(std::move(unused), absl::InfiniteFuture());
+  }
+
+  // Those that could not end when they were let go of may now.
+  void LetGoOfLate() {
+    Entries late;
+    {
+      const vmm::platform::MutexLock lock(mutex_);
+      late.swap(late_);
+    }
+    LetGo(std::move(late), absl::InfinitePast());
   }
 
  private:
+  struct Entry {
+    Owned pool;
+    std::uint64_t blocks = 0;
+    bool is_set = false;  // For its own device.
+  };
+  // Moved from one to another they need no memory.
+  using Entries = std::list<Entry>;
+
+  // Nobody may be left who could release a stream before it is destroyed: the
+  // pool is told how far each is while they are there.
+  static void Ask(vmm::Pool& pool) { MayEnd(pool, absl::InfinitePast()); }
+
+  void LetGo(Entries unused, vmm::Deadline deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    while (!unused.empty()) {
+      Entries one;
+      one.splice(one.end(), unused, unused.begin());
+      if (MayEnd(*one.front().pool, deadline)) continue;
+      const vmm::platform::MutexLock lock(mutex_);
+      late_.splice(late_.end(), one);
+    }
+  }
+
+  // Null where there is none.
+  Entry* FindSet(std::int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (Entry& entry : entries_) {
+      if (entry.is_set && entry.pool->device().ordinal() == device) {
+        return &entry;
+      }
+    }
+    return nullptr;
+  }
+  Entry* FindPool(const vmm::Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (Entry& entry : entries_) {
+      if (entry.pool.get() == &pool) return &entry;
+    }
+    return nullptr;
+  }
+  void TakeUnused(Entries& unused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto next = entries_.begin(); next != entries_.end();) {
+      const auto entry = next++;
+      if (entry->is_set || entry->blocks != 0) continue;
+      unused.splice(unused.end(), entries_, entry);
+    }
+  }
+
   vmm::platform::Mutex mutex_;
-  std::map<std::int32_t, std::shared_ptr<vmm::Pool>> set_
-      ABSL_GUARDED_BY(mutex_);
-  std::map<std::shared_ptr<vmm::Pool>, std::uint64_t> blocks_
-      ABSL_GUARDED_BY(mutex_);
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  // No more in use, and kept until it is known that they may end.
+  Entries late_ ABSL_GUARDED_BY(mutex_);
 };
 
 class LastFailure {
@@ -119,12 +228,15 @@ vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
   return Call(error, [&]() -> absl::Status {
     if (pool == nullptr) {
       TorchPools* const pools = torch_pools.Find();
-      if (pools != nullptr) pools->Set(device, nullptr);
+      if (pools == nullptr) return absl::OkStatus();
+      pools->Set(device, nullptr);
+      pools->LetGoOfLate();
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(Check(pool));
     RETURN_IF_ERROR(CheckDevice(*pool->pool, device));
     torch_pools.Get().Set(device, pool->pool);
+    torch_pools.Get().LetGoOfLate();
     return absl::OkStatus();
   });
 }
@@ -132,12 +244,13 @@ vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
 void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
   void* pointer = nullptr;
   Hook(torch_pools.IsOfParentAlone(), [&]() -> absl::Status {
+    torch_pools.Get().LetGoOfLate();
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const auto pool, torch_pools.Get().Take(device));
     const absl::StatusOr<CUdeviceptr> address =
         pool->Allocate(size, static_cast<CUstream>(stream));
     if (!address.ok()) {
-      torch_pools.Get().PutBack(pool);
+      torch_pools.Get().PutBack(*pool);
       return address.status();
     }
     pointer = reinterpret_cast<void*>(*address);
@@ -149,10 +262,11 @@ void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
 void vmmshare_torch_free(void* pointer, size_t, int, void* stream) {
   if (pointer == nullptr) return;
   Hook(torch_pools.IsOfParentAlone(), [&]() -> absl::Status {
+    torch_pools.Get().LetGoOfLate();
     const auto base = reinterpret_cast<std::uint64_t>(pointer);
     ASSIGN_OR_RETURN(const auto pool, torch_pools.Get().Find(base));
     RETURN_IF_ERROR(pool->Free(base, static_cast<CUstream>(stream)));
-    torch_pools.Get().PutBack(pool);
+    torch_pools.Get().PutBack(*pool);
     return absl::OkStatus();
   });
 }

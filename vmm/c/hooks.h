@@ -25,11 +25,15 @@ extern "C" {
 
 // From now on vmmshare_torch_alloc() takes memory of `device`, an ordinal, from
 // `pool`; NULL: it fails, as it does before. The pool may be closed afterwards.
+// Returns when the GPU has done with what PyTorch has freed of the one that was set,
+// if nothing else of it is left; where a stream is captured into a graph, that one
+// stays until a later call of a hook.
 VMMSHARE_API vmmshare_status vmmshare_torch_set_pool(int32_t device,
                                                      vmmshare_pool* pool,
                                                      vmmshare_error** error);
 // NULL when there is no memory, or no pool for the device: see
-// vmmshare_hooks_last_error(). May be called by any thread.
+// vmmshare_hooks_last_error(). May be called by any thread. What is freed last of a
+// pool that is set no more is waited for as by vmmshare_torch_set_pool().
 VMMSHARE_API void* vmmshare_torch_alloc(size_t size, int device, void* stream);
 VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
                                       void* stream);

@@ -16,10 +16,11 @@ namespace vmm::python {
 namespace {
 
 void SetTorchPool(int device, nb::handle pool) {
-  vmmshare_pool* const set =
-      pool.is_none() ? nullptr : nb::cast<Pool&>(pool).handle.get();
-  Must([&](vmmshare_error** error) {
-    return vmmshare_torch_set_pool(device, set, error);
+  // Kept meanwhile: another thread may close it.
+  std::shared_ptr<vmmshare_pool> set;
+  if (!pool.is_none()) set = nb::cast<Pool&>(pool).handle.shared();
+  MustWithoutGil([&](vmmshare_error** error) {
+    return vmmshare_torch_set_pool(device, set.get(), error);
   });
 }
 
