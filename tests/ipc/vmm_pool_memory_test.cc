@@ -18,6 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "platform/cuda/driver_table.h"
+#include "tests/gpu/changed_driver.h"
+#include "tests/gpu/held_stream.h"
 #include "tests/gpu/spared_driver.h"
 #include "tests/gpu/stream.h"
 #include "tests/ipc/pool_ipc_test.h"
@@ -244,6 +247,42 @@ TEST_F(PoolMemoryTest, ALastResortThatIsRefusedSomeLosesNothing) {
         Must(pool_->ReleaseStream(second.get(), Late()));
         ExpectAllServes();
       });
+}
+
+// What a stream freed, and the GPU uses still, is that stream's also where the
+// pool grows for a block that would begin there, and has no room in its books.
+TEST_F(PoolMemoryTest, AGrowthThatIsRefusedSomeLeavesAStreamWhatItFreed) {
+  if (!driver().Need<&platform::DriverTable::cuStreamWaitValue64>().ok()) {
+    GTEST_SKIP() << "this driver cannot hold a stream";
+  }
+  // With one more their table is half full, and grows.
+  constexpr int kBlocks = 512;
+  constexpr std::uint64_t kSmall = 256;
+  constexpr std::uint64_t kRest = 4 * kMiB - (kBlocks - 1) * kSmall;
+  HeldStream held(device);
+  const Stream other;
+  CUdeviceptr freed = 0;
+  CUdeviceptr grown = 0;
+  RefuseEach(
+      "Allocate() beside what its stream freed",
+      [&] {
+        UseCappedPool();
+        for (int i = 1; i < kBlocks; ++i) Take(kSmall);
+        const CUdeviceptr rest = Must(pool_->Allocate(kRest, held.get()));
+        Must(pool_->Free(rest, held.get()));
+        // The last of these blocks is cut from that.
+        EXPECT_EQ(Must(pool_->Allocate(kSmall, held.get())), rest);
+        freed = rest + kSmall;
+        grown = 0;
+      },
+      [&] { grown = pool_->Allocate(4 * kMiB, held.get()).value_or(0); },
+      [&] {
+        ExpectWhole();
+        const CUdeviceptr block = Must(pool_->Allocate(2 * kMiB, other.get()));
+        EXPECT_GE(block, freed + kRest - kSmall);
+        ExpectWhole();
+      });
+  EXPECT_EQ(grown, freed) << "that was not beside what its stream freed";
 }
 
 // Or it would be unmapped under the work that uses it.

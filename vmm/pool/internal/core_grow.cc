@@ -240,6 +240,7 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
         heap.NextRange(), segment->allocation->address(), segment->size));
     claim = range->Take({.room = segment->size}, segment->size);
   }
+  if (block != nullptr) heap.MakeRoomFor(*range, *claim);
   segment->number = domain.NextNumber();
   domain.Tell(*segment, std::move(shared), &last_error_);
   std::move(undo).Cancel();

@@ -65,6 +65,12 @@ void Heap::Vacate(Range& range, const Place& place, const Claim& claim) {
   NoteFill(backlog);
 }
 
+void Heap::MakeRoomFor(Range& range, const Claim& claim) {
+  book_.MakeRoom();
+  // The lowest part has the record of all; that of place.own is in use.
+  if (claim.lowest != OffsetHeap::kNoNode) range.MakeRoomFor(claim.lowest);
+}
+
 Block* Heap::FillFor(Range& range, const Place& place, const Claim& claim,
                      std::unique_ptr<Segment> segment) {
   const std::optional<std::uint32_t> node =

@@ -73,6 +73,9 @@ class Heap {
                             std::uint64_t size);
   // Takes no memory.
   void Vacate(Range& range, const Place& place, const Claim& claim);
+  // So that FillFor(), if that is next, needs no memory where there is a
+  // place.own: it would be free for all streams where there is none.
+  void MakeRoomFor(Range& range, const Claim& claim);
   // The block for which it came; null without nodes.
   Block* FillFor(Range& range, const Place& place, const Claim& claim,
                  std::unique_ptr<Segment> segment);
