@@ -25,6 +25,8 @@
 #include "tests/gpu/stream.h"
 #include "tests/ipc/pool_ipc_test.h"
 #include "tests/support/refused_memory.h"
+#include "vmm/c/hooks.h"
+#include "vmm/c/internal/handles.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/share/retire.h"
 
@@ -283,6 +285,39 @@ TEST_F(PoolMemoryTest, AGrowthThatIsRefusedSomeLeavesAStreamWhatItFreed) {
         ExpectWhole();
       });
   EXPECT_EQ(grown, freed) << "that was not beside what its stream freed";
+}
+
+// One that PyTorch asks knows of no block that it did not get, so that its pool
+// goes; and says why.
+TEST_F(PoolMemoryTest, AHookThatIsRefusedSomeSaysSoAndKeepsNoPool) {
+  const int ordinal = spared().ordinal();
+  void* const stream = CU_STREAM_LEGACY;
+  const auto set = [&](vmmshare_pool* given) {
+    EXPECT_EQ(vmmshare_torch_set_pool(ordinal, given, nullptr), VMMSHARE_OK);
+  };
+  std::unique_ptr<vmmshare_pool> handle;
+  std::weak_ptr<Pool> pool;
+  void* block = nullptr;
+  RefuseEach(
+      "vmmshare_torch_alloc()",
+      [&] {
+        handle = std::make_unique<vmmshare_pool>(
+            Must(Pool::Create(spared(), SmallSegments(kCap))));
+        pool = handle->pool;
+        set(handle.get());
+      },
+      [&] { block = vmmshare_torch_alloc(kGranule, ordinal, stream); },
+      [&] {
+        EXPECT_EQ(vmmshare_hooks_last_error(nullptr),
+                  block == nullptr ? VMMSHARE_RESOURCE_EXHAUSTED : VMMSHARE_OK);
+        EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
+        vmmshare_torch_free(block, kGranule, ordinal, stream);
+        set(nullptr);
+        handle.reset();
+        EXPECT_TRUE(pool.expired());
+        EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
+      });
+  EXPECT_NE(block, nullptr);
 }
 
 // Or it would be unmapped under the work that uses it.

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
@@ -200,6 +202,24 @@ constinit PerProcess<LastFailure> last_failure;
 // The ForksSoFar() of the forked child in which a hook was refused last, which is
 // above 0.
 constinit std::atomic<std::uint64_t> refused_in{0};
+// 1 more than the ForksSoFar() of the process in which a hook failed last because
+// the host lacked memory, which there was none to remember it with either.
+constinit std::atomic<std::uint64_t> lacked_memory_in{0};
+
+// Runs a hook's `body`. Does not throw what says that the host lacks memory.
+absl::Status RunHook(absl::FunctionRef<absl::Status()> body) {
+  try {
+    absl::Status status = body();
+    if (!status.ok()) {
+      last_failure.Get().Remember(status);
+      lacked_memory_in.store(0);
+    }
+    return status;
+  } catch (const std::bad_alloc&) {
+    lacked_memory_in.store(vmm::platform::ForksSoFar() + 1);
+    return absl::OkStatus();  // A hook says how it ended by what it returns.
+  }
+}
 
 absl::Status CheckDevice(const vmm::Pool& pool, std::int32_t device) {
   if (pool.device().ordinal() == device) return absl::OkStatus();
@@ -215,11 +235,7 @@ void vmm::c::Hook(bool is_of_parent_alone,
   // A thread of the parent's may have held any lock, the allocator's too, when it
   // forked.
   if (is_of_parent_alone) return refused_in.store(platform::ForksSoFar());
-  Call(nullptr, [&]() -> absl::Status {
-    absl::Status status = body();
-    if (!status.ok()) last_failure.Get().Remember(status);
-    return status;
-  });
+  Call(nullptr, [&] { return RunHook(body); });
 }
 
 vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
@@ -247,13 +263,11 @@ void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
     torch_pools.Get().LetGoOfLate();
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const auto pool, torch_pools.Get().Take(device));
-    const absl::StatusOr<CUdeviceptr> address =
-        pool->Allocate(size, static_cast<CUstream>(stream));
-    if (!address.ok()) {
-      torch_pools.Get().PutBack(*pool);
-      return address.status();
-    }
-    pointer = reinterpret_cast<void*>(*address);
+    absl::Cleanup put_back = [&] { torch_pools.Get().PutBack(*pool); };
+    ASSIGN_OR_RETURN(const CUdeviceptr address,
+                     pool->Allocate(size, static_cast<CUstream>(stream)));
+    std::move(put_back).Cancel();
+    pointer = reinterpret_cast<void*>(address);
     return absl::OkStatus();
   });
   return pointer;
@@ -304,6 +318,12 @@ vmmshare_status vmmshare_hooks_last_error(vmmshare_error** error) {
           "process by exec(), as multiprocessing's spawn does.");
     }
     LastFailure* const own = last_failure.Find();
+    if (lacked_memory_in.exchange(0) == vmm::platform::ForksSoFar() + 1) {
+      if (own != nullptr) own->Take().IgnoreError();  // It came before.
+      return absl::ResourceExhaustedError(
+          "the host had no memory for the books of what a hook was asked for; "
+          "expected some. Call it again when there is.");
+    }
     return own == nullptr ? absl::OkStatus() : own->Take();
   });
 }
