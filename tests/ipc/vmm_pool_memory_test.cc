@@ -203,6 +203,37 @@ TEST_F(PoolMemoryTest, FreedBlocksAreNotLostWhereTheirBooksAreRefusedSome) {
       });
 }
 
+TEST_F(PoolMemoryTest, ANewThreadThatIsRefusedSomeFreesTheBlockLater) {
+  CUdeviceptr block = 0;
+  RefuseEach(
+      "Free() on a new thread",
+      [&] {
+        UseCappedPool();
+        block = Take(kGranule);
+      },
+      [&] {
+        Refusal given = std::exchange(refusal, {});
+        std::thread([&] {
+          absl::Status freed;
+          bool threw = false;
+          refusal = given;
+          try {
+            freed = pool_->Free(block, nullptr);
+          } catch (const std::bad_alloc&) {
+            threw = true;
+          }
+          given.happened = std::exchange(refusal, {}).happened;
+          if (threw) freed = pool_->Free(block, nullptr);
+          EXPECT_EQ(freed, absl::OkStatus());
+        }).join();
+        refusal = given;
+      },
+      [&] {
+        EXPECT_EQ(pool_->statistics().live_blocks, 0u);
+        ExpectAllServes();
+      });
+}
+
 TEST_F(PoolMemoryTest, ATrimThatIsRefusedSomeLosesNothing) {
   RefuseEach(
       "Trim()",

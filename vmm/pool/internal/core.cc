@@ -109,9 +109,10 @@ absl::Status Core::Free(CUdeviceptr address, CUstream stream) {
   }
   if (block == nullptr) return WhyNotFree(address);
   RETURN_IF_ERROR(CheckFreeOn(stream));
+  // On a thread that is new here it takes memory: before anything is changed.
+  ThreadCache& cache = caches_.Mine();
   if (!block->LeaveLive()) return WhyNotFree(address);
   block->freed_on = stream;
-  ThreadCache& cache = caches_.Mine();
   if (block->size > kLargestCached ||
       block->slot.load(std::memory_order_relaxed) != Block::kNoSlot) {
     {
