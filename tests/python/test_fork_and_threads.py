@@ -1,7 +1,9 @@
 """Forked children own nothing; threads share everything."""
 
 import contextlib
+import ctypes
 import os
+import signal
 import threading
 import time
 
@@ -25,6 +27,7 @@ USES = {
 
 
 def in_a_child(work):
+    """Its exit code; one that hangs is killed."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -33,7 +36,14 @@ def in_a_child(work):
             code = 0
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    end = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            ended = os.waitpid(child, 0)
+            break
+        time.sleep(0.0005)
+    return os.waitstatus_to_exitcode(ended[1])
 
 
 @pytest.mark.parametrize("use", [name for name in USES if name != "open"])
@@ -63,6 +73,46 @@ def test_a_child_gives_nothing_back(pool, remote):
     remote.check()
     del theirs, view, own
     objects.clear()
+
+
+POINTER = ctypes.pythonapi.PyCapsule_GetPointer
+POINTER.restype, POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+RENAME = ctypes.pythonapi.PyCapsule_SetName
+RENAME.argtypes = [ctypes.py_object, ctypes.c_char_p]
+USED = b"used_dltensor_versioned"  # A capsule keeps its name by the address.
+
+
+def let_go_without_the_gil(array):
+    """As a consumer of DLPack does on a thread of its own."""
+    capsule = array.__dlpack__(max_version=(1, 0))
+    managed = POINTER(capsule, b"dltensor_versioned")
+    RENAME(capsule, USED)
+    array.close()
+    deleter = ctypes.c_void_p.from_address(managed + 16).value
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(managed)
+
+
+def test_a_child_lets_go_of_an_array_whatever_other_threads_let_go_of(pool):
+    arrays, done, failures = [pool.empty(8, "int8")], threading.Event(), []
+
+    def work():
+        try:
+            while not done.is_set():
+                let_go_without_the_gil(pool.empty(8, "int8"))
+        except BaseException as error:
+            failures.append(error)
+
+    running = [threading.Thread(target=work) for _ in range(2)]
+    for thread in running:
+        thread.start()
+    try:
+        for _ in range(300):
+            assert in_a_child(arrays.clear) == 0  # Ends: it waits for no lock that was taken.
+    finally:
+        done.set()
+        for thread in running:
+            thread.join()
+    assert failures == []
 
 
 @pytest.mark.parametrize("threads", [2, 8])

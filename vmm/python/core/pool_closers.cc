@@ -68,7 +68,9 @@ std::vector<StreamUse> PoolCloser::Streams::Take() {
 
 void PoolCloser::GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
                                StreamUse use) {
-  std::get_deleter<PoolCloser>(pool)->streams_->Add(use);
+  const auto* const closer = std::get_deleter<PoolCloser>(pool);
+  // In a forked child nothing goes back, and the lock may be taken for ever.
+  if (closer->made_.is_still_here()) closer->streams_->Add(use);
 }
 
 void PoolCloser::operator()(vmmshare_pool* pool) const {
