@@ -2,8 +2,6 @@
 
 import contextlib
 import ctypes
-import os
-import signal
 import threading
 import time
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import vmmshare as vs
+from forks import in_a_child
 
 USES = {
     "empty": lambda pool, array, remote: pool.empty(3, "int8"),
@@ -24,26 +23,6 @@ USES = {
     "view": lambda pool, array, remote: array.view(1, "int8"),
     "dlpack": lambda pool, array, remote: np.from_dlpack(array),
 }
-
-
-def in_a_child(work):
-    """Its exit code; one that hangs is killed."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 60
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-            ended = os.waitpid(child, 0)
-            break
-        time.sleep(0.0005)
-    return os.waitstatus_to_exitcode(ended[1])
 
 
 @pytest.mark.parametrize("use", [name for name in USES if name != "open"])

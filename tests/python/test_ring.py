@@ -17,6 +17,7 @@ import pytest
 import vmmshare as vs
 import vmmshare.job
 import vmmshare.testing
+from forks import in_a_child
 from threads import on_a_thread
 
 
@@ -320,6 +321,28 @@ def test_a_writer_that_is_dropped_leaves_no_fence_that_the_gpu_will_write(ends, 
     assert len(vs._sync._kept) == kept + 1
     gate.signal(1)
     buffer.wait(timeout=60)
+
+
+def test_a_child_waits_for_no_turn_that_a_thread_had_at_the_fork(ends, used):
+    writer, (buffer, _, _) = ends[0], used
+    with pytest.raises(vs.errors.DeadlineExceeded):
+        buffer.wait(timeout=0)
+    buffer._mark = None  # As if it were the first time.
+
+    def leave():
+        with pytest.raises(ValueError, match="of the child"), writer:
+            raise ValueError("of the child")
+
+    def wait():
+        with pytest.raises(vs.errors.FailedPrecondition, match="forked child"):
+            buffer.wait()
+
+    def drop():
+        writer._free.__del__()
+
+    with writer._free._turn:  # As a thread that puts a mark has it.
+        for work in leave, wait, drop:
+            assert in_a_child(work) == 0
 
 
 def test_ctrl_c_ends_a_wait_for_a_free_buffer(used):

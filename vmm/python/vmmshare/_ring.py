@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import socket
 import sys
 import threading
@@ -38,8 +39,14 @@ class _Free:
         self._device = device
         self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
         self._turn = threading.Lock()
+        # In a forked child all is the parent's, and the turn may be taken for ever.
+        self._pid = os.getpid()
 
     def mark(self, stream: int) -> "Mark":
+        if self._pid != os.getpid():
+            raise errors.FailedPrecondition(
+                "the object is the parent's, and this is a forked child",
+                "Make what the child needs in the child, or start it by spawn.")
         # Held for the signal too: let_go() asks after all that were put.
         with self._turn:
             if self._marks is None:
@@ -47,6 +54,8 @@ class _Free:
             return self._marks.mark(stream)
 
     def let_go(self, timeout: float) -> None:
+        if self._pid != os.getpid():
+            return
         with self._turn:  # Nobody puts one there from now on.
             marks, self._marks = self._marks, None
         if marks is None:
