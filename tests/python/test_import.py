@@ -166,6 +166,31 @@ def test_everything_has_a_docstring():
     assert missing == []
 
 
+def test_a_sub_interpreter_is_refused_and_the_main_one_goes_on():
+    done = run("try: import _interpreters as interpreters\n"
+               "except ImportError:\n"
+               "    try: import _xxsubinterpreters as interpreters\n"
+               "    except ImportError: print('none'); raise SystemExit\n"
+               "import vmmshare as vs, vmmshare.testing as t, os\n"
+               "t.use_host_driver()\n"
+               "pool = vs.Pool(host_node=0); pool.empty(3, 'int8').close()\n"
+               "told, tell = os.pipe()\n"
+               "code = ('import os\\n'\n"
+               "        'try: import vmmshare\\n'\n"
+               "        'except ImportError as why: os.write(%d, str(why).encode())\\n' % tell)\n"
+               "other = interpreters.create()\n"
+               "interpreters.run_string(other, code)\n"
+               "os.close(tell); print(os.read(told, 1000).decode())\n"
+               "pool.empty(3, 'int8').close()\n"
+               "interpreters.destroy(other)\n"
+               "pool.empty(3, 'int8').close(); print('goes on')\n")
+    if done.stdout == "none\n":
+        pytest.skip("this Python has no module that makes interpreters")
+    assert done.returncode == 0, done.stderr
+    why, goes_on = done.stdout.splitlines()
+    assert goes_on == "goes on" and ("main interpreter" in why or "subinterpreter" in why)
+
+
 SHARES = ("import vmmshare as vs, vmmshare.testing as t, numpy as np\n"
           "t.use_host_driver()\n"
           "pool = vs.Pool(host_node=0); share = vs.serve(pool)\n"

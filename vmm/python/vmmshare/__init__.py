@@ -19,6 +19,7 @@ import threading as _threading
 import time as _time
 import typing as _typing
 
+from . import _main_interpreter  # Before _core is loaded.
 from . import errors
 from ._core import (
     FENCE_BYTES,
