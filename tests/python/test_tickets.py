@@ -228,6 +228,12 @@ def test_of_a_length_of_one_no_stride_matters(pool, remote):
     np.testing.assert_array_equal(opened, one)
 
 
+def test_an_interface_that_says_that_there_is_no_mask(pool, remote):
+    numbers = numbers_in(pool)
+    opened = np.from_dlpack(remote.open(vs.ticket(Described(numbers, mask=None))))
+    np.testing.assert_array_equal(opened, numbers)
+
+
 def test_an_array_has_its_own_ticket(pool):
     with pool.empty((2, 3), "float16") as array:
         assert vs.ticket(array) == array.ticket()
@@ -271,6 +277,9 @@ def test_a_dict_that_changes_while_it_is_shared(pool, remote):
 @pytest.mark.parametrize("wrong, error, words", [
     (lambda n: n[::-1], ValueError, "strides are below 0"),
     (Negative, ValueError, "resolve_neg"),
+    (lambda n: np.ma.masked_equal(n, 3), ValueError, "masked.*fill it"),
+    (lambda n: np.ma.masked_equal(n, 3)[::-1], ValueError, "masked.*fill it"),
+    (lambda n: Described(n, mask=Described(n)), ValueError, "masked.*fill it"),
     (lambda n: np.arange(4), vs.errors.NotFound, "no block of a pool"),
     (lambda n: Described(n, data=(1 << 40, False)), vs.errors.NotFound, "no block of a pool"),
     (lambda n: Described(n, typestr=">i4"), TypeError, ">i4"),

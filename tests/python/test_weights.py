@@ -846,6 +846,17 @@ def test_a_lazy_conjugate_is_refused(keeper, Tensor):
         vs.weights.put("torch", {"a": lazy}, address=keeper.address, **HOST)
 
 
+@pytest.mark.parametrize("part", [np.s_[:], np.s_[::-1], np.s_[:, ::2]])
+def test_a_masked_array_is_refused(keeper, part):
+    masked = np.ma.masked_equal(np.arange(24.0).reshape(4, 6), 3)[part]
+    for call in (lambda: vs.weights.put("masked", {"a": masked}, address=keeper.address, **HOST),
+                 lambda: vs.weights.draft({"a": masked}, **HOST)):
+        with pytest.raises(ValueError, match="'a': it is masked, and a mask is not shared"):
+            call()
+    assert vs.weights.list(address=keeper.address) == []
+    vs.weights.put("filled", {"a": masked.filled(0)}, address=keeper.address, **HOST)
+
+
 def test_a_state_dict_of_pytorch(keeper):
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50, bias=False))

@@ -12,6 +12,10 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
+constexpr char kMasked[] =
+    "it is masked, and a mask is not shared: fill it (fillna(), filled()) "
+    "first";
+
 [[noreturn]] void Refuse(const std::string& which, const std::string& why) {
   throw nb::value_error((which + ": " + why).c_str());
 }
@@ -20,6 +24,19 @@ namespace {
                               const std::string& dtype) {
   throw nb::type_error(
       (which + ": no ticket names its type, " + dtype + kPassAsBytes).c_str());
+}
+
+// Whether it is NumPy's with a mask, of which its DLPack says nothing.
+bool IsMasked(nb::handle object) {
+  // Who has one has imported it.
+  const nb::object masked =
+      nb::steal(PyImport_GetModule(nb::str("numpy.ma").ptr()));
+  if (!masked.is_valid()) {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    return false;
+  }
+  const nb::object type = nb::getattr(masked, "MaskedArray", nb::none());
+  return !type.is_none() && nb::isinstance(object, type);
 }
 
 // A capsule of whichever version the library makes. The null stream waits for
@@ -61,6 +78,8 @@ std::uint64_t ReadInterface(const std::string& which, nb::handle interface,
   const auto typestr = nb::cast<std::string>(interface["typestr"]);
   layout->dtype = FindDTypeOfTypestr(typestr);
   if (layout->dtype == nullptr) RefuseDType(which, typestr);
+  const nb::object mask = interface.attr("get")("mask");
+  if (!mask.is_none()) Refuse(which, kMasked);
   layout->shape.clear();
   for (const nb::handle length : interface["shape"]) {
     layout->shape.push_back(Int64Of(length));
@@ -107,6 +126,7 @@ std::uint64_t AskForeign(const std::string& which, nb::handle object,
       nb::cast<bool>(object.attr("is_neg")())) {
     Refuse(which, "it is a lazy negative: share its resolve_neg()");
   }
+  if (IsMasked(object)) Refuse(which, kMasked);
   if (nb::hasattr(object, "__dlpack__")) {
     const nb::object on = object.attr("__dlpack_device__")();
     *device = {static_cast<std::int32_t>(Int64Of(nb::int_(on[0]))),

@@ -53,20 +53,31 @@ def dense_copy(name: str, array: typing.Any) -> typing.Any:
                      "as ascontiguousarray() makes one") from refused
 
 
-def forwards(arrays: "dict[str, typing.Any]") -> "dict[str, typing.Any]":
-    """The same with dense copies of NumPy's that go backwards in memory, which no layout says. Of
-    the same view there is one copy."""
+def _goes_backwards(array: typing.Any) -> bool:
+    """Whether it is NumPy's and goes backwards in memory, which no layout says. None that is masked,
+    for no copy has its mask: who reads it refuses it."""
     numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return arrays
+    if numpy is None or not isinstance(array, numpy.ndarray):
+        return False
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return (masked is None or not isinstance(array, masked)) and any(
+        stride < 0 < length - 1 for stride, length in zip(array.strides, array.shape))
+
+
+def _view(array: typing.Any) -> typing.Any:
+    """The same of two arrays of NumPy's that are one view."""
+    return array.ctypes.data, array.dtype, array.shape, array.strides
+
+
+def forwards(arrays: "dict[str, typing.Any]") -> "dict[str, typing.Any]":
+    """The same with dense copies of NumPy's that go backwards. Of the same view there is one copy."""
     copies: "dict[typing.Any, typing.Any]" = {}
     made = {}
     for name, one in arrays.items():
-        if isinstance(one, numpy.ndarray) and any(
-                stride < 0 < length - 1 for stride, length in zip(one.strides, one.shape)):
-            key = one.ctypes.data, one.dtype, one.shape, one.strides
+        if _goes_backwards(one):
+            key = _view(one)
             if key not in copies:
-                copies[key] = numpy.ascontiguousarray(one)
+                copies[key] = sys.modules["numpy"].ascontiguousarray(one)
             one = copies[key]
         made[name] = one
     return made
