@@ -1,7 +1,9 @@
 """Memory for network cards, and memory where VMM cannot be shared."""
 
+import copy
 import ctypes
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -109,6 +111,16 @@ def test_dma_bufs_are_of_the_range_and_end_with_their_objects():
     memory.close()
     os.fstat(kept)
     os.close(kept)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_dma_buf_is_not_copied(how):
+    descriptor, end = os.pipe()
+    with vs.DmaBuf(descriptor, 0, 4096) as own:
+        with pytest.raises(TypeError, match="cannot copy or pickle a DmaBuf: it owns a descriptor"):
+            how(own)
+        os.fstat(descriptor)  # It is open.
+    os.close(end)
 
 
 def test_ranges_that_are_none_leave_no_descriptor():

@@ -52,6 +52,12 @@ class DmaBuf:
     def __exit__(self, *_: typing.Any) -> None:
         self.close()
 
+    def __reduce__(self) -> typing.NoReturn:
+        # Two would close one number, by then perhaps that of something else; and so might another
+        # process, where it is another one.
+        raise TypeError("cannot copy or pickle a DmaBuf: it owns a descriptor. Pass detach()'s by "
+                        "socket.send_fds(), or multiprocessing.reduction.DupFd()")
+
     def __del__(self) -> None:
         self.close()
 
