@@ -380,6 +380,61 @@ def test_the_collector_may_close_one_while_another_is_closed():
     assert all(any(one is array for one in kept) for array in arrays)
 
 
+def test_the_collector_may_close_one_while_it_is_looked_which_ones_came_back():
+    class Held:
+        def leases(self):
+            return ["held"]
+
+    def close_one(phase, _):
+        if phase == "start":
+            vs._served._kept[next(vs._served._numbers)] = held, None
+
+    before, held, often = dict(vs._served._kept), Held(), gc.get_threshold()
+    for _ in range(5000):  # More than the tuples that Python has in store.
+        vs._served._kept[next(vs._served._numbers)] = held, None
+    gc.callbacks.append(close_one)
+    try:
+        gc.set_threshold(100)
+        vs._served._let_go_of_what_came_back()
+    finally:
+        gc.callbacks.remove(close_one)
+        gc.set_threshold(*often)
+        kept = len(vs._served._kept)
+        vs._served._kept.clear()
+        vs._served._kept.update(before)
+    assert kept >= 5000
+
+
+def test_one_that_cannot_be_asked_is_asked_again_and_hinders_no_other():
+    class Memory:
+        def __init__(self, failures):
+            self.failures = failures
+
+        def leases(self):
+            if self.failures > 0:
+                self.failures -= 1
+                raise vs.errors.ResourceExhausted("no memory", "")
+            return []
+
+    class Never:
+        def leases(self):
+            raise vs.errors.ResourceExhausted("no memory", "")
+
+    def is_kept(memory):
+        return any(one is memory for one, _ in list(vs._served._kept.values()))
+
+    never, later, other = Never(), Memory(1), Memory(0)
+    for memory in never, later, other:
+        vs._served._keep(memory, None)
+    deadline = time.monotonic() + 30
+    while (is_kept(later) or is_kept(other)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_kept(never) and not is_kept(later) and not is_kept(other)
+    for number, (memory, _) in list(vs._served._kept.items()):
+        if memory is never:
+            vs._served._kept.pop(number)
+
+
 def test_what_was_opened_is_served_as_a_copy_alone(cuda, driver):
     with vs.Allocation(nbytes=1 << 20) as memory:
         with vs.serve_array(memory.array((16,), "int64")) as served:

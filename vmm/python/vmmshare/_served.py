@@ -27,9 +27,14 @@ _watched = False
 
 
 def _let_go_of_what_came_back() -> None:
-    for number, (memory, _) in list(_kept.items()):
-        if not memory.leases():
-            _kept.pop(number, None)
+    # The numbers alone: for pairs Python makes tuples, by which the collector comes in the middle.
+    for number in [*_kept]:
+        kept = _kept.get(number)
+        try:
+            if kept is not None and not kept[0].leases():
+                _kept.pop(number, None)
+        except Exception:
+            pass  # As for want of memory. It is kept, and asked again; and so are all others.
 
 
 def _watch() -> None:
