@@ -56,6 +56,7 @@ constexpr ErrorRow kErrors[] = {
     {E2BIG, "E2BIG", absl::StatusCode::kInvalidArgument},
     {ENOTDIR, "ENOTDIR", absl::StatusCode::kFailedPrecondition},
     {EISDIR, "EISDIR", absl::StatusCode::kFailedPrecondition},
+    {ESPIPE, "ESPIPE", absl::StatusCode::kFailedPrecondition},
     {ELOOP, "ELOOP", absl::StatusCode::kFailedPrecondition},
     {EBUSY, "EBUSY", absl::StatusCode::kFailedPrecondition},
     {ETXTBSY, "ETXTBSY", absl::StatusCode::kFailedPrecondition},

@@ -269,6 +269,23 @@ TEST_F(Restorable, AFileThatEndsEarlyLeavesNoCopyUnderWay) {
   EXPECT_EQ(late.Wait(), 0);
 }
 
+TEST_F(Restorable, AnOffsetThatNoFileReachesIsRefused) {
+  RestorableAllocation memory = MakeRestorable(1, kBytes);
+  const std::string path = absl::StrCat(directory(), "/contents");
+  std::ofstream(path, std::ios::binary) << std::string(kBytes, 'x');
+  Must(memory.Release(Keep::kNothing, Late()));
+  constexpr std::uint64_t kFirst = (std::uint64_t{1} << 63) - kBytes;
+  for (const std::uint64_t offset :
+       {kFirst, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+    const absl::Status refused = memory.Restore(FillFromFile(path, offset));
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(absl::StrCat("offset ", offset)));
+  }
+  EXPECT_TRUE(memory.is_released());
+  Must(memory.Restore(FillFromFile(path)));
+}
+
 TEST_F(Restorable, AFillThatFailsLeavesItReleasedAndWhatWasKeptIsKept) {
   RestorableAllocation memory = MakeRestorable(1);
   const std::uint64_t before = FreeMemory();

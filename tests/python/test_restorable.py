@@ -100,6 +100,22 @@ def test_it_is_filled_by_a_function_or_a_file(own, tmp_path):
     assert holds(array, 1)
 
 
+def test_a_file_that_cannot_have_the_contents_is_told(own, tmp_path):
+    array, path, pipe = own.array(COUNT, "int32"), tmp_path / "weights.bin", tmp_path / "pipe"
+    path.write_bytes(b"\x01\x00\x00\x00" * COUNT)
+    os.mkfifo(pipe)
+    own.release(keep=False)
+    for offset in 2**63, 2**64 - 1:
+        with pytest.raises(vs.errors.InvalidArgument, match=f"from offset {offset} on: no file"):
+            own.restore(path=path, offset=offset)
+    for no_file in pipe, tmp_path:
+        with pytest.raises(vs.errors.FailedPrecondition, match=r"pread\("):
+            own.restore(path=no_file)
+    assert own.released
+    own.restore(path=path)
+    assert holds(array, 1)
+
+
 @pytest.mark.parametrize("name", ["weights.bin", "caf\udce9"], ids=ascii)
 @pytest.mark.parametrize("spelled", [pathlib.Path, os.fsencode, str], ids=["Path", "bytes", "str"])
 def test_a_file_is_named_as_python_names_files(own, tmp_path, name, spelled):

@@ -46,6 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{EBADF, absl::StatusCode::kInvalidArgument, "EBADF"},
         Row{EMSGSIZE, absl::StatusCode::kInvalidArgument, "EMSGSIZE"},
         Row{ELOOP, absl::StatusCode::kFailedPrecondition, "ELOOP"},
+        Row{ESPIPE, absl::StatusCode::kFailedPrecondition, "ESPIPE"},
         Row{ENOSYS, absl::StatusCode::kUnimplemented, "ENOSYS"},
         Row{ENOPROTOOPT, absl::StatusCode::kUnimplemented, "ENOPROTOOPT"},
         Row{EAGAIN, absl::StatusCode::kUnavailable, "EAGAIN"},

@@ -90,9 +90,10 @@ typedef struct vmmshare_restore_options {
 //   DEADLINE_EXCEEDED    another call releases or restores it
 //   RESOURCE_EXHAUSTED   the memory does not fit; or its owner has not restored it
 //   FAILED_PRECONDITION  it is not released; or nothing was kept and nothing is
-//                        said of how to fill it
+//                        said of how to fill it; or `path` is a folder or a FIFO
 //   NOT_FOUND            no such file; or nobody serves the memory any more
 //   DATA_LOSS            the file ends too early
+//   INVALID_ARGUMENT     no file has so many bytes from `offset` on
 // After a failure it is released as before.
 VMMSHARE_API vmmshare_status vmmshare_restorable_restore(
     vmmshare_restorable* restorable, const vmmshare_restore_options* options,

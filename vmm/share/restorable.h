@@ -57,8 +57,9 @@ class HostCopy;
 // returns; an error ends the restoring.
 using Fill = std::function<absl::Status(const Allocation& memory)>;
 // From the bytes of a file, from `offset` on: requested_size() of them. Errors,
-// when it is called: NOT_FOUND, DATA_LOSS for a file that ends too early, others
-// as the system answers.
+// when it is called: NOT_FOUND, DATA_LOSS for a file that ends too early,
+// INVALID_ARGUMENT for an offset at which no file has so many, others as the
+// system answers.
 Fill FillFromFile(std::string path, std::uint64_t offset = 0);
 
 // An allocation that is shared by an endpoint, released and restored. Move-only,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +130,14 @@ absl::Status HostCopy::WriteTo(CUdeviceptr to) const {
 absl::Status CopyFromFile(const Device& device, const std::string& path,
                           std::uint64_t offset, CUdeviceptr to,
                           std::uint64_t size) {
+  // Beyond, no system has an offset; and the sums below would wrap.
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  if (size > kMost || offset > kMost - size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        size, " bytes of ", path, " from offset ", offset,
+        " on: no file has these; expected that they end by 2^63 - 1. Give the "
+        "offset of the contents in the file."));
+  }
   const Driver& driver = device.driver();
   const RelaxedCapture relaxed(driver);
   ASSIGN_OR_RETURN(const platform::FileReader file,

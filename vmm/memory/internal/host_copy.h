@@ -65,8 +65,9 @@ class HostCopy {
 
 // The `size` bytes of the file at `path` from `offset` on, to memory that
 // `device` may write to. NOT_FOUND for a file that is not there, others as the
-// system answers; DATA_LOSS for one that ends too early. No copy is under way any
-// more when it returns, also with an error.
+// system answers; DATA_LOSS for one that ends too early; INVALID_ARGUMENT for an
+// offset at which no file has so many. No copy is under way any more when it
+// returns, also with an error.
 absl::Status CopyFromFile(const Device& device, const std::string& path,
                           std::uint64_t offset, CUdeviceptr to,
                           std::uint64_t size);
