@@ -116,6 +116,21 @@ def test_arrays_that_go_backwards_are_copied(keeper):
             assert np.array_equal(seen["both"], cut["both"][:, columns])
 
 
+def test_a_draft_is_like_arrays_that_go_backwards(driver):
+    array = np.ones((4, 6), "float32")
+    like = {"back": array[::-1], "tied": array[::-1], "both": array[::-1, ::-2], "whole": array}
+    with vs.weights.draft(like, **HOST) as draft:
+        assert {name: one.shape for name, one in draft.items()} == {
+            name: one.shape for name, one in like.items()}
+        views = {name: np.from_dlpack(one) for name, one in draft.items()}
+        assert all(one.dtype == "float32" and one.flags.c_contiguous for one in views.values())
+        # As put() has them.
+        assert views["tied"].ctypes.data == views["back"].ctypes.data
+        assert len({one.ctypes.data for one in views.values()}) == 3
+    with pytest.raises(TypeError, match="'a'"):
+        vs.weights.draft({"a": array.astype(">f4")[::-1]}, **HOST)
+
+
 def test_an_array_of_no_known_library_that_is_not_dense(keeper):
     with vs.Allocation(nbytes=1 << 20, **HOST) as memory:
         np.from_dlpack(memory.array(24, "int32"))[...] = range(24)

@@ -165,7 +165,8 @@ def read_array(array: typing.Any) -> Read:
 
 def describe(like: "typing.Mapping[str, typing.Any]") -> typing.Any:
     """As read_arrays(), also of what has no memory: PyTorch's tensors of the device "meta", and
-    pairs of shape and dtype. Those of one storage lie in each other's bytes."""
+    pairs of shape and dtype. Those of one storage lie in each other's bytes. NumPy's that go
+    backwards are as forwards() makes them."""
     kind = torch_type()
     reads = _core._Reads(kind)
     storages: "dict[typing.Any, int]" = {}
@@ -180,6 +181,8 @@ def describe(like: "typing.Mapping[str, typing.Any]") -> typing.Any:
             number = storages.setdefault(one.untyped_storage()._cdata, number)
             reads.say(name, number, one.storage_offset() * one.element_size(),
                       str(one.dtype).removeprefix("torch."), tuple(one.shape), tuple(one.stride()))
+        elif _goes_backwards(one):
+            reads.say(name, storages.setdefault(_view(one), number), 0, one.dtype, one.shape)
         else:
             reads.read(name, one)
     return reads
