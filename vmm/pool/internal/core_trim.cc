@@ -16,7 +16,7 @@ namespace vmm::pool {
 namespace {
 
 // CUDA offers no wait with a deadline, so the GPU is asked again after this.
-constexpr std::chrono::milliseconds kAskAgain{1};
+constexpr std::chrono::milliseconds kAskFreedAgain{1};
 
 absl::Status NoBooks(absl::string_view call) {
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -259,7 +259,7 @@ absl::Status Core::AwaitFreed(Deadline deadline) {
           "which were freed");
     }
     changed_.WaitFor(mutex_, std::min<std::chrono::nanoseconds>(
-                                 kAskAgain, deadline.Slice()));
+                                 kAskFreedAgain, deadline.Slice()));
   }
 }
 
