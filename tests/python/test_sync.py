@@ -235,6 +235,31 @@ def test_whoever_comes_while_it_is_written_has_it_when_it_is_complete(cuda, stre
     late.close()
 
 
+def test_whoever_comes_later_is_not_held_up_by_the_stream_of_an_update_before(cuda, streams, gate,
+                                                                              publisher):
+    """The first update's stream comes to its end behind that of the second one, but for an order
+    between them."""
+    late, soon, theirs = streams
+    publisher.acquire(late, timeout=60)
+    gate.wait(late, 1)
+    publisher.publish(late, timeout=60)
+    publisher.acquire(soon, timeout=60)
+    publisher.publish(soon, timeout=60)
+    with vs.FencePool() as fences, fences.new() as done:
+        done.signal(soon, 1)
+        with pytest.raises(vs.errors.DeadlineExceeded):
+            done.wait(1, timeout=0.2)
+        gate.signal(1)
+        done.wait(1, timeout=60)
+        assert cuda.cuStreamSynchronize(ctypes.c_void_p(late)) == 0
+    assert publisher._written.value == publisher.number == 2
+    follower = join(cuda, publisher)
+    follower.latest(theirs, timeout=60)
+    follower.wait(timeout=60)
+    assert follower.number == 2
+    follower.close()
+
+
 def is_idle(cuda, stream):
     result = cuda.cuStreamQuery(ctypes.c_void_p(stream))
     assert result in (0, 600), result  # Done, and not ready.

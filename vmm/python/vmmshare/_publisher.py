@@ -168,6 +168,8 @@ class Publisher:
         number = self.number + 1
         with self._marks.behind(stream):
             if self._signalled < number:
+                if self._written.value < self._signalled:  # Another stream's, which is late.
+                    self._written.wait(stream, self._signalled)
                 self._written.signal(stream, number)
                 self._signalled = number
             for name in list(self._followers):
