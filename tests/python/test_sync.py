@@ -784,7 +784,8 @@ def test_streams_that_come_and_go_leave_no_marks(cuda):
     marks.close()
 
 
-def test_a_stream_that_has_the_value_of_another_one_does_not_pass_its_marks(streams, gate):
+@pytest.mark.parametrize("after", [1, 2])  # Itself, and another stream.
+def test_a_stream_that_has_the_value_of_another_one_does_not_pass_its_marks(streams, gate, after):
     marks = vs._sync.Marks(0)
     gate.wait(streams[0], 1)
     first = marks.mark(streams[0])
@@ -794,8 +795,8 @@ def test_a_stream_that_has_the_value_of_another_one_does_not_pass_its_marks(stre
     with pytest.raises(vs.errors.DeadlineExceeded, match="the first was not free within 0.1 s"):
         first.wait(0.1, "the first")
     assert not marks.passed(0)
-    marks.order(streams[1], streams[2])  # Behind the marks of both.
-    third = marks.mark(streams[2])
+    marks.order(streams[1], streams[after])  # Behind the marks of both.
+    third = marks.mark(streams[after])
     with pytest.raises(vs.errors.DeadlineExceeded):
         third.wait(0.1, "the third")
     gate.signal(1)
@@ -815,6 +816,32 @@ def test_marks_on_a_stream_that_stands_still_are_kept_until_they_are_passed(stre
     assert marks.passed(60)
     marks.put(streams[0])
     assert not marks._before and marks.passed(60)
+    marks.close()
+
+
+def test_who_looks_again_and_again_does_not_fill_a_stream_that_stands_still(streams, gate):
+    marks = vs._sync.Marks(0)
+    gate.wait(streams[0], 1)
+    marks.put(streams[0])
+    waits = []
+
+    class Counted:
+        def __init__(self, fence):
+            self.fence, self.value = fence, 0
+
+        def wait(self, *what):
+            waits.append(what)
+
+    fence, number = marks._last[streams[0]]
+    marks._last[streams[0]] = Counted(fence), number
+    for _ in range(2000):
+        marks.order(streams[0], streams[0])
+    assert 0 < len(waits) <= 100
+    marks._last[streams[0]] = fence, number
+    gate.signal(1)
+    assert marks.passed(60)
+    marks.order(streams[0], streams[0])
+    assert not marks._again
     marks.close()
 
 

@@ -25,6 +25,7 @@ if typing.TYPE_CHECKING:
 _VERSION = 1
 _MOST = 16 << 10  # Bytes of the first message.
 MOST_SLOTS = 8
+_MOST_AGAIN = 64  # Waits of a stream for marks on its own value, until it has passed them.
 
 
 def left_of(deadline: "float | None") -> "float | None":
@@ -100,6 +101,7 @@ class Marks:
         # Those before, of which each was not passed when the next one came.
         self._before: "list[tuple[int, Fence, int]]" = []
         self._sure = True
+        self._again: "dict[int, int]" = {}  # How often order() had a stream wait for its value.
         self._turn = threading.Lock()  # Of mark(), which several threads may call.
 
     def _mark(self, stream: int) -> "tuple[Fence, int]":
@@ -114,6 +116,7 @@ class Marks:
             self._last = {on: (mark, its) for on, (mark, its) in self._last.items()
                           if mark.value < its or on == stream}
             self._before = [(on, mark, its) for on, mark, its in self._before if mark.value < its]
+            self._again = {on: count for on, count in self._again.items() if on in self._last}
         return fence, number + 1
 
     def _all(self) -> "list[tuple[int, Fence, int]]":
@@ -144,12 +147,21 @@ class Marks:
 
     def order(self, before: int, after: int) -> None:
         """What is put on `after` from now on comes behind the marks on `before`, which may be gone
-        by now."""
-        if before == after:
-            return
-        for on, fence, number in self._all():
-            if on == before and fence.value < number:
-                fence.wait(after, number)
+        by now. So it is when both have one value, which a new stream may have of one whose work
+        goes on."""
+        late = [(fence, number) for on, fence, number in self._all()
+                if on == before and fence.value < number]
+        if before == after and late:
+            # Mostly it is the same stream, which would wait for itself: harmless, but the queue of
+            # one that stands still fills up when somebody asks again and again.
+            again = self._again.get(after, 0)
+            if again >= _MOST_AGAIN:
+                return
+            self._again[after] = again + len(late)
+        elif before == after:
+            self._again.pop(after, None)
+        for fence, number in late:
+            fence.wait(after, number)
 
     def give_up(self) -> None:
         """passed() is false from now on: a stream that there is a mark to put on may be gone."""
