@@ -1345,6 +1345,13 @@ static void FreeWhileTheStreamIsAtWork(void) {
   MUST(vmmshare_hooks_last_error(&error));
 }
 
+static int IsCaptured(const vmmshare_driver* driver, void* stream) {
+  int32_t is_captured = 7;
+  MUST(vmmshare_stream_is_captured(driver, stream, &is_captured, &error));
+  CHECK(is_captured == 0 || is_captured == 1);
+  return is_captured;
+}
+
 // It waits for the stream, which the capture of another one survives.
 static void FreeBesideACapture(vmmshare_region* region) {
   int (*create)(void**, unsigned);
@@ -1364,7 +1371,12 @@ static void FreeBesideACapture(vmmshare_region* region) {
   void* const block = vmmshare_torch_region_alloc(4096, 0, other);
   void* const next = vmmshare_torch_region_alloc(4096, 0, captured);
   CHECK(block != NULL && next != NULL);
+  vmmshare_driver* const driver = Driver();
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "`is_captured` is NULL",
+        vmmshare_stream_is_captured(driver, captured, NULL, &error));
+  CHECK(!IsCaptured(driver, captured));
   CHECK(begin(captured, 0) == 0);  // Of the global mode.
+  CHECK(IsCaptured(driver, captured) && !IsCaptured(driver, other));
   vmmshare_torch_region_free(block, 4096, 0, other);
   MUST(vmmshare_hooks_last_error(&error));
   CHECK(RegionStatistics(region).allocations == before + 1);
@@ -1375,6 +1387,8 @@ static void FreeBesideACapture(vmmshare_region* region) {
   CHECK(RegionStatistics(region).allocations == before + 1);
   void* graph = NULL;
   CHECK(end(captured, &graph) == 0);
+  CHECK(!IsCaptured(driver, captured));
+  vmmshare_driver_close(driver);
   CHECK(destroy_graph(graph) == 0);
   vmmshare_torch_region_free(next, 4096, 0, captured);
   MUST(vmmshare_hooks_last_error(&error));

@@ -285,6 +285,18 @@ def test_who_asks_again_whether_the_buffer_is_free_puts_no_more_on_the_stream(us
     buffer.wait(timeout=60)
 
 
+def test_a_wait_for_a_free_buffer_puts_nothing_into_a_graph(cuda, streams, used):
+    buffer, _, gate = used
+    graph = ctypes.c_void_p()
+    assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(streams[0]), 2) == 0
+    with pytest.raises(vs.errors.FailedPrecondition, match="is being captured into a graph"):
+        buffer.wait()
+    assert cuda.cuStreamEndCapture(ctypes.c_void_p(streams[0]), ctypes.byref(graph)) == 0
+    assert cuda.cuGraphDestroy(graph) == 0
+    gate.signal(1)
+    buffer.wait(timeout=60)
+
+
 def test_a_ring_that_is_closed_while_a_host_waits_unmaps_nothing_that_the_gpu_writes(cuda, streams):
     def wait(buffers):
         while True:

@@ -885,6 +885,93 @@ def test_a_follower_waits_for_its_work_and_keeps_nothing(cuda, streams, gate, co
     assert len(vs._sync._kept) == kept
 
 
+@contextlib.contextmanager
+def capture(cuda, stream):
+    """Captures it meanwhile, and launches the graph then: it has nothing that anybody waits for."""
+    graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 2) == 0
+    try:
+        yield
+    finally:
+        assert cuda.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)) == 0
+    assert cuda.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)) == 0
+    assert cuda.cuGraphLaunch(ready, ctypes.c_void_p(stream)) == 0
+    assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+    assert cuda.cuGraphExecDestroy(ready) == 0 and cuda.cuGraphDestroy(graph) == 0
+
+
+def is_refused(stream):
+    return pytest.raises(vs.errors.FailedPrecondition,
+                         match=f"stream {stream:#x} is being captured into a graph")
+
+
+def test_nothing_of_a_publisher_or_a_follower_is_put_into_a_graph(cuda, streams):
+    ours, theirs, captured = streams
+    kept = len(vs._sync._kept)
+    publisher = vs.weights.publisher(LIKE, host_node=0)
+    with capture(cuda, captured), is_refused(captured):
+        publisher.acquire(captured)  # Of whom nobody follows.
+    follower = join(cuda, publisher)
+    write(cuda, publisher, ours, 1)
+    assert see(follower, theirs) == (1, {1})
+    with capture(cuda, captured):
+        near, far = pair()
+        with is_refused(captured):
+            publisher.add(near, "late", stream=captured)
+        near.close()
+        far.close()
+        with is_refused(captured):
+            publisher.acquire(captured)
+        draft = publisher.acquire(ours)
+        with is_refused(captured):
+            publisher.publish(captured)
+        for call in follower.latest, follower.release:
+            with is_refused(captured):
+                call(captured)
+        assert follower.number == 1
+    draft.wait(timeout=60)
+    for array in draft.values():
+        np.from_dlpack(array)[...] = 2
+    assert publisher.publish(ours).number == 2
+    late = join(cuda, publisher)
+    for one in late, follower:
+        assert see(one, theirs) == (2, {2})
+        one.release(theirs)
+    assert captured not in publisher._marks._last and captured not in follower._marks._last
+    for one in late, follower, publisher:
+        one.close(timeout=60)
+    assert len(vs._sync._kept) == kept
+
+
+def test_no_copy_is_captured(cuda, streams, monkeypatch):
+    for name, module in fake_torch.modules(fake_torch.HostTensor).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    captured = streams[0]
+    monkeypatch.setattr(sys.modules["torch"].cuda, "current_stream",
+                        lambda _: types.SimpleNamespace(cuda_stream=captured), raising=False)
+    with vs.weights.publisher({"w": (4, "float32")}, host_node=0) as publisher:
+        given = {"w": fake_torch.HostTensor(np.ones(4, "float32"))}
+        with capture(cuda, captured), is_refused(captured):
+            publisher.copy(given)
+        assert publisher.number == 0 and not publisher._marks._last
+
+
+def test_no_mark_is_put_into_a_graph(cuda, streams, publisher):
+    """A slot, or memory, that such a stream uses since before the capture is never known to be
+    free."""
+    captured = streams[0]
+    marks = vs._sync.Marks(0)
+    draft = publisher.acquire(captured)
+    with capture(cuda, captured):
+        with is_refused(captured):
+            draft.wait()
+        assert marks.passed(0)
+        marks.put(captured)
+        assert not marks.passed(0) and not marks._last
+    draft.wait(timeout=60)
+    marks.close()
+
+
 # --- what was closed --------------------------------------------------------------------------
 
 

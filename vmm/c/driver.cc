@@ -7,6 +7,7 @@
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
+#include "vmm/memory/stream_capture.h"
 
 using vmm::c::Call;
 using vmm::c::Check;
@@ -45,6 +46,22 @@ std::int32_t vmmshare_driver_version(const vmmshare_driver* driver) {
 }
 std::int32_t vmmshare_driver_is_host_memory(const vmmshare_driver* driver) {
   return Check(driver).ok() && driver->driver.is_host_memory() ? 1 : 0;
+}
+
+vmmshare_status vmmshare_stream_is_captured(const vmmshare_driver* driver,
+                                            void* stream,
+                                            std::int32_t* is_captured,
+                                            vmmshare_error** error) {
+  return Call(error, [&]() -> absl::Status {
+    RETURN_IF_ERROR(CheckGiven(is_captured, "is_captured"));
+    *is_captured = 0;
+    RETURN_IF_ERROR(Check(driver));
+    ASSIGN_OR_RETURN(
+        const bool captured,
+        vmm::IsCaptured(driver->driver, static_cast<CUstream>(stream)));
+    *is_captured = captured ? 1 : 0;
+    return absl::OkStatus();
+  });
 }
 
 vmmshare_status vmmshare_device_count(const vmmshare_driver* driver,

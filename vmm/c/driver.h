@@ -34,6 +34,14 @@ VMMSHARE_API int32_t vmmshare_driver_version(const vmmshare_driver* driver);
 VMMSHARE_API int32_t
 vmmshare_driver_is_host_memory(const vmmshare_driver* driver);
 
+// Whether `stream`, a CUstream, is captured into a graph: 1 or 0. What is put on
+// it then is done at each launch of the graph, and not before. Of NULL, and of
+// CU_STREAM_LEGACY, whether a stream is captured that synchronises with it. Errors
+// as the driver answers.
+VMMSHARE_API vmmshare_status
+vmmshare_stream_is_captured(const vmmshare_driver* driver, void* stream,
+                            int32_t* is_captured, vmmshare_error** error);
+
 // One GPU, or MIG instance, that this process sees.
 typedef struct vmmshare_device vmmshare_device;
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "vmm/python/core/array.h"
+#include "vmm/python/core/gil.h"
 #include "vmm/python/core/handles.h"
 #include "vmm/python/core/path.h"
 #include "vmm/python/core/text.h"
@@ -40,6 +42,18 @@ void LoadDriver(Driver* self, const PathLike& file) {
         return path.empty() ? vmmshare_driver_load_system(made, error)
                             : vmmshare_driver_load(path.c_str(), made, error);
       }))};
+}
+
+// What the driver refuses to answer is none: the call that puts something on the
+// stream says why.
+bool IsCaptured(std::intptr_t stream) {
+  CheckStream(stream);
+  const auto driver = DefaultDriver();
+  std::int32_t is_captured = 0;
+  const WithoutGil released;
+  vmmshare_stream_is_captured(driver.get(), reinterpret_cast<void*>(stream),
+                              &is_captured, nullptr);
+  return is_captured == 1;
 }
 
 }  // namespace
@@ -216,6 +230,7 @@ void DefineDriver(nb::module_& module) {
   module.def(
       "set_driver", [](const Driver& d) { ChosenDriver() = d.handle.shared(); },
       nb::arg("driver"), "From now on calls that name no driver use this one.");
+  module.def("_is_captured", &IsCaptured, nb::arg("stream"));
   module.def(
       "devices",
       [] {

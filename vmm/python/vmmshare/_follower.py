@@ -10,7 +10,7 @@ from . import connect
 from ._core import Allocation
 from ._ring import RingBuffer, RingReader, open_ring
 from ._sets import TensorSet
-from ._sync import Marks, deadline_of, hear_slots, keep, left_of, socket_of
+from ._sync import (Marks, check_not_captured, deadline_of, hear_slots, keep, left_of, socket_of)
 from .errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, OutOfRange
 
 if typing.TYPE_CHECKING:
@@ -66,8 +66,10 @@ class Follower:
         DeadlineExceeded then. When the publisher has finished, that stays in use which was the
         last; OutOfRange when there was none, or release() gave it back. Unavailable when the
         publisher ended, Aborted when it has dropped this follower or was closed: what is mapped
-        stays, and wait() says whether it is complete.
+        stays, and wait() says whether it is complete. FailedPrecondition while `stream` is captured
+        into a graph.
         """
+        check_not_captured(stream, "latest()")
         # A publisher is two laps ahead at most. One that is as fast as this loop, or lies, would
         # have it go on for ever.
         for _ in range(LAPS_AHEAD * len(self._sets)):
@@ -115,9 +117,10 @@ class Follower:
 
     def release(self, stream: int = 0) -> None:
         """Gives the update back after what is on `stream` now: none is in use then, and latest()
-        waits for the next one. Aborted or Unavailable as latest(); after an exception the update
-        is in use still."""
+        waits for the next one. Aborted, Unavailable or FailedPrecondition as latest(); after an
+        exception the update is in use still."""
         if self._buffer is not None:
+            check_not_captured(stream, "release()")
             with self._marks.behind(stream):
                 self._ring.release(self._buffer, stream)
             self._buffer = None

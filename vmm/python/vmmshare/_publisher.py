@@ -12,7 +12,8 @@ from . import serve
 from ._core import Device, FencePool, Share, devices
 from ._ring import RingBuffer, RingHome, RingWriter
 from ._sets import Draft, draft
-from ._sync import MOST_SLOTS, Marks, deadline_of, keep, left_of, socket_of, tell_slots
+from ._sync import (MOST_SLOTS, Marks, check_not_captured, deadline_of, keep, left_of, socket_of,
+                    tell_slots)
 from .errors import (Aborted, DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument,
                      Unavailable, VmmshareError)
 
@@ -89,8 +90,10 @@ class Publisher:
         """Takes the process that calls follow() on the other end of `connection`, a Unix socket of
         SOCK_SEQPACKET, which is the publisher's from now on. It has the newest update at once,
         if there is one, in the order of `stream`. FailedPrecondition for a name that another one
-        has, and between acquire() and publish(); DeadlineExceeded when it does not follow."""
+        has, between acquire() and publish(), and while `stream` is captured into a graph;
+        DeadlineExceeded when it does not follow."""
         self._check_open()
+        check_not_captured(stream, "add()")
         added = self._added + 1
         if not name:
             while f"follower {added}" in self._followers:  # One that was given.
@@ -125,8 +128,9 @@ class Publisher:
         writes to it calls the slot's wait() first. DeadlineExceeded names a follower that has not
         looked for an update for two rounds of the slots; it may be tried again, on another stream
         too, as it may after what was not published. What was written on the stream before is for
-        the caller to wait for."""
+        the caller to wait for. FailedPrecondition while `stream` is captured into a graph."""
         self._check_open()
+        check_not_captured(stream, "acquire()")
         deadline = deadline_of(timeout)
         if self._acquired or any(one.buffer is not None for one in self._followers.values()):
             self._marks.order(self._stream, stream)  # What a try before waits for.
@@ -160,10 +164,12 @@ class Publisher:
 
     def publish(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Update:
         """Hands over what was written on `stream`. Followers see all of it or nothing.
-        FailedPrecondition without acquire(). After another exception it may be tried again."""
+        FailedPrecondition without acquire(), and while `stream` is captured into a graph. After
+        another exception than the first it may be tried again."""
         if not self._acquired:
             raise FailedPrecondition("publish() of an update that was not acquired",
                                      "Call acquire() first, and write to what it returns.")
+        check_not_captured(stream, "publish()")
         deadline = deadline_of(timeout)
         number = self.number + 1
         with self._marks.behind(stream):
@@ -205,6 +211,7 @@ class Publisher:
         on_host = self._slots[place].on_host
         where = self._ordinal if on_host else next(iter(to.values())).device
         stream = torch.cuda.current_stream(where).cuda_stream
+        check_not_captured(stream, "copy()")
         deadline = deadline_of(timeout)
         slot = self.acquire(stream, timeout=timeout)
 

@@ -101,8 +101,8 @@ class RingBuffer:
 
         A writer's: returns when the buffer is free, for a host that writes to it, that is when
         what is on the stream that acquire() was given is done, which must be there still.
-        FailedPrecondition once it is published. When the reader has ended it returns as well:
-        publish() says so."""
+        FailedPrecondition once it is published, and while that stream is captured into a graph.
+        When the reader has ended it returns as well: publish() says so."""
         if self._free is None:
             self._ring.wait(self._item(), timeout)
             return

@@ -196,7 +196,7 @@ class Draft(typing.Mapping[str, Array]):
         """Of acquire() of a publisher: returns when no follower uses what is there, for a host that
         writes to it, that is when what is on the stream that acquire() was given is done. That
         stream must be there. FailedPrecondition of another one, whose memory is free from the
-        beginning, and once it is published."""
+        beginning, once it is published, and while that stream is captured into a graph."""
         check_open(self._writer)
         acquired = self._acquired
         if acquired is None:

@@ -15,6 +15,7 @@ import threading
 import time
 import typing
 
+from . import _core
 from ._core import FencePool
 from .errors import (DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable,
                      VmmshareError)
@@ -67,6 +68,16 @@ def deadline_of(timeout: "float | None") -> "float | None":
     return None if timeout is None else time.monotonic() + timeout
 
 
+def check_not_captured(stream: int, what: str) -> None:
+    """Before anything is put on it. In a graph it would come at each launch, or never, and signal
+    what may be gone by then."""
+    if _core._is_captured(stream):
+        raise FailedPrecondition(
+            f"{what}: stream {stream:#x} is being captured into a graph, each launch of which would "
+            "do the same again",
+            "Come again after the capture, or give a stream that is not captured.")
+
+
 class Mark(typing.NamedTuple):
     """A point of a stream. Who waits for it again puts nothing more on the stream, whose queue the
     driver lets grow so far and no further: then a call blocks, whatever its timeout."""
@@ -105,6 +116,7 @@ class Marks:
         self._turn = threading.Lock()  # Of mark(), which several threads may call.
 
     def _mark(self, stream: int) -> "tuple[Fence, int]":
+        check_not_captured(stream, "wait()")
         last = self._last.get(stream)
         on_its_way = last is not None and last[0].value < last[1]
         fence, number = (self._fences.new(), 0) if last is None or on_its_way else last
@@ -123,8 +135,8 @@ class Marks:
         return [*self._before, *((on, mark, its) for on, (mark, its) in self._last.items())]
 
     def put(self, stream: int) -> None:
-        """Behind what is on `stream` now. What the driver refuses is never known to be passed, but
-        that nothing is on what is no stream."""
+        """Behind what is on `stream` now. What the driver refuses is never known to be passed, nor is
+        what is on a stream that is captured; but nothing is on what is no stream."""
         try:
             self._mark(stream)
         except InvalidArgument:
@@ -141,7 +153,8 @@ class Marks:
             self.put(stream)
 
     def mark(self, stream: int) -> "Mark":
-        """Behind what is on `stream` now, for a host that waits for it."""
+        """Behind what is on `stream` now, for a host that waits for it. FailedPrecondition while it
+        is captured into a graph."""
         with self._turn:
             return Mark(*self._mark(stream), stream)
 
