@@ -972,6 +972,106 @@ def test_no_mark_is_put_into_a_graph(cuda, streams, publisher):
     marks.close()
 
 
+# --- Ctrl-C -----------------------------------------------------------------------------------
+
+
+class Pressed:
+    """In the place of an object: a call of it is interrupted, once, when it has done its work, or
+    before that."""
+
+    def __init__(self, real, name, done=True):
+        self._real, self._name, self._done = real, name, done
+
+    def __getattr__(self, name):
+        call = getattr(self._real, name)
+        if name != self._name:
+            return call
+
+        def interrupted(*given, **more):
+            self._name = None
+            if self._done:
+                call(*given, **more)
+            raise KeyboardInterrupt
+        return interrupted
+
+
+def press(monkeypatch, owner, attribute, call, done=True):
+    """Interrupts a call of what is there, once."""
+    monkeypatch.setattr(owner, attribute, Pressed(getattr(owner, attribute), call, done))
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("where", ["signal", "first", "second", "mark"])
+def test_an_interrupted_publish_is_done_by_the_next_one(cuda, streams, publisher, monkeypatch, where,
+                                                        done):
+    ours, theirs, other = streams
+    followers = [join(cuda, publisher) for _ in range(2)]
+    write(cuda, publisher, ours, 1)
+    assert [see(one, on) for one, on in zip(followers, (theirs, other))] == [(1, {1})] * 2
+    draft = publisher.acquire(ours, timeout=60)
+    draft.wait(timeout=60)
+    for array in draft.values():
+        np.from_dlpack(array)[...] = 2
+    rings = [one.ring for one in publisher._followers.values()]
+    with monkeypatch.context() as patch:
+        if where == "mark":
+            patch.setattr(publisher._marks, "put", Pressed(publisher._marks, "put", done).put)
+        else:
+            press(patch, *{"signal": (publisher, "_written", "signal"),
+                           "first": (rings[0], "_ring", "hand_over"),
+                           "second": (rings[1], "_ring", "hand_over")}[where], done)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish(ours, timeout=60)
+    followers[0].latest(theirs, timeout=60)  # It may have it, and use it.
+    with pytest.raises(vs.errors.FailedPrecondition, match="handed over the update 2 in part"):
+        publisher.acquire(ours, timeout=60)
+    near, far = pair()
+    with pytest.raises(vs.errors.FailedPrecondition, match="while an update is acquired"):
+        publisher.add(near, "third")
+    near.close()
+    far.close()
+    assert publisher.publish(ours, timeout=60) == (2, {})
+    for value in range(2, 7):
+        for one, on in zip(followers, (theirs, other)):
+            assert see(one, on) == (value, {value})
+        assert write(cuda, publisher, ours, value + 1) == (value + 1, {})
+    third = join(cuda, publisher)
+    assert see(third, other) == (7, {7})
+    for one in *followers, third:
+        one.close()
+
+
+def test_a_copy_after_an_interrupted_one_overwrites_nothing_that_is_read(cuda, streams, monkeypatch):
+    modules = fake_torch.modules(fake_torch.HostTensor)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    ours, theirs, other = streams
+    torch = modules["torch"]
+    torch.cuda.current_stream = lambda _: types.SimpleNamespace(cuda_stream=ours)
+    torch.no_grad = contextlib.nullcontext
+    torch._foreach_copy_ = lambda to, given, non_blocking: [
+        one.copy_(from_) for one, from_ in zip(to, given)]
+
+    def of(value):
+        return {"w": fake_torch.HostTensor(np.full(8, value, "float32"))}
+
+    with vs.weights.publisher(of(0), host_node=0) as publisher:
+        followers = [join(cuda, publisher) for _ in range(2)]
+        publisher.copy(of(1), timeout=60)
+        assert [see(one, on) for one, on in zip(followers, (theirs, other))] == [(1, {1})] * 2
+        followers[1].release(other)
+        with monkeypatch.context() as patch:
+            press(patch, publisher._followers["follower 2"].ring, "_ring", "hand_over", done=False)
+            with pytest.raises(KeyboardInterrupt):
+                publisher.copy(of(2), timeout=60)
+        assert see(followers[0], theirs) == (2, {2})
+        assert publisher.copy(of(3), timeout=60) == (3, {})
+        assert values(followers[0].sets[0]) == {2}
+        for one, on in zip(followers, (theirs, other)):
+            assert see(one, on) == (3, {3})
+            one.close()
+
+
 # --- what was closed --------------------------------------------------------------------------
 
 

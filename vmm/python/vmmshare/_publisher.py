@@ -38,6 +38,7 @@ class Update(typing.NamedTuple):
 class _Follower:
     ring: RingWriter
     buffer: "RingBuffer | None" = None  # Acquired for an update that is not published.
+    given: int = 0  # The last update that publish() began to hand over.
 
 
 class Publisher:
@@ -76,7 +77,8 @@ class Publisher:
         self._added = 0
         self._acquired = False
         self._stream = 0  # That of the last acquire().
-        self._signalled = 0  # The last number; that of an update that is not published everywhere.
+        self._signalled = 0  # The last number.
+        self._begun = 0  # That publish() began to hand over. More than `number`: not to the end.
         self.number = 0
         self._open = True
 
@@ -99,11 +101,12 @@ class Publisher:
             while f"follower {added}" in self._followers:  # One that was given.
                 added += 1
             name = f"follower {added}"
-        if name in self._followers or self._acquired:
+        if name in self._followers or self._acquired or self._is_handed_over_in_part:
             raise FailedPrecondition(
-                f"add({name!r}) " + ("while an update is acquired" if self._acquired else
-                                     "of a name that a follower has"),
-                "Publish it first." if self._acquired else "Give each a name of its own.")
+                f"add({name!r}) " + ("of a name that a follower has" if name in self._followers else
+                                     "while an update is acquired"),
+                "Give each a name of its own." if name in self._followers else
+                "Publish it first.")
         deadline = deadline_of(timeout)
         own = socket_of(connection)
         with self._marks.behind(stream), contextlib.ExitStack() as undo:  # Which tells it.
@@ -128,8 +131,13 @@ class Publisher:
         writes to it calls the slot's wait() first. DeadlineExceeded names a follower that has not
         looked for an update for two rounds of the slots; it may be tried again, on another stream
         too, as it may after what was not published. What was written on the stream before is for
-        the caller to wait for. FailedPrecondition while `stream` is captured into a graph."""
+        the caller to wait for. FailedPrecondition while `stream` is captured into a graph, and
+        when publish() has handed over the one before in part: then call that again first."""
         self._check_open()
+        if self._is_handed_over_in_part:
+            raise FailedPrecondition(
+                f"acquire() when publish() has handed over the update {self._begun} in part, so "
+                "that followers may use its slot", "Call publish() again first.")
         check_not_captured(stream, "acquire()")
         deadline = deadline_of(timeout)
         if self._acquired or any(one.buffer is not None for one in self._followers.values()):
@@ -162,11 +170,15 @@ class Publisher:
     def _slot(self) -> Draft:
         return self._slots[(self.number + 1) % len(self._slots)]
 
+    @property
+    def _is_handed_over_in_part(self) -> bool:
+        return self._begun > self.number
+
     def publish(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> Update:
         """Hands over what was written on `stream`. Followers see all of it or nothing.
         FailedPrecondition without acquire(), and while `stream` is captured into a graph. After
-        another exception than the first it may be tried again."""
-        if not self._acquired:
+        another exception than the first it is to be tried again: followers may have the update."""
+        if not self._acquired and not self._is_handed_over_in_part:
             raise FailedPrecondition("publish() of an update that was not acquired",
                                      "Call acquire() first, and write to what it returns.")
         check_not_captured(stream, "publish()")
@@ -176,20 +188,34 @@ class Publisher:
             if self._signalled < number:
                 if self._written.value < self._signalled:  # Another stream's, which is late.
                     self._written.wait(stream, self._signalled)
-                self._written.signal(stream, number)
+                is_second_try, self._begun = self._is_handed_over_in_part, number
+                try:
+                    self._written.signal(stream, number)
+                except (VmmshareError, TypeError, ValueError) as why:
+                    if not is_second_try:
+                        self._begun = self.number
+                    if not (is_second_try and isinstance(why, FailedPrecondition)):
+                        raise  # Else the first one did, and Ctrl-C came as it returned.
                 self._signalled = number
             for name in list(self._followers):
                 follower = self._followers[name]
                 if follower.buffer is None:
                     continue  # Handed over by a call before, which then failed.
                 follower.buffer.tag = number
+                is_second_try, follower.given = follower.given == number, number
                 try:
                     follower.ring.publish(follower.buffer, stream, timeout=left_of(deadline))
-                    follower.buffer = None
                 except (*_ENDED, DeadlineExceeded) as why:
                     self._drop(name, why)
+                except FailedPrecondition:
+                    if not is_second_try:
+                        follower.given = 0
+                        raise  # Else as above.
+                follower.buffer = None
+        # In this order: each of them may be the last one before Ctrl-C.
         self._slot._acquired = None
-        self.number, self._acquired = number, False
+        self._acquired = False
+        self.number = number
         lost, self._lost = self._lost, {}
         return Update(number, lost)
 
@@ -197,23 +223,21 @@ class Publisher:
              timeout: "float | None" = 10.0) -> Update:
         """acquire(), a copy of PyTorch's tensors on its current stream, and publish(). All that
         are no aliases must be given; those of another type are converted. KeyError for a name
-        that is missing, ValueError for another shape. After an exception nothing is published,
-        and it may be called again. To memory of the host it is this thread that copies, and from
-        there it waits until the GPU has read it; first, for the GPU to let go of the slot:
-        DeadlineExceeded if it does not."""
+        that is missing, ValueError for another shape. After an exception it may be called again:
+        an update that was handed over in part is then handed over to all first. To memory of the
+        host it is this thread that copies, and from there it waits until the GPU has read it;
+        first, for the GPU to let go of the slot: DeadlineExceeded if it does not."""
         import torch
-        place = (self.number + 1) % len(self._slots)
-        if place not in self._tensors:
-            made = self._slots[place].torch()
-            self._tensors[place] = {name: made[name] for name in self._slots[place].own}
-        to = self._tensors[place]
-        given = [tensors[name] for name in to]
-        on_host = self._slots[place].on_host
-        where = self._ordinal if on_host else next(iter(to.values())).device
+        given = [tensors[name] for name in self._slot.own]
+        on_host = self._slot.on_host
+        where = self._ordinal if on_host else next(iter(self._own_of_slot().values())).device
         stream = torch.cuda.current_stream(where).cuda_stream
         check_not_captured(stream, "copy()")
         deadline = deadline_of(timeout)
-        slot = self.acquire(stream, timeout=timeout)
+        if self._is_handed_over_in_part:
+            self._lost = self.publish(stream, timeout=left_of(deadline)).lost
+        to = self._own_of_slot()
+        slot = self.acquire(stream, timeout=left_of(deadline))
 
         def await_slot(way: str) -> None:
             if not self._marks.passed(left_of(deadline)):
@@ -242,11 +266,20 @@ class Publisher:
                                          non_blocking=not at_once)
         return self.publish(stream, timeout=left_of(deadline))
 
+    def _own_of_slot(self) -> "dict[str, torch.Tensor]":
+        """The next update's tensors, but for aliases; made once for each slot."""
+        place = (self.number + 1) % len(self._slots)
+        if place not in self._tensors:
+            made = self._slot.torch()
+            self._tensors[place] = {name: made[name] for name in self._slot.own}
+        return self._tensors[place]
+
     def _drop(self, name: str, why: VmmshareError) -> None:
         self._lost[name] = why
-        ring = self._followers.pop(name).ring
+        ring = self._followers[name].ring
         ring.abort()  # Streams go on; those of a follower that is alive are told.
         self._ended.append(ring)  # To close it waits for the GPU.
+        del self._followers[name]
 
     def finish(self, *, timeout: "float | None" = 10.0) -> "dict[str, VmmshareError]":
         """Says to all that no more come, and returns when their GPUs have let go of what there
