@@ -408,6 +408,45 @@ def test_a_host_fills_one_item_after_the_other_for_another_process(cuda, streams
     peer("writer.close()")
 
 
+class PressedAsItCame:
+    """In the place of an end's ring: acquire() is interrupted, once, when it has done its work."""
+
+    def __init__(self, ring):
+        self._ring = ring
+
+    def __getattr__(self, name):
+        return getattr(self._ring, name)
+
+    def acquire(self, *given):
+        self._ring.acquire(*given)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("again", [0, 1])  # On the same stream, and on another one.
+def test_a_buffer_that_came_as_ctrl_c_was_pressed_comes_again(cuda, streams, ends, monkeypatch, again):
+    writer, reader = ends
+
+    def acquire(end, on):
+        with monkeypatch.context() as patch:
+            patch.setattr(end, "_ring", PressedAsItCame(end._ring))
+            with pytest.raises(KeyboardInterrupt):
+                end.acquire(streams[on], timeout=60)
+        return end.acquire(streams[(on + again) % 2], timeout=60)
+
+    for number in range(1, 9):
+        buffer = acquire(writer, 0)
+        assert buffer.number == number
+        buffer.wait(timeout=60)
+        np.from_dlpack(buffer.array(1, "int32"))[:] = number
+        writer.publish(buffer, streams[again], timeout=60)
+        read = acquire(reader, 1)
+        assert read.number == number
+        read.wait(timeout=60)
+        with read.array(1, "int32") as array:
+            assert int(np.from_dlpack(array)[0]) == number
+        reader.release(read, streams[(1 + again) % 2])
+
+
 def test_a_socket_that_is_none(driver):
     home = vs.RingHome(host_node=0)
     stream = socket.socketpair()[0]

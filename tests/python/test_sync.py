@@ -354,10 +354,13 @@ def test_latest_returns_though_the_publisher_has_always_sent_one_more():
     class Endless:
         sent = 0
 
-        def acquire(self, stream, *, timeout):
+        def _take(self, stream, timeout, into):
             self.sent += 1
             assert self.sent < 1000, "it goes on for ever"
-            return types.SimpleNamespace(tag=self.sent)
+            into.append((0, 0, self.sent, self.sent))
+
+        def _buffer_of(self, item, stream):
+            return types.SimpleNamespace(tag=item[2], number=item[3])
 
         def release(self, buffer, stream):
             pass
@@ -1070,6 +1073,77 @@ def test_a_copy_after_an_interrupted_one_overwrites_nothing_that_is_read(cuda, s
         for one, on in zip(followers, (theirs, other)):
             assert see(one, on) == (3, {3})
             one.close()
+
+
+@pytest.mark.parametrize("again", [0, 2])  # On the same stream, and on another one.
+def test_a_slot_that_came_as_ctrl_c_was_pressed_comes_again(cuda, streams, publisher, monkeypatch,
+                                                            again):
+    ours, theirs = streams[0], streams[1]
+    followers = [join(cuda, publisher) for _ in range(2)]
+    for value in 1, 2, 3:
+        with monkeypatch.context() as patch:
+            press(patch, publisher._followers["follower 1"].ring, "_ring", "acquire")
+            with pytest.raises(KeyboardInterrupt):
+                publisher.acquire(ours, timeout=60)
+        assert write(cuda, publisher, streams[again], value) == (value, {})
+        for one in followers:
+            assert see(one, theirs) == (value, {value})
+    for one in followers:
+        one.close()
+
+
+@pytest.mark.parametrize("again", [1, 2])
+@pytest.mark.parametrize("call", ["acquire", "hand_over"])
+def test_an_update_that_came_as_ctrl_c_was_pressed_comes_again(cuda, streams, publisher, monkeypatch,
+                                                               again, call):
+    ours, theirs = streams[0], streams[1]
+    followers = [join(cuda, publisher) for _ in range(2)]
+    write(cuda, publisher, ours, 1)
+    for one in followers:
+        assert see(one, theirs) == (1, {1})
+    for value in range(2, 7):
+        assert write(cuda, publisher, ours, value) == (value, {})
+        with monkeypatch.context() as patch:
+            press(patch, followers[0]._ring, "_ring", call)
+            with pytest.raises(KeyboardInterrupt):
+                followers[0].latest(theirs, timeout=60)
+        for one in followers:
+            assert see(one, streams[again]) == (value, {value})
+    for one in followers:
+        one.close()
+
+
+def test_an_update_that_came_as_ctrl_c_was_pressed_is_complete_on_another_stream(
+        cuda, streams, gate, publisher, monkeypatch):
+    ours, theirs, other = streams
+    follower = join(cuda, publisher)
+    publisher.acquire(ours, timeout=60)
+    gate.wait(ours, 1)
+    publisher.publish(ours, timeout=60)
+    with monkeypatch.context() as patch:
+        press(patch, follower._ring, "_ring", "acquire")
+        with pytest.raises(KeyboardInterrupt):
+            follower.latest(theirs, timeout=60)
+    follower.latest(other, timeout=60)
+    assert follower.number == 1 and not is_idle(cuda, other)
+    gate.signal(1)
+    assert cuda.cuStreamSynchronize(ctypes.c_void_p(other)) == 0
+    follower.close()
+
+
+def test_an_interrupted_release_is_done_by_the_next_one(cuda, streams, publisher, monkeypatch):
+    ours, theirs, _ = streams
+    follower = join(cuda, publisher)
+    for value in range(1, 6):
+        assert write(cuda, publisher, ours, value) == (value, {})
+        assert see(follower, theirs) == (value, {value})
+        with monkeypatch.context() as patch:
+            press(patch, follower._ring, "_ring", "hand_over")
+            with pytest.raises(KeyboardInterrupt):
+                follower.release(theirs)
+        follower.release(theirs)
+        assert follower.number == 0
+    follower.close()
 
 
 # --- what was closed --------------------------------------------------------------------------

@@ -176,7 +176,10 @@ Object<Ring> OpenReader(const Channel& connection, nb::handle device,
                        !writable, vmmshare_device_ordinal(on.get())});
 }
 
-Item Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout) {
+// The item is in `into` before it returns: Ctrl-C comes between the return and
+// whatever the caller does with what was returned.
+void Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout,
+             nb::typed<nb::list, Item> into) {
   const KeptRing ring(self.handle.shared());
   vmmshare_ring_buffer buffer{};
   buffer.struct_size = sizeof(buffer);
@@ -186,7 +189,7 @@ Item Acquire(const Ring& self, std::intptr_t stream, nb::handle timeout) {
                 return vmmshare_ring_acquire(ring.get(), on, slice, &buffer,
                                              error);
               });
-  return ItemOf(buffer);
+  into.append(ItemOf(buffer));
 }
 
 void Pass(const Ring& self, nb::handle item, std::intptr_t stream,
@@ -290,7 +293,8 @@ void DefineRing(nb::module_& module) {
            nb::arg("nbytes"), nb::arg("timeout").none());
   DefineClosing(home, "");
   nb::class_<Ring> ring(module, "_Ring");
-  ring.def("acquire", &Acquire, nb::arg("stream"), nb::arg("timeout").none())
+  ring.def("acquire", &Acquire, nb::arg("stream"), nb::arg("timeout").none(),
+           nb::arg("into"))
       .def("hand_over", &Pass, nb::arg("item"), nb::arg("stream"),
            nb::arg("timeout").none())
       .def("wait", &Await, nb::arg("item"), nb::arg("timeout").none())

@@ -8,10 +8,11 @@ import typing
 
 from . import connect
 from ._core import Allocation
-from ._ring import RingBuffer, RingReader, open_ring
+from ._ring import Item, RingBuffer, RingReader, open_ring
 from ._sets import TensorSet
 from ._sync import (Marks, check_not_captured, deadline_of, hear_slots, keep, left_of, socket_of)
-from .errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, OutOfRange
+from .errors import (DeadlineExceeded, FailedPrecondition, InvalidArgument, OutOfRange,
+                     VmmshareError)
 
 if typing.TYPE_CHECKING:
     import socket
@@ -38,6 +39,12 @@ class Follower:
         self._stream = 0  # That the update is used on.
         self._open = True
         self._buffer: "RingBuffer | None" = None
+        # What Ctrl-C may leave half done: an item that came, on a stream, and is not in use yet;
+        # one that is in use no more, and not given back; and the last that was begun to be.
+        self._came: "list[Item]" = []
+        self._came_on = 0
+        self._to_release: "RingBuffer | None" = None
+        self._released = 0
         self._has_begun = False  # There was an update.
         self._tensors: "dict[int, dict[str, torch.Tensor]]" = {}
         self.finished = False
@@ -70,13 +77,14 @@ class Follower:
         into a graph.
         """
         check_not_captured(stream, "latest()")
+        self._settle(stream)
         # A publisher is two laps ahead at most. One that is as fast as this loop, or lies, would
         # have it go on for ever.
         for _ in range(LAPS_AHEAD * len(self._sets)):
-            if self.finished:
+            if self.finished and not self._came:
                 break
             try:
-                newer = self._ring.acquire(stream, timeout=timeout if self._buffer is None else 0)
+                self._take(stream, timeout if self._buffer is None else 0)
             except DeadlineExceeded:
                 if self._buffer is None:
                     raise
@@ -84,11 +92,6 @@ class Follower:
             except OutOfRange:
                 self.finished = True
                 break
-            previous, self._buffer, self._stream = self._buffer, newer, stream
-            self._has_begun = True
-            with self._marks.behind(stream):
-                if previous is not None:
-                    self._ring.release(previous, stream)
         if self._buffer is None and self._has_begun:
             raise OutOfRange("the publisher has finished, and its last update was given back",
                              "Look at `finished` before, or keep the last update.")
@@ -99,6 +102,60 @@ class Follower:
         self._marks.order(self._stream, stream)
         self._stream = stream
         return self._sets[self.slot]
+
+    def _take(self, stream: int, timeout: "float | None") -> None:
+        """Has the next one in use, and gives the one before back. What is left of a call that was
+        interrupted goes on where that was."""
+        is_on_stream = bool(self._came)
+        if is_on_stream:
+            self._marks.order(self._came_on, stream)
+        self._came_on = stream
+        try:
+            if not self._came:
+                self._ring._take(stream, timeout, self._came)
+            is_on_stream = True
+            newer = self._ring._buffer_of(self._came[0], stream)
+            # In this order: each of them may be the last one before Ctrl-C.
+            self._to_release = self._buffer
+            self._buffer = newer
+            self._stream, self._has_begun = stream, True
+            self._came.clear()
+            self._give_back_the_one_before(stream)
+        finally:
+            if is_on_stream or self._came:
+                self._marks.put(stream)
+
+    def _settle(self, stream: int) -> None:
+        """What Ctrl-C left between two steps of _take()."""
+        if self._to_release is not None and self._to_release is self._buffer:
+            self._to_release = None
+        if self._came and self._buffer is not None and self._buffer.number == self._came[0][3]:
+            self._came.clear()
+            self._stream, self._has_begun = self._came_on, True
+        if self._to_release is not None:
+            self._marks.order(self._came_on, stream)
+            with self._marks.behind(stream):
+                self._give_back_the_one_before(stream)
+
+    def _give_back_the_one_before(self, stream: int) -> None:
+        if self._to_release is None:
+            return
+        try:
+            self._give_back(self._to_release, stream)
+        except VmmshareError:  # The ring has ended, which the next call says too.
+            self._to_release = None
+            raise
+        self._to_release = None
+
+    def _give_back(self, buffer: RingBuffer, stream: int) -> None:
+        is_second_try, self._released = self._released == buffer.number, buffer.number
+        try:
+            self._ring.release(buffer, stream)
+        except (VmmshareError, TypeError, ValueError) as why:
+            if not is_second_try:
+                self._released = 0
+            if not (is_second_try and isinstance(why, FailedPrecondition)):
+                raise  # Else the first one did, and Ctrl-C came as it returned.
 
     def torch(self) -> "dict[str, torch.Tensor]":
         """The tensors of the update in use; made once for each slot."""
@@ -121,8 +178,9 @@ class Follower:
         exception the update is in use still."""
         if self._buffer is not None:
             check_not_captured(stream, "release()")
+            self._settle(stream)
             with self._marks.behind(stream):
-                self._ring.release(self._buffer, stream)
+                self._give_back(self._buffer, stream)
             self._buffer = None
 
     def close(self, *, timeout: "float | None" = 10.0) -> None:

@@ -10,7 +10,7 @@ import typing
 
 from . import serve
 from ._core import Device, FencePool, Share, devices
-from ._ring import RingBuffer, RingHome, RingWriter
+from ._ring import Item, RingHome, RingWriter
 from ._sets import Draft, draft
 from ._sync import (MOST_SLOTS, Marks, check_not_captured, deadline_of, keep, left_of, socket_of,
                     tell_slots)
@@ -37,7 +37,8 @@ class Update(typing.NamedTuple):
 @dataclasses.dataclass
 class _Follower:
     ring: RingWriter
-    buffer: "RingBuffer | None" = None  # Acquired for an update that is not published.
+    # Acquired for an update that is not published: one, or none. Whatever is raised as it comes.
+    came: "list[Item]" = dataclasses.field(default_factory=list)
     given: int = 0  # The last update that publish() began to hand over.
 
 
@@ -140,16 +141,16 @@ class Publisher:
                 "that followers may use its slot", "Call publish() again first.")
         check_not_captured(stream, "acquire()")
         deadline = deadline_of(timeout)
-        if self._acquired or any(one.buffer is not None for one in self._followers.values()):
+        if self._acquired or any(one.came for one in self._followers.values()):
             self._marks.order(self._stream, stream)  # What a try before waits for.
         self._stream = stream
         with self._marks.behind(stream):
             for name in list(self._followers):
                 follower = self._followers[name]
-                if follower.buffer is not None:
+                if follower.came:
                     continue  # Of a try before.
                 try:
-                    follower.buffer = follower.ring.acquire(stream, timeout=left_of(deadline))
+                    follower.ring._take(stream, left_of(deadline), follower.came)
                 except DeadlineExceeded as why:
                     raise DeadlineExceeded(
                         f"follower {name!r} is two rounds of the {len(self._slots)} slots behind, "
@@ -199,19 +200,20 @@ class Publisher:
                 self._signalled = number
             for name in list(self._followers):
                 follower = self._followers[name]
-                if follower.buffer is None:
+                if not follower.came:
                     continue  # Handed over by a call before, which then failed.
-                follower.buffer.tag = number
+                buffer = follower.ring._buffer_of(follower.came[0], stream)
+                buffer.tag = number
                 is_second_try, follower.given = follower.given == number, number
                 try:
-                    follower.ring.publish(follower.buffer, stream, timeout=left_of(deadline))
+                    follower.ring.publish(buffer, stream, timeout=left_of(deadline))
                 except (*_ENDED, DeadlineExceeded) as why:
                     self._drop(name, why)
                 except FailedPrecondition:
                     if not is_second_try:
                         follower.given = 0
                         raise  # Else as above.
-                follower.buffer = None
+                follower.came.clear()
         # In this order: each of them may be the last one before Ctrl-C.
         self._slot._acquired = None
         self._acquired = False

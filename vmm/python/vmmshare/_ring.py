@@ -74,14 +74,16 @@ class _Free:
             self.let_go(0)
 
 
+Item = typing.Tuple[int, int, int, int]  # Address, bytes, tag and number.
+
+
 class RingBuffer:
     """A buffer of a ring that is acquired: `ptr`, `nbytes`, `number` (from 1) and `tag`.
 
     A writer may lower `nbytes` and set `tag`, an int, before it publishes.
     """
 
-    def __init__(self, ring: _core._Ring, item: "tuple[int, int, int, int]", stream: int,
-                 free: "_Free | None"):
+    def __init__(self, ring: _core._Ring, item: Item, stream: int, free: "_Free | None"):
         self._ring, self._whole, self._stream = ring, item, stream
         self._free = free  # A writer's has it.
         self._mark: "Mark | None" = None  # Of the first wait(): one on the stream is enough.
@@ -123,6 +125,15 @@ class _End:
 
     def __init__(self, ring: _core._Ring):
         self._ring = ring
+        # Acquired by calls that Ctrl-C ended as they returned; nobody was given them.
+        self._unclaimed: "list[RingBuffer]" = []
+
+    def _take(self, stream: int, timeout: "float | None", into: "list[Item]") -> None:
+        """acquire() for who keeps `into`: the item is in there, whatever is raised as it comes."""
+        self._ring.acquire(stream, timeout, into)
+
+    def _buffer_of(self, item: Item, stream: int) -> RingBuffer:
+        return RingBuffer(self._ring, item, stream, self._free)
 
     def acquire(self, stream: int = 0, *, timeout: "float | None" = 10.0) -> RingBuffer:
         """The next buffer, for later work on `stream`, a CUstream as an int. ValueError for 2,
@@ -133,9 +144,31 @@ class _End:
         finished, DeadlineExceeded, Unavailable when the other end has gone, Aborted when it called
         abort(), or closed while an array of a buffer lives. FailedPrecondition when the next
         buffer is acquired and not published, or released, yet: do that first. So it is while
-        `stream` is captured into a graph.
+        `stream` is captured into a graph. A buffer that came as Ctrl-C ended the call is the next
+        one again.
         """
-        return RingBuffer(self._ring, self._ring.acquire(stream, timeout), stream, self._free)
+        try:
+            buffer = self._unclaimed.pop(0)
+        except IndexError:
+            return self._acquire_next(stream, timeout)
+        try:
+            if buffer._stream != stream:  # On which its contents, or their end, are waited for.
+                buffer.wait(timeout=timeout)
+                buffer._stream = stream
+        except BaseException:
+            self._unclaimed.insert(0, buffer)
+            raise
+        return buffer
+
+    def _acquire_next(self, stream: int, timeout: "float | None") -> RingBuffer:
+        into: "list[Item]" = []
+        try:
+            self._take(stream, timeout, into)
+            return self._buffer_of(into[0], stream)
+        except BaseException:
+            if into:
+                self._unclaimed.append(self._buffer_of(into[0], stream))
+            raise
 
     def finish(self, *, timeout: "float | None" = 10.0) -> None:
         """Returns when the GPU has passed all; a writer says that no more come."""

@@ -143,6 +143,9 @@ class Marks:
             pass
         except VmmshareError:
             self._sure = False
+        except BaseException:  # Ctrl-C: there may be none.
+            self._sure = False
+            raise
 
     @contextlib.contextmanager
     def behind(self, stream: int) -> "typing.Iterator[None]":
