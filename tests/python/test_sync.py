@@ -1146,6 +1146,21 @@ def test_an_interrupted_release_is_done_by_the_next_one(cuda, streams, publisher
     follower.close()
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_a_mark_that_ctrl_c_interrupts_holds_up_no_other(streams, done):
+    """Nobody knows whether it was put, so nothing is unmapped; those who ask for another have it."""
+    marks = vs._sync.Marks(0)
+    marks.mark(streams[0]).wait(60, "the first")
+    fence, number = marks._last[streams[0]]
+    marks._last[streams[0]] = Pressed(fence, "signal", done), number
+    with pytest.raises(KeyboardInterrupt):
+        marks.mark(streams[0])
+    for _ in range(3):
+        marks.mark(streams[0]).wait(60, "another one")
+    assert not marks.passed(0)
+    marks.close()  # Its stream has come to its end.
+
+
 # --- what was closed --------------------------------------------------------------------------
 
 

@@ -112,6 +112,7 @@ class Marks:
         # Those before, of which each was not passed when the next one came.
         self._before: "list[tuple[int, Fence, int]]" = []
         self._sure = True
+        self._unsure: "list[Fence]" = []  # That the GPU may signal once more, or not.
         self._again: "dict[int, int]" = {}  # How often order() had a stream wait for its value.
         self._turn = threading.Lock()  # Of mark(), which several threads may call.
 
@@ -120,10 +121,20 @@ class Marks:
         last = self._last.get(stream)
         on_its_way = last is not None and last[0].value < last[1]
         fence, number = (self._fences.new(), 0) if last is None or on_its_way else last
-        fence.signal(stream, number + 1)
-        if last is not None and on_its_way:
-            self._before.append((stream, *last))
-        self._last[stream] = fence, number + 1
+        try:
+            fence.signal(stream, number + 1)
+            if last is not None and on_its_way:
+                self._before.append((stream, *last))
+            self._last[stream] = fence, number + 1
+        except (VmmshareError, TypeError, ValueError):
+            raise  # Nothing was put.
+        except BaseException:  # Ctrl-C: it may have been. No other mark may have that fence.
+            self._sure = False
+            self._unsure.append(fence)
+            if last is not None:
+                self._before.append((stream, *last))
+            self._last.pop(stream, None)
+            raise
         if len(self._last) + len(self._before) > 64:  # Streams come and go.
             self._last = {on: (mark, its) for on, (mark, its) in self._last.items()
                           if mark.value < its or on == stream}
