@@ -326,11 +326,12 @@ static void BlocksAndFencesAreSharedByTickets(void) {
         vmmshare_pool_free(pool, blocks[0], stream, &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "",
         vmmshare_pool_free(pool, blocks[1] + 1, stream, &error));
-  MUST(vmmshare_pool_free_after_all(pool, blocks[1], &error));
-  FAILS(VMMSHARE_FAILED_PRECONDITION, "",
-        vmmshare_pool_free_after_all(pool, blocks[1], &error));
-  FAILS(VMMSHARE_INVALID_ARGUMENT, "",
-        vmmshare_pool_free_after_all(pool, blocks[2] + 1, &error));
+  MUST(vmmshare_pool_free(pool, blocks[1], VMMSHARE_ALL_STREAMS, &error));
+  MUST(vmmshare_pool_allocate(pool, 4000, 0, VMMSHARE_ALL_STREAMS, &blocks[1],
+                              &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "AllStreams()",
+        vmmshare_pool_release_stream(pool, VMMSHARE_ALL_STREAMS, SECOND,
+                                     &error));
   vmmshare_share_close(fences_share);
   vmmshare_share_close(pool_share);
   vmmshare_server_close(server);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/dma_buf.h"
+#include "vmm/memory/internal/device_work.h"
 #include "vmm/memory/internal/host_copy.h"
 #include "vmm/memory/restorable_region.h"
 #include "vmm/memory/stream_capture.h"
@@ -137,43 +139,45 @@ TEST_P(PoolCaptureTest, FreeOnACapturedStreamIsRefusedAndChangesNothing) {
   ExpectWhole(*pool);
 }
 
-// A mark on the legacy stream would lose the capture of one that blocks.
-TEST_P(PoolCaptureTest, FreeAfterAllIsRefusedBesideAStreamThatBlocks) {
+// A question after the legacy stream would lose the capture of one that blocks.
+TEST_P(PoolCaptureTest,
+       WhatIsFreedOfAllStreamsWaitsForTheCaptureOfOneThatBlocks) {
   const Stream blocking(CU_STREAM_DEFAULT);
   const Stream other;
-  const std::unique_ptr<Pool> pool = MakePool();
-  const CUdeviceptr first = Must(pool->Allocate(65536, CU_STREAM_LEGACY));
-  const CUdeviceptr second = Must(pool->Allocate(65536, CU_STREAM_LEGACY));
-  Graph graph(blocking.get(), GetParam());
-  for (const bool on_its_thread : {true, false}) {
-    const auto free = [&] { return pool->FreeAfterAll(first); };
-    const absl::Status refused = on_its_thread ? free() : OnAThread(free).get();
-    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-    EXPECT_EQ(pool->statistics().live_blocks, 2u);
+  const std::unique_ptr<Pool> pool = MakePool(4 * kMiB);
+  const CUdeviceptr first = Must(pool->Allocate(4 * kMiB, AllStreams()));
+  {
+    Graph beside(other.get(), GetParam());
+    EXPECT_EQ(pool->Free(first, AllStreams()), absl::OkStatus());
+    EXPECT_EQ(Must(pool->Allocate(4 * kMiB, AllStreams())), first);
+    beside.End();
   }
+  Graph graph(blocking.get(), GetParam());
+  EXPECT_EQ(pool->Free(first, AllStreams()), absl::OkStatus());
+  std::future<CUdeviceptr> again =
+      OnAThread([&] { return Must(pool->Allocate(4 * kMiB, AllStreams())); });
+  EXPECT_EQ(again.wait_for(std::chrono::milliseconds(100)),
+            std::future_status::timeout);
   graph.End();
-  EXPECT_EQ(pool->FreeAfterAll(first), absl::OkStatus());
-  Graph beside(other.get(), GetParam());
-  EXPECT_EQ(pool->FreeAfterAll(second), absl::OkStatus());
-  beside.End();
+  EXPECT_EQ(again.get(), first);
+  EXPECT_EQ(pool->Free(first, AllStreams()), absl::OkStatus());
   ExpectWhole(*pool);
 }
 
-TEST_P(PoolCaptureTest, WhatWasFreedIsNotWaitedForWhileItsStreamIsCaptured) {
-  const Stream stream;
-  const std::unique_ptr<Pool> pool = MakePool();
-  const CUdeviceptr used = Must(pool->Allocate(65536, stream.get()));
-  const CUdeviceptr block = Must(pool->Allocate(65536, stream.get()));
-  EXPECT_TRUE(pool->Free(block, stream.get()).ok());
-  Graph graph(stream.get(), GetParam());
-  EXPECT_EQ(driver()->cuMemsetD8Async(used, 7, 65536, stream.get()),
-            CUDA_SUCCESS);
-  const absl::Status refused = pool->AwaitFreed(Soon());
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+TEST_P(PoolCaptureTest, TheDevicesWorkIsAwaitedBesideACapture) {
+  const Stream captured;
+  HeldStream held(device);  // That synchronises with no other.
+  Graph graph(captured.get(), GetParam());
+  std::future<absl::Status> awaited =
+      OnAThread([this] { return AwaitDeviceWork(device); });
+  EXPECT_EQ(awaited.wait_for(std::chrono::milliseconds(100)),
+            std::future_status::timeout);
+  {
+    const RelaxedCapture relaxed(driver());
+    held.Release();
+  }
+  EXPECT_EQ(awaited.get(), absl::OkStatus());
   graph.End();
-  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
-  EXPECT_TRUE(pool->Free(used, stream.get()).ok());
-  ExpectWhole(*pool);
 }
 
 // A replay uses the block as long as the graph is there, and nobody else does.

@@ -224,30 +224,61 @@ TEST_F(PoolStreamsTest, WhatIsAllocatedOnOneAndFreedOnAnotherIsUsedAgain) {
 }
 
 // Numba and CuPy use memory on streams of which the pool learns nothing.
-TEST_F(PoolStreamsTest, WhatIsFreedAfterAllIsUsedInTheOrderOfStreamsThatBlock) {
-  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+TEST_F(PoolStreamsTest, WhatIsFreedOfAllStreamsIsAllocatedAfterThem) {
+  const std::unique_ptr<Pool> pool = Must(
+      Pool::Create(device, {.first_segment_size = 2 * kMiB, .cap = 2 * kMiB}));
   HeldStream user(device, CU_STREAM_DEFAULT);
-  Stream next(CU_STREAM_DEFAULT);
-  const CUdeviceptr block = Must(pool->Allocate(4096, CU_STREAM_LEGACY));
-  ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, 4096, user.get()),
+  const CUdeviceptr block = Must(pool->Allocate(2 * kMiB, AllStreams()));
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 1, 2 * kMiB, user.get()),
             CUDA_SUCCESS);
-  EXPECT_EQ(pool->FreeAfterAll(block), absl::OkStatus());
-  ASSERT_EQ(Must(pool->Allocate(4096, CU_STREAM_LEGACY)), block);
-  ASSERT_EQ(driver()->cuMemsetD8Async(block, 2, 4096, next.get()),
-            CUDA_SUCCESS);
-  absl::SleepFor(kLittle);
-  EXPECT_FALSE(next.IsIdle());
-  user.Release();
-  next.Sync();
-  ASSERT_EQ(driver()->cuStreamSynchronize(user.get()), CUDA_SUCCESS);
-  std::uint8_t byte = 0;
-  ASSERT_EQ(driver()->cuMemcpyDtoH(&byte, block, 1), CUDA_SUCCESS);
-  EXPECT_EQ(byte, 2);
-  EXPECT_EQ(pool->FreeAfterAll(block + 256).code(),
+  EXPECT_EQ(pool->Free(block + 256, AllStreams()).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(pool->FreeAfterAll(block), absl::OkStatus());
-  EXPECT_EQ(pool->FreeAfterAll(block).code(),
+  EXPECT_EQ(pool->Free(block, AllStreams()), absl::OkStatus());
+  EXPECT_EQ(pool->Free(block, AllStreams()).code(),
             absl::StatusCode::kFailedPrecondition);
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver()->cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::future<CUdeviceptr> again = std::async(std::launch::async, [&] {
+    EXPECT_EQ(driver()->cuCtxSetCurrent(context), CUDA_SUCCESS);
+    return Must(pool->Allocate(2 * kMiB, AllStreams()));
+  });
+  EXPECT_EQ(again.wait_for(std::chrono::milliseconds(100)),
+            std::future_status::timeout);
+  user.Release();
+  EXPECT_EQ(again.get(), block);
+  const Stream next;  // In no order with the others.
+  ASSERT_EQ(driver()->cuMemsetD8Async(block, 2, 2 * kMiB, next.get()),
+            CUDA_SUCCESS);
+  next.Sync();
+  EXPECT_TRUE(Holds(block, 2, 2 * kMiB));
+  EXPECT_EQ(pool->Free(block, next.get()), absl::OkStatus());
+  ExpectWhole(*pool);
+}
+
+TEST_F(PoolStreamsTest, WhoKnowsOfNoStreamGetsWhatTheGpuIsDoneWith) {
+  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
+  HeldStream held(device);
+  const CUdeviceptr of_stream = Must(pool->Allocate(4096, held.get()));
+  const CUdeviceptr of_legacy = Must(pool->Allocate(4096, CU_STREAM_LEGACY));
+  const CUdeviceptr of_all = Must(pool->Allocate(4096, AllStreams()));
+  HeldStream blocking(device, CU_STREAM_DEFAULT);
+  EXPECT_TRUE(pool->Free(of_stream, held.get()).ok());
+  EXPECT_TRUE(pool->Free(of_legacy, CU_STREAM_LEGACY).ok());
+  EXPECT_TRUE(pool->Free(of_all, AllStreams()).ok());
+  std::vector<CUdeviceptr> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.push_back(Must(pool->Allocate(4096, AllStreams())));
+    EXPECT_NE(blocks.back(), of_stream);
+    EXPECT_NE(blocks.back(), of_legacy);
+    EXPECT_NE(blocks.back(), of_all);
+  }
+  for (const CUdeviceptr block : blocks) {
+    EXPECT_TRUE(pool->Free(block, AllStreams()).ok());
+  }
+  for (const absl::Status& refused : {pool->ReleaseStream(AllStreams(), Soon()),
+                                      pool->Reserve(kMiB, AllStreams())}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  }
   ExpectWhole(*pool);
 }
 
@@ -311,30 +342,6 @@ TEST_F(PoolStreamsTest, AStreamThatStandsStillIsAskedAFewTimes) {
   EXPECT_LE(asked, 2u * kPairs);
   held.Release();
   EXPECT_TRUE(pool->ReleaseStream(held.get(), Soon()).ok());
-  ExpectWhole(*pool);
-}
-
-TEST_F(PoolStreamsTest, WhatWasFreedIsWaitedForOnEveryStream) {
-  HeldStream one(device);
-  HeldStream two(device);
-  const std::unique_ptr<Pool> pool = Must(Pool::Create(device, {}));
-  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
-  const CUdeviceptr live = Must(pool->Allocate(kMiB, one.get()));
-  for (const HeldStream* const held : {&one, &two}) {
-    const CUdeviceptr block = Must(pool->Allocate(kMiB, held->get()));
-    EXPECT_TRUE(pool->Free(block, held->get()).ok());
-  }
-  const auto expect_late = [&](Deadline deadline) {
-    const absl::Status late = pool->AwaitFreed(deadline);
-    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  };
-  expect_late(absl::InfinitePast());
-  one.Release();
-  expect_late(Deadline::In(kLittle));
-  two.Release();
-  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
-  EXPECT_EQ(pool->statistics().cached + pool->statistics().pending, 0u);
-  EXPECT_TRUE(pool->Free(live, one.get()).ok());
   ExpectWhole(*pool);
 }
 
@@ -413,29 +420,6 @@ TEST_F(PoolStreamsTest, NobodyAsksAfterAReleasedStreamWhateverThreadsFree) {
   }
   is_over = true;
   for (std::thread& other : others) other.join();
-  ExpectWhole(*pool);
-}
-
-// Whoever has freed something on it may destroy it meanwhile.
-TEST_F(PoolStreamsTest, AStreamIsAskedAfterOnceWhenWhatWasFreedIsWaitedFor) {
-  DriverTable table = TestDriver().table();
-  table.cuStreamQuery = [](CUstream stream) {
-    if (stream == released) is_asked_after = true;
-    return TestDriver()->cuStreamQuery(stream);
-  };
-  const std::unique_ptr<Pool> pool =
-      Must(Pool::Create(Must(Device::ByOrdinal(ChangedDriver(table), 0)), {}));
-  HeldStream held(device);
-  const CUdeviceptr block = Must(pool->Allocate(kMiB, held.get()));
-  EXPECT_TRUE(pool->Free(block, held.get()).ok());
-  const absl::Status late = pool->AwaitFreed(absl::InfinitePast());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-  is_asked_after = false;
-  released = held.get();
-  held.Release();
-  EXPECT_EQ(pool->AwaitFreed(Soon()), absl::OkStatus());
-  EXPECT_FALSE(is_asked_after);
-  released = nullptr;
   ExpectWhole(*pool);
 }
 

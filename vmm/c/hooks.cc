@@ -5,7 +5,6 @@
 #include <list>
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -13,13 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
-#include "platform/cuda/driver.h"
 #include "platform/os/per_process.h"
 #include "platform/os/process.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/handles.h"
 #include "vmm/c/internal/hook.h"
-#include "vmm/memory/stream_capture.h"
+#include "vmm/memory/internal/device_work.h"
 #include "vmm/pool/pool.h"
 
 using vmm::c::Call;
@@ -30,42 +28,22 @@ namespace {
 
 using vmm::platform::PerProcess;
 
-// Whether the memory of a pool in which no block is live may be unmapped: the
-// GPU has passed what used it, or that will never be known. A stream that is
-// captured cannot be asked now, nor can one where the host lacks memory.
-bool MayEnd(vmm::Pool& pool, vmm::Deadline deadline) {
-  absl::Status passed;
-  try {
-    passed = pool.AwaitFreed(deadline);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  const std::optional<CUresult> result = vmm::platform::ResultOf(passed);
-  if (result.has_value() && vmm::IsOfCapture(*result)) return false;
-  if (absl::IsFailedPrecondition(passed)) return result.has_value();
-  return !absl::IsDeadlineExceeded(passed) &&
-         !absl::IsResourceExhausted(passed);
-}
-
 // The pools from which the hooks of PyTorch take memory, or took some that is
-// not free yet. It asks for large pieces, and cuts them itself. The last who has
-// a pool unmaps its memory in the order of no stream, and PyTorch frees what the
-// GPU may use still, as cudaFree() allows: so that is waited for.
+// not free yet. It asks for large pieces, and cuts them itself. Who has a pool last
+// unmaps its memory, outside of the lock.
 class TorchPools {
  public:
   using Owned = std::shared_ptr<vmm::Pool>;
 
-  // Null: none from now on. Waits for what was freed in the one that was set.
+  // Null: none from now on.
   void Set(std::int32_t device, const Owned& pool) {
     Entries made;
     if (pool != nullptr) made.push_back({.pool = pool, .is_set = true});
     Entries unused;
-    Owned earlier;
     {
       const vmm::platform::MutexLock lock(mutex_);
       if (Entry* const set = FindSet(device); set != nullptr) {
         set->is_set = false;
-        earlier = set->pool;
       }
       Entry* const known = pool == nullptr ? nullptr : FindPool(*pool);
       if (known != nullptr) {
@@ -75,8 +53,6 @@ class TorchPools {
       }
       TakeUnused(unused);
     }
-    if (earlier != nullptr && earlier != pool && unused.empty()) Ask(*earlier);
-    LetGo(std::move(unused), absl::InfiniteFuture());
   }
 
   // The pool of the device, from which one block more is taken.
@@ -100,30 +76,12 @@ class TorchPools {
         "address ", base,
         " is in no block that a pool of this process gave to PyTorch"));
   }
-  // One block less. Of the last, where the pool is not set: waits for what was
-  // freed in it.
+  // One block less.
   void PutBack(vmm::Pool& pool) {
     Entries unused;
-    bool is_set = false;
-    {
-      const vmm::platform::MutexLock lock(mutex_);
-      Entry* const entry = FindPool(pool);
-      --entry->blocks;
-      is_set = entry->is_set;
-      TakeUnused(unused);
-    }
-    if (!is_set && unused.empty()) Ask(pool);
-    LetGo(std::move(unused), absl::InfiniteFuture());
-  }
-
-  // Those that could not end when they were let go of may now.
-  void LetGoOfLate() {
-    Entries late;
-    {
-      const vmm::platform::MutexLock lock(mutex_);
-      late.swap(late_);
-    }
-    LetGo(std::move(late), absl::InfinitePast());
+    const vmm::platform::MutexLock lock(mutex_);
+    --FindPool(pool)->blocks;
+    TakeUnused(unused);
   }
 
  private:
@@ -134,21 +92,6 @@ class TorchPools {
   };
   // Moved from one to another they need no memory.
   using Entries = std::list<Entry>;
-
-  // Nobody may be left who could release a stream before it is destroyed: the
-  // pool is told how far each is while they are there.
-  static void Ask(vmm::Pool& pool) { MayEnd(pool, absl::InfinitePast()); }
-
-  void LetGo(Entries unused, vmm::Deadline deadline)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    while (!unused.empty()) {
-      Entries one;
-      one.splice(one.end(), unused, unused.begin());
-      if (MayEnd(*one.front().pool, deadline)) continue;
-      const vmm::platform::MutexLock lock(mutex_);
-      late_.splice(late_.end(), one);
-    }
-  }
 
   // Null where there is none.
   Entry* FindSet(std::int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -175,8 +118,6 @@ class TorchPools {
 
   vmm::platform::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
-  // No more in use, and kept until it is known that they may end.
-  Entries late_ ABSL_GUARDED_BY(mutex_);
 };
 
 class LastFailure {
@@ -244,15 +185,12 @@ vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
   return Call(error, [&]() -> absl::Status {
     if (pool == nullptr) {
       TorchPools* const pools = torch_pools.Find();
-      if (pools == nullptr) return absl::OkStatus();
-      pools->Set(device, nullptr);
-      pools->LetGoOfLate();
+      if (pools != nullptr) pools->Set(device, nullptr);
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(Check(pool));
     RETURN_IF_ERROR(CheckDevice(*pool->pool, device));
     torch_pools.Get().Set(device, pool->pool);
-    torch_pools.Get().LetGoOfLate();
     return absl::OkStatus();
   });
 }
@@ -260,7 +198,6 @@ vmmshare_status vmmshare_torch_set_pool(std::int32_t device,
 void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
   void* pointer = nullptr;
   Hook(torch_pools.IsOfParentAlone(), [&]() -> absl::Status {
-    torch_pools.Get().LetGoOfLate();
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const auto pool, torch_pools.Get().Take(device));
     absl::Cleanup put_back = [&] { torch_pools.Get().PutBack(*pool); };
@@ -273,13 +210,15 @@ void* vmmshare_torch_alloc(size_t size, int device, void* stream) {
   return pointer;
 }
 
-void vmmshare_torch_free(void* pointer, size_t, int, void* stream) {
+void vmmshare_torch_free(void* pointer, size_t, int, void*) {
   if (pointer == nullptr) return;
   Hook(torch_pools.IsOfParentAlone(), [&]() -> absl::Status {
-    torch_pools.Get().LetGoOfLate();
     const auto base = reinterpret_cast<std::uint64_t>(pointer);
     ASSIGN_OR_RETURN(const auto pool, torch_pools.Get().Find(base));
-    RETURN_IF_ERROR(pool->Free(base, static_cast<CUstream>(stream)));
+    // As PyTorch expects of cudaFree(): `stream` is the one for which it allocated,
+    // and a graph that was captured there may run on another.
+    RETURN_IF_ERROR(vmm::AwaitDeviceWork(pool->device()));
+    RETURN_IF_ERROR(pool->Free(base, vmm::AllStreams()));
     torch_pools.Get().PutBack(*pool);
     return absl::OkStatus();
   });
@@ -293,7 +232,7 @@ void* vmmshare_cupy_malloc(void* param, size_t size, int device) {
     RETURN_IF_ERROR(CheckDevice(*pool->pool, device));
     if (size == 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const CUdeviceptr address,
-                     pool->pool->Allocate(size, CU_STREAM_LEGACY));
+                     pool->pool->Allocate(size, vmm::AllStreams()));
     pointer = reinterpret_cast<void*>(address);
     return absl::OkStatus();
   });
@@ -305,7 +244,10 @@ void vmmshare_cupy_free(void* param, void* pointer, int) {
   Hook(false, [&]() -> absl::Status {
     auto* pool = static_cast<vmmshare_pool*>(param);
     RETURN_IF_ERROR(Check(pool));
-    return pool->pool->FreeAfterAll(reinterpret_cast<CUdeviceptr>(pointer));
+    // As CuPy expects of cudaFree().
+    RETURN_IF_ERROR(vmm::AwaitDeviceWork(pool->pool->device()));
+    return pool->pool->Free(reinterpret_cast<CUdeviceptr>(pointer),
+                            vmm::AllStreams());
   });
 }
 

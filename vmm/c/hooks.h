@@ -25,15 +25,13 @@ extern "C" {
 
 // From now on vmmshare_torch_alloc() takes memory of `device`, an ordinal, from
 // `pool`; NULL: it fails, as it does before. The pool may be closed afterwards.
-// Returns when the GPU has done with what PyTorch has freed of the one that was set,
-// if nothing else of it is left; where a stream is captured into a graph, that one
-// stays until a later call of a hook.
 VMMSHARE_API vmmshare_status vmmshare_torch_set_pool(int32_t device,
                                                      vmmshare_pool* pool,
                                                      vmmshare_error** error);
 // NULL when there is no memory, or no pool for the device: see
-// vmmshare_hooks_last_error(). May be called by any thread. What is freed last of a
-// pool that is set no more is waited for as by vmmshare_torch_set_pool().
+// vmmshare_hooks_last_error(). May be called by any thread. Freeing waits, without
+// end and as cudaFree() does, until the GPU has done what is then on any stream of
+// the device's primary context; no capture is lost by that.
 VMMSHARE_API void* vmmshare_torch_alloc(size_t size, int device, void* stream);
 VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
                                       void* stream);
@@ -49,9 +47,9 @@ VMMSHARE_API vmmshare_status vmmshare_torch_set_region(int32_t device,
                                                        vmmshare_region* region,
                                                        vmmshare_error** error);
 // As vmmshare_torch_alloc() and vmmshare_torch_free(). What is freed goes back to
-// the device, after the work that is on `stream` then; the call waits for it. While
-// that stream is captured into a graph nothing is freed (FAILED_PRECONDITION): it
-// is the region's until it is freed again. The captures of others stay whole.
+// the device, after all of the device's work; the call waits for it. While
+// `stream` is captured into a graph nothing is freed (FAILED_PRECONDITION): it is
+// the region's until it is freed again. The captures of others stay whole.
 VMMSHARE_API void* vmmshare_torch_region_alloc(size_t size, int device,
                                                void* stream);
 VMMSHARE_API void vmmshare_torch_region_free(void* pointer, size_t size,
@@ -59,8 +57,7 @@ VMMSHARE_API void vmmshare_torch_region_free(void* pointer, size_t size,
 
 // CuPy (CFunctionAllocator): `param` is the vmmshare_pool, which stays open
 // until all is freed. NULL when there is none, or for another device than the
-// pool's. What is freed goes back as by vmmshare_pool_free_after_all(); what that
-// refuses stays allocated.
+// pool's. Freeing waits as that of vmmshare_torch_free().
 VMMSHARE_API void* vmmshare_cupy_malloc(void* param, size_t size, int device);
 VMMSHARE_API void vmmshare_cupy_free(void* param, void* pointer, int device);
 

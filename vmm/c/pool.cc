@@ -56,15 +56,6 @@ vmmshare_status vmmshare_pool_free(vmmshare_pool* pool, std::uint64_t address,
   });
 }
 
-vmmshare_status vmmshare_pool_free_after_all(vmmshare_pool* pool,
-                                             std::uint64_t address,
-                                             vmmshare_error** error) {
-  return Call(error, [&]() -> absl::Status {
-    RETURN_IF_ERROR(Check(pool));
-    return pool->pool->FreeAfterAll(address);
-  });
-}
-
 vmmshare_status vmmshare_pool_tickets(vmmshare_pool* pool,
                                       const std::uint64_t* addresses,
                                       std::size_t count, std::uint8_t* tickets,

@@ -45,6 +45,13 @@ VMMSHARE_API vmmshare_status vmmshare_pool_create(
 // memory of VMMSHARE_KIND_LEGACY_IPC: let it outlive its peers.
 VMMSHARE_API void vmmshare_pool_close(vmmshare_pool* pool);
 
+// In place of a stream, in vmmshare_pool_allocate() and vmmshare_pool_free(), of who
+// does not know which ones use the block. It is allocated of memory that the GPU
+// is done with, for work on any stream. It is freed after the work that is on any
+// stream which synchronises with the legacy default stream: one that does not
+// (CU_STREAM_NON_BLOCKING) is synchronised before.
+#define VMMSHARE_ALL_STREAMS ((void*)~(uintptr_t)1)
+
 // A block of `size` bytes at a multiple of `alignment` (a power of two; 0: 256).
 // RESOURCE_EXHAUSTED when the cap or the device does not allow it.
 VMMSHARE_API vmmshare_status
@@ -55,14 +62,6 @@ vmmshare_pool_allocate(vmmshare_pool* pool, uint64_t size, uint64_t alignment,
 VMMSHARE_API vmmshare_status vmmshare_pool_free(vmmshare_pool* pool,
                                                 uint64_t address, void* stream,
                                                 vmmshare_error** error);
-// The same for who does not know which streams used the block: after the work
-// that is now on any stream which synchronises with the legacy default stream,
-// and before what such streams are given later. Streams made with
-// CU_STREAM_NON_BLOCKING are not among them: synchronise those first.
-// FAILED_PRECONDITION also while one that synchronises is captured into a graph:
-// the block stays the program's.
-VMMSHARE_API vmmshare_status vmmshare_pool_free_after_all(
-    vmmshare_pool* pool, uint64_t address, vmmshare_error** error);
 
 #define VMMSHARE_BLOCK_TICKET_BYTES 56
 // Tickets of `count` blocks, one after the other: plain bytes for whoever

@@ -14,6 +14,7 @@
 #include "vmm/c/internal/hook.h"
 #include "vmm/c/restorable.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/device_work.h"
 #include "vmm/memory/restorable_region.h"
 #include "vmm/memory/stream_capture.h"
 
@@ -87,9 +88,10 @@ class TorchRegions {
 // Never destroyed: PyTorch frees after the end of main().
 constinit vmm::platform::PerProcess<TorchRegions> torch_regions;
 
-// Until the work that is on `stream` has ended. Unmapping is in the order of no
-// stream, and PyTorch frees what such work may use still, as cudaFree() allows.
-// Breaks no capture, and is refused on a stream that is captured.
+// Until the device's work has ended. Unmapping is in the order of no stream, and
+// PyTorch frees what such work may use still, as cudaFree() allows; also on others
+// than `stream`, for which it allocated, as a graph's that was captured there. Is
+// refused while that is captured.
 absl::Status WaitFor(const vmm::Device& device, CUstream stream) {
   ASSIGN_OR_RETURN(const vmm::PrimaryContext context,
                    vmm::PrimaryContext::Retain(device));
@@ -98,13 +100,7 @@ absl::Status WaitFor(const vmm::Device& device, CUstream stream) {
       device.driver(), stream, "free memory of a region",
       "each launch of the graph may use it: free it after "
       "cuStreamEndCapture()"));
-  const vmm::RelaxedCapture relaxed(device.driver());
-  const CUresult r = device.driver()->cuStreamSynchronize(stream);
-  return r == CUDA_SUCCESS
-             ? absl::OkStatus()
-             : device.driver().Error(r,
-                                     "cuStreamSynchronize of the stream on "
-                                     "which PyTorch frees");
+  return vmm::AwaitDeviceWork(device);
 }
 
 }  // namespace

@@ -91,10 +91,6 @@ absl::Status Pool::Free(CUdeviceptr block, CUstream stream) {
   return core_->Free(block, stream);
 }
 
-absl::Status Pool::FreeAfterAll(CUdeviceptr block) {
-  return core_->FreeAfterAll(block);
-}
-
 absl::StatusOr<PoolTicket> Pool::Export(CUdeviceptr block) {
   PoolTicket ticket;
   absl::Status exported =
@@ -146,10 +142,6 @@ absl::Status Pool::WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
 
 absl::Status Pool::WaitUntilAllReturned(Deadline deadline) const {
   return core_->WaitUntilAllReturned(deadline);
-}
-
-absl::Status Pool::AwaitFreed(Deadline deadline) {
-  return core_->AwaitFreed(deadline);
 }
 
 SharingDomain Pool::NewDomain() { return core_->NewDomain(); }

@@ -71,6 +71,15 @@ enum class NullStream {
                // --default-stream per-thread: CU_STREAM_PER_THREAD.
 };
 
+// In place of a stream, in Pool::Allocate() and Pool::Free(), of who does not know
+// which ones use the block. It is allocated of memory that the GPU is done with,
+// for work on any stream. It is freed after the work that is on any stream which
+// synchronises with the legacy default stream: one that does not
+// (CU_STREAM_NON_BLOCKING) is synchronised before. Costs more than a stream's own.
+inline CUstream AllStreams() {
+  return reinterpret_cast<CUstream>(~std::uintptr_t{1});
+}
+
 struct PoolOptions {
   // How segments can be shared. SharePolicy::Private() is for pools that never
   // share; Export() then returns FAILED_PRECONDITION. With kLegacyIpc in it see
@@ -213,17 +222,9 @@ class Pool final : public Servable {
   //   else                 as the driver answers cuStreamIsCapturing()
   // After an error nothing has changed.
   // The default stream's work is what was put on it: other streams' work is in
-  // its order only where a command on it is between. Who frees there what other
-  // streams used calls FreeAfterAll().
+  // its order only where a command on it is between. Who frees what other streams
+  // used gives AllStreams().
   absl::Status Free(CUdeviceptr block, CUstream stream);
-
-  // Free() for who does not know which streams used the block: after the work
-  // that is now on any stream that synchronises with the legacy default stream,
-  // and before what such streams are given later. Puts a mark on that stream.
-  // Streams made with CU_STREAM_NON_BLOCKING are not among them: synchronise
-  // those first. Errors as Free(); FAILED_PRECONDITION also while a stream that
-  // synchronises with the legacy one is captured into a graph.
-  absl::Status FreeAfterAll(CUdeviceptr block);
 
   // A ticket for `block`: plain bytes that a subscribed peer resolves. The
   // same ticket again until the block is freed. INVALID_ARGUMENT and
@@ -299,17 +300,6 @@ class Pool final : public Servable {
   // FAILED_PRECONDITION: the stream is being captured into a graph. Call it
   // before a capture, too, if other threads use the pool: see docs/pool.md.
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);
-
-  // Waits (on the host) until the GPU has passed what was on the streams on which
-  // blocks were freed, when they were: ~Pool(), which does not wait, takes no
-  // memory then that it uses. Where it has not
-  // (DEADLINE_EXCEEDED), the streams that are not captured have points of which
-  // it asks the next time, as a rule, and no more after the streams.
-  //   FAILED_PRECONDITION  one of them is being captured into a graph, so that
-  //                        nobody can say: call it again after the capture
-  //   RESOURCE_EXHAUSTED   the host lacks memory; call it again later
-  //   else                 as the driver answers cuStreamQuery()
-  absl::Status AwaitFreed(Deadline deadline);
 
   // Takes a time that grows with the number of pieces that are free.
   PoolStatistics statistics() const;

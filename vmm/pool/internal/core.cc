@@ -6,8 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
-#include "vmm/memory/internal/recorded_event.h"
-#include "vmm/pool/internal/points.h"
 
 namespace vmm::pool {
 namespace {
@@ -35,6 +33,11 @@ std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
 }  // namespace
 
 absl::Status Core::CheckStream(CUstream stream) const {
+  if (stream == AllStreams()) {
+    return absl::InvalidArgumentError(
+        "the stream is AllStreams(), which is none; pass it to Allocate() and "
+        "Free() alone");
+  }
   const bool null_is =
       stream == nullptr && options_.null_stream == NullStream::kPerThread;
   if (stream != CU_STREAM_PER_THREAD && !null_is) return absl::OkStatus();
@@ -71,7 +74,9 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
   request.size = RoundUp(size, OffsetHeap::kGranule);
   request.alignment = std::max(options.alignment, OffsetHeap::kGranule);
   request.requested = size;
-  request.stream = stream;
+  // Nothing is ever freed on that: whoever says of no stream gets what the GPU is
+  // done with, and so may use it on any.
+  request.stream = stream == AllStreams() ? PassedStream() : stream;
   request.domain = static_cast<std::uint32_t>(options.domain);
   ThreadCache& cache = caches_.Mine();
   Block* block = nullptr;
@@ -85,7 +90,7 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
     }
   }
   if (block == nullptr) {
-    absl::Status sane = CheckStream(stream);
+    absl::Status sane = CheckStream(request.stream);
     if (!sane.ok()) return sane;
     absl::StatusOr<Block*> taken = AllocateSlowly(request);
     if (!taken.ok()) return taken.status();
@@ -128,24 +133,8 @@ absl::Status Core::Free(CUdeviceptr address, CUstream stream) {
   return absl::OkStatus();
 }
 
-absl::Status Core::FreeAfterAll(CUdeviceptr address) {
-  CUcontext context = nullptr;
-  {
-    platform::MutexLock lock(mutex_);
-    context = context_;
-  }
-  DefaultContext entered;
-  ASSIGN_OR_RETURN(const bool is_used, entered.Enter(device_, context));
-  if (is_used) {
-    // Any command does, and the legacy stream waits for the others and has them
-    // wait only where there is one. Measured on an H200: behind this a stream
-    // that blocks begins after the others' work, and without it at once.
-    RETURN_IF_ERROR(RecordEvent(device_.driver(), CU_STREAM_LEGACY).status());
-  }
-  return Free(address, CU_STREAM_LEGACY);
-}
-
 absl::Status Core::CheckFreeOn(CUstream stream) const {
+  if (stream == AllStreams()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckStream(stream));
   // The legacy stream cannot be captured.
   if (stream == nullptr || stream == CU_STREAM_LEGACY) return absl::OkStatus();

@@ -51,7 +51,6 @@ class Core : public platform::Abandonable {
   absl::StatusOr<CUdeviceptr> Allocate(std::uint64_t size, CUstream stream,
                                        const BlockOptions& options);
   absl::Status Free(CUdeviceptr address, CUstream stream);
-  absl::Status FreeAfterAll(CUdeviceptr address) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Export(absl::Span<const CUdeviceptr> blocks, PoolTicket* out);
   // The live block around an address.
   std::optional<PoolBlock> Find(CUdeviceptr inside);
@@ -60,7 +59,6 @@ class Core : public platform::Abandonable {
                        SharingDomain domain);
   absl::StatusOr<std::uint64_t> Trim(std::uint64_t keep_bytes);
   absl::Status ReleaseStream(CUstream stream, Deadline deadline);
-  absl::Status AwaitFreed(Deadline deadline);
   std::vector<BlockLease> Leases();
   absl::Status Recall(absl::Span<const CUdeviceptr> blocks, absl::Time until);
   void RecallAll(absl::Time until);

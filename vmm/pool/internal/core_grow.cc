@@ -92,7 +92,7 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
 }
 
 absl::Status Core::NoteContext(CUstream stream) {
-  if (context_ != nullptr) return absl::OkStatus();
+  if (context_ != nullptr || stream == PassedStream()) return absl::OkStatus();
   CUcontext context = nullptr;
   {
     const Unlocked unlocked(*this);

@@ -36,7 +36,10 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
   absl::Status failed;  // Of the driver: what kept freed memory from serving.
   bool asks_others = !is_at_cap_;
   // Then it cannot be made to wait.
-  absl::StatusOr<bool> captured = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  const bool is_a_stream = request.stream != PassedStream();
+  absl::StatusOr<bool> captured =
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
+    if (!is_a_stream) return false;
     const Unlocked unlocked(*this);
     return IsCaptured(device_.driver(), request.stream);
   }();
@@ -50,7 +53,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
     if (!held_.empty()) CollectHeld();
     if (absl::Status asked = AskAll(); !asked.ok()) failed = asked;
     if (Block* const block = heap.Take(request)) return block;
-    if (!*captured) {
+    if (is_a_stream && !*captured) {
       if (Block* const block = ReuseByWaiting(request, &failed)) {
         return block;
       }

@@ -1,29 +1,16 @@
 // Where a pool gives memory back to the driver, and lets go of streams.
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
 
 namespace vmm::pool {
 namespace {
-
-// CUDA offers no wait with a deadline, so the GPU is asked again after this.
-constexpr std::chrono::milliseconds kAskFreedAgain{1};
-
-absl::Status NoBooks(absl::string_view call) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      call,
-      "(): there is no memory for the books of blocks that were freed, perhaps "
-      "on that stream; expected some. Call it again when there is"));
-}
 
 // Until the GPU has passed what is on `stream` now. `context`, whose default
 // streams are meant: as DefaultContext::Enter().
@@ -167,7 +154,12 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
     const platform::MutexLock lock(mutex_);
     context = context_;
     EmptyCaches();
-    if (!late_.empty()) return NoBooks("ReleaseStream");
+    if (!late_.empty()) {
+      return absl::ResourceExhaustedError(
+          "ReleaseStream(): there is no memory for the books of blocks that "
+          "were freed, perhaps on that stream; expected some. Call it again "
+          "when there is");
+    }
     for (const std::unique_ptr<Heap>& heap : heaps_) {
       epochs.push_back(heap->Close(stream));
     }
@@ -206,61 +198,6 @@ absl::Status Core::ReleaseStream(CUstream stream, Deadline deadline) {
   }
   CollectHeld();
   return absl::OkStatus();
-}
-
-absl::Status Core::AwaitFreed(Deadline deadline) {
-  struct Freed {
-    Heap* heap;
-    CUstream stream;
-    std::uint64_t epoch;
-  };
-  std::vector<Freed> freed;
-  std::set<CUstream> of_held;  // Those blocks are in no heap.
-  {
-    const platform::MutexLock lock(mutex_);
-    EmptyCaches();
-    if (!late_.empty()) return NoBooks("AwaitFreed");
-    for (Block* held = held_.front(); held != nullptr; held = held->next) {
-      if (held->freed_on != PassedStream()) of_held.insert(held->freed_on);
-    }
-    for (const std::unique_ptr<Heap>& heap : heaps_) {
-      for (Backlog* backlog : heap->NextBacklogs(heap->backlogs())) {
-        freed.push_back({heap.get(), backlog->stream(), backlog->Close()});
-      }
-    }
-  }
-  for (CUstream stream : of_held) {
-    RETURN_IF_ERROR(ReleaseStream(stream, deadline));
-  }
-  const platform::MutexLock lock(mutex_);
-  for (;;) {
-    absl::Status asked = AskAll();
-    bool waits = false;
-    for (const Freed& one : freed) {
-      const Backlog* const backlog = one.heap->Find(one.stream);
-      if (backlog == nullptr || backlog->OldestUpTo(one.epoch) == nullptr) {
-        continue;
-      }
-      waits = true;
-      if (!asked.ok() || backlog->is_asked || !backlog->points.empty())
-        continue;
-      asked = absl::FailedPreconditionError(absl::StrCat(
-          "AwaitFreed(): stream 0x",
-          absl::Hex(reinterpret_cast<std::uintptr_t>(one.stream)),
-          ", on which blocks were freed, is being captured into a graph, and "
-          "cannot be asked how far it is; expected one that is not. Call it "
-          "again after cuStreamEndCapture()"));
-    }
-    if (!waits) return absl::OkStatus();
-    RETURN_IF_ERROR(asked);
-    if (deadline.Passed()) {
-      return absl::DeadlineExceededError(
-          "AwaitFreed(): the GPU has not passed the work yet that used blocks "
-          "which were freed");
-    }
-    changed_.WaitFor(mutex_, std::min<std::chrono::nanoseconds>(
-                                 kAskFreedAgain, deadline.Slice()));
-  }
 }
 
 }  // namespace vmm::pool

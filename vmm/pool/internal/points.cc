@@ -7,12 +7,19 @@
 #include "vmm/memory/device.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/stream_capture.h"
+#include "vmm/pool/pool.h"
 
 namespace vmm::pool {
 namespace {
 
 // Of one backlog. What is freed later waits for the next one.
 constexpr std::size_t kMostPoints = 16;
+
+// The legacy default stream is behind all others that synchronise with it as soon
+// as a command is on it: a point, say, which waits for them.
+CUstream AskedFor(CUstream stream) {
+  return stream == AllStreams() ? CU_STREAM_LEGACY : stream;
+}
 
 }  // namespace
 
@@ -45,7 +52,7 @@ absl::StatusOr<bool> DefaultContext::Enter(const Device& device,
 
 Inquiry::Inquiry(Backlog& backlog)
     : backlog_(&backlog),
-      stream_(backlog.stream()),
+      stream_(AskedFor(backlog.stream())),
       epoch_(backlog.Close()),
       needs_point_(backlog.NeedsPoint()),
       points_(std::exchange(backlog.points, {})) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "vmm/python/core/handles.h"
-#include "vmm/python/core/storage.h"
 
 namespace nb = nanobind;
 
@@ -44,11 +43,7 @@ class CupyPool {
   static void Free(void* param, void* pointer, int device) {
     if (pointer == nullptr) return;
     auto* const self = static_cast<CupyPool*>(param);
-    const auto address = reinterpret_cast<std::uint64_t>(pointer);
-    if (GiveBackAfterAll(self->pool_, address, nullptr) != VMMSHARE_OK) {
-      // Remembers why, for RaiseLastError().
-      vmmshare_cupy_free(self->pool_.get(), pointer, device);
-    }
+    vmmshare_cupy_free(self->pool_.get(), pointer, device);
     self->Drop();
   }
 

@@ -50,8 +50,7 @@ void* StreamOf(std::intptr_t stream) {
 }
 
 std::uint64_t AllocateFrom(const std::shared_ptr<vmmshare_pool>& pool,
-                           std::uint64_t nbytes, std::intptr_t stream) {
-  void* const on = StreamOf(stream);
+                           std::uint64_t nbytes, void* on) {
   std::uint64_t address = 0;
   vmmshare_error* error = nullptr;
   vmmshare_status status;
@@ -65,25 +64,25 @@ std::uint64_t AllocateFrom(const std::shared_ptr<vmmshare_pool>& pool,
 }
 
 // For allocators of other libraries, which keep the address themselves, and with
-// it a pool that nobody else can close: Kept().
-std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
-                       std::intptr_t stream) {
-  return AllocateFrom(self.handle.shared(), nbytes, stream);
+// it a pool that nobody else can close: Kept(). Who knows of no stream says the
+// default one.
+void* StreamOrAll(std::intptr_t stream) {
+  void* const on = StreamOf(stream);
+  return on == StreamOf(0) ? VMMSHARE_ALL_STREAMS : on;
 }
 
-// The default stream is what these libraries say who know of none.
+std::uint64_t Allocate(const Pool& self, std::uint64_t nbytes,
+                       std::intptr_t stream) {
+  return AllocateFrom(self.handle.shared(), nbytes, StreamOrAll(stream));
+}
+
 void Free(const Pool& self, std::uint64_t address, std::intptr_t stream) {
-  CheckIsStream(stream);
   const auto pool = self.handle.shared();
-  if (stream == 0 || stream == 1) {
-    Must([&](vmmshare_error** error) {
-      return GiveBackAfterAll(pool, address, error);
-    });
-    return;
-  }
+  void* const on = StreamOrAll(stream);
+  // What is freed after all is so after the default stream's work.
   PoolCloser::GoesBackAfter(pool, StreamUse::Now(StreamOf(stream)));
   Must([&](vmmshare_error** error) {
-    return vmmshare_pool_free(pool.get(), address, StreamOf(stream), error);
+    return vmmshare_pool_free(pool.get(), address, on, error);
   });
 }
 
@@ -101,7 +100,7 @@ Object<Array> Empty(const Pool& self, nb::handle shape, nb::handle dtype,
   const std::uint64_t size = bytes == 0 ? 1 : bytes;  // No block is empty.
   // One handle for all: another thread may close the pool meanwhile.
   const auto pool = self.handle.shared();
-  const std::uint64_t address = AllocateFrom(pool, size, stream);
+  const std::uint64_t address = AllocateFrom(pool, size, StreamOf(stream));
   const Place place{
       {self.on_host ? kDLCPU : kDLCUDA, self.on_host ? 0 : self.device}, false};
   return MakeArray(

@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "vmm/python/core/pool_closers.h"
@@ -96,28 +95,6 @@ StreamUse StreamUse::OfNone() {
 
 void* StreamUse::Current() const {
   return ReleasedStreams::Get().HasSince(stream, at) ? nullptr : stream;
-}
-
-vmmshare_status GiveBackAfterAll(const std::shared_ptr<vmmshare_pool>& pool,
-                                 std::uint64_t address,
-                                 vmmshare_error** error) {
-  PoolCloser::GoesBackAfter(pool, StreamUse::OfNone());
-  const vmmshare_status status =
-      vmmshare_pool_free_after_all(pool.get(), address, error);
-  if (status == VMMSHARE_OK) KeptBack::Get().GiveBack([] { return true; });
-  if (status != VMMSHARE_FAILED_PRECONDITION) return status;
-  std::uint64_t base = 0;
-  std::uint64_t size = 0;
-  const bool is_live = vmmshare_pool_find(pool.get(), address, &base, &size,
-                                          nullptr) == VMMSHARE_OK &&
-                       base == address;
-  if (!is_live) return status;
-  if (error != nullptr) vmmshare_error_free(std::exchange(*error, nullptr));
-  KeptBack::Get().GiveBack([pool, address] {
-    return vmmshare_pool_free_after_all(pool.get(), address, nullptr) ==
-           VMMSHARE_OK;
-  });
-  return VMMSHARE_OK;
 }
 
 PoolBlock::~PoolBlock() {

@@ -39,12 +39,6 @@ struct StreamUse {
 // is another one.
 void StreamWasReleased(void* stream);
 
-// Gives back a block of `pool` for who says of no stream that used it. While that
-// is refused, because a stream is captured, it is kept, and tried again with what
-// goes back next. An error where no such block is live.
-vmmshare_status GiveBackAfterAll(const std::shared_ptr<vmmshare_pool>& pool,
-                                 std::uint64_t address, vmmshare_error** error);
-
 class Storage {
  public:
   Storage(std::uint64_t first, std::uint64_t bytes, Place where)

@@ -27,17 +27,6 @@ def _library():
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which CuPy has for C alone.
 
 
-def _synchronize(cupy):
-    """All work of the device, that of streams which synchronise with no other too: CuPy gives to
-    every stream what it takes from one."""
-    try:
-        if cupy.cuda.get_current_stream().is_capturing():
-            return  # Refused there, and the capture would be lost.
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return  # The default stream, beside the capture of one that synchronises with it.
-    cupy.cuda.runtime.deviceSynchronize()
-
-
 def _allocator(pool: Pool):
     """allocator(), and where what the pool says is put when it cannot serve."""
     cupy = _library()
@@ -51,7 +40,6 @@ def _allocator(pool: Pool):
         said.clear()
         if made.ptr or not size:
             return made
-        _synchronize(cupy)
         # CuPy takes the null for memory. By this error it lets go of what it has cached, tries
         # again, and raises its OutOfMemoryError.
         full = cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY)
@@ -70,12 +58,10 @@ def allocator(pool: Pool):
     without Python in its path.
 
     For cupy.cuda.set_allocator() and cupy.cuda.using_allocator(). CuPy's MemoryPool orders by
-    streams; what it lets go of (free_all_blocks()) serves others after the work that is then on
-    all streams which synchronise with the legacy default stream. Synchronise those that do not
-    (non_blocking=True) before you call it. Where the pool is full CuPy calls it itself, and the
-    device is synchronised first, as by cudaFree(); not while the current stream is captured.
-    CuPy's OutOfMemoryError when the pool is full; FailedPrecondition or InvalidArgument for
-    another device than the pool's.
+    streams. What that lets go of (free_all_blocks(), and by itself where the pool is full) serves
+    others after the device's work, for which the host waits, as cudaFree() does; no capture is
+    lost by it. CuPy's OutOfMemoryError when the pool is full; FailedPrecondition or
+    InvalidArgument for another device than the pool's.
     """
     return _allocator(pool)[0]
 

@@ -26,11 +26,12 @@ def memory_manager(pool: Pool):
     """A memory manager of Numba (EMM plugin) that takes device memory from `pool`.
 
     For numba.cuda.set_memory_manager(), before Numba first uses the GPU; the pool lives as
-    long as the process. What Numba lets go of serves others after the work that is on its
-    streams then, without a wait of the host. So it is of all streams that synchronise with the
-    legacy default stream: synchronise one that does not (a non-blocking one of another library,
-    or a per-thread default one) before you drop what it uses. RuntimeError for memory of a
-    device other than the pool's, and for Numba's get_ipc_handle(): a ticket shares it.
+    long as the process. What Numba makes is of memory that the GPU is done with, for any stream.
+    What it lets go of serves others after the work that is on its streams then, without a wait of
+    the host. So it is of all streams that synchronise with the legacy default stream: synchronise
+    one that does not (a non-blocking one of another library, or a per-thread default one) before
+    you drop what it uses. RuntimeError for memory of a device other than the pool's, and for
+    Numba's get_ipc_handle(): a ticket shares it.
     """
     cuda = _library()
     pool = pool._kept()  # close() is of the program's own handle.

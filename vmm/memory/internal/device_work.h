@@ -1,0 +1,20 @@
+// Waits for all of a device's work, as cudaFree() does; internal to vmm/.
+#ifndef VMMSHARE_VMM_MEMORY_INTERNAL_DEVICE_WORK_H_
+#define VMMSHARE_VMM_MEMORY_INTERNAL_DEVICE_WORK_H_
+
+#include "absl/status/status.h"
+#include "vmm/memory/device.h"
+
+namespace vmm {
+
+// Returns, without end, when the GPU has done what is now on any stream of the
+// device's primary context, non-blocking ones too; at once where nobody has that
+// context. For who unmaps what may be used on streams of which it knows nothing.
+// Breaks no capture: cuCtxSynchronize() is refused beside any, and loses it, also
+// in relaxed mode; cuMemFreeHost() waits as long, and leaves it whole (measured
+// on an H200, driver 580). Errors as the driver answers: nobody knows then.
+absl::Status AwaitDeviceWork(const Device& device);
+
+}  // namespace vmm
+
+#endif  // VMMSHARE_VMM_MEMORY_INTERNAL_DEVICE_WORK_H_
