@@ -199,6 +199,18 @@ class FastTensor(Tensor):
     __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_api), _EXCHANGE, None)
 
 
+class Stream:
+    """The current one of a device, which notes in `waited` that the host waited for it."""
+
+    cuda_stream = 1  # The legacy one.
+
+    def __init__(self, device, waited):
+        self.device, self.waited = device, waited
+
+    def synchronize(self):
+        self.waited.append(self.device)
+
+
 class Parameter(FastTensor):
     def __init__(self, data, requires_grad=True):
         super().__init__(data.array, data.dtype)
@@ -209,7 +221,9 @@ def modules(tensor):
     """The modules of `torch` by name; its tensors are of that class."""
     torch = types.ModuleType("torch")
     torch.Tensor = tensor
-    torch.cuda = types.SimpleNamespace(is_initialized=lambda: False)
+    waited: list = []  # The devices whose current stream the host waited for.
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: False, waited=waited,
+                                       current_stream=lambda device: Stream(device, waited))
     torch.nn = types.SimpleNamespace(Parameter=Parameter)
     torch.from_dlpack = lambda given: tensor(
         np.from_dlpack(given) if hasattr(given, "__dlpack__")

@@ -57,6 +57,23 @@ def test_tensors_of_the_pool_go_by_ticket(torch, pool, writable):
     assert pool.leases() == []
 
 
+def test_what_is_on_the_stream_is_done_before_a_tensor_is_sent(torch, pool, monkeypatch):
+    vs.torch.enable_multiprocessing(pool)
+    ours = torch.Tensor(np.from_dlpack(pool.empty(3, "uint8")))
+    elsewhere = torch.Tensor(np.zeros(3, "uint8"))
+    share, waited = vs.torch.share, []
+
+    def noted(tensor):
+        waited[:] = torch.cuda.waited  # Before there is a ticket.
+        return share(tensor)
+
+    monkeypatch.setattr(vs.torch, "share", noted)
+    ForkingPickler.dumps(elsewhere)
+    assert torch.cuda.waited == []
+    ForkingPickler.dumps(ours)
+    assert waited == torch.cuda.waited == [ours.device]
+
+
 def test_parameters_stay_parameters(torch, pool):
     vs.torch.enable_multiprocessing(pool)
     ours = torch.nn.Parameter(torch.Tensor(np.from_dlpack(pool.empty(3, "int32"))))

@@ -21,6 +21,8 @@ def enable(torch, pool, writable):
         if tensor.device.type == "cuda" and (tensor.is_leaf or not tensor.requires_grad):
             for pool, share, access in _shares:
                 if not pool.closed and _holds(pool, tensor):
+                    # The receiver may read it at once, on a stream that knows of none here.
+                    torch.cuda.current_stream(tensor.device).synchronize()
                     return _rebuild, (type(tensor), str(share), adapter.share(tensor),
                                       tensor.requires_grad, access)
         return reductions.reduce_tensor(tensor)

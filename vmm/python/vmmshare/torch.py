@@ -299,9 +299,11 @@ def open_served(ticket: bytes, *, timeout: "float | None" = 10.0, writable: bool
 def enable_multiprocessing(pool: Pool, *, writable: bool = True) -> None:
     """From now on tensors in `pool` pass through torch.multiprocessing's queues by ticket.
 
-    All others pass as before. The receiver has the same memory, mapped for writing unless
-    writable=False, and gives it back with its last view; the sender keeps a tensor until it
-    was received. Both processes import vmmshare.torch. ValueError for a pool of the host.
+    All others pass as before. Sending waits for the current stream of the tensor's device, in the
+    thread that pickles: a Queue's own, where that is the default stream. Synchronise others
+    before put(). The receiver has the same memory, mapped for writing unless writable=False, and
+    gives it back with its last view; the sender keeps a tensor until it was received. Both
+    processes import vmmshare.torch. ValueError for a pool of the host.
     """
     from . import _torch_queues
     _device_of(pool)
