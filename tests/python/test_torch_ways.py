@@ -5,6 +5,7 @@ import ctypes
 import pickle
 import sys
 import time
+import weakref
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -24,6 +25,34 @@ def torch(monkeypatch):
     # Tensors of this PyTorch say that they are on a device, and are memory of the host.
     monkeypatch.setattr(vmmshare.torch, "_device_of", lambda pool: 0)
     return modules["torch"]
+
+
+def wait_until(come):
+    deadline = time.monotonic() + 60
+    while not come():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def pool(pool):
+    """What was sent goes back a moment after its receiver let go."""
+    yield pool
+    wait_until(lambda: pool.statistics()["live_blocks"] == 0)
+
+
+@pytest.fixture(params=["receipts", "no receipts"])
+def receipts(request, monkeypatch):
+    """Whether receivers can say that they have what was sent: not where a device has no fences."""
+    if request.param == "receipts":
+        return True
+
+    def refuse(device):
+        raise vs.errors.Unimplemented("no stream memory operations", "")
+
+    from vmmshare import _torch_queues
+    monkeypatch.setattr(_torch_queues, "FencePool", refuse)
+    return False
 
 
 @pytest.fixture
@@ -70,7 +99,7 @@ def test_what_is_on_the_stream_is_done_before_a_tensor_is_sent(torch, pool, monk
     monkeypatch.setattr(vs.torch, "share", noted)
     ForkingPickler.dumps(elsewhere)
     assert torch.cuda.waited == []
-    ForkingPickler.dumps(ours)
+    through_a_queue(ours)
     assert waited == torch.cuda.waited == [ours.device]
 
 
@@ -105,19 +134,86 @@ def test_a_pool_of_the_host_is_not_pytorchs(torch, pool, monkeypatch):
             call(pool)
 
 
-def test_the_sender_let_go_too_early(torch, pool):
+class Cache:
+    """Cuts one block of a pool into tensors, and uses the memory of those that went anew, as
+    PyTorch's allocator does. `free`: where what went lies."""
+
+    def __init__(self, torch, pool):
+        self.whole, self.tensor = np.from_dlpack(pool.empty(8192, "uint8")), torch.Tensor
+        self.free = [0, 4096]
+
+    def full(self, value):
+        place = self.free.pop(0)
+        array = self.whole[place:place + 4096]
+        weakref.finalize(array, self.free.insert, 0, place)
+        array[:] = value
+        return self.tensor(array)
+
+
+def test_what_a_receiver_has_is_not_used_anew(torch, pool, receipts):
     vs.torch.enable_multiprocessing(pool)
-    ours = torch.Tensor(np.from_dlpack(pool.empty(3, "uint8")))
-    data = bytes(ForkingPickler.dumps(ours))
+    cache = Cache(torch, pool)
+    ours = cache.full(7)
+    theirs = through_a_queue(ours)
     del ours
-    with pytest.raises(vs.errors.FailedPrecondition):
-        pickle.loads(data)
+    for _ in range(3):
+        vs._served._let_go_of_what_came_back()
+    again = cache.full(9)
+    assert set(theirs.array.tolist()) == {7}
+    assert cache.free == []
+    del theirs
+    wait_until(lambda: cache.free)
+    assert set(cache.full(8).array.tolist()) == {8} and set(again.array.tolist()) == {9}
+
+
+def test_what_was_sent_is_kept_until_it_was_received(torch, pool):
+    vs.torch.enable_multiprocessing(pool)
+    cache = Cache(torch, pool)
+    ours = cache.full(7)
+    first, second = (bytes(ForkingPickler.dumps(ours)) for _ in range(2))
+    del ours
+    theirs = pickle.loads(first)
+    del theirs  # The watch may have seen nothing of it.
+    assert pool.leases() == []
+    for _ in range(3):
+        vs._served._let_go_of_what_came_back()
+    assert cache.free == [4096]  # The second one is on its way.
+    theirs = pickle.loads(second)
+    assert set(theirs.array.tolist()) == {7}
+    del theirs
+    wait_until(lambda: len(cache.free) == 2)
+
+
+def test_what_is_never_received_goes_when_the_pool_is_closed(torch, driver, receipts):
+    with vs.Pool(host_node=0) as pool:
+        vs.torch.enable_multiprocessing(pool)
+        cache = Cache(torch, pool)
+        ForkingPickler.dumps(cache.full(7))
+        theirs = through_a_queue(cache.full(8))
+        for _ in range(3):
+            vs._served._let_go_of_what_came_back()
+        assert cache.free == []
+    # Nobody says any more which of the two the receiver of this block has.
+    for _ in range(3):
+        vs._served._let_go_of_what_came_back()
+    assert cache.free == [] and set(theirs.array.tolist()) == {8}
+    del theirs
+    wait_until(lambda: len(cache.free) == 2)
+
+
+def end_of_a_producer(senders):
+    """It serves no more, and keeps nothing."""
+    sent = [one.on_the_way for one in senders]
+    senders.clear()
+    for number, (leased, _) in list(vs._served._kept.items()):
+        if leased in sent:
+            vs._served._kept.pop(number, None)
 
 
 def test_producers_that_have_gone_are_forgotten(torch, driver, monkeypatch):
     from vmmshare import _torch_queues
     monkeypatch.setattr(_torch_queues, "_remotes", {})
-    monkeypatch.setattr(_torch_queues, "_shares", [])
+    monkeypatch.setattr(_torch_queues, "_senders", [])
     kept = []
     for number in range(5):
         with vs.Pool(host_node=0) as pool:
@@ -126,7 +222,7 @@ def test_producers_that_have_gone_are_forgotten(torch, driver, monkeypatch):
             ours.array[:] = number
             kept.append(through_a_queue(ours))
             remote = list(_torch_queues._remotes.values())[-1]
-            _torch_queues._shares.clear()  # The producer serves no more.
+            end_of_a_producer(_torch_queues._senders)
             del ours
         deadline = time.monotonic() + 30
         with pytest.raises(vs.errors.Unavailable):

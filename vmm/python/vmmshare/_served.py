@@ -16,11 +16,18 @@ from .errors import FailedPrecondition
 
 __all__ = ["Served", "open_array", "open_parts", "serve_array"]
 
+
+class _Leased(typing.Protocol):
+    """What says who has it: an Allocation, or what is on its way through PyTorch's queues."""
+
+    def leases(self) -> list: ...
+
+
 # Of shares that are closed, what others still have: its owner must keep it until then. Without
 # a lock, for the garbage collector closes shares in the middle of anything: each step on the
 # dict is one for the interpreter, and no two shares have a number in common.
-_kept: "dict[int, tuple[Allocation, typing.Any]]" = {}
-_of_parents: "list[tuple[Allocation, typing.Any]]" = []
+_kept: "dict[int, tuple[_Leased, typing.Any]]" = {}
+_of_parents: "list[tuple[_Leased, typing.Any]]" = []
 _numbers = itertools.count()
 _LOOK_AGAIN = 0.2  # Seconds.
 _watched = False
@@ -61,7 +68,7 @@ def _forget_the_watch() -> None:
 os.register_at_fork(after_in_child=_forget_the_watch)  # The thread is the parent's.
 
 
-def _keep(memory: Allocation, array: typing.Any) -> None:
+def _keep(memory: _Leased, array: typing.Any) -> None:
     global _watched
     _kept[next(_numbers)] = memory, array
     if not _watched:

@@ -222,7 +222,9 @@ def share_all(tensors: "typing.Mapping[str, torch.Tensor]") -> bytes:
     """One bytes object for many tensors, a state_dict for example.
 
     Each is in memory of a Pool: of use_pool(), or made of an Array. Views and aliases too, and
-    at no cost: a block has one ticket, however many tensors lie in it. NotFound for a tensor
+    at no cost: a block has one ticket, however many tensors lie in it. PyTorch cuts its blocks
+    into tensors, and uses the memory of one of use_pool() anew when it goes, whoever has the
+    block: keep the tensors until pool.leases() no longer names it. NotFound for a tensor
     elsewhere: make it within use_pool(), or copy it into one that was. InvalidArgument for a
     lazy conjugate or negative, as x.conj() is: share its resolve_conj() or resolve_neg().
     """
@@ -302,8 +304,10 @@ def enable_multiprocessing(pool: Pool, *, writable: bool = True) -> None:
     All others pass as before. Sending waits for the current stream of the tensor's device, in the
     thread that pickles: a Queue's own, where that is the default stream. Synchronise others
     before put(). The receiver has the same memory, mapped for writing unless writable=False, and
-    gives it back with its last view; the sender keeps a tensor until it was received. Both
-    processes import vmmshare.torch. ValueError for a pool of the host.
+    gives it back with its last view. The sender keeps what it put until it was received and
+    nobody has its block any more, so nothing else is written there; as with PyTorch's own queue,
+    once for each put, so what nobody takes out stays until the pool is closed. Both processes
+    import vmmshare.torch. ValueError for a pool of the host.
     """
     from . import _torch_queues
     _device_of(pool)
