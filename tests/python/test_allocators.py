@@ -39,8 +39,18 @@ def test_rmm(pool, monkeypatch, stream):
             vs.rmm.memory_resource(small)[0](8 << 20, *stream)
 
 
+def by_name(stream):
+    return (), {"stream": stream}
+
+
+def by_place(stream):
+    """As cuda.core passes it before version 1.0."""
+    return (stream,), {}
+
+
 @pytest.mark.parametrize("stream", [None, Stream()])
-def test_cuda_core(pool, monkeypatch, stream):
+@pytest.mark.parametrize("passed", [by_name, by_place])
+def test_cuda_core(pool, monkeypatch, stream, passed):
     class Buffer:
         @classmethod
         def from_handle(cls, ptr, size, mr=None):
@@ -53,13 +63,14 @@ def test_cuda_core(pool, monkeypatch, stream):
     monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.core", core)
     resource = vs.cuda_core.memory_resource(pool)
+    places, names = passed(stream)
     assert resource.is_host_accessible and resource.device_id == -1
-    buffer = resource.allocate(777, stream=stream)
+    buffer = resource.allocate(777, *places, **names)
     assert pool.find(buffer.handle) == (buffer.handle, 777) and buffer.mr is resource
-    resource.deallocate(buffer.handle, buffer.size, stream=stream)
-    empty = resource.allocate(0, stream=stream)
+    resource.deallocate(buffer.handle, buffer.size, *places, **names)
+    empty = resource.allocate(0, *places, **names)
     assert (empty.handle, empty.size, empty.mr) == (0, 0, resource)
-    resource.deallocate(empty.handle, empty.size, stream=stream)
+    resource.deallocate(empty.handle, empty.size, *places, **names)
     assert pool.statistics()["live_blocks"] == 0
 
 
@@ -215,6 +226,67 @@ def test_what_one_stream_uses_another_has_after_it(cuda, monkeypatch, calls_of):
             assert cuda.cuStreamSynchronize(stream) == 0
         for made in others:
             deallocate(made, 4096)
+
+
+class Dropped:
+    """A Buffer of cuda.core's, which gives its memory back when it goes."""
+
+    def __init__(self, ptr, size, mr, back):
+        self.handle, self.back = ptr, lambda: back(mr, ptr, size)
+
+    def __del__(self):
+        self.back()
+
+
+def of_1_2(ptr, size, mr=None, owner=None, *, stream=None):
+    return Dropped(ptr, size, mr, lambda mr, ptr, size: mr.deallocate(
+        ptr, size, stream=stream or Stream()))
+
+
+def of_1_0(ptr, size, mr=None, owner=None):
+    return Dropped(ptr, size, mr, lambda mr, ptr, size: mr.deallocate(ptr, size, stream=Stream()))
+
+
+def of_0_3(ptr, size, mr=None):
+    return Dropped(ptr, size, mr, lambda mr, ptr, size: mr.deallocate(ptr, size, None))
+
+
+class OwnStream:
+    """A Stream of cuda.core's, for which the legacy default stream does not wait."""
+
+    def __init__(self, cuda, destroyed):
+        made = ctypes.c_void_p()
+        assert cuda.cuStreamCreate(ctypes.byref(made), 1) == 0
+        self.cuda, self.handle, self.destroyed = cuda, made.value, destroyed
+
+    def __del__(self):
+        self.cuda.cuStreamDestroy_v2(ctypes.c_void_p(self.handle))
+        self.destroyed.append(self.handle)
+
+
+@pytest.mark.parametrize("make", [of_1_2, of_1_0, of_0_3])
+def test_a_buffer_of_cuda_core_goes_back_behind_its_stream(cuda, monkeypatch, make):
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=make)
+    core.MemoryResource = type("MemoryResource", (), {})
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    destroyed = []
+    with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
+        own, other = OwnStream(cuda, destroyed), OwnStream(cuda, destroyed)
+        resource = vs.cuda_core.memory_resource(pool)
+        gate.wait(own.handle, 1)
+        buffer = resource.allocate(4096, stream=own)
+        address = buffer.handle
+        del buffer
+        again = resource.allocate(4096, stream=other)
+        assert again.handle != address  # A kernel on its own stream may write there still.
+        gate.signal(1)
+        del again, own, other
+        assert not destroyed  # The pool asks the driver of them.
+        del resource
+        gc.collect()
+        assert len(destroyed) == 2
 
 
 @pytest.mark.parametrize("calls_of", [rmm_calls, cuda_core_calls])

@@ -115,6 +115,25 @@ pinned.close()
 """
 
 
+OURS = """
+import vmmshare as vs
+import vmmshare.cuda_core
+device, stream = current()
+pool = vs.Pool(0)
+resource = vs.cuda_core.memory_resource(pool)
+for way in ("dropped", "closed"):
+    buffer = resource.allocate(SIZE, stream=stream)
+    buffer.fill(3, stream=stream)
+    stream.sync()
+    assert bytes_of(buffer) == {3}
+    assert pool.statistics()["live_blocks"] == 1
+    if way == "closed":
+        buffer.close(stream)
+    del buffer
+    assert pool.statistics()["live_blocks"] == 0
+"""
+
+
 def run(tmp_path, script):
     # Libraries that load libcuda by its name find a link of that name.
     (tmp_path / "libcuda.so.1").symlink_to(vmmshare.testing.host_driver())
@@ -124,7 +143,7 @@ def run(tmp_path, script):
              "VMMSHARE_HOST_INSTANCE": f"core-{uuid.uuid4().hex[:12]}"})
 
 
-@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL", "PINNED"])
+@pytest.mark.parametrize("part", ["SHARING", "POOL", "VIRTUAL", "PINNED", "OURS"])
 def test_memory_of_cuda_core(tmp_path, part):
     script = tmp_path / "script.py"
     script.write_text(BEGIN + globals()[part])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import weakref
 
 from . import errors
 from ._core import Array, Pool
@@ -65,28 +67,64 @@ def view(of: Array, stream: int = -1):
 def memory_resource(pool: Pool):
     """A cuda.core.MemoryResource that takes from `pool`, in the order of streams.
 
-    What is let go of without a stream, or on the default one, serves others after the work that is
-    then on all streams which synchronise with the legacy default stream.
+    A Buffer that is dropped goes back behind the stream that it was allocated for, and so does
+    one that is closed on the default stream with cuda.core before 1.2. What was allocated without
+    a stream, or for the default one, serves others after the work that is then on all streams
+    which synchronise with the legacy default stream. The resource keeps the Streams that it was
+    given: before close() of one call pool.release_stream(int(stream.handle)).
     """
     make = _name("Buffer").from_handle
     pool = pool._kept()  # close() is of the program's own handle.
+    own: dict = {}  # Streams by address, where a Buffer does not know its own: before 1.2.
+    used: dict = {}  # Streams by handle: at one that was destroyed the driver may end the process.
+
+    def handle(stream):
+        number = _handle(stream)
+        if not _is_default(stream):
+            used[number] = stream
+        return number
 
     class Resource(_name("MemoryResource")):  # type: ignore[misc]
         is_device_accessible = True
         is_host_accessible = pool.device is None
         device_id = -1 if pool.device is None else pool.device
 
-        def allocate(self, size, *, stream=None):
+        # Before version 1.0 cuda.core passes the stream by its place.
+        def allocate(self, size, stream=None):
             if size == 0:  # What has no elements has no memory.
                 return make(0, 0, mr=self)
-            return make(pool._allocate(size, _handle(stream)), size, mr=self)
+            address = pool._allocate(size, handle(stream))
+            if _is_default(stream):
+                return make(address, size, mr=self)
+            try:
+                return make(address, size, mr=self, stream=stream)
+            except TypeError as why:
+                if "unexpected keyword argument" not in str(why):
+                    raise
+            own[address] = stream
+            return make(address, size, mr=self)
 
-        def deallocate(self, ptr, size, *, stream=None):
-            if size != 0:
-                pool._free(int(ptr), _handle(stream))
+        def deallocate(self, ptr, size, stream=None):
+            if size == 0:
+                return
+            first = own.pop(int(ptr), None)
+            pool._free(int(ptr), handle(first if _is_default(stream) else stream))
 
-    return Resource()
+    made = Resource()
+    weakref.finalize(made, _release, pool, used).atexit = False
+    return made
+
+
+def _release(pool: Pool, used: dict) -> None:
+    for number in used:
+        with contextlib.suppress(errors.VmmshareError):
+            pool.release_stream(number)
+    used.clear()
 
 
 def _handle(stream) -> int:
     return 0 if stream is None else int(stream.handle)
+
+
+def _is_default(stream) -> bool:
+    return _handle(stream) in (0, 1)  # CU_STREAM_LEGACY
