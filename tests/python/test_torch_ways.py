@@ -2,7 +2,9 @@
 
 import contextlib
 import ctypes
+import pathlib
 import pickle
+import subprocess
 import sys
 import time
 import weakref
@@ -353,3 +355,39 @@ def test_a_closed_pool_makes_room_for_another(torch, driver, monkeypatch):
     assert vs.torch.mem_pool(second) is not mem_pool
     vs._core._torch_set_pool(0, None)
     second.close()
+
+
+END = """
+import contextlib, os, sys, types
+import fake_torch
+
+class Ends:
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self, write=os.write):
+        write(1, self.name)
+
+class Plugged:
+    def __init__(self, *names):
+        self.kept = Ends(b"allocator ")
+
+    def allocator(self):
+        return self.kept
+
+modules = fake_torch.modules(fake_torch.FastTensor)
+modules["torch"].cuda = types.SimpleNamespace(
+    MemPool=lambda allocator: Ends(b"pool "), device=lambda ordinal: contextlib.nullcontext(),
+    memory=types.SimpleNamespace(CUDAPluggableAllocator=Plugged))
+sys.modules.update(modules)
+import vmmshare.torch
+vmmshare.torch._pools[0] = None, vmmshare.torch._make_mem_pool("", 0)
+"""
+
+
+def test_the_allocator_outlives_its_memory_pools_at_the_interpreters_end():
+    """A MemPool of PyTorch's calls it when it ends, and does not keep it."""
+    done = subprocess.run([sys.executable, "-B", "-c", END], capture_output=True, text=True,
+                          timeout=60, cwd=pathlib.Path(__file__).parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() in ([], ["pool"], ["pool", "allocator"])

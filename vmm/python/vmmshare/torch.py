@@ -16,6 +16,7 @@ know that, and a kernel that writes it ends this process's context.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import pathlib
 import threading
 import typing
@@ -58,6 +59,9 @@ def _make_mem_pool(what: str, device: int) -> "torch.cuda.MemPool":
         path = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare.so.1"
         _hooks[what] = torch.cuda.memory.CUDAPluggableAllocator(
             str(path), f"vmmshare_torch_{what}alloc", f"vmmshare_torch_{what}free")
+        # For ever: a MemPool calls it when it ends, and not every PyTorch has
+        # it keep that, while at the interpreter's end nothing says which of the two ends first.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_hooks[what].allocator()))
     with torch.cuda.device(device):  # PyTorch knows of its allocator on that device alone.
         return torch.cuda.MemPool(_hooks[what].allocator())
 
