@@ -23,20 +23,45 @@ class Stream:
         return 0, 1
 
 
-@pytest.mark.parametrize("stream", [(), (Stream(),)])
-def test_rmm(pool, monkeypatch, stream):
+def without_streams(call, *what):
+    return call(*what)
+
+
+def stream_last(call, *what):
+    return call(*what, Stream())
+
+
+def nameless_stream_last(call, *what):
+    """RMM's own before 25.12."""
+    return call(*what, object())
+
+
+def stream_first(call, *what):
+    return call(Stream(), *what, 256)
+
+
+@pytest.mark.parametrize("passed", [without_streams, stream_last, nameless_stream_last,
+                                    stream_first])
+def test_rmm(pool, monkeypatch, passed):
     rmm = types.ModuleType("rmm")
     rmm.mr = types.SimpleNamespace(CallbackMemoryResource=lambda *calls: calls)
     monkeypatch.setitem(sys.modules, "rmm", rmm)
     allocate, deallocate = vs.rmm.memory_resource(pool)
-    address = allocate(5000, *stream)
+    address = passed(allocate, 5000)
     assert pool.find(address + 4999) == (address, 5000)
-    deallocate(address, 5000, *stream)
+    passed(deallocate, address, 5000)
     with pytest.raises(vs.errors.FailedPrecondition):
-        deallocate(address, 5000, *stream)
+        passed(deallocate, address, 5000)
     with vs.Pool(host_node=0, cap=4 << 20, first_segment=2 << 20) as small:
         with pytest.raises(MemoryError):
-            vs.rmm.memory_resource(small)[0](8 << 20, *stream)
+            passed(vs.rmm.memory_resource(small)[0], 8 << 20)
+
+
+def test_rmm_asks_for_more_alignment_than_a_pool_has(pool, monkeypatch):
+    allocate, _ = rmm_calls(pool, monkeypatch)
+    with pytest.raises(ValueError, match="multiple of 512"):
+        allocate(Stream(), 4096, 512)
+    assert pool.statistics()["live_blocks"] == 0
 
 
 def by_name(stream):
