@@ -56,8 +56,6 @@ class MemPool:
     def put_back(self, block):
         self.free.append(block)
         self.tensors -= 1
-        if self.tensors == 0 and not self.has_handle:
-            self.give_back()
 
     def give_back(self):
         for address, size in self.segments.items():
@@ -66,7 +64,8 @@ class MemPool:
 
 
 class Handle:
-    """What the program has of a MemPool: without it segments go with the last tensor."""
+    """What the program has of a MemPool: without it segments go at an empty_cache() after the last
+    tensor, or at once if there is none."""
 
     def __init__(self, pool):
         self.pool = pool
@@ -110,11 +109,17 @@ class Cuda:
     def __init__(self, driver):
         """driver: calls of the host-memory driver, with a current context."""
         self.driver, self.at, self.entered = driver, 0, []
-        self.synchronized = 0
+        self.synchronized, self.pools = 0, []
         self.memory = types.SimpleNamespace(CUDAPluggableAllocator=CUDAPluggableAllocator)
 
     def MemPool(self, allocator):
-        return Handle(MemPool(allocator, self.at))
+        self.pools.append(MemPool(allocator, self.at))
+        return Handle(self.pools[-1])
+
+    def empty_cache(self):
+        for pool in self.pools:
+            if pool.tensors == 0 and not pool.has_handle:
+                pool.give_back()
 
     def current_device(self):
         return self.at

@@ -195,8 +195,9 @@ class Region:
         return self._region.statistics()
 
     def close(self) -> None:
-        """Ends the region. Its tensors stay, and what they lie in goes with the last of them;
-        what is released now never comes back."""
+        """Ends the region. Its tensors stay; what they lie in goes at the next
+        torch.cuda.empty_cache() after the last of them, or when PyTorch is short of memory. What
+        is released now never comes back."""
         with self._alone():
             self._mem_pool = None
             self._region.close()
