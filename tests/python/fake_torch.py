@@ -220,7 +220,9 @@ class Parameter(FastTensor):
 def modules(tensor):
     """The modules of `torch` by name; its tensors are of that class."""
     torch = types.ModuleType("torch")
-    torch.Tensor = tensor
+    torch.Tensor, torch.__version__ = tensor, "2.8.0"
+    # By which use_mem_pool() takes what one thread allocates: from PyTorch 2.8 on.
+    torch._C = types.SimpleNamespace(_cuda_beginAllocateCurrentThreadToPool=None)
     waited: list = []  # The devices whose current stream the host waited for.
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: False, waited=waited,
                                        current_stream=lambda device: Stream(device, waited))

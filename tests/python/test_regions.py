@@ -213,3 +213,13 @@ def test_a_full_device(torch, cuda, region):
         with pytest.raises(torch.cuda.OutOfMemoryError) as raised, region.use():
             torch.cuda.empty(2 * MIB)
     assert isinstance(raised.value.__cause__, vs.errors.ResourceExhausted)
+
+
+def test_a_pytorch_whose_pools_take_what_all_threads_allocate_is_refused(torch, driver):
+    del torch._C._cuda_beginAllocateCurrentThreadToPool
+    torch.__version__ = "2.7.1"
+    with vs.Pool(0) as pool:
+        for call in (vs.torch.Region, lambda: vs.torch.mem_pool(pool),
+                     vs.torch.use_pool(pool).__enter__):
+            with pytest.raises(vs.errors.FailedPrecondition, match="2.7.1.*2.8 or newer"):
+                call()

@@ -2,7 +2,7 @@
 
 Shows vmmshare.torch.enable_multiprocessing(): tensors of the pool pass by ticket, all others
 as before. What the receiver writes is in the sender's tensor: both have the same memory. Needs
-a GPU and torch 2.5 or newer. Run it by itself: it starts the other process.
+a GPU and torch 2.8 or newer. Run it by itself: it starts the other process.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A model's weights, which another process uses where they lie.
 
 Shows vmmshare.torch.use_pool(), within which PyTorch's tensors are in the pool, share_all(),
-which makes one bytes object of a state_dict, and open_all(). Needs a GPU and torch 2.5 or
+which makes one bytes object of a state_dict, and open_all(). Needs a GPU and torch 2.8 or
 newer. Run it by itself: it starts the other process.
 """
 

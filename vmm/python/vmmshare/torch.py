@@ -55,6 +55,10 @@ def _device_of(pool: Pool) -> int:
 def _make_mem_pool(what: str, device: int) -> "torch.cuda.MemPool":
     """One whose memory is of vmmshare_torch_`what`alloc()."""
     torch = _library()
+    if not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"):
+        raise FailedPrecondition(
+            f"PyTorch {torch.__version__} puts what all threads allocate into the memory pool that "
+            "one of them uses; expected 2.8 or newer", "Update PyTorch.")
     if what not in _hooks:
         path = pathlib.Path(__file__).resolve().parent / "lib" / "libvmmshare.so.1"
         _hooks[what] = torch.cuda.memory.CUDAPluggableAllocator(
@@ -93,7 +97,8 @@ def _allocating_in(made: "torch.cuda.MemPool", device: int):
 def mem_pool(pool: Pool) -> "torch.cuda.MemPool":
     """A torch.cuda.MemPool whose memory is of `pool`, one for each pool.
 
-    Drop its tensors before it. One Pool of a device serves PyTorch at a time: ValueError
+    Drop its tensors before it. FailedPrecondition for a PyTorch before 2.8, whose pools take what
+    all threads allocate. One Pool of a device serves PyTorch at a time: ValueError
     for another one, until the first is closed.
     """
     device = _device_of(pool)
@@ -115,6 +120,7 @@ def use_pool(pool: Pool):
     """Within it, tensors that this thread makes on the pool's device are in the pool.
 
     When there is no memory, PyTorch raises OutOfMemoryError; what the pool said is its cause.
+    FailedPrecondition for a PyTorch before 2.8.
     """
     made = mem_pool(pool)
     with _allocating_in(made, _device_of(pool)):
@@ -134,6 +140,7 @@ class Region:
     In between nothing is there: a kernel that touches a tensor ends this process's context. What
     PyTorch holds cached is released and restored with the rest, at its addresses, so its books
     stay right; tensors may be freed meanwhile. The memory is this process's alone.
+    FailedPrecondition for a PyTorch before 2.8.
     """
 
     def __init__(self, device: int = 0):
