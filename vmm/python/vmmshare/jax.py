@@ -30,5 +30,9 @@ class _ReadOnly:
 
 def array(of: Array):
     """The jax.Array of an Array, which it keeps. JAX arrays do not change: nobody may write
-    the memory while it exists."""
+    the memory while it exists.
+
+    JAX lets go of it when the last work that reads it is put on JAX's stream, not when that has
+    ended: call block_until_ready() on what is computed of it before its last reference goes.
+    """
     return _library().dlpack.from_dlpack(_ReadOnly(of))
