@@ -186,6 +186,25 @@ def test_what_was_sent_is_kept_until_it_was_received(torch, pool):
     wait_until(lambda: len(cache.free) == 2)
 
 
+@pytest.mark.parametrize("end", ["drops it", "is killed"])
+def test_another_process_receives_and(torch, pool, peer, end):
+    vs.torch.enable_multiprocessing(pool)
+    cache = Cache(torch, pool)
+    data = bytes(ForkingPickler.dumps(cache.full(7)))
+    peer("import pickle, sys, fake_torch, vmmshare.torch")
+    peer("sys.modules.update(fake_torch.modules(fake_torch.FastTensor))")
+    peer(f"theirs = pickle.loads({data!r})")
+    for _ in range(3):
+        vs._served._let_go_of_what_came_back()
+    assert cache.free == [4096]
+    assert peer("set(theirs.array.tolist())") == {7}
+    if end == "is killed":
+        peer.kill()
+    else:
+        peer("del theirs")
+    wait_until(lambda: len(cache.free) == 2)
+
+
 def test_what_is_never_received_goes_when_the_pool_is_closed(torch, driver, receipts):
     with vs.Pool(host_node=0) as pool:
         vs.torch.enable_multiprocessing(pool)
