@@ -1900,6 +1900,10 @@ static const struct {
     {"SignalsAreAsTheyWereAfterATool", SignalsAreAsTheyWereAfterATool},
     {"TheToolShowsWhatIsKept", TheToolShowsWhatIsKept},
     {"BlocksAreAskedBack", BlocksAreAskedBack},
+    {"WhoClosesTheLastBlockWaitsForNobody",
+     WhoClosesTheLastBlockWaitsForNobody},
+    {"WhoClosesAPoolWaitsForNoStream", WhoClosesAPoolWaitsForNoStream},
+    {"APoolEndsWithItsLastBlock", APoolEndsWithItsLastBlock},
     {"APoolIsAsLargeAsItMayBe", APoolIsAsLargeAsItMayBe},
     {"WhatADeviceCannotIsTold", WhatADeviceCannotIsTold},
 };

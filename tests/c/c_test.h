@@ -83,6 +83,9 @@ void OtherMemoryThanTheWritersIsRefused(void);
 void SignalsAreAsTheyWereAfterATool(void);
 void TheToolShowsWhatIsKept(void);
 void BlocksAreAskedBack(void);
+void WhoClosesTheLastBlockWaitsForNobody(void);
+void WhoClosesAPoolWaitsForNoStream(void);
+void APoolEndsWithItsLastBlock(void);
 void APoolIsAsLargeAsItMayBe(void);
 void WhatADeviceCannotIsTold(void);
 

@@ -2,6 +2,10 @@
 // importer in one process.
 #define _POSIX_C_SOURCE 200809L
 
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "tests/c/c_test.h"
 
 enum { kBlocks = 2, kTicket = VMMSHARE_BLOCK_TICKET_BYTES };
@@ -148,6 +152,83 @@ void BlocksAreAskedBack(void) {
   vmmshare_pool_close(all.pool);
   vmmshare_device_close(all.device);
   vmmshare_driver_close(all.driver);
+}
+
+static uint64_t Peers(const vmmshare_pool* pool) {
+  vmmshare_pool_statistics now = {sizeof(now)};
+  MUST(vmmshare_pool_get_statistics(pool, &now, &error));
+  return now.peers;
+}
+
+// By a thread of a pool that ends.
+static void WaitUntilThereIsNoPeer(const vmmshare_pool* pool) {
+  const time_t begun = time(NULL);
+  while (Peers(pool) != 0) CHECK(time(NULL) - begun < 50);
+}
+
+static void CloseOwner(Shared* all) {
+  vmmshare_share_close(all->share);
+  vmmshare_server_close(all->server);
+  vmmshare_pool_close(all->pool);
+  vmmshare_device_close(all->device);
+  vmmshare_driver_close(all->driver);
+}
+
+// The last handle of a pool is closed before the GPU has done with its block, by
+// who lets the GPU go on afterwards. Blocks are closed before the pool, or after it.
+static void CloseBeforeTheGpuHasDone(int blocks_first) {
+  Shared all = Open();
+  vmmshare_fence_pool* fences = NULL;
+  vmmshare_fence* fence = NULL;
+  MUST(vmmshare_fence_pool_create(all.device, &fences, &error));
+  MUST(vmmshare_fence_create(fences, &fence, &error));
+  int (*create)(void**, unsigned);
+  int (*synchronize)(void*);
+  int (*destroy)(void*);
+  Find("cuStreamCreate", &create);
+  Find("cuStreamSynchronize", &synchronize);
+  Find("cuStreamDestroy_v2", &destroy);
+  void* stream = NULL;
+  EnterContext();
+  CHECK(create(&stream, 1) == 0);
+  MUST(vmmshare_fence_wait(fence, stream, 1, &error));
+
+  vmmshare_block_close(all.blocks[0]);
+  if (!blocks_first) vmmshare_imported_pool_close(all.imported);
+  MUST(vmmshare_block_close_after(all.blocks[1], stream, &error));
+  if (blocks_first) vmmshare_imported_pool_close(all.imported);
+  CHECK(Peers(all.pool) == 1 && Leases(all.pool, "\"block\"") == 1);
+  MUST(vmmshare_fence_signal_host(fence, 1, &error));
+  MUST(vmmshare_pool_wait_returned(all.pool, NULL, 0, 50 * SECOND, &error));
+  WaitUntilThereIsNoPeer(all.pool);
+
+  CHECK(synchronize(stream) == 0 && destroy(stream) == 0);
+  vmmshare_fence_close(fence);
+  vmmshare_fence_pool_close(fences);
+  CloseOwner(&all);
+}
+
+void WhoClosesTheLastBlockWaitsForNobody(void) { CloseBeforeTheGpuHasDone(0); }
+
+void WhoClosesAPoolWaitsForNoStream(void) { CloseBeforeTheGpuHasDone(1); }
+
+// In the process that opened it; a forked child ends nothing.
+void APoolEndsWithItsLastBlock(void) {
+  Shared all = Open();
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    vmmshare_imported_pool_close(all.imported);
+    for (int i = 0; i < kBlocks; ++i) vmmshare_block_close(all.blocks[i]);
+    _exit(0);
+  }
+  Join((int)child);
+  vmmshare_imported_pool_close(all.imported);
+  vmmshare_block_close(all.blocks[0]);
+  CHECK(Peers(all.pool) == 1 && Leases(all.pool, "\"block\"") == 1);
+  vmmshare_block_close(all.blocks[1]);
+  WaitUntilThereIsNoPeer(all.pool);
+  CloseOwner(&all);
 }
 
 // Its segments are as large as was said, and not larger.

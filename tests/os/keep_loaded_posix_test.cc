@@ -45,7 +45,8 @@ TEST_P(KeepLoaded, ALibraryStaysWhoseThreadNobodyJoins) {
 
 INSTANTIATE_TEST_SUITE_P(By, KeepLoaded,
                          ::testing::Values("vmmshare_test_ask_lifeline",
-                                           "vmmshare_test_close_elsewhere"),
+                                           "vmmshare_test_close_elsewhere",
+                                           "vmmshare_test_run_detached"),
                          [](const auto& of) -> std::string {
                            return of.param;
                          });

@@ -9,6 +9,7 @@
 #include "platform/os/close_elsewhere_posix.h"
 #include "platform/os/descriptor_posix.h"
 #include "platform/os/process.h"
+#include "platform/os/run_detached.h"
 
 namespace {
 
@@ -29,4 +30,8 @@ extern "C" void vmmshare_test_ask_lifeline() {
 extern "C" void vmmshare_test_close_elsewhere() {
   vmm::platform::CloseElsewhere(OpenNull(),
                                 vmm::platform::Connections::kOfPeers);
+}
+
+extern "C" void vmmshare_test_run_detached() {
+  vmm::platform::RunDetached([] {});
 }

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "platform/base/status_macros.h"
+#include "platform/os/process.h"
+#include "platform/os/run_detached.h"
 #include "vmm/c/internal/call.h"
 #include "vmm/c/internal/convert.h"
 #include "vmm/c/internal/handles.h"
@@ -41,7 +43,29 @@ void Listen(const vmmshare_imported_pool& pool) {
   pool.pool->Watch(std::move(watch));
 }
 
+// Whether the pool would end with this handle, and what it waits for then is no
+// work of the GPU's. Who has it alone stays alone: only by a handle is it given on,
+// and this one is about to be closed.
+bool EndsSoon(const vmmshare_imported_pool& pool) {
+  return pool.pool.use_count() == 1 && pool.pool->statistics().releasing == 0;
+}
+
 }  // namespace
+
+namespace vmm::c {
+
+void ImportedPoolEnd::operator()(vmm::ImportedPool* pool) const noexcept {
+  // In a forked child there is nothing to wait for.
+  const bool is_forked = platform::ForksSoFar() != forks_;
+  if (!is_here_ && !is_forked &&
+      platform::RunDetached([pool] { delete pool; })) {
+    return;
+  }
+  // Rather waited for than held, by its owner's book, until this process ends.
+  delete pool;
+}
+
+}  // namespace vmm::c
 
 vmmshare_status vmmshare_imported_pool_open(
     const vmmshare_driver* driver, const char* text,
@@ -64,6 +88,10 @@ vmmshare_status vmmshare_imported_pool_open(
 }
 
 void vmmshare_imported_pool_close(vmmshare_imported_pool* pool) {
+  // In a forked child a lock of the pool's may be taken for ever.
+  if (Check(pool).ok() && EndsSoon(*pool)) {
+    std::get_deleter<vmm::c::ImportedPoolEnd>(pool->pool)->BeHere();
+  }
   vmm::c::Close(pool);
 }
 

@@ -153,6 +153,10 @@ VMMSHARE_API vmmshare_status vmmshare_imported_pool_open(
     const vmmshare_driver* driver, const char* text,
     const vmmshare_import_options* options, int64_t timeout_ns,
     vmmshare_imported_pool** pool, vmmshare_error** error);
+// The pool ends with the last of its handle and its blocks: then its memory is
+// unmapped and its owner told. That is done when this returns if there is no block
+// any more and no work of a stream is waited for; else by a thread of its own,
+// which waits for that work, as long as it takes, and which nobody waits for.
 VMMSHARE_API void vmmshare_imported_pool_close(vmmshare_imported_pool* pool);
 // OK while the owner serves this process; UNAVAILABLE once it does not. What is
 // imported stays valid.
@@ -189,8 +193,10 @@ VMMSHARE_API vmmshare_status vmmshare_imported_pool_import(
 VMMSHARE_API uint64_t vmmshare_block_address(const vmmshare_block* block);
 // Bytes that the owner asked for.
 VMMSHARE_API uint64_t vmmshare_block_size(const vmmshare_block* block);
-// Gives it back at once, in the order of no stream: synchronise first. Calls
-// neither the driver nor the system, and may be called by any thread.
+// Gives it back at once, in the order of no stream: synchronise first. Waits for
+// nobody, calls the driver never but for memory that the owner has given up, and may
+// be called by any thread. The last of a pool that is closed starts the thread that
+// ends the pool.
 VMMSHARE_API void vmmshare_block_close(vmmshare_block* block);
 // Closes it once the work that is on `stream` now is done; does not wait. After
 // a failure the block is still the caller's.

@@ -16,6 +16,7 @@
 #include "platform/base/mutex.h"
 #include "platform/cuda/driver.h"
 #include "platform/ipc/channel.h"
+#include "platform/os/process.h"
 #include "vmm/c/internal/handle.h"
 #include "vmm/keeper/keeper.h"
 #include "vmm/memory/adopted_memory.h"
@@ -64,6 +65,26 @@ struct vmmshare_pool : vmm::c::Handle<vmm::c::HandleType::kPool> {
   const std::shared_ptr<vmm::Pool> pool;
 };
 
+namespace vmm::c {
+
+// How a pool of another process ends for who has it last. That waits for the GPU,
+// for the pool's threads and for its owner, and calls the driver. Who gives a block
+// back does none of it: it is done on a thread of its own.
+class ImportedPoolEnd {
+ public:
+  ImportedPoolEnd() : forks_(platform::ForksSoFar()) {}
+  void operator()(vmm::ImportedPool* pool) const noexcept;
+
+  // It ends in who calls this. REQUIRES: nobody else has the pool.
+  void BeHere() { is_here_ = true; }
+
+ private:
+  std::uint64_t forks_;
+  bool is_here_ = false;
+};
+
+}  // namespace vmm::c
+
 struct vmmshare_imported_pool
     : vmm::c::Handle<vmm::c::HandleType::kImportedPool> {
   // Told by a thread of the pool's; may outlive the handle.
@@ -73,8 +94,8 @@ struct vmmshare_imported_pool
     std::uint64_t recalls ABSL_GUARDED_BY(mutex) = 0;
     absl::Status ended ABSL_GUARDED_BY(mutex);
   };
-  explicit vmmshare_imported_pool(std::shared_ptr<vmm::ImportedPool> opened)
-      : pool(std::move(opened)) {}
+  explicit vmmshare_imported_pool(std::unique_ptr<vmm::ImportedPool> opened)
+      : pool(opened.release(), vmm::c::ImportedPoolEnd()) {}
   const std::shared_ptr<vmm::ImportedPool> pool;
   const std::shared_ptr<Events> events = std::make_shared<Events>();
 };

@@ -43,9 +43,9 @@ class PoolCloser {
   MadeHere made_;
 };
 
-// The deleter of a pool of another process. To close it is to wait for the GPU and
-// for the pool's threads: that is done here where the GIL is known not to be held,
-// and else on a thread of its own.
+// The deleter of a pool of another process. To close it is to wait for the
+// pool's threads and its owner: that is done here where the GIL is known not to be
+// held, and else on a thread of its own.
 class ImportedPoolCloser {
  public:
   void operator()(vmmshare_imported_pool* pool) const;

@@ -1,0 +1,14 @@
+#include <utility>
+
+#include "platform/os/keep_loaded_posix.h"
+#include "platform/os/run_detached.h"
+#include "platform/os/start_detached_posix.h"
+
+namespace vmm::platform {
+
+bool RunDetached(std::function<void()> body) {
+  KeepLoaded(reinterpret_cast<const void*>(&RunDetached));
+  return StartDetached(std::move(body));
+}
+
+}  // namespace vmm::platform
