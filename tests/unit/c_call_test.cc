@@ -47,10 +47,11 @@ TEST(CCall, NothingThatIsThrownCrossesTheWall) {
                "a callback of the program's threw");
   EXPECT_STREQ(vmmshare_error_remedy(error.get()),
                "See docs/errors.md, and run `vmmshare doctor`.");
-  // There may be no memory to explain it either.
-  EXPECT_EQ(ErrorOf(VMMSHARE_RESOURCE_EXHAUSTED,
-                    []() -> absl::Status { throw std::bad_alloc(); }),
-            nullptr);
+  // There may be no memory to explain it either, and it is explained.
+  const Error none = ErrorOf(VMMSHARE_RESOURCE_EXHAUSTED,
+                             []() -> absl::Status { throw std::bad_alloc(); });
+  EXPECT_EQ(vmmshare_error_status(none.get()), VMMSHARE_RESOURCE_EXHAUSTED);
+  EXPECT_STREQ(vmmshare_error_remedy(none.get()), "Free memory of the host.");
 }
 
 TEST(CCall, WhatIsNoExceptionDoesNotCrossTheWallEither) {

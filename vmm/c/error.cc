@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,12 +15,33 @@
 struct vmmshare_error {
   vmmshare_status status;
   std::int32_t cuda_result;
-  std::string message;
-  std::string remedy;
+  const char* message;
+  const char* remedy;
 };
 
 namespace vmm::c {
 namespace {
+
+// One that is freed, with the texts that it points to.
+struct OwnedError : vmmshare_error {
+  OwnedError(vmmshare_status code, std::int32_t result, std::string said,
+             std::string to_do)
+      : vmmshare_error{code, result, nullptr, nullptr},
+        message_text(std::move(said)),
+        remedy_text(std::move(to_do)) {
+    message = message_text.c_str();
+    remedy = remedy_text.c_str();
+  }
+  const std::string message_text;
+  const std::string remedy_text;
+};
+
+// Of all calls that had no memory for one of their own. Never written, never freed.
+constinit vmmshare_error no_memory = {VMMSHARE_RESOURCE_EXHAUSTED, -1,
+                                      "the host had no memory for this call, "
+                                      "or to say why it failed. Free memory "
+                                      "of the host.",
+                                      "Free memory of the host."};
 
 // For errors whose message does not say what to do.
 absl::string_view GeneralRemedy(absl::StatusCode code) {
@@ -62,11 +85,24 @@ vmmshare_status Fail(const absl::Status& status, vmmshare_error** error) {
   const auto code = static_cast<vmmshare_status>(status.raw_code());
   if (error != nullptr) {
     const std::optional<CUresult> result = platform::ResultOf(status);
-    *error = new vmmshare_error{
+    *error = new OwnedError(
         code, result.has_value() ? static_cast<std::int32_t>(*result) : -1,
-        std::string(status.message()), RemedyOf(status)};
+        std::string(status.message()), RemedyOf(status));
   }
   return code;
+}
+
+vmmshare_status FailWithoutMemory(vmmshare_error** error) noexcept {
+  if (error != nullptr) *error = &no_memory;
+  return no_memory.status;
+}
+
+vmmshare_status FailThrown(const char* what, vmmshare_error** error) noexcept {
+  try {
+    return Fail(absl::InternalError(what), error);
+  } catch (const std::bad_alloc&) {
+    return FailWithoutMemory(error);
+  }
 }
 
 absl::Status WhyReturned(absl::string_view name, vmmshare_status status) {
@@ -230,15 +266,18 @@ vmmshare_status vmmshare_error_status(const vmmshare_error* error) {
   return error == nullptr ? VMMSHARE_OK : error->status;
 }
 const char* vmmshare_error_message(const vmmshare_error* error) {
-  return error == nullptr ? "" : error->message.c_str();
+  return error == nullptr ? "" : error->message;
 }
 const char* vmmshare_error_remedy(const vmmshare_error* error) {
-  return error == nullptr ? "" : error->remedy.c_str();
+  return error == nullptr ? "" : error->remedy;
 }
 std::int32_t vmmshare_error_cuda_result(const vmmshare_error* error) {
   return error == nullptr ? -1 : error->cuda_result;
 }
-void vmmshare_error_free(vmmshare_error* error) { delete error; }
+void vmmshare_error_free(vmmshare_error* error) {
+  if (error == &vmm::c::no_memory) return;
+  delete static_cast<vmm::c::OwnedError*>(error);
+}
 
 const char* vmmshare_text_get(const vmmshare_text* text) {
   return text == nullptr ? "" : text->text.c_str();

@@ -21,8 +21,12 @@
 namespace vmm::c {
 
 // The code of `status`, which is not OK; `error`, if not null, is given the
-// rest.
+// rest. Throws bad_alloc.
 vmmshare_status Fail(const absl::Status& status, vmmshare_error** error);
+// Where the host has no memory, not even to say so: `error` is one that is there.
+vmmshare_status FailWithoutMemory(vmmshare_error** error) noexcept;
+// INTERNAL, of what was thrown that says `what`.
+vmmshare_status FailThrown(const char* what, vmmshare_error** error) noexcept;
 
 // Why a function of the program's failed: what it returned, and what it threw, if
 // that said.
@@ -38,12 +42,11 @@ vmmshare_status Call(vmmshare_error** error, const Body& body) noexcept {
     if (ABSL_PREDICT_TRUE(status.ok())) return VMMSHARE_OK;
     return Fail(status, error);
   } catch (const std::bad_alloc&) {
-    // There may be no memory to explain it either.
-    return VMMSHARE_RESOURCE_EXHAUSTED;
+    return FailWithoutMemory(error);
   } catch (const std::exception& thrown) {
-    return Fail(absl::InternalError(thrown.what()), error);
+    return FailThrown(thrown.what(), error);
   } catch (...) {
-    return Fail(absl::InternalError("something unknown was thrown"), error);
+    return FailThrown("something unknown was thrown", error);
   }
 }
 
