@@ -1893,6 +1893,8 @@ static const struct {
     {"ImportedMemoryIsDescribed", ImportedMemoryIsDescribed},
     {"MemoryIsPlaced", MemoryIsPlaced},
     {"AServerHasItsLimits", AServerHasItsLimits},
+    {"AnOwnerThatHasEndedWantsNothingBack",
+     AnOwnerThatHasEndedWantsNothingBack},
     {"FencesAreMadeByTheirOwner", FencesAreMadeByTheirOwner},
     {"WhatAForkedProcessMayUseIsQuarantined",
      WhatAForkedProcessMayUseIsQuarantined},

@@ -75,6 +75,7 @@ void MemoryOfTheDriverIsAdopted(void);
 void ImportedMemoryIsDescribed(void);
 void MemoryIsPlaced(void);
 void AServerHasItsLimits(void);
+void AnOwnerThatHasEndedWantsNothingBack(void);
 void FencesAreMadeByTheirOwner(void);
 void WhatAForkedProcessMayUseIsQuarantined(void);
 void HooksOfAForkedChildWaitForNobody(void);

@@ -71,6 +71,74 @@ void AServerHasItsLimits(void) {
   vmmshare_driver_close(driver);
 }
 
+// What came from one server, in each way that there is.
+typedef struct {
+  vmmshare_memory* memory;
+  vmmshare_fetched* fetched;
+  vmmshare_restorable* restorable;
+} Held;
+
+enum { kWays = 3 };
+
+static vmmshare_status LeaseOf(const Held* held, int way, int64_t* return_in_ns,
+                               vmmshare_error** error) {
+  if (way == 0) return vmmshare_memory_lease(held->memory, return_in_ns, error);
+  if (way == 1) {
+    return vmmshare_fetched_lease(held->fetched, return_in_ns, error);
+  }
+  return vmmshare_restorable_lease(held->restorable, return_in_ns, error);
+}
+
+// Also what it asked back.
+void AnOwnerThatHasEndedWantsNothingBack(void) {
+  vmmshare_driver* const driver = Driver();
+  vmmshare_device* const device = Device(driver);
+  vmmshare_memory* const memory = HostMemory(device, 4096);
+  vmmshare_server* server = NULL;
+  vmmshare_share* share = NULL;
+  vmmshare_restorable* own = NULL;
+  vmmshare_memory_options options = {sizeof(options)};
+  options.size = 4096;
+  MUST(vmmshare_server_start(NULL, &server, &error));
+  MUST(vmmshare_server_share_memory(server, memory, &share, &error));
+  MUST(vmmshare_restorable_create(server, device, &options, &own, &error));
+  const char* const text = vmmshare_share_text(share);
+  Held held = {NULL};
+  MUST(vmmshare_memory_open(driver, text, NULL, 10 * SECOND, &held.memory,
+                            &error));
+  MUST(vmmshare_fetch(driver, text, 10 * SECOND, &held.fetched, &error));
+  MUST(vmmshare_restorable_open(driver, vmmshare_restorable_text(own), NULL,
+                                10 * SECOND, &held.restorable, &error));
+  MUST(vmmshare_server_recall_all(server, 600 * SECOND, &error));
+  const time_t begun = time(NULL);
+  for (int way = 0; way < kWays; ++way) {
+    int64_t return_in_ns = VMMSHARE_FOREVER;
+    while (return_in_ns == VMMSHARE_FOREVER) {
+      CHECK(time(NULL) - begun < 50);
+      MUST(LeaseOf(&held, way, &return_in_ns, &error));
+    }
+  }
+  vmmshare_restorable_close(own);
+  vmmshare_share_close(share);
+  vmmshare_server_close(server);
+  for (int way = 0; way < kWays; ++way) {
+    int64_t return_in_ns = 7;
+    vmmshare_status status = VMMSHARE_OK;
+    while (status == VMMSHARE_OK) {
+      CHECK(time(NULL) - begun < 50);
+      status = LeaseOf(&held, way, &return_in_ns, NULL);
+    }
+    CHECK(status == VMMSHARE_UNAVAILABLE);
+    CHECK(return_in_ns == VMMSHARE_FOREVER);
+  }
+  vmmshare_restorable_close(held.restorable);
+  vmmshare_fetched_close(held.fetched);
+  vmmshare_memory_close(held.memory);
+  vmmshare_memory_close(memory);
+  vmmshare_device_close(device);
+  vmmshare_driver_close(driver);
+}
+
 // The owner makes them, and others open their tickets: never the other way.
 void FencesAreMadeByTheirOwner(void) {
   vmmshare_driver* const driver = Driver();

@@ -186,7 +186,8 @@ absl::StatusOr<PoolOptions> PoolOptionsOf(
 }
 
 absl::Status ReportLease(const LeaseStatus& lease, std::int64_t* return_in_ns) {
-  if (lease.return_by.has_value()) {
+  // It may have been asked back before its owner ended: nobody waits for it now.
+  if (lease.connection.ok() && lease.return_by.has_value()) {
     *return_in_ns = NanosecondsOf(*lease.return_by - absl::Now());
   }
   return lease.connection;
