@@ -11,6 +11,7 @@ typedef struct {
   int count;
   vmmshare_status put, fence, get;  // What is returned in place of OK.
   uint64_t said_size;               // What get says, unless 0.
+  int grows;                        // Get says one more than it has room for.
   uint64_t first_room, last_room;   // What get was given.
   int64_t timeout_ns;               // The same of any call.
   int scoped;                       // Whether all keys had the scope.
@@ -43,6 +44,10 @@ static vmmshare_status Get(void* user, int32_t rank, const char* key,
   if (store->first_room == 0) store->first_room = room;
   store->last_room = room;
   if (store->get != VMMSHARE_OK) return store->get;
+  if (store->grows) {
+    *size = room + 1;
+    return VMMSHARE_OK;
+  }
   if (store->said_size != 0) {
     *size = store->said_size;
     memset(value, 0x5a, (size_t)(*size < room ? *size : room));
@@ -206,6 +211,13 @@ void WhatAnExchangeSaysIsChecked(void) {
   FAILS(VMMSHARE_INVALID_ARGUMENT, "not a usable record",
         vmmshare_symmetric_check_agreed(symmetric, &exchange, SECOND, &error));
   CHECK(store.first_room < 5000 && store.last_room == 5000);
+  // But not for ever.
+  exchange = Exchange();
+  store.grows = 1;
+  FAILS(VMMSHARE_DEADLINE_EXCEEDED, "",
+        vmmshare_symmetric_check_agreed(symmetric, &exchange, SECOND / 20,
+                                        &error));
+  CHECK(store.last_room < (uint64_t)1 << 24);
   exchange = Exchange();
   store.get = VMMSHARE_PERMISSION_DENIED;
   FAILS(VMMSHARE_PERMISSION_DENIED, "get(",
