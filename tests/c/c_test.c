@@ -788,6 +788,13 @@ static void RawHandlesGoOutAndIn(void) {
         vmmshare_memory_import(device, handles, 2,
                                VMMSHARE_ON_HOST | VMMSHARE_PRIVATE, 0, &import,
                                &imported, &error));
+  const int32_t below[] = {-1, -5, INT32_MIN};
+  for (int i = 0; i < 3; ++i) {
+    FAILS(VMMSHARE_INVALID_ARGUMENT, "expected 0 or more",
+          vmmshare_memory_import(device, handles, 2, VMMSHARE_ON_HOST, below[i],
+                                 NULL, &imported, &error));
+    CHECK(imported == NULL);
+  }
   // A number that no descriptor has, though its lower half is one.
   const intptr_t wide = handles[1].os_handle + ((intptr_t)1 << 32);
   vmmshare_raw_handle above = handles[1];

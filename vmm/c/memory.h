@@ -219,8 +219,9 @@ VMMSHARE_API vmmshare_status vmmshare_memory_export(
     vmmshare_raw_handle* handle, vmmshare_error** error);
 // Maps `count` chunks side by side, which other software may have made; all of
 // one kind, and of one size but the last. `device` is where the memory is, or
-// for memory of the host (VMMSHARE_ON_HOST, the only bit of `flags`) who maps it.
-// The handles stay the caller's.
+// for memory of the host (VMMSHARE_ON_HOST, the only bit of `flags`) who maps it; that
+// is on `numa_node`, 0 or more, which is the caller's word. The handles stay the
+// caller's.
 VMMSHARE_API vmmshare_status vmmshare_memory_import(
     const vmmshare_device* device, const vmmshare_raw_handle* handles,
     uint32_t count, uint32_t flags, int32_t numa_node,

@@ -60,6 +60,12 @@ absl::StatusOr<ImportedAllocation> ImportRaw(const Device& device,
                                              const Location& where,
                                              std::vector<RawHandle> chunks,
                                              const ImportOptions& options) {
+  if (where.is_host() && where.numa_node() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory of ", chunks.size(), " handles on host NUMA node ",
+                     where.numa_node(),
+                     "; expected 0 or more. Give the node that it is on."));
+  }
   ASSIGN_OR_RETURN(const ChunkLayout layout, LayoutOf(chunks));
   ASSIGN_OR_RETURN(const platform::Machine* machine, platform::ThisMachine());
   // What a ticket would say: nobody else has said anything of this memory.

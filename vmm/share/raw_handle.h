@@ -53,7 +53,7 @@ absl::StatusOr<RawHandle> ExportRaw(const Shareable& memory, std::size_t chunk,
 // of one kind and of one size, but the last may be smaller. `where` they are is
 // the caller's word; `device` maps them if `options` name none.
 //   INVALID_ARGUMENT  no chunk; kinds or sizes that differ; what is no memory
-//                     of the stated size
+//                     of the stated size; a NUMA node below 0
 //   else              as ImportedAllocation::Open()
 absl::StatusOr<ImportedAllocation> ImportRaw(const Device& device,
                                              const Location& where,
