@@ -1508,10 +1508,22 @@ static void WhatAFailedStreamMayUseStays(void) {
 // A layout of a tensor of 4 x 6 int32, and one of its columns as an alias.
 static vmmshare_weights_layout* Layout(void) {
   vmmshare_weights_layout* layout = NULL;
+  char name[258];
+  memset(name, 'x', sizeof(name) - 1);
+  name[sizeof(name) - 1] = '\0';
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "a fingerprint of 257 bytes",
+        vmmshare_weights_layout_create(name, &layout, &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "at most 256 of printable ASCII",
+        vmmshare_weights_layout_create("gr\xc3\xbcn", &layout, &error));
+  CHECK(layout == NULL);
+  MUST(vmmshare_weights_layout_create(name + 1, &layout, &error));
+  vmmshare_weights_layout_close(layout);
   MUST(vmmshare_weights_layout_create("sha256:7", &layout, &error));
   MUST(vmmshare_weights_layout_note(layout, "step", "6", &error));
   MUST(vmmshare_weights_layout_note(layout, "step", "7", &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "metadata \"\" of 1 bytes",
+        vmmshare_weights_layout_note(layout, "", "8", &error));
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "without NUL of at most 67108864 bytes",
         vmmshare_weights_layout_note(layout, "", "8", &error));
   FAILS(VMMSHARE_INVALID_ARGUMENT, "a key of 1 to 512 of printable ASCII",
         vmmshare_weights_layout_note(layout, "schritt\xc3\xbc", "8", &error));

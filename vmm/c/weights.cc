@@ -79,8 +79,11 @@ vmmshare_status vmmshare_weights_layout_create(const char* fingerprint,
   return Call(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckGiven(layout, "layout"));
     *layout = nullptr;
+    vmm::TensorManifest named;  // Whoever writes the set is refused it, too.
+    named.fingerprint = fingerprint == nullptr ? "" : fingerprint;
+    RETURN_IF_ERROR(vmm::weights::CheckNotes(named));
     *layout = new vmmshare_weights_layout(
-        {.fingerprint = fingerprint == nullptr ? "" : fingerprint});
+        {.fingerprint = std::move(named.fingerprint)});
     return absl::OkStatus();
   });
 }

@@ -61,7 +61,8 @@ enum {
 
 // For one thread at a time.
 typedef struct vmmshare_weights_layout vmmshare_weights_layout;
-// `fingerprint`: what the program calls the model; NULL: nothing.
+// `fingerprint`: what the program calls the model; NULL: nothing. INVALID_ARGUMENT
+// unless it is at most 256 of printable ASCII.
 VMMSHARE_API vmmshare_status vmmshare_weights_layout_create(
     const char* fingerprint, vmmshare_weights_layout** layout,
     vmmshare_error** error);

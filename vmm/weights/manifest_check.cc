@@ -60,7 +60,8 @@ absl::Status CheckMetadata(absl::string_view key, absl::string_view value) {
   return absl::InvalidArgumentError(
       absl::StrCat("metadata \"", weights::Shown(key), "\" of ", value.size(),
                    " bytes; expected a key of 1 to ", kMaxMetadataKey,
-                   " of printable ASCII, and a value without NUL"));
+                   " of printable ASCII, and a value without NUL of at most ",
+                   kMaxManifestBytes, " bytes"));
 }
 
 absl::Status TooMany(absl::string_view what, std::uint64_t has,
