@@ -8,6 +8,7 @@
 #include "tests/c/c_test.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,7 @@ static void MemoryIsSharedByText(void) {
   FAILS(VMMSHARE_FAILED_PRECONDITION, "was taken",
         vmmshare_fetched_take(fetched, 0, &again_raw, &error));
   CHECK(raw.os_handle >= 0 && again_raw.os_handle == -1);
+  CHECK(fcntl((int)raw.os_handle, F_GETFD) == FD_CLOEXEC);
   vmmshare_import_options import = {sizeof(import)};
   import.flags = VMMSHARE_IMPORT_HOST_ACCESS;
   MUST(vmmshare_memory_import(device, &raw, 1, VMMSHARE_ON_HOST, 0, &import,
@@ -752,6 +754,7 @@ static void RawHandlesGoOutAndIn(void) {
     MUST(vmmshare_memory_export(memory, i, VMMSHARE_KIND_POSIX_FD, &handles[i],
                                 &error));
     CHECK(handles[i].size == 2 << 20);
+    CHECK(fcntl((int)handles[i].os_handle, F_GETFD) == FD_CLOEXEC);
   }
   vmmshare_raw_handle none;
   FAILS(

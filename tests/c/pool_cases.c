@@ -149,6 +149,11 @@ void BlocksAreAskedBack(void) {
   vmmshare_pool_statistics now = {sizeof(now)};
   MUST(vmmshare_pool_get_statistics(all.pool, &now, &error));
   CHECK(freed > 0 && freed % 4096 == 0 && now.live_blocks == 0);
+  // After a failure it is as it was.
+  const vmmshare_pool_statistics before = now;
+  FAILS(VMMSHARE_INVALID_ARGUMENT, "vmmshare_pool is NULL",
+        vmmshare_pool_get_statistics(NULL, &now, &error));
+  CHECK(memcmp(&now, &before, sizeof(now)) == 0);
   vmmshare_pool_close(all.pool);
   vmmshare_device_close(all.device);
   vmmshare_driver_close(all.driver);

@@ -9,8 +9,9 @@
 //
 // Calls that can fail return a vmmshare_status, and explain a failure in
 // `error` unless that is NULL. What they make is put into the last argument
-// before `error`, and is NULL or 0 after a failure. `*error` is NULL after a
-// success; after a failure it is the caller's to free.
+// before `error`, and is NULL or 0 after a failure. Structures that begin with
+// their size stay as they were. `*error` is NULL after a success; after a failure
+// it is the caller's to free. Descriptors that a call hands out are close-on-exec.
 //
 // Handles are opaque pointers. Each is closed once, by its _close(), which
 // takes NULL too, and does nothing with a handle of another type. Using one after
@@ -30,7 +31,10 @@
 // such a function end its thread (pthread_exit()): that ends the process.
 //
 // Waits take a `timeout_ns`: the longest time, in nanoseconds from the call on,
-// that it may wait. 0 and less only looks; VMMSHARE_FOREVER has no end.
+// that it may wait. 0 and less only looks; VMMSHARE_FOREVER has no end. No call
+// cancels the wait of another thread: who may have to wait in vain waits for a short
+// time, looks whether it still wants to, and waits again. To close the handle that
+// is waited on is no way to end it.
 //
 // Structures for options begin with their size, which is sizeof() at the time
 // the program was compiled. All other fields may be zero: that is the default.
