@@ -1,5 +1,6 @@
 """Arrays of other libraries: where they are, in a weaker way by consent, and as a copy."""
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -630,6 +631,46 @@ def test_a_copy_comes_after_the_stream_that_the_interface_names(cuda):
     array.__cuda_array_interface__ |= {"stream": 7}
     with pytest.raises(ValueError, match="stream 7 is none"):
         vs.serve_array(array, copy=True)
+
+
+@pytest.mark.parametrize("is_theirs", (False, True))
+@pytest.mark.parametrize("use", (lambda own, stream: own.__dlpack__(stream=stream),
+                                 lambda own, stream: own.view(4, "uint8")._use_on(stream)),
+                         ids=("dlpack", "view"))
+def test_a_copy_of_an_array_comes_after_the_stream_it_is_used_on(cuda, use, is_theirs):
+    """That of a pool's own, and of one that was opened."""
+    stream = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0  # No default stream waits for it.
+    with contextlib.ExitStack() as held:
+        pool = held.enter_context(vs.Pool())
+        array = own = held.enter_context(pool.empty(16, "uint8", stream=stream.value))
+        if is_theirs:
+            remote = held.enter_context(vs.connect(str(held.enter_context(vs.serve(pool))),
+                                                   writable=True))
+            array = held.enter_context(remote.open(own.ticket()))
+        fences = held.enter_context(vs.FencePool())
+        fence = held.enter_context(fences.new())
+        taken = use(array, stream.value)
+        fence.wait(stream.value, 1)
+        try:
+            assert cuda.cuMemsetD8Async(ctypes.c_uint64(array.ptr), ctypes.c_ubyte(5),
+                                        ctypes.c_size_t(16), stream) == 0
+            with pytest.raises(vs.errors.DeadlineExceeded, match="stream 0x.* within 0.2 s"):
+                vs.serve_array(array, copy=True, timeout=0.2)
+        finally:
+            fence.signal(1)
+        with vs.serve_array(array, copy=True, timeout=60) as served:
+            with vs.open_array(served.ticket) as copy:
+                out = ctypes.create_string_buffer(16)
+                assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(copy.ptr),
+                                            ctypes.c_size_t(16)) == 0
+        assert out.raw == bytes([5] * 16)
+        # Of a stream that was released, and may be gone, nobody asks.
+        pool.release_stream(stream.value)
+        assert cuda.cuStreamDestroy_v2(stream) == 0
+        with vs.serve_array(array, copy=True, timeout=60) as served:
+            assert served.is_copy
+        del taken
 
 
 class MadeForAsking:

@@ -313,6 +313,11 @@ void DefineArray(nb::module_& module) {
             a.storage()->UsedOn(on);
           },
           nb::arg("stream"))
+      .def_prop_ro(
+          "_stream",
+          [](const Array& a) {
+            return reinterpret_cast<std::intptr_t>(a.storage()->stream());
+          })
       .def(
           "_await_fence",
           [](const Array& a, nb::handle timeout) {

@@ -51,6 +51,10 @@ class Storage {
   const std::uint64_t size;
   // Null but for whole memory.
   virtual const vmmshare_memory* memory() const { return nullptr; }
+  // Where work on it may be under way; null where nobody said so, or that stream
+  // was released since. Of whole memory too: nobody has to keep its streams until
+  // it goes.
+  virtual void* stream() const { return nullptr; }
 
   const MadeHere made;
   Place place;  // Known, and not changed, once anybody else has it.
@@ -77,6 +81,8 @@ class PoolBlock final : public Storage {
   }
   ~PoolBlock() override;
 
+  void* stream() const override { return last_use().Current(); }
+
   const std::shared_ptr<vmmshare_pool> pool;
 };
 
@@ -90,6 +96,8 @@ class ImportedBlock final : public Storage {
         pool_(std::move(pool)),
         block_(block) {}
   ~ImportedBlock() override;
+
+  void* stream() const override { return last_use().Current(); }
 
  private:
   // Goes after the block, which keeps what the handle stands for as well: so the

@@ -104,13 +104,15 @@ def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None")
             one._await_fence(left_of(deadline))
 
 
-def _await_stream(stream: int, device: int, timeout: "float | None") -> None:
-    """Waits until what is on a stream of the device now is done."""
+def _await_stream(stream: int, device: int, timeout: "float | None",
+                  deadline: "float | None") -> None:
+    """Waits until what is on a stream of the device now is done. timeout: what the whole call was
+    given, for the message; deadline: when that ends."""
     fences = _core.FencePool(device)
     fence = fences.new()
     fence.signal(stream, 1)
     try:
-        fence.wait(1, timeout=timeout)
+        fence.wait(1, timeout=left_of(deadline))
     except DeadlineExceeded:
         keep(fences, fence)  # The GPU will write there.
         raise DeadlineExceeded(
@@ -126,6 +128,7 @@ def _await_stream(stream: int, device: int, timeout: "float | None") -> None:
 def order_made(array: typing.Any, timeout: "float | None") -> None:
     """Has the default stream of an array's device wait for what its library does to it now, on
     streams of its own; or waits for that here. DeadlineExceeded when it takes longer."""
+    deadline = deadline_of(timeout)
     torch = torch_type()
     if torch is not None and isinstance(array, torch):
         # By no capsule: parameters, and types that DLPack lacks, have none.
@@ -134,13 +137,16 @@ def order_made(array: typing.Any, timeout: "float | None") -> None:
         array.block_until_ready()
     elif isinstance(array, _core.Array):
         await_fences([array], timeout)
+        # The fence says when it was written there. Here who took it may write on any stream.
+        if array._stream not in (0, 1):
+            _await_stream(array._stream, array.__dlpack_device__()[1], timeout, deadline)
     elif hasattr(array, "__dlpack__"):
         array.__dlpack__(stream=1)
     else:
         interface = array.__cuda_array_interface__
         stream = interface.get("stream")
         if stream not in (None, 0, 1):  # What is on the default stream is in order.
-            _await_stream(stream, _core._device_at(interface["data"][0]), timeout)
+            _await_stream(stream, _core._device_at(interface["data"][0]), timeout, deadline)
 
 
 def synchronize_torch(device: "int | None") -> None:

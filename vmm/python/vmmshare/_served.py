@@ -187,9 +187,10 @@ def serve_array(array: typing.Any, *, legacy: bool = False, copy: bool = False,
     as PyTorch's is with expandable_segments:True. legacy: also if it is cudaMalloc()'s, as
     PyTorch's and CuPy's is by default, or an exportable stream-ordered pool's. That is weaker:
     `weakness` says how. Whoever opens it can reach all that is `disclosed`. copy: a copy of it
-    is served, from memory of its own, made when what is on the array's stream is done; writes to
-    one are not seen in the other. timeout: of the wait for what a copy comes after, the fence that
-    an Array was opened with or the stream that __cuda_array_interface__ names; None for ever.
+    is served, from memory of its own, made when what is on the array's stream is done: of an Array
+    of a pool the last one that was said, of whole memory none, so synchronise first. Writes to one
+    are not seen in the other. timeout: of the wait for what a copy comes after, the fence that an
+    Array was opened with, its stream, or the one that __cuda_array_interface__ names; None for ever.
 
     FailedPrecondition for memory that cannot be shared so, with what to do. ValueError for an
     array of the host or without elements, or for legacy and copy both. DeadlineExceeded for a
