@@ -19,6 +19,7 @@ import pytest
 import fake_torch
 import vmmshare as vs
 import vmmshare.weights
+from forks import in_a_child
 from threads import on_a_thread
 
 LIKE = {"embed": ((64, 32), "float32"), "norm": (16, "float16"), "bias": ((3, 1, 5), "int64")}
@@ -1159,6 +1160,41 @@ def test_a_mark_that_ctrl_c_interrupts_holds_up_no_other(streams, done):
         marks.mark(streams[0]).wait(60, "another one")
     assert not marks.passed(0)
     marks.close()  # Its stream has come to its end.
+
+
+def test_a_child_waits_for_no_slot_and_closes_nothing(cuda, streams, publisher):
+    """Whatever a thread of the parent's was about at the fork."""
+    follower = join(cuda, publisher)
+    write(cuda, publisher, streams[0], 1)
+    assert see(follower, streams[1]) == (1, {1})
+    slot = publisher.acquire(streams[0])
+
+    def work():
+        pytest.fail("a child asked after its parent's work")
+
+    def leave(one):
+        for step in "put", "passed", "close":
+            setattr(vs._sync.Marks, step, lambda *_: work())
+        with pytest.raises(ValueError, match="of the child"), one:
+            raise ValueError("of the child")
+        one.__del__()
+        assert len(vs._sync._kept) == kept
+
+    def wait():
+        with pytest.raises(vs.errors.FailedPrecondition, match="forked child"):
+            slot.wait()
+
+    kept = len(vs._sync._kept)
+    with publisher._marks._turn, follower._marks._turn:  # As a thread that puts a mark has it.
+        assert in_a_child(wait) == 0
+        for one in publisher, follower:
+            assert in_a_child(lambda: leave(one)) == 0
+    slot.wait(timeout=60)  # The parent goes on.
+    publisher.publish(streams[0])
+    follower.latest(streams[1], timeout=60)
+    follower.wait(timeout=60)
+    assert follower.number == 2
+    follower.close()
 
 
 # --- what was closed --------------------------------------------------------------------------

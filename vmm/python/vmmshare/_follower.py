@@ -3,6 +3,7 @@ names."""
 
 from __future__ import annotations
 
+import os
 import sys
 import typing
 
@@ -37,6 +38,7 @@ class Follower:
     def __init__(self, ring: RingReader, sets: "list[TensorSet]", marks: Marks):
         self._ring, self._sets, self._marks = ring, sets, marks
         self._stream = 0  # That the update is used on.
+        self._pid = os.getpid()
         self._open = True
         self._buffer: "RingBuffer | None" = None
         # What Ctrl-C may leave half done: an item that came, on a stream, and is not in use yet;
@@ -187,7 +189,10 @@ class Follower:
         """Lets go of all when its tensors are gone. Waits until the GPU has passed what was on the
         streams at each latest() and release(), and what is on the last one now if the update was
         not released: that stream must be there. After `timeout` seconds its memory stays mapped
-        until this process ends, as that does of one that is dropped with an update in use."""
+        until this process ends, as that does of one that is dropped with an update in use. In a
+        forked child it does nothing: all is the parent's."""
+        if self._pid != os.getpid():
+            return
         if self._open and self._buffer is not None:
             self._buffer = None
             self._marks.put(self._stream)
@@ -208,7 +213,8 @@ class Follower:
 
     def __del__(self) -> None:
         # Not in the order in which its parts would go; at the interpreter's end all goes.
-        if getattr(self, "_open", False) and not sys.is_finalizing():
+        if (getattr(self, "_open", False) and self._pid == os.getpid()
+                and not sys.is_finalizing()):
             if self._buffer is not None:
                 self._marks.give_up()
             self._close(10.0)

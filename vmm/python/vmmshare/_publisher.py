@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 import threading
 import typing
@@ -81,6 +82,7 @@ class Publisher:
         self._signalled = 0  # The last number.
         self._begun = 0  # That publish() began to hand over. More than `number`: not to the end.
         self.number = 0
+        self._pid = os.getpid()
         self._open = True
 
     @property
@@ -310,7 +312,10 @@ class Publisher:
         an update, all at a time, so call finish() first; and until the GPU has passed what this
         class put on streams, and what is on that of an update that was acquired and not published,
         which must be there. What it has not passed after `timeout` seconds more stays mapped until
-        this process ends, as all does of one that is dropped with an update acquired."""
+        this process ends, as all does of one that is dropped with an update acquired. In a forked
+        child it does nothing: all is the parent's."""
+        if self._pid != os.getpid():
+            return
         if self._open and self._acquired:
             self._acquired, self._slot._acquired = False, None
             self._marks.put(self._stream)
@@ -337,7 +342,8 @@ class Publisher:
 
     def __del__(self) -> None:
         # Not in the order in which its parts would go; at the interpreter's end all goes.
-        if getattr(self, "_open", False) and not sys.is_finalizing():
+        if (getattr(self, "_open", False) and self._pid == os.getpid()
+                and not sys.is_finalizing()):
             if self._acquired:
                 self._marks.give_up()
             self._close(10.0)

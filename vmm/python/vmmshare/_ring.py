@@ -11,7 +11,7 @@ import typing
 
 from . import _core, errors
 from ._core import Array, Device
-from ._sync import Mark, Marks, check_open, deadline_of, keep, left_of
+from ._sync import Mark, Marks, check_is_here, check_open, deadline_of, keep, left_of
 
 
 def _channel(connection: "socket.socket | int") -> _core._Channel:
@@ -39,14 +39,10 @@ class _Free:
         self._device = device
         self._marks: "Marks | None" = None  # Whom the GPU alone writes for needs none.
         self._turn = threading.Lock()
-        # In a forked child all is the parent's, and the turn may be taken for ever.
         self._pid = os.getpid()
 
     def mark(self, stream: int) -> "Mark":
-        if self._pid != os.getpid():
-            raise errors.FailedPrecondition(
-                "the object is the parent's, and this is a forked child",
-                "Make what the child needs in the child, or start it by spawn.")
+        check_is_here(self._pid)
         # Held for the signal too: let_go() asks after all that were put.
         with self._turn:
             if self._marks is None:
@@ -54,7 +50,7 @@ class _Free:
             return self._marks.mark(stream)
 
     def let_go(self, timeout: float) -> None:
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # As check_is_here().
             return
         with self._turn:  # Nobody puts one there from now on.
             marks, self._marks = self._marks, None

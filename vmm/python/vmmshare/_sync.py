@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -64,6 +65,14 @@ def check_open(handle: typing.Any) -> None:
                                  "Use it before close(), or before its `with` block ends.")
 
 
+def check_is_here(made_in: int) -> None:
+    """Of what was made in the process `made_in`. In a forked child all is the parent's, and a turn
+    that one of the parent's threads had at the fork is taken for ever."""
+    if made_in != os.getpid():
+        raise FailedPrecondition("the object is the parent's, and this is a forked child",
+                                 "Make what the child needs in the child, or start it by spawn.")
+
+
 def deadline_of(timeout: "float | None") -> "float | None":
     return None if timeout is None else time.monotonic() + timeout
 
@@ -115,6 +124,7 @@ class Marks:
         self._unsure: "list[Fence]" = []  # That the GPU may signal once more, or not.
         self._again: "dict[int, int]" = {}  # How often order() had a stream wait for its value.
         self._turn = threading.Lock()  # Of mark(), which several threads may call.
+        self._pid = os.getpid()
 
     def _mark(self, stream: int) -> "tuple[Fence, int]":
         check_not_captured(stream, "wait()")
@@ -169,6 +179,7 @@ class Marks:
     def mark(self, stream: int) -> "Mark":
         """Behind what is on `stream` now, for a host that waits for it. FailedPrecondition while it
         is captured into a graph."""
+        check_is_here(self._pid)
         with self._turn:
             return Mark(*self._mark(stream), stream)
 
