@@ -100,6 +100,24 @@ class PoolMemoryTest : public PoolIpcTest {
       }
     }
   }
+  // Calls `free` on a thread that no pool knows, which the memory is refused.
+  static void OnANewThread(const std::function<absl::Status()>& free) {
+    Refusal given = std::exchange(refusal, {});
+    std::thread([&] {
+      absl::Status freed;
+      bool threw = false;
+      refusal = given;
+      try {
+        freed = free();
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      given.happened = std::exchange(refusal, {}).happened;
+      EXPECT_FALSE(threw);
+      EXPECT_EQ(freed, absl::OkStatus());
+    }).join();
+    refusal = given;
+  }
   // All that was freed comes back, and serves a block as large as the pool.
   void ExpectAllServes() {
     Must(pool_->ReleaseStream(nullptr, Late()));
@@ -203,7 +221,7 @@ TEST_F(PoolMemoryTest, FreedBlocksAreNotLostWhereTheirBooksAreRefusedSome) {
       });
 }
 
-TEST_F(PoolMemoryTest, ANewThreadThatIsRefusedSomeFreesTheBlockLater) {
+TEST_F(PoolMemoryTest, ANewThreadThatIsRefusedSomeFreesTheBlock) {
   CUdeviceptr block = 0;
   RefuseEach(
       "Free() on a new thread",
@@ -211,23 +229,7 @@ TEST_F(PoolMemoryTest, ANewThreadThatIsRefusedSomeFreesTheBlockLater) {
         UseCappedPool();
         block = Take(kGranule);
       },
-      [&] {
-        Refusal given = std::exchange(refusal, {});
-        std::thread([&] {
-          absl::Status freed;
-          bool threw = false;
-          refusal = given;
-          try {
-            freed = pool_->Free(block, nullptr);
-          } catch (const std::bad_alloc&) {
-            threw = true;
-          }
-          given.happened = std::exchange(refusal, {}).happened;
-          if (threw) freed = pool_->Free(block, nullptr);
-          EXPECT_EQ(freed, absl::OkStatus());
-        }).join();
-        refusal = given;
-      },
+      [&] { OnANewThread([&] { return pool_->Free(block, nullptr); }); },
       [&] {
         EXPECT_EQ(pool_->statistics().live_blocks, 0u);
         ExpectAllServes();
@@ -349,6 +351,51 @@ TEST_F(PoolMemoryTest, AHookThatIsRefusedSomeSaysSoAndKeepsNoPool) {
         EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
       });
   EXPECT_NE(block, nullptr);
+}
+
+// Also beside another pool, which is asked first.
+TEST_F(PoolMemoryTest, AHookThatIsRefusedSomeOnANewThreadFreesTheBlock) {
+  const int ordinal = spared().ordinal();
+  void* const stream = CU_STREAM_LEGACY;
+  struct OfOne {
+    std::unique_ptr<vmmshare_pool> handle;
+    std::weak_ptr<Pool> pool;
+    void* block = nullptr;
+  };
+  const auto begin = [&](OfOne& one) {
+    one.handle = std::make_unique<vmmshare_pool>(
+        Must(Pool::Create(spared(), SmallSegments(kCap))));
+    one.pool = one.handle->pool;
+    EXPECT_EQ(vmmshare_torch_set_pool(ordinal, one.handle.get(), nullptr),
+              VMMSHARE_OK);
+    one.block = vmmshare_torch_alloc(kGranule, ordinal, stream);
+    EXPECT_NE(one.block, nullptr);
+  };
+  OfOne first;
+  OfOne second;
+  RefuseEach(
+      "vmmshare_torch_free() on a new thread",
+      [&] {
+        begin(first);
+        begin(second);
+      },
+      [&] {
+        OnANewThread([&] {
+          vmmshare_torch_free(second.block, kGranule, ordinal, stream);
+          return absl::OkStatus();
+        });
+      },
+      [&] {
+        EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
+        vmmshare_torch_free(first.block, kGranule, ordinal, stream);
+        EXPECT_EQ(vmmshare_torch_set_pool(ordinal, nullptr, nullptr),
+                  VMMSHARE_OK);
+        for (OfOne* const one : {&first, &second}) {
+          one->handle.reset();
+          EXPECT_TRUE(one->pool.expired());
+        }
+        EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
+      });
 }
 
 // Or it would be unmapped under the work that uses it.

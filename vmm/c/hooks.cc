@@ -70,7 +70,7 @@ class TorchPools {
   absl::StatusOr<Owned> Find(std::uint64_t base) {
     const vmm::platform::MutexLock lock(mutex_);
     for (const Entry& entry : entries_) {
-      if (entry.blocks != 0 && entry.pool->Find(base).ok()) return entry.pool;
+      if (entry.blocks != 0 && Holds(*entry.pool, base)) return entry.pool;
     }
     return absl::NotFoundError(absl::StrCat(
         "address ", base,
@@ -92,6 +92,16 @@ class TorchPools {
   };
   // Moved from one to another they need no memory.
   using Entries = std::list<Entry>;
+
+  // What is freed is found also where the host lacks memory, which only another
+  // pool asks for, to say why not.
+  static bool Holds(vmm::Pool& pool, std::uint64_t base) {
+    try {
+      return pool.Find(base).ok();
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
 
   // Null where there is none.
   Entry* FindSet(std::int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

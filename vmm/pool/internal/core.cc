@@ -114,8 +114,8 @@ absl::Status Core::Free(CUdeviceptr address, CUstream stream) {
   }
   if (block == nullptr) return WhyNotFree(address);
   RETURN_IF_ERROR(CheckFreeOn(stream));
-  // On a thread that is new here it takes memory: before anything is changed.
-  ThreadCache& cache = caches_.Mine();
+  // Whoever frees may do so because there is no memory.
+  ThreadCache& cache = caches_.MineOrCommon();
   if (!block->LeaveLive()) return WhyNotFree(address);
   block->freed_on = stream;
   if (block->size > kLargestCached ||

@@ -1,6 +1,7 @@
 #include "vmm/pool/internal/thread_cache.h"
 
 #include <bit>
+#include <new>
 #include <utility>
 
 #include "platform/os/thread_value.h"
@@ -85,20 +86,31 @@ ThreadCache& ThreadCaches::FindMine() {
     platform::MutexLock lock(mutex_);
     std::shared_ptr<ThreadCache> found;
     for (const std::shared_ptr<ThreadCache>& old : caches_) {
-      if (old->orphaned_.exchange(false, std::memory_order_acq_rel)) {
+      if (old->orphaned_.load(std::memory_order_acquire)) {
         found = old;
         break;
       }
     }
     if (found == nullptr) {
       found = std::make_shared<ThreadCache>();
+      found->orphaned_.store(true, std::memory_order_relaxed);
       caches_.push_back(found);
     }
     cache = found.get();
+    // Refused memory, this leaves it to the next thread.
     mine->Add(serial_, std::move(found));
+    cache->orphaned_.store(false, std::memory_order_relaxed);
   }
   recent_ = {serial_, cache};
   return *cache;
+}
+
+ThreadCache& ThreadCaches::FindMineOrCommon() {
+  try {
+    return FindMine();
+  } catch (const std::bad_alloc&) {
+    return *common_;
+  }
 }
 
 }  // namespace vmm::pool

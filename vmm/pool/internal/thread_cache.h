@@ -152,6 +152,12 @@ class ThreadCaches {
     const Recent& recent = recent_;
     return recent.serial == serial_ ? *recent.cache : FindMine();
   }
+  // The same; where the host lacks memory for the thread's first, one that all
+  // such threads have.
+  ThreadCache& MineOrCommon() {
+    const Recent& recent = recent_;
+    return recent.serial == serial_ ? *recent.cache : FindMineOrCommon();
+  }
 
   // Calls `visit` with every thread's cache, locked.
   template <typename Visitor>
@@ -173,13 +179,14 @@ class ThreadCaches {
   class OfThread;
 
   ThreadCache& FindMine();
+  ThreadCache& FindMineOrCommon();
 
   static thread_local Recent recent_;
 
   const std::uint64_t serial_;  // Never that of another object.
   platform::Mutex mutex_;
   std::vector<std::shared_ptr<ThreadCache>> caches_ ABSL_GUARDED_BY(mutex_);
-  // Of all threads for which the system keeps no value.
+  // Of all threads for which the system keeps no value, or the host has no memory.
   const std::shared_ptr<ThreadCache> common_;
 };
 
