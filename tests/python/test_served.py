@@ -406,6 +406,38 @@ def test_the_collector_may_close_one_while_it_is_looked_which_ones_came_back():
     assert kept >= 5000
 
 
+def test_who_looks_what_came_back_goes_on_when_there_is_no_memory():
+    class Memory:
+        def leases(self):
+            return []
+
+    class Kept(dict):
+        failures = 1
+
+        def __iter__(self):
+            if self.failures > 0:
+                self.failures -= 1
+                raise MemoryError
+            return super().__iter__()
+
+    def is_kept():
+        return any(one is memory for one, _ in [*kept.values()])
+
+    # With what is kept already: whoever looks after it looks here meanwhile.
+    memory, before = Memory(), vs._served._kept
+    vs._served._kept = kept = Kept(before)
+    try:
+        vs._served._keep(memory, None)
+        deadline = time.monotonic() + 30
+        while is_kept() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert kept.failures == 0 and not is_kept()
+    finally:
+        before.clear()
+        before.update(dict(kept.items()))
+        vs._served._kept = before
+
+
 def test_one_that_cannot_be_asked_is_asked_again_and_hinders_no_other():
     class Memory:
         def __init__(self, failures):

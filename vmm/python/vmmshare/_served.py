@@ -35,7 +35,11 @@ _watched = False
 
 def _let_go_of_what_came_back() -> None:
     # The numbers alone: for pairs Python makes tuples, by which the collector comes in the middle.
-    for number in [*_kept]:
+    try:
+        numbers = [*_kept]
+    except MemoryError:
+        return  # Who looks again and again goes on, and what was closed is closed.
+    for number in numbers:
         kept = _kept.get(number)
         try:
             if kept is not None and not kept[0].leases():
