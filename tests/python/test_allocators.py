@@ -351,6 +351,43 @@ def test_what_cupy_lets_go_of_is_waited_for(cuda, monkeypatch):
     assert cuda.cuStreamDestroy_v2(stream) == 0
 
 
+@pytest.mark.parametrize("make", [
+    lambda array, stream: vs.cuda_core.buffer(array, stream=stream),
+    lambda array, stream: vs.cuda_core.buffer(array, stream=types.SimpleNamespace(handle=stream)),
+    lambda array, stream: vs.cuda_core.view(array, stream),
+    lambda array, stream: vs.cuda_core.view(array, types.SimpleNamespace(handle=stream))],
+    ids=["buffer", "buffer-Stream", "view", "view-Stream"])
+def test_a_stream_of_cuda_core_waits_for_the_fence_of_what_it_is_given(cuda, monkeypatch, make):
+    """Also one that waits for no default stream, as those that cuda.core makes."""
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=lambda ptr, size, owner: owner)
+    core.StridedMemoryView = types.SimpleNamespace(
+        from_dlpack=lambda of, stream_ptr: of.__dlpack__(stream=stream_ptr, max_version=(1, 0)))
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    stream = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    with vs.Pool() as pool, vs.serve(pool) as share:
+        with vs.connect(str(share), writable=True) as remote, vs.FencePool() as fences, \
+                fences.new() as fence, pool.empty(3, "uint8") as own:
+            theirs = remote.open(own.ticket(), fence=fence, value=1)
+            made = make(theirs, stream.value)
+            assert cuda.cuMemsetD8Async(ctypes.c_uint64(theirs.ptr), ctypes.c_ubyte(5),
+                                        ctypes.c_size_t(3), stream) == 0
+            pending = cuda.cuStreamQuery(stream)
+            fence.signal(1)
+            assert cuda.cuStreamSynchronize(stream) == 0
+            assert pending == 600  # CUDA_ERROR_NOT_READY.
+            with pytest.raises(ValueError, match="stream 2"):
+                make(theirs, 2)
+            make(theirs, 0)  # The legacy default stream.
+            del made
+            theirs.close()
+            pool.wait_returned(timeout=60)
+        pool.release_stream(stream.value)
+    assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
 def test_a_buffer_of_cuda_core_is_dense_and_ordered(cuda, monkeypatch):
     core = types.ModuleType("cuda.core")
     core.Buffer = types.SimpleNamespace(from_handle=lambda ptr, size, owner: owner)

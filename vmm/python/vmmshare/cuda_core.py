@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import typing
 import weakref
 
 from . import errors
@@ -32,14 +33,23 @@ def _name(name: str):
     raise ImportError(f"cuda.core has no {name} where it was up to version 1.2")
 
 
-def buffer(of: Array, *, readonly: bool = False):
+def _stream_of(stream: typing.Any) -> int:
+    """Of an int or one of cuda.core's. 0 is the legacy default stream, which is 1 for DLPack."""
+    return int(getattr(stream, "handle", stream)) or 1
+
+
+def buffer(of: Array, *, stream: typing.Any = 0, readonly: bool = False):
     """A cuda.core.Buffer of an Array's bytes, which it keeps.
 
-    A Buffer has no stream: the legacy default stream waits for the fence that the array was
-    opened with, and the memory goes back after what is on that stream now. Nor does it know
-    what is read-only, and a kernel that writes there ends this process's context: of such an
-    array a Buffer is made only where readonly=True says that nothing will, FailedPrecondition
-    otherwise. ValueError for an array that is not dense.
+    A Buffer has no stream: pass the one that will use it first, cuda.core's or a CUstream as an
+    int. It waits for the fence that the array was opened with, and the memory goes back after
+    what is on it then: see Pool.release_stream() before it is destroyed. 0, the legacy default stream, is in no order with cuda.core's own streams,
+    which are non-blocking unless they are made otherwise: work there begins before the fence.
+
+    Nor does a Buffer know what is read-only, and a kernel that writes there ends this process's
+    context: of such an array one is made only where readonly=True says that nothing will,
+    FailedPrecondition otherwise. ValueError for an array that is not dense, and for stream 2, each
+    thread's own.
     """
     make = _name("Buffer").from_handle
     if of.readonly and not readonly:
@@ -54,14 +64,15 @@ def buffer(of: Array, *, readonly: bool = False):
     if of.nbytes and any(n > 1 and s != d for n, s, d in zip(of.shape, of.strides, strides)):
         raise ValueError(f"the array is not dense: shape {of.shape}, strides {of.strides}")
     if of.__dlpack_device__()[0] == 2:  # DLPack's kDLCUDA.
-        of._use_on(1)
+        of._use_on(_stream_of(stream))
     return make(of.ptr, of.nbytes, owner=of)
 
 
-def view(of: Array, stream: int = -1):
-    """A cuda.core StridedMemoryView of an Array, for launching kernels. `stream`: the one
-    that will use it, or -1 when nothing is to be ordered."""
-    return _name("StridedMemoryView").from_dlpack(of, stream_ptr=stream)
+def view(of: Array, stream: typing.Any = -1):
+    """A cuda.core StridedMemoryView of an Array, for launching kernels. `stream`: as buffer()'s,
+    or -1, which orders nothing: neither is the fence waited for that the array was opened with,
+    nor does the memory go back after the kernels."""
+    return _name("StridedMemoryView").from_dlpack(of, stream_ptr=_stream_of(stream))
 
 
 def memory_resource(pool: Pool):
