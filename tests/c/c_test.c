@@ -1477,7 +1477,7 @@ static void RegionHooks(void) {
 
 // Nobody knows whether work still uses it: it stays mapped, and is the region's.
 static void WhatAFailedStreamMayUseStays(void) {
-  CHECK(setenv("VMMSHARE_HOST_FAIL", "cuStreamSynchronize:1:ECC_UNCORRECTABLE",
+  CHECK(setenv("VMMSHARE_HOST_FAIL", "cuMemFreeHost:1:ECC_UNCORRECTABLE",
                1) == 0);
   vmmshare_driver* driver = Driver();
   vmmshare_device* device = Device(driver);
@@ -1491,7 +1491,7 @@ static void WhatAFailedStreamMayUseStays(void) {
   vmmshare_error* why = NULL;
   CHECK(vmmshare_hooks_last_error(&why) == VMMSHARE_INTERNAL);
   CHECK(vmmshare_error_cuda_result(why) == 214);  // ECC_UNCORRECTABLE.
-  CHECK(strstr(vmmshare_error_message(why), "PyTorch frees") != NULL);
+  CHECK(strstr(vmmshare_error_message(why), "wait for the device") != NULL);
   vmmshare_error_free(why);
   CHECK(RegionStatistics(region).allocations == 1);
   CHECK(HoldsAll((uint64_t)(uintptr_t)block, 1));

@@ -43,8 +43,9 @@ def buffer(of: Array, *, stream: typing.Any = 0, readonly: bool = False):
 
     A Buffer has no stream: pass the one that will use it first, cuda.core's or a CUstream as an
     int. It waits for the fence that the array was opened with, and the memory goes back after
-    what is on it then: see Pool.release_stream() before it is destroyed. 0, the legacy default stream, is in no order with cuda.core's own streams,
-    which are non-blocking unless they are made otherwise: work there begins before the fence.
+    what is on it then: see Pool.release_stream() before it is destroyed. 0, the legacy default
+    stream, is in no order with cuda.core's own streams, which are non-blocking unless they are
+    made otherwise: work there begins before the fence.
 
     Nor does a Buffer know what is read-only, and a kernel that writes there ends this process's
     context: of such an array one is made only where readonly=True says that nothing will,
