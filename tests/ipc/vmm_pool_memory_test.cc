@@ -373,18 +373,18 @@ TEST_F(PoolMemoryTest, AHookThatIsRefusedSomeOnANewThreadFreesTheBlock) {
   };
   OfOne first;
   OfOne second;
+  // Made before, for it takes memory itself.
+  const std::function<absl::Status()> free_second = [&] {
+    vmmshare_torch_free(second.block, kGranule, ordinal, stream);
+    return absl::OkStatus();
+  };
   RefuseEach(
       "vmmshare_torch_free() on a new thread",
       [&] {
         begin(first);
         begin(second);
       },
-      [&] {
-        OnANewThread([&] {
-          vmmshare_torch_free(second.block, kGranule, ordinal, stream);
-          return absl::OkStatus();
-        });
-      },
+      [&] { OnANewThread(free_second); },
       [&] {
         EXPECT_EQ(vmmshare_hooks_last_error(nullptr), VMMSHARE_OK);
         vmmshare_torch_free(first.block, kGranule, ordinal, stream);
