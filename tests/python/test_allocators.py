@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -311,7 +312,121 @@ def test_a_buffer_of_cuda_core_goes_back_behind_its_stream(cuda, monkeypatch, ma
         assert not destroyed  # The pool asks the driver of them.
         del resource
         gc.collect()
-        assert len(destroyed) == 2
+        expect_soon(lambda: len(destroyed) == 2)
+
+
+def expect_soon(is_so):
+    end = time.monotonic() + 60
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert is_so()
+
+
+def test_a_resource_of_cuda_core_that_goes_waits_for_no_stream(cuda, monkeypatch):
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=of_1_2)
+    core.MemoryResource = type("MemoryResource", (), {})
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    destroyed = []
+    with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
+        own = OwnStream(cuda, destroyed)
+        resource = vs.cuda_core.memory_resource(pool)
+        gate.wait(own.handle, 1)
+        del_buffer = resource.allocate(4096, stream=own)
+        del del_buffer, own
+        began = time.monotonic()
+        del resource
+        gc.collect()
+        assert time.monotonic() - began < 5
+        assert not destroyed  # What was freed there waits for it still.
+        gate.signal(1)
+        expect_soon(lambda: destroyed)
+
+
+def test_a_resource_of_cuda_core_that_goes_releases_its_streams_for_itself_alone(
+        cuda, monkeypatch):
+    """Arrays that others have used there go back behind them."""
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=of_1_2)
+    core.MemoryResource = type("MemoryResource", (), {})
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    own = OwnStream(cuda, [])
+    with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
+        array = pool.empty(4096, "uint8", stream=own.handle)
+        resource = vs.cuda_core.memory_resource(pool)
+        buffer = resource.allocate(4096, stream=own)
+        del buffer, resource
+        gc.collect()
+        gate.wait(own.handle, 1)
+        address = array.ptr
+        array.close()
+        with pool.empty(4096, "uint8", stream=1) as other:
+            assert other.ptr != address
+        gate.signal(1)
+        pool.release_stream(own.handle, timeout=60)
+
+
+def test_what_no_stream_was_said_of_waits_in_the_context_that_the_pool_grew_in(cuda):
+    """Whichever is current where that is asked."""
+    made, stream, opened, got = ctypes.c_void_p(), ctypes.c_void_p(), threading.Event(), []
+    waits = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: opened.wait(60))
+    assert cuda.cuCtxCreate_v2(ctypes.byref(made), 0, 0) == 0
+    with vs.Pool(0, cap=2 << 20, first_segment=2 << 20) as pool:
+        address = pool._allocate(2 << 20, 0)
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 0) == 0  # One that blocks.
+        assert cuda.cuLaunchHostFunc(stream, waits, None) == 0
+        pool._free(address, 0)
+        again = threading.Thread(target=lambda: got.append(pool._allocate(2 << 20, 0)))
+        again.start()  # Without a context.
+        again.join(0.3)
+        assert again.is_alive()
+        opened.set()
+        again.join(60)
+        assert got == [address]
+        pool._free(address, 0)
+    assert cuda.cuStreamDestroy_v2(stream) == 0
+    assert cuda.cuCtxDestroy_v2(made) == 0
+    assert cuda.cuCtxSetCurrent(cuda.context) == 0
+
+
+CUPY_WAITS = """
+import ctypes, threading, time
+import vmmshare as vs, vmmshare.testing
+vmmshare.testing.use_host_driver()
+cuda, context, stream = ctypes.CDLL(vmmshare.testing.host_driver()), ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+pool, gate = vs.Pool(0), vs.FencePool().new()
+param = vs._core._CupyParam(pool)
+# With the GIL, as CuPy calls them.
+malloc = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
+    vs._core._hook_address("cupy_malloc"))
+free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(
+    vs._core._hook_address("cupy_free"))
+made = malloc(param.address, 4096, 0)
+gate.wait(stream.value, 1)
+waits = threading.Event()
+
+def open_it():
+    waits.wait()
+    time.sleep(0.2)  # Most often the other thread waits by then; it may not.
+    gate.signal(1)
+
+threading.Thread(target=open_it).start()
+waits.set()
+free(param.address, made, 0)
+print("freed")
+"""
+
+
+def test_while_cupy_waits_for_the_gpu_other_threads_run():
+    done = subprocess.run([sys.executable, "-B", "-c", CUPY_WAITS], capture_output=True, text=True,
+                          timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "freed\n", "")
 
 
 @pytest.mark.parametrize("calls_of", [rmm_calls, cuda_core_calls])

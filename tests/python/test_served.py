@@ -705,6 +705,21 @@ def test_a_copy_of_an_array_comes_after_the_stream_it_is_used_on(cuda, use, is_t
         del taken
 
 
+def test_no_copy_is_made_of_an_array_whose_stream_is_captured(cuda):
+    stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    with vs.Pool() as pool, pool.empty(16, "uint8", stream=stream.value) as array:
+        assert cuda.cuStreamBeginCapture_v2(stream, 2) == 0  # Of the relaxed mode.
+        with pytest.raises(vs.errors.FailedPrecondition, match="is being captured"):
+            vs.serve_array(array, copy=True, timeout=None)
+        assert cuda.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0
+        assert cuda.cuGraphDestroy(graph) == 0
+        with vs.serve_array(array, copy=True, timeout=60) as served:
+            assert served.is_copy
+        pool.release_stream(stream.value)
+    assert cuda.cuStreamDestroy_v2(stream) == 0
+
+
 class MadeForAsking:
     """An array of a device that is made when a consumer asks for it, and goes with its capsule."""
 

@@ -31,7 +31,9 @@ VMMSHARE_API vmmshare_status vmmshare_torch_set_pool(int32_t device,
 // NULL when there is no memory, or no pool for the device: see
 // vmmshare_hooks_last_error(). May be called by any thread. Freeing waits, without
 // end and as cudaFree() does, until the GPU has done what is then on any stream of
-// the device's primary context; no capture is lost by that.
+// the device's primary context; no capture is lost by that. Where the driver refuses
+// that wait the memory stays allocated, and vmmshare_hooks_last_error() says why: to
+// free it again is to try again.
 VMMSHARE_API void* vmmshare_torch_alloc(size_t size, int device, void* stream);
 VMMSHARE_API void vmmshare_torch_free(void* pointer, size_t size, int device,
                                       void* stream);

@@ -89,7 +89,8 @@ vmmshare_status vmmshare_imported_pool_open(
 
 void vmmshare_imported_pool_close(vmmshare_imported_pool* pool) {
   // In a forked child a lock of the pool's may be taken for ever.
-  if (Check(pool).ok() && EndsSoon(*pool)) {
+  if (pool != nullptr && pool->is_sound() && pool->is_of_this_process() &&
+      EndsSoon(*pool)) {
     std::get_deleter<vmm::c::ImportedPoolEnd>(pool->pool)->BeHere();
   }
   vmm::c::Close(pool);

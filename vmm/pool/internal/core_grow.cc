@@ -92,7 +92,9 @@ absl::StatusOr<Block*> Core::Grow(const Request& request) {
 }
 
 absl::Status Core::NoteContext(CUstream stream) {
-  if (context_ != nullptr || stream == PassedStream()) return absl::OkStatus();
+  if (context_ != nullptr) return absl::OkStatus();
+  // What is freed of all streams waits for the default one, of this context.
+  if (stream == PassedStream()) stream = CU_STREAM_LEGACY;
   CUcontext context = nullptr;
   {
     const Unlocked unlocked(*this);

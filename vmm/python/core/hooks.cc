@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "vmm/python/core/gil.h"
 #include "vmm/python/core/handles.h"
 
 namespace nb = nanobind;
@@ -32,18 +33,21 @@ class CupyPool {
   CupyPool(const CupyPool&) = delete;
   CupyPool& operator=(const CupyPool&) = delete;
 
-  // CFunctionAllocator's, whose `param` is one of these.
+  // CFunctionAllocator's, whose `param` is one of these. CuPy has the GIL, and both
+  // may wait for the GPU.
   static void* Malloc(void* param, std::size_t size, int device) {
     auto* const self = static_cast<CupyPool*>(param);
     ++self->users_;
-    void* const made = vmmshare_cupy_malloc(self->pool_.get(), size, device);
+    void* made = nullptr;
+    Released(
+        [&] { made = vmmshare_cupy_malloc(self->pool_.get(), size, device); });
     if (made == nullptr) self->Drop();
     return made;
   }
   static void Free(void* param, void* pointer, int device) {
     if (pointer == nullptr) return;
     auto* const self = static_cast<CupyPool*>(param);
-    vmmshare_cupy_free(self->pool_.get(), pointer, device);
+    Released([&] { vmmshare_cupy_free(self->pool_.get(), pointer, device); });
     self->Drop();
   }
 
@@ -53,6 +57,15 @@ class CupyPool {
   }
 
  private:
+  // `call` without the GIL, whether the thread has it or not.
+  template <typename Call>
+  static void Released(const Call& call) {
+    if (Py_IsInitialized() == 0) return call();
+    const WithGil held;  // The stable interface has no question who has it.
+    const WithoutGil released;
+    call();
+  }
+
   const std::shared_ptr<vmmshare_pool> pool_;
   std::atomic<std::int64_t> users_ = 1;  // The allocator, and live blocks.
 };

@@ -163,6 +163,22 @@ void ReleaseStream(const Pool& self, std::intptr_t stream, nb::handle timeout) {
   StreamWasReleased(on);
 }
 
+// For who keeps a stream as long as the pool asks the driver after it, and not for
+// whoever else uses it: arrays of it go back after it as before. False while it must
+// be kept.
+bool ForgetStream(const Pool& self, std::intptr_t stream) {
+  const auto pool = self.handle.shared();
+  void* const on = StreamOf(stream);
+  vmmshare_status status;
+  {
+    const WithoutGil released;
+    status = vmmshare_pool_release_stream(pool.get(), on, 0, nullptr);
+  }
+  return status != VMMSHARE_DEADLINE_EXCEEDED &&
+         status != VMMSHARE_FAILED_PRECONDITION &&
+         status != VMMSHARE_RESOURCE_EXHAUSTED;
+}
+
 std::uint64_t Trim(const Pool& self, UInt64<"keep"> keep) {
   const auto pool = self.handle.shared();
   std::uint64_t freed = 0;
@@ -205,6 +221,7 @@ void DefinePool(nb::module_& module) {
       .def("_allocate", &Allocate, nb::arg("nbytes"), nb::arg("stream"))
       .def("_free", &Free, nb::arg("ptr"), nb::arg("stream"))
       .def("_kept", &Kept)
+      .def("_forget_stream", &ForgetStream, nb::arg("stream"))
       .def_prop_ro(
           "device",
           [](const Pool& self) {

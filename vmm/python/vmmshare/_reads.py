@@ -6,7 +6,7 @@ import sys
 import typing
 
 from . import _core
-from ._sync import deadline_of, keep, left_of
+from ._sync import check_not_captured, deadline_of, keep, left_of
 from .errors import DeadlineExceeded
 
 CPU = 1  # DLPack's name of it.
@@ -107,7 +107,8 @@ def await_fences(arrays: "typing.Iterable[typing.Any]", timeout: "float | None")
 def _await_stream(stream: int, device: int, timeout: "float | None",
                   deadline: "float | None") -> None:
     """Waits until what is on a stream of the device now is done. timeout: what the whole call was
-    given, for the message; deadline: when that ends."""
+    given, for the message; deadline: when that ends. FailedPrecondition while it is captured."""
+    check_not_captured(stream, "a copy of what is written on the array's stream")
     fences = _core.FencePool(device)
     fence = fences.new()
     fence.signal(stream, 1)

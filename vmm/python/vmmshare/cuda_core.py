@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import typing
 import weakref
 
-from . import errors
+from . import _served, errors
 from ._core import Array, Pool
 
 __all__ = ["buffer", "memory_resource", "view"]
@@ -123,15 +122,27 @@ def memory_resource(pool: Pool):
             pool._free(int(ptr), handle(first if _is_default(stream) else stream))
 
     made = Resource()
-    weakref.finalize(made, _release, pool, used).atexit = False
+    weakref.finalize(made, _release, _Used(pool, used)).atexit = False
     return made
 
 
-def _release(pool: Pool, used: dict) -> None:
-    for number in used:
-        with contextlib.suppress(errors.VmmshareError):
-            pool.release_stream(number)
-    used.clear()
+class _Used:
+    """Streams that a pool may ask the driver after, for which the watch of _served looks."""
+
+    def __init__(self, pool: Pool, streams: dict):
+        self._pool, self._streams = pool, streams
+
+    def leases(self) -> list:
+        """Lets go of those that the GPU has passed; what is kept."""
+        for number in [*self._streams]:
+            if self._pool._forget_stream(number):
+                self._streams.pop(number, None)
+        return [*self._streams]
+
+
+def _release(used: _Used) -> None:
+    if used.leases():
+        _served._keep(used, None)
 
 
 def _handle(stream) -> int:
