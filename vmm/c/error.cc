@@ -13,10 +13,10 @@
 #include "vmm/c/internal/handle.h"
 
 struct vmmshare_error {
-  vmmshare_status status;
-  std::int32_t cuda_result;
-  const char* message;
-  const char* remedy;
+  vmmshare_status status = VMMSHARE_OK;
+  std::int32_t cuda_result = -1;
+  const char* message = "";
+  const char* remedy = "";
 };
 
 namespace vmm::c {
