@@ -114,7 +114,7 @@ absl::StatusOr<vmm::fabric::ExchangeCallbacks> ReadExchange(
 // Of this rank; or why it has none, as all ranks are told.
 absl::StatusOr<vmm::Device> DeviceOf(const vmmshare_device* device,
                                      const char* no_device) {
-  const absl::Status usable = Check(device);
+  absl::Status usable = Check(device);
   if (usable.ok()) return device->device;
   if (device == nullptr && no_device != nullptr) {
     return absl::NotFoundError(no_device);
