@@ -58,6 +58,17 @@ void PoolCloser::Streams::Add(StreamUse use) {
   last_[use.stream] = use;
 }
 
+void PoolCloser::Streams::PutBack(StreamUse use) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  last_.emplace(use.stream, use);
+}
+
+std::optional<StreamUse> PoolCloser::Streams::Take(void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto node = last_.extract(stream);
+  return node.empty() ? std::nullopt : std::optional(node.mapped());
+}
+
 std::vector<StreamUse> PoolCloser::Streams::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<StreamUse> uses;
@@ -71,6 +82,18 @@ void PoolCloser::GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
   const auto* const closer = std::get_deleter<PoolCloser>(pool);
   // In a forked child nothing goes back, and the lock may be taken for ever.
   if (closer->made_.is_still_here()) closer->streams_->Add(use);
+}
+
+std::optional<StreamUse> PoolCloser::Take(
+    const std::shared_ptr<vmmshare_pool>& pool, void* stream) {
+  const auto* const closer = std::get_deleter<PoolCloser>(pool);
+  return closer->made_.is_still_here() ? closer->streams_->Take(stream)
+                                       : std::nullopt;
+}
+
+void PoolCloser::PutBack(const std::shared_ptr<vmmshare_pool>& pool,
+                         StreamUse use) {
+  std::get_deleter<PoolCloser>(pool)->streams_->PutBack(use);
 }
 
 void PoolCloser::operator()(vmmshare_pool* pool) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "vmm/c/vmmshare.h"
@@ -26,11 +27,20 @@ class PoolCloser {
   // A block of `pool` goes back after `use`. REQUIRES: a PoolCloser closes it.
   static void GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
                             StreamUse use);
+  // Blocks of `pool` that went back on `stream` before this are not waited for at
+  // its end; until PutBack(), if the GPU has not passed them. REQUIRES: as above.
+  static std::optional<StreamUse> Take(
+      const std::shared_ptr<vmmshare_pool>& pool, void* stream);
+  static void PutBack(const std::shared_ptr<vmmshare_pool>& pool,
+                      StreamUse use);
 
  private:
   class Streams {
    public:
     void Add(StreamUse use);
+    // Not in place of a later one.
+    void PutBack(StreamUse use);
+    std::optional<StreamUse> Take(void* stream);
     // Those that were not released since.
     std::vector<StreamUse> Take();
 
