@@ -352,7 +352,8 @@ def test_a_resource_of_cuda_core_that_goes_releases_its_streams_for_itself_alone
     core.MemoryResource = type("MemoryResource", (), {})
     monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.core", core)
-    own = OwnStream(cuda, [])
+    destroyed = []
+    own = OwnStream(cuda, destroyed)
     with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
         array = pool.empty(4096, "uint8", stream=own.handle)
         resource = vs.cuda_core.memory_resource(pool)
@@ -366,6 +367,8 @@ def test_a_resource_of_cuda_core_that_goes_releases_its_streams_for_itself_alone
             assert other.ptr != address
         gate.signal(1)
         pool.release_stream(own.handle, timeout=60)
+        del own
+        expect_soon(lambda: destroyed)  # Its context ends with this test.
 
 
 def test_what_no_stream_was_said_of_waits_in_the_context_that_the_pool_grew_in(cuda):
