@@ -254,6 +254,14 @@ def test_what_one_stream_uses_another_has_after_it(cuda, monkeypatch, calls_of):
             deallocate(made, 4096)
 
 
+def fake_cuda_core(monkeypatch, from_handle):
+    core = types.ModuleType("cuda.core")
+    core.Buffer = types.SimpleNamespace(from_handle=from_handle)
+    core.MemoryResource = type("MemoryResource", (), {})
+    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.core", core)
+
+
 class Dropped:
     """A Buffer of cuda.core's, which gives its memory back when it goes."""
 
@@ -292,11 +300,7 @@ class OwnStream:
 
 @pytest.mark.parametrize("make", [of_1_2, of_1_0, of_0_3])
 def test_a_buffer_of_cuda_core_goes_back_behind_its_stream(cuda, monkeypatch, make):
-    core = types.ModuleType("cuda.core")
-    core.Buffer = types.SimpleNamespace(from_handle=make)
-    core.MemoryResource = type("MemoryResource", (), {})
-    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    fake_cuda_core(monkeypatch, make)
     destroyed = []
     with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
         own, other = OwnStream(cuda, destroyed), OwnStream(cuda, destroyed)
@@ -323,11 +327,7 @@ def expect_soon(is_so):
 
 
 def test_a_resource_of_cuda_core_that_goes_waits_for_no_stream(cuda, monkeypatch):
-    core = types.ModuleType("cuda.core")
-    core.Buffer = types.SimpleNamespace(from_handle=of_1_2)
-    core.MemoryResource = type("MemoryResource", (), {})
-    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    fake_cuda_core(monkeypatch, of_1_2)
     destroyed = []
     with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
         own = OwnStream(cuda, destroyed)
@@ -347,11 +347,7 @@ def test_a_resource_of_cuda_core_that_goes_waits_for_no_stream(cuda, monkeypatch
 def test_a_resource_of_cuda_core_that_goes_releases_its_streams_for_itself_alone(
         cuda, monkeypatch):
     """Arrays that others have used there go back behind them."""
-    core = types.ModuleType("cuda.core")
-    core.Buffer = types.SimpleNamespace(from_handle=of_1_2)
-    core.MemoryResource = type("MemoryResource", (), {})
-    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    fake_cuda_core(monkeypatch, of_1_2)
     destroyed = []
     own = OwnStream(cuda, destroyed)
     with vs.Pool(0) as pool, vs.FencePool() as fences, fences.new() as gate:
