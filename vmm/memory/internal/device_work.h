@@ -7,10 +7,10 @@
 
 namespace vmm {
 
-// Returns, without end, when the GPU has done what is now on any stream of the
-// device's primary context, non-blocking ones too; at once where nobody has that
-// context. For who unmaps what may be used on streams of which it knows nothing.
-// Breaks no capture: cuCtxSynchronize() is refused beside any, and loses it, also
+// Waits until the GPU has done what is now on any stream of the device's primary
+// context, non-blocking ones too; not at all where nobody has that context. For
+// who unmaps what may be used on streams of which it knows nothing. CUDA has no such
+// wait with a deadline. Breaks no capture: cuCtxSynchronize() is refused beside any, and loses it, also
 // in relaxed mode; cuMemFreeHost() waits as long, and leaves it whole (measured
 // on an H200, driver 580). Errors as the driver answers: nobody knows then.
 absl::Status AwaitDeviceWork(const Device& device);

@@ -169,17 +169,8 @@ void ReleaseStream(const Pool& self, std::intptr_t stream, nb::handle timeout) {
 bool ForgetStream(const Pool& self, std::intptr_t stream) {
   const auto pool = self.handle.shared();
   void* const on = StreamOf(stream);
-  const std::optional<StreamUse> before = PoolCloser::Take(pool, on);
-  vmmshare_status status;
-  {
-    const WithoutGil released;
-    status = vmmshare_pool_release_stream(pool.get(), on, 0, nullptr);
-  }
-  const bool is_known = status != VMMSHARE_DEADLINE_EXCEEDED &&
-                        status != VMMSHARE_FAILED_PRECONDITION &&
-                        status != VMMSHARE_RESOURCE_EXHAUSTED;
-  if (!is_known && before.has_value()) PoolCloser::PutBack(pool, *before);
-  return is_known;
+  const WithoutGil released;
+  return PoolCloser::Forget(pool, on);
 }
 
 std::uint64_t Trim(const Pool& self, UInt64<"keep"> keep) {

@@ -84,16 +84,14 @@ void PoolCloser::GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
   if (closer->made_.is_still_here()) closer->streams_->Add(use);
 }
 
-std::optional<StreamUse> PoolCloser::Take(
-    const std::shared_ptr<vmmshare_pool>& pool, void* stream) {
+bool PoolCloser::Forget(const std::shared_ptr<vmmshare_pool>& pool,
+                        void* stream) {
   const auto* const closer = std::get_deleter<PoolCloser>(pool);
-  return closer->made_.is_still_here() ? closer->streams_->Take(stream)
-                                       : std::nullopt;
-}
-
-void PoolCloser::PutBack(const std::shared_ptr<vmmshare_pool>& pool,
-                         StreamUse use) {
-  std::get_deleter<PoolCloser>(pool)->streams_->PutBack(use);
+  if (!closer->made_.is_still_here()) return true;
+  const std::optional<StreamUse> before = closer->streams_->Take(stream);
+  if (HasPassed(pool.get(), StreamUse::Now(stream), 0)) return true;
+  if (before.has_value()) closer->streams_->PutBack(*before);
+  return false;
 }
 
 void PoolCloser::operator()(vmmshare_pool* pool) const {

@@ -27,12 +27,10 @@ class PoolCloser {
   // A block of `pool` goes back after `use`. REQUIRES: a PoolCloser closes it.
   static void GoesBackAfter(const std::shared_ptr<vmmshare_pool>& pool,
                             StreamUse use);
-  // Blocks of `pool` that went back on `stream` before this are not waited for at
-  // its end; until PutBack(), if the GPU has not passed them. REQUIRES: as above.
-  static std::optional<StreamUse> Take(
-      const std::shared_ptr<vmmshare_pool>& pool, void* stream);
-  static void PutBack(const std::shared_ptr<vmmshare_pool>& pool,
-                      StreamUse use);
+  // Whether `pool` asks no more after `stream`, for who keeps that until then: the
+  // GPU has passed what went back on it before this, or that will never be known.
+  // Waits for nothing. REQUIRES: as above.
+  static bool Forget(const std::shared_ptr<vmmshare_pool>& pool, void* stream);
 
  private:
   class Streams {
