@@ -639,26 +639,30 @@ def test_a_copy_comes_after_the_fence_of_what_is_copied(cuda):
             array.close()
 
 
+def expect_copied_behind(cuda, stream, fence, array, address):
+    """A copy of the 16 bytes there waits for what is written to them on `stream`."""
+    fence.wait(stream.value, 1)
+    try:
+        assert cuda.cuMemsetD8Async(ctypes.c_uint64(address), ctypes.c_ubyte(5),
+                                    ctypes.c_size_t(16), stream) == 0
+        with pytest.raises(vs.errors.DeadlineExceeded, match="stream 0x.* within 0.2 s"):
+            vs.serve_array(array, copy=True, timeout=0.2)
+    finally:
+        fence.signal(1)
+    with vs.serve_array(array, copy=True, timeout=60) as served:
+        with vs.open_array(served.ticket) as copy:
+            out = ctypes.create_string_buffer(16)
+            assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(copy.ptr), ctypes.c_size_t(16)) == 0
+    assert out.raw == bytes([5] * 16)
+
+
 def test_a_copy_comes_after_the_stream_that_the_interface_names(cuda):
     stream = ctypes.c_void_p()
     assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0  # No default stream waits for it.
     array = Array(cuda, np.zeros(16, "uint8"))
     array.__cuda_array_interface__ |= {"stream": stream.value}
     with vs.FencePool() as fences, fences.new() as fence:
-        fence.wait(stream.value, 1)
-        try:
-            assert cuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), ctypes.c_ubyte(5),
-                                        ctypes.c_size_t(16), stream) == 0
-            with pytest.raises(vs.errors.DeadlineExceeded, match="stream 0x.* within 0.2 s"):
-                vs.serve_array(array, copy=True, timeout=0.2)
-        finally:
-            fence.signal(1)
-        with vs.serve_array(array, copy=True, timeout=60) as served:
-            with vs.open_array(served.ticket) as copy:
-                out = ctypes.create_string_buffer(16)
-                assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(copy.ptr),
-                                            ctypes.c_size_t(16)) == 0
-        assert out.raw == bytes([5] * 16)
+        expect_copied_behind(cuda, stream, fence, array, array.pointer)
     assert cuda.cuStreamDestroy_v2(stream) == 0
     array.__cuda_array_interface__ |= {"stream": 7}
     with pytest.raises(ValueError, match="stream 7 is none"):
@@ -683,20 +687,7 @@ def test_a_copy_of_an_array_comes_after_the_stream_it_is_used_on(cuda, use, is_t
         fences = held.enter_context(vs.FencePool())
         fence = held.enter_context(fences.new())
         taken = use(array, stream.value)
-        fence.wait(stream.value, 1)
-        try:
-            assert cuda.cuMemsetD8Async(ctypes.c_uint64(array.ptr), ctypes.c_ubyte(5),
-                                        ctypes.c_size_t(16), stream) == 0
-            with pytest.raises(vs.errors.DeadlineExceeded, match="stream 0x.* within 0.2 s"):
-                vs.serve_array(array, copy=True, timeout=0.2)
-        finally:
-            fence.signal(1)
-        with vs.serve_array(array, copy=True, timeout=60) as served:
-            with vs.open_array(served.ticket) as copy:
-                out = ctypes.create_string_buffer(16)
-                assert cuda.cuMemcpyDtoH_v2(out, ctypes.c_uint64(copy.ptr),
-                                            ctypes.c_size_t(16)) == 0
-        assert out.raw == bytes([5] * 16)
+        expect_copied_behind(cuda, stream, fence, array, array.ptr)
         # Of a stream that was released, and may be gone, nobody asks.
         pool.release_stream(stream.value)
         assert cuda.cuStreamDestroy_v2(stream) == 0
