@@ -329,6 +329,82 @@ def test_an_exchange_whose_fence_was_cut_short_is_over(error):
         exchange.fence(60)
 
 
+@pytest.mark.parametrize("error", [ConnectionError, KeyboardInterrupt])
+def test_an_exchange_by_one_call_whose_fence_failed_is_over(error):
+    there = [{}, {}]
+
+    def all_gather(own):
+        if there is None:
+            raise error
+        return [own, *there[1:]]
+
+    exchange = vmmshare.job.AllGather(0, 2, all_gather)
+    there[1] = {"card": b"1"}
+    exchange.put("card", b"0")
+    exchange.fence(60)
+    assert [exchange.get(rank, "card") for rank in range(2)] == [b"0", b"1"]
+    there, before = None, there
+    exchange.put("card", b"again")
+    with pytest.raises(error):
+        exchange.fence(60)
+    # Nobody is taken to have come by what was put for the round before.
+    for rank in range(2):
+        with pytest.raises(LookupError):
+            exchange.get(rank, "card")
+    there = before
+    with pytest.raises(vs.errors.FailedPrecondition, match="earlier fence"):
+        exchange.fence(60)
+
+
+def test_what_was_put_for_another_round_is_no_answer():
+    """As where Ctrl-C ended one rank's part between two fences, and it begins anew."""
+    met, own = threading.Barrier(2), [None, None]
+
+    def exchange(rank):
+        def all_gather(mine):
+            own[rank] = dict(mine)
+            met.wait(60)
+            all_of_it = list(own)
+            met.wait(60)
+            return all_of_it
+        return vmmshare.job.AllGather(rank, 2, all_gather)
+
+    first, second = ranks = [exchange(rank) for rank in range(2)]
+    for key in ("ticket", "outcome"):
+        for number, rank in enumerate(ranks):
+            rank.put(key, b"%d" % number)
+        fence(ranks)
+        assert first.get(1, key) == b"1" and second.get(0, key) == b"0"
+    first.put("ticket", b"anew")
+    second.put("outcome", b"mapped")
+    fence(ranks)
+    with pytest.raises(LookupError):
+        second.get(0, "outcome")
+    with pytest.raises(LookupError):
+        first.get(1, "ticket")
+
+
+def test_a_communicator_that_gathers_what_others_have_is_refused():
+    class Intercommunicator:  # As mpi4py's: rank and size are of the own group, what it has is not.
+        Get_rank, Get_size, Is_inter = (lambda self: 0), (lambda self: 1), (lambda self: True)
+
+        def allgather(self, own):
+            raise AssertionError("nobody is to be asked")
+
+    with pytest.raises(ValueError, match=r"Merge\(\)"):
+        vmmshare.job.mpi(Intercommunicator())
+
+
+def test_a_group_that_this_process_is_not_of_is_refused(monkeypatch):
+    torch, dist = types.ModuleType("torch"), types.ModuleType("torch.distributed")
+    dist.get_rank = dist.get_world_size = lambda group: -1  # As PyTorch says it.
+    torch.distributed = dist
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    with pytest.raises(ValueError, match="not of the group"):
+        vmmshare.job.torch_distributed("another")
+
+
 def test_a_rank_that_tries_again_gets_no_memory_that_others_do_not_have(cuda):
     class Ending(Store):
         ended = False

@@ -24,13 +24,18 @@ _ROUNDS_KEPT = 3
 
 
 class AllGather:
-    """An exchange over a call that gives every rank what all ranks have."""
+    """An exchange over a call that gives every rank what all ranks have.
+
+    After a fence() that raised it is over, as a KeyValues is: each further one raises
+    FailedPrecondition, and get() finds nothing.
+    """
 
     def __init__(self, rank: int, size: int,
                  all_gather: "typing.Callable[[dict[str, bytes]], list[dict[str, bytes]]]"):
         self.rank, self.size, self._all_gather = rank, size, all_gather
-        self._own: "dict[str, bytes]" = {}
+        self._own: "dict[str, bytes]" = {}  # Since the last fence.
         self._all: "list[dict[str, bytes]]" = [{} for _ in range(size)]
+        self._over = False  # From the beginning of a fence until it has succeeded.
 
     def put(self, key: str, value: bytes) -> None:
         """What get() gives the other ranks after the next fence()."""
@@ -38,20 +43,35 @@ class AllGather:
 
     def fence(self, timeout: float) -> None:
         """The medium waits as long as it is made to, whatever `timeout` says."""
-        self._all = self._all_gather(self._own)
+        if self._over:
+            raise FailedPrecondition(
+                "an earlier fence of this exchange failed, and other ranks may have passed it",
+                "Make another exchange on every rank.")
+        self._over = True
+        # What was put for another round is no answer in this one: a rank that was interrupted and
+        # begins anew is a round behind the others.
+        own, self._own = self._own, {}
+        self._all = [{} for _ in range(self.size)]
+        self._all = self._all_gather(own)
+        self._over = False
 
     def get(self, rank: int, key: str) -> bytes:
-        """What `rank` had put under `key` at the last fence()."""
+        """What `rank` put under `key` for the last fence()."""
         return self._all[rank][key]
 
 
 def mpi(communicator) -> AllGather:
-    """Over a communicator of mpi4py. A rank that does not come is waited for by MPI."""
+    """Over a communicator of mpi4py. A rank that does not come is waited for by MPI. ValueError for
+    an intercommunicator, whose allgather() gives what the ranks of the other group have."""
+    if communicator.Is_inter():
+        raise ValueError("an intercommunicator: each of its groups would get what the other one "
+                         "put. Pass communicator.Merge(), which has the ranks of both")
     return AllGather(communicator.Get_rank(), communicator.Get_size(), communicator.allgather)
 
 
 def torch_distributed(group=None) -> AllGather:
-    """Over torch.distributed, with the group's own timeout."""
+    """Over torch.distributed, with the group's own timeout. ValueError for a group that this process
+    is not of."""
     try:
         import torch.distributed as dist
     except ImportError as error:
@@ -62,7 +82,10 @@ def torch_distributed(group=None) -> AllGather:
         dist.all_gather_object(gathered, own, group=group)
         return gathered
 
-    return AllGather(dist.get_rank(group), dist.get_world_size(group), all_gather)
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError("this process is not of the group: only its ranks make the exchange")
+    return AllGather(rank, dist.get_world_size(group), all_gather)
 
 
 class KeyValues:
