@@ -577,6 +577,65 @@ def test_a_store_that_times_out_by_a_lookup_error_names_who_is_missing(cuda):
         vs.SymmetricMemory(0, 4096, vmmshare.job.store(Broken(), 0, 2))
 
 
+class LikeFile(Store):
+    """As PyTorch's FileStore, whose wait() compares whole seconds that have passed with its
+    timeout; and the clock."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.now, self.waits = 0.0, 0
+        monkeypatch.setattr(vmmshare.job, "time", types.SimpleNamespace(
+            monotonic=lambda: self.now, sleep=self.sleep))
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def check(self, keys):
+        self.now += 0.001
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys, timeout):
+        self.waits += 1
+        if not all(key in self.values for key in keys):
+            self.now += timeout // datetime.timedelta(seconds=1) + 1
+            raise RuntimeError("Wait timeout")
+
+
+class WithoutCheck(LikeFile):
+    def check(self, keys):
+        raise RuntimeError('Tried to call pure virtual function "c10d::Store::check"')
+
+
+@pytest.mark.parametrize("kind, late", [(LikeFile, 2), (WithoutCheck, 4)])
+def test_missing_ranks_take_no_second_each_over_a_store_that_counts_seconds(monkeypatch, kind,
+                                                                            late):
+    store = kind(monkeypatch)
+    for rank in range(64, 128):
+        for key in ("here", "card"):
+            store.set(f"vmmshare/0/{rank}/{key}", b"%d" % rank)
+    exchange = vmmshare.job.store(store, 0, 128)
+    exchange.put("card", b"0")
+    with pytest.raises(vs.errors.DeadlineExceeded, match=r"ranks? 1\b.* of 128 did not come"):
+        exchange.fence(60)
+    # As SymmetricMemory looks who is missing.
+    for rank in range(1, 64):
+        with pytest.raises(vs.errors.NotFound):
+            exchange.get(rank, "card")
+    assert store.now < 60 + late
+
+
+def test_a_store_that_is_lost_says_so_when_it_is_looked_at(monkeypatch):
+    class Lost(LikeFile):
+        def check(self, keys):
+            raise RuntimeError("Connection reset by peer")
+
+        def wait(self, keys, timeout):
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(RuntimeError, match="Connection reset"):
+        vmmshare.job.store(Lost(monkeypatch), 0, 2).fence(0.5)
+
+
 def test_a_store_that_cannot_delete_keeps_its_keys(cuda):
     store = LikeEtcd()
 

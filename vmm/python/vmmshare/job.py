@@ -167,12 +167,13 @@ class KeyValues:
             look = self._look
         path = self._key(rank, key, self._rounds.get(key, self._round - 1))
         left = self._until - time.monotonic()
+        value = None
         if left >= look:
             start = time.monotonic()
             value = self._fetch(path, left)
             if value is not None and rank in self._came:  # So it was there: how long that takes.
                 self._look = max(self._look, 3 * (time.monotonic() - start))
-        else:
+        elif rank in self._came or self._looks > 0:
             value = self._look_at(path, look)
         if value is None:
             raise NotFound(f"rank {rank} of {self.size} put no {key!r} in {self._name!r}")
@@ -231,10 +232,10 @@ class KeyValues:
     def _look_at(self, key: str, timeout: float) -> "bytes | None":
         start = time.monotonic()
         value = self._fetch(key, timeout)
-        took = min(time.monotonic() - start, timeout)
-        self._looks -= took
+        took = time.monotonic() - start
+        self._looks -= took  # Longer than it was to, where a store counts whole seconds.
         if value is not None:
-            self._look = max(self._look, 3 * took)
+            self._look = max(self._look, 3 * min(took, timeout))
         return value
 
     def _fetch(self, key: str, timeout: float) -> "bytes | None":
@@ -249,7 +250,23 @@ def store(store: typing.Any, rank: int, size: int, *, name: str = "vmmshare") ->
     `name` as in KeyValues. A store that cannot delete keys, EtcdStore for example, keeps them."""
     from datetime import timedelta
 
+    looks = hasattr(store, "check")
+
+    def look(key: str, until: float) -> "bytes | None":
+        while not store.check([key]):
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(left, _LAST_LOOK))
+        return store.get(key)
+
     def get(key: str, timeout: float) -> "bytes | None":
+        nonlocal looks
+        if looks and timeout < 1:  # The wait() of a FileStore takes a second at least.
+            try:
+                return look(key, time.monotonic() + timeout)
+            except RuntimeError:  # Not every store has it; one that is lost says so next.
+                looks = False
         # Stores take whole milliseconds and leave out the rest; 0 of them is no look at all.
         milliseconds = max(math.ceil(timeout * 1e3), 1)
         until = time.monotonic() + timeout
