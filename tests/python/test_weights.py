@@ -457,6 +457,73 @@ def test_other_files_that_cannot_be_loaded(keeper, tmp_path):
         load([safetensors(tmp_path / f"{i}.safetensors", some()) for i in range(2)])
 
 
+def index(folder, assigned, name="model.safetensors.index.json"):
+    path = folder / name
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": assigned}))
+    return path
+
+
+def ones(*names):
+    return {name: ("F32", np.full(3, number, np.float32)) for number, name in enumerate(names)}
+
+
+def test_a_folder_is_what_its_index_says(keeper, tmp_path):
+    # As PyTorch's libraries save a model, with the same weights in one file beside it, and with a
+    # file that has more than its part, of which the index says that it is elsewhere.
+    safetensors(tmp_path / "model-1.safetensors", ones("a", "b", "c"))
+    safetensors(tmp_path / "model-2.safetensors", ones("c", "d", "e"))
+    safetensors(tmp_path / "consolidated.safetensors", ones("a", "layers.0"))
+    assigned = {"a": "model-1.safetensors", "b": "model-1.safetensors",
+                "c": "model-2.safetensors", "e": "model-2.safetensors"}
+    written = index(tmp_path, assigned)
+    index(tmp_path, {"layers.0": "consolidated.safetensors"}, "consolidated.safetensors.index.json")
+    for paths in (tmp_path, str(tmp_path), written, os.fsencode(written)):
+        vs.weights.load("indexed", paths, address=keeper.address, **HOST)
+        with vs.weights.open("indexed", address=keeper.address) as weights:
+            values = {name: np.from_dlpack(weights[name])[0] for name in weights}
+            assert values == {"a": 0, "b": 1, "c": 0, "e": 2}
+    vs.weights.load("indexed", tmp_path, select=lambda name: name in "cd", address=keeper.address,
+                    **HOST)
+    with vs.weights.open("indexed", address=keeper.address) as weights:
+        assert list(weights) == ["c"]
+
+
+def test_a_folder_of_which_a_file_is_missing_is_refused(keeper, tmp_path, monkeypatch):
+    safetensors(tmp_path / "1.safetensors", ones("a"))
+    index(tmp_path, {"a": "1.safetensors", "b": "2.safetensors"}, "other.safetensors.index.json")
+    monkeypatch.setattr(vs.weights, "Allocation", None)
+    with pytest.raises(vs.errors.NotFound, match="2.safetensors"):
+        vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+    safetensors(tmp_path / "2.safetensors", ones("c"))
+    with pytest.raises(vs.errors.InvalidArgument, match="2.safetensors has no tensor 'b'"):
+        vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}',
+    '{"weight_map": {"a": "../1.safetensors"}}', '{"weight_map": {"a": "/1.safetensors"}}',
+    '{"weight_map": {"a": "1.bin"}}', '{"weight_map": {"a": ""}}',
+    '{"weight_map": {"a": "\\ud800.safetensors"}}', "[" * 200_000, "\xff"],
+    ids=lambda text: text[:40] or "nothing")
+def test_an_index_that_is_none_is_named(keeper, tmp_path, text):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(vs.errors.InvalidArgument, match="model.safetensors.index.json: no index"):
+        vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+
+
+def test_which_index_of_several_is_the_callers_word(keeper, tmp_path):
+    safetensors(tmp_path / "1.safetensors", ones("a"))
+    paths = [index(tmp_path, {"a": "1.safetensors"}, f"{name}.safetensors.index.json")
+             for name in ("x", "y")]
+    with pytest.raises(ValueError, match="several indexes.* x.safetensors.index.json, y.safet"):
+        vs.weights.load("files", tmp_path, address=keeper.address, **HOST)
+    assert vs.weights.load("files", paths[1], address=keeper.address, **HOST) == 1
+    with pytest.raises(vs.errors.NotFound, match="z.safetensors.index.json cannot be read"):
+        vs.weights.load("files", tmp_path / "z.safetensors.index.json", address=keeper.address,
+                        **HOST)
+
+
 def cut_after_the_header(monkeypatch, path, nbytes):
     """The file is cut to so many bytes once its own header was read."""
     read_header = vs.weights.read_header

@@ -126,7 +126,7 @@ FileReads AddFiles(WeightsLayout& layout,
     Adding adding(layout, file, shard, all.reads);
     ForEach(*headers[file], [&](const vmmshare_tensor& tensor) {
       if (!select.is_none() &&
-          !nb::cast<bool>(nb::bool_(select(tensor.name)))) {
+          !nb::cast<bool>(nb::bool_(select(tensor.name, file)))) {
         return;
       }
       if (adding.Add(tensor)) return;

@@ -26,7 +26,7 @@ struct FileReads {
 };
 
 // Adds the tensors of files to the layout, those for which `select` is none or
-// select(name) is true, and of each what the vmmshare.weights.Shard `shard` takes, or
+// select(name, file's place) is true, and of each what the vmmshare.weights.Shard `shard` takes, or
 // all for none. `paths` is how messages call the files.
 FileReads AddFiles(WeightsLayout& layout,
                    const std::vector<const Safetensors*>& headers,

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
                     "memory stays.")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("files", metavar="FILE", nargs="+",
-                        help="or one folder, for all its *.safetensors")
+                        help="or one folder, or index of files: see load() of vmmshare.weights")
     parser.add_argument("--device", type=_device, default="0", metavar="GPU",
                         help="its ordinal or UUID (0)")
     parser.add_argument("--host-node", type=_number, metavar="NODE",

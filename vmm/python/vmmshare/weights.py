@@ -29,6 +29,7 @@ keeper listens there, which these two say before they do anything; start one by 
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import typing
 
@@ -49,6 +50,9 @@ __all__ = ["Draft", "Follower", "Fused", "Publisher", "Shard", "TensorSet", "Upd
            "drop", "follow", "list", "load", "open", "publisher", "put", "show", "verify"]
 
 Progress = typing.Callable[[int, int], object]
+
+# What ends the name of a file that says which of several files has which tensor.
+_INDEX = b".safetensors.index.json"
 
 
 def _take(shard: Shard, tensors: "dict[str, typing.Any]"
@@ -148,15 +152,64 @@ def put(name: str, tensors: "typing.Mapping[str, typing.Any]", *, fingerprint: s
         return put_written(writer, name, checksum, address, left)
 
 
-def _files(paths: typing.Any) -> "builtins.list[bytes]":
-    """Their names as the system has them, which need be no UTF-8."""
-    if isinstance(paths, (str, bytes, os.PathLike)):
-        path = os.fsencode(paths)
-        if not os.path.isdir(path):
-            return [path]
-        return sorted(os.path.join(path, one) for one in os.listdir(path)
-                      if one.endswith(b".safetensors"))
-    return [os.fsencode(path) for path in paths]
+def _files(paths: typing.Any
+           ) -> "tuple[builtins.list[bytes], dict[str, bytes] | None]":
+    """Their names as the system has them, which need be no UTF-8; and of an index which of them has
+    which tensor."""
+    if not isinstance(paths, (str, bytes, os.PathLike)):
+        return [os.fsencode(path) for path in paths], None
+    path = os.fsencode(paths)
+    if os.path.isdir(path):
+        there = sorted(os.listdir(path))
+        indexes = [one for one in there if one.endswith(_INDEX)]
+        if not indexes:
+            return [os.path.join(path, one) for one in there if one.endswith(b".safetensors")], None
+        usual = b"model" + _INDEX
+        if usual not in indexes and len(indexes) > 1:
+            raise ValueError(f"{paths!r} has several indexes; expected the path of one of "
+                             f"{', '.join(map(os.fsdecode, indexes))}")
+        path = os.path.join(path, usual if usual in indexes else indexes[0])
+    elif not path.endswith(_INDEX):
+        return [path], None
+    assigned = _read_index(path)
+    return sorted(set(assigned.values())), assigned
+
+
+def _called(path: bytes) -> str:
+    return path.decode(errors="backslashreplace")
+
+
+def _read_index(path: bytes) -> "dict[str, bytes]":
+    """Of each tensor the file that has it, beside the index."""
+    try:
+        with builtins.open(path, "rb") as index:
+            text = index.read()
+    except FileNotFoundError as why:
+        raise NotFound(f"{_called(path)} cannot be read: {why.strerror}",
+                       "Check the path.") from why
+    try:
+        assigned = {name: os.fsencode(file)
+                    for name, file in json.loads(text)["weight_map"].items()}
+        if not assigned:
+            raise ValueError("it names none")
+        for file in set(assigned.values()):
+            if not file.endswith(b".safetensors") or os.path.basename(file) != file:
+                raise ValueError(f"{_called(file)!r} is no safetensors file beside it")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
+        raise InvalidArgument(f"{_called(path)}: no index of safetensors files, or a damaged one: "
+                              f"{why}", "Save or fetch the file anew.") from why
+    return {name: os.path.join(os.path.dirname(path), file) for name, file in assigned.items()}
+
+
+def _check_assigned(assigned: "dict[str, bytes]", files: "builtins.list[bytes]",
+                    headers: "builtins.list[typing.Any]",
+                    select: "typing.Callable[[str], bool] | None") -> None:
+    """That each file has what the index says, of what is to be loaded."""
+    there = {(entry[0], path) for path, header in zip(files, headers) for entry in header.entries()}
+    for one in assigned.items():
+        if one not in there and (select is None or select(one[0])):
+            raise InvalidArgument(f"{_called(one[1])} has no tensor {one[0]!r}, and the index says "
+                                  "that it has", "Fetch the files and their index anew.")
 
 
 def read_header(path: "str | bytes") -> typing.Any:
@@ -180,7 +233,9 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
          timeout: "float | None" = 10.0) -> int:
     """Reads safetensors files straight into shared memory, and puts that as put() does.
 
-    paths: a file, several, or a folder with all its *.safetensors. select(name): which tensors.
+    paths: a file, several, or a folder: what its model.safetensors.index.json says, or its only
+    other *.safetensors.index.json, and without one all its *.safetensors. Or such an index: of each
+    file that it names those tensors that it says are there. select(name): which tensors.
     shard: what this rank takes of each, of which no more is read than that; each rank loads a set
     of its own, "llama/tp0" for example.
     threads: that read at once; as many as processors, at most 8, by default. progress(done,
@@ -189,12 +244,13 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     before them.
 
     NotFound for a file that is not there, and others as the system answers; InvalidArgument for
-    one that is damaged, has metadata with a key that a set has not (1 to 512 of printable ASCII),
-    or a tensor of which there are no equal parts: headers are checked before anything is allocated.
+    one that is damaged, lacks what the index says it has, has metadata with a key that a set has
+    not (1 to 512 of printable ASCII), or a tensor of which there are no equal parts: headers are
+    checked before anything is allocated.
     AlreadyExists for a tensor that two files have, DataLoss for a file that is cut, replaced or
     written to while it is read. Nothing is under the name then that was not there before.
     """
-    files = _files(paths)
+    files, assigned = _files(paths)
     if not files:
         raise ValueError(f"{paths!r} has no *.safetensors")
     if threads is not None and not 0 <= threads < 2**32:
@@ -203,10 +259,18 @@ def load(name: str, paths: "Path | typing.Iterable[Path]", *,
     left = reach_keeper(name, address, timeout)
     marks = [_mark(path) for path in files]  # Before anything is read of them.
     headers = [read_header(path) for path in files]
-    shown = [path.decode(errors="backslashreplace") for path in files]
+    if assigned is not None:
+        _check_assigned(assigned, files, headers, select)
+    shown = [_called(path) for path in files]
     layout = layout_of(fingerprint, metadata, shard,
                        files=zip(shown, (header.metadata() for header in headers)))
-    reads = layout.add_files(headers, shown, select, shard)
+
+    def selected(tensor: str, file: int) -> bool:
+        return ((assigned is None or assigned.get(tensor) == files[file])
+                and (select is None or select(tensor)))
+
+    every = select is None and assigned is None
+    reads = layout.add_files(headers, shown, None if every else selected, shard)
     with Allocation(device, nbytes=layout.nbytes, host_node=host_node) as memory, \
             _core._WeightsWriter(memory, layout) as writer:
         writer.read_files(files, reads, threads or 0, progress)
