@@ -12,8 +12,9 @@ import numpy as np
 # DLPack's code and bits.
 _CODES = {"bool": (6, 8), "uint8": (1, 8), "int16": (0, 16), "int32": (0, 32), "int64": (0, 64),
           "float32": (2, 32), "float64": (2, 64), "bfloat16": (4, 16), "float8_e4m3fn": (10, 8),
-          "float8_e5m2": (12, 8)}
-_CARRIED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+          "float8_e5m2": (12, 8), "float8_e8m0fnu": (14, 8), "float8_e4m3fnuz": (11, 8),
+          "float8_e5m2fnuz": (13, 8)}
+_CARRIED = {"bfloat16": "uint16", **{name: "uint8" for name in _CODES if "float8" in name}}
 
 
 class DType(str):

@@ -35,7 +35,8 @@ def test_numpys_own_dtypes_are_understood(pool, dtype):
         assert pool.empty(2, spelled).dtype == dtype if dtype != "bool" else True
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+                                   "float8_e4m3fnuz", "float8_e5m2fnuz", "bfloat16"])
 def test_types_that_numpy_lacks(pool, dtype):
     with pool.empty(8, dtype) as array:
         assert array.dtype == dtype

@@ -49,7 +49,8 @@ def tensor_at(Tensor, block, dtype, offset, shape, strides):
 VIEWS = [("uint8", 0, (4096,), (1,)), ("uint8", 4095, (1,), (1,)), ("float32", 64, (4, 8), (8, 1)),
          ("float32", 64, (8, 4), (1, 8)), ("int64", 8, (3,), (0,)), ("float64", 4088, (), ()),
          ("int16", 0, (1,) * 6, (1,) * 6), ("bfloat16", 2, (10,), (1,)),
-         ("float8_e4m3fn", 3, (10,), (1,)), ("float8_e5m2", 5, (2, 5), (5, 1))]
+         ("float8_e4m3fn", 3, (10,), (1,)), ("float8_e5m2", 5, (2, 5), (5, 1)),
+         ("float8_e8m0fnu", 3, (10,), (1,)), ("float8_e4m3fnuz", 1, (4,), (1,))]
 
 
 @pytest.mark.parametrize("dtype, offset, shape, strides", VIEWS)

@@ -86,9 +86,10 @@ def test_random_changes_never_crash(pool, remote, ticket, seed):
             data[chance.randrange(len(data))] = chance.randrange(256)
         try:
             with remote.open(bytes(data), timeout=0) as array:
-                view = np.from_dlpack(array)
-                view.sum()
-                del view
+                if hasattr(np, array.dtype):  # It has no float8, say.
+                    view = np.from_dlpack(array)
+                    view.sum()
+                    del view
         except (vs.errors.InvalidArgument, vs.errors.FailedPrecondition,
                 vs.errors.Unimplemented):
             pass

@@ -335,21 +335,23 @@ def test_files_are_read_into_shared_memory(keeper, tmp_path, threads):
     first = safetensors(tmp_path / "1.safetensors", some(), {"format": "pt"})
     second = safetensors(tmp_path / "2.safetensors",
                          {"bf": ("BF16", np.arange(10, dtype=np.uint16)),
-                          "f8": ("F8_E4M3", np.arange(10, dtype=np.uint8))})
+                          "f8": ("F8_E4M3", np.arange(10, dtype=np.uint8)),
+                          "scale": ("F8_E8M0", np.arange(10, dtype=np.uint8))})
     told = []
     for paths in (tmp_path, [first, second]):
         generation = vs.weights.load("files", paths, threads=threads, address=keeper.address,
                                      progress=lambda *what: told.append(what), **HOST)
     assert generation == 2
-    total = 300 * 7 * 4 + 11 * 2 + 1 + 20 + 10
+    total = 300 * 7 * 4 + 11 * 2 + 1 + 20 + 10 + 10
     assert told[-1] == (total, total) and told.count(told[-1]) == 2
     with vs.weights.open("files", address=keeper.address) as weights:
         for name, (_, wanted) in some().items():
             assert np.array_equal(np.from_dlpack(weights[name]), wanted), name
-        assert [row["dtype"] for row in weights.tensors()][-2:] == ["bfloat16", "float8_e4m3fn"]
+        assert [row["dtype"] for row in weights.tensors()][-3:] == [
+            "bfloat16", "float8_e4m3fn", "float8_e8m0fnu"]
         assert np.array_equal(np.from_dlpack(weights["bf"].view(10, "uint16")), np.arange(10))
         assert weights.metadata == {"format": "pt"}
-        assert weights.verify() == 6
+        assert weights.verify() == 7
 
 
 def test_some_of_a_files_tensors(keeper, tmp_path):
@@ -864,6 +866,7 @@ def test_tensors_that_look_like_pytorchs(keeper, Tensor):
     state = {"weight": Tensor.of_the_host(weight), "tied": Tensor.of_the_host(weight),
              "t": Tensor.of_the_host(np.arange(6, dtype=np.int16).reshape(2, 3).T),
              "f8": Tensor.of_the_host(np.arange(9, dtype=np.uint8), "float8_e4m3fn"),
+             "scale": Tensor.of_the_host(np.arange(9, dtype=np.uint8), "float8_e8m0fnu"),
              "loose": Tensor.of_the_host(np.arange(20, dtype=np.int64)[::3])}
     if Tensor is fake_torch.FastTensor:  # NumPy takes no bfloat16.
         state["bf"] = Tensor.of_the_host(np.arange(5, dtype=np.uint16), "bfloat16")
@@ -913,7 +916,7 @@ def test_copies_that_put_makes_are_waited_for_too(keeper, Tensor, monkeypatch):
 
 def test_a_tensor_of_no_known_type_is_named(keeper, Tensor):
     state = {"weight": Tensor.of_the_host(np.zeros(3, np.float32)),
-             "scale": Tensor.of_the_host(np.zeros(3, np.uint8), "float8_e8m0fnu")}
+             "scale": Tensor.of_the_host(np.zeros(3, np.uint8), "float4_e2m1fn_x2")}
     for call in (lambda: vs.weights.put("torch", state, address=keeper.address, **HOST),
                  lambda: vs.weights.draft(state, **HOST)):
         with pytest.raises(TypeError, match="^tensor 'scale': dtype .* is not known.* as uint8"):

@@ -42,15 +42,29 @@ TEST(DTypes, HaveNamesAndSizesAndThereAreNoOthers) {
     ++known;
     EXPECT_EQ(Must(DTypeOf(NameOf(dtype))), dtype);
   }
-  EXPECT_EQ(known, 17);
+  EXPECT_EQ(known, 20);
   EXPECT_EQ(NameOf(static_cast<DType>(255)), "unknown");
   const std::pair<const char*, std::uint64_t> sizes[] = {
-      {"bool", 1},          {"uint8", 1},       {"int8", 1},
-      {"uint16", 2},        {"int16", 2},       {"uint32", 4},
-      {"int32", 4},         {"uint64", 8},      {"int64", 8},
-      {"float16", 2},       {"float32", 4},     {"float64", 8},
-      {"complex64", 8},     {"complex128", 16}, {"bfloat16", 2},
-      {"float8_e4m3fn", 1}, {"float8_e5m2", 1}};
+      {"bool", 1},
+      {"uint8", 1},
+      {"int8", 1},
+      {"uint16", 2},
+      {"int16", 2},
+      {"uint32", 4},
+      {"int32", 4},
+      {"uint64", 8},
+      {"int64", 8},
+      {"float16", 2},
+      {"float32", 4},
+      {"float64", 8},
+      {"complex64", 8},
+      {"complex128", 16},
+      {"bfloat16", 2},
+      {"float8_e4m3fn", 1},
+      {"float8_e5m2", 1},
+      {"float8_e8m0fnu", 1},
+      {"float8_e4m3fnuz", 1},
+      {"float8_e5m2fnuz", 1}};
   for (const auto& [name, size] : sizes) {
     EXPECT_EQ(SizeOf(Must(DTypeOf(name))), size) << name;
   }

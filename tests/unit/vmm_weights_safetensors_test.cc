@@ -82,7 +82,10 @@ TEST(SafetensorsTest, EveryDTypeHasItsSize) {
            {"F64", DType::kFloat64},
            {"C64", DType::kComplex64},
            {"F8_E4M3", DType::kFloat8E4M3FN},
-           {"F8_E5M2", DType::kFloat8E5M2}}) {
+           {"F8_E5M2", DType::kFloat8E5M2},
+           {"F8_E8M0", DType::kFloat8E8M0FNU},
+           {"F8_E4M3FNUZ", DType::kFloat8E4M3FNUZ},
+           {"F8_E5M2FNUZ", DType::kFloat8E5M2FNUZ}}) {
     const std::uint64_t size = SizeOf(dtype);
     const std::string json = Tensor("[]", absl::StrCat("[0,", size, "]"), name);
     const SafetensorsHeader header = Must(Decode(json, size));

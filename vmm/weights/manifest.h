@@ -45,6 +45,9 @@ enum class DType : std::uint8_t {
   kBFloat16 = 15,
   kFloat8E4M3FN = 16,
   kFloat8E5M2 = 17,
+  kFloat8E8M0FNU = 18,
+  kFloat8E4M3FNUZ = 19,
+  kFloat8E5M2FNUZ = 20,
 };
 // "bfloat16", as NumPy and PyTorch write it.
 absl::string_view NameOf(DType dtype);

@@ -19,7 +19,7 @@ struct Row {
   absl::string_view name;
   std::uint64_t size;
 };
-constexpr std::array<Row, 17> kRows = {{
+constexpr std::array<Row, 20> kRows = {{
     {DType::kBool, "bool", 1},
     {DType::kUInt8, "uint8", 1},
     {DType::kInt8, "int8", 1},
@@ -37,6 +37,9 @@ constexpr std::array<Row, 17> kRows = {{
     {DType::kBFloat16, "bfloat16", 2},
     {DType::kFloat8E4M3FN, "float8_e4m3fn", 1},
     {DType::kFloat8E5M2, "float8_e5m2", 1},
+    {DType::kFloat8E8M0FNU, "float8_e8m0fnu", 1},
+    {DType::kFloat8E4M3FNUZ, "float8_e4m3fnuz", 1},
+    {DType::kFloat8E5M2FNUZ, "float8_e5m2fnuz", 1},
 }};
 
 const Row* Find(DType dtype) {

@@ -25,7 +25,7 @@ struct Name {
   absl::string_view name;
   DType dtype;
 };
-constexpr std::array<Name, 16> kNames = {{
+constexpr std::array<Name, 19> kNames = {{
     {"BOOL", DType::kBool},
     {"U8", DType::kUInt8},
     {"I8", DType::kInt8},
@@ -42,6 +42,9 @@ constexpr std::array<Name, 16> kNames = {{
     {"C64", DType::kComplex64},
     {"F8_E4M3", DType::kFloat8E4M3FN},
     {"F8_E5M2", DType::kFloat8E5M2},
+    {"F8_E8M0", DType::kFloat8E8M0FNU},
+    {"F8_E4M3FNUZ", DType::kFloat8E4M3FNUZ},
+    {"F8_E5M2FNUZ", DType::kFloat8E5M2FNUZ},
 }};
 
 absl::StatusOr<DType> DTypeOf(const SaidTensor& said) {

@@ -11,9 +11,9 @@ namespace nb = nanobind;
 namespace vmm::python {
 namespace {
 
-// DLPack's own codes: 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, 10
-// float8_e4m3fn, 12 float8_e5m2.
-constexpr std::array<DType, 17> kTypes = {{
+// DLPack's own codes: 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool; of
+// float8 each kind has its own.
+constexpr std::array<DType, 20> kTypes = {{
     {1, "bool", {6, 8, 1}, "|b1"},
     {2, "uint8", {1, 8, 1}, "|u1"},
     {3, "int8", {0, 8, 1}, "|i1"},
@@ -31,6 +31,9 @@ constexpr std::array<DType, 17> kTypes = {{
     {15, "bfloat16", {4, 16, 1}, nullptr},
     {16, "float8_e4m3fn", {10, 8, 1}, nullptr},
     {17, "float8_e5m2", {12, 8, 1}, nullptr},
+    {18, "float8_e8m0fnu", {14, 8, 1}, nullptr},
+    {19, "float8_e4m3fnuz", {11, 8, 1}, nullptr},
+    {20, "float8_e5m2fnuz", {13, 8, 1}, nullptr},
 }};
 
 const DType* FindByName(std::string_view name) {
