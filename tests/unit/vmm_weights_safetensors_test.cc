@@ -160,8 +160,22 @@ TEST(SafetensorsTest, WhatContradictsItselfIsRefused) {
   ExpectRefused(R"({"__metadata__": "a"})", 0, "expected an object");
   ExpectRefused(R"({"__metadata__": {"a": "", "a": ""}})", 0,
                 "the key \"a\" of __metadata__ is there twice");
-  ExpectRefused(R"({"__metadata__": {}, "__metadata__": {}})", 0,
-                "__metadata__ are there twice");
+  for (const char* again : {"{}", "null"}) {
+    ExpectRefused(
+        absl::StrCat(R"({"__metadata__": {}, "__metadata__": )", again, "}"), 0,
+        "__metadata__ are there twice");
+  }
+  ExpectRefused(R"({"__metadata__": {"a": null}})", 0,
+                "\"a\" of __metadata__: expected a text");
+  ExpectRefused(R"({"a": null})", 0, "\"a\": expected an object");
+}
+
+TEST(SafetensorsTest, MetadataMayBeNull) {
+  const std::string json =
+      absl::StrReplaceAll(kGood, {{R"({"format": "pt"})", "null"}});
+  const SafetensorsHeader header = Must(Decode(json));
+  EXPECT_TRUE(header.metadata.empty());
+  EXPECT_EQ(header.tensors.size(), 2u);
 }
 
 // The value of the only metadata.

@@ -26,9 +26,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (place_ == Place::kBefore) return GoTo(Place::kHeader);
     if (place_ != Place::kHeader) return Unexpected();
     if (name_ == kMetadataName) {
-      return std::exchange(has_metadata_, true)
-                 ? Refuse("__metadata__ are there twice")
-                 : GoTo(Place::kMetadata);
+      return IsFirstMetadata() && GoTo(Place::kMetadata);
     }
     tensor_ = {.name = name_, .dtype = {}, .shape = {}, .data_offsets = {}};
     has_dtype_ = has_shape_ = has_data_offsets_ = false;
@@ -92,7 +90,13 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     return Unexpected();
   }
   bool boolean(bool) override { return Unexpected(); }
-  bool null() override { return Unexpected(); }
+  bool null() override {
+    // That there are none: safetensors itself takes it.
+    if (place_ == Place::kHeader && name_ == kMetadataName) {
+      return IsFirstMetadata();
+    }
+    return Unexpected();
+  }
   bool binary(binary_t&) override { return Unexpected(); }
 
   bool parse_error(std::size_t position, const std::string& /*token*/,
@@ -106,6 +110,11 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool GoTo(Place place) {
     place_ = place;
     return true;
+  }
+
+  bool IsFirstMetadata() {
+    return !std::exchange(has_metadata_, true) ||
+           Refuse("__metadata__ are there twice");
   }
 
   bool IsShape() const { return numbers_ == &tensor_.shape; }
