@@ -26,10 +26,6 @@ std::uint32_t CacheLimit(std::uint64_t size) {
       std::clamp<std::uint64_t>((std::uint64_t{64} << 20) / size, 16, 64));
 }
 
-std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
-  return (size + unit - 1) / unit * unit;
-}
-
 }  // namespace
 
 absl::Status Core::CheckStream(CUstream stream) const {

@@ -70,7 +70,7 @@ absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream) {
 }  // namespace
 
 std::uint64_t Core::RoundUpToUnit(std::uint64_t size) const {
-  return (size + unit_ - 1) / unit_ * unit_;
+  return RoundUp(size, unit_);
 }
 
 std::uint64_t Core::Step() const {

@@ -9,14 +9,6 @@
 #include "platform/base/status_macros.h"
 
 namespace vmm::pool {
-namespace {
-
-std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
-  return (size + unit - 1) / unit * unit;
-}
-
-}  // namespace
-
 Range::Range(std::uint32_t number, CUdeviceptr base, std::uint64_t size)
     : heap(size), number_(number), base_(base) {
   gaps_[0].node = heap.Allocate(size, OffsetHeap::kGranule)->node;

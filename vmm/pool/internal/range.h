@@ -29,6 +29,11 @@
 
 namespace vmm::pool {
 
+// To a multiple of `unit`. REQUIRES: that is within 64 bits.
+inline std::uint64_t RoundUp(std::uint64_t size, std::uint64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 // Where a block has room once memory has come. Offsets.
 struct Place {
   std::uint64_t begin = 0;  // Of the block.
