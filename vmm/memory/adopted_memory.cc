@@ -56,11 +56,10 @@ absl::StatusOr<Extent> ChunkAt(const Driver& driver, CUdeviceptr pointer,
   absl::StatusOr<Extent> chunk = ExtentAt(driver, pointer);
   if (!chunk.ok() || pointer - chunk->base < chunk->size) return chunk;
   for (CUdeviceptr at = range_base; at <= pointer;) {
-    absl::StatusOr<Extent> here = ExtentAt(driver, at);
-    if (!here.ok()) return here.status();
-    if (here->size == 0) break;
-    if (pointer - at < here->size) return Extent{at, here->size};
-    at += here->size;
+    ASSIGN_OR_RETURN(const Extent here, ExtentAt(driver, at));
+    if (here.size == 0) break;
+    if (pointer - at < here.size) return Extent{at, here.size};
+    at += here.size;
   }
   return absl::FailedPreconditionError(
       absl::StrCat("the driver does not tell where the chunk of host memory at "
@@ -109,35 +108,31 @@ absl::StatusOr<Chunks> RetainChunks(const Driver& driver, CUdeviceptr pointer,
   Chunks chunks;
   CUdeviceptr at = pointer;
   while (at < pointer + size) {
-    absl::StatusOr<OwnedMemoryHandle> handle = RetainMemoryAt(driver, at);
-    if (!handle.ok()) return handle.status();
-    if (!handle->has_value()) {
+    ASSIGN_OR_RETURN(OwnedMemoryHandle handle, RetainMemoryAt(driver, at));
+    if (!handle.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "no VMM memory is mapped at 0x", absl::Hex(at), ", ", at - pointer,
           " bytes into the ", size, " bytes to be adopted"));
     }
-    absl::StatusOr<Extent> chunk = ChunkAt(driver, at, range_base);
-    if (!chunk.ok()) return chunk.status();
+    ASSIGN_OR_RETURN(const Extent chunk, ChunkAt(driver, at, range_base));
     if (chunks.handles.empty()) {
-      chunks.base = chunk->base;
-      chunks.layout.chunk_size = chunk->size;
-    } else if (absl::Status alike =
-                   CheckAlike(driver, chunks, at, handle->get().handle);
-               !alike.ok()) {
-      return alike;
+      chunks.base = chunk.base;
+      chunks.layout.chunk_size = chunk.size;
+    } else {
+      RETURN_IF_ERROR(CheckAlike(driver, chunks, at, handle.get().handle));
     }
     const bool last_was_smaller =
         chunks.layout.size % chunks.layout.chunk_size != 0;
-    if (chunk->size > chunks.layout.chunk_size || last_was_smaller) {
+    if (chunk.size > chunks.layout.chunk_size || last_was_smaller) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the chunk at 0x", absl::Hex(chunk->base), " has ", chunk->size,
+          "the chunk at 0x", absl::Hex(chunk.base), " has ", chunk.size,
           " bytes, chunks before it ", chunks.layout.chunk_size,
           " bytes and less; all but the last must have the same size. Adopt "
           "them one by one."));
     }
-    chunks.layout.size += chunk->size;
-    chunks.handles.push_back(*std::move(handle));
-    at = chunk->base + chunk->size;
+    chunks.layout.size += chunk.size;
+    chunks.handles.push_back(std::move(handle));
+    at = chunk.base + chunk.size;
   }
   return chunks;
 }
@@ -168,10 +163,9 @@ absl::StatusOr<Location> LocationOf(const Driver& driver,
         "where it was made, or let this process see the device "
         "(CUDA_VISIBLE_DEVICES)");
   }
-  absl::StatusOr<Device> device =
-      Device::ByOrdinal(driver, *place.device_ordinal);
-  if (!device.ok()) return device.status();
-  return Location::On(*std::move(device));
+  ASSIGN_OR_RETURN(Device device,
+                   Device::ByOrdinal(driver, *place.device_ordinal));
+  return Location::On(std::move(device));
 }
 
 }  // namespace
@@ -185,59 +179,51 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(
         "; expected at least 1, and no more than the address space"));
   }
   const RelaxedCapture relaxed(driver);
-  absl::StatusOr<PointerInfo> info = Classify(driver, pointer);
-  if (!info.ok()) return info.status();
+  ASSIGN_OR_RETURN(const PointerInfo info, Classify(driver, pointer));
   for (HandleKind weaker : {HandleKind::kLegacyIpc, HandleKind::kStreamPool}) {
-    if (info->kinds.Has(weaker) && options.accept.Has(weaker)) {
+    if (info.kinds.Has(weaker) && options.accept.Has(weaker)) {
       return AdoptBlock(driver, pointer, size, weaker);
     }
   }
-  if (!info->adoptable) {
+  if (!info.adoptable) {
     return absl::FailedPreconditionError(
-        absl::StrCat(Words(pointer), " is ", NameOf(info->kind),
-                     info->kinds.empty() ? " and cannot be shared. "
-                                         : " and is not shared unasked. ",
-                     info->advice));
+        absl::StrCat(Words(pointer), " is ", NameOf(info.kind),
+                     info.kinds.empty() ? " and cannot be shared. "
+                                        : " and is not shared unasked. ",
+                     info.advice));
   }
-  absl::StatusOr<Chunks> chunks =
-      RetainChunks(driver, pointer, size, info->range_base);
-  if (!chunks.ok()) return chunks.status();
-  absl::StatusOr<Location> where =
-      LocationOf(driver, chunks->handles.front().get().handle);
-  if (!where.ok()) return where.status();
-  absl::StatusOr<Device> device = DeviceOf(driver, pointer);
-  if (!device.ok()) return device.status();
-  absl::StatusOr<MemoryId> id = NewMemoryId();
-  if (!id.ok()) return id.status();
-  const CUdeviceptr base = chunks->base;
+  ASSIGN_OR_RETURN(Chunks chunks,
+                   RetainChunks(driver, pointer, size, info.range_base));
+  ASSIGN_OR_RETURN(const Location where,
+                   LocationOf(driver, chunks.handles.front().get().handle));
+  ASSIGN_OR_RETURN(Device device, DeviceOf(driver, pointer));
+  ASSIGN_OR_RETURN(const MemoryId id, NewMemoryId());
+  const CUdeviceptr base = chunks.base;
   AddressSpan disclosed;
-  if (chunks->layout.size > size) disclosed = {base, chunks->layout.size};
+  if (chunks.layout.size > size) disclosed = {base, chunks.layout.size};
   return AdoptedMemory(
-      *std::move(device), *where,
-      PhysicalMemory::FromHandles(std::move(chunks->handles), chunks->layout,
-                                  *where, info->kinds),
-      *id, pointer - base, disclosed);
+      std::move(device), where,
+      PhysicalMemory::FromHandles(std::move(chunks.handles), chunks.layout,
+                                  where, info.kinds),
+      id, pointer - base, disclosed);
 }
 
 absl::StatusOr<AdoptedMemory> AdoptedMemory::AdoptBlock(const Driver& driver,
                                                         CUdeviceptr pointer,
                                                         std::uint64_t size,
                                                         HandleKind kind) {
-  absl::StatusOr<DriverBlock> block = BlockAt(driver, pointer, kind);
-  if (!block.ok()) return block.status();
-  const std::uint64_t offset = pointer - block->span.base;
-  if (size > block->span.size - offset) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        size, " bytes to adopt at 0x", absl::Hex(pointer), ", ", offset,
-        " bytes into an allocation of ", block->span.size));
+  ASSIGN_OR_RETURN(const DriverBlock block, BlockAt(driver, pointer, kind));
+  const std::uint64_t offset = pointer - block.span.base;
+  if (size > block.span.size - offset) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(size, " bytes to adopt at 0x", absl::Hex(pointer), ", ",
+                     offset, " bytes into an allocation of ", block.span.size));
   }
-  absl::StatusOr<Device> device = DeviceOf(driver, pointer);
-  if (!device.ok()) return device.status();
-  absl::StatusOr<MemoryId> id = NewMemoryId();
-  if (!id.ok()) return id.status();
-  Location where = Location::On(*device);
-  return AdoptedMemory(*std::move(device), std::move(where), *block, *id,
-                       offset, block->Disclosed());
+  ASSIGN_OR_RETURN(Device device, DeviceOf(driver, pointer));
+  ASSIGN_OR_RETURN(const MemoryId id, NewMemoryId());
+  Location where = Location::On(device);
+  return AdoptedMemory(std::move(device), std::move(where), block, id, offset,
+                       block.Disclosed());
 }
 
 std::uint64_t AdoptedMemory::size() const {

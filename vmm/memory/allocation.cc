@@ -26,14 +26,13 @@ absl::StatusOr<PhysicalMemory> CreateWith(const Driver& driver,
   const absl::Span<const HandleKind> wanted = options.sharing.kinds();
   auto least = wanted.rbegin();
   for (;;) {
-    absl::StatusOr<std::uint64_t> granularity =
-        PhysicalMemory::Granularity(driver, where, choice.kinds, rdma);
-    if (!granularity.ok()) return granularity.status();
-    absl::StatusOr<ChunkLayout> layout =
-        LayOut(options.size, options.max_chunk_size, *granularity);
-    if (!layout.ok()) return layout.status();
+    ASSIGN_OR_RETURN(
+        const std::uint64_t granularity,
+        PhysicalMemory::Granularity(driver, where, choice.kinds, rdma));
+    ASSIGN_OR_RETURN(const ChunkLayout layout,
+                     LayOut(options.size, options.max_chunk_size, granularity));
     absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
-        driver, where, *layout, choice.kinds, options.sharing.users(), rdma);
+        driver, where, layout, choice.kinds, options.sharing.users(), rdma);
     if (memory.ok() || MayPass(memory.status())) return memory;
     // No kind is given up for a flag that the program can do without.
     if (rdma && options.rdma == Rdma::kTry) return memory.status();
@@ -50,12 +49,11 @@ absl::StatusOr<MappedRegion> CreateMapped(const Driver& driver,
                                           absl::Span<const AccessGrant> grants,
                                           const AllocationOptions& options,
                                           bool rdma, KindChoice& choice) {
-  absl::StatusOr<PhysicalMemory> memory =
-      CreateWith(driver, where, options, rdma, choice);
-  if (!memory.ok()) return memory.status();
+  ASSIGN_OR_RETURN(PhysicalMemory memory,
+                   CreateWith(driver, where, options, rdma, choice));
   return options.at.has_value()
-             ? MappedRegion::CreateAt(*options.at, *std::move(memory), grants)
-             : MappedRegion::Create(driver, *std::move(memory),
+             ? MappedRegion::CreateAt(*options.at, std::move(memory), grants)
+             : MappedRegion::Create(driver, std::move(memory),
                                     options.alignment, grants);
 }
 
@@ -135,9 +133,9 @@ absl::StatusOr<MappedRegion> CreateForRdma(const Device& device,
   // Rdma::kTry that is what comes next. What is made here goes at once.
   if (supported.ok() && options.rdma == Rdma::kRequire) {
     KindChoice others = choice;
-    const absl::StatusOr<MappedRegion> without = CreateMapped(
-        device.driver(), where, grants, options, /*rdma=*/false, others);
-    if (!without.ok()) return without.status();
+    ASSIGN_OR_RETURN(const MappedRegion without,
+                     CreateMapped(device.driver(), where, grants, options,
+                                  /*rdma=*/false, others));
   }
   // Drivers answer a refused flag with many codes (NOT_SUPPORTED, NOT_FOUND,
   // UNKNOWN): for who asks for it they are one.
@@ -164,22 +162,19 @@ absl::StatusOr<Allocation> Allocation::Create(
       {Location::On(device), Access::kReadWrite}};
   grants.insert(grants.end(), options.also.begin(), options.also.end());
   // Before any memory is allocated: what cannot work must cost nothing.
-  absl::Status reachable = CheckReachable(where, grants);
-  if (!reachable.ok()) return reachable;
+  RETURN_IF_ERROR(CheckReachable(where, grants));
   if (options.size == 0) return LayOut(0, 0, 1).status();
-  absl::StatusOr<KindChoice> choice = ChooseKinds(device, options.sharing);
-  if (!choice.ok()) return choice.status();
+  ASSIGN_OR_RETURN(KindChoice choice, ChooseKinds(device, options.sharing));
 
-  absl::StatusOr<MemoryId> id = NewMemoryId();
-  if (!id.ok()) return id.status();
-  if (choice->kinds.Has(HandleKind::kLegacyIpc)) {
+  ASSIGN_OR_RETURN(const MemoryId id, NewMemoryId());
+  if (choice.kinds.Has(HandleKind::kLegacyIpc)) {
     ASSIGN_OR_RETURN(OwnedMadeBlock made, CreateBlock(device, options));
     const std::uint64_t size = made.get().block.span.size;
     return Allocation(
         device, std::move(where),
-        std::make_shared<const OwnedMadeBlock>(std::move(made)), *id,
-        options.size, ChunkLayout{size, size}, choice->kinds,
-        std::move(choice->passed_over), options.sharing.users(), false,
+        std::make_shared<const OwnedMadeBlock>(std::move(made)), id,
+        options.size, ChunkLayout{size, size}, choice.kinds,
+        std::move(choice.passed_over), options.sharing.users(), false,
         options.rdma == Rdma::kOff
             ? absl::OkStatus()
             : absl::FailedPreconditionError(
@@ -189,7 +184,7 @@ absl::StatusOr<Allocation> Allocation::Create(
   absl::Status refusal;
   bool rdma = options.rdma != Rdma::kOff;
   if (rdma) {
-    region = CreateForRdma(device, where, grants, options, *choice);
+    region = CreateForRdma(device, where, grants, options, choice);
     if (!region.ok() && options.rdma == Rdma::kTry &&
         !absl::IsResourceExhausted(region.status())) {
       refusal = region.status();
@@ -197,13 +192,13 @@ absl::StatusOr<Allocation> Allocation::Create(
     }
   }
   if (!rdma) {
-    region = CreateMapped(driver, where, grants, options, rdma, *choice);
+    region = CreateMapped(driver, where, grants, options, rdma, choice);
   }
   if (!region.ok()) return region.status();
   const ChunkLayout layout = region->memory().layout();
   const HandleKindSet kinds = region->memory().kinds();
-  return Allocation(device, std::move(where), *std::move(region), *id,
-                    options.size, layout, kinds, std::move(choice->passed_over),
+  return Allocation(device, std::move(where), *std::move(region), id,
+                    options.size, layout, kinds, std::move(choice.passed_over),
                     options.sharing.users(), rdma, std::move(refusal));
 }
 
@@ -263,10 +258,10 @@ absl::Status Allocation::Discard() {
 absl::StatusOr<MappedRegion*> Allocation::MadeAgain() {
   ASSIGN_OR_RETURN(MappedRegion* const region, Mapped("Remap"));
   if (!region->has_memory()) {
-    absl::StatusOr<PhysicalMemory> memory = PhysicalMemory::Create(
-        device_.driver(), where_, layout_, kinds_, users_, rdma_);
-    if (!memory.ok()) return memory.status();
-    region->ReplaceMemory(*std::move(memory));
+    ASSIGN_OR_RETURN(PhysicalMemory memory,
+                     PhysicalMemory::Create(device_.driver(), where_, layout_,
+                                            kinds_, users_, rdma_));
+    region->ReplaceMemory(std::move(memory));
   }
   return region;
 }

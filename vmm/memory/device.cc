@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/mutex.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
 #include "vmm/memory/internal/exporter.h"
 
@@ -85,12 +86,10 @@ absl::StatusOr<Device::Infos> Device::Ask(const Driver& driver) {
       return driver.Error(r,
                           absl::StrCat("cuDeviceGet(ordinal=", ordinal, ")"));
     }
-    absl::StatusOr<DeviceUuid> uuid = ReadUuid(driver, device);
-    if (!uuid.ok()) return uuid.status();
-    absl::StatusOr<std::string> name = ReadName(driver, device);
-    if (!name.ok()) return name.status();
+    ASSIGN_OR_RETURN(const DeviceUuid uuid, ReadUuid(driver, device));
+    ASSIGN_OR_RETURN(std::string name, ReadName(driver, device));
     infos.push_back(std::make_shared<const Info>(
-        Info{device, ordinal, *uuid, *std::move(name),
+        Info{device, ordinal, uuid, std::move(name),
              std::make_shared<ProbeCache>()}));
   }
   return infos;
@@ -100,9 +99,8 @@ absl::StatusOr<std::shared_ptr<const Device::Infos>> Device::List(
     const Driver& driver) {
   absl::StatusOr<Driver::Notes> notes =
       driver.RememberedNotes([&driver]() -> absl::StatusOr<Driver::Notes> {
-        absl::StatusOr<Infos> infos = Ask(driver);
-        if (!infos.ok()) return infos.status();
-        return std::make_shared<const Infos>(*std::move(infos));
+        ASSIGN_OR_RETURN(Infos infos, Ask(driver));
+        return std::make_shared<const Infos>(std::move(infos));
       });
   if (!notes.ok()) return notes.status();
   return std::static_pointer_cast<const Infos>(*std::move(notes));
@@ -119,34 +117,31 @@ std::string Device::Describe(const Infos& infos) {
 }
 
 absl::StatusOr<std::vector<Device>> Device::All(const Driver& driver) {
-  absl::StatusOr<std::shared_ptr<const Infos>> infos = List(driver);
-  if (!infos.ok()) return infos.status();
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Infos> infos, List(driver));
   std::vector<Device> devices;
-  for (const std::shared_ptr<const Info>& info : **infos) {
+  for (const std::shared_ptr<const Info>& info : *infos) {
     devices.push_back(Device(driver, info));
   }
   return devices;
 }
 
 absl::StatusOr<Device> Device::ByOrdinal(const Driver& driver, int ordinal) {
-  absl::StatusOr<std::shared_ptr<const Infos>> infos = List(driver);
-  if (!infos.ok()) return infos.status();
-  for (const std::shared_ptr<const Info>& info : **infos) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Infos> infos, List(driver));
+  for (const std::shared_ptr<const Info>& info : *infos) {
     if (info->ordinal == ordinal) return Device(driver, info);
   }
   return absl::NotFoundError(
-      absl::StrCat("no device has ordinal ", ordinal, "; ", Describe(**infos)));
+      absl::StrCat("no device has ordinal ", ordinal, "; ", Describe(*infos)));
 }
 
 absl::StatusOr<Device> Device::ByUuid(const Driver& driver,
                                       const DeviceUuid& uuid) {
-  absl::StatusOr<std::shared_ptr<const Infos>> infos = List(driver);
-  if (!infos.ok()) return infos.status();
-  for (const std::shared_ptr<const Info>& info : **infos) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Infos> infos, List(driver));
+  for (const std::shared_ptr<const Info>& info : *infos) {
     if (info->uuid == uuid) return Device(driver, info);
   }
   return absl::NotFoundError(absl::StrCat(
-      "no device has UUID ", uuid.ToString(), "; ", Describe(**infos)));
+      "no device has UUID ", uuid.ToString(), "; ", Describe(*infos)));
 }
 
 std::string Device::Describe() const {

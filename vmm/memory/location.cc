@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/device.h"
 
 namespace vmm {
@@ -33,9 +34,9 @@ absl::Status CheckReachable(const Location& where,
           "the CPU cannot be granted access to memory of ", where.Describe(),
           ". Copy it, or allocate on a host NUMA node."));
     }
-    absl::StatusOr<bool> can = grant.who.device().CanAccess(where.device());
-    if (!can.ok()) return can.status();
-    if (!*can) {
+    ASSIGN_OR_RETURN(const bool can,
+                     grant.who.device().CanAccess(where.device()));
+    if (!can) {
       return absl::FailedPreconditionError(absl::StrCat(
           grant.who.Describe(), " has no peer access to ", where.Describe(),
           ". Check `nvidia-smi topo -p2p rw`: MIG instances, virtual GPUs and "

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/mapping.h"
 
 namespace vmm {
@@ -10,14 +11,12 @@ namespace vmm {
 absl::StatusOr<MappedRegion> MappedRegion::Create(
     const platform::Driver& driver, PhysicalMemory memory,
     std::uint64_t alignment, absl::Span<const AccessGrant> grants) {
-  absl::StatusOr<AddressRange> range =
-      AddressRange::Reserve(driver, memory.size(), alignment);
-  if (!range.ok()) return range.status();
+  ASSIGN_OR_RETURN(AddressRange range,
+                   AddressRange::Reserve(driver, memory.size(), alignment));
   MappedRegion region(std::move(memory), grants);
-  region.range_ = *std::move(range);
+  region.range_ = std::move(range);
   region.address_ = region.range_->base();
-  absl::Status mapped = region.Remap();
-  if (!mapped.ok()) return mapped;
+  RETURN_IF_ERROR(region.Remap());
   return region;
 }
 
@@ -33,8 +32,7 @@ absl::StatusOr<MappedRegion> MappedRegion::CreateAt(
   MappedRegion region(std::move(memory), grants);
   region.within_ = std::move(place.range);
   region.address_ = region.within_->base() + place.offset;
-  absl::Status mapped = region.Remap();
-  if (!mapped.ok()) return mapped;
+  RETURN_IF_ERROR(region.Remap());
   return region;
 }
 
@@ -115,12 +113,10 @@ absl::Status MappedRegion::RemapWith(const Grants& grants) {
     return absl::FailedPreconditionError("Remap of memory that is mapped");
   }
   platform::Check(has_memory(), "Remap without memory");
-  absl::StatusOr<OwnedMapping> mapping =
-      MapChunks(range().driver(), address_, *memory_);
-  if (!mapping.ok()) return mapping.status();
-  absl::Status access = vmm::SetAccess(*mapping, memory_->where(), grants);
-  if (!access.ok()) return access;
-  mapping_ = *std::move(mapping);
+  ASSIGN_OR_RETURN(OwnedMapping mapping,
+                   MapChunks(range().driver(), address_, *memory_));
+  RETURN_IF_ERROR(vmm::SetAccess(mapping, memory_->where(), grants));
+  mapping_ = std::move(mapping);
   return absl::OkStatus();
 }
 

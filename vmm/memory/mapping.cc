@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -74,8 +75,7 @@ absl::Status SetAccess(const OwnedMapping& mapping,
   platform::Check(mapping.has_value(), "SetAccess on a mapping moved from");
   if (grants.empty()) return absl::OkStatus();
   if (where.has_value()) {
-    absl::Status reachable = CheckReachable(*where, grants);
-    if (!reachable.ok()) return reachable;
+    RETURN_IF_ERROR(CheckReachable(*where, grants));
   }
   absl::InlinedVector<CUmemAccessDesc, 2> descriptors;
   for (const AccessGrant& grant : grants) {
@@ -103,10 +103,9 @@ absl::StatusOr<Mapping> Mapping::Map(
         memory->size(), " bytes at offset ", offset,
         " do not fit into an address range of ", range->size(), " bytes"));
   }
-  absl::StatusOr<OwnedMapping> mapped =
-      MapChunks(range->driver(), range->base() + offset, *memory);
-  if (!mapped.ok()) return mapped.status();
-  return Mapping(std::move(range), std::move(memory), *std::move(mapped));
+  ASSIGN_OR_RETURN(OwnedMapping mapped,
+                   MapChunks(range->driver(), range->base() + offset, *memory));
+  return Mapping(std::move(range), std::move(memory), std::move(mapped));
 }
 
 // What was held before goes in the order of destruction: unmapped first.

@@ -21,8 +21,7 @@ absl::StatusOr<OwnerId> ThisOwner() {
   platform::MutexLock lock(mutex);
   if (!owner.has_value()) {
     OwnerId drawn;
-    absl::Status status = platform::FillRandom(absl::MakeSpan(drawn.bytes));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(drawn.bytes)));
     owner = drawn;
   }
   return *owner;

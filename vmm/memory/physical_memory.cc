@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/handle_attributes.h"
 #include "vmm/memory/stream_capture.h"
 
@@ -24,9 +25,8 @@ absl::StatusOr<CUmemAllocationProp> Properties(
   properties.requestedHandleTypes = kinds.cuda_bits();
   properties.location = where.ToCuda();
   if (kinds.Has(HandleKind::kWin32)) {
-    absl::StatusOr<void*> attributes = platform::NativeHandleAttributes(users);
-    if (!attributes.ok()) return attributes.status();
-    properties.win32HandleMetaData = *attributes;
+    ASSIGN_OR_RETURN(properties.win32HandleMetaData,
+                     platform::NativeHandleAttributes(users));
   }
   return properties;
 }
@@ -119,12 +119,11 @@ absl::StatusOr<std::uint64_t> PhysicalMemory::Granularity(const Driver& driver,
                                                           const Location& where,
                                                           HandleKindSet kinds,
                                                           bool rdma) {
-  const absl::StatusOr<CUmemAllocationProp> properties =
-      Properties(where, kinds, {}, rdma);
-  if (!properties.ok()) return properties.status();
+  ASSIGN_OR_RETURN(const CUmemAllocationProp properties,
+                   Properties(where, kinds, {}, rdma));
   std::size_t granularity = 0;
   if (CUresult r = driver->cuMemGetAllocationGranularity(
-          &granularity, &*properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+          &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
       r != CUDA_SUCCESS) {
     return driver.Error(r, absl::StrCat("cuMemGetAllocationGranularity(",
                                         Words(where, kinds, rdma), ")"));
@@ -136,16 +135,15 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
     const Driver& driver, const Location& where, const ChunkLayout& layout,
     HandleKindSet kinds, const std::vector<platform::UserId>& users,
     bool rdma) {
-  const absl::StatusOr<CUmemAllocationProp> properties =
-      Properties(where, kinds, users, rdma);
-  if (!properties.ok()) return properties.status();
+  ASSIGN_OR_RETURN(const CUmemAllocationProp properties,
+                   Properties(where, kinds, users, rdma));
   const RelaxedCapture relaxed(driver);
   MemoryHandles handles;
   handles.reserve(std::min(layout.count(), kMostAhead));
   for (std::size_t i = 0; i < layout.count(); ++i) {
     CUmemGenericAllocationHandle handle = 0;
     if (CUresult r =
-            driver->cuMemCreate(&handle, layout.SizeOf(i), &*properties, 0);
+            driver->cuMemCreate(&handle, layout.SizeOf(i), &properties, 0);
         r != CUDA_SUCCESS) {
       return driver.Error(
           r,
@@ -158,9 +156,8 @@ absl::StatusOr<PhysicalMemory> PhysicalMemory::Create(
   }
   PhysicalMemory memory(std::move(handles), layout, where, kinds);
   if (rdma) {
-    absl::StatusOr<bool> has = memory.IsRdmaCapable();
-    if (!has.ok()) return has.status();
-    if (!*has) {
+    ASSIGN_OR_RETURN(const bool has, memory.IsRdmaCapable());
+    if (!has) {
       return absl::FailedPreconditionError(absl::StrCat(
           "cuMemCreate(", Words(where, kinds, rdma),
           ") succeeded, but cuMemGetAllocationPropertiesFromHandle() says "

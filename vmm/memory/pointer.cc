@@ -133,18 +133,17 @@ absl::string_view NameOf(PointerKind kind) {
 absl::StatusOr<PointerInfo> Classify(const Driver& driver,
                                      CUdeviceptr pointer) {
   const RelaxedCapture relaxed(driver);
-  absl::StatusOr<Attributes> attributes = Read(driver, pointer);
-  if (!attributes.ok()) return attributes.status();
-  absl::StatusOr<OwnedMemoryHandle> chunk = RetainMemoryAt(driver, pointer);
-  if (!chunk.ok()) return chunk.status();
+  ASSIGN_OR_RETURN(const Attributes attributes, Read(driver, pointer));
+  ASSIGN_OR_RETURN(const OwnedMemoryHandle chunk,
+                   RetainMemoryAt(driver, pointer));
   PointerInfo info;
   std::string unknown_place;
-  info.kind = KindOf(*attributes, chunk->has_value());
+  info.kind = KindOf(attributes, chunk.has_value());
   if (info.kind == PointerKind::kVmm) {
-    info.kinds = HandleKindSet::FromCuda(attributes->handle_types);
+    info.kinds = HandleKindSet::FromCuda(attributes.handle_types);
     CUmemAllocationProp properties{};
     if (CUresult r = driver->cuMemGetAllocationPropertiesFromHandle(
-            &properties, chunk->get().handle);
+            &properties, chunk.get().handle);
         r != CUDA_SUCCESS) {
       return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
     }
@@ -156,14 +155,14 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
   // Of addresses that are only reserved the driver tells the range all the same
   // (measured).
   if (info.kind != PointerKind::kNotCuda) {
-    info.range_base = attributes->range_base;
-    info.range_size = attributes->range_size;
+    info.range_base = attributes.range_base;
+    info.range_size = attributes.range_size;
   }
   if (info.kind == PointerKind::kDeviceAlloc &&
-      (attributes->is_legacy_ipc_capable & 0xff) != 0) {
+      (attributes.is_legacy_ipc_capable & 0xff) != 0) {
     info.kinds = {HandleKind::kLegacyIpc};
   }
-  if (info.kind == PointerKind::kPool && attributes->handle_types != 0) {
+  if (info.kind == PointerKind::kPool && attributes.handle_types != 0) {
     info.kinds = {HandleKind::kStreamPool};
   }
   info.adoptable = info.kind == PointerKind::kVmm && !info.kinds.empty() &&

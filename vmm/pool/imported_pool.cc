@@ -57,12 +57,11 @@ absl::StatusOr<std::unique_ptr<ImportedPool>> ImportedPool::Subscribe(
     pool::SendBye(granted.channel, deadline).IgnoreError();
     return usable;
   }
-  absl::StatusOr<std::unique_ptr<pool::Subscription>> subscription =
-      pool::Subscription::Start(driver, std::move(granted.channel),
-                                *std::move(table), options);
-  if (!subscription.ok()) return subscription.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<pool::Subscription> subscription,
+                   pool::Subscription::Start(driver, std::move(granted.channel),
+                                             *std::move(table), options));
   return std::unique_ptr<ImportedPool>(
-      new ImportedPool(*std::move(subscription)));
+      new ImportedPool(std::move(subscription)));
 }
 
 ImportedPool::ImportedPool(std::unique_ptr<pool::Subscription> subscription)

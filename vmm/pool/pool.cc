@@ -45,13 +45,11 @@ absl::Status CheckSizes(const PoolOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(const Device& device,
                                                    const PoolOptions& options) {
-  absl::Status sane = CheckSizes(options);
-  if (!sane.ok()) return sane;
+  RETURN_IF_ERROR(CheckSizes(options));
   const Location where = options.host_numa_node.has_value()
                              ? Location::HostNuma(*options.host_numa_node)
                              : Location::On(device);
-  absl::Status reachable = CheckReachable(where, options.also);
-  if (!reachable.ok()) return reachable;
+  RETURN_IF_ERROR(CheckReachable(where, options.also));
   const RelaxedCapture relaxed(device.driver());
   // Tried now, so that a share that cannot work is known before there is
   // anything to be shared.
@@ -93,17 +91,14 @@ absl::Status Pool::Free(CUdeviceptr block, CUstream stream) {
 
 absl::StatusOr<PoolTicket> Pool::Export(CUdeviceptr block) {
   PoolTicket ticket;
-  absl::Status exported =
-      core_->Export(absl::MakeConstSpan(&block, 1), &ticket);
-  if (!exported.ok()) return exported;
+  RETURN_IF_ERROR(core_->Export(absl::MakeConstSpan(&block, 1), &ticket));
   return ticket;
 }
 
 absl::StatusOr<std::vector<PoolTicket>> Pool::ExportAll(
     absl::Span<const CUdeviceptr> blocks) {
   std::vector<PoolTicket> tickets(blocks.size());
-  absl::Status exported = core_->Export(blocks, tickets.data());
-  if (!exported.ok()) return exported;
+  RETURN_IF_ERROR(core_->Export(blocks, tickets.data()));
   return tickets;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/cuda/memory_handle.h"
 #include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/stream_capture.h"
@@ -40,12 +41,11 @@ absl::StatusOr<OwnedMemoryHandle> Open(const Driver& driver,
         absl::StrCat("a fabric handle came where a ", kMemoryHandleKind.name,
                      " was expected"));
   }
-  absl::Status usable = platform::CheckMemoryHandle(
+  RETURN_IF_ERROR(platform::CheckMemoryHandle(
       *handle,
       driver.is_host_memory() ? platform::MemoryBacking::kHostMemory
                               : platform::MemoryBacking::kNvidiaDriver,
-      size);
-  if (!usable.ok()) return usable;
+      size));
   const RelaxedCapture relaxed(driver);
   CUmemGenericAllocationHandle imported = 0;
   if (CUresult r = driver->cuMemImportFromShareableHandle(

@@ -55,14 +55,11 @@ absl::Status WriteAndRead(const Driver& driver, CUdeviceptr address) {
 // primary context active already: a probe creates no context, which would cost
 // some hundred megabytes of the device.
 absl::Status Touch(const Device& device, CUdeviceptr address) {
-  absl::StatusOr<bool> active = PrimaryContext::IsActive(device);
-  if (!active.ok()) return active.status();
-  if (!*active) return absl::OkStatus();
-  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(device);
-  if (!context.ok()) return context.status();
-  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
-  if (!current.ok()) return current.status();
-
+  ASSIGN_OR_RETURN(const bool active, PrimaryContext::IsActive(device));
+  if (!active) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const PrimaryContext context,
+                   PrimaryContext::Retain(device));
+  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
   return WriteAndRead(device.driver(), address);
 }
 
@@ -70,35 +67,28 @@ absl::Status RoundTrip(const Device& device, const Exporter& exporter) {
   const Driver& driver = device.driver();
   const Location here = Location::On(device);
   const HandleKindSet kinds = {exporter.kind};
-  absl::StatusOr<std::uint64_t> size =
-      PhysicalMemory::Granularity(driver, here, kinds);
-  if (!size.ok()) return size.status();
-  const ChunkLayout layout{*size, *size};
+  ASSIGN_OR_RETURN(const std::uint64_t size,
+                   PhysicalMemory::Granularity(driver, here, kinds));
+  const ChunkLayout layout{size, size};
 
-  absl::StatusOr<PhysicalMemory> created =
-      PhysicalMemory::Create(driver, here, layout, kinds);
-  if (!created.ok()) return created.status();
-  absl::StatusOr<ExportedHandle> exported =
-      exporter.make(driver, created->handle(0));
-  if (!exported.ok()) return exported.status();
-  absl::StatusOr<OwnedMemoryHandle> opened =
-      exporter.open(driver, *exported, *size);
-  if (!opened.ok()) return opened.status();
+  ASSIGN_OR_RETURN(const PhysicalMemory created,
+                   PhysicalMemory::Create(driver, here, layout, kinds));
+  ASSIGN_OR_RETURN(const ExportedHandle exported,
+                   exporter.make(driver, created.handle(0)));
+  ASSIGN_OR_RETURN(OwnedMemoryHandle opened,
+                   exporter.open(driver, exported, size));
 
   MemoryHandles handles;
-  handles.push_back(*std::move(opened));
+  handles.push_back(std::move(opened));
   auto imported = std::make_shared<PhysicalMemory>(
       PhysicalMemory::FromHandles(std::move(handles), layout, here, {}));
-  absl::StatusOr<AddressRange> range = AddressRange::Reserve(driver, *size);
-  if (!range.ok()) return range.status();
-  absl::StatusOr<Mapping> mapping = Mapping::Map(
-      std::make_shared<AddressRange>(*std::move(range)), 0, imported);
-  if (!mapping.ok()) return mapping.status();
-  if (absl::Status s = mapping->SetAccess({{here, Access::kReadWrite}});
-      !s.ok()) {
-    return s;
-  }
-  return Touch(device, mapping->address());
+  ASSIGN_OR_RETURN(AddressRange range, AddressRange::Reserve(driver, size));
+  ASSIGN_OR_RETURN(
+      Mapping mapping,
+      Mapping::Map(std::make_shared<AddressRange>(std::move(range)), 0,
+                   imported));
+  RETURN_IF_ERROR(mapping.SetAccess({{here, Access::kReadWrite}}));
+  return Touch(device, mapping.address());
 }
 
 // Of cuMemAlloc()'s memory: made and exported. Its maker cannot open it.
@@ -146,9 +136,8 @@ absl::Status TryKind(const Device& device, HandleKind kind) {
   // Whoever captures a stream meanwhile knows nothing of it.
   const RelaxedCapture relaxed(device.driver());
   if (kind == HandleKind::kLegacyIpc) return TryBlock(device);
-  absl::StatusOr<const Exporter*> exporter = FindExporter(kind);
-  if (!exporter.ok()) return exporter.status();
-  return RoundTrip(device, **exporter);
+  ASSIGN_OR_RETURN(const Exporter* exporter, FindExporter(kind));
+  return RoundTrip(device, *exporter);
 }
 
 absl::Status ProbeKind(const Device& device, HandleKind kind) {

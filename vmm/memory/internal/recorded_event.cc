@@ -34,8 +34,7 @@ absl::StatusOr<OwnedEvent> RecordEvent(const platform::Driver& driver,
       r != CUDA_SUCCESS) {
     return driver.Error(r, "cuStreamGetCtx()");
   }
-  absl::StatusOr<CurrentContext> current = MakeCurrent(driver, context);
-  if (!current.ok()) return current.status();
+  ASSIGN_OR_RETURN(const CurrentContext current, MakeCurrent(driver, context));
   CUevent raw = nullptr;
   if (CUresult r = driver->cuEventCreate(&raw, CU_EVENT_DISABLE_TIMING);
       r != CUDA_SUCCESS) {
@@ -61,9 +60,8 @@ absl::StatusOr<bool> HasPassed(const OwnedEvent& event) {
 absl::Status AwaitPassing(const OwnedEvent& event, Deadline deadline) {
   absl::Duration pause = absl::Microseconds(10);
   for (;;) {
-    absl::StatusOr<bool> passed = HasPassed(event);
-    if (!passed.ok()) return passed.status();
-    if (*passed) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool passed, HasPassed(event));
+    if (passed) return absl::OkStatus();
     if (deadline.Passed()) {
       return absl::DeadlineExceededError(
           "the GPU has not passed the stream's work yet");

@@ -86,11 +86,8 @@ absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
     }
   }
   if (block == nullptr) {
-    absl::Status sane = CheckStream(request.stream);
-    if (!sane.ok()) return sane;
-    absl::StatusOr<Block*> taken = AllocateSlowly(request);
-    if (!taken.ok()) return taken.status();
-    block = *taken;
+    RETURN_IF_ERROR(CheckStream(request.stream));
+    ASSIGN_OR_RETURN(block, AllocateSlowly(request));
     const ThreadCache::Lock lock(cache);
     ++cache.allocations;
     cache.requested += size;

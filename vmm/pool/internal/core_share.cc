@@ -53,8 +53,7 @@ absl::Status Core::Export(absl::Span<const CUdeviceptr> blocks,
   }
   while (!blocks.empty()) {
     const absl::Span<const CUdeviceptr> some = blocks.subspan(0, kBlocksAtOnce);
-    absl::Status exported = ExportSome(some, out);
-    if (!exported.ok()) return exported;
+    RETURN_IF_ERROR(ExportSome(some, out));
     blocks.remove_prefix(some.size());
     out += some.size();
   }
@@ -163,14 +162,9 @@ absl::Status Core::ServePeer(const DomainId& id, platform::Channel& channel,
   absl::StatusOr<Welcome> welcome = [&]() -> absl::StatusOr<Welcome> {
     ASSIGN_OR_RETURN(lags, platform::CancelEvent::CreateUnder(cancel));
     platform::MutexLock lock(mutex_);
-    absl::StatusOr<Domain*> found = FindServed(id);
-    if (!found.ok()) return found.status();
-    domain = *found;
+    ASSIGN_OR_RETURN(domain, FindServed(id));
     domain->ForgetDeadPeers();
-    absl::StatusOr<PeerId> joined =
-        domain->Join(channel.peer(), std::move(watch));
-    if (!joined.ok()) return joined.status();
-    peer = *joined;
+    ASSIGN_OR_RETURN(peer, domain->Join(channel.peer(), std::move(watch)));
     for (std::size_t i = 0; i < domains_.size(); ++i) {
       if (domains_[i].get() != domain) continue;
       heaps_[i]->ForEachSegment([](Segment& one) { one.exposed = true; });

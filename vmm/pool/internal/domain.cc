@@ -30,11 +30,8 @@ constexpr std::size_t kMaxOnTheirWay = platform::kMaxHandles;
 absl::Status Domain::MakeTable() {
   if (table_.has_value()) return absl::OkStatus();
   DomainId id;
-  absl::Status drawn = platform::FillRandom(absl::MakeSpan(id.bytes));
-  if (!drawn.ok()) return drawn;
-  absl::StatusOr<ShareTable> table = ShareTable::Create(id);
-  if (!table.ok()) return table.status();
-  table_ = *std::move(table);
+  RETURN_IF_ERROR(platform::FillRandom(absl::MakeSpan(id.bytes)));
+  ASSIGN_OR_RETURN(table_, ShareTable::Create(id));
   return absl::OkStatus();
 }
 
@@ -60,17 +57,15 @@ bool Domain::IsQuarantined(std::uint32_t slot) const {
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> Domain::Share(
     const Segment& segment) {
-  absl::StatusOr<protocol::Outgoing> outgoing =
-      protocol::MakeOutgoing(segment.allocation->shareable());
-  if (!outgoing.ok()) return outgoing.status();
-  platform::Check(outgoing->ticket.layout.count() == 1,
+  ASSIGN_OR_RETURN(protocol::Outgoing outgoing,
+                   protocol::MakeOutgoing(segment.allocation->shareable()));
+  platform::Check(outgoing.ticket.layout.count() == 1,
                   "a segment of a pool has several chunks");
-  absl::StatusOr<ExportedHandle> handle = outgoing->handle(0);
-  if (!handle.ok()) return handle.status();
+  ASSIGN_OR_RETURN(ExportedHandle handle, outgoing.handle(0));
   auto shared = std::make_shared<SharedSegment>();
   shared->number = segment.number;
-  shared->ticket = std::move(outgoing->ticket);
-  shared->handle = *std::move(handle);
+  shared->ticket = std::move(outgoing.ticket);
+  shared->handle = std::move(handle);
   if (segment.range != nullptr && segment.range->addresses() != nullptr) {
     shared->place = {segment.range->number(), segment.offset,
                      segment.range->size()};
@@ -199,11 +194,9 @@ absl::StatusOr<PeerId> Domain::Join(platform::PeerCredentials credentials,
                  "subscribers that hung up without a goodbye and are not known "
                  "to have ended"),
       "", "Close a RemotePool or ImportedPool rather than its connection"));
-  absl::StatusOr<PeerId> id = table_->AddPeer();
-  if (!id.ok()) return id.status();
-  peers_.push_back(
-      {*id, std::move(credentials), absl::Now(), std::move(watch)});
-  return *id;
+  ASSIGN_OR_RETURN(const PeerId id, table_->AddPeer());
+  peers_.push_back({id, std::move(credentials), absl::Now(), std::move(watch)});
+  return id;
 }
 
 std::size_t Domain::CountLeft() const {
@@ -212,13 +205,11 @@ std::size_t Domain::CountLeft() const {
 }
 
 absl::StatusOr<Welcome> Domain::WelcomeFor(PeerId peer) const {
-  absl::StatusOr<platform::OsHandle> table =
-      platform::Duplicate(table_->table_handle());
-  if (!table.ok()) return table.status();
-  absl::StatusOr<platform::OsHandle> holds =
-      platform::Duplicate(table_->holds_handle(peer));
-  if (!holds.ok()) return holds.status();
-  return Welcome{*std::move(table), *std::move(holds)};
+  ASSIGN_OR_RETURN(platform::OsHandle table,
+                   platform::Duplicate(table_->table_handle()));
+  ASSIGN_OR_RETURN(platform::OsHandle holds,
+                   platform::Duplicate(table_->holds_handle(peer)));
+  return Welcome{std::move(table), std::move(holds)};
 }
 
 std::vector<Notice> Domain::Missing(PeerId id, platform::Channel* channel,

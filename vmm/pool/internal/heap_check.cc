@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/pool/internal/heap.h"
 
 namespace vmm::pool {
@@ -53,8 +54,7 @@ absl::Status Heap::CheckInvariants() const {
     }
   }
   for (const std::unique_ptr<Range>& range : ranges_) {
-    absl::Status right = range->CheckInvariants();
-    if (!right.ok()) return right;
+    RETURN_IF_ERROR(range->CheckInvariants());
     if (bytes[range.get()] != range->taken()) {
       return absl::InternalError(absl::StrCat(
           "range ", range->number(), " has ", range->taken(),

@@ -65,9 +65,8 @@ void Inquiry::End() {
 }
 
 absl::Status Inquiry::Record(const platform::Driver& driver) {
-  absl::StatusOr<OwnedEvent> event = RecordEvent(driver, stream_);
-  if (!event.ok()) return event.status();
-  points_.push_back({*std::move(event), epoch_});
+  ASSIGN_OR_RETURN(OwnedEvent event, RecordEvent(driver, stream_));
+  points_.push_back({std::move(event), epoch_});
   return absl::OkStatus();
 }
 
@@ -130,7 +129,7 @@ absl::StatusOr<bool> Inquiry::MakeWait(const Device& device, CUcontext context,
   }
   ASSIGN_OR_RETURN(const bool captured, IsCaptured(driver, stream_));
   if (captured) return false;
-  if (absl::Status recorded = Record(driver); !recorded.ok()) return recorded;
+  RETURN_IF_ERROR(Record(driver));
   if (CUresult r = driver->cuStreamWaitEvent(
           stream, points_.back().event.get().event, 0);
       r != CUDA_SUCCESS) {

@@ -9,6 +9,7 @@
 #include "platform/base/status_macros.h"
 
 namespace vmm::pool {
+
 Range::Range(std::uint32_t number, CUdeviceptr base, std::uint64_t size)
     : heap(size), number_(number), base_(base) {
   gaps_[0].node = heap.Allocate(size, OffsetHeap::kGranule)->node;

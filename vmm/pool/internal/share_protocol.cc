@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/share/internal/protocol.h"
@@ -45,8 +46,7 @@ bool TakePlace(WireReader& in, const Ticket& ticket, SegmentPlace& place) {
 
 absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
   WireReader in(message.payload);
-  absl::StatusOr<std::uint32_t> number = TakeNumber(in);
-  if (!number.ok()) return number.status();
+  ASSIGN_OR_RETURN(const std::uint32_t number, TakeNumber(in));
   std::vector<std::uint8_t> bytes(kTicketBytes);
   in.TakeBytes(absl::MakeSpan(bytes));
   absl::StatusOr<Ticket> ticket = DecodeTicket(bytes);
@@ -68,7 +68,7 @@ absl::StatusOr<Notice> DecodeSegment(platform::Message& message) {
                                " bytes"));
   }
   auto segment = std::make_shared<SharedSegment>();
-  segment->number = *number;
+  segment->number = number;
   segment->ticket = *std::move(ticket);
   segment->place = place;
   platform::OsHandle os_handle;
@@ -124,20 +124,18 @@ absl::Status SendWelcome(platform::Channel& channel, const Welcome& welcome,
 
 absl::StatusOr<Welcome> ReceiveWelcome(platform::Channel& channel,
                                        Deadline deadline) {
-  absl::StatusOr<platform::Message> message = channel.Receive(deadline);
-  if (!message.ok()) return message.status();
-  if (message->type == protocol::kAbort) {
-    return protocol::DecodeError(message->payload, "the owner");
+  ASSIGN_OR_RETURN(platform::Message message, channel.Receive(deadline));
+  if (message.type == protocol::kAbort) {
+    return protocol::DecodeError(message.payload, "the owner");
   }
-  if (message->type != kWelcome || !message->payload.empty() ||
-      message->handles.size() != 2) {
+  if (message.type != kWelcome || !message.payload.empty() ||
+      message.handles.size() != 2) {
     channel.Close();
-    return Broken(absl::StrCat("a message of type 0x", absl::Hex(message->type),
-                               " with ", message->handles.size(),
+    return Broken(absl::StrCat("a message of type 0x", absl::Hex(message.type),
+                               " with ", message.handles.size(),
                                " handles in place of a welcome"));
   }
-  return Welcome{std::move(message->handles[0]),
-                 std::move(message->handles[1])};
+  return Welcome{std::move(message.handles[0]), std::move(message.handles[1])};
 }
 
 absl::Status SendBye(platform::Channel& channel, Deadline deadline) {
@@ -204,9 +202,8 @@ absl::StatusOr<Notice> DecodeNotice(platform::Message message) {
     if (message.type == kClosed && in.left() == 0) return Notice(Closed());
     if (message.type == kRecall) return DecodeRecall(message.payload);
     if (message.type == kForget && in.left() == sizeof(std::uint32_t)) {
-      absl::StatusOr<std::uint32_t> number = TakeNumber(in);
-      if (!number.ok()) return number.status();
-      return Notice(ForgetSegment{*number});
+      ASSIGN_OR_RETURN(const std::uint32_t number, TakeNumber(in));
+      return Notice(ForgetSegment{number});
     }
   }
   return Broken(absl::StrCat("a message of type 0x", absl::Hex(message.type),
@@ -217,9 +214,9 @@ absl::StatusOr<Notice> DecodeNotice(platform::Message message) {
 absl::StatusOr<Notice> ReceiveNotice(platform::Channel& channel,
                                      Deadline deadline,
                                      const platform::CancelEvent* cancel) {
-  absl::StatusOr<platform::Message> message = channel.Receive(deadline, cancel);
-  if (!message.ok()) return message.status();
-  absl::StatusOr<Notice> notice = DecodeNotice(*std::move(message));
+  ASSIGN_OR_RETURN(platform::Message message,
+                   channel.Receive(deadline, cancel));
+  absl::StatusOr<Notice> notice = DecodeNotice(std::move(message));
   if (!notice.ok()) channel.Close();
   return notice;
 }

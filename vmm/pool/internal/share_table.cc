@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/os_error.h"
 #include "platform/os/zeroed_pages.h"
 
@@ -30,11 +31,10 @@ ShareTable::ShareTable(const DomainId& domain, SharedMemory table)
 }
 
 absl::StatusOr<ShareTable> ShareTable::Create(const DomainId& domain) {
-  absl::StatusOr<SharedMemory> table =
-      SharedMemory::Create(kShareTableBytes, PeerAccess::kRead);
-  if (!table.ok()) return table.status();
+  ASSIGN_OR_RETURN(SharedMemory table,
+                   SharedMemory::Create(kShareTableBytes, PeerAccess::kRead));
   try {
-    return ShareTable(domain, *std::move(table));
+    return ShareTable(domain, std::move(table));
   } catch (const std::bad_alloc&) {
     return platform::Annotate(
         absl::ResourceExhaustedError(
@@ -139,12 +139,12 @@ void ShareTable::Recycle(std::uint32_t slot) {
 }
 
 absl::StatusOr<PeerId> ShareTable::AddPeer() {
-  absl::StatusOr<SharedMemory> memory =
-      SharedMemory::Create(kHoldTableBytes, PeerAccess::kReadWrite);
-  if (!memory.ok()) return memory.status();
-  const auto* holds = reinterpret_cast<const Hold*>(memory->bytes().data());
+  ASSIGN_OR_RETURN(
+      SharedMemory memory,
+      SharedMemory::Create(kHoldTableBytes, PeerAccess::kReadWrite));
+  const auto* holds = reinterpret_cast<const Hold*>(memory.bytes().data());
   const PeerId id{next_peer_++};
-  peers_.push_back({id, *std::move(memory), holds});
+  peers_.push_back({id, std::move(memory), holds});
   return id;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 
 namespace vmm::pool {
 
@@ -82,9 +83,7 @@ absl::StatusOr<std::unique_ptr<SharedTableView>> SharedTableView::Open(
   if (!table_memory.ok()) {
     return platform::Annotate(table_memory.status(), "share table");
   }
-  if (absl::Status good = CheckHeader(*table_memory, domain); !good.ok()) {
-    return good;
-  }
+  RETURN_IF_ERROR(CheckHeader(*table_memory, domain));
   absl::StatusOr<SharedMemory> hold_memory =
       SharedMemory::Open(holds, kHoldTableBytes, PeerAccess::kReadWrite);
   if (!hold_memory.ok()) {

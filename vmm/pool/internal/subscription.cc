@@ -38,10 +38,9 @@ absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
   const SharedTableView* const view = table.get();
   std::unique_ptr<Subscription> made(new Subscription(
       driver, std::move(channel), *std::move(stop), std::move(table), options));
-  absl::Status started = platform::StartThread(
+  RETURN_IF_ERROR(platform::StartThread(
       made->receiver_, kWhatFor,
-      [raw = made.get(), view] { raw->ReceiveLoop(*view); });
-  if (!started.ok()) return started;
+      [raw = made.get(), view] { raw->ReceiveLoop(*view); }));
   return made;
 }
 
@@ -156,8 +155,7 @@ absl::StatusOr<std::vector<ImportedBlock>> Subscription::ImportAll(
   blocks.reserve(tickets.size());
   while (!tickets.empty()) {
     const absl::Span<const PoolTicket> some = tickets.subspan(0, kBlocksAtOnce);
-    absl::Status imported = ImportSome(some, deadline, blocks);
-    if (!imported.ok()) return imported;
+    RETURN_IF_ERROR(ImportSome(some, deadline, blocks));
     tickets.remove_prefix(some.size());
   }
   return blocks;
@@ -306,14 +304,11 @@ absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
     batch.places.push_back(
         {block.segment_, block.slot_, block.address_, block.size_});
   }
-  absl::StatusOr<OwnedEvent> point = RecordEvent(driver_, stream);
-  if (!point.ok()) return point.status();
-  batch.point = *std::move(point);
+  ASSIGN_OR_RETURN(batch.point, RecordEvent(driver_, stream));
   platform::MutexLock lock(mutex_);
   if (!releaser_.joinable()) {
-    absl::Status started =
-        platform::StartThread(releaser_, kWhatFor, [this] { ReleaseLoop(); });
-    if (!started.ok()) return started;
+    RETURN_IF_ERROR(
+        platform::StartThread(releaser_, kWhatFor, [this] { ReleaseLoop(); }));
   }
   releasing_.push_back(std::move(batch));
   for (ImportedBlock& block : blocks) block.pool_ = nullptr;
