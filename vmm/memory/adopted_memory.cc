@@ -6,17 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
-#include "vmm/memory/internal/pointer_ordinal.h"
+#include "vmm/memory/internal/pointer.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
 namespace {
 
 using platform::Driver;
-
-std::string Words(CUdeviceptr pointer) {
-  return absl::StrCat("pointer 0x", absl::Hex(pointer));
-}
 
 struct Extent {
   CUdeviceptr base = 0;
@@ -32,18 +28,18 @@ absl::StatusOr<Extent> ExtentAt(const Driver& driver, CUdeviceptr at) {
   if (r == CUDA_ERROR_NOT_FOUND) {
     return platform::WithCode(
         driver.Error(
-            r, absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
+            r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"),
             "The device of the current context has no access to what is there: "
             "make a context of one that has, such as the memory's own device, "
             "current on this thread first."),
         absl::StatusCode::kFailedPrecondition);
   }
   if (r != CUDA_SUCCESS) {
-    return driver.Error(r,
-                        absl::StrCat("cuMemGetAddressRange(", Words(at), ")"),
-                        r == CUDA_ERROR_INVALID_CONTEXT
-                            ? "Make a context current on this thread first."
-                            : "");
+    return driver.Error(
+        r, absl::StrCat("cuMemGetAddressRange(", DescribePointer(at), ")"),
+        r == CUDA_ERROR_INVALID_CONTEXT
+            ? "Make a context current on this thread first."
+            : "");
   }
   return Extent{base, size};
 }
@@ -77,16 +73,10 @@ struct Chunks {
 // What all chunks must have in common to be shared as one.
 absl::Status CheckAlike(const Driver& driver, const Chunks& chunks,
                         CUdeviceptr at, CUmemGenericAllocationHandle handle) {
-  CUmemAllocationProp first{}, here{};
-  for (auto [which, properties] :
-       {std::pair(chunks.handles.front().get().handle, &first),
-        std::pair(handle, &here)}) {
-    if (CUresult r =
-            driver->cuMemGetAllocationPropertiesFromHandle(properties, which);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
-    }
-  }
+  ASSIGN_OR_RETURN(const CUmemAllocationProp first,
+                   PropertiesOf(driver, chunks.handles.front().get().handle));
+  ASSIGN_OR_RETURN(const CUmemAllocationProp here,
+                   PropertiesOf(driver, handle));
   if (here.requestedHandleTypes == first.requestedHandleTypes &&
       here.location.type == first.location.type &&
       here.location.id == first.location.id) {
@@ -144,12 +134,8 @@ absl::StatusOr<Device> DeviceOf(const Driver& driver, CUdeviceptr pointer) {
 
 absl::StatusOr<Location> LocationOf(const Driver& driver,
                                     CUmemGenericAllocationHandle handle) {
-  CUmemAllocationProp properties{};
-  if (CUresult r =
-          driver->cuMemGetAllocationPropertiesFromHandle(&properties, handle);
-      r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
-  }
+  ASSIGN_OR_RETURN(const CUmemAllocationProp properties,
+                   PropertiesOf(driver, handle));
   const Place place = PlaceOf(properties.location);
   if (!place.unknown.empty()) {
     return absl::FailedPreconditionError(place.unknown);
@@ -187,7 +173,7 @@ absl::StatusOr<AdoptedMemory> AdoptedMemory::Adopt(
   }
   if (!info.adoptable) {
     return absl::FailedPreconditionError(
-        absl::StrCat(Words(pointer), " is ", NameOf(info.kind),
+        absl::StrCat(DescribePointer(pointer), " is ", NameOf(info.kind),
                      info.kinds.empty() ? " and cannot be shared. "
                                         : " and is not shared unasked. ",
                      info.advice));

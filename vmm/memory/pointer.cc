@@ -1,3 +1,5 @@
+#include "vmm/memory/internal/pointer.h"
+
 #include <array>
 #include <optional>
 #include <string>
@@ -8,7 +10,6 @@
 #include "platform/base/status_macros.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/device.h"
-#include "vmm/memory/internal/pointer_ordinal.h"
 #include "vmm/memory/physical_memory.h"
 #include "vmm/memory/stream_capture.h"
 
@@ -16,10 +17,6 @@ namespace vmm {
 namespace {
 
 using platform::Driver;
-
-std::string Words(CUdeviceptr pointer) {
-  return absl::StrCat("pointer 0x", absl::Hex(pointer));
-}
 
 struct Attributes {
   unsigned memory_type = 0;
@@ -51,8 +48,8 @@ absl::StatusOr<Attributes> Read(const Driver& driver, CUdeviceptr pointer) {
   if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
                                                   values.data(), pointer);
       r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuPointerGetAttributes(", Words(pointer), ")"));
+    return driver.Error(r, absl::StrCat("cuPointerGetAttributes(",
+                                        DescribePointer(pointer), ")"));
   }
   return a;
 }
@@ -130,6 +127,10 @@ absl::string_view NameOf(PointerKind kind) {
   return "unknown memory";
 }
 
+std::string DescribePointer(CUdeviceptr pointer) {
+  return absl::StrCat("pointer 0x", absl::Hex(pointer));
+}
+
 absl::StatusOr<PointerInfo> Classify(const Driver& driver,
                                      CUdeviceptr pointer) {
   const RelaxedCapture relaxed(driver);
@@ -141,12 +142,8 @@ absl::StatusOr<PointerInfo> Classify(const Driver& driver,
   info.kind = KindOf(attributes, chunk.has_value());
   if (info.kind == PointerKind::kVmm) {
     info.kinds = HandleKindSet::FromCuda(attributes.handle_types);
-    CUmemAllocationProp properties{};
-    if (CUresult r = driver->cuMemGetAllocationPropertiesFromHandle(
-            &properties, chunk.get().handle);
-        r != CUDA_SUCCESS) {
-      return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
-    }
+    ASSIGN_OR_RETURN(const CUmemAllocationProp properties,
+                     PropertiesOf(driver, chunk.get().handle));
     const Place place = PlaceOf(properties.location);
     info.host_numa_node = place.host_numa_node;
     info.device_ordinal = place.device_ordinal;
@@ -178,7 +175,16 @@ absl::StatusOr<int> PointerOrdinal(const Driver& driver, CUdeviceptr pointer) {
       &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
   if (r == CUDA_SUCCESS) return ordinal;
   return driver.Error(r, absl::StrCat("cuPointerGetAttribute(DEVICE_ORDINAL, ",
-                                      Words(pointer), ")"));
+                                      DescribePointer(pointer), ")"));
+}
+
+absl::StatusOr<CUmemAllocationProp> PropertiesOf(
+    const Driver& driver, CUmemGenericAllocationHandle chunk) {
+  CUmemAllocationProp properties{};
+  const CUresult r =
+      driver->cuMemGetAllocationPropertiesFromHandle(&properties, chunk);
+  if (r == CUDA_SUCCESS) return properties;
+  return driver.Error(r, "cuMemGetAllocationPropertiesFromHandle()");
 }
 
 absl::StatusOr<std::optional<int>> ReachedFrom(const Driver& driver,
@@ -196,7 +202,7 @@ absl::StatusOr<std::optional<int>> ReachedFrom(const Driver& driver,
     if (CUresult r = driver->cuMemGetAccess(&access, &where, pointer);
         r != CUDA_SUCCESS) {
       return driver.Error(r, absl::StrCat("cuMemGetAccess(", device.Describe(),
-                                          ", ", Words(pointer), ")"));
+                                          ", ", DescribePointer(pointer), ")"));
     }
     if (access == 0) continue;
     if (device.ordinal() == info.device_ordinal) return device.ordinal();

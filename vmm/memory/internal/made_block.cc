@@ -8,6 +8,7 @@
 #include "platform/base/status_macros.h"
 #include "vmm/memory/driver_block.h"
 #include "vmm/memory/internal/own_stream.h"
+#include "vmm/memory/internal/pointer.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -18,19 +19,15 @@ using platform::Driver;
 // Of cuMemAlloc(): measured.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
 
-std::string Words(CUdeviceptr pointer) {
-  return absl::StrCat("pointer 0x", absl::Hex(pointer));
-}
-
 // On a stream of its own: no other's work is waited for.
 absl::Status Zero(const Driver& driver, AddressSpan span) {
   ASSIGN_OR_RETURN(const OwnedStream own, MakeOwnStream(driver));
   const CUstream stream = own.get().stream;
   CUresult r = driver->cuMemsetD8Async(span.base, 0, span.size, stream);
   if (r == CUDA_SUCCESS) r = driver->cuStreamSynchronize(stream);
-  return driver.Error(r,
-                      absl::StrCat("cuMemsetD8Async(", span.size, " bytes of ",
-                                   Words(span.base), ") and waiting for it"));
+  return driver.Error(
+      r, absl::StrCat("cuMemsetD8Async(", span.size, " bytes of ",
+                      DescribePointer(span.base), ") and waiting for it"));
 }
 
 absl::Status FreeBlock(const MadeBlock& made) {
@@ -40,7 +37,7 @@ absl::Status FreeBlock(const MadeBlock& made) {
   const absl::StatusOr<CurrentContext> current = made.context->MakeCurrent();
   const CUdeviceptr at = made.block.span.base;
   return driver.Error(driver->cuMemFree(at),
-                      absl::StrCat("cuMemFree(", Words(at), ")"));
+                      absl::StrCat("cuMemFree(", DescribePointer(at), ")"));
 }
 
 }  // namespace
@@ -60,8 +57,8 @@ absl::StatusOr<DriverBlock> BlockAt(const Driver& driver, CUdeviceptr pointer,
   if (CUresult r = driver->cuPointerGetAttributes(names.size(), names.data(),
                                                   values.data(), pointer);
       r != CUDA_SUCCESS) {
-    return driver.Error(
-        r, absl::StrCat("cuPointerGetAttributes(", Words(pointer), ")"));
+    return driver.Error(r, absl::StrCat("cuPointerGetAttributes(",
+                                        DescribePointer(pointer), ")"));
   }
   block.span.size = size;
   block.number = number;
