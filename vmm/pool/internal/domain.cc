@@ -199,9 +199,9 @@ absl::StatusOr<PeerId> Domain::Join(platform::PeerCredentials credentials,
   return id;
 }
 
-std::size_t Domain::CountLeft() const {
-  return static_cast<std::size_t>(std::count_if(
-      peers_.begin(), peers_.end(), [](const Peer& one) { return one.left; }));
+bool Domain::HasPeersThatLeft() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& one) { return one.left; });
 }
 
 absl::StatusOr<Welcome> Domain::WelcomeFor(PeerId peer) const {

@@ -113,7 +113,7 @@ class Domain {
   void Leave(PeerId peer, bool said_goodbye);
   // Drops the holds of peers whose end is proven.
   void ForgetDeadPeers();
-  bool HasPeersThatLeft() const { return CountLeft() > 0; }
+  bool HasPeersThatLeft() const;
   bool IsDead(PeerId peer) { return Find(peer).dead; }
   // Whether it has not received, over `channel`, as much as may be on its way.
   bool Lags(PeerId peer, const platform::Channel& channel);
@@ -142,7 +142,6 @@ class Domain {
     bool dead = false;
   };
 
-  std::size_t CountLeft() const;
   absl::Status MakeTable();
   void SendToAll(const Notice& notice, absl::Status* error);
   void SendTo(Peer& peer, const Notice& notice, absl::Status* error);

@@ -125,11 +125,6 @@ Block* Heap::Record(Range& range, std::uint32_t node) {
   return block;
 }
 
-Block* Heap::TakeFrom(Backlog& backlog, const Request& request) {
-  Block* const found = backlog.Find(request.size, request.alignment);
-  return found == nullptr ? nullptr : CutFrom(backlog, found, request);
-}
-
 Block* Heap::CutFrom(Backlog& backlog, Block* block, const Request& request) {
   const std::uint64_t head =
       *LowestFit(block->address, block->size, request.size, request.alignment);
@@ -326,7 +321,8 @@ Block* Heap::TakeBesideFree(const Request& request) {
     }
     if (size < most || size == block->size) continue;
     AbsorbAll(*own, run);
-    return TakeFrom(*own, request);
+    Block* const found = own->Find(request.size, request.alignment);
+    return found == nullptr ? nullptr : CutFrom(*own, found, request);
   }
   return nullptr;
 }

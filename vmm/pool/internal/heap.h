@@ -128,7 +128,6 @@ class Heap {
 
  private:
   Backlog& BacklogOf(CUstream stream);
-  Block* TakeFrom(Backlog& backlog, const Request& request);
   // Of what the GPU has passed, out of a piece of less than `below` bytes.
   Block* TakePassed(const Request& request, std::uint64_t below);
   // Takes the request's bytes out of one that is in a backlog.

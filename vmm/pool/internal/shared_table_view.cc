@@ -208,10 +208,10 @@ absl::Status SharedTableView::WhyRefused(const PoolTicket& ticket,
              : Freed(ticket, generation);
 }
 
-void SharedTableView::Populate(std::uint32_t slots) const {
-  platform::PopulatePages(slot_pages_.get().first(slots * sizeof(Slot)));
+void SharedTableView::PopulateAhead() const {
+  platform::PopulatePages(slot_pages_.get().first(kSlotsAhead * sizeof(Slot)));
   platform::PopulatePages(
-      hold_memory_.writable_bytes().first(slots * sizeof(Hold)));
+      hold_memory_.writable_bytes().first(kSlotsAhead * sizeof(Hold)));
 }
 
 void SharedTableView::Release(std::uint32_t number) {

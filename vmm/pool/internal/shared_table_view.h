@@ -81,7 +81,7 @@ class SharedTableView {
 
   // Has the pages of the first kSlotsAhead slots be there; 0.1 ms. Thread-safe:
   // the one call that needs no lock.
-  void PopulateAhead() const { Populate(kSlotsAhead); }
+  void PopulateAhead() const;
 
   // How often the slot is held here.
   std::uint32_t References(std::uint32_t slot) const;
@@ -108,8 +108,6 @@ class SharedTableView {
   bool Confirm(const PoolTicket& ticket);
   absl::Status WhyRefused(const PoolTicket& ticket,
                           bool is_held_too_often) const;
-  // Of the first `slots`.
-  void Populate(std::uint32_t slots) const;
 
   const DomainId domain_;
   const platform::SharedMemory table_;

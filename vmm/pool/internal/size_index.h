@@ -28,7 +28,6 @@ class SizeIndex {
   Block* Find(std::uint64_t size, std::uint64_t alignment) const;
 
   std::uint64_t bytes() const { return bytes_; }
-  bool empty() const { return bytes_ == 0; }
 
  private:
   static constexpr int kSubBits = 3;
