@@ -109,7 +109,7 @@ class Subscription : public platform::Abandonable {
   void TakeForget(const ForgetSegment& forget);
   absl::Status TakeRecall(const RecallBlocks& recall);
   void TellRecalled(absl::Span<const RecalledBlock> blocks)
-      ABSL_LOCKS_EXCLUDED(mutex_, watch_mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(watch_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseLoop();
   absl::Status ImportSome(absl::Span<const PoolTicket> tickets,
                           Deadline deadline, std::vector<ImportedBlock>& out);

@@ -39,12 +39,12 @@ absl::Status Subscription::TakeRecall(const RecallBlocks& recall) {
       told.push_back(block);
     }
   }
+  const platform::MutexLock lock(watch_mutex_);
   TellRecalled(told);
   return absl::OkStatus();
 }
 
 void Subscription::TellRecalled(absl::Span<const RecalledBlock> blocks) {
-  platform::MutexLock lock(watch_mutex_);
   if (!blocks.empty() && watch_.recalled != nullptr) watch_.recalled(blocks);
 }
 
@@ -62,8 +62,7 @@ std::vector<RecalledBlock> Subscription::Recalled() const {
 void Subscription::Watch(ImportedPoolWatch watch) {
   platform::MutexLock lock(watch_mutex_);
   watch_ = std::move(watch);
-  const std::vector<RecalledBlock> blocks = Recalled();
-  if (!blocks.empty() && watch_.recalled != nullptr) watch_.recalled(blocks);
+  TellRecalled(Recalled());
   const absl::Status why = connection();
   if (!why.ok() && watch_.disconnected != nullptr) watch_.disconnected(why);
 }
