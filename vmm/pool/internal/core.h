@@ -188,8 +188,6 @@ class Core : public platform::Abandonable {
   bool HasRanges() const;
   std::uint64_t RoundUpToUnit(std::uint64_t size) const;  // Of segments.
   std::uint64_t Step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CannotGrow(const Request& request, const absl::Status& why)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_reserve.cc
   // Gets memory until so much is free for the stream, and counts it in *added.
@@ -222,6 +220,8 @@ class Core : public platform::Abandonable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block*> LastResort(const Request& request,
                                     const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CannotGrow(const Request& request, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // core_leases.cc

@@ -1,4 +1,4 @@
-// Where a pool gets memory from the driver, and gives it back.
+// Where a pool gets memory from the driver.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -7,7 +7,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
 
@@ -252,32 +251,6 @@ absl::Status Core::AddSegment(const Request& request, Range* range,
   }
   *block = heap.FillFor(*range, place, *claim, std::move(segment));
   return *block == nullptr ? NoNodes() : absl::OkStatus();
-}
-
-absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
-  if (!absl::IsResourceExhausted(why)) return why;
-  std::uint64_t free = 0;
-  std::uint64_t waiting = 0;
-  std::size_t segments = 0;
-  for (const std::unique_ptr<Heap>& heap : heaps_) {
-    waiting += heap->bytes_waiting();
-    for (const std::unique_ptr<Range>& range : heap->ranges()) {
-      segments += range->segments().size();
-      free += range->free();
-    }
-  }
-  std::uint64_t held = 0;
-  for (const Block* block = held_.front(); block != nullptr;
-       block = block->next) {
-    held += block->size;
-  }
-  return platform::Annotate(
-      why,
-      absl::StrCat("the pool has no room for ", request.requested,
-                   " bytes aligned to ", request.alignment),
-      absl::StrCat("Of ", reserved_, " bytes in ", segments, " segments ", free,
-                   " are free in pieces, ", waiting, " wait for a stream and ",
-                   held, " for peers to give them back"));
 }
 
 }  // namespace vmm::pool

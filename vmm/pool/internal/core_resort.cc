@@ -28,6 +28,31 @@ bool Core::GiveUpAll(absl::Span<const std::uint64_t> least, bool asks_others) {
   return has_asked_others;
 }
 
+absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
+  if (!absl::IsResourceExhausted(why)) return why;
+  std::uint64_t free = 0;
+  std::size_t segments = 0;
+  for (const std::unique_ptr<Heap>& heap : heaps_) {
+    for (const std::unique_ptr<Range>& range : heap->ranges()) {
+      segments += range->segments().size();
+      free += range->free();
+    }
+  }
+  std::uint64_t held = 0;
+  for (const Block* block = held_.front(); block != nullptr;
+       block = block->next) {
+    held += block->size;
+  }
+  return platform::Annotate(
+      why,
+      absl::StrCat("the pool has no room for ", request.requested,
+                   " bytes aligned to ", request.alignment),
+      absl::StrCat("Of ", reserved_, " bytes in ", segments, " segments ", free,
+                   " are free in pieces, ", BytesWaiting(),
+                   " wait for a stream and ", held,
+                   " for peers to give them back"));
+}
+
 absl::StatusOr<Block*> Core::LastResort(const Request& request,
                                         const absl::Status& why) {
   const Deadline deadline = Deadline::In(kLongestWait);
