@@ -130,7 +130,7 @@ absl::Status Core::CheckFreeOn(CUstream stream) const {
   if (stream == AllStreams()) return absl::OkStatus();
   RETURN_IF_ERROR(CheckStream(stream));
   // The legacy stream cannot be captured.
-  if (stream == nullptr || stream == CU_STREAM_LEGACY) return absl::OkStatus();
+  if (IsDefault(stream)) return absl::OkStatus();
   return CheckNotCaptured(
       device_.driver(), stream, "free a block there",
       "each launch of the graph uses the block again: free it when the graph "
@@ -138,7 +138,7 @@ absl::Status Core::CheckFreeOn(CUstream stream) const {
 }
 
 void Core::Settle(ThreadCache& cache, Block* block) {
-  const CacheKey key{block->size, block->freed_on, block->domain};
+  const CacheKey key = KeyOf(*block);
   bool pushed = false;
   {
     const ThreadCache::Lock lock(cache);
@@ -201,31 +201,6 @@ void Core::FillCache(const Request& request) {
       return;
     }
   }
-}
-
-absl::Status Core::WhyNotFree(CUdeviceptr address) {
-  platform::MutexLock lock(mutex_);
-  const std::string what = absl::StrCat("0x", absl::Hex(address),
-                                        " is no block to be freed or shared: ");
-  if (book_.Find(address) != nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, "it was freed already"));
-  }
-  if (RangeAround(address) == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, "it is not in this pool, whose segments hold ",
-                     reserved_, " bytes"));
-  }
-  if (const Block* const block = BlockAround(address)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, "it points ", address - block->address,
-        " bytes into the block at 0x", absl::Hex(block->address.load()),
-        "; pass the address that Allocate() answered"));
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      what,
-      "it lies in a segment of this pool, where no block is live now; it "
-      "was freed already, or never allocated"));
 }
 
 SharingDomain Core::NewDomain() {

@@ -101,11 +101,13 @@ class Core : public platform::Abandonable {
   static CacheKey KeyOf(const Request& request) {
     return {request.size, request.stream, request.domain};
   }
+  static CacheKey KeyOf(const Block& freed) {
+    return {freed.size, freed.freed_on, freed.domain};
+  }
 
   // core.cc
   absl::StatusOr<Block*> AllocateSlowly(const Request& request)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status WhyNotFree(CUdeviceptr address) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckStream(CUstream stream) const;
   absl::Status CheckFreeOn(CUstream stream) const;
   void Settle(ThreadCache& cache, Block* block) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -115,7 +117,9 @@ class Core : public platform::Abandonable {
     return *heaps_[request.domain];
   }
 
-  // core_find.cc: null where there is none.
+  // core_find.cc
+  absl::Status WhyNotFree(CUdeviceptr address) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null where there is none.
   const Range* RangeAround(CUdeviceptr inside) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Block* BlockAround(CUdeviceptr inside) const

@@ -1,5 +1,7 @@
-// Which block an address lies in.
-#include <cstddef>
+// Which block an address lies in, and why it is none.
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "vmm/pool/internal/core.h"
@@ -37,6 +39,31 @@ std::optional<PoolBlock> Core::Find(CUdeviceptr inside) {
     return std::nullopt;
   }
   return PoolBlock{block->address, block->requested};
+}
+
+absl::Status Core::WhyNotFree(CUdeviceptr address) {
+  platform::MutexLock lock(mutex_);
+  const std::string what = absl::StrCat("0x", absl::Hex(address),
+                                        " is no block to be freed or shared: ");
+  if (book_.Find(address) != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, "it was freed already"));
+  }
+  if (RangeAround(address) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "it is not in this pool, whose segments hold ",
+                     reserved_, " bytes"));
+  }
+  if (const Block* const block = BlockAround(address)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, "it points ", address - block->address,
+        " bytes into the block at 0x", absl::Hex(block->address.load()),
+        "; pass the address that Allocate() answered"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      what,
+      "it lies in a segment of this pool, where no block is live now; it "
+      "was freed already, or never allocated"));
 }
 
 }  // namespace vmm::pool

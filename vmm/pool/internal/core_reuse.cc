@@ -42,7 +42,7 @@ void Core::LetGoOfTickets(Block* block) {
 }
 
 void Core::PutBack(Block* block) {
-  const CacheKey key{block->size, block->freed_on, block->domain};
+  const CacheKey key = KeyOf(*block);
   if (recent_.Push(key, block)) return;
   const BlockList others = recent_.TakeBin(key);
   recent_.Push(key, block);
