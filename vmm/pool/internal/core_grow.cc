@@ -36,36 +36,6 @@ absl::Status NoNodes() {
       "memory for the books of one more");
 }
 
-// The context of a stream; null when none of the device's can be told. That of
-// the default streams is the current one.
-absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream) {
-  const platform::Driver& driver = device.driver();
-  CUcontext current = nullptr;
-  if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuCtxGetCurrent()");
-  }
-  CUcontext context = current;
-  if (!IsDefault(stream)) {
-    const CUresult r = driver->cuStreamGetCtx(stream, &context);
-    if (IsOfCapture(r)) {
-      context = current;  // Nothing better is known then.
-    } else if (r != CUDA_SUCCESS) {
-      return driver.Error(
-          r, "cuStreamGetCtx() of a stream that a pool's memory is used on");
-    }
-  }
-  if (context == nullptr) return nullptr;
-  std::optional<CurrentContext> entered;
-  if (context != current) {
-    ASSIGN_OR_RETURN(entered, MakeCurrent(driver, context));
-  }
-  CUdevice its = 0;
-  if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
-    return driver.Error(r, "cuCtxGetDevice()");
-  }
-  return its == device.cuda_device() ? context : nullptr;
-}
-
 }  // namespace
 
 std::uint64_t Core::RoundUpToUnit(std::uint64_t size) const {

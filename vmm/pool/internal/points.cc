@@ -21,21 +21,56 @@ CUstream AskedFor(CUstream stream) {
   return stream == AllStreams() ? CU_STREAM_LEGACY : stream;
 }
 
-}  // namespace
-
-absl::StatusOr<bool> DefaultContext::Enter(const Device& device,
-                                           CUcontext context) {
-  const platform::Driver& driver = device.driver();
+// The calling thread's; null without.
+absl::StatusOr<CUcontext> CurrentContextOf(const platform::Driver& driver) {
   CUcontext current = nullptr;
   if (CUresult r = driver->cuCtxGetCurrent(&current); r != CUDA_SUCCESS) {
     return driver.Error(r, "cuCtxGetCurrent()");
   }
-  if (current != nullptr && context == nullptr) {
-    CUdevice its = 0;
-    if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
-      return driver.Error(r, "cuCtxGetDevice()");
+  return current;
+}
+
+// Whether the current context is one of that device. REQUIRES: there is one.
+absl::StatusOr<bool> IsCurrent(const Device& device) {
+  const platform::Driver& driver = device.driver();
+  CUdevice its = 0;
+  if (CUresult r = driver->cuCtxGetDevice(&its); r != CUDA_SUCCESS) {
+    return driver.Error(r, "cuCtxGetDevice()");
+  }
+  return its == device.cuda_device();
+}
+
+}  // namespace
+
+absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream) {
+  const platform::Driver& driver = device.driver();
+  ASSIGN_OR_RETURN(const CUcontext current, CurrentContextOf(driver));
+  CUcontext context = current;
+  if (!IsDefault(stream)) {
+    const CUresult r = driver->cuStreamGetCtx(stream, &context);
+    if (IsOfCapture(r)) {
+      context = current;  // Nothing better is known then.
+    } else if (r != CUDA_SUCCESS) {
+      return driver.Error(
+          r, "cuStreamGetCtx() of a stream that a pool's memory is used on");
     }
-    if (its == device.cuda_device()) return true;
+  }
+  if (context == nullptr) return nullptr;
+  std::optional<CurrentContext> entered;
+  if (context != current) {
+    ASSIGN_OR_RETURN(entered, MakeCurrent(driver, context));
+  }
+  ASSIGN_OR_RETURN(const bool is_its, IsCurrent(device));
+  return is_its ? context : nullptr;
+}
+
+absl::StatusOr<bool> DefaultContext::Enter(const Device& device,
+                                           CUcontext context) {
+  const platform::Driver& driver = device.driver();
+  ASSIGN_OR_RETURN(const CUcontext current, CurrentContextOf(driver));
+  if (current != nullptr && context == nullptr) {
+    ASSIGN_OR_RETURN(const bool is_its, IsCurrent(device));
+    if (is_its) return true;
   } else if (current != nullptr && current == context) {
     return true;
   }

@@ -41,6 +41,10 @@ inline bool IsDefault(CUstream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY;
 }
 
+// The context of a stream; null when none of the device's can be told. That of
+// the default streams is the current one.
+absl::StatusOr<CUcontext> ContextOf(const Device& device, CUstream stream);
+
 // Move-only. Between construction and End() nobody else can ask for that
 // backlog.
 class Inquiry {
