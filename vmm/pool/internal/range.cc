@@ -26,12 +26,16 @@ Range::Range(std::uint32_t number, AddressRange addresses, std::uint64_t unit)
   gap_bytes_ = size();
 }
 
+Range::Segments::const_iterator Range::FirstFrom(std::uint64_t offset) const {
+  return std::partition_point(
+      segments_.begin(), segments_.end(),
+      [offset](const auto& one) { return one->offset < offset; });
+}
+
 Segment& Range::SegmentAt(std::uint64_t offset) const {
   // One below `offset` underflows to what is beyond it.
   if (recent_ == nullptr || offset - recent_->offset >= recent_->size) {
-    const auto above = std::partition_point(
-        segments_.begin(), segments_.end(),
-        [offset](const auto& one) { return one->offset <= offset; });
+    const auto above = FirstFrom(offset + 1);
     platform::Check(
         above != segments_.begin() && offset < (*std::prev(above))->end(),
         "no segment of a pool is there");
@@ -42,9 +46,7 @@ Segment& Range::SegmentAt(std::uint64_t offset) const {
 
 std::optional<CUdeviceptr> Range::StartAtOrBelow(CUdeviceptr inside) const {
   const std::uint64_t offset = inside - base_;
-  auto above = std::partition_point(
-      segments_.begin(), segments_.end(),
-      [offset](const auto& one) { return one->offset <= offset; });
+  auto above = FirstFrom(offset + 1);
   while (above != segments_.begin()) {
     const Segment& segment = **--above;
     const auto start = segment.starts.AtOrBelow(
@@ -163,11 +165,7 @@ void Range::Insert(std::uint64_t offset, std::unique_ptr<Segment> segment) {
   gap_bytes_ -= segment->size;
   gaps_.erase(offset);
   --claims_;
-  segments_.insert(std::partition_point(segments_.begin(), segments_.end(),
-                                        [offset](const auto& one) {
-                                          return one->offset < offset;
-                                        }),
-                   std::move(segment));
+  segments_.insert(FirstFrom(offset), std::move(segment));
 }
 
 void Range::Fill(const Claim& claim, std::unique_ptr<Segment> segment) {
@@ -242,11 +240,9 @@ void Range::Vacate(const Claim& claim) {
 std::vector<Segment*> Range::Idle() const {
   std::vector<Segment*> idle;
   heap.ForEachFree(kUnit, [&](const OffsetHeap::Block& range) {
-    auto segment = std::partition_point(
-        segments_.begin(), segments_.end(),
-        [&range](const auto& one) { return one->offset < range.offset; });
-    for (; segment != segments_.end() &&
-           (*segment)->end() <= range.offset + range.size;
+    for (auto segment = FirstFrom(range.offset);
+         segment != segments_.end() &&
+         (*segment)->end() <= range.offset + range.size;
          ++segment) {
       if ((*segment)->exporters == 0) idle.push_back(segment->get());
     }

@@ -150,6 +150,9 @@ class Range {
   absl::Status CheckInvariants() const;
 
  private:
+  using Segments = std::vector<std::unique_ptr<Segment>>;
+  // The first segment that begins at `offset` or above.
+  Segments::const_iterator FirstFrom(std::uint64_t offset) const;
   // Takes what is free there; true also when that is nothing.
   bool TakeFree(std::uint64_t begin, std::uint64_t end, std::uint32_t* node);
   void GiveBack(std::uint32_t node);
@@ -159,7 +162,7 @@ class Range {
   const CUdeviceptr base_;
   const std::shared_ptr<const AddressRange> addresses_;
   const std::uint64_t unit_ = kUnit;
-  std::vector<std::unique_ptr<Segment>> segments_;
+  Segments segments_;
   mutable Segment* recent_ = nullptr;  // Of SegmentAt().
   std::vector<Block*> blocks_;         // By node of the heap.
   struct Gap {
