@@ -9,6 +9,37 @@
 
 namespace vmm::pool {
 
+absl::Status Range::CheckInvariants() const {
+  RETURN_IF_ERROR(heap.CheckInvariants());
+  std::uint64_t mapped = 0;
+  std::uint64_t end = 0;
+  for (const auto& segment : segments_) {
+    if (segment->offset < end || segment->end() > size() ||
+        segment->range != this || segment->domain != domain) {
+      return absl::InternalError(
+          absl::StrCat("segment ", segment->number, " is not where it is"));
+    }
+    mapped += segment->size;
+    end = segment->end();
+  }
+  std::uint64_t in_gaps = 0;
+  for (const auto& [offset, gap] : gaps_) {
+    const std::uint32_t node = gap.node;
+    if (!heap.is_live(node) || heap.block(node).offset != offset ||
+        BlockAt(node) != nullptr) {
+      return absl::InternalError(
+          absl::StrCat("the gap at ", offset, " is not what its heap says"));
+    }
+    in_gaps += heap.block(node).size;
+  }
+  if (mapped + gap_bytes_ != size() || in_gaps != gap_bytes_) {
+    return absl::InternalError(absl::StrCat(
+        "of a range of ", size(), " bytes ", mapped, " are in segments and ",
+        in_gaps, " in gaps, counted ", gap_bytes_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Heap::CheckInvariants() const {
   std::map<const Range*, std::uint64_t> bytes;
   std::uint64_t waiting = 0;
