@@ -155,8 +155,10 @@ class Range {
   Segments::const_iterator FirstFrom(std::uint64_t offset) const;
   // Takes what is free there; true also when that is nothing.
   bool TakeFree(std::uint64_t begin, std::uint64_t end, std::uint32_t* node);
-  void GiveBack(std::uint32_t node);
-  void Insert(std::uint64_t offset, std::unique_ptr<Segment> segment);
+  // What was free beside the segment that was claimed, and below place.own.
+  void GiveBackBeside(const Claim& claim);
+  // Into the books, in place of the gap.
+  void Insert(const Claim& claim, std::unique_ptr<Segment> segment);
 
   const std::uint32_t number_;
   const CUdeviceptr base_;

@@ -62,10 +62,12 @@ bool Range::TakeFree(std::uint64_t begin, std::uint64_t end,
   return true;
 }
 
-void Range::GiveBack(std::uint32_t node) {
-  if (node == OffsetHeap::kNoNode) return;
-  claimed_bytes_ -= heap.block(node).size;
-  heap.Free(node);
+void Range::GiveBackBeside(const Claim& claim) {
+  for (const std::uint32_t node : {claim.lowest, claim.below, claim.above}) {
+    if (node == OffsetHeap::kNoNode) continue;
+    claimed_bytes_ -= heap.block(node).size;
+    heap.Free(node);
+  }
 }
 
 std::optional<Claim> Range::Take(const Place& place, std::uint64_t size) {
@@ -92,9 +94,7 @@ std::optional<Claim> Range::Take(const Place& place, std::uint64_t size) {
       !TakeFree(std::max(place.begin, beyond), place.end, &claim.above) ||
       (size < place.room &&
        (unclaimed = heap.Split(claim.gap, size)) == OffsetHeap::kNoNode)) {
-    GiveBack(claim.lowest);
-    GiveBack(claim.below);
-    GiveBack(claim.above);
+    GiveBackBeside(claim);
     return std::nullopt;
   }
   if (place.own != nullptr) claimed_bytes_ += place.own->size;
@@ -108,31 +108,28 @@ std::optional<Claim> Range::Take(const Place& place, std::uint64_t size) {
   return claim;
 }
 
-void Range::Insert(std::uint64_t offset, std::unique_ptr<Segment> segment) {
+void Range::Insert(const Claim& claim, std::unique_ptr<Segment> segment) {
+  const OffsetHeap::Block at = heap.block(claim.gap);
+  platform::Check(at.size == segment->size, "a segment is not as was claimed");
   segment->range = this;
-  segment->offset = offset;
+  segment->offset = at.offset;
   segment->domain = domain;
   gap_bytes_ -= segment->size;
-  gaps_.erase(offset);
+  gaps_.erase(at.offset);
   --claims_;
-  segments_.insert(FirstFrom(offset), std::move(segment));
+  segments_.insert(FirstFrom(at.offset), std::move(segment));
 }
 
 void Range::Fill(const Claim& claim, std::unique_ptr<Segment> segment) {
-  const OffsetHeap::Block at = heap.block(claim.gap);
-  platform::Check(at.size == segment->size, "a segment is not as was claimed");
-  Insert(at.offset, std::move(segment));
+  Insert(claim, std::move(segment));
   heap.Free(claim.gap);
-  GiveBack(claim.below);
-  GiveBack(claim.above);
+  GiveBackBeside(claim);
 }
 
 std::optional<std::uint32_t> Range::FillFor(const Place& place,
                                             const Claim& claim,
                                             std::unique_ptr<Segment> segment) {
-  const OffsetHeap::Block at = heap.block(claim.gap);
-  platform::Check(at.size == segment->size, "a segment is not as was claimed");
-  Insert(at.offset, std::move(segment));
+  Insert(claim, std::move(segment));
   // From the lowest to the highest: they lie side by side.
   std::uint32_t node = OffsetHeap::kNoNode;
   const std::uint32_t own =
@@ -164,9 +161,7 @@ std::optional<std::uint32_t> Range::FillFor(const Place& place,
 }
 
 void Range::Vacate(const Claim& claim) {
-  GiveBack(claim.lowest);
-  GiveBack(claim.below);
-  GiveBack(claim.above);
+  GiveBackBeside(claim);
   const OffsetHeap::Block at = heap.block(claim.gap);
   const auto gap = gaps_.find(at.offset);
   gap->second.is_claimed = false;
