@@ -54,6 +54,18 @@ Core::Core(const Device& device, const PoolOptions& options, std::uint64_t unit)
 
 Core::~Core() { Close(); }
 
+void Core::Close() {
+  const platform::MutexLock lock(mutex_);
+  if (std::exchange(closed_, true)) return;
+  // What others of the process have in their hands must not go under them.
+  while (visitors_ != 0) changed_.Wait(mutex_);
+  const RelaxedCapture relaxed(device_.driver());
+  for (const std::unique_ptr<Domain>& domain : domains_) domain->Close();
+  held_ = {};
+  late_ = {};
+  for (const std::unique_ptr<Heap>& heap : heaps_) heap->Clear();
+}
+
 absl::StatusOr<CUdeviceptr> Core::Allocate(std::uint64_t size, CUstream stream,
                                            const BlockOptions& options) {
   if (size - 1 >= kLargestBlock) {  // 0 too.

@@ -75,7 +75,7 @@ class Core : public platform::Abandonable {
   // this object, and find nothing.
   void Close();
 
-  // --- For the endpoint (core_share.cc) --------------------------------------
+  // --- For the endpoint (core_share.cc, core_sessions.cc) --------------------
 
   // Exports what the domain has, so that peers can be given it.
   absl::StatusOr<DomainId> Serve(SharingDomain domain);
@@ -254,13 +254,15 @@ class Core : public platform::Abandonable {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckDomain(SharingDomain domain) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Domain*> FindServed(const DomainId& id)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Exports what a domain has and will have, if it is not exported yet.
   absl::Status ShareWhole(std::uint32_t domain)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Exports some of a domain's segments, of which there are some.
   absl::Status ShareAll(absl::Span<Segment* const> segments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // core_sessions.cc
+  absl::StatusOr<Domain*> FindServed(const DomainId& id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a subscriber what it is to be told, until it says goodbye, or an
   // error.
