@@ -16,12 +16,6 @@
 namespace vmm::pool {
 namespace {
 
-// How often the GPU is asked whether it has passed a point: CUDA has no wait
-// that can be cancelled.
-constexpr absl::Duration kAskAgain = absl::Milliseconds(1);
-
-constexpr absl::string_view kWhatFor = "for a pool's memory";
-
 // How long taking leave may wait for an owner that does not read.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
@@ -39,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Subscription>> Subscription::Start(
   std::unique_ptr<Subscription> made(new Subscription(
       driver, std::move(channel), *std::move(stop), std::move(table), options));
   RETURN_IF_ERROR(platform::StartThread(
-      made->receiver_, kWhatFor,
+      made->receiver_, kThreadsAreFor,
       [raw = made.get(), view] { raw->ReceiveLoop(*view); }));
   return made;
 }
@@ -254,96 +248,6 @@ ImportedBlock Subscription::BlockOf(Segment& segment,
   ++imported_;
   return ImportedBlock(this, segment.memory->address() + ticket.offset,
                        ticket.size, ticket.segment, ticket.slot);
-}
-
-void Subscription::GiveBackOne(const Place& place,
-                               std::vector<Segments::node_type>& gone) {
-  table_->Release(place.slot);
-  auto part = FindSegment(place.segment);
-  std::uint64_t end =
-      place.address - part->second.memory->address() + place.size;
-  for (;;) {
-    Segment& segment = part->second;
-    const bool is_last = end <= segment.size;
-    end -= std::min(end, segment.size);
-    const auto next = is_last ? segments_.end() : Next(segment);
-    if (--segment.blocks == 0 && segment.forgotten) {
-      gone.push_back(TakeOut(part));
-    }
-    if (is_last) return;
-    part = next;
-  }
-}
-
-void Subscription::GiveBack(absl::Span<const Place> places) {
-  std::vector<Segments::node_type> gone;
-  {
-    platform::MutexLock lock(mutex_);
-    imported_ -= places.size();
-    for (const Place& place : places) GiveBackOne(place, gone);
-  }
-  if (gone.empty()) return;
-  const RelaxedCapture relaxed(driver_);
-  gone.clear();
-}
-
-void Subscription::Release(ImportedBlock& block) {
-  // A child that gave it back would take it from under its parent.
-  if (IsOfAnotherProcess()) return;
-  const Place place{block.segment_, block.slot_, block.address_, block.size_};
-  GiveBack(absl::MakeConstSpan(&place, 1));
-  block.pool_ = nullptr;
-}
-
-absl::Status Subscription::ReleaseAfter(absl::Span<ImportedBlock> blocks,
-                                        CUstream stream) {
-  Batch batch;
-  for (const ImportedBlock& block : blocks) {
-    platform::Check(block.pool_ == this,
-                    "a block of another pool, or one moved from, is released");
-    batch.places.push_back(
-        {block.segment_, block.slot_, block.address_, block.size_});
-  }
-  ASSIGN_OR_RETURN(batch.point, RecordEvent(driver_, stream));
-  platform::MutexLock lock(mutex_);
-  if (!releaser_.joinable()) {
-    RETURN_IF_ERROR(
-        platform::StartThread(releaser_, kWhatFor, [this] { ReleaseLoop(); }));
-  }
-  releasing_.push_back(std::move(batch));
-  for (ImportedBlock& block : blocks) block.pool_ = nullptr;
-  changed_.NotifyAll();
-  return absl::OkStatus();
-}
-
-void Subscription::ReleaseLoop() {
-  RelaxCaptureForThread(driver_);
-  platform::MutexLock lock(mutex_);
-  for (;;) {
-    while (!stopping_ && releasing_.empty()) changed_.Wait(mutex_);
-    if (stopping_) return;
-    std::vector<Batch> passed;
-    // A stream whose work failed keeps its blocks: nobody knows what the GPU
-    // still does with them.
-    for (auto batch = releasing_.begin(); batch != releasing_.end();) {
-      absl::StatusOr<bool> has_passed = HasPassed(batch->point);
-      if (!has_passed.ok()) last_error_ = has_passed.status();
-      if (!has_passed.ok() || !*has_passed) {
-        ++batch;
-        continue;
-      }
-      passed.push_back(std::move(*batch));
-      batch = releasing_.erase(batch);
-    }
-    lock.Unlock();
-    for (const Batch& batch : passed) GiveBack(batch.places);
-    passed.clear();
-    lock.Lock();
-    const Deadline again = Deadline::In(kAskAgain);
-    while (!releasing_.empty() && !stopping_ && !again.Passed()) {
-      changed_.WaitFor(mutex_, again.Slice());
-    }
-  }
 }
 
 absl::Status Subscription::connection() const {

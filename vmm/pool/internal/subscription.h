@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "platform/base/abandon.h"
 #include "platform/base/mutex.h"
@@ -59,6 +60,9 @@ class Subscription : public platform::Abandonable {
   std::string weakness() const;
 
  private:
+  // As an error says it.
+  static constexpr absl::string_view kThreadsAreFor = "for a pool's memory";
+
   struct Segment {
     // Or why it could not be mapped.
     absl::StatusOr<ImportedAllocation> memory;
