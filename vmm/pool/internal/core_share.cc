@@ -11,6 +11,7 @@
 #include "vmm/pool/internal/share_layout.h"
 
 namespace vmm::pool {
+
 absl::Status Core::PublishOne(Block& block, PoolTicket& out) {
   Domain& domain = *domains_[block.domain];
   const Segment& segment = *block.segment;

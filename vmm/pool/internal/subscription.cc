@@ -126,11 +126,6 @@ absl::Status Subscription::Take(Notice notice) {
   return TakeSegment(std::move(notice));
 }
 
-void Subscription::KeepWhatIsForgotten() {
-  platform::MutexLock lock(mutex_);
-  keeps_ = true;
-}
-
 absl::StatusOr<ImportedBlock> Subscription::Import(const PoolTicket& ticket,
                                                    Deadline deadline) {
   platform::MutexLock lock(mutex_);
@@ -248,11 +243,6 @@ ImportedBlock Subscription::BlockOf(Segment& segment,
   ++imported_;
   return ImportedBlock(this, segment.memory->address() + ticket.offset,
                        ticket.size, ticket.segment, ticket.slot);
-}
-
-absl::Status Subscription::connection() const {
-  platform::MutexLock lock(mutex_);
-  return connection_;
 }
 
 }  // namespace vmm::pool

@@ -7,6 +7,11 @@
 
 namespace vmm::pool {
 
+absl::Status Subscription::connection() const {
+  platform::MutexLock lock(mutex_);
+  return connection_;
+}
+
 ImportedPoolStatistics Subscription::statistics() const {
   platform::MutexLock lock(mutex_);
   ImportedPoolStatistics all;

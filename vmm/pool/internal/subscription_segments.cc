@@ -127,6 +127,11 @@ bool Subscription::IsKept(const SegmentPlace& place, std::uint64_t size) const {
                      });
 }
 
+void Subscription::KeepWhatIsForgotten() {
+  platform::MutexLock lock(mutex_);
+  keeps_ = true;
+}
+
 void Subscription::TakeForget(const ForgetSegment& forget) {
   Segments::node_type gone;  // Unmapped unlocked.
   platform::MutexLock lock(mutex_);
