@@ -93,7 +93,7 @@ class Domain {
   // Ends: peers are told that nothing comes any more.
   void Close();
 
-  // --- Peers -----------------------------------------------------------------
+  // --- Peers (domain_peers.cc) -----------------------------------------------
 
   // A peer joins: its hold table is made. RESOURCE_EXHAUSTED when too many have
   // left whose end is not proven.
