@@ -1,6 +1,5 @@
 #include "vmm/memory/adopted_memory.h"
 
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -10,7 +10,6 @@
 #include "platform/base/annotate.h"
 #include "platform/base/mutex.h"
 #include "platform/base/status_macros.h"
-#include "platform/cuda/driver.h"
 #include "vmm/memory/allocation.h"
 #include "vmm/memory/internal/host_copy.h"
 

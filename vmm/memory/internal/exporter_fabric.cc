@@ -1,7 +1,6 @@
 // Memory as a fabric handle (CU_MEM_HANDLE_TYPE_FABRIC): 64 bytes that name it
 // on every node of an NVLink fabric domain.
 #include <cstdint>
-#include <cstring>
 #include <variant>
 
 #include "absl/strings/str_cat.h"

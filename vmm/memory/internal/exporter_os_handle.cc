@@ -2,7 +2,6 @@
 // (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) or an NT handle
 // (CU_MEM_HANDLE_TYPE_WIN32).
 #include <cstdint>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/file_reader.h"
 #include "vmm/memory/internal/own_stream.h"

@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "platform/base/owned.h"
 #include "platform/cuda/driver.h"
 #include "vmm/memory/device.h"

@@ -1,12 +1,10 @@
 // The real try behind Device::Probe: attributes are not believed, because they
 // say "supported" where cuMemCreate or the export then fails.
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"

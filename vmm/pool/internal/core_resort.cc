@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
-#include "platform/base/status_macros.h"
 #include "vmm/pool/internal/core.h"
 #include "vmm/pool/internal/pools_of_process.h"
 

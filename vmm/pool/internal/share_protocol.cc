@@ -9,6 +9,7 @@
 #include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
 #include "vmm/memory/internal/wire.h"
+#include "vmm/pool/pool_ticket.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm::pool {

@@ -30,7 +30,6 @@
 #include "platform/os/deadline.h"
 #include "platform/os/os_handle.h"
 #include "vmm/memory/internal/exporter.h"
-#include "vmm/pool/pool_ticket.h"
 #include "vmm/share/ticket.h"
 
 namespace vmm::pool {

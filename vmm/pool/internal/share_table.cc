@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"

@@ -18,7 +18,6 @@
 #define VMMSHARE_VMM_POOL_INTERNAL_SHARE_TABLE_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"

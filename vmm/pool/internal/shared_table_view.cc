@@ -1,5 +1,6 @@
 #include "vmm/pool/internal/shared_table_view.h"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 

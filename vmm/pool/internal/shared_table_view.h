@@ -7,7 +7,6 @@
 #ifndef VMMSHARE_VMM_POOL_INTERNAL_SHARED_TABLE_VIEW_H_
 #define VMMSHARE_VMM_POOL_INTERNAL_SHARED_TABLE_VIEW_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

@@ -1,7 +1,6 @@
 #include "vmm/pool/internal/subscription.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
