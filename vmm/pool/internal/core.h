@@ -234,14 +234,20 @@ class Core : public platform::Abandonable {
     std::uint32_t domain;
     SlotRef slot;
   };
-  // Those of `blocks` that have tickets. NOT_FOUND without a message: the one
-  // in *bad is not live.
-  absl::StatusOr<std::vector<LeasedBlock>> FindShared(
-      absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad)
+  // Nothing where it has no ticket.
+  std::optional<LeasedBlock> SharedAs(const Block& block) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsLeased(const LeasedBlock& one) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return domains_[one.domain]->IsLeased(one.slot);
+  }
+  // Those of `blocks` that have tickets. Nothing: the one in *bad is not live.
+  std::optional<std::vector<LeasedBlock>> FindShared(
+      absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddLeases(const Block& block, std::vector<BlockLease>& out) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RecallSlots(absl::Span<const Block* const> blocks, absl::Time until)
+  void RecallSlots(absl::Span<const LeasedBlock> blocks, absl::Time until)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Done>
   bool WaitFor(Deadline deadline, Done done)

@@ -1,6 +1,7 @@
 // What peers hold: listed, asked back, waited for.
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -49,34 +50,36 @@ std::vector<BlockLease> Core::Leases() {
   return leases;
 }
 
-absl::StatusOr<std::vector<Core::LeasedBlock>> Core::FindShared(
-    absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad) {
+std::optional<Core::LeasedBlock> Core::SharedAs(const Block& block) const {
+  const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
+  if (slot == Block::kNoSlot) return std::nullopt;
+  return LeasedBlock{
+      &block, block.domain, {slot, domains_[block.domain]->GenerationOf(slot)}};
+}
+
+std::optional<std::vector<Core::LeasedBlock>> Core::FindShared(
+    absl::Span<const CUdeviceptr> blocks, CUdeviceptr* bad) const {
   std::vector<LeasedBlock> found;
   for (const CUdeviceptr address : blocks) {
     const Block* const block = book_.Find(address);
     if (block == nullptr ||
         block->state.load(std::memory_order_acquire) != BlockState::kLive) {
       *bad = address;
-      return absl::NotFoundError("");
+      return std::nullopt;
     }
-    const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
-    if (slot == Block::kNoSlot) continue;  // Nobody was ever given it.
-    found.push_back({block,
-                     block->domain,
-                     {slot, domains_[block->domain]->GenerationOf(slot)}});
+    // Or nobody was ever given it.
+    if (const auto shared = SharedAs(*block)) found.push_back(*shared);
   }
   return found;
 }
 
-void Core::RecallSlots(absl::Span<const Block* const> blocks,
-                       absl::Time until) {
+void Core::RecallSlots(absl::Span<const LeasedBlock> blocks, absl::Time until) {
   std::vector<std::vector<RecalledSlot>> by_domain(domains_.size());
-  for (const Block* block : blocks) {
-    const std::uint32_t slot = block->slot.load(std::memory_order_relaxed);
-    by_domain[block->domain].push_back(
-        {block->segment->number, slot,
-         domains_[block->domain]->GenerationOf(slot),
-         BlockBook::OffsetOf(*block), block->requested});
+  for (const LeasedBlock& one : blocks) {
+    const Block& block = *one.block;
+    by_domain[one.domain].push_back(
+        {block.segment->number, one.slot.slot, one.slot.generation,
+         BlockBook::OffsetOf(block), block.requested});
   }
   for (std::size_t i = 0; i < by_domain.size(); ++i) {
     if (by_domain[i].empty()) continue;
@@ -89,11 +92,8 @@ absl::Status Core::Recall(absl::Span<const CUdeviceptr> blocks,
   CUdeviceptr bad = 0;
   {
     platform::MutexLock lock(mutex_);
-    absl::StatusOr<std::vector<LeasedBlock>> shared = FindShared(blocks, &bad);
-    if (shared.ok()) {
-      std::vector<const Block*> asked;
-      for (const LeasedBlock& one : *shared) asked.push_back(one.block);
-      RecallSlots(asked, until);
+    if (const auto shared = FindShared(blocks, &bad)) {
+      RecallSlots(*shared, until);
       return absl::OkStatus();
     }
   }
@@ -103,14 +103,10 @@ absl::Status Core::Recall(absl::Span<const CUdeviceptr> blocks,
 void Core::RecallAll(absl::Time until) {
   platform::MutexLock lock(mutex_);
   CollectHeld();
-  std::vector<const Block*> asked;
+  std::vector<LeasedBlock> asked;
   for (const Block& block : book_.records()) {
-    const std::uint32_t slot = block.slot.load(std::memory_order_relaxed);
-    if (slot == Block::kNoSlot) continue;
-    Domain& domain = *domains_[block.domain];
-    if (domain.IsLeased({slot, domain.GenerationOf(slot)})) {
-      asked.push_back(&block);
-    }
+    const auto shared = SharedAs(block);
+    if (shared.has_value() && IsLeased(*shared)) asked.push_back(*shared);
   }
   RecallSlots(asked, until);
 }
@@ -131,15 +127,14 @@ absl::Status Core::WaitUntilReturned(absl::Span<const CUdeviceptr> blocks,
                                      Deadline deadline) {
   platform::MutexLock lock(mutex_);
   CUdeviceptr bad = 0;
-  absl::StatusOr<std::vector<LeasedBlock>> shared = FindShared(blocks, &bad);
-  if (!shared.ok()) {
+  std::optional<std::vector<LeasedBlock>> shared = FindShared(blocks, &bad);
+  if (!shared.has_value()) {
     lock.Unlock();
     return WhyNotFree(bad);
   }
-  const auto is_back = [this](const LeasedBlock& one)
-                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                             return !domains_[one.domain]->IsLeased(one.slot);
-                           };
+  const auto is_back =
+      [this](const LeasedBlock& one)
+          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !IsLeased(one); };
   const bool all_back =
       WaitFor(deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         std::erase_if(*shared, is_back);
