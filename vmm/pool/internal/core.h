@@ -152,6 +152,9 @@ class Core : public platform::Abandonable {
   absl::Status Ask(Heap& heap, const std::vector<Backlog*>& backlogs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AskAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has all that was freed go to where it serves others: out of the caches, back
+  // from peers, and by AskAll().
+  absl::Status CollectAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What was counted in asking_: others may ask again.
   void EndAll(absl::Span<Inquiry> inquiries)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -62,9 +62,7 @@ absl::Status Core::ReserveInTurn(std::uint64_t bytes, CUstream stream,
     const std::uint64_t free = BytesFreeFor(stream, domain);
     if (free >= bytes) return absl::OkStatus();
     if (!std::exchange(is_collected, true)) {
-      EmptyCaches();
-      if (!held_.empty()) CollectHeld();
-      AskAll().IgnoreError();  // Told in last_error_.
+      CollectAll().IgnoreError();  // Told in last_error_.
       continue;
     }
     Request next;

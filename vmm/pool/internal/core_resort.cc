@@ -73,9 +73,7 @@ absl::StatusOr<Block*> Core::LastResort(const Request& request,
     captured = false;
   }
   for (;;) {
-    EmptyCaches();
-    if (!held_.empty()) CollectHeld();
-    if (absl::Status asked = AskAll(); !asked.ok()) failed = asked;
+    if (absl::Status asked = CollectAll(); !asked.ok()) failed = asked;
     if (Block* const block = heap.Take(request)) return block;
     if (is_a_stream && !*captured) {
       if (Block* const block = ReuseByWaiting(request, &failed)) {

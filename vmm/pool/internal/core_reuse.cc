@@ -156,6 +156,12 @@ absl::Status Core::AskAll() {
   return failed;
 }
 
+absl::Status Core::CollectAll() {
+  EmptyCaches();
+  if (!held_.empty()) CollectHeld();
+  return AskAll();
+}
+
 Block* Core::Reuse(const Request& request) {
   Heap& heap = HeapOf(request);
   EmptyRecent();

@@ -127,9 +127,7 @@ void Core::GiveUpIdle() {
     --visitors_;
     changed_.NotifyAll();
   };
-  EmptyCaches();
-  if (!held_.empty()) CollectHeld();
-  AskAll().IgnoreError();  // Told in last_error_.
+  CollectAll().IgnoreError();  // Told in last_error_.
   ReleaseIdle(0, keep_idle_);
   // Nor has the device what others are giving back before they have. They wait
   // for the driver alone.
