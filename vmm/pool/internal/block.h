@@ -89,6 +89,14 @@ class BlockList {
  public:
   bool empty() const { return head_ == nullptr; }
   std::uint32_t size() const { return size_; }
+  // Of all of them. O(blocks).
+  std::uint64_t bytes() const {
+    std::uint64_t bytes = 0;
+    for (const Block* one = head_; one != nullptr; one = one->next) {
+      bytes += one->size;
+    }
+    return bytes;
+  }
   // The one that Pop() returns, and by Block::next the others; null when empty.
   Block* front() const { return head_; }
   void Push(Block* block) {

@@ -29,10 +29,7 @@ PoolStatistics Core::statistics() {
       all.quarantined += block->size;
     }
   }
-  for (const Block* block = late_.front(); block != nullptr;
-       block = block->next) {
-    all.pending += block->size;
-  }
+  all.pending += late_.bytes();
   std::uint64_t taken = 0;
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     all.pending += heap->bytes_waiting();

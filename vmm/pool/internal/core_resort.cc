@@ -37,18 +37,13 @@ absl::Status Core::CannotGrow(const Request& request, const absl::Status& why) {
       free += range->free();
     }
   }
-  std::uint64_t held = 0;
-  for (const Block* block = held_.front(); block != nullptr;
-       block = block->next) {
-    held += block->size;
-  }
   return platform::Annotate(
       why,
       absl::StrCat("the pool has no room for ", request.requested,
                    " bytes aligned to ", request.alignment),
       absl::StrCat("Of ", reserved_, " bytes in ", segments, " segments ", free,
                    " are free in pieces, ", BytesWaiting(),
-                   " wait for a stream and ", held,
+                   " wait for a stream and ", held_.bytes(),
                    " for peers to give them back"));
 }
 

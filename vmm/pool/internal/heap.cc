@@ -23,7 +23,7 @@ std::vector<std::unique_ptr<Range>> Heap::RemoveVacant() {
 }
 
 Range* Heap::FindPlace(const Request& request, Place* place) const {
-  const auto own = backlogs_.find(request.stream);
+  const Backlog* const own = Find(request.stream);
   Range* best = nullptr;
   for (const std::unique_ptr<Range>& range : ranges_) {
     if (range->addresses() == nullptr ||
@@ -31,8 +31,7 @@ Range* Heap::FindPlace(const Request& request, Place* place) const {
       continue;
     }
     const std::optional<Place> found =
-        range->FindPlace(request.size, request.alignment,
-                         own == backlogs_.end() ? nullptr : own->second.get());
+        range->FindPlace(request.size, request.alignment, own);
     if (!found.has_value()) continue;
     if (best != nullptr && place->needed <= found->needed) continue;
     best = range.get();
@@ -220,7 +219,7 @@ void Heap::Put(Block* block, std::optional<std::uint64_t> epoch) {
   NoteFill(backlog);
 }
 
-Backlog* Heap::Find(CUstream stream) {
+Backlog* Heap::Find(CUstream stream) const {
   const auto found = backlogs_.find(stream);
   return found == backlogs_.end() ? nullptr : found->second.get();
 }

@@ -97,7 +97,7 @@ class Heap {
   // --- What the GPU has passed -----------------------------------------------
 
   // Null where the stream has freed nothing lately.
-  Backlog* Find(CUstream stream);
+  Backlog* Find(CUstream stream) const;
   // Up to `most` of those that are not empty; asked for the longest time ago.
   // Next time others come first.
   std::vector<Backlog*> NextBacklogs(std::size_t most);
