@@ -1,6 +1,5 @@
 #include "vmm/memory/dma_buf.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "platform/cuda/dma_buf.h"
 #include "vmm/memory/adopted_memory.h"
 #include "vmm/memory/device.h"
+#include "vmm/memory/internal/dma_buf_parts.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
@@ -81,53 +81,6 @@ absl::StatusOr<ContextHeld> HoldContext(const Device& device) {
   return held;
 }
 
-// A part of a range that lies in one chunk: bytes from its beginning on.
-struct Part {
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
-};
-
-// [begin, end), cut where chunks of `chunk` bytes end.
-std::vector<Part> PartsOf(std::uint64_t begin, std::uint64_t end,
-                          std::uint64_t chunk) {
-  std::vector<Part> parts;
-  for (std::uint64_t at = begin; at < end;) {
-    const std::uint64_t next = std::min(end, (at / chunk + 1) * chunk);
-    parts.push_back({at, next - at});
-    at = next;
-  }
-  return parts;
-}
-
-// [address, address + size), cut where what the driver has mapped ends. REQUIRES:
-// a context is current.
-absl::StatusOr<std::vector<Part>> MappedParts(const platform::Driver& driver,
-                                              CUdeviceptr address,
-                                              std::uint64_t size) {
-  std::vector<Part> parts;
-  for (std::uint64_t done = 0; done < size;) {
-    CUdeviceptr base = 0;
-    std::size_t chunk = 0;
-    const CUdeviceptr at = address + done;
-    const CUresult r = driver->cuMemGetAddressRange(&base, &chunk, at);
-    if (r == CUDA_ERROR_NOT_FOUND || r == CUDA_ERROR_INVALID_VALUE ||
-        (r == CUDA_SUCCESS && at - base >= chunk)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "nothing of the driver's is mapped at 0x", absl::Hex(at), ", ", done,
-          " bytes into the ", size, " bytes for a dma-buf"));
-    }
-    if (r != CUDA_SUCCESS) {
-      return driver.Error(
-          r, absl::StrCat("cuMemGetAddressRange(0x", absl::Hex(at), ")"));
-    }
-    const std::uint64_t part =
-        std::min<std::uint64_t>(size - done, chunk - (at - base));
-    parts.push_back({done, part});
-    done += part;
-  }
-  return parts;
-}
-
 absl::Status CheckKind(const PointerInfo& info, CUdeviceptr address) {
   const std::string what = absl::StrCat("the memory at 0x", absl::Hex(address));
   switch (info.kind) {
@@ -154,9 +107,9 @@ absl::Status CheckKind(const PointerInfo& info, CUdeviceptr address) {
 // The driver makes a dma-buf of memory that is mapped for reading alone, too
 // (measured): whoever gets that could write. REQUIRES: all parts are mapped.
 absl::Status CheckMayWrite(const Device& device, CUdeviceptr address,
-                           absl::Span<const Part> parts) {
+                           absl::Span<const DmaBufPart> parts) {
   const CUmemLocation where = Location::On(device).ToCuda();
-  for (const Part& part : parts) {
+  for (const DmaBufPart& part : parts) {
     unsigned long long access = 0;
     const CUdeviceptr at = address + part.offset;
     if (CUresult r = device.driver()->cuMemGetAccess(&access, &where, at);
@@ -191,17 +144,15 @@ const char* RemedyFor(const absl::Status& refused, DmaBufMapping mapping) {
 }
 
 // `is_vmm`: of cuMemCreate(), which may be mapped for less than all.
-absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
-                                                CUdeviceptr address,
-                                                absl::Span<const Part> parts,
-                                                DmaBufMapping mapping,
-                                                bool is_vmm) {
+absl::StatusOr<std::vector<DmaBuf>> ExportParts(
+    const Device& device, CUdeviceptr address,
+    absl::Span<const DmaBufPart> parts, DmaBufMapping mapping, bool is_vmm) {
   const RelaxedCapture relaxed(device.driver());
   RETURN_IF_ERROR(CheckSupported(device, mapping));
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
   if (is_vmm) RETURN_IF_ERROR(CheckMayWrite(device, address, parts));
   std::vector<DmaBuf> made;
-  for (const Part& part : parts) {
+  for (const DmaBufPart& part : parts) {
     absl::StatusOr<platform::OsHandle> descriptor = platform::ExportDmaBuf(
         device.driver(), address + part.offset, part.size,
         mapping == DmaBufMapping::kPcie ? kPcieFlag : 0);
@@ -216,22 +167,6 @@ absl::StatusOr<std::vector<DmaBuf>> ExportParts(const Device& device,
   return made;
 }
 
-absl::Status CheckRange(std::uint64_t offset, std::uint64_t size,
-                        std::uint64_t whole, std::uint64_t page) {
-  if (offset % page != 0 || size % page != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("offset ", offset, " and size ", size,
-                     " bytes; expected multiples of the host's page size of ",
-                     page, " bytes. Export the pages around the range"));
-  }
-  if (offset >= whole || size > whole - offset) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(size, " bytes at offset ", offset,
-                     " leave the allocation of ", whole, " bytes"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
@@ -241,7 +176,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   const std::uint64_t size = options.size != 0 || options.offset >= whole
                                  ? options.size
                                  : whole - options.offset;
-  RETURN_IF_ERROR(CheckRange(options.offset, size, whole, page));
+  RETURN_IF_ERROR(CheckDmaBufRange(options.offset, size, whole, page));
   if (!memory.is_mapped()) {
     return absl::FailedPreconditionError(
         "ExportDmaBufs of memory that is not mapped; Remap() it first");
@@ -286,7 +221,7 @@ absl::StatusOr<std::vector<DmaBuf>> ExportDmaBufs(
   ASSIGN_OR_RETURN(const ContextHeld context, HoldContext(device));
   // cudaMalloc()'s blocks share pages, which the driver exports whole, also where
   // the block that a page begins with was freed (measured).
-  std::vector<Part> parts = {{0, whole}};
+  std::vector<DmaBufPart> parts = {{0, whole}};
   const bool is_vmm = info.kind == PointerKind::kVmm;
   if (is_vmm) {
     ASSIGN_OR_RETURN(parts, MappedParts(driver, begin, whole));
