@@ -45,9 +45,8 @@ Endpoint::~Endpoint() {
 
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Start(
     const EndpointOptions& options) {
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
-  if (!server.ok()) return server.status();
-  return std::unique_ptr<Endpoint>(new Endpoint(*std::move(server)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Server> server, Server::Start(options));
+  return std::unique_ptr<Endpoint>(new Endpoint(std::move(server)));
 }
 
 // A forked child has its parent's sockets, and none of its threads: what it sent

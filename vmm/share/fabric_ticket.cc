@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/internal/exporter.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/share/transfer.h"
@@ -23,16 +24,13 @@ absl::Status Malformed(absl::string_view what) {
 
 absl::StatusOr<FabricTicket> MakeFabricTicket(const Shareable& memory) {
   FabricTicket made;
-  absl::StatusOr<Ticket> ticket = MakeTicket(memory, HandleKind::kFabric);
-  if (!ticket.ok()) return ticket.status();
-  made.ticket = *std::move(ticket);
+  ASSIGN_OR_RETURN(made.ticket, MakeTicket(memory, HandleKind::kFabric));
   const std::size_t chunks = made.ticket.layout.count();
   made.handles.reserve(chunks);
   for (std::size_t i = 0; i < chunks; ++i) {
-    absl::StatusOr<ExportedHandle> handle =
-        ExportChunk(memory, HandleKind::kFabric, i);
-    if (!handle.ok()) return handle.status();
-    made.handles.push_back(std::get<fabric::Handle>(*handle));
+    ASSIGN_OR_RETURN(const ExportedHandle handle,
+                     ExportChunk(memory, HandleKind::kFabric, i));
+    made.handles.push_back(std::get<fabric::Handle>(handle));
   }
   return made;
 }
@@ -59,9 +57,7 @@ absl::StatusOr<FabricTicket> DecodeFabricTicket(
                                   kTicketBytes));
   }
   FabricTicket decoded;
-  absl::StatusOr<Ticket> ticket = DecodeTicket(bytes.first(kTicketBytes));
-  if (!ticket.ok()) return ticket.status();
-  decoded.ticket = *std::move(ticket);
+  ASSIGN_OR_RETURN(decoded.ticket, DecodeTicket(bytes.first(kTicketBytes)));
   if (decoded.ticket.kind != HandleKind::kFabric) {
     return Malformed(absl::StrCat("it is of memory shared as ",
                                   NameOf(decoded.ticket.kind)));
@@ -89,17 +85,15 @@ absl::StatusOr<FabricTicket> DecodeFabricTicket(
 
 absl::StatusOr<std::vector<std::uint8_t>> ExportFabricTicket(
     const Shareable& memory) {
-  absl::StatusOr<FabricTicket> ticket = MakeFabricTicket(memory);
-  if (!ticket.ok()) return ticket.status();
-  return EncodeFabricTicket(*ticket);
+  ASSIGN_OR_RETURN(const FabricTicket ticket, MakeFabricTicket(memory));
+  return EncodeFabricTicket(ticket);
 }
 
 absl::StatusOr<ImportedAllocation> ImportFabricTicket(
     const platform::Driver& driver, absl::Span<const std::uint8_t> bytes,
     const ImportOptions& options) {
-  absl::StatusOr<FabricTicket> ticket = DecodeFabricTicket(bytes);
-  if (!ticket.ok()) return ticket.status();
-  return ImportFabricTicket(driver, *ticket, options);
+  ASSIGN_OR_RETURN(const FabricTicket ticket, DecodeFabricTicket(bytes));
+  return ImportFabricTicket(driver, ticket, options);
 }
 
 absl::StatusOr<ImportedAllocation> ImportFabricTicket(

@@ -167,36 +167,31 @@ bool WantsToWrite(const ImportOptions& options) {
 absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
     const Driver& driver, const Ticket& ticket,
     absl::Span<const ExportedHandle> handles, const ImportOptions& options) {
-  absl::Status usable = CheckUsableHere(ticket, driver);
-  if (!usable.ok()) return usable;
+  RETURN_IF_ERROR(CheckUsableHere(ticket, driver));
   if (handles.size() != ticket.layout.count()) {
     return absl::InvalidArgumentError(
         absl::StrCat(handles.size(), " handles came for ", ticket.Describe(),
                      "; expected ", ticket.layout.count()));
   }
-  absl::StatusOr<std::optional<Device>> owner =
-      FindOwner(driver, ticket.device);
-  if (!owner.ok()) return owner.status();
-  absl::StatusOr<Grants> grants = GrantsFor(ticket, *owner, options);
-  if (!grants.ok()) return grants.status();
+  ASSIGN_OR_RETURN(const std::optional<Device> owner,
+                   FindOwner(driver, ticket.device));
+  ASSIGN_OR_RETURN(const Grants grants, GrantsFor(ticket, owner, options));
   if (!IsVmm(ticket.kind)) {
     ASSIGN_OR_RETURN(OwnedOpenBlock block,
-                     OpenBlockOf(ticket, handles[0], *owner, *grants, options));
+                     OpenBlockOf(ticket, handles[0], owner, grants, options));
     return ImportedAllocation(ticket, std::move(block));
   }
-  absl::StatusOr<const Exporter*> exporter = FindExporter(ticket.kind);
-  if (!exporter.ok()) return exporter.status();
-  const std::optional<Location> where = WhereOf(ticket, *owner);
+  ASSIGN_OR_RETURN(const Exporter* exporter, FindExporter(ticket.kind));
+  const std::optional<Location> where = WhereOf(ticket, owner);
   if (where.has_value()) {
-    absl::Status reachable = CheckReachable(*where, *grants);
-    if (!reachable.ok()) return reachable;
+    RETURN_IF_ERROR(CheckReachable(*where, grants));
   }
 
   MemoryHandles chunks;
   chunks.reserve(handles.size());
   for (std::size_t i = 0; i < handles.size(); ++i) {
     absl::StatusOr<OwnedMemoryHandle> chunk =
-        (*exporter)->open(driver, handles[i], ticket.layout.SizeOf(i));
+        exporter->open(driver, handles[i], ticket.layout.SizeOf(i));
     if (!chunk.ok()) {
       return platform::Annotate(
           chunk.status(), absl::StrCat("chunk ", i + 1, " of ", handles.size(),
@@ -211,7 +206,7 @@ absl::StatusOr<ImportedAllocation> ImportedAllocation::Open(
   PhysicalMemory memory =
       PhysicalMemory::FromHandles(std::move(chunks), ticket.layout, where, {});
   absl::StatusOr<MappedRegion> region =
-      Map(driver, std::move(memory), options, *grants);
+      Map(driver, std::move(memory), options, grants);
   // Only mapping tells the size of what is behind a handle, and only granting
   // access that it is the host's: the driver maps whole handles and grants the
   // CPU its own memory, and answers this to anything else (measured).

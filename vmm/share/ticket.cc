@@ -112,15 +112,12 @@ absl::StatusOr<Ticket> DecodeBody(WireReader& reader) {
   }
   if (!reader.TakeZeros(4)) return Malformed("reserved bytes are not zero");
   ticket.requested_size = reader.Take<std::uint64_t>();
-  absl::StatusOr<std::string> host_name = ReadHostName(reader);
-  if (!host_name.ok()) return host_name.status();
-  ticket.host_name = *std::move(host_name);
+  ASSIGN_OR_RETURN(ticket.host_name, ReadHostName(reader));
   if (!reader.TakeZeros(kReservedBytes)) {
     return Malformed("reserved bytes are not zero");
   }
-  absl::Status layout =
-      CheckLayout(ticket.layout, chunk_count, ticket.requested_size);
-  if (!layout.ok()) return layout;
+  RETURN_IF_ERROR(
+      CheckLayout(ticket.layout, chunk_count, ticket.requested_size));
   if (!IsVmm(ticket.kind) && (chunk_count != 1 || where != kOnDevice)) {
     return Malformed(absl::StrCat("a ", NameOf(ticket.kind), " of ",
                                   chunk_count, " chunks at location type ",
@@ -145,8 +142,7 @@ std::string Ticket::Describe() const {
 
 absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {
   RETURN_IF_ERROR(CheckHasKind(memory, kind));
-  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
-  if (!machine.ok()) return machine.status();
+  ASSIGN_OR_RETURN(const platform::Machine* machine, platform::ThisMachine());
   Ticket ticket;
   ticket.kind = kind;
   ticket.host_memory_driver = memory.device().driver().is_host_memory();
@@ -160,8 +156,8 @@ absl::StatusOr<Ticket> MakeTicket(const Shareable& memory, HandleKind kind) {
     ticket.host_numa_node =
         static_cast<std::uint32_t>(memory.where().numa_node());
   }
-  ticket.boot_id = (*machine)->boot_id;
-  ticket.host_name = PrintableHostName((*machine)->host_name);
+  ticket.boot_id = machine->boot_id;
+  ticket.host_name = PrintableHostName(machine->host_name);
   if (ticket.layout.count() > kMaxChunks) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the memory has ", ticket.layout.count(), " chunks; at most ",
@@ -246,13 +242,12 @@ absl::Status CheckUsableHere(const Ticket& ticket,
         "; this process uses ", driver.Describe()));
   }
   if (ticket.kind == HandleKind::kFabric) return absl::OkStatus();
-  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
-  if (!machine.ok()) return machine.status();
-  if ((*machine)->boot_id != ticket.boot_id) {
+  ASSIGN_OR_RETURN(const platform::Machine* machine, platform::ThisMachine());
+  if (machine->boot_id != ticket.boot_id) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the ticket was made on host ", ticket.host_name,
         ", on another machine or before a restart; this is ",
-        (*machine)->host_name, ". Memory shared as ", NameOf(ticket.kind),
+        machine->host_name, ". Memory shared as ", NameOf(ticket.kind),
         " stays on one machine: across nodes share fabric handles. If it is "
         "one machine, a container was given a boot id of its own "
         "(systemd-nspawn does that): see docs/containers.md."));

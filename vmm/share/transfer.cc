@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/share/internal/protocol.h"
 
 namespace vmm {
@@ -58,16 +59,15 @@ absl::StatusOr<std::vector<ImportedAllocation>> ReceiveAllocations(
 absl::StatusOr<ImportedAllocation> ReceiveAllocation(
     platform::Channel& channel, const platform::Driver& driver,
     const ImportOptions& options, Deadline deadline) {
-  absl::StatusOr<std::vector<ImportedAllocation>> imported =
-      ReceiveAllocations(channel, driver, options, deadline);
-  if (!imported.ok()) return imported.status();
-  if (imported->size() != 1) {
+  ASSIGN_OR_RETURN(std::vector<ImportedAllocation> imported,
+                   ReceiveAllocations(channel, driver, options, deadline));
+  if (imported.size() != 1) {
     return absl::FailedPreconditionError(
-        absl::StrCat(imported->size(),
+        absl::StrCat(imported.size(),
                      " allocations came in one exchange; expected 1. Use "
                      "ReceiveAllocations()."));
   }
-  return std::move(imported->front());
+  return std::move(imported.front());
 }
 
 }  // namespace vmm

@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/process.h"
 #include "vmm/share/internal/protocol.h"
 
@@ -64,10 +65,9 @@ LeaseStatus LeaseConnection::StatusOf(const MemoryId& id) {
 }
 
 absl::Status LeaseConnection::ReadNews() {
-  absl::StatusOr<platform::Message> message =
-      channel_.Receive(absl::InfinitePast());
-  if (!message.ok()) return message.status();
-  absl::StatusOr<protocol::Recall> recall = protocol::DecodeRecall(*message);
+  ASSIGN_OR_RETURN(const platform::Message message,
+                   channel_.Receive(absl::InfinitePast()));
+  absl::StatusOr<protocol::Recall> recall = protocol::DecodeRecall(message);
   if (!recall.ok()) {
     // Unless something is being returned: then that is the end of it.
     if (sending_.TryLock()) {

@@ -55,14 +55,12 @@ class Assembler {
       waiting_.push_back({*std::move(ticket), {}});
     }
     for (platform::OsHandle& handle : part.handles) {
-      absl::Status taken = TakeOsHandle(std::move(handle));
-      if (!taken.ok()) return taken;
+      RETURN_IF_ERROR(TakeOsHandle(std::move(handle)));
     }
     for (std::uint16_t i = 0; i < handles_of_bytes; ++i) {
       HandleBytes bytes{};
       in.TakeBytes(absl::MakeSpan(bytes));
-      absl::Status taken = TakeBytes(bytes);
-      if (!taken.ok()) return taken;
+      RETURN_IF_ERROR(TakeBytes(bytes));
     }
     return absl::OkStatus();
   }
@@ -130,14 +128,11 @@ class Exchange {
 
   absl::StatusOr<std::size_t> Run(
       const std::function<absl::Status(Incoming)>& import) {
-    absl::StatusOr<std::size_t> count = ReceiveCount();
-    if (!count.ok()) return count.status();
-    Assembler assembler(*count, import, expects_);
+    ASSIGN_OR_RETURN(const std::size_t count, ReceiveCount());
+    Assembler assembler(count, import, expects_);
     while (!assembler.complete()) {
-      absl::StatusOr<platform::Message> part = Receive(kPart);
-      if (!part.ok()) return part.status();
-      absl::Status added = assembler.Add(*std::move(part));
-      if (!added.ok()) return added;
+      ASSIGN_OR_RETURN(platform::Message part, Receive(kPart));
+      RETURN_IF_ERROR(assembler.Add(std::move(part)));
     }
     in_step_ = true;
     if (!assembler.first_error().ok()) {
@@ -146,33 +141,31 @@ class Exchange {
       return assembler.first_error();
     }
     std::vector<std::uint8_t> payload;
-    WireWriter(payload).Put<std::uint32_t>(static_cast<std::uint32_t>(*count));
+    WireWriter(payload).Put<std::uint32_t>(static_cast<std::uint32_t>(count));
     // The memory is here even if the owner has died meanwhile.
     channel_.Send(kDone, payload, {}, deadline_, cancel_).IgnoreError();
-    return *count;
+    return count;
   }
 
  private:
   absl::StatusOr<platform::Message> Receive(MessageType expected) {
-    absl::StatusOr<platform::Message> message =
-        channel_.Receive(deadline_, cancel_);
-    if (!message.ok()) return message.status();
-    in_step_ = message->type == kAbort;
-    if (in_step_) return DecodeError(message->payload, "the owner");
-    if (message->type != expected) {
+    ASSIGN_OR_RETURN(platform::Message message,
+                     channel_.Receive(deadline_, cancel_));
+    in_step_ = message.type == kAbort;
+    if (in_step_) return DecodeError(message.payload, "the owner");
+    if (message.type != expected) {
       return Broken(absl::StrCat("a message of type 0x",
-                                 absl::Hex(message->type), " where 0x",
+                                 absl::Hex(message.type), " where 0x",
                                  absl::Hex(expected), " was expected"));
     }
     return message;
   }
 
   absl::StatusOr<std::size_t> ReceiveCount() {
-    absl::StatusOr<platform::Message> begin = Receive(kBegin);
-    if (!begin.ok()) return begin.status();
-    WireReader in(begin->payload);
+    ASSIGN_OR_RETURN(const platform::Message begin, Receive(kBegin));
+    WireReader in(begin.payload);
     const auto count = in.Take<std::uint32_t>();
-    if (in.overrun() || in.left() != 0 || !begin->handles.empty() ||
+    if (in.overrun() || in.left() != 0 || !begin.handles.empty() ||
         count == 0 || count > most_) {
       return Broken(absl::StrCat("it began with ", count,
                                  " allocations; expected 1 to ", most_));

@@ -28,12 +28,10 @@ class PartSender {
     ++ticket_count_;
     for (std::size_t i = 0; i < memory.ticket.layout.count(); ++i) {
       if (handles_.empty()) RETURN_IF_ERROR(AwaitReceipt());
-      absl::StatusOr<ExportedHandle> handle = memory.handle(i);
-      if (!handle.ok()) return handle.status();
-      handles_.push_back(*std::move(handle));
+      ASSIGN_OR_RETURN(ExportedHandle handle, memory.handle(i));
+      handles_.push_back(std::move(handle));
       if (handles_.size() == platform::kMaxHandles) {
-        absl::Status sent = Flush();
-        if (!sent.ok()) return sent;
+        RETURN_IF_ERROR(Flush());
       }
     }
     return absl::OkStatus();
