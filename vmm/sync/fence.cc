@@ -36,9 +36,8 @@ std::string WordsOf(std::uint64_t value, CUdeviceptr address) {
 
 absl::Status WhyNotWorth(const FenceWatch& watch) {
   if (watch.signaller != nullptr) {
-    absl::StatusOr<bool> ended = watch.signaller->HasExited();
-    if (!ended.ok()) return ended.status();
-    if (*ended) {
+    ASSIGN_OR_RETURN(const bool ended, watch.signaller->HasExited());
+    if (ended) {
       return absl::UnavailableError(
           absl::StrCat("process ", watch.signaller->pid(),
                        ", which was to signal it, has ended. Abandon() lets go "
@@ -97,8 +96,7 @@ absl::Status Fence::CheckUsable() const {
 }
 
 absl::Status Fence::CheckValue(std::uint64_t value) const {
-  absl::Status usable = CheckUsable();
-  if (!usable.ok()) return usable;
+  RETURN_IF_ERROR(CheckUsable());
   if (value <= kMaxFenceValue) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("a fence cannot have the value ", value,
@@ -252,47 +250,41 @@ absl::Status Fence::Meet(CUstream stream, absl::Span<Fence* const> signals,
 }
 
 absl::Status Fence::SignalFromHost(std::uint64_t value) {
-  absl::Status may = CheckSignal(value);
-  if (!may.ok()) return may;
-  absl::StatusOr<fence::Progress> now = memory().Look(at_, base_, Patience());
-  if (!now.ok()) return now.status();
-  may = CheckForwards(value, *now, 0);
-  if (!may.ok()) return may;
+  RETURN_IF_ERROR(CheckSignal(value));
+  ASSIGN_OR_RETURN(fence::Progress now, memory().Look(at_, base_, Patience()));
+  RETURN_IF_ERROR(CheckForwards(value, now, 0));
   const std::uint64_t raw = base_ + value;
-  if (base_ + now->value < enqueued_ && enqueued_ <= raw) {
+  if (base_ + now.value < enqueued_ && enqueued_ <= raw) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a signal of ", enqueued_ - base_,
         " is on its way on a stream, and would come after the host's of ",
         value, ". Put that on the stream too, or wait for the first"));
   }
-  absl::Status raised = memory().Raise(at_, raw, Patience());
-  if (!raised.ok()) return raised;
+  RETURN_IF_ERROR(memory().Raise(at_, raw, Patience()));
   // Somebody may have abandoned it meanwhile, and then the value is lost.
-  now = memory().Look(at_, base_, Patience());
-  if (!now.ok()) return now.status();
-  if (now->corrupt) return Corrupt();
-  return now->abandoned && now->value < value ? Aborted(now->value)
-                                              : absl::OkStatus();
+  ASSIGN_OR_RETURN(now, memory().Look(at_, base_, Patience()));
+  if (now.corrupt) return Corrupt();
+  return now.abandoned && now.value < value ? Aborted(now.value)
+                                            : absl::OkStatus();
 }
 
 absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
                                const FenceWatch& watch) {
-  absl::Status sane = CheckValue(value);
-  if (!sane.ok()) return sane;
+  RETURN_IF_ERROR(CheckValue(value));
   const Deadline look_until = Deadline::In(kLookAllTheTime);
   absl::Duration pause = kShortestPause;
   absl::Status over;
   for (;;) {
-    const absl::StatusOr<fence::Progress> now = memory().Look(
-        at_, base_,
-        Deadline::In(std::clamp(deadline.Left(), kLeast, kPatience)));
-    if (!now.ok()) return now.status();
-    if (now->corrupt) return Corrupt();
-    if (now->value >= value) return absl::OkStatus();
-    if (now->abandoned) return Aborted(now->value);
+    ASSIGN_OR_RETURN(const fence::Progress now,
+                     memory().Look(at_, base_,
+                                   Deadline::In(std::clamp(
+                                       deadline.Left(), kLeast, kPatience))));
+    if (now.corrupt) return Corrupt();
+    if (now.value >= value) return absl::OkStatus();
+    if (now.abandoned) return Aborted(now.value);
     if (!over.ok()) {
       return platform::Annotate(
-          over, absl::StrCat("the fence is at ", now->value, ", not ", value));
+          over, absl::StrCat("the fence is at ", now.value, ", not ", value));
     }
     if (!look_until.Passed() && !deadline.Passed()) {
       memory().Linger(at_, base_ + value);
@@ -311,19 +303,16 @@ absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
 }
 
 absl::StatusOr<std::uint64_t> Fence::Query() const {
-  absl::Status usable = CheckUsable();
-  if (!usable.ok()) return usable;
-  const absl::StatusOr<fence::Progress> now =
-      memory().Look(at_, base_, Patience());
-  if (!now.ok()) return now.status();
-  if (now->corrupt) return Corrupt();
-  if (now->abandoned) return Aborted(now->value);
-  return now->value;
+  RETURN_IF_ERROR(CheckUsable());
+  ASSIGN_OR_RETURN(const fence::Progress now,
+                   memory().Look(at_, base_, Patience()));
+  if (now.corrupt) return Corrupt();
+  if (now.abandoned) return Aborted(now.value);
+  return now.value;
 }
 
 absl::Status Fence::Abandon() {
-  absl::Status usable = CheckUsable();
-  if (!usable.ok()) return usable;
+  RETURN_IF_ERROR(CheckUsable());
   return memory().Abandon(at_, base_, Patience());
 }
 

@@ -90,15 +90,13 @@ absl::StatusOr<std::unique_ptr<FenceArray>> FenceArray::Over(
         "fences were asked for in ", bytes, " bytes at 0x", absl::Hex(memory),
         ", which is more than there are addresses behind it"));
   }
-  absl::Status can = fence::CheckStreamOperations(device);
-  if (can.ok()) can = CheckWritable(device, memory);
-  if (can.ok()) can = CheckWritable(device, memory + bytes - 1);
-  if (!can.ok()) return can;
+  RETURN_IF_ERROR(fence::CheckStreamOperations(device));
+  RETURN_IF_ERROR(CheckWritable(device, memory));
+  RETURN_IF_ERROR(CheckWritable(device, memory + bytes - 1));
   const std::uint64_t count = bytes / kFenceBytes;
-  absl::StatusOr<std::unique_ptr<fence::DeviceMemory>> device_memory =
-      fence::DeviceMemory::Make(device, memory, count);
-  if (!device_memory.ok()) return device_memory.status();
-  auto core = std::make_shared<Core>(device.driver(), *std::move(device_memory),
+  ASSIGN_OR_RETURN(std::unique_ptr<fence::DeviceMemory> device_memory,
+                   fence::DeviceMemory::Make(device, memory, count));
+  auto core = std::make_shared<Core>(device.driver(), std::move(device_memory),
                                      memory, count);
   if (mechanism == FenceMechanism::kKernels) {
     RETURN_IF_ERROR(core->UseKernels(device));

@@ -1,12 +1,11 @@
 #include "vmm/sync/fence_pool.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/abandon.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "vmm/memory/device.h"
 #include "vmm/sync/internal/fence_source.h"
@@ -24,8 +23,7 @@ constexpr int kWornOut = 16;
 
 absl::Status CheckAll(const std::vector<Device>& devices) {
   for (const Device& device : devices) {
-    absl::Status can = fence::CheckStreamOperations(device);
-    if (!can.ok()) return can;
+    RETURN_IF_ERROR(fence::CheckStreamOperations(device));
   }
   return absl::OkStatus();
 }
@@ -42,10 +40,10 @@ class FencePool::Core : public fence::PooledSource {
   absl::StatusOr<CUdeviceptr> Take(std::uint64_t* base) {
     Collect();
     for (int i = 0; i < kWornOut; ++i) {
-      absl::StatusOr<CUdeviceptr> block = pool_->Allocate(kFenceBytes, nullptr);
-      if (!block.ok()) return block.status();
-      *base = fence::Renew(fence::WordsAt(*block), tag_);
-      if (*base <= fence::kLastBase) return *block;
+      ASSIGN_OR_RETURN(const CUdeviceptr block,
+                       pool_->Allocate(kFenceBytes, nullptr));
+      *base = fence::Renew(fence::WordsAt(block), tag_);
+      if (*base <= fence::kLastBase) return block;
       // Kept, so that it is not handed out again.
     }
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -67,14 +65,11 @@ class FencePool::Core : public fence::PooledSource {
 
 absl::StatusOr<std::unique_ptr<FencePool>> FencePool::Create(
     const Device& device, const FencePoolOptions& options) {
-  absl::Status can = fence::CheckStreamOperations(device);
-  if (can.ok()) can = CheckAll(options.devices);
-  if (!can.ok()) return can;
-  absl::StatusOr<int> near = options.host_numa_node.has_value()
-                                 ? *options.host_numa_node
-                                 : fence::HostNodeOf(device);
-  if (!near.ok()) return near.status();
-  const int node = *near;
+  RETURN_IF_ERROR(fence::CheckStreamOperations(device));
+  RETURN_IF_ERROR(CheckAll(options.devices));
+  ASSIGN_OR_RETURN(const int node, options.host_numa_node.has_value()
+                                       ? *options.host_numa_node
+                                       : fence::HostNodeOf(device));
   PoolOptions pool_options{.sharing = options.sharing,
                            .first_segment_size = kFirstSegment,
                            .max_segment_size = kLargestSegment,
@@ -84,19 +79,14 @@ absl::StatusOr<std::unique_ptr<FencePool>> FencePool::Create(
     if (other == device) continue;
     pool_options.also.push_back({Location::On(other), Access::kReadWrite});
   }
-  absl::StatusOr<std::unique_ptr<Pool>> pool =
-      Pool::Create(device, pool_options);
-  if (!pool.ok()) return pool.status();
-  std::array<std::uint8_t, 8> random{};
-  absl::Status drawn = platform::FillRandom(absl::MakeSpan(random));
-  if (!drawn.ok()) return drawn;
+  ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool,
+                   Pool::Create(device, pool_options));
   std::uint64_t tag = 0;
-  std::memcpy(&tag, random.data(), sizeof(tag));
-  auto core =
-      std::make_shared<Core>(device.driver(), *std::move(pool), tag | 1);
+  RETURN_IF_ERROR(platform::FillRandom(
+      {reinterpret_cast<std::uint8_t*>(&tag), sizeof(tag)}));
+  auto core = std::make_shared<Core>(device.driver(), std::move(pool), tag | 1);
   std::unique_ptr<FencePool> fences(new FencePool(std::move(core)));
-  absl::Status reserved = fences->Reserve(options.room);
-  if (!reserved.ok()) return reserved;
+  RETURN_IF_ERROR(fences->Reserve(options.room));
   return fences;
 }
 
@@ -108,22 +98,19 @@ FencePool::~FencePool() {
 
 absl::StatusOr<Fence> FencePool::New() {
   std::uint64_t base = 0;
-  absl::StatusOr<CUdeviceptr> at = core_->Take(&base);
-  if (!at.ok()) return at.status();
+  ASSIGN_OR_RETURN(const CUdeviceptr at, core_->Take(&base));
   core_->CountNew();
-  return Fence(core_, *at, base, std::nullopt);
+  return Fence(core_, at, base, std::nullopt);
 }
 
 absl::StatusOr<FenceTicket> FencePool::Export(const Fence& fence) {
-  absl::Status usable = fence.CheckUsable();
-  if (!usable.ok()) return usable;
+  RETURN_IF_ERROR(fence.CheckUsable());
   if (fence.source_ != core_) {
     return absl::InvalidArgumentError(
         "the fence is of another pool; the one that made it exports it");
   }
-  absl::StatusOr<PoolTicket> block = core_->pool().Export(fence.at_);
-  if (!block.ok()) return block.status();
-  return FenceOf(*block);
+  ASSIGN_OR_RETURN(const PoolTicket block, core_->pool().Export(fence.at_));
+  return FenceOf(block);
 }
 
 absl::Status FencePool::Reserve(std::uint64_t fences) {
@@ -164,26 +151,23 @@ absl::StatusOr<std::unique_ptr<ImportedFencePool>> ImportedFencePool::Subscribe(
   std::vector<Device> devices = options.devices;
   if (devices.empty()) {
     // One of these is the pool's own.
-    absl::StatusOr<std::vector<Device>> all = Device::All(driver);
-    if (!all.ok()) return all.status();
-    devices = *std::move(all);
+    ASSIGN_OR_RETURN(devices, Device::All(driver));
   }
-  absl::Status can = CheckAll(devices);
-  if (!can.ok()) return can;
+  RETURN_IF_ERROR(CheckAll(devices));
   ImportOptions import{.access = Access::kReadWrite,
                        .host_access = Access::kReadWrite,
                        .host_memory_only = true};
   for (const Device& device : options.devices) {
     import.grants.push_back({Location::On(device), Access::kReadWrite});
   }
-  absl::StatusOr<std::unique_ptr<ImportedPool>> pool =
-      ImportedPool::Subscribe(driver, ticket, import, deadline, owners);
-  if (!pool.ok()) return pool.status();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<ImportedPool> pool,
+      ImportedPool::Subscribe(driver, ticket, import, deadline, owners));
   // What the owner forgets a stream of this process may still wait for, and no
   // word there says that it does not: whoever has the pool writes them.
-  (*pool)->KeepWhatIsForgotten();
+  pool->KeepWhatIsForgotten();
   return std::unique_ptr<ImportedFencePool>(
-      new ImportedFencePool(std::make_shared<Core>(driver, *std::move(pool))));
+      new ImportedFencePool(std::make_shared<Core>(driver, std::move(pool))));
 }
 
 ImportedFencePool::ImportedFencePool(std::shared_ptr<Core> core)
@@ -196,14 +180,13 @@ ImportedFencePool::~ImportedFencePool() {
 absl::StatusOr<Fence> ImportedFencePool::Import(const FenceTicket& ticket,
                                                 Deadline deadline) {
   core_->Collect();
-  absl::StatusOr<ImportedBlock> block =
-      core_->pool().Import(BlockOf(ticket), deadline);
-  if (!block.ok()) return block.status();
-  if (block->address() % kFenceBytes != 0) {
+  ASSIGN_OR_RETURN(ImportedBlock block,
+                   core_->pool().Import(BlockOf(ticket), deadline));
+  if (block.address() % kFenceBytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the ", ticket.Describe(), " is at no fence's place"));
   }
-  const CUdeviceptr at = block->address();
+  const CUdeviceptr at = block.address();
   const std::uint64_t base = fence::WordsAt(at).base.load();
   if (base > fence::kLastBase) {
     return absl::DataLossError(absl::StrCat(
@@ -211,7 +194,7 @@ absl::StatusOr<Fence> ImportedFencePool::Import(const FenceTicket& ticket,
         ", which no fence does: a process that has the pool wrote to it"));
   }
   core_->CountNew();
-  return Fence(core_, at, base, std::move(*block));
+  return Fence(core_, at, base, std::move(block));
 }
 
 absl::Status ImportedFencePool::connection() const {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/internal/wire.h"
@@ -87,16 +88,13 @@ absl::StatusOr<IpcEventTicket> DecodeIpcEventTicket(
 
 absl::StatusOr<IpcEventTicket> ExportEvent(const platform::Driver& driver,
                                            CUevent event) {
-  absl::Status can =
-      CheckEntry(driver->cuIpcGetEventHandle != nullptr, "cuIpcGetEventHandle");
-  if (!can.ok()) return can;
+  RETURN_IF_ERROR(CheckEntry(driver->cuIpcGetEventHandle != nullptr,
+                             "cuIpcGetEventHandle"));
   if (event == nullptr) {
     return absl::InvalidArgumentError("null is no event that can be exported");
   }
-  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
-  if (!machine.ok()) return machine.status();
-  absl::StatusOr<MemoryId> id = NewMemoryId();
-  if (!id.ok()) return id.status();
+  ASSIGN_OR_RETURN(const platform::Machine* machine, platform::ThisMachine());
+  ASSIGN_OR_RETURN(const MemoryId id, NewMemoryId());
   CUipcEventHandle handle;
   if (CUresult r = driver->cuIpcGetEventHandle(&handle, event);
       r != CUDA_SUCCESS) {
@@ -106,8 +104,8 @@ absl::StatusOr<IpcEventTicket> ExportEvent(const platform::Driver& driver,
   }
   IpcEventTicket ticket;
   ticket.host_memory_driver = driver.is_host_memory();
-  ticket.owner = id->owner;
-  ticket.boot_id = (*machine)->boot_id;
+  ticket.owner = id.owner;
+  ticket.boot_id = machine->boot_id;
   static_assert(sizeof(handle) == sizeof(ticket.handle));
   std::memcpy(ticket.handle.data(), &handle, sizeof(handle));
   return ticket;
@@ -134,9 +132,8 @@ const platform::Driver& IpcEvent::driver() const {
 }
 
 absl::StatusOr<IpcEvent> IpcEvent::Create(const platform::Driver& driver) {
-  absl::Status can =
-      CheckEntry(driver->cuIpcGetEventHandle != nullptr, "cuIpcGetEventHandle");
-  if (!can.ok()) return can;
+  RETURN_IF_ERROR(CheckEntry(driver->cuIpcGetEventHandle != nullptr,
+                             "cuIpcGetEventHandle"));
   CUevent event = nullptr;
   if (CUresult r = driver->cuEventCreate(
           &event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
@@ -153,25 +150,22 @@ absl::StatusOr<IpcEvent> IpcEvent::Create(const platform::Driver& driver) {
 
 absl::StatusOr<IpcEvent> IpcEvent::Import(const platform::Driver& driver,
                                           const IpcEventTicket& ticket) {
-  absl::Status can = CheckEntry(driver->cuIpcOpenEventHandle != nullptr,
-                                "cuIpcOpenEventHandle");
-  if (!can.ok()) return can;
+  RETURN_IF_ERROR(CheckEntry(driver->cuIpcOpenEventHandle != nullptr,
+                             "cuIpcOpenEventHandle"));
   if (ticket.host_memory_driver != driver.is_host_memory()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the event was made by ",
         ticket.host_memory_driver ? "the host-memory driver" : "a CUDA driver",
         ", and this process uses the other: ", driver.Describe()));
   }
-  absl::StatusOr<const platform::Machine*> machine = platform::ThisMachine();
-  if (!machine.ok()) return machine.status();
-  if ((*machine)->boot_id != ticket.boot_id) {
+  ASSIGN_OR_RETURN(const platform::Machine* machine, platform::ThisMachine());
+  if (machine->boot_id != ticket.boot_id) {
     return absl::FailedPreconditionError(
         "the event was made on another machine, or before this one was "
         "started; events are shared on one machine only");
   }
-  absl::StatusOr<MemoryId> id = NewMemoryId();
-  if (!id.ok()) return id.status();
-  if (id->owner == ticket.owner) {
+  ASSIGN_OR_RETURN(const MemoryId id, NewMemoryId());
+  if (id.owner == ticket.owner) {
     return absl::FailedPreconditionError(
         "the event was made by this process, and CUDA does not open it where "
         "it was made: use it as it is");
@@ -216,15 +210,13 @@ absl::Status IpcEvent::WaitOnHost(Deadline deadline,
   absl::Duration pause = kShortestPause;
   absl::Status over;
   for (;;) {
-    absl::StatusOr<bool> passed = Query();
-    if (!passed.ok()) return passed.status();
-    if (*passed) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool passed, Query());
+    if (passed) return absl::OkStatus();
     if (!over.ok()) return over;
     // Whoever has ended may have been passed before: one more look decides.
     if (recorder != nullptr) {
-      absl::StatusOr<bool> ended = recorder->HasExited();
-      if (!ended.ok()) return ended.status();
-      if (*ended) {
+      ASSIGN_OR_RETURN(const bool ended, recorder->HasExited());
+      if (ended) {
         over = absl::UnavailableError(
             absl::StrCat("process ", recorder->pid(),
                          ", which recorded the event, has ended, and the GPU "

@@ -91,23 +91,21 @@ void Turn::Give() {
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Make(
     const Device& device, CUdeviceptr first, std::uint64_t count) {
-  absl::StatusOr<int> node = HostNodeOf(device);
-  if (!node.ok()) return node.status();
-  absl::StatusOr<PrimaryContext> context = PrimaryContext::Retain(device);
-  if (!context.ok()) return context.status();
+  ASSIGN_OR_RETURN(const int node, HostNodeOf(device));
+  ASSIGN_OR_RETURN(PrimaryContext context, PrimaryContext::Retain(device));
   // Memory of cuMemHostAlloc is not given back while streams wait.
-  absl::StatusOr<Allocation> landing = Allocation::Create(
-      device, {.size = kRead,
-               .sharing = SharePolicy::Private(),
-               .host_numa_node = *node,
-               .also = {{Location::HostNuma(*node), Access::kReadWrite}}});
-  if (!landing.ok()) return landing.status();
+  ASSIGN_OR_RETURN(
+      Allocation landing,
+      Allocation::Create(
+          device, {.size = kRead,
+                   .sharing = SharePolicy::Private(),
+                   .host_numa_node = node,
+                   .also = {{Location::HostNuma(node), Access::kReadWrite}}}));
   const platform::Driver& driver = device.driver();
-  absl::StatusOr<CurrentContext> current = context->MakeCurrent();
-  if (!current.ok()) return current.status();
+  ASSIGN_OR_RETURN(const CurrentContext current, context.MakeCurrent());
   ASSIGN_OR_RETURN(OwnedStream stream, MakeOwnStream(driver));
   std::unique_ptr<DeviceMemory> made(new DeviceMemory(
-      driver, first, count, *std::move(context), *std::move(landing)));
+      driver, first, count, std::move(context), std::move(landing)));
   made->stream_ = std::move(stream);
   return made;
 }
@@ -193,8 +191,7 @@ absl::Status DeviceMemory::Await(Deadline deadline) {
 absl::StatusOr<DeviceMemory::Found> DeviceMemory::Read(CUdeviceptr fence,
                                                        Deadline deadline) {
   // What a call before this one did not wait for.
-  absl::Status done = Await(deadline);
-  if (!done.ok()) return done;
+  RETURN_IF_ERROR(Await(deadline));
   Words& landing = WordsAt(landing_->address());
   landing.value = kNotThere;
   landing.abandoned = kNotThere;
@@ -206,8 +203,7 @@ absl::StatusOr<DeviceMemory::Found> DeviceMemory::Read(CUdeviceptr fence,
     return driver_.Error(r, Call("cuMemcpyDtoHAsync", fence));
   }
   busy_ = true;
-  done = Await(deadline);
-  if (!done.ok()) return done;
+  RETURN_IF_ERROR(Await(deadline));
   return Found{landing.value.load(), landing.abandoned.load()};
 }
 
@@ -224,9 +220,9 @@ absl::Status DeviceMemory::Write(CUdeviceptr word, std::uint64_t value) {
 absl::Status DeviceMemory::End(CUdeviceptr fence, std::uint64_t reached,
                                std::uint64_t end, Deadline deadline) {
   // In this order: who finds the end finds also where the fence came.
-  absl::Status done = Write(fence + offsetof(Words, abandoned), reached + 1);
-  if (done.ok()) done = Write(fence, end);
-  return done.ok() ? Await(deadline) : done;
+  RETURN_IF_ERROR(Write(fence + offsetof(Words, abandoned), reached + 1));
+  RETURN_IF_ERROR(Write(fence, end));
+  return Await(deadline);
 }
 
 absl::StatusOr<Progress> DeviceMemory::Look(CUdeviceptr fence,
@@ -234,8 +230,7 @@ absl::StatusOr<Progress> DeviceMemory::Look(CUdeviceptr fence,
                                             Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
   const TurnGiver giver(turn_, driver_);
-  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
-  if (!current.ok()) return current.status();
+  ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
   return Judge(fence, base, deadline);
 }
 
@@ -257,8 +252,7 @@ absl::StatusOr<Progress> DeviceMemory::Judge(CUdeviceptr fence,
     if (found->value != end) {
       // A signal that was on its way then. It counts.
       if (found->value < end) raw = std::max(raw, found->value);
-      absl::Status ended = End(fence, raw, end, deadline);
-      if (!ended.ok()) return ended;
+      RETURN_IF_ERROR(End(fence, raw, end, deadline));
     }
   }
   Progress progress;
@@ -273,24 +267,21 @@ absl::Status DeviceMemory::Raise(CUdeviceptr fence, std::uint64_t raw,
                                  Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
   const TurnGiver giver(turn_, driver_);
-  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
-  if (!current.ok()) return current.status();
-  absl::Status done = Write(fence, raw);
-  return done.ok() ? Await(deadline) : done;
+  ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
+  RETURN_IF_ERROR(Write(fence, raw));
+  return Await(deadline);
 }
 
 absl::Status DeviceMemory::Abandon(CUdeviceptr fence, std::uint64_t base,
                                    Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
   const TurnGiver giver(turn_, driver_);
-  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
-  if (!current.ok()) return current.status();
-  absl::StatusOr<Progress> now = Judge(fence, base, deadline);
-  if (!now.ok()) return now.status();
-  if (now->abandoned) return absl::OkStatus();
-  absl::Status ended = End(fence, base + now->value, base + kSpan, deadline);
-  now->abandoned = true;
-  if (ended.ok()) Note(fence, *now);
+  ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
+  ASSIGN_OR_RETURN(Progress now, Judge(fence, base, deadline));
+  if (now.abandoned) return absl::OkStatus();
+  absl::Status ended = End(fence, base + now.value, base + kSpan, deadline);
+  now.abandoned = true;
+  if (ended.ok()) Note(fence, now);
   return ended;
 }
 
@@ -307,16 +298,14 @@ absl::Status DeviceMemory::Warm(const FenceKernels& kernels,
 absl::Status DeviceMemory::Clear(Deadline deadline) {
   if (!turn_.TakeBy(deadline)) return NotMyTurn();
   const TurnGiver giver(turn_, driver_);
-  absl::StatusOr<CurrentContext> current = context_.MakeCurrent();
-  if (!current.ok()) return current.status();
+  ASSIGN_OR_RETURN(const CurrentContext current, context_.MakeCurrent());
   if (CUresult r = driver_->cuMemsetD8Async(
           first_, 0, seen_.size() * kFenceBytes, stream_.get().stream);
       r != CUDA_SUCCESS) {
     return driver_.Error(r, Call("cuMemsetD8Async", first_));
   }
   busy_ = true;
-  absl::Status done = Await(deadline);
-  if (!done.ok()) return done;
+  RETURN_IF_ERROR(Await(deadline));
   for (Seen& seen : seen_) {
     seen.value = 0;
     seen.abandoned = false;
