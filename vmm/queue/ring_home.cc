@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "platform/base/check.h"
+#include "platform/base/status_macros.h"
 #include "platform/os/process.h"
 #include "vmm/queue/ring.h"
 
@@ -9,22 +10,17 @@ namespace vmm {
 
 absl::StatusOr<std::unique_ptr<RingHome>> RingHome::Create(
     const Device& device, const RingHomeOptions& options) {
-  absl::StatusOr<std::unique_ptr<Pool>> pool =
-      Pool::Create(device, options.pool);
-  if (!pool.ok()) return pool.status();
-  absl::StatusOr<std::unique_ptr<FencePool>> fences =
-      FencePool::Create(device, options.fences);
-  if (!fences.ok()) return fences.status();
-  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint =
-      Endpoint::Start(options.endpoint);
-  if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<Share> pool_served = (*endpoint)->Serve(**pool);
-  if (!pool_served.ok()) return pool_served.status();
-  absl::StatusOr<Share> fences_served = (*endpoint)->Serve((*fences)->pool());
-  if (!fences_served.ok()) return fences_served.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool,
+                   Pool::Create(device, options.pool));
+  ASSIGN_OR_RETURN(std::unique_ptr<FencePool> fences,
+                   FencePool::Create(device, options.fences));
+  ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
+                   Endpoint::Start(options.endpoint));
+  ASSIGN_OR_RETURN(Share pool_served, endpoint->Serve(*pool));
+  ASSIGN_OR_RETURN(Share fences_served, endpoint->Serve(fences->pool()));
   return std::unique_ptr<RingHome>(
-      new RingHome(*std::move(pool), *std::move(fences), *std::move(endpoint),
-                   *std::move(pool_served), *std::move(fences_served)));
+      new RingHome(std::move(pool), std::move(fences), std::move(endpoint),
+                   std::move(pool_served), std::move(fences_served)));
 }
 
 RingHome::RingHome(std::unique_ptr<Pool> pool,

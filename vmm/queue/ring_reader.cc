@@ -38,15 +38,14 @@ absl::Status RingReader::State::Judge(const absl::Status& status,
 }
 
 absl::StatusOr<RingItem> RingReader::State::Next(Deadline deadline) {
-  absl::StatusOr<platform::Message> message = peer_.Receive(deadline);
-  if (!message.ok()) return message.status();
-  if (message->type == ring::kRingItem) {
-    absl::StatusOr<RingItem> item = DecodeRingItem(message->payload);
+  ASSIGN_OR_RETURN(const platform::Message message, peer_.Receive(deadline));
+  if (message.type == ring::kRingItem) {
+    absl::StatusOr<RingItem> item = DecodeRingItem(message.payload);
     if (item.ok()) return item;
     return absl::DataLossError(item.status().message());
   }
-  if (message->type == ring::kRingEnd) {
-    WireReader in(message->payload);
+  if (message.type == ring::kRingEnd) {
+    WireReader in(message.payload);
     count_ = in.Take<std::uint64_t>();
     if (!in.overrun() && in.left() == 0 && *count_ == acquired_) {
       return absl::OutOfRangeError(absl::StrCat(
@@ -56,17 +55,17 @@ absl::StatusOr<RingItem> RingReader::State::Next(Deadline deadline) {
                                             *count_, " items; there came ",
                                             acquired_));
   }
-  if (message->type == ring::kRingBye) {
+  if (message.type == ring::kRingBye) {
     peer_.set_left();
     return absl::UnavailableError(
         "the writer has left the ring without finishing it");
   }
-  if (message->type == ring::kRingLetGo) {
+  if (message.type == ring::kRingLetGo) {
     return absl::AbortedError("the writer called LetGo()");
   }
   return absl::DataLossError(
       absl::StrCat("the writer sent a message of type 0x",
-                   absl::Hex(message->type), ", which has no place here"));
+                   absl::Hex(message.type), ", which has no place here"));
 }
 
 absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,
@@ -102,15 +101,12 @@ absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,
                                "and ",
                                bytes_, " bytes"));
   }
-  absl::StatusOr<ImportedBlock> block = pool_->Import(item.block, deadline);
-  if (!block.ok()) return block.status();
-  absl::StatusOr<Fence> full = fences_->Import(item.full, deadline);
-  if (!full.ok()) return full.status();
-  absl::StatusOr<Fence> free = fences_->Import(item.free, deadline);
-  if (!free.ok()) return free.status();
+  ASSIGN_OR_RETURN(ImportedBlock block, pool_->Import(item.block, deadline));
+  ASSIGN_OR_RETURN(Fence full, fences_->Import(item.full, deadline));
+  ASSIGN_OR_RETURN(Fence free, fences_->Import(item.free, deadline));
   const platform::MutexLock lock(filling_);
   buffer.emplace(
-      Buffer{*std::move(block), *std::move(full), *std::move(free), item});
+      Buffer{std::move(block), std::move(full), std::move(free), item});
   return &*buffer;
 }
 
@@ -211,8 +207,7 @@ absl::Status RingReader::State::Finish(Deadline deadline) {
       return absl::FailedPreconditionError(
           absl::StrCat("item ", buffer->item.number, " is not released"));
     }
-    absl::Status there = AwaitContents(*buffer, deadline);
-    if (!there.ok()) return there;
+    RETURN_IF_ERROR(AwaitContents(*buffer, deadline));
     absl::Status passed = buffer->free.WaitOnHost(buffer->released, deadline);
     if (!passed.ok()) return Judge(passed, deadline);
   }

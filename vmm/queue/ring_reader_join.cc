@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "platform/base/annotate.h"
+#include "platform/base/status_macros.h"
 #include "platform/ipc/lifeline.h"
 #include "vmm/queue/internal/ring_reader_state.h"
 #include "vmm/share/internal/protocol.h"
@@ -39,26 +40,24 @@ absl::Status RingReader::State::Subscribe(const Device& device,
         absl::StrCat("a message of type 0x", absl::Hex(message->type),
                      " came where the offer of a ring was expected"));
   }
-  absl::StatusOr<ring::Offer> offer = ring::DecodeOffer(message->payload);
-  if (!offer.ok()) return offer.status();
-  absl::Status watched = peer_.ReceiveLifeline(deadline);
-  if (!watched.ok()) return watched;
-  absl::StatusOr<std::unique_ptr<ImportedPool>> pool = ImportedPool::Subscribe(
-      device.driver(), offer->pool,
-      {.grants = {{Location::On(device), options.access}},
-       .host_access = options.host_access},
-      deadline, options.owners);
-  if (!pool.ok()) return pool.status();
-  absl::StatusOr<std::unique_ptr<ImportedFencePool>> fences =
-      ImportedFencePool::Subscribe(device.driver(), offer->fences,
-                                   {.devices = {device}}, deadline,
-                                   options.owners);
-  if (!fences.ok()) return fences.status();
+  ASSIGN_OR_RETURN(const ring::Offer offer,
+                   ring::DecodeOffer(message->payload));
+  RETURN_IF_ERROR(peer_.ReceiveLifeline(deadline));
+  ASSIGN_OR_RETURN(std::unique_ptr<ImportedPool> pool,
+                   ImportedPool::Subscribe(
+                       device.driver(), offer.pool,
+                       {.grants = {{Location::On(device), options.access}},
+                        .host_access = options.host_access},
+                       deadline, options.owners));
+  ASSIGN_OR_RETURN(std::unique_ptr<ImportedFencePool> fences,
+                   ImportedFencePool::Subscribe(device.driver(), offer.fences,
+                                                {.devices = {device}}, deadline,
+                                                options.owners));
   driver_ = device.driver();
-  pool_ = *std::move(pool);
-  fences_ = *std::move(fences);
-  buffers_.resize(offer->buffers);
-  bytes_ = offer->bytes;
+  pool_ = std::move(pool);
+  fences_ = std::move(fences);
+  buffers_.resize(offer.buffers);
+  bytes_ = offer.bytes;
   return absl::OkStatus();
 }
 
@@ -152,8 +151,7 @@ absl::StatusOr<std::unique_ptr<RingReader>> RingReader::Open(
     const Device& device, platform::Channel channel,
     const RingReaderOptions& options, Deadline deadline) {
   auto state = std::make_unique<State>(std::move(channel), options.patience);
-  absl::Status joined = state->Join(device, options, deadline);
-  if (!joined.ok()) return joined;
+  RETURN_IF_ERROR(state->Join(device, options, deadline));
   return std::unique_ptr<RingReader>(new RingReader(std::move(state)));
 }
 

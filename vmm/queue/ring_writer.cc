@@ -97,27 +97,21 @@ class RingWriter::State : public platform::Abandonable {
 };
 
 absl::StatusOr<Slot> RingWriter::State::MakeSlot() {
-  absl::StatusOr<Fence> full = home_.fences().New();
-  if (!full.ok()) return full.status();
-  absl::StatusOr<Fence> free = home_.fences().New();
-  if (!free.ok()) return free.status();
+  ASSIGN_OR_RETURN(Fence full, home_.fences().New());
+  ASSIGN_OR_RETURN(Fence free, home_.fences().New());
   RingItem item;
-  absl::StatusOr<FenceTicket> full_ticket = home_.fences().Export(*full);
-  if (!full_ticket.ok()) return full_ticket.status();
-  absl::StatusOr<FenceTicket> free_ticket = home_.fences().Export(*free);
-  if (!free_ticket.ok()) return free_ticket.status();
+  ASSIGN_OR_RETURN(item.full, home_.fences().Export(full));
+  ASSIGN_OR_RETURN(item.free, home_.fences().Export(free));
   // No work is on any stream yet, so any will do.
-  absl::StatusOr<CUdeviceptr> block = home_.pool().Allocate(bytes_, nullptr);
-  if (!block.ok()) return block.status();
-  absl::StatusOr<PoolTicket> ticket = home_.pool().Export(*block);
+  ASSIGN_OR_RETURN(const CUdeviceptr block,
+                   home_.pool().Allocate(bytes_, nullptr));
+  absl::StatusOr<PoolTicket> ticket = home_.pool().Export(block);
   if (!ticket.ok()) {
-    home_.pool().Free(*block, nullptr).IgnoreError();
+    home_.pool().Free(block, nullptr).IgnoreError();
     return ticket.status();
   }
   item.block = *ticket;
-  item.full = *full_ticket;
-  item.free = *free_ticket;
-  return Slot{*block, *std::move(full), *std::move(free), item};
+  return Slot{block, std::move(full), std::move(free), item};
 }
 
 absl::Status RingWriter::State::MakeSlots(std::uint32_t count,
@@ -128,9 +122,8 @@ absl::Status RingWriter::State::MakeSlots(std::uint32_t count,
           absl::StrCat("of a ring's ", count, " buffers of ", bytes_, " bytes ",
                        i, " were made before the deadline"));
     }
-    absl::StatusOr<Slot> slot = MakeSlot();
-    if (!slot.ok()) return slot.status();
-    slots_.push_back(*std::move(slot));
+    ASSIGN_OR_RETURN(Slot slot, MakeSlot());
+    slots_.push_back(std::move(slot));
   }
   return absl::OkStatus();
 }
@@ -149,9 +142,8 @@ absl::Status RingWriter::State::Offer(Deadline deadline) {
     return platform::Annotate(answer.status(), "the reader did not join");
   }
   if (answer->type == ring::kRingJoined) {
-    absl::Status watched = platform::Annotate(peer_.ReceiveLifeline(deadline),
-                                              "the reader did not join");
-    if (!watched.ok()) return watched;
+    RETURN_IF_ERROR(platform::Annotate(peer_.ReceiveLifeline(deadline),
+                                       "the reader did not join"));
     return peer_.LookAfter(watcher_, [this] { LookAfterReader(); });
   }
   if (answer->type == protocol::kRefused) {
@@ -376,9 +368,8 @@ absl::StatusOr<std::unique_ptr<RingWriter>> RingWriter::Open(
                      kMaxRingBuffers, ", of at least a byte"));
   }
   auto state = std::make_unique<State>(home, std::move(channel), options);
-  absl::Status made = state->MakeSlots(options.buffers, deadline);
-  if (made.ok()) made = state->Offer(deadline);
-  if (!made.ok()) return made;
+  RETURN_IF_ERROR(state->MakeSlots(options.buffers, deadline));
+  RETURN_IF_ERROR(state->Offer(deadline));
   return std::unique_ptr<RingWriter>(new RingWriter(std::move(state)));
 }
 

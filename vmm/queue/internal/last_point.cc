@@ -54,9 +54,8 @@ absl::Status LastPoint::Record(const platform::Driver& driver,
       return absl::OkStatus();
     }
   }
-  absl::StatusOr<OwnedEvent> event = RecordEvent(driver, stream);
-  if (!event.ok()) return event.status();
-  points_.push_back(*std::move(event));
+  ASSIGN_OR_RETURN(OwnedEvent event, RecordEvent(driver, stream));
+  points_.push_back(std::move(event));
   return absl::OkStatus();
 }
 

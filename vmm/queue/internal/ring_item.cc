@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "platform/base/status_macros.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/sync/fence.h"
 
@@ -52,19 +53,10 @@ absl::StatusOr<RingItem> DecodeRingItem(absl::Span<const std::uint8_t> in) {
   item.size = numbers.Take<std::uint64_t>();
   item.tag = numbers.Take<std::uint64_t>();
   in.remove_prefix(kNumbers);
-  absl::StatusOr<PoolTicket> block =
-      DecodePoolTicket(in.first(kPoolTicketBytes));
-  if (!block.ok()) return block.status();
+  ASSIGN_OR_RETURN(item.block, DecodePoolTicket(in.first(kPoolTicketBytes)));
   in.remove_prefix(kPoolTicketBytes);
-  absl::StatusOr<FenceTicket> full =
-      DecodeFenceTicket(in.first(kFenceTicketBytes));
-  if (!full.ok()) return full.status();
-  absl::StatusOr<FenceTicket> free =
-      DecodeFenceTicket(in.subspan(kFenceTicketBytes));
-  if (!free.ok()) return free.status();
-  item.block = *block;
-  item.full = *full;
-  item.free = *free;
+  ASSIGN_OR_RETURN(item.full, DecodeFenceTicket(in.first(kFenceTicketBytes)));
+  ASSIGN_OR_RETURN(item.free, DecodeFenceTicket(in.subspan(kFenceTicketBytes)));
   if (item.number == 0) return Bad("of number 0");
   if (item.lap == 0 || item.lap > kMaxFenceValue || item.lap > item.number) {
     return Bad("number ", item.number, " of lap ", item.lap);
