@@ -1,6 +1,4 @@
 // The producer's side of a ring.
-#include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -1,4 +1,3 @@
-#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"

@@ -1,10 +1,8 @@
 #include "vmm/share/ticket.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"

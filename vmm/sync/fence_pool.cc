@@ -1,6 +1,5 @@
 #include "vmm/sync/fence_pool.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "vmm/queue/internal/ring_item.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

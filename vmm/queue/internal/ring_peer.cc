@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "platform/base/annotate.h"
 #include "vmm/memory/internal/wire.h"
 #include "vmm/queue/ring.h"

@@ -1,7 +1,6 @@
 #include "vmm/share/internal/addressed_string.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"

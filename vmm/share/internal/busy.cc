@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 
 #include "absl/time/clock.h"
 #include "platform/os/machine.h"

@@ -7,7 +7,6 @@
 #ifndef VMMSHARE_VMM_SHARE_INTERNAL_LEASE_BOOK_H_
 #define VMMSHARE_VMM_SHARE_INTERNAL_LEASE_BOOK_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
