@@ -111,16 +111,14 @@ absl::Status SendAll(platform::Channel& channel,
 // is read and dropped, the sender is told, and the error returned. The sender
 // takes that for the word that nothing is kept: `import` lets go of all that it
 // was given before it returns an error. Else how many came. An error that the
-// sender sent comes back with its code and "the owner refused: ". A sender of more
-// than `most` breaks the protocol: nothing of it is imported.
+// sender sent comes back with its code and "the owner refused: ".
 absl::StatusOr<std::size_t> ReceiveAll(
     platform::Channel& channel,
-    const std::function<absl::Status(Incoming)>& import, Deadline deadline,
-    const platform::CancelEvent* cancel = nullptr,
-    std::size_t most = kMaxAllocations);
+    const std::function<absl::Status(Incoming)>& import, Deadline deadline);
 // The same, but leaves a channel open that is out of step, as SendResult has
-// it. What `expects` refuses ends the exchange when its ticket comes, before a
-// handle of it is kept: a ticket may ask for 65,536.
+// it. A sender of more than `most` breaks the protocol: nothing of it is
+// imported. What `expects` refuses ends the exchange when its ticket comes,
+// before a handle of it is kept: a ticket may ask for 65,536.
 absl::StatusOr<std::size_t> TryReceiveAll(
     platform::Channel& channel,
     const std::function<absl::Status(Incoming)>& import, Deadline deadline,

@@ -201,11 +201,10 @@ absl::StatusOr<std::size_t> TryReceiveAll(
 
 absl::StatusOr<std::size_t> ReceiveAll(
     platform::Channel& channel,
-    const std::function<absl::Status(Incoming)>& import, Deadline deadline,
-    const platform::CancelEvent* cancel, std::size_t most) {
+    const std::function<absl::Status(Incoming)>& import, Deadline deadline) {
   bool in_step = true;
   absl::StatusOr<std::size_t> received =
-      TryReceiveAll(channel, import, deadline, &in_step, cancel, most);
+      TryReceiveAll(channel, import, deadline, &in_step);
   if (!in_step) channel.Close();
   return received;
 }
