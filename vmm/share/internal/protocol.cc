@@ -22,10 +22,6 @@ constexpr std::size_t kIdBytes = 16 + 8 + 4;
 constexpr std::size_t kKeyBytes =
     sizeof(ShareKey::place) + sizeof(ShareKey::secret);
 
-absl::string_view Text(absl::Span<const std::uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 absl::Status SendIds(platform::Channel& channel, MessageType type,
                      std::vector<std::uint8_t> payload,
                      absl::Span<const MemoryId> ids, Deadline deadline) {
@@ -40,32 +36,18 @@ absl::Status SendIds(platform::Channel& channel, MessageType type,
   return channel.Send(type, payload, {}, deadline);
 }
 
+// All that is left, as 1 to kMaxRequested ids. Empty: it is something else.
 std::vector<MemoryId> TakeIds(WireReader& in) {
-  std::vector<MemoryId> ids;
-  while (in.left() > 0) {
-    MemoryId id;
+  if (in.left() % kIdBytes != 0 || in.left() / kIdBytes > kMaxRequested) {
+    return {};
+  }
+  std::vector<MemoryId> ids(in.left() / kIdBytes);
+  for (MemoryId& id : ids) {
     in.TakeBytes(absl::MakeSpan(id.owner.bytes));
     id.number = in.Take<std::uint64_t>();
     id.generation = in.Take<std::uint32_t>();
-    ids.push_back(id);
   }
   return ids;
-}
-
-absl::StatusOr<std::vector<MemoryId>> DecodeIds(
-    const platform::Message& message, MessageType type,
-    absl::string_view what) {
-  const std::size_t size = message.payload.size();
-  if (message.type != type || !message.handles.empty() || size == 0 ||
-      size % kIdBytes != 0 || size / kIdBytes > kMaxRequested) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message of type 0x", absl::Hex(message.type), " with ",
-                     size, " bytes and ", message.handles.size(),
-                     " handles is no ", what, "; expected 1 to ", kMaxRequested,
-                     " ids of ", kIdBytes, " bytes and no handle"));
-  }
-  WireReader in(message.payload);
-  return TakeIds(in);
 }
 
 }  // namespace
@@ -91,8 +73,8 @@ absl::Status DecodeError(absl::Span<const std::uint8_t> payload,
     return absl::DataLossError(
         absl::StrCat(who, " refused with an error that cannot be read"));
   }
-  std::string text(
-      Text(payload.subspan(sizeof(code))).substr(0, kMaxErrorText));
+  const auto said = payload.subspan(sizeof(code), kMaxErrorText);
+  std::string text(said.begin(), said.end());
   for (char& c : text) {
     if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
   }
@@ -184,7 +166,16 @@ absl::Status SendReturn(platform::Channel& channel,
 
 absl::StatusOr<std::vector<MemoryId>> DecodeReturn(
     const platform::Message& message) {
-  return DecodeIds(message, kReturn, "return of memory");
+  WireReader in(message.payload);
+  std::vector<MemoryId> ids = TakeIds(in);
+  if (message.type != kReturn || !message.handles.empty() || ids.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message of type 0x", absl::Hex(message.type), " with ",
+        message.payload.size(), " bytes and ", message.handles.size(),
+        " handles is no return of memory; expected 1 to ", kMaxRequested,
+        " ids of ", kIdBytes, " bytes and no handle"));
+  }
+  return ids;
 }
 
 absl::Status SendRecall(platform::Channel& channel,
@@ -199,9 +190,8 @@ absl::Status SendRecall(platform::Channel& channel,
 absl::StatusOr<Recall> DecodeRecall(const platform::Message& message) {
   WireReader in(message.payload);
   const auto within = in.Take<std::uint64_t>();
-  const std::size_t count = in.left() / kIdBytes;
-  if (message.type != kRecall || !message.handles.empty() || in.overrun() ||
-      in.left() % kIdBytes != 0 || count == 0 || count > kMaxRequested ||
+  std::vector<MemoryId> ids = TakeIds(in);
+  if (message.type != kRecall || !message.handles.empty() || ids.empty() ||
       within > static_cast<std::uint64_t>(
                    std::numeric_limits<std::int64_t>::max())) {
     return absl::DataLossError(
@@ -211,7 +201,7 @@ absl::StatusOr<Recall> DecodeRecall(const platform::Message& message) {
                      " handles is no recall; the channel is closed"));
   }
   return Recall{absl::Milliseconds(static_cast<std::int64_t>(within)),
-                TakeIds(in)};
+                std::move(ids)};
 }
 
 }  // namespace vmm::protocol
