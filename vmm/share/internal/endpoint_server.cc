@@ -201,28 +201,29 @@ absl::Status Endpoint::Server::ServeMemory(
 absl::Status Endpoint::Server::AwaitReturn(platform::Channel& channel,
                                            LeaseBook::Entry lease) {
   for (;;) {
-    absl::StatusOr<platform::Message> message =
+    const absl::StatusOr<platform::Message> message =
         channel.Receive(Deadline::In(kLookAtHolder), &stop());
     if (absl::IsDeadlineExceeded(message.status())) {
       if (!leases_.HasEnded(lease)) continue;
-      leases_.Remove(lease);
+      break;
+    }
+    if (!message.ok()) {
+      // Holders hold until they or this endpoint end.
+      leases_.Detach(lease);
       return absl::OkStatus();
     }
-    absl::StatusOr<std::vector<MemoryId>> ids =
-        message.ok() ? protocol::DecodeReturn(*message)
-                     : absl::StatusOr<std::vector<MemoryId>>(message.status());
+    const absl::StatusOr<std::vector<MemoryId>> ids =
+        protocol::DecodeReturn(*message);
     const absl::StatusOr<bool> holds_more =
-        ids.ok() ? leases_.Return(lease, *ids)
-                 : absl::StatusOr<bool>(ids.status());
-    if (holds_more.ok() && *holds_more) continue;
-    if (holds_more.ok()) {
-      leases_.Remove(lease);
-      return absl::OkStatus();
+        ids.ok() ? leases_.Return(lease, *ids) : ids.status();
+    if (!holds_more.ok()) {
+      leases_.Detach(lease);
+      return holds_more.status();
     }
-    leases_.Detach(lease);
-    // Holders hold until they or this endpoint end.
-    return message.ok() ? holds_more.status() : absl::OkStatus();
+    if (!*holds_more) break;
   }
+  leases_.Remove(lease);
+  return absl::OkStatus();
 }
 
 void Endpoint::Server::Record(const absl::Status& ended) {
