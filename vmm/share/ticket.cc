@@ -1,6 +1,7 @@
 #include "vmm/share/ticket.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -71,11 +72,8 @@ absl::StatusOr<std::string> ReadHostName(WireReader& reader) {
 }
 
 bool IsKnown(std::uint8_t kind) {
-  return kind == static_cast<std::uint8_t>(HandleKind::kPosixFd) ||
-         kind == static_cast<std::uint8_t>(HandleKind::kWin32) ||
-         kind == static_cast<std::uint8_t>(HandleKind::kFabric) ||
-         kind == static_cast<std::uint8_t>(HandleKind::kLegacyIpc) ||
-         kind == static_cast<std::uint8_t>(HandleKind::kStreamPool);
+  return std::has_single_bit(kind) &&
+         HandleKindSet::FromBits(kind).bits() == kind;
 }
 
 // The fields after magic, version and length, whose checksum is right.
