@@ -103,22 +103,24 @@ absl::Status Fence::CheckValue(std::uint64_t value) const {
                    "; expected at most ", kMaxFenceValue));
 }
 
-absl::Status Fence::Aborted(std::uint64_t reached) const {
+absl::Status Fence::CheckGoesOn(const fence::Progress& now) {
+  if (now.corrupt) {
+    return absl::DataLossError(
+        "the fence's memory holds no value that it can have: a process that "
+        "has the pool wrote to it");
+  }
+  if (!now.abandoned) return absl::OkStatus();
   return absl::AbortedError(
-      absl::StrCat("the fence was abandoned at the value ", reached));
+      absl::StrCat("the fence was abandoned at the value ", now.value));
+}
+
+absl::Status Fence::CheckMayReach(std::uint64_t value,
+                                  const fence::Progress& now) {
+  const bool is_reached = !now.corrupt && now.value >= value;
+  return is_reached ? absl::OkStatus() : CheckGoesOn(now);
 }
 
 fence::Memory& Fence::memory() const { return source_->memory(); }
-
-namespace {
-
-absl::Status Corrupt() {
-  return absl::DataLossError(
-      "the fence's memory holds no value that it can have: a process that has "
-      "the pool wrote to it");
-}
-
-}  // namespace
 
 absl::Status Fence::CheckSignal(std::uint64_t value) const {
   absl::Status sane = CheckValue(value);
@@ -130,8 +132,7 @@ absl::Status Fence::CheckSignal(std::uint64_t value) const {
 absl::Status Fence::CheckForwards(std::uint64_t value,
                                   const fence::Progress& now,
                                   std::uint64_t last) const {
-  if (now.corrupt) return Corrupt();
-  if (now.abandoned) return Aborted(now.value);
+  RETURN_IF_ERROR(CheckGoesOn(now));
   const std::uint64_t raw = base_ + value;
   const std::uint64_t reached = base_ + now.value;
   if (raw > std::max(last, reached)) return absl::OkStatus();
@@ -180,19 +181,15 @@ absl::Status Fence::Add(CUstream stream, std::uint64_t value) {
         "a fence is added to by kernels: make its fence array one that has "
         "them (in Python kernels=True)");
   }
-  // Of a device's memory, where a glance remembers no value that is none.
   const fence::Progress now = memory().Glance(at_, base_);
-  if (now.abandoned) return Aborted(now.value);
+  RETURN_IF_ERROR(CheckGoesOn(now));
   RETURN_IF_ERROR(CheckValue(now.value + value));
   return kernels->Add(stream, at_, value);
 }
 
 absl::Status Fence::CheckMayWait(std::uint64_t value) const {
   RETURN_IF_ERROR(CheckValue(value));
-  const fence::Progress now = memory().Glance(at_, base_);
-  if (now.corrupt) return Corrupt();
-  return now.abandoned && now.value < value ? Aborted(now.value)
-                                            : absl::OkStatus();
+  return CheckMayReach(value, memory().Glance(at_, base_));
 }
 
 absl::Status Fence::PutWait(CUstream stream, std::uint64_t value) const {
@@ -263,9 +260,7 @@ absl::Status Fence::SignalFromHost(std::uint64_t value) {
   RETURN_IF_ERROR(memory().Raise(at_, raw, Patience()));
   // Somebody may have abandoned it meanwhile, and then the value is lost.
   ASSIGN_OR_RETURN(now, memory().Look(at_, base_, Patience()));
-  if (now.corrupt) return Corrupt();
-  return now.abandoned && now.value < value ? Aborted(now.value)
-                                            : absl::OkStatus();
+  return CheckMayReach(value, now);
 }
 
 absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
@@ -279,9 +274,8 @@ absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
                      memory().Look(at_, base_,
                                    Deadline::In(std::clamp(
                                        deadline.Left(), kLeast, kPatience))));
-    if (now.corrupt) return Corrupt();
+    RETURN_IF_ERROR(CheckMayReach(value, now));
     if (now.value >= value) return absl::OkStatus();
-    if (now.abandoned) return Aborted(now.value);
     if (!over.ok()) {
       return platform::Annotate(
           over, absl::StrCat("the fence is at ", now.value, ", not ", value));
@@ -306,8 +300,7 @@ absl::StatusOr<std::uint64_t> Fence::Query() const {
   RETURN_IF_ERROR(CheckUsable());
   ASSIGN_OR_RETURN(const fence::Progress now,
                    memory().Look(at_, base_, Patience()));
-  if (now.corrupt) return Corrupt();
-  if (now.abandoned) return Aborted(now.value);
+  RETURN_IF_ERROR(CheckGoesOn(now));
   return now.value;
 }
 

@@ -205,7 +205,11 @@ class Fence {
 
   absl::Status CheckUsable() const;
   absl::Status CheckValue(std::uint64_t value) const;
-  absl::Status Aborted(std::uint64_t reached) const;
+  // ABORTED and DATA_LOSS of a fence that is at `now`; OK for a `value` that it
+  // had reached before it was abandoned.
+  static absl::Status CheckGoesOn(const fence::Progress& now);
+  static absl::Status CheckMayReach(std::uint64_t value,
+                                    const fence::Progress& now);
   // Whether `value` may be signalled.
   absl::Status CheckSignal(std::uint64_t value) const;
   // The same for a fence that is at `now`, and after `last`, with the base.
