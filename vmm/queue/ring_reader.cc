@@ -112,7 +112,7 @@ absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,
 
 absl::StatusOr<RingBuffer> RingReader::State::Acquire(CUstream stream,
                                                       Deadline deadline) {
-  if (!over_.ok()) return Over(deadline);
+  RETURN_IF_ERROR(Over(deadline));
   if (count_.has_value()) {
     return absl::OutOfRangeError("the writer has finished the ring");
   }

@@ -62,23 +62,17 @@ class RingWriter::State : public platform::Abandonable {
  private:
   absl::StatusOr<Slot> MakeSlot();
   absl::Status Judge(const absl::Status& status, Deadline deadline);
-  // Why the ring has ended. Whether the reader's end is proven may be known
-  // since.
+  // Why the ring has ended; OK until it has. Whether the reader's end is proven
+  // may be known since.
   absl::Status Over(Deadline deadline) {
     return lost_.ok() ? over_ : Judge(lost_, deadline);
   }
-  // A buffer that is acquired when the ring has ended.
-  void TakeBack(Slot& slot, CUstream stream);
   // Between calls, on the watcher's thread.
   void LookAfterReader();
   // Lets this process's streams go that wait for the reader. REQUIRES: its end
   // is proven, or it said so: they write over what it had.
   void LetGoOfReader() {
     for (Slot& slot : slots_) slot.free.Abandon().IgnoreError();
-  }
-  void LetGoOfBoth() {
-    for (Slot& slot : slots_) slot.full.Abandon().IgnoreError();
-    LetGoOfReader();
   }
 
   RingHome& home_;
@@ -241,7 +235,7 @@ absl::Status RingWriter::State::Judge(const absl::Status& status,
 
 absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
                                                       Deadline deadline) {
-  if (!over_.ok()) return Over(deadline);
+  RETURN_IF_ERROR(Over(deadline));
   if (finished_) {
     return absl::FailedPreconditionError(
         "the ring is finished: its reader was told that no more come");
@@ -275,10 +269,6 @@ absl::StatusOr<RingBuffer> RingWriter::State::Acquire(CUstream stream,
   return RingBuffer{slot.address, bytes_, 0, slot.item.number};
 }
 
-void RingWriter::State::TakeBack(Slot& slot, CUstream stream) {
-  slot.held = !slot.last.Record(home_.pool().device().driver(), stream).ok();
-}
-
 absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
                                         CUstream stream, Deadline deadline) {
   Slot& slot = slots_[(buffer.number - 1) % slots_.size()];
@@ -293,18 +283,18 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
         absl::StrCat("item ", buffer.number, " cannot have ", buffer.size,
                      " bytes; the ring's buffers have ", bytes_));
   }
-  absl::Status put = over_.ok() ? over_ : Over(deadline);
+  const platform::Driver& driver = home_.pool().device().driver();
+  absl::Status put = Over(deadline);
   if (put.ok()) {
     // After a failed send what the reader said before could not be read.
     put = peer_.StillHere();
-    if (put.ok()) {
-      put = slot.last.Record(home_.pool().device().driver(), stream);
-    }
+    if (put.ok()) put = slot.last.Record(driver, stream);
     if (put.ok()) put = slot.full.Signal(stream, slot.item.lap);
     if (!put.ok()) put = Judge(put, deadline);
   }
   if (!put.ok()) {
-    if (!over_.ok()) TakeBack(slot, stream);
+    // Of a ring that has ended it is given back, in the stream's order.
+    if (!over_.ok()) slot.held = !slot.last.Record(driver, stream).ok();
     return put;
   }
   slot.held = false;
@@ -322,7 +312,7 @@ absl::Status RingWriter::State::Publish(const RingBuffer& buffer,
 }
 
 absl::Status RingWriter::State::Finish(Deadline deadline) {
-  if (!over_.ok()) return Over(deadline);
+  RETURN_IF_ERROR(Over(deadline));
   for (const Slot& slot : slots_) {
     if (!slot.held) continue;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -351,7 +341,8 @@ absl::Status RingWriter::State::Finish(Deadline deadline) {
 
 void RingWriter::State::LetGo() {
   peer_.SayLetGo();
-  LetGoOfBoth();
+  for (Slot& slot : slots_) slot.full.Abandon().IgnoreError();
+  LetGoOfReader();
   if (over_.ok()) over_ = absl::AbortedError("the ring was let go by LetGo()");
 }
 

@@ -81,8 +81,8 @@ class RingReader::State : public platform::Abandonable {
   ring::Buffer* Held(const RingBuffer& buffer);
   absl::Status AwaitContents(ring::Buffer& buffer, Deadline deadline);
   absl::Status Judge(const absl::Status& status, Deadline deadline);
-  // Why the ring has ended. Whether the writer's end is proven may be known
-  // since.
+  // Why the ring has ended; OK until it has. Whether the writer's end is proven
+  // may be known since.
   absl::Status Over(Deadline deadline) {
     return lost_.ok() ? over_ : Judge(lost_, deadline);
   }
