@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
 #include "vmm/memory/internal/recorded_event.h"
@@ -179,14 +180,10 @@ absl::StatusOr<IpcEvent> IpcEvent::Import(const platform::Driver& driver,
   }
   absl::Status error = driver.Error(result, "cuIpcOpenEventHandle()");
   if (result != CUDA_ERROR_MAP_FAILED) return error;
-  absl::Status gone(
-      absl::StatusCode::kNotFound,
+  return platform::Reworded(
+      error, absl::StatusCode::kNotFound,
       absl::StrCat(error.message(),
                    ". The event is gone, or its process has ended"));
-  error.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    gone.SetPayload(url, payload);
-  });
-  return gone;
 }
 
 absl::StatusOr<IpcEventTicket> IpcEvent::Export() const {
