@@ -255,10 +255,7 @@ absl::StatusOr<Progress> DeviceMemory::Judge(CUdeviceptr fence,
       RETURN_IF_ERROR(End(fence, raw, end, deadline));
     }
   }
-  Progress progress;
-  progress.abandoned = found->abandoned != 0;
-  progress.corrupt = raw < base || raw >= end;
-  progress.value = progress.corrupt ? 0 : raw - base;
+  const Progress progress = ProgressOf(raw, base, found->abandoned != 0);
   Note(fence, progress);
   return progress;
 }

@@ -18,6 +18,11 @@ bool Raise(std::atomic<std::uint64_t>& word, std::uint64_t value) {
   return false;
 }
 
+Progress ProgressOf(std::uint64_t raw, std::uint64_t base, bool abandoned) {
+  const bool corrupt = raw < base || raw >= base + kSpan;
+  return {corrupt ? 0 : raw - base, abandoned, corrupt};
+}
+
 Progress Look(Words& words, std::uint64_t base) {
   const std::uint64_t end = base + kSpan;
   std::uint64_t raw = words.value.load();
@@ -32,11 +37,7 @@ Progress Look(Words& words, std::uint64_t base) {
     abandoned = words.abandoned.load();
     raw = abandoned - 1;
   }
-  Progress progress;
-  progress.abandoned = abandoned != 0;
-  progress.corrupt = raw < base || raw >= end;
-  progress.value = progress.corrupt ? 0 : raw - base;
-  return progress;
+  return ProgressOf(raw, base, abandoned != 0);
 }
 
 void Abandon(Words& words, std::uint64_t base) {

@@ -53,6 +53,9 @@ struct Progress {
   bool corrupt = false;  // No value that this fence can have.
 };
 
+// How far a fence is that has come to `raw`, which is a value with its base.
+Progress ProgressOf(std::uint64_t raw, std::uint64_t base, bool abandoned);
+
 // Also sees to it that a fence that is abandoned stays so for streams: a
 // signal that was on its way then has put a smaller value there.
 Progress Look(Words& words, std::uint64_t base);
