@@ -60,12 +60,7 @@ absl::StatusOr<RingItem> RingReader::State::Next(Deadline deadline) {
     return absl::UnavailableError(
         "the writer has left the ring without finishing it");
   }
-  if (message.type == ring::kRingLetGo) {
-    return absl::AbortedError("the writer called LetGo()");
-  }
-  return absl::DataLossError(
-      absl::StrCat("the writer sent a message of type 0x",
-                   absl::Hex(message.type), ", which has no place here"));
+  return peer_.Judge(message);
 }
 
 absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,

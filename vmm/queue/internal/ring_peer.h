@@ -78,6 +78,10 @@ class RingPeer {
   absl::Status Hear();
   absl::Status StillHere();
 
+  // What a message means that may come at any time: UNAVAILABLE for kRingBye,
+  // ABORTED for the first kRingLetGo, DATA_LOSS for what has no place.
+  absl::Status Judge(const platform::Message& message);
+
   // What ends a wait for this peer. The wait must end before this object.
   // `may_read`: as in StillHere(); otherwise only hanging up counts. The end of
   // its process is enough here: that a wait ends hands no memory on.
@@ -113,7 +117,6 @@ class RingPeer {
   void Leave(bool has_passed);
 
  private:
-  absl::Status Judge(const platform::Message& message);
   absl::Status LookForHangUp() const;
   void Close() {
     platform::MutexLock lock(hearing_);
