@@ -74,17 +74,16 @@ absl::Status RingReader::State::Join(const Device& device,
   if (joined.ok()) {
     joined = peer_.LookAfter(watcher_, [this] { LookAfterWriter(); });
   }
-  if (joined.ok()) {
-    joined = peer_.channel().Send(ring::kRingJoined, {}, {}, deadline);
-    if (!joined.ok()) return joined;
-    return platform::SendLifeline(peer_.channel(), deadline);
+  if (!joined.ok()) {
+    if (peer_.channel().is_open()) {
+      protocol::SendError(peer_.channel(), protocol::kRefused, joined,
+                          absl::InfinitePast())
+          .IgnoreError();  // The hang-up says it otherwise.
+    }
+    return joined;
   }
-  if (peer_.channel().is_open()) {
-    protocol::SendError(peer_.channel(), protocol::kRefused, joined,
-                        absl::InfinitePast())
-        .IgnoreError();  // The hang-up says it otherwise.
-  }
-  return joined;
+  RETURN_IF_ERROR(peer_.channel().Send(ring::kRingJoined, {}, {}, deadline));
+  return platform::SendLifeline(peer_.channel(), deadline);
 }
 
 void RingReader::State::LookAfterWriter() {
