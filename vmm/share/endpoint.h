@@ -139,8 +139,8 @@ class Endpoint {
 
   // Exports `memory` and serves it. FAILED_PRECONDITION for private memory;
   // INVALID_ARGUMENT for Access::kNone, and for kRead of memory that cannot be
-  // shared so (driver_block.h); otherwise as the driver answers the export. The same memory may be published more than once, to each with
-  // options of its own.
+  // shared so (driver_block.h); otherwise as the driver answers the export. The
+  // same memory may be published more than once, to each with options of its own.
   absl::StatusOr<Share> Publish(const Shareable& memory,
                                 const ShareOptions& options = {});
   // All or nothing, in the order given.
