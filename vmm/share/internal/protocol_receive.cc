@@ -110,77 +110,6 @@ class Assembler {
   absl::Status first_error_;
 };
 
-// One exchange on a channel. `in_step` says whether both ends agree on what
-// the next message is: before the exchange, after its last message, and after
-// the sender has given up. Elsewhere the channel is of no use any more.
-class Exchange {
- public:
-  Exchange(platform::Channel& channel, Deadline deadline,
-           const platform::CancelEvent* cancel, std::size_t most,
-           const std::function<absl::Status(const Ticket&)>& expects)
-      : channel_(channel),
-        deadline_(deadline),
-        cancel_(cancel),
-        most_(most),
-        expects_(expects) {}
-
-  bool in_step() const { return in_step_; }
-
-  absl::StatusOr<std::size_t> Run(
-      const std::function<absl::Status(Incoming)>& import) {
-    ASSIGN_OR_RETURN(const std::size_t count, ReceiveCount());
-    Assembler assembler(count, import, expects_);
-    while (!assembler.complete()) {
-      ASSIGN_OR_RETURN(platform::Message part, Receive(kPart));
-      RETURN_IF_ERROR(assembler.Add(std::move(part)));
-    }
-    in_step_ = true;
-    if (!assembler.first_error().ok()) {
-      SendError(channel_, kRefused, assembler.first_error(), deadline_, cancel_)
-          .IgnoreError();  // The error below is the one that matters.
-      return assembler.first_error();
-    }
-    std::vector<std::uint8_t> payload;
-    WireWriter(payload).Put<std::uint32_t>(static_cast<std::uint32_t>(count));
-    // The memory is here even if the owner has died meanwhile.
-    channel_.Send(kDone, payload, {}, deadline_, cancel_).IgnoreError();
-    return count;
-  }
-
- private:
-  absl::StatusOr<platform::Message> Receive(MessageType expected) {
-    ASSIGN_OR_RETURN(platform::Message message,
-                     channel_.Receive(deadline_, cancel_));
-    in_step_ = message.type == kAbort;
-    if (in_step_) return DecodeError(message.payload, "the owner");
-    if (message.type != expected) {
-      return Broken(absl::StrCat("a message of type 0x",
-                                 absl::Hex(message.type), " where 0x",
-                                 absl::Hex(expected), " was expected"));
-    }
-    return message;
-  }
-
-  absl::StatusOr<std::size_t> ReceiveCount() {
-    ASSIGN_OR_RETURN(const platform::Message begin, Receive(kBegin));
-    WireReader in(begin.payload);
-    const auto count = in.Take<std::uint32_t>();
-    if (in.overrun() || in.left() != 0 || !begin.handles.empty() ||
-        count == 0 || count > most_) {
-      return Broken(absl::StrCat("it began with ", count,
-                                 " allocations; expected 1 to ", most_));
-    }
-    return count;
-  }
-
-  platform::Channel& channel_;
-  Deadline deadline_;
-  const platform::CancelEvent* cancel_;
-  std::size_t most_;
-  const std::function<absl::Status(const Ticket&)>& expects_;
-  bool in_step_ = true;
-};
-
 }  // namespace
 
 void GiveUp(platform::Channel& channel, const absl::Status& why) {
@@ -193,10 +122,47 @@ absl::StatusOr<std::size_t> TryReceiveAll(
     const std::function<absl::Status(Incoming)>& import, Deadline deadline,
     bool* in_step, const platform::CancelEvent* cancel, std::size_t most,
     const std::function<absl::Status(const Ticket&)>& expects) {
-  Exchange exchange(channel, deadline, cancel, most, expects);
-  absl::StatusOr<std::size_t> received = exchange.Run(import);
-  *in_step = exchange.in_step();
-  return received;
+  // Both ends agree on what the next message is before the exchange, after its
+  // last message, and after the sender has given up. Elsewhere the channel is of
+  // no use any more.
+  *in_step = true;
+  const auto receive =
+      [&](MessageType expected) -> absl::StatusOr<platform::Message> {
+    ASSIGN_OR_RETURN(platform::Message message,
+                     channel.Receive(deadline, cancel));
+    *in_step = message.type == kAbort;
+    if (*in_step) return DecodeError(message.payload, "the owner");
+    if (message.type != expected) {
+      return Broken(absl::StrCat("a message of type 0x",
+                                 absl::Hex(message.type), " where 0x",
+                                 absl::Hex(expected), " was expected"));
+    }
+    return message;
+  };
+  ASSIGN_OR_RETURN(const platform::Message begin, receive(kBegin));
+  WireReader in(begin.payload);
+  const auto count = in.Take<std::uint32_t>();
+  if (in.overrun() || in.left() != 0 || !begin.handles.empty() || count == 0 ||
+      count > most) {
+    return Broken(absl::StrCat("it began with ", count,
+                               " allocations; expected 1 to ", most));
+  }
+  Assembler assembler(count, import, expects);
+  while (!assembler.complete()) {
+    ASSIGN_OR_RETURN(platform::Message part, receive(kPart));
+    RETURN_IF_ERROR(assembler.Add(std::move(part)));
+  }
+  *in_step = true;
+  if (!assembler.first_error().ok()) {
+    SendError(channel, kRefused, assembler.first_error(), deadline, cancel)
+        .IgnoreError();  // The error below is the one that matters.
+    return assembler.first_error();
+  }
+  std::vector<std::uint8_t> payload;
+  WireWriter(payload).Put<std::uint32_t>(count);
+  // The memory is here even if the owner has died meanwhile.
+  channel.Send(kDone, payload, {}, deadline, cancel).IgnoreError();
+  return count;
 }
 
 absl::StatusOr<std::size_t> ReceiveAll(
