@@ -54,7 +54,7 @@ class FencePool::Core : public fence::PooledSource {
 
  private:
   void GiveBackNow(fence::Leaving fence) override {
-    // The words do not need the stream's order: see words.h.
+    // The words do not need the stream's order: see fence_words.h.
     pool_->Free(fence.at, nullptr).IgnoreError();
   }
 

@@ -1,8 +1,8 @@
 // Memory: what fences are in, and what the host does with it; internal to vmm/.
 //
 // Streams signal and wait at a fence's address wherever that is. The host looks
-// at memory of the host itself (words.h), and at memory of a device through
-// the driver (device_memory.h).
+// at memory of the host itself (fence_words.h), and at memory of a device through
+// the driver (fence_device_memory.h).
 #ifndef VMMSHARE_VMM_SYNC_INTERNAL_FENCE_MEMORY_H_
 #define VMMSHARE_VMM_SYNC_INTERNAL_FENCE_MEMORY_H_
 
