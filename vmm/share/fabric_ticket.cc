@@ -67,8 +67,7 @@ absl::StatusOr<FabricTicket> DecodeFabricTicket(
                                   " chunks; expected ",
                                   FabricTicketBytes(chunks)));
   }
-  WireReader crc_reader(bytes.last(kCrcBytes));
-  const auto stated = crc_reader.Take<std::uint32_t>();
+  const auto stated = WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>();
   const std::uint32_t actual = Crc32c(bytes.first(bytes.size() - kCrcBytes));
   if (stated != actual) {
     return Malformed(absl::StrCat("checksum 0x", absl::Hex(stated),

@@ -186,9 +186,8 @@ std::vector<std::uint8_t> EncodeTicket(const Ticket& ticket) {
   out.PutZeros(4);
   out.Put<std::uint64_t>(ticket.requested_size);
   const std::string host_name = PrintableHostName(ticket.host_name);
-  out.PutBytes(absl::Span<const std::uint8_t>(
-      reinterpret_cast<const std::uint8_t*>(host_name.data()),
-      host_name.size()));
+  out.PutBytes({reinterpret_cast<const std::uint8_t*>(host_name.data()),
+                host_name.size()});
   out.PutZeros(kHostNameBytes - host_name.size());
   out.PutZeros(kReservedBytes);
   out.Put<std::uint32_t>(Crc32c(bytes));
@@ -218,10 +217,8 @@ absl::StatusOr<Ticket> DecodeTicket(absl::Span<const std::uint8_t> bytes) {
                      bytes.size(), " bytes given; expected version ",
                      kTicketVersion, " and ", kTicketBytes, " bytes"));
   }
-  WireReader crc_reader(bytes.subspan(kTicketBytes - kCrcBytes));
-  const auto stated = crc_reader.Take<std::uint32_t>();
-  const std::uint32_t actual =
-      Crc32c(bytes.subspan(0, kTicketBytes - kCrcBytes));
+  const auto stated = WireReader(bytes.last(kCrcBytes)).Take<std::uint32_t>();
+  const std::uint32_t actual = Crc32c(bytes.first(kTicketBytes - kCrcBytes));
   if (stated != actual) {
     return Malformed(absl::StrCat("checksum 0x", absl::Hex(stated),
                                   "; expected 0x", absl::Hex(actual)));
