@@ -41,12 +41,11 @@ class SessionServer {
     PeerLimits limits = {};
     std::string owner = {};   // "the owner": who has the sessions.
     std::string remedy = {};  // What raises the limits.
-    // What went wrong beside the sessions.
-    std::function<void(const absl::Status&)> failed = [](const absl::Status&) {
-    };
+    // Told what went wrong beside the sessions.
+    std::function<void(const absl::Status&)> failed;
     // Lets go of what is kept of peers that have ended; whether anything is kept
     // of others that hung up. Called while there are peers, or this says so.
-    std::function<bool()> tidy = [] { return false; };
+    std::function<bool()> tidy;
   };
 
   // One connection. Its thread's own, but for what the server says.
@@ -66,6 +65,7 @@ class SessionServer {
   };
 
   // Listens, and accepts nobody yet. Errors as platform::Listener::Bind.
+  // REQUIRES: `options` have both functions.
   static absl::StatusOr<std::unique_ptr<SessionServer>> Bind(Options options);
   // Calls `serve` for each connection, on a thread of its own; when it returns
   // the connection is closed. RESOURCE_EXHAUSTED when no thread can be had.
