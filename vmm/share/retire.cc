@@ -1,27 +1,18 @@
 #include "vmm/share/retire.h"
 
-#include <algorithm>
 #include <deque>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm {
-namespace {
-
-// CUDA offers no wait for an event with a deadline, so Drain() asks again and
-// again, more slowly each time up to this.
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
-
-}  // namespace
-
 struct RetireQueue::Impl {
   // Nothing until its place is there.
   using Memory =
@@ -113,7 +104,8 @@ absl::StatusOr<std::size_t> RetireQueue::Collect() {
 }
 
 absl::Status RetireQueue::Drain(Deadline deadline) {
-  absl::Duration pause = absl::Microseconds(10);
+  // CUDA offers no wait for an event with a deadline.
+  platform::Pauses pauses;
   for (;;) {
     const Impl::Look look = impl_->Collect();
     if (look.unfinished == 0) return look.failed;
@@ -123,8 +115,7 @@ absl::Status RetireQueue::Drain(Deadline deadline) {
           look.failed.ok() ? "" : "; of others, the first: ",
           look.failed.message()));
     }
-    absl::SleepFor(std::min(pause, deadline.Left()));
-    pause = std::min(pause * 2, kLongestPause);
+    pauses.Take(deadline);
   }
 }
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
 #include "vmm/sync/fence.h"
 #include "vmm/sync/internal/fence_memory.h"
 
@@ -12,10 +12,8 @@ namespace vmm {
 namespace {
 
 // A wait on the host looks all the time for so long: a GPU's signal takes some
-// 10 us (measured). Then it sleeps, from the shorter pause to the longer.
+// 10 us (measured). Then it sleeps, longer each time.
 constexpr absl::Duration kLookAllTheTime = absl::Microseconds(50);
-constexpr absl::Duration kShortestPause = absl::Microseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 // How long a device may take to say what is in its memory: where a call has no
 // deadline of its own, and at least, where that has passed.
 constexpr absl::Duration kPatience = absl::Seconds(10);
@@ -59,7 +57,7 @@ absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
                                const FenceWatch& watch) {
   RETURN_IF_ERROR(CheckValue(value));
   const Deadline look_until = Deadline::In(kLookAllTheTime);
-  absl::Duration pause = kShortestPause;
+  platform::Pauses pauses;
   absl::Status over;
   for (;;) {
     ASSIGN_OR_RETURN(const fence::Progress now,
@@ -83,8 +81,7 @@ absl::Status Fence::WaitOnHost(std::uint64_t value, Deadline deadline,
       over = absl::DeadlineExceededError("the deadline has passed");
       continue;
     }
-    absl::SleepFor(std::min(pause, deadline.Left()));
-    pause = std::min(pause * 2, kLongestPause);
+    pauses.Take(deadline);
   }
 }
 

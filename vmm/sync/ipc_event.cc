@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
 #include "platform/os/machine.h"
+#include "platform/os/pauses.h"
 #include "vmm/memory/internal/recorded_event.h"
 #include "vmm/memory/internal/wire.h"
 
@@ -21,10 +21,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x544556;
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kChecksumAt = kIpcEventTicketBytes - 4;
-
-// Between two looks of a wait on the host.
-constexpr absl::Duration kShortestPause = absl::Microseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 
 template <typename... Text>
 absl::Status Bad(const Text&... text) {
@@ -204,7 +200,7 @@ absl::StatusOr<bool> IpcEvent::Query() const { return HasPassed(impl_->event); }
 
 absl::Status IpcEvent::WaitOnHost(Deadline deadline,
                                   const platform::Process* recorder) const {
-  absl::Duration pause = kShortestPause;
+  platform::Pauses pauses;
   absl::Status over;
   for (;;) {
     ASSIGN_OR_RETURN(const bool passed, Query());
@@ -226,8 +222,7 @@ absl::Status IpcEvent::WaitOnHost(Deadline deadline,
           "the GPU has not passed what was recorded");
       continue;
     }
-    absl::SleepFor(std::min(pause, deadline.Left()));
-    pause = std::min(pause * 2, kLongestPause);
+    pauses.Take(deadline);
   }
 }
 

@@ -1,19 +1,15 @@
 #include "vmm/queue/internal/last_point.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
 #include "vmm/memory/stream_capture.h"
 
 namespace vmm::ring {
 namespace {
 
-constexpr absl::Duration kShortestPause = absl::Microseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 // From so many on all are asked after, and not the oldest one alone: it may be of
 // a stream that stands still while others go on.
 constexpr std::size_t kManyPoints = 8;
@@ -68,7 +64,7 @@ void LastPoint::Extend(const platform::Driver& driver, CUstream stream) {
 
 absl::Status LastPoint::Await(Deadline deadline,
                               const std::function<bool()>& give_up) {
-  absl::Duration pause = kShortestPause;
+  platform::Pauses pauses;
   for (;;) {
     absl::Status failed;
     std::erase_if(points_, [&failed](const OwnedEvent& event) {
@@ -85,8 +81,7 @@ absl::Status LastPoint::Await(Deadline deadline,
     if (deadline.Passed() || (give_up && give_up())) {
       return absl::DeadlineExceededError("the GPU is not done yet");
     }
-    absl::SleepFor(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    pauses.Take(deadline);
   }
 }
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "platform/base/annotate.h"
 #include "platform/base/status_macros.h"
+#include "platform/os/pauses.h"
 #include "vmm/memory/stream_capture.h"
 #include "vmm/sync/internal/fence_source.h"
 
@@ -24,8 +24,6 @@ constexpr int kTries = 16;
 // A wait for the stream asks all the time for so long, which is twice what a
 // copy takes (measured). Then it sleeps, longer each time.
 constexpr absl::Duration kAskAllTheTime = absl::Microseconds(30);
-constexpr absl::Duration kShortestPause = absl::Microseconds(10);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 
 // For a copy that is on its way when the object goes.
 constexpr absl::Duration kLastPatience = absl::Seconds(1);
@@ -38,9 +36,8 @@ bool HasArrived(const Words& landing) {
 }
 
 void AwaitArrival(const Words& landing, Deadline deadline) {
-  while (!HasArrived(landing) && !deadline.Passed()) {
-    absl::SleepFor(kShortestPause);
-  }
+  platform::Pauses pauses;
+  while (!HasArrived(landing) && !deadline.Passed()) pauses.Take(deadline);
 }
 
 std::string Call(const char* entry, CUdeviceptr at) {
@@ -166,7 +163,7 @@ Progress DeviceMemory::Glance(CUdeviceptr fence, std::uint64_t) {
 
 absl::Status DeviceMemory::Await(Deadline deadline) {
   const Deadline ask_until = Deadline::In(kAskAllTheTime);
-  absl::Duration pause = kShortestPause;
+  platform::Pauses pauses;
   while (busy_) {
     const CUresult result = driver_->cuStreamQuery(stream_.get().stream);
     if (result == CUDA_SUCCESS) {
@@ -182,8 +179,7 @@ absl::Status DeviceMemory::Await(Deadline deadline) {
           "is out of reach, or the device has stopped");
     }
     if (!ask_until.Passed()) continue;
-    absl::SleepFor(std::min(pause, deadline.Left()));
-    pause = std::min(pause * 2, kLongestPause);
+    pauses.Take(deadline);
   }
   return absl::OkStatus();
 }
