@@ -12,12 +12,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x544656;
 constexpr std::uint32_t kVersion = 1;
 
-template <typename T>
-void PutAt(FenceTicketBytes& out, std::size_t at, T value) {
-  value = internal::LittleEndian(value);
-  std::memcpy(out.data() + at, &value, sizeof(value));
-}
-
 template <typename... Text>
 absl::Status Bad(const Text&... text) {
   return absl::InvalidArgumentError(absl::StrCat("a fence ticket ", text...));
@@ -31,14 +25,12 @@ std::string FenceTicket::Describe() const {
 }
 
 FenceTicketBytes EncodeFenceTicket(const FenceTicket& ticket) {
+  // The block's, but for the head, and for the size at its end.
+  const PoolTicketBytes block = EncodePoolTicket(BlockOf(ticket));
   FenceTicketBytes out;
-  PutAt(out, 0, kMagic | (kVersion << 24));
-  PutAt(out, 4, ticket.segment);
-  std::memcpy(out.data() + 8, ticket.domain.bytes.data(), 16);
-  PutAt(out, 24, ticket.slot);
-  PutAt(out, 28, std::uint32_t{0});
-  PutAt(out, 32, ticket.generation);
-  PutAt(out, 40, ticket.offset);
+  std::memcpy(out.data(), block.data(), out.size());
+  const std::uint32_t head = internal::LittleEndian(kMagic | (kVersion << 24));
+  std::memcpy(out.data(), &head, sizeof(head));
   return out;
 }
 
