@@ -55,12 +55,10 @@ absl::StatusOr<RingItem> RingReader::State::Next(Deadline deadline) {
                                             *count_, " items; there came ",
                                             acquired_));
   }
-  if (message.type == ring::kRingBye) {
-    peer_.set_left();
-    return absl::UnavailableError(
-        "the writer has left the ring without finishing it");
-  }
-  return peer_.Judge(message);
+  const absl::Status said = peer_.Judge(message);
+  if (!absl::IsUnavailable(said)) return said;
+  return absl::UnavailableError(
+      absl::StrCat(said.message(), " without finishing it"));
 }
 
 absl::StatusOr<Buffer*> RingReader::State::BufferOf(const RingItem& item,

@@ -109,7 +109,6 @@ class RingPeer {
   // Whether it said kRingBye, kRingLetGo. Thread-safe.
   bool has_left() const { return left_; }
   bool has_let_go() const { return has_let_go_; }
-  void set_left() { left_ = true; }
 
   // Says kRingLetGo, the first time; hangs up if that cannot be said at once.
   void SayLetGo();
